@@ -1,0 +1,89 @@
+# Onceward: everything a developer runs. `make` alone lists the targets.
+
+GO          ?= go
+STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
+
+# How long each fuzz target runs, and what is handed to `go test`, `go run ./bench` and the demo.
+FUZZTIME   ?= 30s
+TESTFLAGS  ?= -timeout=4m
+BENCHFLAGS ?=
+DEMOFLAGS  ?=
+
+# The fuzz targets, as package:function.
+FUZZTARGETS := \
+	.:FuzzParseKey \
+	.:FuzzDecodeRecord \
+	.:FuzzParseID \
+	./internal/canon:FuzzAppend
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# A recipe's later steps rest on its earlier ones, and two cores are soon busy: one thing at a time.
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: needs lint ## Check and test everything: install what is missing, lint, all tests with -race
+	CGO_ENABLED=1 $(GO) test -race -count=1 $(TESTFLAGS) ./...
+
+.PHONY: lint
+lint: vet staticcheck format-check arrows ## Check without running the tests: vet, staticcheck, gofumpt, import arrows
+
+.PHONY: fmt
+fmt: ## Format all Go files with gofumpt
+	$(GO) run $(GOFUMPT) -w .
+
+.PHONY: bench
+bench: ## Measure against the goals; exits 1 if one is missed (BENCHFLAGS=...)
+	$(GO) run ./bench $(BENCHFLAGS)
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
+	@set -e; for target in $(FUZZTARGETS); do \
+		echo "fuzz $${target#*:} in $${target%%:*} for $(FUZZTIME)"; \
+		$(GO) test -run='^$$' -fuzz="^$${target#*:}$$" -fuzztime=$(FUZZTIME) "$${target%%:*}"; \
+	done
+
+.PHONY: cover
+cover: ## Measure the coverage of all tests; writes coverage.out and coverage.html
+	$(GO) test -count=1 $(TESTFLAGS) -coverpkg=./... -coverprofile=coverage.out ./...
+	$(GO) tool cover -html=coverage.out -o coverage.html
+	@$(GO) tool cover -func=coverage.out | tail -n 1
+
+.PHONY: demo
+demo: ## Start the demo on the embedded store (DEMOFLAGS="--addr 127.0.0.1:8080 --dir DIR")
+	$(GO) run ./cmd/onceward demo $(DEMOFLAGS)
+
+.PHONY: clean
+clean: ## Remove what the other targets wrote
+	rm -f coverage.out coverage.html onceward
+
+# The parts of `test` and `lint`, each usable alone.
+
+.PHONY: needs
+needs:
+	@sh scripts/install-test-needs.sh
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+
+.PHONY: staticcheck
+staticcheck:
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: format-check
+format-check:
+	@echo "$(GO) run $(GOFUMPT) -l ."
+	@unformatted="$$($(GO) run $(GOFUMPT) -l .)" || exit 1; \
+	if [ -n "$$unformatted" ]; then \
+		echo "not formatted; run 'make fmt':"; echo "$$unformatted"; exit 1; \
+	fi
+
+.PHONY: arrows
+arrows:
+	$(GO) test -count=1 ./internal/arrows

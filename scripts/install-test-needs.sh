@@ -1,0 +1,69 @@
+#!/bin/sh
+# Makes sure that the machine has what the tests need beside Go and make, and installs it where it can.
+#
+# The product is pure Go and needs none of this. Each need is one line at the end of this file: that is the place to add
+# a server for a new store.
+set -eu
+
+# need DESCRIPTION CHECK PACKAGE... installs the Debian packages unless the check succeeds, and checks again.
+need() {
+	description=$1
+	check=$2
+	shift 2
+	if "$check"; then
+		return 0
+	fi
+	echo "missing: $description"
+	install_packages "$@" || give_up "$description" "$@"
+	"$check" || give_up "$description" "$@"
+}
+
+install_packages() {
+	command -v apt-get >/dev/null 2>&1 || return 1
+	if [ "$(id -u)" -eq 0 ]; then
+		as_root=
+	elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+		as_root=sudo
+	else
+		return 1
+	fi
+	echo "installing: $*"
+	$as_root apt-get update -qq || return 1
+	$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+}
+
+give_up() {
+	description=$1
+	shift
+	cat >&2 <<-END
+		The tests need $description.
+		It could not be installed from here. On Debian or Ubuntu, as root:
+
+		    apt-get update && apt-get install -y --no-install-recommends $*
+
+		On another system, install what corresponds to these packages: $*.
+		Then run make again.
+	END
+	exit 1
+}
+
+# A compiler without the headers of the C library is no use, so the check compiles and links something.
+can_compile_c() {
+	compiler=$(go env CC)
+	scratch=$(mktemp -d)
+	printf '#include <stdlib.h>\nint main(void) { return EXIT_SUCCESS; }\n' >"$scratch/main.c"
+	result=0
+	# CC may carry flags, as in "ccache gcc": it is split into words on purpose.
+	# shellcheck disable=SC2086
+	(cd "$scratch" && ${compiler:-gcc} -pthread -o main main.c) >/dev/null 2>&1 || result=1
+	rm -rf "$scratch"
+	return $result
+}
+
+command -v go >/dev/null 2>&1 || {
+	echo "The tests need Go (see the version in go.mod): https://go.dev/dl/" >&2
+	exit 1
+}
+
+# What the tests need. No servers yet.
+need "a C compiler and the C library's headers, for 'go test -race'" can_compile_c gcc libc6-dev
