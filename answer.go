@@ -1,0 +1,219 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+)
+
+// ending judges what the handler did and said (E5).
+func (x *exchange) ending(ctx context.Context, op *Operation) ending {
+	rec := &x.recorder
+	if rec.streaming {
+		return x.streamedEnding(op)
+	}
+	silent := rec.status == 0 && ctx.Err() != nil
+	lost := silent && errors.Is(context.Cause(ctx), ErrLeaseLost)
+	switch said := op.ending.Load(); {
+	case x.panicked != nil:
+		return x.failure("the handler panicked", &problemHandlerFailed)
+	case rec.broken != nil:
+		return x.brokenEnding()
+	case said == endedUnknown:
+		return x.saidUnknown()
+	case said == endedNotExecuted:
+		return x.saidNotExecuted()
+	case lost:
+		return ending{kind: endUnknown, reason: "the handler lost its lease and wrote no answer"}
+	case silent:
+		return x.failure("the handler ran past its deadline and wrote no answer", &problemDeadline)
+	}
+	response := rec.response()
+	switch {
+	case response.Status < http.StatusOK:
+		return x.failure("the handler tried to switch protocols", &problemHandlerFailed)
+	case retryLater(response.Status):
+		return ending{kind: endRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
+	case response.Status >= http.StatusInternalServerError:
+		return x.failedEnding(response)
+	default:
+		undo := response.Status >= http.StatusBadRequest && !op.keepWrites.Load()
+		return ending{kind: endAnswer, response: response, undoWork: undo}
+	}
+}
+
+// retryLater holds the answers with which a handler says that it did nothing.
+func retryLater(status int) bool {
+	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests
+}
+
+// failedEnding judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing was
+// done, while a gateway's 502 or 504 says nothing about what was.
+func (x *exchange) failedEnding(response Response) ending {
+	reason := "the handler answered " + strconv.Itoa(response.Status)
+	onFailure := x.settings.onFailure
+	if x.settings.mode == modeTransactional {
+		onFailure = FailureRetry
+	}
+	if onFailure == FailureStore {
+		switch response.Status {
+		case http.StatusServiceUnavailable:
+			onFailure = FailureRetry
+		case http.StatusBadGateway, http.StatusGatewayTimeout:
+			onFailure = FailureUnknown
+		}
+	}
+	switch onFailure {
+	case FailureStore:
+		return ending{kind: endAnswer, response: response, reason: reason}
+	case FailureRetry:
+		return ending{kind: endRelease, reason: reason}
+	default:
+		x.passOn = true
+		return ending{kind: endUnknown, reason: reason}
+	}
+}
+
+// failure is the ending of a handler without an answer of its own.
+func (x *exchange) failure(reason string, problem *Problem) ending {
+	x.problem = problem
+	switch {
+	case x.settings.mode == modeTransactional || x.settings.onFailure == FailureRetry:
+		return ending{kind: endRelease, reason: reason}
+	case x.settings.onFailure == FailureStore:
+		x.recorder.reset()
+		problemHandlerFailed.write(&x.recorder, x.request)
+		return ending{kind: endAnswer, response: x.recorder.response(), reason: reason}
+	default:
+		return ending{kind: endUnknown, reason: reason}
+	}
+}
+
+// brokenEnding is that of an answer which could not be kept: too large for a transaction, which is undone, or marked as not
+// replayable without success.
+func (x *exchange) brokenEnding() ending {
+	if x.recorder.overflow {
+		x.problem = &problemTooLarge
+		return ending{kind: endRelease, reason: errTooLarge.Error()}
+	}
+	return ending{kind: endUnknown, reason: x.recorder.broken.Error()}
+}
+
+// streamedEnding is that of an answer that is already on its way. After that a failure is unknown, whatever the route says.
+func (x *exchange) streamedEnding(op *Operation) ending {
+	if x.panicked != nil || op.ending.Load() != endedAsWritten {
+		return ending{kind: endUnknown, reason: "the handler failed after a part of its response was sent"}
+	}
+	return ending{kind: endAnswer, response: x.recorder.response()}
+}
+
+// saidUnknown: in a transaction nothing stays, so nothing is unknown.
+func (x *exchange) saidUnknown() ending {
+	const reason = "the handler said that the outcome is unknown"
+	if x.settings.mode == modeTransactional {
+		return x.saidNotExecuted()
+	}
+	x.passOn = x.recorder.status >= http.StatusInternalServerError
+	return ending{kind: endUnknown, reason: reason}
+}
+
+// saidNotExecuted: an answer that claims success would contradict it, and is replaced.
+func (x *exchange) saidNotExecuted() ending {
+	if x.recorder.status < http.StatusBadRequest {
+		x.problem = problemNotExecuted.detailed("retry with the same key")
+	}
+	return ending{kind: endRelease, reason: "the handler said that nothing was executed"}
+}
+
+// answer sends what the landing calls for. A panic of the handler goes on to the server's own recovery (E8).
+func (x *exchange) answer(l *landing) {
+	if x.recorder.streaming {
+		x.endStream(l)
+		return
+	}
+	if x.panicked != nil && l.kind != landedDecision && l.kind != landedStored {
+		panic(x.panicked)
+	}
+	w, r := x.recorder.real, x.request
+	switch l.kind {
+	case landedAnswer:
+		x.sendOwn(l)
+	case landedStored:
+		x.replay(l)
+	case landedReleased:
+		x.sendUnkept()
+	case landedUnknown:
+		if !x.passOn {
+			x.problem = becameUnknown()
+		}
+		x.sendUnkept()
+	case landedDecision:
+		x.decline(l)
+	case landedFailed:
+		failureProblem(l.err).write(w, r)
+	case landedLeft:
+		// Nobody reads this; it is written for whoever logs it.
+		problemNotExecuted.detailed("the client left before execution").write(w, r)
+	}
+}
+
+// endStream ends an answer that is already sent. If its end could not be stored the connection is cut, so that the client
+// does not take it for a success.
+func (x *exchange) endStream(l *landing) {
+	switch {
+	case x.panicked != nil:
+		panic(x.panicked)
+	case l.kind != landedAnswer:
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// sendOwn sends the answer that was just stored.
+func (x *exchange) sendOwn(l *landing) {
+	x.expires(x.recorder.sendHeader(1), l)
+	send(x.recorder.real, l.response.Status, l.response.Body)
+}
+
+// sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place.
+func (x *exchange) sendUnkept() {
+	rec := &x.recorder
+	if x.problem != nil {
+		x.problem.write(rec.real, x.request)
+		return
+	}
+	rec.sendHeader(0)
+	send(rec.real, rec.status, rec.body)
+}
+
+// replay sends the stored answer, byte for byte.
+func (x *exchange) replay(l *landing) {
+	response := l.answer()
+	w := x.recorder.real
+	if response.NotStored {
+		problemNotStored.detailed("it was too large, or was streamed; the request is not executed again").write(w, x.request)
+		return
+	}
+	h := w.Header()
+	room := setFields(h, response.Header, 2)
+	room = append(room, "true")
+	h[x.guard.config.ReplayedHeader] = room[len(room)-1 : len(room) : len(room)]
+	x.expires(room, l)
+	send(w, response.Status, response.Body)
+}
+
+// expires tells the client until when the answer is kept.
+func (x *exchange) expires(room []string, l *landing) {
+	room = append(room, l.expires.UTC().Format(http.TimeFormat))
+	x.recorder.real.Header()[expiresHeader] = room[len(room)-1 : len(room) : len(room)]
+}
+
+// decline answers a request that may neither execute nor be replayed.
+func (x *exchange) decline(l *landing) {
+	w, r := x.recorder.real, x.request
+	if l.decision == DecisionInProgress && x.settings.inFlight == inFlightAccepted {
+		x.guard.accepted(w, x.settings.statusPath, x.res.Key)
+		return
+	}
+	x.guard.decisionProblem(l).write(w, r)
+}

@@ -1,0 +1,109 @@
+package onceward
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// RouteInfo is one route of a router, for [Audit].
+type RouteInfo struct {
+	// Method is the method that the route answers; empty for all.
+	Method string
+	// Pattern is the path pattern.
+	Pattern string
+	// Handler is what answers. It counts as protected if it was made by [Guard.Handler] or its kin, or unwraps to such a
+	// handler by a method Unwrap() http.Handler.
+	Handler http.Handler
+	// Middlewares are what the router puts in front of the handler; protection among them counts too.
+	Middlewares []func(http.Handler) http.Handler
+}
+
+// String returns the route as a pattern of http.ServeMux.
+func (r RouteInfo) String() string {
+	return strings.TrimSpace(r.Method + " " + r.Pattern)
+}
+
+// Audit returns the routes that change state and are not protected (L6): those of POST and PATCH, and those of every
+// method. Routes in exempt, written as String writes them, are left out: say there which ones need no protection.
+func Audit(routes []RouteInfo, exempt ...string) []RouteInfo {
+	var unprotected []RouteInfo
+	for _, route := range routes {
+		if changesState(route.Method) && !slices.Contains(exempt, route.String()) && !route.protected() {
+			unprotected = append(unprotected, route)
+		}
+	}
+	return unprotected
+}
+
+// AuditStrict is [Audit] for a program that must not start with such a route: it returns an error that names them all.
+func AuditStrict(routes []RouteInfo, exempt ...string) error {
+	unprotected := Audit(routes, exempt...)
+	if len(unprotected) == 0 {
+		return nil
+	}
+	names := make([]string, len(unprotected))
+	for i, route := range unprotected {
+		names[i] = route.String()
+	}
+	return fmt.Errorf("onceward: %d routes change state and are not protected: %s: protect them with Guard.Handler, or exempt them by name",
+		len(names), strings.Join(names, ", "))
+}
+
+func changesState(method string) bool {
+	return method == "" || method == "*" || method == http.MethodPost || method == http.MethodPatch
+}
+
+func (r RouteInfo) protected() bool {
+	if protects(r.Handler) {
+		return true
+	}
+	for _, middleware := range r.Middlewares {
+		if protects(middleware(http.NotFoundHandler())) {
+			return true
+		}
+	}
+	return false
+}
+
+func protects(h http.Handler) bool {
+	for h != nil {
+		if _, ok := h.(*protected); ok {
+			return true
+		}
+		wrapper, ok := h.(interface{ Unwrap() http.Handler })
+		if !ok {
+			return false
+		}
+		h = wrapper.Unwrap()
+	}
+	return false
+}
+
+// Mux is an [http.ServeMux] that remembers its routes, so that they can be audited.
+type Mux struct {
+	http.ServeMux
+	routes []RouteInfo
+}
+
+// NewMux returns an empty mux.
+func NewMux() *Mux { return new(Mux) }
+
+// Handle is [http.ServeMux.Handle].
+func (m *Mux) Handle(pattern string, handler http.Handler) {
+	m.ServeMux.Handle(pattern, handler)
+	route := RouteInfo{Pattern: pattern, Handler: handler}
+	if method, path, found := strings.Cut(pattern, " "); found {
+		route.Method, route.Pattern = method, strings.TrimLeft(path, " \t")
+	}
+	m.routes = append(m.routes, route)
+}
+
+// HandleFunc is [http.ServeMux.HandleFunc].
+func (m *Mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
+	m.Handle(pattern, http.HandlerFunc(handler))
+}
+
+// Routes returns the routes in the order in which they were added.
+func (m *Mux) Routes() []RouteInfo { return slices.Clone(m.routes) }

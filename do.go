@@ -1,0 +1,212 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Call names one logical operation that is not an HTTP request: a message, a job, a gRPC call.
+type Call struct {
+	// Scope and Key identify the operation, such as the queue and the message id.
+	Scope string
+	Key   string
+	// Operation names what is done. A key that comes back under another name is a mismatch.
+	Operation string
+	// Payload is what the call means. A key that comes back with another payload is a mismatch.
+	Payload []byte
+}
+
+// Result is the answer of an operation.
+type Result struct {
+	// Value is what the function returned, when it ran or in an earlier attempt.
+	Value []byte
+	// Replayed says that it was an earlier attempt.
+	Replayed bool
+	// Attempt is the token of the attempt that ran now; zero for a replay.
+	Attempt int64
+	// ExpiresAt is until when the answer is kept.
+	ExpiresAt time.Time
+}
+
+// Do runs fn at most once for the call, with the same engine, modes and guarantees as a handler, and returns what it
+// returned, now or in an earlier attempt. The context's cancellation does not reach fn, but its values do; fn is bounded by
+// the [Deadline] option.
+//
+// If fn returns an error: in transactional mode everything is undone; in reserved mode an error that wraps one made by
+// [NotExecuted] releases the key, one made by [OutcomeUnknown] makes it unknown, and any other follows the route's
+// [Failure]. A panic counts as an error and goes on.
+//
+// Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrOutcomeUnknown], [ErrUnavailable],
+// [ErrUnreadable], [ErrStoredFailure], [ErrNotStored] or the error of fn.
+func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
+	s, err := g.settings(options)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := call.check(); err != nil {
+		return Result{}, err
+	}
+	f := &function{fn: fn}
+	f.prepare(g, s, ctx, ID{Scope: call.Scope, Key: call.Key}, call.Operation)
+	e := newEncoder()
+	e.field(call.Operation)
+	e.sum(bodyCustom, call.Payload)
+	f.res.Fingerprints = e.fingerprints(f.prints[:0], g.secrets, call.Scope, "")
+	e.free()
+	l := f.run(f)
+	if f.panicked != nil {
+		panic(f.panicked)
+	}
+	return f.result(&l)
+}
+
+func (c *Call) check() error {
+	if c.Key == "" || len(c.Key) > maxKeyLength {
+		return fmt.Errorf("%w: it has %d characters; the limits are %d and %d", ErrBadKey, len(c.Key), minKeyLength, maxKeyLength)
+	}
+	if c.Operation == "" {
+		return errors.New("onceward: Call.Operation is missing: it says what the key stands for")
+	}
+	return nil
+}
+
+// NotExecuted marks an error of a function run by [Guard.Do]: nothing was done, and a retry may execute.
+func NotExecuted(err error) error { return &endingError{err: err, kind: endRelease} }
+
+// OutcomeUnknown marks an error of a function run by [Guard.Do]: it is not known what was done.
+func OutcomeUnknown(err error) error { return &endingError{err: err, kind: endUnknown} }
+
+// endingError is an error with a word about what was done.
+type endingError struct {
+	err  error
+	kind endingKind
+}
+
+// Error returns the text of the marked error.
+func (e *endingError) Error() string { return e.err.Error() }
+
+// Unwrap returns the marked error.
+func (e *endingError) Unwrap() error { return e.err }
+
+// function is one call of Do.
+type function struct {
+	flight
+	fn       func(ctx context.Context) ([]byte, error)
+	err      error
+	panicked any
+}
+
+// work implements [worker].
+func (f *function) work(ctx context.Context, op *Operation) ending {
+	f.err, f.panicked = nil, nil
+	op.ending.Store(endedAsWritten)
+	value, err := f.call(ctx)
+	said := op.ending.Load()
+	switch {
+	case err != nil:
+		f.err = err
+	case said == endedNotExecuted:
+		f.err = NotExecuted(errors.New("onceward: the function said that nothing was executed"))
+	case said == endedUnknown:
+		f.err = OutcomeUnknown(errors.New("onceward: the function said that the outcome is unknown"))
+	case len(value) > f.settings.responseLimit:
+		return f.tooLarge(len(value))
+	default:
+		return ending{kind: endAnswer, response: Response{Status: http.StatusOK, Body: value}}
+	}
+	return f.failed()
+}
+
+// call runs the function and turns a panic into an error that goes on after the landing.
+func (f *function) call(ctx context.Context) (value []byte, err error) {
+	defer func() {
+		if f.panicked = recover(); f.panicked != nil {
+			err = fmt.Errorf("onceward: the function panicked: %v", f.panicked)
+		}
+	}()
+	return f.fn(ctx)
+}
+
+// tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere.
+func (f *function) tooLarge(size int) ending {
+	if f.settings.mode == modeTransactional {
+		f.err = fmt.Errorf("%w: %d bytes", errTooLarge, size)
+		return ending{kind: endRelease, reason: f.err.Error()}
+	}
+	return ending{kind: endAnswer, response: Response{Status: http.StatusOK, NotStored: true}}
+}
+
+// failed judges an error by what it says of itself, then by what the route says of failures.
+func (f *function) failed() ending {
+	var marked *endingError
+	switch {
+	case f.settings.mode == modeTransactional || errors.As(f.err, &marked) && marked.kind == endRelease:
+		return ending{kind: endRelease, reason: f.err.Error()}
+	case marked != nil:
+		return ending{kind: endUnknown, reason: f.err.Error()}
+	}
+	switch f.settings.onFailure {
+	case FailureRetry:
+		return ending{kind: endRelease, reason: f.err.Error()}
+	case FailureStore:
+		return ending{kind: endAnswer, response: Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}}
+	default:
+		return ending{kind: endUnknown, reason: f.err.Error()}
+	}
+}
+
+// result turns the landing into what the caller gets.
+func (f *function) result(l *landing) (Result, error) {
+	switch l.kind {
+	case landedAnswer, landedStored:
+		return f.answered(l)
+	case landedReleased:
+		return Result{}, f.err
+	case landedUnknown:
+		return Result{}, errors.Join(ErrOutcomeUnknown, f.err, l.err)
+	case landedDecision:
+		return Result{}, decisionError(l)
+	case landedLeft:
+		return Result{}, context.Cause(f.caller)
+	default:
+		if errors.Is(l.err, ErrUnreadable) {
+			return Result{}, l.err
+		}
+		return Result{}, errors.Join(ErrUnavailable, l.err)
+	}
+}
+
+func (f *function) answered(l *landing) (Result, error) {
+	response := l.answer()
+	result := Result{Replayed: l.kind == landedStored, ExpiresAt: l.expires}
+	if !result.Replayed {
+		result.Attempt = f.op.attempt
+	}
+	switch {
+	case response.Status != http.StatusOK && !result.Replayed:
+		return result, f.err
+	case response.Status != http.StatusOK:
+		return result, &StoredFailure{Message: string(response.Body)}
+	case response.NotStored:
+		return result, ErrNotStored
+	default:
+		result.Value = response.Body
+		return result, nil
+	}
+}
+
+func decisionError(l *landing) error {
+	switch l.decision {
+	case DecisionMismatch:
+		return ErrMismatch
+	case DecisionUnknown:
+		return ErrOutcomeUnknown
+	case DecisionRefused:
+		return ErrRefused
+	default:
+		return &InProgressError{Attempt: l.record.Attempt, RetryAfter: problemInProgress.retryAfter}
+	}
+}

@@ -1,0 +1,291 @@
+package onceward
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"io"
+	"maps"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/onceward/onceward/internal/canon"
+)
+
+// fingerprintRules is the version of the encoding in this file. A change to it that changes a hash is a new version, and
+// the old encoding stays as long as records made by it may live.
+const fingerprintRules = 1
+
+// The tags of the body's encoding: what was hashed one way never equals what was hashed another.
+const (
+	bodyRaw byte = iota
+	bodyJSON
+	bodyForm
+	bodyMultipart
+	bodyCustom
+	bodyEncoded
+)
+
+// The tags of the query's encoding.
+const (
+	queryParsed byte = iota
+	queryRaw
+)
+
+// FingerprintFunc says what counts in a request instead of its query, media type and body. The operation and the path count
+// all the same. An error is answered with 400 and its text, and nothing is executed.
+type FingerprintFunc func(r *http.Request, body []byte) ([]byte, error)
+
+// fingerprintOptions is what a route lets count (F4).
+type fingerprintOptions struct {
+	selection *canon.Selection
+	headers   []string
+	custom    FingerprintFunc
+}
+
+// encoder turns a request into a hash. It is pooled, because the hot path must not allocate.
+type encoder struct {
+	hash    hash.Hash
+	message []byte
+	prefix  [1 + binary.MaxVarintLen64]byte
+	digest  [sha256.Size]byte
+}
+
+// maxPooledMessage bounds the memory that an idle encoder holds.
+const maxPooledMessage = 64 << 10
+
+var encoders = sync.Pool{New: func() any { return &encoder{hash: sha256.New()} }}
+
+func newEncoder() *encoder {
+	e := encoders.Get().(*encoder)
+	e.hash.Reset()
+	e.message = e.message[:0]
+	return e
+}
+
+func (e *encoder) free() {
+	if cap(e.message) <= maxPooledMessage {
+		encoders.Put(e)
+	}
+}
+
+// field adds one length-prefixed field to the message.
+func (e *encoder) field(s string) { e.message = appendString(e.message, s) }
+
+// count adds a number of fields that follow.
+func (e *encoder) count(n int) { e.message = binary.AppendUvarint(e.message, uint64(n)) }
+
+// values adds a multimap: sorted by name, the values of one name in their order.
+func (e *encoder) values(values map[string][]string) {
+	e.count(len(values))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		e.field(name)
+		e.count(len(values[name]))
+		for _, value := range values[name] {
+			e.field(value)
+		}
+	}
+}
+
+// sum ends the message with its last part, which is not copied, and hashes it all.
+func (e *encoder) sum(tag byte, last []byte) {
+	e.message = append(e.message, tag)
+	e.message = binary.AppendUvarint(e.message, uint64(len(last)))
+	e.hash.Write(e.message)
+	e.hash.Write(last)
+	e.hash.Sum(e.digest[:0])
+}
+
+// request hashes what a request means (F1).
+func (e *encoder) request(r *http.Request, operation string, body []byte, options *fingerprintOptions) error {
+	e.field(operation)
+	e.field(r.URL.EscapedPath())
+	e.count(len(options.headers))
+	for _, name := range options.headers {
+		e.field(name)
+		e.count(len(r.Header[name]))
+		for _, value := range r.Header[name] {
+			e.field(value)
+		}
+	}
+	if options.custom != nil {
+		custom, err := options.custom(r, body)
+		if err != nil {
+			return err
+		}
+		e.sum(bodyCustom, custom)
+		return nil
+	}
+	e.query(r.URL.RawQuery)
+	e.body(r.Header, body, options.selection)
+	return nil
+}
+
+// query adds the query's values; one that cannot be parsed counts as it was written.
+func (e *encoder) query(raw string) {
+	if raw == "" {
+		e.message = append(e.message, queryParsed)
+		e.count(0)
+		return
+	}
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		e.message = append(e.message, queryRaw)
+		e.field(raw)
+		return
+	}
+	e.message = append(e.message, queryParsed)
+	e.values(values)
+}
+
+// body adds the media type and the body in the form that fits it, and ends the message.
+func (e *encoder) body(h http.Header, body []byte, selection *canon.Selection) {
+	kind, params := mediaType(h.Get("Content-Type"))
+	if coding := h.Get("Content-Encoding"); coding != "" {
+		e.field(kind)
+		e.field(params)
+		e.field(coding)
+		e.sum(bodyEncoded, body)
+		return
+	}
+	start := len(e.message)
+	e.field(kind)
+	switch {
+	case isJSON(kind) && e.jsonBody(body, selection):
+	case kind == "application/x-www-form-urlencoded" && e.formBody(body):
+	case kind == "multipart/form-data" && e.multipartBody(h.Get("Content-Type"), body):
+	default:
+		e.message = e.message[:start]
+		e.field(kind)
+		e.field(params)
+		e.sum(bodyRaw, body)
+	}
+}
+
+// jsonBody ends the message with the canonical form, or reports that the body is not JSON by the rules of F2.
+func (e *encoder) jsonBody(body []byte, selection *canon.Selection) bool {
+	start := len(e.message)
+	extended, err := canon.Append(e.message, body, selection)
+	if err != nil {
+		return false
+	}
+	e.message = extended
+	// The canonical form was appended behind the message to share its buffer: hash both parts in their order.
+	canonical := extended[start:]
+	e.prefix[0] = bodyJSON
+	n := 1 + binary.PutUvarint(e.prefix[1:], uint64(len(canonical)))
+	e.hash.Write(extended[:start])
+	e.hash.Write(e.prefix[:n])
+	e.hash.Write(canonical)
+	e.hash.Sum(e.digest[:0])
+	return true
+}
+
+func (e *encoder) formBody(body []byte) bool {
+	values, err := url.ParseQuery(string(body))
+	if err != nil {
+		return false
+	}
+	e.values(values)
+	e.sum(bodyForm, nil)
+	return true
+}
+
+// multipartBody hashes the parts in their order, each with its header, and leaves the boundary out.
+func (e *encoder) multipartBody(contentType string, body []byte) bool {
+	_, params, err := mime.ParseMediaType(contentType)
+	if err != nil || params["boundary"] == "" {
+		return false
+	}
+	reader := multipart.NewReader(bytes.NewReader(body), params["boundary"])
+	for {
+		part, err := reader.NextRawPart()
+		if err == io.EOF {
+			e.sum(bodyMultipart, nil)
+			return true
+		}
+		if err != nil || !e.part(part) {
+			return false
+		}
+	}
+}
+
+func (e *encoder) part(part *multipart.Part) bool {
+	content, err := io.ReadAll(part)
+	if err != nil {
+		return false
+	}
+	header := make(map[string][]string, len(part.Header))
+	for name, values := range part.Header {
+		header[textproto.CanonicalMIMEHeaderKey(name)] = values
+	}
+	e.count(1)
+	e.values(header)
+	e.message = appendString(e.message, content)
+	return true
+}
+
+// mediaType splits a Content-Type into the type in lower case and its parameters in one normal form. One that cannot be
+// parsed counts as it was written.
+func mediaType(contentType string) (kind, params string) {
+	switch contentType {
+	case "", "application/json":
+		return contentType, ""
+	case "application/json; charset=utf-8":
+		return "application/json", ""
+	}
+	kind, values, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return contentType, ""
+	}
+	return kind, mime.FormatMediaType("x/x", values)
+}
+
+func isJSON(kind string) bool {
+	return kind == "application/json" || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json")
+}
+
+// fingerprints keys the digest for a scope and session, under each secret of the ring. It appends to dst.
+func (e *encoder) fingerprints(dst []Fingerprint, keys []secretKey, scope, session string) []Fingerprint {
+	for i := range keys {
+		dst = append(dst, Fingerprint{Secret: keys[i].id, Rules: fingerprintRules})
+		f := &dst[len(dst)-1]
+		e.message = append(e.message[:0], 'F')
+		e.field(scope)
+		e.message = append(e.message, e.digest[:]...)
+		keys[i].sum(f.Sum[:], e.message)
+		if session != "" {
+			f.Session = sessionTag(&keys[i], scope, session)
+		}
+	}
+	return dst
+}
+
+// sessionTag names a caller's session without telling it.
+func sessionTag(key *secretKey, scope, session string) (tag [16]byte) {
+	message := appendString([]byte{'S'}, scope)
+	message = appendString(message, session)
+	var sum [sha256.Size]byte
+	key.sum(sum[:], message)
+	copy(tag[:], sum[:])
+	return tag
+}
+
+// Payload hashes the arguments of a function for [Call].Payload: each part counts, and so does where one ends.
+func Payload(parts ...[]byte) []byte {
+	e := newEncoder()
+	defer e.free()
+	e.count(len(parts))
+	for _, part := range parts {
+		e.message = appendString(e.message, part)
+	}
+	e.sum(bodyRaw, nil)
+	return bytes.Clone(e.digest[:])
+}

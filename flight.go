@@ -1,0 +1,296 @@
+package onceward
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// worker is what a flight executes: an HTTP handler or a function.
+type worker interface {
+	// work runs once and says how it ended. It recovers from a panic and keeps it for after the landing. It may be called
+	// again if the store undid the transaction.
+	work(ctx context.Context, op *Operation) ending
+}
+
+// endingKind is how an execution ended.
+type endingKind uint8
+
+const (
+	// endRelease: nothing was done.
+	endRelease endingKind = iota
+	// endAnswer: there is an answer to keep.
+	endAnswer
+	// endUnknown: it is not known what was done.
+	endUnknown
+)
+
+// ending is what an execution came to.
+type ending struct {
+	kind     endingKind
+	response Response
+	undoWork bool // in a transaction: keep the answer alone
+	reason   string
+}
+
+// landingKind is what became of a flight.
+type landingKind uint8
+
+const (
+	// landedAnswer: this request's answer is stored, and may be sent.
+	landedAnswer landingKind = iota + 1
+	// landedStored: another answer is stored, and is sent instead.
+	landedStored
+	// landedReleased: nothing was done; the handler's words may be sent but are not kept.
+	landedReleased
+	// landedUnknown: the outcome became unknown in this request.
+	landedUnknown
+	// landedDecision: the store did not grant the right to execute, and there is nothing to replay.
+	landedDecision
+	// landedFailed: the store could not answer; nothing was executed.
+	landedFailed
+	// landedLeft: the caller left before anything was executed.
+	landedLeft
+)
+
+// landing is the end of a flight.
+type landing struct {
+	kind     landingKind
+	decision Decision
+	response *Response
+	expires  time.Time
+	record   Record
+	now      time.Time
+	err      error
+}
+
+// flight is one protected request, from its reservation to its settlement. It is one allocation with all it needs.
+type flight struct {
+	guard    *Guard
+	settings *settings
+	caller   context.Context // ends when the caller leaves
+	base     context.Context // the caller's values, never cancelled
+	res      Reservation
+	prints   [2]Fingerprint
+	op       Operation
+	lease    lease
+
+	reserveCtx lazyContext
+	workCtx    lazyContext
+	settleCtx  lazyContext
+}
+
+// prepare fills in the reservation, which the fingerprints are added to.
+func (f *flight) prepare(g *Guard, s *settings, caller context.Context, id ID, operation string) {
+	f.guard, f.settings, f.caller = g, s, caller
+	f.base = context.WithoutCancel(caller)
+	f.res = Reservation{
+		ID: id, Operation: operation, OnLost: s.onLost, Nonce: newNonce(), Lease: s.lease, Retention: s.retention,
+		Fingerprints: f.prints[:0],
+	}
+	if g.config.TraceID != nil {
+		f.res.TraceID = g.config.TraceID(caller)
+	}
+	f.op.id, f.op.name = id, operation
+}
+
+// newNonce needs to be unique, not secret.
+func newNonce() (n Nonce) {
+	binary.NativeEndian.PutUint64(n[:8], rand.Uint64())
+	binary.NativeEndian.PutUint64(n[8:], rand.Uint64())
+	return n
+}
+
+// run takes the flight to its landing, waiting for an attempt in flight if the route says so.
+func (f *flight) run(w worker) landing {
+	l := f.try(w)
+	if l.decision != DecisionInProgress || f.settings.inFlight != inFlightWait {
+		return l
+	}
+	if f.guard.waiting.Add(1) > int64(f.guard.config.MaxWaiters) {
+		f.guard.waiting.Add(-1)
+		return l
+	}
+	defer f.guard.waiting.Add(-1)
+	ctx, cancel := context.WithTimeout(f.caller, f.settings.wait)
+	defer cancel()
+	for l.decision == DecisionInProgress {
+		if err := f.waitForChange(ctx, l.record.Attempt); err != nil {
+			break
+		}
+		l = f.try(w)
+	}
+	if l.decision == DecisionInProgress && f.left() {
+		return landing{kind: landedLeft}
+	}
+	return l
+}
+
+// try makes one reservation and does what the store decides.
+func (f *flight) try(w worker) landing {
+	if f.settings.mode == modeTransactional {
+		return f.transact(w)
+	}
+	return f.reserve(w)
+}
+
+// left reports whether the caller is gone.
+func (f *flight) left() bool { return f.caller.Err() != nil }
+
+// reserve asks for the right to execute and, if it is granted, executes.
+func (f *flight) reserve(w worker) landing {
+	sent := time.Now()
+	ctx := f.storeContext(&f.reserveCtx, sent)
+	v, err := f.guard.store.Reserve(ctx, &f.res)
+	if err != nil && !errors.Is(err, ErrUnreadable) && ctx.Err() == nil {
+		// The reply may have been lost; the nonce makes the call repeatable.
+		f.guard.storeFailed(f.base, f.op.name, "reserve", err)
+		sent = time.Now()
+		v, err = f.guard.store.Reserve(ctx, &f.res)
+	}
+	ctx.release()
+	if err == nil {
+		err = checkVerdict(&v, &f.res)
+	}
+	if err != nil {
+		return f.reserveFailed(err)
+	}
+	f.decided(&v, sent)
+	if v.Decision != DecisionExecute {
+		return landed(&v)
+	}
+	f.begin(&v)
+	if f.left() {
+		f.giveBack(v.Origin)
+		return landing{kind: landedLeft}
+	}
+	return f.execute(w, sent)
+}
+
+// storeContext bounds one call to the store. A context is used once; later calls get a new one.
+func (f *flight) storeContext(c *lazyContext, now time.Time) *lazyContext {
+	if c.parent != nil {
+		c = new(lazyContext)
+	}
+	return c.start(f.base, now.Add(f.guard.config.StoreTimeout), context.DeadlineExceeded)
+}
+
+// checkVerdict refuses what a store cannot rightly answer: acting on another's record would be worse than not answering.
+func checkVerdict(v *Verdict, r *Reservation) error {
+	rec := &v.Record
+	ok := rec.ID == r.ID || rec.State == StateNone && rec.ID == ID{}
+	switch v.Decision {
+	case DecisionExecute:
+		ok = ok && rec.State == StateInProgress && rec.Nonce == r.Nonce && rec.Attempt != 0
+	case DecisionReplay:
+		same, err := sameRequest(&rec.Fingerprint, r.Fingerprints)
+		ok = ok && rec.State == StateCompleted && same && err == nil
+	case DecisionInProgress, DecisionMismatch, DecisionUnknown, DecisionRefused:
+	default:
+		ok = false
+	}
+	if !ok {
+		return &UnreadableError{Version: rec.Version, Reason: "the store answered with a record or a decision that cannot belong to this request"}
+	}
+	return nil
+}
+
+// landed is the landing of a decision that does not execute.
+func landed(v *Verdict) landing {
+	l := landing{kind: landedDecision, decision: v.Decision, record: v.Record, now: v.Now}
+	if v.Decision == DecisionReplay {
+		l.kind, l.expires = landedStored, v.Record.ExpiresAt
+	}
+	return l
+}
+
+// answer is the response that a landing sends.
+func (l *landing) answer() *Response {
+	if l.response != nil {
+		return l.response
+	}
+	return &l.record.Response
+}
+
+// reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may hold
+// a grant that nobody took, which is given back, so that the key is not locked for a lease and then unknown for nothing.
+func (f *flight) reserveFailed(err error) landing {
+	if !errors.Is(err, ErrUnreadable) {
+		f.guard.storeFailed(f.base, f.op.name, "reserve", err)
+		if f.res.OnLost == Reconcile {
+			go f.releaseOrphan()
+		}
+	}
+	return landing{kind: landedFailed, err: err}
+}
+
+// releaseOrphan looks for a grant of this flight's nonce and releases it.
+func (f *flight) releaseOrphan() {
+	again := f.res
+	again.NoCreate = true
+	f.persist(func(ctx context.Context) error {
+		v, err := f.guard.store.Reserve(ctx, &again)
+		if err != nil || v.Decision != DecisionExecute || v.Record.Nonce != again.Nonce {
+			return err
+		}
+		return f.guard.store.Release(ctx, Claim{ID: f.res.ID, Attempt: v.Record.Attempt}, "the reply to the reservation was lost")
+	})
+}
+
+// begin takes over what was granted.
+func (f *flight) begin(v *Verdict) {
+	f.op.attempt = v.Record.Attempt
+	f.op.resumed = v.Origin == OriginResumed
+	f.op.point, f.op.data = v.Record.Point, v.Record.Data
+}
+
+// giveBack ends a grant that the caller did not wait for. A resumed operation has a past: it is left for the next attempt.
+func (f *flight) giveBack(origin Origin) {
+	if origin == OriginResumed || f.op.resumed {
+		return
+	}
+	f.settleRelease("the caller left before execution")
+}
+
+// execute runs the worker under a lease, and settles.
+func (f *flight) execute(w worker, sent time.Time) landing {
+	ctx := f.workCtx.start(f.base, time.Now().Add(f.settings.deadline), ErrDeadline)
+	ctx.op = &f.op
+	f.lease.claim = Claim{ID: f.res.ID, Attempt: f.op.attempt}
+	f.lease.name, f.lease.ttl, f.lease.sent, f.lease.until, f.lease.ctx = f.op.name, f.settings.lease, sent, ctx.deadline, ctx
+	f.op.lease = &f.lease
+	f.guard.keeper.add(&f.lease)
+	end := w.work(ctx, &f.op)
+	f.lease.handlerEnded()
+	l := f.settle(end)
+	f.guard.keeper.remove(&f.lease)
+	ctx.release()
+	return l
+}
+
+func (f *flight) decided(v *Verdict, sent time.Time) {
+	if f.guard.config.Observer != nil {
+		f.guard.observe(f.base, DecidedEvent{
+			ID: f.res.ID, Operation: f.op.name, Decision: v.Decision, Origin: v.Origin, Attempt: v.Record.Attempt,
+			Elapsed: time.Since(sent),
+		})
+	}
+}
+
+// waitForChange returns when the attempt in flight may have ended.
+func (f *flight) waitForChange(ctx context.Context, attempt int64) error {
+	if f.guard.waiter != nil {
+		return f.guard.waiter.Wait(ctx, f.res.ID, attempt)
+	}
+	select {
+	case <-time.After(pollInterval):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// pollInterval is how often a waiting duplicate asks a store that cannot notify.
+const pollInterval = 50 * time.Millisecond

@@ -1,0 +1,143 @@
+package onceward
+
+import (
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+)
+
+// headerRules says which response headers of a route are stored, where that differs from the rules of A2.
+type headerRules struct {
+	store []string
+	drop  []string
+}
+
+// StoreHeaders stores these response headers although they are made anew by default: a request id, for example. Headers
+// that must never be stored stay out.
+func StoreHeaders(names ...string) Option {
+	return func(s *settings) error {
+		s.headers.store = canonicalNames(names)
+		return nil
+	}
+}
+
+// DropHeaders keeps these response headers from being stored: they are sent with the first answer only.
+func DropHeaders(names ...string) Option {
+	return func(s *settings) error {
+		s.headers.drop = canonicalNames(names)
+		return nil
+	}
+}
+
+func canonicalNames(names []string) []string {
+	canonical := make([]string, len(names))
+	for i, name := range names {
+		canonical[i] = http.CanonicalHeaderKey(name)
+	}
+	return canonical
+}
+
+// expiresHeader tells the client until when a retry gets the same answer.
+const expiresHeader = "Idempotency-Key-Expires"
+
+// neverStored holds the headers that belong to one connection or one caller, and those that Onceward itself sets.
+var neverStored = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true,
+	"Transfer-Encoding": true, "Upgrade": true,
+	"Set-Cookie": true, "Set-Cookie2": true, "Www-Authenticate": true, "Authentication-Info": true,
+	"Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
+	expiresHeader: true, defaultReplayedHeader: true,
+}
+
+// madeAnew holds the headers that say something about one transmission.
+var madeAnew = map[string]bool{
+	"Date": true, "Content-Length": true, "Age": true, "Server-Timing": true, "Server": true,
+	"X-Request-Id": true, "Request-Id": true, "X-Correlation-Id": true, "X-Trace-Id": true, "Traceparent": true,
+	"Tracestate": true, "Traceresponse": true, "X-Amzn-Trace-Id": true, "X-Cloud-Trace-Context": true,
+}
+
+var madeAnewPrefixes = []string{"Ratelimit-", "X-Ratelimit-", "Access-Control-", "X-B3-"}
+
+// keeps reports whether a response header is stored.
+func (h *headerRules) keeps(name string) bool {
+	switch {
+	case neverStored[name] || strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(h.drop, name):
+		return false
+	case slices.Contains(h.store, name):
+		return true
+	case madeAnew[name] || name == "Ratelimit":
+		return false
+	}
+	for _, prefix := range madeAnewPrefixes {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	return true
+}
+
+// fields captures what a handler did to the header, compared with how it was before the handler ran: those to store first,
+// in a stable order, then those that are sent with this answer only.
+func (h *headerRules) fields(before, after http.Header) (all []HeaderField, stored int) {
+	n := 0
+	for _, values := range after {
+		n += len(values)
+	}
+	all = make([]HeaderField, 0, n)
+	connection := after["Connection"]
+	for name, values := range after {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if h.keeps(name) && !listed(connection, name) {
+			all = appendFields(all, name, values, before[name])
+		}
+	}
+	stored = len(all)
+	slices.SortStableFunc(all, func(a, b HeaderField) int { return strings.Compare(a.Name, b.Name) })
+	for name, values := range after {
+		if canonical := textproto.CanonicalMIMEHeaderKey(name); !h.keeps(canonical) || listed(connection, canonical) {
+			all = appendFields(all, name, values, before[name])
+		}
+	}
+	return all, stored
+}
+
+// appendFields adds the values that a handler set, or added behind those that stood there.
+func appendFields(all []HeaderField, name string, values, before []string) []HeaderField {
+	added := len(before) > 0 && len(values) >= len(before) && slices.Equal(values[:len(before)], before)
+	if added {
+		values = values[len(before):]
+	}
+	for _, value := range values {
+		all = append(all, HeaderField{Name: name, Value: value, Append: added})
+	}
+	return all
+}
+
+// listed reports whether a Connection header names another header as one of its own.
+func listed(connection []string, name string) bool {
+	for _, line := range connection {
+		for token := range strings.SplitSeq(line, ",") {
+			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(token)) == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// setFields writes fields into a header that is about to be sent, and leaves room for more values in one allocation.
+func setFields(h http.Header, fields []HeaderField, extra int) (room []string) {
+	values := make([]string, 0, len(fields)+extra)
+	for i := range fields {
+		f := &fields[i]
+		continued := i > 0 && fields[i-1].Name == f.Name
+		if f.Append || continued {
+			h[f.Name] = append(h[f.Name], f.Value)
+			continue
+		}
+		values = append(values, f.Value)
+		h[f.Name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	return values
+}

@@ -1,0 +1,230 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Handler protects next. It panics if the options cannot be right, as http.ServeMux does with a bad pattern: such a route
+// must not come into being. [Guard.Route] returns the error instead.
+func (g *Guard) Handler(next http.Handler, options ...Option) http.Handler {
+	return g.Middleware(options...)(next)
+}
+
+// HandlerFunc is [Guard.Handler] for a function.
+func (g *Guard) HandlerFunc(next http.HandlerFunc, options ...Option) http.Handler {
+	return g.Handler(next, options...)
+}
+
+// Middleware returns a middleware that protects what it wraps. It panics if the options cannot be right.
+func (g *Guard) Middleware(options ...Option) func(http.Handler) http.Handler {
+	middleware, err := g.Route(options...)
+	if err != nil {
+		panic(err)
+	}
+	return middleware
+}
+
+// Route is [Guard.Middleware] with an error instead of a panic.
+func (g *Guard) Route(options ...Option) (func(http.Handler) http.Handler, error) {
+	s, err := g.settings(options)
+	if err != nil {
+		return nil, err
+	}
+	if g.config.Scope == nil {
+		return nil, errors.New("onceward: Config.Scope is missing: it says whose keys are whose; use SingleScope if there is one caller only")
+	}
+	return func(next http.Handler) http.Handler {
+		return &protected{guard: g, settings: s, next: next}
+	}, nil
+}
+
+// protected is a handler with protection.
+type protected struct {
+	guard    *Guard
+	settings *settings
+	next     http.Handler
+}
+
+// ServeHTTP implements [http.Handler].
+func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !slices.Contains(p.settings.methods, r.Method) {
+		p.next.ServeHTTP(w, r)
+		return
+	}
+	operation := p.operation(r)
+	id, session, problem := p.identify(r)
+	if problem != nil {
+		p.reject(w, r, operation, problem)
+		return
+	}
+	if id.Key == "" {
+		p.guard.observe(r.Context(), UnprotectedEvent{Operation: operation})
+		p.next.ServeHTTP(w, r)
+		return
+	}
+	x := &exchange{route: p, request: r, session: session}
+	x.prepare(p.guard, p.settings, r.Context(), id, operation)
+	x.recorder.real, x.recorder.settings = w, p.settings
+	x.serve()
+}
+
+// operation names what the request does: method and route pattern.
+func (p *protected) operation(r *http.Request) string {
+	switch {
+	case p.settings.operation != "":
+		return p.settings.operation
+	case r.Pattern == "":
+		return r.Method + " " + r.URL.Path
+	case strings.HasPrefix(r.Pattern, r.Method+" "):
+		return r.Pattern
+	default:
+		return r.Method + " " + r.Pattern
+	}
+}
+
+// identify finds out who calls and under which key, from the header alone (A5). An empty key means that the request runs
+// unprotected.
+func (p *protected) identify(r *http.Request) (id ID, session string, problem *Problem) {
+	scope, session, problem := p.caller(r)
+	if problem != nil {
+		return id, "", problem
+	}
+	key, err := p.guard.config.Keys.fromHeader(r.Header)
+	if errors.Is(err, ErrNoKey) && p.settings.optional {
+		return id, "", nil
+	}
+	if err != nil {
+		return id, "", keyProblem(err)
+	}
+	return ID{Scope: scope, Key: key}, session, p.refuseByHeader(r)
+}
+
+// caller finds out whose request it is, and of which session where keys are bound to one.
+func (p *protected) caller(r *http.Request) (scope, session string, problem *Problem) {
+	scope, err := p.guard.config.Scope(r)
+	switch {
+	case errors.Is(err, ErrUnauthenticated) || err == nil && scope == "":
+		return "", "", problemNoAuth.detailed("nothing was executed")
+	case err != nil:
+		p.guard.storeFailed(r.Context(), p.operation(r), "scope", err)
+		return "", "", problemUnavailable.detailed("the caller could not be identified; nothing was executed")
+	}
+	if p.settings.session != nil {
+		if session = p.settings.session(r); session == "" {
+			return "", "", problemNoAuth.detailed("the request belongs to no session; nothing was executed")
+		}
+	}
+	return scope, session, nil
+}
+
+// refuseByHeader refuses what needs no look at the body.
+func (p *protected) refuseByHeader(r *http.Request) *Problem {
+	switch {
+	case r.Header.Get("Upgrade") != "" && listed(r.Header["Connection"], "Upgrade"):
+		return problemUpgrade.detailed("a switched connection cannot be replayed; send the request without Upgrade")
+	case r.ContentLength > p.settings.bodyLimit:
+		return tooLarge(p.settings.bodyLimit)
+	default:
+		return p.settings.firstSent.check(r.Header, time.Now(), p.settings.retention)
+	}
+}
+
+func tooLarge(limit int64) *Problem {
+	return problemBodyTooLarge.detailed(fmt.Sprintf("the limit is %d bytes; nothing was executed", limit))
+}
+
+// reject answers a request before any reservation. Nothing of it is stored (A7).
+func (p *protected) reject(w http.ResponseWriter, r *http.Request, operation string, problem *Problem) {
+	p.guard.observe(r.Context(), RejectedEvent{Operation: operation, Code: problem.Code})
+	problem.write(w, r)
+}
+
+// exchange is one protected HTTP request.
+type exchange struct {
+	flight
+	route    *protected
+	request  *http.Request
+	session  string
+	body     requestBody
+	recorder recorder
+	panicked any
+	problem  *Problem // Onceward's own answer in place of the handler's
+	passOn   bool     // the handler's own words are the answer to an outcome that is unknown
+}
+
+// serve reads the request, takes it to its landing, and answers.
+func (x *exchange) serve() {
+	in, out := newBuffer(), newBuffer()
+	x.recorder.body = *out
+	defer func() {
+		*out = x.recorder.close()
+		freeBuffer(out)
+		freeBuffer(in)
+	}()
+	if problem := x.read(in); problem != nil {
+		x.route.reject(x.recorder.real, x.request, x.op.name, problem)
+		return
+	}
+	l := x.run(x)
+	x.body.close()
+	x.answer(&l)
+}
+
+// read takes in the body and the fingerprint: the last thing that can refuse a request before the store is asked.
+func (x *exchange) read(buffer *[]byte) *Problem {
+	if problem := x.body.read(x.request, buffer, x.settings.bodyLimit); problem != nil {
+		return problem
+	}
+	e := newEncoder()
+	defer e.free()
+	if err := e.request(x.request, x.op.name, x.body.content, &x.settings.fingerprint); err != nil {
+		return problemBadRequest.detailed(err.Error())
+	}
+	x.res.Fingerprints = e.fingerprints(x.prints[:0], x.guard.secrets, x.res.Scope, x.session)
+	return nil
+}
+
+// work runs the handler. It implements [worker].
+func (x *exchange) work(ctx context.Context, op *Operation) ending {
+	x.panicked, x.problem, x.passOn = nil, nil, false
+	op.ending.Store(endedAsWritten)
+	op.keepWrites.Store(false)
+	x.recorder.reset()
+	if x.settings.mode == modeReserved {
+		x.recorder.stream = x
+	}
+	x.body.rewind()
+	started := time.Now()
+	x.handle(ctx)
+	end := x.ending(ctx, op)
+	if x.guard.config.Observer != nil {
+		x.guard.observe(ctx, ExecutedEvent{
+			ID: x.res.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
+			Panicked: x.panicked != nil, Elapsed: time.Since(started),
+		})
+	}
+	return end
+}
+
+// handle calls the handler and keeps its panic for after the landing (E8).
+func (x *exchange) handle(ctx context.Context) {
+	defer func() { x.panicked = recover() }()
+	request := x.request.WithContext(ctx)
+	request.Body = &x.body
+	request.ContentLength = int64(len(x.body.content))
+	request.TransferEncoding = nil
+	x.route.next.ServeHTTP(&x.recorder, request)
+}
+
+// markStreaming implements [streamMarker] (A4).
+func (x *exchange) markStreaming() error {
+	return x.persist(func(ctx context.Context) error {
+		return x.guard.store.Checkpoint(ctx, x.claim(), Checkpoint{NotReplayable: true})
+	})
+}

@@ -1,0 +1,193 @@
+package onceward
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// lease is one attempt's right to execute, kept by heartbeats while it runs.
+type lease struct {
+	claim Claim
+	name  string
+	ttl   time.Duration
+	ctx   *lazyContext // the owner's, ended when the lease is lost
+
+	mu       sync.Mutex
+	sent     time.Time // when the last successful reserve or extend was sent
+	until    time.Time // when heartbeats end; zero for not at all
+	finished bool
+
+	// The keeper's own: when to look at the lease next, and its place in the heap.
+	next  time.Time
+	place int
+}
+
+// localEnd is when the owner must take its lease to be over: counted from when the last successful extend was sent, because
+// the store cannot have started to count earlier (S5).
+func (l *lease) localEnd() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent.Add(l.ttl)
+}
+
+// handlerEnded lets heartbeats go on past the handler's deadline while its answer is being stored.
+func (l *lease) handlerEnded() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until = time.Time{}
+}
+
+// heartbeats reports whether the lease still wants to be extended at that time.
+func (l *lease) heartbeats(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.finished && (l.until.IsZero() || now.Before(l.until))
+}
+
+// keeper extends all leases of a guard. One timer serves them all, so that an attempt that ends before its first heartbeat,
+// as nearly all do, costs neither a goroutine nor a timer.
+type keeper struct {
+	guard *Guard
+
+	mu     sync.Mutex
+	leases leaseHeap
+	timer  *time.Timer
+	armed  time.Time // when the timer fires; zero if it does not
+}
+
+// add starts the heartbeats of a lease.
+func (k *keeper) add(l *lease) {
+	l.next = l.sent.Add(l.ttl / 3)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	heap.Push(&k.leases, l)
+	k.arm()
+}
+
+// remove ends the heartbeats of a lease.
+func (k *keeper) remove(l *lease) {
+	l.mu.Lock()
+	l.finished = true
+	l.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.place >= 0 && l.place < len(k.leases) && k.leases[l.place] == l {
+		heap.Remove(&k.leases, l.place)
+	}
+}
+
+// arm makes sure that the timer fires no later than the first lease is due. It may fire for a lease that has ended: that
+// is cheaper than to set it anew for every request. The caller holds the lock.
+func (k *keeper) arm() {
+	if len(k.leases) == 0 {
+		return
+	}
+	next := k.leases[0].next
+	if !k.armed.IsZero() && !next.Before(k.armed) {
+		return
+	}
+	k.armed = next
+	if k.timer == nil {
+		k.timer = time.AfterFunc(time.Until(next), k.beat)
+	} else {
+		k.timer.Reset(time.Until(next))
+	}
+}
+
+// beat extends every lease that is due. Each goes on its own, so that a slow one holds up no other; a store gathers them.
+func (k *keeper) beat() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.armed = time.Time{}
+	now := time.Now()
+	for len(k.leases) > 0 && !now.Before(k.leases[0].next) {
+		l := heap.Pop(&k.leases).(*lease)
+		if l.heartbeats(now) {
+			go k.extend(l)
+		}
+	}
+	k.arm()
+}
+
+// extend sends one heartbeat and plans the next, or tells the owner that its lease is lost.
+func (k *keeper) extend(l *lease) {
+	sent := time.Now()
+	end := l.localEnd()
+	ctx, cancel := context.WithDeadline(context.Background(), minTime(end, sent.Add(k.guard.config.StoreTimeout)))
+	err := k.guard.store.Extend(ctx, l.claim, l.ttl)
+	cancel()
+	switch {
+	case err == nil:
+		l.mu.Lock()
+		l.sent = sent
+		l.mu.Unlock()
+		k.again(l, sent.Add(l.ttl/3))
+	case errors.Is(err, ErrFenced) || !time.Now().Before(end):
+		k.lose(l, err)
+	default:
+		k.guard.storeFailed(ctx, l.name, "extend", err)
+		k.again(l, minTime(end, time.Now().Add(l.ttl/12)))
+	}
+}
+
+// again puts a lease back into the heap for its next heartbeat.
+func (k *keeper) again(l *lease, next time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.mu.Lock()
+	finished := l.finished
+	l.mu.Unlock()
+	if finished {
+		return
+	}
+	l.next = next
+	heap.Push(&k.leases, l)
+	k.arm()
+}
+
+func (k *keeper) lose(l *lease, err error) {
+	if !l.heartbeats(time.Now()) {
+		return
+	}
+	k.guard.observe(context.Background(), LeaseLostEvent{ID: l.claim.ID, Operation: l.name, Attempt: l.claim.Attempt, Err: err})
+	k.guard.noteFenced(context.Background(), l.claim.ID, l.name, err)
+	l.ctx.end(ErrLeaseLost)
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// leaseHeap orders leases by when they are due; it implements [heap.Interface].
+type leaseHeap []*lease
+
+func (h leaseHeap) Len() int           { return len(h) }
+func (h leaseHeap) Less(i, j int) bool { return h[i].next.Before(h[j].next) }
+
+func (h leaseHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push implements [heap.Interface].
+func (h *leaseHeap) Push(x any) {
+	l := x.(*lease)
+	l.place = len(*h)
+	*h = append(*h, l)
+}
+
+// Pop implements [heap.Interface].
+func (h *leaseHeap) Pop() any {
+	last := len(*h) - 1
+	l := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	l.place = -1
+	return l
+}

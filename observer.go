@@ -1,0 +1,103 @@
+package onceward
+
+import (
+	"context"
+	"time"
+)
+
+// Observer is told what the engine does: for metrics, traces and logs. It is called on the path of the request, so it must
+// be quick and must not block. Keys in events are as the client sent them: an observer that writes them down hashes them.
+type Observer interface {
+	Observe(ctx context.Context, e ObserverEvent)
+}
+
+// ObserverFunc is a function that is an [Observer].
+type ObserverFunc func(ctx context.Context, e ObserverEvent)
+
+// Observe calls f.
+func (f ObserverFunc) Observe(ctx context.Context, e ObserverEvent) { f(ctx, e) }
+
+// ObserverEvent is one of the event structs of this package. More kinds may come: an observer ignores what it does not
+// know.
+type ObserverEvent interface{ observerEvent() }
+
+type (
+	// DecidedEvent is a reservation that was answered.
+	DecidedEvent struct {
+		ID
+		Operation string
+		Decision  Decision
+		Origin    Origin
+		Attempt   int64
+		Elapsed   time.Duration
+	}
+
+	// ExecutedEvent is a handler that has ended.
+	ExecutedEvent struct {
+		ID
+		Operation string
+		Attempt   int64
+		Status    int
+		Panicked  bool
+		Elapsed   time.Duration
+	}
+
+	// SettledEvent is the end of an attempt: the state that its record was left in. Err is why that is [StateUnknown], or
+	// why the state could not be written.
+	SettledEvent struct {
+		ID
+		Operation string
+		Attempt   int64
+		State     State
+		Err       error
+	}
+
+	// FencedEvent is a write that was refused because its attempt is no longer current.
+	FencedEvent struct {
+		ID
+		Operation string
+		Err       *FencedError
+	}
+
+	// LeaseLostEvent is an owner that can no longer be sure of its right to execute.
+	LeaseLostEvent struct {
+		ID
+		Operation string
+		Attempt   int64
+		Err       error
+	}
+
+	// StoreFailedEvent is a call to the store that failed for a reason of the store.
+	StoreFailedEvent struct {
+		Operation string
+		Call      string
+		Err       error
+	}
+
+	// RejectedEvent is a request that was refused before any reservation, with the code of its problem.
+	RejectedEvent struct {
+		Operation string
+		Code      string
+	}
+
+	// UnprotectedEvent is a request that ran without protection because it carried no key on a route where the key is
+	// optional.
+	UnprotectedEvent struct{ Operation string }
+
+	// SweptEvent is a run of the sweeper.
+	SweptEvent struct{ Count int }
+
+	// ReapedEvent is a run of the reaper.
+	ReapedEvent struct{ Count int }
+)
+
+func (DecidedEvent) observerEvent()     {}
+func (ExecutedEvent) observerEvent()    {}
+func (SettledEvent) observerEvent()     {}
+func (FencedEvent) observerEvent()      {}
+func (LeaseLostEvent) observerEvent()   {}
+func (StoreFailedEvent) observerEvent() {}
+func (RejectedEvent) observerEvent()    {}
+func (UnprotectedEvent) observerEvent() {}
+func (SweptEvent) observerEvent()       {}
+func (ReapedEvent) observerEvent()      {}

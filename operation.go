@@ -1,0 +1,159 @@
+package onceward
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+type operationKey struct{}
+
+// Operation is what a handler can know and say about the attempt that it runs in. The methods of a nil Operation are those
+// of a request without protection.
+type Operation struct {
+	id         ID
+	name       string
+	attempt    int64
+	resumed    bool
+	point      string
+	data       []byte
+	lease      *lease
+	ending     atomic.Uint32
+	keepWrites atomic.Bool
+	retention  atomic.Int64
+	providerID atomic.Pointer[string]
+}
+
+// The words that a handler can say about how it ended.
+const (
+	endedAsWritten uint32 = iota
+	endedNotExecuted
+	endedUnknown
+)
+
+// FromContext returns the operation that the handler runs in, or nil if the request is not protected.
+func FromContext(ctx context.Context) *Operation {
+	op, _ := ctx.Value(operationKey{}).(*Operation)
+	return op
+}
+
+// Key returns the client's key.
+func (o *Operation) Key() string {
+	if o == nil {
+		return ""
+	}
+	return o.id.Key
+}
+
+// Scope returns the scope that the key lives in.
+func (o *Operation) Scope() string {
+	if o == nil {
+		return ""
+	}
+	return o.id.Scope
+}
+
+// Name returns the method and route pattern, or the name that was given to [Guard.Do].
+func (o *Operation) Name() string {
+	if o == nil {
+		return ""
+	}
+	return o.name
+}
+
+// Attempt returns the fencing token of this attempt: a number that grows with each attempt of the operation. A system that
+// remembers the largest one it has seen can refuse an owner that came back too late.
+func (o *Operation) Attempt() int64 {
+	if o == nil {
+		return 0
+	}
+	return o.attempt
+}
+
+// Resumed reports whether an earlier attempt was lost and this one goes on from its recovery point.
+func (o *Operation) Resumed() bool { return o != nil && o.resumed }
+
+// Point returns the recovery point that the earlier attempt reached last, and the data that it carried.
+func (o *Operation) Point() (string, []byte) {
+	if o == nil {
+		return "", nil
+	}
+	return o.point, o.data
+}
+
+// DownstreamKey derives the idempotency key to send to another system for a step of this operation. It depends on the
+// scope, the key and the step alone: every attempt, on every node, also after the record has expired, derives the same one.
+func (o *Operation) DownstreamKey(step string) string {
+	if o == nil {
+		return ""
+	}
+	return DownstreamKey(o.id, step)
+}
+
+// DownstreamKey is [Operation.DownstreamKey] for those who know the ID but are not in a handler, such as a reconciler.
+func DownstreamKey(id ID, step string) string {
+	message := []byte("onceward downstream key 1\x00")
+	message = appendString(message, id.Scope)
+	message = appendString(message, id.Key)
+	message = appendString(message, step)
+	sum := sha256.Sum256(message)
+	return hex.EncodeToString(sum[:20])
+}
+
+// NotExecuted says that nothing was done, whatever the handler answers: the record is released, and a retry executes.
+func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
+
+// Unknown says that it is not known what was done, whatever the handler answers: retries are answered with 409 until the
+// outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
+func (o *Operation) Unknown() { o.end(endedUnknown) }
+
+func (o *Operation) end(word uint32) {
+	if o != nil {
+		o.ending.Store(word)
+	}
+}
+
+// KeepWrites makes a transactional handler's writes stay although it answers 4xx.
+func (o *Operation) KeepWrites() {
+	if o != nil {
+		o.keepWrites.Store(true)
+	}
+}
+
+// Retain keeps the answer for at least this long, if that is longer than the route's retention.
+func (o *Operation) Retain(d time.Duration) {
+	if o != nil {
+		o.retention.Store(int64(d))
+	}
+}
+
+// SetProviderID records the id that another system gave to the effect, by which the record can be found later.
+func (o *Operation) SetProviderID(id string) {
+	if o != nil {
+		o.providerID.Store(&id)
+	}
+}
+
+// Alive reports whether the attempt still holds its lease; a handler asks before each effect. The error wraps
+// [ErrLeaseLost]. The lease counts from the moment the last successful heartbeat was sent, by this node's clock.
+func (o *Operation) Alive() error {
+	if o == nil || o.lease == nil {
+		return nil
+	}
+	if until := o.lease.localEnd(); !time.Now().Before(until) {
+		return fmt.Errorf("%w: it ended at %s", ErrLeaseLost, until.Format(time.RFC3339Nano))
+	}
+	return nil
+}
+
+// completion adds what the handler said to its answer.
+func (o *Operation) completion(response Response) Completion {
+	done := Completion{Response: response, Retention: time.Duration(o.retention.Load())}
+	if id := o.providerID.Load(); id != nil {
+		done.ProviderID = *id
+	}
+	return done
+}

@@ -1,0 +1,302 @@
+package onceward
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/internal/canon"
+)
+
+// Failure says what it means when a reserved handler fails: answers 5xx, panics, or runs past its deadline.
+type Failure uint8
+
+const (
+	// FailureUnknown says that the handler may have done something: the record becomes unknown, and a reconciler or an
+	// operator settles it.
+	FailureUnknown Failure = iota + 1
+	// FailureRetry says that nothing happens outside unless the handler succeeds: the record is released, and a retry
+	// executes.
+	FailureRetry
+	// FailureStore keeps the failure as the answer: every retry gets it.
+	FailureStore
+)
+
+type mode uint8
+
+const (
+	modeUnset mode = iota
+	modeTransactional
+	modeReserved
+)
+
+type inFlightPolicy uint8
+
+const (
+	inFlightConflict inFlightPolicy = iota
+	inFlightWait
+	inFlightAccepted
+)
+
+// The defaults and limits of a route.
+const (
+	defaultRetention = 24 * time.Hour
+	leastRetention   = time.Hour
+	defaultLease     = 30 * time.Second
+	leastLease       = 100 * time.Millisecond
+	defaultDeadline  = time.Minute
+	defaultBodyLimit = 1 << 20
+)
+
+// settings is what a route was built with.
+type settings struct {
+	mode          mode
+	onFailure     Failure
+	onLost        LostPolicy
+	retention     time.Duration
+	lease         time.Duration
+	deadline      time.Duration
+	inFlight      inFlightPolicy
+	wait          time.Duration
+	statusPath    string
+	optional      bool
+	methods       []string
+	bodyLimit     int64
+	responseLimit int
+	operation     string
+	include       []string
+	ignore        []string
+	fingerprint   fingerprintOptions
+	session       func(*http.Request) string
+	firstSent     firstSentRule
+	headers       headerRules
+}
+
+// Option configures a route.
+type Option func(*settings) error
+
+// Transactional runs the handler inside one database transaction with its claim and its answer. The handler takes the
+// transaction with [Tx]. A crash leaves nothing behind, and a retry runs afresh.
+func Transactional() Option {
+	return func(s *settings) error {
+		s.mode = modeTransactional
+		return nil
+	}
+}
+
+// Reserved records the intent durably before the handler runs, and its answer after: for handlers that call other systems.
+// It must be said what a failure means, because nobody else can know.
+func Reserved(onFailure Failure) Option {
+	return func(s *settings) error {
+		if onFailure < FailureUnknown || onFailure > FailureStore {
+			return errors.New("Reserved needs FailureUnknown, FailureRetry or FailureStore: what does a failure of this handler mean?")
+		}
+		s.mode, s.onFailure = modeReserved, onFailure
+		return nil
+	}
+}
+
+// OnLost says what becomes of an operation whose owner was lost. Default: Reconcile.
+func OnLost(policy LostPolicy) Option {
+	return func(s *settings) error {
+		if policy > Resume {
+			return fmt.Errorf("OnLost: policy %d does not exist", policy)
+		}
+		s.onLost = policy
+		return nil
+	}
+}
+
+// Retain keeps the answer for this long after it was stored. Default: 24 h; less than 1 h is refused.
+func Retain(d time.Duration) Option {
+	return func(s *settings) error {
+		if d < leastRetention {
+			return fmt.Errorf("Retain(%s): clients retry for longer than that; the least is %s", d, leastRetention)
+		}
+		s.retention = d
+		return nil
+	}
+}
+
+// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Default: 30 s.
+func Lease(d time.Duration) Option {
+	return func(s *settings) error {
+		if d < leastLease {
+			return fmt.Errorf("Lease(%s): the least is %s", d, leastLease)
+		}
+		s.lease = d
+		return nil
+	}
+}
+
+// Deadline bounds the handler's context. Default: 1 min; in transactional mode on a store with a single writer, a third
+// of the lease at most.
+func Deadline(d time.Duration) Option {
+	return func(s *settings) error {
+		if d <= 0 {
+			return fmt.Errorf("Deadline(%s): it must be positive", d)
+		}
+		s.deadline = d
+		return nil
+	}
+}
+
+// Conflict answers a duplicate of an operation in flight with 409 and Retry-After. This is the default.
+func Conflict() Option {
+	return func(s *settings) error {
+		s.inFlight = inFlightConflict
+		return nil
+	}
+}
+
+// Wait lets a duplicate of an operation in flight wait up to d for the answer; then it is a conflict.
+func Wait(d time.Duration) Option {
+	return func(s *settings) error {
+		if d <= 0 {
+			return fmt.Errorf("Wait(%s): it must be positive", d)
+		}
+		s.inFlight, s.wait = inFlightWait, d
+		return nil
+	}
+}
+
+// Accepted answers a duplicate of an operation in flight with 202 and the address of its status: path with the key behind
+// it. Mount [Guard.StatusHandler] there, for example under "GET /operations/{key}" for the path "/operations/".
+func Accepted(path string) Option {
+	return func(s *settings) error {
+		if !strings.HasPrefix(path, "/") || !strings.HasSuffix(path, "/") {
+			return fmt.Errorf("Accepted(%q): the path starts and ends with a slash", path)
+		}
+		s.inFlight, s.statusPath = inFlightAccepted, path
+		return nil
+	}
+}
+
+// KeyOptional lets requests without a key run unprotected. By default they are refused with 400.
+func KeyOptional() Option {
+	return func(s *settings) error {
+		s.optional = true
+		return nil
+	}
+}
+
+// Methods says which methods are protected. Default: POST and PATCH. Others pass straight through.
+func Methods(methods ...string) Option {
+	return func(s *settings) error {
+		if len(methods) == 0 {
+			return errors.New("Methods: at least one is needed")
+		}
+		s.methods = slices.Clone(methods)
+		return nil
+	}
+}
+
+// BodyLimit is the largest request body, in bytes; a larger one is answered with 413. Default: 1 MiB.
+func BodyLimit(bytes int64) Option {
+	return func(s *settings) error {
+		if bytes < 0 {
+			return fmt.Errorf("BodyLimit(%d): it cannot be negative", bytes)
+		}
+		s.bodyLimit = min(bytes, math.MaxInt64-1) // one byte more is read to notice a body that is larger
+		return nil
+	}
+}
+
+// ResponseLimit is the largest response body that is stored, in bytes. A larger one is sent but not stored in reserved
+// mode, and refused with a rollback in transactional mode. Default: 1 MiB.
+func ResponseLimit(bytes int) Option {
+	return func(s *settings) error {
+		if bytes < 0 {
+			return fmt.Errorf("ResponseLimit(%d): it cannot be negative", bytes)
+		}
+		s.responseLimit = bytes
+		return nil
+	}
+}
+
+// OperationName names the operation where the route pattern cannot be seen: under a router that does not set
+// http.Request.Pattern, or in a middleware in front of the router. Default: the method and the pattern, or the path.
+func OperationName(name string) Option {
+	return func(s *settings) error {
+		s.operation = name
+		return nil
+	}
+}
+
+// IncludeJSON lets only the parts of a JSON body count that these JSON pointers name.
+func IncludeJSON(pointers ...string) Option {
+	return func(s *settings) error {
+		s.include = slices.Clone(pointers)
+		return nil
+	}
+}
+
+// IgnoreJSON keeps the parts of a JSON body that these JSON pointers name from counting: a client's timestamp, a trace id.
+func IgnoreJSON(pointers ...string) Option {
+	return func(s *settings) error {
+		s.ignore = slices.Clone(pointers)
+		return nil
+	}
+}
+
+// IncludeHeaders lets these request headers count too: an API version, for example.
+func IncludeHeaders(names ...string) Option {
+	return func(s *settings) error {
+		s.fingerprint.headers = nil
+		for _, name := range names {
+			s.fingerprint.headers = append(s.fingerprint.headers, http.CanonicalHeaderKey(name))
+		}
+		slices.Sort(s.fingerprint.headers)
+		return nil
+	}
+}
+
+// FingerprintBy says by a function what counts, instead of the query, the media type and the body.
+func FingerprintBy(f FingerprintFunc) Option {
+	return func(s *settings) error {
+		s.fingerprint.custom = f
+		return nil
+	}
+}
+
+// BindSession binds each key to the caller's session: the same key from another session of the same scope is answered as a
+// mismatch, and its status as none. A request without a session is answered with 401.
+func BindSession(session func(*http.Request) string) Option {
+	return func(s *settings) error {
+		if session == nil {
+			return errors.New("BindSession: the function is nil")
+		}
+		s.session = session
+		return nil
+	}
+}
+
+// newSettings applies the options to the defaults and refuses what cannot be right together.
+func newSettings(options ...[]Option) (*settings, error) {
+	s := &settings{
+		retention: defaultRetention, lease: defaultLease, deadline: defaultDeadline,
+		methods: []string{http.MethodPost, http.MethodPatch}, bodyLimit: defaultBodyLimit, responseLimit: defaultBodyLimit,
+	}
+	for _, group := range options {
+		for _, option := range group {
+			if err := option(s); err != nil {
+				return nil, fmt.Errorf("onceward: %w", err)
+			}
+		}
+	}
+	if s.mode == modeUnset {
+		return nil, errors.New("onceward: the route does not say how it executes: add Transactional(), or Reserved(…) with what a failure means")
+	}
+	if len(s.include) > 0 || len(s.ignore) > 0 {
+		selection, err := canon.Select(s.include, s.ignore)
+		if err != nil {
+			return nil, fmt.Errorf("onceward: %w", err)
+		}
+		s.fingerprint.selection = selection
+	}
+	return s, nil
+}

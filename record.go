@@ -1,0 +1,191 @@
+package onceward
+
+import (
+	"bytes"
+	"slices"
+	"time"
+)
+
+// ID names one record: a client's key within the scope it was sent in. Two IDs are the same operation only if both
+// parts are equal byte for byte.
+type ID struct {
+	// Scope is the security boundary the key lives in, taken from authentication.
+	Scope string
+	// Key is the client's name for the operation.
+	Key string
+}
+
+// State is where a record stands.
+type State uint8
+
+// The states of a record. Their numbers are stored and never change.
+const (
+	// StateNone stands for the absence of a record.
+	StateNone State = 0
+	// StateInProgress is a record whose owner holds, or held, the right to execute.
+	StateInProgress State = 1
+	// StateCompleted is a record with a final answer that every retry gets.
+	StateCompleted State = 2
+	// StateRetryable is a record of which it is proven that nothing was done: a retry may execute.
+	StateRetryable State = 3
+	// StateUnknown is a record whose owner was lost after it may have done something: only a reconciler, an operator or
+	// that same owner settles it.
+	StateUnknown State = 4
+	// StateExpired is a record that is gone for every caller and kept only for its attempt token.
+	StateExpired State = 5
+)
+
+var stateNames = [...]string{"none", "in_progress", "completed", "failed_retryable", "unknown", "expired"}
+
+// String returns the name of the state as the specification writes it.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "invalid"
+}
+
+// Settled reports whether time alone may remove a record in this state.
+func (s State) Settled() bool {
+	return s == StateCompleted || s == StateRetryable
+}
+
+// LostPolicy says what becomes of an operation whose owner was lost. It is stored with the record, because a sweeper
+// knows no routes.
+type LostPolicy uint8
+
+const (
+	// Reconcile makes the operation unknown: it is never executed again on a guess. This is the default.
+	Reconcile LostPolicy = 0
+	// Resume lets a later attempt go on from the last recovery point.
+	Resume LostPolicy = 1
+)
+
+// Nonce identifies one call of Reserve, so that the call can be repeated when its reply was lost.
+type Nonce [16]byte
+
+// Fingerprint is the keyed hash of what a request means, with what is needed to compute it again.
+type Fingerprint struct {
+	// Secret is the id of the secret that keys the hash.
+	Secret uint32
+	// Rules is the version of the rules by which the request was encoded.
+	Rules uint8
+	// Sum is the hash.
+	Sum [32]byte
+	// Session binds the key to the caller's session; zero means that it is not bound.
+	Session [16]byte
+}
+
+// comparable reports whether f and g were made by the same rules under the same secret.
+func (f *Fingerprint) comparable(g *Fingerprint) bool {
+	return f.Secret == g.Secret && f.Rules == g.Rules
+}
+
+// accepts reports whether a request with fingerprint g is the one that f was stored for. A stored fingerprint without a
+// session accepts any: the route may have started to bind keys after it was stored.
+func (f *Fingerprint) accepts(g *Fingerprint) bool {
+	return f.Sum == g.Sum && (f.Session == [16]byte{} || f.Session == g.Session)
+}
+
+// HeaderField is one value of one header field of a stored response.
+type HeaderField struct {
+	// Name is the canonical name of the field.
+	Name string
+	// Value is one of its values; a field with several has several entries, in order.
+	Value string
+	// Append says that the handler added to what stood there before it ran, so that a replay adds too.
+	Append bool
+}
+
+// Response is a stored answer.
+type Response struct {
+	// Status is the HTTP status code; for a function run by [Guard.Do] it is 200, or 500 for a stored failure.
+	Status int
+	// Header holds the stored header fields in a stable order.
+	Header []HeaderField
+	// Body is the body, byte for byte.
+	Body []byte
+	// NotStored says that the body was too large, or was streamed, and cannot be replayed.
+	NotStored bool
+}
+
+// Equal reports whether two responses are the same answer.
+func (r *Response) Equal(other *Response) bool {
+	return r.Status == other.Status && r.NotStored == other.NotStored &&
+		slices.Equal(r.Header, other.Header) && bytes.Equal(r.Body, other.Body)
+}
+
+// RecordVersion is the version of the record layout that this program writes. It reads all versions up to this one.
+const RecordVersion = 1
+
+// Record is everything that is stored for one ID.
+type Record struct {
+	ID
+	// Version is the schema version that the record was written with.
+	Version uint8
+	// State is where the record stands.
+	State State
+	// OnLost is the route's policy on a lost owner.
+	OnLost LostPolicy
+	// Operation is the method and route pattern, or the name given to [Guard.Do].
+	Operation string
+	// Fingerprint is that of the request that made the record.
+	Fingerprint Fingerprint
+	// Attempt is the fencing token: it grows each time the right to execute is granted.
+	Attempt int64
+	// Nonce identifies the Reserve that the current attempt was granted to.
+	Nonce Nonce
+	// LeaseUntil is when the right to execute ends, while the record is in progress.
+	LeaseUntil time.Time
+	// Retention is how long the record is kept after it was settled.
+	Retention time.Duration
+	// Point is the recovery point that was reached last; empty at the start.
+	Point string
+	// Data is what a phased operation carries from step to step.
+	Data []byte
+	// NotReplayable says that the answer was already on its way to the client without being stored.
+	NotReplayable bool
+	// Response is the answer of a completed record.
+	Response Response
+	// LastError says why the record was last released, abandoned or given up by the reconciler.
+	LastError string
+	// ReconcileAt is when an unknown record is due for reconciliation.
+	ReconcileAt time.Time
+	// ReconcileCount is how often reconciliation has failed.
+	ReconcileCount int
+	// DeadLetter says that reconciliation has given up: a person must settle the record.
+	DeadLetter bool
+	// ProviderID is the id that the provider gave to the effect.
+	ProviderID string
+	// TraceID is that of the first execution.
+	TraceID string
+	// CreatedAt is when the record was made.
+	CreatedAt time.Time
+	// SettledAt is when the record last entered a settled state.
+	SettledAt time.Time
+	// ExpiresAt is when a settled record may be removed.
+	ExpiresAt time.Time
+}
+
+// expired reports whether a reservation at now treats the record as absent.
+func (r *Record) expired(now time.Time) bool {
+	return r.State == StateExpired || r.State.Settled() && !now.Before(r.ExpiresAt)
+}
+
+// leaseOver reports whether the owner of a record in progress has lost its lease.
+func (r *Record) leaseOver(now time.Time) bool {
+	return r.State == StateInProgress && !now.Before(r.LeaseUntil)
+}
+
+// Due is when background work must look at the record next: the end of its lease, its next reconciliation, or its
+// expiry. Stores keep an index on it.
+func (r *Record) Due() time.Time {
+	switch r.State {
+	case StateInProgress:
+		return r.LeaseUntil
+	case StateUnknown:
+		return r.ReconcileAt
+	default:
+		return r.ExpiresAt
+	}
+}

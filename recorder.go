@@ -1,0 +1,242 @@
+package onceward
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// recorder is the ResponseWriter that a protected handler writes to. It keeps the answer until it is stored; nothing is
+// sent before (E7). It does not unwrap to the real writer, and is no io.ReaderFrom, so that nothing slips past it.
+type recorder struct {
+	real     http.ResponseWriter
+	settings *settings
+	stream   streamMarker // nil where answers cannot stream
+
+	before    http.Header // what the real header held when the handler started; nil if nothing
+	header    http.Header
+	fields    []HeaderField
+	stored    int
+	status    int
+	body      []byte
+	streaming bool
+	overflow  bool
+	broken    error // marking failed: nothing more may be sent
+}
+
+// streamMarker records durably that an answer is about to be sent without being stored.
+type streamMarker interface{ markStreaming() error }
+
+var (
+	_ http.ResponseWriter = (*recorder)(nil)
+	_ http.Flusher        = (*recorder)(nil)
+	_ io.StringWriter     = (*recorder)(nil)
+)
+
+// errTooLarge is what a transactional handler sees when its answer passes the limit.
+var errTooLarge = errors.New("onceward: the response is larger than the route's ResponseLimit")
+
+// reset makes the recorder ready for a handler's first, or next, run.
+func (rec *recorder) reset() {
+	rec.before = nil
+	rec.header = make(http.Header)
+	if outer := rec.real.Header(); len(outer) > 0 {
+		rec.before = outer.Clone()
+		maps.Copy(rec.header, outer.Clone())
+	}
+	rec.fields, rec.stored, rec.status = nil, 0, 0
+	rec.body = rec.body[:0]
+	rec.streaming, rec.overflow, rec.broken = false, false, nil
+}
+
+// Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect.
+func (rec *recorder) Header() http.Header { return rec.header }
+
+// WriteHeader implements [http.ResponseWriter].
+func (rec *recorder) WriteHeader(status int) {
+	switch {
+	case status < 100 || status > 999:
+		panic(fmt.Sprintf("onceward: invalid WriteHeader code %d", status))
+	case rec.status != 0:
+		return
+	case status < 200 && status != http.StatusSwitchingProtocols:
+		rec.inform(status)
+		return
+	}
+	rec.status = status
+	rec.fields, rec.stored = rec.settings.headers.fields(rec.before, rec.header)
+}
+
+// inform passes an informational answer on with the header as it is now. It is never stored (A3).
+func (rec *recorder) inform(status int) {
+	h := rec.real.Header()
+	maps.Copy(h, rec.header)
+	rec.real.WriteHeader(status)
+	clear(h)
+	maps.Copy(h, rec.before)
+}
+
+// Write implements [http.ResponseWriter].
+func (rec *recorder) Write(p []byte) (int, error) {
+	if err := rec.admit(len(p)); err != nil {
+		return 0, err
+	}
+	if rec.streaming {
+		// The client going away does not end the work (E6): the handler is not told.
+		_, _ = rec.real.Write(p)
+		return len(p), nil
+	}
+	rec.body = append(rec.body, p...)
+	return len(p), nil
+}
+
+// WriteString implements [io.StringWriter].
+func (rec *recorder) WriteString(s string) (int, error) {
+	if err := rec.admit(len(s)); err != nil {
+		return 0, err
+	}
+	if rec.streaming {
+		_, _ = io.WriteString(rec.real, s) // as in Write
+		return len(s), nil
+	}
+	rec.body = append(rec.body, s...)
+	return len(s), nil
+}
+
+// admit decides where the next n bytes of the body go.
+func (rec *recorder) admit(n int) error {
+	if rec.status == 0 {
+		rec.WriteHeader(http.StatusOK)
+	}
+	switch {
+	case rec.broken != nil:
+		return rec.broken
+	case !bodyAllowed(rec.status):
+		return http.ErrBodyNotAllowed
+	case rec.streaming || len(rec.body)+n <= rec.settings.responseLimit:
+		return nil
+	case rec.stream == nil:
+		rec.overflow = true
+		rec.broken = errTooLarge
+		return errTooLarge
+	default:
+		return rec.startStreaming()
+	}
+}
+
+// startStreaming gives up replaying: it marks the record durably, then sends what was gathered.
+func (rec *recorder) startStreaming() error {
+	if err := rec.stream.markStreaming(); err != nil {
+		rec.broken = fmt.Errorf("onceward: the response cannot be sent, because that could not be recorded: %w", err)
+		return rec.broken
+	}
+	rec.streaming = true
+	rec.sendHeader(0)
+	rec.real.WriteHeader(rec.status)
+	_, _ = rec.real.Write(rec.body) // as in Write
+	return nil
+}
+
+// sendHeader brings the handler's header to the real writer and returns room for extra values.
+func (rec *recorder) sendHeader(extra int) []string {
+	h := rec.real.Header()
+	for name := range rec.before {
+		if _, kept := rec.header[name]; !kept {
+			delete(h, name)
+		}
+	}
+	return setFields(h, rec.fields, extra)
+}
+
+// response is the answer to store. The body is copied: the recorder's buffer is used again.
+func (rec *recorder) response() Response {
+	if rec.status == 0 {
+		rec.WriteHeader(http.StatusOK)
+	}
+	response := Response{Status: rec.status, Header: rec.fields[:rec.stored:rec.stored], NotStored: rec.streaming}
+	if len(rec.body) > 0 && !rec.streaming {
+		response.Body = append(make([]byte, 0, len(rec.body)), rec.body...)
+	}
+	return response
+}
+
+// errHandlerEnded is what a goroutine sees that the handler left behind.
+var errHandlerEnded = errors.New("onceward: the handler has ended")
+
+// close ends writing and gives the buffer back.
+func (rec *recorder) close() []byte {
+	buffer := rec.body
+	rec.body, rec.broken = nil, errHandlerEnded
+	return buffer
+}
+
+// send writes an answer with its body. A body that net/http would send in chunks gets its length, so that the first answer
+// and its replays are framed alike.
+func send(w http.ResponseWriter, status int, body []byte) {
+	if h := w.Header(); len(body) > chunkedFrom && h["Content-Length"] == nil {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	w.WriteHeader(status)
+	if len(body) > 0 {
+		_, _ = w.Write(body) // a client that is gone retries, and gets the answer then
+	}
+}
+
+// chunkedFrom is the size up to which net/http computes the length of a body by itself.
+const chunkedFrom = 2048
+
+// Flush implements [http.Flusher].
+func (rec *recorder) Flush() { _ = rec.FlushError() } // an http.Flusher cannot report it
+
+// FlushError is what [http.ResponseController] calls. A handler that flushes wants to stream: where that is possible the
+// answer streams from here on, where it is not it goes on gathering.
+func (rec *recorder) FlushError() error {
+	if rec.status == 0 {
+		rec.WriteHeader(http.StatusOK)
+	}
+	if rec.broken != nil || rec.stream == nil {
+		return rec.broken
+	}
+	if !rec.streaming {
+		if err := rec.startStreaming(); err != nil {
+			return err
+		}
+	}
+	_ = http.NewResponseController(rec.real).Flush() // the client going away does not end the work
+	return nil
+}
+
+// SetReadDeadline is what [http.ResponseController] calls.
+func (rec *recorder) SetReadDeadline(deadline time.Time) error {
+	return http.NewResponseController(rec.real).SetReadDeadline(deadline)
+}
+
+// SetWriteDeadline is what [http.ResponseController] calls.
+func (rec *recorder) SetWriteDeadline(deadline time.Time) error {
+	return http.NewResponseController(rec.real).SetWriteDeadline(deadline)
+}
+
+// bodyAllowed reports whether an answer of this status has a body (A3).
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// buffers holds the memory for request and response bodies, which handlers do not see after they end.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPooledBuffer bounds the memory that an idle buffer holds.
+const maxPooledBuffer = 64 << 10
+
+func newBuffer() *[]byte { return buffers.Get().(*[]byte) }
+
+func freeBuffer(b *[]byte) {
+	if cap(*b) <= maxPooledBuffer {
+		*b = (*b)[:0]
+		buffers.Put(b)
+	}
+}

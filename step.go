@@ -1,0 +1,397 @@
+package onceward
+
+import (
+	"fmt"
+	"time"
+)
+
+// EventKind names what is done to a record.
+type EventKind uint8
+
+// The events of the state machine.
+const (
+	// EventReserve asks for the right to execute.
+	EventReserve EventKind = iota + 1
+	// EventExtend is the owner's heartbeat.
+	EventExtend
+	// EventCheckpoint is the owner's progress.
+	EventCheckpoint
+	// EventComplete is the owner's answer.
+	EventComplete
+	// EventRelease is the owner's word that nothing was done.
+	EventRelease
+	// EventAbandon is the owner's word that it does not know.
+	EventAbandon
+	// EventSweep is the sweeper's look at a lease.
+	EventSweep
+	// EventReap is the reaper's look at an expiry.
+	EventReap
+	// EventResolveCompleted is an answer learned from outside.
+	EventResolveCompleted
+	// EventResolveNotExecuted is the certainty, from outside, that nothing was done.
+	EventResolveNotExecuted
+	// EventPostpone is a reconciliation that learned nothing.
+	EventPostpone
+	// EventBust is an operator's removal.
+	EventBust
+)
+
+var eventNames = [...]string{
+	"none", "reserve", "extend", "checkpoint", "complete", "release", "abandon", "sweep", "reap",
+	"resolve completed", "resolve not executed", "postpone", "bust",
+}
+
+// String returns the name of the event.
+func (k EventKind) String() string {
+	if int(k) < len(eventNames) {
+		return eventNames[k]
+	}
+	return "invalid"
+}
+
+// Event is something that happens to a record. Which fields count depends on the kind.
+type Event struct {
+	Kind EventKind
+	// Reservation is for EventReserve.
+	Reservation *Reservation
+	// Token is, for EventReserve, the smallest attempt token that the store may give out now: larger than any that it gave
+	// out for a record that it has removed since.
+	Token int64
+	// Attempt names the owner, or what is resolved.
+	Attempt int64
+	// Lease is for EventExtend; for EventPostpone it is the wait before the next try.
+	Lease time.Duration
+	// Checkpoint is for EventCheckpoint.
+	Checkpoint Checkpoint
+	// Completion is for EventComplete and EventResolveCompleted.
+	Completion *Completion
+	// Reason is kept as the record's last error.
+	Reason string
+	// Limit is the number of failed reconciliations after which EventPostpone makes a dead letter; zero for no limit.
+	Limit int
+	// Soft makes EventReap keep the record as expired.
+	Soft bool
+	// Force lets EventBust remove what is not settled.
+	Force bool
+}
+
+// Effect is what an event does to the stored record.
+type Effect uint8
+
+const (
+	// EffectNone leaves the record as it is.
+	EffectNone Effect = iota
+	// EffectWrite stores the record that Step returned.
+	EffectWrite
+	// EffectRemove removes the record. Its token must stay known: see [Event].Token.
+	EffectRemove
+)
+
+// Outcome is what an event came to.
+type Outcome struct {
+	Effect Effect
+	// Decision and Origin answer EventReserve.
+	Decision Decision
+	Origin   Origin
+}
+
+// unchanged is the outcome of an event that finds nothing to do.
+var unchanged = Outcome{}
+
+// written is the outcome of an event that changes the record.
+var written = Outcome{Effect: EffectWrite}
+
+// Step is the state machine: what an event does to a record at a moment of the store's clock. It is pure, and every store
+// follows it: a store reads the record and stores the result in one atomic step, or has statements of its own that
+// are tested to do the same. A record in [StateNone] stands for none.
+//
+// A refused write is a [*FencedError], a record that cannot be read an [*UnreadableError]; both change nothing.
+func Step(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	now = now.Truncate(time.Microsecond)
+	if rec.State != StateNone && (rec.Version == 0 || rec.Version > RecordVersion) {
+		return rec, unchanged, &UnreadableError{Version: rec.Version, Reason: "the version is not known to this program"}
+	}
+	switch ev.Kind {
+	case EventReserve:
+		return reserve(rec, ev, now)
+	case EventExtend, EventCheckpoint, EventComplete, EventRelease, EventAbandon:
+		return ownerWrites(rec, ev, now)
+	case EventSweep:
+		return sweep(rec, now)
+	case EventReap:
+		return reap(rec, ev, now)
+	case EventResolveCompleted, EventResolveNotExecuted, EventPostpone:
+		return resolve(rec, ev, now)
+	case EventBust:
+		return bust(rec, ev, now)
+	default:
+		return rec, unchanged, fmt.Errorf("%w: kind %d", ErrInvalidEvent, ev.Kind)
+	}
+}
+
+func reserve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	r := ev.Reservation
+	if r == nil || len(r.Fingerprints) == 0 || r.Lease <= 0 || r.Retention <= 0 {
+		return rec, unchanged, fmt.Errorf("%w: a reservation needs a fingerprint, a lease and a retention", ErrInvalidEvent)
+	}
+	if rec.State == StateNone || rec.expired(now) {
+		return create(rec, ev, now)
+	}
+	same, err := sameRequest(&rec.Fingerprint, r.Fingerprints)
+	if err != nil {
+		return rec, unchanged, err
+	}
+	if !same {
+		return rec, Outcome{Decision: DecisionMismatch}, nil
+	}
+	switch rec.State {
+	case StateCompleted:
+		return rec, Outcome{Decision: DecisionReplay}, nil
+	case StateUnknown:
+		return rec, Outcome{Decision: DecisionUnknown}, nil
+	case StateRetryable:
+		return grant(rec, ev, now, OriginRetried)
+	case StateInProgress:
+		return reserveInProgress(rec, ev, now)
+	default:
+		return rec, unchanged, &UnreadableError{Version: rec.Version, Reason: "the state is not known to this program"}
+	}
+}
+
+func reserveInProgress(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	switch {
+	case !rec.leaseOver(now) && rec.Nonce == ev.Reservation.Nonce:
+		return rec, Outcome{Decision: DecisionExecute, Origin: OriginRepeated}, nil
+	case !rec.leaseOver(now):
+		return rec, Outcome{Decision: DecisionInProgress}, nil
+	case rec.OnLost == Resume && ev.Reservation.OnLost == Resume:
+		return grant(rec, ev, now, OriginResumed)
+	default:
+		rec = lose(rec, now, "lease ran out")
+		return rec, Outcome{Effect: EffectWrite, Decision: DecisionUnknown}, nil
+	}
+}
+
+// create makes a record where there is none, or where the one that is there counts for nothing any more.
+func create(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	r := ev.Reservation
+	if r.NoCreate {
+		return rec, Outcome{Decision: DecisionRefused}, nil
+	}
+	origin := OriginCreated
+	if rec.State != StateNone {
+		origin = OriginRecreated
+	}
+	fresh := Record{
+		ID: r.ID, Version: RecordVersion, Attempt: rec.Attempt,
+		OnLost: r.OnLost, Operation: r.Operation, Fingerprint: r.Fingerprints[0], TraceID: r.TraceID,
+		CreatedAt: now,
+	}
+	return grant(fresh, ev, now, origin)
+}
+
+// grant gives the right to execute under a token that was never used for this ID.
+func grant(rec Record, ev Event, now time.Time, origin Origin) (Record, Outcome, error) {
+	r := ev.Reservation
+	rec.Version = RecordVersion
+	rec.State = StateInProgress
+	rec.Attempt = max(rec.Attempt+1, ev.Token)
+	rec.Nonce = r.Nonce
+	rec.LeaseUntil = now.Add(r.Lease)
+	rec.Retention = max(rec.Retention, r.Retention)
+	rec.SettledAt, rec.ExpiresAt = time.Time{}, time.Time{}
+	rec.LastError, rec.ReconcileCount, rec.ReconcileAt = "", 0, time.Time{}
+	if origin != OriginResumed {
+		// What an earlier attempt sent was for a different outcome.
+		rec.NotReplayable = false
+	}
+	return rec, Outcome{Effect: EffectWrite, Decision: DecisionExecute, Origin: origin}, nil
+}
+
+// sameRequest compares a stored fingerprint with the one of the request that was made by the same rules and secret. With
+// none to compare it cannot know, and says so: neither a replay nor a mismatch would be true.
+func sameRequest(stored *Fingerprint, candidates []Fingerprint) (bool, error) {
+	for i := range candidates {
+		if stored.comparable(&candidates[i]) {
+			return stored.accepts(&candidates[i]), nil
+		}
+	}
+	return false, &UnreadableError{
+		Version: RecordVersion,
+		Reason:  fmt.Sprintf("its fingerprint was made with secret %d by rules %d, which are not configured", stored.Secret, stored.Rules),
+	}
+}
+
+func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	if rec.State == StateNone || rec.Attempt != ev.Attempt {
+		return rec, unchanged, fenced(&rec, ev)
+	}
+	switch {
+	case ev.Kind == EventComplete:
+		return complete(rec, ev, now)
+	case rec.State == StateInProgress:
+		return progress(rec, ev, now), written, nil
+	case ev.Kind == EventRelease && rec.State == StateRetryable, ev.Kind == EventAbandon && rec.State == StateUnknown:
+		// The reply to the first one was lost.
+		return rec, unchanged, nil
+	default:
+		return rec, unchanged, fenced(&rec, ev)
+	}
+}
+
+// progress applies an owner's write, other than its answer, to a record that it still owns.
+func progress(rec Record, ev Event, now time.Time) Record {
+	switch ev.Kind {
+	case EventExtend:
+		rec.LeaseUntil = now.Add(ev.Lease)
+	case EventCheckpoint:
+		if ev.Checkpoint.Point != "" {
+			rec.Point = ev.Checkpoint.Point
+		}
+		if ev.Checkpoint.Data != nil {
+			rec.Data = ev.Checkpoint.Data
+		}
+		rec.NotReplayable = rec.NotReplayable || ev.Checkpoint.NotReplayable
+	case EventRelease:
+		rec.LastError = ev.Reason
+		rec = settle(rec, StateRetryable, now)
+	case EventAbandon:
+		rec = lose(rec, now, ev.Reason)
+	}
+	return rec
+}
+
+// complete stores the owner's answer. An owner that comes late, when its record is already unknown, still knows the
+// answer; one whose record was settled otherwise does not change it.
+func complete(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	if ev.Completion == nil {
+		return rec, unchanged, fmt.Errorf("%w: a completion needs an answer", ErrInvalidEvent)
+	}
+	switch rec.State {
+	case StateInProgress, StateUnknown:
+		return answer(rec, ev.Completion, now), written, nil
+	case StateCompleted:
+		if rec.Response.Equal(&ev.Completion.Response) {
+			return rec, unchanged, nil
+		}
+	}
+	return rec, unchanged, fenced(&rec, ev)
+}
+
+func answer(rec Record, done *Completion, now time.Time) Record {
+	rec.Response = done.Response
+	rec.Retention = max(rec.Retention, done.Retention)
+	if done.ProviderID != "" {
+		rec.ProviderID = done.ProviderID
+	}
+	rec.LastError = ""
+	rec.DeadLetter = false
+	return settle(rec, StateCompleted, now)
+}
+
+// settle moves a record into a settled state, from which on its retention counts.
+func settle(rec Record, to State, now time.Time) Record {
+	rec.State = to
+	rec.SettledAt = now
+	rec.ExpiresAt = now.Add(rec.Retention)
+	rec.LeaseUntil, rec.ReconcileAt = time.Time{}, time.Time{}
+	return rec
+}
+
+// lose makes a record unknown, due for reconciliation at once.
+func lose(rec Record, now time.Time, reason string) Record {
+	rec.State = StateUnknown
+	rec.LastError = reason
+	rec.LeaseUntil = time.Time{}
+	rec.ReconcileAt = now
+	rec.DeadLetter = false
+	return rec
+}
+
+func sweep(rec Record, now time.Time) (Record, Outcome, error) {
+	if !rec.leaseOver(now) || rec.OnLost == Resume {
+		return rec, unchanged, nil
+	}
+	return lose(rec, now, "lease ran out"), written, nil
+}
+
+func reap(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	over := !now.Before(rec.ExpiresAt)
+	switch {
+	case rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:
+		return rec, Outcome{Effect: EffectRemove}, nil
+	case rec.State.Settled() && over:
+		return tombstone(rec, now), written, nil
+	default:
+		return rec, unchanged, nil
+	}
+}
+
+// tombstone keeps of a record what is needed never to use its token again.
+func tombstone(rec Record, now time.Time) Record {
+	return Record{
+		ID: rec.ID, Version: RecordVersion, State: StateExpired, Operation: rec.Operation, Fingerprint: rec.Fingerprint,
+		Attempt: rec.Attempt, Retention: rec.Retention, CreatedAt: rec.CreatedAt, SettledAt: rec.SettledAt,
+		ExpiresAt: now.Add(rec.Retention),
+	}
+}
+
+func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	if rec.State == StateNone || rec.Attempt != ev.Attempt {
+		return rec, unchanged, fenced(&rec, ev)
+	}
+	if rec.State != StateUnknown {
+		return resolveAgain(rec, ev)
+	}
+	switch ev.Kind {
+	case EventResolveCompleted:
+		if ev.Completion == nil {
+			return rec, unchanged, fmt.Errorf("%w: a completion needs an answer", ErrInvalidEvent)
+		}
+		rec = answer(rec, ev.Completion, now)
+	case EventResolveNotExecuted:
+		rec.LastError = ev.Reason
+		rec.DeadLetter = false
+		rec = settle(rec, StateRetryable, now)
+	case EventPostpone:
+		rec.LastError = ev.Reason
+		rec.ReconcileCount++
+		rec.ReconcileAt = now.Add(ev.Lease)
+		rec.DeadLetter = ev.Limit > 0 && rec.ReconcileCount >= ev.Limit
+	}
+	return rec, written, nil
+}
+
+// resolveAgain accepts a resolution whose reply was lost, and refuses every other on a record that is not unknown.
+func resolveAgain(rec Record, ev Event) (Record, Outcome, error) {
+	completed := ev.Kind == EventResolveCompleted && rec.State == StateCompleted &&
+		ev.Completion != nil && rec.Response.Equal(&ev.Completion.Response)
+	notExecuted := ev.Kind == EventResolveNotExecuted && rec.State == StateRetryable
+	if completed || notExecuted {
+		return rec, unchanged, nil
+	}
+	return rec, unchanged, fenced(&rec, ev)
+}
+
+func bust(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	switch {
+	case rec.State == StateNone:
+		return rec, unchanged, ErrNotFound
+	case rec.State.Settled(), rec.State == StateExpired:
+		return rec, Outcome{Effect: EffectRemove}, nil
+	case ev.Force:
+		return tombstone(rec, now), written, nil
+	default:
+		return rec, unchanged, fenced(&rec, ev)
+	}
+}
+
+// fenced describes a refused write, with the stored answer if there is one.
+func fenced(rec *Record, ev Event) error {
+	e := &FencedError{Op: ev.Kind.String(), Attempt: ev.Attempt, Current: rec.Attempt, State: rec.State}
+	if rec.State == StateCompleted {
+		response := rec.Response
+		e.Response, e.ExpiresAt = &response, rec.ExpiresAt
+	}
+	return e
+}

@@ -1,0 +1,269 @@
+package onceward
+
+import (
+	"context"
+	"time"
+)
+
+// Store keeps records. Each method is one atomic step that follows [Step]; the store decides, the guard obeys. A method
+// that fails for a reason of the store itself returns an error that wraps [ErrUnavailable]; a write that is refused
+// returns a [*FencedError]. Package storetest proves an implementation.
+//
+// What only some stores can do is an optional interface: [Transactor], [Waiter], [Sweeper], [Reaper], [Reconciler],
+// [Buster], [Lister], [FindingKeeper].
+type Store interface {
+	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an insert.
+	// Repeated with the same nonce, it answers with the same grant.
+	Reserve(ctx context.Context, r *Reservation) (Verdict, error)
+	// Extend makes the lease last for the given time from now.
+	Extend(ctx context.Context, c Claim, lease time.Duration) error
+	// Checkpoint records how far the owner has come.
+	Checkpoint(ctx context.Context, c Claim, p Checkpoint) error
+	// Complete stores the answer and returns when it expires. The store may keep the slices of the completion: the caller
+	// does not change them afterwards.
+	Complete(ctx context.Context, c Claim, done *Completion) (expires time.Time, err error)
+	// Release says that nothing was done: a retry may execute.
+	Release(ctx context.Context, c Claim, reason string) error
+	// Abandon says that it is not known what was done.
+	Abandon(ctx context.Context, c Claim, reason string) error
+	// Get returns a record for looking at, or [ErrNotFound]. Records past their expiry are returned until they are reaped.
+	Get(ctx context.Context, id ID) (Record, error)
+}
+
+// Reservation is what a request asks of a store.
+type Reservation struct {
+	ID
+	// Operation is the method and route pattern, for people who look at the record.
+	Operation string
+	// Fingerprints holds the request's fingerprint under the current secret first, then under each older one that a stored
+	// record may have been made with.
+	Fingerprints []Fingerprint
+	// OnLost is the route's policy on a lost owner.
+	OnLost LostPolicy
+	// Nonce makes the call repeatable.
+	Nonce Nonce
+	// Lease is how long the right to execute lasts without a heartbeat.
+	Lease time.Duration
+	// Retention is how long the settled record is kept.
+	Retention time.Duration
+	// NoCreate refuses a key that has no record; everything else is answered as usual.
+	NoCreate bool
+	// TraceID is kept with a new record.
+	TraceID string
+}
+
+// Decision is what a reservation was answered with.
+type Decision uint8
+
+// The decisions of a store.
+const (
+	// DecisionExecute grants the right to execute.
+	DecisionExecute Decision = iota + 1
+	// DecisionReplay hands back the stored answer.
+	DecisionReplay
+	// DecisionInProgress says that another attempt holds the right to execute.
+	DecisionInProgress
+	// DecisionMismatch says that the key belongs to a different request.
+	DecisionMismatch
+	// DecisionUnknown says that the outcome of an earlier attempt is not known.
+	DecisionUnknown
+	// DecisionRefused says that there is no record and none was to be made.
+	DecisionRefused
+)
+
+var decisionNames = [...]string{"none", "execute", "replay", "in_progress", "mismatch", "unknown", "refused"}
+
+// String returns the name of the decision as metrics show it.
+func (d Decision) String() string {
+	if int(d) < len(decisionNames) {
+		return decisionNames[d]
+	}
+	return "invalid"
+}
+
+// Origin says where a granted right to execute came from.
+type Origin uint8
+
+// The origins of a grant.
+const (
+	// OriginCreated is a new record.
+	OriginCreated Origin = iota + 1
+	// OriginRetried is a record that had been released.
+	OriginRetried
+	// OriginResumed is a record whose owner was lost and whose policy is [Resume].
+	OriginResumed
+	// OriginRecreated is a record that had expired.
+	OriginRecreated
+	// OriginRepeated is the same grant again: the reply to the first call was lost.
+	OriginRepeated
+)
+
+var originNames = [...]string{"none", "created", "retried", "resumed", "recreated", "repeated"}
+
+// String returns the name of the origin as metrics show it.
+func (o Origin) String() string {
+	if int(o) < len(originNames) {
+		return originNames[o]
+	}
+	return "invalid"
+}
+
+// Verdict is a store's answer to a reservation.
+type Verdict struct {
+	Decision Decision
+	// Origin says where the grant came from if Decision is [DecisionExecute].
+	Origin Origin
+	// Record is the record as it stands after the decision. In transactional mode it is empty where nothing is visible yet.
+	Record Record
+	// Now is the store's clock at the decision.
+	Now time.Time
+}
+
+// Claim is how an owner names itself in each write.
+type Claim struct {
+	ID
+	Attempt int64
+}
+
+// Checkpoint is how far an operation has come.
+type Checkpoint struct {
+	// Point is the name of the recovery point; empty leaves the last one.
+	Point string
+	// Data is carried to the next attempt; nil leaves what was carried before.
+	Data []byte
+	// NotReplayable marks that the answer is being sent without being stored.
+	NotReplayable bool
+}
+
+// Completion is the final answer of an operation.
+type Completion struct {
+	Response Response
+	// Retention replaces the retention of the reservation if it is longer.
+	Retention time.Duration
+	// ProviderID is the id that the provider gave to the effect.
+	ProviderID string
+}
+
+// Transactor is a store that can put the claim, the work and the answer into one database transaction.
+type Transactor interface {
+	// Transact decides like Reserve, but makes nothing visible before the end. If the decision is [DecisionExecute] it
+	// calls work with a context that carries the transaction, and ends the transaction as work says. It may call work
+	// again after a rollback that was not work's own doing, never after a commit. The context bounds the wait until work
+	// starts, not the work and what follows it.
+	//
+	// It returns [ErrOutcomeUnknown] if it cannot learn whether the transaction was committed. After any other error
+	// nothing was executed.
+	Transact(ctx context.Context, r *Reservation, work func(ctx context.Context, v Verdict) Settlement) (Verdict, error)
+	// LongestWork is the longest that work may take, zero for no limit.
+	LongestWork(lease time.Duration) time.Duration
+	// InFlight reports whether a transaction for the ID is under way, as far as this process can see.
+	InFlight(id ID) bool
+}
+
+// Ending says how a transaction ends.
+type Ending uint8
+
+// The endings of transactional work.
+const (
+	// Rollback undoes everything and leaves no trace: the retry runs afresh.
+	Rollback Ending = iota
+	// Commit keeps the work and the answer.
+	Commit
+	// CommitAnswer undoes the work and keeps the answer.
+	CommitAnswer
+)
+
+// Settlement is what transactional work wants done with its transaction.
+type Settlement struct {
+	Ending     Ending
+	Completion Completion
+}
+
+// Waiter is a store that can tell when a record may have changed, so that nobody needs to poll.
+type Waiter interface {
+	// Wait returns nil once the record may no longer be in progress at that attempt, or the context's error. An attempt of
+	// zero stands for a transaction in flight.
+	Wait(ctx context.Context, id ID, attempt int64) error
+}
+
+// Sweeper is a store that finds the leases that ran out.
+type Sweeper interface {
+	// Sweep makes at most limit records unknown whose lease ran out and whose policy is [Reconcile].
+	Sweep(ctx context.Context, limit int) (swept int, err error)
+}
+
+// Reaper is a store that removes what has expired.
+type Reaper interface {
+	// Reap removes at most limit settled records past their expiry, or, if soft, marks them expired and removes those that
+	// were marked a retention ago.
+	Reap(ctx context.Context, limit int, soft bool) (reaped int, err error)
+}
+
+// Reconciler is a store whose unknown records can be settled from outside.
+type Reconciler interface {
+	// ResolveCompleted stores the answer that was learned for an unknown attempt.
+	ResolveCompleted(ctx context.Context, c Claim, done *Completion) error
+	// ResolveNotExecuted says that an unknown attempt did nothing: a retry may execute.
+	ResolveNotExecuted(ctx context.Context, c Claim, reason string) error
+	// Postpone notes a reconciliation that learned nothing. Past the limit the record becomes a dead letter.
+	Postpone(ctx context.Context, c Claim, wait time.Duration, limit int, reason string) error
+}
+
+// Buster is a store whose records an operator can remove.
+type Buster interface {
+	// Bust removes a settled or expired record. With force it also removes one that is in progress or unknown, leaving its
+	// token behind, so that its owner is fenced: the work may then be done twice.
+	Bust(ctx context.Context, id ID, force bool) error
+}
+
+// Filter chooses records. The zero value chooses all.
+type Filter struct {
+	// Scope restricts to one scope if it is not empty.
+	Scope string
+	// State restricts to one state if it is not [StateNone].
+	State State
+	// DueBefore restricts to records due before that time if it is not zero.
+	DueBefore time.Time
+	// After continues behind the last ID of the page before.
+	After ID
+	// Limit is the most records to return; at most [MaxPage], which is the default.
+	Limit int
+}
+
+// MaxPage is the most records that one List returns.
+const MaxPage = 1000
+
+// Stats counts the records of a store.
+type Stats struct {
+	// Records counts by state.
+	Records map[State]int64
+	// DeadLetters counts the unknown records that wait for a person.
+	DeadLetters int64
+	// OldestUnknown is the creation time of the oldest unknown record; zero if there is none.
+	OldestUnknown time.Time
+}
+
+// Lister is a store that can be looked through.
+type Lister interface {
+	// List returns records in a stable order, without the bodies of their responses and the data they carry.
+	List(ctx context.Context, f Filter) ([]Record, error)
+	// Stats counts the records.
+	Stats(ctx context.Context) (Stats, error)
+}
+
+// Finding is a completion that came too late: evidence for whoever reconciles.
+type Finding struct {
+	Claim
+	// Response is what the owner wanted to store.
+	Response Response
+	// At is when it was refused.
+	At time.Time
+}
+
+// FindingKeeper is a store that keeps findings.
+type FindingKeeper interface {
+	// AddFinding keeps a refused completion.
+	AddFinding(ctx context.Context, f Finding) error
+	// Findings returns what was kept for an ID, oldest first.
+	Findings(ctx context.Context, id ID) ([]Finding, error)
+}
