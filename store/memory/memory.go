@@ -1,0 +1,169 @@
+// Package memory keeps records in a map. It is the model that every other store is checked against, and serves tests and
+// development: it survives nothing, and no second process sees it.
+package memory
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// Store is an [onceward.Store] in memory. It has every capability but transactions.
+type Store struct {
+	now func() time.Time
+
+	mu       sync.Mutex
+	records  map[onceward.ID]*onceward.Record
+	findings map[onceward.ID][]onceward.Finding
+	waiters  map[onceward.ID]chan struct{}
+	// floor is the largest token of a record that was removed: a record made anew starts above it (S7).
+	floor int64
+}
+
+// Option changes a store that is being made.
+type Option func(*Store)
+
+// WithClock makes the store take its time from now instead of time.Now.
+func WithClock(now func() time.Time) Option {
+	return func(s *Store) { s.now = now }
+}
+
+// New returns an empty store.
+func New(options ...Option) *Store {
+	s := &Store{
+		now:      time.Now,
+		records:  make(map[onceward.ID]*onceward.Record),
+		findings: make(map[onceward.ID][]onceward.Finding),
+		waiters:  make(map[onceward.ID]chan struct{}),
+	}
+	for _, option := range options {
+		option(s)
+	}
+	return s
+}
+
+// Reserve implements [onceward.Store].
+func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+	if err := ctx.Err(); err != nil {
+		return onceward.Verdict{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	event := onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: max(now.UnixMicro(), s.floor+1)}
+	rec, outcome, err := s.apply(r.ID, event, now)
+	return onceward.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: rec, Now: now}, err
+}
+
+// Extend implements [onceward.Store].
+func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventExtend, Attempt: c.Attempt, Lease: lease})
+}
+
+// Checkpoint implements [onceward.Store].
+func (s *Store) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
+}
+
+// Complete implements [onceward.Store].
+func (s *Store) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	event := onceward.Event{Kind: onceward.EventComplete, Attempt: c.Attempt, Completion: done}
+	rec, _, err := s.apply(c.ID, event, s.now())
+	return rec.ExpiresAt, err
+}
+
+// Release implements [onceward.Store].
+func (s *Store) Release(ctx context.Context, c onceward.Claim, reason string) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventRelease, Attempt: c.Attempt, Reason: reason})
+}
+
+// Abandon implements [onceward.Store].
+func (s *Store) Abandon(ctx context.Context, c onceward.Claim, reason string) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventAbandon, Attempt: c.Attempt, Reason: reason})
+}
+
+// Get implements [onceward.Store].
+func (s *Store) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return onceward.Record{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec := s.records[id]
+	if rec == nil {
+		return onceward.Record{}, onceward.ErrNotFound
+	}
+	return *rec, nil
+}
+
+// Wait implements [onceward.Waiter].
+func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
+	s.mu.Lock()
+	rec := s.records[id]
+	if rec == nil || rec.State != onceward.StateInProgress || rec.Attempt != attempt {
+		s.mu.Unlock()
+		return nil
+	}
+	changed := s.waiters[id]
+	if changed == nil {
+		changed = make(chan struct{})
+		s.waiters[id] = changed
+	}
+	s.mu.Unlock()
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// write applies an event whose result nobody needs.
+func (s *Store) write(ctx context.Context, id onceward.ID, event onceward.Event) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _, err := s.apply(id, event, s.now())
+	return err
+}
+
+// apply is the one place where records change. The caller holds the lock.
+func (s *Store) apply(id onceward.ID, event onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	stored := s.records[id]
+	var before onceward.Record
+	if stored != nil {
+		before = *stored
+	}
+	after, outcome, err := onceward.Step(before, event, now)
+	switch {
+	case outcome.Effect == onceward.EffectRemove:
+		delete(s.records, id)
+		s.floor = max(s.floor, before.Attempt)
+	case outcome.Effect == onceward.EffectWrite && stored == nil:
+		kept := after
+		s.records[id] = &kept
+	case outcome.Effect == onceward.EffectWrite:
+		*stored = after
+	}
+	if outcome.Effect != onceward.EffectNone && after.State != onceward.StateInProgress {
+		s.wake(id)
+	}
+	return after, outcome, err
+}
+
+// wake ends the waits for a record that is no longer in progress.
+func (s *Store) wake(id onceward.ID) {
+	if changed := s.waiters[id]; changed != nil {
+		close(changed)
+		delete(s.waiters, id)
+	}
+}
