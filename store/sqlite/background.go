@@ -1,0 +1,177 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward"
+)
+
+// The background queries walk the index on (queue, due): none scans the table.
+const (
+	selectDue = `SELECT id FROM onceward_record WHERE queue = ?1 AND due <= ?2 ORDER BY due LIMIT ?3`
+
+	insertFinding = `INSERT INTO onceward_finding (id, attempt, at, record) VALUES (?1, ?2, ?3, ?4)`
+	selectFinding = `SELECT attempt, at, record FROM onceward_finding WHERE id = ?1 ORDER BY at, rowid`
+	deleteFinding = `DELETE FROM onceward_finding WHERE at <= ?1`
+)
+
+// findingRetention is how long a refused completion is kept as evidence.
+const findingRetention = 90 * 24 * time.Hour
+
+// Sweep implements [onceward.Sweeper].
+func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
+	return s.stepDue(ctx, limit, onceward.Event{Kind: onceward.EventSweep}, queueSwept)
+}
+
+// Reap implements [onceward.Reaper]. It also forgets findings that nobody has asked for in a long time.
+func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
+	event := onceward.Event{Kind: onceward.EventReap, Soft: soft}
+	reaped, err := s.stepDue(ctx, limit, event, queueCompleted, queueRetryable, queueExpired)
+	if err != nil {
+		return reaped, err
+	}
+	return reaped, s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		return execute(r.conn, deleteFinding, func(stmt *sqlite3.Stmt) error {
+			return stmt.BindInt64(1, micros(now.Add(-findingRetention)))
+		})
+	}))
+}
+
+// stepDue applies an event to the records that are due in some queues, at most limit of them. Finding and changing them is
+// one transaction, and each step looks at the record again, so that one made anew in between stays (S10).
+func (s *Store) stepDue(ctx context.Context, limit int, event onceward.Event, queues ...int) (changed int, err error) {
+	var settled []onceward.ID
+	err = s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		changed, settled = 0, settled[:0]
+		for _, queue := range queues {
+			ids, err := dueIDs(r.conn, queue, now, limit-changed)
+			if err != nil {
+				return err
+			}
+			for _, id := range ids {
+				_, outcome, err := r.step(id, event, now)
+				if err != nil {
+					return err
+				}
+				if outcome.Effect != onceward.EffectNone {
+					changed++
+					settled = append(settled, id)
+				}
+			}
+		}
+		return nil
+	}))
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range settled {
+		s.waits.wake(id)
+	}
+	return changed, nil
+}
+
+func dueIDs(conn *sqlite3.Conn, queue int, now time.Time, limit int) (ids []onceward.ID, err error) {
+	err = query(conn, selectDue, func(stmt *sqlite3.Stmt) error {
+		return bindInts(stmt, int64(queue), micros(now), int64(limit))
+	}, func(stmt *sqlite3.Stmt) error {
+		id, err := onceward.ParseID(stmt.ColumnRawBlob(0))
+		ids = append(ids, id)
+		return err
+	})
+	return ids, err
+}
+
+// ResolveCompleted implements [onceward.Reconciler].
+func (s *Store) ResolveCompleted(ctx context.Context, c onceward.Claim, done *onceward.Completion) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventResolveCompleted, Attempt: c.Attempt, Completion: done})
+}
+
+// ResolveNotExecuted implements [onceward.Reconciler].
+func (s *Store) ResolveNotExecuted(ctx context.Context, c onceward.Claim, reason string) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventResolveNotExecuted, Attempt: c.Attempt, Reason: reason})
+}
+
+// Postpone implements [onceward.Reconciler].
+func (s *Store) Postpone(ctx context.Context, c onceward.Claim, wait time.Duration, limit int, reason string) error {
+	return s.write(ctx, c.ID, onceward.Event{
+		Kind: onceward.EventPostpone, Attempt: c.Attempt, Lease: wait, Limit: limit, Reason: reason,
+	})
+}
+
+// Bust implements [onceward.Buster].
+func (s *Store) Bust(ctx context.Context, id onceward.ID, force bool) error {
+	return s.write(ctx, id, onceward.Event{Kind: onceward.EventBust, Force: force})
+}
+
+// AddFinding implements [onceward.FindingKeeper].
+func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
+	rec := onceward.Record{
+		ID: f.ID, Version: onceward.RecordVersion, State: onceward.StateCompleted, Attempt: f.Attempt, Response: f.Response,
+	}
+	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
+		return execute(r.conn, insertFinding, func(stmt *sqlite3.Stmt) error {
+			if err := stmt.BindBlob(1, f.ID.AppendBinary(nil)); err != nil {
+				return err
+			}
+			if err := stmt.BindInt64(2, f.Attempt); err != nil {
+				return err
+			}
+			if err := stmt.BindInt64(3, micros(f.At)); err != nil {
+				return err
+			}
+			return stmt.BindBlob(4, rec.AppendBinary(nil))
+		})
+	}))
+}
+
+// Findings implements [onceward.FindingKeeper].
+func (s *Store) Findings(ctx context.Context, id onceward.ID) (findings []onceward.Finding, err error) {
+	err = s.readers.with(ctx, func(one *reader) error {
+		return query(one.conn, selectFinding, func(stmt *sqlite3.Stmt) error {
+			return stmt.BindBlob(1, id.AppendBinary(nil))
+		}, func(stmt *sqlite3.Stmt) error {
+			rec, err := onceward.DecodeRecord(id, stmt.ColumnRawBlob(2))
+			findings = append(findings, onceward.Finding{
+				Claim:    onceward.Claim{ID: id, Attempt: stmt.ColumnInt64(0)},
+				Response: rec.Response,
+				At:       time.UnixMicro(stmt.ColumnInt64(1)).UTC(),
+			})
+			return err
+		})
+	})
+	return findings, err
+}
+
+// query runs a statement that is not on the hot path, and calls each for its rows.
+func query(conn *sqlite3.Conn, text string, bind, each func(*sqlite3.Stmt) error) error {
+	stmt, _, err := conn.Prepare(text)
+	if err != nil {
+		return err
+	}
+	err = bind(stmt)
+	for err == nil && stmt.Step() {
+		err = each(stmt)
+	}
+	if closeErr := stmt.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+func execute(conn *sqlite3.Conn, text string, bind func(*sqlite3.Stmt) error) error {
+	return query(conn, text, bind, func(*sqlite3.Stmt) error {
+		return fmt.Errorf("a row where none was expected")
+	})
+}
+
+func bindInts(stmt *sqlite3.Stmt, values ...int64) error {
+	for i, value := range values {
+		if err := stmt.BindInt64(i+1, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward"
+)
+
+// errClosed is returned for a call after Close.
+var errClosed = fmt.Errorf("%w: the SQLite store is closed", onceward.ErrUnavailable)
+
+// explanations say what an operator can do about the errors that SQLite reports.
+var explanations = []struct {
+	code sqlite3.ErrorCode
+	text string
+}{
+	{sqlite3.BUSY, "the file is held by another process for longer than the busy timeout"},
+	{sqlite3.LOCKED, "the file is locked by another connection of this process"},
+	{sqlite3.FULL, "the disk is full"},
+	{sqlite3.CORRUPT, "the file is damaged: restore it from a backup"},
+	{sqlite3.NOTADB, "the file is not an SQLite database, or is damaged"},
+	{sqlite3.IOERR, "the disk failed to read or write"},
+	{sqlite3.READONLY, "the file cannot be written: check its permissions"},
+	{sqlite3.CANTOPEN, "the file cannot be opened: check the path and its permissions"},
+}
+
+// unavailable turns an error of SQLite, or of a context, into one that says that the store cannot answer. What is already
+// such an error, or is one of the record, stays.
+func unavailable(err error) error {
+	switch {
+	case err == nil, errors.Is(err, onceward.ErrUnavailable), errors.Is(err, onceward.ErrUnreadable):
+		return err
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: the caller stopped waiting: %w", onceward.ErrUnavailable, err)
+	}
+	for _, known := range explanations {
+		if errors.Is(err, known.code) {
+			return fmt.Errorf("%w: %s: %w", onceward.ErrUnavailable, known.text, err)
+		}
+	}
+	return fmt.Errorf("%w: %w", onceward.ErrUnavailable, err)
+}

@@ -1,0 +1,78 @@
+package sqlite
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+
+	"github.com/ncruces/go-sqlite3"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrate brings the tables up to date, all in one transaction. The version is kept in a table of its own, because
+// user_version belongs to the program that shares the file.
+func migrate(conn *sqlite3.Conn) (err error) {
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return err
+	}
+	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
+		return unavailable(err)
+	}
+	defer func() {
+		if err != nil && !conn.GetAutocommit() {
+			err = fmt.Errorf("%w%s", err, rollbackNote(conn))
+		}
+	}()
+	version, err := schemaVersion(conn)
+	if err != nil {
+		return err
+	}
+	if version > len(files) {
+		return fmt.Errorf("its tables are of version %d, and this program knows versions up to %d: use a newer program", version, len(files))
+	}
+	for i, file := range files[version:] {
+		if err := applyMigration(conn, file, version+i+1); err != nil {
+			return err
+		}
+	}
+	return unavailable(conn.Exec(`COMMIT`))
+}
+
+// rollbackNote undoes a failed migration and says so if even that fails.
+func rollbackNote(conn *sqlite3.Conn) string {
+	if err := conn.Exec(`ROLLBACK`); err != nil {
+		return " (and the rollback failed: " + err.Error() + ")"
+	}
+	return ""
+}
+
+func schemaVersion(conn *sqlite3.Conn) (int, error) {
+	err := conn.Exec(`CREATE TABLE IF NOT EXISTS onceward_schema (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL) STRICT`)
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	stmt, _, err := conn.Prepare(`SELECT coalesce(max(version), 0) FROM onceward_schema`)
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	version := 0
+	if stmt.Step() {
+		version = stmt.ColumnInt(0)
+	}
+	return version, unavailable(stmt.Close())
+}
+
+func applyMigration(conn *sqlite3.Conn, file string, version int) error {
+	text, err := migrations.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if err := conn.Exec(string(text)); err != nil {
+		return fmt.Errorf("%s: %w", file, unavailable(err))
+	}
+	mark := fmt.Sprintf(`INSERT INTO onceward_schema (version, applied_at) VALUES (%d, datetime('now'))`, version)
+	return unavailable(conn.Exec(mark))
+}

@@ -1,0 +1,175 @@
+package sqlite
+
+import (
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward"
+)
+
+// The statements of the hot path. Each is a look-up by the primary key.
+const (
+	selectRecord = `SELECT record FROM onceward_record WHERE id = ?1`
+	upsertRecord = `INSERT INTO onceward_record (id, queue, due, record) VALUES (?1, ?2, ?3, ?4)
+		ON CONFLICT (id) DO UPDATE SET queue = excluded.queue, due = excluded.due, record = excluded.record`
+	deleteRecord = `DELETE FROM onceward_record WHERE id = ?1`
+	selectFloor  = `SELECT value FROM onceward_number WHERE name = 'floor'`
+	raiseFloor   = `UPDATE onceward_number SET value = max(value, ?1) WHERE name = 'floor'`
+)
+
+// A record's queue is ten times its state, plus one for those that wait for somebody other than the usual worker.
+const (
+	queueStates     = 10
+	queueSwept      = int(onceward.StateInProgress) * queueStates
+	queueResumed    = queueSwept + 1
+	queueCompleted  = int(onceward.StateCompleted) * queueStates
+	queueRetryable  = int(onceward.StateRetryable) * queueStates
+	queueUnknown    = int(onceward.StateUnknown) * queueStates
+	queueDeadLetter = queueUnknown + 1
+	queueExpired    = int(onceward.StateExpired) * queueStates
+)
+
+func queueOf(rec *onceward.Record) int {
+	queue := int(rec.State) * queueStates
+	if rec.State == onceward.StateInProgress && rec.OnLost == onceward.Resume || rec.DeadLetter {
+		queue++
+	}
+	return queue
+}
+
+// micros is how the columns hold a time.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// loadRecord runs a prepared look-up.
+func loadRecord(get *sqlite3.Stmt, id onceward.ID, key []byte) (rec onceward.Record, err error) {
+	if err := get.BindBlob(1, key); err != nil {
+		return rec, err
+	}
+	if get.Step() {
+		rec, err = onceward.DecodeRecord(id, get.ColumnRawBlob(0))
+	}
+	if resetErr := get.Reset(); resetErr != nil {
+		return onceward.Record{}, resetErr
+	}
+	return rec, err
+}
+
+// records is the prepared hot path of the writer's connection. It is used inside a transaction.
+type records struct {
+	conn                              *sqlite3.Conn
+	get, put, remove, floor, setFloor *sqlite3.Stmt
+	key, value                        []byte
+}
+
+func prepareRecords(conn *sqlite3.Conn) (*records, error) {
+	r := &records{conn: conn}
+	for _, s := range []struct {
+		stmt **sqlite3.Stmt
+		sql  string
+	}{
+		{&r.get, selectRecord},
+		{&r.put, upsertRecord},
+		{&r.remove, deleteRecord},
+		{&r.floor, selectFloor},
+		{&r.setFloor, raiseFloor},
+	} {
+		stmt, _, err := conn.Prepare(s.sql)
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		*s.stmt = stmt
+	}
+	return r, nil
+}
+
+// load reads a record as the transaction sees it.
+func (r *records) load(id onceward.ID) (onceward.Record, error) {
+	r.key = id.AppendBinary(r.key[:0])
+	return loadRecord(r.get, id, r.key)
+}
+
+// step applies an event to the record of an ID: the one place where records change.
+func (r *records) step(id onceward.ID, event onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	before, err := r.load(id)
+	if err != nil {
+		return before, onceward.Outcome{}, err
+	}
+	if event.Kind == onceward.EventReserve {
+		if event.Token, err = r.token(now); err != nil {
+			return before, onceward.Outcome{}, err
+		}
+	}
+	after, outcome, err := onceward.Step(before, event, now)
+	if err != nil {
+		return after, outcome, refused{err}
+	}
+	return after, outcome, r.store(id, &before, &after, outcome.Effect)
+}
+
+// refused is an error of the state machine, as opposed to one of the database: it ends one task, not its neighbours'.
+type refused struct{ error }
+
+// Unwrap returns the error of the state machine.
+func (r refused) Unwrap() error { return r.error }
+
+// store carries an effect out.
+func (r *records) store(id onceward.ID, before, after *onceward.Record, effect onceward.Effect) error {
+	switch effect {
+	case onceward.EffectWrite:
+		return r.save(id, after)
+	case onceward.EffectRemove:
+		return r.delete(id, before.Attempt)
+	default:
+		return nil
+	}
+}
+
+func (r *records) save(id onceward.ID, rec *onceward.Record) error {
+	r.key = id.AppendBinary(r.key[:0])
+	r.value = rec.AppendBinary(r.value[:0])
+	if err := r.put.BindBlob(1, r.key); err != nil {
+		return err
+	}
+	if err := r.put.BindInt64(2, int64(queueOf(rec))); err != nil {
+		return err
+	}
+	if err := r.put.BindInt64(3, micros(rec.Due())); err != nil {
+		return err
+	}
+	if err := r.put.BindBlob(4, r.value); err != nil {
+		return err
+	}
+	return r.put.Exec()
+}
+
+// delete removes a record and keeps its token from being used again (S7), in the same transaction.
+func (r *records) delete(id onceward.ID, attempt int64) error {
+	r.key = id.AppendBinary(r.key[:0])
+	if err := r.remove.BindBlob(1, r.key); err != nil {
+		return err
+	}
+	if err := r.remove.Exec(); err != nil {
+		return err
+	}
+	if err := r.setFloor.BindInt64(1, attempt); err != nil {
+		return err
+	}
+	return r.setFloor.Exec()
+}
+
+// token is the smallest attempt token that may be given out: the clock, or more if it stands behind what was removed.
+func (r *records) token(now time.Time) (int64, error) {
+	floor := int64(0)
+	if r.floor.Step() {
+		floor = r.floor.ColumnInt64(0)
+	}
+	if err := r.floor.Reset(); err != nil {
+		return 0, err
+	}
+	return max(now.UnixMicro(), floor+1), nil
+}

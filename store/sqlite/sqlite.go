@@ -1,0 +1,185 @@
+// Package sqlite keeps records in an SQLite file: the embedded default, for one machine. It is pure Go, survives a crash
+// and power loss, and runs a handler's own writes in the same transaction as its claim and its answer.
+//
+// All writes go through one connection, in group commits: what arrives while one commit is on its way to the disk shares
+// the next one. Reads, replays among them, go past it on connections of their own. Business tables live in the same file:
+// create them and write to them with [Store.Update], or inside a transactional handler with [onceward.Tx]; read them with
+// [Store.DB].
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// The store promises all of these.
+var (
+	_ onceward.Store         = (*Store)(nil)
+	_ onceward.Transactor    = (*Store)(nil)
+	_ onceward.Waiter        = (*Store)(nil)
+	_ onceward.Sweeper       = (*Store)(nil)
+	_ onceward.Reaper        = (*Store)(nil)
+	_ onceward.Reconciler    = (*Store)(nil)
+	_ onceward.Buster        = (*Store)(nil)
+	_ onceward.Lister        = (*Store)(nil)
+	_ onceward.FindingKeeper = (*Store)(nil)
+)
+
+// Store is an [onceward.Store] in an SQLite file. Several processes on one machine may open the same file.
+type Store struct {
+	now     func() time.Time
+	busy    time.Duration
+	writer  *writer
+	readers *readers
+	db      *sql.DB
+	waits   hub
+
+	mu       sync.Mutex
+	inFlight map[onceward.ID]chan struct{}
+}
+
+// Option changes a store that is being opened.
+type Option func(*Store)
+
+// WithClock makes the store take its time from now instead of time.Now.
+func WithClock(now func() time.Time) Option {
+	return func(s *Store) { s.now = now }
+}
+
+// WithBusyTimeout is how long a write waits for another process that holds the file. Default: 5 s.
+func WithBusyTimeout(d time.Duration) Option {
+	return func(s *Store) { s.busy = d }
+}
+
+const defaultBusyTimeout = 5 * time.Second
+
+// Open opens the file at path, creates it and its directory if they do not exist, readable for their owner only, and brings
+// its tables up to date. It refuses a file that is damaged, is not an SQLite database, or was written by a newer version.
+func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
+	s := &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[onceward.ID]chan struct{})}
+	for _, option := range options {
+		option(s)
+	}
+	file, err := createFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.open(ctx, file); err != nil {
+		return nil, errors.Join(fmt.Errorf("sqlite: open %s: %w", path, err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context, file string) (err error) {
+	if s.writer, err = openWriter(ctx, file, s.busy, s.now); err != nil {
+		return err
+	}
+	s.writer.committed = s.waits.wake
+	if s.readers, err = openReaders(file, s.busy); err != nil {
+		return err
+	}
+	s.db, err = openReadOnly(file, s.busy)
+	return err
+}
+
+// Close ends what is queued and closes the file.
+func (s *Store) Close() error {
+	var errs []error
+	if s.writer != nil {
+		errs = append(errs, s.writer.close())
+	}
+	if s.readers != nil {
+		errs = append(errs, s.readers.close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// DB is for reading business tables: its connections refuse to write. Writes go through [Store.Update] or a transactional
+// handler, so that they share the one writer instead of fighting it for the file's lock.
+func (s *Store) DB() *sql.DB { return s.db }
+
+// Reserve implements [onceward.Store]. What can be answered without a write is answered from a reader.
+func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+	v, answered, err := s.decide(ctx, r)
+	if err != nil || answered {
+		return v, err
+	}
+	t := newTask(r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
+	if err := s.writer.do(ctx, t); err != nil {
+		return onceward.Verdict{}, err
+	}
+	return t.verdict(), nil
+}
+
+// decide answers a reservation that changes nothing, as of one moment: a replay never waits for the writer.
+func (s *Store) decide(ctx context.Context, r *onceward.Reservation) (v onceward.Verdict, answered bool, err error) {
+	now := s.now()
+	rec, err := s.readers.get(ctx, r.ID)
+	if err != nil {
+		return v, false, err
+	}
+	event := onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: now.UnixMicro()}
+	after, outcome, err := onceward.Step(rec, event, now)
+	if err != nil {
+		return v, false, err
+	}
+	if outcome.Effect == onceward.EffectNone {
+		return onceward.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: now}, true, nil
+	}
+	if s.InFlight(r.ID) {
+		return onceward.Verdict{Decision: onceward.DecisionInProgress, Now: now}, true, nil
+	}
+	return v, false, nil
+}
+
+// Extend implements [onceward.Store].
+func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventExtend, Attempt: c.Attempt, Lease: lease})
+}
+
+// Checkpoint implements [onceward.Store].
+func (s *Store) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
+}
+
+// Complete implements [onceward.Store].
+func (s *Store) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+	t := newTask(c.ID, onceward.Event{Kind: onceward.EventComplete, Attempt: c.Attempt, Completion: done})
+	if err := s.writer.do(ctx, t); err != nil {
+		return time.Time{}, err
+	}
+	return t.after.ExpiresAt, nil
+}
+
+// Release implements [onceward.Store].
+func (s *Store) Release(ctx context.Context, c onceward.Claim, reason string) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventRelease, Attempt: c.Attempt, Reason: reason})
+}
+
+// Abandon implements [onceward.Store].
+func (s *Store) Abandon(ctx context.Context, c onceward.Claim, reason string) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventAbandon, Attempt: c.Attempt, Reason: reason})
+}
+
+// Get implements [onceward.Store].
+func (s *Store) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	rec, err := s.readers.get(ctx, id)
+	if err == nil && rec.State == onceward.StateNone {
+		err = onceward.ErrNotFound
+	}
+	return rec, err
+}
+
+// write applies an event whose result nobody needs.
+func (s *Store) write(ctx context.Context, id onceward.ID, event onceward.Event) error {
+	return s.writer.do(ctx, newTask(id, event))
+}

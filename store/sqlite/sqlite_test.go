@@ -1,0 +1,109 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/sqlite"
+	"github.com/onceward/onceward/store/storetest"
+)
+
+var features = storetest.Features{
+	Transactions: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true, Lists: true, Findings: true,
+	Durable: true, Clock: true,
+}
+
+// openStore opens a store that is closed with the test.
+func openStore(t testing.TB, path string, options ...sqlite.Option) *sqlite.Store {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), path, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return store
+}
+
+// instance opens a store for the suite. Reopening it changes the store that Business counts in.
+func instance(t testing.TB, options ...sqlite.Option) storetest.Instance {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "data", "onceward.db")
+	store := openStore(t, path, options...)
+	exec(t, store, `CREATE TABLE business (value TEXT NOT NULL)`)
+	return storetest.Instance{
+		Store: store,
+		Reopen: func(t testing.TB) onceward.Store {
+			if err := store.Close(); err != nil {
+				t.Fatal(err)
+			}
+			store = openStore(t, path, options...)
+			return store
+		},
+		Business: &storetest.Business{
+			Insert: func(ctx context.Context, value string) error {
+				_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO business (value) VALUES (?)`, value)
+				return err
+			},
+			Count: func(value string) int { return count(t, store, value) },
+		},
+	}
+}
+
+// exec runs a statement in a transaction of the writer.
+func exec(t testing.TB, store *sqlite.Store, statement string, args ...any) {
+	t.Helper()
+	err := store.Update(t.Context(), func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(t.Context(), statement, args...)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func count(t testing.TB, store *sqlite.Store, value string) (n int) {
+	t.Helper()
+	if err := store.DB().QueryRow(`SELECT count(*) FROM business WHERE value = ?`, value).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// harness opens stores whose clocks stand still until the suite moves them.
+var harness = storetest.Harness{
+	Features: features,
+	Open: func(t testing.TB) storetest.Instance {
+		var clock atomic.Int64
+		clock.Store(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMicro())
+		opened := instance(t, sqlite.WithClock(func() time.Time { return time.UnixMicro(clock.Load()).UTC() }))
+		opened.Advance = func(d time.Duration) { clock.Add(d.Microseconds()) }
+		return opened
+	},
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, harness)
+}
+
+// TestStoreOnTheRealClock runs the suite as it runs in production.
+func TestStoreOnTheRealClock(t *testing.T) {
+	t.Parallel()
+	real := features
+	real.Clock = false
+	storetest.Run(t, storetest.Harness{
+		Features: real,
+		Open:     func(t testing.TB) storetest.Instance { return instance(t) },
+	})
+}
+
+func BenchmarkStore(b *testing.B) { storetest.Bench(b, harness) }

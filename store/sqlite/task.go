@@ -1,0 +1,78 @@
+package sqlite
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// task is one thing for the writer to do inside a transaction: an event for one record, a function over many, or a
+// transactional handler.
+type task struct {
+	id       onceward.ID
+	event    onceward.Event
+	function func(r *records, now time.Time) error
+	member   *member
+
+	// What came of it, written by the writer before done is closed.
+	after   onceward.Record
+	outcome onceward.Outcome
+	now     time.Time
+	err     error
+
+	state atomic.Uint32
+	done  chan struct{}
+}
+
+// The states of a task.
+const (
+	taskQueued uint32 = iota
+	taskStarted
+	taskDropped
+)
+
+func newTask(id onceward.ID, event onceward.Event) *task {
+	return &task{id: id, event: event, done: make(chan struct{})}
+}
+
+func newFunction(f func(r *records, now time.Time) error) *task {
+	return &task{function: f, done: make(chan struct{})}
+}
+
+// start takes the task for execution, unless its caller has given up.
+func (t *task) start() bool { return t.state.CompareAndSwap(taskQueued, taskStarted) }
+
+// drop takes the task out of the queue, and reports whether it had not been started.
+func (t *task) drop() bool { return t.state.CompareAndSwap(taskQueued, taskDropped) }
+
+// run does the task. It may be called again after a rollback.
+func (t *task) run(w *writer) (err error) {
+	t.err = nil
+	t.now = w.now()
+	switch {
+	case t.function != nil:
+		return t.function(w.records, t.now)
+	case t.member != nil:
+		return t.member.run(w, t)
+	default:
+		t.after, t.outcome, err = w.step(t.id, t.event, t.now)
+		return err
+	}
+}
+
+// fail notes why the task came to nothing, if that is not known already.
+func (t *task) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// settles reports whether somebody may be waiting for what the task did.
+func (t *task) settles() bool {
+	return t.outcome.Effect != onceward.EffectNone && t.after.State != onceward.StateInProgress
+}
+
+func (t *task) verdict() onceward.Verdict {
+	return onceward.Verdict{Decision: t.outcome.Decision, Origin: t.outcome.Origin, Record: t.after, Now: t.now}
+}

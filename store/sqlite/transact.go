@@ -1,0 +1,236 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// errRevoked is what a handler sees that held the writer for too long.
+var errRevoked = errors.New("onceward: the transaction was taken back, because the handler held the only writer for too long")
+
+// revokeGrace is how long a handler may take to notice its deadline before its transaction is taken back.
+const revokeGrace = 250 * time.Millisecond
+
+// LongestWork implements [onceward.Transactor]: everyone waits for the one writer, so a handler gets a third of the lease.
+func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease / 3 }
+
+// InFlight implements [onceward.Transactor].
+func (s *Store) InFlight(id onceward.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inFlight[id] != nil
+}
+
+// Transact implements [onceward.Transactor]. The work runs in the goroutine of the caller, in a savepoint of the writer's
+// transaction; the transactions that wait run one after the other under one commit.
+func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
+	v, answered, err := s.decide(ctx, r)
+	if err != nil || answered {
+		return v, err
+	}
+	over, entered := s.enter(r.ID)
+	if !entered {
+		return onceward.Verdict{Decision: onceward.DecisionInProgress, Now: s.now()}, nil
+	}
+	defer over()
+	t := newTask(r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
+	t.member = &member{longest: s.LongestWork(r.Lease), turns: make(chan turn), settled: make(chan onceward.Settlement, 1)}
+	err = s.writer.host(ctx, t, work)
+	return t.verdict(), err
+}
+
+// Update runs f in a transaction of the writer, for business writes outside of a protected handler. It commits if f returns
+// nil. Like a handler, f does not end the transaction itself, and may be called again after a rollback that was not its
+// own doing.
+func (s *Store) Update(ctx context.Context, f func(tx *sql.Tx) error) error {
+	var failure error
+	t := &task{done: make(chan struct{})}
+	t.member = &member{turns: make(chan turn), settled: make(chan onceward.Settlement, 1)}
+	err := s.writer.host(ctx, t, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		if failure = f(onceward.Tx(ctx)); failure != nil {
+			return onceward.Settlement{Ending: onceward.Rollback}
+		}
+		return onceward.Settlement{Ending: onceward.Commit}
+	})
+	if err == nil {
+		err = failure
+	}
+	return err
+}
+
+// enter notes a transaction in flight, so that duplicates within the process are seen at once.
+func (s *Store) enter(id onceward.ID) (over func(), entered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight[id] != nil {
+		return nil, false
+	}
+	ended := make(chan struct{})
+	s.inFlight[id] = ended
+	return func() {
+		s.mu.Lock()
+		delete(s.inFlight, id)
+		s.mu.Unlock()
+		close(ended)
+	}, true
+}
+
+// member is a handler's part in a group: the writer gives it the connection for its turn and waits for it.
+type member struct {
+	longest time.Duration // zero for no limit
+	turns   chan turn
+	settled chan onceward.Settlement
+}
+
+// turn is the right to use the transaction.
+type turn struct {
+	tx      *sql.Tx
+	verdict onceward.Verdict
+}
+
+// host queues a member and plays its part: it runs the work when the writer says so.
+func (w *writer) host(ctx context.Context, t *task, work func(context.Context, onceward.Verdict) onceward.Settlement) error {
+	if err := ctx.Err(); err != nil {
+		return unavailable(err)
+	}
+	if err := w.enqueue(t); err != nil {
+		return err
+	}
+	waiting := ctx.Done()
+	for {
+		select {
+		case turn := <-t.member.turns:
+			t.member.play(ctx, turn, work)
+		case <-t.done:
+			return t.err
+		case <-waiting:
+			if t.drop() {
+				return unavailable(ctx.Err())
+			}
+			// The writer has started it: its turn comes, or its end.
+			waiting = nil
+		}
+	}
+}
+
+// play runs the work and hands the connection back, also if the work panics or ends its goroutine.
+func (m *member) play(ctx context.Context, turn turn, work func(context.Context, onceward.Verdict) onceward.Settlement) {
+	settlement := onceward.Settlement{Ending: onceward.Rollback}
+	defer func() { m.settled <- settlement }()
+	settlement = work(onceward.ContextWithTx(ctx, turn.tx), turn.verdict)
+}
+
+// run is the writer's side of a turn.
+func (m *member) run(w *writer, t *task) (err error) {
+	t.outcome = onceward.Outcome{}
+	if err := w.savepoint.Exec(); err != nil {
+		return err
+	}
+	var before onceward.Record
+	if t.event.Reservation != nil {
+		if before, err = w.reserve(t); err != nil || t.outcome.Decision != onceward.DecisionExecute {
+			return errors.Join(err, w.release.Exec())
+		}
+	}
+	settlement, err := m.handOver(w, t.verdict())
+	if err != nil {
+		return err
+	}
+	return w.settle(t, &before, settlement)
+}
+
+// reserve decides inside the transaction. A grant is not written: only its outcome will be.
+func (w *writer) reserve(t *task) (before onceward.Record, err error) {
+	if before, err = w.load(t.id); err != nil {
+		return before, err
+	}
+	if t.event.Token, err = w.token(t.now); err != nil {
+		return before, err
+	}
+	if t.after, t.outcome, err = onceward.Step(before, t.event, t.now); err != nil {
+		return before, refused{err}
+	}
+	if t.outcome.Decision == onceward.DecisionExecute {
+		return before, nil
+	}
+	return before, w.store(t.id, &before, &t.after, t.outcome.Effect)
+}
+
+// handOver gives the connection to the handler and takes it back. An error means that the group's transaction is lost.
+func (m *member) handOver(w *writer, v onceward.Verdict) (settlement onceward.Settlement, err error) {
+	bound, cancel := context.Background(), context.CancelFunc(func() {})
+	if m.longest > 0 {
+		bound, cancel = context.WithTimeout(bound, m.longest)
+	}
+	defer cancel()
+	tx, err := w.conn.BeginTx(context.Background(), nil)
+	if err != nil {
+		return settlement, err
+	}
+	w.gate.open(bound)
+	m.turns <- turn{tx: tx, verdict: v}
+	settlement, revoked := m.await()
+	w.gate.close()
+	if revoked {
+		err = errRevoked
+	}
+	if endErr := tx.Rollback(); endErr != nil && !errors.Is(endErr, sql.ErrTxDone) {
+		err = errors.Join(err, endErr)
+	}
+	if w.raw.GetAutocommit() {
+		return settlement, errors.Join(err, errors.New("the handler's transaction was undone by SQLite: a statement was interrupted, or the disk is full"))
+	}
+	return settlement, err
+}
+
+// await waits for the handler. One that does not come back in time has its transaction taken away, because everybody waits
+// for it.
+func (m *member) await() (settlement onceward.Settlement, revoked bool) {
+	if m.longest == 0 {
+		return <-m.settled, false
+	}
+	timer := time.NewTimer(m.longest + revokeGrace)
+	defer timer.Stop()
+	select {
+	case settlement = <-m.settled:
+		return settlement, false
+	case <-timer.C:
+		return settlement, true
+	}
+}
+
+// settle ends the savepoint as the handler said.
+func (w *writer) settle(t *task, before *onceward.Record, s onceward.Settlement) error {
+	if s.Ending != onceward.Commit {
+		if err := w.undo.Exec(); err != nil {
+			return err
+		}
+	}
+	if s.Ending == onceward.Rollback {
+		t.outcome.Effect = onceward.EffectNone
+		t.after = *before
+		return w.release.Exec()
+	}
+	if t.event.Reservation != nil {
+		if err := w.settleRecord(t, s.Completion); err != nil {
+			return err
+		}
+	}
+	return w.release.Exec()
+}
+
+// settleRecord writes the finished record: one row, once.
+func (w *writer) settleRecord(t *task, done onceward.Completion) error {
+	complete := onceward.Event{Kind: onceward.EventComplete, Attempt: t.after.Attempt, Completion: &done}
+	after, outcome, err := onceward.Step(t.after, complete, w.now())
+	if err != nil {
+		return fmt.Errorf("settle: %w", err)
+	}
+	t.after, t.outcome.Effect = after, outcome.Effect
+	return w.save(t.id, &t.after)
+}

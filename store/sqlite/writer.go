@@ -1,0 +1,288 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
+	"github.com/onceward/onceward"
+)
+
+// maxGroup bounds how many tasks share a commit, and so how long the first of them waits for the last.
+const maxGroup = 256
+
+// writer owns the one connection that writes. Its goroutine takes what has gathered in the queue and runs it in one
+// transaction: a group is what arrived while the last commit was on its way to the disk, so a lone caller waits for nobody
+// and many callers share an fsync. There is no timer.
+type writer struct {
+	now       func() time.Time
+	committed func(onceward.ID) // told of each record that is no longer in progress, after the commit
+
+	db   *sql.DB
+	conn *sql.Conn
+	gate *gate
+	raw  *sqlite3.Conn
+	*records
+	begin, commit, rollback, savepoint, release, undo, doubt *sqlite3.Stmt
+
+	mu     sync.Mutex
+	queue  []*task
+	closed bool
+	wake   chan struct{}
+	ended  chan struct{}
+}
+
+// openWriter opens the connection, brings the tables up to date and starts the goroutine.
+func openWriter(ctx context.Context, file string, busy time.Duration, now func() time.Time) (*writer, error) {
+	w := &writer{now: now, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	c, err := newConnector(file, func(_ context.Context, conn sqlitedriver.Conn) (driver.Conn, error) {
+		w.gate = &gate{inner: conn}
+		w.raw = conn.Raw()
+		return w.gate, w.setUp(busy)
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.db = sql.OpenDB(c)
+	if w.conn, err = w.db.Conn(ctx); err != nil {
+		return nil, errors.Join(err, w.db.Close())
+	}
+	go w.loop()
+	return w, nil
+}
+
+func (w *writer) setUp(busy time.Duration) error {
+	w.raw.SetInterrupt(context.Background())
+	if err := configure(w.raw, busy, writerPragmas); err != nil {
+		return err
+	}
+	if err := migrate(w.raw); err != nil {
+		return err
+	}
+	records, err := prepareRecords(w.raw)
+	if err != nil {
+		return err
+	}
+	w.records = records
+	for _, s := range []struct {
+		stmt **sqlite3.Stmt
+		sql  string
+	}{
+		{&w.begin, `BEGIN IMMEDIATE`},
+		{&w.commit, `COMMIT`},
+		{&w.rollback, `ROLLBACK`},
+		{&w.savepoint, `SAVEPOINT onceward_member`},
+		{&w.release, `RELEASE onceward_member`},
+		{&w.undo, `ROLLBACK TO onceward_member`},
+		{&w.doubt, `UPDATE onceward_number SET value = value + 1 WHERE name = 'doubt'`},
+	} {
+		stmt, _, err := w.raw.Prepare(s.sql)
+		if err != nil {
+			return unavailable(err)
+		}
+		*s.stmt = stmt
+	}
+	return w.gate.guard()
+}
+
+// do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has not
+// been started; if it has, its outcome is not known to the caller, and its neighbours do not notice.
+func (w *writer) do(ctx context.Context, t *task) error {
+	if err := ctx.Err(); err != nil {
+		return unavailable(err)
+	}
+	if err := w.enqueue(t); err != nil {
+		return err
+	}
+	select {
+	case <-t.done:
+		return t.err
+	default:
+	}
+	select {
+	case <-t.done:
+		return t.err
+	case <-ctx.Done():
+		t.drop()
+		return unavailable(ctx.Err())
+	}
+}
+
+func (w *writer) enqueue(t *task) error {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return errClosed
+	}
+	w.queue = append(w.queue, t)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// loop runs until the writer is closed and its queue is empty.
+func (w *writer) loop() {
+	defer close(w.ended)
+	var group []*task
+	for {
+		group = w.take(group[:0])
+		if len(group) == 0 {
+			if w.isClosed() {
+				return
+			}
+			<-w.wake
+			// Let those whose last commit has just ended queue up too: they are runnable now.
+			runtime.Gosched()
+			continue
+		}
+		w.run(group)
+		clear(group)
+	}
+}
+
+// take starts what has gathered in the queue.
+func (w *writer) take(group []*task) []*task {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := min(len(w.queue), maxGroup)
+	for _, t := range w.queue[:n] {
+		if t.start() {
+			group = append(group, t)
+		}
+	}
+	rest := copy(w.queue, w.queue[n:])
+	clear(w.queue[rest:])
+	w.queue = w.queue[:rest]
+	return group
+}
+
+func (w *writer) isClosed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closed && len(w.queue) == 0
+}
+
+// run commits a group, and tells its callers. If one of them spoils the transaction for all, each of the others gets one of
+// its own.
+func (w *writer) run(group []*task) {
+	err := w.transaction(group)
+	var spoiled *spoiledError
+	if errors.As(err, &spoiled) {
+		for _, t := range group {
+			if t != spoiled.by {
+				t.fail(w.transaction([]*task{t}))
+			} else {
+				t.fail(spoiled.err)
+			}
+		}
+		err = nil
+	}
+	for _, t := range group {
+		t.fail(err)
+		if t.err == nil && t.settles() {
+			w.committed(t.id)
+		}
+		close(t.done)
+	}
+}
+
+// spoiledError is a group whose transaction was lost by one of its tasks.
+type spoiledError struct {
+	by  *task
+	err error
+}
+
+// Error describes what was lost.
+func (e *spoiledError) Error() string { return e.err.Error() }
+
+// Unwrap returns the reason.
+func (e *spoiledError) Unwrap() error { return e.err }
+
+// transaction runs tasks in one transaction. Without an error all of them are durable, but for those that were refused.
+func (w *writer) transaction(group []*task) error {
+	if err := w.begin.Exec(); err != nil {
+		return unavailable(err)
+	}
+	for _, t := range group {
+		err := t.run(w)
+		var refusal refused
+		switch {
+		case errors.As(err, &refusal):
+			t.err = refusal.error
+		case errors.Is(err, onceward.ErrUnreadable):
+			t.err = err
+		case err != nil:
+			return w.spoil(t, err)
+		}
+	}
+	if err := w.commit.Exec(); err != nil {
+		return w.commitFailed(group, err)
+	}
+	return nil
+}
+
+// spoil undoes the transaction because of one task. Where that was alone it is simply its error.
+func (w *writer) spoil(t *task, err error) error {
+	if rollbackErr := w.abort(); rollbackErr != nil {
+		return fmt.Errorf("%w (and the rollback failed: %w)", unavailable(err), rollbackErr)
+	}
+	return &spoiledError{by: t, err: unavailable(err)}
+}
+
+// abort ends a transaction that SQLite has not already ended.
+func (w *writer) abort() error {
+	if w.raw.GetAutocommit() {
+		return nil
+	}
+	return w.rollback.Exec()
+}
+
+// commitFailed makes the outcome of a failed commit certain. Its pages may stand in the log without having been
+// acknowledged, and would come back after a crash; the next successful commit is written over them. So one is made: after
+// it nothing of the group was executed. If it fails too, what the group's handlers did is not known.
+func (w *writer) commitFailed(group []*task, err error) error {
+	reason := fmt.Errorf("commit failed: %w", err)
+	if w.abort() == nil && w.begin.Exec() == nil {
+		doubtErr := w.doubt.Exec()
+		if doubtErr == nil {
+			doubtErr = w.commit.Exec()
+		}
+		if doubtErr == nil {
+			return unavailable(reason)
+		}
+		reason = errors.Join(reason, doubtErr, w.abort())
+	}
+	for _, t := range group {
+		if t.member != nil && t.outcome.Effect != onceward.EffectNone {
+			t.err = fmt.Errorf("%w: %w", onceward.ErrOutcomeUnknown, reason)
+		}
+	}
+	return unavailable(reason)
+}
+
+// close ends the queue and the connection.
+func (w *writer) close() error {
+	w.mu.Lock()
+	already := w.closed
+	w.closed = true
+	w.mu.Unlock()
+	if already {
+		return nil
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	<-w.ended
+	return errors.Join(w.conn.Close(), w.db.Close())
+}
