@@ -36,7 +36,7 @@ func ParseID(b []byte) (ID, error) {
 	tag := d.byte()
 	switch {
 	case d.err != nil:
-		return ID{}, d.err
+		return ID{}, fmt.Errorf("onceward: an encoded ID is damaged: %w", d.err)
 	case tag == keyTagText:
 		return ID{Scope: scope, Key: string(d.rest)}, nil
 	case tag == keyTagUUID && len(d.rest) == 16:
@@ -101,6 +101,9 @@ const (
 	flagSession
 	flagsKnown = 1<<iota - 1
 )
+
+// maxStatus is the largest status of a stored response.
+const maxStatus = 999
 
 // AppendBinary appends the record, without its ID, as one value that [DecodeRecord] reads.
 func (r *Record) AppendBinary(dst []byte) []byte {
@@ -214,7 +217,10 @@ func (d *decoder) record() Record {
 }
 
 func (d *decoder) response() Response {
-	r := Response{Status: int(d.uint(999))}
+	r := Response{Status: int(d.uint(maxStatus))}
+	if d.err == nil && r.Status == 0 {
+		d.err = errors.New("a response without a status")
+	}
 	// Each field takes three bytes at least, which bounds what a damaged count can make us allocate.
 	if n := d.uint(uint64(len(d.rest) / 3)); n > 0 {
 		r.Header = make([]HeaderField, n)

@@ -163,7 +163,7 @@ func (f *flight) reserve(w worker) landing {
 	}
 	f.begin(&v)
 	if f.left() {
-		f.giveBack(v.Origin)
+		f.giveBack()
 		return landing{kind: landedLeft}
 	}
 	return f.execute(w, sent)
@@ -242,16 +242,15 @@ func (f *flight) releaseOrphan() {
 // begin takes over what was granted.
 func (f *flight) begin(v *Verdict) {
 	f.op.attempt = v.Record.Attempt
-	f.op.resumed = v.Origin == OriginResumed
+	f.op.resumed = v.Origin == OriginResumed || v.Origin == OriginRepeated && f.res.OnLost == Resume
 	f.op.point, f.op.data = v.Record.Point, v.Record.Data
 }
 
 // giveBack ends a grant that the caller did not wait for. A resumed operation has a past: it is left for the next attempt.
-func (f *flight) giveBack(origin Origin) {
-	if origin == OriginResumed || f.op.resumed {
-		return
+func (f *flight) giveBack() {
+	if !f.op.resumed {
+		f.settleRelease("the caller left before execution")
 	}
-	f.settleRelease("the caller left before execution")
 }
 
 // execute runs the worker under a lease, and settles.

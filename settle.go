@@ -8,13 +8,14 @@ import (
 
 // settle writes how an execution ended into the store, before anybody is told (E7).
 func (f *flight) settle(end ending) landing {
-	switch end.kind {
-	case endAnswer:
+	switch {
+	case end.kind == endAnswer:
 		return f.settleAnswer(end.response)
-	case endRelease:
+	case end.kind == endRelease && !f.op.resumed:
 		f.settleRelease(end.reason)
 		return landing{kind: landedReleased}
 	default:
+		// A resumed attempt that did nothing says nothing about the attempts before it.
 		err := errors.New(end.reason)
 		f.settleUnknown(err)
 		return landing{kind: landedUnknown, err: err}

@@ -95,6 +95,9 @@ type Outcome struct {
 	Origin   Origin
 }
 
+// clockStep is the finest step of time that records keep.
+const clockStep = time.Microsecond
+
 // unchanged is the outcome of an event that finds nothing to do.
 var unchanged = Outcome{}
 
@@ -107,7 +110,7 @@ var written = Outcome{Effect: EffectWrite}
 //
 // A refused write is a [*FencedError], a record that cannot be read an [*UnreadableError]; both change nothing.
 func Step(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
-	now = now.Truncate(time.Microsecond)
+	now = now.Truncate(clockStep)
 	if rec.State != StateNone && (rec.Version == 0 || rec.Version > RecordVersion) {
 		return rec, unchanged, &UnreadableError{Version: rec.Version, Reason: "the version is not known to this program"}
 	}
@@ -131,8 +134,8 @@ func Step(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 
 func reserve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	r := ev.Reservation
-	if r == nil || len(r.Fingerprints) == 0 || r.Lease <= 0 || r.Retention <= 0 {
-		return rec, unchanged, fmt.Errorf("%w: a reservation needs a fingerprint, a lease and a retention", ErrInvalidEvent)
+	if r == nil || len(r.Fingerprints) == 0 || r.Nonce == (Nonce{}) || r.Lease < clockStep || r.Retention < clockStep {
+		return rec, unchanged, fmt.Errorf("%w: a reservation needs a fingerprint, a nonce, a lease and a retention", ErrInvalidEvent)
 	}
 	if rec.State == StateNone || rec.expired(now) {
 		return create(rec, ev, now)
@@ -184,7 +187,7 @@ func create(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	}
 	fresh := Record{
 		ID: r.ID, Version: RecordVersion, Attempt: rec.Attempt,
-		OnLost: r.OnLost, Operation: r.Operation, Fingerprint: r.Fingerprints[0], TraceID: r.TraceID,
+		Operation: r.Operation, Fingerprint: r.Fingerprints[0], TraceID: r.TraceID,
 		CreatedAt: now,
 	}
 	return grant(fresh, ev, now, origin)
@@ -197,8 +200,9 @@ func grant(rec Record, ev Event, now time.Time, origin Origin) (Record, Outcome,
 	rec.State = StateInProgress
 	rec.Attempt = max(rec.Attempt+1, ev.Token)
 	rec.Nonce = r.Nonce
-	rec.LeaseUntil = now.Add(r.Lease)
-	rec.Retention = max(rec.Retention, r.Retention)
+	rec.OnLost = r.OnLost
+	rec.LeaseUntil = now.Add(r.Lease.Truncate(clockStep))
+	rec.Retention = max(rec.Retention, r.Retention.Truncate(clockStep))
 	rec.SettledAt, rec.ExpiresAt = time.Time{}, time.Time{}
 	rec.LastError, rec.ReconcileCount, rec.ReconcileAt = "", 0, time.Time{}
 	if origin != OriginResumed {
@@ -229,6 +233,8 @@ func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	switch {
 	case ev.Kind == EventComplete:
 		return complete(rec, ev, now)
+	case ev.Kind == EventExtend && ev.Lease < clockStep:
+		return rec, unchanged, fmt.Errorf("%w: a lease of %s", ErrInvalidEvent, ev.Lease)
 	case rec.State == StateInProgress:
 		return progress(rec, ev, now), written, nil
 	case ev.Kind == EventRelease && rec.State == StateRetryable, ev.Kind == EventAbandon && rec.State == StateUnknown:
@@ -243,7 +249,7 @@ func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 func progress(rec Record, ev Event, now time.Time) Record {
 	switch ev.Kind {
 	case EventExtend:
-		rec.LeaseUntil = now.Add(ev.Lease)
+		rec.LeaseUntil = now.Add(ev.Lease.Truncate(clockStep))
 	case EventCheckpoint:
 		if ev.Checkpoint.Point != "" {
 			rec.Point = ev.Checkpoint.Point
@@ -264,8 +270,8 @@ func progress(rec Record, ev Event, now time.Time) Record {
 // complete stores the owner's answer. An owner that comes late, when its record is already unknown, still knows the
 // answer; one whose record was settled otherwise does not change it.
 func complete(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
-	if ev.Completion == nil {
-		return rec, unchanged, fmt.Errorf("%w: a completion needs an answer", ErrInvalidEvent)
+	if err := ev.Completion.check(); err != nil {
+		return rec, unchanged, err
 	}
 	switch rec.State {
 	case StateInProgress, StateUnknown:
@@ -278,9 +284,21 @@ func complete(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	return rec, unchanged, fenced(&rec, ev)
 }
 
+// check refuses an answer that could not be read back.
+func (c *Completion) check() error {
+	switch {
+	case c == nil:
+		return fmt.Errorf("%w: a completion needs an answer", ErrInvalidEvent)
+	case c.Response.Status < 100 || c.Response.Status > maxStatus:
+		return fmt.Errorf("%w: an answer with status %d", ErrInvalidEvent, c.Response.Status)
+	default:
+		return nil
+	}
+}
+
 func answer(rec Record, done *Completion, now time.Time) Record {
 	rec.Response = done.Response
-	rec.Retention = max(rec.Retention, done.Retention)
+	rec.Retention = max(rec.Retention, done.Retention.Truncate(clockStep))
 	if done.ProviderID != "" {
 		rec.ProviderID = done.ProviderID
 	}
@@ -345,8 +363,8 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	}
 	switch ev.Kind {
 	case EventResolveCompleted:
-		if ev.Completion == nil {
-			return rec, unchanged, fmt.Errorf("%w: a completion needs an answer", ErrInvalidEvent)
+		if err := ev.Completion.check(); err != nil {
+			return rec, unchanged, err
 		}
 		rec = answer(rec, ev.Completion, now)
 	case EventResolveNotExecuted:
@@ -356,8 +374,8 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	case EventPostpone:
 		rec.LastError = ev.Reason
 		rec.ReconcileCount++
-		rec.ReconcileAt = now.Add(ev.Lease)
-		rec.DeadLetter = ev.Limit > 0 && rec.ReconcileCount >= ev.Limit
+		rec.ReconcileAt = now.Add(max(ev.Lease, 0).Truncate(clockStep))
+		rec.DeadLetter = rec.DeadLetter || ev.Limit > 0 && rec.ReconcileCount >= ev.Limit
 	}
 	return rec, written, nil
 }

@@ -3,6 +3,7 @@ package memory
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -43,15 +44,16 @@ func (s *Store) forEach(ctx context.Context, limit int, event onceward.Event) (c
 		if changed >= limit {
 			break
 		}
-		_, outcome, err := s.apply(id, event, now)
-		if err != nil {
-			return changed, err
+		_, outcome, stepErr := s.apply(id, event, now)
+		if stepErr != nil {
+			// One record that cannot be read does not keep the others from being looked after.
+			err = errors.Join(err, stepErr)
 		}
 		if outcome.Effect != onceward.EffectNone {
 			changed++
 		}
 	}
-	return changed, nil
+	return changed, err
 }
 
 // ResolveCompleted implements [onceward.Reconciler].

@@ -154,13 +154,13 @@ func (s *Store) apply(id onceward.ID, event onceward.Event, now time.Time) (once
 	case outcome.Effect == onceward.EffectWrite:
 		*stored = after
 	}
-	if outcome.Effect != onceward.EffectNone && after.State != onceward.StateInProgress {
+	if outcome.Effect != onceward.EffectNone && (after.State != onceward.StateInProgress || after.Attempt != before.Attempt) {
 		s.wake(id)
 	}
 	return after, outcome, err
 }
 
-// wake ends the waits for a record that is no longer in progress.
+// wake ends the waits for an attempt that is no longer in progress.
 func (s *Store) wake(id onceward.ID) {
 	if changed := s.waiters[id]; changed != nil {
 		close(changed)

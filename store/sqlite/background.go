@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -41,24 +42,27 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 }
 
 // stepDue applies an event to the records that are due in some queues, at most limit of them. Finding and changing them is
-// one transaction, and each step looks at the record again, so that one made anew in between stays (S10).
-func (s *Store) stepDue(ctx context.Context, limit int, event onceward.Event, queues ...int) (changed int, err error) {
-	var settled []onceward.ID
-	err = s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		changed, settled = 0, settled[:0]
+// one transaction, and each step looks at the record again, so that one made anew in between stays (S10). A record that
+// cannot be read is reported and does not keep the others from being looked after.
+func (s *Store) stepDue(ctx context.Context, limit int, event onceward.Event, queues ...int) (int, error) {
+	var changed []onceward.ID
+	var unreadable error
+	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		changed, unreadable = nil, nil
 		for _, queue := range queues {
-			ids, err := dueIDs(r.conn, queue, now, limit-changed)
+			ids, err := dueIDs(r.conn, queue, now, limit-len(changed))
 			if err != nil {
 				return err
 			}
 			for _, id := range ids {
 				_, outcome, err := r.step(id, event, now)
-				if err != nil {
+				switch {
+				case errors.Is(err, onceward.ErrUnreadable):
+					unreadable = errors.Join(unreadable, err)
+				case err != nil:
 					return err
-				}
-				if outcome.Effect != onceward.EffectNone {
-					changed++
-					settled = append(settled, id)
+				case outcome.Effect != onceward.EffectNone:
+					changed = append(changed, id)
 				}
 			}
 		}
@@ -67,10 +71,10 @@ func (s *Store) stepDue(ctx context.Context, limit int, event onceward.Event, qu
 	if err != nil {
 		return 0, err
 	}
-	for _, id := range settled {
+	for _, id := range changed {
 		s.waits.wake(id)
 	}
-	return changed, nil
+	return len(changed), unreadable
 }
 
 func dueIDs(conn *sqlite3.Conn, queue int, now time.Time, limit int) (ids []onceward.ID, err error) {

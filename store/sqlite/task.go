@@ -70,7 +70,8 @@ func (t *task) fail(err error) {
 
 // settles reports whether somebody may be waiting for what the task did.
 func (t *task) settles() bool {
-	return t.outcome.Effect != onceward.EffectNone && t.after.State != onceward.StateInProgress
+	return t.outcome.Effect != onceward.EffectNone &&
+		(t.after.State != onceward.StateInProgress || t.outcome.Origin == onceward.OriginResumed)
 }
 
 func (t *task) verdict() onceward.Verdict {

@@ -1,0 +1,6 @@
+//go:build !race
+
+package model
+
+// depth is how many attempts the larger searches go through.
+const depth = 4

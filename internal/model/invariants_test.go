@@ -1,0 +1,154 @@
+package model
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"github.com/onceward/onceward"
+)
+
+// breaches is a set of invariants of docs/reliability.md, by their numbers.
+type breaches uint16
+
+const (
+	i1  breaches = 1 << 1
+	i2  breaches = 1 << 2
+	i3  breaches = 1 << 3
+	i4  breaches = 1 << 4
+	i5  breaches = 1 << 5
+	i6  breaches = 1 << 6
+	i7  breaches = 1 << 7
+	i8  breaches = 1 << 8
+	i12 breaches = 1 << 12
+	i13 breaches = 1 << 13
+
+	allInvariants = i1 | i2 | i3 | i4 | i5 | i6 | i7 | i8 | i12 | i13
+	// outcomes are those that an operator who forces a bust was told may break.
+	outcomes = i1 | i2 | i3 | i4 | i5
+)
+
+// String lists the invariants.
+func (b breaches) String() string {
+	var names []string
+	for ; b != 0; b &= b - 1 {
+		names = append(names, fmt.Sprintf("I%d", bits.TrailingZeros16(uint16(b))))
+	}
+	return strings.Join(names, ", ")
+}
+
+// violate notes a breach, unless an operator has asked for it.
+func (t *turn) violate(b breaches) {
+	if t.ledger.busted {
+		b &^= outcomes
+	}
+	t.breach |= b
+}
+
+func (t *turn) require(b breaches, holds bool) {
+	if !holds {
+		t.violate(b)
+	}
+}
+
+// judge holds one change of the stored record against the invariants that are about changes: I6, I7, I8 and I12. It
+// counts the retention by itself, and does not believe the expiry that the record states.
+func (t *turn) judge(before, after *onceward.Record, ev onceward.Event, out onceward.Outcome) {
+	if out.Decision == onceward.DecisionMismatch {
+		t.require(i8, before.Fingerprint.Sum != ev.Reservation.Fingerprints[0].Sum)
+	}
+	if out.Effect == onceward.EffectNone {
+		return
+	}
+	over := before.State.Settled() && t.ledger.left == 0
+	busted := ev.Kind == onceward.EventBust
+	created := out.Origin == onceward.OriginCreated || out.Origin == onceward.OriginRecreated
+	removed := created || out.Effect == onceward.EffectRemove || after.State == onceward.StateExpired
+
+	if ev.Kind != onceward.EventReserve && ev.Attempt != 0 {
+		t.require(i6, ev.Attempt == before.Attempt)
+	}
+	if before.State.Settled() && !removed {
+		t.require(i7, before.State == onceward.StateRetryable && out.Decision == onceward.DecisionExecute)
+	}
+	if removed && before.State != onceward.StateNone && before.State != onceward.StateExpired {
+		t.require(i12, over || busted && (before.State.Settled() || ev.Force))
+	}
+	if out.Decision == onceward.DecisionExecute {
+		t.judgeGrant(before, after, ev, created)
+	}
+	if removed && (over || busted) {
+		t.endWindow(before)
+	}
+	if after.State.Settled() && !before.State.Settled() {
+		t.ledger.left = int8(retention / tick)
+	}
+}
+
+// judgeGrant holds a grant against I6 and I8: its token is new, and a record that counts is of the same request.
+func (t *turn) judgeGrant(before, after *onceward.Record, ev onceward.Event, created bool) {
+	t.require(i6, after.Attempt > int64(t.ledger.top))
+	t.ledger.top = max(t.ledger.top, int8(after.Attempt))
+	t.require(i8, created || before.Fingerprint.Sum == ev.Reservation.Fingerprints[0].Sum)
+}
+
+// endWindow forgets what belongs to a retention window that is rightly over. A provider that dedups must not: an owner
+// that was resumed can be paused for longer than any retention, and call then.
+func (t *turn) endWindow(before *onceward.Record) {
+	t.ledger.known = t.dedups && t.ledger.happened()
+	t.ledger.effects, t.ledger.by, t.ledger.answer, t.ledger.denied = 0, 0, noneYet, 0
+	t.ledger.over = int8(before.Attempt)
+	t.ledger.busted = t.ledger.busted || !before.State.Settled()
+}
+
+// inspect holds the world after a move against the invariants that are about states: I1, I2, I5 and, where everything
+// that could still act is gone, I13.
+func (t *turn) inspect() {
+	rec := t.stored()
+	t.require(i1, t.ledger.effects <= 1)
+	if t.ledger.answer != noneYet {
+		t.require(i2, t.ledger.happened() && rec.State == onceward.StateCompleted)
+	}
+	if t.ledger.effects > 0 {
+		t.require(i5, rec.State == onceward.StateInProgress || rec.State == onceward.StateUnknown || rec.State == onceward.StateCompleted)
+	}
+	if t.watch&i13 != 0 && t.ownersGone() {
+		t.require(i13, t.settles(rec))
+	}
+}
+
+// ownersGone reports whether nobody who was granted the operation can still do anything.
+func (t *turn) ownersGone() bool {
+	for i := range t.world.requests {
+		if t.world.requests[i].mayAct() {
+			return false
+		}
+	}
+	return true
+}
+
+// settles reports whether what is left behind by owners that are gone comes to rest: after the lease and one sweep,
+// nothing is in progress but what the next reservation may resume; after one answer of the provider nothing is unknown but
+// what was put before a person.
+func (t *turn) settles(rec onceward.Record) bool {
+	later := now.Add(lease + postpone)
+	if rec.State == onceward.StateInProgress && rec.OnLost == onceward.Resume {
+		ev := t.reserve(0)
+		ev.Reservation.Fingerprints[0] = rec.Fingerprint
+		_, out, err := t.rules.step(rec, ev, later)
+		return err == nil && out.Origin == onceward.OriginResumed
+	}
+	rec, _, err := t.rules.step(rec, onceward.Event{Kind: onceward.EventSweep}, later)
+	if err != nil || rec.State == onceward.StateInProgress {
+		return false
+	}
+	if rec.State != onceward.StateUnknown || rec.DeadLetter {
+		return true
+	}
+	verdict := notExecuted
+	if t.ledger.happened() {
+		verdict = found
+	}
+	rec, _, err = t.rules.step(rec, verdict.event(rec.Attempt), later)
+	return err == nil && rec.State.Settled() && !later.Before(rec.SettledAt)
+}

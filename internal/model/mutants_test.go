@@ -1,0 +1,138 @@
+package model
+
+import (
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// This file holds the mistakes that the search must find (I14): a checker that finds nothing proves nothing until it is
+// seen to find what is there.
+
+// mutant is a scenario with one mistake in it, and invariants that it breaks. The search looks for each of them alone.
+type mutant struct {
+	scenario
+	breaks []breaches
+}
+
+var mutants = []mutant{
+	{scenario{
+		name: "no fence: the attempt is not compared", requests: twice, attempts: 3,
+		rules: rules{step: unfenced},
+	}, []breaches{i4, i5, i6}},
+	{scenario{
+		name: "no fence: an owner that was resumed over writes too", requests: twice, attempts: 3,
+		policy: onceward.Resume, dedups: true, rules: rules{step: unfenced},
+	}, []breaches{i4, i5, i6}},
+	{scenario{
+		name: "no recorded intent: a lost lease is retried", requests: twice, attempts: 3,
+		rules: rules{step: unrecorded},
+	}, []breaches{i1}},
+	{scenario{
+		name: "early reap: what is not settled", requests: twice, attempts: 3,
+		rules: rules{step: reapsUnsettled},
+	}, []breaches{i1, i5, i12}},
+	{scenario{
+		name: "early reap: before the expiry", requests: twice, attempts: 3,
+		rules: rules{step: reapsUnexpired},
+	}, []breaches{i1, i2, i5, i12}},
+	{scenario{
+		name: "COMMIT retried blindly", requests: transactions, attempts: 3,
+		rules: rules{blindCommit: true},
+	}, []breaches{i1}},
+	{scenario{
+		name: "check-then-insert", requests: andOther, attempts: 3,
+		rules: rules{checkThenInsert: true},
+	}, []breaches{i1, i6, i8, i12}},
+	{scenario{
+		name: "the tokens of removed records are forgotten", requests: twice, attempts: 3,
+		rules: rules{forgetfulStore: true},
+	}, []breaches{i6}},
+	{scenario{
+		name: "not found taken for not executed", requests: twice, attempts: 3,
+		rules: rules{hastyReconciler: true},
+	}, []breaches{i1, i4, i5}},
+	{scenario{
+		name: "an owner that lost to a resolution sends its own answer", requests: twice, attempts: 3,
+		rules: rules{ownAnswer: true},
+	}, []breaches{i3}},
+	{scenario{
+		name: "a resolution overwrites an answer", requests: twice, attempts: 3,
+		rules: rules{step: overwritten},
+	}, []breaches{i3, i7}},
+	{scenario{
+		name: "the fingerprint is not compared", requests: andOther, attempts: 3,
+		rules: rules{step: mistaken},
+	}, []breaches{i8}},
+	{scenario{
+		name: "nobody sweeps", requests: twice, attempts: 3,
+		rules: rules{step: unswept},
+	}, []breaches{i13}},
+}
+
+// unfenced is a store that does not compare tokens.
+func unfenced(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	if ev.Attempt != 0 {
+		ev.Attempt = rec.Attempt
+	}
+	return onceward.Step(rec, ev, now)
+}
+
+// unrecorded is a store that takes a lost lease for the proof that nothing was done.
+func unrecorded(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	lost := rec.State == onceward.StateInProgress && !now.Before(rec.LeaseUntil)
+	if lost && (ev.Kind == onceward.EventReserve || ev.Kind == onceward.EventSweep) {
+		release := onceward.Event{Kind: onceward.EventRelease, Attempt: rec.Attempt}
+		released, out, err := onceward.Step(rec, release, now)
+		if ev.Kind == onceward.EventSweep {
+			return released, out, err
+		}
+		rec = released
+	}
+	return onceward.Step(rec, ev, now)
+}
+
+// reapsUnsettled is a reaper that goes by time alone.
+func reapsUnsettled(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	if ev.Kind == onceward.EventReap && rec.State != onceward.StateNone && !now.Before(rec.Due()) {
+		return rec, onceward.Outcome{Effect: onceward.EffectRemove}, nil
+	}
+	return onceward.Step(rec, ev, now)
+}
+
+// reapsUnexpired is a reaper that does not look at the expiry.
+func reapsUnexpired(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	if ev.Kind == onceward.EventReap && rec.State.Settled() {
+		return rec, onceward.Outcome{Effect: onceward.EffectRemove}, nil
+	}
+	return onceward.Step(rec, ev, now)
+}
+
+// overwritten is a store whose resolutions do not look at the state.
+func overwritten(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	if ev.Kind == onceward.EventResolveCompleted && rec.State == onceward.StateCompleted && rec.Attempt == ev.Attempt {
+		rec.State = onceward.StateUnknown
+	}
+	return onceward.Step(rec, ev, now)
+}
+
+// mistaken is a store that takes every request under a key for the same.
+func mistaken(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	stored := rec.Fingerprint
+	if ev.Kind == onceward.EventReserve && rec.State != onceward.StateNone {
+		rec.Fingerprint = ev.Reservation.Fingerprints[0]
+	}
+	after, out, err := onceward.Step(rec, ev, now)
+	if out.Origin == onceward.OriginRetried || out.Effect == onceward.EffectNone {
+		after.Fingerprint = stored
+	}
+	return after, out, err
+}
+
+// unswept is a store without a sweeper.
+func unswept(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	if ev.Kind == onceward.EventSweep {
+		return rec, onceward.Outcome{}, nil
+	}
+	return onceward.Step(rec, ev, now)
+}

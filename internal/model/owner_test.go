@@ -1,0 +1,182 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/onceward/onceward"
+)
+
+// pointCalled is the recovery point behind the call to the provider.
+const pointCalled = "called"
+
+var requestNames = [maxRequests]string{"request 1", "request 2", "request 3"}
+
+// ownerMoves are the moves of a request in reserved mode: reserve, call the provider, settle. Before each effect a real
+// owner looks whether its lease still lasts; it can be paused between that look and the call, so that here it does not
+// look at all.
+func (s *search) ownerMoves(w world, i int) {
+	r := w.requests[i]
+	move := func(what string, f func(t *turn, r *request)) {
+		s.try(w, action{requestNames[i], what}, func(t *turn) { f(t, &t.world.requests[i]) })
+	}
+	switch r.place {
+	case unsent:
+		if s.isTurnOf(w, i) {
+			s.reserveMoves(i, move)
+		}
+	case reserving:
+		s.reserveMoves(i, move)
+	case looked:
+		move("inserts what it did not find", func(t *turn, _ *request) { t.insert(i) })
+	case granted:
+		s.grantedMoves(&r, move)
+	case called:
+		s.calledMoves(move)
+	case settling:
+		move("repeats its completion", func(t *turn, r *request) { t.complete(r) })
+	case releasing:
+		move("repeats its release", func(t *turn, r *request) { t.release(r) })
+	}
+	if r.flight != 0 {
+		s.flightMoves(i, move)
+	}
+	if r.place == granted || r.place == calling || r.place == called {
+		s.ownedMoves(move)
+	}
+	if r.place != unsent && r.place != gone {
+		move("crashes", func(_ *turn, r *request) { r.place = gone })
+	}
+}
+
+// mover makes a move of one request.
+type mover func(what string, f func(t *turn, r *request))
+
+// isTurnOf keeps requests that are alike in order, because swapping them makes no new history.
+func (s *search) isTurnOf(w world, i int) bool {
+	return i == 0 || s.requests[i] != s.requests[i-1] || w.requests[i-1].place != unsent
+}
+
+func (s *search) reserveMoves(i int, move mover) {
+	if s.rules.checkThenInsert {
+		move("looks for a record", func(t *turn, r *request) { t.look(i) })
+		return
+	}
+	move("reserves", func(t *turn, r *request) {
+		rec, out, err := t.apply(t.reserve(i))
+		t.decided(r, &rec, out, err)
+	})
+	move("reserves, the reply is lost", func(t *turn, r *request) {
+		_, _, _ = t.apply(t.reserve(i))
+		r.place = reserving
+	})
+}
+
+// decided is the owner reading the reply to its reservation.
+func (t *turn) decided(r *request, rec *onceward.Record, out onceward.Outcome, err error) {
+	r.place = gone
+	switch {
+	case err != nil:
+		panic(fmt.Sprintf("model: a reservation ended in %v", err))
+	case out.Decision == onceward.DecisionReplay:
+		t.succeed(rec.Attempt, answerOf(&rec.Response))
+	case out.Decision == onceward.DecisionExecute:
+		r.place = granted
+		if rec.Point == pointCalled {
+			r.place = called
+		}
+		r.attempt = int8(rec.Attempt)
+		// A repeated grant does not say whether the first reply would have said "resumed".
+		r.wary = out.Origin == onceward.OriginResumed || out.Origin == onceward.OriginRepeated && t.policy == onceward.Resume
+	}
+}
+
+func (s *search) grantedMoves(r *request, move mover) {
+	move("calls the provider", func(t *turn, r *request) {
+		r.place, r.flight = calling, transit+1
+	})
+	if r.wary && !s.rules.waryRelease {
+		return
+	}
+	move("releases", func(t *turn, r *request) { t.release(r) })
+	move("releases, the reply is lost", func(t *turn, r *request) {
+		t.release(r)
+		r.place = releasing
+	})
+}
+
+// flightMoves are those of a call on its way. It gets there whether or not its owner still waits for it.
+func (s *search) flightMoves(i int, move mover) {
+	move("has its call executed", func(t *turn, r *request) {
+		t.effect(i)
+		r.flight = 0
+		if r.place == calling {
+			r.place = called
+		}
+	})
+	move("has its call executed, the reply is lost", func(t *turn, r *request) {
+		t.effect(i)
+		r.flight = 0
+	})
+}
+
+func (s *search) calledMoves(move mover) {
+	move("completes", func(t *turn, r *request) { t.complete(r) })
+	move("completes, the reply is lost", func(t *turn, r *request) {
+		_, _, _ = t.apply(r.owns(onceward.EventComplete))
+		r.place = settling
+	})
+	if s.policy == onceward.Resume {
+		move("records its recovery point", func(t *turn, r *request) {
+			_, _, _ = t.apply(r.owns(onceward.EventCheckpoint))
+		})
+	}
+}
+
+// ownedMoves are those that an owner can make at any time. A heartbeat that does not get through is one that is not made.
+func (s *search) ownedMoves(move mover) {
+	move("sends a heartbeat", func(t *turn, r *request) {
+		_, _, _ = t.apply(r.owns(onceward.EventExtend))
+	})
+	move("abandons", func(t *turn, r *request) {
+		_, _, _ = t.apply(r.owns(onceward.EventAbandon))
+		r.place = gone
+	})
+}
+
+// complete stores the answer and sends what is stored: an owner that lost to a resolution does not send its own.
+func (t *turn) complete(r *request) {
+	_, _, err := t.apply(r.owns(onceward.EventComplete))
+	r.place = gone
+	var refused *onceward.FencedError
+	switch {
+	case err == nil, t.rules.ownAnswer:
+		t.succeed(int64(r.attempt), made)
+	case errors.As(err, &refused) && refused.Response != nil:
+		t.succeed(refused.Current, answerOf(refused.Response))
+	}
+}
+
+// release says that nothing was done, to the store and, if that takes it, to the client.
+func (t *turn) release(r *request) {
+	if _, _, err := t.apply(r.owns(onceward.EventRelease)); err == nil {
+		t.deny(r.attempt)
+	}
+	r.place = gone
+}
+
+// look and insert are the reservation of a broken store.
+func (t *turn) look(i int) {
+	r := &t.world.requests[i]
+	rec, out, err := t.rules.step(t.stored(), t.reserve(i), now)
+	if out.Decision == onceward.DecisionExecute {
+		r.place = looked
+		return
+	}
+	t.decided(r, &rec, out, err)
+}
+
+func (t *turn) insert(i int) {
+	rec, out, err := t.applyTo(onceward.Record{}, t.reserve(i))
+	t.decided(&t.world.requests[i], &rec, out, err)
+}

@@ -1,0 +1,123 @@
+package model
+
+import "github.com/onceward/onceward"
+
+// turn is one move in the making: the world as it becomes, and what was breached on the way.
+type turn struct {
+	*search
+	world
+	breach breaches
+}
+
+// apply is the store: it does one event to the stored record in one atomic step.
+func (t *turn) apply(ev onceward.Event) (onceward.Record, onceward.Outcome, error) {
+	return t.applyTo(t.stored(), ev)
+}
+
+// applyTo does the same to what the store believes to be there, which is the truth in every store but a broken one.
+func (t *turn) applyTo(believed onceward.Record, ev onceward.Event) (onceward.Record, onceward.Outcome, error) {
+	after, out, err := t.rules.step(believed, ev, now)
+	t.cover(&believed, &after, ev, out, err)
+	before := t.stored()
+	t.judge(&before, &after, ev, out)
+	switch out.Effect {
+	case onceward.EffectWrite:
+		t.row = t.rows.id(after)
+	case onceward.EffectRemove:
+		t.row = 0
+		if !t.rules.forgetfulStore {
+			t.floor = max(t.floor, int8(before.Attempt))
+		}
+	}
+	return after, out, err
+}
+
+func (t *turn) stored() onceward.Record { return t.rows.record(t.row) }
+
+// reserve is the reservation of request i. Its nonce is its own, so that it can be repeated.
+func (t *turn) reserve(i int) onceward.Event {
+	payload := t.scenario.requests[i].payload
+	return onceward.Event{
+		Kind: onceward.EventReserve,
+		Reservation: &onceward.Reservation{
+			Fingerprints: []onceward.Fingerprint{{Sum: [32]byte{payload}}},
+			OnLost:       t.policy,
+			Nonce:        onceward.Nonce{byte(i) + 1},
+			Lease:        lease,
+			Retention:    retention,
+		},
+		Token: int64(t.floor) + 1,
+	}
+}
+
+// owns is a write by the owner that serves a request.
+func (r *request) owns(kind onceward.EventKind) onceward.Event {
+	ev := onceward.Event{Kind: kind, Attempt: int64(r.attempt)}
+	switch kind {
+	case onceward.EventExtend:
+		ev.Lease = lease
+	case onceward.EventCheckpoint:
+		ev.Checkpoint = onceward.Checkpoint{Point: pointCalled}
+	case onceward.EventComplete:
+		ev.Completion = &onceward.Completion{Response: made.response()}
+	}
+	return ev
+}
+
+// effect is the provider doing the work for an attempt.
+func (t *turn) effect(i int) {
+	if t.dedups && t.ledger.happened() {
+		return
+	}
+	t.ledger.effects = min(t.ledger.effects+1, 2)
+	t.ledger.by = t.world.requests[i].attempt
+	t.require(i4, t.ledger.denied>>t.ledger.by&1 == 0)
+	rec := t.stored()
+	t.require(i8, rec.State == onceward.StateNone || rec.Fingerprint.Sum[0] == t.scenario.requests[i].payload)
+}
+
+// succeed is a definitive success on its way to a client. One that comes when its window is over binds nobody any more.
+func (t *turn) succeed(attempt int64, a answer) {
+	if attempt <= int64(t.ledger.over) {
+		return
+	}
+	if t.ledger.answer != noneYet && t.ledger.answer != a {
+		t.violate(i3)
+	}
+	t.ledger.answer = a
+}
+
+// deny is a definitive "not executed" about the operation.
+func (t *turn) deny(attempt int8) {
+	t.require(i4, t.ledger.effects == 0)
+	t.ledger.denied |= 1 << attempt
+}
+
+// denyAttempt is the same about one attempt. Another may have got through.
+func (t *turn) denyAttempt(attempt int8) {
+	t.require(i4, t.ledger.effects == 0 || t.ledger.by != attempt)
+	t.ledger.denied |= 1 << attempt
+}
+
+// transition is one row of the table of docs/spec.md, section 4, as it was taken.
+type transition struct {
+	from     onceward.State
+	over     bool // the lease of what is in progress, or the retention of what is settled
+	event    onceward.EventKind
+	decision onceward.Decision
+	to       onceward.State
+	fenced   bool
+}
+
+// cover counts the transitions, so that a test can tell which rows the search has walked.
+func (t *turn) cover(before, after *onceward.Record, ev onceward.Event, out onceward.Outcome, err error) {
+	due := before.Due()
+	tr := transition{
+		from: before.State, over: before.State != onceward.StateUnknown && !due.IsZero() && !now.Before(due),
+		event: ev.Kind, decision: out.Decision, to: after.State, fenced: err != nil,
+	}
+	if out.Effect == onceward.EffectRemove {
+		tr.to = onceward.StateNone
+	}
+	t.result.moved[tr]++
+}

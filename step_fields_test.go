@@ -1,0 +1,192 @@
+package onceward_test
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// This file looks at what each event leaves in the fields of a record.
+
+func TestCreateFillsTheRecord(t *testing.T) {
+	t.Parallel()
+	rec, _ := mustStep(t, onceward.Record{}, reserveWith(), epoch.Add(123*time.Nanosecond))
+	want := onceward.Record{
+		ID: stepID, Version: onceward.RecordVersion, State: onceward.StateInProgress, Operation: "POST /payments",
+		Fingerprint: thisRequest, Attempt: 1, Nonce: onceward.Nonce{1}, LeaseUntil: epoch.Add(testLease),
+		Retention: testRetention, TraceID: "trace", CreatedAt: epoch,
+	}
+	if !reflect.DeepEqual(rec, want) {
+		t.Errorf("%+v\nwant %+v", rec, want)
+	}
+}
+
+func TestRecreateStartsAfresh(t *testing.T) {
+	t.Parallel()
+	full := byOwner(onceward.EventComplete)
+	full.Completion = &onceward.Completion{Response: paidAnswer.Response, ProviderID: "ch_1", Retention: 2 * testRetention}
+	point := byOwner(onceward.EventCheckpoint)
+	point.Checkpoint = onceward.Checkpoint{Point: "charged", Data: []byte("x"), NotReplayable: true}
+	expired := epoch.Add(2 * testRetention)
+	rec, _ := mustStep(t, recordAfter(t, reserveWith(), point, full), reserveWith(withMeaning(otherRequest)), expired)
+	want, _ := mustStep(t, onceward.Record{}, reserveWith(withMeaning(otherRequest)), expired)
+	want.Attempt = 2
+	if !reflect.DeepEqual(rec, want) {
+		t.Errorf("%+v\nwant %+v", rec, want)
+	}
+}
+
+func TestExtendCountsFromNow(t *testing.T) {
+	t.Parallel()
+	rec, _ := mustStep(t, recordAfter(t, storyInProgress...), byOwner(onceward.EventExtend), epoch.Add(10*time.Second))
+	if want := epoch.Add(10*time.Second + testLease); !rec.LeaseUntil.Equal(want) {
+		t.Errorf("lease until %s, want %s", rec.LeaseUntil, want)
+	}
+}
+
+func TestCheckpointAdvances(t *testing.T) {
+	t.Parallel()
+	at := func(rec onceward.Record, p onceward.Checkpoint) onceward.Record {
+		ev := byOwner(onceward.EventCheckpoint)
+		ev.Checkpoint = p
+		rec, _ = mustStep(t, rec, ev, epoch)
+		return rec
+	}
+	rec := at(recordAfter(t, storyResumable...), onceward.Checkpoint{Point: "charged", Data: []byte("1")})
+	rec = at(rec, onceward.Checkpoint{NotReplayable: true})
+	rec = at(rec, onceward.Checkpoint{Data: []byte{}})
+	if rec.Point != "charged" || rec.Data == nil || len(rec.Data) != 0 || !rec.NotReplayable {
+		t.Errorf("point %q, data %q, not replayable %t", rec.Point, rec.Data, rec.NotReplayable)
+	}
+	rec = at(rec, onceward.Checkpoint{Point: "shipped", Data: []byte("2")})
+	resumed, _ := mustStep(t, rec, reserveWith(withResume, withNonce(2)), epoch.Add(testLease))
+	if resumed.Point != "shipped" || string(resumed.Data) != "2" || resumed.Attempt != 2 {
+		t.Errorf("resumed at %q with %q", resumed.Point, resumed.Data)
+	}
+}
+
+// TestNotReplayableBelongsToTheAttempt: a fresh attempt has sent nothing yet, one that goes on from another has.
+func TestNotReplayableBelongsToTheAttempt(t *testing.T) {
+	t.Parallel()
+	mark := byOwner(onceward.EventCheckpoint)
+	mark.Checkpoint.NotReplayable = true
+	retried := recordAfter(t, reserveWith(), mark, byOwner(onceward.EventRelease), reserveWith())
+	if retried.NotReplayable {
+		t.Error("a retry starts as not replayable")
+	}
+	resumed, _ := mustStep(t, recordAfter(t, reserveWith(withResume), mark), reserveWith(withResume, withNonce(2)), epoch.Add(testLease))
+	if !resumed.NotReplayable {
+		t.Error("a resumed attempt forgot what was sent")
+	}
+}
+
+func TestLostOwnerIsDueAtOnce(t *testing.T) {
+	t.Parallel()
+	later := epoch.Add(testLease)
+	for _, ev := range []onceward.Event{byOwner(onceward.EventAbandon), {Kind: onceward.EventSweep}, reserveWith(withNonce(2))} {
+		rec, _ := mustStep(t, recordAfter(t, storyInProgress...), ev, later)
+		if !rec.ReconcileAt.Equal(later) || !rec.Due().Equal(later) || rec.LastError == "" || !rec.LeaseUntil.IsZero() {
+			t.Errorf("%s: reconcile at %s, lease until %s, error %q", ev.Kind, rec.ReconcileAt, rec.LeaseUntil, rec.LastError)
+		}
+	}
+}
+
+func TestPostponeEndsInADeadLetter(t *testing.T) {
+	t.Parallel()
+	ev := byOwner(onceward.EventPostpone)
+	ev.Lease, ev.Limit = time.Minute, 2
+	rec, _ := mustStep(t, recordAfter(t, storyUnknown...), ev, epoch)
+	if rec.ReconcileCount != 1 || rec.DeadLetter || !rec.ReconcileAt.Equal(epoch.Add(time.Minute)) || rec.LastError != "because" {
+		t.Errorf("after one: %+v", rec)
+	}
+	rec, _ = mustStep(t, rec, ev, epoch)
+	if rec.ReconcileCount != 2 || !rec.DeadLetter || rec.State != onceward.StateUnknown {
+		t.Errorf("after two: %+v", rec)
+	}
+	for _, kind := range []onceward.EventKind{onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventComplete} {
+		if settled, _ := mustStep(t, rec, byOwner(kind), epoch); settled.DeadLetter || !settled.State.Settled() {
+			t.Errorf("%s leaves a dead letter: %t, %s", kind, settled.DeadLetter, settled.State)
+		}
+	}
+}
+
+func TestTombstoneKeepsOnlyTheToken(t *testing.T) {
+	t.Parallel()
+	later := epoch.Add(testRetention)
+	rec, _ := mustStep(t, recordAfter(t, storyCompleted...), onceward.Event{Kind: onceward.EventReap, Soft: true}, later)
+	if rec.Response.Status != 0 || rec.Response.Body != nil || rec.Attempt != 1 || !rec.ExpiresAt.Equal(later.Add(testRetention)) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestInvalidEvents(t *testing.T) {
+	t.Parallel()
+	without := func(change func(*onceward.Reservation)) onceward.Event { return reserveWith(change) }
+	noAnswer := func(kind onceward.EventKind) onceward.Event { return onceward.Event{Kind: kind, Attempt: 1} }
+	tests := []struct {
+		name  string
+		from  story
+		event onceward.Event
+	}{
+		{"no kind", storyInProgress, onceward.Event{}},
+		{"no such kind", storyInProgress, onceward.Event{Kind: onceward.EventBust + 1}},
+		{"no reservation", storyAbsent, onceward.Event{Kind: onceward.EventReserve}},
+		{"no fingerprint", storyAbsent, without(func(r *onceward.Reservation) { r.Fingerprints = nil })},
+		{"no lease", storyAbsent, without(func(r *onceward.Reservation) { r.Lease = 0 })},
+		{"no retention", storyAbsent, without(func(r *onceward.Reservation) { r.Retention = 0 })},
+		{"no answer to complete with", storyInProgress, noAnswer(onceward.EventComplete)},
+		{"no answer to resolve with", storyUnknown, noAnswer(onceward.EventResolveCompleted)},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			before := recordAfter(t, test.from...)
+			rec, out, err := onceward.Step(before, test.event, epoch)
+			requireUnchanged(t, before, rec, out)
+			if !errors.Is(err, onceward.ErrInvalidEvent) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+	if _, _, err := onceward.Step(onceward.Record{}, onceward.Event{Kind: onceward.EventBust}, epoch); !errors.Is(err, onceward.ErrNotFound) {
+		t.Errorf("a bust of nothing: %v", err)
+	}
+}
+
+// TestStepHasNoHands: the record that Step is given stays as it is.
+func TestStepHasNoHands(t *testing.T) {
+	t.Parallel()
+	before := recordAfter(t, storyInProgress...)
+	kept := before
+	for kind := onceward.EventReserve; kind <= onceward.EventBust; kind++ {
+		ev := byOwner(kind)
+		ev.Reservation = newReservation()
+		_, _, _ = onceward.Step(before, ev, epoch.Add(testRetention))
+		if !reflect.DeepEqual(before, kept) {
+			t.Fatalf("%s changed it to %+v", kind, before)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	const invalid = "invalid"
+	for kind := onceward.EventReserve; kind <= onceward.EventBust; kind++ {
+		if kind.String() == invalid {
+			t.Errorf("event %d has no name", kind)
+		}
+	}
+	for state := onceward.StateNone; state <= onceward.StateExpired; state++ {
+		if state.String() == invalid {
+			t.Errorf("state %d has no name", state)
+		}
+	}
+	for _, s := range []string{onceward.EventKind(99).String(), onceward.State(99).String(), onceward.Decision(99).String(), onceward.Origin(99).String()} {
+		if s != invalid {
+			t.Errorf("a value that does not exist is called %q", s)
+		}
+	}
+}
