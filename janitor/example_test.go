@@ -1,0 +1,55 @@
+package janitor_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// A node runs the janitor beside its server, and stops both with the same context.
+func Example() {
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer stop()
+
+	store := memory.New()
+	if err := janitor.Run(ctx, store, janitor.Config{Interval: time.Minute}); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println("stopped")
+	// Output: stopped
+}
+
+// A cron job, or a test, sweeps once and looks at what was done.
+func ExampleSweeper_RunOnce() {
+	ctx := context.Background()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	store := memory.New(memory.WithClock(func() time.Time { return now }))
+
+	// An owner reserves and is never heard of again.
+	_, err := store.Reserve(ctx, &onceward.Reservation{
+		ID:           onceward.ID{Scope: "tenant", Key: "key"},
+		Fingerprints: []onceward.Fingerprint{{Secret: 1}},
+		Nonce:        onceward.Nonce{1},
+		Lease:        30 * time.Second,
+		Retention:    24 * time.Hour,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now = now.Add(time.Minute)
+
+	sweeper, err := janitor.NewSweeper(store, janitor.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	report, err := sweeper.RunOnce(ctx)
+	fmt.Println(report.Count, "swept,", err)
+	// Output: 1 swept, <nil>
+}

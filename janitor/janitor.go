@@ -1,0 +1,137 @@
+// Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes what has
+// expired. Any number of nodes may run both at the same time; each batch is one atomic step of the store.
+//
+// [Run] does both until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says what it
+// did.
+package janitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// The defaults of [Config].
+const (
+	DefaultInterval = time.Minute
+	DefaultBatch    = 500
+)
+
+// Config says how the work is done. The zero value is ready to use.
+type Config struct {
+	// Interval is the longest pause between two runs. Up to a fifth of it is left out at random, so that nodes that were
+	// started together do not stay together. Default: [DefaultInterval].
+	Interval time.Duration
+	// Batch is how many records are changed in one step of the store at most. Default: [DefaultBatch].
+	Batch int
+	// Soft makes the reaper keep the token of what has expired for one more retention. Default: false.
+	Soft bool
+	// Logger gets failures and what an operator should know. Default: [slog.Default].
+	Logger *slog.Logger
+	// Observer is told of every run. Default: none.
+	Observer onceward.Observer
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Interval < 0 || c.Batch < 0 {
+		return c, fmt.Errorf("janitor: interval %s and batch %d must not be negative", c.Interval, c.Batch)
+	}
+	if c.Interval == 0 {
+		c.Interval = DefaultInterval
+	}
+	if c.Batch == 0 {
+		c.Batch = DefaultBatch
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Observer == nil {
+		c.Observer = onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) {})
+	}
+	return c, nil
+}
+
+// Report is what one run did.
+type Report struct {
+	// Count is how many records were changed.
+	Count int
+	// Batches is how many steps of the store it took.
+	Batches int
+}
+
+// Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if the
+// store cannot do both.
+func Run(ctx context.Context, store onceward.Store, cfg Config) error {
+	sweeper, sweeperErr := NewSweeper(store, cfg)
+	reaper, reaperErr := NewReaper(store, cfg)
+	if err := errors.Join(sweeperErr, reaperErr); err != nil {
+		return err
+	}
+	var both sync.WaitGroup
+	both.Go(func() { sweeper.Run(ctx) })
+	both.Go(func() { reaper.Run(ctx) })
+	both.Wait()
+	return nil
+}
+
+// capability finds out whether a store can do a job.
+func capability[T any](store onceward.Store, job string) (T, error) {
+	able, ok := store.(T)
+	if !ok {
+		return able, fmt.Errorf("janitor: %T cannot %s, it is no %s: %w", store, job, nameOf[T](), errors.ErrUnsupported)
+	}
+	return able, nil
+}
+
+func nameOf[T any]() string { return fmt.Sprintf("%T", (*T)(nil))[1:] }
+
+// inBatches repeats a step of the store until it finds less than it might have changed. A store that fails half-way has
+// still done what the report says.
+func inBatches(ctx context.Context, limit int, step func(ctx context.Context, limit int) (int, error)) (Report, error) {
+	var report Report
+	for {
+		if err := ctx.Err(); err != nil {
+			return report, err
+		}
+		changed, err := step(ctx, limit)
+		report.Count += changed
+		report.Batches++
+		if err != nil || changed < limit {
+			return report, err
+		}
+	}
+}
+
+// loop runs the work now and then until the context ends.
+func (c *Config) loop(ctx context.Context, job string, once func(context.Context) (Report, error)) {
+	failures := 0
+	for {
+		if _, err := once(ctx); err == nil {
+			failures = 0
+		} else if ctx.Err() == nil {
+			failures++
+			c.Logger.ErrorContext(ctx, "janitor: cannot "+job, "error", err, "failures", failures)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(c.pause(failures)):
+		}
+	}
+}
+
+// pause is the time until the next run. After failures it is shorter than usual and doubles until it is as usual: a store
+// that was away for a moment should not cost a whole interval.
+func (c *Config) pause(failures int) time.Duration {
+	pause := c.Interval
+	if 0 < failures && failures <= 4 {
+		pause >>= 5 - failures
+	}
+	return pause - rand.N(pause/5+1)
+}

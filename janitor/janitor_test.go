@@ -1,0 +1,256 @@
+package janitor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	lease     = 30 * time.Second
+	retention = 24 * time.Hour
+)
+
+var errDown = fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+
+// journal collects what an observer is told.
+type journal struct {
+	mu     sync.Mutex
+	events []onceward.ObserverEvent
+}
+
+func (j *journal) Observe(_ context.Context, e onceward.ObserverEvent) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.events = append(j.events, e)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return fmt.Sprintf("%+v", j.events)
+}
+
+// quiet is a config that logs nothing.
+func quiet(cfg janitor.Config) janitor.Config {
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	return cfg
+}
+
+func idOf(i int) onceward.ID { return onceward.ID{Scope: "tenant", Key: fmt.Sprint("key ", i)} }
+
+// reserve makes n records in progress, with the claims of their owners.
+func reserve(t *testing.T, store onceward.Store, n int) []onceward.Claim {
+	t.Helper()
+	claims := make([]onceward.Claim, n)
+	for i := range claims {
+		v, err := store.Reserve(t.Context(), &onceward.Reservation{
+			ID: idOf(i), Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+			Lease: lease, Retention: retention,
+		})
+		if err != nil || v.Decision != onceward.DecisionExecute {
+			t.Fatal(v.Decision, err)
+		}
+		claims[i] = onceward.Claim{ID: idOf(i), Attempt: v.Record.Attempt}
+	}
+	return claims
+}
+
+// complete makes n completed records.
+func complete(t *testing.T, store onceward.Store, n int) {
+	t.Helper()
+	for _, claim := range reserve(t, store, n) {
+		answer(t, store, claim)
+	}
+}
+
+func answer(t *testing.T, store onceward.Store, claim onceward.Claim) {
+	t.Helper()
+	if _, err := store.Complete(t.Context(), claim, &onceward.Completion{Response: onceward.Response{Status: 201}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func count(t *testing.T, store *memory.Store, state onceward.State) int64 {
+	t.Helper()
+	stats, err := store.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stats.Records[state]
+}
+
+func TestSweeperSweepsInBatches(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ records, batch, batches int }{{0, 2, 1}, {1, 2, 1}, {2, 2, 2}, {5, 2, 3}, {5, 0, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			store, told := memory.New(), &journal{}
+			reserve(t, store, test.records)
+			time.Sleep(lease)
+			sweeper, err := janitor.NewSweeper(store, quiet(janitor.Config{Batch: test.batch, Observer: told}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			report, err := sweeper.RunOnce(t.Context())
+			if want := (janitor.Report{Count: test.records, Batches: test.batches}); report != want || err != nil {
+				t.Errorf("%+v, %v; want %+v", report, err, want)
+			}
+			if n := count(t, store, onceward.StateUnknown); n != int64(test.records) {
+				t.Errorf("%d are unknown, want %d", n, test.records)
+			}
+			if want := fmt.Sprintf("[{Count:%d}]", test.records); told.String() != want {
+				t.Errorf("the observer was told %s, want %s", told, want)
+			}
+		})
+	}
+}
+
+func TestReaperReapsInBatches(t *testing.T) {
+	t.Parallel()
+	for _, soft := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store, told := memory.New(), &journal{}
+			complete(t, store, 5)
+			reaper, err := janitor.NewReaper(store, quiet(janitor.Config{Batch: 2, Soft: soft, Observer: told}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var reports []janitor.Report
+			for range 3 {
+				report, err := reaper.RunOnce(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				reports = append(reports, report)
+				time.Sleep(retention)
+			}
+			want := []janitor.Report{{0, 1}, {5, 3}, {0, 1}}
+			if soft {
+				want[2] = janitor.Report{Count: 5, Batches: 3}
+			}
+			if fmt.Sprint(reports) != fmt.Sprint(want) {
+				t.Errorf("soft %t: %v, want %v", soft, reports, want)
+			}
+			if want := fmt.Sprintf("[{Count:0} {Count:5} {Count:%d}]", want[2].Count); told.String() != want {
+				t.Errorf("the observer was told %s, want %s", told, want)
+			}
+		})
+	}
+}
+
+// TestReaperLeavesWhatIsNotSettled is S2, seen from the worker.
+func TestReaperLeavesWhatIsNotSettled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		reserve(t, store, 3)
+		time.Sleep(100 * retention)
+		reaper, err := janitor.NewReaper(store, quiet(janitor.Config{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if report, err := reaper.RunOnce(t.Context()); report.Count != 0 || err != nil {
+			t.Errorf("%+v, %v", report, err)
+		}
+	})
+}
+
+// endless is a store that always finds a full batch, until it fails.
+type endless struct {
+	*memory.Store
+	calls  int
+	failAt int
+	cancel context.CancelFunc
+}
+
+func (e *endless) Sweep(_ context.Context, limit int) (int, error) {
+	e.calls++
+	if e.calls == e.failAt {
+		if e.cancel == nil {
+			return 1, errDown
+		}
+		e.cancel()
+	}
+	return limit, nil
+}
+
+func (e *endless) Reap(ctx context.Context, limit int, _ bool) (int, error) {
+	return e.Sweep(ctx, limit)
+}
+
+// TestRunOnceEndsHalfWay: with the store's failure or with the context, and what was done is still reported.
+func TestRunOnceEndsHalfWay(t *testing.T) {
+	t.Parallel()
+	type worker interface {
+		RunOnce(context.Context) (janitor.Report, error)
+	}
+	workers := map[string]func(onceward.Store, janitor.Config) (worker, error){
+		"sweeper": func(s onceward.Store, c janitor.Config) (worker, error) { return janitor.NewSweeper(s, c) },
+		"reaper":  func(s onceward.Store, c janitor.Config) (worker, error) { return janitor.NewReaper(s, c) },
+	}
+	for name, build := range workers {
+		for _, cancels := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, cancels), func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				store, told := &endless{Store: memory.New(), failAt: 3}, &journal{}
+				wantErr, want := errDown, janitor.Report{Count: 21, Batches: 3}
+				if cancels {
+					store.cancel = cancel
+					wantErr, want = context.Canceled, janitor.Report{Count: 30, Batches: 3}
+				}
+				w, err := build(store, quiet(janitor.Config{Batch: 10, Observer: told}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				report, err := w.RunOnce(ctx)
+				if report != want || !errors.Is(err, wantErr) {
+					t.Errorf("%+v, %v; want %+v, %v", report, err, want, wantErr)
+				}
+				if told.String() != fmt.Sprintf("[{Count:%d}]", want.Count) {
+					t.Errorf("the observer was told %s", told)
+				}
+			})
+		}
+	}
+}
+
+// plain is a store that can do nothing beyond what it must.
+type plain struct{ onceward.Store }
+
+func TestStoreMustBeAble(t *testing.T) {
+	t.Parallel()
+	err := janitor.Run(t.Context(), plain{memory.New()}, janitor.Config{})
+	if !errors.Is(err, errors.ErrUnsupported) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"janitor_test.plain cannot sweep", "onceward.Sweeper", "cannot reap", "onceward.Reaper"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+}
+
+func TestConfigMustMakeSense(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []janitor.Config{{Interval: -1}, {Batch: -1}} {
+		if err := janitor.Run(t.Context(), memory.New(), cfg); err == nil || !strings.Contains(err.Error(), "negative") {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
