@@ -1,0 +1,46 @@
+// Command onceward runs the tools of Onceward.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// commands is the command line, one field a subcommand.
+type commands struct {
+	Demo demo `cmd:"" help:"Serve a small payments API on the embedded store, to try Onceward with curl."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "onceward:", err)
+		os.Exit(1)
+	}
+}
+
+// run executes one command line. What the command says goes to out.
+func run(ctx context.Context, args []string, out io.Writer) error {
+	parser, err := kong.New(&commands{}, kong.Name("onceward"),
+		kong.Description("Onceward: the work happens once, and every retry gets the same answer."),
+		kong.UsageOnError(), kong.Writers(out, out),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(out, (*io.Writer)(nil)))
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		return err
+	}
+	return command.Run()
+}
