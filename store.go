@@ -17,7 +17,7 @@ type Store interface {
 	Reserve(ctx context.Context, r *Reservation) (Verdict, error)
 	// Extend makes the lease last for the given time from now.
 	Extend(ctx context.Context, c Claim, lease time.Duration) error
-	// Checkpoint records how far the owner has come.
+	// Checkpoint records how far the owner has come. As with Complete, the store may keep the data.
 	Checkpoint(ctx context.Context, c Claim, p Checkpoint) error
 	// Complete stores the answer and returns when it expires. The store may keep the slices of the completion: the caller
 	// does not change them afterwards.
@@ -27,6 +27,7 @@ type Store interface {
 	// Abandon says that it is not known what was done.
 	Abandon(ctx context.Context, c Claim, reason string) error
 	// Get returns a record for looking at, or [ErrNotFound]. Records past their expiry are returned until they are reaped.
+	// The slices of a record, here as in a verdict, may be shared: nobody changes them.
 	Get(ctx context.Context, id ID) (Record, error)
 }
 

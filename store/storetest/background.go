@@ -1,0 +1,147 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/onceward/onceward"
+)
+
+// testSweeper checks what a sweep takes and what it leaves (B1).
+func testSweeper(t *testing.T, h Harness) {
+	h.test(t, "limit and count", func(e *env) {
+		e.lapsedClaims(10)
+		e.wantWork("swept", e.sweep(0), 0)
+		e.wantWork("swept", e.sweep(3), 3)
+		e.wantStates(ids(10), map[onceward.State]int{onceward.StateUnknown: 3, onceward.StateInProgress: 7})
+		e.wantWork("swept", e.sweep(everything), 7)
+		e.wantWork("swept", e.sweep(everything), 0)
+		e.wantStates(ids(10), map[onceward.State]int{onceward.StateUnknown: 10})
+	})
+	h.test(t, "due for reconciliation at once", func(e *env) {
+		c := e.lapsedClaims(1)[0]
+		from := e.now()
+		e.sweep(everything)
+		rec := e.get(c.ID)
+		if rec.ReconcileAt.Before(from.Add(-e.resolution())) || rec.ReconcileAt.After(e.now()) {
+			e.Errorf("section 4: swept after %s, the record is due at %s, want at once", from, rec.ReconcileAt)
+		}
+		if rec.LastError == "" || rec.DeadLetter || rec.Attempt != c.Attempt {
+			e.Errorf("section 4: a swept record says why, keeps its attempt and is no dead letter: %+v", rec)
+		}
+	})
+	h.test(t, "only what is due", func(e *env) {
+		for _, f := range fixtures(h.Features) {
+			if f.name != "in progress, lease over" {
+				f.build(e, []onceward.ID{id(f.name)})
+			}
+		}
+		// Whatever the fixtures themselves left behind was swept by one of them or has no lease.
+		e.wantWork("swept of what is not due", e.sweep(everything), 0)
+	})
+	h.test(t, "resumable records are the resumer's", func(e *env) {
+		c := e.own(id("key"), resume, lease(e.brief()))
+		lapse(e)
+		e.wantWork("swept of what is resumable", e.sweep(everything), 0)
+		e.wantState(c.ID, onceward.StateInProgress, "B1: a resumable record is handed to the resumer")
+	})
+	if h.Features.Clock {
+		h.test(t, "at the very end of a lease", func(e *env) {
+			c := e.own(id("key"), lease(e.brief()))
+			until := e.get(c.ID).LeaseUntil
+			e.until(until.Add(-e.resolution()))
+			e.wantWork("swept just before the lease is over", e.sweep(everything), 0)
+			e.until(until)
+			e.wantWork("swept when the lease is over", e.sweep(everything), 1)
+		})
+	}
+}
+
+// testReaper checks what a reaper takes and what it leaves (B2).
+func testReaper(t *testing.T, h Harness) {
+	expire := func(e *env, n int) {
+		for i, id := range ids(n) {
+			c := e.own(id, retain(e.brief()))
+			if i%2 == 0 {
+				e.complete(c, "stored")
+			} else {
+				e.must(e.Store.Release(e.ctx, c, "no stock"))
+			}
+		}
+		lapse(e)
+	}
+	h.test(t, "limit and count", func(e *env) {
+		expire(e, 10)
+		e.wantWork("reaped", e.reap(0, false), 0)
+		e.wantWork("reaped", e.reap(3, false), 3)
+		e.wantWork("reaped", e.reap(everything, false), 7)
+		e.wantWork("reaped", e.reap(everything, false), 0)
+		e.wantStates(ids(10), map[onceward.State]int{onceward.StateNone: 10})
+	})
+	h.test(t, "softly, limit and count", func(e *env) {
+		expire(e, 10)
+		e.wantWork("marked", e.reap(3, true), 3)
+		if e.Advance != nil { // on a real clock the first may already be removed again
+			e.wantWork("marked", e.reap(everything, true), 7)
+			e.wantStates(ids(10), map[onceward.State]int{onceward.StateExpired: 10})
+			e.wantWork("marked twice", e.reap(everything, true), 0)
+		}
+		for range 2 {
+			e.reap(everything, true)
+			lapse(e)
+		}
+		e.reap(everything, true)
+		e.wantStates(ids(10), map[onceward.State]int{onceward.StateNone: 10})
+	})
+	h.test(t, "softly, step by step", func(e *env) {
+		target := id("key")
+		soft := onceward.Event{Kind: onceward.EventReap, Soft: true}
+		e.complete(e.own(target, retain(e.brief())), "stored")
+		for range 3 {
+			if err := e.step(target, soft); err != nil {
+				e.Error(err)
+			}
+			lapse(e)
+		}
+		e.wantState(target, onceward.StateNone, "B2: marked expired, then removed a retention later")
+	})
+	h.test(t, "only what is due", func(e *env) {
+		for _, f := range fixtures(h.Features) {
+			if !f.absent {
+				f.build(e, []onceward.ID{id(f.name)})
+			}
+		}
+		for _, soft := range []bool{true, false} {
+			e.wantWork("reaped of what is not due", e.reap(everything, soft), 0)
+		}
+	})
+	if h.Features.Clock {
+		h.test(t, "at the very moment of expiry", func(e *env) {
+			expires := e.complete(e.own(id("key"), retain(e.brief())), "stored")
+			e.until(expires.Add(-e.resolution()))
+			e.wantWork("reaped just before the expiry", e.reap(everything, false), 0)
+			e.until(expires)
+			e.wantWork("reaped at the expiry", e.reap(everything, false), 1)
+		})
+	}
+}
+
+func (e *env) wantWork(what string, got, want int) {
+	e.Helper()
+	if got != want {
+		e.Errorf("section 7: %s: %d records, want %d", what, got, want)
+	}
+}
+
+// wantStates counts records by state.
+func (e *env) wantStates(targets []onceward.ID, want map[onceward.State]int) {
+	e.Helper()
+	got := make(map[onceward.State]int)
+	for _, id := range targets {
+		got[e.get(id).State]++
+	}
+	for state, n := range want {
+		if got[state] != n {
+			e.Errorf("section 7: %d records are %s, want %d", got[state], state, n)
+		}
+	}
+}

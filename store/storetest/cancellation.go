@@ -1,0 +1,240 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// testCancellation lets callers leave at each step: what they asked for happened or did not, and nobody else notices.
+func testCancellation(t *testing.T, h Harness) {
+	h.test(t, "before the call", func(e *env) {
+		for _, c := range calls(h.Features) {
+			e.Run(c.name, func(t *testing.T) { e.with(t).refusesTheGone(c) })
+		}
+	})
+	h.test(t, "during reserve and complete", cancelDuringCalls)
+	h.test(t, "beside neighbours", cancelBesideNeighbours)
+}
+
+// cuts is at how many moments a call is cut off.
+const cuts = 200
+
+// refusesTheGone makes a call for a caller who has already left.
+func (e *env) refusesTheGone(c call) {
+	e.Helper()
+	target := id(c.name)
+	claim := c.prepare(e, target)
+	before := e.get(target)
+	gone, cancel := context.WithCancel(e.ctx)
+	cancel()
+	err := c.call(gone, e.Store, claim)
+	if !errors.Is(err, context.Canceled) && !errors.Is(err, onceward.ErrUnavailable) {
+		e.Errorf("%s for a caller who has left got %v, want the context's error or ErrUnavailable", c.name, err)
+	}
+	if diff := diffRecords(e.get(target), before, 0); diff != "" {
+		e.Errorf("S9: %s for a caller who has left changed the record: %s", c.name, diff)
+	}
+}
+
+// call is a method of a store that takes a context.
+type call struct {
+	name    string
+	needed  bool
+	prepare func(e *env, id onceward.ID) onceward.Claim
+	call    func(ctx context.Context, s onceward.Store, c onceward.Claim) error
+}
+
+func calls(f Features) []call {
+	own := func(e *env, id onceward.ID) onceward.Claim { return e.own(id) }
+	lose := func(e *env, id onceward.ID) onceward.Claim { return e.lose(id) }
+	nothing := func(_ *env, id onceward.ID) onceward.Claim { return onceward.Claim{ID: id} }
+	lapsed := func(e *env, id onceward.ID) onceward.Claim {
+		c := e.own(id, lease(e.brief()))
+		lapse(e)
+		return c
+	}
+	expired := func(e *env, id onceward.ID) onceward.Claim {
+		c := e.own(id, retain(e.brief()))
+		e.until(e.complete(c, "stored"))
+		return c
+	}
+	all := []call{
+		{"reserve", true, nothing, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.Reserve(ctx, request(c.ID))
+			return err
+		}},
+		{"reserve of a lapsed record", true, lapsed, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.Reserve(ctx, request(c.ID))
+			return err
+		}},
+		{"extend", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error { return s.Extend(ctx, c, 3*calm) }},
+		{"checkpoint", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.Checkpoint(ctx, c, onceward.Checkpoint{Point: "charged"})
+		}},
+		{"complete", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.Complete(ctx, c, answer("done"))
+			return err
+		}},
+		{"release", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.Release(ctx, c, "no stock")
+		}},
+		{"abandon", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.Abandon(ctx, c, "timeout")
+		}},
+		{"get", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.Get(ctx, c.ID)
+			return err
+		}},
+		{"sweep", f.Sweeps, lapsed, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
+			_, err := s.(onceward.Sweeper).Sweep(ctx, everything)
+			return err
+		}},
+		{"reap", f.Reaps, expired, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
+			_, err := s.(onceward.Reaper).Reap(ctx, everything, false)
+			return err
+		}},
+		{"resolve completed", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Reconciler).ResolveCompleted(ctx, c, answer("found"))
+		}},
+		{"resolve not executed", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Reconciler).ResolveNotExecuted(ctx, c, "never arrived")
+		}},
+		{"postpone", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Reconciler).Postpone(ctx, c, time.Minute, 1, "not found")
+		}},
+		{"bust", f.Busts, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Buster).Bust(ctx, c.ID, true)
+		}},
+		{"list", f.Lists, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
+			_, err := s.(onceward.Lister).List(ctx, onceward.Filter{})
+			return err
+		}},
+		{"stats", f.Lists, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
+			_, err := s.(onceward.Lister).Stats(ctx)
+			return err
+		}},
+		{"add finding", f.Findings, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.FindingKeeper).AddFinding(ctx, onceward.Finding{Claim: c, Response: answer("late").Response})
+		}},
+		{"wait", f.Waits, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Waiter).Wait(ctx, c.ID, c.Attempt)
+		}},
+		{"transact", f.Transactions, nothing, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.(onceward.Transactor).Transact(ctx, request(c.ID), committing("done"))
+			return err
+		}},
+	}
+	var possible []call
+	for _, c := range all {
+		if c.needed {
+			possible = append(possible, c)
+		}
+	}
+	return possible
+}
+
+// interrupted calls f with a context that is cancelled after the delay. The delays of interest are shorter than what a
+// timer can do, so the canceller spins; it is already running when the call begins.
+func (e *env) interrupted(delay time.Duration, f func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(e.ctx)
+	var spinning, began atomic.Bool
+	var leaving sync.WaitGroup
+	leaving.Go(func() {
+		defer cancel()
+		for spinning.Store(true); !began.Load(); {
+			runtime.Gosched()
+		}
+		for start := time.Now(); time.Since(start) < delay; {
+			runtime.Gosched()
+		}
+	})
+	for !spinning.Load() {
+		runtime.Gosched()
+	}
+	began.Store(true)
+	f(ctx)
+	leaving.Wait()
+}
+
+// duration is about how long an operation takes on this store, which is when interrupting it is interesting.
+func (e *env) duration() time.Duration {
+	e.Helper()
+	start := time.Now()
+	for _, id := range ids(10) {
+		id.Scope = "duration"
+		e.must(e.operate(e.ctx, id))
+	}
+	return time.Since(start) / 10
+}
+
+// cancelDuringCalls cuts calls off at every moment and then repeats them, as a guard does that does not know.
+func cancelDuringCalls(e *env) {
+	typical := e.duration()
+	for i, id := range ids(cuts) {
+		delay := typical * time.Duration(i) / cuts
+		r := request(id)
+		e.interrupted(delay, func(ctx context.Context) { _, _ = e.Store.Reserve(ctx, r) })
+		v := e.wantDecision(r, onceward.DecisionExecute, "S9: the same nonce after a reserve that was cut off")
+		c := onceward.Claim{ID: id, Attempt: v.Record.Attempt}
+		var first error
+		e.interrupted(delay, func(ctx context.Context) { _, first = e.Store.Complete(ctx, c, answer("done")) })
+		if rec := e.get(id); first == nil && rec.State != onceward.StateCompleted {
+			e.Errorf("E7: complete reported success, but the record is %s", describe(rec))
+		}
+		if _, err := e.Store.Complete(e.ctx, c, answer("done")); err != nil {
+			e.Errorf("S6: repeating a complete that was cut off got %v, want success", err)
+		}
+		e.wantState(id, onceward.StateCompleted, "S6: after a repeated complete")
+	}
+}
+
+// cancelBesideNeighbours lets half of the callers leave while the others, perhaps in the same batch, go on.
+func cancelBesideNeighbours(e *env) {
+	typical := e.duration()
+	targets := ids(crowd)
+	errs := make([]error, crowd)
+	together(crowd, func(i int) {
+		for round := range 10 {
+			target := targets[i]
+			target.Scope = fmt.Sprint("round ", round)
+			if i%2 == 0 {
+				e.interrupted(typical*time.Duration(round*i)/crowd, func(ctx context.Context) { _ = e.operate(ctx, target) })
+				continue
+			}
+			errs[i] = errors.Join(errs[i], e.operate(e.ctx, target))
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		e.Errorf("E6: callers who stayed got errors because others left: %v", err)
+	}
+	for i := 1; i < crowd; i += 2 {
+		for round := range 10 {
+			target := targets[i]
+			target.Scope = fmt.Sprint("round ", round)
+			e.wantState(target, onceward.StateCompleted, "E7: an answer that was reported as stored")
+		}
+	}
+}
+
+// operate reserves and completes.
+func (e *env) operate(ctx context.Context, id onceward.ID) error {
+	v, err := e.Store.Reserve(ctx, request(id))
+	if err != nil {
+		return fmt.Errorf("reserve: %w", err)
+	}
+	if v.Decision != onceward.DecisionExecute {
+		return fmt.Errorf("a new key got %s", v.Decision)
+	}
+	if _, err := e.Store.Complete(ctx, onceward.Claim{ID: id, Attempt: v.Record.Attempt}, answer(id.Key)); err != nil {
+		return fmt.Errorf("complete: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package storetest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward"
+)
+
+// testContent checks that what goes in comes out, byte for byte (A2, A3).
+func testContent(t *testing.T, h Harness) {
+	body := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(i)
+		}
+		return b
+	}
+	size := 1 << 20
+	if h.Features.MaxBody > 0 {
+		size = min(size, h.Features.MaxBody)
+	}
+	responses := map[string]onceward.Response{
+		"no body":           {Status: 204},
+		"empty body":        {Status: 200, Body: []byte{}},
+		"one zero byte":     {Status: 200, Body: []byte{0}},
+		"every byte":        {Status: 200, Body: body(256)},
+		"JSON as it was":    {Status: 200, Body: []byte("{ \"b\" : 1.0,\n\t\"a\": 1e2, \"a\": 3 }\n")},
+		"not UTF-8":         {Status: 200, Body: []byte("\xff\xfe\x00\x80")},
+		"largest body":      {Status: 200, Body: body(size)},
+		"many headers":      {Status: 200, Header: manyHeaders(200), Body: []byte("x")},
+		"repeated headers":  {Status: 200, Header: repeatedHeaders()},
+		"odd header values": {Status: 200, Header: oddHeaders()},
+		"not stored":        {Status: 200, Header: manyHeaders(2), NotStored: true},
+		"everything":        rich().Response,
+	}
+	for _, status := range []int{200, 201, 202, 299, 301, 304, 400, 404, 409, 422, 500, 599} {
+		responses[fmt.Sprint("status ", status)] = onceward.Response{Status: status}
+	}
+	h.test(t, "responses", func(e *env) {
+		for name, response := range responses {
+			e.Run(name, func(t *testing.T) { e.with(t).keeps(name, response) })
+		}
+	})
+	h.test(t, "carried data", carriedData)
+	h.test(t, "facts about the record", factsKept)
+	h.test(t, "reasons of any kind", anyReason)
+}
+
+func manyHeaders(n int) []onceward.HeaderField {
+	var fields []onceward.HeaderField
+	for i := range n {
+		fields = append(fields, onceward.HeaderField{Name: fmt.Sprintf("X-Field-%d", i), Value: strings.Repeat("v", i), Append: i%3 == 0})
+	}
+	return fields
+}
+
+func repeatedHeaders() []onceward.HeaderField {
+	return []onceward.HeaderField{
+		{Name: "Link", Value: "z"},
+		{Name: "Vary", Value: "Accept"},
+		{Name: "Link", Value: "a"},
+		{Name: "Link", Value: "a"},
+		{Name: "Link", Value: "b, c"},
+		{Name: "Vary", Value: "Origin", Append: true},
+		{Name: "link", Value: "lower"},
+	}
+}
+
+func oddHeaders() []onceward.HeaderField {
+	var bytes strings.Builder
+	for c := range 256 {
+		bytes.WriteByte(byte(c))
+	}
+	return []onceward.HeaderField{
+		{Name: "X-Empty", Value: ""},
+		{Name: "X-Binary", Value: bytes.String()},
+		{Name: "X-Latin-1", Value: "caf\xe9"},
+		{Name: "X-Utf-8", Value: "café"},
+		{Name: "X-Space", Value: " padded "},
+		{Name: "X-Empty", Value: "", Append: true},
+	}
+}
+
+// keeps stores a response and reads it back in each way there is.
+func (e *env) keeps(name string, want onceward.Response) {
+	e.Helper()
+	c := e.own(id(name))
+	_, err := e.Store.Complete(e.ctx, c, &onceward.Completion{Response: want})
+	e.must(err)
+	e.sameResponse("the record", e.get(c.ID).Response, want)
+	v := e.wantDecision(request(c.ID), onceward.DecisionReplay, "section 6")
+	e.sameResponse("the replay", v.Record.Response, want)
+	if _, err := e.Store.Complete(e.ctx, c, &onceward.Completion{Response: want}); err != nil {
+		e.Errorf("S6: repeating the completion with the same content got %v", err)
+	}
+	if !e.features.Reconciles {
+		return
+	}
+	lost := e.lose(id(name + ", lost"))
+	e.must(e.Store.(onceward.Reconciler).ResolveCompleted(e.ctx, lost, &onceward.Completion{Response: want}))
+	e.sameResponse("the resolved record", e.get(lost.ID).Response, want)
+}
+
+func (e *env) sameResponse(where string, got, want onceward.Response) {
+	e.Helper()
+	if !got.Equal(&want) {
+		e.Errorf("A2: %s holds (%d, %d headers, %d bytes, not stored %t), want (%d, %d headers, %d bytes, not stored %t), byte for byte",
+			where, got.Status, len(got.Header), len(got.Body), got.NotStored, want.Status, len(want.Header), len(want.Body), want.NotStored)
+	}
+}
+
+// carriedData checks what a phased operation takes from attempt to attempt (E3).
+func carriedData(e *env) {
+	large := []byte(strings.Repeat("\x00\xff carried", 64<<10/10))
+	c := e.own(id("key"), resume, lease(e.brief()))
+	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "charged", Data: large}))
+	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "shipped"}))
+	lapse(e)
+	v := e.reserve(request(c.ID, resume))
+	if v.Record.Point != "shipped" || string(v.Record.Data) != string(large) {
+		e.Errorf("E3: resumed at point %q with %d bytes, want %q with %d", v.Record.Point, len(v.Record.Data), "shipped", len(large))
+	}
+	c.Attempt = v.Record.Attempt
+	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Data: []byte{}}))
+	if rec := e.get(c.ID); len(rec.Data) != 0 || rec.Point != "shipped" {
+		e.Errorf("E3: empty data replaces what was carried: point %q with %d bytes", rec.Point, len(rec.Data))
+	}
+}
+
+// factsKept checks the fields that only people and reconcilers read.
+func factsKept(e *env) {
+	r := request(id("key"), resume, session(9))
+	r.Operation, r.TraceID = "POST /v1/π/{id}", strings.Repeat("f", 32)
+	c := onceward.Claim{ID: r.ID, Attempt: e.reserve(r).Record.Attempt}
+	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "été", NotReplayable: true}))
+	e.must(e.Store.Abandon(e.ctx, c, "délai dépassé"))
+	rec := e.get(c.ID)
+	if rec.Operation != r.Operation || rec.TraceID != r.TraceID || rec.Point != "été" || !rec.NotReplayable ||
+		rec.LastError != "délai dépassé" || rec.OnLost != onceward.Resume || rec.Nonce != r.Nonce ||
+		rec.Fingerprint != r.Fingerprints[0] || rec.Version != onceward.RecordVersion || rec.Retention != r.Retention {
+		e.Errorf("section 11: the record does not hold what was stored: %+v", rec)
+	}
+	done := rich()
+	_, err := e.Store.Complete(e.ctx, c, done)
+	e.must(err)
+	if rec := e.get(c.ID); rec.ProviderID != done.ProviderID || rec.Retention != done.Retention || rec.LastError != "" {
+		e.Errorf("section 11: a completed record holds provider %q, retention %s, last error %q", rec.ProviderID, rec.Retention, rec.LastError)
+	}
+}
+
+// anyReason checks that no text of an error keeps an owner from giving up its record: such texts come from anywhere.
+func anyReason(e *env) {
+	for i, reason := range []string{"", "\x00\xff not text", strings.Repeat("long ", 20_000), "quote ' \" \\ ;"} {
+		c := e.own(id(fmt.Sprint("release ", i)))
+		e.must(e.Store.Release(e.ctx, c, reason))
+		e.wantState(c.ID, onceward.StateRetryable, "E5: released with any reason")
+		c = e.own(id(fmt.Sprint("abandon ", i)))
+		e.must(e.Store.Abandon(e.ctx, c, reason))
+		e.wantState(c.ID, onceward.StateUnknown, "E5: abandoned with any reason")
+	}
+}

@@ -1,0 +1,276 @@
+package storetest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+const (
+	// calm is a lease or a retention that does not run out during a test.
+	calm = time.Hour
+	// patience bounds a test, so that a store that hangs fails.
+	patience = time.Minute
+	// crowd is how many callers race for one thing.
+	crowd = 64
+)
+
+// env is one test with its store, and short names for what tests do all the time. Its methods end the test if the store
+// does not do what the test needs; they are not for goroutines of the test.
+type env struct {
+	*testing.T
+	Instance
+	features Features
+	ctx      context.Context
+	// tokens holds the largest token seen for each ID by step.
+	tokens map[onceward.ID]int64
+}
+
+// open makes a fresh store for a test, which can rely on what the store claims to be.
+func open(t *testing.T, h Harness) *env {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	instance := h.Open(t)
+	for _, c := range claims(h.Features, instance) {
+		if c.claimed && !c.has {
+			t.Fatalf("Features.%s is claimed, but there is no %s", c.field, c.evidence)
+		}
+	}
+	return &env{T: t, Instance: instance, features: h.Features, ctx: ctx, tokens: make(map[onceward.ID]int64)}
+}
+
+// with returns the same store for a subtest.
+func (e *env) with(t *testing.T) *env {
+	sub := *e
+	sub.T = t
+	return &sub
+}
+
+// test runs a parallel subtest with a store of its own.
+func (h Harness) test(t *testing.T, name string, f func(e *env)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		f(open(t, h))
+	})
+}
+
+// brief is a lease or a retention that is meant to run out.
+func (e *env) brief() time.Duration {
+	if e.Advance != nil {
+		return 30 * time.Second
+	}
+	return 40 * time.Millisecond
+}
+
+// resolution is the finest step of time that the store keeps.
+func (e *env) resolution() time.Duration {
+	return max(e.features.Resolution, time.Microsecond)
+}
+
+// now asks for the store's clock: a reservation that must not create tells it and leaves no trace (S9).
+func (e *env) now() time.Time {
+	e.Helper()
+	now, err := e.clock()
+	if err != nil {
+		e.Fatal(err)
+	}
+	return now
+}
+
+func (e *env) clock() (time.Time, error) {
+	v, err := e.Store.Reserve(e.ctx, request(onceward.ID{Scope: "storetest", Key: "clock"}, noCreate))
+	if err != nil || v.Decision != onceward.DecisionRefused {
+		return time.Time{}, fmt.Errorf("S9: a reservation that must not create got (%s, %w) on a key without a record", v.Decision, err)
+	}
+	return v.Now, nil
+}
+
+// until lets the store's clock come to a moment.
+func (e *env) until(at time.Time) {
+	e.Helper()
+	for now := e.now(); now.Before(at); now = e.now() {
+		if e.Advance != nil {
+			e.Advance(at.Sub(now))
+			continue
+		}
+		time.Sleep(min(at.Sub(now), 20*time.Millisecond))
+	}
+}
+
+// pass lets time go by on the store's clock.
+func (e *env) pass(d time.Duration) {
+	e.Helper()
+	e.until(e.now().Add(d))
+}
+
+// reopen restarts the store.
+func (e *env) reopen() {
+	e.Helper()
+	e.Store = e.Reopen(e.T)
+}
+
+// id names a record of the test.
+func id(key string) onceward.ID { return onceward.ID{Scope: "acme", Key: key} }
+
+// ids names n records.
+func ids(n int) []onceward.ID {
+	named := make([]onceward.ID, n)
+	for i := range named {
+		named[i] = id(fmt.Sprintf("key-%04d", i))
+	}
+	return named
+}
+
+// option changes a reservation that is being made.
+type option func(*onceward.Reservation)
+
+// request returns a reservation of the one request that the tests send, with a nonce of its own.
+func request(id onceward.ID, options ...option) *onceward.Reservation {
+	r := &onceward.Reservation{
+		ID:           id,
+		Operation:    "POST /payments",
+		Fingerprints: []onceward.Fingerprint{fingerprint("request")},
+		Lease:        calm,
+		Retention:    calm,
+		TraceID:      "4bf92f3577b34da6a3ce929d0e0e4736",
+	}
+	_, _ = rand.Read(r.Nonce[:])
+	for _, option := range options {
+		option(r)
+	}
+	return r
+}
+
+// fingerprint is the fingerprint of a request under the current secret.
+func fingerprint(content string) onceward.Fingerprint {
+	return onceward.Fingerprint{Secret: 7, Rules: 1, Sum: sha256.Sum256([]byte(content))}
+}
+
+func noCreate(r *onceward.Reservation) { r.NoCreate = true }
+
+func resume(r *onceward.Reservation) { r.OnLost = onceward.Resume }
+
+func lease(d time.Duration) option { return func(r *onceward.Reservation) { r.Lease = d } }
+
+func retain(d time.Duration) option { return func(r *onceward.Reservation) { r.Retention = d } }
+
+func fingerprints(p ...onceward.Fingerprint) option {
+	return func(r *onceward.Reservation) { r.Fingerprints = p }
+}
+
+func nonce(n onceward.Nonce) option { return func(r *onceward.Reservation) { r.Nonce = n } }
+
+// answer is a completion with a body.
+func answer(body string) *onceward.Completion {
+	return &onceward.Completion{Response: onceward.Response{
+		Status: 201,
+		Header: []onceward.HeaderField{{Name: "Content-Type", Value: "text/plain"}},
+		Body:   []byte(body),
+	}}
+}
+
+// reserve asks the store and needs an answer.
+func (e *env) reserve(r *onceward.Reservation) onceward.Verdict {
+	e.Helper()
+	v, err := e.Store.Reserve(e.ctx, r)
+	if err != nil {
+		e.Fatalf("reserve %q: %v", r.Key, err)
+	}
+	return v
+}
+
+// own reserves and needs the right to execute.
+func (e *env) own(id onceward.ID, options ...option) onceward.Claim {
+	e.Helper()
+	v := e.reserve(request(id, options...))
+	if v.Decision != onceward.DecisionExecute {
+		e.Fatalf("reserve %q: got %s, want execute", id.Key, v.Decision)
+	}
+	return onceward.Claim{ID: id, Attempt: v.Record.Attempt}
+}
+
+// complete stores an answer and returns when it expires.
+func (e *env) complete(c onceward.Claim, body string) time.Time {
+	e.Helper()
+	expires, err := e.Store.Complete(e.ctx, c, answer(body))
+	e.must(err)
+	return expires
+}
+
+// must ends the test on an error of something that has to work.
+func (e *env) must(err error) {
+	e.Helper()
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+// get returns the record of an ID, or one in StateNone.
+func (e *env) get(id onceward.ID) onceward.Record {
+	e.Helper()
+	rec, err := e.find(id)
+	if err != nil {
+		e.Fatalf("get %q: %v", id.Key, err)
+	}
+	return rec
+}
+
+func (e *env) find(id onceward.ID) (onceward.Record, error) {
+	rec, err := e.Store.Get(e.ctx, id)
+	if errors.Is(err, onceward.ErrNotFound) {
+		return onceward.Record{}, nil
+	}
+	return rec, err
+}
+
+// wantState checks where a record stands.
+func (e *env) wantState(id onceward.ID, want onceward.State, rule string) {
+	e.Helper()
+	if got := e.get(id).State; got != want {
+		e.Errorf("%s: record %q is %s, want %s", rule, id.Key, got, want)
+	}
+}
+
+// wantDecision checks what a reservation is answered with.
+func (e *env) wantDecision(r *onceward.Reservation, want onceward.Decision, rule string) onceward.Verdict {
+	e.Helper()
+	v := e.reserve(r)
+	if v.Decision != want {
+		e.Errorf("%s: reserve %q got %s, want %s", rule, r.Key, v.Decision, want)
+	}
+	return v
+}
+
+// wantFenced checks that a write was refused.
+func (e *env) wantFenced(err error, rule string) {
+	e.Helper()
+	if !errors.Is(err, onceward.ErrFenced) {
+		e.Errorf("%s: got error %v, want ErrFenced", rule, err)
+	}
+}
+
+// together runs f n times at the same moment and waits for all.
+func together(n int, f func(i int)) {
+	var ready, done sync.WaitGroup
+	start := make(chan struct{})
+	ready.Add(n)
+	for i := range n {
+		done.Go(func() {
+			ready.Done()
+			<-start
+			f(i)
+		})
+	}
+	ready.Wait()
+	close(start)
+	done.Wait()
+}

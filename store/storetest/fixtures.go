@@ -1,0 +1,228 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// fixture is a way to bring records into one state.
+type fixture struct {
+	name string
+	want onceward.State
+	// absent says that a reservation treats the record as if there were none.
+	absent bool
+	// needed says whether a store with these features can get there; nil for every store.
+	needed func(Features) bool
+	// begin makes one record.
+	begin func(e *env, id onceward.ID)
+	// end finishes what was begun for all of them at once, because time passes for all.
+	end func(e *env)
+}
+
+// build makes a record for each ID and checks that it got there.
+func (f *fixture) build(e *env, ids []onceward.ID) {
+	e.Helper()
+	for _, id := range ids {
+		f.begin(e, id)
+	}
+	if f.end != nil {
+		f.end(e)
+	}
+	for _, id := range ids {
+		rec := e.get(id)
+		if rec.State != f.want {
+			e.Fatalf("section 4: record %q is %s, want %s", id.Key, rec.State, f.want)
+		}
+		e.tokens[id] = rec.Attempt
+	}
+}
+
+// fixtures returns each state that a record of the store can be in, with each way that leads there.
+func fixtures(features Features) []fixture {
+	var possible []fixture
+	for _, f := range append(ownerFixtures(), backgroundFixtures()...) {
+		if f.needed == nil || f.needed(features) {
+			possible = append(possible, f)
+		}
+	}
+	return possible
+}
+
+// lapse lets brief leases and retentions run out.
+func lapse(e *env) { e.pass(e.brief()) }
+
+// ownerFixtures are the states that owners bring about.
+func ownerFixtures() []fixture {
+	return []fixture{
+		{name: "none", want: onceward.StateNone, absent: true, begin: func(*env, onceward.ID) {}},
+		{name: "in progress", want: onceward.StateInProgress, begin: func(e *env, id onceward.ID) { e.own(id) }},
+		{name: "in progress, resumable", want: onceward.StateInProgress, begin: func(e *env, id onceward.ID) { e.own(id, resume) }},
+		{name: "in progress at a point", want: onceward.StateInProgress, begin: func(e *env, id onceward.ID) { e.ownAtPoint(id) }},
+		{
+			name: "in progress, lease over", want: onceward.StateInProgress,
+			begin: func(e *env, id onceward.ID) { e.own(id, lease(e.brief())) }, end: lapse,
+		},
+		{
+			name: "in progress, resumable, lease over", want: onceward.StateInProgress,
+			begin: func(e *env, id onceward.ID) { e.ownAtPoint(id, resume, lease(e.brief())) }, end: lapse,
+		},
+		{
+			name: "completed", want: onceward.StateCompleted,
+			begin: func(e *env, id onceward.ID) { e.complete(e.own(id), "stored") },
+		},
+		{
+			name: "completed with everything", want: onceward.StateCompleted,
+			begin: func(e *env, id onceward.ID) {
+				_, err := e.Store.Complete(e.ctx, e.ownAtPoint(id, session(3)), rich())
+				e.must(err)
+			},
+		},
+		{
+			name: "completed, past its expiry", want: onceward.StateCompleted, absent: true,
+			begin: func(e *env, id onceward.ID) { e.complete(e.own(id, retain(e.brief())), "stored") }, end: lapse,
+		},
+		{
+			name: "retryable", want: onceward.StateRetryable,
+			begin: func(e *env, id onceward.ID) { e.must(e.Store.Release(e.ctx, e.ownAtPoint(id), "no stock")) },
+		},
+		{
+			name: "retryable, past its expiry", want: onceward.StateRetryable, absent: true,
+			begin: func(e *env, id onceward.ID) {
+				e.must(e.Store.Release(e.ctx, e.own(id, retain(e.brief())), "no stock"))
+			},
+			end: lapse,
+		},
+		{name: "unknown", want: onceward.StateUnknown, begin: func(e *env, id onceward.ID) { e.lose(id) }},
+		{
+			name: "unknown by a reservation", want: onceward.StateUnknown,
+			begin: func(e *env, id onceward.ID) {
+				c := e.own(id, lease(e.resolution()))
+				e.until(e.get(c.ID).LeaseUntil)
+				e.reserve(request(id))
+			},
+		},
+	}
+}
+
+// backgroundFixtures are the states that only workers and operators bring about.
+func backgroundFixtures() []fixture {
+	reaps := func(f Features) bool { return f.Reaps }
+	sweeps := func(f Features) bool { return f.Sweeps }
+	busts := func(f Features) bool { return f.Busts }
+	reconciles := func(f Features) bool { return f.Reconciles }
+	expiring := func(e *env, id onceward.ID) { e.complete(e.own(id, retain(e.brief())), "stored") }
+	return []fixture{
+		{
+			name: "unknown by the sweeper", want: onceward.StateUnknown, needed: sweeps,
+			begin: func(e *env, id onceward.ID) { e.own(id, lease(e.brief())) },
+			end:   func(e *env) { lapse(e); e.sweep(everything) },
+		},
+		{
+			name: "unknown, postponed", want: onceward.StateUnknown, needed: reconciles,
+			begin: func(e *env, id onceward.ID) { e.postpone(e.lose(id), 3) },
+		},
+		{
+			name: "unknown, dead letter", want: onceward.StateUnknown, needed: reconciles,
+			begin: func(e *env, id onceward.ID) { e.postpone(e.lose(id), 1) },
+		},
+		{
+			name: "completed by resolution", want: onceward.StateCompleted, needed: reconciles,
+			begin: func(e *env, id onceward.ID) {
+				e.must(e.Store.(onceward.Reconciler).ResolveCompleted(e.ctx, e.lose(id), answer("stored")))
+			},
+		},
+		{
+			name: "retryable by resolution", want: onceward.StateRetryable, needed: reconciles,
+			begin: func(e *env, id onceward.ID) {
+				e.must(e.Store.(onceward.Reconciler).ResolveNotExecuted(e.ctx, e.lose(id), "never arrived"))
+			},
+		},
+		{
+			name: "expired", want: onceward.StateExpired, absent: true, needed: reaps, begin: expiring,
+			end: func(e *env) { lapse(e); e.reap(everything, true) },
+		},
+		{
+			name: "expired, its token no longer kept", want: onceward.StateExpired, absent: true, needed: reaps, begin: expiring,
+			end: func(e *env) { lapse(e); e.reap(everything, true); lapse(e) },
+		},
+		{
+			name: "reaped", want: onceward.StateNone, absent: true, needed: reaps, begin: expiring,
+			end: func(e *env) { lapse(e); e.reap(everything, false) },
+		},
+		{
+			name: "busted", want: onceward.StateNone, absent: true, needed: busts,
+			begin: func(e *env, id onceward.ID) { e.complete(e.own(id), "stored"); e.bust(id, false) },
+		},
+		{
+			name: "busted by force", want: onceward.StateExpired, absent: true, needed: busts,
+			begin: func(e *env, id onceward.ID) { e.own(id); e.bust(id, true) },
+		},
+	}
+}
+
+// ownAtPoint reserves and records a checkpoint.
+func (e *env) ownAtPoint(id onceward.ID, options ...option) onceward.Claim {
+	e.Helper()
+	c := e.own(id, options...)
+	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff"), NotReplayable: true}))
+	return c
+}
+
+// lose makes an unknown record.
+func (e *env) lose(id onceward.ID, options ...option) onceward.Claim {
+	e.Helper()
+	c := e.own(id, options...)
+	e.must(e.Store.Abandon(e.ctx, c, "connection reset"))
+	return c
+}
+
+func (e *env) postpone(c onceward.Claim, limit int) {
+	e.Helper()
+	e.must(e.Store.(onceward.Reconciler).Postpone(e.ctx, c, time.Minute, limit, "provider is down"))
+}
+
+func (e *env) sweep(limit int) int {
+	e.Helper()
+	swept, err := e.Store.(onceward.Sweeper).Sweep(e.ctx, limit)
+	e.must(err)
+	return swept
+}
+
+func (e *env) reap(limit int, soft bool) int {
+	e.Helper()
+	reaped, err := e.Store.(onceward.Reaper).Reap(e.ctx, limit, soft)
+	e.must(err)
+	return reaped
+}
+
+func (e *env) bust(id onceward.ID, force bool) {
+	e.Helper()
+	e.must(e.Store.(onceward.Buster).Bust(e.ctx, id, force))
+}
+
+// rich is a completion that uses every field.
+func rich() *onceward.Completion {
+	return &onceward.Completion{
+		Response: onceward.Response{
+			Status: 402,
+			Header: []onceward.HeaderField{
+				{Name: "Content-Type", Value: "application/json"},
+				{Name: "Link", Value: "</a>; rel=next"},
+				{Name: "Link", Value: "</b>; rel=last", Append: true},
+			},
+			Body: []byte(`{"declined":true}`),
+		},
+		Retention:  2 * calm,
+		ProviderID: "ch_1Nv",
+	}
+}
+
+// session binds the request to a caller's session.
+func session(n byte) option {
+	return func(r *onceward.Reservation) {
+		for i := range r.Fingerprints {
+			r.Fingerprints[i].Session = [16]byte{n}
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/onceward/onceward"
+)
+
+// testLister checks how a store is looked through.
+func testLister(t *testing.T, h Harness) {
+	h.test(t, "empty", func(e *env) {
+		if found := e.list(onceward.Filter{}); len(found) != 0 {
+			e.Errorf("an empty store lists %d records", len(found))
+		}
+		stats := e.stats()
+		if !stats.OldestUnknown.IsZero() || stats.DeadLetters != 0 {
+			e.Errorf("an empty store has the statistics %+v", stats)
+		}
+	})
+	h.test(t, "pages", func(e *env) {
+		for _, id := range ids(50) {
+			e.own(id)
+		}
+		for _, limit := range []int{1, 7, 25, 50, 51} {
+			e.wantListed(e.pages(onceward.Filter{Limit: limit}), ids(50), fmt.Sprint("pages of ", limit))
+		}
+	})
+	h.test(t, "pages of the largest size", largestPages)
+	h.test(t, "filters", filters)
+	h.test(t, "all but bodies", func(e *env) {
+		for _, f := range fixtures(h.Features) {
+			f.build(e, []onceward.ID{id(f.name)})
+		}
+		for _, got := range e.list(onceward.Filter{}) {
+			want := e.get(got.ID)
+			want.Data, want.Response.Body = nil, nil
+			if diff := diffRecords(got, want, 0); diff != "" {
+				e.Errorf("the list shows a record without its body and data, but as it is: %s", diff)
+			}
+		}
+	})
+	h.test(t, "statistics", statistics)
+}
+
+func (e *env) list(f onceward.Filter) []onceward.Record {
+	e.Helper()
+	found, err := e.Store.(onceward.Lister).List(e.ctx, f)
+	e.must(err)
+	return found
+}
+
+func (e *env) stats() onceward.Stats {
+	e.Helper()
+	stats, err := e.Store.(onceward.Lister).Stats(e.ctx)
+	e.must(err)
+	return stats
+}
+
+// pages lists all that a filter chooses, page by page.
+func (e *env) pages(f onceward.Filter) []onceward.Record {
+	e.Helper()
+	var all []onceward.Record
+	for {
+		page := e.list(f)
+		if len(page) > f.Limit {
+			e.Fatalf("a page of at most %d has %d records", f.Limit, len(page))
+		}
+		all = append(all, page...)
+		if len(page) < f.Limit {
+			return all
+		}
+		if f.After == page[len(page)-1].ID {
+			e.Fatalf("the page after %q ends with it again", f.After.Key)
+		}
+		f.After = page[len(page)-1].ID
+	}
+}
+
+// wantListed checks that a list has each record once, in any stable order.
+func (e *env) wantListed(got []onceward.Record, want []onceward.ID, what string) {
+	e.Helper()
+	seen := make(map[onceward.ID]int)
+	for _, rec := range got {
+		seen[rec.ID]++
+	}
+	for _, id := range want {
+		if seen[id] != 1 {
+			e.Errorf("%s: record %q in %q is listed %d times, want once", what, id.Key, id.Scope, seen[id])
+		}
+	}
+	if len(got) != len(want) {
+		e.Errorf("%s: %d records are listed, want %d", what, len(got), len(want))
+	}
+}
+
+func largestPages(e *env) {
+	targets := ids(onceward.MaxPage + 100)
+	errs := make([]error, crowd)
+	together(crowd, func(i int) {
+		for n := i; n < len(targets); n += crowd {
+			_, err := e.Store.Reserve(e.ctx, request(targets[n]))
+			errs[i] = errors.Join(errs[i], err)
+		}
+	})
+	e.must(errors.Join(errs...))
+	first := e.list(onceward.Filter{})
+	if len(first) != onceward.MaxPage {
+		e.Fatalf("without a limit %d records are listed, want MaxPage", len(first))
+	}
+	if n := len(e.list(onceward.Filter{Limit: 5 * onceward.MaxPage})); n != onceward.MaxPage {
+		e.Errorf("with a limit past MaxPage %d records are listed, want MaxPage", n)
+	}
+	rest := e.list(onceward.Filter{After: first[len(first)-1].ID})
+	e.wantListed(slices.Concat(first, rest), targets, "two pages of the largest size")
+}
+
+// filters lists by scope, state and due time, each alone and together.
+func filters(e *env) {
+	a := func(key string) onceward.ID { return onceward.ID{Scope: "a", Key: key} }
+	b := func(key string) onceward.ID { return onceward.ID{Scope: "b", Key: key} }
+	e.own(a("soon"), lease(calm))
+	e.own(a("later"), lease(5*calm))
+	e.own(b("soon"), lease(calm))
+	e.complete(e.own(a("completed"), retain(2*calm)), "stored")
+	e.complete(e.own(b("completed"), retain(9*calm)), "stored")
+	e.must(e.Store.Release(e.ctx, e.own(b("retryable"), retain(9*calm)), "no stock"))
+	e.lose(a("unknown"))
+
+	at := e.now()
+	for _, c := range []struct {
+		what   string
+		filter onceward.Filter
+		want   []onceward.ID
+	}{
+		{"a scope", onceward.Filter{Scope: "b"}, []onceward.ID{b("soon"), b("completed"), b("retryable")}},
+		{"a scope that is part of another", onceward.Filter{Scope: "A"}, nil},
+		{"a state", onceward.Filter{State: onceward.StateInProgress}, []onceward.ID{a("soon"), a("later"), b("soon")}},
+		{"unknown", onceward.Filter{State: onceward.StateUnknown}, []onceward.ID{a("unknown")}},
+		{"expired", onceward.Filter{State: onceward.StateExpired}, nil},
+		{"a scope and a state", onceward.Filter{Scope: "a", State: onceward.StateCompleted}, []onceward.ID{a("completed")}},
+		{"due", onceward.Filter{DueBefore: at.Add(3 * calm)}, []onceward.ID{a("soon"), b("soon"), a("completed"), a("unknown")}},
+		{"due and in progress", onceward.Filter{DueBefore: at.Add(3 * calm), State: onceward.StateInProgress}, []onceward.ID{a("soon"), b("soon")}},
+		{"due in a scope", onceward.Filter{DueBefore: at.Add(3 * calm), Scope: "b"}, []onceward.ID{b("soon")}},
+		{"unknown, due later", onceward.Filter{DueBefore: at.Add(-calm), State: onceward.StateUnknown}, nil},
+	} {
+		e.wantListed(e.list(c.filter), c.want, c.what)
+		c.filter.Limit = 2
+		e.wantListed(e.pages(c.filter), c.want, c.what+", in pages")
+	}
+}
+
+func statistics(e *env) {
+	oldest := e.lose(id("oldest"))
+	e.pass(e.brief())
+	want := map[onceward.State]int64{
+		onceward.StateInProgress: 2, onceward.StateCompleted: 1, onceward.StateRetryable: 3, onceward.StateUnknown: 2,
+	}
+	e.lose(id("younger"))
+	e.own(id("running 1"))
+	e.own(id("running 2"))
+	e.complete(e.own(id("completed")), "stored")
+	for i := range 3 {
+		e.must(e.Store.Release(e.ctx, e.own(id(fmt.Sprint("retryable ", i))), "no stock"))
+	}
+	stats := e.stats()
+	for state := onceward.StateInProgress; state <= onceward.StateExpired; state++ {
+		if stats.Records[state] != want[state] {
+			e.Errorf("M1: %d records are counted as %s, want %d", stats.Records[state], state, want[state])
+		}
+	}
+	if created := e.get(oldest.ID).CreatedAt; !stats.OldestUnknown.Equal(created) {
+		e.Errorf("M4: the oldest unknown record is from %s, want %s", stats.OldestUnknown, created)
+	}
+	if stats.DeadLetters != 0 {
+		e.Errorf("M4: %d dead letters, want none", stats.DeadLetters)
+	}
+	if e.features.Reconciles {
+		e.postpone(oldest, 1)
+		if n := e.stats().DeadLetters; n != 1 {
+			e.Errorf("M4: %d dead letters, want 1", n)
+		}
+	}
+}

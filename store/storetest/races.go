@@ -1,0 +1,283 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/onceward/onceward"
+)
+
+// rounds is how often a race is run: each one is a new chance for the wrong interleaving.
+const rounds = 10
+
+// testRaces lets many callers meet at one record, which only one of them may win (S1).
+func testRaces(t *testing.T, h Harness) {
+	h.test(t, "one new key", func(e *env) {
+		for _, id := range ids(rounds) {
+			e.contest(id, onceward.OriginCreated)
+		}
+	})
+	h.test(t, "one retryable record", func(e *env) {
+		for _, id := range ids(rounds) {
+			e.must(e.Store.Release(e.ctx, e.own(id), "no stock"))
+			e.contest(id, onceward.OriginRetried)
+		}
+	})
+	h.test(t, "one expired record", func(e *env) {
+		for _, id := range ids(rounds) {
+			e.complete(e.own(id, retain(e.brief())), "stored")
+		}
+		lapse(e)
+		for _, id := range ids(rounds) {
+			e.contest(id, onceward.OriginRecreated)
+		}
+	})
+	h.test(t, "one lost owner, resume", raceToResume)
+	h.test(t, "one lost owner, reconcile", raceForLostOwner)
+	h.test(t, "two payloads on one key", raceTwoPayloads)
+	h.test(t, "two payloads on one retryable record", raceTwoPayloadsRetry)
+	h.test(t, "many keys", raceManyKeys)
+	h.test(t, "double complete", raceDoubleComplete)
+	h.test(t, "complete and release", raceCompleteAndRelease)
+	h.test(t, "complete and abandon", raceCompleteAndAbandon)
+	h.test(t, "expiry against replay", raceExpiryAndReplay)
+}
+
+// crowdReserves sends one request from many callers at once.
+func (e *env) crowdReserves(build func(i int) *onceward.Reservation) []onceward.Verdict {
+	e.Helper()
+	verdicts := make([]onceward.Verdict, crowd)
+	errs := make([]error, crowd)
+	together(crowd, func(i int) { verdicts[i], errs[i] = e.Store.Reserve(e.ctx, build(i)) })
+	e.must(errors.Join(errs...))
+	return verdicts
+}
+
+// contest checks that of many callers one is granted the right to execute and the others learn that it runs.
+func (e *env) contest(id onceward.ID, origin onceward.Origin) onceward.Verdict {
+	e.Helper()
+	verdicts := e.crowdReserves(func(int) *onceward.Reservation { return request(id, resume) })
+	winner := e.onlyWinner(verdicts)
+	if winner.Origin != origin {
+		e.Errorf("section 4: the grant is %s, want %s", winner.Origin, origin)
+	}
+	for _, v := range verdicts {
+		switch {
+		case v.Decision == onceward.DecisionExecute:
+		case v.Decision != onceward.DecisionInProgress:
+			e.Errorf("S1: a caller that lost got %s, want in_progress", v.Decision)
+		case v.Record.Attempt != winner.Record.Attempt:
+			e.Errorf("S1: a caller that lost was told of attempt %d, but %d runs", v.Record.Attempt, winner.Record.Attempt)
+		}
+	}
+	if rec := e.get(id); rec.Attempt != winner.Record.Attempt || rec.Nonce != winner.Record.Nonce {
+		e.Errorf("S1: attempt %d was granted, but the record is at attempt %d", winner.Record.Attempt, rec.Attempt)
+	}
+	return winner
+}
+
+// onlyWinner returns the one verdict that grants.
+func (e *env) onlyWinner(verdicts []onceward.Verdict) onceward.Verdict {
+	e.Helper()
+	var winners []onceward.Verdict
+	for _, v := range verdicts {
+		if v.Decision == onceward.DecisionExecute {
+			winners = append(winners, v)
+		}
+	}
+	if len(winners) != 1 {
+		e.Fatalf("S1: %d of %d callers may execute the same operation at once, want 1", len(winners), len(verdicts))
+	}
+	return winners[0]
+}
+
+func raceToResume(e *env) {
+	targets := ids(rounds)
+	var old []onceward.Claim
+	for _, id := range targets {
+		old = append(old, e.ownAtPoint(id, resume, lease(e.brief())))
+	}
+	lapse(e)
+	for i, id := range targets {
+		winner := e.contest(id, onceward.OriginResumed)
+		if winner.Record.Attempt <= old[i].Attempt || winner.Record.Point != "charged" {
+			e.Errorf("section 4: resumed as attempt %d at point %q, want after attempt %d at point %q",
+				winner.Record.Attempt, winner.Record.Point, old[i].Attempt, "charged")
+		}
+		_, err := e.Store.Complete(e.ctx, old[i], answer("late"))
+		e.wantFenced(err, "S6: the owner that was replaced completes")
+	}
+}
+
+func raceForLostOwner(e *env) {
+	targets := ids(rounds)
+	for _, id := range targets {
+		e.own(id, lease(e.brief()))
+	}
+	lapse(e)
+	for _, id := range targets {
+		for _, v := range e.crowdReserves(func(int) *onceward.Reservation { return request(id) }) {
+			if v.Decision != onceward.DecisionUnknown {
+				e.Errorf("section 4: after a lost owner a caller got %s, want unknown", v.Decision)
+			}
+		}
+		e.wantState(id, onceward.StateUnknown, "section 4: after a lost owner")
+	}
+}
+
+// twoPayloads returns requests of which every other one has another payload.
+func twoPayloads(id onceward.ID) func(i int) *onceward.Reservation {
+	return func(i int) *onceward.Reservation {
+		return request(id, fingerprints(fingerprint(fmt.Sprint("payload ", i%2))))
+	}
+}
+
+func raceTwoPayloads(e *env) {
+	for _, id := range ids(rounds) {
+		verdicts := e.crowdReserves(twoPayloads(id))
+		winner := e.onlyWinner(verdicts)
+		for i, v := range verdicts {
+			want := onceward.DecisionMismatch
+			if winner.Record.Fingerprint == fingerprint(fmt.Sprint("payload ", i%2)) {
+				want = onceward.DecisionInProgress
+			}
+			if v.Decision != onceward.DecisionExecute && v.Decision != want {
+				e.Errorf("S4: same key, other body, at the same moment: got %s, want %s", v.Decision, want)
+			}
+		}
+	}
+}
+
+func raceTwoPayloadsRetry(e *env) {
+	for _, id := range ids(rounds) {
+		e.must(e.Store.Release(e.ctx, e.own(id, fingerprints(fingerprint("payload 0"))), "no stock"))
+		verdicts := e.crowdReserves(twoPayloads(id))
+		e.onlyWinner(verdicts)
+		for i, v := range verdicts {
+			if mismatch := v.Decision == onceward.DecisionMismatch; mismatch != (i%2 == 1) {
+				e.Errorf("S4: payload %d on a retryable record of payload 0 got %s", i%2, v.Decision)
+			}
+		}
+	}
+}
+
+// raceManyKeys is the traffic of a healthy day: nobody meets anybody.
+func raceManyKeys(e *env) {
+	targets := ids(crowd * 4)
+	errs := make([]error, crowd)
+	together(crowd, func(i int) {
+		for _, id := range targets[i*4 : i*4+4] {
+			v, err := e.Store.Reserve(e.ctx, request(id))
+			if err == nil && v.Decision != onceward.DecisionExecute {
+				err = fmt.Errorf("a new key got %s, want execute", v.Decision)
+			}
+			if err == nil {
+				_, err = e.Store.Complete(e.ctx, onceward.Claim{ID: id, Attempt: v.Record.Attempt}, answer(id.Key))
+			}
+			errs[i] = errors.Join(errs[i], err)
+		}
+	})
+	e.must(errors.Join(errs...))
+	for _, id := range targets {
+		if rec := e.get(id); string(rec.Response.Body) != id.Key {
+			e.Errorf("H8: record %q holds the answer %q", id.Key, rec.Response.Body)
+		}
+	}
+}
+
+func raceDoubleComplete(e *env) {
+	for _, id := range ids(rounds) {
+		c := e.own(id)
+		errs := make([]error, crowd)
+		together(crowd, func(i int) { _, errs[i] = e.Store.Complete(e.ctx, c, answer(fmt.Sprint("answer ", i))) })
+		stored := e.get(id).Response
+		accepted := 0
+		for i, err := range errs {
+			var fenced *onceward.FencedError
+			switch {
+			case err == nil:
+				accepted++
+				if !stored.Equal(&answer(fmt.Sprint("answer ", i)).Response) {
+					e.Errorf("S6: answer %d was accepted, but %q is stored", i, stored.Body)
+				}
+			case !errors.As(err, &fenced):
+				e.Errorf("S6: a second answer got error %v, want a *FencedError", err)
+			case fenced.Response == nil || !fenced.Response.Equal(&stored):
+				e.Errorf("S6: an owner that lost must be told the stored answer, got %+v", fenced)
+			}
+		}
+		if accepted != 1 {
+			e.Errorf("S6: %d different answers were accepted for one operation, want 1", accepted)
+		}
+	}
+}
+
+func raceCompleteAndRelease(e *env) {
+	for _, id := range ids(rounds * 2) {
+		c := e.own(id)
+		var completed, released error
+		pair(func() { _, completed = e.Store.Complete(e.ctx, c, answer("done")) },
+			func() { released = e.Store.Release(e.ctx, c, "no stock") })
+		if (completed == nil) == (released == nil) {
+			e.Errorf("S6: complete got %v and release got %v, want one of them to win", completed, released)
+		}
+		want := onceward.StateRetryable
+		if completed == nil {
+			want = onceward.StateCompleted
+		}
+		e.wantState(id, want, "S6: after complete raced release")
+	}
+}
+
+func raceCompleteAndAbandon(e *env) {
+	for _, id := range ids(rounds * 2) {
+		c := e.own(id)
+		var completed, abandoned error
+		pair(func() { _, completed = e.Store.Complete(e.ctx, c, answer("done")) },
+			func() { abandoned = e.Store.Abandon(e.ctx, c, "timeout") })
+		if completed != nil {
+			e.Errorf("section 4: the same attempt, finishing late, knows the answer, but complete got %v", completed)
+		}
+		if abandoned != nil && !errors.Is(abandoned, onceward.ErrFenced) {
+			e.Errorf("S6: abandon got %v, want nil or ErrFenced", abandoned)
+		}
+		e.wantState(id, onceward.StateCompleted, "section 4: after complete raced abandon")
+	}
+}
+
+// raceExpiryAndReplay lets a record expire while retries come in: each gets the old answer or the one new grant.
+func raceExpiryAndReplay(e *env) {
+	id := id("key")
+	expires := e.complete(e.own(id, retain(e.brief())), "stored")
+	verdicts := make([]onceward.Verdict, crowd)
+	errs := make([]error, crowd)
+	var retries sync.WaitGroup
+	retries.Go(func() {
+		for i := range verdicts {
+			verdicts[i], errs[i] = e.Store.Reserve(e.ctx, request(id))
+		}
+	})
+	e.until(expires)
+	retries.Wait()
+	e.must(errors.Join(errs...))
+	verdicts = append(verdicts, e.reserve(request(id)))
+	e.onlyWinner(verdicts)
+	for _, v := range verdicts {
+		if (v.Decision == onceward.DecisionReplay) != v.Now.Before(expires) {
+			e.Errorf("S2: at %s, with the expiry at %s, a retry got %s", v.Now, expires, v.Decision)
+		}
+	}
+}
+
+// pair runs two functions at the same moment.
+func pair(a, b func()) {
+	together(2, func(i int) {
+		if i == 0 {
+			a()
+		} else {
+			b()
+		}
+	})
+}

@@ -1,0 +1,255 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/onceward/onceward"
+)
+
+// herd is how many records a worker meets in a race.
+const herd = 40
+
+// testSweeperRaces lets the sweeper meet owners and other sweepers.
+func testSweeperRaces(t *testing.T, h Harness) {
+	h.test(t, "sweep, then complete", func(e *env) {
+		c := e.own(id("key"), lease(e.brief()))
+		lapse(e)
+		e.sweep(everything)
+		e.wantState(c.ID, onceward.StateUnknown, "B1: after a sweep")
+		e.complete(c, "late")
+		e.wantState(c.ID, onceward.StateCompleted, "section 4: the same attempt, finishing late")
+	})
+	h.test(t, "complete, then sweep", func(e *env) {
+		c := e.own(id("key"), lease(e.brief()))
+		lapse(e)
+		e.complete(c, "just in time")
+		if swept := e.sweep(everything); swept != 0 {
+			e.Errorf("S6: the sweeper changed %d settled records", swept)
+		}
+		e.wantState(c.ID, onceward.StateCompleted, "S6: a settled record")
+	})
+	h.test(t, "sweep against complete", raceSweepAndComplete)
+	h.test(t, "sweep against extend", raceSweepAndExtend)
+	h.test(t, "two sweepers", func(e *env) {
+		e.lapsedClaims(herd)
+		swept := make([]int, 4)
+		errs := make([]error, 4)
+		together(4, func(i int) { swept[i], errs[i] = e.sweepAll() })
+		e.must(errors.Join(errs...))
+		if total := sum(swept); total != herd {
+			e.Errorf("B1: sweepers at the same time counted %d records, want each of %d once", total, herd)
+		}
+	})
+}
+
+// lapsedClaims returns owners whose leases are over.
+func (e *env) lapsedClaims(n int) []onceward.Claim {
+	e.Helper()
+	var claims []onceward.Claim
+	for _, id := range ids(n) {
+		claims = append(claims, e.own(id, lease(e.brief())))
+	}
+	lapse(e)
+	return claims
+}
+
+// sweepAll sweeps in small batches until nothing is left.
+func (e *env) sweepAll() (total int, err error) {
+	for {
+		swept, err := e.Store.(onceward.Sweeper).Sweep(e.ctx, 3)
+		total += swept
+		if swept == 0 || err != nil {
+			return total, err
+		}
+	}
+}
+
+func raceSweepAndComplete(e *env) {
+	claims := e.lapsedClaims(herd)
+	errs := make([]error, herd)
+	var swept error
+	together(herd+1, func(i int) {
+		if i == herd {
+			_, swept = e.sweepAll()
+			return
+		}
+		_, errs[i] = e.Store.Complete(e.ctx, claims[i], answer(claims[i].Key))
+	})
+	e.must(swept)
+	for i, c := range claims {
+		if errs[i] != nil {
+			e.Errorf("section 4: the sweeper must not take an answer from its owner: %v", errs[i])
+		}
+		if rec := e.get(c.ID); rec.State != onceward.StateCompleted || string(rec.Response.Body) != c.Key {
+			e.Errorf("E7: the answer of %q was lost: the record is %s", c.Key, describe(rec))
+		}
+	}
+}
+
+func raceSweepAndExtend(e *env) {
+	claims := e.lapsedClaims(herd)
+	errs := make([]error, herd)
+	var swept error
+	together(herd+1, func(i int) {
+		if i == herd {
+			_, swept = e.sweepAll()
+			return
+		}
+		errs[i] = e.Store.Extend(e.ctx, claims[i], calm)
+	})
+	e.must(swept)
+	for i, c := range claims {
+		want := onceward.StateUnknown
+		if errs[i] == nil {
+			want = onceward.StateInProgress
+		}
+		if errs[i] != nil && !errors.Is(errs[i], onceward.ErrFenced) {
+			e.Errorf("S6: extend got %v, want nil or ErrFenced", errs[i])
+		}
+		e.wantState(c.ID, want, fmt.Sprintf("S6: extend never revives unknown; it returned %v", errs[i]))
+	}
+}
+
+// testReaperRaces lets the reaper meet retries and other reapers.
+func testReaperRaces(t *testing.T, h Harness) {
+	for _, soft := range []bool{false, true} {
+		kind := map[bool]string{false: "hard", true: "soft"}[soft]
+		h.test(t, kind+" reap against reserve", func(e *env) {
+			for round := range 3 {
+				e.raceReapAndReserve(fmt.Sprint("round-", round), soft)
+			}
+		})
+		h.test(t, kind+", two reapers", func(e *env) {
+			for _, id := range ids(herd) {
+				e.complete(e.own(id, retain(e.brief())), "stored")
+			}
+			lapse(e)
+			reaped := make([]int, 4)
+			errs := make([]error, 4)
+			together(4, func(i int) {
+				reaped[i], errs[i] = e.Store.(onceward.Reaper).Reap(e.ctx, everything, soft)
+			})
+			e.must(errors.Join(errs...))
+			if total := sum(reaped); total != herd && e.Advance != nil {
+				e.Errorf("B2: reapers at the same time counted %d records, want each of %d once", total, herd)
+			}
+			for _, id := range ids(herd) {
+				if state := e.get(id).State; state.Settled() {
+					e.Errorf("B2: record %q is still %s after its expiry was reaped", id.Key, state)
+				}
+			}
+		})
+	}
+}
+
+// raceReapAndReserve makes expired records anew while they are being reaped: what was made anew stays (S10).
+func (e *env) raceReapAndReserve(scope string, soft bool) {
+	e.Helper()
+	targets := ids(herd)
+	old := make([]int64, herd)
+	for i := range targets {
+		targets[i].Scope = scope
+		c := e.own(targets[i], retain(e.brief()))
+		e.complete(c, "old")
+		old[i] = c.Attempt
+	}
+	lapse(e)
+	verdicts := make([]onceward.Verdict, herd)
+	errs := make([]error, herd+2)
+	together(herd+2, func(i int) {
+		if i >= herd {
+			errs[i] = e.reapAll(soft)
+			return
+		}
+		verdicts[i], errs[i] = e.Store.Reserve(e.ctx, request(targets[i]))
+	})
+	e.must(errors.Join(errs...))
+	for i, id := range targets {
+		v := verdicts[i]
+		if v.Decision != onceward.DecisionExecute || v.Record.Attempt <= old[i] {
+			e.Errorf("S7: an expired record of attempt %d got (%s, attempt %d), want to be made anew with a larger token",
+				old[i], v.Decision, v.Record.Attempt)
+		}
+		if rec := e.get(id); rec.State != onceward.StateInProgress || rec.Attempt != v.Record.Attempt {
+			e.Errorf("S10: a record made anew while the reaper ran is %s, want in_progress at attempt %d", describe(rec), v.Record.Attempt)
+		}
+	}
+}
+
+// reapAll reaps in small batches until nothing is left.
+func (e *env) reapAll(soft bool) error {
+	for {
+		reaped, err := e.Store.(onceward.Reaper).Reap(e.ctx, 3, soft)
+		if reaped == 0 || err != nil {
+			return err
+		}
+	}
+}
+
+// testBusterRaces lets an operator meet an owner.
+func testBusterRaces(t *testing.T, h Harness) {
+	h.test(t, "forced bust against complete", func(e *env) {
+		for _, id := range ids(rounds * 2) {
+			c := e.own(id)
+			var completed, busted error
+			pair(func() { _, completed = e.Store.Complete(e.ctx, c, answer("done")) },
+				func() { busted = e.Store.(onceward.Buster).Bust(e.ctx, id, true) })
+			e.must(busted)
+			if completed != nil && !errors.Is(completed, onceward.ErrFenced) {
+				e.Errorf("S6: complete got %v, want nil or ErrFenced", completed)
+			}
+			if next := e.own(id); next.Attempt <= c.Attempt {
+				e.Errorf("S7: attempt %d was granted after attempt %d was busted", next.Attempt, c.Attempt)
+			}
+		}
+	})
+	h.test(t, "bust against reserve", func(e *env) {
+		for _, id := range ids(rounds) {
+			c := e.own(id)
+			e.complete(c, "stored")
+			verdicts := make([]onceward.Verdict, crowd)
+			errs := make([]error, crowd)
+			together(crowd, func(i int) {
+				if i == 0 {
+					errs[i] = e.Store.(onceward.Buster).Bust(e.ctx, id, false)
+					return
+				}
+				verdicts[i], errs[i] = e.Store.Reserve(e.ctx, request(id))
+			})
+			e.must(errors.Join(errs...))
+			e.checkBusted(c, verdicts[1:])
+		}
+	})
+}
+
+// checkBusted checks that after a bust one caller executes, unless all came before it.
+func (e *env) checkBusted(c onceward.Claim, verdicts []onceward.Verdict) {
+	e.Helper()
+	granted := 0
+	for _, v := range verdicts {
+		if v.Decision != onceward.DecisionExecute {
+			continue
+		}
+		granted++
+		if v.Record.Attempt <= c.Attempt {
+			e.Errorf("S7: attempt %d was granted after attempt %d was busted", v.Record.Attempt, c.Attempt)
+		}
+	}
+	want := onceward.StateInProgress
+	if granted == 0 {
+		want = onceward.StateNone
+	}
+	if granted > 1 {
+		e.Errorf("S1: %d callers may execute after one bust, want at most 1", granted)
+	}
+	e.wantState(c.ID, want, "section 4: after a bust")
+}
+
+func sum(numbers []int) (total int) {
+	for _, n := range numbers {
+		total += n
+	}
+	return total
+}

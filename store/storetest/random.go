@@ -1,0 +1,281 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/onceward/onceward"
+)
+
+// testRandom sends random sequences of events to a few records, and compares each answer and each record with a model that
+// is stepped by [onceward.Step].
+func testRandom(t *testing.T, h Harness) {
+	e := open(t, h)
+	checks := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		checks++
+		m := newWalk(e, fmt.Sprint("check ", checks))
+		if err := m.quiet(); err != nil {
+			rt.Fatal(err)
+		}
+		rt.Repeat(m.moves())
+	})
+}
+
+// walk is one random sequence on a store that is shared with those before it; its records are in a scope of its own.
+type walk struct {
+	*env
+	ids []onceward.ID
+	// model holds what each record has to be.
+	model map[onceward.ID]onceward.Record
+	// nonces are those that were used, to be repeated now and then.
+	nonces []onceward.Nonce
+}
+
+func newWalk(e *env, scope string) *walk {
+	w := &walk{env: e, model: make(map[onceward.ID]onceward.Record), nonces: []onceward.Nonce{request(onceward.ID{}).Nonce}}
+	for _, key := range []string{"a", "A", "0190b5f2-7c3a-7def-8abc-0123456789ab"} {
+		w.ids = append(w.ids, onceward.ID{Scope: scope, Key: key})
+	}
+	return w
+}
+
+// quiet brings the records of earlier sequences to rest, so that background work finds nothing but this one's.
+func (w *walk) quiet() error {
+	for range 2 {
+		w.Advance(100 * calm)
+		if w.features.Sweeps {
+			if r := w.do(onceward.ID{}, onceward.Event{Kind: onceward.EventSweep}); r.err != nil {
+				return r.err
+			}
+		}
+		if w.features.Reaps {
+			if r := w.do(onceward.ID{}, onceward.Event{Kind: onceward.EventReap}); r.err != nil {
+				return r.err
+			}
+		}
+	}
+	return nil
+}
+
+// moves returns what can happen.
+func (w *walk) moves() map[string]func(*rapid.T) {
+	moves := map[string]func(*rapid.T){
+		"reserve":       w.reserveMove,
+		"reserve again": w.reserveMove, // the most frequent of all
+		"own":           w.ownerMove,
+		"advance":       func(rt *rapid.T) { w.Advance(drawDuration(rt)) },
+		"to a boundary": w.boundaryMove,
+	}
+	if w.features.Sweeps {
+		moves["sweep"] = func(rt *rapid.T) { w.workerMove(rt, onceward.Event{Kind: onceward.EventSweep}) }
+	}
+	if w.features.Reaps {
+		moves["reap"] = func(rt *rapid.T) {
+			w.workerMove(rt, onceward.Event{Kind: onceward.EventReap, Soft: rapid.Bool().Draw(rt, "soft")})
+		}
+	}
+	if w.features.Reconciles {
+		moves["resolve"] = w.resolveMove
+	}
+	if w.features.Busts {
+		moves["bust"] = func(rt *rapid.T) {
+			w.apply(rt, w.drawID(rt), onceward.Event{Kind: onceward.EventBust, Force: rapid.Bool().Draw(rt, "force")})
+		}
+	}
+	if w.features.Transactions {
+		moves["transact"] = w.transactMove
+	}
+	return moves
+}
+
+func (w *walk) drawID(rt *rapid.T) onceward.ID { return rapid.SampledFrom(w.ids).Draw(rt, "id") }
+
+func drawDuration(rt *rapid.T) time.Duration {
+	return rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 30 * time.Second, time.Minute, calm}).Draw(rt, "duration")
+}
+
+func drawAnswer(rt *rapid.T) *onceward.Completion {
+	done := answer(rapid.SampledFrom([]string{"", "one", "two"}).Draw(rt, "answer"))
+	done.Retention = rapid.SampledFrom([]time.Duration{0, time.Minute, 2 * calm}).Draw(rt, "retention")
+	done.ProviderID = rapid.SampledFrom([]string{"", "ch_1"}).Draw(rt, "provider")
+	return done
+}
+
+func (w *walk) drawReservation(rt *rapid.T) *onceward.Reservation {
+	r := request(w.drawID(rt), lease(drawDuration(rt)), retain(drawDuration(rt)))
+	current := fingerprint(rapid.SampledFrom([]string{"request", "request", "request", "other"}).Draw(rt, "payload"))
+	newer := onceward.Fingerprint{Secret: 8, Rules: 1, Sum: current.Sum}
+	r.Fingerprints = rapid.SampledFrom([][]onceward.Fingerprint{{current}, {newer, current}, {newer}}).Draw(rt, "fingerprints")
+	r.NoCreate = rapid.IntRange(0, 4).Draw(rt, "create") == 0
+	r.OnLost = onceward.LostPolicy(rapid.IntRange(0, 1).Draw(rt, "policy"))
+	if rapid.IntRange(0, 3).Draw(rt, "repeat") == 0 {
+		r.Nonce = rapid.SampledFrom(w.nonces).Draw(rt, "nonce")
+	}
+	w.nonces = append(w.nonces, r.Nonce)
+	return r
+}
+
+// drawAttempt returns the current attempt of a record, most of the time.
+func (w *walk) drawAttempt(rt *rapid.T, id onceward.ID) int64 {
+	return w.model[id].Attempt + rapid.SampledFrom([]int64{0, 0, 0, 0, -1, 1}).Draw(rt, "attempt")
+}
+
+func (w *walk) reserveMove(rt *rapid.T) {
+	r := w.drawReservation(rt)
+	w.apply(rt, r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
+}
+
+func (w *walk) ownerMove(rt *rapid.T) {
+	target := w.drawID(rt)
+	ev := onceward.Event{
+		Kind:    onceward.EventKind(rapid.IntRange(int(onceward.EventExtend), int(onceward.EventAbandon)).Draw(rt, "kind")),
+		Attempt: w.drawAttempt(rt, target),
+		Lease:   drawDuration(rt),
+		Reason:  "because",
+		Checkpoint: onceward.Checkpoint{
+			Point:         rapid.SampledFrom([]string{"", "charged", "shipped"}).Draw(rt, "point"),
+			Data:          rapid.SampledFrom([][]byte{nil, {}, []byte("carried")}).Draw(rt, "data"),
+			NotReplayable: rapid.Bool().Draw(rt, "not replayable"),
+		},
+	}
+	if ev.Kind == onceward.EventComplete {
+		ev.Completion = drawAnswer(rt)
+	}
+	w.apply(rt, target, ev)
+}
+
+func (w *walk) resolveMove(rt *rapid.T) {
+	target := w.drawID(rt)
+	ev := onceward.Event{
+		Kind:    onceward.EventKind(rapid.IntRange(int(onceward.EventResolveCompleted), int(onceward.EventPostpone)).Draw(rt, "kind")),
+		Attempt: w.drawAttempt(rt, target),
+		Lease:   drawDuration(rt),
+		Limit:   rapid.IntRange(0, 3).Draw(rt, "limit"),
+		Reason:  "because",
+	}
+	if ev.Kind == onceward.EventResolveCompleted {
+		ev.Completion = drawAnswer(rt)
+	}
+	w.apply(rt, target, ev)
+}
+
+// boundaryMove lets the clock come to just before, at, or just after the moment at which a record is due.
+func (w *walk) boundaryMove(rt *rapid.T) {
+	rec := w.model[w.drawID(rt)]
+	offset := time.Duration(rapid.IntRange(-1, 1).Draw(rt, "offset")) * w.resolution()
+	now, err := w.clock()
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if d := rec.Due().Add(offset).Sub(now); !rec.Due().IsZero() && d > 0 {
+		w.Advance(d)
+	}
+}
+
+// apply sends an event to store and model, which must agree about it and about every record after it.
+func (w *walk) apply(rt *rapid.T, target onceward.ID, ev onceward.Event) {
+	if err := w.step(target, ev); err != nil {
+		rt.Fatal(err)
+	}
+	w.compare(rt, target)
+}
+
+// workerMove lets background work meet all records at once.
+func (w *walk) workerMove(rt *rapid.T, ev onceward.Event) {
+	now, err := w.clock()
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if r := w.do(onceward.ID{}, ev); r.err != nil {
+		rt.Fatal(r.err)
+	}
+	for _, id := range w.ids {
+		rec, outcome, err := onceward.Step(w.model[id], ev, now)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		switch outcome.Effect {
+		case onceward.EffectWrite:
+			w.model[id] = rec
+		case onceward.EffectRemove:
+			delete(w.model, id)
+		}
+	}
+	w.compare(rt, onceward.ID{})
+}
+
+// transactMove runs a transaction; what it does to the record is a reserve and a complete in one.
+func (w *walk) transactMove(rt *rapid.T) {
+	r := w.drawReservation(rt)
+	r.OnLost = onceward.Reconcile // a phased operation is not transactional
+	end := onceward.Ending(rapid.IntRange(0, 2).Draw(rt, "ending"))
+	done := drawAnswer(rt)
+	before := w.model[r.ID]
+	now, err := w.clock()
+	if err != nil {
+		rt.Fatal(err)
+	}
+	_, outcome, wantErr := onceward.Step(before, onceward.Event{Kind: onceward.EventReserve, Reservation: r}, now)
+	if outcome.Origin == onceward.OriginRepeated {
+		return // one caller uses one mode
+	}
+	ran := false
+	got, err := w.transact(r, func(context.Context, onceward.Verdict) onceward.Settlement {
+		ran = true
+		return onceward.Settlement{Ending: end, Completion: *done}
+	})
+	if problem := sameError(err, wantErr); problem != nil {
+		rt.Fatalf("transact: %v", problem)
+	}
+	if execute := outcome.Decision == onceward.DecisionExecute; ran != execute || wantErr == nil && got.Decision != outcome.Decision {
+		rt.Fatalf("E1: transact of what was %s got %s, executed %t, want %s", describe(before), got.Decision, ran, outcome.Decision)
+	}
+	if ran && end != onceward.Rollback {
+		w.settled(rt, before, r, done, now)
+	}
+	if outcome.Decision == onceward.DecisionUnknown {
+		// Whether the lost owner is noted now or by whoever comes next is the store's choice.
+		rec := w.get(r.ID)
+		if rec.State == onceward.StateUnknown {
+			w.model[r.ID] = rec
+		}
+	}
+	w.compare(rt, onceward.ID{})
+}
+
+// settled steps the model over a committed transaction.
+func (w *walk) settled(rt *rapid.T, before onceward.Record, r *onceward.Reservation, done *onceward.Completion, now time.Time) {
+	token := w.get(r.ID).Attempt
+	if token <= w.tokens[r.ID] {
+		rt.Fatalf("S7: attempt %d was granted after attempt %d", token, w.tokens[r.ID])
+	}
+	w.tokens[r.ID] = token
+	rec, _, _ := onceward.Step(before, onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: token}, now)
+	rec, _, err := onceward.Step(rec, onceward.Event{Kind: onceward.EventComplete, Attempt: rec.Attempt, Completion: done}, now)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	w.model[r.ID] = rec
+}
+
+// compare holds every record to the model; the one that step has already judged is taken over.
+func (w *walk) compare(rt *rapid.T, judged onceward.ID) {
+	for _, id := range w.ids {
+		rec, err := w.find(id)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if id == judged {
+			w.model[id] = rec
+			continue
+		}
+		if diff := diffRecords(rec, w.model[id], 0); diff != "" {
+			rt.Fatalf("H8: an event on another record, or a worker, left record %q %s", id.Key, diff)
+		}
+	}
+}

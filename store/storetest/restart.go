@@ -1,0 +1,62 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/onceward/onceward"
+)
+
+// testRestart checks that records survive a restart of the store, with all that they hold.
+func testRestart(t *testing.T, h Harness) {
+	for _, f := range fixtures(h.Features) {
+		h.test(t, f.name, func(e *env) {
+			f.build(e, ids(1))
+			before := e.get(ids(1)[0])
+			e.reopen()
+			if diff := diffRecords(e.get(ids(1)[0]), before, 0); diff != "" {
+				e.Errorf("section 11: after a restart the record is %s", diff)
+			}
+		})
+	}
+	h.test(t, "the owner goes on", func(e *env) {
+		c := e.ownAtPoint(id("key"))
+		e.reopen()
+		e.must(e.Store.Extend(e.ctx, c, calm))
+		e.wantDecision(request(c.ID), onceward.DecisionInProgress, "S1: a grant survives a restart")
+		e.complete(c, "done")
+		e.reopen()
+		v := e.wantDecision(request(c.ID), onceward.DecisionReplay, "E7: a result is durable before it is sent")
+		if string(v.Record.Response.Body) != "done" {
+			e.Errorf("E7: after a restart %q is replayed, want what was stored", v.Record.Response.Body)
+		}
+	})
+	h.test(t, "a fence survives", func(e *env) {
+		old := e.own(id("key"), resume, lease(e.brief()))
+		lapse(e)
+		e.own(id("key"), resume)
+		e.reopen()
+		_, err := e.Store.Complete(e.ctx, old, answer("late"))
+		e.wantFenced(err, "S6: a replaced owner after a restart")
+	})
+	if h.Features.Findings {
+		h.test(t, "findings", func(e *env) {
+			f := onceward.Finding{Claim: onceward.Claim{ID: id("key"), Attempt: 3}, Response: rich().Response, At: e.now()}
+			e.must(e.Store.(onceward.FindingKeeper).AddFinding(e.ctx, f))
+			e.reopen()
+			e.wantFindings(id("key"), f)
+		})
+	}
+	if h.Features.Transactions {
+		h.test(t, "a committed transaction", func(e *env) {
+			v, err := e.transact(request(id("key")), e.inserting("row", committing("done")))
+			e.must(err)
+			e.reopen()
+			if e.Business.Count("row") != 1 {
+				e.Error("E1: after a restart the committed work is gone")
+			}
+			if rec := e.get(id("key")); rec.State != onceward.StateCompleted || v.Decision != onceward.DecisionExecute {
+				e.Errorf("E1: after a restart the record is %s, want completed", describe(rec))
+			}
+		})
+	}
+}

@@ -1,0 +1,186 @@
+// Package storetest proves that a store keeps the promises of [onceward.Store]. It runs the rules of the specification,
+// by their numbers, against any implementation: the project's own and yours.
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, storetest.Harness{
+//			Open:     func(t testing.TB) storetest.Instance { … },
+//			Features: storetest.Features{Clock: true, Sweeps: true, Reaps: true},
+//		})
+//	}
+//
+// The model is [onceward.Step]: what the suite expects of a store is what that function says.
+package storetest
+
+import (
+	"context"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// Harness is a store under test.
+type Harness struct {
+	// Open makes a fresh, empty store for one test and closes it by t.Cleanup. It is called many times, also at the same
+	// time.
+	Open func(t testing.TB) Instance
+	// Features says what the store promises.
+	Features Features
+}
+
+// Instance is one store that was opened for one test.
+type Instance struct {
+	// Store is the store.
+	Store onceward.Store
+	// Advance moves the clock of this store forward; between its calls that clock stands still. It is nil where the clock
+	// is that of a real server: the suite then uses short leases and retentions, and waits for them.
+	Advance func(time.Duration)
+	// Reopen is a restart: it closes the store and opens it again on the same data. It is nil if nothing survives.
+	Reopen func(t testing.TB) onceward.Store
+	// Business is a table beside the store, for a store with transactions; nil for others.
+	Business *Business
+}
+
+// Business is a table of the application in the same database as the store.
+type Business struct {
+	// Insert adds a row through the transaction that the context carries, and returns what the database says.
+	Insert func(ctx context.Context, value string) error
+	// Count returns how many rows with the value are committed. It must not wait for a transaction in flight.
+	Count func(value string) int
+	// Enders holds further statements that end a transaction on this database, such as a DDL where that commits. COMMIT
+	// and ROLLBACK are always tried.
+	Enders []string
+}
+
+// Features says what a store promises. Each promise is proven, and a capability that a store has but does not claim here
+// fails the suite, so that nothing goes unproven.
+type Features struct {
+	// Transactions says that the store is an [onceward.Transactor] whose work takes a *sql.Tx from [onceward.Tx].
+	// Instance.Business is needed then.
+	Transactions bool
+	// Waits says that the store is an [onceward.Waiter].
+	Waits bool
+	// Sweeps says that the store is an [onceward.Sweeper].
+	Sweeps bool
+	// Reaps says that the store is an [onceward.Reaper].
+	Reaps bool
+	// Reconciles says that the store is an [onceward.Reconciler].
+	Reconciles bool
+	// Busts says that the store is an [onceward.Buster].
+	Busts bool
+	// Lists says that the store is an [onceward.Lister].
+	Lists bool
+	// Findings says that the store is an [onceward.FindingKeeper].
+	Findings bool
+	// Durable says that records survive a restart. Instance.Reopen is needed then.
+	Durable bool
+	// Clock says that Instance.Advance is there. Without it the random test is not run: it lives on thousands of steps in
+	// time, which a real clock would take hours to make. The exact microsecond of a lease or an expiry is then only
+	// checked against the clock that the store reports.
+	Clock bool
+	// NoEmptyScope says that the store refuses an empty scope.
+	NoEmptyScope bool
+	// MaxBody is the largest body that the store keeps, if that is less than 1 MiB. Default 1 MiB.
+	MaxBody int
+	// Resolution is the finest step of time that the store keeps. Default one microsecond.
+	Resolution time.Duration
+}
+
+// group is one chapter of the suite.
+type group struct {
+	name string
+	// needed says whether a store with these features has to pass it; nil for every store.
+	needed func(Features) bool
+	run    func(t *testing.T, h Harness)
+}
+
+var groups = []group{
+	{name: "Features", run: testFeatures},
+	{name: "Transitions", run: testTransitions},
+	{name: "Invalid", run: testInvalid},
+	{name: "Races", run: testRaces},
+	{name: "RacesWithSweeper", needed: func(f Features) bool { return f.Sweeps }, run: testSweeperRaces},
+	{name: "RacesWithReaper", needed: func(f Features) bool { return f.Reaps }, run: testReaperRaces},
+	{name: "RacesWithReconciler", needed: func(f Features) bool { return f.Reconciles }, run: testReconcilerRaces},
+	{name: "RacesWithBuster", needed: func(f Features) bool { return f.Busts }, run: testBusterRaces},
+	{name: "Expiry", run: testExpiry},
+	{name: "Fencing", run: testFencing},
+	{name: "Tokens", run: testTokens},
+	{name: "Repeats", run: testRepeats},
+	{name: "Fingerprints", run: testFingerprints},
+	{name: "Identity", run: testIdentity},
+	{name: "Content", run: testContent},
+	{name: "Cancellation", run: testCancellation},
+	{name: "Restart", needed: func(f Features) bool { return f.Durable }, run: testRestart},
+	{name: "Waiter", needed: func(f Features) bool { return f.Waits }, run: testWaiter},
+	{name: "Sweeper", needed: func(f Features) bool { return f.Sweeps }, run: testSweeper},
+	{name: "Reaper", needed: func(f Features) bool { return f.Reaps }, run: testReaper},
+	{name: "Reconciler", needed: func(f Features) bool { return f.Reconciles }, run: testReconciler},
+	{name: "Buster", needed: func(f Features) bool { return f.Busts }, run: testBuster},
+	{name: "Lister", needed: func(f Features) bool { return f.Lists }, run: testLister},
+	{name: "Findings", needed: func(f Features) bool { return f.Findings }, run: testFindings},
+	{name: "Transactor", needed: func(f Features) bool { return f.Transactions }, run: testTransactor},
+	{name: "TransactorRaces", needed: func(f Features) bool { return f.Transactions }, run: testTransactorRaces},
+	{name: "TransactorOwnership", needed: func(f Features) bool { return f.Transactions }, run: testTransactorOwnership},
+	{name: "Random", needed: func(f Features) bool { return f.Clock }, run: testRandom},
+}
+
+// Run proves a store. It returns when all of its tests have ended.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	// The tests are parallel; a group around them is what waits for them.
+	t.Run("conformance", func(t *testing.T) {
+		for _, g := range groups {
+			if g.needed != nil && !g.needed(h.Features) {
+				continue
+			}
+			t.Run(g.name, func(t *testing.T) {
+				t.Parallel()
+				g.run(t, h)
+			})
+		}
+	})
+}
+
+// claim is one of the features, with what has to be there for it.
+type claim struct {
+	field, evidence string
+	claimed, has    bool
+}
+
+func claims(f Features, i Instance) []claim {
+	return []claim{
+		implementing[onceward.Transactor]("Transactions", f.Transactions, i),
+		implementing[onceward.Waiter]("Waits", f.Waits, i),
+		implementing[onceward.Sweeper]("Sweeps", f.Sweeps, i),
+		implementing[onceward.Reaper]("Reaps", f.Reaps, i),
+		implementing[onceward.Reconciler]("Reconciles", f.Reconciles, i),
+		implementing[onceward.Buster]("Busts", f.Busts, i),
+		implementing[onceward.Lister]("Lists", f.Lists, i),
+		implementing[onceward.FindingKeeper]("Findings", f.Findings, i),
+		{"Transactions", "Instance.Business", f.Transactions, i.Business != nil},
+		{"Durable", "Instance.Reopen", f.Durable, i.Reopen != nil},
+		{"Clock", "Instance.Advance", f.Clock, i.Advance != nil},
+	}
+}
+
+// implementing claims that the store is a T.
+func implementing[T any](field string, claimed bool, i Instance) claim {
+	_, has := i.Store.(T)
+	return claim{field, reflect.TypeFor[T]().String(), claimed, has}
+}
+
+// testFeatures holds a store to claiming exactly what it can do.
+func testFeatures(t *testing.T, h Harness) {
+	for _, c := range claims(h.Features, h.Open(t)) {
+		t.Run(c.field+" by "+c.evidence, func(t *testing.T) {
+			switch {
+			case c.claimed && !c.has:
+				t.Errorf("Features.%s is claimed, but there is no %s", c.field, c.evidence)
+			case !c.claimed && c.has:
+				t.Errorf("there is %s, but Features.%s is not claimed: it would go unproven", c.evidence, c.field)
+			}
+		})
+	}
+}

@@ -1,0 +1,222 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// action is an event as it is aimed at a record.
+type action struct {
+	name   string
+	needed func(Features) bool
+	event  func(id onceward.ID, rec *onceward.Record) onceward.Event
+	// global says that the event meets all records of the store.
+	global bool
+}
+
+// testTransitions walks the table of section 4 in both directions: from each state, each event, allowed or refused.
+func testTransitions(t *testing.T, h Harness) {
+	chosen := actions(h.Features)
+	for _, f := range fixtures(h.Features) {
+		h.test(t, f.name, func(e *env) {
+			targets := ids(len(chosen))
+			f.build(e, targets)
+			for i, a := range chosen {
+				e.Run(a.name, func(t *testing.T) {
+					e := e.with(t)
+					if a.global { // those before it have met this record as well
+						targets[i].Scope = "anew"
+						f.build(e, targets[i:i+1])
+					}
+					e.check(targets[i], a)
+				})
+			}
+		})
+	}
+}
+
+// check applies an action to a record and holds the store to the model.
+func (e *env) check(id onceward.ID, a action) {
+	e.Helper()
+	rec := e.get(id)
+	if err := e.step(id, a.event(id, &rec)); err != nil {
+		e.Error(err)
+	}
+}
+
+// testInvalid holds the store to refusing what no state allows, without a trace.
+func testInvalid(t *testing.T, h Harness) {
+	invalid := invalidActions(h.Features)
+	for _, f := range ownerFixtures() {
+		if f.name != "none" && f.name != "in progress" && f.name != "unknown" {
+			continue
+		}
+		h.test(t, f.name, func(e *env) {
+			targets := ids(len(invalid))
+			f.build(e, targets)
+			for i, a := range invalid {
+				e.Run(a.name, func(t *testing.T) { e.with(t).check(targets[i], a) })
+			}
+		})
+	}
+}
+
+func invalidActions(features Features) []action {
+	current := func(name string, ev onceward.Event) action {
+		return action{name: name, event: func(_ onceward.ID, rec *onceward.Record) onceward.Event {
+			ev := ev
+			ev.Attempt = rec.Attempt
+			return ev
+		}}
+	}
+	all := []action{
+		reserving("reserve without a fingerprint", fingerprints()),
+		reserving("reserve without a nonce", nonce(onceward.Nonce{})),
+		reserving("reserve without a lease", lease(0)),
+		reserving("reserve with a negative lease", lease(-time.Second)),
+		reserving("reserve with a lease of a nanosecond", lease(1)),
+		reserving("reserve without a retention", retain(0)),
+		current("extend by nothing", onceward.Event{Kind: onceward.EventExtend}),
+		current("extend backwards", onceward.Event{Kind: onceward.EventExtend, Lease: -time.Second}),
+		current("complete without an answer", onceward.Event{Kind: onceward.EventComplete}),
+	}
+	for _, status := range []int{-1, 0, 99, 1000} {
+		done := &onceward.Completion{Response: onceward.Response{Status: status, Body: []byte("x")}}
+		all = append(all, current(fmt.Sprint("complete with status ", status), onceward.Event{Kind: onceward.EventComplete, Completion: done}))
+		if features.Reconciles {
+			all = append(all, current(fmt.Sprint("resolve with status ", status), onceward.Event{Kind: onceward.EventResolveCompleted, Completion: done}))
+		}
+	}
+	return all
+}
+
+// actions returns every event that the store has a method for, in each way that matters.
+func actions(features Features) []action {
+	all := slices.Concat(reserveActions(), ownerActions(), backgroundActions(), reconcilerActions(), busterActions())
+	return slices.DeleteFunc(all, func(a action) bool { return a.needed != nil && !a.needed(features) })
+}
+
+// reserving is a reservation with the options.
+func reserving(name string, options ...option) action {
+	return action{name: name, event: func(id onceward.ID, _ *onceward.Record) onceward.Event {
+		return onceward.Event{Kind: onceward.EventReserve, Reservation: request(id, options...)}
+	}}
+}
+
+func reserveActions() []action {
+	older := fingerprint("request")
+	older.Secret = 6
+	lost := fingerprint("request")
+	lost.Secret = 99
+	newRules := fingerprint("request")
+	newRules.Rules = 2
+	return []action{
+		reserving("reserve"),
+		reserving("reserve, longer retention", retain(3*calm)),
+		reserving("reserve, finer than the clock", lease(calm+1), retain(3*calm+999)),
+		reserving("reserve, resumable", resume),
+		reserving("reserve, other fingerprint", fingerprints(fingerprint("other"))),
+		reserving("reserve, other fingerprint, resumable", fingerprints(fingerprint("other")), resume),
+		reserving("reserve, newer secret first", fingerprints(older, fingerprint("request"))),
+		reserving("reserve, newer rules first", fingerprints(newRules, fingerprint("request"))),
+		reserving("reserve, secret lost", fingerprints(lost)),
+		reserving("reserve, rules unknown", fingerprints(newRules)),
+		reserving("reserve, in a session", session(3)),
+		reserving("reserve, in another session", session(4)),
+		reserving("reserve, not to create", noCreate),
+		reserving("reserve, not to create, other fingerprint", noCreate, fingerprints(fingerprint("other"))),
+		{name: "reserve, same nonce", event: func(id onceward.ID, rec *onceward.Record) onceward.Event {
+			return onceward.Event{Kind: onceward.EventReserve, Reservation: request(id, nonce(rec.Nonce), resume)}
+		}},
+		{name: "reserve, same nonce, other fingerprint", event: func(id onceward.ID, rec *onceward.Record) onceward.Event {
+			r := request(id, nonce(rec.Nonce), fingerprints(fingerprint("other")))
+			return onceward.Event{Kind: onceward.EventReserve, Reservation: r}
+		}},
+	}
+}
+
+// byEveryAttempt aims an event at the current attempt, and at others, which are to be refused.
+func byEveryAttempt(name string, needed func(Features) bool, ev onceward.Event) []action {
+	var aimed []action
+	for offset, by := range []string{", older attempt", "", ", later attempt"} {
+		aimed = append(aimed, action{name: name + by, needed: needed, event: func(_ onceward.ID, rec *onceward.Record) onceward.Event {
+			ev := ev
+			ev.Attempt = rec.Attempt + int64(offset) - 1
+			return ev
+		}})
+	}
+	return aimed
+}
+
+func ownerActions() []action {
+	provided := answer("stored")
+	provided.ProviderID, provided.Retention = "ch_2", 3*calm
+	events := []struct {
+		name string
+		onceward.Event
+	}{
+		{"extend", onceward.Event{Kind: onceward.EventExtend, Lease: 2 * calm}},
+		{"checkpoint", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Point: "shipped", Data: []byte("more")}}},
+		{"checkpoint, point only", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Point: "shipped"}}},
+		{"checkpoint, data only", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Data: []byte("more")}}},
+		{"checkpoint, empty data", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Data: []byte{}}}},
+		{"checkpoint, not replayable", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{NotReplayable: true}}},
+		{"complete", onceward.Event{Kind: onceward.EventComplete, Completion: answer("new")}},
+		{"complete as stored", onceward.Event{Kind: onceward.EventComplete, Completion: answer("stored")}},
+		{"complete with provider and retention", onceward.Event{Kind: onceward.EventComplete, Completion: provided}},
+		{"complete with everything", onceward.Event{Kind: onceward.EventComplete, Completion: rich()}},
+		{"release", onceward.Event{Kind: onceward.EventRelease, Reason: "card expired"}},
+		{"abandon", onceward.Event{Kind: onceward.EventAbandon, Reason: "timeout"}},
+	}
+	var all []action
+	for _, ev := range events {
+		all = append(all, byEveryAttempt(ev.name, nil, ev.Event)...)
+	}
+	return all
+}
+
+func backgroundActions() []action {
+	worker := func(name string, needed func(Features) bool, ev onceward.Event) action {
+		return action{
+			name: name, needed: needed, global: true,
+			event: func(onceward.ID, *onceward.Record) onceward.Event { return ev },
+		}
+	}
+	reaps := func(f Features) bool { return f.Reaps }
+	return []action{
+		worker("sweep", func(f Features) bool { return f.Sweeps }, onceward.Event{Kind: onceward.EventSweep}),
+		worker("reap", reaps, onceward.Event{Kind: onceward.EventReap}),
+		worker("reap softly", reaps, onceward.Event{Kind: onceward.EventReap, Soft: true}),
+	}
+}
+
+func reconcilerActions() []action {
+	needed := func(f Features) bool { return f.Reconciles }
+	postpone := onceward.Event{Kind: onceward.EventPostpone, Lease: time.Minute, Reason: "not found yet"}
+	all := slices.Concat(
+		byEveryAttempt("resolve completed", needed, onceward.Event{Kind: onceward.EventResolveCompleted, Completion: rich()}),
+		byEveryAttempt("resolve completed as stored", needed, onceward.Event{Kind: onceward.EventResolveCompleted, Completion: answer("stored")}),
+		byEveryAttempt("resolve not executed", needed, onceward.Event{Kind: onceward.EventResolveNotExecuted, Reason: "never arrived"}),
+	)
+	for _, limit := range []int{0, 1, 2, 5} {
+		postpone.Limit = limit
+		all = append(all, byEveryAttempt(fmt.Sprintf("postpone, limit %d", limit), needed, postpone)...)
+	}
+	return all
+}
+
+func busterActions() []action {
+	busting := func(name string, force bool) action {
+		return action{
+			name: name, needed: func(f Features) bool { return f.Busts },
+			event: func(onceward.ID, *onceward.Record) onceward.Event {
+				return onceward.Event{Kind: onceward.EventBust, Force: force}
+			},
+		}
+	}
+	return []action{busting("bust", false), busting("bust by force", true)}
+}
