@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// ending judges what the handler did and said (E5).
+// ending judges what the handler did and said (E5). Its own word goes before everything that happened afterwards.
 func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 	rec := &x.recorder
 	if rec.streaming {
@@ -16,14 +16,14 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 	silent := rec.status == 0 && ctx.Err() != nil
 	lost := silent && errors.Is(context.Cause(ctx), ErrLeaseLost)
 	switch said := op.ending.Load(); {
-	case x.panicked != nil:
-		return x.failure("the handler panicked", &problemHandlerFailed)
-	case rec.broken != nil:
-		return x.brokenEnding()
 	case said == endedUnknown:
 		return x.saidUnknown()
 	case said == endedNotExecuted:
 		return x.saidNotExecuted()
+	case x.panicked != nil:
+		return x.failure("the handler panicked", &problemHandlerFailed)
+	case rec.broken != nil:
+		return x.brokenEnding()
 	case lost:
 		return ending{kind: endUnknown, reason: "the handler lost its lease and wrote no answer"}
 	case silent:
@@ -36,7 +36,7 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 	case retryLater(response.Status):
 		return ending{kind: endRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
 	case response.Status >= http.StatusInternalServerError:
-		return x.failedEnding(response)
+		return x.failedEnding(ctx, response)
 	default:
 		undo := response.Status >= http.StatusBadRequest && !op.keepWrites.Load()
 		return ending{kind: endAnswer, response: response, undoWork: undo}
@@ -49,12 +49,15 @@ func retryLater(status int) bool {
 }
 
 // failedEnding judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing was
-// done, while a gateway's 502 or 504 says nothing about what was.
-func (x *exchange) failedEnding(response Response) ending {
+// done, while a gateway's 502 or 504 says nothing about what was. What the route says of failures does not cover an owner
+// that lost its lease (E2).
+func (x *exchange) failedEnding(ctx context.Context, response Response) ending {
 	reason := "the handler answered " + strconv.Itoa(response.Status)
 	onFailure := x.settings.onFailure
 	if x.settings.mode == modeTransactional {
 		onFailure = FailureRetry
+	} else if errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		onFailure = FailureUnknown
 	}
 	if onFailure == FailureStore {
 		switch response.Status {
@@ -84,6 +87,7 @@ func (x *exchange) failure(reason string, problem *Problem) ending {
 	case x.settings.onFailure == FailureStore:
 		x.recorder.reset()
 		problemHandlerFailed.write(&x.recorder, x.request)
+		x.recorder.end()
 		return ending{kind: endAnswer, response: x.recorder.response(), reason: reason}
 	default:
 		return ending{kind: endUnknown, reason: reason}
@@ -114,13 +118,13 @@ func (x *exchange) saidUnknown() ending {
 	if x.settings.mode == modeTransactional {
 		return x.saidNotExecuted()
 	}
-	x.passOn = x.recorder.status >= http.StatusInternalServerError
+	x.passOn = x.recorder.status >= http.StatusInternalServerError && x.recorder.broken == nil
 	return ending{kind: endUnknown, reason: reason}
 }
 
-// saidNotExecuted: an answer that claims success would contradict it, and is replaced.
+// saidNotExecuted: an answer that claims success would contradict it, and is replaced; so is one that is not whole.
 func (x *exchange) saidNotExecuted() ending {
-	if x.recorder.status < http.StatusBadRequest {
+	if x.recorder.status < http.StatusBadRequest || x.recorder.broken != nil {
 		x.problem = problemNotExecuted.detailed("retry with the same key")
 	}
 	return ending{kind: endRelease, reason: "the handler said that nothing was executed"}

@@ -30,7 +30,7 @@ func (r RouteInfo) String() string {
 func Audit(routes []RouteInfo, exempt ...string) []RouteInfo {
 	var unprotected []RouteInfo
 	for _, route := range routes {
-		if changesState(route.Method) && !slices.Contains(exempt, route.String()) && !route.protected() {
+		if route.changesState() && !slices.Contains(exempt, route.String()) && !route.protected() {
 			unprotected = append(unprotected, route)
 		}
 	}
@@ -51,25 +51,41 @@ func AuditStrict(routes []RouteInfo, exempt ...string) error {
 		len(names), strings.Join(names, ", "))
 }
 
-func changesState(method string) bool {
-	return method == "" || method == "*" || method == http.MethodPost || method == http.MethodPatch
+// stateChanging holds the methods that need protection.
+var stateChanging = []string{http.MethodPost, http.MethodPatch}
+
+// everyMethod reports whether a route answers all methods.
+func (r RouteInfo) everyMethod() bool { return r.Method == "" || r.Method == "*" }
+
+func (r RouteInfo) changesState() bool {
+	return r.everyMethod() || slices.Contains(stateChanging, r.Method)
 }
 
+// protected reports whether each state-changing method of the route is protected.
 func (r RouteInfo) protected() bool {
-	if protects(r.Handler) {
+	for _, method := range stateChanging {
+		if (r.everyMethod() || r.Method == method) && !r.protects(method) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r RouteInfo) protects(method string) bool {
+	if protects(r.Handler, method) {
 		return true
 	}
 	for _, middleware := range r.Middlewares {
-		if protects(middleware(http.NotFoundHandler())) {
+		if protects(middleware(http.NotFoundHandler()), method) {
 			return true
 		}
 	}
 	return false
 }
 
-func protects(h http.Handler) bool {
+func protects(h http.Handler, method string) bool {
 	for h != nil {
-		if _, ok := h.(*protected); ok {
+		if p, ok := h.(*protected); ok && slices.Contains(p.settings.methods, method) {
 			return true
 		}
 		wrapper, ok := h.(interface{ Unwrap() http.Handler })

@@ -22,17 +22,23 @@ func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Proble
 	}
 	content, err := readUpTo(r.Body, (*buffer)[:0], r.ContentLength, limit)
 	*buffer = content
-	var maxBytes *http.MaxBytesError
 	switch {
-	case errors.As(err, &maxBytes):
-		return tooLarge(maxBytes.Limit)
 	case err != nil:
-		return problemBodyIncomplete.detailed("it ended before its announced length, or could not be read; nothing was executed")
+		return unreadableBody(err)
 	case int64(len(content)) > limit:
 		return tooLarge(limit)
 	}
 	b.content = content
 	return nil
+}
+
+// unreadableBody says why a body could not be read. It stands apart so that a body which can costs no allocation.
+func unreadableBody(err error) *Problem {
+	var maxBytes *http.MaxBytesError
+	if errors.As(err, &maxBytes) {
+		return tooLarge(maxBytes.Limit)
+	}
+	return problemBodyIncomplete.detailed("it ended before its announced length, or could not be read; nothing was executed")
 }
 
 // readUpTo reads at most one byte more than the limit, into dst if it is large enough.

@@ -96,28 +96,37 @@ type function struct {
 	flight
 	fn       func(ctx context.Context) ([]byte, error)
 	err      error
+	unstored []byte // a value that is too large to be stored
 	panicked any
 }
 
 // work implements [worker].
 func (f *function) work(ctx context.Context, op *Operation) ending {
-	f.err, f.panicked = nil, nil
+	f.err, f.unstored, f.panicked = nil, nil, nil
 	op.ending.Store(endedAsWritten)
 	value, err := f.call(ctx)
 	said := op.ending.Load()
 	switch {
+	case said == endedUnknown:
+		f.err = OutcomeUnknown(orError(err, "onceward: the function said that the outcome is unknown"))
+	case said == endedNotExecuted:
+		f.err = NotExecuted(orError(err, "onceward: the function said that nothing was executed"))
 	case err != nil:
 		f.err = err
-	case said == endedNotExecuted:
-		f.err = NotExecuted(errors.New("onceward: the function said that nothing was executed"))
-	case said == endedUnknown:
-		f.err = OutcomeUnknown(errors.New("onceward: the function said that the outcome is unknown"))
 	case len(value) > f.settings.responseLimit:
-		return f.tooLarge(len(value))
+		return f.tooLarge(value)
 	default:
 		return ending{kind: endAnswer, response: Response{Status: http.StatusOK, Body: value}}
 	}
-	return f.failed()
+	return f.failed(ctx)
+}
+
+// orError returns the error that there is, or one with the text.
+func orError(err error, text string) error {
+	if err != nil {
+		return err
+	}
+	return errors.New(text)
 }
 
 // call runs the function and turns a panic into an error that goes on after the landing.
@@ -130,22 +139,25 @@ func (f *function) call(ctx context.Context) (value []byte, err error) {
 	return f.fn(ctx)
 }
 
-// tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere.
-func (f *function) tooLarge(size int) ending {
+// tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere. The
+// caller that executed gets it all the same (A4).
+func (f *function) tooLarge(value []byte) ending {
 	if f.settings.mode == modeTransactional {
-		f.err = fmt.Errorf("%w: %d bytes", errTooLarge, size)
+		f.err = fmt.Errorf("%w: %d bytes", errTooLarge, len(value))
 		return ending{kind: endRelease, reason: f.err.Error()}
 	}
+	f.unstored = value
 	return ending{kind: endAnswer, response: Response{Status: http.StatusOK, NotStored: true}}
 }
 
-// failed judges an error by what it says of itself, then by what the route says of failures.
-func (f *function) failed() ending {
+// failed judges an error by what it says of itself, then by what the route says of failures. That word does not cover an
+// owner that lost its lease (E2).
+func (f *function) failed(ctx context.Context) ending {
 	var marked *endingError
 	switch {
 	case f.settings.mode == modeTransactional || errors.As(f.err, &marked) && marked.kind == endRelease:
 		return ending{kind: endRelease, reason: f.err.Error()}
-	case marked != nil:
+	case marked != nil || errors.Is(context.Cause(ctx), ErrLeaseLost):
 		return ending{kind: endUnknown, reason: f.err.Error()}
 	}
 	switch f.settings.onFailure {
@@ -190,8 +202,11 @@ func (f *function) answered(l *landing) (Result, error) {
 		return result, f.err
 	case response.Status != http.StatusOK:
 		return result, &StoredFailure{Message: string(response.Body)}
-	case response.NotStored:
+	case response.NotStored && result.Replayed:
 		return result, ErrNotStored
+	case response.NotStored:
+		result.Value = f.unstored
+		return result, nil
 	default:
 		result.Value = response.Body
 		return result, nil

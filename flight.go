@@ -76,6 +76,7 @@ type flight struct {
 	prints   [2]Fingerprint
 	op       Operation
 	lease    lease
+	done     Completion // the answer that is being stored
 
 	reserveCtx lazyContext
 	workCtx    lazyContext
@@ -186,7 +187,8 @@ func checkVerdict(v *Verdict, r *Reservation) error {
 		ok = ok && rec.State == StateInProgress && rec.Nonce == r.Nonce && rec.Attempt != 0
 	case DecisionReplay:
 		same, err := sameRequest(&rec.Fingerprint, r.Fingerprints)
-		ok = ok && rec.State == StateCompleted && same && err == nil
+		known := rec.Version != 0 && rec.Version <= RecordVersion
+		ok = ok && rec.State == StateCompleted && known && same && err == nil
 	case DecisionInProgress, DecisionMismatch, DecisionUnknown, DecisionRefused:
 	default:
 		ok = false

@@ -214,7 +214,10 @@ func (x *exchange) work(ctx context.Context, op *Operation) ending {
 
 // handle calls the handler and keeps its panic for after the landing (E8).
 func (x *exchange) handle(ctx context.Context) {
-	defer func() { x.panicked = recover() }()
+	defer func() {
+		x.panicked = recover()
+		x.recorder.end()
+	}()
 	request := x.request.WithContext(ctx)
 	request.Body = &x.body
 	request.ContentLength = int64(len(x.body.content))

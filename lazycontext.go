@@ -17,10 +17,11 @@ type lazyContext struct {
 	overdue  error // the cause when the deadline passes
 	op       *Operation
 
-	mu     sync.Mutex
-	inner  context.Context
-	cancel context.CancelCauseFunc
-	stop   context.CancelFunc
+	mu       sync.Mutex
+	inner    context.Context
+	cancel   context.CancelCauseFunc
+	stop     context.CancelFunc
+	released bool
 }
 
 // start makes the context ready. The parent must not be cancellable: see [context.WithoutCancel].
@@ -37,13 +38,10 @@ func (c *lazyContext) Done() <-chan struct{} { return c.settled().Done() }
 
 // Err implements [context.Context].
 func (c *lazyContext) Err() error {
-	c.mu.Lock()
-	inner := c.inner
-	c.mu.Unlock()
-	if inner == nil && time.Now().Before(c.deadline) {
-		return nil
+	if inner := c.needed(); inner != nil {
+		return inner.Err()
 	}
-	return c.settled().Err()
+	return nil
 }
 
 // Value implements [context.Context].
@@ -51,13 +49,22 @@ func (c *lazyContext) Value(key any) any {
 	if key == (operationKey{}) && c.op != nil {
 		return c.op
 	}
-	c.mu.Lock()
-	inner := c.inner
-	c.mu.Unlock()
-	if inner != nil {
+	// context.Cause asks here for the context that knows the cause.
+	if inner := c.needed(); inner != nil {
 		return inner.Value(key)
 	}
 	return c.parent.Value(key)
+}
+
+// needed returns the context behind this one if somebody has waited for it or it has ended, and nil otherwise.
+func (c *lazyContext) needed() context.Context {
+	c.mu.Lock()
+	inner, released := c.inner, c.released
+	c.mu.Unlock()
+	if inner == nil && (released || !time.Now().Before(c.deadline)) {
+		return c.settled()
+	}
+	return inner
 }
 
 // settled returns the context of the standard library that stands behind this one.
@@ -68,6 +75,10 @@ func (c *lazyContext) settled() context.Context {
 		cancellable, cancel := context.WithCancelCause(c.parent)
 		c.cancel = cancel
 		c.inner, c.stop = context.WithDeadlineCause(cancellable, c.deadline, c.overdue)
+		if c.released {
+			c.stop()
+			cancel(nil)
+		}
 	}
 	return c.inner
 }
@@ -78,10 +89,11 @@ func (c *lazyContext) end(cause error) {
 	c.cancel(cause)
 }
 
-// release frees what the context holds. It does not matter if nobody ever waited for it.
+// release ends the context and frees what it holds; who asks later is told that it has ended.
 func (c *lazyContext) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.released = true
 	if c.inner != nil {
 		c.stop()
 		c.cancel(nil)

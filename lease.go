@@ -18,6 +18,7 @@ type lease struct {
 	mu       sync.Mutex
 	sent     time.Time // when the last successful reserve or extend was sent
 	until    time.Time // when heartbeats end; zero for not at all
+	lost     bool      // the store said so, or could not be asked in time
 	finished bool
 
 	// The keeper's own: when to look at the lease next, and its place in the heap.
@@ -31,6 +32,14 @@ func (l *lease) localEnd() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sent.Add(l.ttl)
+}
+
+// held reports whether the owner may still take itself for the owner, and until when.
+func (l *lease) held(now time.Time) (until time.Time, held bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until = l.sent.Add(l.ttl)
+	return until, !l.lost && now.Before(until)
 }
 
 // handlerEnded lets heartbeats go on past the handler's deadline while its answer is being stored.
@@ -152,6 +161,9 @@ func (k *keeper) lose(l *lease, err error) {
 	if !l.heartbeats(time.Now()) {
 		return
 	}
+	l.mu.Lock()
+	l.lost = true
+	l.mu.Unlock()
 	k.guard.observe(context.Background(), LeaseLostEvent{ID: l.claim.ID, Operation: l.name, Attempt: l.claim.Attempt, Err: err})
 	k.guard.noteFenced(context.Background(), l.claim.ID, l.name, err)
 	l.ctx.end(ErrLeaseLost)

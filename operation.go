@@ -143,8 +143,8 @@ func (o *Operation) Alive() error {
 	if o == nil || o.lease == nil {
 		return nil
 	}
-	if until := o.lease.localEnd(); !time.Now().Before(until) {
-		return fmt.Errorf("%w: it ended at %s", ErrLeaseLost, until.Format(time.RFC3339Nano))
+	if until, held := o.lease.held(time.Now()); !held {
+		return fmt.Errorf("%w: it counted until %s", ErrLeaseLost, until.Format(time.RFC3339Nano))
 	}
 	return nil
 }

@@ -18,6 +18,10 @@ type recorder struct {
 	settings *settings
 	stream   streamMarker // nil where answers cannot stream
 
+	// A goroutine that the handler left behind may go on writing. The lock, and the end of writing when the handler ends,
+	// keep it away from an answer that is being settled, and from memory that is used again.
+	mu        sync.Mutex
+	ended     bool
 	before    http.Header // what the real header held when the handler started; nil if nothing
 	header    http.Header
 	fields    []HeaderField
@@ -43,6 +47,9 @@ var errTooLarge = errors.New("onceward: the response is larger than the route's 
 
 // reset makes the recorder ready for a handler's first, or next, run.
 func (rec *recorder) reset() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.ended = false
 	rec.before = nil
 	rec.header = make(http.Header)
 	if outer := rec.real.Header(); len(outer) > 0 {
@@ -55,10 +62,22 @@ func (rec *recorder) reset() {
 }
 
 // Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect.
-func (rec *recorder) Header() http.Header { return rec.header }
+func (rec *recorder) Header() http.Header {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.header
+}
 
 // WriteHeader implements [http.ResponseWriter].
 func (rec *recorder) WriteHeader(status int) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if !rec.ended {
+		rec.writeHeader(status)
+	}
+}
+
+func (rec *recorder) writeHeader(status int) {
 	switch {
 	case status < 100 || status > 999:
 		panic(fmt.Sprintf("onceward: invalid WriteHeader code %d", status))
@@ -83,6 +102,8 @@ func (rec *recorder) inform(status int) {
 
 // Write implements [http.ResponseWriter].
 func (rec *recorder) Write(p []byte) (int, error) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
 	if err := rec.admit(len(p)); err != nil {
 		return 0, err
 	}
@@ -97,6 +118,8 @@ func (rec *recorder) Write(p []byte) (int, error) {
 
 // WriteString implements [io.StringWriter].
 func (rec *recorder) WriteString(s string) (int, error) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
 	if err := rec.admit(len(s)); err != nil {
 		return 0, err
 	}
@@ -110,8 +133,11 @@ func (rec *recorder) WriteString(s string) (int, error) {
 
 // admit decides where the next n bytes of the body go.
 func (rec *recorder) admit(n int) error {
+	if rec.ended {
+		return errHandlerEnded
+	}
 	if rec.status == 0 {
-		rec.WriteHeader(http.StatusOK)
+		rec.writeHeader(http.StatusOK)
 	}
 	switch {
 	case rec.broken != nil:
@@ -156,7 +182,7 @@ func (rec *recorder) sendHeader(extra int) []string {
 // response is the answer to store. The body is copied: the recorder's buffer is used again.
 func (rec *recorder) response() Response {
 	if rec.status == 0 {
-		rec.WriteHeader(http.StatusOK)
+		rec.writeHeader(http.StatusOK)
 	}
 	response := Response{Status: rec.status, Header: rec.fields[:rec.stored:rec.stored], NotStored: rec.streaming}
 	if len(rec.body) > 0 && !rec.streaming {
@@ -168,10 +194,18 @@ func (rec *recorder) response() Response {
 // errHandlerEnded is what a goroutine sees that the handler left behind.
 var errHandlerEnded = errors.New("onceward: the handler has ended")
 
-// close ends writing and gives the buffer back.
+// end ends writing: what was written is the answer.
+func (rec *recorder) end() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.ended = true
+}
+
+// close ends writing for good and gives the buffer back.
 func (rec *recorder) close() []byte {
+	rec.end()
 	buffer := rec.body
-	rec.body, rec.broken = nil, errHandlerEnded
+	rec.body = nil
 	return buffer
 }
 
@@ -196,8 +230,13 @@ func (rec *recorder) Flush() { _ = rec.FlushError() } // an http.Flusher cannot 
 // FlushError is what [http.ResponseController] calls. A handler that flushes wants to stream: where that is possible the
 // answer streams from here on, where it is not it goes on gathering.
 func (rec *recorder) FlushError() error {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.ended {
+		return errHandlerEnded
+	}
 	if rec.status == 0 {
-		rec.WriteHeader(http.StatusOK)
+		rec.writeHeader(http.StatusOK)
 	}
 	if rec.broken != nil || rec.stream == nil {
 		return rec.broken

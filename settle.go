@@ -25,23 +25,29 @@ func (f *flight) settle(end ending) landing {
 func (f *flight) claim() Claim { return Claim{ID: f.res.ID, Attempt: f.op.attempt} }
 
 func (f *flight) settleAnswer(response Response) landing {
-	done := f.op.completion(response)
+	f.done = f.op.completion(response)
 	ctx := f.storeContext(&f.settleCtx, time.Now())
-	expires, err := f.guard.store.Complete(ctx, f.claim(), &done)
+	expires, err := f.guard.store.Complete(ctx, f.claim(), &f.done)
 	ctx.release()
 	if err != nil {
-		expires, err = f.completeAgain(&done, err)
+		expires, err = f.completeAgain(&f.done, err)
 	}
+	if err != nil {
+		return f.notCompleted(err)
+	}
+	f.settled(StateCompleted, nil)
+	return landing{kind: landedAnswer, response: &f.done.Response, expires: expires}
+}
+
+// notCompleted lands a flight whose answer was not stored.
+func (f *flight) notCompleted(err error) landing {
 	var fenced *FencedError
 	switch {
-	case err == nil:
-		f.settled(StateCompleted, nil)
-		return landing{kind: landedAnswer, response: &done.Response, expires: expires}
 	case errors.As(err, &fenced) && fenced.Response != nil:
-		f.refused(&done, err)
+		f.refused(&f.done, err)
 		return landing{kind: landedStored, response: fenced.Response, expires: fenced.ExpiresAt}
 	case errors.Is(err, ErrFenced):
-		f.refused(&done, err)
+		f.refused(&f.done, err)
 		f.settled(StateUnknown, err)
 	default:
 		f.settleUnknown(err)

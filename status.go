@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"strings"
 	"time"
 )
 
@@ -27,11 +28,18 @@ type Status struct {
 
 // accepted answers a duplicate of an operation in flight with where to ask for it.
 func (g *Guard) accepted(w http.ResponseWriter, statusPath, key string) {
-	location := statusPath + url.PathEscape(key)
 	h := w.Header()
-	h.Set("Location", location)
+	h.Set("Location", statusPath+pathSegment(key))
 	h.Set("Retry-After", retryAfter(time.Second))
 	writeStatus(w, http.StatusAccepted, &Status{Key: key, State: StateInProgress.String()})
+}
+
+// pathSegment escapes a key so that it stays one segment of a path: two dots would lead out of it.
+func pathSegment(key string) string {
+	if key == "." || key == ".." {
+		return strings.ReplaceAll(key, ".", "%2E")
+	}
+	return url.PathEscape(key)
 }
 
 // StatusHandler answers what became of an operation: mount it at the path given to [Accepted], for example under
@@ -105,12 +113,14 @@ func (h *statusHandler) visible(rec *Record, session string) bool {
 	return false
 }
 
-// statusKey takes the key from the request's path.
+// statusKey takes the key from the request's path. A router may hand out path values as they were escaped: that is noticed
+// where the key is the last segment.
 func statusKey(r *http.Request) string {
-	if key := r.PathValue("key"); key != "" {
+	last := path.Base(r.URL.EscapedPath())
+	if key := r.PathValue("key"); key != "" && key != last {
 		return key
 	}
-	key, err := url.PathUnescape(path.Base(r.URL.EscapedPath()))
+	key, err := url.PathUnescape(last)
 	if err != nil {
 		return ""
 	}

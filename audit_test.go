@@ -1,0 +1,114 @@
+package onceward_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+func names(routes []onceward.RouteInfo) (names []string) {
+	for _, route := range routes {
+		names = append(names, route.String())
+	}
+	return names
+}
+
+// wrapper is a middleware's handler that says what it wraps.
+type wrapper struct{ http.Handler }
+
+func (w wrapper) Unwrap() http.Handler { return w.Handler }
+
+// opaque is one that does not.
+type opaque struct{ http.Handler }
+
+func TestAuditOfAMux(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, memory.New())
+	protect := guard.Middleware(onceward.Reserved(onceward.FailureUnknown))
+	plain := http.NotFoundHandler()
+	mux := onceward.NewMux()
+	mux.Handle("POST /protected", protect(plain))
+	mux.Handle("POST /plain", plain)
+	mux.Handle("PATCH  /patched", plain)
+	mux.Handle("POST example.com/host", plain)
+	mux.Handle("/any", plain)
+	mux.Handle("/any/protected", protect(plain))
+	mux.Handle("GET /read", plain)
+	mux.Handle("PUT /put", plain)
+	mux.Handle("DELETE /gone", plain)
+	mux.HandleFunc("POST /func", func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("POST /wrapped", wrapper{wrapper{protect(plain)}})
+	mux.Handle("POST /opaque", opaque{protect(plain)})
+	mux.Handle("POST /exempt", plain)
+	mux.Handle("POST /put-only", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPut)))
+	mux.Handle("/post-only", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPost)))
+	mux.Handle("POST /post-alone", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPost)))
+
+	want := []string{
+		"POST /plain", "PATCH /patched", "POST example.com/host", "/any", "POST /func", "POST /opaque", "POST /put-only", "/post-only",
+	}
+	if got := names(onceward.Audit(mux.Routes(), "POST /exempt")); !slices.Equal(got, want) {
+		t.Errorf("L6: unprotected are %q, want %q", got, want)
+	}
+	err := onceward.AuditStrict(mux.Routes(), "POST /exempt")
+	if err == nil {
+		t.Fatal("L6: the strict audit lets the program start")
+	}
+	for _, name := range want {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("L6: the error does not name %s: %v", name, err)
+		}
+	}
+	if err := onceward.AuditStrict(mux.Routes(), append(want, "POST /exempt")...); err != nil {
+		t.Errorf("L6: all are exempt, but: %v", err)
+	}
+	if err := onceward.AuditStrict(nil); err != nil {
+		t.Errorf("L6: no routes: %v", err)
+	}
+	if a := serve(mux, newRequest(http.MethodPost, "/protected", "", "")); a.status != http.StatusBadRequest {
+		t.Errorf("L6: the mux does not serve its routes: %d", a.status)
+	}
+}
+
+func TestAuditOfChi(t *testing.T) {
+	t.Parallel()
+	protect := newGuard(t, memory.New()).Middleware(onceward.Reserved(onceward.FailureUnknown))
+	plain := func(http.ResponseWriter, *http.Request) {}
+	logging := func(next http.Handler) http.Handler { return opaque{next} }
+	router := chi.NewRouter()
+	router.Post("/plain", plain)
+	router.Get("/read", plain)
+	router.With(logging, protect).Post("/with", plain)
+	router.Method(http.MethodPost, "/method", protect(http.HandlerFunc(plain)))
+	router.Route("/group", func(r chi.Router) {
+		r.Use(protect)
+		r.Post("/inside", plain)
+		r.Patch("/{id}", plain)
+	})
+	router.Route("/other", func(r chi.Router) {
+		r.Use(logging)
+		r.Patch("/{id}", plain)
+	})
+	var routes []onceward.RouteInfo
+	err := chi.Walk(router, func(method, route string, handler http.Handler, middlewares ...func(http.Handler) http.Handler) error {
+		routes = append(routes, onceward.RouteInfo{Method: method, Pattern: route, Handler: handler, Middlewares: middlewares})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(routes) != 7 {
+		t.Errorf("L6: chi shows %d routes, want 7", len(routes))
+	}
+	got := names(onceward.Audit(routes))
+	slices.Sort(got)
+	if want := []string{"PATCH /other/{id}", "POST /plain"}; !slices.Equal(got, want) {
+		t.Errorf("L6: unprotected are %q, want %q", got, want)
+	}
+}

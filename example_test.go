@@ -1,0 +1,211 @@
+package onceward_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// exampleSecret would come from the environment: random bytes, the same on every node.
+var exampleSecret = []byte("sixteen random bytes or more")
+
+// newExampleGuard is the guard of a shop with a single caller, which keeps its records in memory.
+func newExampleGuard() *onceward.Guard {
+	guard, err := onceward.New(memory.New(), onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: exampleSecret, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return guard
+}
+
+// show sends a request as a client would, and prints what comes back.
+func show(h http.Handler, key, body string) {
+	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Idempotency-Key", key)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	said := w.Body.String()
+	var problem onceward.Problem
+	if json.Unmarshal(w.Body.Bytes(), &problem) == nil {
+		said = problem.Code
+	}
+	if w.Header().Get("Idempotent-Replayed") != "" {
+		said += " (replayed)"
+	}
+	fmt.Printf("%d: %s\n", w.Code, said)
+}
+
+// A payment is made once, however often the client sends it.
+func Example() {
+	guard, err := onceward.New(memory.New(), onceward.Config{Scope: onceward.SingleScope("shop"), Secret: exampleSecret})
+	if err != nil {
+		log.Fatal(err)
+	}
+	payments := 0
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		payments++
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, "payment %d", payments)
+	}, onceward.Reserved(onceward.FailureUnknown)))
+
+	show(mux, "order-7", `{"amount": 10}`)
+	show(mux, "order-7", `{"amount": 10.0}`) // the same number
+	show(mux, "order-7", `{"amount": 11}`)
+	show(mux, "order-8", `{"amount": 11}`)
+	// Output:
+	// 201: payment 1
+	// 201: payment 1 (replayed)
+	// 422: mismatch
+	// 201: payment 2
+}
+
+// A message that a queue delivers twice is handled once.
+func ExampleGuard_Do() {
+	guard := newExampleGuard()
+	sendMail := func(context.Context) ([]byte, error) {
+		fmt.Println("sending the mail")
+		return []byte("sent"), nil
+	}
+	for range 2 {
+		message := onceward.Call{Scope: "mail-queue", Key: "message-1", Operation: "send mail", Payload: []byte("Hello")}
+		result, err := guard.Do(context.Background(), message, sendMail, onceward.Reserved(onceward.FailureUnknown))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s, replayed: %t\n", result.Value, result.Replayed)
+	}
+	// Output:
+	// sending the mail
+	// sent, replayed: false
+	// sent, replayed: true
+}
+
+// What an error means is said by the function where it knows, and by the route where it does not.
+func ExampleNotExecuted() {
+	guard := newExampleGuard()
+	connected := false
+	charge := func(context.Context) ([]byte, error) {
+		if !connected {
+			return nil, onceward.NotExecuted(errors.New("no connection: nothing was sent"))
+		}
+		return nil, errors.New("the connection broke after the request was sent")
+	}
+	call := onceward.Call{Scope: "jobs", Key: "job-1", Operation: "charge"}
+	for range 3 {
+		_, err := guard.Do(context.Background(), call, charge, onceward.Reserved(onceward.FailureUnknown))
+		fmt.Println("unknown:", errors.Is(err, onceward.ErrOutcomeUnknown))
+		connected = true
+	}
+	// Output:
+	// unknown: false
+	// unknown: true
+	// unknown: true
+}
+
+// Three routes whose handlers all answer 500. What that means, only their author can know.
+func ExampleReserved() {
+	guard := newExampleGuard()
+	fail := func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Print("executed, ")
+		w.WriteHeader(http.StatusInternalServerError)
+		io.WriteString(w, "failed")
+	}
+	for _, choice := range []struct {
+		name    string
+		failure onceward.Failure
+	}{
+		{"a failure means that nothing happened", onceward.FailureRetry},
+		{"a failure is an answer that stays", onceward.FailureStore},
+		{"after a failure nobody knows", onceward.FailureUnknown},
+	} {
+		fmt.Println(choice.name)
+		h := guard.HandlerFunc(fail, onceward.Reserved(choice.failure))
+		key := fmt.Sprint("order-", choice.failure)
+		show(h, key, `{}`)
+		show(h, key, `{}`)
+	}
+	// Output:
+	// a failure means that nothing happened
+	// executed, 500: failed
+	// executed, 500: failed
+	// a failure is an answer that stays
+	// executed, 500: failed
+	// 500: failed (replayed)
+	// after a failure nobody knows
+	// executed, 500: failed
+	// 409: outcome-unknown
+}
+
+// A handler sends a key of its own to the next system, the same with every attempt, and asks whether it may still act.
+func ExampleFromContext() {
+	guard := newExampleGuard()
+	h := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op := onceward.FromContext(r.Context())
+		if err := op.Alive(); err != nil {
+			op.NotExecuted()
+			return
+		}
+		fmt.Println("charging with the key", op.DownstreamKey("charge"))
+		op.SetProviderID("ch_1")
+		w.WriteHeader(http.StatusCreated)
+		io.WriteString(w, "charged")
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(30*24*time.Hour))
+	show(h, "order-7", `{}`)
+	// Output:
+	// charging with the key c873892429f61e03e04305136301a55c22d7e706
+	// 201: charged
+}
+
+// A program that must not start with a route that was forgotten.
+func ExampleAuditStrict() {
+	guard := newExampleGuard()
+	create := func(http.ResponseWriter, *http.Request) {}
+	mux := onceward.NewMux()
+	mux.Handle("POST /payments", guard.HandlerFunc(create, onceward.Reserved(onceward.FailureUnknown)))
+	mux.HandleFunc("POST /refunds", create)
+	mux.HandleFunc("POST /login", create)
+	mux.HandleFunc("GET /payments", create)
+	fmt.Println(onceward.AuditStrict(mux.Routes(), "POST /login"))
+	// Output:
+	// onceward: 1 routes change state and are not protected: POST /refunds: protect them with Guard.Handler, or exempt them by name
+}
+
+// The routes of chi, with the middlewares in front of them.
+func ExampleAudit_chi() {
+	guard := newExampleGuard()
+	create := func(http.ResponseWriter, *http.Request) {}
+	router := chi.NewRouter()
+	router.With(guard.Middleware(onceward.Reserved(onceward.FailureUnknown))).Post("/payments", create)
+	router.Post("/refunds", create)
+
+	var routes []onceward.RouteInfo
+	err := chi.Walk(router, func(method, route string, handler http.Handler, middlewares ...func(http.Handler) http.Handler) error {
+		routes = append(routes, onceward.RouteInfo{Method: method, Pattern: route, Handler: handler, Middlewares: middlewares})
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, route := range onceward.Audit(routes) {
+		fmt.Println("not protected:", route)
+	}
+	// Output:
+	// not protected: POST /refunds
+}

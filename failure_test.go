@@ -1,0 +1,245 @@
+package onceward_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// outcome is what a route made of a failure.
+type outcome struct {
+	status int    // of the first answer; 0 for a panic that goes on
+	code   string // of the problem in it, if it is Onceward's own
+	state  onceward.State
+}
+
+// The outcomes of a handler that fails, by how it fails and what the route says of failures (E5, D1).
+func failures() map[string]struct {
+	fail                  http.HandlerFunc
+	retry, store, unknown outcome
+} {
+	status := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprint(w, "the handler's own words")
+		}
+	}
+	said := func(f func(*onceward.Operation), then http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			f(onceward.FromContext(r.Context()))
+			then(w, r)
+		}
+	}
+	silent := func(http.ResponseWriter, *http.Request) {}
+	panics := func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }
+	overdue := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	const (
+		released  = onceward.StateRetryable
+		completed = onceward.StateCompleted
+		unknown   = onceward.StateUnknown
+	)
+	type row = struct {
+		fail                  http.HandlerFunc
+		retry, store, unknown outcome
+	}
+	always := func(fail http.HandlerFunc, o outcome) row { return row{fail, o, o, o} }
+	return map[string]row{
+		"500": {status(500), outcome{500, "", released}, outcome{500, "", completed}, outcome{500, "", unknown}},
+		"501": {status(501), outcome{501, "", released}, outcome{501, "", completed}, outcome{501, "", unknown}},
+		"502": {status(502), outcome{502, "", released}, outcome{502, "", unknown}, outcome{502, "", unknown}},
+		"503": {status(503), outcome{503, "", released}, outcome{503, "", released}, outcome{503, "", unknown}},
+		"504": {status(504), outcome{504, "", released}, outcome{504, "", unknown}, outcome{504, "", unknown}},
+		"408": always(status(408), outcome{408, "", released}),
+		"425": always(status(425), outcome{425, "", released}),
+		"429": always(status(429), outcome{429, "", released}),
+		"400": always(status(400), outcome{400, "", completed}),
+		"402": always(status(402), outcome{402, "", completed}),
+		"409": always(status(409), outcome{409, "", completed}),
+		"499": always(status(499), outcome{499, "", completed}),
+		"303": always(status(303), outcome{303, "", completed}),
+
+		"panic": {panics, outcome{0, "", released}, outcome{0, "", completed}, outcome{0, "", unknown}},
+		"panic after an answer": {
+			func(w http.ResponseWriter, r *http.Request) { status(201)(w, r); panics(w, r) },
+			outcome{0, "", released},
+			outcome{0, "", completed},
+			outcome{0, "", unknown},
+		},
+		"http.ErrAbortHandler": {
+			func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			outcome{0, "", released},
+			outcome{0, "", completed},
+			outcome{0, "", unknown},
+		},
+		"an invalid status": {status(99), outcome{0, "", released}, outcome{0, "", completed}, outcome{0, "", unknown}},
+		"a switch of protocols": {
+			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusSwitchingProtocols) },
+			outcome{500, "handler-failed", released},
+			outcome{500, "handler-failed", completed},
+			outcome{500, "outcome-unknown", unknown},
+		},
+		"deadline without an answer": {
+			overdue,
+			outcome{503, "deadline-exceeded", released},
+			outcome{500, "handler-failed", completed},
+			outcome{500, "outcome-unknown", unknown},
+		},
+		"deadline with an answer": always(
+			func(w http.ResponseWriter, r *http.Request) { overdue(w, r); status(201)(w, r) }, outcome{201, "", completed}),
+
+		"not executed, silent":   always(said((*onceward.Operation).NotExecuted, silent), outcome{503, "not-executed", released}),
+		"not executed, with 200": always(said((*onceward.Operation).NotExecuted, status(200)), outcome{503, "not-executed", released}),
+		"not executed, with 409": always(said((*onceward.Operation).NotExecuted, status(409)), outcome{409, "", released}),
+		"not executed, with 500": always(said((*onceward.Operation).NotExecuted, status(500)), outcome{500, "", released}),
+		"not executed, late":     always(said((*onceward.Operation).NotExecuted, overdue), outcome{503, "not-executed", released}),
+		"not executed, panic":    always(said((*onceward.Operation).NotExecuted, panics), outcome{0, "", released}),
+		"unknown, silent":        always(said((*onceward.Operation).Unknown, silent), outcome{500, "outcome-unknown", unknown}),
+		"unknown, with 201":      always(said((*onceward.Operation).Unknown, status(201)), outcome{500, "outcome-unknown", unknown}),
+		"unknown, with 400":      always(said((*onceward.Operation).Unknown, status(400)), outcome{500, "outcome-unknown", unknown}),
+		"unknown, with 500":      always(said((*onceward.Operation).Unknown, status(500)), outcome{500, "", unknown}),
+		"unknown, with 504":      always(said((*onceward.Operation).Unknown, status(504)), outcome{504, "", unknown}),
+		"unknown, with 429":      always(said((*onceward.Operation).Unknown, status(429)), outcome{500, "outcome-unknown", unknown}),
+		"unknown, panic":         always(said((*onceward.Operation).Unknown, panics), outcome{0, "", unknown}),
+		"unknown, late":          always(said((*onceward.Operation).Unknown, overdue), outcome{500, "outcome-unknown", unknown}),
+	}
+}
+
+func TestHowAReservedHandlerFails(t *testing.T) {
+	t.Parallel()
+	for name, row := range failures() {
+		for policy, test := range map[string]struct {
+			failure onceward.Failure
+			want    outcome
+		}{
+			"retry":   {onceward.FailureRetry, row.retry},
+			"store":   {onceward.FailureStore, row.store},
+			"unknown": {onceward.FailureUnknown, row.unknown},
+		} {
+			t.Run(name+", "+policy, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { checkFailure(t, row.fail, test.failure, test.want) })
+			})
+		}
+	}
+}
+
+// checkFailure lets a handler fail once, then retries with a handler that succeeds.
+func checkFailure(t *testing.T, fail http.HandlerFunc, failure onceward.Failure, want outcome) {
+	store, handler := memory.New(), &counted{then: fail}
+	h := newGuard(t, store).Handler(handler, onceward.Reserved(failure), onceward.Deadline(2*time.Second))
+	var first answer
+	panicked := panicOf(func() { first = post(h, "k", `{}`) })
+	switch {
+	case want.status == 0 && panicked == nil:
+		t.Errorf("E8: the panic did not go on; the answer was %d %q", first.status, first.body)
+	case want.status != 0 && panicked != nil:
+		t.Fatalf("E5: the request panicked: %v", panicked)
+	case want.status == 0:
+	case want.code != "":
+		first.wantProblem(t, "E5", want.status, want.code)
+	default:
+		first.want(t, "E5", want.status, false)
+		if first.body != "the handler's own words" {
+			t.Errorf("E5: the answer is %q, want the handler's own words", first.body)
+		}
+	}
+	wantState(t, "E5, D1", store, "k", want.state)
+
+	handler.then = nil
+	again := post(h, "k", `{}`)
+	switch want.state {
+	case onceward.StateRetryable:
+		again.want(t, "E5: released, the retry executes", http.StatusCreated, false)
+		post(h, "k", `{}`).want(t, "E5: and its answer is kept", http.StatusCreated, true)
+		handler.wantRuns(t, "E5", 2)
+	case onceward.StateUnknown:
+		again.wantProblem(t, "E5: unknown, the retry does not execute", http.StatusConflict, "outcome-unknown")
+		handler.wantRuns(t, "E5", 1)
+	case onceward.StateCompleted:
+		handler.wantRuns(t, "E5", 1)
+		if want.status == 0 {
+			again.wantProblem(t, "E5: stored, the retry gets the failure", http.StatusInternalServerError, "handler-failed")
+			if !again.replayed() {
+				t.Error("E5: the stored failure is not marked as replayed")
+			}
+			return
+		}
+		again.want(t, "E5: stored", want.status, true)
+		again.wantSame(t, "E5: stored", first)
+	}
+}
+
+func TestPanicGoesOnAsItIs(t *testing.T) {
+	t.Parallel()
+	for _, value := range []any{http.ErrAbortHandler, "text", fmt.Errorf("an error")} {
+		handler := &counted{then: func(http.ResponseWriter, *http.Request) { panic(value) }}
+		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		if got := panicOf(func() { post(h, "k", `{}`) }); got != value {
+			t.Errorf("E8: the server's recovery gets %v, want %v", got, value)
+		}
+	}
+}
+
+func TestTheServerSurvivesAPanic(t *testing.T) {
+	t.Parallel()
+	store, handler := memory.New(), &counted{then: func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }}
+	server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	// http.Transport would send a request with this header again by itself on a kept-alive connection: it counts as
+	// idempotent. The first use of a connection is not repeated.
+	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
+		t.Errorf("E8: the client got %d %q, want a connection that is cut", a.status, a.body)
+	}
+	wantState(t, "E8: no path leaves a key locked", store, "k", onceward.StateUnknown)
+	send(t, server, "k", `{}`).wantProblem(t, "E8", http.StatusConflict, "outcome-unknown")
+	handler.wantRuns(t, "E8", 1)
+}
+
+func TestDeadlineEndsTheContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		started := time.Now()
+		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+			if deadline, ok := r.Context().Deadline(); !ok || deadline.Sub(started) != 3*time.Second {
+				t.Errorf("E6: the deadline is %v, %t; want in 3 s", deadline.Sub(started), ok)
+			}
+			<-r.Context().Done()
+			if got := r.Context().Err(); got != context.DeadlineExceeded {
+				t.Errorf("E6: Err() = %v", got)
+			}
+			if got := context.Cause(r.Context()); got != onceward.ErrDeadline {
+				t.Errorf("E6: the cause is %v, want ErrDeadline", got)
+			}
+		}}
+		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(3*time.Second))
+		post(h, "k", `{}`).wantProblem(t, "E5", http.StatusInternalServerError, "outcome-unknown")
+		if took := time.Since(started); took != 3*time.Second {
+			t.Errorf("E6: the handler ended after %s, want 3s", took)
+		}
+	})
+}
+
+func TestFailedAttemptsGetLargerTokens(t *testing.T) {
+	t.Parallel()
+	var attempts []int64
+	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+		attempts = append(attempts, onceward.FromContext(r.Context()).Attempt())
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}}
+	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureRetry))
+	for range 5 {
+		post(h, "k", `{}`).want(t, "scenario 20: a 503 is not kept", http.StatusServiceUnavailable, false)
+	}
+	for i := 1; i < len(attempts); i++ {
+		if attempts[i] <= attempts[i-1] {
+			t.Errorf("I6: the attempts are %v; each must be larger than the one before", attempts)
+		}
+	}
+	post(h, "k", `{"other":1}`).wantProblem(t, "section 4: released keys keep their fingerprint", http.StatusUnprocessableEntity, "mismatch")
+	handler.wantRuns(t, "scenario 20", 5)
+}

@@ -1,0 +1,207 @@
+package onceward_test
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// answersWith is a handler that sets headers and answers 200.
+func answersWith(header http.Header) *counted {
+	return &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+		for name, values := range header {
+			w.Header()[name] = slices.Clone(values)
+		}
+		fmt.Fprint(w, "done")
+	}}
+}
+
+func TestStoredHeaders(t *testing.T) {
+	t.Parallel()
+	stored := http.Header{
+		"Content-Type": {"application/vnd.x+json"}, "Content-Encoding": {"identity"}, "Content-Language": {"de"},
+		"Content-Disposition": {`attachment; filename="a.csv"`}, "Location": {"/payments/1"}, "Content-Location": {"/payments/1"},
+		"Etag": {`"v1"`}, "Last-Modified": {"Wed, 21 Oct 2015 07:28:00 GMT"}, "Link": {`</2>; rel="next"`, `</1>; rel="prev"`},
+		"Vary": {"Accept", "Accept-Language"}, "X-Custom": {"z", "a", "a"}, "Cache-Control": {"private", "max-age=5"},
+		"X-Empty": {""}, "X-Commas": {"a, b", "c"}, "Retry-After": {"7"},
+	}
+	server := startServer(t, newGuard(t, memory.New()).Handler(answersWith(stored), onceward.Reserved(onceward.FailureUnknown)))
+	first, second := send(t, server, "k", `{}`), send(t, server, "k", `{}`)
+	for name, values := range stored {
+		if !slices.Equal(first.header[name], values) {
+			t.Errorf("section 6: first answer: %s is %q, want %q", name, first.header[name], values)
+		}
+		if !slices.Equal(second.header[name], values) {
+			t.Errorf("A2: replay: %s is %q, want %q", name, second.header[name], values)
+		}
+	}
+}
+
+func TestHeadersThatAreNotStored(t *testing.T) {
+	t.Parallel()
+	once := http.Header{
+		"Set-Cookie": {"session=1"}, "Www-Authenticate": {"Bearer"}, "Authentication-Info": {"x"}, "Proxy-Authenticate": {"Basic"},
+		"X-Request-Id": {"r1"}, "X-Correlation-Id": {"c1"}, "Traceparent": {"00-1"}, "Server-Timing": {"db;dur=1"}, "Age": {"5"},
+		"Ratelimit-Remaining": {"4"}, "X-Ratelimit-Limit": {"9"}, "Ratelimit": {"x"}, "Access-Control-Allow-Origin": {"*"},
+		"Date": {"Wed, 21 Oct 2015 07:28:00 GMT"}, "Keep-Alive": {"timeout=5"}, "Proxy-Connection": {"close"}, "Te": {"trailers"},
+		"Connection": {"x-private, close"}, "X-Private": {"for this connection"},
+		"Idempotent-Replayed": {"forged"}, "Idempotency-Key-Expires": {"never"},
+	}
+	handler := answersWith(once)
+	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	first, second := post(h, "k", `{}`), post(h, "k", `{}`)
+	for name, values := range once {
+		if strings.HasPrefix(name, "Idempot") {
+			continue
+		}
+		if !slices.Equal(first.header[name], values) {
+			t.Errorf("section 6: first answer: %s is %q, want what the handler wrote, %q", name, first.header[name], values)
+		}
+		if got, ok := second.header[name]; ok {
+			t.Errorf("A2: replay: %s: %q, want it left out", name, got)
+		}
+	}
+	second.want(t, "A2: the mark of a replay is Onceward's own", http.StatusOK, true)
+	if got := second.header["Idempotent-Replayed"]; !slices.Equal(got, []string{"true"}) {
+		t.Errorf("A2: Idempotent-Replayed is %q", got)
+	}
+	if _, err := http.ParseTime(second.header.Get("Idempotency-Key-Expires")); err != nil {
+		t.Errorf("section 6: Idempotency-Key-Expires: %v", err)
+	}
+	handler.wantRuns(t, "A2", 1)
+}
+
+func TestHeaderListsCanBeChanged(t *testing.T) {
+	t.Parallel()
+	handler := answersWith(http.Header{
+		"X-Request-Id": {"r1"}, "X-Balance": {"10"}, "Set-Cookie": {"session=1"}, "X-Kept": {"yes"},
+	})
+	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+		onceward.StoreHeaders("x-request-ID", "set-cookie"), onceward.DropHeaders("x-balance"))
+	post(h, "k", `{}`)
+	replay := post(h, "k", `{}`).header
+	if replay.Get("X-Request-Id") != "r1" || replay.Get("X-Kept") != "yes" {
+		t.Errorf("A2: X-Request-Id was to be stored, but the replay has %v", replay)
+	}
+	if replay.Get("X-Balance") != "" {
+		t.Error("A2: X-Balance was to be dropped, but is replayed")
+	}
+	if replay.Get("Set-Cookie") != "" {
+		t.Error("A2: Set-Cookie is never stored, whatever the route says")
+	}
+}
+
+func TestHeadersOfOuterMiddleware(t *testing.T) {
+	t.Parallel()
+	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Add("Vary", "Accept")
+		w.Header().Set("X-Overridden", "by the handler")
+		w.Header().Del("X-Removed")
+		if got := w.Header().Get("X-Serial"); got == "" {
+			t.Error("section 6: the handler does not see what was set before it")
+		}
+		fmt.Fprint(w, "done")
+	}}
+	inner := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	serial := 0
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serial++
+		w.Header().Set("X-Serial", fmt.Sprint(serial))
+		w.Header().Set("X-Overridden", "by the middleware")
+		w.Header().Set("X-Removed", "by the handler")
+		w.Header().Add("Vary", "Origin")
+		inner.ServeHTTP(w, r)
+	})
+	first, second := post(h, "k", `{}`), post(h, "k", `{}`)
+	second.want(t, "A2", http.StatusOK, true)
+	for i, a := range []answer{first, second} {
+		if got := a.header.Get("X-Serial"); got != fmt.Sprint(i+1) {
+			t.Errorf("A2: answer %d: X-Serial is %q: what comes from outside is made anew", i+1, got)
+		}
+		if got := a.header["Vary"]; !slices.Equal(got, []string{"Origin", "Accept"}) {
+			t.Errorf("A2: answer %d: Vary is %q, want what the middleware and the handler added", i+1, got)
+		}
+		if got := a.header["X-Overridden"]; !slices.Equal(got, []string{"by the handler"}) {
+			t.Errorf("A2: answer %d: X-Overridden is %q", i+1, got)
+		}
+	}
+	if got, ok := first.header["X-Removed"]; ok {
+		t.Errorf("section 6: the handler removed X-Removed, but it was sent as %q", got)
+	}
+}
+
+func TestHeadersThatInject(t *testing.T) {
+	t.Parallel()
+	handler := answersWith(http.Header{
+		"X-Note": {"a\r\nSet-Cookie: evil=1"}, "X-Binary": {"\xff\xfe"}, "Bad Name\r\nX-Evil": {"1"}, "Location": {"/x\nX-Evil: 1"},
+	})
+	server := startServer(t, newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	for i := range 2 {
+		a := send(t, server, "k", `{}`)
+		a.want(t, "scenario 36", http.StatusOK, i == 1)
+		if a.header.Get("Set-Cookie") != "" || a.header.Get("X-Evil") != "" {
+			t.Errorf("scenario 36: answer %d: a header was injected: %v", i+1, a.header)
+		}
+		if got := a.header.Get("X-Binary"); got != "\xff\xfe" {
+			t.Errorf("scenario 36: answer %d: X-Binary is %q", i+1, got)
+		}
+	}
+	// The client's library may have cleaned up: look at the bytes themselves.
+	conn := dial(t, server.Listener.Addr().String(), head+"Idempotency-Key: k\nContent-Length: 2\n\n{}")
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() && lines.Text() != "" {
+		if strings.HasPrefix(lines.Text(), "Set-Cookie") || strings.HasPrefix(lines.Text(), "X-Evil") {
+			t.Errorf("scenario 36: the replay holds the line %q", lines.Text())
+		}
+	}
+	handler.wantRuns(t, "scenario 36", 1)
+}
+
+func TestChangesAfterWriteHeaderHaveNoEffect(t *testing.T) {
+	t.Parallel()
+	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Early", "yes")
+		w.WriteHeader(http.StatusOK)
+		w.Header().Set("X-Late", "yes")
+		w.Header().Set("X-Early", "changed")
+	}}
+	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	for i := range 2 {
+		a := post(h, "k", `{}`)
+		a.want(t, "A2", http.StatusOK, i == 1)
+		if a.header.Get("X-Early") != "yes" || a.header.Get("X-Late") != "" {
+			t.Errorf("A2: answer %d has %v", i+1, a.header)
+		}
+	}
+}
+
+func TestTrailersAreNotStored(t *testing.T) {
+	t.Parallel()
+	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		w.Header().Set(http.TrailerPrefix+"X-Other", "2")
+		fmt.Fprint(w, "done")
+		w.Header().Set("X-Sum", "1")
+	}}
+	store := memory.New()
+	server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	first, second := send(t, server, "k", `{}`), send(t, server, "k", `{}`)
+	first.want(t, "A3", http.StatusOK, false)
+	second.want(t, "A3", http.StatusOK, true)
+	second.wantSame(t, "A3", first)
+	rec, err := store.Get(t.Context(), aliceID("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range rec.Response.Header {
+		if field.Name == "Trailer" || field.Name == "X-Sum" || strings.HasPrefix(field.Name, http.TrailerPrefix) {
+			t.Errorf("A3: %s: %q is stored", field.Name, field.Value)
+		}
+	}
+}

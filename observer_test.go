@@ -1,0 +1,165 @@
+package onceward_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// summary says in one word each what an observer saw.
+func (j *journal) summary() (words []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, event := range j.events {
+		switch e := event.(type) {
+		case onceward.DecidedEvent:
+			words = append(words, fmt.Sprint("decided ", e.Decision, " ", e.Origin))
+		case onceward.ExecutedEvent:
+			words = append(words, fmt.Sprint("executed ", e.Status))
+			if e.Panicked {
+				words = append(words, "panicked")
+			}
+		case onceward.SettledEvent:
+			words = append(words, fmt.Sprint("settled ", e.State))
+		case onceward.RejectedEvent:
+			words = append(words, "rejected "+e.Code)
+		case onceward.UnprotectedEvent:
+			words = append(words, "unprotected")
+		default:
+			words = append(words, fmt.Sprintf("%T", e))
+		}
+	}
+	j.events = nil
+	return words
+}
+
+func TestObserverSeesWhatHappens(t *testing.T) {
+	t.Parallel()
+	events := new(journal)
+	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("X-Do") {
+		case "fail":
+			w.WriteHeader(http.StatusBadGateway)
+		case "panic":
+			panic("the handler's panic")
+		default:
+			w.WriteHeader(http.StatusCreated)
+		}
+	}}
+	h := newGuard(t, memory.New(), observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry))
+	doing := func(what string) edit { return withHeader("X-Do", what) }
+	steps := []struct {
+		act  func()
+		want []string
+	}{
+		{func() { post(h, "k", `{}`, doing("fail")) }, []string{"decided execute created", "executed 502", "settled failed_retryable"}},
+		{func() { panicOf(func() { post(h, "k", `{}`, doing("panic")) }) }, []string{"decided execute retried", "executed 0", "panicked", "settled failed_retryable"}},
+		{func() { post(h, "k", `{}`) }, []string{"decided execute retried", "executed 201", "settled completed"}},
+		{func() { post(h, "k", `{}`) }, []string{"decided replay none"}},
+		{func() { post(h, "k", `{"x":1}`) }, []string{"decided mismatch none"}},
+		{func() { post(h, "", `{}`) }, []string{"rejected missing-key"}},
+		{func() { post(h, "l", strings.Repeat("x", 1<<20+1)) }, []string{"rejected body-too-large"}},
+		{func() { post(h, "l", strings.Repeat("x", 1<<20+1), chunked(strings.Repeat("x", 1<<20+1))) }, []string{"rejected body-too-large"}},
+		{func() { serve(h, newRequest(http.MethodGet, "/payments", "k", "")) }, nil},
+	}
+	for i, step := range steps {
+		step.act()
+		if got := events.summary(); !slices.Equal(got, step.want) {
+			t.Errorf("M1: step %d was seen as %q, want %q", i+1, got, step.want)
+		}
+	}
+}
+
+func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
+	t.Parallel()
+	events := new(journal)
+	h := newGuard(t, memory.New(), observedBy(events)).Handler(new(counted), onceward.Reserved(onceward.FailureRetry))
+	post(h, "k", `{}`)
+	decided, executed, settled := observed[onceward.DecidedEvent](events), observed[onceward.ExecutedEvent](events), observed[onceward.SettledEvent](events)
+	if len(decided) != 1 || len(executed) != 1 || len(settled) != 1 {
+		t.Fatalf("M1: %d decided, %d executed, %d settled; want one each", len(decided), len(executed), len(settled))
+	}
+	if decided[0].ID != aliceID("k") || executed[0].ID != aliceID("k") || settled[0].ID != aliceID("k") {
+		t.Errorf("M1: the events are about %v, %v and %v", decided[0].ID, executed[0].ID, settled[0].ID)
+	}
+	if decided[0].Attempt == 0 || executed[0].Attempt != decided[0].Attempt || settled[0].Attempt != decided[0].Attempt {
+		t.Errorf("M1: the attempts are %d, %d and %d", decided[0].Attempt, executed[0].Attempt, settled[0].Attempt)
+	}
+	for _, operation := range []string{decided[0].Operation, executed[0].Operation, settled[0].Operation} {
+		if operation != "POST /payments" {
+			t.Errorf("M1: the operation is %q", operation)
+		}
+	}
+}
+
+func TestTheLogTellsNoKeysAndNoBodies(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	store := newFaultyStore()
+	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+		claim := onceward.Claim{ID: aliceID("private-key"), Attempt: onceward.FromContext(r.Context()).Attempt()}
+		if err := store.Bust(r.Context(), claim.ID, true); err != nil {
+			t.Error(err)
+		}
+		fmt.Fprint(w, "private-answer")
+	}}
+	guard := newGuard(t, store, func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(2*time.Hour))
+	post(h, "private-key", `{"private-body":1}`)
+	if !strings.Contains(log.String(), "write refused") {
+		t.Errorf("M3: the operator is not told of a refused write: %s", log.String())
+	}
+	if !strings.Contains(log.String(), "less than a day") {
+		t.Errorf("section 11: no warning of a short retention: %s", log.String())
+	}
+	if strings.Contains(log.String(), "private") {
+		t.Errorf("M3: the log tells a key or a body: %s", log.String())
+	}
+}
+
+func TestTheContextOfEventsOutlivesTheCaller(t *testing.T) {
+	t.Parallel()
+	ctx, leave := context.WithCancel(context.Background())
+	handler := &counted{then: func(http.ResponseWriter, *http.Request) { leave() }}
+	var ended error
+	guard := newGuard(t, memory.New(), func(c *onceward.Config) {
+		c.Observer = onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
+			if _, ok := e.(onceward.SettledEvent); ok {
+				ended = ctx.Err()
+			}
+		})
+	})
+	h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	post(h, "k", `{}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
+	if ended != nil {
+		t.Errorf("E6: the settlement is observed under a context that has ended: %v", ended)
+	}
+	handler.wantRuns(t, "E6", 1)
+}
+
+func TestNamesOfDecisions(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for d := onceward.Decision(0); d <= onceward.DecisionRefused+1; d++ {
+		names = append(names, d.String())
+	}
+	for o := onceward.Origin(0); o <= onceward.OriginRepeated+1; o++ {
+		names = append(names, o.String())
+	}
+	want := []string{
+		"none", "execute", "replay", "in_progress", "mismatch", "unknown", "refused", "invalid",
+		"none", "created", "retried", "resumed", "recreated", "repeated", "invalid",
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("M1: the names of decisions and origins are %q, want %q", names, want)
+	}
+}

@@ -1,0 +1,290 @@
+package onceward_test
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+func brokenReserve(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
+	return onceward.Verdict{}, errDown
+}
+
+// refusingReserve is what the limits of section 9 do: no new keys.
+func refusingReserve(s *faultyStore) func(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
+	return func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+		r.NoCreate = true
+		return s.Store.Reserve(ctx, r)
+	}
+}
+
+// giveUpSoon keeps what goes on in the background from outlasting the test.
+func giveUpSoon(c *onceward.Config) {
+	c.StoreTimeout, c.SettleTimeout = 50*time.Millisecond, 20*time.Millisecond
+}
+
+func TestReserveThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, handler, events := newFaultyStore(), new(counted), new(journal)
+		store.reserve = brokenReserve
+		h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		a := post(h, "k", `{}`)
+		if p := a.wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable"); !p.Retryable {
+			t.Error("A1: nothing was executed, so the request may be sent again")
+		}
+		if a.header.Get("Retry-After") == "" {
+			t.Error("section 6: 503 without Retry-After")
+		}
+		handler.wantRuns(t, "L2: fail closed", 0)
+		if failed := observed[onceward.StoreFailedEvent](events); len(failed) == 0 || failed[0].Call != "reserve" {
+			t.Errorf("M1: the failures seen are %+v", failed)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait() // what was started in the background has ended
+		store.reserve = nil
+		post(h, "k", `{}`).want(t, "L2: the store is back", http.StatusCreated, false)
+		handler.wantRuns(t, "L2", 1)
+	})
+}
+
+func TestReserveThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, handler := newFaultyStore(), new(counted)
+		store.reserve = func(ctx context.Context, _ *onceward.Reservation) (onceward.Verdict, error) {
+			<-ctx.Done()
+			return onceward.Verdict{}, ctx.Err()
+		}
+		guard := newGuard(t, store, func(c *onceward.Config) { c.StoreTimeout = 3 * time.Second })
+		h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		started := time.Now()
+		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
+		if took := time.Since(started); took != 3*time.Second {
+			t.Errorf("L2: the client waited %s, want the store timeout of 3s", took)
+		}
+		handler.wantRuns(t, "L2", 0)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestReserveWhoseReplyIsLostOnce(t *testing.T) {
+	t.Parallel()
+	store, handler := newFaultyStore(), new(counted)
+	var calls atomic.Int64
+	var nonces [2]onceward.Nonce
+	store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+		n := calls.Add(1)
+		nonces[n-1] = r.Nonce
+		v, err := store.Store.Reserve(ctx, r)
+		if n == 1 {
+			return onceward.Verdict{}, errDown
+		}
+		return v, err
+	}
+	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	post(h, "k", `{}`).want(t, "S9", http.StatusCreated, false)
+	if calls.Load() != 2 || nonces[0] != nonces[1] || nonces[0] == (onceward.Nonce{}) {
+		t.Errorf("S9: %d reservations with the nonces %x; want two with the same", calls.Load(), nonces)
+	}
+	handler.wantRuns(t, "S9: the same nonce gets the same grant", 1)
+	store.reserve = nil
+	post(h, "k", `{}`).want(t, "S9", http.StatusCreated, true)
+	handler.wantRuns(t, "S9", 1)
+}
+
+func TestReserveWhoseRepliesAreLostForGood(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, handler := newFaultyStore(), new(counted)
+		var found atomic.Bool
+		store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+			v, err := store.Store.Reserve(ctx, r)
+			if !found.Load() {
+				return onceward.Verdict{}, errDown
+			}
+			return v, err
+		}
+		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
+		wantState(t, "S9: the store holds a grant that nobody took", store, "k", onceward.StateInProgress)
+		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
+		found.Store(true)
+		time.Sleep(5 * time.Second)
+		wantState(t, "S9: a grant that nobody takes is released", store, "k", onceward.StateRetryable)
+		post(h, "k", `{}`).want(t, "S9: a later retry executes", http.StatusCreated, false)
+		handler.wantRuns(t, "S9", 1)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestTheSearchForAnOrphanTakesNobodyElsesGrant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaultyStore()
+		var up atomic.Bool
+		store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+			if !up.Load() {
+				return onceward.Verdict{}, errDown
+			}
+			return store.Store.Reserve(ctx, r)
+		}
+		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(10 * time.Second) // long enough for the search to meet this execution
+			w.WriteHeader(http.StatusCreated)
+		}}
+		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
+		up.Store(true)
+		post(h, "k", `{}`).want(t, "S9", http.StatusCreated, false)
+		wantState(t, "S9: the record belongs to the second request", store, "k", onceward.StateCompleted)
+		handler.wantRuns(t, "S9", 1)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestTheSearchForAnOrphanMakesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, handler := newFaultyStore(), new(counted)
+		var calls, releases atomic.Int64
+		store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+			if calls.Add(1) <= 2 {
+				return onceward.Verdict{}, errDown // never applied
+			}
+			return store.Store.Reserve(ctx, r)
+		}
+		store.release = func(ctx context.Context, c onceward.Claim, reason string) error {
+			releases.Add(1)
+			return store.Store.Release(ctx, c, reason)
+		}
+		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if calls.Load() < 3 {
+			t.Errorf("S9: %d reservations: nobody searched for an orphan", calls.Load())
+		}
+		wantNothingStored(t, "S9: the search finds, it does not make", store)
+
+		calls.Store(0)
+		store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+			if calls.Add(1) <= 2 {
+				return onceward.Verdict{}, errDown
+			}
+			foreign := onceward.Record{ID: r.ID, Version: onceward.RecordVersion, State: onceward.StateInProgress, Attempt: 1, Nonce: onceward.Nonce{1}}
+			return onceward.Verdict{Decision: onceward.DecisionExecute, Record: foreign}, nil
+		}
+		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if releases.Load() != 0 {
+			t.Error("S9: the grant of another call was released")
+		}
+		handler.wantRuns(t, "L2", 0)
+	})
+}
+
+// lies are answers that a store cannot rightly give.
+var lies = map[string]func(v *onceward.Verdict){
+	"a foreign scope":         func(v *onceward.Verdict) { v.Record.Scope = "bob" },
+	"a foreign key":           func(v *onceward.Verdict) { v.Record.Key = "other" },
+	"no record":               func(v *onceward.Verdict) { v.Record = onceward.Record{} },
+	"a grant of another call": func(v *onceward.Verdict) { v.Record.Nonce[0]++ },
+	"a grant without a token": func(v *onceward.Verdict) { v.Record.Attempt = 0 },
+	"a grant of what is done": func(v *onceward.Verdict) { v.Record.State = onceward.StateCompleted },
+	"no decision":             func(v *onceward.Verdict) { v.Decision = 0 },
+	"a decision that is none": func(v *onceward.Verdict) { v.Decision = onceward.DecisionRefused + 1 },
+	"a replay of nothing":     func(v *onceward.Verdict) { v.Decision = onceward.DecisionReplay },
+	"a replay of another's":   func(v *onceward.Verdict) { replayOf(v).Scope = "bob" },
+	"a replay of another request": func(v *onceward.Verdict) {
+		replayOf(v).Fingerprint.Sum[0]++
+	},
+	"a replay under another secret": func(v *onceward.Verdict) { replayOf(v).Fingerprint.Secret++ },
+	"a replay of a newer version":   func(v *onceward.Verdict) { replayOf(v).Version = onceward.RecordVersion + 1 },
+	"in progress, foreign": func(v *onceward.Verdict) {
+		v.Decision, v.Record.Scope = onceward.DecisionInProgress, "bob"
+	},
+	"unknown, foreign": func(v *onceward.Verdict) {
+		v.Decision, v.Record.State, v.Record.Scope = onceward.DecisionUnknown, onceward.StateUnknown, "bob"
+	},
+	"mismatch, foreign": func(v *onceward.Verdict) { v.Decision, v.Record.Scope = onceward.DecisionMismatch, "bob" },
+}
+
+func replayOf(v *onceward.Verdict) *onceward.Record {
+	v.Decision, v.Record.State = onceward.DecisionReplay, onceward.StateCompleted
+	v.Record.Response = onceward.Response{Status: http.StatusOK, Body: []byte("another's secret")}
+	return &v.Record
+}
+
+func TestAStoreThatLies(t *testing.T) {
+	t.Parallel()
+	for name, lie := range lies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, handler := newFaultyStore(), new(counted)
+			store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+				v, err := store.Store.Reserve(ctx, r)
+				lie(&v)
+				return v, err
+			}
+			h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			a := post(h, "k", `{}`)
+			a.wantProblem(t, "I9: assert and refuse", http.StatusInternalServerError, "record-unreadable")
+			handler.wantRuns(t, "I9", 0)
+		})
+	}
+}
+
+func TestARecordOfAnUnknownVersion(t *testing.T) {
+	t.Parallel()
+	store, handler := newFaultyStore(), new(counted)
+	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	post(h, "k", `{}`)
+	store.reserve = func(_ context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+		rec, err := store.Store.Get(context.Background(), r.ID)
+		if err != nil {
+			return onceward.Verdict{}, err
+		}
+		rec.Version = onceward.RecordVersion + 1
+		rec, outcome, err := onceward.Step(rec, onceward.Event{Kind: onceward.EventReserve, Reservation: r}, time.Now())
+		return onceward.Verdict{Decision: outcome.Decision, Record: rec}, err
+	}
+	p := post(h, "k", `{}`).wantProblem(t, "S8", http.StatusInternalServerError, "record-unreadable")
+	if p.Retryable {
+		t.Error("A1: an older program cannot read the record the second time either")
+	}
+	handler.wantRuns(t, "S8: neither replayed nor executed", 1)
+}
+
+func TestStatusOfAStoreThatFails(t *testing.T) {
+	t.Parallel()
+	foreign := func(context.Context, onceward.ID) (onceward.Record, error) {
+		return onceward.Record{ID: onceward.ID{Scope: "bob", Key: "k"}, State: onceward.StateCompleted, Operation: "hidden"}, nil
+	}
+	unreadable := func(context.Context, onceward.ID) (onceward.Record, error) {
+		return onceward.Record{}, &onceward.UnreadableError{Version: 9, Reason: "hidden"}
+	}
+	for name, test := range map[string]struct {
+		get    func(context.Context, onceward.ID) (onceward.Record, error)
+		status int
+		code   string
+	}{
+		"down":       {func(context.Context, onceward.ID) (onceward.Record, error) { return onceward.Record{}, errDown }, http.StatusServiceUnavailable, "store-unavailable"},
+		"foreign":    {foreign, http.StatusInternalServerError, "record-unreadable"},
+		"unreadable": {unreadable, http.StatusInternalServerError, "record-unreadable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := &faultyStore{Store: memory.New(), get: test.get}
+			a := serve(newGuard(t, store).StatusHandler(), newRequest(http.MethodGet, "/operations/k", "", ""))
+			a.wantProblem(t, "section 6", test.status, test.code)
+		})
+	}
+}
