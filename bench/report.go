@@ -1,0 +1,184 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The kinds of figure, which are also the first word of their lines.
+const (
+	kindRatio  = "ratio"
+	kindAllocs = "allocs"
+)
+
+// goals are what the project has promised. A figure that is not listed here is information.
+var goals = mustParseGoals(`
+	allocs memory-first <=12
+	allocs memory-replay <=8
+	ratio fingerprint-vs-valid-sha256 <=2
+	ratio sqlite-vs-pool-c64 >=6
+	ratio sqlite-vs-single-c64 >=2.5
+	ratio sqlite-transactional-c64 >=1
+	ratio sqlite-replay-c64 >=4
+`)
+
+// goal is the bound that a figure has to keep.
+type goal struct {
+	kind    string
+	name    string
+	atLeast bool
+	bound   float64
+}
+
+// parseGoal reads one line "KIND NAME >=BOUND" or "KIND NAME <=BOUND".
+func parseGoal(line string) (goal, error) {
+	words := strings.Fields(line)
+	if len(words) != 3 || words[0] != kindRatio && words[0] != kindAllocs {
+		return goal{}, fmt.Errorf("bench: goal %q: want KIND NAME BOUND", line)
+	}
+	g := goal{kind: words[0], name: words[1]}
+	number, atLeast := strings.CutPrefix(words[2], ">=")
+	if !atLeast {
+		var atMost bool
+		if number, atMost = strings.CutPrefix(words[2], "<="); !atMost {
+			return goal{}, fmt.Errorf("bench: goal %q: the bound starts with >= or <=", line)
+		}
+	}
+	bound, err := strconv.ParseFloat(number, 64)
+	if err != nil || math.IsNaN(bound) || math.IsInf(bound, 0) {
+		return goal{}, fmt.Errorf("bench: goal %q: the bound is not a number", line)
+	}
+	g.atLeast, g.bound = atLeast, bound
+	return g, nil
+}
+
+func mustParseGoals(text string) map[string]goal {
+	parsed := make(map[string]goal)
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		g, err := parseGoal(line)
+		if err != nil {
+			panic(err)
+		}
+		parsed[g.name] = g
+	}
+	return parsed
+}
+
+// String returns the bound as it stands in a line of the report.
+func (g goal) String() string {
+	sign := "<="
+	if g.atLeast {
+		sign = ">="
+	}
+	return sign + strconv.FormatFloat(g.bound, 'f', -1, 64)
+}
+
+// met judges a value. What is not a number meets no goal.
+func (g goal) met(value float64) bool {
+	if g.atLeast {
+		return value >= g.bound
+	}
+	return value <= g.bound
+}
+
+// figure is a value with its goal.
+type figure struct {
+	goal
+	value float64
+}
+
+// newFigure rounds the value to what the report shows, so that nobody sees a figure that contradicts its judgement.
+func newFigure(g goal, value float64) figure {
+	scale := 100.0
+	if g.kind == kindAllocs {
+		scale = 10
+	}
+	return figure{goal: g, value: math.Round(value*scale) / scale}
+}
+
+// shown returns the value as text.
+func (f figure) shown() string { return strconv.FormatFloat(f.value, 'f', -1, 64) }
+
+// String returns the line that a script reads.
+func (f figure) String() string {
+	return fmt.Sprintf("%s %s %s %s", f.kind, f.name, f.shown(), f.goal)
+}
+
+// report prints figures as they come and remembers them for the end.
+type report struct {
+	out     io.Writer
+	wants   func(names ...string) bool
+	machine string
+	figures []figure
+	tables  []*table
+}
+
+// note prints a line for people.
+func (r *report) note(format string, args ...any) {
+	fmt.Fprintf(r.out, "# "+format+"\n", args...)
+}
+
+// judge prints a figure that has a goal, if it is wanted.
+func (r *report) judge(name string, value float64) {
+	if !r.wants(name) {
+		return
+	}
+	f := newFigure(goals[name], value)
+	r.figures = append(r.figures, f)
+	fmt.Fprintln(r.out, f)
+}
+
+// missed returns the figures that do not meet their goal.
+func (r *report) missed() (missed []figure) {
+	for _, f := range r.figures {
+		if !f.met(f.value) {
+			missed = append(missed, f)
+		}
+	}
+	return missed
+}
+
+// describeMachine says what the figures hold for.
+func (r *report) describeMachine(now time.Time) {
+	r.machine = fmt.Sprintf("%s, %d CPUs (%s), %s/%s, %s", runtime.Version(), runtime.NumCPU(), cpuModel(),
+		runtime.GOOS, runtime.GOARCH, now.UTC().Format(time.DateOnly))
+	r.note("%s", r.machine)
+}
+
+// cpuModel names the processor where the system tells.
+func cpuModel() string {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown model"
+	}
+	for line := range strings.Lines(string(info)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown model"
+}
+
+// markdown prints the tables for the documentation.
+func (r *report) markdown() {
+	fmt.Fprintf(r.out, "\n%s\n\n", r.machine)
+	verdicts := &table{head: []string{"figure", "measured", "goal", ""}}
+	for _, f := range r.figures {
+		verdict := "missed"
+		if f.met(f.value) {
+			verdict = "met"
+		}
+		verdicts.add(f.kind+" "+f.name, f.shown(), f.goal.String(), verdict)
+	}
+	for _, t := range append([]*table{verdicts}, r.tables...) {
+		if len(t.rows) > 0 {
+			t.print(r.out)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseGoal(t *testing.T) {
+	tests := []struct {
+		line string
+		want goal
+		ok   bool
+	}{
+		{"ratio sqlite-vs-pool-c64 >=6", goal{kindRatio, "sqlite-vs-pool-c64", true, 6}, true},
+		{"\tratio a >=2.5\n", goal{kindRatio, "a", true, 2.5}, true},
+		{"allocs memory-first <=12", goal{kindAllocs, "memory-first", false, 12}, true},
+		{line: ""},
+		{line: "ratio a"},
+		{line: "speed a >=1"},
+		{line: "ratio a 6"},
+		{line: "ratio a >6"},
+		{line: "ratio a >="},
+		{line: "ratio a >=six"},
+		{line: "ratio a >=NaN"},
+		{line: "ratio a <=Inf"},
+		{line: "ratio a >=6 more"},
+	}
+	for _, test := range tests {
+		got, err := parseGoal(test.line)
+		if (err == nil) != test.ok || got != test.want {
+			t.Errorf("parseGoal(%q) = %+v, %v; want %+v, ok: %t", test.line, got, err, test.want, test.ok)
+		}
+	}
+}
+
+// TestPromisedGoals holds the goals to what the project has promised: nobody lowers one unseen.
+func TestPromisedGoals(t *testing.T) {
+	promised := map[string]string{
+		"memory-first": "<=12", "memory-replay": "<=8", "fingerprint-vs-valid-sha256": "<=2", "sqlite-vs-pool-c64": ">=6",
+		"sqlite-vs-single-c64": ">=2.5", "sqlite-transactional-c64": ">=1", "sqlite-replay-c64": ">=4",
+	}
+	if len(goals) != len(promised) {
+		t.Errorf("there are %d goals, want %d", len(goals), len(promised))
+	}
+	for name, bound := range promised {
+		if got := goals[name].String(); got != bound {
+			t.Errorf("the goal of %s is %s, want %s", name, got, bound)
+		}
+	}
+}
+
+func TestFigure(t *testing.T) {
+	tests := []struct {
+		goal  string
+		value float64
+		line  string
+		met   bool
+	}{
+		{"ratio a >=6", 7.9, "ratio a 7.9 >=6", true},
+		{"ratio a >=6", 5.996, "ratio a 6 >=6", true},
+		{"ratio a >=6", 5.99, "ratio a 5.99 >=6", false},
+		{"ratio a <=2", 2, "ratio a 2 <=2", true},
+		{"ratio a <=2", 2.011, "ratio a 2.01 <=2", false},
+		{"allocs a <=12", 12.04, "allocs a 12 <=12", true},
+		{"allocs a <=12", 12.06, "allocs a 12.1 <=12", false},
+		{"ratio a >=1", math.NaN(), "ratio a NaN >=1", false},
+		{"ratio a <=1", math.NaN(), "ratio a NaN <=1", false},
+	}
+	for _, test := range tests {
+		g, err := parseGoal(test.goal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := newFigure(g, test.value)
+		if f.String() != test.line || f.met(f.value) != test.met {
+			t.Errorf("%v against %q is %q, met: %t; want %q, met: %t", test.value, test.goal, f, f.met(f.value), test.line, test.met)
+		}
+	}
+}
+
+// TestReport checks what a script relies on: figures alone on their lines, everything else marked.
+func TestReport(t *testing.T) {
+	var out strings.Builder
+	r := &report{out: &out, wants: func(names ...string) bool { return names[0] != "memory-replay" }}
+	r.describeMachine(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	r.judge("memory-first", 13)
+	r.judge("memory-replay", 3)
+	r.judge("sqlite-replay-c64", 5.25)
+	table := &table{title: "Some", head: []string{"way", "ns"}}
+	table.add("this", grouped(1234567.4))
+	r.keep(table)
+	for line := range strings.Lines(out.String()) {
+		if !strings.HasPrefix(line, "# ") && line != "allocs memory-first 13 <=12\n" && line != "ratio sqlite-replay-c64 5.25 >=4\n" {
+			t.Errorf("unexpected line %q", line)
+		}
+	}
+	if missed := r.missed(); len(missed) != 1 || missed[0].name != "memory-first" {
+		t.Errorf("missed %v", missed)
+	}
+	out.Reset()
+	r.markdown()
+	for _, want := range []string{
+		"2026-01-02", "| allocs memory-first | 13 | <=12 | missed |", "| ratio sqlite-replay-c64 | 5.25 | >=4 | met |",
+		"| way | ns |\n| --- | ---: |\n| this | 1,234,567 |\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the tables lack %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestSeries(t *testing.T) {
+	s := series{"us": {10, 40, 30}, "them": {5, 10, 15}, "others": {2, 20, 1}}
+	if got := s.ratio("us", "them", "others"); got != 2 {
+		t.Errorf("the ratio against the best of each round is %v, want 2", got)
+	}
+	if got := s.median("us"); got != 30 {
+		t.Errorf("the median is %v, want 30", got)
+	}
+	if got := median([]float64{4, 1, 3, 2}); got != 2.5 {
+		t.Errorf("the median of four is %v, want 2.5", got)
+	}
+	if got := median(nil); got != 0 {
+		t.Errorf("the median of nothing is %v, want 0", got)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, args := range [][]string{{"-rounds", "0"}, {"-time", "0s"}, {"-only", "("}, {"surplus"}, {"-unknown"}} {
+		if _, err := parseOptions(args, &strings.Builder{}); err == nil {
+			t.Errorf("%q was accepted", args)
+		}
+	}
+	o, err := parseOptions([]string{"-only", "^memory"}, &strings.Builder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !o.wants("sqlite-c1", "memory-first") || o.wants("sqlite-c1") {
+		t.Error("-only does not choose by name")
+	}
+}
+
+// TestPayload keeps the sizes that the figures are stated for.
+func TestPayload(t *testing.T) {
+	if n := len(order); n < 900 || n > 1100 {
+		t.Errorf("the request has %d bytes, want 1 KiB", n)
+	}
+	if n := len(answer); n < 190 || n > 210 {
+		t.Errorf("the answer has %d bytes, want 200", n)
+	}
+	if key := newKey(); len(key) != 36 || key == newKey() {
+		t.Errorf("%q is not a new UUID", key)
+	}
+}
