@@ -132,12 +132,12 @@ func (x *exchange) saidNotExecuted() ending {
 
 // answer sends what the landing calls for. A panic of the handler goes on to the server's own recovery (E8).
 func (x *exchange) answer(l *landing) {
-	if x.recorder.streaming {
-		x.endStream(l)
-		return
-	}
-	if x.panicked != nil && l.kind != landedDecision && l.kind != landedStored {
+	if x.panicked != nil {
 		panic(x.panicked)
+	}
+	if x.recorder.streaming {
+		endStream(l)
+		return
 	}
 	w, r := x.recorder.real, x.request
 	switch l.kind {
@@ -164,11 +164,8 @@ func (x *exchange) answer(l *landing) {
 
 // endStream ends an answer that is already sent. If its end could not be stored the connection is cut, so that the client
 // does not take it for a success.
-func (x *exchange) endStream(l *landing) {
-	switch {
-	case x.panicked != nil:
-		panic(x.panicked)
-	case l.kind != landedAnswer:
+func endStream(l *landing) {
+	if l.kind != landedAnswer {
 		panic(http.ErrAbortHandler)
 	}
 }
