@@ -12,7 +12,7 @@ import (
 
 // The background queries walk the index on (queue, due): none scans the table.
 const (
-	selectDue = `SELECT id FROM onceward_record WHERE queue = ?1 AND due <= ?2 ORDER BY due LIMIT ?3`
+	selectDue = `SELECT id FROM onceward_record WHERE queue = ?1 AND due <= ?2 ORDER BY due LIMIT ?3 OFFSET ?4`
 
 	insertFinding = `INSERT INTO onceward_finding (id, attempt, at, record) VALUES (?1, ?2, ?3, ?4)`
 	selectFinding = `SELECT attempt, at, record FROM onceward_finding WHERE id = ?1 ORDER BY at, rowid`
@@ -31,14 +31,14 @@ func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
 func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 	event := onceward.Event{Kind: onceward.EventReap, Soft: soft}
 	reaped, err := s.stepDue(ctx, limit, event, queueCompleted, queueRetryable, queueExpired)
-	if err != nil {
+	if err != nil && !errors.Is(err, onceward.ErrUnreadable) {
 		return reaped, err
 	}
-	return reaped, s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+	return reaped, errors.Join(err, s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
 		return execute(r.conn, deleteFinding, func(stmt *sqlite3.Stmt) error {
 			return stmt.BindInt64(1, micros(now.Add(-findingRetention)))
 		})
-	}))
+	})))
 }
 
 // stepDue applies an event to the records that are due in some queues, at most limit of them. Finding and changing them is
@@ -47,23 +47,11 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 func (s *Store) stepDue(ctx context.Context, limit int, event onceward.Event, queues ...int) (int, error) {
 	var changed []onceward.ID
 	var unreadable error
-	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) (err error) {
 		changed, unreadable = nil, nil
 		for _, queue := range queues {
-			ids, err := dueIDs(r.conn, queue, now, limit-len(changed))
-			if err != nil {
+			if changed, err = stepQueue(r, queue, event, now, limit, changed, &unreadable); err != nil {
 				return err
-			}
-			for _, id := range ids {
-				_, outcome, err := r.step(id, event, now)
-				switch {
-				case errors.Is(err, onceward.ErrUnreadable):
-					unreadable = errors.Join(unreadable, err)
-				case err != nil:
-					return err
-				case outcome.Effect != onceward.EffectNone:
-					changed = append(changed, id)
-				}
 			}
 		}
 		return nil
@@ -74,12 +62,42 @@ func (s *Store) stepDue(ctx context.Context, limit int, event onceward.Event, qu
 	for _, id := range changed {
 		s.waits.wake(id)
 	}
+	if len(changed) == limit {
+		unreadable = nil // a janitor goes on after a full batch; the last one reports
+	}
 	return len(changed), unreadable
 }
 
-func dueIDs(conn *sqlite3.Conn, queue int, now time.Time, limit int) (ids []onceward.ID, err error) {
+// stepQueue goes through one queue until so many records have changed or it is at its end. What does not change stays in
+// the queue, and is passed over from then on.
+func stepQueue(r *records, queue int, event onceward.Event, now time.Time, limit int, changed []onceward.ID, unreadable *error) ([]onceward.ID, error) {
+	passed := 0
+	for len(changed) < limit {
+		ids, err := dueIDs(r.conn, queue, now, limit-len(changed), passed)
+		if err != nil || len(ids) == 0 {
+			return changed, err
+		}
+		for _, id := range ids {
+			_, outcome, err := r.step(id, event, now)
+			switch {
+			case errors.Is(err, onceward.ErrUnreadable):
+				*unreadable = err
+				passed++
+			case err != nil:
+				return changed, err
+			case outcome.Effect == onceward.EffectNone:
+				passed++
+			default:
+				changed = append(changed, id)
+			}
+		}
+	}
+	return changed, nil
+}
+
+func dueIDs(conn *sqlite3.Conn, queue int, now time.Time, limit, offset int) (ids []onceward.ID, err error) {
 	err = query(conn, selectDue, func(stmt *sqlite3.Stmt) error {
-		return bindInts(stmt, int64(queue), micros(now), int64(limit))
+		return bindInts(stmt, int64(queue), micros(now), int64(limit), int64(offset))
 	}, func(stmt *sqlite3.Stmt) error {
 		id, err := onceward.ParseID(stmt.ColumnRawBlob(0))
 		ids = append(ids, id)

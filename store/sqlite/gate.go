@@ -1,11 +1,11 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"database/sql/driver"
 	"errors"
-	"io"
-	"slices"
+	"reflect"
 	"strings"
 	"sync"
 
@@ -14,31 +14,34 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// gate is the writer's connection as a handler sees it through its *sql.Tx. It lets the handler work while it is its turn,
-// and keeps it from ending the transaction, from touching the store's own tables, and from going on after its turn.
+// gate is the writer's connection as one handler sees it through its *sql.Tx. It lets the handler work while it is its
+// turn, and keeps it from ending the transaction, from touching the store's own tables, and from going on after its turn.
+// Each turn has a gate of its own, so that nothing that a handler holds on to can reach into the turn of another.
 type gate struct {
 	inner sqlitedriver.Conn
+	bound context.Context // ends with the longest that the turn may take
 
 	mu    sync.Mutex
-	turn  uint64          // which turn it is
-	taken bool            // whether a handler has it
-	bound context.Context // ends with the turn: bounds statements that have no context of their own
+	over  bool
+	stmts []*gatedStmt // those that may still be open, the newest last
 }
+
+var (
+	_ driver.ConnBeginTx        = (*gate)(nil)
+	_ driver.ConnPrepareContext = (*gate)(nil)
+	_ driver.ExecerContext      = (*gate)(nil)
+	_ driver.NamedValueChecker  = (*gate)(nil)
+)
+
+// errUndone is what a handler sees whose transaction is gone before its turn is over. What it did after that would
+// commit by itself.
+var errUndone = errors.New("onceward: the transaction was undone by SQLite: a statement was interrupted, asked for a rollback, or found the disk full")
 
 // tablePrefix begins the names of the store's own tables and savepoints.
 const tablePrefix = "onceward_"
 
-// guard installs the rules that hold while a handler has its turn. They are checked when a statement is prepared, so the
-// store's own statements, prepared before, do not pay for them.
-func (g *gate) guard() error {
-	return g.inner.Raw().SetAuthorizer(func(action sqlite3.AuthorizerActionCode, first, second, _, _ string) sqlite3.AuthorizerReturnCode {
-		if g.taken && forbidden(action, first, second) {
-			return sqlite3.AUTH_DENY
-		}
-		return sqlite3.AUTH_OK
-	})
-}
-
+// forbidden holds the rules for a handler's turn. They are checked when a statement is prepared, so the store's own
+// statements, prepared before, do not pay for them.
 func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 	switch action {
 	case sqlite3.AUTH_TRANSACTION, sqlite3.AUTH_ATTACH, sqlite3.AUTH_DETACH:
@@ -49,7 +52,12 @@ func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 		return second != ""
 	case sqlite3.AUTH_INSERT, sqlite3.AUTH_UPDATE, sqlite3.AUTH_DELETE, sqlite3.AUTH_DROP_TABLE:
 		return ours(first)
-	case sqlite3.AUTH_ALTER_TABLE, sqlite3.AUTH_DROP_INDEX, sqlite3.AUTH_CREATE_TRIGGER, sqlite3.AUTH_CREATE_INDEX:
+	case sqlite3.AUTH_CREATE_TABLE, sqlite3.AUTH_CREATE_TEMP_TABLE, sqlite3.AUTH_CREATE_VTABLE,
+		sqlite3.AUTH_CREATE_VIEW, sqlite3.AUTH_CREATE_TEMP_VIEW:
+		// A temporary table of the same name would take the place of the store's own.
+		return ours(first)
+	case sqlite3.AUTH_ALTER_TABLE, sqlite3.AUTH_DROP_INDEX, sqlite3.AUTH_CREATE_INDEX,
+		sqlite3.AUTH_CREATE_TRIGGER, sqlite3.AUTH_CREATE_TEMP_TRIGGER:
 		return ours(second)
 	default:
 		return false
@@ -58,39 +66,53 @@ func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 
 func ours(name string) bool { return strings.HasPrefix(strings.ToLower(name), tablePrefix) }
 
-// open starts a handler's turn.
-func (g *gate) open(bound context.Context) {
+// close ends the turn. A statement that is running is waited for, and what was left open is closed here: from now on
+// nothing that the handler does touches the connection. It reports whether nothing was left open.
+func (g *gate) close() (tidy bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.turn++
-	g.taken, g.bound = true, bound
-}
-
-// close ends it. A statement that is running is waited for; what comes later is refused.
-func (g *gate) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.taken = false
-}
-
-// during runs a driver call if it is still the turn that the caller belongs to. A context that cannot end is replaced by
-// that of the turn, so that no statement runs for ever.
-func (g *gate) during(ctx context.Context, turn uint64, call func(ctx context.Context) error) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.taken || g.turn != turn {
-		return errRevoked
+	g.over = true
+	tidy = true
+	for _, stmt := range g.stmts {
+		if !stmt.closed {
+			tidy = false
+			_ = stmt.Stmt.Close() // the error is that of its last step, which the handler has seen
+		}
 	}
-	if ctx.Done() == nil {
+	g.stmts = nil
+	return tidy
+}
+
+// during runs a driver call if it is still the handler's turn and its transaction is still there. The call is bounded by
+// the turn as well as by its own context, so that no statement runs for ever.
+func (g *gate) during(ctx context.Context, call func(ctx context.Context) error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.over:
+		return errRevoked
+	case g.inner.Raw().GetAutocommit():
+		return errUndone
+	case ctx.Done() == nil:
 		ctx = g.bound
+	case g.bound.Done() != nil:
+		ctx = &boundContext{Context: ctx, bound: g.bound}
 	}
 	return call(ctx)
 }
 
-func (g *gate) currentTurn() uint64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.turn
+// boundContext ends when either of two contexts ends. The driver asks for Err alone.
+type boundContext struct {
+	context.Context
+	bound context.Context
+}
+
+// Err implements [context.Context].
+func (c *boundContext) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	return c.bound.Err()
 }
 
 // BeginTx implements [driver.ConnBeginTx]. The transaction is already there: this only makes a handle for it.
@@ -109,20 +131,14 @@ func (ownedTx) Commit() error { return onceward.ErrTxOwned }
 func (tx ownedTx) Rollback() error {
 	tx.gate.mu.Lock()
 	defer tx.gate.mu.Unlock()
-	if tx.gate.taken {
+	if !tx.gate.over {
 		return onceward.ErrTxOwned
 	}
 	return nil
 }
 
-// Close implements [driver.Conn]. A connection closes only after its statements.
-func (g *gate) Close() error {
-	var errs []error
-	for _, stmt := range slices.Collect(g.inner.Raw().Stmts()) {
-		errs = append(errs, stmt.Close())
-	}
-	return errors.Join(append(errs, g.inner.Close())...)
-}
+// Close implements [driver.Conn]. The connection behind it is the writer's.
+func (g *gate) Close() error { return nil }
 
 // Prepare implements [driver.Conn].
 func (g *gate) Prepare(query string) (driver.Stmt, error) {
@@ -131,12 +147,12 @@ func (g *gate) Prepare(query string) (driver.Stmt, error) {
 
 // PrepareContext implements [driver.ConnPrepareContext].
 func (g *gate) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	turn := g.currentTurn()
 	var prepared *gatedStmt
-	err := g.during(ctx, turn, func(ctx context.Context) error {
+	err := g.during(ctx, func(ctx context.Context) error {
 		stmt, err := g.inner.PrepareContext(ctx, query)
 		if err == nil {
-			prepared = &gatedStmt{Stmt: stmt, gate: g, turn: turn}
+			prepared = &gatedStmt{Stmt: stmt, gate: g, inputs: stmt.NumInput()}
+			g.stmts = append(g.stmts, prepared)
 		}
 		return err
 	})
@@ -149,26 +165,30 @@ func (g *gate) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 // ExecContext implements [driver.ExecerContext].
 func (g *gate) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (result driver.Result, err error) {
 	execer, ok := g.inner.(driver.ExecerContext)
-	if !ok {
+	if !ok || len(args) > 0 {
 		return nil, driver.ErrSkip
 	}
-	err = g.during(ctx, g.currentTurn(), func(ctx context.Context) error {
+	err = g.during(ctx, func(ctx context.Context) error {
 		result, err = execer.ExecContext(ctx, query, args)
 		return err
 	})
 	return result, err
 }
 
+// CheckNamedValue implements [driver.NamedValueChecker]: the statement looks at the arguments.
+func (g *gate) CheckNamedValue(*driver.NamedValue) error { return nil }
+
 // gatedStmt is a statement of one turn.
 type gatedStmt struct {
 	driver.Stmt
-	gate *gate
-	turn uint64
+	gate   *gate
+	inputs int
+	closed bool
 }
 
 // ExecContext implements [driver.StmtExecContext].
 func (s *gatedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (result driver.Result, err error) {
-	err = s.gate.during(ctx, s.turn, func(ctx context.Context) error {
+	err = s.gate.during(ctx, func(ctx context.Context) error {
 		result, err = s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
 		return err
 	})
@@ -177,10 +197,10 @@ func (s *gatedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (
 
 // QueryContext implements [driver.StmtQueryContext].
 func (s *gatedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (rows driver.Rows, err error) {
-	err = s.gate.during(ctx, s.turn, func(ctx context.Context) error {
+	err = s.gate.during(ctx, func(ctx context.Context) error {
 		inner, err := s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
 		if err == nil {
-			rows = &gatedRows{Rows: inner, stmt: s}
+			rows = &gatedRows{Rows: inner, gate: s.gate, columns: inner.Columns()}
 		}
 		return err
 	})
@@ -196,55 +216,95 @@ func (s *gatedStmt) CheckNamedValue(arg *driver.NamedValue) error {
 }
 
 // NumInput implements [driver.Stmt].
-func (s *gatedStmt) NumInput() int {
-	s.gate.mu.Lock()
-	defer s.gate.mu.Unlock()
-	return s.Stmt.NumInput()
-}
+func (s *gatedStmt) NumInput() int { return s.inputs }
 
-// Close implements [driver.Stmt]. It is allowed at any time: it only frees what the turn used.
+// Close implements [driver.Stmt]. After the turn there is nothing left to close.
 func (s *gatedStmt) Close() error {
-	s.gate.mu.Lock()
-	defer s.gate.mu.Unlock()
+	g := s.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.over || s.closed {
+		return nil
+	}
+	s.closed = true
+	for len(g.stmts) > 0 && g.stmts[len(g.stmts)-1].closed {
+		g.stmts = g.stmts[:len(g.stmts)-1]
+	}
 	return s.Stmt.Close()
 }
 
 // gatedRows are the rows of one turn.
 type gatedRows struct {
 	driver.Rows
-	stmt *gatedStmt
+	gate    *gate
+	columns []string
 }
 
-// Next implements [driver.Rows].
+// Next implements [driver.Rows]. The bytes that the driver returns are SQLite's own until the next step; they are copied,
+// because the turn may be taken back while the handler looks at them.
 func (r *gatedRows) Next(dest []driver.Value) error {
-	err := r.stmt.gate.during(context.Background(), r.stmt.turn, func(context.Context) error { return r.Rows.Next(dest) })
-	if err == errRevoked {
-		clear(dest)
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	return r.gate.during(context.Background(), func(context.Context) error {
+		if err := r.Rows.Next(dest); err != nil {
+			return err
+		}
+		for i, value := range dest {
+			if blob, ok := value.([]byte); ok {
+				dest[i] = bytes.Clone(blob)
+			}
+		}
+		return nil
+	})
 }
 
 // Columns implements [driver.Rows].
-func (r *gatedRows) Columns() []string {
-	r.stmt.gate.mu.Lock()
-	defer r.stmt.gate.mu.Unlock()
-	return r.Rows.Columns()
-}
+func (r *gatedRows) Columns() []string { return r.columns }
 
-// Close implements [driver.Rows].
+// Close implements [driver.Rows]. After the turn there is nothing left to close.
 func (r *gatedRows) Close() error {
-	r.stmt.gate.mu.Lock()
-	defer r.stmt.gate.mu.Unlock()
+	r.gate.mu.Lock()
+	defer r.gate.mu.Unlock()
+	if r.gate.over {
+		return nil
+	}
 	return r.Rows.Close()
 }
 
 // ColumnTypeDatabaseTypeName implements [driver.RowsColumnTypeDatabaseTypeName].
-func (r *gatedRows) ColumnTypeDatabaseTypeName(index int) string {
-	r.stmt.gate.mu.Lock()
-	defer r.stmt.gate.mu.Unlock()
-	if typed, ok := r.Rows.(driver.RowsColumnTypeDatabaseTypeName); ok {
-		return typed.ColumnTypeDatabaseTypeName(index)
+func (r *gatedRows) ColumnTypeDatabaseTypeName(index int) (name string) {
+	r.inspect(func() {
+		if typed, ok := r.Rows.(driver.RowsColumnTypeDatabaseTypeName); ok {
+			name = typed.ColumnTypeDatabaseTypeName(index)
+		}
+	})
+	return name
+}
+
+// ColumnTypeNullable implements [driver.RowsColumnTypeNullable].
+func (r *gatedRows) ColumnTypeNullable(index int) (nullable, ok bool) {
+	r.inspect(func() {
+		if typed, can := r.Rows.(driver.RowsColumnTypeNullable); can {
+			nullable, ok = typed.ColumnTypeNullable(index)
+		}
+	})
+	return nullable, ok
+}
+
+// ColumnTypeScanType implements [driver.RowsColumnTypeScanType].
+func (r *gatedRows) ColumnTypeScanType(index int) reflect.Type {
+	scan := reflect.TypeFor[any]()
+	r.inspect(func() {
+		if typed, ok := r.Rows.(driver.RowsColumnTypeScanType); ok {
+			scan = typed.ColumnTypeScanType(index)
+		}
+	})
+	return scan
+}
+
+// inspect looks at the rows if it is still their turn.
+func (r *gatedRows) inspect(look func()) {
+	r.gate.mu.Lock()
+	defer r.gate.mu.Unlock()
+	if !r.gate.over {
+		look()
 	}
-	return ""
 }

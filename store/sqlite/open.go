@@ -3,8 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,8 +19,7 @@ const (
 	fileMode = 0o600
 )
 
-// createFile makes sure that the file exists with tight permissions, and returns its absolute path. SQLite gives the files
-// that it puts beside it the same permissions.
+// createFile makes sure that the file exists with tight permissions, and returns its absolute path.
 func createFile(path string) (string, error) {
 	if path == "" || strings.HasPrefix(path, ":") || strings.HasPrefix(path, "file:") {
 		return "", fmt.Errorf("sqlite: %q is not the path of a file; for a store in memory use package store/memory", path)
@@ -41,6 +38,36 @@ func createFile(path string) (string, error) {
 	return file, f.Close()
 }
 
+// tighten gives the files that SQLite puts beside the database the permissions of the database, which the driver does not,
+// before anything is written to them, and makes sure that all of them are still in their directory after a power loss.
+func tighten(file string) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{file + "-wal", file + "-shm"} {
+		beside, err := os.Stat(name)
+		if err != nil || beside.Mode().Perm() == info.Mode().Perm() {
+			continue // a database that cannot use a log has none
+		}
+		if err := os.Chmod(name, info.Mode().Perm()); err != nil {
+			return err
+		}
+	}
+	syncDir(filepath.Dir(file))
+	return nil
+}
+
+// syncDir flushes a directory where the system can do that; SQLite itself does no more.
+func syncDir(path string) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	_ = dir.Sync()
+	_ = dir.Close()
+}
+
 // writerPragmas make each commit durable before it is acknowledged. The log may grow to 16 MiB before it is brought into
 // the file, because a page that many commits change is then written once; the cache holds the pages that are hot.
 const writerPragmas = `
@@ -56,43 +83,23 @@ const readerPragmas = `
 	PRAGMA query_only = ON;
 `
 
-// connector opens connections of one kind for database/sql.
-type connector struct {
-	driver.Connector
-	prepare func(ctx context.Context, conn sqlitedriver.Conn) (driver.Conn, error)
-}
-
-// newConnector returns a connector whose connections are made ready by prepare.
-func newConnector(file string, prepare func(context.Context, sqlitedriver.Conn) (driver.Conn, error)) (*connector, error) {
-	inner, err := new(sqlitedriver.SQLite).OpenConnector(file)
-	if err != nil {
-		return nil, err
-	}
-	return &connector{Connector: inner, prepare: prepare}, nil
-}
-
-// Connect implements [driver.Connector].
-func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
-	opened, err := c.Connector.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := c.prepare(ctx, opened.(sqlitedriver.Conn))
-	if err != nil {
-		return nil, errors.Join(err, opened.Close())
-	}
-	return conn, nil
-}
-
-// openReadOnly opens the pool for business reads.
+// openReadOnly opens the pool for business reads. The driver is told that its connections are read-only before it looks:
+// otherwise a read-only transaction would make them writable when it ends.
 func openReadOnly(file string, busy time.Duration) (*sql.DB, error) {
-	c, err := newConnector(file, func(_ context.Context, conn sqlitedriver.Conn) (driver.Conn, error) {
-		return conn, configure(conn.Raw(), busy, readerPragmas)
-	})
+	return sqlitedriver.Open(file, func(conn *sqlite3.Conn) error { return configure(conn, busy, readerPragmas) })
+}
+
+// openConn opens the connection that writes.
+func openConn(ctx context.Context, file string) (sqlitedriver.Conn, error) {
+	connector, err := new(sqlitedriver.SQLite).OpenConnector(file)
 	if err != nil {
 		return nil, err
 	}
-	return sql.OpenDB(c), nil
+	conn, err := connector.Connect(ctx)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return conn.(sqlitedriver.Conn), nil
 }
 
 func configure(conn *sqlite3.Conn, busy time.Duration, pragmas string) error {

@@ -88,7 +88,7 @@ func (r *readers) with(ctx context.Context, f func(*reader) error) error {
 func (r *readers) get(ctx context.Context, id onceward.ID) (rec onceward.Record, err error) {
 	err = r.with(ctx, func(one *reader) error {
 		one.key = id.AppendBinary(one.key[:0])
-		rec, err = loadRecord(one.get, id, one.key)
+		rec, _, err = loadRecord(one.get, id, one.key)
 		return err
 	})
 	return rec, err

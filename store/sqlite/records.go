@@ -9,9 +9,9 @@ import (
 
 // The statements of the hot path. Each is a look-up by the primary key.
 const (
-	selectRecord = `SELECT record FROM onceward_record WHERE id = ?1`
-	upsertRecord = `INSERT INTO onceward_record (id, queue, due, record) VALUES (?1, ?2, ?3, ?4)
-		ON CONFLICT (id) DO UPDATE SET queue = excluded.queue, due = excluded.due, record = excluded.record`
+	selectRecord = `SELECT record, rowid FROM onceward_record WHERE id = ?1`
+	insertRecord = `INSERT INTO onceward_record (id, queue, due, record) VALUES (?1, ?2, ?3, ?4)`
+	updateRecord = `UPDATE onceward_record SET queue = ?2, due = ?3, record = ?4 WHERE rowid = ?1`
 	deleteRecord = `DELETE FROM onceward_record WHERE id = ?1`
 	selectFloor  = `SELECT value FROM onceward_number WHERE name = 'floor'`
 	raiseFloor   = `UPDATE onceward_number SET value = max(value, ?1) WHERE name = 'floor'`
@@ -45,25 +45,29 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// loadRecord runs a prepared look-up.
-func loadRecord(get *sqlite3.Stmt, id onceward.ID, key []byte) (rec onceward.Record, err error) {
+// loadRecord runs a prepared look-up. The row is that of the record, zero if there is none.
+func loadRecord(get *sqlite3.Stmt, id onceward.ID, key []byte) (rec onceward.Record, row int64, err error) {
 	if err := get.BindBlob(1, key); err != nil {
-		return rec, err
+		return rec, 0, err
 	}
 	if get.Step() {
 		rec, err = onceward.DecodeRecord(id, get.ColumnRawBlob(0))
+		row = get.ColumnInt64(1)
 	}
 	if resetErr := get.Reset(); resetErr != nil {
-		return onceward.Record{}, resetErr
+		return onceward.Record{}, 0, resetErr
 	}
-	return rec, err
+	return rec, row, err
 }
 
 // records is the prepared hot path of the writer's connection. It is used inside a transaction.
 type records struct {
-	conn                              *sqlite3.Conn
-	get, put, remove, floor, setFloor *sqlite3.Stmt
-	key, value                        []byte
+	conn                                         *sqlite3.Conn
+	get, insert, change, remove, floor, setFloor *sqlite3.Stmt
+	key, value                                   []byte
+
+	// lowest is the smallest token that is above the floor, read once in each transaction; zero if it was not yet.
+	lowest int64
 }
 
 func prepareRecords(conn *sqlite3.Conn) (*records, error) {
@@ -73,7 +77,8 @@ func prepareRecords(conn *sqlite3.Conn) (*records, error) {
 		sql  string
 	}{
 		{&r.get, selectRecord},
-		{&r.put, upsertRecord},
+		{&r.insert, insertRecord},
+		{&r.change, updateRecord},
 		{&r.remove, deleteRecord},
 		{&r.floor, selectFloor},
 		{&r.setFloor, raiseFloor},
@@ -88,14 +93,14 @@ func prepareRecords(conn *sqlite3.Conn) (*records, error) {
 }
 
 // load reads a record as the transaction sees it.
-func (r *records) load(id onceward.ID) (onceward.Record, error) {
+func (r *records) load(id onceward.ID) (rec onceward.Record, row int64, err error) {
 	r.key = id.AppendBinary(r.key[:0])
 	return loadRecord(r.get, id, r.key)
 }
 
 // step applies an event to the record of an ID: the one place where records change.
 func (r *records) step(id onceward.ID, event onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
-	before, err := r.load(id)
+	before, row, err := r.load(id)
 	if err != nil {
 		return before, onceward.Outcome{}, err
 	}
@@ -108,7 +113,7 @@ func (r *records) step(id onceward.ID, event onceward.Event, now time.Time) (onc
 	if err != nil {
 		return after, outcome, refused{err}
 	}
-	return after, outcome, r.store(id, &before, &after, outcome.Effect)
+	return after, outcome, r.store(id, row, &before, &after, outcome.Effect)
 }
 
 // refused is an error of the state machine, as opposed to one of the database: it ends one task, not its neighbours'.
@@ -118,10 +123,10 @@ type refused struct{ error }
 func (r refused) Unwrap() error { return r.error }
 
 // store carries an effect out.
-func (r *records) store(id onceward.ID, before, after *onceward.Record, effect onceward.Effect) error {
+func (r *records) store(id onceward.ID, row int64, before, after *onceward.Record, effect onceward.Effect) error {
 	switch effect {
 	case onceward.EffectWrite:
-		return r.save(id, after)
+		return r.save(id, row, after)
 	case onceward.EffectRemove:
 		return r.delete(id, before.Attempt)
 	default:
@@ -129,22 +134,29 @@ func (r *records) store(id onceward.ID, before, after *onceward.Record, effect o
 	}
 }
 
-func (r *records) save(id onceward.ID, rec *onceward.Record) error {
-	r.key = id.AppendBinary(r.key[:0])
+// save inserts a record, or changes the row that it was loaded from.
+func (r *records) save(id onceward.ID, row int64, rec *onceward.Record) error {
+	put := r.change
+	if row == 0 {
+		put = r.insert
+		r.key = id.AppendBinary(r.key[:0])
+		if err := put.BindBlob(1, r.key); err != nil {
+			return err
+		}
+	} else if err := put.BindInt64(1, row); err != nil {
+		return err
+	}
+	if err := put.BindInt64(2, int64(queueOf(rec))); err != nil {
+		return err
+	}
+	if err := put.BindInt64(3, micros(rec.Due())); err != nil {
+		return err
+	}
 	r.value = rec.AppendBinary(r.value[:0])
-	if err := r.put.BindBlob(1, r.key); err != nil {
+	if err := put.BindBlob(4, r.value); err != nil {
 		return err
 	}
-	if err := r.put.BindInt64(2, int64(queueOf(rec))); err != nil {
-		return err
-	}
-	if err := r.put.BindInt64(3, micros(rec.Due())); err != nil {
-		return err
-	}
-	if err := r.put.BindBlob(4, r.value); err != nil {
-		return err
-	}
-	return r.put.Exec()
+	return put.Exec()
 }
 
 // delete removes a record and keeps its token from being used again (S7), in the same transaction.
@@ -156,6 +168,7 @@ func (r *records) delete(id onceward.ID, attempt int64) error {
 	if err := r.remove.Exec(); err != nil {
 		return err
 	}
+	r.lowest = 0
 	if err := r.setFloor.BindInt64(1, attempt); err != nil {
 		return err
 	}
@@ -164,12 +177,13 @@ func (r *records) delete(id onceward.ID, attempt int64) error {
 
 // token is the smallest attempt token that may be given out: the clock, or more if it stands behind what was removed.
 func (r *records) token(now time.Time) (int64, error) {
-	floor := int64(0)
-	if r.floor.Step() {
-		floor = r.floor.ColumnInt64(0)
+	if r.lowest == 0 {
+		if r.floor.Step() {
+			r.lowest = r.floor.ColumnInt64(0) + 1
+		}
+		if err := r.floor.Reset(); err != nil {
+			return 0, err
+		}
 	}
-	if err := r.floor.Reset(); err != nil {
-		return 0, err
-	}
-	return max(now.UnixMicro(), floor+1), nil
+	return max(now.UnixMicro(), r.lowest), nil
 }

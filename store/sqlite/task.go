@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ type task struct {
 
 	// What came of it, written by the writer before done is closed.
 	after   onceward.Record
+	row     int64 // where a member's record stands, zero if there is none
 	outcome onceward.Outcome
 	now     time.Time
 	err     error
@@ -40,14 +42,19 @@ func newFunction(f func(r *records, now time.Time) error) *task {
 	return &task{function: f, done: make(chan struct{})}
 }
 
-// start takes the task for execution, unless its caller has given up.
-func (t *task) start() bool { return t.state.CompareAndSwap(taskQueued, taskStarted) }
+// start takes the task for execution, unless its caller has given up. It can be started again.
+func (t *task) start() bool {
+	return t.state.CompareAndSwap(taskQueued, taskStarted) || t.state.Load() == taskStarted
+}
 
-// drop takes the task out of the queue, and reports whether it had not been started.
+// drop keeps the task from being started, and reports whether it had not been.
 func (t *task) drop() bool { return t.state.CompareAndSwap(taskQueued, taskDropped) }
 
 // run does the task. It may be called again after a rollback.
 func (t *task) run(w *writer) (err error) {
+	if !t.start() {
+		return nil
+	}
 	t.err = nil
 	t.now = w.now()
 	switch {
@@ -61,11 +68,26 @@ func (t *task) run(w *writer) (err error) {
 	}
 }
 
-// fail notes why the task came to nothing, if that is not known already.
+// fail notes why the task came to nothing. That goes before what the task was told inside the transaction that was lost,
+// such as a refusal by what a neighbour had written.
 func (t *task) fail(err error) {
-	if t.err == nil {
+	if err != nil && !errors.Is(t.err, onceward.ErrOutcomeUnknown) {
 		t.err = err
 	}
+}
+
+// refusedBy notes an error that is the task's own and does no harm to its neighbours, or reports that it is not such.
+func (t *task) refusedBy(err error) bool {
+	var refusal refused
+	switch {
+	case errors.As(err, &refusal):
+		t.err = refusal.error
+	case errors.Is(err, onceward.ErrUnreadable):
+		t.err = err
+	default:
+		return false
+	}
+	return true
 }
 
 // settles reports whether somebody may be waiting for what the task did.

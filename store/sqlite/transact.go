@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/ncruces/go-sqlite3"
 	"github.com/onceward/onceward"
 )
 
@@ -39,7 +41,7 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 	}
 	defer over()
 	t := newTask(r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
-	t.member = &member{longest: s.LongestWork(r.Lease), turns: make(chan turn), settled: make(chan onceward.Settlement, 1)}
+	t.member = newMember(s.LongestWork(r.Lease), over)
 	err = s.writer.host(ctx, t, work)
 	return t.verdict(), err
 }
@@ -50,7 +52,7 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 func (s *Store) Update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	var failure error
 	t := &task{done: make(chan struct{})}
-	t.member = &member{turns: make(chan turn), settled: make(chan onceward.Settlement, 1)}
+	t.member = newMember(0, nil)
 	err := s.writer.host(ctx, t, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
 		if failure = f(onceward.Tx(ctx)); failure != nil {
 			return onceward.Settlement{Ending: onceward.Rollback}
@@ -63,7 +65,9 @@ func (s *Store) Update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return err
 }
 
-// enter notes a transaction in flight, so that duplicates within the process are seen at once.
+// enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the caller
+// leaves or the writer is done with it, whichever is first: a handler that was taken off and never returns does not lock
+// its key.
 func (s *Store) enter(id onceward.ID) (over func(), entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,19 +76,28 @@ func (s *Store) enter(id onceward.ID) (over func(), entered bool) {
 	}
 	ended := make(chan struct{})
 	s.inFlight[id] = ended
-	return func() {
+	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		delete(s.inFlight, id)
 		s.mu.Unlock()
 		close(ended)
-	}, true
+	}), true
 }
 
 // member is a handler's part in a group: the writer gives it the connection for its turn and waits for it.
 type member struct {
 	longest time.Duration // zero for no limit
+	over    func()        // called when the writer is done with it; may be nil
 	turns   chan turn
 	settled chan onceward.Settlement
+	left    chan struct{} // closed when its goroutine has left, which it does early by a panic
+}
+
+func newMember(longest time.Duration, over func()) *member {
+	return &member{
+		longest: longest, over: over,
+		turns: make(chan turn), settled: make(chan onceward.Settlement, 1), left: make(chan struct{}),
+	}
 }
 
 // turn is the right to use the transaction.
@@ -98,6 +111,7 @@ func (w *writer) host(ctx context.Context, t *task, work func(context.Context, o
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
 	}
+	defer close(t.member.left)
 	if err := w.enqueue(t); err != nil {
 		return err
 	}
@@ -112,7 +126,7 @@ func (w *writer) host(ctx context.Context, t *task, work func(context.Context, o
 			if t.drop() {
 				return unavailable(ctx.Err())
 			}
-			// The writer has started it: its turn comes, or its end.
+			// Its turn has come: so will its end.
 			waiting = nil
 		}
 	}
@@ -146,7 +160,7 @@ func (m *member) run(w *writer, t *task) (err error) {
 
 // reserve decides inside the transaction. A grant is not written: only its outcome will be.
 func (w *writer) reserve(t *task) (before onceward.Record, err error) {
-	if before, err = w.load(t.id); err != nil {
+	if before, t.row, err = w.load(t.id); err != nil {
 		return before, err
 	}
 	if t.event.Token, err = w.token(t.now); err != nil {
@@ -158,7 +172,7 @@ func (w *writer) reserve(t *task) (before onceward.Record, err error) {
 	if t.outcome.Decision == onceward.DecisionExecute {
 		return before, nil
 	}
-	return before, w.store(t.id, &before, &t.after, t.outcome.Effect)
+	return before, w.store(t.id, t.row, &before, &t.after, t.outcome.Effect)
 }
 
 // handOver gives the connection to the handler and takes it back. An error means that the group's transaction is lost.
@@ -168,29 +182,38 @@ func (m *member) handOver(w *writer, v onceward.Verdict) (settlement onceward.Se
 		bound, cancel = context.WithTimeout(bound, m.longest)
 	}
 	defer cancel()
-	tx, err := w.conn.BeginTx(context.Background(), nil)
+	w.gate = &gate{inner: w.conn, bound: bound}
+	tx, err := w.db.BeginTx(context.Background(), nil)
 	if err != nil {
+		w.gate = nil
 		return settlement, err
 	}
-	w.gate.open(bound)
-	m.turns <- turn{tx: tx, verdict: v}
-	settlement, revoked := m.await()
-	w.gate.close()
+	settlement, revoked := m.await(turn{tx: tx, verdict: v})
+	tidy := w.gate.close()
+	w.gate = nil
 	if revoked {
 		err = errRevoked
 	}
-	if endErr := tx.Rollback(); endErr != nil && !errors.Is(endErr, sql.ErrTxDone) {
-		err = errors.Join(err, endErr)
+	if tidy && !revoked {
+		_ = tx.Rollback() // it only ends the handle, if the handler has not
+	} else {
+		// It waits for rows that the handler may never close; the connection is safe from them.
+		go func() { _ = tx.Rollback() }()
 	}
 	if w.raw.GetAutocommit() {
-		return settlement, errors.Join(err, errors.New("the handler's transaction was undone by SQLite: a statement was interrupted, or the disk is full"))
+		err = errors.Join(err, errUndone)
 	}
 	return settlement, err
 }
 
 // await waits for the handler. One that does not come back in time has its transaction taken away, because everybody waits
-// for it.
-func (m *member) await() (settlement onceward.Settlement, revoked bool) {
+// for it. One whose goroutine has left, because an earlier run panicked, is undone.
+func (m *member) await(t turn) (settlement onceward.Settlement, revoked bool) {
+	select {
+	case m.turns <- t:
+	case <-m.left:
+		return settlement, false
+	}
 	if m.longest == 0 {
 		return <-m.settled, false
 	}
@@ -204,33 +227,54 @@ func (m *member) await() (settlement onceward.Settlement, revoked bool) {
 	}
 }
 
-// settle ends the savepoint as the handler said.
+// settle ends the savepoint as the handler said. What cannot be kept is undone, without harm to the neighbours.
 func (w *writer) settle(t *task, before *onceward.Record, s onceward.Settlement) error {
+	refusal := w.judge(t, &s)
+	if refusal != nil {
+		s.Ending = onceward.Rollback
+	}
 	if s.Ending != onceward.Commit {
 		if err := w.undo.Exec(); err != nil {
 			return err
 		}
 	}
-	if s.Ending == onceward.Rollback {
+	switch {
+	case s.Ending == onceward.Rollback:
 		t.outcome.Effect = onceward.EffectNone
 		t.after = *before
-		return w.release.Exec()
-	}
-	if t.event.Reservation != nil {
-		if err := w.settleRecord(t, s.Completion); err != nil {
+	case t.event.Reservation != nil:
+		if err := w.save(t.id, t.row, &t.after); err != nil {
 			return err
 		}
 	}
-	return w.release.Exec()
+	if err := w.release.Exec(); err != nil {
+		return err
+	}
+	return refusal
 }
 
-// settleRecord writes the finished record: one row, once.
-func (w *writer) settleRecord(t *task, done onceward.Completion) error {
-	complete := onceward.Event{Kind: onceward.EventComplete, Attempt: t.after.Attempt, Completion: &done}
+// judge works out what is to be kept, or refuses it.
+func (w *writer) judge(t *task, s *onceward.Settlement) error {
+	switch {
+	case s.Ending == onceward.Rollback:
+		return nil
+	case s.Ending == onceward.Commit && w.unresolved():
+		return refused{fmt.Errorf("%w: the work was undone, because it breaks a deferred foreign key", onceward.ErrUnavailable)}
+	case t.event.Reservation == nil:
+		t.outcome.Effect = onceward.EffectWrite
+		return nil
+	}
+	complete := onceward.Event{Kind: onceward.EventComplete, Attempt: t.after.Attempt, Completion: &s.Completion}
 	after, outcome, err := onceward.Step(t.after, complete, w.now())
 	if err != nil {
-		return fmt.Errorf("settle: %w", err)
+		return refused{unavailable(fmt.Errorf("settle: %w", err))}
 	}
 	t.after, t.outcome.Effect = after, outcome.Effect
-	return w.save(t.id, &t.after)
+	return nil
+}
+
+// unresolved reports whether a deferred foreign key is broken. The commit would fail by it, for the whole group.
+func (w *writer) unresolved() bool {
+	broken, _, err := w.raw.Status(sqlite3.DBSTATUS_DEFERRED_FKS, false)
+	return err != nil || broken != 0
 }

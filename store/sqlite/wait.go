@@ -8,33 +8,50 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// hub wakes those who wait for a record that this process settles.
+// hub wakes those who wait for a record that this process settles. It remembers a record for as long as somebody waits.
 type hub struct {
 	mu      sync.Mutex
-	changed map[onceward.ID]chan struct{}
+	changed map[onceward.ID]*watched
 }
 
-// watch returns a channel that is closed when the record is settled.
-func (h *hub) watch(id onceward.ID) <-chan struct{} {
+// watched is a record that somebody waits for.
+type watched struct {
+	settled chan struct{} // closed when it is settled
+	waiting int
+}
+
+// watch returns what is told when the record is settled. It is given back with leave.
+func (h *hub) watch(id onceward.ID) *watched {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.changed == nil {
-		h.changed = make(map[onceward.ID]chan struct{})
+		h.changed = make(map[onceward.ID]*watched)
 	}
-	c := h.changed[id]
-	if c == nil {
-		c = make(chan struct{})
-		h.changed[id] = c
+	w := h.changed[id]
+	if w == nil {
+		w = &watched{settled: make(chan struct{})}
+		h.changed[id] = w
 	}
-	return c
+	w.waiting++
+	return w
+}
+
+// leave ends a wait; the last one to leave takes the record away.
+func (h *hub) leave(id onceward.ID, w *watched) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.waiting--
+	if w.waiting == 0 && h.changed[id] == w {
+		delete(h.changed, id)
+	}
 }
 
 // wake ends the waits for a record.
 func (h *hub) wake(id onceward.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if c := h.changed[id]; c != nil {
-		close(c)
+	if w := h.changed[id]; w != nil {
+		close(w.settled)
 		delete(h.changed, id)
 	}
 }
@@ -49,8 +66,9 @@ func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
 	}
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
+	changed := s.waits.watch(id)
+	defer s.waits.leave(id, changed)
 	for {
-		changed := s.waits.watch(id)
 		rec, err := s.readers.get(ctx, id)
 		if err != nil {
 			return err
@@ -59,7 +77,7 @@ func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
 			return nil
 		}
 		select {
-		case <-changed:
+		case <-changed.settled:
 			return nil
 		case <-ticker.C:
 		case <-ctx.Done():

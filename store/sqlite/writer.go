@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,10 @@ import (
 // maxGroup bounds how many tasks share a commit, and so how long the first of them waits for the last.
 const maxGroup = 256
 
+// groupTime bounds how long the handlers of one group may take together, so that heartbeats get in between: a group is
+// committed after the handler that passes it.
+const groupTime = 20 * time.Millisecond
+
 // writer owns the one connection that writes. Its goroutine takes what has gathered in the queue and runs it in one
 // transaction: a group is what arrived while the last commit was on its way to the disk, so a lone caller waits for nobody
 // and many callers share an fsync. There is no timer.
@@ -25,10 +30,10 @@ type writer struct {
 	now       func() time.Time
 	committed func(onceward.ID) // told of each record that is no longer in progress, after the commit
 
-	db   *sql.DB
-	conn *sql.Conn
-	gate *gate
+	conn sqlitedriver.Conn
 	raw  *sqlite3.Conn
+	gate *gate   // of the handler whose turn it is; nil if it is nobody's
+	db   *sql.DB // makes the transactions that handlers get: its connections are gates
 	*records
 	begin, commit, rollback, savepoint, release, undo, doubt *sqlite3.Stmt
 
@@ -41,26 +46,31 @@ type writer struct {
 
 // openWriter opens the connection, brings the tables up to date and starts the goroutine.
 func openWriter(ctx context.Context, file string, busy time.Duration, now func() time.Time) (*writer, error) {
-	w := &writer{now: now, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	c, err := newConnector(file, func(_ context.Context, conn sqlitedriver.Conn) (driver.Conn, error) {
-		w.gate = &gate{inner: conn}
-		w.raw = conn.Raw()
-		return w.gate, w.setUp(busy)
-	})
+	conn, err := openConn(ctx, file)
 	if err != nil {
 		return nil, err
 	}
-	w.db = sql.OpenDB(c)
-	if w.conn, err = w.db.Conn(ctx); err != nil {
-		return nil, errors.Join(err, w.db.Close())
+	w := &writer{now: now, conn: conn, raw: conn.Raw(), wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	if err := w.setUp(busy); err != nil {
+		return nil, errors.Join(err, w.disconnect())
 	}
+	w.db = sql.OpenDB(turns{w})
+	w.db.SetMaxIdleConns(-1)
 	go w.loop()
 	return w, nil
 }
 
+// turns makes the gate of the present turn the connection that a transaction begins on.
+type turns struct{ *writer }
+
+// Connect implements [driver.Connector].
+func (t turns) Connect(context.Context) (driver.Conn, error) { return t.gate, nil }
+
+// Driver implements [driver.Connector].
+func (turns) Driver() driver.Driver { return new(sqlitedriver.SQLite) }
+
 func (w *writer) setUp(busy time.Duration) error {
-	w.raw.SetInterrupt(context.Background())
-	if err := configure(w.raw, busy, writerPragmas); err != nil {
+	if err := w.configure(busy); err != nil {
 		return err
 	}
 	if err := migrate(w.raw); err != nil {
@@ -89,7 +99,37 @@ func (w *writer) setUp(busy time.Duration) error {
 		}
 		*s.stmt = stmt
 	}
-	return w.gate.guard()
+	if err := tighten(w.raw.Filename("main").String()); err != nil {
+		return err
+	}
+	return w.raw.SetAuthorizer(func(action sqlite3.AuthorizerActionCode, first, second, _, _ string) sqlite3.AuthorizerReturnCode {
+		if w.gate != nil && forbidden(action, first, second) {
+			return sqlite3.AUTH_DENY
+		}
+		return sqlite3.AUTH_OK
+	})
+}
+
+// configure retries what SQLite itself does not wait for: the first of several that open a new file switches it to the log,
+// and needs it for itself.
+func (w *writer) configure(busy time.Duration) error {
+	deadline := time.Now().Add(busy)
+	for {
+		err := configure(w.raw, busy, writerPragmas)
+		if !errors.Is(err, sqlite3.BUSY) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// disconnect closes the connection, which it does only after its statements.
+func (w *writer) disconnect() error {
+	var errs []error
+	for _, stmt := range slices.Collect(w.raw.Stmts()) {
+		errs = append(errs, stmt.Close())
+	}
+	return errors.Join(append(errs, w.conn.Close())...)
 }
 
 // do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has not
@@ -150,13 +190,18 @@ func (w *writer) loop() {
 	}
 }
 
-// take starts what has gathered in the queue.
+// take takes what has gathered in the queue. Handlers come last, so that only they are put off when a group is cut short.
 func (w *writer) take(group []*task) []*task {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := min(len(w.queue), maxGroup)
 	for _, t := range w.queue[:n] {
-		if t.start() {
+		if t.member == nil {
+			group = append(group, t)
+		}
+	}
+	for _, t := range w.queue[:n] {
+		if t.member != nil {
 			group = append(group, t)
 		}
 	}
@@ -164,6 +209,16 @@ func (w *writer) take(group []*task) []*task {
 	clear(w.queue[rest:])
 	w.queue = w.queue[:rest]
 	return group
+}
+
+// giveBack puts what the group had no time for at the head of the queue.
+func (w *writer) giveBack(tasks []*task) {
+	if len(tasks) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = slices.Insert(w.queue, 0, tasks...)
 }
 
 func (w *writer) isClosed() bool {
@@ -175,25 +230,33 @@ func (w *writer) isClosed() bool {
 // run commits a group, and tells its callers. If one of them spoils the transaction for all, each of the others gets one of
 // its own.
 func (w *writer) run(group []*task) {
-	err := w.transaction(group)
+	n, err := w.transaction(group)
+	w.giveBack(group[n:])
 	var spoiled *spoiledError
-	if errors.As(err, &spoiled) {
-		for _, t := range group {
-			if t != spoiled.by {
-				t.fail(w.transaction([]*task{t}))
-			} else {
-				t.fail(spoiled.err)
-			}
+	spoilt := errors.As(err, &spoiled)
+	for _, t := range group[:n] {
+		switch {
+		case spoilt && t == spoiled.by:
+			t.fail(spoiled.err)
+		case spoilt:
+			_, alone := w.transaction([]*task{t})
+			t.fail(alone)
+		default:
+			t.fail(err)
 		}
-		err = nil
+		w.finish(t)
 	}
-	for _, t := range group {
-		t.fail(err)
-		if t.err == nil && t.settles() {
-			w.committed(t.id)
-		}
-		close(t.done)
+}
+
+// finish tells the caller, and those who wait for the record.
+func (w *writer) finish(t *task) {
+	if t.err == nil && t.settles() {
+		w.committed(t.id)
 	}
+	if t.member != nil && t.member.over != nil {
+		t.member.over()
+	}
+	close(t.done)
 }
 
 // spoiledError is a group whose transaction was lost by one of its tasks.
@@ -208,27 +271,28 @@ func (e *spoiledError) Error() string { return e.err.Error() }
 // Unwrap returns the reason.
 func (e *spoiledError) Unwrap() error { return e.err }
 
-// transaction runs tasks in one transaction. Without an error all of them are durable, but for those that were refused.
-func (w *writer) transaction(group []*task) error {
+// transaction runs tasks in one transaction, and says how many: a group of slow handlers is cut short. Without an error
+// all of these are durable, but for those that were refused.
+func (w *writer) transaction(group []*task) (n int, err error) {
 	if err := w.begin.Exec(); err != nil {
-		return unavailable(err)
+		return len(group), unavailable(err)
 	}
-	for _, t := range group {
-		err := t.run(w)
-		var refusal refused
-		switch {
-		case errors.As(err, &refusal):
-			t.err = refusal.error
-		case errors.Is(err, onceward.ErrUnreadable):
-			t.err = err
-		case err != nil:
-			return w.spoil(t, err)
+	w.lowest = 0 // another process may have changed it
+	began := time.Now()
+	for n < len(group) {
+		t := group[n]
+		n++
+		if err := t.run(w); err != nil && !t.refusedBy(err) {
+			return n, w.spoil(t, err)
+		}
+		if t.member != nil && time.Since(began) > groupTime {
+			break
 		}
 	}
 	if err := w.commit.Exec(); err != nil {
-		return w.commitFailed(group, err)
+		return n, w.commitFailed(group[:n], err)
 	}
-	return nil
+	return n, nil
 }
 
 // spoil undoes the transaction because of one task. Where that was alone it is simply its error.
@@ -284,5 +348,5 @@ func (w *writer) close() error {
 	default:
 	}
 	<-w.ended
-	return errors.Join(w.conn.Close(), w.db.Close())
+	return errors.Join(w.db.Close(), w.disconnect())
 }

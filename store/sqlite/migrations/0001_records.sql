@@ -17,6 +17,7 @@ CREATE TABLE onceward_finding (
 ) STRICT;
 
 CREATE INDEX onceward_finding_id ON onceward_finding (id, at);
+CREATE INDEX onceward_finding_at ON onceward_finding (at);
 
 -- Single numbers: floor is the largest attempt token of a record that was removed; doubt counts commits whose outcome had
 -- to be made certain.

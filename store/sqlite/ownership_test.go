@@ -1,0 +1,202 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward"
+)
+
+// TestRefusedStatements: a handler can neither end its transaction, nor leave it, nor touch the store's own tables; and
+// trying does not harm what it did before and after.
+func TestRefusedStatements(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	for i, statement := range []string{
+		"COMMIT", "END", "END TRANSACTION", "ROLLBACK", "BEGIN", "BEGIN IMMEDIATE", "commit -- in lower case",
+		"RELEASE onceward_member", "ROLLBACK TO onceward_member", `ROLLBACK TO "ONCEWARD_MEMBER"`, "SAVEPOINT onceward_member", "SAVEPOINT onceward_x",
+		"ATTACH ':memory:' AS other", "DETACH main", "VACUUM",
+		"PRAGMA foreign_keys = OFF", "PRAGMA synchronous(OFF)", "PRAGMA journal_mode = DELETE", "PRAGMA max_page_count = 1",
+		"DELETE FROM onceward_record", "UPDATE onceward_number SET value = 0", "INSERT INTO onceward_schema VALUES (9, '')", "INSERT INTO OnceWard_Schema VALUES (9, '')",
+		"REPLACE INTO onceward_number VALUES ('floor', 0)", "DROP TABLE onceward_record", "DROP INDEX onceward_record_due",
+		"ALTER TABLE onceward_record RENAME TO mine", "ALTER TABLE onceward_record ADD COLUMN mine", "CREATE INDEX mine ON onceward_record (record)",
+		"CREATE TRIGGER mine AFTER INSERT ON onceward_record BEGIN SELECT 1; END", "CREATE TEMP TRIGGER mine AFTER INSERT ON onceward_record BEGIN SELECT 1; END",
+		"CREATE TEMP TABLE onceward_record (id)", "CREATE TEMP VIEW onceward_record AS SELECT 1", "CREATE TABLE onceward_mine (id)",
+		"INSERT INTO business VALUES ('both'); COMMIT",
+		"WITH gone AS (SELECT id FROM onceward_record) DELETE FROM onceward_record WHERE id IN gone",
+	} {
+		key := fmt.Sprint("key-", i)
+		transacted(t, store, reservation(key), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+			tx := onceward.Tx(ctx)
+			if err := insert(ctx, key); err != nil {
+				t.Fatalf("before %q: %v", statement, err)
+			}
+			if _, err := tx.ExecContext(ctx, statement); err == nil {
+				t.Errorf("E1: a handler could run %q", statement)
+			}
+			if _, err := tx.ExecContext(ctx, statement+" -- ?", 1); err == nil {
+				t.Errorf("E1: a handler could run %q with an argument", statement)
+			}
+			if rows, err := tx.QueryContext(ctx, statement); err == nil {
+				if rows.Next() || rows.Err() == nil {
+					t.Errorf("E1: a handler could query %q", statement)
+				}
+				_ = rows.Close()
+			}
+			return inserting(key)(ctx, v)
+		}, onceward.DecisionExecute, "E1")
+		wantRows(t, store, key, 2, "E1: before and after "+statement)
+		wantState(t, store, key, onceward.StateCompleted, "E1")
+	}
+	if _, err := store.Reserve(t.Context(), reservation("afterwards")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTriggerOnTheStoresTables: a trigger on a business table does not reach the store's tables either.
+func TestTriggerOnTheStoresTables(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	transacted(t, store, reservation("victim"), inserting("victim"), onceward.DecisionExecute, "E1")
+	exec(t, store, `CREATE TRIGGER clever AFTER INSERT ON business WHEN new.value = 'clever' BEGIN DELETE FROM onceward_record; END`)
+	err := store.Update(t.Context(), func(tx *sql.Tx) error {
+		_, err := tx.Exec(`INSERT INTO business VALUES ('clever')`)
+		return err
+	})
+	if err == nil {
+		t.Error("E1: a trigger could write to the store's tables")
+	}
+	wantState(t, store, "victim", onceward.StateCompleted, "I7")
+}
+
+// TestAllowedStatements: what a handler may do.
+func TestAllowedStatements(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	transacted(t, store, reservation("earlier"), inserting("earlier"), onceward.DecisionExecute, "E1")
+	transacted(t, store, reservation("key"), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		tx := onceward.Tx(ctx)
+		for _, statement := range []string{
+			`SAVEPOINT mine`, `INSERT INTO business VALUES ('kept')`, `SAVEPOINT inner`, `INSERT INTO business VALUES ('undone')`, `ROLLBACK TO inner`, `RELEASE inner`, `RELEASE mine`,
+			`SAVEPOINT member`, `RELEASE member`,
+			`CREATE TABLE made (value TEXT)`, `INSERT INTO made VALUES ('x'), ('y')`, `CREATE INDEX made_value ON made (value)`, `ALTER TABLE made ADD COLUMN more`,
+			`CREATE TEMP TABLE scratch (value)`, `INSERT INTO scratch VALUES (1)`, `DROP TABLE scratch`,
+			`PRAGMA foreign_keys`,
+			`INSERT INTO business VALUES ('one'); INSERT INTO business VALUES ('two')`,
+		} {
+			if _, err := tx.ExecContext(ctx, statement); err != nil {
+				t.Errorf("%s: %v", statement, err)
+			}
+		}
+		records := 0
+		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM onceward_record`).Scan(&records); err != nil || records != 1 {
+			t.Errorf("reading the store's tables got (%d, %v), want the one record that is committed", records, err)
+		}
+		// A savepoint that is left open ends with the turn.
+		if _, err := tx.ExecContext(ctx, `SAVEPOINT open`); err != nil {
+			t.Error(err)
+		}
+		return inserting("in an open savepoint")(ctx, onceward.Verdict{})
+	}, onceward.DecisionExecute, "E1")
+	for value, want := range map[string]int{"kept": 1, "undone": 0, "one": 1, "two": 1, "in an open savepoint": 1} {
+		wantRows(t, store, value, want, "E1")
+	}
+	made := 0
+	if err := store.DB().QueryRow(`SELECT count(more IS NULL) FROM made`).Scan(&made); err != nil || made != 2 {
+		t.Errorf("E1: the table that the handler made has %d rows (%v), want 2", made, err)
+	}
+}
+
+// TestUndoneStatements: what a handler did goes, tables and savepoints included.
+func TestUndoneStatements(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	for _, end := range []onceward.Ending{onceward.Rollback, onceward.CommitAnswer} {
+		transacted(t, store, reservation(fmt.Sprint("key-", end)), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+			for _, statement := range []string{
+				`CREATE TABLE made (value TEXT)`, `INSERT INTO made VALUES ('x')`, `SAVEPOINT mine`, `INSERT INTO business VALUES ('x')`,
+				`RELEASE mine`, `SAVEPOINT open`, `ALTER TABLE business ADD COLUMN more`, `INSERT INTO business VALUES ('x', 'y')`,
+			} {
+				if _, err := onceward.Tx(ctx).ExecContext(ctx, statement); err != nil {
+					t.Errorf("%s: %v", statement, err)
+				}
+			}
+			return settled(end, "declined")
+		}, onceward.DecisionExecute, "E1")
+		wantRows(t, store, "x", 0, "E1")
+		if _, err := store.DB().Exec(`SELECT * FROM made`); err == nil || !strings.Contains(err.Error(), "no such table") {
+			t.Errorf("E1: a table that was undone: %v", err)
+		}
+	}
+	wantState(t, store, fmt.Sprint("key-", onceward.Rollback), onceward.StateNone, "E1")
+	wantState(t, store, fmt.Sprint("key-", onceward.CommitAnswer), onceward.StateCompleted, "E1")
+}
+
+// TestEndingByHand: Commit and Rollback of the *sql.Tx are refused, and end only the handler's own handle.
+func TestEndingByHand(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	for name, byHand := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
+		for _, end := range []onceward.Ending{onceward.Rollback, onceward.Commit, onceward.CommitAnswer} {
+			key := fmt.Sprint(name, end)
+			transacted(t, store, reservation(key), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+				rows, err := onceward.Tx(ctx).QueryContext(ctx, `SELECT 1 UNION SELECT 2`)
+				if err != nil || !rows.Next() {
+					t.Errorf("a query that is left open: %v", err)
+				}
+				if err := insert(ctx, key); err != nil {
+					t.Error(err)
+				}
+				if err := byHand(onceward.Tx(ctx)); !errors.Is(err, onceward.ErrTxOwned) {
+					t.Errorf("E1: %s got %v, want ErrTxOwned", name, err)
+				}
+				if err := insert(ctx, key); !errors.Is(err, sql.ErrTxDone) {
+					t.Errorf("E1: a statement after %s got %v, want ErrTxDone", name, err)
+				}
+				return settled(end, "done")
+			}, onceward.DecisionExecute, "E1")
+			want := 0
+			if end == onceward.Commit {
+				want = 1
+			}
+			wantRows(t, store, key, want, "E1: the settlement decides, not "+name)
+		}
+	}
+}
+
+// TestForeignKeys: they are enforced, at once or at the end.
+func TestForeignKeys(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	exec(t, store, `CREATE TABLE parent (id INTEGER PRIMARY KEY)`)
+	exec(t, store, `CREATE TABLE strict (parent INTEGER REFERENCES parent)`)
+	exec(t, store, `CREATE TABLE late (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+	run := func(key string, statements ...string) (last, err error) {
+		_, err = store.Transact(t.Context(), reservation(key), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+			for _, statement := range statements {
+				_, last = onceward.Tx(ctx).ExecContext(ctx, statement)
+			}
+			return settled(onceward.Commit, "done")
+		})
+		return last, err
+	}
+	if last, err := run("strict", `INSERT INTO strict VALUES (1)`); last == nil || err != nil {
+		t.Errorf("an orphan got (%v, %v), want to be refused at once", last, err)
+	}
+	_, err := run("orphan", `INSERT INTO late VALUES (1)`)
+	wantUnavailable(t, err, "deferred foreign key", "an orphan at the end")
+	wantState(t, store, "orphan", onceward.StateNone, "I4")
+	if last, err := run("orphan", `INSERT INTO late VALUES (1)`, `INSERT INTO parent VALUES (1)`); last != nil || err != nil {
+		t.Errorf("a parent that comes late got (%v, %v)", last, err)
+	}
+	wantState(t, store, "orphan", onceward.StateCompleted, "I2")
+	err = store.Update(t.Context(), func(tx *sql.Tx) error {
+		_, err := tx.Exec(`DELETE FROM parent`)
+		return err
+	})
+	wantUnavailable(t, err, "deferred foreign key", "an update that orphans")
+}

@@ -1,0 +1,203 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+const takenBack = "the transaction was taken back"
+
+// short is a lease of which a handler gets 100 ms, after which its transaction is taken back with a little grace.
+const short = 300 * time.Millisecond
+
+// TestHandlerThatDoesNotReturn holds the writer until its transaction is taken back. The others go on, its key is free
+// again although it still runs, and what it does later comes to nothing.
+func TestHandlerThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	entered, release := make(chan struct{}), make(chan struct{})
+	ended := make(chan error, 1)
+	var late []error
+	go func() {
+		_, err := store.Transact(context.Background(), reservation("key", leaseOf(short)), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+			tx := onceward.Tx(ctx)
+			stmt, err := tx.Prepare(`INSERT INTO business VALUES ('late')`)
+			if err != nil {
+				t.Error(err)
+			}
+			rows, err := tx.Query(`SELECT 1 UNION SELECT 2`)
+			if err != nil || !rows.Next() {
+				t.Errorf("a query that is left open: %v", err)
+			}
+			if err := insert(ctx, "row"); err != nil {
+				t.Error(err)
+			}
+			close(entered)
+			<-release
+			_, execErr := stmt.Exec()
+			_, prepareErr := tx.Prepare(`SELECT 1`)
+			late = append(late, execErr, prepareErr, insert(ctx, "late"), tx.QueryRow(`SELECT 1`).Scan(new(int)), endOfRows(rows))
+			_, _ = rows.ColumnTypes()
+			return settled(onceward.Commit, "done")
+		})
+		ended <- err
+	}()
+	<-entered
+	started := time.Now()
+	transacted(t, store, reservation("other"), inserting("other"), onceward.DecisionExecute, "E1: the others go on")
+	if waited := time.Since(started); waited > 10*time.Second {
+		t.Errorf("E1: a handler of a lease of %s held up the others for %s", short, waited)
+	}
+	within(t, "the wait for the transaction that was taken back", func() {
+		if err := store.Wait(t.Context(), idOf("key"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	transacted(t, store, reservation("key"), inserting("row"), onceward.DecisionExecute, "E8: no path leaves a key locked past its lease")
+	close(release)
+	wantUnavailable(t, <-ended, takenBack, "E1: a handler that held the writer for too long")
+	for i, err := range late {
+		if err == nil {
+			t.Errorf("E1: late call %d of a handler went through", i)
+		}
+	}
+	wantRows(t, store, "row", 1, "I1")
+	wantRows(t, store, "late", 0, "E1")
+	transacted(t, store, reservation("key"), never(t, "I1"), onceward.DecisionReplay, "I3")
+}
+
+// endOfRows reads to the end, and returns an error if the rows did not all come.
+func endOfRows(rows *sql.Rows) error {
+	for rows.Next() {
+	}
+	return errors.Join(rows.Err(), rows.Close())
+}
+
+// TestStatementThatDoesNotEnd: whatever context the handler gives it, a statement ends with the turn.
+func TestStatementThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	const endless = `WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n`
+	for name, patience := range map[string]time.Duration{"no context": 0, "a patient context": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			if patience > 0 {
+				patient, cancel := context.WithTimeout(ctx, patience)
+				defer cancel()
+				ctx = patient
+			}
+			store := openBusiness(t, newFile(t))
+			within(t, "an endless query", func() {
+				_, err := store.Transact(t.Context(), reservation("query", leaseOf(short)), func(own context.Context, _ onceward.Verdict) onceward.Settlement {
+					if err := onceward.Tx(own).QueryRowContext(ctx, endless).Scan(new(int)); err == nil {
+						t.Error("an endless query ended")
+					}
+					return settled(onceward.Rollback, "")
+				})
+				if err != nil {
+					t.Errorf("a query that was interrupted harms nothing, but got %v", err)
+				}
+				_, err = store.Transact(t.Context(), reservation("insert", leaseOf(short)), func(own context.Context, v onceward.Verdict) onceward.Settlement {
+					if _, err := onceward.Tx(own).ExecContext(ctx, `INSERT INTO business `+endless); err == nil {
+						t.Error("an endless insert ended")
+					}
+					return inserting("after")(own, v)
+				})
+				wantUnavailable(t, err, "undone by SQLite", "an insert that was interrupted")
+				wantRows(t, store, "after", 0, "I4")
+			})
+			transacted(t, store, reservation("key"), inserting("key"), onceward.DecisionExecute, "afterwards")
+		})
+	}
+}
+
+// TestLeftOpen: a handler leaves statements and rows open, even ones that database/sql itself waits for, and goes on using
+// them behind its turn.
+func TestLeftOpen(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	exec(t, store, `INSERT INTO business VALUES ('a'), ('b'), ('c')`)
+	var kept []*sql.Rows
+	var stmt *sql.Stmt
+	var tx *sql.Tx
+	within(t, "a turn with rows left open", func() {
+		transacted(t, store, reservation("key"), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+			tx = onceward.Tx(ctx)
+			var err error
+			if stmt, err = tx.Prepare(`SELECT value FROM business`); err != nil {
+				t.Error(err)
+			}
+			for _, query := range []string{`SELECT value FROM business`, `INSERT INTO business VALUES ('x'), ('y') RETURNING value`} {
+				rows, err := tx.Query(query)
+				if err != nil || !rows.Next() {
+					t.Errorf("%s: %v", query, err)
+				}
+				var held sql.RawBytes // keeps database/sql from closing the rows
+				if err := rows.Scan(&held); err != nil {
+					t.Error(err)
+				}
+				kept = append(kept, rows)
+			}
+			return inserting("row")(ctx, v)
+		}, onceward.DecisionExecute, "E1")
+		transacted(t, store, reservation("next"), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+			for _, rows := range kept {
+				if endOfRows(rows) == nil {
+					t.Error("E1: rows of an earlier turn were read in a later one")
+				}
+			}
+			if _, err := stmt.Query(); err == nil {
+				t.Error("E1: a statement of an earlier turn was used in a later one")
+			}
+			if _, err := tx.Exec(`INSERT INTO business VALUES ('foreign')`); err == nil {
+				t.Error("E1: a transaction of an earlier turn was used in a later one")
+			}
+			return inserting("row")(ctx, v)
+		}, onceward.DecisionExecute, "E1")
+	})
+	wantRows(t, store, "row", 2, "I1")
+	wantRows(t, store, "x", 1, "E1: an insert that returns rows is complete when the first comes")
+	wantRows(t, store, "foreign", 0, "E1")
+}
+
+// TestGoroutinesLeftBehind go on writing while other handlers have their turns.
+func TestGoroutinesLeftBehind(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	var group sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range 10 {
+		transacted(t, store, reservation(strings.Repeat("k", i+1)), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+			tx := onceward.Tx(ctx)
+			for range 2 {
+				group.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						if _, err := tx.Exec(`INSERT INTO business VALUES ('stray') RETURNING 1`); errors.Is(err, sql.ErrTxDone) {
+							_ = tx.Rollback()
+							return
+						}
+						_ = tx.QueryRow(`SELECT count(*) FROM business`).Scan(new(int))
+					}
+				})
+			}
+			return settled(onceward.Rollback, "")
+		}, onceward.DecisionExecute, "E1")
+		transacted(t, store, reservation(strings.Repeat("o", i+1)), inserting("own"), onceward.DecisionExecute, "E1")
+	}
+	close(stop)
+	group.Wait()
+	wantRows(t, store, "own", 10, "I1")
+	wantRows(t, store, "stray", 0, "E1: a goroutine that a handler left behind wrote into the turn of another")
+}
