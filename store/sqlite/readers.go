@@ -11,12 +11,15 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// readers is a pool of connections that read records past the writer.
+// readers is a pool of connections that read records past the writer. They are opened when they are needed.
 type readers struct {
-	idle  chan *reader
+	open  func() (*reader, error)
+	turns chan struct{} // as many as there may be readers
 	once  sync.Once
 	ended chan struct{}
-	all   []*reader
+
+	mu   sync.Mutex
+	idle []*reader
 }
 
 // reader is one connection with its look-up prepared.
@@ -29,17 +32,18 @@ type reader struct {
 // minReaders keeps a slow read from holding up all others.
 const minReaders = 4
 
+// openReaders opens the first reader, to see that it can be done.
 func openReaders(file string, busy time.Duration) (*readers, error) {
-	n := max(minReaders, runtime.GOMAXPROCS(0))
-	r := &readers{idle: make(chan *reader, n), ended: make(chan struct{})}
-	for range n {
-		one, err := openReader(file, busy)
-		if err != nil {
-			return nil, errors.Join(err, r.close())
-		}
-		r.all = append(r.all, one)
-		r.idle <- one
+	r := &readers{
+		open:  func() (*reader, error) { return openReader(file, busy) },
+		turns: make(chan struct{}, max(minReaders, runtime.GOMAXPROCS(0))),
+		ended: make(chan struct{}),
 	}
+	first, err := r.open()
+	if err != nil {
+		return nil, err
+	}
+	r.idle = append(r.idle, first)
 	return r, nil
 }
 
@@ -60,6 +64,20 @@ func openReader(file string, busy time.Duration) (*reader, error) {
 
 // with lends a reader to f.
 func (r *readers) with(ctx context.Context, f func(*reader) error) error {
+	if err := r.await(ctx); err != nil {
+		return err
+	}
+	defer func() { <-r.turns }()
+	one, err := r.take()
+	if err != nil {
+		return err
+	}
+	defer r.giveBack(one)
+	return unavailable(f(one))
+}
+
+// await waits until there may be one more reader.
+func (r *readers) await(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
 	}
@@ -68,20 +86,38 @@ func (r *readers) with(ctx context.Context, f func(*reader) error) error {
 		return errClosed
 	default:
 	}
-	var one *reader
 	select {
-	case one = <-r.idle:
+	case r.turns <- struct{}{}:
+		return nil
 	default:
-		select {
-		case one = <-r.idle:
-		case <-r.ended:
-			return errClosed
-		case <-ctx.Done():
-			return unavailable(ctx.Err())
-		}
 	}
-	defer func() { r.idle <- one }()
-	return unavailable(f(one))
+	select {
+	case r.turns <- struct{}{}:
+		return nil
+	case <-r.ended:
+		return errClosed
+	case <-ctx.Done():
+		return unavailable(ctx.Err())
+	}
+}
+
+// take returns the reader that was used last, whose cache is warm, or opens one.
+func (r *readers) take() (*reader, error) {
+	r.mu.Lock()
+	if last := len(r.idle) - 1; last >= 0 {
+		one := r.idle[last]
+		r.idle = r.idle[:last]
+		r.mu.Unlock()
+		return one, nil
+	}
+	r.mu.Unlock()
+	return r.open()
+}
+
+func (r *readers) giveBack(one *reader) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle = append(r.idle, one)
 }
 
 // get reads one record; there is none if its state is StateNone.
@@ -99,8 +135,10 @@ func (r *readers) close() error {
 	var errs []error
 	r.once.Do(func() {
 		close(r.ended)
-		for range r.all {
-			one := <-r.idle
+		for range cap(r.turns) {
+			r.turns <- struct{}{}
+		}
+		for _, one := range r.idle {
 			errs = append(errs, one.get.Close(), one.conn.Close())
 		}
 	})
