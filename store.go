@@ -13,7 +13,8 @@ import (
 // [Buster], [Lister], [FindingKeeper].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an insert.
-	// Repeated with the same nonce, it answers with the same grant.
+	// Repeated with the same nonce, it answers with the same grant. A store may still read the reservation after a call
+	// that was given up: the caller does not change it.
 	Reserve(ctx context.Context, r *Reservation) (Verdict, error)
 	// Extend makes the lease last for the given time from now.
 	Extend(ctx context.Context, c Claim, lease time.Duration) error

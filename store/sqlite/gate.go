@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -40,6 +41,11 @@ var errUndone = errors.New("onceward: the transaction was undone by SQLite: a st
 // tablePrefix begins the names of the store's own tables and savepoints.
 const tablePrefix = "onceward_"
 
+// tellingPragmas take an argument and change nothing; ORMs look at tables with them.
+var tellingPragmas = []string{
+	"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list", "foreign_key_check",
+}
+
 // forbidden holds the rules for a handler's turn. They are checked when a statement is prepared, so the store's own
 // statements, prepared before, do not pay for them.
 func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
@@ -49,7 +55,8 @@ func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 	case sqlite3.AUTH_SAVEPOINT:
 		return ours(second)
 	case sqlite3.AUTH_PRAGMA:
-		return second != ""
+		// Without an argument a pragma only tells something.
+		return second != "" && !slices.Contains(tellingPragmas, strings.ToLower(first))
 	case sqlite3.AUTH_INSERT, sqlite3.AUTH_UPDATE, sqlite3.AUTH_DELETE, sqlite3.AUTH_DROP_TABLE:
 		return ours(first)
 	case sqlite3.AUTH_CREATE_TABLE, sqlite3.AUTH_CREATE_TEMP_TABLE, sqlite3.AUTH_CREATE_VTABLE,

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"time"
 
@@ -9,10 +10,9 @@ import (
 )
 
 const (
-	// selectPage filters by what is not null. The planner walks the primary key, or the index if a state is given.
+	// selectPage walks the unique index on the id from where the last page ended.
 	selectPage = `SELECT id, record FROM onceward_record
-		WHERE (?1 IS NULL OR id > ?1) AND (?2 IS NULL OR queue BETWEEN ?2 AND ?2 + 9) AND (?3 IS NULL OR due < ?3)
-			AND (?4 IS NULL OR substr(id, 1, length(?4)) = ?4)
+		WHERE id > ?1 AND id < ?2 AND (?3 IS NULL OR queue BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due < ?4)
 		ORDER BY id LIMIT ?5`
 
 	selectCounts  = `SELECT queue, count(*) FROM onceward_record GROUP BY queue`
@@ -39,25 +39,20 @@ func (s *Store) List(ctx context.Context, f onceward.Filter) (page []onceward.Re
 }
 
 func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter) error {
-	if (f.After != onceward.ID{}) {
-		if err := stmt.BindBlob(1, f.After.AppendBinary(nil)); err != nil {
-			return err
-		}
+	after, before := bounds(f)
+	if err := stmt.BindBlob(1, after); err != nil {
+		return err
+	}
+	if err := stmt.BindBlob(2, before); err != nil {
+		return err
 	}
 	if f.State != onceward.StateNone {
-		if err := stmt.BindInt(2, int(f.State)*queueStates); err != nil {
+		if err := stmt.BindInt(3, int(f.State)*queueStates); err != nil {
 			return err
 		}
 	}
 	if !f.DueBefore.IsZero() {
-		if err := stmt.BindInt64(3, micros(f.DueBefore)); err != nil {
-			return err
-		}
-	}
-	if f.Scope != "" {
-		// An ID without a key is the scope's prefix, but for the tag of the key.
-		prefix := onceward.ID{Scope: f.Scope}.AppendBinary(nil)
-		if err := stmt.BindBlob(4, prefix[:len(prefix)-1]); err != nil {
+		if err := stmt.BindInt64(4, micros(f.DueBefore)); err != nil {
 			return err
 		}
 	}
@@ -66,6 +61,23 @@ func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter) error {
 		limit = min(limit, f.Limit)
 	}
 	return stmt.BindInt(5, limit)
+}
+
+// bounds are the encoded IDs between which a page lies, both excluded.
+func bounds(f onceward.Filter) (after, before []byte) {
+	after, before = []byte{}, bytes.Repeat([]byte{0xff}, 16) // no ID is that large: its length would not fit into memory
+	if f.Scope != "" {
+		// Without the tag of its key, an ID is what all IDs of its scope begin with.
+		prefix := onceward.ID{Scope: f.Scope}.AppendBinary(nil)
+		after = prefix[:len(prefix)-1]
+		before = append(bytes.Clone(after), 0xff) // larger than any tag
+	}
+	if (f.After != onceward.ID{}) {
+		if last := f.After.AppendBinary(nil); bytes.Compare(last, after) > 0 {
+			after = last
+		}
+	}
+	return after, before
 }
 
 // Stats implements [onceward.Lister].

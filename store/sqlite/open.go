@@ -78,6 +78,20 @@ const writerPragmas = `
 	PRAGMA cache_size = -32768;
 `
 
+// requireLog makes sure that there is a write-ahead log: without one readers and the writer would wait for each other. SQLite
+// goes on without a sign where the file system cannot share memory.
+func requireLog(conn *sqlite3.Conn) error {
+	mode := ""
+	err := query(conn, `PRAGMA journal_mode`, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+		mode = stmt.ColumnText(0)
+		return nil
+	})
+	if err == nil && mode != "wal" {
+		err = fmt.Errorf("SQLite uses journal mode %q instead of a write-ahead log: put the file on a local file system", mode)
+	}
+	return unavailable(err)
+}
+
 // readerPragmas keep a reader from writing.
 const readerPragmas = `
 	PRAGMA query_only = ON;

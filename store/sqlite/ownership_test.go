@@ -85,7 +85,7 @@ func TestAllowedStatements(t *testing.T) {
 			`SAVEPOINT member`, `RELEASE member`,
 			`CREATE TABLE made (value TEXT)`, `INSERT INTO made VALUES ('x'), ('y')`, `CREATE INDEX made_value ON made (value)`, `ALTER TABLE made ADD COLUMN more`,
 			`CREATE TEMP TABLE scratch (value)`, `INSERT INTO scratch VALUES (1)`, `DROP TABLE scratch`,
-			`PRAGMA foreign_keys`,
+			`PRAGMA foreign_keys`, `PRAGMA table_info(business)`, `SELECT * FROM pragma_table_info('business')`,
 			`INSERT INTO business VALUES ('one'); INSERT INTO business VALUES ('two')`,
 		} {
 			if _, err := tx.ExecContext(ctx, statement); err != nil {

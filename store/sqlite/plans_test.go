@@ -15,7 +15,7 @@ func TestPlans(t *testing.T) {
 	for name, text := range map[string]string{
 		"get": selectRecord, "insert": insertRecord, "change": updateRecord, "remove": deleteRecord, "floor": selectFloor, "raise the floor": raiseFloor,
 		"due": selectDue, "add a finding": insertFinding, "findings": selectFinding, "forget findings": deleteFinding,
-		"oldest unknown": selectUnknown,
+		"oldest unknown": selectUnknown, "page": selectPage,
 	} {
 		plan := explain(t, s, text)
 		if strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") && name != "findings" {

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -156,7 +157,13 @@ func (r *records) save(id onceward.ID, row int64, rec *onceward.Record) error {
 	if err := put.BindBlob(4, r.value); err != nil {
 		return err
 	}
-	return put.Exec()
+	if err := put.Exec(); err != nil {
+		return err
+	}
+	if n := r.conn.Changes(); n != 1 {
+		return fmt.Errorf("settling wrote %d rows instead of one", n)
+	}
+	return nil
 }
 
 // delete removes a record and keeps its token from being used again (S7), in the same transaction.

@@ -48,7 +48,8 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 
 // Update runs f in a transaction of the writer, for business writes outside of a protected handler. It commits if f returns
 // nil. Like a handler, f does not end the transaction itself, and may be called again after a rollback that was not its
-// own doing.
+// own doing. Everybody waits for f, for as long as it takes. Called inside a transactional handler it waits for itself: use
+// the handler's own transaction there.
 func (s *Store) Update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	var failure error
 	t := &task{done: make(chan struct{})}

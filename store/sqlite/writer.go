@@ -73,6 +73,9 @@ func (w *writer) setUp(busy time.Duration) error {
 	if err := w.configure(busy); err != nil {
 		return err
 	}
+	if err := requireLog(w.raw); err != nil {
+		return err
+	}
 	if err := migrate(w.raw); err != nil {
 		return err
 	}
