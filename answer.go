@@ -9,9 +9,9 @@ import (
 
 // ending judges what the handler did and said (E5). Its own word goes before everything that happened afterwards.
 func (x *exchange) ending(ctx context.Context, op *Operation) ending {
-	rec := &x.recorder
+	rec := x.recorder
 	if rec.streaming {
-		return x.streamedEnding(op)
+		return x.streamedEnding(ctx, op)
 	}
 	silent := rec.status == 0 && ctx.Err() != nil
 	lost := silent && errors.Is(context.Cause(ctx), ErrLeaseLost)
@@ -21,18 +21,18 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 	case said == endedNotExecuted:
 		return x.saidNotExecuted()
 	case x.panicked != nil:
-		return x.failure("the handler panicked", &problemHandlerFailed)
+		return x.failure(ctx, "the handler panicked", &problemHandlerFailed)
 	case rec.broken != nil:
 		return x.brokenEnding()
 	case lost:
 		return ending{kind: endUnknown, reason: "the handler lost its lease and wrote no answer"}
 	case silent:
-		return x.failure("the handler ran past its deadline and wrote no answer", &problemDeadline)
+		return x.failure(ctx, "the handler ran past its deadline and wrote no answer", &problemDeadline)
 	}
 	response := rec.response()
 	switch {
 	case response.Status < http.StatusOK:
-		return x.failure("the handler tried to switch protocols", &problemHandlerFailed)
+		return x.failure(ctx, "the handler tried to switch protocols", &problemHandlerFailed)
 	case retryLater(response.Status):
 		return ending{kind: endRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
 	case response.Status >= http.StatusInternalServerError:
@@ -47,6 +47,9 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 func retryLater(status int) bool {
 	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests
 }
+
+// failed reports whether an answer of this status is no completion by itself (E5).
+func failed(status int) bool { return status >= http.StatusInternalServerError || retryLater(status) }
 
 // failedEnding judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing was
 // done, while a gateway's 502 or 504 says nothing about what was. What the route says of failures does not cover an owner
@@ -79,14 +82,19 @@ func (x *exchange) failedEnding(ctx context.Context, response Response) ending {
 }
 
 // failure is the ending of a handler without an answer of its own.
-func (x *exchange) failure(reason string, problem *Problem) ending {
+func (x *exchange) failure(ctx context.Context, reason string, problem *Problem) ending {
 	x.problem = problem
+	if x.settings.mode == modeReserved && errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		return ending{kind: endUnknown, reason: reason}
+	}
 	switch {
 	case x.settings.mode == modeTransactional || x.settings.onFailure == FailureRetry:
 		return ending{kind: endRelease, reason: reason}
 	case x.settings.onFailure == FailureStore:
-		x.recorder.reset()
-		problemHandlerFailed.write(&x.recorder, x.request)
+		// Not into the handler's own recorder: a goroutine that it left behind may still hold that.
+		x.recorder = x.recorder.another()
+		x.recorder.start()
+		problemHandlerFailed.write(x.recorder, x.request)
 		x.recorder.end()
 		return ending{kind: endAnswer, response: x.recorder.response(), reason: reason}
 	default:
@@ -105,8 +113,8 @@ func (x *exchange) brokenEnding() ending {
 }
 
 // streamedEnding is that of an answer that is already on its way. After that a failure is unknown, whatever the route says.
-func (x *exchange) streamedEnding(op *Operation) ending {
-	if x.panicked != nil || op.ending.Load() != endedAsWritten {
+func (x *exchange) streamedEnding(ctx context.Context, op *Operation) ending {
+	if x.panicked != nil || op.ending.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) {
 		return ending{kind: endUnknown, reason: "the handler failed after a part of its response was sent"}
 	}
 	return ending{kind: endAnswer, response: x.recorder.response()}
@@ -178,7 +186,7 @@ func (x *exchange) sendOwn(l *landing) {
 
 // sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place.
 func (x *exchange) sendUnkept() {
-	rec := &x.recorder
+	rec := x.recorder
 	if x.problem != nil {
 		x.problem.write(rec.real, x.request)
 		return

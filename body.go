@@ -28,6 +28,9 @@ func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Proble
 	case int64(len(content)) > limit:
 		return tooLarge(limit)
 	}
+	if len(content) == 0 && (r.ContentLength > 0 || r.PostForm != nil || r.MultipartForm != nil) {
+		return problemBodyConsumed.detailed("something in front of the guard read it, and without it two different requests would look the same; nothing was executed")
+	}
 	b.content = content
 	return nil
 }
@@ -63,13 +66,6 @@ func readUpTo(r io.Reader, dst []byte, announced, limit int64) ([]byte, error) {
 		}
 	}
 	return dst, nil
-}
-
-// rewind lets the handler read from the start.
-func (b *requestBody) rewind() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.offset, b.closed = 0, false
 }
 
 // Read implements [io.Reader].

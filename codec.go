@@ -102,8 +102,11 @@ const (
 	flagsKnown = 1<<iota - 1
 )
 
-// maxStatus is the largest status of a stored response.
-const maxStatus = 999
+// The statuses of stored responses: those that end a request.
+const (
+	minStatus = 200
+	maxStatus = 999
+)
 
 // AppendBinary appends the record, without its ID, as one value that [DecodeRecord] reads.
 func (r *Record) AppendBinary(dst []byte) []byte {
@@ -218,8 +221,8 @@ func (d *decoder) record() Record {
 
 func (d *decoder) response() Response {
 	r := Response{Status: int(d.uint(maxStatus))}
-	if d.err == nil && r.Status == 0 {
-		d.err = errors.New("a response without a status")
+	if d.err == nil && r.Status < minStatus {
+		d.err = errors.New("a response whose status ends no request")
 	}
 	// Each field takes three bytes at least, which bounds what a damaged count can make us allocate.
 	if n := d.uint(uint64(len(d.rest) / 3)); n > 0 {

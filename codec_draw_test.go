@@ -58,7 +58,7 @@ func drawResponse(t *rapid.T, text *rapid.Generator[string], optional *rapid.Gen
 		return onceward.HeaderField{Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
 	})
 	return onceward.Response{
-		Status:    rapid.IntRange(100, 999).Draw(t, "status"),
+		Status:    rapid.IntRange(200, 999).Draw(t, "status"),
 		Header:    append([]onceward.HeaderField(nil), rapid.SliceOfN(field, 0, 5).Draw(t, "header")...),
 		Body:      optional.Draw(t, "body"),
 		NotStored: rapid.Bool().Draw(t, "not stored"),

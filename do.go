@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -74,10 +75,17 @@ func (c *Call) check() error {
 }
 
 // NotExecuted marks an error of a function run by [Guard.Do]: nothing was done, and a retry may execute.
-func NotExecuted(err error) error { return &endingError{err: err, kind: endRelease} }
+func NotExecuted(err error) error { return marked(err, endRelease) }
 
 // OutcomeUnknown marks an error of a function run by [Guard.Do]: it is not known what was done.
-func OutcomeUnknown(err error) error { return &endingError{err: err, kind: endUnknown} }
+func OutcomeUnknown(err error) error { return marked(err, endUnknown) }
+
+func marked(err error, kind endingKind) error {
+	if err == nil {
+		return nil
+	}
+	return &endingError{err: err, kind: kind}
+}
 
 // endingError is an error with a word about what was done.
 type endingError struct {
@@ -103,7 +111,7 @@ type function struct {
 // work implements [worker].
 func (f *function) work(ctx context.Context, op *Operation) ending {
 	f.err, f.unstored, f.panicked = nil, nil, nil
-	op.ending.Store(endedAsWritten)
+	op.restart()
 	value, err := f.call(ctx)
 	said := op.ending.Load()
 	switch {
@@ -116,7 +124,7 @@ func (f *function) work(ctx context.Context, op *Operation) ending {
 	case len(value) > f.settings.responseLimit:
 		return f.tooLarge(value)
 	default:
-		return ending{kind: endAnswer, response: Response{Status: http.StatusOK, Body: value}}
+		return ending{kind: endAnswer, response: Response{Status: http.StatusOK, Body: slices.Clone(value)}}
 	}
 	return f.failed(ctx)
 }
@@ -208,7 +216,7 @@ func (f *function) answered(l *landing) (Result, error) {
 		result.Value = f.unstored
 		return result, nil
 	default:
-		result.Value = response.Body
+		result.Value = slices.Clone(response.Body)
 		return result, nil
 	}
 }

@@ -70,6 +70,8 @@ type FencedError struct {
 	Response *Response
 	// ExpiresAt is when that answer expires.
 	ExpiresAt time.Time
+	// Fingerprint is that of the request which the record belongs to now.
+	Fingerprint Fingerprint
 }
 
 // Error describes the refusal.

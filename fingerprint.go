@@ -106,7 +106,7 @@ func (e *encoder) sum(tag byte, last []byte) {
 // request hashes what a request means (F1).
 func (e *encoder) request(r *http.Request, operation string, body []byte, options *fingerprintOptions) error {
 	e.field(operation)
-	e.field(r.URL.EscapedPath())
+	e.field(target(r))
 	e.count(len(options.headers))
 	for _, name := range options.headers {
 		e.field(name)
@@ -126,6 +126,14 @@ func (e *encoder) request(r *http.Request, operation string, body []byte, option
 	e.query(r.URL.RawQuery)
 	e.body(r.Header, body, options.selection)
 	return nil
+}
+
+// target is the path as the client sent it: a router may have taken a prefix off r.URL.
+func target(r *http.Request) string {
+	if path, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(path, "/") {
+		return path
+	}
+	return r.URL.EscapedPath()
 }
 
 // query adds the query's values; one that cannot be parsed counts as it was written.

@@ -118,7 +118,7 @@ func (f *flight) run(w worker) landing {
 	ctx, cancel := context.WithTimeout(f.caller, f.settings.wait)
 	defer cancel()
 	for l.decision == DecisionInProgress {
-		if err := f.waitForChange(ctx, l.record.Attempt); err != nil {
+		if err := f.waitForChange(ctx, &l); err != nil {
 			break
 		}
 		l = f.try(w)
@@ -188,7 +188,7 @@ func checkVerdict(v *Verdict, r *Reservation) error {
 	case DecisionReplay:
 		same, err := sameRequest(&rec.Fingerprint, r.Fingerprints)
 		known := rec.Version != 0 && rec.Version <= RecordVersion
-		ok = ok && rec.State == StateCompleted && known && same && err == nil
+		ok = ok && rec.State == StateCompleted && known && same && err == nil && rec.Response.Status >= minStatus
 	case DecisionInProgress, DecisionMismatch, DecisionUnknown, DecisionRefused:
 	default:
 		ok = false
@@ -262,13 +262,17 @@ func (f *flight) execute(w worker, sent time.Time) landing {
 	f.lease.claim = Claim{ID: f.res.ID, Attempt: f.op.attempt}
 	f.lease.name, f.lease.ttl, f.lease.sent, f.lease.until, f.lease.ctx = f.op.name, f.settings.lease, sent, ctx.deadline, ctx
 	f.op.lease = &f.lease
+	defer ctx.release()
+	if _, held := f.lease.held(time.Now()); !held {
+		// The grant took longer than it lasts: somebody else may be at it. Nothing ran.
+		f.giveBack()
+		return landing{kind: landedFailed, err: ErrLeaseLost}
+	}
 	f.guard.keeper.add(&f.lease)
+	defer f.guard.keeper.remove(&f.lease)
 	end := w.work(ctx, &f.op)
 	f.lease.handlerEnded()
-	l := f.settle(end)
-	f.guard.keeper.remove(&f.lease)
-	ctx.release()
-	return l
+	return f.settle(end)
 }
 
 func (f *flight) decided(v *Verdict, sent time.Time) {
@@ -280,8 +284,22 @@ func (f *flight) decided(v *Verdict, sent time.Time) {
 	}
 }
 
-// waitForChange returns when the attempt in flight may have ended.
-func (f *flight) waitForChange(ctx context.Context, attempt int64) error {
+// waitForChange returns when the attempt in flight may have ended, by its own doing or because its lease is over.
+func (f *flight) waitForChange(ctx context.Context, l *landing) error {
+	attempt := ctx
+	if left := l.record.LeaseUntil.Sub(l.now); !l.record.LeaseUntil.IsZero() && left > 0 {
+		bounded, cancel := context.WithTimeout(ctx, left)
+		defer cancel()
+		attempt = bounded
+	}
+	err := f.waitForStore(attempt, l.record.Attempt)
+	if attempt.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (f *flight) waitForStore(ctx context.Context, attempt int64) error {
 	if f.guard.waiter != nil {
 		return f.guard.waiter.Wait(ctx, f.res.ID, attempt)
 	}

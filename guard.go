@@ -54,10 +54,6 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 			s.deadline = min(s.deadline, longest)
 		}
 	}
-	if s.retention < defaultRetention {
-		g.config.Logger.Warn("onceward: answers are kept for less than a day; a client that retries later executes again",
-			"retention", s.retention, "operation", s.operation)
-	}
 	return s, nil
 }
 

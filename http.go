@@ -39,6 +39,10 @@ func (g *Guard) Route(options ...Option) (func(http.Handler) http.Handler, error
 	if g.config.Scope == nil {
 		return nil, errors.New("onceward: Config.Scope is missing: it says whose keys are whose; use SingleScope if there is one caller only")
 	}
+	if s.retention < defaultRetention {
+		g.config.Logger.Warn("onceward: answers are kept for less than a day; a client that retries later executes again",
+			"retention", s.retention, "operation", s.operation)
+	}
 	return func(next http.Handler) http.Handler {
 		return &protected{guard: g, settings: s, next: next}
 	}, nil
@@ -70,7 +74,8 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x := &exchange{route: p, request: r, session: session}
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)
-	x.recorder.real, x.recorder.settings = w, p.settings
+	x.firstRecorder.real, x.firstRecorder.settings = w, p.settings
+	x.body, x.recorder = &x.firstBody, &x.firstRecorder
 	x.serve()
 }
 
@@ -126,7 +131,7 @@ func (p *protected) caller(r *http.Request) (scope, session string, problem *Pro
 // refuseByHeader refuses what needs no look at the body.
 func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	switch {
-	case r.Header.Get("Upgrade") != "" && listed(r.Header["Connection"], "Upgrade"):
+	case r.Header.Get("Upgrade") != "" && !strings.EqualFold(r.Header.Get("Upgrade"), "h2c") && listed(r.Header["Connection"], "Upgrade"):
 		return problemUpgrade.detailed("a switched connection cannot be replayed; send the request without Upgrade")
 	case r.ContentLength > p.settings.bodyLimit:
 		return tooLarge(p.settings.bodyLimit)
@@ -151,11 +156,14 @@ type exchange struct {
 	route    *protected
 	request  *http.Request
 	session  string
-	body     requestBody
-	recorder recorder
+	body     *requestBody // of the run that is under way, as is the recorder
+	recorder *recorder
 	panicked any
 	problem  *Problem // Onceward's own answer in place of the handler's
 	passOn   bool     // the handler's own words are the answer to an outcome that is unknown
+
+	firstBody     requestBody
+	firstRecorder recorder
 }
 
 // serve reads the request, takes it to its landing, and answers.
@@ -163,7 +171,8 @@ func (x *exchange) serve() {
 	in, out := newBuffer(), newBuffer()
 	x.recorder.body = *out
 	defer func() {
-		*out = x.recorder.close()
+		x.body.close()
+		*out = x.firstRecorder.close()
 		freeBuffer(out)
 		freeBuffer(in)
 	}()
@@ -172,7 +181,6 @@ func (x *exchange) serve() {
 		return
 	}
 	l := x.run(x)
-	x.body.close()
 	x.answer(&l)
 }
 
@@ -193,13 +201,16 @@ func (x *exchange) read(buffer *[]byte) *Problem {
 // work runs the handler. It implements [worker].
 func (x *exchange) work(ctx context.Context, op *Operation) ending {
 	x.panicked, x.problem, x.passOn = nil, nil, false
-	op.ending.Store(endedAsWritten)
-	op.keepWrites.Store(false)
-	x.recorder.reset()
+	op.restart()
+	if x.recorder.hasEnded() {
+		// The store undid an earlier run. What that one left behind must not reach into this one.
+		x.body.close()
+		x.body, x.recorder = &requestBody{content: x.body.content}, x.recorder.another()
+	}
+	x.recorder.start()
 	if x.settings.mode == modeReserved {
 		x.recorder.stream = x
 	}
-	x.body.rewind()
 	started := time.Now()
 	x.handle(ctx)
 	end := x.ending(ctx, op)
@@ -214,15 +225,18 @@ func (x *exchange) work(ctx context.Context, op *Operation) ending {
 
 // handle calls the handler and keeps its panic for after the landing (E8).
 func (x *exchange) handle(ctx context.Context) {
+	request := x.request.WithContext(ctx)
 	defer func() {
 		x.panicked = recover()
 		x.recorder.end()
+		if request.MultipartForm != nil {
+			_ = request.MultipartForm.RemoveAll() // the server knows only the request that it made
+		}
 	}()
-	request := x.request.WithContext(ctx)
-	request.Body = &x.body
+	request.Body = x.body
 	request.ContentLength = int64(len(x.body.content))
 	request.TransferEncoding = nil
-	x.route.next.ServeHTTP(&x.recorder, request)
+	x.route.next.ServeHTTP(x.recorder, request)
 }
 
 // markStreaming implements [streamMarker] (A4).

@@ -149,6 +149,14 @@ func (o *Operation) Alive() error {
 	return nil
 }
 
+// restart forgets what an earlier run said that was undone.
+func (o *Operation) restart() {
+	o.ending.Store(endedAsWritten)
+	o.keepWrites.Store(false)
+	o.retention.Store(0)
+	o.providerID.Store(nil)
+}
+
 // completion adds what the handler said to its answer.
 func (o *Operation) completion(response Response) Completion {
 	done := Completion{Response: response, Retention: time.Duration(o.retention.Load())}

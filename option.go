@@ -100,7 +100,8 @@ func Reserved(onFailure Failure) Option {
 	}
 }
 
-// OnLost says what becomes of an operation whose owner was lost. Default: Reconcile.
+// OnLost says what becomes of an operation whose owner was lost. Default: Reconcile. Resume is for operations that go on from
+// a recovery point and whose effects are recognised by their downstream key: a handler that starts over does its work again.
 func OnLost(policy LostPolicy) Option {
 	return func(s *settings) error {
 		if policy > Resume {
@@ -189,6 +190,11 @@ func Methods(methods ...string) Option {
 	return func(s *settings) error {
 		if len(methods) == 0 {
 			return errors.New("Methods: at least one is needed")
+		}
+		for _, method := range methods {
+			if method == "" || method != strings.ToUpper(method) {
+				return fmt.Errorf("Methods(%q): methods are case-sensitive and would never match; write %q", method, strings.ToUpper(method))
+			}
 		}
 		s.methods = slices.Clone(methods)
 		return nil

@@ -36,6 +36,7 @@ var (
 	problemNoAuth         = Problem{Code: "unauthenticated", Status: 401, Title: "The caller is not authenticated"}
 	problemBodyTooLarge   = Problem{Code: "body-too-large", Status: 413, Title: "The request body is too large"}
 	problemBodyIncomplete = Problem{Code: "body-incomplete", Status: 400, Title: "The request body was cut off", Retryable: true}
+	problemBodyConsumed   = Problem{Code: "body-consumed", Status: 500, Title: "The request body was read before the request could be identified"}
 	problemBadRequest     = Problem{Code: "invalid-request", Status: 400, Title: "The request cannot be identified"}
 	problemUpgrade        = Problem{Code: "upgrade-refused", Status: 400, Title: "A protected request cannot switch protocols"}
 	problemNotSentFirst   = Problem{Code: "first-sent-missing", Status: 400, Title: "The time of the first sending is required"}

@@ -2,6 +2,8 @@ package onceward
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
 	"time"
 )
@@ -13,6 +15,12 @@ type ID struct {
 	Scope string
 	// Key is the client's name for the operation.
 	Key string
+}
+
+// Hash names the ID in logs and traces without telling the key.
+func (id ID) Hash() string {
+	sum := sha256.Sum256(id.AppendBinary(nil))
+	return hex.EncodeToString(sum[:8])
 }
 
 // State is where a record stands.

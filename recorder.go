@@ -45,20 +45,13 @@ var (
 // errTooLarge is what a transactional handler sees when its answer passes the limit.
 var errTooLarge = errors.New("onceward: the response is larger than the route's ResponseLimit")
 
-// reset makes the recorder ready for a handler's first, or next, run.
-func (rec *recorder) reset() {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	rec.ended = false
-	rec.before = nil
+// start makes the recorder ready for the handler. It is used for one run.
+func (rec *recorder) start() {
 	rec.header = make(http.Header)
 	if outer := rec.real.Header(); len(outer) > 0 {
 		rec.before = outer.Clone()
 		maps.Copy(rec.header, outer.Clone())
 	}
-	rec.fields, rec.stored, rec.status = nil, 0, 0
-	rec.body = rec.body[:0]
-	rec.streaming, rec.overflow, rec.broken = false, false, nil
 }
 
 // Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect.
@@ -201,6 +194,15 @@ func (rec *recorder) end() {
 	rec.ended = true
 }
 
+func (rec *recorder) hasEnded() bool {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.ended
+}
+
+// another is a recorder for the same answer, with nothing in it.
+func (rec *recorder) another() *recorder { return &recorder{real: rec.real, settings: rec.settings} }
+
 // close ends writing for good and gives the buffer back.
 func (rec *recorder) close() []byte {
 	rec.end()
@@ -210,9 +212,10 @@ func (rec *recorder) close() []byte {
 }
 
 // send writes an answer with its body. A body that net/http would send in chunks gets its length, so that the first answer
-// and its replays are framed alike.
+// and its replays are framed alike; a length that the handler announced is made anew.
 func send(w http.ResponseWriter, status int, body []byte) {
-	if h := w.Header(); len(body) > chunkedFrom && h["Content-Length"] == nil {
+	h := w.Header()
+	if bodyAllowed(status) && (len(body) > chunkedFrom || h["Content-Length"] != nil) {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	w.WriteHeader(status)
@@ -238,7 +241,7 @@ func (rec *recorder) FlushError() error {
 	if rec.status == 0 {
 		rec.writeHeader(http.StatusOK)
 	}
-	if rec.broken != nil || rec.stream == nil {
+	if rec.broken != nil || rec.stream == nil || failed(rec.status) {
 		return rec.broken
 	}
 	if !rec.streaming {

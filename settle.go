@@ -12,13 +12,10 @@ func (f *flight) settle(end ending) landing {
 	case end.kind == endAnswer:
 		return f.settleAnswer(end.response)
 	case end.kind == endRelease && !f.op.resumed:
-		f.settleRelease(end.reason)
-		return landing{kind: landedReleased}
+		return f.settleRelease(end.reason)
 	default:
 		// A resumed attempt that did nothing says nothing about the attempts before it.
-		err := errors.New(end.reason)
-		f.settleUnknown(err)
-		return landing{kind: landedUnknown, err: err}
+		return f.settleUnknown(errors.New(end.reason))
 	}
 }
 
@@ -41,18 +38,28 @@ func (f *flight) settleAnswer(response Response) landing {
 
 // notCompleted lands a flight whose answer was not stored.
 func (f *flight) notCompleted(err error) landing {
-	var fenced *FencedError
-	switch {
-	case errors.As(err, &fenced) && fenced.Response != nil:
-		f.refused(&f.done, err)
-		return landing{kind: landedStored, response: fenced.Response, expires: fenced.ExpiresAt}
-	case errors.Is(err, ErrFenced):
-		f.refused(&f.done, err)
-		f.settled(StateUnknown, err)
-	default:
-		f.settleUnknown(err)
+	if !errors.Is(err, ErrFenced) {
+		return f.settleUnknown(err)
 	}
+	f.refused(&f.done, err)
+	if l, ok := f.resolved(err); ok {
+		return l
+	}
+	f.settled(StateUnknown, err)
 	return landing{kind: landedUnknown, err: err}
+}
+
+// resolved is the landing of an owner that lost to an answer of the same request (S6). An answer to another request, which
+// took the key after it was busted, is none of its business.
+func (f *flight) resolved(err error) (landing, bool) {
+	var fenced *FencedError
+	if !errors.As(err, &fenced) || fenced.Response == nil {
+		return landing{}, false
+	}
+	if same, err := sameRequest(&fenced.Fingerprint, f.res.Fingerprints); err != nil || !same {
+		return landing{}, false
+	}
+	return landing{kind: landedStored, response: fenced.Response, expires: fenced.ExpiresAt}, true
 }
 
 // completeAgain repeats a completion that failed until it is answered or given up. Repeating is safe: a completion that
@@ -81,27 +88,41 @@ func (f *flight) refused(done *Completion, err error) {
 	}
 }
 
-func (f *flight) settleRelease(reason string) {
+func (f *flight) settleRelease(reason string) landing {
 	err := f.persist(func(ctx context.Context) error { return f.guard.store.Release(ctx, f.claim(), reason) })
 	if err != nil {
 		// The lease runs out and the record becomes unknown: safe, but somebody has to settle it.
 		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
+		if l, ok := f.resolved(err); ok {
+			return l
+		}
 		f.settled(StateUnknown, err)
-		return
+		return landing{kind: landedReleased}
 	}
 	f.settled(StateRetryable, nil)
+	return landing{kind: landedReleased}
 }
 
-func (f *flight) settleUnknown(cause error) {
-	f.guard.config.Logger.ErrorContext(f.base, "onceward: outcome unknown", "operation", f.op.name, "attempt", f.op.attempt, "error", cause)
+func (f *flight) settleUnknown(cause error) landing {
+	f.logUnknown(cause)
 	ctx := f.storeContext(new(lazyContext), time.Now())
 	defer ctx.release()
 	if err := f.guard.store.Abandon(ctx, f.claim(), cause.Error()); err != nil {
 		// The sweeper says the same when the lease has run out.
 		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
+		if l, ok := f.resolved(err); ok {
+			return l
+		}
 		f.guard.storeFailed(f.base, f.op.name, "abandon", err)
 	}
 	f.settled(StateUnknown, cause)
+	return landing{kind: landedUnknown, err: cause}
+}
+
+// logUnknown tells an operator what waits to be settled.
+func (f *flight) logUnknown(cause error) {
+	f.guard.config.Logger.ErrorContext(f.base, "onceward: outcome unknown",
+		"operation", f.op.name, "key_hash", f.res.ID.Hash(), "attempt", f.op.attempt, "error", cause)
 }
 
 func (f *flight) settled(state State, err error) {
@@ -190,7 +211,7 @@ func (t *transaction) work(ctx context.Context, v Verdict) Settlement {
 func (t *transaction) landing(v *Verdict, err error) landing {
 	switch {
 	case errors.Is(err, ErrOutcomeUnknown):
-		t.guard.config.Logger.ErrorContext(t.base, "onceward: outcome unknown", "operation", t.op.name, "attempt", t.op.attempt, "error", err)
+		t.logUnknown(err)
 		t.settled(StateUnknown, err)
 		return landing{kind: landedUnknown, err: err}
 	case err != nil:
@@ -200,6 +221,8 @@ func (t *transaction) landing(v *Verdict, err error) landing {
 		return landing{kind: landedFailed, err: err}
 	case v.Decision != DecisionExecute:
 		return landed(v)
+	case !t.ran:
+		return landing{kind: landedFailed, err: &UnreadableError{Reason: "the store granted an execution and did not call it"}}
 	case t.left:
 		return landing{kind: landedLeft}
 	case t.end.kind != endAnswer:

@@ -289,7 +289,7 @@ func (c *Completion) check() error {
 	switch {
 	case c == nil:
 		return fmt.Errorf("%w: a completion needs an answer", ErrInvalidEvent)
-	case c.Response.Status < 100 || c.Response.Status > maxStatus:
+	case c.Response.Status < minStatus || c.Response.Status > maxStatus:
 		return fmt.Errorf("%w: an answer with status %d", ErrInvalidEvent, c.Response.Status)
 	default:
 		return nil
@@ -409,7 +409,7 @@ func fenced(rec *Record, ev Event) error {
 	e := &FencedError{Op: ev.Kind.String(), Attempt: ev.Attempt, Current: rec.Attempt, State: rec.State}
 	if rec.State == StateCompleted {
 		response := rec.Response
-		e.Response, e.ExpiresAt = &response, rec.ExpiresAt
+		e.Response, e.ExpiresAt, e.Fingerprint = &response, rec.ExpiresAt, rec.Fingerprint
 	}
 	return e
 }

@@ -33,6 +33,7 @@ type server struct {
 	url     string
 	greeted string
 	process *exec.Cmd
+	killed  sync.Once
 }
 
 // startDemo starts a demo and waits until it says where it listens.
@@ -66,10 +67,10 @@ func startDemo(t *testing.T, args ...string) *server {
 
 // kill ends the process as a power cut would.
 func (s *server) kill() {
-	if s.process.ProcessState == nil {
-		_ = s.process.Process.Kill()
-		_ = s.process.Wait() // it was killed
-	}
+	s.killed.Do(func() {
+		_ = s.process.Process.Kill() // it may have ended by itself
+		_ = s.process.Wait()
+	})
 }
 
 // reply is what a client got.
@@ -280,9 +281,11 @@ func TestInterrupt(t *testing.T) {
 	if err := s.process.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.process.Wait(); err != nil {
-		t.Errorf("the demo ended with %v", err)
-	}
+	s.killed.Do(func() {
+		if err := s.process.Wait(); err != nil {
+			t.Errorf("the demo ended with %v", err)
+		}
+	})
 }
 
 func TestCommandLine(t *testing.T) {
