@@ -18,7 +18,7 @@ type requestBody struct {
 // read takes in the body up to the limit (F5). Chunked or not makes no difference.
 func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Problem {
 	if r.Body == nil || r.Body == http.NoBody {
-		return nil
+		return consumed(r)
 	}
 	content, err := readUpTo(r.Body, (*buffer)[:0], r.ContentLength, limit)
 	*buffer = content
@@ -28,11 +28,20 @@ func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Proble
 	case int64(len(content)) > limit:
 		return tooLarge(limit)
 	}
-	if len(content) == 0 && (r.ContentLength > 0 || r.PostForm != nil || r.MultipartForm != nil) {
-		return problemBodyConsumed.detailed("something in front of the guard read it, and without it two different requests would look the same; nothing was executed")
+	if len(content) == 0 {
+		return consumed(r)
 	}
 	b.content = content
 	return nil
+}
+
+// consumed refuses an empty body that was not sent empty: something in front of the guard read it. A body of unknown length
+// that is no form leaves no trace of that.
+func consumed(r *http.Request) *Problem {
+	if r.ContentLength <= 0 && len(r.PostForm) == 0 && r.MultipartForm == nil {
+		return nil
+	}
+	return problemBodyConsumed.detailed("something in front of the guard read it, and without it two different requests would look the same; nothing was executed")
 }
 
 // unreadableBody says why a body could not be read. It stands apart so that a body which can costs no allocation.

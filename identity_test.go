@@ -69,6 +69,10 @@ func TestABodyThatWasReadInFrontOfTheGuard(t *testing.T) {
 			}
 		}
 	}
+	replace := func(r *http.Request) error {
+		r.Body = http.NoBody
+		return nil
+	}
 	for name, test := range map[string]struct {
 		read        func(*http.Request) error
 		body, media string
@@ -80,6 +84,7 @@ func TestABodyThatWasReadInFrontOfTheGuard(t *testing.T) {
 		"multipart, in chunks":        {parseMultipart, parts.body, parts.media, []edit{chunked(parts.body)}},
 		"something else, announced":   {drain, `{"amount":1}`, "application/json", nil},
 		"a form, drained by its read": {drain, "amount=1", formType, nil},
+		"replaced by nothing":         {replace, `{"amount":1}`, "application/json", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,10 +111,12 @@ func TestRequestsWhoseBodyNobodyRead(t *testing.T) {
 		body, media string
 		edits       []edit
 	}{
-		"JSON":            {`{"amount":1}`, "application/json", nil},
-		"JSON, in chunks": {`{"amount":1}`, "application/json", []edit{chunked(`{"amount":1}`)}},
-		"no body":         {"", "application/json", nil},
-		"an empty form":   {"", formType, nil},
+		"JSON":                     {`{"amount":1}`, "application/json", nil},
+		"JSON, in chunks":          {`{"amount":1}`, "application/json", []edit{chunked(`{"amount":1}`)}},
+		"no body":                  {"", "application/json", nil},
+		"nothing, in chunks":       {"", "application/json", []edit{chunked("")}},
+		"an empty form":            {"", formType, nil},
+		"an empty form, in chunks": {"", formType, []edit{chunked("")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
