@@ -164,7 +164,7 @@ func (f *flight) reserve(w worker) landing {
 	}
 	f.begin(&v)
 	if f.left() {
-		f.giveBack()
+		f.giveBack("the caller left before execution")
 		return landing{kind: landedLeft}
 	}
 	return f.execute(w, sent)
@@ -248,10 +248,10 @@ func (f *flight) begin(v *Verdict) {
 	f.op.point, f.op.data = v.Record.Point, v.Record.Data
 }
 
-// giveBack ends a grant that the caller did not wait for. A resumed operation has a past: it is left for the next attempt.
-func (f *flight) giveBack() {
+// giveBack ends a grant that nobody takes. A resumed operation has a past: it is left for the next attempt.
+func (f *flight) giveBack(reason string) {
 	if !f.op.resumed {
-		f.settleRelease("the caller left before execution")
+		f.settleRelease(reason)
 	}
 }
 
@@ -264,8 +264,8 @@ func (f *flight) execute(w worker, sent time.Time) landing {
 	f.op.lease = &f.lease
 	defer ctx.release()
 	if _, held := f.lease.held(time.Now()); !held {
-		// The grant took longer than it lasts: somebody else may be at it. Nothing ran.
-		f.giveBack()
+		// Somebody else may be at it. Nothing ran.
+		f.giveBack("the grant took longer to arrive than it lasted")
 		return landing{kind: landedFailed, err: ErrLeaseLost}
 	}
 	f.guard.keeper.add(&f.lease)

@@ -64,8 +64,8 @@ func syncDir(path string) {
 	if err != nil {
 		return
 	}
-	_ = dir.Sync()
-	_ = dir.Close()
+	_ = dir.Sync()  // not every system can
+	_ = dir.Close() // it was only read
 }
 
 // writerPragmas make each commit durable before it is acknowledged. The log may grow to 16 MiB before it is brought into
