@@ -27,7 +27,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: needs lint ## Check and test everything: install what is missing, lint, all tests with -race
+test: needs lint ## Check and test everything: install what is missing (a C compiler, by apt), lint, all tests with -race
 	CGO_ENABLED=1 $(GO) test -race -count=1 $(TESTFLAGS) ./...
 
 .PHONY: lint

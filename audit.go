@@ -25,12 +25,16 @@ func (r RouteInfo) String() string {
 	return strings.TrimSpace(r.Method + " " + r.Pattern)
 }
 
-// Audit returns the routes that change state and are not protected (L6): those of POST and PATCH, and those of every
-// method. Routes in exempt, written as String writes them, are left out: say there which ones need no protection.
+// Audit returns the routes that change state and are not protected (L6): those of POST and PATCH, those of every method, and
+// those that were given a guard which does not cover their method, such as a PUT without [Methods]. Routes in exempt,
+// written as String writes them, are left out: say there which ones need no protection.
 func Audit(routes []RouteInfo, exempt ...string) []RouteInfo {
 	var unprotected []RouteInfo
 	for _, route := range routes {
-		if route.changesState() && !slices.Contains(exempt, route.String()) && !route.protected() {
+		if slices.Contains(exempt, route.String()) {
+			continue
+		}
+		if route.changesState() && !route.protected() || route.guardedInVain() {
 			unprotected = append(unprotected, route)
 		}
 	}
@@ -61,6 +65,14 @@ func (r RouteInfo) changesState() bool {
 	return r.everyMethod() || slices.Contains(stateChanging, r.Method)
 }
 
+// safe holds the methods that change nothing.
+var safe = []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace}
+
+// guardedInVain reports whether the route has a guard that lets its only method pass.
+func (r RouteInfo) guardedInVain() bool {
+	return !r.everyMethod() && !slices.Contains(safe, r.Method) && isGuarded(r.Handler) && !r.protects(r.Method)
+}
+
 // protected reports whether each state-changing method of the route is protected.
 func (r RouteInfo) protected() bool {
 	for _, method := range stateChanging {
@@ -84,17 +96,25 @@ func (r RouteInfo) protects(method string) bool {
 }
 
 func protects(h http.Handler, method string) bool {
+	guard := guardOf(h)
+	return guard != nil && slices.Contains(guard.settings.methods, method)
+}
+
+func isGuarded(h http.Handler) bool { return guardOf(h) != nil }
+
+// guardOf finds the guard in a chain of handlers that unwrap.
+func guardOf(h http.Handler) *protected {
 	for h != nil {
-		if p, ok := h.(*protected); ok && slices.Contains(p.settings.methods, method) {
-			return true
+		if p, ok := h.(*protected); ok {
+			return p
 		}
 		wrapper, ok := h.(interface{ Unwrap() http.Handler })
 		if !ok {
-			return false
+			return nil
 		}
 		h = wrapper.Unwrap()
 	}
-	return false
+	return nil
 }
 
 // Mux is an [http.ServeMux] that remembers its routes, so that they can be audited.

@@ -42,6 +42,9 @@ func TestAuditOfAMux(t *testing.T) {
 	mux.Handle("GET /read", plain)
 	mux.Handle("PUT /put", plain)
 	mux.Handle("DELETE /gone", plain)
+	mux.Handle("PUT /in-vain", protect(plain))
+	mux.Handle("GET /also-read", protect(plain))
+	mux.Handle("PUT /covered", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPut)))
 	mux.HandleFunc("POST /func", func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("POST /wrapped", wrapper{wrapper{protect(plain)}})
 	mux.Handle("POST /opaque", opaque{protect(plain)})
@@ -51,7 +54,7 @@ func TestAuditOfAMux(t *testing.T) {
 	mux.Handle("POST /post-alone", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPost)))
 
 	want := []string{
-		"POST /plain", "PATCH /patched", "POST example.com/host", "/any", "POST /func", "POST /opaque", "POST /put-only", "/post-only",
+		"POST /plain", "PATCH /patched", "POST example.com/host", "/any", "PUT /in-vain", "POST /func", "POST /opaque", "POST /put-only", "/post-only",
 	}
 	if got := names(onceward.Audit(mux.Routes(), "POST /exempt")); !slices.Equal(got, want) {
 		t.Errorf("L6: unprotected are %q, want %q", got, want)

@@ -186,7 +186,11 @@ func (f *function) result(l *landing) (Result, error) {
 	case landedReleased:
 		return Result{}, f.err
 	case landedUnknown:
-		return Result{}, errors.Join(ErrOutcomeUnknown, f.err, l.err)
+		cause := f.err
+		if cause == nil {
+			cause = l.err
+		}
+		return Result{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause)
 	case landedDecision:
 		return Result{}, decisionError(l)
 	case landedLeft:

@@ -6,8 +6,9 @@
 // guess: the outcome is unknown until somebody who knows has settled it.
 //
 //	guard, err := onceward.New(store, onceward.Config{Scope: tenantFromToken, Secret: secret})
-//	mux.Handle("POST /payments", guard.Handler(createPayment, onceward.Transactional()))
-//	mux.Handle("POST /transfers", guard.Handler(transfer, onceward.Reserved(onceward.FailureUnknown)))
+//	mux := onceward.NewMux() // an http.ServeMux that remembers its routes
+//	mux.Handle("POST /payments", guard.HandlerFunc(createPayment, onceward.Transactional()))
+//	mux.Handle("POST /transfers", guard.HandlerFunc(transfer, onceward.Reserved(onceward.FailureUnknown)))
 //	err = onceward.AuditStrict(mux.Routes()) // no route that changes state was forgotten
 //
 // # The pieces

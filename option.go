@@ -185,7 +185,7 @@ func KeyOptional() Option {
 	}
 }
 
-// Methods says which methods are protected. Default: POST and PATCH. Others pass straight through.
+// Methods says which methods are protected. Default: POST and PATCH. Others pass straight through, as if there was no guard.
 func Methods(methods ...string) Option {
 	return func(s *settings) error {
 		if len(methods) == 0 {
@@ -225,7 +225,9 @@ func ResponseLimit(bytes int) Option {
 }
 
 // OperationName names the operation where the route pattern cannot be seen: under a router that does not set
-// http.Request.Pattern, or in a middleware in front of the router. Default: the method and the pattern, or the path.
+// http.Request.Pattern, or in a middleware in front of the router (with chi, protect single routes by With, not a whole
+// router by Use). Default: the method and the pattern, or the path. The name counts in the fingerprint: a route that
+// changes its name answers the retries of before with a mismatch.
 func OperationName(name string) Option {
 	return func(s *settings) error {
 		s.operation = name

@@ -119,7 +119,7 @@ func (g *Guard) decisionProblem(l *landing) *Problem {
 		}
 		return p
 	case DecisionUnknown:
-		p := problemUnknown.detailed("an earlier attempt may have taken effect; it is not executed again, and is being settled")
+		p := problemUnknown.detailed("an earlier attempt may have taken effect; it is not executed again until its outcome has been settled")
 		p.retryAfter = unknownRetryAfter(l)
 		return p
 	case DecisionRefused:
@@ -148,8 +148,11 @@ func becameUnknown() *Problem {
 
 // failureProblem answers a store that could not: nothing was executed.
 func failureProblem(err error) *Problem {
-	if errors.Is(err, ErrUnreadable) {
+	switch {
+	case errors.Is(err, ErrUnreadable):
 		return problemUnreadable.detailed("nothing was executed; the operator has to look at the record")
+	case errors.Is(err, ErrDeadline):
+		return problemDeadline.detailed("retry later with the same key")
 	}
 	return problemUnavailable.detailed("retry later with the same key")
 }

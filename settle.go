@@ -215,7 +215,7 @@ func (t *transaction) landing(v *Verdict, err error) landing {
 		t.settled(StateUnknown, err)
 		return landing{kind: landedUnknown, err: err}
 	case err != nil:
-		if !errors.Is(err, ErrUnreadable) {
+		if !errors.Is(err, ErrUnreadable) && !errors.Is(err, ErrDeadline) {
 			t.guard.storeFailed(t.base, t.op.name, "transact", err)
 		}
 		return landing{kind: landedFailed, err: err}

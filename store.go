@@ -154,7 +154,7 @@ type Transactor interface {
 	// starts, not the work and what follows it.
 	//
 	// It returns [ErrOutcomeUnknown] if it cannot learn whether the transaction was committed. After any other error
-	// nothing was executed.
+	// nothing was executed; one that wraps [ErrDeadline] says that work took too long.
 	Transact(ctx context.Context, r *Reservation, work func(ctx context.Context, v Verdict) Settlement) (Verdict, error)
 	// LongestWork is the longest that work may take, zero for no limit.
 	LongestWork(lease time.Duration) time.Duration

@@ -15,7 +15,7 @@ type txKey struct{}
 func Tx(ctx context.Context) *sql.Tx {
 	tx, ok := LookupTx(ctx)
 	if !ok {
-		panic("onceward: no *sql.Tx in this context: is the route built with onceward.Transactional() on a database/sql store, and the context the handler's own?")
+		panic("onceward: no *sql.Tx in this context: is the route built with onceward.Transactional() on a database/sql store, is its method one that is protected (POST and PATCH, unless onceward.Methods says otherwise), and is the context the handler's own?")
 	}
 	return tx
 }

@@ -23,7 +23,7 @@ type demo struct {
 	Addr     string `default:"127.0.0.1:8080" help:"Address to listen on; port 0 takes a free one."`
 	Dir      string `type:"path" help:"Directory for the data, kept over a restart. Default: a new temporary directory."`
 	InFlight string `default:"conflict" enum:"conflict,wait,accepted" help:"What a duplicate of a request in flight gets: ${enum}."`
-	NoLoad   bool   `help:"Only serve. A load of its own comes with a later version; until then this changes nothing."`
+	NoLoad   bool   `help:"Only serve, which is all there is yet: a load of its own comes with the reference system."`
 }
 
 // Run serves until the context ends.
@@ -119,6 +119,12 @@ Try it in another terminal:
 Then count what was really executed:
    curl http://%s/payments -H 'Authorization: Bearer alice'
 
+To see a crash in the middle, start with --dir, send a slow request, and kill the process while it runs:
+   curl -i -X POST 'http://%s/slow?ms=10000' -H 'Authorization: Bearer alice' -H 'Idempotency-Key: %s-slow'
+   kill -9 %d
+Start again with the same --dir and repeat the slow request. Expect 409: nobody knows what it did, so it is not done again.
+   curl http://%s/slow -H 'Authorization: Bearer alice'
+
 Bearer bob is another account, with keys of its own. Ctrl-C ends the demo.
-`, addr, dir, curl("1999"), curl("1999"), curl("2999"), addr)
+`, addr, dir, curl("1999"), curl("1999"), curl("2999"), addr, addr, key, os.Getpid(), addr)
 }

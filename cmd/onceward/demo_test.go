@@ -40,7 +40,7 @@ type server struct {
 func startDemo(t *testing.T, args ...string) *server {
 	t.Helper()
 	command := exec.Command(os.Args[0], append([]string{"demo", "--addr", "127.0.0.1:0"}, args...)...)
-	command.Env = append(os.Environ(), runAsDemo+"=1")
+	command.Env = append(os.Environ(), runAsDemo+"=1", "TMPDIR="+t.TempDir())
 	command.Stderr = os.Stderr
 	out, err := command.StdoutPipe()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// This file holds the mistakes that the search must find (I14): a checker that finds nothing proves nothing until it is
+// This file holds the mistakes that the search must find: a checker that finds nothing proves nothing until it is
 // seen to find what is there.
 
 // mutant is a scenario with one mistake in it, and invariants that it breaks. The search looks for each of them alone.

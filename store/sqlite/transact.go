@@ -13,7 +13,7 @@ import (
 )
 
 // errRevoked is what a handler sees that held the writer for too long.
-var errRevoked = errors.New("onceward: the transaction was taken back, because the handler held the only writer for too long")
+var errRevoked = fmt.Errorf("%w: the transaction was taken back, because the handler held the only writer for too long", onceward.ErrDeadline)
 
 // revokeGrace is how long a handler may take to notice its deadline before its transaction is taken back.
 const revokeGrace = 250 * time.Millisecond

@@ -62,7 +62,11 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 	})
 	transacted(t, store, reservation("key"), inserting("row"), onceward.DecisionExecute, "E8: no path leaves a key locked past its lease")
 	close(release)
-	wantUnavailable(t, <-ended, takenBack, "E1: a handler that held the writer for too long")
+	err := <-ended
+	wantUnavailable(t, err, takenBack, "E1: a handler that held the writer for too long")
+	if !errors.Is(err, onceward.ErrDeadline) {
+		t.Errorf("E5: %v, want it to say that the deadline was passed", err)
+	}
 	for i, err := range late {
 		if err == nil {
 			t.Errorf("E1: late call %d of a handler went through", i)
