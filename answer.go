@@ -14,7 +14,6 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 		return x.streamedEnding(ctx, op)
 	}
 	silent := rec.status == 0 && ctx.Err() != nil
-	lost := silent && errors.Is(context.Cause(ctx), ErrLeaseLost)
 	switch said := op.ending.Load(); {
 	case said == endedUnknown:
 		return x.saidUnknown()
@@ -24,10 +23,8 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 		return x.failure(ctx, "the handler panicked", &problemHandlerFailed)
 	case rec.broken != nil:
 		return x.brokenEnding()
-	case lost:
-		return ending{kind: endUnknown, reason: "the handler lost its lease and wrote no answer"}
 	case silent:
-		return x.failure(ctx, "the handler ran past its deadline and wrote no answer", &problemDeadline)
+		return x.failure(ctx, "the handler ran past its deadline, or lost its lease, and wrote no answer", &problemDeadline)
 	}
 	response := rec.response()
 	switch {
@@ -81,7 +78,7 @@ func (x *exchange) failedEnding(ctx context.Context, response Response) ending {
 	}
 }
 
-// failure is the ending of a handler without an answer of its own.
+// failure is the ending of a handler without an answer of its own. Here too, what the route says does not cover a lost lease.
 func (x *exchange) failure(ctx context.Context, reason string, problem *Problem) ending {
 	x.problem = problem
 	if x.settings.mode == modeReserved && errors.Is(context.Cause(ctx), ErrLeaseLost) {

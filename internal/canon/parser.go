@@ -51,7 +51,7 @@ func (p *parser) document(v view) error {
 		return err
 	}
 	if !counts {
-		p.out = append(p.out, placeholder)
+		p.out = append(p.out, omission)
 	}
 	if p.next(); p.pos < len(p.src) {
 		return p.fail("data after the document")
@@ -96,7 +96,7 @@ func (p *parser) literal(word string) error {
 	return nil
 }
 
-// array parses an array. An element which does not count leaves a placeholder,
+// array parses an array. An element which does not count leaves an omission,
 // so that the others keep their positions. If the array itself is not included,
 // but only something within it, then nothing after the last element that counts
 // matters, not even how much there is.
@@ -115,7 +115,7 @@ func (p *parser) array(v view) (counts bool, err error) {
 			counts = true
 			end = len(p.out)
 		} else {
-			p.out = append(p.out, placeholder)
+			p.out = append(p.out, omission)
 		}
 		index++
 	}

@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// placeholder stands for an array element, or a whole document, which does not
+// omission stands for an array element, or a whole document, which does not
 // count. No JSON value begins with it, so it is not mistaken for one.
-const placeholder = '_'
+const omission = '_'
 
 // A Selection says which parts of a document count. A nil Selection means that
 // everything does. A Selection never changes, so that it may be shared.
