@@ -141,7 +141,7 @@ type Record struct {
 	Fingerprint Fingerprint
 	// Attempt is the fencing token: it grows each time the right to execute is granted.
 	Attempt int64
-	// Nonce identifies the Reserve that the current attempt was granted to.
+	// Nonce identifies the Reserve that the current attempt was granted to, while the record is in progress.
 	Nonce Nonce
 	// LeaseUntil is when the right to execute ends, while the record is in progress.
 	LeaseUntil time.Time

@@ -310,6 +310,7 @@ func answer(rec Record, done *Completion, now time.Time) Record {
 // settle moves a record into a settled state, from which on its retention counts.
 func settle(rec Record, to State, now time.Time) Record {
 	rec.State = to
+	rec.Nonce = Nonce{}
 	rec.SettledAt = now
 	rec.ExpiresAt = now.Add(rec.Retention)
 	rec.LeaseUntil, rec.ReconcileAt = time.Time{}, time.Time{}
@@ -319,6 +320,7 @@ func settle(rec Record, to State, now time.Time) Record {
 // lose makes a record unknown, due for reconciliation at once.
 func lose(rec Record, now time.Time, reason string) Record {
 	rec.State = StateUnknown
+	rec.Nonce = Nonce{}
 	rec.LastError = reason
 	rec.LeaseUntil = time.Time{}
 	rec.ReconcileAt = now

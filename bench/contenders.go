@@ -55,7 +55,7 @@ func openReserved(ctx context.Context, file string) (*arena, error) {
 	}, nil
 }
 
-func reserveAndComplete(ctx context.Context, store *sqlite.Store, key string) error {
+func reserveAndComplete(ctx context.Context, store onceward.Store, key string) error {
 	r := reservation(key)
 	v, err := store.Reserve(ctx, r)
 	if err := decided(v, err, onceward.DecisionExecute); err != nil {
@@ -123,7 +123,7 @@ func openReplay(ctx context.Context, file string) (*arena, error) {
 }
 
 // fill completes keys, many at a time, so that they share commits.
-func fill(ctx context.Context, store *sqlite.Store, keys []string) (err error) {
+func fill(ctx context.Context, store onceward.Store, keys []string) (err error) {
 	var wg sync.WaitGroup
 	var failed sync.Once
 	for worker := range manyCallers {

@@ -2,6 +2,9 @@
 // contenders of a figure take turns in the same run, and a figure is the median over the rounds: a busy machine slows a
 // whole round down, not one side of a ratio.
 //
+// The default suite needs nothing but a disk. The suites postgres and postgres-scale need the programs of PostgreSQL, of
+// which they start a private server, or the URL of a server that may be filled.
+//
 // Every figure with a goal is one line that a script can read, "ratio NAME VALUE GOAL" or "allocs NAME VALUE GOAL". All
 // other lines start with # or belong to a Markdown table. The exit status is 1 if a goal is missed.
 package main
@@ -20,14 +23,17 @@ import (
 
 // options is what the command line says.
 type options struct {
+	suite    string
 	only     *regexp.Regexp
 	rounds   int
 	time     time.Duration
 	dir      string
 	markdown bool
+	postgres string
+	keys     int
 }
 
-// The defaults keep a whole run below two minutes.
+// The defaults keep a whole run of the default suite below two minutes, and one of the postgres suite below eight.
 const (
 	defaultRounds = 7
 	defaultTime   = 600 * time.Millisecond
@@ -36,16 +42,22 @@ const (
 func parseOptions(args []string, usage io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(usage)
+	flags.StringVar(&o.suite, "suite", suiteDefault, "the `suite` to run: default, postgres or postgres-scale")
 	only := flags.String("only", "", "run only the measurements whose name matches this `pattern`")
 	flags.IntVar(&o.rounds, "rounds", defaultRounds, "how many times all contenders take their turn")
-	flags.DurationVar(&o.time, "time", defaultTime, "how long a turn on SQLite lasts")
+	flags.DurationVar(&o.time, "time", defaultTime, "how long a turn on a database lasts")
 	flags.StringVar(&o.dir, "dir", "", "the `directory` for the databases, on the file system to measure (default: the system's temporary one)")
+	flags.StringVar(&o.postgres, "postgres", "", "the `URL` of a PostgreSQL server to use and to fill (default: a private one)")
+	flags.IntVar(&o.keys, "keys", 0, "how many keys a table holds whose size or speed is measured (default: 1000000, for postgres-scale 10000000)")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/performance.md at the end")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.rounds < 1 || o.time <= 0 || flags.NArg() > 0 {
-		return o, errors.New("bench: -rounds and -time must be positive, and there are no arguments")
+	if o.rounds < 1 || o.time <= 0 || o.keys < 0 || flags.NArg() > 0 {
+		return o, errors.New("bench: -rounds, -time and -keys must be positive, and there are no arguments")
+	}
+	if suites[o.suite] == nil {
+		return o, fmt.Errorf("bench: there is no suite %q: use default, postgres or postgres-scale", o.suite)
 	}
 	o.only, err = regexp.Compile(*only)
 	return o, err
@@ -61,8 +73,18 @@ func (o *options) wants(names ...string) bool {
 	return false
 }
 
-// parts are the measurements in the order of the report. Each prints what it finds, and judges only figures that are wanted.
-var parts = []func(context.Context, *options, *report) error{measureMemory, measureFingerprint, measureSQLite}
+// part is a measurement. It prints what it finds, and judges only figures that are wanted.
+type part func(context.Context, *options, *report) error
+
+// suiteDefault is the suite that runs if none is named.
+const suiteDefault = "default"
+
+// suites are the measurements, each in the order of the report.
+var suites = map[string][]part{
+	suiteDefault:     {measureMemory, measureFingerprint, measureSQLite},
+	"postgres":       {measurePostgres},
+	"postgres-scale": {measureScale},
+}
 
 func run(ctx context.Context, args []string, out io.Writer) (status int, err error) {
 	o, err := parseOptions(args, os.Stderr)
@@ -74,7 +96,7 @@ func run(ctx context.Context, args []string, out io.Writer) (status int, err err
 	}
 	r := &report{out: out, wants: o.wants}
 	r.describeMachine(time.Now())
-	for _, measure := range parts {
+	for _, measure := range suites[o.suite] {
 		if err := measure(ctx, &o, r); err != nil {
 			return 2, err
 		}

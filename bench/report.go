@@ -26,6 +26,20 @@ var goals = mustParseGoals(`
 	ratio sqlite-vs-single-c64 >=2.5
 	ratio sqlite-transactional-c64 >=1
 	ratio sqlite-replay-c64 >=4
+	ratio postgres-transactional-c16 >=0.75
+	ratio postgres-transactional-c64 >=0.5
+	ratio postgres-transactional3-c16 >=0.85
+	ratio postgres-http-c16 >=0.75
+	ratio postgres-http-c64 >=0.75
+	ratio postgres-vs-serializable-c16 >=3.5
+	ratio postgres-batch-c64 >=2.2
+	ratio postgres-batch-c256 >=3
+	ratio postgres-reserved-c16 >=0.55
+	ratio postgres-replay-c16 >=3.5
+	ratio postgres-bytes-per-key <=0.65
+	ratio postgres-scale-reserve <=1.5
+	ratio postgres-scale-replay <=1.5
+	ratio postgres-scale-reap <=1.5
 `)
 
 // goal is the bound that a figure has to keep.

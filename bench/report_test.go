@@ -40,6 +40,11 @@ func TestPromisedGoals(t *testing.T) {
 	promised := map[string]string{
 		"memory-first": "<=12", "memory-replay": "<=8", "fingerprint-vs-valid-sha256": "<=2", "sqlite-vs-pool-c64": ">=6",
 		"sqlite-vs-single-c64": ">=2.5", "sqlite-transactional-c64": ">=1", "sqlite-replay-c64": ">=4",
+		"postgres-transactional-c16": ">=0.75", "postgres-transactional-c64": ">=0.5", "postgres-transactional3-c16": ">=0.85",
+		"postgres-http-c16": ">=0.75", "postgres-http-c64": ">=0.75", "postgres-vs-serializable-c16": ">=3.5",
+		"postgres-batch-c64": ">=2.2", "postgres-batch-c256": ">=3", "postgres-reserved-c16": ">=0.55",
+		"postgres-replay-c16": ">=3.5", "postgres-bytes-per-key": "<=0.65",
+		"postgres-scale-reserve": "<=1.5", "postgres-scale-replay": "<=1.5", "postgres-scale-reap": "<=1.5",
 	}
 	if len(goals) != len(promised) {
 		t.Errorf("there are %d goals, want %d", len(goals), len(promised))
@@ -128,7 +133,7 @@ func TestSeries(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, args := range [][]string{{"-rounds", "0"}, {"-time", "0s"}, {"-only", "("}, {"surplus"}, {"-unknown"}} {
+	for _, args := range [][]string{{"-rounds", "0"}, {"-time", "0s"}, {"-only", "("}, {"-keys", "-1"}, {"-suite", "none"}, {"surplus"}, {"-unknown"}} {
 		if _, err := parseOptions(args, &strings.Builder{}); err == nil {
 			t.Errorf("%q was accepted", args)
 		}

@@ -60,10 +60,27 @@ can_compile_c() {
 	return $result
 }
 
+# The server's programs are often not in the search path. These are the places where internal/servicetest looks for them.
+# PostgreSQL does not run as root, so root's tests need the user that the package creates.
+can_run_postgres() {
+	if [ "$(id -u)" -eq 0 ]; then
+		id postgres >/dev/null 2>&1 || return 1
+	fi
+	configured=$(pg_config --bindir 2>/dev/null || true)
+	in_path=$(command -v postgres 2>/dev/null || true)
+	for dir in "$configured" "${in_path%/*}" /usr/lib/postgresql/*/bin; do
+		if [ -x "$dir/initdb" ] && [ -x "$dir/postgres" ]; then
+			return 0
+		fi
+	done
+	return 1
+}
+
 command -v go >/dev/null 2>&1 || {
 	echo "The tests need Go (see the version in go.mod): https://go.dev/dl/" >&2
 	exit 1
 }
 
-# What the tests need. No servers yet.
+# What the tests need. Installing a server may also start one, which the tests do not use: they start their own.
 need "a C compiler and the C library's headers, for 'go test -race'" can_compile_c gcc libc6-dev
+need "PostgreSQL's programs, to start a server for the tests" can_run_postgres postgresql

@@ -133,12 +133,16 @@ func carriedData(e *env) {
 func factsKept(e *env) {
 	r := request(id("key"), resume, session(9))
 	r.Operation, r.TraceID = "POST /v1/π/{id}", strings.Repeat("f", 32)
-	c := onceward.Claim{ID: r.ID, Attempt: e.reserve(r).Record.Attempt}
+	granted := e.reserve(r)
+	c := onceward.Claim{ID: r.ID, Attempt: granted.Record.Attempt}
 	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "été", NotReplayable: true}))
 	e.must(e.Store.Abandon(e.ctx, c, "délai dépassé"))
 	rec := e.get(c.ID)
+	if granted.Record.Nonce != r.Nonce {
+		e.Errorf("S9: a grant holds the nonce %x, want %x", granted.Record.Nonce, r.Nonce)
+	}
 	if rec.Operation != r.Operation || rec.TraceID != r.TraceID || rec.Point != "été" || !rec.NotReplayable ||
-		rec.LastError != "délai dépassé" || rec.OnLost != onceward.Resume || rec.Nonce != r.Nonce ||
+		rec.LastError != "délai dépassé" || rec.OnLost != onceward.Resume || rec.Nonce != (onceward.Nonce{}) ||
 		rec.Fingerprint != r.Fingerprints[0] || rec.Version != onceward.RecordVersion || rec.Retention != r.Retention {
 		e.Errorf("section 11: the record does not hold what was stored: %+v", rec)
 	}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pgBusiness is the work that is protected, or not: every contender of a figure does the same.
+type pgBusiness struct {
+	schema string
+	work   func(ctx context.Context, tx pgx.Tx) error
+	// counts are queries that each find how often the work was done.
+	counts []string
+}
+
+// oneRow is a business transaction of one insert.
+var oneRow = pgBusiness{
+	schema: `CREATE TABLE payment (
+		id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, reference text NOT NULL, amount bigint NOT NULL, detail text NOT NULL)`,
+	work: func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, pgInsertPayment, businessRow...)
+		return err
+	},
+	counts: []string{`SELECT count(*) FROM payment`},
+}
+
+const pgInsertPayment = `INSERT INTO payment (reference, amount, detail) VALUES ($1, $2, $3)`
+
+// accounts is how many balances there are: so many that callers seldom wait for one another's row.
+const accounts = 10_000
+
+// threeStatements is a payment with the account that it is taken from and the entry in the ledger.
+var threeStatements = pgBusiness{
+	schema: oneRow.schema + fmt.Sprintf(`;
+		CREATE TABLE account (id integer PRIMARY KEY, balance bigint NOT NULL);
+		INSERT INTO account SELECT number, 0 FROM generate_series(0, %d) number;
+		CREATE TABLE ledger (
+			id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account integer NOT NULL, amount bigint NOT NULL,
+			reference text NOT NULL, booked_at timestamptz NOT NULL DEFAULT now());
+		ANALYZE account`, accounts-1),
+	work: func(ctx context.Context, tx pgx.Tx) error {
+		if err := oneRow.work(ctx, tx); err != nil {
+			return err
+		}
+		account, reference, amount := rand.N(accounts), businessRow[0], businessRow[1]
+		tag, err := tx.Exec(ctx, `UPDATE account SET balance = balance - $1 WHERE id = $2`, amount, account)
+		if err != nil || tag.RowsAffected() != 1 {
+			return fmt.Errorf("account %d: %s: %w", account, tag, err)
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO ledger (account, amount, reference) VALUES ($1, $2, $3)`, account, amount, reference)
+		return err
+	},
+	counts: append([]string{
+		`SELECT count(*) FROM ledger`, fmt.Sprintf(`SELECT (-sum(balance) / %d)::bigint FROM account`, businessRow[1]),
+	}, oneRow.counts...),
+}
+
+// create makes the tables of the business.
+func (b *pgBusiness) create(ctx context.Context, s *pgSite) error {
+	_, err := s.pool.Exec(ctx, b.schema)
+	return err
+}
+
+// check makes sure that the work was done once for each operation.
+func (b *pgBusiness) check(ctx context.Context, s *pgSite, done int64) error {
+	for _, query := range b.counts {
+		if err := s.expect(ctx, done, query); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plainly does the work in a transaction without protection: BEGIN, the statements and COMMIT, each a round trip.
+func (b *pgBusiness) plainly(ctx context.Context, s *pgSite) error {
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return b.work(ctx, tx) })
+}
+
+// openPlain is the business without protection.
+func (b *pgBusiness) openPlain(ctx context.Context, s *pgSite) (*pgArena, error) {
+	return &pgArena{
+		operate: func(ctx context.Context) error { return b.plainly(ctx, s) },
+		check:   func(ctx context.Context, done int64) error { return b.check(ctx, s, done) },
+	}, b.create(ctx, s)
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// pgContender is a way to do something once on PostgreSQL, or to do it without protection.
+type pgContender struct {
+	name string
+	// open makes what the way needs in an empty schema.
+	open func(ctx context.Context, s *pgSite) (*pgArena, error)
+}
+
+// pgArena is a schema with the operation to repeat in it.
+type pgArena struct {
+	operate func(ctx context.Context) error
+	// filled is how many keys the schema holds at the beginning.
+	filled int
+	// check makes sure that the database holds what so many operations leave behind.
+	check func(ctx context.Context, done int64) error
+	// remark is what a reader should know about the turn; it may be nil, and so may close.
+	remark func(done int64) string
+	close  func() error
+}
+
+// turn lets a contender run in a schema of its own, and returns its operations a second.
+func (s *pgServer) turn(ctx context.Context, c *pgContender, callers int, length time.Duration) (rate float64, err error) {
+	err = s.visit(ctx, callers, durably, func(site *pgSite) error {
+		return s.run(ctx, c, site, func(a *pgArena) error {
+			if err := warmUp(a, callers, length); err != nil {
+				return err
+			}
+			rate, err = repeat(callers, length, a.operate)
+			return err
+		})
+	})
+	return rate, err
+}
+
+// firstCalls is what each caller does before anything is timed: enough that all connections are there, also those that a
+// store opens for itself, and know their statements.
+const firstCalls = 10
+
+func warmUp(a *pgArena, callers int, length time.Duration) error {
+	if _, err := repeatTimes(callers, callers*firstCalls, a.operate); err != nil {
+		return err
+	}
+	_, err := repeat(callers, length/warmUpPart, a.operate)
+	return err
+}
+
+// run opens a contender, has its operation repeated, and checks what it left behind.
+func (s *pgServer) run(ctx context.Context, c *pgContender, site *pgSite, use func(a *pgArena) error) error {
+	a, err := c.open(ctx, site)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	done := a.countOperations()
+	if err = use(a); err == nil {
+		err = a.check(ctx, done.Load())
+	}
+	if a.remark != nil {
+		s.remarks[c.name] = a.remark(done.Load())
+	}
+	if a.close != nil {
+		err = errors.Join(err, a.close())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	return nil
+}
+
+// countOperations counts those that succeed from now on.
+func (a *pgArena) countOperations() *atomic.Int64 {
+	var done atomic.Int64
+	operate := a.operate
+	a.operate = func(ctx context.Context) error {
+		err := operate(ctx)
+		if err == nil {
+			done.Add(1)
+		}
+		return err
+	}
+	return &done
+}
+
+// repeatTimes lets callers do an operation so many times in all, and returns how long they took.
+func repeatTimes(callers, times int, operate func(context.Context) error) (took time.Duration, err error) {
+	var (
+		next  atomic.Int64
+		wg    sync.WaitGroup
+		once  sync.Once
+		start = time.Now()
+	)
+	for range callers {
+		wg.Go(func() {
+			for next.Add(1) <= int64(times) {
+				if failure := operate(context.Background()); failure != nil {
+					once.Do(func() { err = failure })
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(start), err
+}
+
+// pgFigure compares two ways at a number of callers. Its name may have a goal; without one it is information.
+type pgFigure struct {
+	name    string
+	callers int
+	way     string
+	rival   string
+}
+
+// contest lets the ways that some figures compare take turns, all of them with the same number of callers.
+func (s *pgServer) contest(ctx context.Context, o *options, figures []pgFigure) (series, error) {
+	rates := make(series)
+	for range o.rounds {
+		for i := range pgContenders {
+			c := &pgContenders[i]
+			if !slices.ContainsFunc(figures, func(f pgFigure) bool { return f.way == c.name || f.rival == c.name }) {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			rate, err := s.turn(ctx, c, figures[0].callers, o.time)
+			if err != nil {
+				return nil, err
+			}
+			rates.add(c.name, rate)
+		}
+	}
+	return rates, nil
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+)
+
+// pgRecords counts the records of the store in the state completed.
+const pgRecords = `SELECT count(*) FROM onceward_record WHERE queue / 10 = 2`
+
+// transactOnce does work once under the key, in the transaction of the store.
+func transactOnce(
+	ctx context.Context, store onceward.Transactor, r *onceward.Reservation, done onceward.Completion,
+	work func(context.Context, pgx.Tx) error, want onceward.Decision,
+) error {
+	var failed error
+	v, err := store.Transact(ctx, r, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		if failed = work(ctx, storeTx(ctx)); failed != nil {
+			return onceward.Settlement{Ending: onceward.Rollback}
+		}
+		return onceward.Settlement{Ending: onceward.Commit, Completion: done}
+	})
+	if failed != nil {
+		return failed
+	}
+	return decided(v, err, want)
+}
+
+// noWork is for measurements of the protection alone.
+func noWork(context.Context, pgx.Tx) error { return nil }
+
+// openTransactional is the claim, the business and the stored answer in one transaction.
+func (b *pgBusiness) openTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
+	store, err := openStore(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return &pgArena{
+		operate: func(ctx context.Context) error {
+			return transactOnce(ctx, store, reservation(newKey()), completion(), b.work, onceward.DecisionExecute)
+		},
+		check: func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		close: store.Close,
+	}, b.create(ctx, s)
+}
+
+// checkRecords makes sure that each operation did the work once and left a completed record.
+func (b *pgBusiness) checkRecords(ctx context.Context, s *pgSite, done int64) error {
+	if err := s.expect(ctx, done, pgRecords); err != nil {
+		return err
+	}
+	return b.check(ctx, s, done)
+}
+
+// openReservedOperation is the business in a transaction of its own, between reserve and complete.
+func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*pgArena, error) {
+	store, err := openStore(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	operate := func(ctx context.Context) error {
+		r := reservation(newKey())
+		v, err := store.Reserve(ctx, r)
+		if err := decided(v, err, onceward.DecisionExecute); err != nil {
+			return err
+		}
+		if err := b.plainly(ctx, s); err != nil {
+			return err
+		}
+		done := completion()
+		_, err = store.Complete(ctx, onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
+		return err
+	}
+	return &pgArena{
+		operate: operate,
+		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		close:   store.Close,
+	}, b.create(ctx, s)
+}
+
+// storeOpener opens a store with or without batches.
+type storeOpener func(context.Context, *pgSite) (pgStore, error)
+
+// openReserveComplete returns reserve and complete with nothing in between.
+func openReserveComplete(opener storeOpener) func(context.Context, *pgSite) (*pgArena, error) {
+	return func(ctx context.Context, s *pgSite) (*pgArena, error) {
+		store, err := opener(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		return &pgArena{
+			operate: func(ctx context.Context) error { return reserveAndComplete(ctx, store, newKey()) },
+			check:   func(ctx context.Context, done int64) error { return s.expect(ctx, done, pgRecords) },
+			close:   store.Close,
+		}, nil
+	}
+}
+
+// replayer asks the store for the answer to a key that is completed.
+type replayer func(ctx context.Context, store pgStore, r *onceward.Reservation) error
+
+func replayByReserve(ctx context.Context, store pgStore, r *onceward.Reservation) error {
+	v, err := store.Reserve(ctx, r)
+	return replayed(v, err)
+}
+
+// replayByTransact asks again if another caller is just asking for the same key: a store may call that in progress.
+func replayByTransact(ctx context.Context, store pgStore, r *onceward.Reservation) error {
+	for {
+		v, err := store.Transact(ctx, r, func(context.Context, onceward.Verdict) onceward.Settlement {
+			return onceward.Settlement{Ending: onceward.Rollback}
+		})
+		if err != nil || v.Decision != onceward.DecisionInProgress {
+			return replayed(v, err)
+		}
+	}
+}
+
+// replayed makes sure that the whole answer came back.
+func replayed(v onceward.Verdict, err error) error {
+	if err := decided(v, err, onceward.DecisionReplay); err != nil {
+		return err
+	}
+	if got := len(v.Record.Response.Body); got != len(answer) {
+		return fmt.Errorf("the replay has a body of %d bytes, want %d", got, len(answer))
+	}
+	return nil
+}
+
+// openPGReplay returns the replay of keys that are completed, chosen at random.
+func openPGReplay(ask replayer) func(context.Context, *pgSite) (*pgArena, error) {
+	return func(ctx context.Context, s *pgSite) (*pgArena, error) {
+		store, err := openStore(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		keys := newKeys(replayedKeys)
+		return &pgArena{
+			operate: func(ctx context.Context) error { return ask(ctx, store, reservation(keys[rand.N(len(keys))])) },
+			check:   func(ctx context.Context, _ int64) error { return s.expect(ctx, replayedKeys, pgRecords) },
+			close:   store.Close,
+		}, fill(ctx, store, keys)
+	}
+}

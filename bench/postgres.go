@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+)
+
+// The ways on PostgreSQL.
+const (
+	pgPlain           = "unprotected: one insert"
+	pgTransactional   = "Onceward: transactional, one insert"
+	pgReserved        = "Onceward: reserve, one insert, complete"
+	pgReplay          = "Onceward: replay"
+	pgReplayTransact  = "Onceward: replay, transactional"
+	pgSerializable    = "check-then-insert at SERIALIZABLE, one insert"
+	pgSerializableKey = "the same, updating by user and key"
+	pgPlain3          = "unprotected: three statements"
+	pgTransactional3  = "Onceward: transactional, three statements"
+	pgBatched         = "Onceward: reserve and complete"
+	pgSingly          = "Onceward without batches: reserve and complete"
+	pgHTTPPlain       = "HTTP, unprotected: one insert"
+	pgHTTPTransaction = "HTTP, Onceward: transactional, one insert"
+)
+
+// The order puts those side by side that are compared.
+var pgContenders = []pgContender{
+	{pgPlain, oneRow.openPlain},
+	{pgTransactional, oneRow.openTransactional},
+	{pgReserved, oneRow.openReservedOperation},
+	{pgReplay, openPGReplay(replayByReserve)},
+	{pgReplayTransact, openPGReplay(replayByTransact)},
+	{pgSerializable, articleByID.open},
+	{pgSerializableKey, articleByKey.open},
+	{pgPlain3, threeStatements.openPlain},
+	{pgTransactional3, threeStatements.openTransactional},
+	{pgBatched, openReserveComplete(openStore)},
+	{pgSingly, openReserveComplete(openSingly)},
+	{pgHTTPPlain, openHTTPPlain},
+	{pgHTTPTransaction, openHTTPTransactional},
+}
+
+// pgFigures are all comparisons of speed, by the number of callers.
+var pgFigures = []pgFigure{
+	{"postgres-transactional-c16", 16, pgTransactional, pgPlain},
+	{"postgres-transactional3-c16", 16, pgTransactional3, pgPlain3},
+	{"postgres-reserved-c16", 16, pgReserved, pgPlain},
+	{"postgres-replay-c16", 16, pgReplay, pgPlain},
+	{"postgres-replay-transactional-c16", 16, pgReplayTransact, pgPlain},
+	{"postgres-vs-serializable-c16", 16, pgTransactional, pgSerializable},
+	{"postgres-vs-serializable-by-key-c16", 16, pgTransactional, pgSerializableKey},
+	{"postgres-http-c16", 16, pgHTTPTransaction, pgHTTPPlain},
+	{"postgres-transactional-c64", 64, pgTransactional, pgPlain},
+	{"postgres-batch-c64", 64, pgBatched, pgSingly},
+	{"postgres-http-c64", 64, pgHTTPTransaction, pgHTTPPlain},
+	{"postgres-batch-c256", 256, pgBatched, pgSingly},
+}
+
+// pgCallers are the columns of the table.
+var pgCallers = []int{16, 64, 256}
+
+// measurePostgres compares the speed of protection on a server, then what it costs on the disk.
+func measurePostgres(ctx context.Context, o *options, r *report) (err error) {
+	s, err := openServer(ctx, o, "shared_buffers=1GB")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	r.note("%s", s.about)
+	r.note("clients are in this process, over TCP on loopback, with a pool of as many connections as callers, at most %d", maxConnections)
+	for _, measure := range []func(context.Context, *options, *report) error{s.measureSpeed, s.measureSizes, s.measureLog} {
+		if err := measure(ctx, o, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureSpeed runs the wanted comparisons, and shows all in one table.
+func (s *pgServer) measureSpeed(ctx context.Context, o *options, r *report) error {
+	t := &table{title: "Operations a second on " + s.about, head: []string{"way"}}
+	cells := make(map[string][]string)
+	for _, callers := range pgCallers {
+		figures := wantedFigures(o, callers)
+		if len(figures) == 0 {
+			continue
+		}
+		rates, err := s.contest(ctx, o, figures)
+		if err != nil {
+			return err
+		}
+		for _, f := range figures {
+			compareRates(r, f, rates)
+		}
+		addColumn(t, cells, callers, rates)
+	}
+	for _, c := range pgContenders {
+		if strings.Join(cells[c.name], "") != "" {
+			t.add(append([]string{c.name}, cells[c.name]...)...)
+		}
+	}
+	if len(t.rows) == 0 {
+		return nil
+	}
+	r.keep(t)
+	for _, c := range pgContenders {
+		if remark := s.remarks[c.name]; remark != "" {
+			r.note("%s: %s in the last round", c.name, remark)
+		}
+	}
+	return noteSync(o, r)
+}
+
+// wantedFigures are those with that many callers.
+func wantedFigures(o *options, callers int) (figures []pgFigure) {
+	for _, f := range pgFigures {
+		if f.callers == callers && o.wants(f.name) {
+			figures = append(figures, f)
+		}
+	}
+	return figures
+}
+
+func compareRates(r *report, f pgFigure, rates series) {
+	ratio := rates.ratio(f.way, f.rival)
+	if _, promised := goals[f.name]; !promised {
+		r.note("%s: %.2f, without a goal", f.name, ratio)
+		return
+	}
+	r.judge(f.name, ratio)
+}
+
+// addColumn adds what each way reached with that many callers; a way that was not measured gets an empty cell.
+func addColumn(t *table, cells map[string][]string, callers int, rates series) {
+	t.head = append(t.head, plural(callers))
+	for _, c := range pgContenders {
+		cell := ""
+		if rates[c.name] != nil {
+			cell = grouped(rates.median(c.name))
+		}
+		cells[c.name] = append(cells[c.name], cell)
+	}
+}
+
+// noteSync says what a durable write costs where temporary files are, which is where a private server keeps its data.
+func noteSync(o *options, r *report) error {
+	dir := o.dir
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	sync, err := syncTime(dir)
+	if err != nil {
+		return err
+	}
+	r.note("a write of 4 KiB with its fsync takes %s in %s", sync.Round(time.Microsecond), dir)
+	return nil
+}

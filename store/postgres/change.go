@@ -1,0 +1,166 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+)
+
+// The statements by which a record is changed as [onceward.Step] says, under the lock of its row.
+const (
+	begin        = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
+	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END`
+	lockRecord   = `SELECT attempt, due, retention, answer, queue, request, more FROM @record WHERE id = $1 FOR UPDATE`
+	insertRecord = `INSERT INTO @record (id, attempt, due, retention, answer, queue, request, more)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+	updateRecord = `UPDATE @record SET attempt = $2, due = $3, retention = $4, answer = $5, queue = $6, request = $7, more = $8
+		WHERE id = $1`
+	deleteRecord = `DELETE FROM @record WHERE id = $1`
+	notifyWaiter = `SELECT pg_notify($2, w.id::text) FROM @waiter w WHERE w.id = $1`
+	getRecord    = `SELECT attempt, due, retention, answer, queue, request, more, pg_is_in_recovery() FROM @record WHERE id = $1`
+)
+
+// changed is a record before and after an event.
+type changed struct {
+	before, after onceward.Record
+	outcome       onceward.Outcome
+	now           time.Time
+}
+
+// change applies an event to a record in a transaction of its own. It is the way of everything that is rare; what is
+// frequent goes through the batcher.
+func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event) (c changed, err error) {
+	number, err := s.numberFor(ctx, event)
+	if err != nil {
+		return c, err
+	}
+	for try := 0; ; try++ {
+		c, err = s.changeOnce(ctx, id, event, number)
+		if err == nil || try >= maxTries || !undone(err) && !s.lostRace(err) {
+			return c, err
+		}
+	}
+}
+
+// maxTries is how often a transaction is repeated that the server undid.
+const maxTries = 5
+
+// numberFor is that of the operation of a reservation.
+func (s *Store) numberFor(ctx context.Context, event onceward.Event) (int32, error) {
+	if event.Reservation == nil {
+		return 0, nil
+	}
+	return s.operations.number(ctx, event.Reservation.Operation)
+}
+
+func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.Event, number int32) (c changed, err error) {
+	conn, err := s.own.Acquire(ctx)
+	if err != nil {
+		return c, unavailable(err)
+	}
+	defer conn.Release() // the pool closes a connection that is still in its transaction
+	hash := s.hash(id)
+	exists, err := s.look(ctx, conn.Conn(), id, hash, &event, &c)
+	if err != nil {
+		return c, errors.Join(err, rollback(conn.Conn()))
+	}
+	if c.after, c.outcome, err = onceward.Step(c.before, event, c.now); err != nil || c.outcome.Effect == onceward.EffectNone {
+		return c, errors.Join(err, unavailable(rollback(conn.Conn())))
+	}
+	return c, unavailable(s.write(ctx, conn.Conn(), hash, exists, &c, number))
+}
+
+// look begins a transaction and reads a record under its lock, with the clock and, for a reservation, a fresh token.
+func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [16]byte, event *onceward.Event, c *changed) (exists bool, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(begin)
+	batch.Queue(s.sql.lockRecord, hash)
+	batch.Queue(s.sql.moment, event.Kind == onceward.EventReserve)
+	results := conn.SendBatch(ctx, batch)
+	defer func() { err = errors.Join(err, unavailable(results.Close())) }()
+	if _, err := results.Exec(); err != nil {
+		return false, unavailable(err)
+	}
+	r := row{id: hash}
+	err = results.QueryRow().Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more)
+	if exists = err == nil; exists {
+		c.before, err = r.record(id, s.operations.name)
+	}
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return exists, notFoundAsIs(err)
+	}
+	var now int64
+	if err := results.QueryRow().Scan(&now, &event.Token); err != nil {
+		return exists, unavailable(err)
+	}
+	c.now = fromMicros(now)
+	return exists, nil
+}
+
+// notFoundAsIs keeps what is said of a record, and wraps what is said of the database.
+func notFoundAsIs(err error) error {
+	if errors.Is(err, onceward.ErrUnreadable) {
+		return err
+	}
+	return unavailable(err)
+}
+
+// write carries an effect out and commits, in one round trip.
+func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, exists bool, c *changed, number int32) error {
+	batch := &pgx.Batch{}
+	switch {
+	case c.outcome.Effect == onceward.EffectRemove:
+		batch.Queue(s.sql.deleteRecord, hash)
+	default:
+		if number == 0 {
+			number = s.operations.known(c.after.Operation)
+		}
+		var r row
+		r.encode(&c.after, hash, number)
+		statement := s.sql.updateRecord
+		if !exists {
+			statement = s.sql.insertRecord
+		}
+		batch.Queue(statement, r.id, r.attempt, r.due, r.retention, r.answer, r.queue, r.request, r.more)
+	}
+	if c.before.State == onceward.StateInProgress {
+		batch.Queue(s.sql.notify, hash, s.channel)
+	}
+	batch.Queue(`COMMIT`)
+	return conn.SendBatch(ctx, batch).Close()
+}
+
+// rollback ends a transaction, also for a caller who has left.
+func rollback(conn *pgx.Conn) error {
+	if conn.IsClosed() || conn.PgConn().TxStatus() == statusIdle {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	_, err := conn.Exec(ctx, `ROLLBACK`)
+	return err
+}
+
+// get reads a record as it stands.
+func (s *Store) get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return onceward.Record{}, unavailable(err)
+	}
+	hash := s.hash(id)
+	r := row{id: hash}
+	var standby bool
+	err := s.own.QueryRow(ctx, s.sql.get, hash).Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return onceward.Record{}, onceward.ErrNotFound
+	case err == nil && standby:
+		err = ErrStandby
+	}
+	if err != nil {
+		return onceward.Record{}, unavailable(err)
+	}
+	return r.record(id, s.operations.name)
+}

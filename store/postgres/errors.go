@@ -1,0 +1,53 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward"
+)
+
+// unavailable wraps an error of the database.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, onceward.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: postgres: %w", onceward.ErrUnavailable, err)
+}
+
+// The states that the store knows how to answer.
+const (
+	stateUniqueViolation      = "23505"
+	stateNotNullViolation     = "23502"
+	stateSerializationFailure = "40001"
+	stateDeadlock             = "40P01"
+	stateDivisionByZero       = "22012"
+	stateUndefinedTable       = "42P01"
+	stateUndefinedFunction    = "42883"
+)
+
+// sqlState is the code that the server gave to an error, or nothing.
+func sqlState(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// undone reports whether the server undid a transaction for a reason that a repetition may not meet again.
+func undone(err error) bool {
+	state := sqlState(err)
+	return state == stateSerializationFailure || state == stateDeadlock
+}
+
+// lostRace reports whether a record was not written because another one was faster.
+func (s *Store) lostRace(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	taken := pg.Code == stateUniqueViolation && pg.SchemaName == s.names.schema && pg.TableName == s.names.prefix+"record"
+	return taken || pg.Code == stateDivisionByZero
+}

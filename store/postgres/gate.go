@@ -1,0 +1,99 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward"
+)
+
+// gate stands between a handler and its transaction. It refuses to end the transaction, notices if that happened all the
+// same, and is closed when the handler has returned: what is left of the handler, such as a goroutine or rows that were
+// not closed, cannot touch what follows.
+type gate struct {
+	t *transaction
+
+	mu     sync.Mutex
+	closed bool
+	// open results are closed with the gate, because they keep the connection busy.
+	results map[interface{ Close() }]struct{}
+	sqlTx   *sql.Tx
+
+	savepoints int
+
+	// ended says that a statement of the handler ended the transaction, undone that one failed because of the neighbours.
+	ended  bool
+	undone bool
+}
+
+var errOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", onceward.ErrTxOwned)
+
+func (g *gate) open(t *transaction) {
+	g.t = t
+	g.results = nil
+}
+
+// enter is held while the handler uses the connection.
+func (g *gate) enter() (*pgx.Conn, error) {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return nil, errOver
+	}
+	return g.t.conn, nil
+}
+
+func (g *gate) leave() { g.mu.Unlock() }
+
+// close waits for the call that is under way, and closes what was left open.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	for r := range g.results {
+		r.Close()
+	}
+	g.results = nil
+	tx := g.sqlTx
+	g.mu.Unlock()
+	if tx != nil {
+		// It only ends the handle, for which it waits until the handle's rows are closed; they can do no harm any more.
+		go func() { _ = tx.Rollback() }()
+	}
+}
+
+// keep remembers a result until it is closed. The caller holds the gate.
+func (g *gate) keep(r interface{ Close() }) {
+	if g.results == nil {
+		g.results = make(map[interface{ Close() }]struct{})
+	}
+	g.results[r] = struct{}{}
+}
+
+// note looks at how a statement ended. The caller holds the gate.
+func (g *gate) note(tag pgconn.CommandTag, err error) {
+	switch verb, _, _ := strings.Cut(tag.String(), " "); verb {
+	case "COMMIT", "BEGIN", "START": // a savepoint's end has another tag, but for its ROLLBACK, which the status tells apart
+		g.ended = true
+	}
+	g.noteStatus(err)
+}
+
+// noteStatus looks at the state of the transaction after a statement. The caller holds the gate.
+func (g *gate) noteStatus(err error) {
+	g.undone = g.undone || undone(err)
+	if !g.t.conn.IsClosed() && g.t.conn.PgConn().TxStatus() == statusIdle {
+		g.ended = true
+	}
+}
+
+type gateKey struct{}
+
+// context carries the transaction to the handler; its *sql.Tx is made when somebody asks for it.
+func (g *gate) context(ctx context.Context) context.Context {
+	return context.WithValue(onceward.ContextWithTxFunc(ctx, g.sql), gateKey{}, g)
+}

@@ -1,0 +1,108 @@
+package postgres
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// The kinds of item and their outcomes, as the SQL function knows them.
+const (
+	kindReserve         int16 = 1
+	kindReserveExisting int16 = 2
+	kindExtend          int16 = 3
+	kindComplete        int16 = 4
+
+	outcomeRead      int16 = 0
+	outcomeAbsent    int16 = 1
+	outcomeCreated   int16 = 2
+	outcomeRecreated int16 = 3
+	outcomeRetried   int16 = 4
+	outcomeWritten   int16 = 5
+)
+
+// item is one call in a batch: what is asked, and how it was answered.
+type item struct {
+	kind      int16
+	id        [16]byte
+	attempt   int64
+	span      int64
+	retention int32
+	queue     int16
+	answer    []byte
+	request   []byte
+	more      []byte
+
+	outcome int16
+	now     int64
+	found   row // the record as it stands, if outcome is outcomeRead; else what was granted or written
+
+	// done is closed when the item is answered, or err says why it was not.
+	done chan struct{}
+	err  error
+}
+
+// size is about what the item takes on the wire.
+func (t *item) size() int { return 128 + len(t.answer) + len(t.request) + len(t.more) }
+
+// compareItems puts items into the order in which every batch locks them.
+func compareItems(a, b *item) int { return bytes.Compare(a.id[:], b.id[:]) }
+
+// empty is what a column holds that has nothing to hold.
+var empty = []byte{}
+
+// reserveItem asks for the right to execute.
+func reserveItem(r *onceward.Reservation, id [16]byte, number int32) *item {
+	t := &item{
+		kind: kindReserve, id: id, span: r.Lease.Microseconds(), retention: packRetention(truncated(r.Retention)),
+		queue: int16(onceward.StateInProgress) * queueStates, answer: r.Nonce[:],
+		request: appendRequest(make([]byte, 0, 96), onceward.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
+		more:    appendTrace(empty, r.TraceID),
+	}
+	if r.OnLost == onceward.Resume {
+		t.queue++
+	}
+	if r.NoCreate {
+		t.kind = kindReserveExisting
+	}
+	return t
+}
+
+// truncated is a duration in the resolution that records keep.
+func truncated(d time.Duration) time.Duration { return d.Truncate(time.Microsecond) }
+
+func extendItem(id [16]byte, attempt int64, lease time.Duration) *item {
+	return &item{kind: kindExtend, id: id, attempt: attempt, span: lease.Microseconds(), answer: empty, request: empty, more: empty}
+}
+
+func completeItem(id [16]byte, attempt int64, done *onceward.Completion) *item {
+	return &item{
+		kind: kindComplete, id: id, attempt: attempt, retention: packRetention(truncated(done.Retention)),
+		answer:  appendAnswer(make([]byte, 0, 32+len(done.Response.Body)), &done.Response),
+		request: empty, more: appendField(empty, tagProviderID, done.ProviderID),
+	}
+}
+
+// granted is the record that a reservation has made its own.
+func (t *item) granted(r *onceward.Reservation) (onceward.Record, onceward.Origin, error) {
+	now := fromMicros(t.now)
+	rec := onceward.Record{
+		ID: r.ID, Version: onceward.RecordVersion, State: onceward.StateInProgress, OnLost: r.OnLost, Operation: r.Operation,
+		Fingerprint: r.Fingerprints[0], Attempt: t.found.attempt, Nonce: r.Nonce, LeaseUntil: now.Add(truncated(r.Lease)),
+		Retention: unpackRetention(t.retention), TraceID: r.TraceID, CreatedAt: now,
+	}
+	switch t.outcome {
+	case outcomeCreated:
+		return rec, onceward.OriginCreated, nil
+	case outcomeRecreated:
+		return rec, onceward.OriginRecreated, nil
+	default:
+		rec.TraceID, rec.CreatedAt = "", time.Time{}
+		rec.Retention = unpackRetention(t.found.retention)
+		if err := parseMore(t.found.more, &rec); err != nil {
+			return rec, 0, unreadable(err)
+		}
+		return rec, onceward.OriginRetried, nil
+	}
+}

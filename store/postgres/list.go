@@ -1,0 +1,124 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+)
+
+const (
+	// selectPage walks the primary key from where the last page ended. Nothing is indexed for searching: that belongs to
+	// whoever asks for it.
+	selectPage = `SELECT id, attempt, due, retention, answer, queue, request, more FROM @record
+		WHERE id > $1 AND ($2::smallint IS NULL OR queue BETWEEN $2 AND $2 + 9) AND ($3::bigint IS NULL OR due < $3)
+		ORDER BY id LIMIT $4`
+	selectCounts  = `SELECT queue, count(*) FROM @record GROUP BY queue`
+	selectUnknown = `SELECT more FROM @record WHERE queue IN (40, 41)`
+)
+
+// List implements [onceward.Lister]. The order is that of the records' hashes. Restricted to a scope, it looks through all
+// records.
+func (s *Store) List(ctx context.Context, f onceward.Filter) ([]onceward.Record, error) {
+	limit := onceward.MaxPage
+	if f.Limit > 0 {
+		limit = min(limit, f.Limit)
+	}
+	var after [16]byte
+	if (f.After != onceward.ID{}) {
+		after = s.hash(f.After)
+	}
+	var page []onceward.Record
+	for {
+		part, last, more, err := s.listPart(ctx, f, after)
+		if err != nil {
+			return nil, err
+		}
+		page = append(page, part...)
+		if len(page) >= limit || !more {
+			return page[:min(len(page), limit)], nil
+		}
+		after = last
+	}
+}
+
+// listPart reads the next records in the order of the primary key, and leaves those of other scopes out.
+func (s *Store) listPart(ctx context.Context, f onceward.Filter, after [16]byte) (part []onceward.Record, last [16]byte, more bool, err error) {
+	var queue *int16
+	if f.State != onceward.StateNone {
+		first := int16(f.State) * queueStates
+		queue = &first
+	}
+	var before *int64
+	if !f.DueBefore.IsZero() {
+		at := micros(f.DueBefore)
+		before = &at
+	}
+	rows, err := s.own.Query(ctx, s.names.render(selectPage), after, queue, before, onceward.MaxPage)
+	if err != nil {
+		return nil, last, false, unavailable(err)
+	}
+	found, err := pgx.CollectRows(rows, func(one pgx.CollectableRow) (r row, err error) {
+		err = one.Scan(&r.id, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more)
+		return r, err
+	})
+	if err != nil {
+		return nil, last, false, unavailable(err)
+	}
+	for i := range found {
+		rec, err := found[i].decode(s.operations.name)
+		if err != nil {
+			return nil, last, false, unreadable(err)
+		}
+		rec.Data, rec.Response.Body = nil, nil
+		if f.Scope == "" || rec.Scope == f.Scope {
+			part = append(part, rec)
+		}
+		last = found[i].id
+	}
+	return part, last, len(found) == onceward.MaxPage, nil
+}
+
+// Stats implements [onceward.Lister].
+func (s *Store) Stats(ctx context.Context) (onceward.Stats, error) {
+	stats := onceward.Stats{Records: make(map[onceward.State]int64)}
+	rows, err := s.own.Query(ctx, s.names.render(selectCounts))
+	if err != nil {
+		return stats, unavailable(err)
+	}
+	var queue int16
+	var count int64
+	_, err = pgx.ForEachRow(rows, []any{&queue, &count}, func() error {
+		stats.Records[onceward.State(queue/queueStates)] += count
+		if queue == queueDeadLetter {
+			stats.DeadLetters += count
+		}
+		return nil
+	})
+	if err != nil {
+		return stats, unavailable(err)
+	}
+	stats.OldestUnknown, err = s.oldestUnknown(ctx)
+	return stats, err
+}
+
+// oldestUnknown reads all unknown records: there are few, or an operator has other worries.
+func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error) {
+	rows, err := s.own.Query(ctx, s.names.render(selectUnknown))
+	if err != nil {
+		return oldest, unavailable(err)
+	}
+	var more []byte
+	_, err = pgx.ForEachRow(rows, []any{&more}, func() error {
+		rec := onceward.Record{State: onceward.StateUnknown}
+		if err := parseMore(more, &rec); err != nil {
+			return err
+		}
+		if oldest.IsZero() || rec.CreatedAt.Before(oldest) {
+			oldest = rec.CreatedAt
+		}
+		return nil
+	})
+	return oldest, unavailable(err)
+}

@@ -1,0 +1,174 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// The tags of the fields that only some records have. They are stored, and some are written by SQL functions too; their
+// numbers never change.
+const (
+	tagCreated      = 1 // eight bytes, microseconds; always the first field
+	tagSettled      = 2 // the same; only where it does not follow from the expiry
+	tagPoint        = 3
+	tagData         = 4
+	tagLastError    = 5
+	tagReconciled   = 6 // how often; empty for never
+	tagProviderID   = 7
+	tagTraceID      = 8
+	tagFlags        = 9  // one byte; empty for none
+	tagTraceIDBytes = 10 // a trace id of 32 hexadecimal digits, as sixteen bytes
+	tagOnLost       = 11 // one byte; only where the queue does not tell
+)
+
+const flagNotReplayable = 1
+
+// appendMore encodes the fields of a record that have no column.
+func appendMore(dst []byte, rec *onceward.Record) []byte {
+	if rec.State != onceward.StateCompleted || !rec.CreatedAt.Equal(rec.SettledAt) {
+		dst = appendTime(dst, tagCreated, rec.CreatedAt)
+	}
+	if rec.State == onceward.StateExpired && !rec.SettledAt.IsZero() {
+		dst = appendTime(dst, tagSettled, rec.SettledAt)
+	}
+	dst = appendField(dst, tagPoint, rec.Point)
+	dst = appendField(dst, tagData, string(rec.Data))
+	dst = appendField(dst, tagLastError, rec.LastError)
+	if rec.ReconcileCount > 0 {
+		dst = appendField(dst, tagReconciled, string(binary.AppendUvarint(nil, uint64(rec.ReconcileCount))))
+	}
+	dst = appendField(dst, tagProviderID, rec.ProviderID)
+	dst = appendTrace(dst, rec.TraceID)
+	if rec.NotReplayable {
+		dst = appendField(dst, tagFlags, string([]byte{flagNotReplayable}))
+	}
+	if rec.OnLost != onceward.Reconcile && rec.State != onceward.StateInProgress {
+		dst = appendField(dst, tagOnLost, string([]byte{byte(rec.OnLost)}))
+	}
+	return dst
+}
+
+// appendField appends a field that is not empty.
+func appendField(dst []byte, tag byte, value string) []byte {
+	if value == "" {
+		return dst
+	}
+	return appendText(append(dst, tag), value)
+}
+
+func appendTime(dst []byte, tag byte, t time.Time) []byte {
+	return binary.BigEndian.AppendUint64(append(dst, tag, 8), uint64(micros(t)))
+}
+
+func appendTrace(dst []byte, trace string) []byte {
+	if packed, err := hex.DecodeString(trace); err == nil && len(packed) == 16 && hex.EncodeToString(packed) == trace {
+		return appendField(dst, tagTraceIDBytes, string(packed))
+	}
+	return appendField(dst, tagTraceID, trace)
+}
+
+// parseMore reads the fields into a record. The last of a kind counts: SQL functions append.
+func parseMore(b []byte, rec *onceward.Record) error {
+	d := reader{rest: b}
+	for len(d.rest) > 0 && !d.failed {
+		tag := d.byte()
+		value := d.text()
+		if d.failed || !setField(rec, tag, value) {
+			return errDamaged
+		}
+	}
+	return nil
+}
+
+// setField reports whether the field is known and whole.
+func setField(rec *onceward.Record, tag byte, value []byte) bool {
+	switch tag {
+	case tagCreated, tagSettled:
+		if len(value) != 8 {
+			return false
+		}
+		at := fromMicros(int64(binary.BigEndian.Uint64(value)))
+		if tag == tagCreated {
+			rec.CreatedAt = at
+		} else {
+			rec.SettledAt = at
+		}
+	case tagPoint:
+		rec.Point = string(value)
+	case tagData:
+		rec.Data = append([]byte(nil), value...)
+	case tagLastError:
+		rec.LastError = string(value)
+	case tagReconciled:
+		n, size := binary.Uvarint(value)
+		if len(value) > 0 && (size != len(value) || n > math.MaxInt32) {
+			return false
+		}
+		rec.ReconcileCount = int(n)
+	case tagProviderID:
+		rec.ProviderID = string(value)
+	case tagTraceID:
+		rec.TraceID = string(value)
+	case tagTraceIDBytes:
+		rec.TraceID = hex.EncodeToString(value)
+	case tagFlags:
+		rec.NotReplayable = len(value) == 1 && value[0]&flagNotReplayable != 0
+	case tagOnLost:
+		if len(value) != 1 {
+			return false
+		}
+		if rec.State != onceward.StateInProgress { // its queue tells
+			rec.OnLost = onceward.LostPolicy(value[0])
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// appendText appends a length and the bytes.
+func appendText(dst []byte, s string) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(s)))
+	return append(dst, s...)
+}
+
+// reader reads from a byte slice; after the first failure every read gives nothing.
+type reader struct {
+	rest   []byte
+	failed bool
+}
+
+func (d *reader) take(n uint64) []byte {
+	if d.failed || n > uint64(len(d.rest)) {
+		d.failed = true
+		return nil
+	}
+	taken := d.rest[:n]
+	d.rest = d.rest[n:]
+	return taken
+}
+
+func (d *reader) byte() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *reader) copy(dst []byte) { copy(dst, d.take(uint64(len(dst)))) }
+
+func (d *reader) uint(most uint64) uint64 {
+	v, n := binary.Uvarint(d.rest)
+	if d.failed || n <= 0 || v > most {
+		d.failed = true
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return v
+}
+
+func (d *reader) text() []byte { return d.take(d.uint(math.MaxUint64)) }

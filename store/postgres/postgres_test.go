@@ -1,0 +1,162 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+	"github.com/onceward/onceward/store/storetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
+
+var features = storetest.Features{
+	Transactions: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true, Lists: true, Findings: true,
+	Durable: true, Clock: true,
+}
+
+var quiet = postgres.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+
+// handle is a kind of handle by which a store is opened on a schema.
+type handle struct {
+	name string
+	open func(t testing.TB, url string, options ...postgres.Option) (*postgres.Store, func())
+	// insert adds a business row in the way that goes with the handle.
+	insert func(ctx context.Context, value string) error
+}
+
+var (
+	pgxHandle = handle{"pgx", openPool, insertPgx}
+	sqlHandle = handle{"database/sql", openSQL, insertSQL}
+)
+
+func openPool(t testing.TB, url string, options ...postgres.Option) (*postgres.Store, func()) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	must(t, err)
+	config.MaxConns = 16
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	store, err := postgres.New(t.Context(), pool, append(options, quiet)...)
+	must(t, err)
+	return store, pool.Close
+}
+
+func openSQL(t testing.TB, url string, options ...postgres.Option) (*postgres.Store, func()) {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	must(t, err)
+	db := stdlib.OpenDB(*config)
+	db.SetMaxOpenConns(16)
+	db.SetMaxIdleConns(16)
+	store, err := postgres.NewSQL(t.Context(), db, append(options, quiet)...)
+	must(t, err)
+	return store, func() { _ = db.Close() }
+}
+
+func insertPgx(ctx context.Context, value string) error {
+	_, err := postgres.Tx(ctx).Exec(ctx, `INSERT INTO business (value) VALUES ($1)`, value)
+	return err
+}
+
+func insertSQL(ctx context.Context, value string) error {
+	_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO business (value) VALUES ($1)`, value)
+	return err
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connect opens one connection that is closed with the test.
+func connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// instance opens a store for the suite, in a schema of its own.
+func (h handle) instance(t testing.TB) storetest.Instance {
+	t.Helper()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	admin, err := pgxpool.New(context.Background(), url)
+	must(t, err)
+	t.Cleanup(admin.Close)
+	exec(t, admin, `CREATE TABLE business (value TEXT NOT NULL)`)
+	store, closeHandle := h.open(t, url)
+	shut := func() {
+		must(t, store.Close())
+		closeHandle()
+	}
+	t.Cleanup(func() { shut() })
+	return storetest.Instance{
+		Store: store,
+		Reopen: func(t testing.TB) onceward.Store {
+			shut()
+			store, closeHandle = h.open(t, url)
+			return store
+		},
+		Business: &storetest.Business{
+			Insert: h.insert,
+			Count: func(value string) (n int) {
+				must(t, admin.QueryRow(context.Background(), `SELECT count(*) FROM business WHERE value = $1`, value).Scan(&n))
+				return n
+			},
+			Enders: []string{"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "END"},
+		},
+		Advance: standStill(t, admin),
+	}
+}
+
+// standStill makes the store's clock one that only the test moves.
+func standStill(t testing.TB, admin *pgxpool.Pool) func(time.Duration) {
+	t.Helper()
+	exec(t, admin, `CREATE TABLE test_clock (at bigint NOT NULL)`)
+	exec(t, admin, `INSERT INTO test_clock VALUES (1767323045000000)`)
+	var schema string
+	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
+	exec(t, admin, fmt.Sprintf(`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM %s.test_clock'`, schema))
+	return func(d time.Duration) {
+		exec(t, admin, `UPDATE test_clock SET at = at + $1`, d.Microseconds())
+	}
+}
+
+func exec(t testing.TB, pool *pgxpool.Pool, statement string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(context.Background(), statement, args...); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func (h handle) harness(onRealClock bool) storetest.Harness {
+	harness := storetest.Harness{Features: features, Open: h.instance}
+	if onRealClock {
+		harness.Features.Clock = false
+		harness.Open = func(t testing.TB) storetest.Instance {
+			i := h.instance(t)
+			i.Advance = nil
+			return i
+		}
+	}
+	return harness
+}
+
+func TestStore(t *testing.T) { storetest.Run(t, pgxHandle.harness(false)) }
+
+func TestStoreOnDatabaseSQL(t *testing.T) { storetest.Run(t, sqlHandle.harness(false)) }
+

@@ -1,0 +1,99 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+)
+
+const (
+	// awaitLock waits until nobody holds the lock: the transaction that did is then certainly over.
+	awaitLock = `SELECT pg_advisory_xact_lock($1)`
+	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
+	askTimeout = 20 * time.Second
+	askPause   = 50 * time.Millisecond
+)
+
+// resolve finds out what became of a commit that ended in an error. No error is believed: the same lock is taken on another
+// connection, so that the transaction is over, and then the record is asked for.
+func (t *transaction) resolve(v onceward.Verdict, wanted *onceward.Record, cause error) (onceward.Verdict, error) {
+	mismatched := sqlState(cause) == stateNotNullViolation && t.rollback() == nil
+	t.close()
+	if mismatched {
+		return v, t.unknown("the handler ended the transaction that is not its to end, and began another")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	for {
+		rec, err := t.ask(ctx)
+		switch {
+		case err == nil:
+			return t.learned(v, wanted, &rec, cause)
+		case ctx.Err() != nil:
+			return v, fmt.Errorf("%w: commit: %w; then nobody could be asked what became of it: %w", onceward.ErrOutcomeUnknown, cause, err)
+		}
+		time.Sleep(askPause)
+	}
+}
+
+// ask looks the record up when the transaction is over. A record in StateNone stands for none.
+func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
+	conn, err := t.store.own.Acquire(ctx)
+	if err != nil {
+		return onceward.Record{}, err
+	}
+	defer conn.Release()
+	batch := &pgx.Batch{}
+	batch.Queue(begin)
+	batch.Queue(awaitLock, lockKey(t.hash))
+	batch.Queue(t.store.sql.lookUp, t.hash)
+	batch.Queue(`COMMIT`)
+	results := conn.SendBatch(ctx, batch)
+	var seen view
+	_, err = results.Exec()
+	if err == nil {
+		_, err = results.Exec()
+	}
+	if err == nil {
+		seen, err = t.store.readLookUp(results.QueryRow(), t.reservation.ID, t.hash)
+	}
+	return seen.before, errors.Join(err, results.Close())
+}
+
+// learned answers by what is stored. If the commit did not land nothing was executed; what somebody else has stored since
+// is decided again.
+func (t *transaction) learned(v onceward.Verdict, wanted, rec *onceward.Record, cause error) (onceward.Verdict, error) {
+	if t.landed(wanted, rec) {
+		v.Record = *rec
+		return v, nil
+	}
+	if undone(cause) || t.store.lostRace(cause) {
+		return v, fmt.Errorf("%w: %w", errAgain, cause)
+	}
+	return v, unavailable(fmt.Errorf("commit: %w", cause))
+}
+
+// landed reports whether the stored record is the one that was to be stored. One that says the same of the same request
+// was either made by this transaction or makes no difference.
+func (t *transaction) landed(wanted, rec *onceward.Record) bool {
+	return rec.State == onceward.StateCompleted && rec.Fingerprint == wanted.Fingerprint &&
+		rec.Response.Equal(&wanted.Response) && rec.Attempt != t.before.Attempt
+}
+
+// unknown records, in a transaction of its own, that nobody knows what became of the work.
+func (t *transaction) unknown(reason string) error {
+	_ = t.rollback()
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	claimed, err := t.store.change(ctx, t.reservation.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation})
+	if err == nil && claimed.outcome.Decision == onceward.DecisionExecute {
+		_, err = t.store.change(ctx, t.reservation.ID, onceward.Event{
+			Kind: onceward.EventAbandon, Attempt: claimed.after.Attempt, Reason: reason,
+		})
+	}
+	return errors.Join(fmt.Errorf("%w: %s", onceward.ErrOutcomeUnknown, reason), err)
+}

@@ -1,0 +1,239 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// row is a record as its columns hold it. Its encoding is kept compatible for ever, like that of the root package.
+type row struct {
+	id        [16]byte
+	attempt   int64
+	due       int64
+	retention int32
+	answer    []byte
+	queue     int16
+	request   []byte
+	more      []byte
+}
+
+// A record's queue is ten times its state, plus one for those that wait for somebody other than the usual worker.
+const queueStates = 10
+
+func queueOf(rec *onceward.Record) int16 {
+	queue := int16(rec.State) * queueStates
+	if rec.State == onceward.StateInProgress && rec.OnLost == onceward.Resume || rec.DeadLetter {
+		queue++
+	}
+	return queue
+}
+
+const (
+	queueDeadLetter = int16(onceward.StateUnknown)*queueStates + 1
+	queueResumed    = int16(onceward.StateInProgress)*queueStates + 1
+)
+
+// micros is how the columns hold a time.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
+
+// packRetention holds whole seconds, or microseconds as a negative number. What fits neither is kept a little longer.
+func packRetention(d time.Duration) int32 {
+	if d%time.Second != 0 && d.Microseconds() <= math.MaxInt32 {
+		return -int32(d.Microseconds())
+	}
+	return int32(min((d+time.Second-1)/time.Second, math.MaxInt32))
+}
+
+func unpackRetention(v int32) time.Duration {
+	if v < 0 {
+		return -time.Duration(v) * time.Microsecond
+	}
+	return time.Duration(v) * time.Second
+}
+
+// The first byte of a request is the version of the row in its lower half and these flags.
+const (
+	versionMask     = 0x0f
+	flagUUID        = 0x10
+	flagSession     = 0x20
+	operationByName = 0
+)
+
+// appendRequest encodes what was asked: the fingerprint, the operation, by its number if it has one, and the ID.
+func appendRequest(dst []byte, version uint8, fp *onceward.Fingerprint, number int32, operation string, id onceward.ID) []byte {
+	head := len(dst)
+	dst = append(dst, version&versionMask)
+	dst = binary.AppendUvarint(dst, uint64(fp.Secret))
+	dst = append(dst, fp.Rules)
+	dst = append(dst, fp.Sum[:]...)
+	if fp.Session != [16]byte{} {
+		dst[head] |= flagSession
+		dst = append(dst, fp.Session[:]...)
+	}
+	dst = binary.AppendUvarint(dst, uint64(number))
+	if number == operationByName {
+		dst = appendText(dst, operation)
+	}
+	// The key is encoded as everywhere else, but for its tag, which is a flag here.
+	encoded := id.AppendBinary(nil)
+	scope := len(onceward.ID{Scope: id.Scope}.AppendBinary(nil)) - 1
+	if encoded[scope] != 0 {
+		dst[head] |= flagUUID
+	}
+	dst = append(dst, encoded[:scope]...)
+	return append(dst, encoded[scope+1:]...)
+}
+
+// request is what parseRequest finds.
+type request struct {
+	version     uint8
+	fingerprint onceward.Fingerprint
+	number      int32
+	operation   string
+	id          onceward.ID
+}
+
+var errDamaged = errors.New("a column of it is damaged")
+
+// parseRequest is the inverse of appendRequest.
+func parseRequest(b []byte) (r request, err error) {
+	if len(b) == 0 {
+		return r, errDamaged
+	}
+	flags := b[0]
+	r.version = flags & versionMask
+	if r.version == 0 || r.version > onceward.RecordVersion {
+		return r, &onceward.UnreadableError{Version: r.version, Reason: "the version is not known to this program"}
+	}
+	d := reader{rest: b[1:]}
+	r.fingerprint.Secret = uint32(d.uint(math.MaxUint32))
+	r.fingerprint.Rules = d.byte()
+	d.copy(r.fingerprint.Sum[:])
+	if flags&flagSession != 0 {
+		d.copy(r.fingerprint.Session[:])
+	}
+	r.number = int32(d.uint(math.MaxInt32))
+	if r.number == operationByName {
+		r.operation = string(d.text())
+	}
+	scope := d.text()
+	if d.failed {
+		return r, errDamaged
+	}
+	encoded := appendText(nil, string(scope))
+	tag := byte(0)
+	if flags&flagUUID != 0 {
+		tag = 1
+	}
+	encoded = append(append(encoded, tag), d.rest...)
+	r.id, err = onceward.ParseID(encoded)
+	return r, err
+}
+
+// record decodes a row. The name of the operation is looked up by its number.
+func (r *row) record(id onceward.ID, operation func(number int32) (string, error)) (onceward.Record, error) {
+	rec, err := r.decode(operation)
+	if err == nil && rec.ID != id {
+		err = fmt.Errorf("its place is taken by another key, whose hash is the same")
+	}
+	if err != nil {
+		return onceward.Record{}, unreadable(err)
+	}
+	return rec, nil
+}
+
+// unreadable makes sure that whoever asks learns that a record is there which cannot be read.
+func unreadable(err error) error {
+	if errors.Is(err, onceward.ErrUnreadable) || errors.Is(err, onceward.ErrUnavailable) {
+		return err
+	}
+	return &onceward.UnreadableError{Version: onceward.RecordVersion, Reason: err.Error()}
+}
+
+func (r *row) decode(operation func(number int32) (string, error)) (rec onceward.Record, err error) {
+	asked, err := parseRequest(r.request)
+	if err != nil {
+		return rec, err
+	}
+	rec = onceward.Record{
+		ID: asked.id, Version: asked.version, State: onceward.State(r.queue / queueStates), Operation: asked.operation,
+		Fingerprint: asked.fingerprint, Attempt: r.attempt, Retention: unpackRetention(r.retention),
+	}
+	if asked.number != operationByName {
+		if rec.Operation, err = operation(asked.number); err != nil {
+			return rec, err
+		}
+	}
+	if err := r.decodeState(&rec); err != nil {
+		return rec, err
+	}
+	if err := parseMore(r.more, &rec); err != nil {
+		return rec, err
+	}
+	if rec.CreatedAt.IsZero() {
+		// A transaction makes its record at its end.
+		rec.CreatedAt = rec.SettledAt
+	}
+	return rec, nil
+}
+
+// decodeState reads the columns whose meaning depends on the state.
+func (r *row) decodeState(rec *onceward.Record) (err error) {
+	due := fromMicros(r.due)
+	switch rec.State {
+	case onceward.StateInProgress:
+		rec.LeaseUntil = due
+		if r.queue == queueResumed {
+			rec.OnLost = onceward.Resume
+		}
+		if copy(rec.Nonce[:], r.answer) != len(rec.Nonce) {
+			return errDamaged
+		}
+	case onceward.StateCompleted:
+		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
+		rec.Response, err = parseAnswer(r.answer)
+	case onceward.StateRetryable:
+		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
+	case onceward.StateUnknown:
+		rec.ReconcileAt = due
+		rec.DeadLetter = r.queue == queueDeadLetter
+	case onceward.StateExpired:
+		rec.ExpiresAt = due
+	default:
+		return errors.New("its state is not known")
+	}
+	return err
+}
+
+// encode is the inverse of decode.
+func (r *row) encode(rec *onceward.Record, id [16]byte, number int32) {
+	*r = row{
+		id: id, attempt: rec.Attempt, due: micros(rec.Due()), retention: packRetention(rec.Retention),
+		answer: []byte{}, queue: queueOf(rec),
+		request: appendRequest(nil, rec.Version, &rec.Fingerprint, number, rec.Operation, rec.ID),
+		more:    appendMore([]byte{}, rec),
+	}
+	switch rec.State {
+	case onceward.StateInProgress:
+		r.answer = rec.Nonce[:]
+	case onceward.StateCompleted:
+		r.answer = appendAnswer(nil, &rec.Response)
+	}
+}

@@ -1,0 +1,179 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// handlerRows are rows that a handler reads. They end with the gate.
+type handlerRows struct {
+	pgx.Rows
+	gate *gate
+}
+
+// Next reads the next row.
+func (r *handlerRows) Next() bool {
+	if _, err := r.gate.enter(); err != nil {
+		return false
+	}
+	defer r.gate.leave()
+	more := r.Rows.Next()
+	if !more {
+		r.ended()
+	}
+	return more
+}
+
+// Close ends the rows.
+func (r *handlerRows) Close() {
+	if _, err := r.gate.enter(); err != nil {
+		return // the gate has closed them
+	}
+	defer r.gate.leave()
+	r.Rows.Close()
+	r.ended()
+}
+
+// ended forgets the rows. The caller holds the gate.
+func (r *handlerRows) ended() {
+	if _, open := r.gate.results[r.Rows]; open {
+		delete(r.gate.results, r.Rows)
+		r.gate.note(r.CommandTag(), r.Rows.Err())
+	}
+}
+
+// Scan reads the values of the row.
+func (r *handlerRows) Scan(dest ...any) error {
+	if _, err := r.gate.enter(); err != nil {
+		return err
+	}
+	defer r.gate.leave()
+	return r.Rows.Scan(dest...)
+}
+
+// Values returns the values of the row.
+func (r *handlerRows) Values() ([]any, error) {
+	if _, err := r.gate.enter(); err != nil {
+		return nil, err
+	}
+	defer r.gate.leave()
+	return r.Rows.Values()
+}
+
+// handlerRow is the one row of QueryRow.
+type handlerRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+// Scan reads the values of the row, or returns pgx.ErrNoRows.
+func (r *handlerRow) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}
+
+// failedRows are the rows of a query that was not run.
+type failedRows struct {
+	pgx.Rows
+	err error
+}
+
+// Next has nothing to read.
+func (failedRows) Next() bool { return false }
+
+// Close has nothing to close.
+func (failedRows) Close() {}
+
+// Err says why.
+func (r failedRows) Err() error { return r.err }
+
+// handlerBatch is a batch that a handler reads. It ends with the gate.
+type handlerBatch struct {
+	pgx.BatchResults
+	gate *gate
+}
+
+// batchCloser closes a batch whose result nobody wants.
+type batchCloser struct{ results pgx.BatchResults }
+
+// Close reads the batch to its end.
+func (c batchCloser) Close() { _ = c.results.Close() }
+
+func (b *handlerBatch) closer() batchCloser { return batchCloser{b.BatchResults} }
+
+// Exec reads the result of the next statement.
+func (b *handlerBatch) Exec() (pgconn.CommandTag, error) {
+	if _, err := b.gate.enter(); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	defer b.gate.leave()
+	tag, err := b.BatchResults.Exec()
+	b.gate.note(tag, err)
+	return tag, err
+}
+
+// Close reads the batch to its end.
+func (b *handlerBatch) Close() error {
+	if _, err := b.gate.enter(); err != nil {
+		return err
+	}
+	defer b.gate.leave()
+	delete(b.gate.results, b.closer())
+	err := b.BatchResults.Close()
+	b.gate.note(pgconn.CommandTag{}, err)
+	return err
+}
+
+// failedBatch is a batch that was not sent.
+type failedBatch struct{ err error }
+
+// Exec says why.
+func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
+
+// Query says why.
+func (b failedBatch) Query() (pgx.Rows, error) { return failedRows{err: b.err}, b.err }
+
+// QueryRow says why.
+func (b failedBatch) QueryRow() pgx.Row { return &handlerRow{err: b.err} }
+
+// Close says why.
+func (b failedBatch) Close() error { return b.err }
+
+// savepoint is a part of the transaction that the handler may undo.
+type savepoint struct {
+	handlerTx
+	name  string
+	ended bool
+}
+
+// Commit keeps what was done since the savepoint.
+func (sp *savepoint) Commit(ctx context.Context) error { return sp.end(ctx, `RELEASE SAVEPOINT `) }
+
+// Rollback undoes what was done since the savepoint. After Commit it does nothing but say so, as in pgx.
+func (sp *savepoint) Rollback(ctx context.Context) error {
+	return sp.end(ctx, `ROLLBACK TO SAVEPOINT `)
+}
+
+func (sp *savepoint) end(ctx context.Context, statement string) error {
+	if sp.ended {
+		return pgx.ErrTxClosed
+	}
+	sp.ended = true
+	_, err := sp.Exec(ctx, statement+sp.name)
+	return err
+}

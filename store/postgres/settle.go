@@ -1,0 +1,169 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+)
+
+// The second round trip of a transaction: the answer and COMMIT. The statements fail unless they write exactly one row in
+// the transaction that took the lock, and so stop the commit: the column queue does not take the null that they would
+// write in another transaction, and where the record that was seen has changed there is nothing to divide by.
+const (
+	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, queue, request, more)
+		VALUES ($1, nextval('@attempt'), @now() + $2, $3, $4, CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
+		RETURNING attempt, due, (SELECT count(pg_notify($9, w.id::text)) FROM @waiter w WHERE w.id = $1)`
+	replaceAnswer = `WITH written AS (
+			UPDATE @record SET attempt = nextval('@attempt'), due = @now() + $2, retention = $3, answer = $4,
+				queue = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, more = $8
+			WHERE id = $1 AND attempt = $10 AND queue = $11
+			RETURNING id, attempt, due)
+		SELECT min(attempt), min(due), (SELECT count(pg_notify($9, w.id::text)) FROM @waiter w WHERE w.id = $1) + 1 / count(*)
+		FROM written`
+)
+
+// settleTimeout bounds what follows the work.
+const settleTimeout = 15 * time.Second
+
+// settle ends the transaction as the work said, if it is still there to be ended.
+func (t *transaction) settle(v onceward.Verdict, s onceward.Settlement) (onceward.Verdict, error) {
+	status := t.status()
+	switch {
+	case t.gate.ended || status == statusIdle:
+		return v, t.unknown("the handler ended the transaction that is not its to end")
+	case status == statusLost:
+		return v, unavailable(errors.New("the connection was lost before the work was done"))
+	case s.Ending != onceward.Commit && !t.same(status):
+		return v, t.unknown("the handler ended the transaction that is not its to end, and began another")
+	case s.Ending == onceward.Rollback:
+		return t.undo(v)
+	case s.Ending == onceward.Commit && status == statusFailed:
+		return v, t.unknown("the handler said that it succeeded in a transaction in which a statement had failed")
+	case s.Ending == onceward.CommitAnswer:
+		return t.commitAnswer(v, &s.Completion)
+	default:
+		return t.commit(v, &s.Completion)
+	}
+}
+
+// statusLost is that of a connection which is closed.
+const statusLost = 0
+
+func (t *transaction) status() byte {
+	if t.conn.IsClosed() {
+		return statusLost
+	}
+	return t.conn.PgConn().TxStatus()
+}
+
+// same reports whether the connection is still in the transaction that took the lock, as far as it can be asked. A commit
+// asks in its own statement.
+func (t *transaction) same(status byte) bool {
+	if status != statusInTx {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	var began time.Time
+	err := t.conn.QueryRow(ctx, `SELECT transaction_timestamp()`).Scan(&began)
+	return err != nil || began.Equal(t.began)
+}
+
+// undo rolls back. If a statement failed because of the neighbours, the work gets another chance.
+func (t *transaction) undo(v onceward.Verdict) (onceward.Verdict, error) {
+	if err := t.rollback(); err != nil {
+		// Nothing was committed: the server undoes what it loses the connection of.
+		t.close()
+		return v, unavailable(err)
+	}
+	if t.gate.undone {
+		return v, errAgain
+	}
+	v.Record = t.before
+	return v, nil
+}
+
+// close gives the connection up.
+func (t *transaction) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	_ = t.conn.Close(ctx)
+}
+
+// commitAnswer undoes the work and stores the answer in a transaction that takes the lock again. Should somebody have been
+// faster, what they stored counts: the work of this one is undone.
+func (t *transaction) commitAnswer(v onceward.Verdict, done *onceward.Completion) (onceward.Verdict, error) {
+	if err := t.rollback(); err != nil {
+		t.close()
+		return v, unavailable(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	locked, err := t.begin(ctx)
+	if err != nil {
+		return v, errors.Join(err, t.rollback())
+	}
+	decided, err := t.decide(locked)
+	if err != nil || decided.Decision != onceward.DecisionExecute {
+		return t.declined(decided, err)
+	}
+	decided.Origin = v.Origin
+	return t.commit(decided, done)
+}
+
+// commit is the second round trip. Whatever error it meets, the store itself is asked what became of it.
+func (t *transaction) commit(v onceward.Verdict, done *onceward.Completion) (onceward.Verdict, error) {
+	complete := onceward.Event{Kind: onceward.EventComplete, Attempt: t.granted.Attempt, Completion: done}
+	after, _, err := onceward.Step(t.granted, complete, t.now)
+	if err != nil {
+		return v, errors.Join(unavailable(fmt.Errorf("settle: %w", err)), t.rollback())
+	}
+	if !t.exists {
+		after.CreatedAt = after.SettledAt // a transaction makes its record at its end
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	if err := t.send(ctx, &after); err != nil {
+		return t.resolve(v, &after, err)
+	}
+	v.Record = after
+	return v, nil
+}
+
+// send stores the answer and commits. It fills in what the server gave out.
+func (t *transaction) send(ctx context.Context, after *onceward.Record) error {
+	var r row
+	r.encode(after, t.hash, t.number)
+	span := unpackRetention(r.retention).Microseconds()
+	batch := &pgx.Batch{}
+	if t.exists {
+		batch.Queue(t.store.sql.replaceAnswer, r.id, span, r.retention, r.answer, t.began, r.queue, r.request, r.more,
+			t.store.channel, t.before.Attempt, queueOf(&t.before))
+	} else {
+		batch.Queue(t.store.sql.insertAnswer, r.id, span, r.retention, r.answer, t.began, r.queue, r.request, r.more, t.store.channel)
+	}
+	batch.Queue(`COMMIT`)
+	results := t.conn.SendBatch(ctx, batch)
+	var due int64
+	if err := results.QueryRow().Scan(&after.Attempt, &due, nil); err != nil {
+		return errors.Join(err, results.Close())
+	}
+	tag, err := results.Exec()
+	if err == nil && tag.String() != "COMMIT" {
+		err = fmt.Errorf("the server answered COMMIT with %s", tag)
+	}
+	if err := errors.Join(err, results.Close()); err != nil {
+		return err
+	}
+	after.ExpiresAt = fromMicros(due)
+	after.Retention = unpackRetention(r.retention)
+	after.SettledAt = after.ExpiresAt.Add(-after.Retention)
+	if !t.exists {
+		after.CreatedAt = after.SettledAt
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// source is where the connections of handlers come from: a pool of pgx, or a *sql.DB over pgx.
+type source interface {
+	// acquire lends a connection.
+	acquire(ctx context.Context) (lent, error)
+	// poolConfig is how to connect in the same way.
+	poolConfig(ctx context.Context) (*pgxpool.Config, error)
+}
+
+// lent is a connection that belongs to a source.
+type lent struct {
+	// conn is the connection as database/sql sees it, which is how a *sql.Tx can be made of it.
+	conn *stdlib.Conn
+	// giveBack returns it. One that was closed, or is still in a transaction, is not used again.
+	giveBack func()
+}
+
+// pgx returns the connection itself.
+func (l *lent) pgx() *pgx.Conn { return l.conn.Conn() }
+
+// poolSource lends from a pool of pgx.
+type poolSource struct {
+	pool      *pgxpool.Pool
+	connector driver.Connector
+}
+
+func newPoolSource(pool *pgxpool.Pool) *poolSource {
+	return &poolSource{pool: pool, connector: stdlib.GetPoolConnector(pool)}
+}
+
+func (s *poolSource) acquire(ctx context.Context) (lent, error) {
+	conn, err := s.connector.Connect(ctx)
+	if err != nil {
+		return lent{}, err
+	}
+	std := conn.(*stdlib.Conn)
+	// The pool destroys a connection that is closed, busy or in a transaction.
+	return lent{conn: std, giveBack: func() { _ = std.Close() }}, nil
+}
+
+func (s *poolSource) poolConfig(context.Context) (*pgxpool.Config, error) {
+	return s.pool.Config(), nil
+}
+
+// sqlSource lends from a *sql.DB.
+type sqlSource struct{ db *sql.DB }
+
+func (s sqlSource) acquire(ctx context.Context) (lent, error) {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return lent{}, err
+	}
+	var std *stdlib.Conn
+	err = conn.Raw(func(driverConn any) error {
+		std, err = unwrap(driverConn)
+		return err
+	})
+	if err != nil {
+		return lent{}, errors.Join(err, conn.Close())
+	}
+	return lent{conn: std, giveBack: func() {
+		_ = conn.Raw(func(any) error {
+			if std.Conn().IsClosed() || std.Conn().PgConn().TxStatus() != statusIdle {
+				return driver.ErrBadConn // database/sql closes it then
+			}
+			return nil
+		})
+		_ = conn.Close()
+	}}, nil
+}
+
+// unwrap finds the connection of pgx under those that only observe it.
+func unwrap(conn any) (*stdlib.Conn, error) {
+	for {
+		switch c := conn.(type) {
+		case *stdlib.Conn:
+			return c, nil
+		case interface{ Raw() driver.Conn }:
+			conn = c.Raw()
+		case interface{ Unwrap() driver.Conn }:
+			conn = c.Unwrap()
+		default:
+			return nil, fmt.Errorf("postgres: the *sql.DB hands out %T; open it with the driver of github.com/jackc/pgx/v5/stdlib, or use New with a pool", conn)
+		}
+	}
+}
+
+func (s sqlSource) poolConfig(ctx context.Context) (*pgxpool.Config, error) {
+	l, err := s.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.giveBack()
+	config, err := pgxpool.ParseConfig("")
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig = l.pgx().Config()
+	return config, nil
+}
+
+// The states of a connection, as the server reports them.
+const (
+	statusIdle   = 'I'
+	statusInTx   = 'T'
+	statusFailed = 'E'
+)

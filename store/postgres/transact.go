@@ -1,0 +1,257 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+)
+
+// The first round trip of a transaction. The look-up is a statement of its own, behind the lock: one that locked and looked
+// at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is put out
+// by the server after a bounded time of idleness.
+const (
+	claimLock = `SELECT pg_try_advisory_xact_lock($1), set_config('idle_in_transaction_session_timeout', $2, true)`
+	lookUp    = `SELECT @now(), pg_is_in_recovery(), transaction_timestamp(), r.attempt, r.due, r.retention, r.answer, r.queue, r.request, r.more
+		FROM (SELECT) AS one LEFT JOIN @record r ON r.id = $1`
+)
+
+// LongestWork implements [onceward.Transactor]: a handler gets the lease.
+func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
+
+// idleGrace is how much longer than its lease an idle transaction may live.
+const idleGrace = 5 * time.Second
+
+// InFlight implements [onceward.Transactor].
+func (s *Store) InFlight(id onceward.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inFlight[id] != nil
+}
+
+// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server.
+func (s *Store) enter(id onceward.ID) (over func(), entered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight[id] != nil {
+		return nil, false
+	}
+	ended := make(chan struct{})
+	s.inFlight[id] = ended
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		delete(s.inFlight, id)
+		s.mu.Unlock()
+		close(ended)
+	}), true
+}
+
+// Transact implements [onceward.Transactor]. The work is run again if the server undid the transaction because of its
+// neighbours, and decided again if another one was faster.
+func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
+	if err := s.checkReservation(r); err != nil {
+		return onceward.Verdict{}, err
+	}
+	number, err := s.operations.number(ctx, r.Operation)
+	if err != nil {
+		return onceward.Verdict{}, err
+	}
+	over, entered := s.enter(r.ID)
+	if !entered {
+		return onceward.Verdict{Decision: onceward.DecisionInProgress}, nil
+	}
+	defer over()
+	for try := 1; ; try++ {
+		v, err := s.transactOnce(ctx, r, number, work)
+		if !errors.Is(err, errAgain) {
+			return v, err
+		}
+		if try == maxTries {
+			return v, unavailable(fmt.Errorf("the transaction was undone %d times: %w", try, err))
+		}
+	}
+}
+
+// errAgain says that a transaction was undone, for certain, by no fault of its own.
+var errAgain = errors.New("decide again")
+
+// transaction is one try.
+type transaction struct {
+	store       *Store
+	lent        lent
+	conn        *pgx.Conn
+	reservation *onceward.Reservation
+	hash        [16]byte
+	number      int32
+
+	view
+	granted onceward.Record
+	gate    gate
+}
+
+// view is what a transaction has seen at its beginning.
+type view struct {
+	began  time.Time // by the server's clock: no other transaction of this connection has the same
+	now    time.Time
+	before onceward.Record
+	exists bool
+}
+
+// lockKey is the key of the advisory lock. Two keys may share it: while one is in flight the other is told to come again.
+func lockKey(hash [16]byte) int64 { return int64(binary.BigEndian.Uint64(hash[:8])) }
+
+func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, number int32, work func(context.Context, onceward.Verdict) onceward.Settlement) (v onceward.Verdict, err error) {
+	if err := ctx.Err(); err != nil {
+		return v, unavailable(err)
+	}
+	borrowed, err := s.handlers.acquire(ctx)
+	if err != nil {
+		return v, unavailable(err)
+	}
+	t := &transaction{store: s, lent: borrowed, conn: borrowed.pgx(), reservation: r, hash: s.hash(r.ID), number: number}
+	defer t.lent.giveBack()
+	locked, err := t.begin(ctx)
+	if err == nil {
+		err = unavailable(ctx.Err())
+	}
+	if err != nil {
+		return v, errors.Join(err, t.rollback())
+	}
+	v, err = t.decide(locked)
+	if err != nil || v.Decision != onceward.DecisionExecute {
+		return t.declined(v, err)
+	}
+	return t.execute(ctx, v, work)
+}
+
+// begin is the first round trip: BEGIN, the lock and the look-up. A caller who leaves does not cut it off, because the
+// server would keep the lock until it noticed.
+func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
+	ctx, cancel := undisturbed(ctx)
+	defer cancel()
+	idle := max(t.reservation.Lease, time.Second) + idleGrace
+	batch := &pgx.Batch{}
+	batch.Queue(begin)
+	batch.Queue(claimLock, lockKey(t.hash), strconv.FormatInt(idle.Milliseconds(), 10))
+	batch.Queue(t.store.sql.lookUp, t.hash)
+	results := t.conn.SendBatch(ctx, batch)
+	defer func() { err = errors.Join(err, unavailable(results.Close())) }()
+	if _, err := results.Exec(); err != nil {
+		return false, unavailable(err)
+	}
+	if err := results.QueryRow().Scan(&locked, nil); err != nil {
+		return false, unavailable(err)
+	}
+	t.view, err = t.store.readLookUp(results.QueryRow(), t.reservation.ID, t.hash)
+	return locked, err
+}
+
+// undisturbed is a context that ends when the caller's time is up, but not when the caller leaves.
+func undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
+	until, bounded := ctx.Deadline()
+	if latest := time.Now().Add(settleTimeout); !bounded || until.After(latest) {
+		until = latest
+	}
+	return context.WithDeadline(context.WithoutCancel(ctx), until)
+}
+
+// readLookUp reads the clock, and the record if there is one.
+func (s *Store) readLookUp(result pgx.Row, id onceward.ID, hash [16]byte) (seen view, err error) {
+	var (
+		now             int64
+		standby         bool
+		attempt, due    *int64
+		retention       *int32
+		queue           *int16
+		answer, request []byte
+		more            []byte
+	)
+	err = result.Scan(&now, &standby, &seen.began, &attempt, &due, &retention, &answer, &queue, &request, &more)
+	if err == nil && standby {
+		err = ErrStandby
+	}
+	if err != nil {
+		return seen, unavailable(err)
+	}
+	seen.now = fromMicros(now)
+	if attempt == nil {
+		return seen, nil
+	}
+	seen.exists = true
+	found := row{id: hash, attempt: *attempt, due: *due, retention: *retention, answer: answer, queue: *queue, request: request, more: more}
+	seen.before, err = found.record(id, s.operations.name)
+	return seen, err
+}
+
+// decide says what the request may do. Without the lock it may not execute; what is there it may have.
+func (t *transaction) decide(locked bool) (v onceward.Verdict, err error) {
+	// The token is given out when the answer is stored, so that tokens grow in the order of commits (I6).
+	event := onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation, Token: 1}
+	after, outcome, err := onceward.Step(t.before, event, t.now)
+	if err != nil {
+		return v, err
+	}
+	t.granted = after
+	if outcome.Effect == onceward.EffectWrite && !locked {
+		return onceward.Verdict{Decision: onceward.DecisionInProgress, Now: t.now}, nil
+	}
+	return onceward.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: t.now}, nil
+}
+
+// declined ends a transaction that does not execute. A lease that was found to have run out is written down.
+func (t *transaction) declined(v onceward.Verdict, err error) (onceward.Verdict, error) {
+	if err := errors.Join(err, unavailable(t.rollback())); err != nil {
+		return onceward.Verdict{}, err
+	}
+	if v.Decision == onceward.DecisionUnknown && t.before.State == onceward.StateInProgress {
+		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+		defer cancel()
+		if _, err := t.store.change(ctx, t.reservation.ID, onceward.Event{Kind: onceward.EventSweep}); err != nil {
+			return onceward.Verdict{}, err
+		}
+	}
+	return v, nil
+}
+
+// rollback ends the transaction without a trace, and wakes those who wait for it.
+func (t *transaction) rollback() error {
+	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == statusIdle {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	// In a transaction that has failed nothing else can be sent along.
+	if _, err := t.conn.Exec(ctx, `ROLLBACK`); err != nil {
+		return err
+	}
+	_, err := t.conn.Exec(ctx, t.store.sql.notify, t.hash, t.store.channel)
+	return err
+}
+
+// execute runs the work and settles as it says. The caller's context does not reach so far.
+func (t *transaction) execute(ctx context.Context, v onceward.Verdict, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
+	settlement := t.run(ctx, v, work)
+	defer t.store.waits.wake(t.hash)
+	return t.settle(v, settlement)
+}
+
+// run hands the transaction to the work and takes it back, also if the work panics or ends its goroutine.
+func (t *transaction) run(ctx context.Context, v onceward.Verdict, work func(context.Context, onceward.Verdict) onceward.Settlement) (settlement onceward.Settlement) {
+	returned := false
+	defer func() {
+		t.gate.close()
+		if !returned {
+			_ = t.rollback()
+		}
+	}()
+	t.gate.open(t)
+	settlement = work(t.gate.context(context.WithoutCancel(ctx)), v)
+	returned = true
+	return settlement
+}

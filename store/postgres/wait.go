@@ -1,0 +1,251 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+)
+
+const (
+	// markWaiter says that somebody waits for a record: whoever settles it notifies. Nobody notifies otherwise, because a
+	// notification makes commits wait for each other.
+	markWaiter = `INSERT INTO @waiter (id, until) VALUES ($1, @now() + $2)
+		ON CONFLICT (id) DO UPDATE SET until = greatest(waiter.until, excluded.until)`
+	// lockHeld looks whether a transaction is in flight, without touching its lock.
+	lockHeld = `SELECT EXISTS (SELECT FROM pg_locks
+		WHERE locktype = 'advisory' AND granted AND classid = $1 AND objid = $2 AND objsubid = 1
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
+
+	// markLasts is how long a mark counts. It is made anew before.
+	markLasts = time.Minute
+
+	// The pauses between looks at a record that somebody waits for. The first catches one that was being settled while it
+	// was marked; later ones are for owners that are gone without a word. Without a listener, looking is all there is.
+	firstLook     = 10 * time.Millisecond
+	calmLook      = time.Second
+	listenerless  = 50 * time.Millisecond
+	retryListener = time.Second
+)
+
+// watcher wakes those who wait for a record, and watches each such record once, however many wait for it.
+type watcher struct {
+	store  *Store
+	config *pgx.ConnConfig
+	mark   string
+
+	mu      sync.Mutex
+	watched map[watchKey]*watch
+	closed  bool
+
+	stop    context.CancelFunc
+	ctx     context.Context
+	running sync.WaitGroup
+	listen  listener
+}
+
+// watchKey is what is waited for: an attempt, or with zero a transaction.
+type watchKey struct {
+	id      onceward.ID
+	attempt int64
+}
+
+// watch is one thing that somebody waits for.
+type watch struct {
+	hash    [16]byte
+	changed chan struct{} // closed when it may have changed
+	nudge   chan struct{} // told by a notification
+	waiting int
+	cancel  context.CancelFunc
+	err     error
+}
+
+func newWatcher(s *Store, config *pgx.ConnConfig) *watcher {
+	w := &watcher{
+		store: s, config: config.Copy(), watched: make(map[watchKey]*watch),
+		mark: s.names.render(`INSERT INTO @waiter AS waiter (id, until) VALUES ($1, @now() + $2)
+			ON CONFLICT (id) DO UPDATE SET until = greatest(waiter.until, excluded.until)`),
+	}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	return w
+}
+
+// Wait implements [onceward.Waiter].
+func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if attempt == 0 {
+		if waited, err := s.waitForOwn(ctx, id); waited {
+			return err
+		}
+	}
+	key := watchKey{id, attempt}
+	one, err := s.waits.join(key)
+	if err != nil {
+		return err
+	}
+	defer s.waits.leave(key, one)
+	select {
+	case <-one.changed:
+		return one.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// waitForOwn waits for a transaction of this process.
+func (s *Store) waitForOwn(ctx context.Context, id onceward.ID) (waited bool, err error) {
+	s.mu.Lock()
+	ended := s.inFlight[id]
+	s.mu.Unlock()
+	if ended == nil {
+		return false, nil
+	}
+	select {
+	case <-ended:
+		return true, nil
+	case <-ctx.Done():
+		return true, ctx.Err()
+	}
+}
+
+// join waits together with whoever waits for the same.
+func (w *watcher) join(key watchKey) (*watch, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil, unavailable(errClosed)
+	}
+	one := w.watched[key]
+	if one == nil {
+		ctx, cancel := context.WithCancel(w.ctx)
+		one = &watch{hash: w.store.hash(key.id), changed: make(chan struct{}), nudge: make(chan struct{}, 1), cancel: cancel}
+		w.watched[key] = one
+		w.running.Go(func() { w.run(ctx, key, one) })
+		w.listen.start(w)
+	}
+	one.waiting++
+	return one, nil
+}
+
+// leave ends a wait; the last one to leave ends the watch.
+func (w *watcher) leave(key watchKey, one *watch) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one.waiting--
+	if one.waiting == 0 {
+		one.cancel()
+		w.forget(key, one)
+	}
+}
+
+// forget lets the next one who waits begin anew. The caller holds the lock.
+func (w *watcher) forget(key watchKey, one *watch) {
+	if w.watched[key] == one {
+		delete(w.watched, key)
+	}
+}
+
+// run watches until what is waited for may have changed.
+func (w *watcher) run(ctx context.Context, key watchKey, one *watch) {
+	err := w.await(ctx, key, one)
+	w.mu.Lock()
+	w.forget(key, one)
+	w.mu.Unlock()
+	one.err = err
+	one.cancel()
+	close(one.changed)
+}
+
+func (w *watcher) await(ctx context.Context, key watchKey, one *watch) error {
+	var marked time.Time
+	pause := firstLook
+	for {
+		if time.Since(marked) > markLasts/2 {
+			if _, err := w.store.own.Exec(ctx, w.mark, one.hash, markLasts.Microseconds()); err != nil {
+				return w.over(ctx, err)
+			}
+			marked = time.Now()
+		}
+		if ended, err := w.ended(ctx, key, one); ended || err != nil {
+			return w.over(ctx, err)
+		}
+		select {
+		case <-one.nudge:
+			if key.attempt == 0 {
+				return nil // the lock is free, or another has it
+			}
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return w.over(ctx, ctx.Err())
+		}
+		pause = calmLook
+		if !w.listen.healthy() {
+			pause = listenerless
+		}
+	}
+}
+
+// over is how a watch ends. Closing the store ends waits with an error; a watch that nobody waits for any more tells nobody.
+func (w *watcher) over(ctx context.Context, err error) error {
+	if err == nil || w.ctx.Err() == nil && ctx.Err() != nil {
+		return nil
+	}
+	return unavailable(err)
+}
+
+// ended looks whether the attempt, or the transaction, is over.
+func (w *watcher) ended(ctx context.Context, key watchKey, one *watch) (bool, error) {
+	if key.attempt == 0 {
+		lock := uint64(lockKey(one.hash))
+		held := false
+		err := w.store.own.QueryRow(ctx, lockHeld, uint32(lock>>32), uint32(lock)).Scan(&held)
+		return !held, err
+	}
+	rec, err := w.store.get(ctx, key.id)
+	if errors.Is(err, onceward.ErrNotFound) {
+		return true, nil
+	}
+	return rec.State != onceward.StateInProgress || rec.Attempt != key.attempt, err
+}
+
+// wake tells those who wait for a record in this process to look at it.
+func (w *watcher) wake(hash [16]byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.watched {
+		if one.hash == hash {
+			one.tell()
+		}
+	}
+}
+
+// wakeAll makes everybody look: notifications may have been lost.
+func (w *watcher) wakeAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, one := range w.watched {
+		if key.attempt != 0 {
+			one.tell()
+		}
+	}
+}
+
+func (one *watch) tell() {
+	select {
+	case one.nudge <- struct{}{}:
+	default: // it has been told and has not looked yet
+	}
+}
+
+func (w *watcher) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.stop()
+	w.running.Wait()
+}
