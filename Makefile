@@ -24,10 +24,10 @@ FUZZTARGETS := \
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: needs lint ## Check and test everything: install what is missing (a C compiler, by apt), lint, all tests with -race
+test: needs lint ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL), lint, all tests with -race
 	CGO_ENABLED=1 $(GO) test -race -count=1 $(TESTFLAGS) ./...
 
 .PHONY: lint
@@ -40,6 +40,14 @@ fmt: ## Format all Go files with gofumpt
 .PHONY: bench
 bench: ## Measure against the goals; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./bench $(BENCHFLAGS)
+
+.PHONY: bench-postgres
+bench-postgres: ## Measure PostgreSQL against its goals, about 8 minutes; exits 1 if one is missed (BENCHFLAGS=...)
+	$(GO) run ./bench -suite postgres $(BENCHFLAGS)
+
+.PHONY: bench-postgres-scale
+bench-postgres-scale: ## The same with ten million records, about 10 minutes
+	$(GO) run ./bench -suite postgres-scale $(BENCHFLAGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)

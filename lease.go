@@ -106,13 +106,17 @@ func (k *keeper) arm() {
 	}
 }
 
-// beat extends every lease that is due. Each goes on its own, so that a slow one holds up no other; a store gathers them.
+// beatsTogether is the part of a lease by which a heartbeat may come early to go with others.
+const beatsTogether = 15
+
+// beat extends every lease that is due, and those that soon will be, so that the heartbeats of many leases go together. Each
+// goes on its own, so that a slow one holds up no other; a store gathers them.
 func (k *keeper) beat() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.armed = time.Time{}
 	now := time.Now()
-	for len(k.leases) > 0 && !now.Before(k.leases[0].next) {
+	for len(k.leases) > 0 && !now.Add(k.leases[0].ttl/beatsTogether).Before(k.leases[0].next) {
 		l := heap.Pop(&k.leases).(*lease)
 		if l.heartbeats(now) {
 			go k.extend(l)

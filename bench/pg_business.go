@@ -19,15 +19,17 @@ type pgBusiness struct {
 // oneRow is a business transaction of one insert.
 var oneRow = pgBusiness{
 	schema: `CREATE TABLE payment (
-		id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, reference text NOT NULL, amount bigint NOT NULL, detail text NOT NULL)`,
+			id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer bigint NOT NULL, reference text NOT NULL, amount bigint NOT NULL,
+			detail text NOT NULL, created_at timestamptz NOT NULL DEFAULT now());
+		CREATE INDEX ON payment (customer, created_at)`,
 	work: func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, pgInsertPayment, businessRow...)
+		_, err := tx.Exec(ctx, pgInsertPayment, rand.N(accounts), businessRow[0], businessRow[1], businessRow[2])
 		return err
 	},
 	counts: []string{`SELECT count(*) FROM payment`},
 }
 
-const pgInsertPayment = `INSERT INTO payment (reference, amount, detail) VALUES ($1, $2, $3)`
+const pgInsertPayment = `INSERT INTO payment (customer, reference, amount, detail) VALUES ($1, $2, $3, $4)`
 
 // accounts is how many balances there are: so many that callers seldom wait for one another's row.
 const accounts = 10_000

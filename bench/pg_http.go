@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -63,7 +64,7 @@ func payment(within inTransaction) http.Handler {
 			return
 		}
 		err := within(r.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, pgInsertPayment, sent.Reference, sent.Payment.Amount, businessRow[2])
+			_, err := tx.Exec(ctx, pgInsertPayment, rand.N(accounts), sent.Reference, sent.Payment.Amount, businessRow[2])
 			return err
 		})
 		if err != nil {

@@ -32,7 +32,7 @@ type scaleStep struct {
 var scaleSteps = []scaleStep{
 	{"postgres-scale-reserve", "reservation of a new key, 16 callers", scaleCallers, 4_000, nil, (*scaleSide).reserve},
 	{"postgres-scale-replay", "replay, 16 callers", scaleCallers, 20_000, nil, (*scaleSide).replay},
-	{"postgres-scale-reap", "reaper batch of 1,000 records, one caller", 1, 8, (*scaleSide).expire, (*scaleSide).reap},
+	{"postgres-scale-reap", "reaper batch of 1,000 records, one caller", 1, 16, (*scaleSide).expire, (*scaleSide).reap},
 }
 
 // scaleSide is a store with some number of records.

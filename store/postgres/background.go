@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	sweep = `SELECT id, pg_notify($2, w.id::text) FROM @sweep($1) AS id LEFT JOIN @waiter w USING (id)`
+	sweep = `SELECT @sweep($1)`
 	reap  = `SELECT @reap($1, $2)`
 
 	insertFinding = `INSERT INTO @finding (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
@@ -19,14 +19,14 @@ const (
 
 // Sweep implements [onceward.Sweeper], by the SQL function that a scheduler may call too.
 func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
-	rows, err := s.own.Query(ctx, s.names.render(sweep), limit, s.channel)
+	rows, err := s.own.Query(ctx, s.names.render(sweep), limit)
 	if err != nil {
 		return 0, unavailable(err)
 	}
 	var hash [16]byte
-	_, err = pgx.ForEachRow(rows, []any{&hash, nil}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&hash}, func() error {
 		swept++
-		s.waits.wake(hash)
+		s.waits.settled(hash)
 		return nil
 	})
 	return swept, unavailable(err)

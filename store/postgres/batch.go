@@ -3,18 +3,21 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const stepItems = `SELECT o_item, o_outcome, o_now, o_attempt, o_due, o_retention, o_answer, o_queue, o_request, o_more, pg_is_in_recovery()
-	FROM @step_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+// The statements of a batch: each is a function that does many of one kind.
+var batchStatements = [kinds]string{
+	kindReserve: `SELECT o_item, o_outcome, o_now, o_attempt, o_due, o_retention, o_answer, o_queue, o_request, o_more, pg_is_in_recovery()
+		FROM @reserve_1($1, $2, $3, $4, $5, $6, $7, $8)`,
+	kindExtend:   `SELECT o_item, o_due FROM @extend_1($1, $2, $3)`,
+	kindComplete: `SELECT o_item, o_due FROM @complete_1($1, $2, $3, $4, $5)`,
+}
 
 // The limits of a batch: so many items, and about so many bytes, that it does not hold up those behind it.
 const (
@@ -28,11 +31,11 @@ const (
 // are busy, what arrives gathers, and goes as one statement when a lane is free. There is no timer, and a lone caller goes
 // at once.
 type batcher struct {
-	pool    *pgxpool.Pool
-	text    string
-	channel string
-	lanes   int
-	largest int
+	pool       *pgxpool.Pool
+	statements [kinds]statement
+	unnamed    bool
+	lanes      int
+	largest    int
 
 	mu      sync.Mutex
 	queue   []*item
@@ -155,50 +158,35 @@ func lost(err error) bool {
 	return !errors.As(err, &pg) || pg.Severity == "FATAL" || pg.Severity == "PANIC"
 }
 
+// send makes the round trip: a statement for each kind that is there, all in one transaction.
 func (b *batcher) send(ctx context.Context, items []*item) error {
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	rows, err := conn.Query(ctx, b.text, append(columns(items), b.channel)...)
-	if err != nil {
-		return err
+	trip := pipeline{conn: conn.Conn(), unnamed: b.unnamed}
+	var sorted [kinds][]*item
+	for _, t := range items {
+		t.outcome = outcomeRefused
+		sorted[t.kind] = append(sorted[t.kind], t)
 	}
-	return readOutcomes(rows, items)
-}
-
-// columns turns items into one array for each argument.
-func columns(items []*item) []any {
-	n := len(items)
-	kinds, ids, attempts, spans := make([]int16, n), make([][16]byte, n), make([]int64, n), make([]int64, n)
-	retentions, queues := make([]int32, n), make([]int16, n)
-	answers, requests, mores := make([][]byte, n), make([][]byte, n), make([][]byte, n)
-	for i, t := range items {
-		kinds[i], ids[i], attempts[i], spans[i] = t.kind, t.id, t.attempt, t.span
-		retentions[i], queues[i] = t.retention, t.queue
-		answers[i], requests[i], mores[i] = t.answer, t.request, t.more
-	}
-	return []any{kinds, ids, attempts, spans, retentions, queues, answers, requests, mores}
-}
-
-// readOutcomes gives each item its answer.
-func readOutcomes(rows pgx.Rows, items []*item) error {
-	defer rows.Close()
-	answered := 0
-	for rows.Next() {
-		if err := readOutcome(rows.RawValues(), items); err != nil {
-			return err
+	var sent [][]*item
+	for k, same := range sorted {
+		if len(same) > 0 {
+			if err := trip.prepare(ctx, &b.statements[k]); err != nil {
+				return err
+			}
+			sent = append(sent, same)
 		}
-		answered++
 	}
-	if err := rows.Err(); err != nil {
-		return err
+	for _, same := range sent {
+		k := same[0].kind
+		trip.add(&b.statements[k], arguments(k, same)...)
 	}
-	if answered != len(items) {
-		return fmt.Errorf("%d of %d items were answered", answered, len(items))
-	}
-	return nil
+	deadline, _ := ctx.Deadline()
+	_, err = trip.run(deadline, func(statement int, raw [][]byte) error { return readOutcome(raw, sent[statement]) })
+	return err
 }
 
 // close waits for the batches under way; what still waits is answered by them.

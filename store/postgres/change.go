@@ -19,8 +19,7 @@ const (
 	updateRecord = `UPDATE @record SET attempt = $2, due = $3, retention = $4, answer = $5, queue = $6, request = $7, more = $8
 		WHERE id = $1`
 	deleteRecord = `DELETE FROM @record WHERE id = $1`
-	notifyWaiter = `SELECT pg_notify($2, w.id::text) FROM @waiter w WHERE w.id = $1`
-	getRecord    = `SELECT attempt, due, retention, answer, queue, request, more, pg_is_in_recovery() FROM @record WHERE id = $1`
+	getRecord    = `SELECT @now(), attempt, due, retention, answer, queue, request, more, pg_is_in_recovery() FROM @record WHERE id = $1`
 )
 
 // changed is a record before and after an event.
@@ -126,9 +125,6 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, exists
 		}
 		batch.Queue(statement, r.id, r.attempt, r.due, r.retention, r.answer, r.queue, r.request, r.more)
 	}
-	if c.before.State == onceward.StateInProgress {
-		batch.Queue(s.sql.notify, hash, s.channel)
-	}
 	batch.Queue(`COMMIT`)
 	return conn.SendBatch(ctx, batch).Close()
 }
@@ -144,23 +140,24 @@ func rollback(conn *pgx.Conn) error {
 	return err
 }
 
-// get reads a record as it stands.
-func (s *Store) get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+// get reads a record as it stands, and the clock.
+func (s *Store) get(ctx context.Context, id onceward.ID) (rec onceward.Record, now time.Time, err error) {
 	if err := ctx.Err(); err != nil {
-		return onceward.Record{}, unavailable(err)
+		return rec, now, unavailable(err)
 	}
-	hash := s.hash(id)
-	r := row{id: hash}
+	var at int64
 	var standby bool
-	err := s.own.QueryRow(ctx, s.sql.get, hash).Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
+	r := row{id: s.hash(id)}
+	err = s.own.QueryRow(ctx, s.sql.get, r.id).Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return onceward.Record{}, onceward.ErrNotFound
+		return rec, now, onceward.ErrNotFound
 	case err == nil && standby:
 		err = ErrStandby
 	}
 	if err != nil {
-		return onceward.Record{}, unavailable(err)
+		return rec, now, unavailable(err)
 	}
-	return r.record(id, s.operations.name)
+	rec, err = r.record(id, s.operations.name)
+	return rec, fromMicros(at), err
 }

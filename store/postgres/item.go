@@ -7,30 +7,38 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// The kinds of item and their outcomes, as the SQL function knows them.
-const (
-	kindReserve         int16 = 1
-	kindReserveExisting int16 = 2
-	kindExtend          int16 = 3
-	kindComplete        int16 = 4
+// kind is what an item asks for.
+type kind uint8
 
+// The kinds of item, in the order in which a round trip sends them.
+const (
+	kindReserve kind = iota
+	kindExtend
+	kindComplete
+	kinds
+)
+
+// The outcomes of a reservation, as the SQL function knows them, and that of a write.
+const (
 	outcomeRead      int16 = 0
 	outcomeAbsent    int16 = 1
 	outcomeCreated   int16 = 2
 	outcomeRecreated int16 = 3
 	outcomeRetried   int16 = 4
-	outcomeWritten   int16 = 5
+	outcomeRefused   int16 = 5
+	outcomeWritten   int16 = 6
 )
 
 // item is one call in a batch: what is asked, and how it was answered.
 type item struct {
-	kind      int16
+	kind      kind
 	id        [16]byte
 	attempt   int64
 	span      int64
 	retention int32
 	queue     int16
-	answer    []byte
+	create    bool
+	answer    []byte // the nonce of a reservation
 	request   []byte
 	more      []byte
 
@@ -49,22 +57,16 @@ func (t *item) size() int { return 128 + len(t.answer) + len(t.request) + len(t.
 // compareItems puts items into the order in which every batch locks them.
 func compareItems(a, b *item) int { return bytes.Compare(a.id[:], b.id[:]) }
 
-// empty is what a column holds that has nothing to hold.
-var empty = []byte{}
-
 // reserveItem asks for the right to execute.
 func reserveItem(r *onceward.Reservation, id [16]byte, number int32) *item {
 	t := &item{
 		kind: kindReserve, id: id, span: r.Lease.Microseconds(), retention: packRetention(truncated(r.Retention)),
-		queue: int16(onceward.StateInProgress) * queueStates, answer: r.Nonce[:],
+		queue: int16(onceward.StateInProgress) * queueStates, create: !r.NoCreate, answer: r.Nonce[:],
 		request: appendRequest(make([]byte, 0, 96), onceward.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
-		more:    appendTrace(empty, r.TraceID),
+		more:    appendTrace(nil, r.TraceID),
 	}
 	if r.OnLost == onceward.Resume {
 		t.queue++
-	}
-	if r.NoCreate {
-		t.kind = kindReserveExisting
 	}
 	return t
 }
@@ -73,14 +75,14 @@ func reserveItem(r *onceward.Reservation, id [16]byte, number int32) *item {
 func truncated(d time.Duration) time.Duration { return d.Truncate(time.Microsecond) }
 
 func extendItem(id [16]byte, attempt int64, lease time.Duration) *item {
-	return &item{kind: kindExtend, id: id, attempt: attempt, span: lease.Microseconds(), answer: empty, request: empty, more: empty}
+	return &item{kind: kindExtend, id: id, attempt: attempt, span: lease.Microseconds()}
 }
 
 func completeItem(id [16]byte, attempt int64, done *onceward.Completion) *item {
 	return &item{
 		kind: kindComplete, id: id, attempt: attempt, retention: packRetention(truncated(done.Retention)),
-		answer:  appendAnswer(make([]byte, 0, 32+len(done.Response.Body)), &done.Response),
-		request: empty, more: appendField(empty, tagProviderID, done.ProviderID),
+		answer: appendAnswer(make([]byte, 0, 32+len(done.Response.Body)), &done.Response),
+		more:   appendField(nil, tagProviderID, done.ProviderID),
 	}
 }
 

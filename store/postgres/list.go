@@ -12,9 +12,9 @@ const (
 	// selectPage walks the primary key from where the last page ended. Nothing is indexed for searching: that belongs to
 	// whoever asks for it.
 	selectPage = `SELECT id, attempt, due, retention, answer, queue, request, more FROM @record
-		WHERE id > $1 AND ($2::smallint IS NULL OR queue BETWEEN $2 AND $2 + 9) AND ($3::bigint IS NULL OR due < $3)
+		WHERE id > $1 AND queue > 0 AND ($2::smallint IS NULL OR queue BETWEEN $2 AND $2 + 9) AND ($3::bigint IS NULL OR due < $3)
 		ORDER BY id LIMIT $4`
-	selectCounts  = `SELECT queue, count(*) FROM @record GROUP BY queue`
+	selectCounts  = `SELECT queue, count(*) FROM @record WHERE queue > 0 GROUP BY queue`
 	selectUnknown = `SELECT more FROM @record WHERE queue IN (40, 41)`
 )
 

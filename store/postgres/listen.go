@@ -2,47 +2,43 @@ package postgres
 
 import (
 	"context"
-	"encoding/hex"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// listener is the one connection of the process on which settled records are announced. It is opened when somebody waits
-// for the first time. While it is down, those who wait look for themselves; it comes back by itself.
-type listener struct {
-	once  sync.Once
-	alive atomic.Bool
-}
+// The pauses before the listener connects again.
+const (
+	firstRetry   = 100 * time.Millisecond
+	longestRetry = 30 * time.Second
+)
 
-// start makes sure that the listener runs.
-func (l *listener) start(w *watcher) {
-	l.once.Do(func() {
-		w.running.Go(func() { l.run(w) })
-	})
-}
+// listener is the one connection of the process on which it hears announcements. While it is down, those who wait look for
+// themselves; it comes back by itself.
+type listener struct{ alive atomic.Bool }
+
+func (l *listener) start(w *watcher) { w.running.Go(func() { l.run(w) }) }
 
 func (l *listener) healthy() bool { return l.alive.Load() }
 
 func (l *listener) run(w *watcher) {
-	warned := false
-	for w.ctx.Err() == nil {
+	pause := firstRetry
+	for {
 		err := l.session(w)
-		l.alive.Store(false)
+		if l.alive.Swap(false) {
+			pause = firstRetry
+		}
 		if w.ctx.Err() != nil {
 			return
 		}
-		if !warned {
-			w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves until it works again", "error", err)
-			warned = true
-		}
+		w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves", "error", err, "again_in", pause)
 		select {
-		case <-time.After(retryListener):
+		case <-time.After(pause):
 		case <-w.ctx.Done():
+			return
 		}
+		pause = min(2*pause, longestRetry)
 	}
 }
 
@@ -70,9 +66,7 @@ func (l *listener) session(w *watcher) error {
 		if err != nil {
 			return err
 		}
-		if hash, ok := parseHash(payload); ok {
-			w.wake(hash)
-		}
+		w.hear(payload)
 	}
 }
 
@@ -83,19 +77,23 @@ func (l *listener) connect(w *watcher) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(w.ctx, w.config.Copy())
 }
 
-// prove waits for a notification of its own, sent on another connection: through a pooler that shares connections none
+// prove waits for an announcement of its own, sent on another connection: through a pooler that shares connections none
 // would ever come, and nobody would know.
 func (l *listener) prove(w *watcher, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(w.ctx, lookTimeout)
 	defer cancel()
-	if _, err := w.store.own.Exec(ctx, `SELECT pg_notify($1, 'here')`, w.store.channel); err != nil {
+	if err := w.announce(ctx, hello, [16]byte{}); err != nil {
 		return err
 	}
 	for {
 		payload, err := next(ctx, conn)
-		if err != nil || payload == "here" {
+		if err != nil {
 			return err
 		}
+		if payload != "" && payload[0] == hello {
+			return nil
+		}
+		w.hear(payload)
 	}
 }
 
@@ -110,10 +108,4 @@ func next(ctx context.Context, conn *pgx.Conn) (string, error) {
 			return notification.Payload, nil
 		}
 	}
-}
-
-// parseHash reads a UUID in its text form.
-func parseHash(text string) (hash [16]byte, ok bool) {
-	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
-	return hash, err == nil && copy(hash[:], b) == len(hash)
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 )
 
 // values reads the columns of a result in the binary format, which is what pgx asks for.
@@ -32,34 +33,44 @@ func (v *values) bool(column int) bool   { return v.fixed(column, 1)[0] != 0 }
 // bytes copies: what a connection reads into is used again.
 func (v *values) bytes(column int) []byte { return append([]byte(nil), v.raw[column]...) }
 
-// readOutcome reads one row of the SQL function.
+// read copies the columns of a record, from the given one on.
+func (r *row) read(v *values, from int) {
+	r.attempt, r.due, r.retention, r.answer = v.int64(from), v.int64(from+1), v.int32(from+2), v.bytes(from+3)
+	r.queue, r.request, r.more = v.int16(from+4), v.bytes(from+5), v.bytes(from+6)
+}
+
+// postgresEpoch is the year 2000, from which the server counts.
+const postgresEpoch = 946684800000000
+
+// fromPostgresTime reads a timestamp of the binary format.
+func fromPostgresTime(us int64) time.Time { return fromMicros(us + postgresEpoch) }
+
+// readOutcome reads one row that a function returned for items of one kind. An item without a row was refused; a
+// reservation always has one.
 func readOutcome(raw [][]byte, items []*item) error {
 	v := values{raw: raw}
-	n := int(v.int32(0))
-	if v.bool(10) {
-		return ErrStandby
-	}
-	if n < 1 || n > len(items) {
+	n := v.int64(0)
+	if v.err != nil || n < 1 || n > int64(len(items)) {
 		return fmt.Errorf("the server answered item %d of %d", n, len(items))
 	}
 	t := items[n-1]
-	t.outcome, t.now = v.int16(1), v.int64(2)
 	t.found = row{id: t.id}
+	if t.kind != kindReserve {
+		t.outcome, t.found.due = outcomeWritten, v.int64(1)
+		return v.err
+	}
+	if v.bool(10) {
+		return ErrStandby
+	}
+	t.outcome, t.now = v.int16(1), v.int64(2)
 	switch t.outcome {
-	case outcomeAbsent:
-	case outcomeCreated, outcomeRecreated:
-		t.found.attempt = v.int64(3)
-	case outcomeRetried:
-		t.found.attempt, t.found.retention, t.found.more = v.int64(3), v.int32(5), v.bytes(9)
-	case outcomeWritten:
-		t.found.due = v.int64(4)
 	case outcomeRead:
-		t.found = row{
-			id: t.id, attempt: v.int64(3), due: v.int64(4), retention: v.int32(5), answer: v.bytes(6), queue: v.int16(7),
-			request: v.bytes(8), more: v.bytes(9),
-		}
-	default:
-		return fmt.Errorf("the server answered with outcome %d", t.outcome)
+		t.found.read(&v, 3)
+	case outcomeRetried:
+		t.found.retention, t.found.more = v.int32(5), v.bytes(9)
+	}
+	if t.outcome != outcomeAbsent {
+		t.found.attempt = v.int64(3)
 	}
 	return v.err
 }

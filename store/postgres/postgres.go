@@ -50,8 +50,12 @@ type Store struct {
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *pgxpool.Pool
 
-	names      names
-	sql        statements
+	names names
+	sql   statements
+	// unnamed says that connections cannot keep prepared statements.
+	unnamed bool
+	// idle is the bound on idle transactions that the connections of handlers have by themselves.
+	idle       time.Duration
 	channel    string
 	secret     []byte
 	operations *operations
@@ -66,7 +70,7 @@ type Store struct {
 // Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
 // tables. It logs a warning if the server is configured to lose commits.
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
-	pool, err := pgxpool.New(ctx, url)
+	pool, err := openHandlers(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: open: %w", err)
 	}
@@ -77,6 +81,37 @@ func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 	}
 	s.opened = pool
 	return s, nil
+}
+
+const (
+	idleParameter = "idle_in_transaction_session_timeout"
+	// openedIdle bounds idle transactions on connections that the store opens for handlers.
+	openedIdle = "60s"
+	// stateUnsupportedParameter is what a pooler answers to a parameter that it does not know.
+	stateUnsupportedParameter = "08P01"
+)
+
+// openHandlers opens the pool for handlers. Its connections bound idle transactions by themselves, so that it costs
+// nothing in each transaction; behind a pooler that does not let them, each transaction does.
+func openHandlers(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	if config.ConnConfig.RuntimeParams[idleParameter] != "" {
+		return pgxpool.NewWithConfig(ctx, config)
+	}
+	bounded := config.Copy()
+	bounded.ConnConfig.RuntimeParams[idleParameter] = openedIdle
+	pool, err := pgxpool.NewWithConfig(ctx, bounded)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.Ping(ctx); sqlState(err) != stateUnsupportedParameter {
+		return pool, nil // any other error is met, and told, by what comes next
+	}
+	pool.Close()
+	return pgxpool.NewWithConfig(ctx, config)
 }
 
 // New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close, after
@@ -118,11 +153,12 @@ func (s *Store) start(ctx context.Context) error {
 	if err := s.checkDurability(ctx); err != nil {
 		return err
 	}
-	s.sql = prepareStatements(s.names)
 	s.channel = s.names.channel()
+	s.sql = prepareStatements(s.names, s.channel)
 	s.operations = newOperations(s.own, s.names)
+	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
-		pool: s.own, text: s.names.render(stepItems), channel: s.channel, lanes: s.options.lanes, largest: maxBatch,
+		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch,
 	}
 	if s.options.individual {
 		s.batches.lanes, s.batches.largest = int(s.own.Config().MaxConns), 1
@@ -140,18 +176,20 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 		own.MaxConns = max(own.MaxConns, config.MaxConns)
 	}
 	own.MinConns, own.MinIdleConns = 0, 0
-	// What is read here is read in the binary format, which the simple protocol does not have.
-	if own.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
-		own.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
-	}
 	return pgxpool.NewWithConfig(ctx, own)
 }
 
 // spareConnections are for what does not go through a batch.
 const spareConnections = 4
 
-// place finds out in which schema the tables are.
+// place finds out in which schema the tables are, and how the connections are bounded.
 func (s *Store) place(ctx context.Context) error {
+	var idle int64
+	err := s.own.QueryRow(ctx, `SELECT setting::bigint FROM pg_settings WHERE name = $1`, idleParameter).Scan(&idle)
+	if err != nil {
+		return err
+	}
+	s.idle = time.Duration(idle) * time.Millisecond
 	s.names = names{schema: s.options.schema, prefix: s.options.prefix}
 	if s.names.schema == "" {
 		if err := s.own.QueryRow(ctx, `SELECT coalesce(current_schema(), '')`).Scan(&s.names.schema); err != nil {
@@ -314,14 +352,14 @@ func (s *Store) own1(ctx context.Context, id onceward.ID, t *item, event oncewar
 		return time.Time{}, err
 	}
 	if t.outcome == outcomeWritten {
-		s.waits.wake(t.id)
+		s.waits.settled(t.id)
 		return fromMicros(t.found.due), nil
 	}
 	c, err := s.change(ctx, id, event)
 	if err != nil {
 		return time.Time{}, err
 	}
-	s.waits.wake(t.id)
+	s.waits.settled(t.id)
 	return c.after.ExpiresAt, nil
 }
 
@@ -345,12 +383,13 @@ func (s *Store) Abandon(ctx context.Context, c onceward.Claim, reason string) er
 func (s *Store) settle(ctx context.Context, id onceward.ID, event onceward.Event) error {
 	_, err := s.change(ctx, id, event)
 	if err == nil {
-		s.waits.wake(s.hash(id))
+		s.waits.settled(s.hash(id))
 	}
 	return err
 }
 
 // Get implements [onceward.Store].
 func (s *Store) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
-	return s.get(ctx, id)
+	rec, _, err := s.get(ctx, id)
+	return rec, err
 }

@@ -159,4 +159,3 @@ func (h handle) harness(onRealClock bool) storetest.Harness {
 func TestStore(t *testing.T) { storetest.Run(t, pgxHandle.harness(false)) }
 
 func TestStoreOnDatabaseSQL(t *testing.T) { storetest.Run(t, sqlHandle.harness(false)) }
-

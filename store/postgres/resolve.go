@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward"
 )
 
@@ -47,21 +46,26 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 		return onceward.Record{}, err
 	}
 	defer conn.Release()
-	batch := &pgx.Batch{}
-	batch.Queue(begin)
-	batch.Queue(awaitLock, lockKey(t.hash))
-	batch.Queue(t.store.sql.lookUp, t.hash)
-	batch.Queue(`COMMIT`)
-	results := conn.SendBatch(ctx, batch)
-	var seen view
-	_, err = results.Exec()
-	if err == nil {
-		_, err = results.Exec()
+	sql := &t.store.sql
+	trip := pipeline{conn: conn.Conn(), unnamed: true}
+	trip.add(&sql.begin)
+	trip.add(&sql.awaitLock, int64Value(lockKey(t.hash)))
+	trip.add(&sql.lookUp, t.hash[:])
+	trip.add(&sql.commit)
+	deadline, _ := ctx.Deadline()
+	exists, found := false, row{id: t.hash}
+	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
+		v := values{raw: raw}
+		if statement == 2 {
+			exists = true
+			found.read(&v, 1)
+		}
+		return v.err
+	})
+	if err != nil || !exists {
+		return onceward.Record{}, err
 	}
-	if err == nil {
-		seen, err = t.store.readLookUp(results.QueryRow(), t.reservation.ID, t.hash)
-	}
-	return seen.before, errors.Join(err, results.Close())
+	return found.record(t.reservation.ID, t.store.operations.name)
 }
 
 // learned answers by what is stored. If the commit did not land nothing was executed; what somebody else has stored since

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward"
 )
 
@@ -16,14 +15,13 @@ import (
 const (
 	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, queue, request, more)
 		VALUES ($1, nextval('@attempt'), @now() + $2, $3, $4, CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
-		RETURNING attempt, due, (SELECT count(pg_notify($9, w.id::text)) FROM @waiter w WHERE w.id = $1)`
+		RETURNING attempt, due`
 	replaceAnswer = `WITH written AS (
 			UPDATE @record SET attempt = nextval('@attempt'), due = @now() + $2, retention = $3, answer = $4,
 				queue = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, more = $8
-			WHERE id = $1 AND attempt = $10 AND queue = $11
-			RETURNING id, attempt, due)
-		SELECT min(attempt), min(due), (SELECT count(pg_notify($9, w.id::text)) FROM @waiter w WHERE w.id = $1) + 1 / count(*)
-		FROM written`
+			WHERE id = $1 AND attempt = $9 AND queue = $10
+			RETURNING attempt, due)
+		SELECT min(attempt), min(due) + 0 / count(*) FROM written`
 )
 
 // settleTimeout bounds what follows the work.
@@ -70,7 +68,7 @@ func (t *transaction) same(status byte) bool {
 	defer cancel()
 	var began time.Time
 	err := t.conn.QueryRow(ctx, `SELECT transaction_timestamp()`).Scan(&began)
-	return err != nil || began.Equal(t.began)
+	return err != nil || began.Equal(fromPostgresTime(t.began))
 }
 
 // undo rolls back. If a statement failed because of the neighbours, the work gets another chance.
@@ -125,9 +123,7 @@ func (t *transaction) commit(v onceward.Verdict, done *onceward.Completion) (onc
 	if !t.exists {
 		after.CreatedAt = after.SettledAt // a transaction makes its record at its end
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
-	defer cancel()
-	if err := t.send(ctx, &after); err != nil {
+	if err := t.send(time.Now().Add(settleTimeout), &after); err != nil {
 		return t.resolve(v, &after, err)
 	}
 	v.Record = after
@@ -135,35 +131,35 @@ func (t *transaction) commit(v onceward.Verdict, done *onceward.Completion) (onc
 }
 
 // send stores the answer and commits. It fills in what the server gave out.
-func (t *transaction) send(ctx context.Context, after *onceward.Record) error {
+func (t *transaction) send(deadline time.Time, after *onceward.Record) error {
 	var r row
 	r.encode(after, t.hash, t.number)
-	span := unpackRetention(r.retention).Microseconds()
-	batch := &pgx.Batch{}
+	retention := unpackRetention(r.retention)
+	parameters := [][]byte{
+		r.id[:], int64Value(retention.Microseconds()), int32Value(r.retention), r.answer, int64Value(t.began), int16Value(r.queue),
+		r.request, r.more,
+	}
+	sql := &t.store.sql
+	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
 	if t.exists {
-		batch.Queue(t.store.sql.replaceAnswer, r.id, span, r.retention, r.answer, t.began, r.queue, r.request, r.more,
-			t.store.channel, t.before.Attempt, queueOf(&t.before))
+		trip.unnamed = true // it is rare, and planned for what it finds
+		trip.add(&sql.replaceAnswer, append(parameters, int64Value(t.before.Attempt), int16Value(queueOf(&t.before)))...)
 	} else {
-		batch.Queue(t.store.sql.insertAnswer, r.id, span, r.retention, r.answer, t.began, r.queue, r.request, r.more, t.store.channel)
+		trip.add(&sql.insertAnswer, parameters...)
 	}
-	batch.Queue(`COMMIT`)
-	results := t.conn.SendBatch(ctx, batch)
-	var due int64
-	if err := results.QueryRow().Scan(&after.Attempt, &due, nil); err != nil {
-		return errors.Join(err, results.Close())
-	}
-	tag, err := results.Exec()
-	if err == nil && tag.String() != "COMMIT" {
+	trip.add(&sql.commit)
+	tag, err := trip.run(deadline, func(_ int, raw [][]byte) error {
+		v := values{raw: raw}
+		after.Attempt, after.ExpiresAt = v.int64(0), fromMicros(v.int64(1))
+		return v.err
+	})
+	if err == nil && tag != "COMMIT" {
 		err = fmt.Errorf("the server answered COMMIT with %s", tag)
 	}
-	if err := errors.Join(err, results.Close()); err != nil {
-		return err
-	}
-	after.ExpiresAt = fromMicros(due)
-	after.Retention = unpackRetention(r.retention)
-	after.SettledAt = after.ExpiresAt.Add(-after.Retention)
+	after.Retention = retention
+	after.SettledAt = after.ExpiresAt.Add(-retention)
 	if !t.exists {
 		after.CreatedAt = after.SettledAt
 	}
-	return nil
+	return err
 }

@@ -1,18 +1,33 @@
 package postgres
 
-// statements are the texts of this package with the names of the tables put in.
-type statements struct {
-	moment, lockRecord, insertRecord, updateRecord, deleteRecord, notify, get string
+import "strconv"
 
-	claim, lookUp, insertAnswer, replaceAnswer, wait string
+// statements are the texts of this package with the names of the tables put in. Those with a name are prepared on the
+// connections of handlers.
+type statements struct {
+	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
+
+	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock statement
+
+	batch [kinds]statement
 }
 
-func prepareStatements(n names) statements {
-	return statements{
-		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
-		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), notify: n.render(notifyWaiter),
-		get: n.render(getRecord),
-
-		lookUp: n.render(lookUp), insertAnswer: n.render(insertAnswer), replaceAnswer: n.render(replaceAnswer),
+func prepareStatements(n names, channel string) statements {
+	// Several stores may share a connection: their statements have different names.
+	named := func(name, text string) statement {
+		return statement{name: channel + "_" + name, text: n.render(text)}
 	}
+	all := statements{
+		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
+		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
+
+		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
+		lookUp:       named("lookup", lookUp),
+		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
+		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
+	}
+	for k, text := range batchStatements {
+		all.batch[k] = named("batch_"+strconv.Itoa(k), text)
+	}
+	return all
 }

@@ -17,9 +17,9 @@ import (
 // at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is put out
 // by the server after a bounded time of idleness.
 const (
-	claimLock = `SELECT pg_try_advisory_xact_lock($1), set_config('idle_in_transaction_session_timeout', $2, true)`
-	lookUp    = `SELECT @now(), pg_is_in_recovery(), transaction_timestamp(), r.attempt, r.due, r.retention, r.answer, r.queue, r.request, r.more
-		FROM (SELECT) AS one LEFT JOIN @record r ON r.id = $1`
+	claim        = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp()`
+	claimBounded = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp(), set_config('idle_in_transaction_session_timeout', $2, true)`
+	lookUp       = `SELECT @now(), attempt, due, retention, answer, queue, request, more FROM @record WHERE id = $1`
 )
 
 // LongestWork implements [onceward.Transactor]: a handler gets the lease.
@@ -64,7 +64,7 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 	}
 	over, entered := s.enter(r.ID)
 	if !entered {
-		return onceward.Verdict{Decision: onceward.DecisionInProgress}, nil
+		return s.peek(ctx, r)
 	}
 	defer over()
 	for try := 1; ; try++ {
@@ -76,6 +76,20 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 			return v, unavailable(fmt.Errorf("the transaction was undone %d times: %w", try, err))
 		}
 	}
+}
+
+// peek decides for a duplicate of a transaction in flight: what is stored it may have, such as the answer that the other
+// one, a duplicate itself, is about to be told.
+func (s *Store) peek(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+	rec, now, err := s.get(ctx, r.ID)
+	if err != nil && !errors.Is(err, onceward.ErrNotFound) {
+		return onceward.Verdict{}, err
+	}
+	after, outcome, err := onceward.Step(rec, onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: 1}, now)
+	if err == nil && outcome.Effect == onceward.EffectWrite || outcome.Decision == onceward.DecisionRefused {
+		outcome.Decision, after = onceward.DecisionInProgress, onceward.Record{}
+	}
+	return onceward.Verdict{Decision: outcome.Decision, Record: after, Now: now}, err
 }
 
 // errAgain says that a transaction was undone, for certain, by no fault of its own.
@@ -97,7 +111,7 @@ type transaction struct {
 
 // view is what a transaction has seen at its beginning.
 type view struct {
-	began  time.Time // by the server's clock: no other transaction of this connection has the same
+	began  int64 // by the server's clock: no other transaction of this connection has the same
 	now    time.Time
 	before onceward.Record
 	exists bool
@@ -133,60 +147,56 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 // begin is the first round trip: BEGIN, the lock and the look-up. A caller who leaves does not cut it off, because the
 // server would keep the lock until it noticed.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
-	ctx, cancel := undisturbed(ctx)
-	defer cancel()
-	idle := max(t.reservation.Lease, time.Second) + idleGrace
-	batch := &pgx.Batch{}
-	batch.Queue(begin)
-	batch.Queue(claimLock, lockKey(t.hash), strconv.FormatInt(idle.Milliseconds(), 10))
-	batch.Queue(t.store.sql.lookUp, t.hash)
-	results := t.conn.SendBatch(ctx, batch)
-	defer func() { err = errors.Join(err, unavailable(results.Close())) }()
-	if _, err := results.Exec(); err != nil {
+	sql := &t.store.sql
+	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
+	if err := trip.prepare(context.WithoutCancel(ctx), &sql.begin, &sql.claim, &sql.claimBounded, &sql.lookUp, &sql.insertAnswer, &sql.commit); err != nil {
 		return false, unavailable(err)
 	}
-	if err := results.QueryRow().Scan(&locked, nil); err != nil {
+	trip.add(&sql.begin)
+	lock := int64Value(lockKey(t.hash))
+	if idle, set := t.idle(); set {
+		trip.add(&sql.claimBounded, lock, strconv.AppendInt(nil, idle.Milliseconds(), 10))
+	} else {
+		trip.add(&sql.claim, lock)
+	}
+	trip.add(&sql.lookUp, t.hash[:])
+	seen := view{}
+	found := row{id: t.hash}
+	_, err = trip.run(undisturbed(ctx), func(statement int, raw [][]byte) error {
+		v := values{raw: raw}
+		if statement == 1 {
+			locked, seen.began = v.bool(0), v.int64(1)
+			seen.now = fromPostgresTime(seen.began)
+		} else {
+			seen.exists, seen.now = true, fromMicros(v.int64(0))
+			found.read(&v, 1)
+		}
+		return v.err
+	})
+	t.view = seen
+	if err != nil {
 		return false, unavailable(err)
 	}
-	t.view, err = t.store.readLookUp(results.QueryRow(), t.reservation.ID, t.hash)
+	if t.exists {
+		t.before, err = found.record(t.reservation.ID, t.store.operations.name)
+	}
 	return locked, err
 }
 
-// undisturbed is a context that ends when the caller's time is up, but not when the caller leaves.
-func undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
-	until, bounded := ctx.Deadline()
-	if latest := time.Now().Add(settleTimeout); !bounded || until.After(latest) {
-		until = latest
-	}
-	return context.WithDeadline(context.WithoutCancel(ctx), until)
+// idle is how long the transaction may be idle, and whether that has to be said: connections that are bounded by themselves
+// at about the same need not be told.
+func (t *transaction) idle() (idle time.Duration, set bool) {
+	idle = max(t.reservation.Lease, time.Second) + idleGrace
+	return idle, t.store.idle < t.reservation.Lease || t.store.idle > 2*idle
 }
 
-// readLookUp reads the clock, and the record if there is one.
-func (s *Store) readLookUp(result pgx.Row, id onceward.ID, hash [16]byte) (seen view, err error) {
-	var (
-		now             int64
-		standby         bool
-		attempt, due    *int64
-		retention       *int32
-		queue           *int16
-		answer, request []byte
-		more            []byte
-	)
-	err = result.Scan(&now, &standby, &seen.began, &attempt, &due, &retention, &answer, &queue, &request, &more)
-	if err == nil && standby {
-		err = ErrStandby
+// undisturbed is when the caller's time is up: a caller who leaves earlier does not count.
+func undisturbed(ctx context.Context) time.Time {
+	latest := time.Now().Add(settleTimeout)
+	if until, bounded := ctx.Deadline(); bounded && until.Before(latest) {
+		return until
 	}
-	if err != nil {
-		return seen, unavailable(err)
-	}
-	seen.now = fromMicros(now)
-	if attempt == nil {
-		return seen, nil
-	}
-	seen.exists = true
-	found := row{id: hash, attempt: *attempt, due: *due, retention: *retention, answer: answer, queue: *queue, request: request, more: more}
-	seen.before, err = found.record(id, s.operations.name)
-	return seen, err
+	return latest
 }
 
 // decide says what the request may do. Without the lock it may not execute; what is there it may have.
@@ -219,25 +229,21 @@ func (t *transaction) declined(v onceward.Verdict, err error) (onceward.Verdict,
 	return v, nil
 }
 
-// rollback ends the transaction without a trace, and wakes those who wait for it.
+// rollback ends the transaction without a trace.
 func (t *transaction) rollback() error {
 	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == statusIdle {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
-	// In a transaction that has failed nothing else can be sent along.
-	if _, err := t.conn.Exec(ctx, `ROLLBACK`); err != nil {
-		return err
-	}
-	_, err := t.conn.Exec(ctx, t.store.sql.notify, t.hash, t.store.channel)
+	_, err := t.conn.Exec(ctx, `ROLLBACK`)
 	return err
 }
 
 // execute runs the work and settles as it says. The caller's context does not reach so far.
 func (t *transaction) execute(ctx context.Context, v onceward.Verdict, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
 	settlement := t.run(ctx, v, work)
-	defer t.store.waits.wake(t.hash)
+	defer t.store.waits.settled(t.hash)
 	return t.settle(v, settlement)
 }
 

@@ -11,38 +11,34 @@ import (
 )
 
 const (
-	// markWaiter says that somebody waits for a record: whoever settles it notifies. Nobody notifies otherwise, because a
-	// notification makes commits wait for each other.
-	markWaiter = `INSERT INTO @waiter (id, until) VALUES ($1, @now() + $2)
-		ON CONFLICT (id) DO UPDATE SET until = greatest(waiter.until, excluded.until)`
 	// lockHeld looks whether a transaction is in flight, without touching its lock.
 	lockHeld = `SELECT EXISTS (SELECT FROM pg_locks
 		WHERE locktype = 'advisory' AND granted AND classid = $1 AND objid = $2 AND objsubid = 1
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
-	// markLasts is how long a mark counts. It is made anew before.
-	markLasts = time.Minute
-
-	// The pauses between looks at a record that somebody waits for. The first catches one that was being settled while it
-	// was marked; later ones are for owners that are gone without a word. Without a listener, looking is all there is.
-	firstLook     = 10 * time.Millisecond
-	calmLook      = time.Second
-	listenerless  = 50 * time.Millisecond
-	retryListener = time.Second
+	// The pauses between looks at a record that somebody waits for. The first catches one that was being settled while its
+	// owner was told; later ones are for owners that are gone without a word. Without a listener, looking is all there is.
+	firstLook    = 10 * time.Millisecond
+	calmLook     = time.Second
+	listenerless = 50 * time.Millisecond
 )
 
 // watcher wakes those who wait for a record, and watches each such record once, however many wait for it.
+//
+// Nobody notifies unless somebody waits, because notifications make commits wait for each other: whoever waits says so to
+// all processes, and whichever of them settles the record says that it did.
 type watcher struct {
 	store  *Store
 	config *pgx.ConnConfig
-	mark   string
 
 	mu      sync.Mutex
 	watched map[watchKey]*watch
+	// awaited are the records that another process waits for, and until when that counts.
+	awaited map[[16]byte]time.Time
 	closed  bool
 
-	stop    context.CancelFunc
 	ctx     context.Context
+	stop    context.CancelFunc
 	running sync.WaitGroup
 	listen  listener
 }
@@ -65,11 +61,10 @@ type watch struct {
 
 func newWatcher(s *Store, config *pgx.ConnConfig) *watcher {
 	w := &watcher{
-		store: s, config: config.Copy(), watched: make(map[watchKey]*watch),
-		mark: s.names.render(`INSERT INTO @waiter AS waiter (id, until) VALUES ($1, @now() + $2)
-			ON CONFLICT (id) DO UPDATE SET until = greatest(waiter.until, excluded.until)`),
+		store: s, config: config.Copy(), watched: make(map[watchKey]*watch), awaited: make(map[[16]byte]time.Time),
 	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
+	w.listen.start(w)
 	return w
 }
 
@@ -126,7 +121,6 @@ func (w *watcher) join(key watchKey) (*watch, error) {
 		one = &watch{hash: w.store.hash(key.id), changed: make(chan struct{}), nudge: make(chan struct{}, 1), cancel: cancel}
 		w.watched[key] = one
 		w.running.Go(func() { w.run(ctx, key, one) })
-		w.listen.start(w)
 	}
 	one.waiting++
 	return one, nil
@@ -152,24 +146,23 @@ func (w *watcher) forget(key watchKey, one *watch) {
 
 // run watches until what is waited for may have changed.
 func (w *watcher) run(ctx context.Context, key watchKey, one *watch) {
-	err := w.await(ctx, key, one)
+	one.err = w.await(ctx, key, one)
 	w.mu.Lock()
 	w.forget(key, one)
 	w.mu.Unlock()
-	one.err = err
 	one.cancel()
 	close(one.changed)
 }
 
 func (w *watcher) await(ctx context.Context, key watchKey, one *watch) error {
-	var marked time.Time
+	var told time.Time
 	pause := firstLook
 	for {
-		if time.Since(marked) > markLasts/2 {
-			if _, err := w.store.own.Exec(ctx, w.mark, one.hash, markLasts.Microseconds()); err != nil {
+		if time.Since(told) > awaitedFor/2 {
+			if err := w.announce(ctx, waiting, one.hash); err != nil {
 				return w.over(ctx, err)
 			}
-			marked = time.Now()
+			told = time.Now()
 		}
 		if ended, err := w.ended(ctx, key, one); ended || err != nil {
 			return w.over(ctx, err)
@@ -206,7 +199,7 @@ func (w *watcher) ended(ctx context.Context, key watchKey, one *watch) (bool, er
 		err := w.store.own.QueryRow(ctx, lockHeld, uint32(lock>>32), uint32(lock)).Scan(&held)
 		return !held, err
 	}
-	rec, err := w.store.get(ctx, key.id)
+	rec, _, err := w.store.get(ctx, key.id)
 	if errors.Is(err, onceward.ErrNotFound) {
 		return true, nil
 	}

@@ -40,6 +40,11 @@ CREATE TABLE onceward_record (
 -- once: seven bytes a record instead of twenty.
 CREATE INDEX onceward_record_due ON onceward_record (queue, (due >> 24));
 
+-- Ballast: a dozen pages of rows that are no records. In a table of few pages the planner prefers to scan, and a plan that
+-- was cached then would go on scanning when the table has grown.
+INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
+SELECT md5('ballast ' || i)::uuid, 0, 0, 0, decode(repeat('00', 250), 'hex'), 0, '', '' FROM generate_series(1, 300) AS i;
+
 -- Completions that came too late, kept for whoever reconciles.
 CREATE TABLE onceward_finding (
 	id       uuid NOT NULL,
@@ -51,16 +56,10 @@ CREATE TABLE onceward_finding (
 CREATE INDEX onceward_finding_id ON onceward_finding (id, at);
 CREATE INDEX onceward_finding_at ON onceward_finding (at);
 
--- Records that somebody waits for: whoever settles one of them notifies. Losing this table loses no more than a wake-up.
-CREATE UNLOGGED TABLE onceward_waiter (
-	id    uuid PRIMARY KEY,
-	until bigint NOT NULL
-);
-
 -- The store's clock: the moment itself, not the start of the transaction.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE
-AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+AS $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
 -- +goose StatementEnd
 
 -- A retention in microseconds.
@@ -83,105 +82,118 @@ AS $$
 $$;
 -- +goose StatementEnd
 
--- Reserves, extends and completes many records at once, one after the other, in the order given: callers sort by id, so
--- that two of them cannot wait for each other. Each item is decided by what is there at that moment. What cannot be
--- decided from the few columns looked at here is handed back as it stands (outcome 0), and so is every refusal.
+-- Reserves many records at once, one after the other, in the order given: callers sort by id, so that two of them cannot
+-- wait for each other. Each is decided by what is there at that moment: made where there is none, made anew over one that
+-- counts for nothing any more, taken over if it may be retried by the same request, or handed back as it stands.
 --
--- kinds: 1 reserve, 2 reserve without creating, 3 extend, 4 complete.
--- outcome: 0 read, 1 absent, 2 created, 3 recreated, 4 retried, 5 written.
+-- outcome: 0 read, 1 absent, 2 created, 3 recreated, 4 retried.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_step_1(
-	kinds smallint[], ids uuid[], attempts bigint[], spans bigint[], retentions integer[], queues smallint[],
-	answers bytea[], requests bytea[], mores bytea[], channel text
+CREATE FUNCTION onceward_reserve_1(
+	ids uuid[], creates boolean[], spans bigint[], retentions integer[], queues smallint[], nonces bytea[],
+	requests bytea[], mores bytea[]
 ) RETURNS TABLE (
-	o_item integer, o_outcome smallint, o_now bigint, o_attempt bigint, o_due bigint, o_retention integer,
-	o_answer bytea, o_queue smallint, o_request bytea, o_more bytea
+	o_item bigint, o_outcome smallint, o_now bigint, o_attempt bigint, o_due bigint, o_retention integer, o_answer bytea,
+	o_queue smallint, o_request bytea, o_more bytea
 ) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-	r onceward_record;
-	i integer;
-	waited boolean := EXISTS (SELECT FROM onceward_waiter);
+	q record;
+	expired boolean;
 BEGIN
-	FOR i IN 1 .. cardinality(ids) LOOP
-		o_item := i;
-		IF kinds[i] >= 3 THEN
-			o_now := onceward_now();
-			IF kinds[i] = 3 THEN
-				UPDATE onceward_record t SET due = o_now + spans[i]
-				WHERE t.id = ids[i] AND t.attempt = attempts[i] AND t.queue IN (10, 11) AND get_byte(t.request, 0) & 15 = 1
-				RETURNING t.due INTO o_due;
-			ELSE
-				UPDATE onceward_record t SET queue = 20, answer = answers[i],
-					more = t.more || CASE WHEN t.queue = 11 THEN mores[i] || '\x0b0101'::bytea ELSE mores[i] END,
-					retention = onceward_longer(t.retention, retentions[i]),
-					due = o_now + onceward_span(onceward_longer(t.retention, retentions[i]))
-				WHERE t.id = ids[i] AND t.attempt = attempts[i] AND t.queue IN (10, 11) AND get_byte(t.request, 0) & 15 = 1
-				RETURNING t.due INTO o_due;
-			END IF;
-			IF FOUND THEN
-				IF waited AND kinds[i] = 4 THEN
-					PERFORM pg_notify(channel, w.id::text) FROM onceward_waiter w WHERE w.id = ids[i];
-				END IF;
-				o_outcome := 5;
-				RETURN NEXT;
-				CONTINUE;
-			END IF;
-		END IF;
+	o_now := onceward_now();
+	FOR q IN
+		SELECT u.id, u.creates, u.span, u.retention, u.queue, u.nonce, u.request, u.more, u.item
+		FROM unnest(ids, creates, spans, retentions, queues, nonces, requests, mores)
+			WITH ORDINALITY AS u (id, creates, span, retention, queue, nonce, request, more, item)
+	LOOP
 		LOOP
-			SELECT * INTO r FROM onceward_record t WHERE t.id = ids[i];
-			o_now := onceward_now();
-			IF NOT FOUND THEN
+			SELECT q.item, 0, t.attempt, t.due, t.retention, t.answer, t.queue, t.request, t.more
+			INTO o_item, o_outcome, o_attempt, o_due, o_retention, o_answer, o_queue, o_request, o_more
+			FROM onceward_record t WHERE t.id = q.id;
+			IF FOUND THEN
+				EXIT WHEN o_queue < 20 OR o_queue > 30 AND o_queue < 50 OR get_byte(o_request, 0) & 15 <> 1;
+				expired := o_queue = 50 OR o_due <= o_now;
+				EXIT WHEN CASE WHEN expired THEN NOT q.creates ELSE o_queue <> 30 OR o_request <> q.request END;
+				UPDATE onceward_record t SET attempt = nextval('onceward_attempt'), due = o_now + q.span,
+					retention = CASE WHEN expired THEN q.retention ELSE onceward_longer(t.retention, q.retention) END,
+					answer = q.nonce, queue = q.queue, request = q.request,
+					more = CASE
+						WHEN expired THEN '\x0108'::bytea || int8send(o_now) || q.more
+						ELSE t.more || '\x050006000900'::bytea
+					END
+				WHERE t.id = q.id AND t.attempt = o_attempt AND t.queue = o_queue AND t.due = o_due
+				RETURNING CASE WHEN expired THEN 3 ELSE 4 END, t.attempt, t.due, t.retention, '', t.more
+				INTO o_outcome, o_attempt, o_due, o_retention, o_answer, o_more;
+				EXIT WHEN FOUND;
+			ELSE
+				o_item := q.item;
 				o_outcome := 1;
-				EXIT WHEN kinds[i] <> 1;
+				EXIT WHEN NOT q.creates;
 				INSERT INTO onceward_record AS t (id, attempt, due, retention, answer, queue, request, more)
-				VALUES (ids[i], nextval('onceward_attempt'), o_now + spans[i], retentions[i], answers[i], queues[i],
-					requests[i], '\x0108'::bytea || int8send(o_now) || mores[i])
+				VALUES (q.id, nextval('onceward_attempt'), o_now + q.span, q.retention, q.nonce, q.queue, q.request,
+					'\x0108'::bytea || int8send(o_now) || q.more)
 				ON CONFLICT (id) DO NOTHING
-				RETURNING t.attempt INTO o_attempt;
-				o_outcome := 2;
+				RETURNING 2, t.attempt INTO o_outcome, o_attempt;
 				EXIT WHEN FOUND;
-				CONTINUE; -- somebody was faster: look again
 			END IF;
-			o_outcome := 0;
-			EXIT WHEN kinds[i] >= 3 OR get_byte(r.request, 0) & 15 <> 1;
-			IF r.queue = 50 OR r.queue IN (20, 30) AND r.due <= o_now THEN
-				EXIT WHEN kinds[i] <> 1;
-				UPDATE onceward_record t SET attempt = nextval('onceward_attempt'), due = o_now + spans[i],
-					retention = retentions[i], answer = answers[i], queue = queues[i], request = requests[i],
-					more = '\x0108'::bytea || int8send(o_now) || mores[i]
-				WHERE t.id = ids[i] AND t.attempt = r.attempt AND t.queue = r.queue AND t.due = r.due
-				RETURNING t.attempt INTO o_attempt;
-				o_outcome := 3;
-				EXIT WHEN FOUND;
-				CONTINUE;
-			END IF;
-			EXIT WHEN r.queue <> 30 OR r.request <> requests[i];
-			UPDATE onceward_record t SET attempt = nextval('onceward_attempt'), due = o_now + spans[i],
-				retention = onceward_longer(t.retention, retentions[i]), answer = answers[i], queue = queues[i],
-				more = t.more || '\x050006000900'::bytea
-			WHERE t.id = ids[i] AND t.attempt = r.attempt AND t.queue = 30 AND t.due = r.due
-			RETURNING t.attempt, t.retention, t.more INTO o_attempt, o_retention, o_more;
-			o_outcome := 4;
-			EXIT WHEN FOUND;
+			-- Somebody was faster: look again.
 		END LOOP;
-		IF o_outcome = 0 THEN
-			o_attempt := r.attempt;
-			o_due := r.due;
-			o_retention := r.retention;
-			o_answer := r.answer;
-			o_queue := r.queue;
-			o_request := r.request;
-			o_more := r.more;
-		END IF;
 		RETURN NEXT;
-		IF o_outcome IN (0, 4) THEN
-			o_answer := NULL;
-			o_request := NULL;
-			o_more := NULL;
+	END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- Stores many answers at once, in the order given. It returns the items that were written; the others are not in progress
+-- at that attempt.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_complete_1(ids uuid[], attempts bigint[], retentions integer[], answers bytea[], mores bytea[])
+RETURNS TABLE (o_item bigint, o_due bigint) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+	q record;
+	now_us bigint := onceward_now();
+BEGIN
+	FOR q IN
+		SELECT u.id, u.attempt, u.retention, u.answer, u.more, u.item
+		FROM unnest(ids, attempts, retentions, answers, mores) WITH ORDINALITY AS u (id, attempt, retention, answer, more, item)
+	LOOP
+		UPDATE onceward_record t SET queue = 20, answer = q.answer,
+			more = t.more || CASE WHEN t.queue = 11 THEN q.more || '\x0b0101'::bytea ELSE q.more END,
+			retention = onceward_longer(t.retention, q.retention),
+			due = now_us + onceward_span(onceward_longer(t.retention, q.retention))
+		WHERE t.id = q.id AND t.attempt = q.attempt AND t.queue IN (10, 11) AND get_byte(t.request, 0) & 15 = 1
+		RETURNING q.item, t.due INTO o_item, o_due;
+		IF FOUND THEN
+			RETURN NEXT;
+		END IF;
+	END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- Extends many leases at once, in the order given. It returns the items that were written.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_extend_1(ids uuid[], attempts bigint[], spans bigint[])
+RETURNS TABLE (o_item bigint, o_due bigint) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+	q record;
+	now_us bigint := onceward_now();
+BEGIN
+	FOR q IN
+		SELECT u.id, u.attempt, u.span, u.item
+		FROM unnest(ids, attempts, spans) WITH ORDINALITY AS u (id, attempt, span, item)
+	LOOP
+		UPDATE onceward_record t SET due = now_us + q.span
+		WHERE t.id = q.id AND t.attempt = q.attempt AND t.queue IN (10, 11) AND get_byte(t.request, 0) & 15 = 1
+		RETURNING q.item, t.due INTO o_item, o_due;
+		IF FOUND THEN
+			RETURN NEXT;
 		END IF;
 	END LOOP;
 END
@@ -192,7 +204,6 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION onceward_sweep(batch integer DEFAULT 1000) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off
 AS $$
 DECLARE
 	now_us bigint := onceward_now();
@@ -218,7 +229,6 @@ $$;
 CREATE FUNCTION onceward_reap(batch integer DEFAULT 1000, soft boolean DEFAULT false) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off
 AS $$
 DECLARE
 	now_us bigint := onceward_now();
@@ -254,7 +264,6 @@ BEGIN
 		GET DIAGNOSTICS n = ROW_COUNT;
 		reaped := reaped + n;
 	END LOOP;
-	DELETE FROM onceward_waiter w WHERE w.until < now_us;
 	DELETE FROM onceward_finding f WHERE f.at < now_us - 7776000000000; -- 90 days
 	RETURN reaped;
 END
@@ -267,13 +276,14 @@ INSERT INTO onceward_schema (version, compatible) VALUES (1, 1);
 
 DROP FUNCTION onceward_reap(integer, boolean);
 DROP FUNCTION onceward_sweep(integer);
-DROP FUNCTION onceward_step_1(
-	smallint[], uuid[], bigint[], bigint[], integer[], smallint[], bytea[], bytea[], bytea[], text
+DROP FUNCTION onceward_extend_1(uuid[], bigint[], bigint[]);
+DROP FUNCTION onceward_complete_1(uuid[], bigint[], integer[], bytea[], bytea[]);
+DROP FUNCTION onceward_reserve_1(
+	uuid[], boolean[], bigint[], integer[], smallint[], bytea[], bytea[], bytea[]
 );
 DROP FUNCTION onceward_longer(integer, integer);
 DROP FUNCTION onceward_span(integer);
 DROP FUNCTION onceward_now();
-DROP TABLE onceward_waiter;
 DROP TABLE onceward_finding;
 DROP TABLE onceward_record;
 DROP SEQUENCE onceward_attempt;

@@ -1,0 +1,187 @@
+package postgres_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// This file holds what the tests of single properties share.
+
+func idOf(key string) onceward.ID { return onceward.ID{Scope: "alice", Key: key} }
+
+// reservation is that of a request of its own: another one for the same key has another nonce.
+func reservation(key string) *onceward.Reservation {
+	r := &onceward.Reservation{
+		ID: idOf(key), Operation: "POST /payments", Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{7}}},
+		Lease: time.Minute, Retention: time.Hour,
+	}
+	_, _ = rand.Read(r.Nonce[:])
+	return r
+}
+
+func answer(body string) *onceward.Completion {
+	return &onceward.Completion{Response: onceward.Response{Status: 201, Body: []byte(body)}}
+}
+
+// openStore opens a store that is closed with the test.
+func openStore(t testing.TB, url string, options ...postgres.Option) *postgres.Store {
+	t.Helper()
+	store, err := postgres.Open(t.Context(), url, append([]postgres.Option{quiet}, options...)...)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	return store
+}
+
+// openProxied opens a store whose every statement goes through a proxy. Its pools do not ask idle connections whether they
+// still work, because that is a round trip whose time nobody knows.
+func openProxied(t testing.TB, options ...postgres.Option) (*postgres.Store, *servicetest.Proxy) {
+	t.Helper()
+	proxy := servicetest.NewProxy(t, servicetest.Postgres(t).SchemaURL(t))
+	return openUnasked(t, proxy.URL(), options...), proxy
+}
+
+func openUnasked(t testing.TB, url string, options ...postgres.Option) *postgres.Store {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	must(t, err)
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	store, err := postgres.New(t.Context(), pool, append([]postgres.Option{quiet}, options...)...)
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, store.Close())
+		pool.Close()
+	})
+	return store
+}
+
+// openAdmin opens a pool beside the store.
+func openAdmin(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	admin, err := pgxpool.New(t.Context(), url)
+	must(t, err)
+	t.Cleanup(admin.Close)
+	return admin
+}
+
+func number(t testing.TB, pool *pgxpool.Pool, query string, args ...any) (n int) {
+	t.Helper()
+	must(t, pool.QueryRow(context.Background(), query, args...).Scan(&n))
+	return n
+}
+
+// own reserves a key that is free.
+func own(t testing.TB, store onceward.Store, r *onceward.Reservation) onceward.Claim {
+	t.Helper()
+	claim := ownIn(t.Context(), t, store, r)
+	if claim.Attempt == 0 {
+		t.FailNow()
+	}
+	return claim
+}
+
+// ownIn is own for one of a crowd.
+func ownIn(ctx context.Context, t testing.TB, store onceward.Store, r *onceward.Reservation) onceward.Claim {
+	t.Helper()
+	v, err := store.Reserve(ctx, r)
+	if err != nil || v.Decision != onceward.DecisionExecute {
+		t.Errorf("reserve %q: got (%s, %v), want the right to execute", r.Key, v.Decision, err)
+	}
+	return onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}
+}
+
+// complete settles what somebody owns.
+func complete(t testing.TB, store onceward.Store, c onceward.Claim, body string) {
+	t.Helper()
+	if _, err := store.Complete(t.Context(), c, answer(body)); err != nil {
+		t.Fatalf("complete %q: %v", c.Key, err)
+	}
+}
+
+// wantReplay asks for a key whose answer is known.
+func wantReplay(t testing.TB, store onceward.Store, key, body, rule string) {
+	t.Helper()
+	v, err := store.Reserve(context.Background(), reservation(key))
+	if err != nil || v.Decision != onceward.DecisionReplay || string(v.Record.Response.Body) != body {
+		t.Errorf("%s: %q got (%s, %.40q, %v), want the stored answer %.40q", rule, key, v.Decision, v.Record.Response.Body, err, body)
+	}
+}
+
+func wantState(t testing.TB, store onceward.Store, key string, want onceward.State, rule string) {
+	t.Helper()
+	rec, err := store.Get(context.Background(), idOf(key))
+	if want == onceward.StateNone && err == onceward.ErrNotFound {
+		return
+	}
+	if err != nil || rec.State != want {
+		t.Errorf("%s: the record of %q is (%s, %v), want %s", rule, key, rec.State, err, want)
+	}
+}
+
+// committing is work that does f and commits.
+func committing(body string, f func(ctx context.Context) error) func(context.Context, onceward.Verdict) onceward.Settlement {
+	return func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		if err := f(ctx); err != nil {
+			return onceward.Settlement{Ending: onceward.Rollback}
+		}
+		return onceward.Settlement{Ending: onceward.Commit, Completion: *answer(body)}
+	}
+}
+
+// transacted runs a transaction that is to be executed.
+func transacted(t testing.TB, store onceward.Transactor, key string, f func(ctx context.Context) error) {
+	t.Helper()
+	v, err := store.Transact(t.Context(), reservation(key), committing(key, f))
+	if err != nil || v.Decision != onceward.DecisionExecute || v.Record.State != onceward.StateCompleted {
+		t.Fatalf("transact %q: got (%s, %s, %v), want it executed and completed", key, v.Decision, v.Record.State, err)
+	}
+}
+
+func nothing(context.Context) error { return nil }
+
+// waitingContext tells when whoever was given it begins to wait for its end.
+type waitingContext struct {
+	context.Context
+	once    sync.Once
+	waiting func()
+}
+
+// Done is what somebody who waits looks at.
+func (c *waitingContext) Done() <-chan struct{} {
+	c.once.Do(c.waiting)
+	return c.Context.Done()
+}
+
+// crowd runs n calls at once, and returns when each of them waits for its answer. The end of all is awaited with the
+// function returned.
+func crowd(ctx context.Context, n int, call func(ctx context.Context, i int)) (ended func()) {
+	var waiting, running sync.WaitGroup
+	for i := range n {
+		waiting.Add(1)
+		running.Go(func() {
+			once := sync.OnceFunc(waiting.Done)
+			defer once()
+			call(&waitingContext{Context: ctx, waiting: once}, i)
+		})
+	}
+	waiting.Wait()
+	return running.Wait
+}
+
+func keys(prefix string, n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprint(prefix, "-", i))
+	}
+	return all
+}

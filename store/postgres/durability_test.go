@@ -1,0 +1,128 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// wantWarnings opens a store and checks which risks it warns of (scenario 11).
+func wantWarnings(t *testing.T, url string, want ...string) {
+	t.Helper()
+	book, logging := newLogbook()
+	store, err := postgres.Open(t.Context(), url, logging)
+	must(t, err)
+	own(t, store, reservation(time.Now().String())) // it is a warning, no more
+	must(t, store.Close())
+	warned := book.find("WARN onceward: the server can lose commits")
+	if len(warned) != len(want) {
+		t.Errorf("scenario 11: the warnings are %q, want %q", warned, want)
+		return
+	}
+	for i := range want {
+		if !strings.Contains(warned[i], want[i]) {
+			t.Errorf("scenario 11: warning %d is %q, want it to say %q", i, warned[i], want[i])
+		}
+	}
+}
+
+// TestCarefulServer: a server that keeps what it acknowledges gives no reason to warn, and is good enough for the strict.
+func TestCarefulServer(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	wantWarnings(t, url)
+	openStore(t, url, postgres.WithStrictDurability())
+}
+
+// TestCarelessServer: each setting that can lose commits is named, and refused by the strict.
+func TestCarelessServer(t *testing.T) {
+	t.Parallel()
+	server := servicetest.NewPostgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
+	wantWarnings(t, server.URL(), "fsync is off", "full_page_writes is off", "synchronous_commit is off")
+	for _, says := range []string{"the server can lose commits", "fsync is off", "full_page_writes is off", "synchronous_commit is off"} {
+		wantOpenFails(t, server.URL(), says, postgres.WithStrictDurability())
+	}
+}
+
+// TestCarelessSession: settings of the user, or of the URL, count as those of the server do.
+func TestCarelessSession(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t) + "&synchronous_commit=off"
+	wantWarnings(t, url, "synchronous_commit is off")
+	wantOpenFails(t, url, "synchronous_commit is off", postgres.WithStrictDurability())
+}
+
+// TestAsynchronousStandby: standbys that nobody waits for lose commits in a fail-over. Whoever receives the log counts as
+// one.
+func TestAsynchronousStandby(t *testing.T) {
+	t.Parallel()
+	server := servicetest.NewPostgres(t)
+	admin := openAdmin(t, server.URL())
+	receive(t, server, "onceward_standby")
+	eventually(t, "the standby receives", 20*time.Second, func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'`) == 1
+	})
+	wantWarnings(t, server.URL(), "there are 1 standbys and none is waited for")
+	wantOpenFails(t, server.URL(), "a fail-over loses the last commits", postgres.WithStrictDurability())
+	exec(t, admin, `ALTER SYSTEM SET synchronous_standby_names = 'onceward_standby'`)
+	exec(t, admin, `SELECT pg_reload_conf()`)
+	eventually(t, "the standby is waited for", 20*time.Second, func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`) == 1
+	})
+	wantWarnings(t, server.URL())
+	openStore(t, server.URL(), postgres.WithStrictDurability())
+}
+
+// receive lets a program of PostgreSQL receive the log, as a standby does.
+func receive(t *testing.T, server *servicetest.PostgresServer, name string) {
+	t.Helper()
+	parsed, err := url.Parse(server.URL())
+	must(t, err)
+	var programs string
+	must(t, openAdmin(t, server.URL()).QueryRow(t.Context(), `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs))
+	program := filepath.Join(programs, "pg_receivewal")
+	if _, err := os.Stat(program); err != nil {
+		t.Skipf("there is nobody to receive the log: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := osexec.CommandContext(ctx, program, "--synchronous", "--no-loop", "-D", t.TempDir(), "-d",
+		"host="+parsed.Hostname()+" port="+parsed.Port()+" user="+parsed.User.Username()+" application_name="+name)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+	})
+}
+
+// TestStandby: a server that follows another one is behind it, and is never asked (scenario 13): not when a store is opened,
+// and not when the server becomes one under an open store.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	server := servicetest.NewPostgres(t)
+	store := openStore(t, server.URL())
+	transacted(t, store, "key", nothing)
+	must(t, server.Stop())
+	must(t, os.WriteFile(filepath.Join(server.Dir(), "standby.signal"), nil, 0o644))
+	must(t, server.Restart())
+	if _, err := postgres.Open(t.Context(), server.URL(), quiet); !errors.Is(err, postgres.ErrStandby) {
+		t.Errorf("scenario 13: opening a store on a standby got %v, want ErrStandby", err)
+	}
+	wantUnavailable(t, store, func(error) bool { return true }, "scenario 13")
+	for name, ask := range map[string]func() error{
+		"get":     func() error { _, err := store.Get(t.Context(), idOf("key")); return err },
+		"reserve": func() error { _, err := store.Reserve(t.Context(), reservation("key")); return err },
+	} {
+		if err := ask(); !errors.Is(err, postgres.ErrStandby) {
+			t.Errorf("scenario 13: %s of what a standby knows got %v, want ErrStandby", name, err)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package postgres_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	osexec "os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// tellerVariable makes the test binary a server on the tables of the URL that it holds, instead of running tests.
+const tellerVariable = "ONCEWARD_POSTGRES_TEST_TELLER"
+
+func init() {
+	url := os.Getenv(tellerVariable)
+	if url == "" {
+		return
+	}
+	if err := runTeller(url); err != nil {
+		fmt.Fprintln(os.Stderr, "teller:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// tellerLease is that of a teller's routes. It is short, so that a process that is stopped soon loses it.
+const tellerLease = time.Second
+
+// holdHeader makes a teller's handler say that it is there, and wait for a line of its input: before or after the effect.
+const holdHeader = "X-Hold"
+
+// teller is a process that takes payments over HTTP, in both modes. It ends with its input.
+type teller struct {
+	pool  *pgxpool.Pool
+	lines chan struct{}
+}
+
+func runTeller(url string) error {
+	pool, err := pgxpool.New(context.Background(), url)
+	if err != nil {
+		return err
+	}
+	store, err := postgres.New(context.Background(), pool, quiet)
+	if err != nil {
+		return err
+	}
+	guard, err := onceward.New(store, testConfig())
+	if err != nil {
+		return err
+	}
+	tell := &teller{pool: pool, lines: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.Handle("POST /transactional", guard.HandlerFunc(tell.pay(insertReturning), onceward.Transactional(), onceward.Lease(tellerLease)))
+	mux.Handle("POST /reserved", guard.HandlerFunc(tell.pay(tell.insertOutside), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(tellerLease)))
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	go func() { _ = http.Serve(listener, mux) }()
+	fmt.Printf("http://%s\n", listener.Addr())
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		tell.lines <- struct{}{}
+	}
+	return nil
+}
+
+// effect adds a row and returns its number.
+type effect func(ctx context.Context, value string) (number int64, err error)
+
+// insertReturning adds a row in the transaction.
+func insertReturning(ctx context.Context, value string) (number int64, err error) {
+	err = postgres.Tx(ctx).QueryRow(ctx, `INSERT INTO business (value) VALUES ($1) RETURNING number`, value).Scan(&number)
+	return number, err
+}
+
+// insertOutside adds a row as another system would, which knows nothing of transactions or leases.
+func (tell *teller) insertOutside(_ context.Context, value string) (number int64, err error) {
+	err = tell.pool.QueryRow(context.Background(), `INSERT INTO business (value) VALUES ($1) RETURNING number`, value).Scan(&number)
+	return number, err
+}
+
+// pay is a handler as the documentation wants it: it asks for its lease before the effect.
+func (tell *teller) pay(take effect) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		op := onceward.FromContext(r.Context())
+		tell.hold(r, "before")
+		if err := op.Alive(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		number, err := take(r.Context(), op.Key())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		tell.hold(r, "after")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, "payment %d, taken by process %d", number, os.Getpid())
+	}
+}
+
+func (tell *teller) hold(r *http.Request, when string) {
+	if r.Header.Get(holdHeader) == when {
+		fmt.Println("holding", when)
+		<-tell.lines
+	}
+}
+
+// tellerProcess is a teller as the test sees it.
+type tellerProcess struct {
+	url     string
+	process *os.Process
+	in      io.Writer
+	out     *bufio.Scanner
+}
+
+func startTeller(t testing.TB, s *site) *tellerProcess {
+	t.Helper()
+	cmd := osexec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), tellerVariable+"="+s.url)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // also if it is stopped
+		_ = cmd.Wait()
+	})
+	p := &tellerProcess{process: cmd.Process, in: in, out: bufio.NewScanner(out)}
+	p.url = p.hears(t, "http://")
+	return p
+}
+
+// hears waits for the next line of the process.
+func (p *tellerProcess) hears(t testing.TB, prefix string) string {
+	t.Helper()
+	if !p.out.Scan() || !strings.HasPrefix(p.out.Text(), prefix) {
+		t.Fatalf("the teller said %q (%v), want %q", p.out.Text(), p.out.Err(), prefix)
+	}
+	return p.out.Text()
+}
+
+func (p *tellerProcess) signal(t testing.TB, signal syscall.Signal) {
+	t.Helper()
+	must(t, p.process.Signal(signal))
+}
+
+// goOn lets a handler go on that holds.
+func (p *tellerProcess) goOn(t testing.TB) {
+	t.Helper()
+	_, err := io.WriteString(p.in, "go on\n")
+	must(t, err)
+}
+
+// starts sends a payment whose handler holds, beside the test, and waits until it does.
+func (p *tellerProcess) starts(t testing.TB, path, key, hold string) <-chan httpReply {
+	t.Helper()
+	done := make(chan httpReply, 1)
+	go func() {
+		r, err := send(t.Context(), oneShot, p.url+path, key, holdHeader, hold)
+		if err != nil {
+			r.body = err.Error()
+		}
+		done <- r
+	}()
+	p.hears(t, "holding "+hold)
+	return done
+}

@@ -1,0 +1,267 @@
+package postgres_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+var bothHandles = []handle{pgxHandle, sqlHandle}
+
+// site is a schema with a business table, and a way to look into it past every store and every proxy.
+type site struct {
+	url   string
+	admin *pgxpool.Pool
+}
+
+func newSite(t testing.TB, server *servicetest.PostgresServer) *site {
+	t.Helper()
+	url := server.SchemaURL(t)
+	admin, err := pgxpool.New(context.Background(), url)
+	must(t, err)
+	t.Cleanup(admin.Close)
+	exec(t, admin, `CREATE TABLE business (number bigint GENERATED ALWAYS AS IDENTITY, value TEXT NOT NULL)`)
+	return &site{url: url, admin: admin}
+}
+
+// store opens a store at a URL, which may be that of a proxy, and closes it at the end.
+func (s *site) store(t testing.TB, h handle, url string, options ...postgres.Option) *postgres.Store {
+	t.Helper()
+	store, closeHandle := h.open(t, url, options...)
+	t.Cleanup(func() {
+		must(t, store.Close())
+		closeHandle()
+	})
+	return store
+}
+
+func (s *site) wantRows(t testing.TB, value string, want int, rule string) {
+	t.Helper()
+	var got int
+	must(t, s.admin.QueryRow(context.Background(), `SELECT count(*) FROM business WHERE value = $1`, value).Scan(&got))
+	if got != want {
+		t.Errorf("%s: there are %d rows %q, want %d", rule, got, value, want)
+	}
+}
+
+// insert adds a row as another system would: in no transaction of the store.
+func (s *site) insert(ctx context.Context, value string) (number int64, err error) {
+	err = s.admin.QueryRow(ctx, `INSERT INTO business (value) VALUES ($1) RETURNING number`, value).Scan(&number)
+	return number, err
+}
+
+func accountID(key string) onceward.ID { return onceward.ID{Scope: "alice", Key: key} }
+
+// booking asks for a key with a nonce of its own. The payload is the same each time.
+func booking(key string) *onceward.Reservation {
+	r := &onceward.Reservation{
+		ID: accountID(key), Operation: "POST /payments",
+		Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
+		Lease:        time.Minute, Retention: time.Hour,
+	}
+	_, _ = rand.Read(r.Nonce[:])
+	return r
+}
+
+// payer is transactional work that adds a row and answers with the number of its run.
+type payer struct {
+	handle handle
+	value  string
+	runs   atomic.Int64
+	// before is called in each run, if it is there, when the row is written.
+	before func(run int64)
+}
+
+func (p *payer) work(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	run := p.runs.Add(1)
+	if err := p.handle.insert(ctx, p.value); err != nil {
+		return onceward.Settlement{Ending: onceward.Rollback}
+	}
+	if p.before != nil {
+		p.before(run)
+	}
+	return onceward.Settlement{Ending: onceward.Commit, Completion: onceward.Completion{
+		Response: onceward.Response{Status: http.StatusCreated, Body: fmt.Appendf(nil, "run %d", run)},
+	}}
+}
+
+func (p *payer) wantRuns(t testing.TB, want int64, rule string) {
+	t.Helper()
+	if got := p.runs.Load(); got != want {
+		t.Errorf("%s: the work ran %d times, want %d", rule, got, want)
+	}
+}
+
+// wantVerdict checks a transaction that has to be decided in the given way, with the answer of the given run.
+func wantVerdict(t testing.TB, v onceward.Verdict, err error, want onceward.Decision, run int, rule string) {
+	t.Helper()
+	body := fmt.Sprintf("run %d", run)
+	if err != nil || v.Decision != want || v.Record.State != onceward.StateCompleted || string(v.Record.Response.Body) != body {
+		t.Errorf("%s: got %s, %s with %q (%v); want %s, completed with %q",
+			rule, v.Decision, v.Record.State, v.Record.Response.Body, err, want, body)
+	}
+}
+
+func wantNotExecuted(t testing.TB, err error, rule string) {
+	t.Helper()
+	if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+		t.Errorf("%s: got %v, want ErrUnavailable", rule, err)
+	}
+}
+
+func wantStateOf(t testing.TB, store onceward.Store, key string, want onceward.State, rule string) {
+	t.Helper()
+	rec, err := store.Get(context.Background(), accountID(key))
+	if err != nil && !errors.Is(err, onceward.ErrNotFound) || rec.State != want {
+		t.Errorf("%s: the record of %q is %s (%v), want %s", rule, key, rec.State, err, want)
+	}
+}
+
+// matching finds statements by a regular expression. One for COMMIT must not find READ COMMITTED.
+func matching(pattern string) func(string) bool {
+	return regexp.MustCompile(`(?i)` + pattern).MatchString
+}
+
+var isCommit = matching(`\bCOMMIT\b`)
+
+// testConfig is that of a guard which gives up soon.
+func testConfig() onceward.Config {
+	return onceward.Config{
+		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"),
+		Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func guardOver(t testing.TB, store onceward.Store) *onceward.Guard {
+	t.Helper()
+	guard, err := onceward.New(store, testConfig())
+	must(t, err)
+	return guard
+}
+
+// httpReply is what a client sees.
+type httpReply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (r httpReply) replayed() bool { return r.header.Get("Idempotent-Replayed") == "true" }
+
+// code is that of a problem, or nothing.
+func (r httpReply) code() string {
+	var p onceward.Problem
+	_ = json.Unmarshal([]byte(r.body), &p) // an answer of the handler is no problem
+	return p.Code
+}
+
+func (r httpReply) want(t testing.TB, status int, replayed bool, rule string) {
+	t.Helper()
+	if r.status != status || r.replayed() != replayed {
+		t.Errorf("%s: got %d, replayed %t, %q; want %d, replayed %t", rule, r.status, r.replayed(), r.body, status, replayed)
+	}
+}
+
+func (r httpReply) wantProblem(t testing.TB, status int, code, rule string) {
+	t.Helper()
+	if r.status != status || r.code() != code {
+		t.Errorf("%s: got %d %q, want %d %s", rule, r.status, r.body, status, code)
+	}
+	if status == http.StatusConflict && r.header.Get("Retry-After") == "" {
+		t.Errorf("%s: a 409 without Retry-After", rule)
+	}
+}
+
+// paymentRequest is the same each time but for its key.
+func paymentRequest(key string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount":1}`))
+	r.Header.Set("Idempotency-Key", key)
+	return r
+}
+
+// post sends a payment to a handler in this process.
+func post(h http.Handler, key string) httpReply {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, paymentRequest(key))
+	return httpReply{status: w.Code, header: w.Result().Header, body: w.Body.String()}
+}
+
+// oneShot opens a connection for each request, so that the transport repeats none by itself.
+var oneShot = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+
+// send sends a payment over the network.
+func send(ctx context.Context, client *http.Client, url, key string, headers ...string) (httpReply, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(`{"amount":1}`))
+	if err != nil {
+		return httpReply{}, err
+	}
+	r.Header.Set("Idempotency-Key", key)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		return httpReply{}, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return httpReply{status: res.StatusCode, header: res.Header, body: string(body)}, err
+}
+
+func mustSend(t testing.TB, url, key string, headers ...string) httpReply {
+	t.Helper()
+	r, err := send(t.Context(), oneShot, url, key, headers...)
+	must(t, err)
+	return r
+}
+
+// eventually asks until something is so that only time brings about.
+func eventually(t testing.TB, what string, limit time.Duration, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !so(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after %s it is not so that %s", limit, what)
+		}
+	}
+}
+
+// await takes what comes from a channel, or fails.
+func await[T any](t testing.TB, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(45 * time.Second):
+		t.Fatalf("%s did not come", what)
+	}
+	return value
+}
+
+// payingRoute is a transactional route that adds a row named like the key and answers with the number of its run.
+func payingRoute(t testing.TB, h handle, store onceward.Store, options ...onceward.Option) http.Handler {
+	t.Helper()
+	var runs atomic.Int64
+	return guardOver(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := h.insert(r.Context(), onceward.FromContext(r.Context()).Key()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, "run ", runs.Add(1))
+	}, append([]onceward.Option{onceward.Transactional()}, options...)...)
+}

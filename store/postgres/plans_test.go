@@ -1,0 +1,247 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// plans collects how the server carries out each statement of a store, also those inside of functions: its module
+// auto_explain tells after each execution, and so shows the plans that are used, not those that might be.
+type plans struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+// explaining makes connections whose server tells its plans. Only a superuser may.
+func (p *plans) explaining(t testing.TB, url string) *pgxpool.Config {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	must(t, err)
+	for setting, value := range map[string]string{
+		"log_min_duration": "0", "log_nested_statements": "on", "log_level": "notice", "log_format": "text",
+	} {
+		config.ConnConfig.RuntimeParams["auto_explain."+setting] = value
+	}
+	config.ConnConfig.RuntimeParams["session_preload_libraries"] = "auto_explain"
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if strings.Contains(n.Message, "plan:") {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.seen = append(p.seen, n.Message)
+		}
+	}
+	return config
+}
+
+// take returns the plans since the last call.
+func (p *plans) take() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	seen := p.seen
+	p.seen = nil
+	return seen
+}
+
+var (
+	onRecords = regexp.MustCompile(`(?:on|using) "?onceward_record`)
+	// walks read all of a table; gathers also are those that read all that an index finds before they take the first.
+	walks   = regexp.MustCompile(`Seq Scan on onceward_(?:record|finding)`)
+	gathers = regexp.MustCompile(walks.String() + `|Sort Key`)
+)
+
+// wantNone checks that what a call did has nothing in its plans that is forbidden, and that there was something to check.
+func (p *plans) wantNone(t testing.TB, forbidden *regexp.Regexp, name string) {
+	t.Helper()
+	bad := make(map[string]string) // one plan for each kind of finding
+	records := 0
+	for _, plan := range p.take() {
+		if !onRecords.MatchString(plan) {
+			continue
+		}
+		records++
+		if found := forbidden.FindString(plan); found != "" {
+			bad[found] = plan
+		}
+	}
+	for found, plan := range bad {
+		t.Errorf("%s: %s in\n%s", name, found, plan)
+	}
+	if records == 0 {
+		t.Errorf("%s: no plan that touches the records was seen", name)
+	}
+}
+
+// planned is a store under a collector of plans.
+type planned struct {
+	*testing.T
+	plans
+	store *postgres.Store
+	admin *pgxpool.Pool
+	used  int
+}
+
+func newPlanned(t *testing.T) *planned {
+	p := &planned{T: t}
+	url := servicetest.Postgres(t).SchemaURL(t)
+	pool, err := pgxpool.NewWithConfig(t.Context(), p.explaining(t, url))
+	must(t, err)
+	p.store, err = postgres.New(t.Context(), pool, quiet, postgres.WithLanes(1))
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, p.store.Close())
+		pool.Close()
+	})
+	p.admin = openAdmin(t, url)
+	return p
+}
+
+// key is one that was not used before.
+func (p *planned) key() string {
+	p.used++
+	return keys("planned", p.used)[p.used-1]
+}
+
+// hot is all that is asked of the store often. Each function does one thing and touches the records.
+func (p *planned) hot() map[string]func() {
+	expired := func() *onceward.Reservation {
+		r := reservation(p.key())
+		r.Retention = time.Microsecond
+		return r
+	}
+	return map[string]func(){
+		"reserve, heartbeat, complete, replay": func() {
+			c := own(p, p.store, reservation(p.key()))
+			must(p, p.store.Extend(p.Context(), c, time.Minute))
+			complete(p, p.store, c, "done")
+			wantReplay(p, p.store, c.Key, "done", "I3")
+		},
+		"release and retry": func() {
+			c := own(p, p.store, reservation(p.key()))
+			must(p, p.store.Checkpoint(p.Context(), c, onceward.Checkpoint{Point: "p"}))
+			must(p, p.store.Release(p.Context(), c, "no stock"))
+			own(p, p.store, reservation(c.Key))
+		},
+		"expire and recreate": func() {
+			r := expired()
+			complete(p, p.store, own(p, p.store, r), "done")
+			own(p, p.store, r)
+		},
+		"transact":               func() { transacted(p, p.store, p.key(), nothing) },
+		"transact over a record": func() { p.overReleased() },
+		"wait":                   func() { p.waits() },
+		"sweep":                  func() { p.sweeps() },
+		"reap":                   func() { complete(p, p.store, own(p, p.store, expired()), "done"); p.reaps(false) },
+		"reap softly":            func() { complete(p, p.store, own(p, p.store, expired()), "done"); p.reaps(true) },
+		"a finding": func() {
+			c := own(p, p.store, reservation(p.key()))
+			must(p, p.store.AddFinding(p.Context(), onceward.Finding{Claim: c, Response: answer("late").Response, At: time.Now()}))
+			_, err := p.store.Findings(p.Context(), c.ID)
+			must(p, err)
+		},
+	}
+}
+
+func (p *planned) overReleased() {
+	c := own(p, p.store, reservation(p.key()))
+	must(p, p.store.Release(p.Context(), c, "no stock"))
+	transacted(p, p.store, c.Key, nothing)
+	v, err := p.store.Transact(p.Context(), reservation(c.Key), committing("", nothing))
+	if err != nil || v.Decision != onceward.DecisionReplay {
+		p.Errorf("I3: a replay got (%s, %v)", v.Decision, err)
+	}
+}
+
+func (p *planned) waits() {
+	c := own(p, p.store, reservation(p.key()))
+	ctx, cancel := context.WithTimeout(p.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := p.store.Wait(ctx, c.ID, c.Attempt); !errors.Is(err, context.DeadlineExceeded) {
+		p.Errorf("a wait for what goes on got %v", err)
+	}
+	complete(p, p.store, c, "done")
+}
+
+func (p *planned) sweeps() {
+	r := reservation(p.key())
+	r.Lease = time.Microsecond
+	own(p, p.store, r)
+	if n, err := p.store.Sweep(p.Context(), 10); err != nil || n == 0 {
+		p.Errorf("B1: swept (%d, %v)", n, err)
+	}
+}
+
+func (p *planned) reaps(soft bool) {
+	if n, err := p.store.Reap(p.Context(), 10, soft); err != nil || n == 0 {
+		p.Errorf("B2: reaped (%d, %v)", n, err)
+	}
+}
+
+// check does everything so often that the server stops planning anew each time, and looks at each plan.
+func (p *planned) check(forbidden *regexp.Regexp, size string) {
+	const often = 8
+	for name, f := range p.hot() {
+		p.take()
+		for range often {
+			f()
+		}
+		p.wantNone(p, forbidden, name+" "+size)
+	}
+}
+
+// fill adds records that are like the one that is there, in all the states that background work looks for.
+func (p *planned) fill(n int) {
+	exec(p, p.admin, `INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
+		SELECT gen_random_uuid(), attempt, onceward_now() + 3600000000 + i, retention,
+			CASE WHEN i % 5 = 0 THEN decode(repeat('00', 16), 'hex') ELSE answer END,
+			(ARRAY[10, 20, 20, 30, 40])[i % 5 + 1], request, more
+		FROM generate_series(1, $1::integer) AS i, (SELECT * FROM onceward_record WHERE queue = 20 LIMIT 1) AS sample`, n)
+}
+
+// checkPages looks at how a page is listed. A page is so long that the server may well read all of a table that is hardly
+// longer, so this is for large ones only.
+func (p *planned) checkPages(size string) {
+	p.take()
+	after := onceward.ID{}
+	for range 8 {
+		page, err := p.store.List(p.Context(), onceward.Filter{Limit: 5, After: after})
+		must(p, err)
+		after = page[len(page)-1].ID
+	}
+	p.wantNone(p, gathers, "list "+size)
+}
+
+// TestPlansOfATableThatGrows: what was planned while the table was empty stays a look-up when it is not.
+func TestPlansOfATableThatGrows(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	p.check(walks, "on an empty table")
+	p.fill(20_000)
+	p.check(gathers, "on a table that has grown since")
+	exec(t, p.admin, `ANALYZE onceward_record`)
+	p.check(gathers, "on a table of twenty thousand")
+	p.checkPages("on a table of twenty thousand")
+}
+
+// TestPlansOfASmallTable: the server would rather read a table of one page than its index; what it has planned so it would
+// keep doing when the table has grown.
+func TestPlansOfASmallTable(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	complete(t, p.store, own(t, p.store, reservation(p.key())), "done")
+	p.fill(10)
+	exec(t, p.admin, `VACUUM ANALYZE onceward_record`, pgx.QueryExecModeSimpleProtocol)
+	p.check(walks, "on a small table")
+}

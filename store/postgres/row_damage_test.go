@@ -1,0 +1,168 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// damages are what can be wrong with a row, each as what is done to its columns.
+var damages = map[string]string{
+	"a newer version":             `request = set_byte(request, 0, get_byte(request, 0) & 240 | 2)`,
+	"the newest version":          `request = set_byte(request, 0, get_byte(request, 0) | 15)`,
+	"no version":                  `request = set_byte(request, 0, get_byte(request, 0) & 240)`,
+	"an empty request":            `request = ''`,
+	"a request that is cut off":   `request = substr(request, 1, 20)`,
+	"only a version":              `request = substr(request, 1, 1)`,
+	"an unknown operation":        `request = set_byte(request, 35, 127)`,
+	"an unknown field":            `more = more || '\xff00'`,
+	"a field that is cut off":     `more = more || '\x0510'`,
+	"an unknown state":            `queue = 90`,
+	"an empty answer":             `answer = ''`,
+	"an answer that ends nothing": `answer = '\x0000'`,
+}
+
+// damaged is a store with records of which some are damaged.
+type damaged struct {
+	*testing.T
+	store *postgres.Store
+	admin *pgxpool.Pool
+}
+
+func newDamaged(t *testing.T) *damaged {
+	t.Helper()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	return &damaged{T: t, store: openStore(t, url), admin: openAdmin(t, url)}
+}
+
+// damage changes the columns of a record.
+func (d *damaged) damage(key, how string) {
+	d.Helper()
+	exec(d, d.admin, `UPDATE onceward_record SET `+how+` WHERE id = $1`, d.store.RecordID(idOf(key)))
+}
+
+// print is the row as it stands.
+func (d *damaged) print(key string) (text string) {
+	d.Helper()
+	must(d, d.admin.QueryRow(d.Context(), `SELECT r::text FROM onceward_record r WHERE id = $1`, d.store.RecordID(idOf(key))).Scan(&text))
+	return text
+}
+
+// wantUnreadable asks for a damaged record in all ways, none of which may change it.
+func (d *damaged) wantUnreadable(c onceward.Claim, what string) {
+	d.Helper()
+	before := d.print(c.Key)
+	_, reserveErr := d.store.Reserve(d.Context(), reservation(c.Key))
+	_, transactErr := d.store.Transact(d.Context(), reservation(c.Key), func(context.Context, onceward.Verdict) onceward.Settlement {
+		d.Errorf("S8: %s: the work was executed", what)
+		return onceward.Settlement{}
+	})
+	_, getErr := d.store.Get(d.Context(), c.ID)
+	_, completeErr := d.store.Complete(d.Context(), c, answer("late"))
+	for name, err := range map[string]error{
+		"reserve": reserveErr, "transact": transactErr, "get": getErr, "complete": completeErr,
+		"extend":  d.store.Extend(d.Context(), c, time.Minute),
+		"release": d.store.Release(d.Context(), c, ""), "abandon": d.store.Abandon(d.Context(), c, ""),
+		"resolve": d.store.ResolveCompleted(d.Context(), c, answer("x")), "bust": d.store.Bust(d.Context(), c.ID, true),
+	} {
+		if !errors.Is(err, onceward.ErrUnreadable) {
+			d.Errorf("S8: %s: %s got %v, want ErrUnreadable", what, name, err)
+		}
+	}
+	if after := d.print(c.Key); after != before {
+		d.Errorf("S8: %s: the row is\n%s, want it as before\n%s", what, after, before)
+	}
+}
+
+// TestDamagedRows: what cannot be read is neither replayed nor executed again, nor changed.
+func TestDamagedRows(t *testing.T) {
+	t.Parallel()
+	d := newDamaged(t)
+	for what, how := range damages {
+		c := own(t, d.store, reservation(what))
+		complete(t, d.store, c, "done")
+		d.damage(what, how)
+		d.wantUnreadable(c, what)
+	}
+}
+
+// TestDamagedRowsInProgress: the same for those that somebody still works on, whom a damaged row must not serve either.
+func TestDamagedRowsInProgress(t *testing.T) {
+	t.Parallel()
+	d := newDamaged(t)
+	for _, what := range []string{"a newer version", "no version", "an unknown state"} {
+		c := own(t, d.store, reservation(what))
+		d.damage(what, damages[what])
+		d.wantUnreadable(c, what)
+	}
+}
+
+// TestBackgroundLeavesNewerRows: neither the sweeper nor the reaper touches what a newer program wrote, and it does not hold
+// them up.
+func TestBackgroundLeavesNewerRows(t *testing.T) {
+	t.Parallel()
+	for what, how := range damages {
+		switch what {
+		case "a newer version", "the newest version", "no version", "an empty request":
+		default:
+			continue
+		}
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := newDamaged(t)
+			for _, key := range []string{"newer", "ours"} {
+				lost, old := reservation(key+" lost"), reservation(key+" old")
+				lost.Lease, old.Retention = time.Microsecond, time.Microsecond
+				own(t, d.store, lost)
+				complete(t, d.store, own(t, d.store, old), "done")
+			}
+			d.damage("newer lost", how)
+			d.damage("newer old", how)
+			lost, old := d.print("newer lost"), d.print("newer old")
+			if n, err := d.store.Sweep(t.Context(), 10); err != nil || n != 1 {
+				t.Errorf("S8: swept (%d, %v), want the one that can be read", n, err)
+			}
+			for _, soft := range []bool{true, false} {
+				if n, err := d.store.Reap(t.Context(), 10, soft); err != nil || n != 1 {
+					t.Errorf("S8: reaped (%d, %v) with soft %t, want the one that can be read", n, err, soft)
+				}
+			}
+			if d.print("newer lost") != lost || d.print("newer old") != old {
+				t.Error("S8: a row of a newer version was changed")
+			}
+			wantState(t, d.store, "ours lost", onceward.StateUnknown, "S8")
+		})
+	}
+}
+
+// TestDamagedNeighbour: a damaged row fails only those who ask for it, not those who travel with them.
+func TestDamagedNeighbour(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	proxy := servicetest.NewProxy(t, url)
+	store := openUnasked(t, proxy.URL(), postgres.WithLanes(1))
+	d := &damaged{T: t, store: store, admin: openAdmin(t, url)}
+	var broken []string
+	for what, how := range damages {
+		complete(t, store, own(t, store, reservation(what)), "done")
+		d.damage(what, how)
+		broken = append(broken, what)
+	}
+	fine := keys("fine", len(broken))
+	gather(t, store, proxy, 2*len(broken), func(ctx context.Context, i int) {
+		if i%2 == 0 {
+			ownIn(ctx, t, store, reservation(fine[i/2]))
+			return
+		}
+		if _, err := store.Reserve(ctx, reservation(broken[i/2])); !errors.Is(err, onceward.ErrUnreadable) {
+			t.Errorf("S8: %s got %v, want ErrUnreadable", broken[i/2], err)
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// lapsed makes records for each key that the sweeper and the reaper are to find.
+func lapsed(t testing.TB, store *postgres.Store, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		lost, old := reservation(key+" lost"), reservation(key+" old")
+		lost.Lease, old.Retention = time.Microsecond, time.Microsecond
+		own(t, store, lost)
+		complete(t, store, own(t, store, old), "done")
+	}
+}
+
+// TestScheduler: a scheduler that knows no more than SQL does what the methods do, from whatever schema it calls.
+func TestScheduler(t *testing.T) {
+	t.Parallel()
+	server := servicetest.Postgres(t)
+	schema := server.Schema(t)
+	store := openStore(t, server.URL(), postgres.WithSchema(schema))
+	scheduler := openAdmin(t, server.URL())
+	lapsed(t, store, "first", "second")
+	own(t, store, reservation("alive"))
+	complete(t, store, own(t, store, reservation("kept")), "done")
+	if n := number(t, scheduler, `SELECT count(*) FROM `+schema+`.onceward_sweep()`); n != 2 {
+		t.Errorf("section 7: onceward_sweep() found %d records, want 2", n)
+	}
+	for _, want := range []int{1, 1, 0} {
+		if n := number(t, scheduler, `SELECT `+schema+`.onceward_reap(1)`); n != want {
+			t.Errorf("section 7: onceward_reap(1) removed %d records, want %d", n, want)
+		}
+	}
+	for key, want := range map[string]onceward.State{
+		"first lost": onceward.StateUnknown, "second lost": onceward.StateUnknown, "first old": onceward.StateNone,
+		"second old": onceward.StateNone, "alive": onceward.StateInProgress, "kept": onceward.StateCompleted,
+	} {
+		wantState(t, store, key, want, "section 7")
+	}
+	rec, err := store.Get(t.Context(), idOf("first lost"))
+	if err != nil || rec.LastError != "lease ran out" || rec.ReconcileAt.IsZero() {
+		t.Errorf("section 7: what a scheduler swept says (%q, %s, %v)", rec.LastError, rec.ReconcileAt, err)
+	}
+}
+
+// TestSchedulerReapsSoftly: what is marked expired says so, and goes a retention later.
+func TestSchedulerReapsSoftly(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, scheduler := openStore(t, url), openAdmin(t, url)
+	r := reservation("old")
+	r.Retention = 200 * time.Millisecond
+	c := own(t, store, r)
+	complete(t, store, c, "done")
+	soft := func() int { return number(t, scheduler, `SELECT onceward_reap(10, true)`) }
+	eventually(t, "the record is marked", 10*time.Second, func() bool { return soft() == 1 })
+	rec, err := store.Get(t.Context(), r.ID)
+	if err != nil || rec.State != onceward.StateExpired || rec.Attempt != c.Attempt || rec.Response.Status != 0 || rec.SettledAt.IsZero() {
+		t.Errorf("section 7: the tombstone is %+v (%v)", rec, err)
+	}
+	eventually(t, "the tombstone is gone", 10*time.Second, func() bool { return soft() == 1 })
+	wantState(t, store, "old", onceward.StateNone, "section 7")
+	if again := own(t, store, reservation("old")); again.Attempt <= c.Attempt {
+		t.Errorf("S7: attempt %d after %d", again.Attempt, c.Attempt)
+	}
+}
+
+// TestBackgroundWaitsForNobody: rows that somebody else holds are left to them, and the rest is done at once.
+func TestBackgroundWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, admin := openStore(t, url), openAdmin(t, url)
+	lapsed(t, store, "held", "free")
+	held := []string{store.RecordID(idOf("held lost")), store.RecordID(idOf("held old"))}
+	tx, err := admin.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	var n int
+	must(t, tx.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT FROM onceward_record WHERE id::text = ANY ($1) FOR UPDATE) AS locked`, held).Scan(&n))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	wantDone(t, store, ctx, 1, "while others are held")
+	wantDone(t, store, ctx, 0, "while the rest is held")
+	must(t, tx.Rollback(t.Context()))
+	wantDone(t, store, ctx, 1, "when it is free")
+	if n != 2 {
+		t.Errorf("the test held %d rows, want 2", n)
+	}
+}
+
+// wantDone sweeps and reaps.
+func wantDone(t *testing.T, store *postgres.Store, ctx context.Context, want int, when string) {
+	t.Helper()
+	swept, err := store.Sweep(ctx, 10)
+	if err != nil || swept != want {
+		t.Errorf("section 7: swept (%d, %v) %s, want %d", swept, err, when, want)
+	}
+	reaped, err := store.Reap(ctx, 10, false)
+	if err != nil || reaped != want {
+		t.Errorf("section 7: reaped (%d, %v) %s, want %d", reaped, err, when, want)
+	}
+}
+
+// TestTwoSweepers: two who sweep at once share the work (scenario 7).
+func TestTwoSweepers(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, admin := openStore(t, url), openAdmin(t, url)
+	lapsed(t, store, keys("key", 10)...)
+	total := 0
+	for range 2 { // each in a transaction that holds what it found, as if it were slow
+		tx, err := admin.BeginTx(t.Context(), pgx.TxOptions{})
+		must(t, err)
+		defer func() { must(t, tx.Commit(context.Background())) }()
+		var n int
+		must(t, tx.QueryRow(t.Context(), `SELECT count(*) FROM onceward_sweep(6)`).Scan(&n))
+		total += n
+	}
+	if total != 10 {
+		t.Errorf("scenario 7: two sweepers found %d records, want 10 between them", total)
+	}
+}

@@ -1,0 +1,159 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// TestForgottenRows: rows that a handler did not close do not keep its work from being committed.
+func TestForgottenRows(t *testing.T) {
+	t.Parallel()
+	const many = `SELECT i, repeat('x', 1000) FROM generate_series(1, 10000) AS i`
+	for name, leave := range map[string]func(ctx context.Context) error{
+		"pgx": func(ctx context.Context) error {
+			rows, err := postgres.Tx(ctx).Query(ctx, many)
+			if err == nil && !rows.Next() {
+				err = errors.New("no rows")
+			}
+			return err
+		},
+		"database/sql": func(ctx context.Context) error {
+			rows, err := onceward.Tx(ctx).QueryContext(ctx, many)
+			if err == nil && !rows.Next() {
+				err = errors.New("no rows")
+			}
+			return err
+		},
+		"a row that nobody scans": func(ctx context.Context) error {
+			postgres.Tx(ctx).QueryRow(ctx, many)
+			return nil
+		},
+		"a batch": func(ctx context.Context) error {
+			batch := &pgx.Batch{}
+			batch.Queue(many)
+			batch.Queue(many)
+			postgres.Tx(ctx).SendBatch(ctx, batch)
+			return nil
+		},
+		"rows of a batch": func(ctx context.Context) error {
+			batch := &pgx.Batch{}
+			batch.Queue(many)
+			batch.Queue(many)
+			_, err := postgres.Tx(ctx).SendBatch(ctx, batch).Query()
+			return err
+		},
+	} {
+		for _, h := range []handle{pgxHandle, sqlHandle} {
+			t.Run(name+" on "+h.name, func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, h)
+				transacted(t, s.store, "key", func(ctx context.Context) error {
+					if err := h.insert(ctx, "written"); err != nil {
+						return err
+					}
+					return leave(ctx)
+				})
+				s.wantRows("E1", "written")
+				transacted(t, s.store, "another key on the same connection", nothing)
+			})
+		}
+	}
+}
+
+// TestGoroutineGoesOn: what a handler leaves behind cannot write any more, neither into its own transaction nor into that of
+// the next one on the connection.
+func TestGoroutineGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, h := range []handle{pgxHandle, sqlHandle} {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, h)
+			left := make(chan context.Context, 1)
+			transacted(t, s.store, "first", func(ctx context.Context) error {
+				left <- ctx
+				return h.insert(ctx, "in time")
+			})
+			late := <-left
+			transacted(t, s.store, "second", func(ctx context.Context) error {
+				for name, insert := range map[string]func(context.Context, string) error{"pgx": insertPgx, "database/sql": insertSQL} {
+					if err := insert(late, "late by "+name); err == nil {
+						t.Errorf("E1: a goroutine that goes on wrote by %s", name)
+					}
+				}
+				return h.insert(ctx, "second in time")
+			})
+			s.wantRows("E1", "in time", "second in time")
+		})
+	}
+}
+
+// TestLateUseOfEverything: each way into a transaction is closed when it is over.
+func TestLateUseOfEverything(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	var tx, savepoint pgx.Tx
+	var rows pgx.Rows
+	s.handler(func(ctx context.Context, own pgx.Tx) {
+		var err error
+		tx = own
+		savepoint, err = own.Begin(ctx)
+		must(t, err)
+		rows, err = own.Query(ctx, `SELECT i FROM generate_series(1, 10000) AS i`)
+		must(t, err)
+	})
+	ctx := t.Context()
+	batch := &pgx.Batch{}
+	batch.Queue(insertion, "late")
+	var n int
+	_, execErr := tx.Exec(ctx, insertion, "late")
+	_, queryErr := tx.Query(ctx, `SELECT 1`)
+	_, copyErr := tx.CopyFrom(ctx, pgx.Identifier{"business"}, []string{"value"}, pgx.CopyFromRows([][]any{{"late"}}))
+	_, prepareErr := tx.Prepare(ctx, "late", insertion)
+	_, beginErr := tx.Begin(ctx)
+	for what, err := range map[string]error{
+		"Exec": execErr, "Query": queryErr, "CopyFrom": copyErr, "Prepare": prepareErr, "Begin": beginErr,
+		"QueryRow": tx.QueryRow(ctx, `SELECT 1`).Scan(&n), "SendBatch": tx.SendBatch(ctx, batch).Close(),
+		"Commit of a savepoint": savepoint.Commit(ctx), "Scan": rows.Scan(&n),
+	} {
+		if !errors.Is(err, onceward.ErrTxOwned) {
+			t.Errorf("%s of a transaction that is over got %v, want ErrTxOwned", what, err)
+		}
+	}
+	if rows.Next() {
+		t.Error("rows of a transaction that is over have another row")
+	}
+	rows.Close()
+	s.wantRows("E1")
+}
+
+// TestStatementUnderWay: the end of a handler waits for a statement that a goroutine of it has under way, and then the
+// goroutine is out.
+func TestStatementUnderWay(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	ended := make(chan error, 1)
+	transacted(t, s.store, "key", func(ctx context.Context) error {
+		tx := postgres.Tx(ctx)
+		go func() {
+			_, err := tx.Exec(ctx, `SELECT pg_sleep(0.5)`)
+			_, late := tx.Exec(ctx, insertion, "late")
+			ended <- errors.Join(err, late)
+		}()
+		eventually(t, "the statement is under way", 10*time.Second, func() bool {
+			return number(t, s.admin, `SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(0.5)%' AND state = 'active' AND pid <> pg_backend_pid()`) == 1
+		})
+		return nil
+	})
+	if err := await(t, "the end of the goroutine", ended); !errors.Is(err, onceward.ErrTxOwned) {
+		t.Errorf("E1: what a goroutine wrote after its handler got %v, want ErrTxOwned", err)
+	}
+	s.wantRows("E1")
+	wantReplay(t, s.store, "key", "key", "E1")
+}
