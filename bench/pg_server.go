@@ -121,6 +121,8 @@ func (s *pgServer) open(ctx context.Context, callers int, lazy bool) (*pgSite, e
 		return nil, err
 	}
 	config.MaxConns = int32(min(callers, maxConnections))
+	// As a careful operator sets it, for everybody: the store would otherwise say it in each transaction.
+	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
 	config.ConnConfig.RuntimeParams["search_path"] = site.schema
 	if lazy {
 		config.ConnConfig.RuntimeParams["synchronous_commit"] = "off"

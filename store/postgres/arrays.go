@@ -4,7 +4,6 @@ import "encoding/binary"
 
 // The types of the elements of arrays, by the numbers that PostgreSQL knows them by.
 const (
-	oidBool  = 16
 	oidBytea = 17
 	oidInt8  = 20
 	oidInt2  = 21
@@ -46,12 +45,23 @@ func queues(items []*item) []byte {
 	return arrayOf(oidInt2, items, func(dst []byte, t *item) []byte { return binary.BigEndian.AppendUint16(dst, uint16(t.queue)) })
 }
 
-func creates(items []*item) []byte {
-	return arrayOf(oidBool, items, func(dst []byte, t *item) []byte {
-		if t.create {
-			return append(dst, 1)
+// The modes of a reservation: to look only, to take over what is there, or to make a record too.
+const (
+	modeLook   = 0
+	modeTake   = 1
+	modeCreate = 2
+)
+
+func modes(items []*item) []byte {
+	return arrayOf(oidInt2, items, func(dst []byte, t *item) []byte {
+		switch {
+		case t.look:
+			return append(dst, 0, modeLook)
+		case t.create:
+			return append(dst, 0, modeCreate)
+		default:
+			return append(dst, 0, modeTake)
 		}
-		return append(dst, 0)
 	})
 }
 
@@ -72,7 +82,7 @@ func arguments(k kind, items []*item) [][]byte {
 	switch k {
 	case kindReserve:
 		return [][]byte{
-			ids(items), creates(items), spans(items), retentions(items), queues(items), answers(items), requests(items), mores(items),
+			ids(items), modes(items), spans(items), retentions(items), queues(items), answers(items), requests(items), mores(items),
 		}
 	case kindExtend:
 		return [][]byte{ids(items), attempts(items), spans(items)}

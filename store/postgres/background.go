@@ -19,6 +19,9 @@ const (
 
 // Sweep implements [onceward.Sweeper], by the SQL function that a scheduler may call too.
 func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
 	rows, err := s.own.Query(ctx, s.names.render(sweep), limit)
 	if err != nil {
 		return 0, unavailable(err)
@@ -35,6 +38,9 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 // Reap implements [onceward.Reaper], by the SQL function that a scheduler may call too. It also forgets findings that are
 // 90 days old.
 func (s *Store) Reap(ctx context.Context, limit int, soft bool) (reaped int, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
 	err = s.own.QueryRow(ctx, s.names.render(reap), limit, soft).Scan(&reaped)
 	return reaped, unavailable(err)
 }
@@ -64,12 +70,18 @@ func (s *Store) Bust(ctx context.Context, id onceward.ID, force bool) error {
 
 // AddFinding implements [onceward.FindingKeeper].
 func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
 	_, err := s.own.Exec(ctx, s.names.render(insertFinding), s.hash(f.ID), f.Attempt, micros(f.At), appendAnswer(nil, &f.Response))
 	return unavailable(err)
 }
 
 // Findings implements [onceward.FindingKeeper].
 func (s *Store) Findings(ctx context.Context, id onceward.ID) ([]onceward.Finding, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
 	rows, err := s.own.Query(ctx, s.names.render(selectFinding), s.hash(id))
 	if err != nil {
 		return nil, unavailable(err)

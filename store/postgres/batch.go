@@ -11,14 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The statements of a batch: each is a function that does many of one kind.
-var batchStatements = [kinds]string{
-	kindReserve: `SELECT o_item, o_outcome, o_now, o_attempt, o_due, o_retention, o_answer, o_queue, o_request, o_more, pg_is_in_recovery()
-		FROM @reserve_1($1, $2, $3, $4, $5, $6, $7, $8)`,
-	kindExtend:   `SELECT o_item, o_due FROM @extend_1($1, $2, $3)`,
-	kindComplete: `SELECT o_item, o_due FROM @complete_1($1, $2, $3, $4, $5)`,
-}
-
 // The limits of a batch: so many items, and about so many bytes, that it does not hold up those behind it.
 const (
 	maxBatch      = 256
@@ -27,15 +19,16 @@ const (
 	batchTimeout = 30 * time.Second
 )
 
-// batcher gathers the items of concurrent callers. A lane is a connection with a statement on the wire: while all lanes
-// are busy, what arrives gathers, and goes as one statement when a lane is free. There is no timer, and a lone caller goes
-// at once.
+// batcher gathers the items of concurrent callers. A lane is a connection with a statement on the wire: while it is busy,
+// what arrives gathers, and goes as one statement when it is free. There is no timer, and a lone caller goes at once. A
+// further lane opens when so many wait that they are worth a statement of their own.
 type batcher struct {
 	pool       *pgxpool.Pool
 	statements [kinds]statement
 	unnamed    bool
 	lanes      int
 	largest    int
+	worth      int
 
 	mu      sync.Mutex
 	queue   []*item
@@ -43,6 +36,9 @@ type batcher struct {
 	closed  bool
 	running sync.WaitGroup
 }
+
+// laneWorth is how many waiting items open a further lane.
+const laneWorth = 24
 
 var errClosed = errors.New("the store is closed")
 
@@ -77,7 +73,7 @@ func (b *batcher) enqueue(t *item) error {
 		return unavailable(errClosed)
 	}
 	b.queue = append(b.queue, t)
-	if b.busy < b.lanes {
+	if b.busy == 0 || b.busy < b.lanes && len(b.queue) >= b.worth {
 		b.busy++
 		b.running.Go(b.lane)
 	}
@@ -103,24 +99,41 @@ func (b *batcher) lane() {
 	}
 }
 
-// take takes what has gathered, or ends the lane.
-func (b *batcher) take() []*item {
+// take takes what has gathered, or ends the lane. A statement writes a record once: of several reservations of one key the
+// first may write and the others look, and a second write of another kind stays for the next batch.
+func (b *batcher) take() (items []*item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n, bytes := 0, 0
-	for n < len(b.queue) && n < b.largest {
-		if bytes += b.queue[n].size(); n > 0 && bytes > maxBatchBytes {
+	bytes := 0
+	taken := make(map[wanted]struct{}, min(len(b.queue), b.largest))
+	rest := b.queue[:0]
+	for i, t := range b.queue {
+		if len(items) == b.largest || len(items) > 0 && bytes+t.size() > maxBatchBytes {
+			rest = append(rest, b.queue[i:]...)
 			break
 		}
-		n++
+		want := wanted{t.kind, t.id}
+		_, t.look = taken[want]
+		if t.look && t.kind != kindReserve {
+			rest = append(rest, t)
+			continue
+		}
+		taken[want] = struct{}{}
+		items = append(items, t)
+		bytes += t.size()
 	}
-	if n == 0 {
+	clear(b.queue[len(rest):])
+	b.queue = rest
+	if items == nil {
 		b.busy--
-		return nil
 	}
-	items := slices.Clone(b.queue[:n])
-	b.queue = slices.Delete(b.queue, 0, n)
 	return items
+}
+
+// wanted is what an item writes.
+type wanted struct {
+	kind kind
+	id   [16]byte
 }
 
 // run answers items. What fails together is tried again one by one, so that one that the server refuses does not fail its

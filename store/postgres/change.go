@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,17 +33,23 @@ type changed struct {
 // change applies an event to a record in a transaction of its own. It is the way of everything that is rare; what is
 // frequent goes through the batcher.
 func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event) (c changed, err error) {
+	if err := s.ready(ctx); err != nil {
+		return c, err
+	}
 	number, err := s.numberFor(ctx, event)
 	if err != nil {
 		return c, err
 	}
 	for try := 0; ; try++ {
 		c, err = s.changeOnce(ctx, id, event, number)
-		if err == nil || try >= maxTries || !undone(err) && !s.lostRace(err) {
+		if err == nil || try >= maxTries || !undone(err) && !s.lostRace(err) && !errors.Is(err, errNotBegun) {
 			return c, err
 		}
 	}
 }
+
+// errNotBegun says that the connection turned out dead before anything was written.
+var errNotBegun = errors.New("not begun")
 
 // maxTries is how often a transaction is repeated that the server undid.
 const maxTries = 5
@@ -63,6 +70,9 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 	defer conn.Release() // the pool closes a connection that is still in its transaction
 	hash := s.hash(id)
 	exists, err := s.look(ctx, conn.Conn(), id, hash, &event, &c)
+	if err != nil && conn.Conn().IsClosed() && ctx.Err() == nil {
+		return c, fmt.Errorf("%w: %w", errNotBegun, err)
+	}
 	if err != nil {
 		return c, errors.Join(err, rollback(conn.Conn()))
 	}
@@ -142,13 +152,18 @@ func rollback(conn *pgx.Conn) error {
 
 // get reads a record as it stands, and the clock.
 func (s *Store) get(ctx context.Context, id onceward.ID) (rec onceward.Record, now time.Time, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(ctx.Err(), s.ready(ctx)); err != nil {
 		return rec, now, unavailable(err)
 	}
 	var at int64
 	var standby bool
 	r := row{id: s.hash(id)}
-	err = s.own.QueryRow(ctx, s.sql.get, r.id).Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
+	for range 2 {
+		err = s.own.QueryRow(ctx, s.sql.get, r.id).Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || !lost(err) {
+			break // a connection that turned out dead is replaced
+		}
+	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return rec, now, onceward.ErrNotFound

@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/onceward/onceward"
@@ -22,9 +23,7 @@ const (
 	stateNotNullViolation     = "23502"
 	stateSerializationFailure = "40001"
 	stateDeadlock             = "40P01"
-	stateDivisionByZero       = "22012"
-	stateUndefinedTable       = "42P01"
-	stateUndefinedFunction    = "42883"
+	stateInvalidText          = "22P02"
 )
 
 // sqlState is the code that the server gave to an error, or nothing.
@@ -48,6 +47,17 @@ func (s *Store) lostRace(err error) bool {
 	if !errors.As(err, &pg) {
 		return false
 	}
-	taken := pg.Code == stateUniqueViolation && pg.SchemaName == s.names.schema && pg.TableName == s.names.prefix+"record"
-	return taken || pg.Code == stateDivisionByZero
+	taken := pg.Code == stateUniqueViolation && s.ownTable(pg)
+	changed := pg.Code == stateInvalidText && strings.Contains(pg.Message, "records of onceward were written")
+	return taken || changed
+}
+
+// otherTransaction reports whether a record was not written because the transaction is not the one that took the lock.
+func (s *Store) otherTransaction(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == stateNotNullViolation && pg.ColumnName == "queue" && s.ownTable(pg)
+}
+
+func (s *Store) ownTable(pg *pgconn.PgError) bool {
+	return pg.SchemaName == s.names.schema && pg.TableName == s.names.prefix+"record"
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,54 +19,50 @@ import (
 
 // Scenario 17: the client leaves at each step. A step is held by keeping the server's reply to its statement.
 
-// step is where a client leaves.
-type step struct {
+// moment is where a client leaves.
+type moment struct {
 	name string
 	mode string
-	// held finds the statement whose reply is kept while the client leaves.
-	held func(sql string) bool
+	// armed says from when on the store's, or the handler's, next statement is the one to hold: the start of the request,
+	// that of the handler, or the end of the handler.
+	armed string
 	// executes says that the request is executed although the client has left.
 	executes bool
+	// landed says that others can have the answer although the owner does not know yet that it is stored.
+	landed bool
 }
 
-// second finds the second statement that matches.
-func second(match func(string) bool) func(string) bool {
-	seen := 0
-	return func(sql string) bool {
-		if match(sql) {
-			seen++
-		}
-		return seen == 2
-	}
+var moments = []moment{
+	{"claim", "transactional", "start", false, false},
+	{"work", "transactional", "handler", true, false},
+	{"commit", "transactional", "end", true, true},
+	{"reserve", "reserved", "start", false, false},
+	{"work", "reserved", "handler", true, false},
+	{"complete", "reserved", "end", true, true},
 }
 
-func steps() []step {
-	return []step{
-		{"claim", "transactional", matching(`pg_try_advisory_xact_lock`), false},
-		{"work", "transactional", matching(`INSERT INTO business`), true},
-		{"commit", "transactional", isCommit, true},
-		{"reserve", "reserved", matching(`onceward_step`), false},
-		{"work", "reserved", matching(`INSERT INTO business`), true},
-		{"complete", "reserved", second(matching(`onceward_step`)), true},
-	}
-}
+func ofStoreOrHandler(sql string) bool { return ofStore(sql) || strings.Contains(sql, "business") }
 
 // counter is a server whose requests the test can follow.
 type counter struct {
 	*httptest.Server
 	runs atomic.Int64
+	// at is called at the start and at the end of the handler.
+	at func(when string)
 	// left tells that the server has noticed that a client left, done that a request is over, whoever reads its answer.
 	left, done chan struct{}
 }
 
-// newCounter serves a route in front of a store behind a proxy. The effect of a reserved handler goes through the proxy too.
-func newCounter(t *testing.T, s *site, proxy *servicetest.Proxy, mode string) *counter {
+// newCounter serves a route in front of a store at a URL. The effect of a reserved handler goes there too.
+func newCounter(t *testing.T, s *site, url, mode string) *counter {
 	t.Helper()
-	c := &counter{left: make(chan struct{}, 10), done: make(chan struct{}, 10)}
-	outside, err := pgxpool.New(t.Context(), proxy.URL())
+	c := &counter{at: func(string) {}, left: make(chan struct{}, 10), done: make(chan struct{}, 10)}
+	outside, err := pgxpool.New(t.Context(), url)
 	must(t, err)
 	t.Cleanup(outside.Close)
-	route := guardOver(t, s.store(t, pgxHandle, proxy.URL())).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	route := guardOver(t, s.store(t, pgxHandle, url)).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.at("handler")
+		defer c.at("end")
 		var err error
 		if mode == "transactional" {
 			err = insertPgx(r.Context(), "paid")
@@ -91,34 +88,56 @@ func newCounter(t *testing.T, s *site, proxy *servicetest.Proxy, mode string) *c
 
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
-	for _, step := range steps() {
-		t.Run(step.mode+"/"+step.name, func(t *testing.T) {
+	for _, m := range moments {
+		t.Run(m.mode+"/"+m.name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			proxy := servicetest.NewProxy(t, s.url)
-			c := newCounter(t, s, proxy, step.mode)
-			release := proxy.HoldReply(step.held)
-			defer release()
+			c, elsewhere := newCounter(t, s, proxy.URL(), m.mode), newCounter(t, s, s.url, m.mode)
+			warmUp(t, s, c)
+			var release func()
+			c.at = func(when string) {
+				if when == m.armed && release == nil {
+					release = proxy.HoldReply(ofStoreOrHandler)
+				}
+			}
+			c.at("start")
 			ctx, leave := context.WithCancel(t.Context())
 			go func() { _, _ = send(ctx, oneShot, c.URL, "key") }()
-			must(t, proxy.AwaitSprung(t.Context(), 1))
+			awaitCaught(t, proxy, 1)
+			defer release()
 			leave()
 			await(t, "the news that the client left", c.left)
-			mustSend(t, c.URL, "key").wantProblem(t, http.StatusConflict, "in-progress", "the first request is not over")
-			await(t, "the end of the duplicate", c.done)
+			if duplicate := mustSend(t, elsewhere.URL, "key"); m.landed {
+				duplicate.want(t, http.StatusCreated, true, "it is completed, whoever knows")
+			} else {
+				duplicate.wantProblem(t, http.StatusConflict, "in-progress", "the first request is not over")
+			}
 			release()
 			await(t, "the end of the first request", c.done)
-			if executed := c.runs.Load() == 1; executed != step.executes {
-				t.Errorf("E6, S9: executed %t, want %t", executed, step.executes)
+			if executed := c.runs.Load() == 1; executed != m.executes {
+				t.Errorf("E6, S9: executed %t, want %t", executed, m.executes)
 			}
-			mustSend(t, c.URL, "key").want(t, http.StatusCreated, step.executes, "E6: the retry finds the result")
+			mustSend(t, c.URL, "key").want(t, http.StatusCreated, m.executes, "E6: the retry finds the result")
 			again := mustSend(t, c.URL, "key")
 			again.want(t, http.StatusCreated, true, "I3")
 			if again.body != "run 1" {
 				t.Errorf("I1: the answer is %q, want that of the first run", again.body)
 			}
 			s.wantRows(t, "paid", 1, "I1")
+			if n := elsewhere.runs.Load(); n != 0 {
+				t.Errorf("I1: the duplicate was executed %d times", n)
+			}
 		})
 	}
+}
+
+// warmUp sends another request first, so that what a store does once is done.
+func warmUp(t *testing.T, s *site, c *counter) {
+	t.Helper()
+	mustSend(t, c.URL, "another").want(t, http.StatusCreated, false, "nobody left")
+	await(t, "the end of the request", c.done)
+	exec(t, s.admin, `DELETE FROM business`)
+	c.runs.Store(0)
 }
 
 // TestClientLeavesBeforeItsBodyIsThere never gets as far as the store.
@@ -128,16 +147,16 @@ func TestClientLeavesBeforeItsBodyIsThere(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			proxy := servicetest.NewProxy(t, s.url)
-			c := newCounter(t, s, proxy, mode)
-			before := proxy.RoundTrips()
+			c := newCounter(t, s, proxy.URL(), mode)
+			asked := counting(proxy)
 			conn, err := net.Dial("tcp", c.Listener.Addr().String())
 			must(t, err)
 			_, err = conn.Write([]byte("POST / HTTP/1.1\r\nHost: test\r\nIdempotency-Key: key\r\nContent-Length: 12\r\n\r\n{\"amo"))
 			must(t, err)
 			must(t, conn.Close())
 			await(t, "the end of the first request", c.done)
-			if n := proxy.RoundTrips(); n != before {
-				t.Errorf("A7: the store was asked %d times", n-before)
+			if n := asked.Load(); n != 0 {
+				t.Errorf("A7: the store was asked %d times", n)
 			}
 			mustSend(t, c.URL, "key").want(t, http.StatusCreated, false, "scenario 17")
 			mustSend(t, c.URL, "key").want(t, http.StatusCreated, true, "scenario 17")
@@ -152,13 +171,15 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	s := newSite(t, servicetest.Postgres(t))
 	proxy := servicetest.NewProxy(t, s.url)
 	owner := payingRoute(t, pgxHandle, s.store(t, pgxHandle, proxy.URL()))
-	// The one that waits is another process, as far as the stores know.
-	elsewhere := payingRoute(t, pgxHandle, s.store(t, pgxHandle, s.url), onceward.Wait(30*time.Second))
+	// Those that wait are at another process, as far as the stores know.
+	other := servicetest.NewProxy(t, s.url)
+	elsewhere := payingRoute(t, pgxHandle, s.store(t, pgxHandle, other.URL()), onceward.Wait(30*time.Second))
 	release := proxy.HoldReply(matching(`INSERT INTO business`))
 	defer release()
 	first, patient := make(chan httpReply, 1), make(chan httpReply, 1)
 	go func() { first <- post(owner, "key") }()
-	must(t, proxy.AwaitSprung(t.Context(), 1))
+	awaitCaught(t, proxy, 1)
+	looked := other.HoldReply(looksAtLock)
 	go func() { patient <- post(elsewhere, "key") }()
 	ctx, leave := context.WithCancel(t.Context())
 	hasty := make(chan httpReply, 1)
@@ -167,7 +188,8 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 		elsewhere.ServeHTTP(w, paymentRequest("key").WithContext(ctx))
 		hasty <- httpReply{status: w.Code, header: w.Header(), body: w.Body.String()}
 	}()
-	s.awaitWaiters(t)
+	awaitCaught(t, other, 1)
+	looked()
 	leave()
 	await(t, "the one that left", hasty).wantProblem(t, http.StatusServiceUnavailable, "not-executed", "S9")
 	release()

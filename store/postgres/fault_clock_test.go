@@ -13,8 +13,8 @@ import (
 
 // Scenario 4: node clocks an hour apart. Only the store's clock counts, so it is the one that is moved.
 
-// movableClock makes the store's clock run beside that of the machine, and returns how to move it. The table has an index,
-// because the store's functions forbid sequential scans: the server would compile a plan with one each time.
+// movableClock makes the store's clock run beside that of the machine, and returns how to move it. The table has a key, so
+// that a function which forbids sequential scans does not make the server compile a plan each time.
 func (s *site) movableClock(t testing.TB, ahead time.Duration) (move func(time.Duration)) {
 	t.Helper()
 	exec(t, s.admin, `CREATE TABLE clock_offset (id int PRIMARY KEY, micros bigint NOT NULL)`)

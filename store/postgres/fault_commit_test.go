@@ -105,7 +105,7 @@ func TestCommitAnsweredLate(t *testing.T) {
 				release := f.proxy.HoldReply(isCommit)
 				defer release()
 				done := f.start(t)
-				must(t, f.proxy.AwaitSprung(t.Context(), 1))
+				awaitCaught(t, f.proxy, 1)
 				elsewhere := payer{handle: h, value: "paid"}
 				v, err := s.store(t, h, s.url).Transact(t.Context(), booking("paid"), elsewhere.work)
 				wantVerdict(t, v, err, onceward.DecisionReplay, 1, "it is committed, whoever knows")
@@ -142,7 +142,7 @@ func silent(t *testing.T, s *site, h handle) (check func()) {
 	f := newCommitFault(t, s, h, "silent, "+h.name)
 	t.Cleanup(f.proxy.HoldReply(isCommit))
 	done := f.start(t)
-	must(t, f.proxy.AwaitSprung(t.Context(), 1))
+	awaitCaught(t, f.proxy, 1)
 	return func() {
 		owner := await(t, "the owner's answer", done)
 		wantVerdict(t, owner.verdict, owner.err, onceward.DecisionExecute, 1, f.value)
@@ -164,7 +164,7 @@ func unreachable(t *testing.T, s *site, h handle, landed bool) (check func()) {
 		retried, runs = onceward.DecisionReplay, 1
 		t.Cleanup(f.proxy.HoldReply(isCommit))
 		done = f.start(t)
-		must(t, f.proxy.AwaitSprung(t.Context(), 1))
+		awaitCaught(t, f.proxy, 1)
 		vanish()
 	} else {
 		f.before = func(run int64) {

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"sync"
@@ -63,7 +64,7 @@ func (e *expiring) startReaper(t *testing.T) {
 				case <-over:
 					return
 				default:
-					n, err := e.store.Reap(t.Context(), 1, soft)
+					n, err := e.store.Reap(context.Background(), 1, soft)
 					if err != nil {
 						t.Errorf("reap: %v", err)
 						return

@@ -51,14 +51,8 @@ func queueForLock(t testing.TB, s *site, lock int64) {
 	})
 }
 
-// awaitWaiters waits until somebody waits for a record.
-func (s *site) awaitWaiters(t testing.TB) {
-	t.Helper()
-	eventually(t, "somebody waits", 10*time.Second, func() (marked bool) {
-		must(t, s.admin.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM onceward_waiter)`).Scan(&marked))
-		return marked
-	})
-}
+// looksAtLock finds the statement by which a store that waits looks whether the lock is held.
+var looksAtLock = matching(`pg_locks`)
 
 func unlock(t testing.TB, conn *pgx.Conn, lock int64) {
 	t.Helper()
@@ -106,15 +100,19 @@ func TestLockThatCollides(t *testing.T) {
 func TestLockThatCollidesWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servicetest.Postgres(t))
-	store := s.store(t, pgxHandle, s.url)
+	proxy := servicetest.NewProxy(t, s.url)
+	store := s.store(t, pgxHandle, proxy.URL())
 	route := payingRoute(t, pgxHandle, store, onceward.Wait(30*time.Second))
 	other := connect(t, s.url)
 	lock := lockOf(store, "key")
 	_, err := other.Exec(t.Context(), takeLock, lock)
 	must(t, err)
+	looked := proxy.HoldReply(looksAtLock)
+	defer looked()
 	done := make(chan httpReply, 1)
 	go func() { done <- post(route, "key") }()
-	s.awaitWaiters(t)
+	awaitCaught(t, proxy, 1)
+	looked()
 	unlock(t, other, lock)
 	await(t, "the answer", done).want(t, http.StatusCreated, false, "scenario 8")
 	s.wantRows(t, "key", 1, "I1")

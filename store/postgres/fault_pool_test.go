@@ -140,7 +140,7 @@ func TestCompletionPastUnansweredCommits(t *testing.T) {
 			_, err := store.Transact(context.Background(), booking(key), p.work)
 			ends <- err
 		}()
-		must(t, proxy.AwaitSprung(t.Context(), i+1))
+		awaitCaught(t, proxy, i+1)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()

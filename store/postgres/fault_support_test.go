@@ -140,6 +140,31 @@ func matching(pattern string) func(string) bool {
 
 var isCommit = matching(`\bCOMMIT\b`)
 
+// ofStore finds the statements by which a store reads and writes its tables.
+func ofStore(sql string) bool {
+	return strings.Contains(sql, "onceward_") && !strings.HasPrefix(sql, "LISTEN")
+}
+
+// counting counts the statements of a store that pass a proxy from now on, and leaves them alone.
+func counting(proxy *servicetest.Proxy) *atomic.Int64 {
+	passed := new(atomic.Int64)
+	proxy.CutRequest(func(sql string) bool {
+		if ofStore(sql) {
+			passed.Add(1)
+		}
+		return false
+	})
+	return passed
+}
+
+// awaitCaught waits until the proxy has lost or kept so many.
+func awaitCaught(t testing.TB, proxy *servicetest.Proxy, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	must(t, proxy.AwaitSprung(ctx, n))
+}
+
 // testConfig is that of a guard which gives up soon.
 func testConfig() onceward.Config {
 	return onceward.Config{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,6 +19,8 @@ import (
 type gate struct {
 	t *transaction
 
+	// over is set before the gate is closed, so that nobody gets in between.
+	over   atomic.Bool
 	mu     sync.Mutex
 	closed bool
 	// open results are closed with the gate, because they keep the connection busy.
@@ -41,7 +44,7 @@ func (g *gate) open(t *transaction) {
 // enter is held while the handler uses the connection.
 func (g *gate) enter() (*pgx.Conn, error) {
 	g.mu.Lock()
-	if g.closed {
+	if g.over.Load() {
 		g.mu.Unlock()
 		return nil, errOver
 	}
@@ -52,6 +55,7 @@ func (g *gate) leave() { g.mu.Unlock() }
 
 // close waits for the call that is under way, and closes what was left open.
 func (g *gate) close() {
+	g.over.Store(true)
 	g.mu.Lock()
 	g.closed = true
 	for r := range g.results {

@@ -18,15 +18,16 @@ const (
 	kinds
 )
 
-// The outcomes of a reservation, as the SQL function knows them, and that of a write.
+// The outcomes of a reservation, as its statement knows them, and those of a write.
 const (
 	outcomeRead      int16 = 0
 	outcomeAbsent    int16 = 1
 	outcomeCreated   int16 = 2
 	outcomeRecreated int16 = 3
 	outcomeRetried   int16 = 4
-	outcomeRefused   int16 = 5
-	outcomeWritten   int16 = 6
+	outcomeAgain     int16 = 5
+	outcomeRefused   int16 = 6
+	outcomeWritten   int16 = 7
 )
 
 // item is one call in a batch: what is asked, and how it was answered.
@@ -38,9 +39,11 @@ type item struct {
 	retention int32
 	queue     int16
 	create    bool
-	answer    []byte // the nonce of a reservation
-	request   []byte
-	more      []byte
+	// look says that the item only looks, because another of its batch may write the record.
+	look    bool
+	answer  []byte // the nonce of a reservation
+	request []byte
+	more    []byte
 
 	outcome int16
 	now     int64

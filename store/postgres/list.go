@@ -21,6 +21,9 @@ const (
 // List implements [onceward.Lister]. The order is that of the records' hashes. Restricted to a scope, it looks through all
 // records.
 func (s *Store) List(ctx context.Context, f onceward.Filter) ([]onceward.Record, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
 	limit := onceward.MaxPage
 	if f.Limit > 0 {
 		limit = min(limit, f.Limit)
@@ -83,6 +86,9 @@ func (s *Store) listPart(ctx context.Context, f onceward.Filter, after [16]byte)
 // Stats implements [onceward.Lister].
 func (s *Store) Stats(ctx context.Context) (onceward.Stats, error) {
 	stats := onceward.Stats{Records: make(map[onceward.State]int64)}
+	if err := s.primary(ctx); err != nil {
+		return stats, err
+	}
 	rows, err := s.own.Query(ctx, s.names.render(selectCounts))
 	if err != nil {
 		return stats, unavailable(err)
@@ -121,4 +127,17 @@ func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error)
 		return nil
 	})
 	return oldest, unavailable(err)
+}
+
+// primary makes sure that it is not a standby that is asked.
+func (s *Store) primary(ctx context.Context) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	var standby bool
+	err := s.own.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&standby)
+	if err == nil && standby {
+		err = ErrStandby
+	}
+	return unavailable(err)
 }

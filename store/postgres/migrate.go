@@ -111,7 +111,7 @@ var errNewerSchema = errors.New("the tables were made by a newer version of the 
 // do, so that both can run during a deploy.
 func (s *Store) checkVersion(ctx context.Context) error {
 	var version, compatible int
-	err := s.own.QueryRow(ctx, s.names.render(`SELECT version, compatible FROM @schema ORDER BY version DESC LIMIT 1`)).Scan(&version, &compatible)
+	err := s.own.QueryRow(ctx, s.names.render(`SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`)).Scan(&version, &compatible)
 	switch {
 	case err != nil:
 		return err

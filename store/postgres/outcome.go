@@ -69,7 +69,7 @@ func readOutcome(raw [][]byte, items []*item) error {
 	case outcomeRetried:
 		t.found.retention, t.found.more = v.int32(5), v.bytes(9)
 	}
-	if t.outcome != outcomeAbsent {
+	if t.outcome != outcomeAbsent && t.outcome != outcomeAgain {
 		t.found.attempt = v.int64(3)
 	}
 	return v.err

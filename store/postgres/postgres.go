@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,15 +50,21 @@ type Store struct {
 	opened   *pgxpool.Pool
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *pgxpool.Pool
+	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
+	asking *pgxpool.Pool
 
 	names names
 	sql   statements
 	// unnamed says that connections cannot keep prepared statements.
 	unnamed bool
+	// usual says that a plain BEGIN does.
+	usual bool
 	// idle is the bound on idle transactions that the connections of handlers have by themselves.
 	idle       time.Duration
 	channel    string
-	secret     []byte
+	secret     atomic.Pointer[[]byte] // what hashes are keyed with; nil until the tables are there
+	closed     atomic.Bool
+	preparing  sync.Mutex
 	operations *operations
 	batches    *batcher
 	bridge     *bridge
@@ -147,6 +154,9 @@ func (s *Store) start(ctx context.Context) error {
 	if s.own, err = openOwn(ctx, config, &s.options); err != nil {
 		return err
 	}
+	if s.asking, err = openOwn(ctx, config, &options{lanes: askingConnections - spareConnections}); err != nil {
+		return err
+	}
 	if err := s.place(ctx); err != nil {
 		return err
 	}
@@ -154,14 +164,14 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	s.channel = s.names.channel()
-	s.sql = prepareStatements(s.names, s.channel)
+	s.sql = prepareStatements(s.names, s.channel, s.usual)
 	s.operations = newOperations(s.own, s.names)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
-		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch,
+		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch, worth: laneWorth,
 	}
 	if s.options.individual {
-		s.batches.lanes, s.batches.largest = int(s.own.Config().MaxConns), 1
+		s.batches.lanes, s.batches.largest, s.batches.worth = int(s.own.Config().MaxConns), 1, 1
 	}
 	s.bridge = newBridge()
 	s.waits = newWatcher(s, config.ConnConfig)
@@ -176,16 +186,30 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 		own.MaxConns = max(own.MaxConns, config.MaxConns)
 	}
 	own.MinConns, own.MinIdleConns = 0, 0
+	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
+	// caller who is alone.
+	own.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	return pgxpool.NewWithConfig(ctx, own)
 }
 
-// spareConnections are for what does not go through a batch.
-const spareConnections = 4
+const (
+	// spareConnections are for what does not go through a batch.
+	spareConnections = 4
+	// askingConnections are those for finding out what became of commits. They are opened when they are needed.
+	askingConnections = 8
+)
+
+// selectSession asks how connections are set up: the bound on idle transactions, and whether a plain BEGIN begins what is
+// needed, on a server that tells when it turns into a standby.
+const selectSession = `SELECT setting::bigint,
+		current_setting('default_transaction_isolation') = 'read committed' AND current_setting('default_transaction_read_only') = 'off'
+		AND current_setting('server_version_num')::integer >= 140000
+	FROM pg_settings WHERE name = $1`
 
 // place finds out in which schema the tables are, and how the connections are bounded.
 func (s *Store) place(ctx context.Context) error {
 	var idle int64
-	err := s.own.QueryRow(ctx, `SELECT setting::bigint FROM pg_settings WHERE name = $1`, idleParameter).Scan(&idle)
+	err := s.own.QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
 	if err != nil {
 		return err
 	}
@@ -196,7 +220,15 @@ func (s *Store) place(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.names.check()
+	if err := s.names.check(); err != nil {
+		return err
+	}
+	var exists bool
+	err = s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{s.names.schema}.Sanitize()).Scan(&exists)
+	if err == nil && !exists {
+		err = fmt.Errorf("there is no schema %q: create it first", s.names.schema)
+	}
+	return err
 }
 
 // prepareTables brings the tables up to date, unless the user does that, and reads what the store needs of them.
@@ -216,14 +248,44 @@ func (s *Store) readTables(ctx context.Context) error {
 	if err := s.checkVersion(ctx); err != nil {
 		return err
 	}
-	if err := s.own.QueryRow(ctx, s.names.render(`SELECT value FROM @secret`)).Scan(&s.secret); err != nil {
+	var secret []byte
+	if err := s.own.QueryRow(ctx, s.names.render(`SELECT value FROM @secret`)).Scan(&secret); err != nil {
 		return fmt.Errorf("read the secret of the tables: %w", err)
 	}
-	return s.operations.load(ctx)
+	if err := s.operations.load(ctx); err != nil {
+		return err
+	}
+	s.secret.Store(&secret)
+	return nil
+}
+
+// ready refuses a store that is closed, or whose tables are not there yet. Tables that somebody else has made since are
+// noticed.
+func (s *Store) ready(ctx context.Context) error {
+	if s.closed.Load() {
+		return unavailable(errClosed)
+	}
+	if s.secret.Load() != nil {
+		return nil
+	}
+	s.preparing.Lock()
+	defer s.preparing.Unlock()
+	if s.secret.Load() != nil {
+		return nil
+	}
+	missing, err := s.tablesMissing(ctx)
+	if err == nil && missing {
+		err = errors.New("there are no tables: call Migrate, or apply Migrations")
+	}
+	if err == nil {
+		err = s.readTables(ctx)
+	}
+	return unavailable(err)
 }
 
 // Close ends what is under way and closes the connections that the store opened.
 func (s *Store) Close() error {
+	s.closed.Store(true)
 	if s.batches != nil {
 		s.batches.close()
 	}
@@ -236,6 +298,9 @@ func (s *Store) Close() error {
 	if s.own != nil {
 		s.own.Close()
 	}
+	if s.asking != nil {
+		s.asking.Close()
+	}
 	if s.opened != nil {
 		s.opened.Close()
 	}
@@ -245,14 +310,17 @@ func (s *Store) Close() error {
 // hash names the record of an ID.
 func (s *Store) hash(id onceward.ID) (hash [16]byte) {
 	b := make([]byte, 0, 128)
-	b = id.AppendBinary(append(b, s.secret...))
+	b = id.AppendBinary(append(b, *s.secret.Load()...))
 	sum := sha256.Sum256(b)
 	return [16]byte(sum[:16])
 }
 
 // RecordID returns what names the record of an ID in the column id of the table of records, as a UUID in its text form.
-// A table of the application may refer to it; see the guide on PostgreSQL.
+// A table of the application may refer to it; see the guide on PostgreSQL. It is empty as long as there are no tables.
 func (s *Store) RecordID(id onceward.ID) string {
+	if s.secret.Load() == nil {
+		return ""
+	}
 	h := s.hash(id)
 	return fmt.Sprintf("%x-%x-%x-%x-%x", h[:4], h[4:6], h[6:8], h[8:10], h[10:])
 }
@@ -264,7 +332,7 @@ func shortHash(text string) string {
 
 // Reserve implements [onceward.Store].
 func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-	if err := s.checkReservation(r); err != nil {
+	if err := s.checkReservation(ctx, r); err != nil {
 		return onceward.Verdict{}, err
 	}
 	number, err := s.operations.number(ctx, r.Operation)
@@ -284,19 +352,25 @@ func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.
 }
 
 // checkReservation refuses what the state machine would refuse.
-func (s *Store) checkReservation(r *onceward.Reservation) error {
+func (s *Store) checkReservation(ctx context.Context, r *onceward.Reservation) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
 	_, _, err := onceward.Step(onceward.Record{}, onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: 1}, time.Now())
 	return err
 }
 
-// reserved is the verdict on a reservation. Where the record that was found has to be changed in a way that the batch
+// reserved is the verdict on a reservation. A record that somebody else made or changed at the same moment is looked at
+// again. Where the record that was found has to be changed in a way that the batch
 // does not know, that is done on its own; if it has gone in between, the batch decides again.
 func (s *Store) reserved(ctx context.Context, r *onceward.Reservation, t *item) (v onceward.Verdict, again bool, err error) {
 	v.Now = fromMicros(t.now)
 	switch t.outcome {
+	case outcomeAgain:
+		return v, true, nil
 	case outcomeAbsent:
 		v.Decision = onceward.DecisionRefused
-		return v, false, nil
+		return v, t.look && t.create, nil
 	case outcomeCreated, outcomeRecreated, outcomeRetried:
 		v.Decision = onceward.DecisionExecute
 		v.Record, v.Origin, err = t.granted(r)
@@ -315,6 +389,9 @@ func (s *Store) reserved(ctx context.Context, r *onceward.Reservation, t *item) 
 		v.Decision, v.Origin, v.Record = outcome.Decision, outcome.Origin, after
 		return v, false, nil
 	}
+	if t.look {
+		return v, true, nil
+	}
 	existing := *r
 	existing.NoCreate = true
 	event.Reservation = &existing
@@ -328,6 +405,9 @@ func (s *Store) reserved(ctx context.Context, r *onceward.Reservation, t *item) 
 // Extend implements [onceward.Store].
 func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
 	event := onceward.Event{Kind: onceward.EventExtend, Attempt: c.Attempt, Lease: lease}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
 	if lease < time.Microsecond {
 		_, err := s.change(ctx, c.ID, event)
 		return err
@@ -339,6 +419,9 @@ func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duratio
 // Complete implements [onceward.Store].
 func (s *Store) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
 	event := onceward.Event{Kind: onceward.EventComplete, Attempt: c.Attempt, Completion: done}
+	if err := s.ready(ctx); err != nil {
+		return time.Time{}, err
+	}
 	if done == nil || done.Response.Status < 200 || done.Response.Status > 999 {
 		_, err := s.change(ctx, c.ID, event)
 		return time.Time{}, err

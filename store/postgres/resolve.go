@@ -20,7 +20,7 @@ const (
 // resolve finds out what became of a commit that ended in an error. No error is believed: the same lock is taken on another
 // connection, so that the transaction is over, and then the record is asked for.
 func (t *transaction) resolve(v onceward.Verdict, wanted *onceward.Record, cause error) (onceward.Verdict, error) {
-	mismatched := sqlState(cause) == stateNotNullViolation && t.rollback() == nil
+	mismatched := t.store.otherTransaction(cause) && t.rollback() == nil
 	t.close()
 	if mismatched {
 		return v, t.unknown("the handler ended the transaction that is not its to end, and began another")
@@ -41,7 +41,7 @@ func (t *transaction) resolve(v onceward.Verdict, wanted *onceward.Record, cause
 
 // ask looks the record up when the transaction is over. A record in StateNone stands for none.
 func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
-	conn, err := t.store.own.Acquire(ctx)
+	conn, err := t.store.asking.Acquire(ctx)
 	if err != nil {
 		return onceward.Record{}, err
 	}

@@ -58,7 +58,11 @@ func packRetention(d time.Duration) int32 {
 	if d%time.Second != 0 && d.Microseconds() <= math.MaxInt32 {
 		return -int32(d.Microseconds())
 	}
-	return int32(min((d+time.Second-1)/time.Second, math.MaxInt32))
+	seconds := d / time.Second
+	if d%time.Second != 0 {
+		seconds++
+	}
+	return int32(min(seconds, math.MaxInt32))
 }
 
 func unpackRetention(v int32) time.Duration {

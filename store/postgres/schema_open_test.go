@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,7 +96,8 @@ func TestPlaces(t *testing.T) {
 	server := servicetest.Postgres(t)
 	schema := server.Schema(t)
 	admin := openAdmin(t, server.URL())
-	prefixes := []string{"first_", "second_"}
+	unique := strings.ToLower(rand.Text()[:12]) // so that its tables can be looked for everywhere
+	prefixes := []string{"a" + unique + "_", "b" + unique + "_"}
 	for _, prefix := range prefixes {
 		store := openStore(t, server.URL(), postgres.WithSchema(schema), postgres.WithTablePrefix(prefix))
 		exercise(t, store, "key")
@@ -112,8 +114,9 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("%s has no counterpart", name)
 		}
 	}
-	if n := number(t, admin, `SELECT count(*) FROM pg_class WHERE relname LIKE 'first\_record%' AND relnamespace <> $1::regnamespace`, schema); n != 0 {
-		t.Errorf("%d tables or indexes are outside of the schema", n)
+	if n := number(t, admin, `SELECT (SELECT count(*) FROM pg_class WHERE strpos(relname, $2) > 0 AND relnamespace <> $1::regnamespace)
+		+ (SELECT count(*) FROM pg_proc WHERE strpos(proname, $2) > 0 AND pronamespace <> $1::regnamespace)`, schema, unique); n != 0 {
+		t.Errorf("%d objects are outside of the schema", n)
 	}
 }
 

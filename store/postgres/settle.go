@@ -11,7 +11,7 @@ import (
 
 // The second round trip of a transaction: the answer and COMMIT. The statements fail unless they write exactly one row in
 // the transaction that took the lock, and so stop the commit: the column queue does not take the null that they would
-// write in another transaction, and where the record that was seen has changed there is nothing to divide by.
+// write in another transaction, and the number of records that were written is one, or not a number.
 const (
 	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, queue, request, more)
 		VALUES ($1, nextval('@attempt'), @now() + $2, $3, $4, CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
@@ -21,7 +21,8 @@ const (
 				queue = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, more = $8
 			WHERE id = $1 AND attempt = $9 AND queue = $10
 			RETURNING attempt, due)
-		SELECT min(attempt), min(due) + 0 / count(*) FROM written`
+		SELECT min(attempt), min(due),
+			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 )
 
 // settleTimeout bounds what follows the work.

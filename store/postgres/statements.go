@@ -12,7 +12,7 @@ type statements struct {
 	batch [kinds]statement
 }
 
-func prepareStatements(n names, channel string) statements {
+func prepareStatements(n names, channel string, usual bool) statements {
 	// Several stores may share a connection: their statements have different names.
 	named := func(name, text string) statement {
 		return statement{name: channel + "_" + name, text: n.render(text)}
@@ -25,6 +25,9 @@ func prepareStatements(n names, channel string) statements {
 		lookUp:       named("lookup", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
+	}
+	if usual {
+		all.begin.text = `BEGIN`
 	}
 	for k, text := range batchStatements {
 		all.batch[k] = named("batch_"+strconv.Itoa(k), text)

@@ -55,7 +55,7 @@ func (s *Store) enter(id onceward.ID) (over func(), entered bool) {
 // Transact implements [onceward.Transactor]. The work is run again if the server undid the transaction because of its
 // neighbours, and decided again if another one was faster.
 func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
-	if err := s.checkReservation(r); err != nil {
+	if err := s.checkReservation(ctx, r); err != nil {
 		return onceward.Verdict{}, err
 	}
 	number, err := s.operations.number(ctx, r.Operation)
@@ -134,6 +134,9 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 	if err == nil {
 		err = unavailable(ctx.Err())
 	}
+	if err != nil && t.conn.IsClosed() && ctx.Err() == nil {
+		return v, fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
+	}
 	if err != nil {
 		return v, errors.Join(err, t.rollback())
 	}
@@ -147,6 +150,9 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 // begin is the first round trip: BEGIN, the lock and the look-up. A caller who leaves does not cut it off, because the
 // server would keep the lock until it noticed.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
+	if t.conn.PgConn().ParameterStatus("in_hot_standby") == "on" {
+		return false, unavailable(ErrStandby)
+	}
 	sql := &t.store.sql
 	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
 	if err := trip.prepare(context.WithoutCancel(ctx), &sql.begin, &sql.claim, &sql.claimBounded, &sql.lookUp, &sql.insertAnswer, &sql.commit); err != nil {

@@ -73,6 +73,9 @@ func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
 	if attempt == 0 {
 		if waited, err := s.waitForOwn(ctx, id); waited {
 			return err

@@ -82,128 +82,13 @@ AS $$
 $$;
 -- +goose StatementEnd
 
--- Reserves many records at once, one after the other, in the order given: callers sort by id, so that two of them cannot
--- wait for each other. Each is decided by what is there at that moment: made where there is none, made anew over one that
--- counts for nothing any more, taken over if it may be retried by the same request, or handed back as it stands.
---
--- outcome: 0 read, 1 absent, 2 created, 3 recreated, 4 retried.
--- +goose StatementBegin
-CREATE FUNCTION onceward_reserve_1(
-	ids uuid[], creates boolean[], spans bigint[], retentions integer[], queues smallint[], nonces bytea[],
-	requests bytea[], mores bytea[]
-) RETURNS TABLE (
-	o_item bigint, o_outcome smallint, o_now bigint, o_attempt bigint, o_due bigint, o_retention integer, o_answer bytea,
-	o_queue smallint, o_request bytea, o_more bytea
-) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-AS $$
-#variable_conflict use_column
-DECLARE
-	q record;
-	expired boolean;
-BEGIN
-	o_now := onceward_now();
-	FOR q IN
-		SELECT u.id, u.creates, u.span, u.retention, u.queue, u.nonce, u.request, u.more, u.item
-		FROM unnest(ids, creates, spans, retentions, queues, nonces, requests, mores)
-			WITH ORDINALITY AS u (id, creates, span, retention, queue, nonce, request, more, item)
-	LOOP
-		LOOP
-			SELECT q.item, 0, t.attempt, t.due, t.retention, t.answer, t.queue, t.request, t.more
-			INTO o_item, o_outcome, o_attempt, o_due, o_retention, o_answer, o_queue, o_request, o_more
-			FROM onceward_record t WHERE t.id = q.id;
-			IF FOUND THEN
-				EXIT WHEN o_queue < 20 OR o_queue > 30 AND o_queue < 50 OR get_byte(o_request, 0) & 15 <> 1;
-				expired := o_queue = 50 OR o_due <= o_now;
-				EXIT WHEN CASE WHEN expired THEN NOT q.creates ELSE o_queue <> 30 OR o_request <> q.request END;
-				UPDATE onceward_record t SET attempt = nextval('onceward_attempt'), due = o_now + q.span,
-					retention = CASE WHEN expired THEN q.retention ELSE onceward_longer(t.retention, q.retention) END,
-					answer = q.nonce, queue = q.queue, request = q.request,
-					more = CASE
-						WHEN expired THEN '\x0108'::bytea || int8send(o_now) || q.more
-						ELSE t.more || '\x050006000900'::bytea
-					END
-				WHERE t.id = q.id AND t.attempt = o_attempt AND t.queue = o_queue AND t.due = o_due
-				RETURNING CASE WHEN expired THEN 3 ELSE 4 END, t.attempt, t.due, t.retention, '', t.more
-				INTO o_outcome, o_attempt, o_due, o_retention, o_answer, o_more;
-				EXIT WHEN FOUND;
-			ELSE
-				o_item := q.item;
-				o_outcome := 1;
-				EXIT WHEN NOT q.creates;
-				INSERT INTO onceward_record AS t (id, attempt, due, retention, answer, queue, request, more)
-				VALUES (q.id, nextval('onceward_attempt'), o_now + q.span, q.retention, q.nonce, q.queue, q.request,
-					'\x0108'::bytea || int8send(o_now) || q.more)
-				ON CONFLICT (id) DO NOTHING
-				RETURNING 2, t.attempt INTO o_outcome, o_attempt;
-				EXIT WHEN FOUND;
-			END IF;
-			-- Somebody was faster: look again.
-		END LOOP;
-		RETURN NEXT;
-	END LOOP;
-END
-$$;
--- +goose StatementEnd
-
--- Stores many answers at once, in the order given. It returns the items that were written; the others are not in progress
--- at that attempt.
--- +goose StatementBegin
-CREATE FUNCTION onceward_complete_1(ids uuid[], attempts bigint[], retentions integer[], answers bytea[], mores bytea[])
-RETURNS TABLE (o_item bigint, o_due bigint) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-AS $$
-DECLARE
-	q record;
-	now_us bigint := onceward_now();
-BEGIN
-	FOR q IN
-		SELECT u.id, u.attempt, u.retention, u.answer, u.more, u.item
-		FROM unnest(ids, attempts, retentions, answers, mores) WITH ORDINALITY AS u (id, attempt, retention, answer, more, item)
-	LOOP
-		UPDATE onceward_record t SET queue = 20, answer = q.answer,
-			more = t.more || CASE WHEN t.queue = 11 THEN q.more || '\x0b0101'::bytea ELSE q.more END,
-			retention = onceward_longer(t.retention, q.retention),
-			due = now_us + onceward_span(onceward_longer(t.retention, q.retention))
-		WHERE t.id = q.id AND t.attempt = q.attempt AND t.queue IN (10, 11) AND get_byte(t.request, 0) & 15 = 1
-		RETURNING q.item, t.due INTO o_item, o_due;
-		IF FOUND THEN
-			RETURN NEXT;
-		END IF;
-	END LOOP;
-END
-$$;
--- +goose StatementEnd
-
--- Extends many leases at once, in the order given. It returns the items that were written.
--- +goose StatementBegin
-CREATE FUNCTION onceward_extend_1(ids uuid[], attempts bigint[], spans bigint[])
-RETURNS TABLE (o_item bigint, o_due bigint) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-AS $$
-DECLARE
-	q record;
-	now_us bigint := onceward_now();
-BEGIN
-	FOR q IN
-		SELECT u.id, u.attempt, u.span, u.item
-		FROM unnest(ids, attempts, spans) WITH ORDINALITY AS u (id, attempt, span, item)
-	LOOP
-		UPDATE onceward_record t SET due = now_us + q.span
-		WHERE t.id = q.id AND t.attempt = q.attempt AND t.queue IN (10, 11) AND get_byte(t.request, 0) & 15 = 1
-		RETURNING q.item, t.due INTO o_item, o_due;
-		IF FOUND THEN
-			RETURN NEXT;
-		END IF;
-	END LOOP;
-END
-$$;
--- +goose StatementEnd
-
 -- Makes at most so many records unknown whose lease ran out, and returns which. Any scheduler may call it.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_sweep(batch integer DEFAULT 1000) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
 DECLARE
 	now_us bigint := onceward_now();
@@ -211,7 +96,7 @@ BEGIN
 	RETURN QUERY
 	WITH lost AS MATERIALIZED (
 		SELECT t.id FROM onceward_record t
-		WHERE t.queue = 10 AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request, 0) & 15 = 1
+		WHERE t.queue = 10 AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
 		ORDER BY t.queue, t.due >> 24 LIMIT batch
 		FOR UPDATE SKIP LOCKED
 	)
@@ -229,6 +114,9 @@ $$;
 CREATE FUNCTION onceward_reap(batch integer DEFAULT 1000, soft boolean DEFAULT false) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
 DECLARE
 	now_us bigint := onceward_now();
@@ -241,7 +129,7 @@ BEGIN
 		IF soft AND settled <> 50 THEN
 			WITH due AS MATERIALIZED (
 				SELECT t.id FROM onceward_record t
-				WHERE t.queue = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request, 0) & 15 = 1
+				WHERE t.queue = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
 				ORDER BY t.queue, t.due >> 24 LIMIT batch - reaped
 				FOR UPDATE SKIP LOCKED
 			)
@@ -255,7 +143,7 @@ BEGIN
 		ELSE
 			WITH due AS MATERIALIZED (
 				SELECT t.id FROM onceward_record t
-				WHERE t.queue = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request, 0) & 15 = 1
+				WHERE t.queue = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
 				ORDER BY t.queue, t.due >> 24 LIMIT batch - reaped
 				FOR UPDATE SKIP LOCKED
 			)
@@ -276,11 +164,6 @@ INSERT INTO onceward_schema (version, compatible) VALUES (1, 1);
 
 DROP FUNCTION onceward_reap(integer, boolean);
 DROP FUNCTION onceward_sweep(integer);
-DROP FUNCTION onceward_extend_1(uuid[], bigint[], bigint[]);
-DROP FUNCTION onceward_complete_1(uuid[], bigint[], integer[], bytea[], bytea[]);
-DROP FUNCTION onceward_reserve_1(
-	uuid[], boolean[], bigint[], integer[], smallint[], bytea[], bytea[], bytea[]
-);
 DROP FUNCTION onceward_longer(integer, integer);
 DROP FUNCTION onceward_span(integer);
 DROP FUNCTION onceward_now();
