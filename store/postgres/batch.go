@@ -21,7 +21,8 @@ const (
 
 // batcher gathers the items of concurrent callers. A lane is a connection with a statement on the wire: while it is busy,
 // what arrives gathers, and goes as one statement when it is free. There is no timer, and a lone caller goes at once. A
-// further lane opens when so many wait that they are worth a statement of their own.
+// further lane opens when so many wait that they are worth a statement of their own, or when somebody waits for a batch
+// that does not come back.
 type batcher struct {
 	pool       *pgxpool.Pool
 	statements [kinds]statement
@@ -34,11 +35,17 @@ type batcher struct {
 	queue   []*item
 	busy    int
 	closed  bool
+	patient *time.Timer // fires when somebody has waited too long; nil if nobody waits
 	running sync.WaitGroup
 }
 
-// laneWorth is how many waiting items open a further lane.
-const laneWorth = 24
+const (
+	// laneWorth is how many waiting items open a further lane.
+	laneWorth = 24
+	// patience is how long an item waits for the batch before it, and extraLanes how many lanes open for the impatient.
+	patience   = 50 * time.Millisecond
+	extraLanes = 2
+)
 
 var errClosed = errors.New("the store is closed")
 
@@ -73,11 +80,30 @@ func (b *batcher) enqueue(t *item) error {
 		return unavailable(errClosed)
 	}
 	b.queue = append(b.queue, t)
-	if b.busy == 0 || b.busy < b.lanes && len(b.queue) >= b.worth {
-		b.busy++
-		b.running.Go(b.lane)
+	switch {
+	case b.busy == 0 || b.busy < b.lanes && len(b.queue) >= b.worth:
+		b.open()
+	case b.patient == nil:
+		b.patient = time.AfterFunc(patience, b.lostPatience)
 	}
 	return nil
+}
+
+// open starts a lane. The caller holds the lock.
+func (b *batcher) open() {
+	b.busy++
+	b.running.Go(b.lane)
+}
+
+// lostPatience opens a lane for those who wait for a batch that does not come back: a record may be locked, or a connection
+// silent.
+func (b *batcher) lostPatience() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.patient = nil
+	if len(b.queue) > 0 && b.busy < b.lanes+extraLanes && !b.closed {
+		b.open()
+	}
 }
 
 func (b *batcher) withdraw(t *item) {
@@ -124,6 +150,10 @@ func (b *batcher) take() (items []*item) {
 	}
 	clear(b.queue[len(rest):])
 	b.queue = rest
+	if b.patient != nil && len(rest) == 0 {
+		b.patient.Stop()
+		b.patient = nil
+	}
 	if items == nil {
 		b.busy--
 	}
@@ -179,6 +209,7 @@ func (b *batcher) send(ctx context.Context, items []*item) error {
 	}
 	defer conn.Release()
 	trip := pipeline{conn: conn.Conn(), unnamed: b.unnamed}
+	deadline, _ := ctx.Deadline()
 	var sorted [kinds][]*item
 	for _, t := range items {
 		t.outcome = outcomeRefused
@@ -187,7 +218,7 @@ func (b *batcher) send(ctx context.Context, items []*item) error {
 	var sent [][]*item
 	for k, same := range sorted {
 		if len(same) > 0 {
-			if err := trip.prepare(ctx, &b.statements[k]); err != nil {
+			if err := trip.prepare(ctx, deadline, &b.statements[k]); err != nil {
 				return err
 			}
 			sent = append(sent, same)
@@ -197,7 +228,6 @@ func (b *batcher) send(ctx context.Context, items []*item) error {
 		k := same[0].kind
 		trip.add(&b.statements[k], arguments(k, same)...)
 	}
-	deadline, _ := ctx.Deadline()
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error { return readOutcome(raw, sent[statement]) })
 	return err
 }

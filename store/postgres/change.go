@@ -13,7 +13,8 @@ import (
 // The statements by which a record is changed as [onceward.Step] says, under the lock of its row.
 const (
 	begin        = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
-	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END`
+	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END,
+		set_config('idle_in_transaction_session_timeout', '10s', true)`
 	lockRecord   = `SELECT attempt, due, retention, answer, queue, request, more FROM @record WHERE id = $1 FOR UPDATE`
 	insertRecord = `INSERT INTO @record (id, attempt, due, retention, answer, queue, request, more)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
@@ -102,7 +103,7 @@ func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [
 		return exists, notFoundAsIs(err)
 	}
 	var now int64
-	if err := results.QueryRow().Scan(&now, &event.Token); err != nil {
+	if err := results.QueryRow().Scan(&now, &event.Token, nil); err != nil {
 		return exists, unavailable(err)
 	}
 	c.now = fromMicros(now)

@@ -12,12 +12,14 @@ type options struct {
 	strict     bool
 	individual bool
 	lanes      int
-	listenURL  string
-	logger     *slog.Logger
+	// lockTimeout is how long a record that somebody has locked holds up its batch.
+	lockTimeout string
+	listenURL   string
+	logger      *slog.Logger
 }
 
 func defaults() options {
-	return options{prefix: defaultPrefix, lanes: defaultLanes, logger: slog.Default()}
+	return options{prefix: defaultPrefix, lanes: defaultLanes, lockTimeout: "2s", logger: slog.Default()}
 }
 
 // defaultLanes is how many statements of the batcher may be on the wire at once.

@@ -33,16 +33,34 @@ var (
 	endOfTrip    = &pgproto3.Sync{}
 )
 
-// prepare makes statements known to the connection. It costs a round trip for each that is new there, and none later.
-func (p *pipeline) prepare(ctx context.Context, statements ...*statement) error {
+// prepare makes statements known to the connection. It costs a round trip for each that is new there, and none later. A
+// caller who leaves does not cut it off.
+func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements ...*statement) error {
 	if p.unnamed {
 		return nil
 	}
 	for _, s := range statements {
-		if _, err := p.conn.Prepare(ctx, s.name, s.text); err != nil {
+		if err := p.prepareOne(ctx, deadline, s); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// known marks the connections that have a statement.
+type known string
+
+func (p *pipeline) prepareOne(ctx context.Context, deadline time.Time, s *statement) error {
+	data := p.conn.PgConn().CustomData()
+	if data[s.name] != nil {
+		return nil
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	defer cancel()
+	if _, err := p.conn.Prepare(ctx, s.name, s.text); err != nil {
+		return err
+	}
+	data[s.name] = known(s.name)
 	return nil
 }
 

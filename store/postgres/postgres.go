@@ -105,12 +105,17 @@ func openHandlers(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.ConnConfig.RuntimeParams[idleParameter] != "" {
+	return openTuned(ctx, config, idleParameter, openedIdle)
+}
+
+// openTuned opens a pool whose connections have a parameter, unless they have it already or a pooler does not let them.
+func openTuned(ctx context.Context, config *pgxpool.Config, parameter, value string) (*pgxpool.Pool, error) {
+	if config.ConnConfig.RuntimeParams[parameter] != "" {
 		return pgxpool.NewWithConfig(ctx, config)
 	}
-	bounded := config.Copy()
-	bounded.ConnConfig.RuntimeParams[idleParameter] = openedIdle
-	pool, err := pgxpool.NewWithConfig(ctx, bounded)
+	tuned := config.Copy()
+	tuned.ConnConfig.RuntimeParams[parameter] = value
+	pool, err := pgxpool.NewWithConfig(ctx, tuned)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +194,10 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
 	// caller who is alone.
 	own.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
-	return pgxpool.NewWithConfig(ctx, own)
+	if o.lockTimeout == "" {
+		return pgxpool.NewWithConfig(ctx, own)
+	}
+	return openTuned(ctx, own, "lock_timeout", o.lockTimeout)
 }
 
 const (

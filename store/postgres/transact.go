@@ -155,7 +155,8 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	}
 	sql := &t.store.sql
 	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
-	if err := trip.prepare(context.WithoutCancel(ctx), &sql.begin, &sql.claim, &sql.claimBounded, &sql.lookUp, &sql.insertAnswer, &sql.commit); err != nil {
+	deadline := undisturbed(ctx)
+	if err := trip.prepare(ctx, deadline, &sql.begin, &sql.claim, &sql.claimBounded, &sql.lookUp, &sql.insertAnswer, &sql.commit); err != nil {
 		return false, unavailable(err)
 	}
 	trip.add(&sql.begin)
@@ -168,7 +169,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	trip.add(&sql.lookUp, t.hash[:])
 	seen := view{}
 	found := row{id: t.hash}
-	_, err = trip.run(undisturbed(ctx), func(statement int, raw [][]byte) error {
+	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
 		v := values{raw: raw}
 		if statement == 1 {
 			locked, seen.began = v.bool(0), v.int64(1)
