@@ -15,7 +15,8 @@ FUZZTARGETS := \
 	.:FuzzParseKey \
 	.:FuzzDecodeRecord \
 	.:FuzzParseID \
-	./internal/canon:FuzzAppend
+	./internal/canon:FuzzAppend \
+	./store/postgres:FuzzDecodeRow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -41,7 +41,7 @@ type batcher struct {
 
 const (
 	// laneWorth is how many waiting items open a further lane.
-	laneWorth = 24
+	laneWorth = 6
 	// patience is how long an item waits for the batch before it, and extraLanes how many lanes open for the impatient.
 	patience   = 50 * time.Millisecond
 	extraLanes = 2
@@ -190,6 +190,9 @@ func (b *batcher) run(items []*item) {
 func (b *batcher) attempt(ctx context.Context, items []*item) error {
 	err := b.send(ctx, items)
 	if err != nil && (lost(err) || undone(err)) && ctx.Err() == nil {
+		if lost(err) {
+			b.pool.Reset() // the others are likely dead too
+		}
 		err = b.send(ctx, items)
 	}
 	return unavailable(err)

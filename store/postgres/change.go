@@ -72,6 +72,7 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 	hash := s.hash(id)
 	exists, err := s.look(ctx, conn.Conn(), id, hash, &event, &c)
 	if err != nil && conn.Conn().IsClosed() && ctx.Err() == nil {
+		s.own.Reset() // the others are likely dead too
 		return c, fmt.Errorf("%w: %w", errNotBegun, err)
 	}
 	if err != nil {
@@ -161,9 +162,10 @@ func (s *Store) get(ctx context.Context, id onceward.ID) (rec onceward.Record, n
 	r := row{id: s.hash(id)}
 	for range 2 {
 		err = s.own.QueryRow(ctx, s.sql.get, r.id).Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || !lost(err) {
-			break // a connection that turned out dead is replaced
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || !lost(err) || ctx.Err() != nil {
+			break
 		}
+		s.own.Reset() // a connection turned out dead, and the others are likely dead too
 	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
