@@ -420,7 +420,7 @@ func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duratio
 		_, err := s.change(ctx, c.ID, event)
 		return err
 	}
-	_, err := s.own1(ctx, c.ID, extendItem(s.hash(c.ID), c.Attempt, lease), event)
+	_, err := s.ownerWrite(ctx, c.ID, extendItem(s.hash(c.ID), c.Attempt, lease), event)
 	return err
 }
 
@@ -434,24 +434,25 @@ func (s *Store) Complete(ctx context.Context, c onceward.Claim, done *onceward.C
 		_, err := s.change(ctx, c.ID, event)
 		return time.Time{}, err
 	}
-	return s.own1(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done), event)
+	return s.ownerWrite(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done), event)
 }
 
-// own1 is an owner's write through the batcher. Where the batch did not write, the state machine says why, or does it.
-func (s *Store) own1(ctx context.Context, id onceward.ID, t *item, event onceward.Event) (time.Time, error) {
+// ownerWrite is an owner's write through the batcher. Where the batch did not write, the state machine says why, or does it.
+func (s *Store) ownerWrite(ctx context.Context, id onceward.ID, t *item, event onceward.Event) (time.Time, error) {
 	if err := s.batches.do(ctx, t); err != nil {
 		return time.Time{}, err
 	}
-	if t.outcome == outcomeWritten {
+	if t.outcome != outcomeWritten {
+		c, err := s.change(ctx, id, event)
+		if err != nil {
+			return time.Time{}, err
+		}
+		t.found.due = micros(c.after.ExpiresAt)
+	}
+	if t.kind == kindComplete {
 		s.waits.settled(t.id)
-		return fromMicros(t.found.due), nil
 	}
-	c, err := s.change(ctx, id, event)
-	if err != nil {
-		return time.Time{}, err
-	}
-	s.waits.settled(t.id)
-	return c.after.ExpiresAt, nil
+	return fromMicros(t.found.due), nil
 }
 
 // Checkpoint implements [onceward.Store].

@@ -227,13 +227,33 @@ func (t *transaction) declined(v onceward.Verdict, err error) (onceward.Verdict,
 		return onceward.Verdict{}, err
 	}
 	if v.Decision == onceward.DecisionUnknown && t.before.State == onceward.StateInProgress {
-		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
-		defer cancel()
-		if _, err := t.store.change(ctx, t.reservation.ID, onceward.Event{Kind: onceward.EventSweep}); err != nil {
-			return onceward.Verdict{}, err
-		}
+		return t.lose()
 	}
 	return v, nil
+}
+
+// lose writes down that the owner of the record has lost its lease, unless it was settled in the meantime.
+func (t *transaction) lose() (onceward.Verdict, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	existing := *t.reservation
+	existing.NoCreate = true
+	c, err := t.store.change(ctx, existing.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: &existing})
+	switch {
+	case err != nil:
+		return onceward.Verdict{}, err
+	case c.outcome.Decision == onceward.DecisionExecute, c.outcome.Decision == onceward.DecisionRefused:
+		// It was released or removed just now: what was granted here is not taken, and the caller asks again.
+		_, err = t.store.change(ctx, existing.ID, onceward.Event{
+			Kind: onceward.EventRelease, Attempt: c.after.Attempt, Reason: "the grant was not taken",
+		})
+		if errors.Is(err, onceward.ErrFenced) {
+			err = nil
+		}
+		return onceward.Verdict{Decision: onceward.DecisionInProgress, Now: c.now}, err
+	default:
+		return onceward.Verdict{Decision: c.outcome.Decision, Record: c.after, Now: c.now}, nil
+	}
 }
 
 // rollback ends the transaction without a trace.
