@@ -1,0 +1,254 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward"
+)
+
+// Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
+// tables. It logs a warning if the server is configured to lose commits.
+func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
+	pool, err := openHandlers(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: open: %w", err)
+	}
+	s, err := New(ctx, pool, options...)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	s.opened = pool
+	return s, nil
+}
+
+const (
+	idleParameter = "idle_in_transaction_session_timeout"
+	// openedIdle bounds idle transactions on connections that the store opens for handlers.
+	openedIdle = "60s"
+	// stateUnsupportedParameter is what a pooler answers to a parameter that it does not know.
+	stateUnsupportedParameter = "08P01"
+)
+
+// openHandlers opens the pool for handlers. Its connections bound idle transactions by themselves, so that it costs
+// nothing in each transaction; behind a pooler that does not let them, each transaction does.
+func openHandlers(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	return openTuned(ctx, config, idleParameter, openedIdle)
+}
+
+// openTuned opens a pool whose connections have a parameter, unless they have it already or a pooler does not let them.
+func openTuned(ctx context.Context, config *pgxpool.Config, parameter, value string) (*pgxpool.Pool, error) {
+	if config.ConnConfig.RuntimeParams[parameter] != "" {
+		return pgxpool.NewWithConfig(ctx, config)
+	}
+	tuned := config.Copy()
+	tuned.ConnConfig.RuntimeParams[parameter] = value
+	pool, err := pgxpool.NewWithConfig(ctx, tuned)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.Ping(ctx); sqlState(err) != stateUnsupportedParameter {
+		return pool, nil // any other error is met, and told, by what comes next
+	}
+	pool.Close()
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close, after
+// the store. For everything else the store opens a few connections of its own in the same way as the pool does.
+func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, error) {
+	return open(ctx, newPoolSource(pool), options)
+}
+
+// NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
+// github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens a
+// few connections of its own with the same settings.
+func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
+	return open(ctx, sqlSource{db}, options)
+}
+
+func open(ctx context.Context, handlers source, chosen []Option) (*Store, error) {
+	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[onceward.ID]chan struct{})}
+	for _, option := range chosen {
+		option(&s.options)
+	}
+	s.logger = s.options.logger
+	if err := s.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("postgres: open: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) start(ctx context.Context) error {
+	config, err := s.handlers.poolConfig(ctx)
+	if err != nil {
+		return err
+	}
+	if s.own, err = openOwn(ctx, config, &s.options); err != nil {
+		return err
+	}
+	if s.asking, err = openOwn(ctx, config, &options{lanes: askingConnections - spareConnections}); err != nil {
+		return err
+	}
+	if err := s.place(ctx); err != nil {
+		return err
+	}
+	if err := s.checkDurability(ctx); err != nil {
+		return err
+	}
+	s.channel = s.names.channel()
+	s.sql = prepareStatements(s.names, s.channel, s.usual)
+	s.operations = newOperations(s.own, s.names)
+	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
+	s.batches = &batcher{
+		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch, worth: laneWorth,
+	}
+	if s.options.individual {
+		s.batches.lanes, s.batches.largest, s.batches.worth = int(s.own.Config().MaxConns), 1, 1
+	}
+	s.bridge = newBridge()
+	s.waits = newWatcher(s, config.ConnConfig)
+	return s.prepareTables(ctx)
+}
+
+// openOwn opens the pool that settles.
+func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.Pool, error) {
+	own := config.Copy()
+	own.MaxConns = int32(o.lanes) + spareConnections
+	if o.individual {
+		own.MaxConns = max(own.MaxConns, config.MaxConns)
+	}
+	own.MinConns, own.MinIdleConns = 0, 0
+	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
+	// caller who is alone.
+	own.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	if o.lockTimeout == "" {
+		return pgxpool.NewWithConfig(ctx, own)
+	}
+	return openTuned(ctx, own, "lock_timeout", o.lockTimeout)
+}
+
+const (
+	// spareConnections are for what does not go through a batch.
+	spareConnections = 4
+	// askingConnections are those for finding out what became of commits. They are opened when they are needed.
+	askingConnections = 8
+)
+
+// selectSession asks how connections are set up: the bound on idle transactions, and whether a plain BEGIN begins what is
+// needed, on a server that tells when it turns into a standby.
+const selectSession = `SELECT setting::bigint,
+		current_setting('default_transaction_isolation') = 'read committed' AND current_setting('default_transaction_read_only') = 'off'
+		AND current_setting('server_version_num')::integer >= 140000
+	FROM pg_settings WHERE name = $1`
+
+// place finds out in which schema the tables are, and how the connections are bounded.
+func (s *Store) place(ctx context.Context) error {
+	var idle int64
+	err := s.own.QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
+	if err != nil {
+		return err
+	}
+	s.idle = time.Duration(idle) * time.Millisecond
+	s.names = names{schema: s.options.schema, prefix: s.options.prefix}
+	if s.names.schema == "" {
+		if err := s.own.QueryRow(ctx, `SELECT coalesce(current_schema(), '')`).Scan(&s.names.schema); err != nil {
+			return err
+		}
+	}
+	if err := s.names.check(); err != nil {
+		return err
+	}
+	var exists bool
+	err = s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{s.names.schema}.Sanitize()).Scan(&exists)
+	if err == nil && !exists {
+		err = fmt.Errorf("there is no schema %q: create it first", s.names.schema)
+	}
+	return err
+}
+
+// prepareTables brings the tables up to date, unless the user does that, and reads what the store needs of them.
+func (s *Store) prepareTables(ctx context.Context) error {
+	if s.options.manual {
+		missing, err := s.tablesMissing(ctx)
+		if err != nil || missing {
+			return err // without tables every call fails and says so, until Migrate has been called
+		}
+		return s.readTables(ctx)
+	}
+	return s.Migrate(ctx)
+}
+
+// readTables reads what every record's name is derived with, and the operations.
+func (s *Store) readTables(ctx context.Context) error {
+	if err := s.checkVersion(ctx); err != nil {
+		return err
+	}
+	var secret []byte
+	if err := s.own.QueryRow(ctx, s.names.render(`SELECT value FROM @secret`)).Scan(&secret); err != nil {
+		return fmt.Errorf("read the secret of the tables: %w", err)
+	}
+	if err := s.operations.load(ctx); err != nil {
+		return err
+	}
+	s.secret.Store(&secret)
+	return nil
+}
+
+// ready refuses a store that is closed, or whose tables are not there yet. Tables that somebody else has made since are
+// noticed.
+func (s *Store) ready(ctx context.Context) error {
+	if s.closed.Load() {
+		return unavailable(errClosed)
+	}
+	if s.secret.Load() != nil {
+		return nil
+	}
+	s.preparing.Lock()
+	defer s.preparing.Unlock()
+	if s.secret.Load() != nil {
+		return nil
+	}
+	missing, err := s.tablesMissing(ctx)
+	if err == nil && missing {
+		err = errors.New("there are no tables: call Migrate, or apply Migrations")
+	}
+	if err == nil {
+		err = s.readTables(ctx)
+	}
+	return unavailable(err)
+}
+
+// Close ends what is under way and closes the connections that the store opened.
+func (s *Store) Close() error {
+	s.closed.Store(true)
+	if s.batches != nil {
+		s.batches.close()
+	}
+	if s.waits != nil {
+		s.waits.close()
+	}
+	if s.bridge != nil {
+		s.bridge.close()
+	}
+	if s.own != nil {
+		s.own.Close()
+	}
+	if s.asking != nil {
+		s.asking.Close()
+	}
+	if s.opened != nil {
+		s.opened.Close()
+	}
+	return nil
+}
