@@ -32,7 +32,7 @@ func openHTTPTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := oneRow.create(ctx, s); err != nil {
+	if err := errors.Join(oneRow.create(ctx, s), fillRecords(ctx, s, store)); err != nil {
 		return nil, err
 	}
 	guard, err := onceward.New(store, onceward.Config{

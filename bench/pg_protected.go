@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -43,17 +44,26 @@ func (b *pgBusiness) openTransactional(ctx context.Context, s *pgSite) (*pgArena
 		operate: func(ctx context.Context) error {
 			return transactOnce(ctx, store, reservation(newKey()), completion(), b.work, onceward.DecisionExecute)
 		},
-		check: func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
-		close: store.Close,
-	}, b.create(ctx, s)
+		check:  func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		filled: rowsBefore,
+		close:  store.Close,
+	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, store))
 }
 
 // checkRecords makes sure that each operation did the work once and left a completed record.
 func (b *pgBusiness) checkRecords(ctx context.Context, s *pgSite, done int64) error {
-	if err := s.expect(ctx, done, pgRecords); err != nil {
+	if err := s.expect(ctx, done+rowsBefore, pgRecords); err != nil {
 		return err
 	}
 	return b.check(ctx, s, done)
+}
+
+// fillRecords makes as many records as there are payments.
+func fillRecords(ctx context.Context, s *pgSite, store pgStore) error {
+	if err := transactOnce(ctx, store, reservation(newKey()), completion(), noWork, onceward.DecisionExecute); err != nil {
+		return err
+	}
+	return cloneRecords(ctx, s, rowsBefore-1, false)
 }
 
 // openReservedOperation is the business in a transaction of its own, between reserve and complete.
@@ -78,8 +88,9 @@ func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*pgA
 	return &pgArena{
 		operate: operate,
 		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		filled:  rowsBefore,
 		close:   store.Close,
-	}, b.create(ctx, s)
+	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, store))
 }
 
 // storeOpener opens a store with or without batches.

@@ -41,7 +41,7 @@ type batcher struct {
 
 const (
 	// laneWorth is how many waiting items open a further lane.
-	laneWorth = 6
+	laneWorth = 4
 	// patience is how long an item waits for the batch before it, and extraLanes how many lanes open for the impatient.
 	patience   = 50 * time.Millisecond
 	extraLanes = 2
