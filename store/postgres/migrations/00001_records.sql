@@ -82,7 +82,8 @@ AS $$
 $$;
 -- +goose StatementEnd
 
--- Makes at most so many records unknown whose lease ran out, and returns which. Any scheduler may call it.
+-- Makes at most so many records unknown whose lease ran out, and returns which. Any scheduler may call it. Here as below, rows
+-- are locked where they lie and changed at that place, without another look-up; one that has moved since stays for the next time.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_sweep(batch integer DEFAULT 1000) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -95,14 +96,14 @@ DECLARE
 BEGIN
 	RETURN QUERY
 	WITH lost AS MATERIALIZED (
-		SELECT t.id FROM onceward_record t
+		SELECT t.ctid AS place FROM onceward_record t
 		WHERE t.queue = 10 AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
 		ORDER BY t.queue, t.due >> 24 LIMIT batch
 		FOR UPDATE SKIP LOCKED
 	)
 	UPDATE onceward_record t
 	SET queue = 40, due = now_us, more = t.more || '\x050d'::bytea || 'lease ran out'::bytea
-	WHERE t.id = ANY (ARRAY(SELECT lost.id FROM lost))
+	WHERE t.ctid = ANY (ARRAY(SELECT lost.place FROM lost))
 	RETURNING t.id;
 END
 $$;
@@ -128,7 +129,7 @@ BEGIN
 		EXIT WHEN reaped >= batch;
 		IF soft AND settled <> 50 THEN
 			WITH due AS MATERIALIZED (
-				SELECT t.id FROM onceward_record t
+				SELECT t.ctid AS place FROM onceward_record t
 				WHERE t.queue = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
 				ORDER BY t.queue, t.due >> 24 LIMIT batch - reaped
 				FOR UPDATE SKIP LOCKED
@@ -139,15 +140,15 @@ BEGIN
 					WHEN substr(t.more, 1, 2) = '\x0108'::bytea THEN substr(t.more, 1, 10)
 					ELSE '\x0108'::bytea || int8send(t.due - onceward_span(t.retention))
 				END || '\x0208'::bytea || int8send(t.due - onceward_span(t.retention))
-			WHERE t.id = ANY (ARRAY(SELECT due.id FROM due));
+			WHERE t.ctid = ANY (ARRAY(SELECT due.place FROM due));
 		ELSE
 			WITH due AS MATERIALIZED (
-				SELECT t.id FROM onceward_record t
+				SELECT t.ctid AS place FROM onceward_record t
 				WHERE t.queue = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
 				ORDER BY t.queue, t.due >> 24 LIMIT batch - reaped
 				FOR UPDATE SKIP LOCKED
 			)
-			DELETE FROM onceward_record t WHERE t.id = ANY (ARRAY(SELECT due.id FROM due));
+			DELETE FROM onceward_record t WHERE t.ctid = ANY (ARRAY(SELECT due.place FROM due));
 		END IF;
 		GET DIAGNOSTICS n = ROW_COUNT;
 		reaped := reaped + n;
