@@ -29,7 +29,7 @@ var batchStatements = [kinds]string{
 			INSERT INTO @record AS r (id, attempt, due, retention, answer, queue, request, more)
 			SELECT id, nextval('@attempt'), now + span,
 				CASE WHEN fresh THEN retention ELSE @longer(s_retention, retention) END, nonce, queue, request,
-				CASE WHEN fresh THEN '\x0108'::bytea || int8send(now) || more ELSE s_more || '\x050006000900'::bytea END
+				CASE WHEN fresh THEN '\x0108'::bytea || int8send(now) || more ELSE s_more || '\x0500060009000b0100'::bytea END
 			FROM q WHERE takes
 			ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, due = excluded.due, retention = excluded.retention,
 				answer = excluded.answer, queue = excluded.queue, request = excluded.request, more = excluded.more
