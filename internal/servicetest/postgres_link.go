@@ -32,17 +32,18 @@ func (l *link) close(cause error) {
 	l.closing.Do(func() {
 		close(l.closed)
 		if errors.Is(cause, io.EOF) {
-			_ = l.client.Close()
+			_ = l.client.Close() // both sides are done with it, however it ends
 		} else {
 			reset(l.client)
 		}
-		_ = l.server.Close()
+		_ = l.server.Close() // the same
 	})
 }
 
 // reset closes a connection so that the other side sees an error, not the end of the stream. What was sent and has not
 // arrived is lost.
 func reset(conn *net.TCPConn) {
+	// Either fails only on a connection that is gone already, which is what is wanted.
 	_ = conn.SetLinger(0)
 	_ = conn.Close()
 }

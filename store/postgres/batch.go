@@ -20,7 +20,7 @@ const (
 )
 
 // batcher gathers the items of concurrent callers. A lane is a connection with a statement on the wire: while it is busy,
-// what arrives gathers, and goes as one statement when it is free. There is no timer, and a lone caller goes at once. A
+// what arrives gathers, and goes as one statement when it is free. Nothing is held back by a timer: a lone caller goes at once. A
 // further lane opens when so many wait that they are worth a statement of their own, or when somebody waits for a batch
 // that does not come back.
 type batcher struct {

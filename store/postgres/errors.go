@@ -24,6 +24,7 @@ const (
 	stateSerializationFailure = "40001"
 	stateDeadlock             = "40P01"
 	stateInvalidText          = "22P02"
+	stateNoSuchStatement      = "26000"
 )
 
 // sqlState is the code that the server gave to an error, or nothing.

@@ -46,6 +46,9 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 		return onceward.Record{}, err
 	}
 	defer conn.Release()
+	if conn.Conn().PgConn().ParameterStatus("in_hot_standby") == "on" {
+		return onceward.Record{}, ErrStandby // it may not have heard of the commit yet
+	}
 	sql := &t.store.sql
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
 	trip.add(&sql.begin)

@@ -134,6 +134,9 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 	if err == nil {
 		err = unavailable(ctx.Err())
 	}
+	if sqlState(err) == stateNoSuchStatement {
+		t.close() // somebody has discarded what was prepared there
+	}
 	if err != nil && t.conn.IsClosed() && ctx.Err() == nil {
 		return v, fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
 	}
