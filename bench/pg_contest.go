@@ -29,18 +29,22 @@ type pgArena struct {
 	close  func() error
 }
 
-// turn lets a contender run in a schema of its own, and returns its operations a second.
-func (s *pgServer) turn(ctx context.Context, c *pgContender, callers int, length time.Duration) (rate float64, err error) {
-	err = s.visit(ctx, callers, durably, func(site *pgSite) error {
-		return s.run(ctx, c, site, func(a *pgArena) error {
-			if err := warmUp(a, callers, length); err != nil {
+// assemble opens contenders, each in a schema of its own, and warms them up. All of them are there while any is measured, so
+// that they share whatever the machine is busy with.
+func (s *pgServer) assemble(ctx context.Context, contenders []*pgContender, callers int, c commits, length time.Duration, use func([]*pgArena) error) error {
+	if len(contenders) == 0 {
+		return use(nil)
+	}
+	return s.visit(ctx, callers, c, func(site *pgSite) error {
+		return s.run(ctx, contenders[0], site, func(first *pgArena) error {
+			if err := warmUp(first, callers, length); err != nil {
 				return err
 			}
-			rate, err = repeat(callers, length, a.operate)
-			return err
+			return s.assemble(ctx, contenders[1:], callers, c, length, func(others []*pgArena) error {
+				return use(append([]*pgArena{first}, others...))
+			})
 		})
 	})
-	return rate, err
 }
 
 // firstCalls is what each caller does before anything is timed: enough that all connections are there, also those that a
@@ -122,23 +126,34 @@ type pgFigure struct {
 }
 
 // contest lets the ways that some figures compare take turns, all of them with the same number of callers.
-func (s *pgServer) contest(ctx context.Context, o *options, figures []pgFigure) (series, error) {
-	rates := make(series)
-	for range o.rounds {
-		for i := range pgContenders {
-			c := &pgContenders[i]
-			if !slices.ContainsFunc(figures, func(f pgFigure) bool { return f.way == c.name || f.rival == c.name }) {
-				continue
+func (s *pgServer) contest(ctx context.Context, o *options, figures []pgFigure, c commits) (series, error) {
+	rates, callers := make(series), figures[0].callers
+	contenders := contendersOf(figures)
+	err := s.assemble(ctx, contenders, callers, c, o.time, func(arenas []*pgArena) error {
+		for range o.rounds {
+			for i, arena := range arenas {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				rate, err := repeat(callers, o.time, arena.operate)
+				if err != nil {
+					return fmt.Errorf("%s: %w", contenders[i].name, err)
+				}
+				rates.add(contenders[i].name, rate)
 			}
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			rate, err := s.turn(ctx, c, figures[0].callers, o.time)
-			if err != nil {
-				return nil, err
-			}
-			rates.add(c.name, rate)
+		}
+		return nil
+	})
+	return rates, err
+}
+
+// contendersOf are the ways that figures compare.
+func contendersOf(figures []pgFigure) (contenders []*pgContender) {
+	for i := range pgContenders {
+		c := &pgContenders[i]
+		if slices.ContainsFunc(figures, func(f pgFigure) bool { return f.way == c.name || f.rival == c.name }) {
+			contenders = append(contenders, c)
 		}
 	}
-	return rates, nil
+	return contenders
 }

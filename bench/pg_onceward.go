@@ -21,7 +21,7 @@ type pgStore interface {
 // of the store's own.
 func openStore(ctx context.Context, s *pgSite) (pgStore, error) {
 	options := []postgres.Option{postgres.WithSchema(s.schema)}
-	if s.lazy {
+	if s.commits["synchronous_commit"] == "off" {
 		// The store warns of commits that can be lost, as it should, but here they are meant to be.
 		options = append(options, postgres.WithLogger(slog.New(slog.DiscardHandler)))
 	}

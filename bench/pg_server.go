@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -30,7 +31,7 @@ var durable = []string{"fsync", "full_page_writes", "synchronous_commit"}
 func openServer(ctx context.Context, o *options, settings ...string) (s *pgServer, err error) {
 	s = &pgServer{url: o.postgres, stop: func() error { return nil }, remarks: make(map[string]string)}
 	if s.url == "" {
-		settings = append(settings, "max_connections=400")
+		settings = append(settings, "max_connections=600")
 		for _, name := range durable {
 			settings = append(settings, name+"=on")
 		}
@@ -93,23 +94,27 @@ type pgSite struct {
 	schema  string
 	pool    *pgxpool.Pool
 	callers int
-	lazy    bool
+	commits commits
 }
 
 // maxConnections is the most that a pool holds: past a few for each core, more of them slow a server down.
 const maxConnections = 64
 
-// How the commits of a site end. Those that do not wait for the disk are for filling tables and for counting bytes, never
-// for a time.
-const (
-	durably = false
-	lazily  = true
+// commits says how the commits of a site end, by the settings of its connections.
+type commits map[string]string
+
+var (
+	durably = commits{}
+	// lazily is for filling tables and for counting bytes, never for a time: such commits do not wait for the disk.
+	lazily = commits{"synchronous_commit": "off"}
+	// slowly is as durably, on a disk that takes two milliseconds longer.
+	slowly = commits{"commit_delay": "2000", "commit_siblings": "0"}
 )
 
 // open makes a fresh schema and a pool with a connection for each caller, up to [maxConnections], all of them established.
-func (s *pgServer) open(ctx context.Context, callers int, lazy bool) (*pgSite, error) {
+func (s *pgServer) open(ctx context.Context, callers int, c commits) (*pgSite, error) {
 	s.schemas++
-	site := &pgSite{schema: fmt.Sprintf("onceward_bench_%d", s.schemas), callers: callers, lazy: lazy}
+	site := &pgSite{schema: fmt.Sprintf("onceward_bench_%d", s.schemas), callers: callers, commits: c}
 	if err := s.drop(ctx, site); err != nil {
 		return nil, err
 	}
@@ -124,9 +129,7 @@ func (s *pgServer) open(ctx context.Context, callers int, lazy bool) (*pgSite, e
 	// As a careful operator sets it, for everybody: the store would otherwise say it in each transaction.
 	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
 	config.ConnConfig.RuntimeParams["search_path"] = site.schema
-	if lazy {
-		config.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
-	}
+	maps.Copy(config.ConnConfig.RuntimeParams, c)
 	if site.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err
 	}
@@ -157,8 +160,8 @@ func (s *pgServer) drop(ctx context.Context, site *pgSite) error {
 }
 
 // visit opens a site, does something there, and leaves nothing behind.
-func (s *pgServer) visit(ctx context.Context, callers int, lazy bool, do func(*pgSite) error) error {
-	site, err := s.open(ctx, callers, lazy)
+func (s *pgServer) visit(ctx context.Context, callers int, c commits, do func(*pgSite) error) error {
+	site, err := s.open(ctx, callers, c)
 	if err != nil {
 		return err
 	}

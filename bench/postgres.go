@@ -70,7 +70,7 @@ func measurePostgres(ctx context.Context, o *options, r *report) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	r.note("%s", s.about)
 	r.note("clients are in this process, over TCP on loopback, with a pool of as many connections as callers, at most %d", maxConnections)
-	for _, measure := range []func(context.Context, *options, *report) error{s.measureSpeed, s.measureSizes, s.measureLog} {
+	for _, measure := range []func(context.Context, *options, *report) error{s.measureSpeed, s.measureSlowly, s.measureSizes, s.measureLog} {
 		if err := measure(ctx, o, r); err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (s *pgServer) measureSpeed(ctx context.Context, o *options, r *report) erro
 		if len(figures) == 0 {
 			continue
 		}
-		rates, err := s.contest(ctx, o, figures)
+		rates, err := s.contest(ctx, o, figures, durably)
 		if err != nil {
 			return err
 		}
@@ -111,6 +111,35 @@ func (s *pgServer) measureSpeed(ctx context.Context, o *options, r *report) erro
 		}
 	}
 	return noteSync(o, r)
+}
+
+// slowFigures are compared once more with commits that take as long as on a disk in a network: what there is to gain on
+// the disk of this machine shows only beside it.
+var slowFigures = []pgFigure{
+	{"postgres-transactional-c16-slow-commits", 16, pgTransactional, pgPlain},
+	{"postgres-transactional3-c16-slow-commits", 16, pgTransactional3, pgPlain3},
+	{"postgres-http-c16-slow-commits", 16, pgHTTPTransaction, pgHTTPPlain},
+}
+
+// measureSlowly repeats some comparisons with slow commits. They have no goal.
+func (s *pgServer) measureSlowly(ctx context.Context, o *options, r *report) error {
+	var figures []pgFigure
+	for _, f := range slowFigures {
+		if o.wants(f.name) {
+			figures = append(figures, f)
+		}
+	}
+	if len(figures) == 0 {
+		return nil
+	}
+	rates, err := s.contest(ctx, o, figures, slowly)
+	if err != nil {
+		return err
+	}
+	for _, f := range figures {
+		compareRates(r, f, rates)
+	}
+	return nil
 }
 
 // wantedFigures are those with that many callers.
