@@ -17,8 +17,10 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 	switch said := op.ending.Load(); {
 	case said == endedUnknown:
 		return x.saidUnknown()
-	case said == endedNotExecuted:
+	case said == endedNotExecuted, said == endedNeverExecuted:
 		return x.saidNotExecuted()
+	case said == endedSuspended:
+		return x.suspended()
 	case x.panicked != nil:
 		return x.failure(ctx, "the handler panicked", &problemHandlerFailed)
 	case rec.broken != nil:
@@ -119,7 +121,7 @@ func (x *exchange) streamedEnding(ctx context.Context, op *Operation) ending {
 
 // saidUnknown: in a transaction nothing stays, so nothing is unknown.
 func (x *exchange) saidUnknown() ending {
-	const reason = "the handler said that the outcome is unknown"
+	reason := x.op.because("the handler said that the outcome is unknown")
 	if x.settings.mode == modeTransactional {
 		return x.saidNotExecuted()
 	}
@@ -132,7 +134,7 @@ func (x *exchange) saidNotExecuted() ending {
 	if x.recorder.status < http.StatusBadRequest || x.recorder.broken != nil {
 		x.problem = problemNotExecuted.detailed("retry with the same key")
 	}
-	return ending{kind: endRelease, reason: "the handler said that nothing was executed"}
+	return ending{kind: endRelease, reason: x.op.because("the handler said that nothing was executed")}
 }
 
 // answer sends what the landing calls for. A panic of the handler goes on to the server's own recovery (E8).

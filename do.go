@@ -80,6 +80,12 @@ func NotExecuted(err error) error { return marked(err, endRelease) }
 // OutcomeUnknown marks an error of a function run by [Guard.Do]: it is not known what was done.
 func OutcomeUnknown(err error) error { return marked(err, endUnknown) }
 
+// IsNotExecuted reports whether an error says of itself that nothing was done: whether it wraps one of [NotExecuted].
+func IsNotExecuted(err error) bool {
+	var marked *endingError
+	return errors.As(err, &marked) && marked.kind == endRelease
+}
+
 func marked(err error, kind endingKind) error {
 	if err == nil {
 		return nil
@@ -117,7 +123,9 @@ func (f *function) work(ctx context.Context, op *Operation) ending {
 	switch {
 	case said == endedUnknown:
 		f.err = OutcomeUnknown(orError(err, "onceward: the function said that the outcome is unknown"))
-	case said == endedNotExecuted:
+	case said == endedSuspended:
+		return f.suspended()
+	case said == endedNotExecuted, said == endedNeverExecuted:
 		f.err = NotExecuted(orError(err, "onceward: the function said that nothing was executed"))
 	case err != nil:
 		f.err = err

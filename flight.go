@@ -25,6 +25,8 @@ const (
 	endAnswer
 	// endUnknown: it is not known what was done.
 	endUnknown
+	// endSuspend: a later attempt goes on from the recovery point.
+	endSuspend
 )
 
 // ending is what an execution came to.
@@ -64,6 +66,8 @@ type landing struct {
 	record   Record
 	now      time.Time
 	err      error
+	// suspended says that the operation in progress is this one, which goes on later.
+	suspended bool
 }
 
 // flight is one protected request, from its reservation to its settlement. It is one allocation with all it needs.
@@ -107,7 +111,7 @@ func newNonce() (n Nonce) {
 // run takes the flight to its landing, waiting for an attempt in flight if the route says so.
 func (f *flight) run(w worker) landing {
 	l := f.try(w)
-	if l.decision != DecisionInProgress || f.settings.inFlight != inFlightWait {
+	if l.decision != DecisionInProgress || l.suspended || f.settings.inFlight != inFlightWait {
 		return l
 	}
 	if f.guard.waiting.Add(1) > int64(f.guard.config.MaxWaiters) {
@@ -117,13 +121,13 @@ func (f *flight) run(w worker) landing {
 	defer f.guard.waiting.Add(-1)
 	ctx, cancel := context.WithTimeout(f.caller, f.settings.wait)
 	defer cancel()
-	for l.decision == DecisionInProgress {
+	for l.decision == DecisionInProgress && !l.suspended {
 		if err := f.waitForChange(ctx, &l); err != nil {
 			break
 		}
 		l = f.try(w)
 	}
-	if l.decision == DecisionInProgress && f.left() {
+	if l.decision == DecisionInProgress && !l.suspended && f.left() {
 		return landing{kind: landedLeft}
 	}
 	return l
@@ -243,7 +247,7 @@ func (f *flight) releaseOrphan() {
 
 // begin takes over what was granted.
 func (f *flight) begin(v *Verdict) {
-	f.op.attempt = v.Record.Attempt
+	f.op.attempt, f.op.origin, f.op.flight = v.Record.Attempt, v.Origin, f
 	f.op.resumed = v.Origin == OriginResumed || v.Origin == OriginRepeated && f.res.OnLost == Resume
 	f.op.point, f.op.data = v.Record.Point, v.Record.Data
 }

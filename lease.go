@@ -15,6 +15,9 @@ type lease struct {
 	ttl   time.Duration
 	ctx   *lazyContext // the owner's, ended when the lease is lost
 
+	// beating is held while a heartbeat is on its way.
+	beating sync.Mutex
+
 	mu       sync.Mutex
 	sent     time.Time // when the last successful reserve or extend was sent
 	until    time.Time // when heartbeats end; zero for not at all
@@ -88,6 +91,13 @@ func (k *keeper) remove(l *lease) {
 	}
 }
 
+// quiet ends the heartbeats of a lease, and waits for one that is on its way: what is written afterwards stays.
+func (k *keeper) quiet(l *lease) {
+	k.remove(l)
+	l.beating.Lock()
+	defer l.beating.Unlock()
+}
+
 // arm makes sure that the timer fires no later than the first lease is due. It may fire for a lease that has ended: that
 // is cheaper than to set it anew for every request. The caller holds the lock.
 func (k *keeper) arm() {
@@ -127,6 +137,11 @@ func (k *keeper) beat() {
 
 // extend sends one heartbeat and plans the next, or tells the owner that its lease is lost.
 func (k *keeper) extend(l *lease) {
+	l.beating.Lock()
+	defer l.beating.Unlock()
+	if !l.heartbeats(time.Now()) {
+		return // it has ended while this was started
+	}
 	sent := time.Now()
 	end := l.localEnd()
 	ctx, cancel := context.WithDeadline(context.Background(), minTime(end, sent.Add(k.guard.config.StoreTimeout)))

@@ -89,15 +89,45 @@ type (
 
 	// ReapedEvent is a run of the reaper.
 	ReapedEvent struct{ Count int }
+
+	// ReconciledEvent is an unknown record that was asked after or settled from outside.
+	ReconciledEvent struct {
+		ID
+		Operation string
+		Attempt   int64
+		// Outcome is "completed", "not executed", "postponed" or "dead letter".
+		Outcome string
+		// Err is why nothing was learned.
+		Err error
+	}
+
+	// NoticeEvent is a webhook delivery.
+	NoticeEvent struct {
+		Source string
+		// Outcome is "kept", "duplicate", "refused" or "failed".
+		Outcome string
+		Err     error
+	}
+
+	// LedgerFindingEvent is a difference between a provider's ledger and the local one.
+	LedgerFindingEvent struct {
+		// Run names the comparison, and Kind the difference.
+		Run  string
+		Kind string
+		Key  string
+	}
 )
 
-func (DecidedEvent) observerEvent()     {}
-func (ExecutedEvent) observerEvent()    {}
-func (SettledEvent) observerEvent()     {}
-func (FencedEvent) observerEvent()      {}
-func (LeaseLostEvent) observerEvent()   {}
-func (StoreFailedEvent) observerEvent() {}
-func (RejectedEvent) observerEvent()    {}
-func (UnprotectedEvent) observerEvent() {}
-func (SweptEvent) observerEvent()       {}
-func (ReapedEvent) observerEvent()      {}
+func (DecidedEvent) observerEvent()       {}
+func (ExecutedEvent) observerEvent()      {}
+func (SettledEvent) observerEvent()       {}
+func (FencedEvent) observerEvent()        {}
+func (LeaseLostEvent) observerEvent()     {}
+func (StoreFailedEvent) observerEvent()   {}
+func (RejectedEvent) observerEvent()      {}
+func (UnprotectedEvent) observerEvent()   {}
+func (SweptEvent) observerEvent()         {}
+func (ReapedEvent) observerEvent()        {}
+func (ReconciledEvent) observerEvent()    {}
+func (NoticeEvent) observerEvent()        {}
+func (LedgerFindingEvent) observerEvent() {}

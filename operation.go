@@ -21,10 +21,14 @@ type Operation struct {
 	point      string
 	data       []byte
 	lease      *lease
+	origin     Origin
+	flight     *flight // of a reserved attempt
 	ending     atomic.Uint32
+	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64
 	providerID atomic.Pointer[string]
+	reason     atomic.Pointer[string]
 }
 
 // The words that a handler can say about how it ended.
@@ -32,6 +36,8 @@ const (
 	endedAsWritten uint32 = iota
 	endedNotExecuted
 	endedUnknown
+	endedNeverExecuted
+	endedSuspended
 )
 
 // FromContext returns the operation that the handler runs in, or nil if the request is not protected.
@@ -110,6 +116,22 @@ func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
 // outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
 func (o *Operation) Unknown() { o.end(endedUnknown) }
 
+// Because keeps a text as the record's last error, where the operation ends as unknown or as not executed: for whoever has
+// to settle it.
+func (o *Operation) Because(reason string) {
+	if o != nil {
+		o.reason.Store(&reason)
+	}
+}
+
+// because is what the handler said, or else the text.
+func (o *Operation) because(text string) string {
+	if said := o.reason.Load(); said != nil {
+		return *said
+	}
+	return text
+}
+
 func (o *Operation) end(word uint32) {
 	if o != nil {
 		o.ending.Store(word)
@@ -155,6 +177,7 @@ func (o *Operation) restart() {
 	o.keepWrites.Store(false)
 	o.retention.Store(0)
 	o.providerID.Store(nil)
+	o.reason.Store(nil)
 }
 
 // completion adds what the handler said to its answer.

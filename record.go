@@ -169,7 +169,7 @@ type Record struct {
 	TraceID string
 	// CreatedAt is when the record was made.
 	CreatedAt time.Time
-	// SettledAt is when the record last entered a settled state.
+	// SettledAt is when the record last entered a settled state or, while it is unknown, when its attempt was lost.
 	SettledAt time.Time
 	// ExpiresAt is when a settled record may be removed.
 	ExpiresAt time.Time

@@ -11,7 +11,9 @@ func (f *flight) settle(end ending) landing {
 	switch {
 	case end.kind == endAnswer:
 		return f.settleAnswer(end.response)
-	case end.kind == endRelease && !f.op.resumed:
+	case end.kind == endSuspend:
+		return f.settleSuspend()
+	case end.kind == endRelease && (!f.op.resumed || f.op.ending.Load() == endedNeverExecuted):
 		return f.settleRelease(end.reason)
 	default:
 		// A resumed attempt that did nothing says nothing about the attempts before it.
@@ -38,7 +40,12 @@ func (f *flight) settleAnswer(response Response) landing {
 
 // notCompleted lands a flight whose answer was not stored.
 func (f *flight) notCompleted(err error) landing {
-	if !errors.Is(err, ErrFenced) {
+	switch {
+	case !errors.Is(err, ErrFenced) && f.settings.onLost == Resume:
+		// A later attempt goes on from the recovery point, and makes the same answer.
+		f.guard.storeFailed(f.base, f.op.name, "complete", err)
+		return f.settleSuspend()
+	case !errors.Is(err, ErrFenced):
 		return f.settleUnknown(err)
 	}
 	f.refused(&f.done, err)

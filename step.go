@@ -34,11 +34,13 @@ const (
 	EventPostpone
 	// EventBust is an operator's removal.
 	EventBust
+	// EventRequeue is an operator's wish that reconciliation starts anew, now.
+	EventRequeue
 )
 
 var eventNames = [...]string{
 	"none", "reserve", "extend", "checkpoint", "complete", "release", "abandon", "sweep", "reap",
-	"resolve completed", "resolve not executed", "postpone", "bust",
+	"resolve completed", "resolve not executed", "postpone", "bust", "requeue",
 }
 
 // String returns the name of the event.
@@ -123,7 +125,7 @@ func Step(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 		return sweep(rec, now)
 	case EventReap:
 		return reap(rec, ev, now)
-	case EventResolveCompleted, EventResolveNotExecuted, EventPostpone:
+	case EventResolveCompleted, EventResolveNotExecuted, EventPostpone, EventRequeue:
 		return resolve(rec, ev, now)
 	case EventBust:
 		return bust(rec, ev, now)
@@ -323,6 +325,7 @@ func lose(rec Record, now time.Time, reason string) Record {
 	rec.Nonce = Nonce{}
 	rec.LastError = reason
 	rec.LeaseUntil = time.Time{}
+	rec.SettledAt = now
 	rec.ReconcileAt = now
 	rec.DeadLetter = false
 	return rec
@@ -378,6 +381,9 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 		rec.ReconcileCount++
 		rec.ReconcileAt = now.Add(max(ev.Lease, 0).Truncate(clockStep))
 		rec.DeadLetter = rec.DeadLetter || ev.Limit > 0 && rec.ReconcileCount >= ev.Limit
+	case EventRequeue:
+		rec.LastError = ev.Reason
+		rec.ReconcileCount, rec.ReconcileAt, rec.DeadLetter = 0, now, false
 	}
 	return rec, written, nil
 }

@@ -3,6 +3,7 @@ package onceward_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -88,8 +89,8 @@ func TestLostOwnerIsDueAtOnce(t *testing.T) {
 	later := epoch.Add(testLease)
 	for _, ev := range []onceward.Event{byOwner(onceward.EventAbandon), {Kind: onceward.EventSweep}, reserveWith(withNonce(2))} {
 		rec, _ := mustStep(t, recordAfter(t, storyInProgress...), ev, later)
-		if !rec.ReconcileAt.Equal(later) || !rec.Due().Equal(later) || rec.LastError == "" || !rec.LeaseUntil.IsZero() {
-			t.Errorf("%s: reconcile at %s, lease until %s, error %q", ev.Kind, rec.ReconcileAt, rec.LeaseUntil, rec.LastError)
+		if !rec.SettledAt.Equal(later) || !rec.ReconcileAt.Equal(later) || !rec.Due().Equal(later) || rec.LastError == "" || !rec.LeaseUntil.IsZero() {
+			t.Errorf("%s: lost at %s, reconcile at %s, lease until %s, error %q", ev.Kind, rec.SettledAt, rec.ReconcileAt, rec.LeaseUntil, rec.LastError)
 		}
 	}
 }
@@ -113,6 +114,41 @@ func TestPostponeEndsInADeadLetter(t *testing.T) {
 	}
 }
 
+// TestRequeueStartsAnew: a dead letter is due at once with all its tries before it, and stays lost since it was lost.
+func TestRequeueStartsAnew(t *testing.T) {
+	t.Parallel()
+	postpone := byOwner(onceward.EventPostpone)
+	postpone.Limit = 1
+	dead := recordAfter(t, slices.Concat(storyUnknown, story{postpone})...)
+	later := epoch.Add(time.Hour)
+	ev := byOwner(onceward.EventRequeue)
+	ev.Reason = "the provider is back"
+	rec, _ := mustStep(t, dead, ev, later)
+	want := dead
+	want.LastError, want.ReconcileAt, want.ReconcileCount, want.DeadLetter = "the provider is back", later, 0, false
+	if !dead.DeadLetter || !dead.SettledAt.Equal(epoch) || !reflect.DeepEqual(rec, want) {
+		t.Errorf("%+v\nwant %+v", rec, want)
+	}
+	postpone.Limit = 2
+	if rec, _ = mustStep(t, rec, postpone, later); rec.ReconcileCount != 1 || rec.DeadLetter {
+		t.Errorf("one try later: count %d, dead letter %t", rec.ReconcileCount, rec.DeadLetter)
+	}
+}
+
+// TestRetryWasNeverLost: the moment at which an earlier attempt was lost is not that of the next.
+func TestRetryWasNeverLost(t *testing.T) {
+	t.Parallel()
+	for _, from := range []story{
+		slices.Concat(storyUnknown, story{byOwner(onceward.EventResolveNotExecuted), reserveWith()}),
+		slices.Concat(storyBusted, story{reserveWith()}),
+		slices.Concat(storyUnknown, story{{Kind: onceward.EventBust, Force: true}, reserveWith()}),
+	} {
+		if rec := recordAfter(t, from...); rec.State != onceward.StateInProgress || !rec.SettledAt.IsZero() {
+			t.Errorf("%s, settled %s", rec.State, rec.SettledAt)
+		}
+	}
+}
+
 func TestTombstoneKeepsOnlyTheToken(t *testing.T) {
 	t.Parallel()
 	later := epoch.Add(testRetention)
@@ -132,7 +168,7 @@ func TestInvalidEvents(t *testing.T) {
 		event onceward.Event
 	}{
 		{"no kind", storyInProgress, onceward.Event{}},
-		{"no such kind", storyInProgress, onceward.Event{Kind: onceward.EventBust + 1}},
+		{"no such kind", storyInProgress, onceward.Event{Kind: onceward.EventRequeue + 1}},
 		{"no reservation", storyAbsent, onceward.Event{Kind: onceward.EventReserve}},
 		{"no fingerprint", storyAbsent, without(func(r *onceward.Reservation) { r.Fingerprints = nil })},
 		{"no lease", storyAbsent, without(func(r *onceward.Reservation) { r.Lease = 0 })},
@@ -161,7 +197,7 @@ func TestStepHasNoHands(t *testing.T) {
 	t.Parallel()
 	before := recordAfter(t, storyInProgress...)
 	kept := before
-	for kind := onceward.EventReserve; kind <= onceward.EventBust; kind++ {
+	for kind := onceward.EventReserve; kind <= onceward.EventRequeue; kind++ {
 		ev := byOwner(kind)
 		ev.Reservation = newReservation()
 		_, _, _ = onceward.Step(before, ev, epoch.Add(testRetention))
@@ -174,7 +210,7 @@ func TestStepHasNoHands(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	const invalid = "invalid"
-	for kind := onceward.EventReserve; kind <= onceward.EventBust; kind++ {
+	for kind := onceward.EventReserve; kind <= onceward.EventRequeue; kind++ {
 		if kind.String() == invalid {
 			t.Errorf("event %d has no name", kind)
 		}

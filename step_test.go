@@ -127,6 +127,7 @@ func TestStepFollowsTheTable(t *testing.T) {
 		{"a resolution: completed", storyUnknown, byOwner(onceward.EventResolveCompleted), 0, kept, onceward.StateCompleted, 1, 0, 0},
 		{"a resolution: not executed", storyUnknown, byOwner(onceward.EventResolveNotExecuted), 0, kept, onceward.StateRetryable, 1, 0, 0},
 		{"a failed reconciliation", storyUnknown, byOwner(onceward.EventPostpone), 0, kept, onceward.StateUnknown, 1, 0, 0},
+		{"a reconciliation anew", storyUnknown, byOwner(onceward.EventRequeue), 0, kept, onceward.StateUnknown, 1, 0, 0},
 		{"an answer reaped", storyCompleted, onceward.Event{Kind: onceward.EventReap}, testRetention, removed, onceward.StateCompleted, 1, 0, 0},
 		{"an answer marked expired", storyCompleted, onceward.Event{Kind: onceward.EventReap, Soft: true}, testRetention, kept, onceward.StateExpired, 1, 0, 0},
 		{"a release reaped", storyRetryable, onceward.Event{Kind: onceward.EventReap}, testRetention, removed, onceward.StateRetryable, 1, 0, 0},
@@ -196,6 +197,10 @@ func TestStepRefuses(t *testing.T) {
 		{"not executed, said of what is completed", storyCompleted, byOwner(onceward.EventResolveNotExecuted)},
 		{"completed, said of what was released", storyRetryable, byOwner(onceward.EventResolveCompleted)},
 		{"a failed reconciliation of what is completed", storyCompleted, byOwner(onceward.EventPostpone)},
+		{"a reconciliation anew of what is in progress", storyInProgress, byOwner(onceward.EventRequeue)},
+		{"a reconciliation anew of what is completed", storyCompleted, byOwner(onceward.EventRequeue)},
+		{"a reconciliation anew of what was released", storyRetryable, byOwner(onceward.EventRequeue)},
+		{"a reconciliation anew of what was busted", storyBusted, byOwner(onceward.EventRequeue)},
 		{"a bust of what is in progress", storyInProgress, onceward.Event{Kind: onceward.EventBust}},
 		{"a bust of what is unknown", storyUnknown, onceward.Event{Kind: onceward.EventBust}},
 	}
@@ -203,7 +208,9 @@ func TestStepRefuses(t *testing.T) {
 		tests = append(tests, refusal{"nothing there: " + kind.String(), storyAbsent, byOwner(kind)},
 			refusal{"another attempt: " + kind.String(), storyInProgress, old(kind)})
 	}
-	for kind := onceward.EventResolveCompleted; kind <= onceward.EventPostpone; kind++ {
+	for _, kind := range []onceward.EventKind{
+		onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventPostpone, onceward.EventRequeue,
+	} {
 		tests = append(tests, refusal{"nothing there: " + kind.String(), storyAbsent, byOwner(kind)},
 			refusal{"another attempt: " + kind.String(), storyUnknown, old(kind)})
 	}

@@ -9,8 +9,8 @@ import (
 // that fails for a reason of the store itself returns an error that wraps [ErrUnavailable]; a write that is refused
 // returns a [*FencedError]. Package storetest proves an implementation.
 //
-// What only some stores can do is an optional interface: [Transactor], [Waiter], [Sweeper], [Reaper], [Reconciler],
-// [Buster], [Lister], [FindingKeeper].
+// What only some stores can do is an optional interface: [Transactor], [TxCheckpointer], [Waiter], [Sweeper], [Reaper],
+// [Reconciler], [Buster], [Lister], [FindingKeeper], [NoticeKeeper], [Auditor].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an insert.
 	// Repeated with the same nonce, it answers with the same grant. A store may still read the reservation after a call
@@ -209,6 +209,9 @@ type Reconciler interface {
 	ResolveNotExecuted(ctx context.Context, c Claim, reason string) error
 	// Postpone notes a reconciliation that learned nothing. Past the limit the record becomes a dead letter.
 	Postpone(ctx context.Context, c Claim, wait time.Duration, limit int, reason string) error
+	// Requeue makes an unknown record due for reconciliation now, with all its tries before it: a dead letter is none any
+	// more.
+	Requeue(ctx context.Context, c Claim, reason string) error
 }
 
 // Buster is a store whose records an operator can remove.
@@ -251,21 +254,4 @@ type Lister interface {
 	List(ctx context.Context, f Filter) ([]Record, error)
 	// Stats counts the records.
 	Stats(ctx context.Context) (Stats, error)
-}
-
-// Finding is a completion that came too late: evidence for whoever reconciles.
-type Finding struct {
-	Claim
-	// Response is what the owner wanted to store.
-	Response Response
-	// At is when it was refused.
-	At time.Time
-}
-
-// FindingKeeper is a store that keeps findings.
-type FindingKeeper interface {
-	// AddFinding keeps a refused completion.
-	AddFinding(ctx context.Context, f Finding) error
-	// Findings returns what was kept for an ID, oldest first.
-	Findings(ctx context.Context, id ID) ([]Finding, error)
 }

@@ -30,6 +30,7 @@ var faults = []action{
 	{"the reconciler", "writes completed, the reply is lost"},
 	{"the reconciler", "writes not executed, the reply is lost"},
 	{"the operator", "busts by force"},
+	{"the operator", "requeues"},
 }
 
 func checkFaults(t *testing.T, fired map[action]int) {
@@ -74,6 +75,7 @@ var rows = []transition{
 	{unknown, kept, onceward.EventResolveCompleted, 0, completed, false},
 	{unknown, kept, onceward.EventResolveNotExecuted, 0, retryable, false},
 	{unknown, kept, onceward.EventPostpone, 0, unknown, false},
+	{unknown, kept, onceward.EventRequeue, 0, unknown, false},
 	{completed, over, onceward.EventReap, 0, none, false},
 	{completed, over, onceward.EventReap, 0, expired, false},
 	{retryable, over, onceward.EventReap, 0, none, false},
@@ -101,6 +103,10 @@ var rows = []transition{
 	{completed, kept, onceward.EventResolveCompleted, 0, completed, true},
 	{completed, kept, onceward.EventResolveCompleted, 0, completed, false}, // repeated
 	{inProgress, kept, onceward.EventBust, 0, inProgress, true},
+	{inProgress, kept, onceward.EventRequeue, 0, inProgress, true},
+	{completed, kept, onceward.EventRequeue, 0, completed, true},
+	{retryable, kept, onceward.EventRequeue, 0, retryable, true},
+	{expired, kept, onceward.EventRequeue, 0, expired, true},
 }
 
 func checkTable(t *testing.T, moved map[transition]int) {

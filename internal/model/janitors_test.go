@@ -135,4 +135,7 @@ func (s *search) operatorMoves(w world) {
 	s.try(w, action{"the operator", "busts by force"}, func(t *turn) {
 		_, _, _ = t.apply(onceward.Event{Kind: onceward.EventBust, Force: true})
 	})
+	s.try(w, action{"the operator", "requeues"}, func(t *turn) {
+		_, _, _ = t.apply(onceward.Event{Kind: onceward.EventRequeue, Attempt: t.stored().Attempt})
+	})
 }

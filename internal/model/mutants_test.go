@@ -61,6 +61,10 @@ var mutants = []mutant{
 		rules: rules{step: overwritten},
 	}, []breaches{i3, i7}},
 	{scenario{
+		name: "a requeue brings back what is settled", requests: twice, attempts: 3, bust: true,
+		rules: rules{step: revived},
+	}, []breaches{i2, i7}},
+	{scenario{
 		name: "the fingerprint is not compared", requests: andOther, attempts: 3,
 		rules: rules{step: mistaken},
 	}, []breaches{i8}},
@@ -111,6 +115,14 @@ func reapsUnexpired(rec onceward.Record, ev onceward.Event, now time.Time) (once
 // overwritten is a store whose resolutions do not look at the state.
 func overwritten(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
 	if ev.Kind == onceward.EventResolveCompleted && rec.State == onceward.StateCompleted && rec.Attempt == ev.Attempt {
+		rec.State = onceward.StateUnknown
+	}
+	return onceward.Step(rec, ev, now)
+}
+
+// revived is a store whose operator has anything looked at again.
+func revived(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	if ev.Kind == onceward.EventRequeue && rec.State == onceward.StateCompleted && rec.Attempt == ev.Attempt {
 		rec.State = onceward.StateUnknown
 	}
 	return onceward.Step(rec, ev, now)

@@ -30,7 +30,7 @@ type scenario struct {
 	attempts int8 // how many tokens are given out at most
 	dedups   bool // the provider knows a downstream key again
 	soft     bool // the reaper keeps what expired
-	bust     bool // there is an operator who removes records, by force too
+	bust     bool // there is an operator who removes records, by force too, and has dead letters looked at again
 	back     bool // the clock may step back once
 	rules    rules
 	// watch is what the search looks for; other breaches are passed over. Zero watches everything.

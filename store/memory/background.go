@@ -12,14 +12,13 @@ import (
 
 // The store promises all of these.
 var (
-	_ onceward.Store         = (*Store)(nil)
-	_ onceward.Waiter        = (*Store)(nil)
-	_ onceward.Sweeper       = (*Store)(nil)
-	_ onceward.Reaper        = (*Store)(nil)
-	_ onceward.Reconciler    = (*Store)(nil)
-	_ onceward.Buster        = (*Store)(nil)
-	_ onceward.Lister        = (*Store)(nil)
-	_ onceward.FindingKeeper = (*Store)(nil)
+	_ onceward.Store      = (*Store)(nil)
+	_ onceward.Waiter     = (*Store)(nil)
+	_ onceward.Sweeper    = (*Store)(nil)
+	_ onceward.Reaper     = (*Store)(nil)
+	_ onceward.Reconciler = (*Store)(nil)
+	_ onceward.Buster     = (*Store)(nil)
+	_ onceward.Lister     = (*Store)(nil)
 )
 
 // Sweep implements [onceward.Sweeper].
@@ -71,6 +70,11 @@ func (s *Store) Postpone(ctx context.Context, c onceward.Claim, wait time.Durati
 	return s.write(ctx, c.ID, onceward.Event{
 		Kind: onceward.EventPostpone, Attempt: c.Attempt, Lease: wait, Limit: limit, Reason: reason,
 	})
+}
+
+// Requeue implements [onceward.Reconciler].
+func (s *Store) Requeue(ctx context.Context, c onceward.Claim, reason string) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventRequeue, Attempt: c.Attempt, Reason: reason})
 }
 
 // Bust implements [onceward.Buster].
@@ -134,25 +138,4 @@ func (s *Store) Stats(ctx context.Context) (onceward.Stats, error) {
 		}
 	}
 	return stats, nil
-}
-
-// AddFinding implements [onceward.FindingKeeper].
-func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.findings[f.ID] = append(s.findings[f.ID], f)
-	return nil
-}
-
-// Findings implements [onceward.FindingKeeper].
-func (s *Store) Findings(ctx context.Context, id onceward.ID) ([]onceward.Finding, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.findings[id]), nil
 }

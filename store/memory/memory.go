@@ -14,12 +14,12 @@ import (
 type Store struct {
 	now func() time.Time
 
-	mu       sync.Mutex
-	records  map[onceward.ID]*onceward.Record
-	findings map[onceward.ID][]onceward.Finding
-	waiters  map[onceward.ID]chan struct{}
+	mu      sync.Mutex
+	records map[onceward.ID]*onceward.Record
+	waiters map[onceward.ID]chan struct{}
 	// floor is the largest token of a record that was removed: a record made anew starts above it (S7).
 	floor int64
+	evidence
 }
 
 // Option changes a store that is being made.
@@ -35,8 +35,8 @@ func New(options ...Option) *Store {
 	s := &Store{
 		now:      time.Now,
 		records:  make(map[onceward.ID]*onceward.Record),
-		findings: make(map[onceward.ID][]onceward.Finding),
 		waiters:  make(map[onceward.ID]chan struct{}),
+		evidence: evidence{findings: make(map[onceward.ID][]onceward.Finding)},
 	}
 	for _, option := range options {
 		option(s)

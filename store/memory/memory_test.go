@@ -20,7 +20,8 @@ var harness = storetest.Harness{
 		}
 	},
 	Features: storetest.Features{
-		Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true, Lists: true, Findings: true, Clock: true,
+		Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true, Lists: true, Findings: true, Notices: true,
+		Audits: true, Clock: true,
 	},
 }
 

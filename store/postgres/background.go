@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,9 +11,6 @@ import (
 const (
 	sweep = `SELECT @sweep($1)`
 	reap  = `SELECT @reap($1, $2)`
-
-	insertFinding = `INSERT INTO @finding (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
-	selectFinding = `SELECT attempt, at, response FROM @finding WHERE id = $1 ORDER BY at`
 )
 
 // Sweep implements [onceward.Sweeper], by the SQL function that a scheduler may call too.
@@ -63,41 +59,13 @@ func (s *Store) Postpone(ctx context.Context, c onceward.Claim, wait time.Durati
 	return err
 }
 
+// Requeue implements [onceward.Reconciler].
+func (s *Store) Requeue(ctx context.Context, c onceward.Claim, reason string) error {
+	_, err := s.change(ctx, c.ID, onceward.Event{Kind: onceward.EventRequeue, Attempt: c.Attempt, Reason: reason})
+	return err
+}
+
 // Bust implements [onceward.Buster].
 func (s *Store) Bust(ctx context.Context, id onceward.ID, force bool) error {
 	return s.settle(ctx, id, onceward.Event{Kind: onceward.EventBust, Force: force})
-}
-
-// AddFinding implements [onceward.FindingKeeper].
-func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
-	if err := s.ready(ctx); err != nil {
-		return err
-	}
-	_, err := s.own.Exec(ctx, s.names.render(insertFinding), s.hash(f.ID), f.Attempt, micros(f.At), appendAnswer(nil, &f.Response))
-	return unavailable(err)
-}
-
-// Findings implements [onceward.FindingKeeper].
-func (s *Store) Findings(ctx context.Context, id onceward.ID) ([]onceward.Finding, error) {
-	if err := s.primary(ctx); err != nil {
-		return nil, err
-	}
-	rows, err := s.own.Query(ctx, s.names.render(selectFinding), s.hash(id))
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	var findings []onceward.Finding
-	var attempt, at int64
-	var answer []byte
-	_, err = pgx.ForEachRow(rows, []any{&attempt, &at, &answer}, func() error {
-		response, err := parseAnswer(answer)
-		findings = append(findings, onceward.Finding{
-			Claim: onceward.Claim{ID: id, Attempt: attempt}, Response: response, At: fromMicros(at),
-		})
-		return err
-	})
-	if errors.Is(err, errBadAnswer) {
-		return nil, unreadable(err)
-	}
-	return findings, unavailable(err)
 }

@@ -98,11 +98,18 @@ func calls(store *postgres.Store) map[string]func(ctx context.Context) error {
 		"resolve completed":    func(ctx context.Context) error { return store.ResolveCompleted(ctx, claim, answer("x")) },
 		"resolve not executed": func(ctx context.Context) error { return store.ResolveNotExecuted(ctx, claim, "") },
 		"postpone":             func(ctx context.Context) error { return store.Postpone(ctx, claim, time.Minute, 3, "") },
+		"requeue":              func(ctx context.Context) error { return store.Requeue(ctx, claim, "") },
 		"bust":                 func(ctx context.Context) error { return store.Bust(ctx, claim.ID, false) },
 		"list":                 func(ctx context.Context) error { _, err := store.List(ctx, onceward.Filter{}); return err },
 		"stats":                func(ctx context.Context) error { _, err := store.Stats(ctx); return err },
 		"add a finding":        func(ctx context.Context) error { return store.AddFinding(ctx, onceward.Finding{Claim: claim}) },
 		"findings":             func(ctx context.Context) error { _, err := store.Findings(ctx, claim.ID); return err },
+		"add a notice":         func(ctx context.Context) error { _, err := store.AddNotice(ctx, onceward.Notice{}); return err },
+		"notices":              func(ctx context.Context) error { _, err := store.Notices(ctx, "psp", "ch_1"); return err },
+		"purge notices":        func(ctx context.Context) error { _, err := store.PurgeNotices(ctx, 0, 10); return err },
+		"add an act":           func(ctx context.Context) error { return store.AddAudit(ctx, onceward.AuditEntry{ID: claim.ID}) },
+		"acts":                 func(ctx context.Context) error { _, err := store.Audit(ctx, claim.ID); return err },
+		"purge acts":           func(ctx context.Context) error { _, err := store.PurgeAudit(ctx, 0, 10); return err },
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // numbers never change.
 const (
 	tagCreated      = 1 // eight bytes, microseconds; always the first field
-	tagSettled      = 2 // the same; only where it does not follow from the expiry
+	tagSettled      = 2 // the same; only where it does not follow from the expiry, see keepsSettled
 	tagPoint        = 3
 	tagData         = 4
 	tagLastError    = 5
@@ -32,7 +32,7 @@ func appendMore(dst []byte, rec *onceward.Record) []byte {
 	if rec.State != onceward.StateCompleted || !rec.CreatedAt.Equal(rec.SettledAt) {
 		dst = appendTime(dst, tagCreated, rec.CreatedAt)
 	}
-	if rec.State == onceward.StateExpired && !rec.SettledAt.IsZero() {
+	if keepsSettled(rec.State) && !rec.SettledAt.IsZero() {
 		dst = appendTime(dst, tagSettled, rec.SettledAt)
 	}
 	dst = appendField(dst, tagPoint, rec.Point)
@@ -50,6 +50,12 @@ func appendMore(dst []byte, rec *onceward.Record) []byte {
 		dst = appendField(dst, tagOnLost, string([]byte{byte(rec.OnLost)}))
 	}
 	return dst
+}
+
+// keepsSettled reports whether a record in this state says when it was settled or lost. A settled one need not: it follows
+// from the expiry, and what an earlier state left behind does not count.
+func keepsSettled(state onceward.State) bool {
+	return state == onceward.StateUnknown || state == onceward.StateExpired
 }
 
 // appendField appends a field that is not empty.
@@ -92,9 +98,10 @@ func setField(rec *onceward.Record, tag byte, value []byte) bool {
 			return false
 		}
 		at := fromMicros(int64(binary.BigEndian.Uint64(value)))
-		if tag == tagCreated {
+		switch {
+		case tag == tagCreated:
 			rec.CreatedAt = at
-		} else {
+		case keepsSettled(rec.State):
 			rec.SettledAt = at
 		}
 	case tagPoint:

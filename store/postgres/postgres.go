@@ -35,6 +35,8 @@ var (
 	_ onceward.Buster        = (*Store)(nil)
 	_ onceward.Lister        = (*Store)(nil)
 	_ onceward.FindingKeeper = (*Store)(nil)
+	_ onceward.NoticeKeeper  = (*Store)(nil)
+	_ onceward.Auditor       = (*Store)(nil)
 )
 
 // Store is an [onceward.Store] in PostgreSQL. Any number of processes may use the same tables.

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
 
 var features = storetest.Features{
 	Transactions: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true, Lists: true, Findings: true,
-	Durable: true, Clock: true,
+	Notices: true, Audits: true, Durable: true, Clock: true,
 }
 
 var quiet = postgres.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))

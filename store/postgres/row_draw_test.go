@@ -80,7 +80,7 @@ func drawEvent(t *rapid.T, rec *onceward.Record, id onceward.ID) onceward.Event 
 		r.Fingerprints = []onceward.Fingerprint{rec.Fingerprint}
 	}
 	return onceward.Event{
-		Kind:        onceward.EventKind(rapid.IntRange(int(onceward.EventReserve), int(onceward.EventBust)).Draw(t, "kind")),
+		Kind:        onceward.EventKind(rapid.IntRange(int(onceward.EventReserve), int(onceward.EventRequeue)).Draw(t, "kind")),
 		Reservation: r, Token: rapid.Int64Range(1, 1<<40).Draw(t, "token"), Attempt: rec.Attempt, Lease: r.Lease,
 		Checkpoint: onceward.Checkpoint{
 			Point: rapid.StringN(0, 10, -1).Draw(t, "point"), Data: drawOptional(t, "data"), NotReplayable: rapid.Bool().Draw(t, "not replayable"),

@@ -61,6 +61,10 @@ var goldenRows = map[string]onceward.Record{
 		State: onceward.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
 		LastError: "lease ran out", ReconcileAt: goldenTime(time.Hour), CreatedAt: goldenTime(0),
 	},
+	"unknown-since": {
+		State: onceward.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
+		LastError: "lease ran out", ReconcileAt: goldenTime(time.Hour), CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Minute),
+	},
 	"dead-letter": {
 		State: onceward.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour, ReconcileCount: 300,
 		LastError: "the provider is silent", ReconcileAt: goldenTime(time.Hour), DeadLetter: true, CreatedAt: goldenTime(0),

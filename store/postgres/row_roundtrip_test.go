@@ -73,6 +73,25 @@ func wantRoundTrip(t *rapid.T, rec *onceward.Record, number int32) {
 	}
 }
 
+// TestSettledFollowsFromTheExpiry: what an earlier state left behind about when it was settled or lost does not count for a
+// settled record, nor for one in progress.
+func TestSettledFollowsFromTheExpiry(t *testing.T) {
+	t.Parallel()
+	for name, rec := range goldenRows {
+		var r row
+		r.encode(&rec, [16]byte{}, operationNumber)
+		stale := goldenTime(-time.Hour)
+		r.more = appendTime(r.more, tagSettled, stale)
+		want := rec.SettledAt
+		if keepsSettled(rec.State) {
+			want = stale
+		}
+		if got, err := r.record(rec.ID, named(rec.Operation)); err != nil || !got.SettledAt.Equal(want) {
+			t.Errorf("S2: %s was settled at %s (%v), want %s", name, got.SettledAt, err, want)
+		}
+	}
+}
+
 // TestPackRetention: what fits into the column comes back as it was, and the rest is kept longer by less than a second.
 func TestPackRetention(t *testing.T) {
 	t.Parallel()

@@ -23,6 +23,8 @@ var grants = []string{
 	`SELECT, INSERT ON onceward_operation`,
 	`SELECT, INSERT, UPDATE, DELETE ON onceward_record`,
 	`SELECT, INSERT, DELETE ON onceward_finding`,
+	`SELECT, INSERT, DELETE ON onceward_notice`,
+	`SELECT, INSERT, DELETE ON onceward_audit`,
 	`USAGE ON SEQUENCE onceward_attempt`,
 	`EXECUTE ON ALL FUNCTIONS IN SCHEMA @schema`,
 }
@@ -115,5 +117,11 @@ func tryAll(ctx context.Context, as, key string) error {
 	if _, err := store.Reap(ctx, 1, false); err != nil {
 		return err
 	}
-	return store.AddFinding(ctx, onceward.Finding{Claim: c, Response: answer("late").Response})
+	if err := store.AddFinding(ctx, onceward.Finding{Claim: c, Response: answer("late").Response}); err != nil {
+		return err
+	}
+	if _, err := store.AddNotice(ctx, onceward.Notice{Source: "psp", EventID: key}); err != nil {
+		return err
+	}
+	return store.AddAudit(ctx, onceward.AuditEntry{ID: c.ID, Attempt: c.Attempt})
 }

@@ -46,8 +46,8 @@ func TestScheduler(t *testing.T) {
 		wantState(t, store, key, want, "section 7")
 	}
 	rec, err := store.Get(t.Context(), idOf("first lost"))
-	if err != nil || rec.LastError != "lease ran out" || rec.ReconcileAt.IsZero() {
-		t.Errorf("section 7: what a scheduler swept says (%q, %s, %v)", rec.LastError, rec.ReconcileAt, err)
+	if err != nil || rec.LastError != "lease ran out" || rec.ReconcileAt.IsZero() || !rec.SettledAt.Equal(rec.ReconcileAt) {
+		t.Errorf("section 7: what a scheduler swept says (%q, lost %s, due %s, %v)", rec.LastError, rec.SettledAt, rec.ReconcileAt, err)
 	}
 }
 

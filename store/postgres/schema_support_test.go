@@ -20,6 +20,7 @@ func exercise(t *testing.T, store *postgres.Store, word string) {
 	exerciseWaiting(t, store, word)
 	exerciseBackground(t, store, word)
 	exerciseReconciler(t, store, word)
+	exerciseEvidence(t, store, word)
 	exerciseLister(t, store)
 }
 
@@ -94,7 +95,8 @@ func exerciseReconciler(t *testing.T, store *postgres.Store, word string) {
 	for _, key := range keys(word+" unknown", 3) {
 		c := own(t, store, reservation(key))
 		must(t, store.Abandon(t.Context(), c, "the connection was lost"))
-		must(t, store.Postpone(t.Context(), c, time.Minute, 10, "not found yet"))
+		must(t, store.Postpone(t.Context(), c, time.Minute, 1, "not found yet"))
+		must(t, store.Requeue(t.Context(), c, "ask again"))
 		claims = append(claims, c)
 	}
 	must(t, store.ResolveCompleted(t.Context(), claims[0], answer("learned")))
@@ -102,11 +104,38 @@ func exerciseReconciler(t *testing.T, store *postgres.Store, word string) {
 	must(t, store.ResolveNotExecuted(t.Context(), claims[1], "never arrived"))
 	must(t, store.Bust(t.Context(), claims[1].ID, false))
 	must(t, store.Bust(t.Context(), claims[2].ID, true))
-	finding := onceward.Finding{Claim: claims[2], Response: answer("late").Response, At: time.Now().UTC().Truncate(time.Microsecond)}
+}
+
+func exerciseEvidence(t *testing.T, store *postgres.Store, word string) {
+	t.Helper()
+	c := onceward.Claim{ID: idOf(word + " evident"), Attempt: 7}
+	finding := onceward.Finding{Claim: c, Response: answer("late").Response, At: time.Now().UTC().Truncate(time.Microsecond)}
 	must(t, store.AddFinding(t.Context(), finding))
-	found, err := store.Findings(t.Context(), claims[2].ID)
+	found, err := store.Findings(t.Context(), c.ID)
 	if err != nil || len(found) != 1 || string(found[0].Response.Body) != "late" {
 		t.Errorf("S6: findings are (%v, %v)", found, err)
+	}
+	notice := onceward.Notice{Source: "psp", EventID: word, Subject: c.Key, At: time.Now(), Body: []byte("paid")}
+	for _, want := range []bool{true, false} {
+		if added, err := store.AddNotice(t.Context(), notice); err != nil || added != want {
+			t.Errorf("B3: a notice was added (%t, %v), want %t", added, err, want)
+		}
+	}
+	notices, err := store.Notices(t.Context(), "psp", c.Key)
+	if err != nil || len(notices) != 1 || string(notices[0].Body) != "paid" {
+		t.Errorf("B3: notices are (%v, %v)", notices, err)
+	}
+	must(t, store.AddAudit(t.Context(), onceward.AuditEntry{ID: c.ID, Attempt: c.Attempt, Actor: "ops"}))
+	entries, err := store.Audit(t.Context(), c.ID)
+	if err != nil || len(entries) != 1 || entries[0].Actor != "ops" {
+		t.Errorf("L7: the acts are (%v, %v)", entries, err)
+	}
+	for name, purge := range map[string]func(context.Context, time.Duration, int) (int, error){
+		"notices": store.PurgeNotices, "acts": store.PurgeAudit,
+	} {
+		if n, err := purge(t.Context(), -time.Second, 10); err != nil || n != 1 {
+			t.Errorf("L7: purging %s removed (%d, %v), want 1", name, n, err)
+		}
 	}
 }
 

@@ -7,7 +7,7 @@ import "strconv"
 type statements struct {
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
 
-	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock statement
+	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, advance statement
 
 	batch [kinds]statement
 }
@@ -25,6 +25,7 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		lookUp:       named("lookup", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
+		advance: named("advance", advance),
 	}
 	if usual {
 		all.begin.text = `BEGIN`

@@ -10,17 +10,8 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// The background queries walk the index on (queue, due): none scans the table.
-const (
-	selectDue = `SELECT id FROM onceward_record WHERE queue = ?1 AND due <= ?2 ORDER BY due LIMIT ?3 OFFSET ?4`
-
-	insertFinding = `INSERT INTO onceward_finding (id, attempt, at, record) VALUES (?1, ?2, ?3, ?4)`
-	selectFinding = `SELECT attempt, at, record FROM onceward_finding WHERE id = ?1 ORDER BY at, rowid`
-	deleteFinding = `DELETE FROM onceward_finding WHERE at <= ?1`
-)
-
-// findingRetention is how long a refused completion is kept as evidence.
-const findingRetention = 90 * 24 * time.Hour
+// selectDue walks the index on (queue, due): nothing in the background scans the table.
+const selectDue = `SELECT id FROM onceward_record WHERE queue = ?1 AND due <= ?2 ORDER BY due LIMIT ?3 OFFSET ?4`
 
 // Sweep implements [onceward.Sweeper].
 func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
@@ -97,7 +88,7 @@ func stepQueue(r *records, queue int, event onceward.Event, now time.Time, limit
 
 func dueIDs(conn *sqlite3.Conn, queue int, now time.Time, limit, offset int) (ids []onceward.ID, err error) {
 	err = query(conn, selectDue, func(stmt *sqlite3.Stmt) error {
-		return bindInts(stmt, int64(queue), micros(now), int64(limit), int64(offset))
+		return bind(stmt, nil, int64(queue), micros(now), int64(limit), int64(offset))
 	}, func(stmt *sqlite3.Stmt) error {
 		id, err := onceward.ParseID(stmt.ColumnRawBlob(0))
 		ids = append(ids, id)
@@ -123,48 +114,14 @@ func (s *Store) Postpone(ctx context.Context, c onceward.Claim, wait time.Durati
 	})
 }
 
+// Requeue implements [onceward.Reconciler].
+func (s *Store) Requeue(ctx context.Context, c onceward.Claim, reason string) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventRequeue, Attempt: c.Attempt, Reason: reason})
+}
+
 // Bust implements [onceward.Buster].
 func (s *Store) Bust(ctx context.Context, id onceward.ID, force bool) error {
 	return s.write(ctx, id, onceward.Event{Kind: onceward.EventBust, Force: force})
-}
-
-// AddFinding implements [onceward.FindingKeeper].
-func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
-	rec := onceward.Record{
-		ID: f.ID, Version: onceward.RecordVersion, State: onceward.StateCompleted, Attempt: f.Attempt, Response: f.Response,
-	}
-	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
-		return execute(r.conn, insertFinding, func(stmt *sqlite3.Stmt) error {
-			if err := stmt.BindBlob(1, f.ID.AppendBinary(nil)); err != nil {
-				return err
-			}
-			if err := stmt.BindInt64(2, f.Attempt); err != nil {
-				return err
-			}
-			if err := stmt.BindInt64(3, micros(f.At)); err != nil {
-				return err
-			}
-			return stmt.BindBlob(4, rec.AppendBinary(nil))
-		})
-	}))
-}
-
-// Findings implements [onceward.FindingKeeper].
-func (s *Store) Findings(ctx context.Context, id onceward.ID) (findings []onceward.Finding, err error) {
-	err = s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, selectFinding, func(stmt *sqlite3.Stmt) error {
-			return stmt.BindBlob(1, id.AppendBinary(nil))
-		}, func(stmt *sqlite3.Stmt) error {
-			rec, err := onceward.DecodeRecord(id, stmt.ColumnRawBlob(2))
-			findings = append(findings, onceward.Finding{
-				Claim:    onceward.Claim{ID: id, Attempt: stmt.ColumnInt64(0)},
-				Response: rec.Response,
-				At:       time.UnixMicro(stmt.ColumnInt64(1)).UTC(),
-			})
-			return err
-		})
-	})
-	return findings, err
 }
 
 // query runs a statement that is not on the hot path, and calls each for its rows.
@@ -187,13 +144,4 @@ func execute(conn *sqlite3.Conn, text string, bind func(*sqlite3.Stmt) error) er
 	return query(conn, text, bind, func(*sqlite3.Stmt) error {
 		return fmt.Errorf("a row where none was expected")
 	})
-}
-
-func bindInts(stmt *sqlite3.Stmt, values ...int64) error {
-	for i, value := range values {
-		if err := stmt.BindInt64(i+1, value); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -104,7 +104,7 @@ func (s *Store) Stats(ctx context.Context) (onceward.Stats, error) {
 // oldestUnknown reads all unknown records: there are few, or an operator has other worries.
 func oldestUnknown(conn *sqlite3.Conn) (oldest time.Time, err error) {
 	err = query(conn, selectUnknown, func(stmt *sqlite3.Stmt) error {
-		return bindInts(stmt, int64(queueUnknown), int64(queueDeadLetter))
+		return bind(stmt, nil, int64(queueUnknown), int64(queueDeadLetter))
 	}, func(stmt *sqlite3.Stmt) error {
 		rec, err := onceward.DecodeRecord(onceward.ID{}, stmt.ColumnRawBlob(0))
 		if oldest.IsZero() || rec.CreatedAt.Before(oldest) {

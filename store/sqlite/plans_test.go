@@ -15,6 +15,8 @@ func TestPlans(t *testing.T) {
 	for name, text := range map[string]string{
 		"get": selectRecord, "insert": insertRecord, "change": updateRecord, "remove": deleteRecord, "floor": selectFloor, "raise the floor": raiseFloor,
 		"due": selectDue, "add a finding": insertFinding, "findings": selectFinding, "forget findings": deleteFinding,
+		"add a notice": insertNotice, "notices": selectNotice, "purge notices": deleteNotice,
+		"add an act": insertAudit, "acts": selectAudit, "purge acts": deleteAudit,
 		"oldest unknown": selectUnknown, "page": selectPage,
 	} {
 		plan := explain(t, s, text)

@@ -29,6 +29,8 @@ var (
 	_ onceward.Buster        = (*Store)(nil)
 	_ onceward.Lister        = (*Store)(nil)
 	_ onceward.FindingKeeper = (*Store)(nil)
+	_ onceward.NoticeKeeper  = (*Store)(nil)
+	_ onceward.Auditor       = (*Store)(nil)
 )
 
 // Store is an [onceward.Store] in an SQLite file. Several processes on one machine may open the same file.

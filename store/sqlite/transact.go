@@ -147,8 +147,13 @@ func (m *member) run(w *writer, t *task) (err error) {
 		return err
 	}
 	var before onceward.Record
-	if t.event.Reservation != nil {
+	switch t.event.Kind {
+	case onceward.EventReserve:
 		if before, err = w.reserve(t); err != nil || t.outcome.Decision != onceward.DecisionExecute {
+			return errors.Join(err, w.release.Exec())
+		}
+	case onceward.EventCheckpoint:
+		if before, err = w.beginStep(t); err != nil {
 			return errors.Join(err, w.release.Exec())
 		}
 	}
@@ -243,7 +248,7 @@ func (w *writer) settle(t *task, before *onceward.Record, s onceward.Settlement)
 	case s.Ending == onceward.Rollback:
 		t.outcome.Effect = onceward.EffectNone
 		t.after = *before
-	case t.event.Reservation != nil:
+	case t.event.Kind != 0:
 		if err := w.save(t.id, t.row, &t.after); err != nil {
 			return err
 		}
@@ -261,9 +266,11 @@ func (w *writer) judge(t *task, s *onceward.Settlement) error {
 		return nil
 	case s.Ending == onceward.Commit && w.unresolved():
 		return refused{fmt.Errorf("%w: the work was undone, because it breaks a deferred foreign key", onceward.ErrUnavailable)}
-	case t.event.Reservation == nil:
+	case t.event.Kind == 0:
 		t.outcome.Effect = onceward.EffectWrite
 		return nil
+	case t.event.Kind == onceward.EventCheckpoint:
+		return w.endStep(t)
 	}
 	complete := onceward.Event{Kind: onceward.EventComplete, Attempt: t.after.Attempt, Completion: &s.Completion}
 	after, outcome, err := onceward.Step(t.after, complete, w.now())

@@ -110,6 +110,9 @@ func calls(f Features) []call {
 		{"postpone", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
 			return s.(onceward.Reconciler).Postpone(ctx, c, time.Minute, 1, "not found")
 		}},
+		{"requeue", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Reconciler).Requeue(ctx, c, "the provider is back")
+		}},
 		{"bust", f.Busts, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
 			return s.(onceward.Buster).Bust(ctx, c.ID, true)
 		}},
@@ -121,9 +124,6 @@ func calls(f Features) []call {
 			_, err := s.(onceward.Lister).Stats(ctx)
 			return err
 		}},
-		{"add finding", f.Findings, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.FindingKeeper).AddFinding(ctx, onceward.Finding{Claim: c, Response: answer("late").Response})
-		}},
 		{"wait", f.Waits, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
 			return s.(onceward.Waiter).Wait(ctx, c.ID, c.Attempt)
 		}},
@@ -133,12 +133,49 @@ func calls(f Features) []call {
 		}},
 	}
 	var possible []call
-	for _, c := range all {
+	for _, c := range append(all, evidenceCalls(f)...) {
 		if c.needed {
 			possible = append(possible, c)
 		}
 	}
 	return possible
+}
+
+// evidenceCalls are the methods about what is kept beside the records.
+func evidenceCalls(f Features) []call {
+	own := func(e *env, id onceward.ID) onceward.Claim { return e.own(id) }
+	return []call{
+		{"add finding", f.Findings, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.FindingKeeper).AddFinding(ctx, onceward.Finding{Claim: c, Response: answer("late").Response})
+		}},
+		{"findings", f.Findings, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.(onceward.FindingKeeper).Findings(ctx, c.ID)
+			return err
+		}},
+		{"add notice", f.Notices, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.(onceward.NoticeKeeper).AddNotice(ctx, notice("psp", c.Key, c.Key))
+			return err
+		}},
+		{"notices", f.Notices, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.(onceward.NoticeKeeper).Notices(ctx, "psp", c.Key)
+			return err
+		}},
+		{"purge notices", f.Notices, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
+			_, err := s.(onceward.NoticeKeeper).PurgeNotices(ctx, 0, everything)
+			return err
+		}},
+		{"add audit", f.Audits, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Auditor).AddAudit(ctx, entry(c.ID, c.Attempt))
+		}},
+		{"audit", f.Audits, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			_, err := s.(onceward.Auditor).Audit(ctx, c.ID)
+			return err
+		}},
+		{"purge audit", f.Audits, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
+			_, err := s.(onceward.Auditor).PurgeAudit(ctx, 0, everything)
+			return err
+		}},
+	}
 }
 
 // interrupted calls f with a context that is cancelled after the delay. The delays of interest are shorter than what a

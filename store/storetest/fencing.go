@@ -100,6 +100,9 @@ func ownerWrites(features Features) []ownerWrite {
 		}},
 		ownerWrite{"postpone", func(e *env, c onceward.Claim) error {
 			return e.Store.(onceward.Reconciler).Postpone(e.ctx, c, time.Minute, 1, "stale")
+		}},
+		ownerWrite{"requeue", func(e *env, c onceward.Claim) error {
+			return e.Store.(onceward.Reconciler).Requeue(e.ctx, c, "stale")
 		}})
 }
 

@@ -127,6 +127,14 @@ func backgroundFixtures() []fixture {
 			begin: func(e *env, id onceward.ID) { e.postpone(e.lose(id), 1) },
 		},
 		{
+			name: "unknown, requeued", want: onceward.StateUnknown, needed: reconciles,
+			begin: func(e *env, id onceward.ID) {
+				c := e.lose(id)
+				e.postpone(c, 1)
+				e.requeue(c, "the provider is back")
+			},
+		},
+		{
 			name: "completed by resolution", want: onceward.StateCompleted, needed: reconciles,
 			begin: func(e *env, id onceward.ID) {
 				e.must(e.Store.(onceward.Reconciler).ResolveCompleted(e.ctx, e.lose(id), answer("stored")))

@@ -46,6 +46,8 @@ func (e *env) do(id onceward.ID, ev onceward.Event) (r reply) {
 		r.err = e.Store.(onceward.Reconciler).ResolveNotExecuted(e.ctx, c, ev.Reason)
 	case onceward.EventPostpone:
 		r.err = e.Store.(onceward.Reconciler).Postpone(e.ctx, c, ev.Lease, ev.Limit, ev.Reason)
+	case onceward.EventRequeue:
+		r.err = e.Store.(onceward.Reconciler).Requeue(e.ctx, c, ev.Reason)
 	case onceward.EventBust:
 		r.err = e.Store.(onceward.Buster).Bust(e.ctx, id, ev.Force)
 	default:

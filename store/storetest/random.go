@@ -149,10 +149,16 @@ func (w *walk) ownerMove(rt *rapid.T) {
 	w.apply(rt, target, ev)
 }
 
+// resolutions are what is done to an unknown record from outside. Most often it is put off, so that there are dead letters.
+var resolutions = []onceward.EventKind{
+	onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventPostpone, onceward.EventPostpone,
+	onceward.EventRequeue,
+}
+
 func (w *walk) resolveMove(rt *rapid.T) {
 	target := w.drawID(rt)
 	ev := onceward.Event{
-		Kind:    onceward.EventKind(rapid.IntRange(int(onceward.EventResolveCompleted), int(onceward.EventPostpone)).Draw(rt, "kind")),
+		Kind:    rapid.SampledFrom(resolutions).Draw(rt, "kind"),
 		Attempt: w.drawAttempt(rt, target),
 		Lease:   drawDuration(rt),
 		Limit:   rapid.IntRange(0, 3).Draw(rt, "limit"),

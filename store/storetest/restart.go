@@ -46,6 +46,24 @@ func testRestart(t *testing.T, h Harness) {
 			e.wantFindings(id("key"), f)
 		})
 	}
+	if h.Features.Notices {
+		h.test(t, "notices", func(e *env) {
+			n := notice("psp", "evt", "charge")
+			e.notice(n, true)
+			e.reopen()
+			e.notice(n, false)
+			e.wantNotices("psp", []string{"charge"}, n)
+		})
+	}
+	if h.Features.Audits {
+		h.test(t, "acts", func(e *env) {
+			before, after := entry(id("key"), 1), entry(id("key"), 2)
+			e.audit(before)
+			e.reopen()
+			e.audit(after)
+			e.wantAudit(id("key"), before, after)
+		})
+	}
 	if h.Features.Transactions {
 		h.test(t, "a committed transaction", func(e *env) {
 			v, err := e.transact(request(id("key")), e.inserting("row", committing("done")))

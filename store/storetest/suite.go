@@ -73,6 +73,10 @@ type Features struct {
 	Lists bool
 	// Findings says that the store is an [onceward.FindingKeeper].
 	Findings bool
+	// Notices says that the store is an [onceward.NoticeKeeper].
+	Notices bool
+	// Audits says that the store is an [onceward.Auditor].
+	Audits bool
 	// Durable says that records survive a restart. Instance.Reopen is needed then.
 	Durable bool
 	// Clock says that Instance.Advance is there. Without it the random test is not run: it lives on thousands of steps in
@@ -105,6 +109,7 @@ var groups = []group{
 	{name: "RacesWithReconciler", needed: func(f Features) bool { return f.Reconciles }, run: testReconcilerRaces},
 	{name: "RacesWithBuster", needed: func(f Features) bool { return f.Busts }, run: testBusterRaces},
 	{name: "Expiry", run: testExpiry},
+	{name: "Lost", run: testLost},
 	{name: "Fencing", run: testFencing},
 	{name: "Tokens", run: testTokens},
 	{name: "Repeats", run: testRepeats},
@@ -117,9 +122,12 @@ var groups = []group{
 	{name: "Sweeper", needed: func(f Features) bool { return f.Sweeps }, run: testSweeper},
 	{name: "Reaper", needed: func(f Features) bool { return f.Reaps }, run: testReaper},
 	{name: "Reconciler", needed: func(f Features) bool { return f.Reconciles }, run: testReconciler},
+	{name: "Requeue", needed: func(f Features) bool { return f.Reconciles }, run: testRequeue},
 	{name: "Buster", needed: func(f Features) bool { return f.Busts }, run: testBuster},
 	{name: "Lister", needed: func(f Features) bool { return f.Lists }, run: testLister},
 	{name: "Findings", needed: func(f Features) bool { return f.Findings }, run: testFindings},
+	{name: "Notices", needed: func(f Features) bool { return f.Notices }, run: testNotices},
+	{name: "Audit", needed: func(f Features) bool { return f.Audits }, run: testAudit},
 	{name: "Transactor", needed: func(f Features) bool { return f.Transactions }, run: testTransactor},
 	{name: "TransactorRaces", needed: func(f Features) bool { return f.Transactions }, run: testTransactorRaces},
 	{name: "TransactorOwnership", needed: func(f Features) bool { return f.Transactions }, run: testTransactorOwnership},
@@ -159,6 +167,8 @@ func claims(f Features, i Instance) []claim {
 		implementing[onceward.Buster]("Busts", f.Busts, i),
 		implementing[onceward.Lister]("Lists", f.Lists, i),
 		implementing[onceward.FindingKeeper]("Findings", f.Findings, i),
+		implementing[onceward.NoticeKeeper]("Notices", f.Notices, i),
+		implementing[onceward.Auditor]("Audits", f.Audits, i),
 		{"Transactions", "Instance.Business", f.Transactions, i.Business != nil},
 		{"Durable", "Instance.Reopen", f.Durable, i.Reopen != nil},
 		{"Clock", "Instance.Advance", f.Clock, i.Advance != nil},

@@ -202,6 +202,7 @@ func reconcilerActions() []action {
 		byEveryAttempt("resolve completed as stored", needed, onceward.Event{Kind: onceward.EventResolveCompleted, Completion: answer("stored")}),
 		byEveryAttempt("resolve not executed", needed, onceward.Event{Kind: onceward.EventResolveNotExecuted, Reason: "never arrived"}),
 	)
+	all = append(all, byEveryAttempt("requeue", needed, onceward.Event{Kind: onceward.EventRequeue, Reason: "the provider is back"})...)
 	for _, limit := range []int{0, 1, 2, 5} {
 		postpone.Limit = limit
 		all = append(all, byEveryAttempt(fmt.Sprintf("postpone, limit %d", limit), needed, postpone)...)

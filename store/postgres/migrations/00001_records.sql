@@ -56,6 +56,38 @@ CREATE TABLE onceward_finding (
 CREATE INDEX onceward_finding_id ON onceward_finding (id, at);
 CREATE INDEX onceward_finding_at ON onceward_finding (at);
 
+-- What other systems told by themselves, such as webhooks. Texts that come from outside are bytea: they may hold any byte.
+-- The indexes hold their hashes, because an index does not take values of every length.
+CREATE TABLE onceward_notice (
+	at          bigint NOT NULL, -- by the sender's clock
+	received_at bigint NOT NULL, -- by the store's
+	source      bytea NOT NULL,
+	event_id    bytea NOT NULL,
+	subject     bytea NOT NULL,
+	body        bytea NOT NULL
+);
+
+CREATE UNIQUE INDEX onceward_notice_event ON onceward_notice (sha256(source), sha256(event_id));
+CREATE INDEX onceward_notice_subject ON onceward_notice (sha256(source), sha256(subject), at);
+CREATE INDEX onceward_notice_received ON onceward_notice (received_at);
+
+-- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is that of
+-- their numbers: a clock may step back.
+CREATE TABLE onceward_audit (
+	number  bigint GENERATED ALWAYS AS IDENTITY,
+	id      uuid NOT NULL,  -- that of the record
+	attempt bigint NOT NULL,
+	at      bigint NOT NULL,
+	name    bytea NOT NULL, -- scope and key, length-prefixed: the record may be gone
+	actor   bytea NOT NULL,
+	action  bytea NOT NULL,
+	reason  bytea NOT NULL,
+	outcome bytea NOT NULL
+);
+
+CREATE INDEX onceward_audit_id ON onceward_audit (id, number);
+CREATE INDEX onceward_audit_at ON onceward_audit (at);
+
 -- The store's clock: the moment itself, not the start of the transaction.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE
@@ -102,7 +134,8 @@ BEGIN
 		FOR UPDATE SKIP LOCKED
 	)
 	UPDATE onceward_record t
-	SET queue = 40, due = now_us, more = t.more || '\x050d'::bytea || 'lease ran out'::bytea
+	SET queue = 40, due = now_us,
+		more = t.more || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
 	WHERE t.ctid = ANY (ARRAY(SELECT lost.place FROM lost))
 	RETURNING t.id;
 END
@@ -159,15 +192,59 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Removes at most so many notices that are older than an age, the oldest first, and returns how many. Any scheduler may call it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_purge_notices(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	purged integer;
+BEGIN
+	DELETE FROM onceward_notice t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_notice o WHERE o.received_at < oldest ORDER BY o.received_at LIMIT batch));
+	GET DIAGNOSTICS purged = ROW_COUNT;
+	RETURN purged;
+END
+$$;
+-- +goose StatementEnd
+
+-- Removes at most so many acts that are older than an age, the oldest first, and returns how many. Any scheduler may call it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_purge_audit(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	purged integer;
+BEGIN
+	DELETE FROM onceward_audit t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_audit o WHERE o.at < oldest ORDER BY o.at LIMIT batch));
+	GET DIAGNOSTICS purged = ROW_COUNT;
+	RETURN purged;
+END
+$$;
+-- +goose StatementEnd
+
 INSERT INTO onceward_schema (version, compatible) VALUES (1, 1);
 
 -- +goose Down
 
+DROP FUNCTION onceward_purge_audit(interval, integer);
+DROP FUNCTION onceward_purge_notices(interval, integer);
 DROP FUNCTION onceward_reap(integer, boolean);
 DROP FUNCTION onceward_sweep(integer);
 DROP FUNCTION onceward_longer(integer, integer);
 DROP FUNCTION onceward_span(integer);
 DROP FUNCTION onceward_now();
+DROP TABLE onceward_audit;
+DROP TABLE onceward_notice;
 DROP TABLE onceward_finding;
 DROP TABLE onceward_record;
 DROP SEQUENCE onceward_attempt;

@@ -19,6 +19,36 @@ CREATE TABLE onceward_finding (
 CREATE INDEX onceward_finding_id ON onceward_finding (id, at);
 CREATE INDEX onceward_finding_at ON onceward_finding (at);
 
+-- What other systems told by themselves, such as webhooks. Texts that come from outside are blobs: they may hold any byte.
+CREATE TABLE onceward_notice (
+	source      BLOB NOT NULL,
+	event_id    BLOB NOT NULL,
+	subject     BLOB NOT NULL,
+	at          INTEGER NOT NULL, -- by the sender's clock
+	received_at INTEGER NOT NULL, -- by the store's
+	body        BLOB NOT NULL,
+	UNIQUE (source, event_id)
+) STRICT;
+
+CREATE INDEX onceward_notice_subject ON onceward_notice (source, subject, at);
+CREATE INDEX onceward_notice_received ON onceward_notice (received_at);
+
+-- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is that of
+-- their numbers: a clock may step back.
+CREATE TABLE onceward_audit (
+	number  INTEGER PRIMARY KEY,
+	id      BLOB NOT NULL,
+	attempt INTEGER NOT NULL,
+	actor   BLOB NOT NULL,
+	action  BLOB NOT NULL,
+	reason  BLOB NOT NULL,
+	outcome BLOB NOT NULL,
+	at      INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX onceward_audit_id ON onceward_audit (id, number);
+CREATE INDEX onceward_audit_at ON onceward_audit (at);
+
 -- Single numbers: floor is the largest attempt token of a record that was removed; doubt counts commits whose outcome had
 -- to be made certain.
 CREATE TABLE onceward_number (

@@ -1,0 +1,78 @@
+package onceward
+
+import (
+	"context"
+	"time"
+)
+
+// This file holds what stores keep beside the records, for those who settle what is unknown.
+
+// Finding is a completion that came too late: evidence for whoever reconciles.
+type Finding struct {
+	Claim
+	// Response is what the owner wanted to store.
+	Response Response
+	// At is when it was refused.
+	At time.Time
+}
+
+// FindingKeeper is a store that keeps findings.
+type FindingKeeper interface {
+	// AddFinding keeps a refused completion.
+	AddFinding(ctx context.Context, f Finding) error
+	// Findings returns what was kept for an ID, oldest first.
+	Findings(ctx context.Context, id ID) ([]Finding, error)
+}
+
+// Notice is what another system told about an effect by itself, such as a provider's webhook. It is kept before anything
+// is done about it, because it may come before the record that it is about.
+type Notice struct {
+	// Source and EventID identify the notice: one that comes again is the same.
+	Source  string
+	EventID string
+	// Subject is what the notice is about, as the other system knows it: a downstream key or the provider's own id.
+	Subject string
+	// At is when it happened by the sender's clock. Of two notices about one subject the later one counts.
+	At time.Time
+	// Body is the notice itself.
+	Body []byte
+	// ReceivedAt is when the notice was kept; the store sets it.
+	ReceivedAt time.Time
+}
+
+// NoticeKeeper is a store that keeps notices.
+type NoticeKeeper interface {
+	// AddNotice keeps a notice, and reports false if one of the same source and event id is there already.
+	AddNotice(ctx context.Context, n Notice) (added bool, err error)
+	// Notices returns those of a source that are about one of the subjects, in the order in which they happened.
+	Notices(ctx context.Context, source string, subjects ...string) ([]Notice, error)
+	// PurgeNotices removes at most limit notices that were received longer ago than that.
+	PurgeNotices(ctx context.Context, age time.Duration, limit int) (purged int, err error)
+}
+
+// AuditEntry is one act on a record that did not come from its owner: who, what and why.
+type AuditEntry struct {
+	ID
+	// Attempt is the one that was acted on.
+	Attempt int64
+	// Actor is who acted: a person, or the name of a program.
+	Actor string
+	// Action is what was done, such as "resolve completed".
+	Action string
+	// Reason is why, in the actor's words.
+	Reason string
+	// Outcome is empty in the entry that is written before the act, and says in a second one how the act ended.
+	Outcome string
+	// At is when it was written; the store sets it.
+	At time.Time
+}
+
+// Auditor is a store that keeps an append-only list of acts, with a retention of its own (L7).
+type Auditor interface {
+	// AddAudit appends an entry.
+	AddAudit(ctx context.Context, e AuditEntry) error
+	// Audit returns the entries about an ID, oldest first.
+	Audit(ctx context.Context, id ID) ([]AuditEntry, error)
+	// PurgeAudit removes at most limit entries that were written longer ago than that.
+	PurgeAudit(ctx context.Context, age time.Duration, limit int) (purged int, err error)
+}

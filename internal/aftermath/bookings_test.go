@@ -1,0 +1,67 @@
+package aftermath
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/phase"
+)
+
+// booking is what a booking carries from step to step.
+type booking struct {
+	Name   string
+	Seat   int64
+	Charge string
+}
+
+// bookings is the operation in three phases: a seat, the charge, the confirmation.
+func (s *shop) bookings() *phase.Operation[booking] {
+	pay := phase.External("charge", s.charge)
+	if s.Dedup {
+		pay = pay.Repeat()
+	}
+	return phase.Must(phase.New(phase.Definition[booking]{
+		Name:  "POST /bookings",
+		Steps: []phase.Step[booking]{phase.Local("seat", s.takeSeat), pay, phase.Local("confirm", s.confirm)},
+		Answer: func(b *booking) phase.Answer {
+			s.pass("answer")
+			return phase.JSON(http.StatusCreated, b)
+		},
+		Options: []onceward.Option{onceward.Lease(shopLease)},
+		Pause:   20 * time.Millisecond,
+	}))
+}
+
+// startBooking names the booking after its key, which is what the tests look for.
+func (s *shop) startBooking(r *http.Request) (*booking, error) {
+	s.pass("start")
+	return &booking{Name: onceward.FromContext(r.Context()).Key()}, nil
+}
+
+func (s *shop) takeSeat(ctx context.Context, b *booking) error {
+	err := onceward.Tx(ctx).QueryRowContext(ctx, `INSERT INTO seat (name) VALUES ($1) RETURNING number`, b.Name).Scan(&b.Seat)
+	s.pass("seat")
+	return err
+}
+
+func (s *shop) charge(ctx context.Context, key string, b *booking) error {
+	s.pass("before the call")
+	made, err := s.client.Charge(ctx, key, provider.ChargeRequest{Amount: 1900, Currency: "EUR", Reference: b.Name})
+	var refused *provider.RefusedError
+	if errors.As(err, &refused) {
+		return onceward.NotExecuted(err)
+	}
+	s.pass("after the call")
+	b.Charge = made.ID
+	return err
+}
+
+func (s *shop) confirm(ctx context.Context, b *booking) error {
+	_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO confirmation (name) VALUES ($1)`, b.Name)
+	s.pass("confirm")
+	return err
+}

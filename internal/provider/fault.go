@@ -1,0 +1,184 @@
+package provider
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"time"
+)
+
+// Kind says what a fault does.
+type Kind string
+
+const (
+	// TimeoutBefore does nothing and does not answer. It ends, and the connection is closed, when the client leaves, when the
+	// delay of the rule is over, or when it is released by name.
+	TimeoutBefore Kind = "timeout_before"
+	// TimeoutAfter does what is asked and does not answer. It ends as TimeoutBefore does.
+	TimeoutAfter Kind = "timeout_after"
+	// ErrorBefore does nothing and answers with the status of the rule. With 503 the answer says that nothing was done.
+	ErrorBefore Kind = "error_before"
+	// ErrorAfter does what is asked and answers with the status of the rule, which says nothing about it.
+	ErrorAfter Kind = "error_after"
+	// ResetBefore does nothing and resets the connection.
+	ResetBefore Kind = "reset_before"
+	// ResetAfter does what is asked and resets the connection.
+	ResetAfter Kind = "reset_after"
+	// Delay waits before it does what is asked, also if the client leaves meanwhile: the request is still on its way.
+	Delay Kind = "delay"
+	// Hold is a Delay that lasts until it is released by name, so that a test need not guess a time.
+	Hold Kind = "hold"
+	// HoldAfter does what is asked, and answers when it is released by name.
+	HoldAfter Kind = "hold_after"
+
+	// WebhookDuplicate sends the event twice.
+	WebhookDuplicate Kind = "webhook_duplicate"
+	// WebhookDelay sends the event when the delay of the rule is over.
+	WebhookDelay Kind = "webhook_delay"
+	// WebhookFirst sends the event before the request is answered: the answer waits until the receiver took or refused it once.
+	WebhookFirst Kind = "webhook_first"
+	// WebhookDrop does not send the event.
+	WebhookDrop Kind = "webhook_drop"
+	// WebhookReordered sends the event after the next one. If none comes, it is sent when the delay of the rule is over, or
+	// after a second if the rule has none.
+	WebhookReordered Kind = "webhook_reordered"
+)
+
+func (k Kind) before() bool {
+	return slices.Contains([]Kind{TimeoutBefore, ErrorBefore, ResetBefore, Delay, Hold}, k)
+}
+
+func (k Kind) after() bool {
+	return slices.Contains([]Kind{TimeoutAfter, ErrorAfter, ResetAfter, HoldAfter}, k)
+}
+
+func (k Kind) onRequest() bool { return k.before() || k.after() }
+
+func (k Kind) onWebhook() bool {
+	return slices.Contains([]Kind{WebhookDuplicate, WebhookDelay, WebhookFirst, WebhookDrop, WebhookReordered}, k)
+}
+
+// Match chooses requests. An empty field matches all.
+type Match struct {
+	// Method is the method of the request, such as POST. Default: any.
+	Method string `json:"method,omitempty"`
+	// Path is the path of the request, as a pattern of path.Match: /charges, or /charges/*. Default: any.
+	Path string `json:"path,omitempty"`
+	// Reference is that of the charge which the request makes, looks up or refunds. Default: any.
+	Reference string `json:"reference,omitempty"`
+}
+
+func (m Match) covers(subject Match) bool {
+	inPath, _ := path.Match(m.Path, subject.Path)
+	return (m.Method == "" || m.Method == subject.Method) &&
+		(m.Path == "" || inPath) &&
+		(m.Reference == "" || m.Reference == subject.Reference)
+}
+
+// Rule is one fault of the script.
+type Rule struct {
+	// Match chooses the requests. Default: all.
+	Match Match `json:"match,omitzero"`
+	// Kind says what happens to them.
+	Kind Kind `json:"kind"`
+	// Times is how often the rule strikes before it is spent. Default: 0, always.
+	Times int `json:"times,omitempty"`
+	// Delay is how long the kinds that wait do so at most. In JSON it is a text such as "150ms". Default: without end.
+	Delay time.Duration `json:"-"`
+	// Rate is the chance, between 0 and 1, that the rule strikes a request that it matches. Default: 0, always.
+	Rate float64 `json:"rate,omitempty"`
+	// Status is the answer of ErrorBefore and ErrorAfter, a 5xx. Default: 500.
+	Status int `json:"status,omitempty"`
+	// Name is the name by which a test awaits that the rule has struck, and releases what it holds. Default: none.
+	Name string `json:"name,omitempty"`
+}
+
+type (
+	plainRule Rule
+	wireRule  struct {
+		plainRule
+		Delay string `json:"delay,omitempty"`
+	}
+)
+
+// MarshalJSON writes the delay as a text that people can read.
+func (r Rule) MarshalJSON() ([]byte, error) {
+	wire := wireRule{plainRule: plainRule(r)}
+	if r.Delay != 0 {
+		wire.Delay = r.Delay.String()
+	}
+	return json.Marshal(wire)
+}
+
+// UnmarshalJSON refuses fields that it does not know, because a misspelt rule would strike other requests than meant.
+func (r *Rule) UnmarshalJSON(data []byte) error {
+	var wire wireRule
+	if err := decodeStrictly(data, &wire); err != nil {
+		return err
+	}
+	*r = Rule(wire.plainRule)
+	if wire.Delay == "" {
+		return nil
+	}
+	var err error
+	r.Delay, err = time.ParseDuration(wire.Delay)
+	return err
+}
+
+func (r Rule) validate() error {
+	_, badPath := path.Match(r.Match.Path, "")
+	switch {
+	case !r.Kind.onRequest() && !r.Kind.onWebhook():
+		return fmt.Errorf("there is no kind %q", r.Kind)
+	case badPath != nil:
+		return fmt.Errorf("path %q: %w", r.Match.Path, badPath)
+	case r.Times < 0 || r.Delay < 0:
+		return fmt.Errorf("times and delay cannot be negative")
+	case r.Rate < 0 || r.Rate > 1:
+		return fmt.Errorf("rate %v is not between 0 and 1", r.Rate)
+	case r.Status != 0 && (r.Status < 500 || r.Status > 599):
+		return fmt.Errorf("status %d is not a 5xx", r.Status)
+	case (r.Kind == Hold || r.Kind == HoldAfter) && r.Name == "":
+		return fmt.Errorf("%s needs a name, or nobody can release it", r.Kind)
+	case (r.Kind == Delay || r.Kind == WebhookDelay) && r.Delay == 0:
+		return fmt.Errorf("%s needs a delay", r.Kind)
+	}
+	return nil
+}
+
+// Faults is a script of faults. Of the rules that match a request, the first that is not spent and whose chance comes up
+// strikes it. Rules about the request and rules about its webhook are tried apart, so that both can strike at once.
+//
+// A script without rates is deterministic. With rates, the same seed and the same requests in the same order meet the same
+// faults.
+type Faults struct {
+	// Seed begins the random sequence that the rates are drawn from. Default: 0.
+	Seed uint64 `json:"seed,omitempty"`
+	// Rules are tried in order. Default: none, and nothing goes wrong.
+	Rules []Rule `json:"rules"`
+}
+
+// RandomFaults returns a script for chaos runs: each kind strikes any request with its rate. The kinds are tried in the order
+// of their names, so a later one has its chance only at what the earlier ones spare. The delay is that of all kinds that
+// wait. Hold and HoldAfter are not for such a script, since nobody would release them.
+func RandomFaults(seed uint64, delay time.Duration, rates map[Kind]float64) Faults {
+	faults := Faults{Seed: seed}
+	for _, kind := range slices.Sorted(maps.Keys(rates)) {
+		// A rate of zero in a rule means always; here it means never.
+		if rates[kind] > 0 {
+			faults.Rules = append(faults.Rules, Rule{Kind: kind, Rate: rates[kind], Delay: delay})
+		}
+	}
+	return faults
+}
+
+func (f Faults) validate() error {
+	for i, rule := range f.Rules {
+		if err := rule.validate(); err != nil {
+			return fmt.Errorf("rule %d of the faults: %w", i+1, err)
+		}
+	}
+	return nil
+}

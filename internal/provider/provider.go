@@ -1,0 +1,146 @@
+package provider
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	defaultWebhookAttempts = 5
+	defaultWebhookPause    = 50 * time.Millisecond
+)
+
+// Config says how a provider behaves. The zero value is a provider without a file, without idempotency and without webhooks.
+// All but the Logger goes through JSON and back, so that a parent process can hand it to its child.
+type Config struct {
+	// LedgerPath is the file of the ledger. It is made if it is not there, and read back if it is. Default: none; then
+	// everything is forgotten when the provider ends.
+	LedgerPath string
+	// Dedup makes the provider honour the Idempotency-Key header: the same key makes one charge. Default: false, as with a
+	// provider that has no idempotency of its own.
+	Dedup bool
+	// DeclinedAmounts are the amounts whose charges are declined. An empty slice that is not nil means none. Default:
+	// DeclinedAmount alone.
+	DeclinedAmounts []int64
+	// Webhook says where events are sent. Default: nowhere.
+	Webhook Webhook
+	// WebhookAttempts is how often an event is sent at most until it is answered with 2xx. Default: 5.
+	WebhookAttempts int
+	// WebhookPause is the time between two attempts. Default: 50 ms.
+	WebhookPause time.Duration
+	// Faults are the faults to begin with. Default: none.
+	Faults Faults
+	// Logger gets what goes wrong inside the provider. Default: nothing is logged.
+	Logger *slog.Logger `json:"-"`
+}
+
+func (c Config) withDefaults() Config {
+	if c.DeclinedAmounts == nil {
+		c.DeclinedAmounts = []int64{DeclinedAmount}
+	}
+	if c.WebhookAttempts <= 0 {
+		c.WebhookAttempts = defaultWebhookAttempts
+	}
+	if c.WebhookPause <= 0 {
+		c.WebhookPause = defaultWebhookPause
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Provider is a fake payment provider. It is an http.Handler; Start and Serve put it on a port. All its methods can be called
+// at any time from any goroutine.
+type Provider struct {
+	book    *book
+	script  *script
+	courier *courier
+	mux     *http.ServeMux
+	log     *slog.Logger
+
+	// life ends when the provider is closed. A request that is held must outlive its client, but not the provider.
+	life context.Context
+	end  context.CancelFunc
+
+	mu       sync.Mutex
+	closed   bool
+	requests sync.WaitGroup
+}
+
+// New makes a provider and reads its ledger back. The caller closes it.
+func New(cfg Config) (*Provider, error) {
+	cfg = cfg.withDefaults()
+	script := newScript()
+	if err := script.set(cfg.Faults); err != nil {
+		return nil, err
+	}
+	book, err := openBook(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{book: book, script: script, log: cfg.Logger}
+	p.life, p.end = context.WithCancel(context.Background())
+	p.courier = startCourier(p.life, cfg)
+	p.mux = p.routes()
+	return p, nil
+}
+
+func (p *Provider) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /charges", p.api(p.postCharge))
+	mux.HandleFunc("GET /charges", p.api(p.listCharges))
+	mux.HandleFunc("GET /charges/{id}", p.api(p.getCharge))
+	mux.HandleFunc("POST /refunds", p.api(p.postRefund))
+	mux.HandleFunc("PUT /faults", p.putFaults)
+	mux.HandleFunc("DELETE /faults", p.deleteFaults)
+	mux.HandleFunc("PUT /webhook", p.putWebhook)
+	mux.HandleFunc("GET /arrived/{name}", p.getArrived)
+	mux.HandleFunc("POST /release/{name}", p.postRelease)
+	return mux
+}
+
+// ServeHTTP answers a request, or does to it what a fault says. Like any handler that gives up on a connection, it may panic
+// with http.ErrAbortHandler, which net/http understands.
+func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !p.begin() {
+		p.write(w, failed(&problem{http.StatusServiceUnavailable, codeNotProcessed, "the provider is closed"}))
+		return
+	}
+	defer p.requests.Done()
+	p.mux.ServeHTTP(w, r)
+}
+
+func (p *Provider) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.requests.Add(1)
+	}
+	return !p.closed
+}
+
+// Ledger returns all effects so far, in order.
+func (p *Provider) Ledger() Ledger { return p.book.effects() }
+
+// Charges returns the charges with the given reference that moved money. It is how a test counts effects.
+func (p *Provider) Charges(reference string) []Charge { return p.Ledger().Charges(reference) }
+
+// Close ends the provider: requests that are held are cut off, events that are not sent are forgotten, and the ledger is
+// closed. It returns when nothing of the provider runs any more. Further calls do nothing.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	closed := p.closed
+	p.closed = true
+	p.mu.Unlock()
+	if closed {
+		return nil
+	}
+	p.end()
+	p.requests.Wait()
+	p.courier.wait()
+	return p.book.close()
+}

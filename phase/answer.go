@@ -1,0 +1,63 @@
+package phase
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+)
+
+// Answer is what an operation ends with. It is stored, and every retry gets it.
+type Answer struct {
+	// Status is the HTTP status. Default: 200.
+	Status int
+	// Header holds header fields to send.
+	Header http.Header
+	// Body is the body; for an operation run by [Operation.Do] it is the value.
+	Body []byte
+}
+
+// JSON is an answer with a value as its body.
+func JSON(status int, value any) Answer {
+	body, err := json.Marshal(value)
+	if err != nil {
+		// The value is the program's own: that it cannot be written is a mistake in the program.
+		panic("phase: " + err.Error())
+	}
+	return Answer{Status: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}
+}
+
+// finished is an error that ends an operation with an answer.
+type finished struct{ answer Answer }
+
+// Error implements error.
+func (f *finished) Error() string {
+	return "phase: the operation is finished with " + http.StatusText(f.answer.status())
+}
+
+// Finish is an error by which a step ends the operation with an answer: a seat that is taken, a card that was declined. What
+// the step itself did in the database is undone; what earlier steps did stays, and is for the step to take back before.
+func Finish(answer Answer) error { return &finished{answer: answer} }
+
+// asFinished returns the answer of an error of Finish.
+func asFinished(err error) (*Answer, bool) {
+	var f *finished
+	if errors.As(err, &f) {
+		return &f.answer, true
+	}
+	return nil, false
+}
+
+func (a *Answer) status() int {
+	if a.Status == 0 {
+		return http.StatusOK
+	}
+	return a.Status
+}
+
+// write sends the answer to the guard's recorder, which stores it first.
+func (a *Answer) write(w http.ResponseWriter) {
+	maps.Copy(w.Header(), a.Header)
+	w.WriteHeader(a.status())
+	_, _ = w.Write(a.Body) // the recorder keeps it; what it cannot keep it says itself
+}

@@ -1,0 +1,160 @@
+package phase
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// Definition describes an operation.
+type Definition[T any] struct {
+	// Name identifies the operation in stored records; on a route of http.ServeMux it is best the method and the pattern. A
+	// resumer finds the operation by it. Required.
+	Name string
+	// Steps are done one after the other. Their names are stored: renaming or reordering them strands what is under way,
+	// with a [*ChangedError]. Steps may be added at the end. Required.
+	Steps []Step[T]
+	// Answer makes the answer when all steps are done. Required.
+	Answer func(data *T) Answer
+	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on.
+	Options []onceward.Option
+	// MaxData is the most bytes that the carried data may take as JSON. Default: 64 KiB.
+	MaxData int
+	// Tries is how often a step is tried before the operation is given up as unknown. Default: 10.
+	Tries int
+	// Pause is the time before the second try; it doubles with each one, up to a minute. Default: 1 s.
+	Pause time.Duration
+}
+
+// The defaults and limits of a definition.
+const (
+	defaultMaxData = 64 << 10
+	defaultTries   = 10
+	defaultPause   = time.Second
+	longestPause   = time.Minute
+)
+
+// Operation is a defined operation. It holds no state and may be shared.
+type Operation[T any] struct {
+	Definition[T]
+	names []string
+}
+
+// New checks a definition.
+func New[T any](d Definition[T]) (*Operation[T], error) {
+	if d.Name == "" || d.Answer == nil || len(d.Steps) == 0 {
+		return nil, errors.New("phase: a definition needs a name, steps and an answer")
+	}
+	o := &Operation[T]{Definition: d}
+	for i := range d.Steps {
+		s := &d.Steps[i]
+		if err := s.check(); err != nil {
+			return nil, err
+		}
+		if slices.Contains(o.names, s.name) {
+			return nil, fmt.Errorf("phase: two steps of %q are called %q: a recovery point must name one", d.Name, s.name)
+		}
+		o.names = append(o.names, s.name)
+	}
+	if d.MaxData < 0 || d.Tries < 0 || d.Pause < 0 {
+		return nil, fmt.Errorf("phase: MaxData, Tries and Pause of %q cannot be negative", d.Name)
+	}
+	o.setDefaults()
+	return o, nil
+}
+
+func (o *Operation[T]) setDefaults() {
+	if o.MaxData == 0 {
+		o.MaxData = defaultMaxData
+	}
+	if o.Tries == 0 {
+		o.Tries = defaultTries
+	}
+	if o.Pause == 0 {
+		o.Pause = defaultPause
+	}
+}
+
+// Must returns the operation, or panics with the error: for definitions in variables.
+func Must[T any](o *Operation[T], err error) *Operation[T] {
+	if err != nil {
+		panic(err)
+	}
+	return o
+}
+
+// DownstreamKey is the key that an external step sends along: for resolvers, which ask the other system by it.
+func (o *Operation[T]) DownstreamKey(id onceward.ID, step string) string {
+	return onceward.DownstreamKey(id, step)
+}
+
+// options are those of the route, which the engine adds its own to: whoever is lost is taken over.
+func (o *Operation[T]) options() []onceward.Option {
+	return append([]onceward.Option{
+		onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume), onceward.OperationName(o.Name),
+	}, o.Options...)
+}
+
+// Handler protects a route that runs the operation. The function start makes the data from the request, once; an error
+// of [Finish] is its answer, any other is answered with 400 and its text. It panics, as [onceward.Guard.Handler] does,
+// if the options cannot be right.
+func (o *Operation[T]) Handler(guard *onceward.Guard, start func(r *http.Request) (*T, error)) http.Handler {
+	return guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o.serve(w, r, func() (*T, error) { return start(r) })
+	}, o.options()...)
+}
+
+// serve runs the operation for a guard that records what is written.
+func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func() (*T, error)) {
+	op := onceward.FromContext(r.Context())
+	if op == nil {
+		http.Error(w, "this operation needs an idempotency key", http.StatusBadRequest)
+		return
+	}
+	answer, err := o.run(r.Context(), op, viaHTTP, start)
+	if err != nil {
+		return // the guard was told how the attempt ended, and says so
+	}
+	answer.write(w)
+}
+
+// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. It returns the body
+// of the answer, now or from an earlier attempt; a status is not kept. Errors are those of [onceward.Guard.Do]; [onceward.ErrInProgress] also says
+// that the operation was suspended and will go on.
+func (o *Operation[T]) Do(ctx context.Context, guard *onceward.Guard, call onceward.Call, data T) (onceward.Result, error) {
+	call.Operation = o.Name
+	return guard.Do(ctx, call, func(ctx context.Context) ([]byte, error) {
+		return o.value(ctx, func() (*T, error) { return &data, nil })
+	}, o.options()...)
+}
+
+// value runs the operation for a guard that stores a value.
+func (o *Operation[T]) value(ctx context.Context, start func() (*T, error)) ([]byte, error) {
+	answer, err := o.run(ctx, onceward.FromContext(ctx), viaDo, start)
+	if err != nil {
+		return nil, err
+	}
+	return answer.Body, nil
+}
+
+// errLostBeforeStart is the start of an operation that is resumed without its caller: there is nothing to start from.
+var errLostBeforeStart = errors.New("phase: the operation was lost before its first recovery point; nothing was done")
+
+// resume implements [Resumable].
+func (o *Operation[T]) resume(ctx context.Context, guard *onceward.Guard, rec *onceward.Record) error {
+	none := func() (*T, error) { return nil, errLostBeforeStart }
+	if e, err := parseEnvelope(rec.Data); err == nil && e.Via == viaDo {
+		_, err := guard.Resume(ctx, rec, func(ctx context.Context) ([]byte, error) { return o.value(ctx, none) }, o.options()...)
+		return err
+	}
+	return guard.ResumeHandler(ctx, rec, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o.serve(w, r, none)
+	}), o.options()...)
+}
+
+func (o *Operation[T]) operationName() string { return o.Name }

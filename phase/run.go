@@ -1,0 +1,167 @@
+package phase
+
+import (
+	"context"
+	"errors"
+
+	"github.com/onceward/onceward"
+)
+
+// local does a local step.
+func (a *attempt[T]) local(ctx context.Context, s *Step[T]) error {
+	if !a.op.SharesTransactions() {
+		return a.localApart(ctx, s)
+	}
+	var next envelope
+	err := a.op.CheckpointTx(ctx, func(ctx context.Context) (p onceward.Checkpoint, err error) {
+		if next, err = a.do(ctx, s); err != nil {
+			return p, err
+		}
+		return a.checkpoint(next)
+	})
+	if err != nil {
+		return a.localFailed(err)
+	}
+	a.state, a.recorded = next, true
+	return nil
+}
+
+// do runs a local step on a copy of the data.
+func (a *attempt[T]) do(ctx context.Context, s *Step[T]) (envelope, error) {
+	data, err := a.data()
+	if err != nil {
+		return envelope{}, err
+	}
+	if err := s.local(ctx, data); err != nil {
+		return envelope{}, err
+	}
+	return a.after(s, data)
+}
+
+// localApart does a local step on a store that shares no transactions. That it may have begun is recorded before the first.
+func (a *attempt[T]) localApart(ctx context.Context, s *Step[T]) error {
+	if !a.recorded {
+		if err := a.record(a.state); err != nil {
+			return a.localFailed(err)
+		}
+	}
+	next, err := a.do(ctx, s)
+	if err == nil {
+		err = a.record(next)
+	}
+	if err != nil {
+		return a.localFailed(err)
+	}
+	return nil
+}
+
+// localFailed ends the attempt at a local step: with an answer, or for a later attempt, which finds in the store whether the
+// step was committed.
+func (a *attempt[T]) localFailed(err error) error {
+	if _, ok := asFinished(err); ok {
+		return err
+	}
+	if a.recorded && storeFailed(err) {
+		a.op.Suspend(a.Pause)
+		return err
+	}
+	a.fail(err)
+	return err
+}
+
+// storeFailed reports whether the fault is not the step's: it does not count as a try.
+func storeFailed(err error) bool {
+	return errors.Is(err, onceward.ErrFenced) || errors.Is(err, onceward.ErrOutcomeUnknown) || errors.Is(err, onceward.ErrUnavailable)
+}
+
+// external does an external step: the intent, the call, the result.
+func (a *attempt[T]) external(ctx context.Context, s *Step[T]) error {
+	if a.state.Intent == s.name && a.op.Origin() != onceward.OriginRetried {
+		// An earlier attempt may have made the call. A record that was released since is one of which somebody knows
+		// that it was not.
+		return a.again(ctx, s)
+	}
+	intended := a.state
+	intended.Intent = s.name
+	if err := a.record(intended); err != nil {
+		return a.localFailed(err)
+	}
+	return a.makeCall(ctx, s)
+}
+
+// again deals with a call that may have been made.
+func (a *attempt[T]) again(ctx context.Context, s *Step[T]) error {
+	if s.lookUp == nil && !s.repeat {
+		err := errors.New("phase: an earlier attempt was lost in step " + s.name + "; nobody knows whether its call was made")
+		a.unknown(err)
+		return err
+	}
+	if s.lookUp == nil {
+		return a.makeCall(ctx, s)
+	}
+	data, err := a.data()
+	if err != nil {
+		return a.localFailed(err)
+	}
+	err = s.lookUp(ctx, a.op.DownstreamKey(s.name), data)
+	switch {
+	case err == nil:
+		return a.succeeded(s, data)
+	case errors.Is(err, ErrNotFound) && s.repeat:
+		return a.makeCall(ctx, s)
+	case errors.Is(err, ErrNotFound):
+		a.unknown(err)
+		return err
+	default:
+		return a.localFailed(err)
+	}
+}
+
+// makeCall makes the call, if the attempt still holds its right to.
+func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
+	data, err := a.data()
+	if err != nil {
+		return a.localFailed(err)
+	}
+	if err := a.op.Alive(); err != nil {
+		a.op.Suspend(a.Pause)
+		return err
+	}
+	if err := s.call(ctx, a.op.DownstreamKey(s.name), data); err != nil {
+		return a.callFailed(s, err)
+	}
+	return a.succeeded(s, data)
+}
+
+// succeeded records the result of a call. Should that fail, the intent stands, and the next attempt deals with it.
+func (a *attempt[T]) succeeded(s *Step[T], data *T) error {
+	next, err := a.after(s, data)
+	if err == nil {
+		err = a.record(next)
+	}
+	if err == nil {
+		return nil
+	}
+	if s.repeat || s.lookUp != nil {
+		return a.localFailed(err)
+	}
+	a.unknown(err)
+	return err
+}
+
+// callFailed judges a call without a result.
+func (a *attempt[T]) callFailed(s *Step[T], err error) error {
+	_, final := asFinished(err)
+	switch {
+	case final:
+		return err
+	case onceward.IsNotExecuted(err):
+		a.state.Intent = "" // recorded with the failed try
+		a.fail(err)
+	case s.repeat || s.lookUp != nil:
+		a.fail(err)
+	default:
+		a.unknown(err)
+	}
+	return err
+}

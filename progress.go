@@ -1,0 +1,200 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// TxCheckpointer is a store that can commit a checkpoint together with what a handler writes.
+type TxCheckpointer interface {
+	// CheckpointTx calls work with a context that carries a transaction, as [Transactor] does, and commits what work wrote
+	// together with the checkpoint that it returned, if the claim still holds. It may call work again after a rollback that
+	// was not work's own doing, never after a commit. A node that stops in mid-work holds on to what it locked for little
+	// longer than the lease.
+	//
+	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot learn whether
+	// the transaction was committed; after any other error nothing was.
+	CheckpointTx(ctx context.Context, c Claim, lease time.Duration, work func(ctx context.Context) (Checkpoint, error)) error
+}
+
+var errNoProgress = errors.New("onceward: recovery points need a reserved route: a transaction is done as a whole or not at all")
+
+// Origin says where this attempt's right to execute came from.
+func (o *Operation) Origin() Origin {
+	if o == nil {
+		return 0
+	}
+	return o.origin
+}
+
+// SharesTransactions reports whether [Operation.CheckpointTx] can be used: whether the store's transactions can hold what
+// the handler writes.
+func (o *Operation) SharesTransactions() bool {
+	if o == nil || o.flight == nil {
+		return false
+	}
+	_, shares := o.flight.guard.store.(TxCheckpointer)
+	return shares
+}
+
+// Checkpoint records how far the operation has come: the next attempt finds it with [Operation.Point]. It is tried again
+// while the store cannot answer, for as long as settling is. An error that wraps [ErrFenced] says that the attempt is no
+// longer current, and must stop.
+func (o *Operation) Checkpoint(p Checkpoint) error {
+	if o == nil || o.flight == nil {
+		return errNoProgress
+	}
+	f := o.flight
+	return f.noteProgress(f.persist(func(ctx context.Context) error { return f.guard.store.Checkpoint(ctx, f.claim(), p) }))
+}
+
+// CheckpointTx is [Operation.Checkpoint] together with what work writes to its transaction, which it takes from its
+// context with [Tx]. An error of work undoes the transaction and is returned.
+func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Context) (Checkpoint, error)) error {
+	if o == nil || o.flight == nil {
+		return errNoProgress
+	}
+	f := o.flight
+	store, shares := f.guard.store.(TxCheckpointer)
+	if !shares {
+		return errors.New("onceward: the store does not share its transactions")
+	}
+	return f.noteProgress(store.CheckpointTx(ctx, f.claim(), f.settings.lease, work))
+}
+
+func (f *flight) noteProgress(err error) error {
+	if err != nil {
+		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
+	}
+	return err
+}
+
+// NeverExecuted is [Operation.NotExecuted] for an attempt that knows the same of all attempts before it, because they left
+// no recovery point behind.
+func (o *Operation) NeverExecuted() { o.end(endedNeverExecuted) }
+
+// Suspend says that the operation stops at its recovery point, whatever the handler answers, and that a later attempt is
+// to go on from there, a retry or a resumer, but not before the pause is over. The route must be one that resumes: see
+// [OnLost]. The caller is told that the operation is in progress.
+func (o *Operation) Suspend(pause time.Duration) {
+	if o != nil {
+		o.pause.Store(int64(max(pause, clockStep)))
+		o.end(endedSuspended)
+	}
+}
+
+// suspended ends an attempt that goes on later.
+func (f *flight) suspended() ending {
+	if f.settings.onLost != Resume {
+		return ending{kind: endUnknown, reason: "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)"}
+	}
+	return ending{kind: endSuspend}
+}
+
+// settleSuspend lets the lease end after the pause: from then on the operation can be taken over. Should that fail, the
+// lease ends by itself. No heartbeat may come after it.
+func (f *flight) settleSuspend() landing {
+	f.guard.keeper.quiet(&f.lease)
+	pause := max(time.Duration(f.op.pause.Load()), clockStep)
+	err := f.persist(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), pause) })
+	if err != nil {
+		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
+		if l, ok := f.resolved(err); ok {
+			return l
+		}
+	}
+	f.settled(StateInProgress, err)
+	return landing{
+		kind: landedDecision, decision: DecisionInProgress, suspended: true,
+		record: Record{ID: f.res.ID, State: StateInProgress, Attempt: f.op.attempt},
+	}
+}
+
+// Resume takes over an operation of [Guard.Do] whose owner was lost, without its caller: fn goes on from the recovery point.
+// The record is as the store lists it; what it holds now is decided by the store. The options are those of the route, which
+// must have OnLost(Resume). Errors are those of Do: an [ErrInProgress] says that somebody else was faster, or that
+// the operation was suspended again.
+func (g *Guard) Resume(ctx context.Context, rec *Record, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
+	s, err := g.resumeSettings(options)
+	if err != nil {
+		return Result{}, err
+	}
+	f := &function{fn: fn}
+	f.prepareResume(g, s, ctx, rec)
+	l := f.run(f)
+	if f.panicked != nil {
+		panic(f.panicked)
+	}
+	return f.result(&l)
+}
+
+// ResumeHandler is [Guard.Resume] for an operation that came by HTTP. The handler gets a request without a body, and its
+// answer is stored as that of the route would be.
+func (g *Guard) ResumeHandler(ctx context.Context, rec *Record, next http.Handler, options ...Option) error {
+	s, err := g.resumeSettings(options)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "/", http.NoBody)
+	if err != nil {
+		return err
+	}
+	x := &exchange{route: &protected{guard: g, settings: s, next: next}, request: request}
+	x.prepareResume(g, s, ctx, rec)
+	x.firstRecorder.real, x.firstRecorder.settings = discard{}, s
+	x.body, x.recorder = &x.firstBody, &x.firstRecorder
+	l := x.run(x)
+	x.firstRecorder.close()
+	if x.panicked != nil {
+		panic(x.panicked)
+	}
+	return resumeError(&l)
+}
+
+func (g *Guard) resumeSettings(options []Option) (*settings, error) {
+	s, err := g.settings(options)
+	if err == nil && (s.mode != modeReserved || s.onLost != Resume) {
+		err = errors.New("onceward: only a route with Reserved(…) and OnLost(Resume) can be resumed")
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.inFlight = inFlightConflict // nobody waits here
+	return s, nil
+}
+
+// prepareResume takes the reservation from the record: its fingerprint is that of the request.
+func (f *flight) prepareResume(g *Guard, s *settings, caller context.Context, rec *Record) {
+	f.prepare(g, s, caller, rec.ID, rec.Operation)
+	f.res.Fingerprints = append(f.prints[:0], rec.Fingerprint)
+	f.res.NoCreate = true
+}
+
+// resumeError says what became of an operation that was resumed. Its answer is in the store.
+func resumeError(l *landing) error {
+	switch l.kind {
+	case landedAnswer, landedStored, landedReleased:
+		return nil
+	case landedUnknown:
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, l.err)
+	case landedDecision:
+		return decisionError(l)
+	default:
+		return errors.Join(ErrUnavailable, l.err)
+	}
+}
+
+// discard is the client of an operation that goes on without one.
+type discard struct{}
+
+// Header implements [http.ResponseWriter].
+func (discard) Header() http.Header { return make(http.Header) }
+
+// Write implements [http.ResponseWriter].
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader implements [http.ResponseWriter].
+func (discard) WriteHeader(int) {}

@@ -1,0 +1,127 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/onceward/onceward"
+)
+
+// Desk is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
+// done: an act that is not in the audit did not happen.
+type Desk struct {
+	store    onceward.Store
+	settler  onceward.Reconciler
+	buster   onceward.Buster
+	lister   onceward.Lister
+	auditor  onceward.Auditor
+	findings onceward.FindingKeeper // nil if the store keeps none
+}
+
+// NewDesk returns a desk over a store that is an [onceward.Reconciler], [onceward.Buster], [onceward.Lister] and
+// [onceward.Auditor]; if it is not, the error is [errors.ErrUnsupported].
+func NewDesk(store onceward.Store) (*Desk, error) {
+	d := &Desk{store: store}
+	var settles, busts, lists, audits bool
+	d.settler, settles = store.(onceward.Reconciler)
+	d.buster, busts = store.(onceward.Buster)
+	d.lister, lists = store.(onceward.Lister)
+	d.auditor, audits = store.(onceward.Auditor)
+	if !settles || !busts || !lists || !audits {
+		return nil, fmt.Errorf("reconcile: the store lacks what operators need: %w", errors.ErrUnsupported)
+	}
+	d.findings, _ = store.(onceward.FindingKeeper)
+	return d, nil
+}
+
+// By is who acts, and why. Both are required.
+type By struct {
+	Who string
+	Why string
+}
+
+func (b By) check() error {
+	if b.Who == "" || b.Why == "" {
+		return errors.New("reconcile: an operator's act needs to say who acts and why: the audit is of no use without")
+	}
+	return nil
+}
+
+// ResolveCompleted settles an unknown attempt with an answer that the operator has learned: every retry gets it.
+func (d *Desk) ResolveCompleted(ctx context.Context, by By, c onceward.Claim, done onceward.Completion) error {
+	return d.act(ctx, by, c, "resolve completed", func() error { return d.settler.ResolveCompleted(ctx, c, &done) })
+}
+
+// ResolveNotExecuted settles an unknown attempt of which the operator knows that it did nothing and will do nothing: a
+// retry executes.
+func (d *Desk) ResolveNotExecuted(ctx context.Context, by By, c onceward.Claim) error {
+	return d.act(ctx, by, c, "resolve not executed", func() error { return d.settler.ResolveNotExecuted(ctx, c, by.Why) })
+}
+
+// RetryNow has an unknown attempt, a dead letter or not, asked after again, at once and with all its tries before it.
+func (d *Desk) RetryNow(ctx context.Context, by By, c onceward.Claim) error {
+	return d.act(ctx, by, c, "retry now", func() error { return d.settler.Requeue(ctx, c, by.Why) })
+}
+
+// Bust removes a settled record before its time, so that the key can be used anew. With force it removes one that is in
+// progress or unknown too: the work may then be done twice.
+func (d *Desk) Bust(ctx context.Context, by By, id onceward.ID, force bool) error {
+	action := "bust"
+	if force {
+		action = "bust by force"
+	}
+	return d.act(ctx, by, onceward.Claim{ID: id}, action, func() error { return d.buster.Bust(ctx, id, force) })
+}
+
+func (d *Desk) act(ctx context.Context, by By, c onceward.Claim, action string, do func() error) error {
+	if err := by.check(); err != nil {
+		return err
+	}
+	return audited(ctx, d.auditor, onceward.AuditEntry{
+		ID: c.ID, Attempt: c.Attempt, Actor: by.Who, Action: action, Reason: by.Why,
+	}, do)
+}
+
+// audited does something between two entries: that it is about to be done, without which it is not, and how it ended. The
+// auditor may be nil.
+func audited(ctx context.Context, auditor onceward.Auditor, e onceward.AuditEntry, act func() error) error {
+	if auditor == nil {
+		return act()
+	}
+	if err := auditor.AddAudit(ctx, e); err != nil {
+		return fmt.Errorf("reconcile: nothing was done, because it could not be written to the audit: %w", err)
+	}
+	err := act()
+	e.Outcome = "done"
+	if err != nil {
+		e.Outcome = "failed: " + err.Error()
+	}
+	// The act counts, also if its end is not written: the first entry stands without an outcome.
+	_ = auditor.AddAudit(context.WithoutCancel(ctx), e)
+	return err
+}
+
+// History is all that is known about an operation.
+type History struct {
+	// Record is the record as it stands; its state is [onceward.StateNone] if it is gone.
+	Record onceward.Record
+	// Findings are answers that came too late to be stored.
+	Findings []onceward.Finding
+	// Audit is what was done about it, by people and by the poller, oldest first.
+	Audit []onceward.AuditEntry
+}
+
+// History collects all that is known about an operation.
+func (d *Desk) History(ctx context.Context, id onceward.ID) (h History, err error) {
+	if h.Record, err = d.store.Get(ctx, id); err != nil && !errors.Is(err, onceward.ErrNotFound) {
+		return h, err
+	}
+	if d.findings != nil {
+		if h.Findings, err = d.findings.Findings(ctx, id); err != nil {
+			return h, err
+		}
+	}
+	h.Audit, err = d.auditor.Audit(ctx, id)
+	return h, err
+}

@@ -1,0 +1,56 @@
+package reconcile
+
+import (
+	"context"
+	"slices"
+
+	"github.com/onceward/onceward"
+)
+
+// DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the zero ID.
+// Why each does is its LastError.
+func (d *Desk) DeadLetters(ctx context.Context, after onceward.ID, limit int) ([]onceward.Record, error) {
+	return d.search(ctx, onceward.Filter{State: onceward.StateUnknown, After: after}, limit, func(rec *onceward.Record) bool {
+		return rec.DeadLetter
+	})
+}
+
+// Query says what is known of an operation that is looked for.
+type Query struct {
+	// Subject is a downstream key or a provider's id.
+	Subject string
+	// Steps are the names of the steps that may have used the downstream key.
+	Steps []string
+	// State restricts the search to one state; zero is for all. Without it the whole store is looked through.
+	State onceward.State
+}
+
+// Find returns the records that a downstream key or a provider's id belongs to. A key and its scope are enough for
+// [onceward.Store.Get]; this is for those who have only what the other system knows. It looks through all records of the
+// state, because no index is kept for it.
+func (d *Desk) Find(ctx context.Context, q Query) ([]onceward.Record, error) {
+	const most = 10
+	return d.search(ctx, onceward.Filter{State: q.State}, most, func(rec *onceward.Record) bool {
+		return rec.ProviderID != "" && rec.ProviderID == q.Subject ||
+			slices.ContainsFunc(q.Steps, func(step string) bool { return onceward.DownstreamKey(rec.ID, step) == q.Subject })
+	})
+}
+
+// search goes through the pages of a filter until it has enough.
+func (d *Desk) search(ctx context.Context, f onceward.Filter, limit int, wanted func(*onceward.Record) bool) (found []onceward.Record, err error) {
+	for {
+		page, err := d.lister.List(ctx, f)
+		if err != nil {
+			return found, err
+		}
+		for i := range page {
+			if len(found) < limit && wanted(&page[i]) {
+				found = append(found, page[i])
+			}
+		}
+		if len(page) < onceward.MaxPage || len(found) >= limit {
+			return found, nil
+		}
+		f.After = page[len(page)-1].ID
+	}
+}

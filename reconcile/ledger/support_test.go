@@ -1,0 +1,146 @@
+package ledger_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile/ledger"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	errAway = errors.New("the test pulled the plug")
+
+	quiet = slog.New(slog.DiscardHandler)
+
+	// The clock of a synctest bubble starts with the year 2000.
+	noon   = time.Date(1999, 12, 31, 12, 0, 0, 0, time.UTC)
+	window = ledger.Window{From: noon.Add(-time.Hour), To: noon}
+	inside = noon.Add(-30 * time.Minute)
+)
+
+// list makes entries of words like "key=value" that lie well inside of the window.
+func list(words string) (entries []ledger.Entry) {
+	for word := range strings.FieldsSeq(words) {
+		key, value, _ := strings.Cut(word, "=")
+		entries = append(entries, ledger.Entry{Key: key, Value: value, At: inside})
+	}
+	return entries
+}
+
+// stream yields the entries, and then fails if there is an error.
+func stream(entries []ledger.Entry, err error) iter.Seq2[ledger.Entry, error] {
+	return func(yield func(ledger.Entry, error) bool) {
+		for _, e := range entries {
+			if !yield(e, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(ledger.Entry{}, err)
+		}
+	}
+}
+
+// behind leaves out the entries up to a key, as a source does.
+func behind(entries []ledger.Entry, after string) []ledger.Entry {
+	i, _ := slices.BinarySearchFunc(entries, after+"\x00", func(e ledger.Entry, key string) int { return cmp.Compare(e.Key, key) })
+	return entries[i:]
+}
+
+// source lists the entries, which are in order, for any window.
+func source(entries []ledger.Entry) ledger.Source {
+	return func(_ context.Context, _ ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
+		return stream(behind(entries, after), nil)
+	}
+}
+
+// breaking is a source that does something in place of each of the given entries, once for each.
+func breaking(entries []ledger.Entry, breaks func(), at ...int) ledger.Source {
+	return func(_ context.Context, _ ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
+		rest := behind(entries, after)
+		skipped := len(entries) - len(rest)
+		return func(yield func(ledger.Entry, error) bool) {
+			for i, e := range rest {
+				if len(at) > 0 && at[0] <= skipped+i {
+					at = at[1:]
+					if breaks == nil {
+						yield(ledger.Entry{}, errAway)
+						return
+					}
+					breaks()
+				}
+				if !yield(e, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// newGuard returns the engine of a node.
+func newGuard(t *testing.T, store onceward.Store, defaults ...onceward.Option) *onceward.Guard {
+	t.Helper()
+	guard, err := onceward.New(store, onceward.Config{Secret: []byte("0123456789abcdef"), Defaults: defaults, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guard
+}
+
+// report collects findings, as short words.
+type report struct {
+	mu    sync.Mutex
+	words []string
+	ids   map[string]string
+}
+
+func (r *report) add(f ledger.Finding) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	word := string(f.Kind) + " " + f.Key
+	if f.Kind == ledger.Duplicate {
+		word += " " + string(f.Side) + " " + f.Provider.Value + f.Local.Value
+	}
+	r.words = append(r.words, word)
+	if r.ids == nil {
+		r.ids = make(map[string]string)
+	}
+	r.ids[f.ID] = word
+	return nil
+}
+
+func (r *report) Report(_ context.Context, f ledger.Finding) error { return r.add(f) }
+
+// take returns what was reported since the last time.
+func (r *report) take() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	words := strings.Join(r.words, ", ")
+	r.words = nil
+	return words
+}
+
+// different returns all findings ever reported, once for each ID.
+func (r *report) different() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	words := make([]string, 0, len(r.ids))
+	for _, word := range r.ids {
+		words = append(words, word)
+	}
+	slices.Sort(words)
+	return words
+}

@@ -1,0 +1,132 @@
+package reconcile
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// Resolver finds out what became of an unknown operation. It is asked about one attempt, which the record names, and its
+// answer settles that attempt alone. An error is an answer that was not learned: it is asked again later.
+type Resolver interface {
+	Resolve(ctx context.Context, rec *onceward.Record) (Answer, error)
+}
+
+// ResolverFunc is a function that is a [Resolver].
+type ResolverFunc func(ctx context.Context, rec *onceward.Record) (Answer, error)
+
+// Resolve calls f.
+func (f ResolverFunc) Resolve(ctx context.Context, rec *onceward.Record) (Answer, error) {
+	return f(ctx, rec)
+}
+
+// Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown].
+type Answer struct {
+	kind       answerKind
+	completion onceward.Completion
+	reason     string
+}
+
+type answerKind uint8
+
+const (
+	stillUnknown answerKind = iota
+	completed
+	notExecuted
+	notFound
+)
+
+// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined is
+// completed too, with its failure as the answer. The provider's id may be empty.
+func Completed(response onceward.Response, providerID string) Answer {
+	return Answer{kind: completed, completion: onceward.Completion{Response: response, ProviderID: providerID}}
+}
+
+// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A retry
+// executes.
+func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason: reason} }
+
+// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed is
+// for the [Rule] to say.
+func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know of it"} }
+
+// StillUnknown says that nothing was learned, such as for a payment that is still being processed.
+func StillUnknown(reason string) Answer { return Answer{kind: stillUnknown, reason: reason} }
+
+// Response makes a stored answer of a status, header fields and a body, as a handler would have written it.
+func Response(status int, header http.Header, body []byte) onceward.Response {
+	response := onceward.Response{Status: status, Body: body}
+	for name, values := range header {
+		for _, value := range values {
+			response.Header = append(response.Header, onceward.HeaderField{Name: http.CanonicalHeaderKey(name), Value: value})
+		}
+	}
+	slices.SortStableFunc(response.Header, func(a, b onceward.HeaderField) int {
+		switch {
+		case a.Name < b.Name:
+			return -1
+		case a.Name > b.Name:
+			return 1
+		default:
+			return 0
+		}
+	})
+	return response
+}
+
+// Rule says how the unknown operations of one route are settled.
+type Rule struct {
+	// Resolver asks the other system. Without one only notices and people settle.
+	Resolver Resolver
+
+	// Deduplicates says that the downstream key was sent and that the other system recognises it. "Not found" then means
+	// not executed, at once: should the request still arrive, it and the retry are one to the other system.
+	Deduplicates bool
+	// Arrival is the longest time for which a request can still be on its way, with all that may hold it up. After it, "not
+	// found" means not executed, if OwnerGone says that the owner of the attempt makes no more requests. Without both, and
+	// without Deduplicates, only a person concludes from "not found". The time counts from when this process first met the
+	// record, so that no clock that was set wrong can shorten it.
+	Arrival time.Duration
+	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut off.
+	OwnerGone func(ctx context.Context, rec *onceward.Record) (bool, error)
+
+	// Source names the sender of the notices about these operations, and Steps the steps whose downstream keys they carry. A
+	// notice may also carry the provider's id that the record holds. Notices are read before the resolver is asked.
+	Source string
+	Steps  []string
+	// Interpret makes an answer of the notices about a record, in the order in which they happened: the last one counts, and
+	// an older one that came late is none. It may also ask the other system for the latest.
+	Interpret func(ctx context.Context, rec *onceward.Record, notices []onceward.Notice) (Answer, error)
+}
+
+// subjects are what notices about a record may be addressed to.
+func (r *Rule) subjects(rec *onceward.Record) (subjects []string) {
+	for _, step := range r.Steps {
+		subjects = append(subjects, onceward.DownstreamKey(rec.ID, step))
+	}
+	if rec.ProviderID != "" {
+		subjects = append(subjects, rec.ProviderID)
+	}
+	return subjects
+}
+
+// judgeNotFound decides what "not found" means (scenario 31). The record was seen to be unknown for so long.
+func (r *Rule) judgeNotFound(ctx context.Context, rec *onceward.Record, unknown time.Duration) (Answer, error) {
+	if r.Deduplicates {
+		return NotExecuted("the other system does not know of it, and would recognise its downstream key"), nil
+	}
+	if r.Arrival <= 0 || r.OwnerGone == nil {
+		return StillUnknown("the other system does not know of it, which proves nothing: the request may still arrive"), nil
+	}
+	if unknown < r.Arrival {
+		return StillUnknown("the other system does not know of it yet: the request may still be on its way"), nil
+	}
+	gone, err := r.OwnerGone(ctx, rec)
+	if err != nil || !gone {
+		return StillUnknown("the other system does not know of it, but the owner may still be there"), err
+	}
+	return NotExecuted("the other system does not know of it, the time to arrive is over, and its owner is gone"), nil
+}

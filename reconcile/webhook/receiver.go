@@ -1,0 +1,147 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/debug"
+
+	"github.com/onceward/onceward"
+)
+
+// The outcomes of [onceward.NoticeEvent].
+const (
+	outcomeKept      = "kept"
+	outcomeDuplicate = "duplicate"
+	outcomeRefused   = "refused"
+	outcomeFailed    = "failed"
+)
+
+// Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the timeouts
+// of the [http.Server] to say.
+type Receiver struct{ cfg Config }
+
+// New returns a receiver, or an error if something that is required is missing.
+func New(cfg Config) (*Receiver, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	return &Receiver{cfg: cfg.withDefaults()}, nil
+}
+
+// ServeHTTP answers 204 to a delivery that is kept, now or before, or ignored. Anything else is a problem document:
+//
+//   - 400 for a body that was cut off or that Parse makes nothing of, and 413 for one that is too large;
+//   - 401 for a signature that is missing, wrong or stale. The answer does not say which, as only a forger would ask;
+//   - 405 for anything but POST;
+//   - 500 for a panic in Parse or Apply, and 503 if the notice could not be kept. The sender sends it again.
+//
+// Once the body is there, a sender that hangs up changes nothing: what it sent is kept and applied.
+func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		write(w, problemMethod)
+		return
+	}
+	problem := rc.receive(context.WithoutCancel(r.Context()), w, r)
+	if problem != nil {
+		write(w, *problem)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// receive takes one delivery through all steps, and returns nil if it needs not be sent again.
+func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.Request) (problem *onceward.Problem) {
+	defer func() {
+		if v := recover(); v != nil {
+			problem = rc.fail(ctx, problemFailed, fmt.Errorf("webhook: panic: %v", v), "stack", string(debug.Stack()))
+		}
+	}()
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rc.cfg.MaxBody))
+	if err != nil {
+		return rc.refuse(ctx, bodyProblem(err), err)
+	}
+	// Nothing looks into a body before it is known to be the sender's.
+	if err := rc.cfg.Scheme.Verify(r.Header, body, rc.cfg.Now()); err != nil {
+		return rc.refuse(ctx, problemSignature, err)
+	}
+	notice, err := rc.notice(r.Header, body)
+	if errors.Is(err, ErrIgnored) {
+		rc.cfg.Logger.DebugContext(ctx, "webhook: event ignored", "source", rc.cfg.Source)
+		return nil
+	}
+	if err != nil {
+		return rc.refuse(ctx, problemUnreadable, err)
+	}
+	if err := rc.keep(ctx, notice); err != nil {
+		return rc.fail(ctx, problemStore, fmt.Errorf("webhook: cannot keep a notice: %w", err), "event", notice.EventID)
+	}
+	if err := rc.apply(ctx, notice); err != nil {
+		// The notice is kept, so the reconciler will find it; the sender could add nothing to that.
+		rc.fail(ctx, problemFailed, fmt.Errorf("webhook: cannot apply a notice that is kept: %w", err), "event", notice.EventID)
+	}
+	return nil
+}
+
+// notice makes what is kept of what was delivered.
+func (rc *Receiver) notice(header http.Header, body []byte) (onceward.Notice, error) {
+	event, err := rc.cfg.Parse(header, body)
+	if err != nil {
+		return onceward.Notice{}, err
+	}
+	if event.ID == "" || event.Subject == "" {
+		return onceward.Notice{}, errors.New("webhook: the event has no id or no subject")
+	}
+	if event.At.IsZero() {
+		event.At = rc.cfg.Now()
+	}
+	return onceward.Notice{
+		Source: rc.cfg.Source, EventID: event.ID, Subject: event.Subject, At: event.At, Body: body,
+	}, nil
+}
+
+// keep makes the notice durable.
+func (rc *Receiver) keep(ctx context.Context, notice onceward.Notice) error {
+	storing, cancel := context.WithTimeout(ctx, rc.cfg.StoreTimeout)
+	defer cancel()
+	added, err := rc.cfg.Keeper.AddNotice(storing, notice)
+	if err != nil {
+		return err
+	}
+	outcome := outcomeKept
+	if !added {
+		outcome = outcomeDuplicate
+	}
+	rc.observe(ctx, outcome, nil)
+	return nil
+}
+
+// apply is the same for a new notice and for a duplicate: nobody knows whether the process that kept the first one lived
+// long enough to apply it.
+func (rc *Receiver) apply(ctx context.Context, notice onceward.Notice) error {
+	applying, cancel := context.WithTimeout(ctx, rc.cfg.ApplyTimeout)
+	defer cancel()
+	return rc.cfg.Apply(applying, notice)
+}
+
+// refuse records a delivery that the sender, or whoever it is, has to answer for.
+func (rc *Receiver) refuse(ctx context.Context, problem onceward.Problem, err error) *onceward.Problem {
+	rc.cfg.Logger.WarnContext(ctx, "webhook: delivery refused", "source", rc.cfg.Source, "error", err)
+	rc.observe(ctx, outcomeRefused, err)
+	return &problem
+}
+
+// fail records what went wrong on our side.
+func (rc *Receiver) fail(ctx context.Context, problem onceward.Problem, err error, details ...any) *onceward.Problem {
+	details = append([]any{"source", rc.cfg.Source, "error", err}, details...)
+	rc.cfg.Logger.ErrorContext(ctx, "webhook: delivery failed", details...)
+	rc.observe(ctx, outcomeFailed, err)
+	return &problem
+}
+
+func (rc *Receiver) observe(ctx context.Context, outcome string, err error) {
+	rc.cfg.Observer.Observe(ctx, onceward.NoticeEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
+}

@@ -1,0 +1,200 @@
+package webhook_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile/webhook"
+)
+
+func TestNoticeIsKeptBeforeItIsApplied(t *testing.T) {
+	t.Parallel()
+	store, told := &keeper{}, &journal{}
+	store.after = func() { told.note("stored") }
+	cfg := config(store, told)
+	w := deliver(t, cfg, signedRequest(`{"id":"evt_1","object":"ch_1","at":"2025-12-31T23:00:00Z"}`))
+	expectStatus(t, w, http.StatusNoContent)
+	if w.Body.Len() != 0 {
+		t.Errorf("answered %q", w.Body)
+	}
+	told.expect(t, "stored", "provider: kept", "apply evt_1")
+	notices, err := store.Notices(t.Context(), "provider", "ch_1")
+	if err != nil || len(notices) != 1 {
+		t.Fatal(notices, err)
+	}
+	got, want := notices[0], onceward.Notice{
+		Source: "provider", EventID: "evt_1", Subject: "ch_1", At: now.Add(-time.Hour),
+		Body: []byte(`{"id":"evt_1","object":"ch_1","at":"2025-12-31T23:00:00Z"}`),
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("kept %+v, want %+v", got, want)
+	}
+}
+
+// TestApplyIsOptional: the reconciler reads what is kept. An event without a time happened when it came.
+func TestApplyIsOptional(t *testing.T) {
+	t.Parallel()
+	store, told := &keeper{}, &journal{}
+	cfg := config(store, told)
+	cfg.Apply = nil
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
+	told.expect(t, "provider: kept")
+	if at := store.notices[0].At; !at.Equal(now) {
+		t.Errorf("it happened at %s", at)
+	}
+}
+
+// TestDuplicateIsAppliedAgain: the id decides, not the bytes.
+func TestDuplicateIsAppliedAgain(t *testing.T) {
+	t.Parallel()
+	store, told := &keeper{}, &journal{}
+	cfg := config(store, told)
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
+	expectStatus(t, deliver(t, cfg, signedRequest(body+" ")), http.StatusNoContent)
+	told.expect(t, "provider: kept", "apply evt_1", "provider: duplicate", "apply evt_1")
+	if len(store.notices) != 1 || string(store.notices[0].Body) != body {
+		t.Errorf("kept %q", store.notices)
+	}
+}
+
+func TestDuplicatesAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	store, told := &keeper{}, &journal{}
+	receiver := must(webhook.New(config(store, told)))
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			w := httptest.NewRecorder()
+			receiver.ServeHTTP(w, signedRequest(body))
+			expectStatus(t, w, http.StatusNoContent)
+		})
+	}
+	all.Wait()
+	slices.Sort(told.lines)
+	want := append(slices.Repeat([]string{"apply evt_1"}, 20), slices.Repeat([]string{"provider: duplicate"}, 19)...)
+	told.expect(t, append(want, "provider: kept")...)
+}
+
+// TestRestartBetweenKeepAndApply: the process dies with the notice kept and not applied, and the sender sends it again.
+func TestRestartBetweenKeepAndApply(t *testing.T) {
+	t.Parallel()
+	store, told := &keeper{after: func() { panic("the process dies") }}, &journal{}
+	cfg := config(store, told)
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusInternalServerError)
+	told.expect(t, "provider: failed")
+	store.after = nil
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
+	told.expect(t, "provider: duplicate", "apply evt_1")
+}
+
+// TestOutOfOrderDeliveriesEndInTheLatestState: whatever the order, with an Apply that goes by Latest.
+func TestOutOfOrderDeliveriesEndInTheLatestState(t *testing.T) {
+	t.Parallel()
+	deliveries := []string{
+		`{"id":"evt_9","object":"ch_1","at":"2026-01-01T00:00:01Z"}`,
+		`{"id":"evt_5","object":"ch_1","at":"2026-01-01T00:00:02Z"}`,
+		`{"id":"evt_1","object":"ch_1","at":"2026-01-01T00:00:03Z"}`,
+		`{"id":"evt_x","object":"ch_2","at":"2026-01-01T00:00:04Z"}`,
+	}
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 1, 3}, {1, 2, 0, 0}, {2, 2, 1, 2}} {
+		store, state := &keeper{}, map[string]string{}
+		cfg := config(store, &journal{})
+		cfg.Apply = func(ctx context.Context, n onceward.Notice) error {
+			notices, err := store.Notices(ctx, n.Source, n.Subject)
+			latest, _ := webhook.Latest(notices)
+			state[n.Subject] = latest.EventID
+			return err
+		}
+		for _, i := range order {
+			expectStatus(t, deliver(t, cfg, signedRequest(deliveries[i])), http.StatusNoContent)
+		}
+		if state["ch_1"] != "evt_1" {
+			t.Errorf("order %v: the state is that of %s", order, state["ch_1"])
+		}
+	}
+}
+
+func TestApplyThatFailsLosesNothing(t *testing.T) {
+	t.Parallel()
+	store, told := &keeper{}, &journal{}
+	cfg := config(store, told)
+	cfg.Apply = func(context.Context, onceward.Notice) error { return errors.New("the record is locked") }
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
+	told.expect(t, "provider: kept", "provider: failed")
+	if ids := store.ids(); !slices.Equal(ids, []string{"evt_1"}) {
+		t.Errorf("kept %q", ids)
+	}
+}
+
+func TestPanicsAreAnswered(t *testing.T) {
+	t.Parallel()
+	store, told := &keeper{}, &journal{}
+	cfg := config(store, told)
+	cfg.Apply = func(context.Context, onceward.Notice) error { panic("the fault of Apply") }
+	w := deliver(t, cfg, signedRequest(body))
+	expectStatus(t, w, http.StatusInternalServerError)
+	if strings.Contains(w.Body.String(), "Apply") {
+		t.Errorf("the answer tells too much: %s", w.Body)
+	}
+	told.expect(t, "provider: kept", "provider: failed")
+	expectStatus(t, deliver(t, cfg, signedRequest(`{"id":"evt_2","object":"ch_1","kind":"panic"}`)), http.StatusInternalServerError)
+	told.expect(t, "provider: failed")
+	if ids := store.ids(); !slices.Equal(ids, []string{"evt_1"}) {
+		t.Errorf("kept %q", ids)
+	}
+}
+
+func TestIgnoredEventIsNotKept(t *testing.T) {
+	t.Parallel()
+	store, told := &keeper{}, &journal{}
+	w := deliver(t, config(store, told), signedRequest(`{"id":"evt_1","object":"ch_1","kind":"ignored"}`))
+	expectStatus(t, w, http.StatusNoContent)
+	told.expect(t)
+	if ids := store.ids(); len(ids) != 0 {
+		t.Errorf("kept %q", ids)
+	}
+}
+
+func TestStoreThatIsDown(t *testing.T) {
+	t.Parallel()
+	down := fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+	store, told := &keeper{before: func(context.Context) error { return down }}, &journal{}
+	cfg := config(store, told)
+	w := deliver(t, cfg, signedRequest(body))
+	expectStatus(t, w, http.StatusServiceUnavailable)
+	if w.Header().Get("Retry-After") != "1" || strings.Contains(w.Body.String(), "plug") {
+		t.Errorf("answered %v %s", w.Header(), w.Body)
+	}
+	told.expect(t, "provider: failed")
+	store.before = nil
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
+	told.expect(t, "provider: kept", "apply evt_1")
+}
+
+func TestConfigMustMakeSense(t *testing.T) {
+	t.Parallel()
+	_, err := webhook.New(webhook.Config{MaxBody: -1})
+	for _, want := range []string{"Source", "Scheme", "Keeper", "Parse", "MaxBody"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+	for _, change := range []func(*webhook.Config){
+		func(c *webhook.Config) { c.StoreTimeout = -1 }, func(c *webhook.Config) { c.ApplyTimeout = -1 },
+	} {
+		cfg := config(&keeper{}, &journal{})
+		change(&cfg)
+		if _, err := webhook.New(cfg); err == nil {
+			t.Errorf("%+v is taken", cfg)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package webhook_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile/webhook"
+)
+
+// untouched is a config where nothing behind the signature may happen.
+func untouched(t *testing.T, told *journal) webhook.Config {
+	cfg := config(&keeper{before: func(context.Context) error {
+		t.Error("something was stored")
+		return nil
+	}}, told)
+	cfg.Parse = func(http.Header, []byte) (webhook.Event, error) {
+		t.Error("something was parsed")
+		return webhook.Event{}, errors.New("not to be parsed")
+	}
+	return cfg
+}
+
+// TestForgedAndStaleLookAlike: refused before anything is parsed, and the answer does not say why.
+func TestForgedAndStaleLookAlike(t *testing.T) {
+	t.Parallel()
+	unsigned := signedRequest(body)
+	unsigned.Header.Del("Provider-Signature")
+	forged := signedRequest(body)
+	forged.Body = io.NopCloser(strings.NewReader(strings.Replace(body, "ch_1", "ch_2", 1)))
+	stale := signedRequest(body)
+	timestamped.Sign(stale.Header, []byte(body), now.Add(-time.Hour))
+	future := signedRequest(body)
+	timestamped.Sign(future.Header, []byte(body), now.Add(time.Hour))
+
+	answers := map[string]bool{}
+	for _, r := range []*http.Request{unsigned, forged, stale, future} {
+		told := &journal{}
+		w := deliver(t, untouched(t, told), r)
+		expectStatus(t, w, http.StatusUnauthorized)
+		told.expect(t, "provider: refused")
+		answers[w.Body.String()] = true
+		if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
+			t.Errorf("the answer is %s", got)
+		}
+		var problem onceward.Problem
+		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Type != "urn:onceward:problem:unauthenticated" {
+			t.Errorf("%+v, %v", problem, err)
+		}
+	}
+	if len(answers) != 1 {
+		t.Errorf("the answers differ: %v", answers)
+	}
+}
+
+// TestObserverLearnsWhy: what the answer does not say.
+func TestObserverLearnsWhy(t *testing.T) {
+	t.Parallel()
+	cfg := config(&keeper{}, &journal{})
+	var got error
+	cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { got = e.(onceward.NoticeEvent).Err })
+	cfg.Now = func() time.Time { return now.Add(time.Hour) }
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusUnauthorized)
+	if !errors.Is(got, webhook.ErrStale) {
+		t.Error(got)
+	}
+}
+
+// TestSchemeOfOnesOwn: any error refuses, not only those of this package.
+func TestSchemeOfOnesOwn(t *testing.T) {
+	t.Parallel()
+	told := &journal{}
+	cfg := untouched(t, told)
+	cfg.Scheme = schemeFunc(func() error { return errors.New("no") })
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusUnauthorized)
+	cfg.Scheme = schemeFunc(func() error { panic("the fault of the scheme") })
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusInternalServerError)
+	told.expect(t, "provider: refused", "provider: failed")
+}
+
+type schemeFunc func() error
+
+func (f schemeFunc) Verify(http.Header, []byte, time.Time) error { return f() }
+
+func TestOnlyPostIsTaken(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodOptions} {
+		told := &journal{}
+		r := signedRequest(body)
+		r.Method = method
+		w := deliver(t, untouched(t, told), r)
+		expectStatus(t, w, http.StatusMethodNotAllowed)
+		if w.Header().Get("Allow") != http.MethodPost {
+			t.Errorf("%s: %v", method, w.Header())
+		}
+		told.expect(t)
+	}
+}
+
+func TestBodyThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	told := &journal{}
+	cfg := untouched(t, told)
+	cfg.MaxBody = int64(len(body)) - 1
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusRequestEntityTooLarge)
+	told.expect(t, "provider: refused")
+	cfg.MaxBody = 0
+	expectStatus(t, deliver(t, cfg, signedRequest(strings.Repeat(" ", 1<<20+1))), http.StatusRequestEntityTooLarge)
+	told.expect(t, "provider: refused")
+
+	cfg = config(&keeper{}, told)
+	cfg.MaxBody = int64(len(body))
+	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
+	told.expect(t, "provider: kept", "apply evt_1")
+}
+
+func TestBodyThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	told := &journal{}
+	r := signedRequest(body)
+	// All of the signed bytes are there, and yet the sender had not said that this is the end.
+	r.Body = io.NopCloser(io.MultiReader(strings.NewReader(body), iotest.ErrReader(io.ErrUnexpectedEOF)))
+	expectStatus(t, deliver(t, untouched(t, told), r), http.StatusBadRequest)
+	told.expect(t, "provider: refused")
+}
+
+func TestEventThatCannotBeIdentified(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{"", "no JSON", `{}`, `{"id":"evt_1"}`, `{"object":"ch_1"}`} {
+		store, told := &keeper{}, &journal{}
+		w := deliver(t, config(store, told), signedRequest(body))
+		expectStatus(t, w, http.StatusBadRequest)
+		told.expect(t, "provider: refused")
+		if ids := store.ids(); len(ids) != 0 {
+			t.Errorf("%q: kept %q", body, ids)
+		}
+	}
+}
+
+// TestSenderLeavesDuringTheStoring: the connection is gone, and the server knows, before the notice is kept.
+func TestSenderLeavesDuringTheStoring(t *testing.T) {
+	t.Parallel()
+	gone, stored, applied := make(chan (<-chan struct{}), 1), make(chan error, 1), make(chan error, 1)
+	hangUp := make(chan struct{})
+	store := &keeper{before: func(ctx context.Context) error {
+		close(hangUp)
+		<-<-gone
+		stored <- ctx.Err()
+		return ctx.Err()
+	}}
+	cfg := config(store, &journal{})
+	cfg.Apply = func(ctx context.Context, _ onceward.Notice) error {
+		applied <- ctx.Err()
+		return nil
+	}
+	receiver := must(webhook.New(cfg))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		gone <- r.Context().Done()
+		receiver.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-hangUp
+		cancel()
+	}()
+	r := must(http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(body)))
+	timestamped.Sign(r.Header, []byte(body), now)
+	if answer, err := server.Client().Do(r); !errors.Is(err, context.Canceled) {
+		t.Fatal(answer, err)
+	}
+	if err := <-stored; err != nil {
+		t.Fatal("the storing was cancelled:", err)
+	}
+	if err := <-applied; err != nil {
+		t.Error("the applying was cancelled:", err)
+	}
+}
+
+// TestTimeouts: neither a store nor an Apply that hangs holds the sender for longer than it may.
+func TestTimeouts(t *testing.T) {
+	t.Parallel()
+	hang := func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	synctest.Test(t, func(t *testing.T) {
+		told, start := &journal{}, time.Now()
+		expectStatus(t, deliver(t, config(&keeper{before: hang}, told), signedRequest(body)), http.StatusServiceUnavailable)
+		told.expect(t, "provider: failed")
+		if took := time.Since(start); took != webhook.DefaultStoreTimeout {
+			t.Errorf("the store had %s", took)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		told, start := &journal{}, time.Now()
+		cfg := config(&keeper{}, told)
+		cfg.ApplyTimeout = time.Minute
+		cfg.Apply = func(ctx context.Context, _ onceward.Notice) error { return hang(ctx) }
+		expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
+		told.expect(t, "provider: kept", "provider: failed")
+		if took := time.Since(start); took != time.Minute {
+			t.Errorf("the Apply had %s", took)
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Scheme tells the sender's deliveries from everybody else's. [Timestamped], [StandardWebhooks] and [HMAC] are here; a
+// provider that signs in another way needs only a type with this one method. It is used by many requests at a time.
+type Scheme interface {
+	// Verify returns nil only if the sender signed these very bytes and, where the scheme has a timestamp, did so within the
+	// tolerance around now. Otherwise the error wraps [ErrSignature] or [ErrStale]. The error is for the log: it may say what
+	// is wrong, because no answer shows it, and never holds a secret or what the signature should have been.
+	Verify(header http.Header, body []byte, now time.Time) error
+}
+
+var (
+	// ErrSignature is a delivery whose signature is missing, malformed or not the sender's.
+	ErrSignature = errors.New("webhook: the signature is missing or wrong")
+	// ErrStale is a delivery that the sender did sign, but too long ago or too far in the future to be taken: it may be a
+	// recording that someone else plays again.
+	ErrStale = errors.New("webhook: the delivery is outside of the time window")
+)
+
+// DefaultTolerance is how far the timestamp of a delivery may be from the receiver's clock, in both directions.
+const DefaultTolerance = 5 * time.Minute
+
+const (
+	// minSecretLength is the least that keeps a signature from being guessed.
+	minSecretLength = 16
+	// maxHeaderLength is far more than the signatures of a rotation need. It bounds the work that a forger can cause.
+	maxHeaderLength = 4096
+	// timestampBits has room for seconds until long after the year 30000, and none for milliseconds or for an overflow.
+	timestampBits = 40
+)
+
+// keyring signs with each of the secrets in turn. It holds functions instead of secrets, so that a scheme that is printed
+// by mistake shows nothing.
+type keyring []func(parts ...string) []byte
+
+// newKeyring copies the secrets, because the caller may wipe them.
+func newKeyring(secrets [][]byte) (keyring, error) {
+	if len(secrets) == 0 {
+		return nil, errors.New("webhook: there is no secret: nothing could be verified")
+	}
+	var keys keyring
+	for i, secret := range secrets {
+		if len(secret) < minSecretLength {
+			return nil, fmt.Errorf("webhook: secret %d of %d is too short: it has %d bytes and needs %d random bytes at least",
+				i+1, len(secrets), len(secret), minSecretLength)
+		}
+		kept := append([]byte(nil), secret...)
+		keys = append(keys, func(parts ...string) []byte {
+			mac := hmac.New(sha256.New, kept)
+			mac.Write([]byte(strings.Join(parts, ".")))
+			return mac.Sum(nil)
+		})
+	}
+	return keys, nil
+}
+
+// confirm finds out whether one of the signatures was made with one of the secrets. It compares all with all: the time
+// that it takes does not tell which of them came close.
+func (k keyring) confirm(signatures [][]byte, parts ...string) error {
+	matches := 0
+	for _, sign := range k {
+		want := sign(parts...)
+		for _, signature := range signatures {
+			if hmac.Equal(signature, want) {
+				matches++
+			}
+		}
+	}
+	if matches == 0 {
+		return fmt.Errorf("%w: none of %d signatures is of one of %d secrets", ErrSignature, len(signatures), len(k))
+	}
+	return nil
+}
+
+// window is the tolerance of a scheme.
+type window time.Duration
+
+func newWindow(tolerance time.Duration) (window, error) {
+	if tolerance < 0 {
+		return 0, fmt.Errorf("webhook: the tolerance %s must not be negative", tolerance)
+	}
+	if tolerance == 0 {
+		tolerance = DefaultTolerance
+	}
+	return window(tolerance), nil
+}
+
+// admit refuses what was signed too far from now. It is asked after the signature has been confirmed, so that [ErrStale]
+// always means the sender, and never a forger who made up a time.
+func (w window) admit(signed, now time.Time) error {
+	if age := now.Sub(signed); age.Abs() > time.Duration(w) {
+		return fmt.Errorf("%w: it was signed %s before now, and the tolerance is %s", ErrStale, age, time.Duration(w))
+	}
+	return nil
+}
+
+// parseTimestamp reads seconds since 1970. It takes digits only: no sign, no fraction and above all no full stop, which
+// separates the timestamp from the rest of what is signed.
+func parseTimestamp(text string) (time.Time, error) {
+	seconds, err := strconv.ParseUint(text, 10, timestampBits)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%w: the timestamp is no number of seconds", ErrSignature)
+	}
+	return time.Unix(int64(seconds), 0), nil
+}
+
+func formatTimestamp(at time.Time) string { return strconv.FormatInt(at.Unix(), 10) }
+
+// single returns the one value of a header. Two values are refused, because another reader might take the other one.
+func single(header http.Header, name string) (string, error) {
+	values := header.Values(name)
+	switch {
+	case len(values) != 1 || values[0] == "":
+		return "", fmt.Errorf("%w: there must be one %s header, and there are %d", ErrSignature, name, len(values))
+	case len(values[0]) > maxHeaderLength:
+		return "", fmt.Errorf("%w: the %s header is longer than %d bytes", ErrSignature, name, maxHeaderLength)
+	}
+	return values[0], nil
+}

@@ -1,0 +1,180 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// advance stores a recovery point in the transaction that took the lock. Like the statements of a settlement, it fails
+// unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile.
+const advance = `WITH written AS (
+		UPDATE @record SET more = $2, queue = CASE WHEN transaction_timestamp() = $3 THEN queue END
+		WHERE id = $1 AND attempt = $4 AND queue IN (10, 11)
+		RETURNING attempt)
+	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
+
+var _ onceward.TxCheckpointer = (*Store)(nil)
+
+// CheckpointTx implements [onceward.TxCheckpointer]. It holds the lock that transactions of the same key take, not that of
+// the row, which heartbeats need.
+func (s *Store) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		err := s.checkpointOnce(ctx, c, lease, work)
+		if !errors.Is(err, errAgain) {
+			return err
+		}
+		if try == maxTries {
+			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", try, err))
+		}
+	}
+}
+
+func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+	if err := ctx.Err(); err != nil {
+		return unavailable(err)
+	}
+	borrowed, err := s.handlers.acquire(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	t := &transaction{
+		store: s, lent: borrowed, conn: borrowed.pgx(), hash: s.hash(c.ID),
+		reservation: &onceward.Reservation{ID: c.ID, Lease: lease},
+	}
+	defer t.lent.giveBack()
+	locked, err := t.begin(ctx)
+	if sqlState(err) == stateNoSuchStatement {
+		t.close() // somebody has discarded what was prepared there
+	}
+	switch {
+	case err != nil && t.conn.IsClosed() && ctx.Err() == nil:
+		return fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
+	case err == nil && !locked:
+		err = unavailable(errors.New("another attempt of the operation is still in a transaction"))
+	case err == nil:
+		_, err = t.progress(c, onceward.Checkpoint{})
+	}
+	if err != nil {
+		return errors.Join(err, t.rollback())
+	}
+	return t.advance(ctx, c, work)
+}
+
+// progress is the record with a checkpoint, or why it cannot be written.
+func (t *transaction) progress(c onceward.Claim, p onceward.Checkpoint) (onceward.Record, error) {
+	after, _, err := onceward.Step(t.before, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}, t.now)
+	return after, err
+}
+
+// advance runs a step and commits it with the recovery point that it leads to.
+func (t *transaction) advance(ctx context.Context, c onceward.Claim, work func(context.Context) (onceward.Checkpoint, error)) error {
+	p, err := t.step(ctx, work)
+	status := t.status()
+	switch {
+	case t.gate.ended || status == statusIdle:
+		return fmt.Errorf("%w: the step ended the transaction that is not its to end", onceward.ErrOutcomeUnknown)
+	case status == statusLost:
+		return unavailable(errors.Join(errors.New("the connection was lost before the step was done"), err))
+	case err == nil && status == statusFailed:
+		err = errors.New("postgres: the step said that it succeeded in a transaction in which a statement had failed")
+	}
+	if err != nil {
+		return t.undoStep(err)
+	}
+	after, err := t.progress(c, p)
+	if err != nil {
+		return errors.Join(err, t.rollback())
+	}
+	if err := t.sendPoint(&after); err != nil {
+		return t.resolvePoint(c, p, err)
+	}
+	return nil
+}
+
+// step hands the transaction to the work and takes it back, also if the work panics or ends its goroutine.
+func (t *transaction) step(ctx context.Context, work func(context.Context) (onceward.Checkpoint, error)) (p onceward.Checkpoint, err error) {
+	returned := false
+	defer func() {
+		t.gate.close()
+		if !returned {
+			_ = t.rollback()
+		}
+	}()
+	t.gate.open(t)
+	p, err = work(t.gate.context(ctx))
+	returned = true
+	return p, err
+}
+
+// undoStep rolls back. If a statement failed because of the neighbours, the work gets another chance.
+func (t *transaction) undoStep(cause error) error {
+	if err := t.rollback(); err != nil {
+		t.close() // the server undoes what it loses the connection of
+	}
+	if t.gate.undone {
+		return fmt.Errorf("%w: %w", errAgain, cause)
+	}
+	return cause
+}
+
+// sendPoint stores the recovery point and commits.
+func (t *transaction) sendPoint(after *onceward.Record) error {
+	var r row
+	r.encode(after, t.hash, t.number)
+	sql := &t.store.sql
+	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
+	deadline := time.Now().Add(settleTimeout)
+	if err := trip.prepare(context.Background(), deadline, &sql.advance); err != nil {
+		return err
+	}
+	trip.add(&sql.advance, r.id[:], r.more, int64Value(t.began), int64Value(after.Attempt))
+	trip.add(&sql.commit)
+	tag, err := trip.run(deadline, func(int, [][]byte) error { return nil })
+	if err == nil && tag != "COMMIT" {
+		err = fmt.Errorf("the server answered COMMIT with %s", tag)
+	}
+	return err
+}
+
+// resolvePoint finds out what became of a commit that ended in an error, as resolve does for an answer.
+func (t *transaction) resolvePoint(c onceward.Claim, p onceward.Checkpoint, cause error) error {
+	t.close()
+	if t.store.otherTransaction(cause) {
+		return fmt.Errorf("%w: the step ended the transaction that is not its to end, and began another", onceward.ErrOutcomeUnknown)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	for {
+		rec, err := t.ask(ctx)
+		switch {
+		case err == nil:
+			return t.learnedPoint(c, p, &rec, cause)
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: commit: %w; then nobody could be asked what became of it: %w", onceward.ErrOutcomeUnknown, cause, err)
+		}
+		time.Sleep(askPause)
+	}
+}
+
+// learnedPoint answers by what is stored: the attempt is fenced, or its point is there, or nothing was committed.
+func (t *transaction) learnedPoint(c onceward.Claim, p onceward.Checkpoint, rec *onceward.Record, cause error) error {
+	_, _, err := onceward.Step(*rec, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt}, t.now)
+	switch {
+	case err != nil:
+		return err
+	case rec.Point == p.Point && bytes.Equal(rec.Data, p.Data):
+		return nil
+	case undone(cause) || t.store.lostRace(cause):
+		return fmt.Errorf("%w: %w", errAgain, cause)
+	default:
+		return unavailable(fmt.Errorf("commit: %w", cause))
+	}
+}

@@ -1,0 +1,153 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+)
+
+// The statements about what is kept beside the records. Texts from outside are looked up by their hash, because an index
+// does not take values of every length.
+const (
+	insertFinding = `INSERT INTO @finding (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
+	selectFinding = `SELECT attempt, at, response FROM @finding WHERE id = $1 ORDER BY at`
+
+	insertNotice = `INSERT INTO @notice (source, event_id, subject, at, received_at, body) VALUES ($1, $2, $3, $4, @now(), $5)
+		ON CONFLICT (sha256(source), sha256(event_id)) DO NOTHING`
+	selectNotice = `SELECT event_id, subject, at, received_at, body FROM @notice
+		WHERE sha256(source) = sha256($1) AND sha256(subject) = ANY (ARRAY(SELECT sha256(s) FROM unnest($2::bytea[]) AS s))
+		ORDER BY at, event_id`
+	purgeNotices = `SELECT @purge_notices($1, $2)`
+
+	insertAudit = `INSERT INTO @audit (id, name, attempt, actor, action, reason, outcome, at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, @now())`
+	selectAudit = `SELECT attempt, actor, action, reason, outcome, at FROM @audit WHERE id = $1 ORDER BY number`
+	purgeAudit  = `SELECT @purge_audit($1, $2)`
+)
+
+// AddFinding implements [onceward.FindingKeeper].
+func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	_, err := s.own.Exec(ctx, s.names.render(insertFinding), s.hash(f.ID), f.Attempt, micros(f.At), appendAnswer(nil, &f.Response))
+	return unavailable(err)
+}
+
+// Findings implements [onceward.FindingKeeper].
+func (s *Store) Findings(ctx context.Context, id onceward.ID) ([]onceward.Finding, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := s.own.Query(ctx, s.names.render(selectFinding), s.hash(id))
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	var findings []onceward.Finding
+	var attempt, at int64
+	var answer []byte
+	_, err = pgx.ForEachRow(rows, []any{&attempt, &at, &answer}, func() error {
+		response, err := parseAnswer(answer)
+		findings = append(findings, onceward.Finding{
+			Claim: onceward.Claim{ID: id, Attempt: attempt}, Response: response, At: fromMicros(at),
+		})
+		return err
+	})
+	if errors.Is(err, errBadAnswer) {
+		return nil, unreadable(err)
+	}
+	return findings, unavailable(err)
+}
+
+// AddNotice implements [onceward.NoticeKeeper].
+func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (added bool, err error) {
+	if err := s.ready(ctx); err != nil {
+		return false, err
+	}
+	body := append([]byte{}, n.Body...) // nil would be null
+	for try := 0; ; try++ {
+		tag, err := s.own.Exec(ctx, s.names.render(insertNotice), []byte(n.Source), []byte(n.EventID), []byte(n.Subject), micros(n.At), body)
+		// Where every transaction is serializable, the same notice at the same time undoes the statement.
+		if err == nil || try >= maxTries || !undone(err) {
+			return tag.RowsAffected() == 1, unavailable(err)
+		}
+	}
+}
+
+// Notices implements [onceward.NoticeKeeper].
+func (s *Store) Notices(ctx context.Context, source string, subjects ...string) ([]onceward.Notice, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
+	asked := make([][]byte, len(subjects))
+	for i, subject := range subjects {
+		asked[i] = []byte(subject)
+	}
+	rows, err := s.own.Query(ctx, s.names.render(selectNotice), []byte(source), asked)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	notices, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (onceward.Notice, error) {
+		var event, subject, body []byte
+		var at, received int64
+		err := row.Scan(&event, &subject, &at, &received, &body)
+		return onceward.Notice{
+			Source: source, EventID: string(event), Subject: string(subject), At: fromMicros(at), Body: body,
+			ReceivedAt: fromMicros(received),
+		}, err
+	})
+	return notices, unavailable(err)
+}
+
+// PurgeNotices implements [onceward.NoticeKeeper], by the SQL function that a scheduler may call too.
+func (s *Store) PurgeNotices(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, purgeNotices, age, limit)
+}
+
+// AddAudit implements [onceward.Auditor].
+func (s *Store) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	_, err := s.own.Exec(ctx, s.names.render(insertAudit), s.hash(e.ID), e.ID.AppendBinary(nil), e.Attempt,
+		[]byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome))
+	return unavailable(err)
+}
+
+// Audit implements [onceward.Auditor].
+func (s *Store) Audit(ctx context.Context, id onceward.ID) ([]onceward.AuditEntry, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := s.own.Query(ctx, s.names.render(selectAudit), s.hash(id))
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (onceward.AuditEntry, error) {
+		var attempt, at int64
+		var actor, action, reason, outcome []byte
+		err := row.Scan(&attempt, &actor, &action, &reason, &outcome, &at)
+		return onceward.AuditEntry{
+			ID: id, Attempt: attempt, Actor: string(actor), Action: string(action), Reason: string(reason),
+			Outcome: string(outcome), At: fromMicros(at),
+		}, err
+	})
+	return entries, unavailable(err)
+}
+
+// PurgeAudit implements [onceward.Auditor], by the SQL function that a scheduler may call too.
+func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, purgeAudit, age, limit)
+}
+
+// purge deletes at most limit rows that are older than that.
+func (s *Store) purge(ctx context.Context, statement string, age time.Duration, limit int) (purged int, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
+	err = s.own.QueryRow(ctx, s.names.render(statement), age, max(limit, 0)).Scan(&purged)
+	return purged, unavailable(err)
+}

@@ -1,0 +1,120 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+)
+
+// TestAuditIsReadableByItself: an entry names its record in words, also to somebody who has no more than SQL, and when the
+// record is long gone.
+func TestAuditIsReadableByItself(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, admin := openStore(t, url), openAdmin(t, url)
+	c := own(t, store, reservation("key"))
+	must(t, store.AddAudit(t.Context(), onceward.AuditEntry{ID: c.ID, Attempt: c.Attempt, Actor: "ops", Action: "bust", Reason: "stuck"}))
+	must(t, store.Bust(t.Context(), c.ID, true))
+	must(t, store.Bust(t.Context(), c.ID, false))
+	wantState(t, store, c.Key, onceward.StateNone, "section 4")
+	var record, actor, reason string
+	var name []byte
+	must(t, admin.QueryRow(t.Context(), `SELECT id::text, name, convert_from(actor, 'UTF8'), convert_from(reason, 'UTF8') FROM onceward_audit`).
+		Scan(&record, &name, &actor, &reason))
+	if id, err := onceward.ParseID(name); err != nil || id != c.ID || record != store.RecordID(c.ID) || actor != "ops" || reason != "stuck" {
+		t.Errorf("L7: the entry is about %v (%v), record %s, by %q because %q", id, err, record, actor, reason)
+	}
+}
+
+// TestSchedulerPurges: a scheduler that knows no more than SQL does what the methods do, from whatever schema it calls.
+func TestSchedulerPurges(t *testing.T) {
+	t.Parallel()
+	server := servicetest.Postgres(t)
+	schema := server.Schema(t)
+	store := openStore(t, server.URL()+"&search_path="+schema)
+	scheduler := openAdmin(t, server.URL())
+	for i := range 3 {
+		_, err := store.AddNotice(t.Context(), onceward.Notice{Source: "psp", EventID: fmt.Sprint(i)})
+		must(t, err)
+		must(t, store.AddAudit(t.Context(), onceward.AuditEntry{ID: idOf("key")}))
+	}
+	for _, table := range []string{"notice", "audit"} {
+		// The last is from two years ago, which is further than any of the test's own.
+		column := map[string]string{"notice": "received_at", "audit": "at"}[table]
+		exec(t, scheduler, fmt.Sprintf(`UPDATE %s.onceward_%s SET %s = %s - 63115200000000 WHERE ctid = (SELECT max(ctid) FROM %[1]s.onceward_%[2]s)`,
+			schema, table, column, column))
+		function := schema + map[string]string{"notice": ".onceward_purge_notices", "audit": ".onceward_purge_audit"}[table]
+		for _, call := range []struct {
+			arguments string
+			want      int
+		}{{"'3 years'", 0}, {"'1 year'", 1}, {"'1 year'", 0}, {"'-1 second', 1", 1}, {"'-1 second'", 1}} {
+			if n := number(t, scheduler, `SELECT `+function+`(`+call.arguments+`)`); n != call.want {
+				t.Errorf("L7: %s(%s) removed %d, want %d", function, call.arguments, n, call.want)
+			}
+		}
+	}
+}
+
+// TestNoticesWhereAllIsSerializable: where a database makes every transaction serializable, an event that many tell of at
+// once is still added by one of them and known to the others.
+func TestNoticesWhereAllIsSerializable(t *testing.T) {
+	t.Parallel()
+	store := openStore(t, servicetest.Postgres(t).SchemaURL(t)+"&default_transaction_isolation=serializable")
+	for round := range 20 {
+		var group sync.WaitGroup
+		var mu sync.Mutex
+		added, errs := 0, []error(nil)
+		for range 8 {
+			group.Go(func() {
+				was, err := store.AddNotice(t.Context(), onceward.Notice{Source: "psp", EventID: fmt.Sprint(round), At: time.Now()})
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+				if was {
+					added++
+				}
+			})
+		}
+		group.Wait()
+		if err := errors.Join(errs...); err != nil || added != 1 {
+			t.Fatalf("B3: one event was added %d times (%v)", added, err)
+		}
+	}
+}
+
+// TestPurgersAtOnce: several who purge at once count each row once.
+func TestPurgersAtOnce(t *testing.T) {
+	t.Parallel()
+	store := openStore(t, servicetest.Postgres(t).SchemaURL(t))
+	const n = 60
+	for i := range n {
+		_, err := store.AddNotice(t.Context(), onceward.Notice{Source: "psp", EventID: fmt.Sprint(i)})
+		must(t, err)
+	}
+	var mu sync.Mutex
+	total := 0
+	ended := crowd(t.Context(), 4, func(ctx context.Context, _ int) {
+		for {
+			purged, err := store.PurgeNotices(ctx, -time.Second, 7)
+			if err != nil {
+				t.Errorf("L7: one of several who purge got %v", err)
+			}
+			if purged == 0 {
+				return
+			}
+			mu.Lock()
+			total += purged
+			mu.Unlock()
+		}
+	})
+	ended()
+	if left, err := store.Notices(t.Context(), "psp", ""); err != nil || len(left)+total != n {
+		t.Errorf("L7: %d were purged and %d are left (%v), want %d together", total, len(left), err, n)
+	}
+}

@@ -1,0 +1,55 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+var _ onceward.TxCheckpointer = (*Store)(nil)
+
+// CheckpointTx implements [onceward.TxCheckpointer]. As with a transactional handler, the step runs in a savepoint of the
+// writer's transaction. The writer's lock keeps the record as it was found, also from other processes.
+func (s *Store) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+	longest := s.LongestWork(lease)
+	if until, bounded := ctx.Deadline(); bounded {
+		longest = min(longest, max(time.Until(until), time.Millisecond))
+	}
+	t := newTask(c.ID, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt})
+	t.member = newMember(longest, nil)
+	var failure error
+	err := s.writer.host(ctx, t, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		if t.event.Checkpoint, failure = work(ctx); failure != nil {
+			return onceward.Settlement{Ending: onceward.Rollback}
+		}
+		return onceward.Settlement{Ending: onceward.Commit}
+	})
+	if err == nil {
+		err = failure
+	}
+	return err
+}
+
+// beginStep makes sure, before the step runs, that its owner may still write.
+func (w *writer) beginStep(t *task) (before onceward.Record, err error) {
+	if before, t.row, err = w.load(t.id); err != nil {
+		return before, err
+	}
+	t.event.Checkpoint = onceward.Checkpoint{}
+	t.after = before
+	if _, _, err = onceward.Step(before, t.event, t.now); err != nil {
+		return before, refused{err}
+	}
+	return before, nil
+}
+
+// endStep works out the record with the recovery point that the step led to.
+func (w *writer) endStep(t *task) error {
+	after, outcome, err := onceward.Step(t.after, t.event, w.now())
+	if err != nil {
+		return refused{err}
+	}
+	t.after, t.outcome.Effect = after, outcome.Effect
+	return nil
+}

@@ -1,0 +1,190 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward"
+)
+
+// The statements about what is kept beside the records. Each goes by an index.
+const (
+	insertFinding = `INSERT INTO onceward_finding (id, record, attempt, at) VALUES (?1, ?2, ?3, ?4)`
+	selectFinding = `SELECT attempt, at, record FROM onceward_finding WHERE id = ?1 ORDER BY at, rowid`
+	deleteFinding = `DELETE FROM onceward_finding WHERE at <= ?1`
+
+	insertNotice = `INSERT INTO onceward_notice (source, event_id, subject, body, at, received_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+		ON CONFLICT (source, event_id) DO NOTHING`
+	selectNotice = `SELECT event_id, body, at, received_at FROM onceward_notice WHERE source = ?1 AND subject = ?2`
+	deleteNotice = `DELETE FROM onceward_notice WHERE rowid IN
+		(SELECT rowid FROM onceward_notice WHERE received_at < ?1 ORDER BY received_at LIMIT ?2)`
+
+	insertAudit = `INSERT INTO onceward_audit (id, actor, action, reason, outcome, attempt, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`
+	selectAudit = `SELECT actor, action, reason, outcome, attempt, at FROM onceward_audit WHERE id = ?1 ORDER BY number`
+	deleteAudit = `DELETE FROM onceward_audit WHERE number IN
+		(SELECT number FROM onceward_audit WHERE at < ?1 ORDER BY at LIMIT ?2)`
+)
+
+// findingRetention is how long a refused completion is kept as evidence.
+const findingRetention = 90 * 24 * time.Hour
+
+// AddFinding implements [onceward.FindingKeeper].
+func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
+	rec := onceward.Record{
+		ID: f.ID, Version: onceward.RecordVersion, State: onceward.StateCompleted, Attempt: f.Attempt, Response: f.Response,
+	}
+	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
+		return execute(r.conn, insertFinding, func(stmt *sqlite3.Stmt) error {
+			return bind(stmt, blobs{f.ID.AppendBinary(nil), rec.AppendBinary(nil)}, f.Attempt, micros(f.At))
+		})
+	}))
+}
+
+// Findings implements [onceward.FindingKeeper].
+func (s *Store) Findings(ctx context.Context, id onceward.ID) (findings []onceward.Finding, err error) {
+	err = s.readers.with(ctx, func(one *reader) error {
+		return query(one.conn, selectFinding, func(stmt *sqlite3.Stmt) error {
+			return stmt.BindBlob(1, id.AppendBinary(nil))
+		}, func(stmt *sqlite3.Stmt) error {
+			rec, err := onceward.DecodeRecord(id, stmt.ColumnRawBlob(2))
+			findings = append(findings, onceward.Finding{
+				Claim:    onceward.Claim{ID: id, Attempt: stmt.ColumnInt64(0)},
+				Response: rec.Response,
+				At:       timeOf(stmt, 1),
+			})
+			return err
+		})
+	})
+	return findings, err
+}
+
+// AddNotice implements [onceward.NoticeKeeper].
+func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) {
+	added := false
+	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		err := execute(r.conn, insertNotice, func(stmt *sqlite3.Stmt) error {
+			return bind(stmt, blobs{[]byte(n.Source), []byte(n.EventID), []byte(n.Subject), n.Body}, micros(n.At), micros(now))
+		})
+		added = r.conn.Changes() == 1
+		return err
+	}))
+	if err != nil {
+		return false, err // the writer may still be at it
+	}
+	return added, nil
+}
+
+// Notices implements [onceward.NoticeKeeper].
+func (s *Store) Notices(ctx context.Context, source string, subjects ...string) (notices []onceward.Notice, err error) {
+	subjects = slices.Compact(slices.Sorted(slices.Values(subjects)))
+	err = s.readers.with(ctx, func(one *reader) error {
+		for _, subject := range subjects {
+			found, err := noticesOf(one.conn, source, subject)
+			if err != nil {
+				return err
+			}
+			notices = append(notices, found...)
+		}
+		return nil
+	})
+	slices.SortFunc(notices, func(a, b onceward.Notice) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.EventID, b.EventID))
+	})
+	return notices, err
+}
+
+func noticesOf(conn *sqlite3.Conn, source, subject string) (notices []onceward.Notice, err error) {
+	err = query(conn, selectNotice, func(stmt *sqlite3.Stmt) error {
+		return bind(stmt, blobs{[]byte(source), []byte(subject)})
+	}, func(stmt *sqlite3.Stmt) error {
+		notices = append(notices, onceward.Notice{
+			Source: source, Subject: subject, EventID: string(stmt.ColumnRawBlob(0)), Body: stmt.ColumnBlob(1, nil),
+			At: timeOf(stmt, 2), ReceivedAt: timeOf(stmt, 3),
+		})
+		return nil
+	})
+	return notices, err
+}
+
+// PurgeNotices implements [onceward.NoticeKeeper].
+func (s *Store) PurgeNotices(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, deleteNotice, age, limit)
+}
+
+// AddAudit implements [onceward.Auditor].
+func (s *Store) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
+	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		return execute(r.conn, insertAudit, func(stmt *sqlite3.Stmt) error {
+			texts := blobs{e.ID.AppendBinary(nil), []byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome)}
+			return bind(stmt, texts, e.Attempt, micros(now))
+		})
+	}))
+}
+
+// Audit implements [onceward.Auditor].
+func (s *Store) Audit(ctx context.Context, id onceward.ID) (entries []onceward.AuditEntry, err error) {
+	err = s.readers.with(ctx, func(one *reader) error {
+		return query(one.conn, selectAudit, func(stmt *sqlite3.Stmt) error {
+			return stmt.BindBlob(1, id.AppendBinary(nil))
+		}, func(stmt *sqlite3.Stmt) error {
+			entries = append(entries, onceward.AuditEntry{
+				ID: id, Actor: string(stmt.ColumnRawBlob(0)), Action: string(stmt.ColumnRawBlob(1)),
+				Reason: string(stmt.ColumnRawBlob(2)), Outcome: string(stmt.ColumnRawBlob(3)),
+				Attempt: stmt.ColumnInt64(4), At: timeOf(stmt, 5),
+			})
+			return nil
+		})
+	})
+	return entries, err
+}
+
+// PurgeAudit implements [onceward.Auditor].
+func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, deleteAudit, age, limit)
+}
+
+// purge deletes at most limit rows that are older than that.
+func (s *Store) purge(ctx context.Context, statement string, age time.Duration, limit int) (int, error) {
+	purged := 0
+	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		err := execute(r.conn, statement, func(stmt *sqlite3.Stmt) error {
+			return bind(stmt, nil, micros(now.Add(-age)), int64(max(limit, 0))) // to SQLite, less than none is all
+		})
+		purged = int(r.conn.Changes())
+		return err
+	}))
+	if err != nil {
+		return 0, err // the writer may still be at it
+	}
+	return purged, nil
+}
+
+// blobs are the first parameters of a statement.
+type blobs [][]byte
+
+// bind binds the parameters of a statement: the blobs, then the numbers.
+func bind(stmt *sqlite3.Stmt, first blobs, then ...int64) error {
+	for i, value := range first {
+		if err := stmt.BindBlob(i+1, value); err != nil {
+			return err
+		}
+	}
+	for i, value := range then {
+		if err := stmt.BindInt64(len(first)+i+1, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// timeOf reads a time as micros wrote it.
+func timeOf(stmt *sqlite3.Stmt, column int) time.Time {
+	us := stmt.ColumnInt64(column)
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
