@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/onceward/onceward"
 )
@@ -42,7 +44,7 @@ type By struct {
 }
 
 func (b By) check() error {
-	if b.Who == "" || b.Why == "" {
+	if strings.TrimSpace(b.Who) == "" || strings.TrimSpace(b.Why) == "" {
 		return errors.New("reconcile: an operator's act needs to say who acts and why: the audit is of no use without")
 	}
 	return nil
@@ -83,6 +85,9 @@ func (d *Desk) act(ctx context.Context, by By, c onceward.Claim, action string, 
 	}, do)
 }
 
+// outcomeTimeout is how long the writing of an outcome may take, also when its context has ended.
+const outcomeTimeout = 5 * time.Second
+
 // audited does something between two entries: that it is about to be done, without which it is not, and how it ended. The
 // auditor may be nil.
 func audited(ctx context.Context, auditor onceward.Auditor, e onceward.AuditEntry, act func() error) error {
@@ -98,7 +103,9 @@ func audited(ctx context.Context, auditor onceward.Auditor, e onceward.AuditEntr
 		e.Outcome = "failed: " + err.Error()
 	}
 	// The act counts, also if its end is not written: the first entry stands without an outcome.
-	_ = auditor.AddAudit(context.WithoutCancel(ctx), e)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
+	defer cancel()
+	_ = auditor.AddAudit(ctx, e)
 	return err
 }
 

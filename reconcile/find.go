@@ -8,8 +8,11 @@ import (
 )
 
 // DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the zero ID.
-// Why each does is its LastError.
+// A limit of zero is one of [onceward.MaxPage]. Why each of them waits is its LastError.
 func (d *Desk) DeadLetters(ctx context.Context, after onceward.ID, limit int) ([]onceward.Record, error) {
+	if limit <= 0 {
+		limit = onceward.MaxPage
+	}
 	return d.search(ctx, onceward.Filter{State: onceward.StateUnknown, After: after}, limit, func(rec *onceward.Record) bool {
 		return rec.DeadLetter
 	})
@@ -25,7 +28,8 @@ type Query struct {
 	State onceward.State
 }
 
-// Find returns the records that a downstream key or a provider's id belongs to. A key and its scope are enough for
+// Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of their answers.
+// A provider's id is known of those that were completed with it. A key and its scope are enough for
 // [onceward.Store.Get]; this is for those who have only what the other system knows. It looks through all records of the
 // state, because no index is kept for it.
 func (d *Desk) Find(ctx context.Context, q Query) ([]onceward.Record, error) {

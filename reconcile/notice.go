@@ -2,15 +2,23 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/onceward/onceward"
 )
 
-// Apply settles the record that a notice is about, if it is unknown. A notice that came early, about an operation that is
-// still in progress or is not recorded yet, stays where it is kept, and is read when the record becomes unknown. Hand this
-// function to a webhook receiver: it is called when the notice is kept.
+// Apply settles the record that a notice is about, if it is unknown and its notices say how it ended. A notice that came early,
+// about an operation that is still in progress or is not recorded yet, stays where it is kept, and is read when the record
+// becomes unknown. One that says nothing yet changes nothing either, however often it comes: the poller asks when it is due.
+//
+// Hand this function to a webhook receiver. The notice itself must have been kept before: what counts is what the store holds
+// about its subject, not what is handed in here.
+//
+// No store keeps an index from a subject to its record, so each call looks through all unknown records, dead letters too: a page
+// of [onceward.MaxPage] of them costs one query. That is little as long as few outcomes are unknown. Where many are, leave the
+// receiver without it: the poller reads the notices as well, when the records are due.
 func (p *Poller) Apply(ctx context.Context, n onceward.Notice) error {
 	var found []onceward.ID
 	err := p.unknown(ctx, time.Time{}, func(rec *onceward.Record) bool {
@@ -20,13 +28,33 @@ func (p *Poller) Apply(ctx context.Context, n onceward.Notice) error {
 		}
 		return ctx.Err() == nil
 	})
-	if err != nil {
-		return err
-	}
 	for _, id := range found {
-		if _, err := p.Reconcile(ctx, id); err != nil {
-			return err
+		rec, getErr := p.get(ctx, id)
+		if getErr == nil && rec.State == onceward.StateUnknown {
+			_, getErr = p.heed(ctx, &rec)
 		}
+		err = errors.Join(err, getErr)
 	}
-	return ctx.Err()
+	return errors.Join(err, ctx.Err())
+}
+
+// heed settles a record if its notices say how. If they do not, it stays as it is: that was no try.
+func (p *Poller) heed(ctx context.Context, rec *onceward.Record) (Report, error) {
+	answer, err := p.learn(ctx, *rec, false)
+	if err != nil || answer.kind == stillUnknown {
+		return Report{}, err
+	}
+	return p.settle(ctx, rec, answer)
+}
+
+// lettersDue reports whether it is time to look for notices about dead letters. Nobody is asked about them any more, but a
+// notice that came late, and whose Apply failed, should not be lost on them. A look costs a query for each, so it is rare.
+func (p *Poller) lettersDue() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.lettersAt.IsZero() && time.Since(p.lettersAt) < p.config.LongestPause {
+		return false
+	}
+	p.lettersAt = time.Now()
+	return true
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -20,13 +22,13 @@ type Config struct {
 
 	// Interval is the time between two looks at the store. Default: 10 s.
 	Interval time.Duration
-	// Pause is the time after the first try that learned nothing; it doubles with each one, up to LongestPause, and varies
-	// by half. Default: 10 s, and 15 min.
+	// Pause is the longest time until the next try after the first one that learned nothing. It doubles with each, up to
+	// LongestPause. Up to half of it is left out at random. Default: 10 s, and 15 min or Pause if that is longer.
 	Pause        time.Duration
 	LongestPause time.Duration
 	// Limit is the number of tries after which a record becomes a dead letter. Default: 20.
 	Limit int
-	// Timeout bounds each question to a resolver. Default: 30 s.
+	// Timeout bounds what it takes to learn about a record once: Interpret, the Resolver and OwnerGone. Default: 30 s.
 	Timeout time.Duration
 	// Concurrency is how many records are asked after at one time. Default: 4.
 	Concurrency int
@@ -53,7 +55,7 @@ func (c Config) withDefaults() (Config, error) {
 	}{
 		{&c.Interval, 10 * time.Second},
 		{&c.Pause, 10 * time.Second},
-		{&c.LongestPause, 15 * time.Minute},
+		{&c.LongestPause, max(15*time.Minute, c.Pause)},
 		{&c.Timeout, 30 * time.Second},
 		{&c.KeepNotices, 30 * 24 * time.Hour},
 		{&c.KeepAudit, 400 * 24 * time.Hour},
@@ -65,6 +67,7 @@ func (c Config) withDefaults() (Config, error) {
 			*d.value = d.usual
 		}
 	}
+	c.Rules = maps.Clone(c.Rules)
 	if c.Limit < 0 || c.Concurrency < 0 {
 		return c, errors.New("reconcile: Limit and Concurrency cannot be negative")
 	}
@@ -95,7 +98,10 @@ type Poller struct {
 	lister  onceward.Lister
 	notices onceward.NoticeKeeper // nil if the store keeps none
 	auditor onceward.Auditor      // likewise
-	met     acquaintances
+	gone    departures
+
+	mu        sync.Mutex
+	lettersAt time.Time // when dead letters were last looked after
 }
 
 // NewPoller returns a poller. The store must be an [onceward.Reconciler] and an [onceward.Lister], and for rules with a
@@ -157,11 +163,10 @@ func (p *Poller) rule(operation string) *Rule {
 
 // pause is the time before the next try: longer with each, and never the same for two.
 func (p *Poller) pause(tries int) time.Duration {
-	pause := p.config.Pause
-	for range tries {
+	pause := min(p.config.Pause, p.config.LongestPause)
+	for ; tries > 0 && pause < p.config.LongestPause; tries-- {
 		pause = min(2*pause, p.config.LongestPause)
 	}
-	pause = min(pause, p.config.LongestPause)
 	return pause/2 + rand.N(pause/2+1)
 }
 

@@ -1,7 +1,9 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -10,7 +12,8 @@ import (
 )
 
 // Resolver finds out what became of an unknown operation. It is asked about one attempt, which the record names, and its
-// answer settles that attempt alone. An error is an answer that was not learned: it is asked again later.
+// answer settles that attempt alone. An error or a panic is an answer that was not learned: it is asked again later. It must end
+// when its context does, because a place of the poller is taken until then, and may be called for several records at a time.
 type Resolver interface {
 	Resolve(ctx context.Context, rec *onceward.Record) (Answer, error)
 }
@@ -64,16 +67,7 @@ func Response(status int, header http.Header, body []byte) onceward.Response {
 			response.Header = append(response.Header, onceward.HeaderField{Name: http.CanonicalHeaderKey(name), Value: value})
 		}
 	}
-	slices.SortStableFunc(response.Header, func(a, b onceward.HeaderField) int {
-		switch {
-		case a.Name < b.Name:
-			return -1
-		case a.Name > b.Name:
-			return 1
-		default:
-			return 0
-		}
-	})
+	slices.SortStableFunc(response.Header, func(a, b onceward.HeaderField) int { return cmp.Compare(a.Name, b.Name) })
 	return response
 }
 
@@ -87,10 +81,14 @@ type Rule struct {
 	Deduplicates bool
 	// Arrival is the longest time for which a request can still be on its way, with all that may hold it up. After it, "not
 	// found" means not executed, if OwnerGone says that the owner of the attempt makes no more requests. Without both, and
-	// without Deduplicates, only a person concludes from "not found". The time counts from when this process first met the
-	// record, so that no clock that was set wrong can shorten it.
+	// without Deduplicates, only a person concludes from "not found".
+	//
+	// The time counts from when OwnerGone first said so to this process, because the owner may have sent its request just
+	// before it went, and the question must be asked after it is over. It goes by a clock that nobody sets. A process that
+	// is started anew counts anew. With an Arrival longer than all tries take, a record is a dead letter before.
 	Arrival time.Duration
-	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut off.
+	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut off. It
+	// is called when "not found" was answered.
 	OwnerGone func(ctx context.Context, rec *onceward.Record) (bool, error)
 
 	// Source names the sender of the notices about these operations, and Steps the steps whose downstream keys they carry. A
@@ -99,6 +97,10 @@ type Rule struct {
 	Steps  []string
 	// Interpret makes an answer of the notices about a record, in the order in which they happened: the last one counts, and
 	// an older one that came late is none. It may also ask the other system for the latest.
+	//
+	// All attempts share their downstream key, also those under a record of the same ID that has expired since. What a notice
+	// says about an earlier attempt must not settle this one, so conclude [NotExecuted] only from a notice that names the
+	// attempt it is about, or where a retry is the same operation to the other system.
 	Interpret func(ctx context.Context, rec *onceward.Record, notices []onceward.Notice) (Answer, error)
 }
 
@@ -113,20 +115,25 @@ func (r *Rule) subjects(rec *onceward.Record) (subjects []string) {
 	return subjects
 }
 
-// judgeNotFound decides what "not found" means (scenario 31). The record was seen to be unknown for so long.
-func (r *Rule) judgeNotFound(ctx context.Context, rec *onceward.Record, unknown time.Duration) (Answer, error) {
+// judgeNotFound decides what "not found" means (scenario 31). Asked is when the question was asked.
+func (r *Rule) judgeNotFound(ctx context.Context, rec *onceward.Record, asked time.Time, seen *departures) (Answer, error) {
 	if r.Deduplicates {
 		return NotExecuted("the other system does not know of it, and would recognise its downstream key"), nil
 	}
 	if r.Arrival <= 0 || r.OwnerGone == nil {
 		return StillUnknown("the other system does not know of it, which proves nothing: the request may still arrive"), nil
 	}
-	if unknown < r.Arrival {
-		return StillUnknown("the other system does not know of it yet: the request may still be on its way"), nil
-	}
+	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	gone, err := r.OwnerGone(ctx, rec)
-	if err != nil || !gone {
-		return StillUnknown("the other system does not know of it, but the owner may still be there"), err
+	if err != nil {
+		return Answer{}, fmt.Errorf("reconcile: is the owner gone: %w", err)
+	}
+	if !gone {
+		seen.revoke(claim)
+		return StillUnknown("the other system does not know of it, but the owner may still be there"), nil
+	}
+	if asked.Sub(seen.since(claim)) < r.Arrival {
+		return StillUnknown("the other system does not know of it yet: the request may still be on its way"), nil
 	}
 	return NotExecuted("the other system does not know of it, the time to arrive is over, and its owner is gone"), nil
 }

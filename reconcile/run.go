@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -27,34 +28,74 @@ func (r *Report) add(o Report) {
 // purgeBatch is how many old notices and audit entries a run removes.
 const purgeBatch = 1000
 
-// RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest.
+// RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. Nobody is
+// asked about dead letters, but now and then their notices are read.
 func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
-	var (
-		mu     sync.Mutex
-		wg     sync.WaitGroup
-		report Report
-		failed error
-		slots  = make(chan struct{}, p.config.Concurrency)
-	)
-	err := p.unknown(ctx, time.Now(), func(rec *onceward.Record) bool {
-		if rec.DeadLetter {
-			return true
-		}
-		id := rec.ID
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			one, err := p.Reconcile(ctx, id)
-			mu.Lock()
-			defer mu.Unlock()
-			report.add(one)
-			failed = errors.Join(failed, err)
-		})
+	run := round{Poller: p, due: time.Now(), letters: p.lettersDue(), slots: make(chan struct{}, p.config.Concurrency)}
+	err := p.unknown(ctx, run.due, func(rec *onceward.Record) bool {
+		run.start(ctx, rec)
 		return ctx.Err() == nil
 	})
-	wg.Wait()
-	p.met.forget()
-	return report, errors.Join(failed, err, p.purge(ctx), ctx.Err())
+	run.wg.Wait()
+	p.gone.forget(max(forgetAfter, 2*p.config.LongestPause))
+	return run.report, errors.Join(run.failure(), err, p.purge(ctx), ctx.Err())
+}
+
+// round is one run of the poller.
+type round struct {
+	*Poller
+	due     time.Time
+	letters bool
+	slots   chan struct{}
+	wg      sync.WaitGroup
+
+	mu       sync.Mutex
+	report   Report
+	failures int
+	first    error
+}
+
+// start looks after one record as soon as there is room.
+func (r *round) start(ctx context.Context, rec *onceward.Record) {
+	if rule := r.rule(rec.Operation); rec.DeadLetter && (!r.letters || rule == nil || rule.Source == "") {
+		return
+	}
+	id := rec.ID
+	r.slots <- struct{}{}
+	r.wg.Go(func() {
+		defer func() { <-r.slots }()
+		report, err := r.look(ctx, id)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.report.add(report)
+		if err != nil && r.failures == 0 {
+			r.first = err
+		}
+		if err != nil {
+			r.failures++
+		}
+	})
+}
+
+// look looks after one record, unless another node was faster: what it has postponed is not due any more.
+func (r *round) look(ctx context.Context, id onceward.ID) (Report, error) {
+	rec, err := r.get(ctx, id)
+	switch {
+	case err != nil || rec.State != onceward.StateUnknown || !rec.ReconcileAt.Before(r.due):
+		return Report{}, err
+	case rec.DeadLetter:
+		return r.heed(ctx, &rec)
+	default:
+		return r.reconcile(ctx, &rec)
+	}
+}
+
+// failure is the first one, and how many there were: a store that is away fails for each record in the same way.
+func (r *round) failure() error {
+	if r.failures < 2 {
+		return r.first
+	}
+	return fmt.Errorf("reconcile: %d records could not be looked after, the first because: %w", r.failures, r.first)
 }
 
 // unknown calls each for the unknown records that are due, until it returns false. A zero time is for all.
@@ -77,6 +118,15 @@ func (p *Poller) unknown(ctx context.Context, due time.Time, each func(rec *once
 	}
 }
 
+// get returns a record, or the zero record if there is none.
+func (p *Poller) get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	rec, err := p.store.Get(ctx, id)
+	if errors.Is(err, onceward.ErrNotFound) {
+		return onceward.Record{}, nil
+	}
+	return rec, err
+}
+
 // purge forgets what nobody needs any more.
 func (p *Poller) purge(ctx context.Context) (err error) {
 	if p.notices != nil {
@@ -87,99 +137,4 @@ func (p *Poller) purge(ctx context.Context) (err error) {
 		err = errors.Join(err, auditErr)
 	}
 	return err
-}
-
-// Reconcile asks after one record now, due or not, and settles it if it can. A record that is not unknown is left alone.
-func (p *Poller) Reconcile(ctx context.Context, id onceward.ID) (Report, error) {
-	rec, err := p.store.Get(ctx, id)
-	if errors.Is(err, onceward.ErrNotFound) || err == nil && rec.State != onceward.StateUnknown {
-		return Report{}, nil
-	}
-	if err != nil {
-		return Report{}, err
-	}
-	answer, learnErr := p.learn(ctx, &rec)
-	if learnErr != nil {
-		answer = StillUnknown(learnErr.Error())
-	}
-	if ctx.Err() != nil && answer.kind == stillUnknown {
-		return Report{}, nil // it was not asked properly, and is due as before
-	}
-	report, err := p.settle(ctx, &rec, answer, learnErr)
-	if errors.Is(err, onceward.ErrFenced) {
-		err = nil // somebody else has settled it, or it has moved on: the answer was about what is past
-	}
-	return report, err
-}
-
-// learn reads the notices first, then asks.
-func (p *Poller) learn(ctx context.Context, rec *onceward.Record) (Answer, error) {
-	rule := p.rule(rec.Operation)
-	if rule == nil {
-		return Answer{}, errors.New("reconcile: there is no rule for the operation " + rec.Operation)
-	}
-	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
-	defer cancel()
-	answer, err := p.readNotices(ctx, rule, rec)
-	if err == nil && answer.kind == stillUnknown && rule.Resolver != nil {
-		answer, err = rule.Resolver.Resolve(ctx, rec)
-	}
-	if err == nil && answer.kind == notFound {
-		answer, err = rule.judgeNotFound(ctx, rec, p.met.since(onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}))
-	}
-	return answer, err
-}
-
-// readNotices makes an answer of what the other system has said by itself.
-func (p *Poller) readNotices(ctx context.Context, rule *Rule, rec *onceward.Record) (Answer, error) {
-	if rule.Source == "" {
-		return StillUnknown("no notices"), nil
-	}
-	notices, err := p.notices.Notices(ctx, rule.Source, rule.subjects(rec)...)
-	if err != nil || len(notices) == 0 {
-		return StillUnknown("no notice has come"), err
-	}
-	return rule.Interpret(ctx, rec, notices)
-}
-
-// settle writes down what was learned.
-func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer, learnErr error) (report Report, err error) {
-	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
-	outcome := ""
-	switch a.kind {
-	case completed:
-		outcome, report.Completed = "completed", 1
-		err = p.audited(ctx, claim, "resolve completed", "the other system's answer", func() error {
-			return p.settler.ResolveCompleted(ctx, claim, &a.completion)
-		})
-	case notExecuted:
-		outcome, report.NotExecuted = "not executed", 1
-		err = p.audited(ctx, claim, "resolve not executed", a.reason, func() error {
-			return p.settler.ResolveNotExecuted(ctx, claim, a.reason)
-		})
-	default:
-		outcome, report.Postponed = "postponed", 1
-		if rec.ReconcileCount+1 >= p.config.Limit {
-			outcome, report.DeadLetters = "dead letter", 1
-		}
-		err = p.settler.Postpone(ctx, claim, p.pause(rec.ReconcileCount), p.config.Limit, a.reason)
-	}
-	if err != nil {
-		return Report{}, err
-	}
-	p.config.Observer.Observe(ctx, onceward.ReconciledEvent{
-		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, Outcome: outcome, Err: learnErr,
-	})
-	if report.DeadLetters > 0 {
-		p.config.Logger.ErrorContext(ctx, "reconcile: a person has to settle an operation",
-			"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "reason", a.reason)
-	}
-	return report, nil
-}
-
-// audited writes down what is about to be done, does it, and says how it ended.
-func (p *Poller) audited(ctx context.Context, c onceward.Claim, action, reason string, act func() error) error {
-	return audited(ctx, p.auditor, onceward.AuditEntry{
-		ID: c.ID, Attempt: c.Attempt, Actor: p.config.Actor, Action: action, Reason: reason,
-	}, act)
 }

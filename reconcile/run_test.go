@@ -1,0 +1,223 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store/memory"
+)
+
+func TestConcurrencyIsBounded(t *testing.T) {
+	for _, c := range []struct{ configured, want int }{{0, 4}, {1, 1}, {3, 3}} {
+		t.Run(fmt.Sprint(c.configured), func(t *testing.T) {
+			inTime(t, func(t *testing.T) {
+				store := memory.New()
+				const records = 12
+				for i := range records {
+					lose(t, store, fmt.Sprint("k", i))
+				}
+				var mu sync.Mutex
+				now, most := 0, 0
+				count := func(by int) {
+					mu.Lock()
+					defer mu.Unlock()
+					now += by
+					most = max(most, now)
+				}
+				poller := newPoller(t, store, saying(func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+					count(1)
+					defer count(-1)
+					time.Sleep(time.Second)
+					return reconcile.Completed(paid, ""), nil
+				}), reconcile.Config{Concurrency: c.configured})
+				begin := time.Now()
+				run(t, poller, reconcile.Report{Completed: records})
+				if took := time.Since(begin); most != c.want || took != time.Duration(records/c.want)*time.Second {
+					t.Errorf("at most %d were asked after at one time, want %d, and all took %s", most, c.want, took)
+				}
+			})
+		})
+	}
+}
+
+// TestMoreThanAPage: what does not fit into one page of the store is looked after all the same, by everybody.
+func TestMoreThanAPage(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := memory.New()
+		const records = onceward.MaxPage + 100
+		for i := range records {
+			lose(t, store, fmt.Sprintf("k%04d", i))
+		}
+		last := fmt.Sprintf("k%04d", records-1)
+		bank := &oracle{}
+		poller := newPoller(t, store, hearing(bank), reconcile.Config{Limit: 1})
+		apply(t, store, poller, about(last, "e1", 1, "paid"))
+		wantState(t, store, last, onceward.StateCompleted)
+		run(t, poller, reconcile.Report{Postponed: records - 1, DeadLetters: records - 1})
+		bank.wantAsked(t, records-1)
+
+		desk, err := reconcile.NewDesk(store)
+		must(t, err)
+		seen := make(map[string]bool)
+		var after onceward.ID
+		for {
+			letters, err := desk.DeadLetters(t.Context(), after, 300)
+			must(t, err)
+			for _, rec := range letters {
+				if seen[rec.Key] {
+					t.Fatalf("%s is on two pages", rec.Key)
+				}
+				seen[rec.Key], after = true, rec.ID
+			}
+			if len(letters) < 300 {
+				break
+			}
+		}
+		if len(seen) != records-1 {
+			t.Errorf("there are %d dead letters on all pages, want %d", len(seen), records-1)
+		}
+		found, err := desk.Find(t.Context(), reconcile.Query{Subject: "ch_1"})
+		if err != nil || len(found) != 1 || found[0].Key != last {
+			t.Errorf("on the second page was found %v, %v", found, err)
+		}
+	})
+}
+
+// TestAnotherNodeWasFaster: what another node has postponed while this one was busy is not asked after once more.
+func TestAnotherNodeWasFaster(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := memory.New()
+		lose(t, store, "a")
+		lose(t, store, "b")
+		theirs := &oracle{}
+		other := newPoller(t, store, reconcile.Rule{Resolver: theirs}, reconcile.Config{Pause: time.Hour})
+		ours := &oracle{answer: func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+			ask(t, other, "b", reconcile.Report{Postponed: 1})
+			return reconcile.StillUnknown("?"), nil
+		}}
+		run(t, newPoller(t, store, reconcile.Rule{Resolver: ours}, reconcile.Config{Concurrency: 1}), reconcile.Report{Postponed: 1})
+		ours.wantAsked(t, 1)
+		theirs.wantAsked(t, 1)
+		if rec := record(t, store, "b"); rec.ReconcileCount != 1 {
+			t.Errorf("b was tried %d times, want once", rec.ReconcileCount)
+		}
+	})
+}
+
+// TestNodesTogether: several nodes that ask at the same moment settle once.
+func TestNodesTogether(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := memory.New()
+		lose(t, store, "k")
+		slow := &oracle{answer: func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+			time.Sleep(time.Second)
+			return reconcile.Completed(paid, "ch_1"), nil
+		}}
+		var nodes sync.WaitGroup
+		errs := make([]error, 3)
+		for i := range errs {
+			poller := newPoller(t, store, reconcile.Rule{Resolver: slow}, reconcile.Config{})
+			nodes.Go(func() { _, errs[i] = poller.RunOnce(t.Context()) })
+		}
+		nodes.Wait()
+		must(t, errors.Join(errs...))
+		slow.wantAsked(t, 3)
+		wantState(t, store, "k", onceward.StateCompleted)
+	})
+}
+
+// TestContextEnds in the middle: what was not asked after properly is due as before, and no try is counted.
+func TestContextEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer reconcile.Answer
+		err    error
+	}{
+		"an error": {reconcile.Answer{}, context.Canceled}, "nothing": {reconcile.StillUnknown("?"), nil},
+		"an answer": {reconcile.Completed(paid, ""), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T) {
+				store := &faulty{Store: memory.New()}
+				for _, key := range []string{"a", "b", "c", "d"} {
+					lose(t, store, key)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var told journal
+				bank := &oracle{answer: func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+					if rec.Key == "b" {
+						cancel()
+						return c.answer, c.err
+					}
+					return reconcile.StillUnknown("the bank is still at it"), nil
+				}}
+				poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{Concurrency: 1, Observer: &told})
+				report, err := poller.RunOnce(ctx)
+				if !errors.Is(err, context.Canceled) || report != (reconcile.Report{Postponed: 1}) {
+					t.Errorf("got %+v, %v", report, err)
+				}
+				bank.wantAsked(t, 2)
+				for _, key := range []string{"b", "c", "d"} {
+					wantUntouched(t, store, key)
+				}
+				if got := told.outcomes(); got != "postponed" {
+					t.Errorf("the observer was told %q", got)
+				}
+			})
+		})
+	}
+}
+
+// TestContextEndsWhileAsking: a resolver that waits is let go with the run, and Run returns.
+func TestContextEndsWhileAsking(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := memory.New()
+		lose(t, store, "k")
+		poller := newPoller(t, store, saying(func(ctx context.Context, _ *onceward.Record) (reconcile.Answer, error) {
+			<-ctx.Done()
+			return reconcile.Answer{}, ctx.Err()
+		}), reconcile.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { poller.Run(ctx); close(ended) }()
+		synctest.Wait()
+		cancel()
+		<-ended
+		wantUntouched(t, store, "k")
+	})
+}
+
+// TestOldIsPurged: notices and the audit have a retention of their own (L7).
+func TestOldIsPurged(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := memory.New()
+		poller := newPoller(t, store, hearing(nil), reconcile.Config{KeepNotices: time.Hour, KeepAudit: 3 * time.Hour})
+		kept := func() (notices, entries int) {
+			t.Helper()
+			run(t, poller, reconcile.Report{})
+			found, err := store.Notices(t.Context(), "bank", about("k", "", 0, "").Subject)
+			must(t, err)
+			acts, err := store.Audit(t.Context(), idOf("k"))
+			must(t, err)
+			return len(found), len(acts)
+		}
+		keep(t, store, about("k", "e1", 1, "paid"))
+		must(t, store.AddAudit(t.Context(), onceward.AuditEntry{ID: idOf("k"), Actor: "zoe"}))
+		for _, c := range []struct {
+			wait             time.Duration
+			notices, entries int
+		}{{time.Hour, 1, 1}, {time.Second, 0, 1}, {2*time.Hour - time.Second, 0, 1}, {time.Second, 0, 0}} {
+			time.Sleep(c.wait)
+			if notices, entries := kept(); notices != c.notices || entries != c.entries {
+				t.Errorf("%d notices and %d entries are left, want %d and %d", notices, entries, c.notices, c.entries)
+			}
+		}
+	})
+}

@@ -1,0 +1,155 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// Reconcile asks after one record now, due or not, and settles it if it can. A record that is not unknown is left alone.
+func (p *Poller) Reconcile(ctx context.Context, id onceward.ID) (Report, error) {
+	rec, err := p.get(ctx, id)
+	if err != nil || rec.State != onceward.StateUnknown {
+		return Report{}, err
+	}
+	return p.reconcile(ctx, &rec)
+}
+
+// reconcile settles an unknown record, or postpones it. An answer that the store does not take is as good as none: it would not
+// take it the next time either. A store that is away, or a context that has ended, leaves the record due as before.
+func (p *Poller) reconcile(ctx context.Context, rec *onceward.Record) (Report, error) {
+	answer, learnErr := p.learn(ctx, *rec, true)
+	if answer.kind != stillUnknown {
+		report, err := p.settle(ctx, rec, answer)
+		if err == nil || errors.Is(err, onceward.ErrUnavailable) || ctx.Err() != nil {
+			return report, err
+		}
+		answer, learnErr = StillUnknown("the answer cannot be stored: "+err.Error()), err
+	}
+	if ctx.Err() != nil {
+		return Report{}, ctx.Err()
+	}
+	return p.postpone(ctx, rec, answer.reason, learnErr)
+}
+
+// learn reads the notices first, and then, if it is to ask, asks. The record is a copy: whoever is asked cannot change which
+// attempt the answer is for. With an error the answer is still unknown.
+func (p *Poller) learn(ctx context.Context, rec onceward.Record, ask bool) (Answer, error) {
+	rule := p.rule(rec.Operation)
+	if rule == nil {
+		err := fmt.Errorf("reconcile: there is no rule for the operation %q", rec.Operation)
+		return StillUnknown(err.Error()), err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	defer cancel()
+	started := time.Now()
+	answer, err := p.guarded(ctx, func() (Answer, error) { return p.readNotices(ctx, rule, &rec) })
+	if answer.kind == stillUnknown && ask && rule.Resolver != nil && !errors.Is(err, onceward.ErrUnavailable) {
+		noticesErr := err
+		if answer, err = p.guarded(ctx, func() (Answer, error) { return rule.Resolver.Resolve(ctx, &rec) }); answer.kind == stillUnknown {
+			err = errors.Join(noticesErr, err)
+		}
+	}
+	if answer.kind == notFound {
+		answer, err = p.guarded(ctx, func() (Answer, error) { return rule.judgeNotFound(ctx, &rec, started, &p.gone) })
+	}
+	if err != nil {
+		answer = StillUnknown(err.Error())
+	}
+	return answer, err
+}
+
+// guarded calls what a user has supplied. A panic of it is an error like any other: it does not end the poller, and the record
+// is asked after again, up to the limit.
+func (p *Poller) guarded(ctx context.Context, call func() (Answer, error)) (answer Answer, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.config.Logger.ErrorContext(ctx, "reconcile: panic", "panic", v, "stack", string(debug.Stack()))
+			err = fmt.Errorf("reconcile: panic: %v", v)
+		}
+		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = fmt.Errorf("reconcile: no answer within %s: %w", p.config.Timeout, err)
+		}
+		if err != nil {
+			answer = Answer{}
+		}
+	}()
+	return call()
+}
+
+// readNotices makes an answer of what the other system has said by itself.
+func (p *Poller) readNotices(ctx context.Context, rule *Rule, rec *onceward.Record) (Answer, error) {
+	if rule.Source == "" {
+		return StillUnknown("no notices"), nil
+	}
+	notices, err := p.notices.Notices(ctx, rule.Source, rule.subjects(rec)...)
+	if err != nil || len(notices) == 0 {
+		return StillUnknown("no notice has come"), err
+	}
+	return rule.Interpret(ctx, rec, notices)
+}
+
+// settle writes down what was learned. If somebody else has settled the record, or it has moved on, then the answer was about
+// what is past: nothing is changed, and that is no error.
+func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (report Report, err error) {
+	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	entry := onceward.AuditEntry{ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor}
+	outcome := ""
+	if a.kind == completed {
+		outcome, report.Completed = "completed", 1
+		entry.Action, entry.Reason = "resolve completed", "the other system's answer"
+		err = audited(ctx, p.auditor, entry, func() error { return p.settler.ResolveCompleted(ctx, claim, &a.completion) })
+	} else {
+		outcome, report.NotExecuted = "not executed", 1
+		entry.Action, entry.Reason = "resolve not executed", short(a.reason)
+		err = audited(ctx, p.auditor, entry, func() error { return p.settler.ResolveNotExecuted(ctx, claim, entry.Reason) })
+	}
+	if err != nil {
+		return Report{}, unlessFenced(err)
+	}
+	p.observe(ctx, rec, outcome, nil)
+	return report, nil
+}
+
+// postpone writes down that nothing was learned. With the last try the record becomes a dead letter.
+func (p *Poller) postpone(ctx context.Context, rec *onceward.Record, reason string, learnErr error) (Report, error) {
+	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	if err := p.settler.Postpone(ctx, claim, p.pause(rec.ReconcileCount), p.config.Limit, short(reason)); err != nil {
+		return Report{}, unlessFenced(err)
+	}
+	if !rec.DeadLetter && rec.ReconcileCount+1 < p.config.Limit {
+		p.observe(ctx, rec, "postponed", learnErr)
+		return Report{Postponed: 1}, nil
+	}
+	p.observe(ctx, rec, "dead letter", learnErr)
+	p.config.Logger.ErrorContext(ctx, "reconcile: a person has to settle an operation",
+		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "reason", short(reason))
+	return Report{Postponed: 1, DeadLetters: 1}, nil
+}
+
+func (p *Poller) observe(ctx context.Context, rec *onceward.Record, outcome string, err error) {
+	p.config.Observer.Observe(ctx, onceward.ReconciledEvent{
+		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, Outcome: outcome, Err: err,
+	})
+}
+
+func unlessFenced(err error) error {
+	if errors.Is(err, onceward.ErrFenced) {
+		return nil
+	}
+	return err
+}
+
+// short cuts a reason, which may hold all that the other system has said, to what a person reads.
+func short(reason string) string {
+	const longest = 1000
+	if len(reason) <= longest {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:longest], "") + "…"
+}

@@ -1,0 +1,96 @@
+package reconcile_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store/sqlite"
+)
+
+func openFile(t *testing.T) *sqlite.Store {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "records.db"))
+	must(t, err)
+	t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+// runUntil runs the poller until a record is as wanted. Its pauses are those of a real clock.
+func runUntil(t *testing.T, store onceward.Store, poller *reconcile.Poller, key string, is func(*onceward.Record) bool) {
+	t.Helper()
+	for {
+		if rec := record(t, store, key); is(&rec) {
+			return
+		}
+		_, err := poller.RunOnce(t.Context())
+		must(t, err)
+	}
+}
+
+// TestOnAFile takes records through each way of being settled, on a store with a file.
+func TestOnAFile(t *testing.T) {
+	t.Parallel()
+	store := openFile(t)
+	bank := &oracle{answer: func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+		switch rec.Key {
+		case "paid":
+			return reconcile.Completed(paid, "ch_1"), nil
+		case "unheard of":
+			return reconcile.NotFound(), nil
+		case "panics":
+			panic("no such field")
+		default:
+			return reconcile.StillUnknown("the bank is still at it"), nil
+		}
+	}}
+	rule := hearing(bank)
+	rule.Deduplicates = true
+	poller := newPoller(t, store, rule, reconcile.Config{Pause: time.Microsecond, LongestPause: time.Microsecond, Limit: 3})
+	keep(t, store, about("told", "e2", 2, "paid"), about("told", "e1", 1, "cancelled"))
+	for _, key := range []string{"paid", "unheard of", "panics", "told", "silent"} {
+		lose(t, store, key)
+	}
+	for key, want := range map[string]onceward.State{
+		"paid": onceward.StateCompleted, "told": onceward.StateCompleted, "unheard of": onceward.StateRetryable,
+	} {
+		runUntil(t, store, poller, key, func(rec *onceward.Record) bool { return rec.State == want })
+	}
+	for key, want := range map[string]string{"panics": "panic: no such field", "silent": "still at it"} {
+		runUntil(t, store, poller, key, func(rec *onceward.Record) bool { return rec.DeadLetter })
+		if rec := record(t, store, key); rec.ReconcileCount != 3 || !strings.Contains(rec.LastError, want) {
+			t.Errorf("%s was given up after %d tries, because %q", key, rec.ReconcileCount, rec.LastError)
+		}
+	}
+	bank.wantAsked(t, 1+1+3+3) // not about what was told
+}
+
+// TestOperatorOnAFile: dead letters are listed, found and settled, and all of it is in the history.
+func TestOperatorOnAFile(t *testing.T) {
+	t.Parallel()
+	store := openFile(t)
+	desk := newDesk(t, store)
+	claim := lose(t, store, "k")
+	must(t, store.Postpone(t.Context(), claim, time.Hour, 1, "gave up"))
+	letters, err := desk.DeadLetters(t.Context(), onceward.ID{}, 10)
+	if err != nil || len(letters) != 1 || letters[0].LastError != "gave up" {
+		t.Fatalf("dead letters are %+v, %v", letters, err)
+	}
+	found, err := desk.Find(t.Context(), reconcile.Query{Subject: about("k", "", 0, "").Subject, Steps: []string{"transfer"}})
+	if err != nil || len(found) != 1 || found[0].ID != claim.ID {
+		t.Fatalf("by its downstream key was found %+v, %v", found, err)
+	}
+	must(t, desk.ResolveCompleted(t.Context(), zoe, claim, onceward.Completion{Response: paid, ProviderID: "ch_1"}))
+	if found, err = desk.Find(t.Context(), reconcile.Query{Subject: "ch_1"}); err != nil || len(found) != 1 {
+		t.Errorf("by its provider's id was found %+v, %v", found, err)
+	}
+	must(t, desk.Bust(t.Context(), zoe, claim.ID, false))
+	h, err := desk.History(t.Context(), claim.ID)
+	if err != nil || h.Record.State != onceward.StateNone || len(h.Audit) != 4 || h.Audit[1].Outcome != "done" {
+		t.Errorf("the history is %+v, %v", h, err)
+	}
+}

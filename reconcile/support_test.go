@@ -1,0 +1,242 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const transfers = "POST /transfers"
+
+var (
+	errDown = fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+	quiet   = slog.New(slog.DiscardHandler)
+	paid    = onceward.Response{Status: 201, Body: []byte("paid")}
+	zoe     = reconcile.By{Who: "zoe", Why: "the bank told me"}
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inTime runs a test whose time passes only while everybody waits.
+func inTime(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+func idOf(key string) onceward.ID { return onceward.ID{Scope: "tenant", Key: key} }
+
+// start gives the right to execute: the first time, or again after a release.
+func start(t *testing.T, store onceward.Store, operation, key string) onceward.Claim {
+	t.Helper()
+	v, err := store.Reserve(t.Context(), &onceward.Reservation{
+		ID: idOf(key), Operation: operation, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+		Lease: time.Minute, Retention: 24 * time.Hour,
+	})
+	if err != nil || v.Decision != onceward.DecisionExecute {
+		t.Fatalf("the reservation of %s got %s, %v", key, v.Decision, err)
+	}
+	return onceward.Claim{ID: idOf(key), Attempt: v.Record.Attempt}
+}
+
+// lose makes a record of which nobody knows what became, and which is due.
+func lose(t *testing.T, store onceward.Store, key string) onceward.Claim {
+	t.Helper()
+	return loseAt(t, store, transfers, key)
+}
+
+func loseAt(t *testing.T, store onceward.Store, operation, key string) onceward.Claim {
+	t.Helper()
+	claim := start(t, store, operation, key)
+	must(t, store.Abandon(t.Context(), claim, "no answer came"))
+	time.Sleep(time.Millisecond) // a record is due only after the moment at which it was lost
+	return claim
+}
+
+func record(t *testing.T, store onceward.Store, key string) onceward.Record {
+	t.Helper()
+	rec, err := store.Get(t.Context(), idOf(key))
+	must(t, err)
+	return rec
+}
+
+func wantState(t *testing.T, store onceward.Store, key string, want onceward.State) {
+	t.Helper()
+	if rec := record(t, store, key); rec.State != want {
+		t.Fatalf("%s is %s (%s), want %s", key, rec.State, rec.LastError, want)
+	}
+}
+
+// wantUntouched makes sure that nobody has asked after a record, as far as the record knows.
+func wantUntouched(t *testing.T, store onceward.Store, key string) {
+	t.Helper()
+	rec := record(t, store, key)
+	if rec.State != onceward.StateUnknown || rec.ReconcileCount != 0 || rec.LastError != "no answer came" || !rec.ReconcileAt.Before(time.Now()) {
+		t.Errorf("%s is %s after %d tries, due %s, %q, want it as it was", key, rec.State, rec.ReconcileCount, rec.ReconcileAt, rec.LastError)
+	}
+}
+
+// newPoller returns a poller with one rule for all operations, unless there are rules.
+func newPoller(t *testing.T, store onceward.Store, rule reconcile.Rule, config reconcile.Config) *reconcile.Poller {
+	t.Helper()
+	if config.Rules == nil && config.Default == nil {
+		config.Rules = map[string]reconcile.Rule{transfers: rule}
+	}
+	if config.Logger == nil {
+		config.Logger = quiet
+	}
+	poller, err := reconcile.NewPoller(store, config)
+	must(t, err)
+	return poller
+}
+
+func ask(t *testing.T, poller *reconcile.Poller, key string, want reconcile.Report) {
+	t.Helper()
+	if got, err := poller.Reconcile(t.Context(), idOf(key)); err != nil || got != want {
+		t.Fatalf("asking after %s came to %+v, %v, want %+v", key, got, err, want)
+	}
+}
+
+func run(t *testing.T, poller *reconcile.Poller, want reconcile.Report) {
+	t.Helper()
+	if got, err := poller.RunOnce(t.Context()); err != nil || got != want {
+		t.Fatalf("a run came to %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// oracle is a resolver that counts its questions. Without a function it knows nothing.
+type oracle struct {
+	answer func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error)
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (o *oracle) Resolve(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+	o.mu.Lock()
+	o.asked = append(o.asked, rec.Key)
+	o.mu.Unlock()
+	if o.answer == nil {
+		return reconcile.StillUnknown("the bank is still at it"), nil
+	}
+	return o.answer(ctx, rec)
+}
+
+func (o *oracle) wantAsked(t *testing.T, want int) {
+	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.asked) != want {
+		t.Fatalf("the resolver was asked %d times (%s), want %d", len(o.asked), o.asked, want)
+	}
+}
+
+// always is a resolver with one answer.
+func always(a reconcile.Answer) *oracle {
+	return &oracle{answer: func(context.Context, *onceward.Record) (reconcile.Answer, error) { return a, nil }}
+}
+
+// journal collects what an observer is told.
+type journal struct {
+	mu     sync.Mutex
+	events []onceward.ReconciledEvent
+}
+
+func (j *journal) Observe(_ context.Context, e onceward.ObserverEvent) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.events = append(j.events, e.(onceward.ReconciledEvent))
+}
+
+func (j *journal) outcomes() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var words []string
+	for _, e := range j.events {
+		words = append(words, e.Outcome)
+	}
+	return strings.Join(words, ", ")
+}
+
+// faulty is a store whose calls can be made to do something else first. A call that is given an error ends with it.
+type faulty struct {
+	*memory.Store
+	before func(call string) error
+}
+
+func (f *faulty) fails(call string) error {
+	if f.before == nil {
+		return nil
+	}
+	return f.before(call)
+}
+
+func (f *faulty) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	if err := f.fails("get"); err != nil {
+		return onceward.Record{}, err
+	}
+	return f.Store.Get(ctx, id)
+}
+
+func (f *faulty) List(ctx context.Context, filter onceward.Filter) ([]onceward.Record, error) {
+	if err := f.fails("list"); err != nil {
+		return nil, err
+	}
+	return f.Store.List(ctx, filter)
+}
+
+func (f *faulty) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
+	if err := f.fails("audit"); err != nil {
+		return err
+	}
+	return f.Store.AddAudit(ctx, e)
+}
+
+func (f *faulty) Notices(ctx context.Context, source string, subjects ...string) ([]onceward.Notice, error) {
+	if err := f.fails("notices"); err != nil {
+		return nil, err
+	}
+	return f.Store.Notices(ctx, source, subjects...)
+}
+
+func (f *faulty) ResolveCompleted(ctx context.Context, c onceward.Claim, done *onceward.Completion) error {
+	if err := f.fails("resolve"); err != nil {
+		return err
+	}
+	return f.Store.ResolveCompleted(ctx, c, done)
+}
+
+// Postpone ends also when its context has ended, as a write does that is under way.
+func (f *faulty) Postpone(ctx context.Context, c onceward.Claim, wait time.Duration, limit int, reason string) error {
+	return f.Store.Postpone(context.WithoutCancel(ctx), c, wait, limit, reason)
+}
+
+// audit returns what the audit says about a key, one line for each entry.
+func audit(t *testing.T, auditor onceward.Auditor, key string) string {
+	t.Helper()
+	entries, err := auditor.Audit(t.Context(), idOf(key))
+	must(t, err)
+	var lines []string
+	for _, e := range entries {
+		lines = append(lines, fmt.Sprintf("%s: %s, %s [%s]", e.Actor, e.Action, e.Reason, e.Outcome))
+	}
+	return strings.Join(lines, "\n")
+}
