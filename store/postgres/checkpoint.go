@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/onceward/onceward"
 )
 
@@ -83,6 +84,8 @@ func (t *transaction) advance(ctx context.Context, c onceward.Claim, work func(c
 		return fmt.Errorf("%w: the step ended the transaction that is not its to end", onceward.ErrOutcomeUnknown)
 	case status == statusLost:
 		return unavailable(errors.Join(errors.New("the connection was lost before the step was done"), err))
+	case err != nil && !t.same(status):
+		return fmt.Errorf("%w: the step ended the transaction that is not its to end, and began another", onceward.ErrOutcomeUnknown)
 	case err == nil && status == statusFailed:
 		err = errors.New("postgres: the step said that it succeeded in a transaction in which a statement had failed")
 	}
@@ -94,7 +97,7 @@ func (t *transaction) advance(ctx context.Context, c onceward.Claim, work func(c
 		return errors.Join(err, t.rollback())
 	}
 	if err := t.sendPoint(&after); err != nil {
-		return t.resolvePoint(c, p, err)
+		return t.resolvePoint(c, &after, err)
 	}
 	return nil
 }
@@ -145,7 +148,7 @@ func (t *transaction) sendPoint(after *onceward.Record) error {
 }
 
 // resolvePoint finds out what became of a commit that ended in an error, as resolve does for an answer.
-func (t *transaction) resolvePoint(c onceward.Claim, p onceward.Checkpoint, cause error) error {
+func (t *transaction) resolvePoint(c onceward.Claim, wanted *onceward.Record, cause error) error {
 	t.close()
 	if t.store.otherTransaction(cause) {
 		return fmt.Errorf("%w: the step ended the transaction that is not its to end, and began another", onceward.ErrOutcomeUnknown)
@@ -156,7 +159,7 @@ func (t *transaction) resolvePoint(c onceward.Claim, p onceward.Checkpoint, caus
 		rec, err := t.ask(ctx)
 		switch {
 		case err == nil:
-			return t.learnedPoint(c, p, &rec, cause)
+			return t.learnedPoint(c, wanted, &rec, cause)
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: commit: %w; then nobody could be asked what became of it: %w", onceward.ErrOutcomeUnknown, cause, err)
 		}
@@ -164,17 +167,37 @@ func (t *transaction) resolvePoint(c onceward.Claim, p onceward.Checkpoint, caus
 	}
 }
 
-// learnedPoint answers by what is stored: the attempt is fenced, or its point is there, or nothing was committed.
-func (t *transaction) learnedPoint(c onceward.Claim, p onceward.Checkpoint, rec *onceward.Record, cause error) error {
-	_, _, err := onceward.Step(*rec, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt}, t.now)
+// learnedPoint answers by what is stored: the point is there, or nothing was committed, or the attempt is fenced. A record
+// that had the same point before the step, or is another attempt's by now, does not tell; then only a refusal by the server
+// itself says that nothing was committed.
+func (t *transaction) learnedPoint(c onceward.Claim, wanted, rec *onceward.Record, cause error) error {
+	_, _, fenced := onceward.Step(*rec, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt}, t.now)
+	tells := fenced == nil && !samePoint(wanted, &t.before)
 	switch {
-	case err != nil:
-		return err
-	case rec.Point == p.Point && bytes.Equal(rec.Data, p.Data):
+	case tells && samePoint(wanted, rec):
 		return nil
+	case !tells && !refusedByServer(cause):
+		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it", onceward.ErrOutcomeUnknown, cause), fenced)
+	case fenced != nil:
+		return fenced
 	case undone(cause) || t.store.lostRace(cause):
 		return fmt.Errorf("%w: %w", errAgain, cause)
 	default:
 		return unavailable(fmt.Errorf("commit: %w", cause))
 	}
+}
+
+// samePoint reports whether two records are equally far.
+func samePoint(a, b *onceward.Record) bool {
+	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable
+}
+
+// stateIdleTooLong is that of a transaction which the server put out before anything more was sent.
+const stateIdleTooLong = "25P03"
+
+// refusedByServer reports whether the server answered that it undid the transaction. Another error that ends the session
+// does not say so.
+func refusedByServer(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
 }

@@ -131,6 +131,7 @@ func TestCommitNobodyAnswers(t *testing.T) {
 	var checks []func()
 	for _, h := range bothHandles {
 		checks = append(checks, silent(t, s, h), unreachable(t, s, h, true), unreachable(t, s, h, false))
+		checks = append(checks, unreachableStep(t, s, h, true), unreachableStep(t, s, h, false))
 	}
 	for _, check := range checks {
 		check()

@@ -139,6 +139,7 @@ func (p *planned) hot() map[string]func() {
 			complete(p, p.store, own(p, p.store, r), "done")
 			own(p, p.store, r)
 		},
+		"a step with its point":   func() { p.steps() },
 		"transact":                func() { transacted(p, p.store, p.key(), nothing) },
 		"transact over a record":  func() { p.overReleased() },
 		"wait":                    func() { p.waits() },
@@ -159,6 +160,11 @@ func (p *planned) overReleased() {
 	if err != nil || v.Decision != onceward.DecisionReplay {
 		p.Errorf("I3: a replay got (%s, %v)", v.Decision, err)
 	}
+}
+
+func (p *planned) steps() {
+	c := own(p, p.store, reservation(p.key()))
+	must(p, p.store.CheckpointTx(p.Context(), c, time.Minute, func(context.Context) (onceward.Checkpoint, error) { return charged, nil }))
 }
 
 func (p *planned) waits() {
@@ -190,6 +196,7 @@ func (p *planned) reaps(soft bool) {
 func (p *planned) check(forbidden *regexp.Regexp, size string) {
 	p.repeat(p.hot(), forbidden, size)
 	p.repeat(p.evidence(), walks, size)
+	p.checkSteps(size)
 }
 
 func (p *planned) repeat(all map[string]func(), forbidden *regexp.Regexp, size string) {
@@ -216,6 +223,35 @@ func (p *planned) fill(n int) {
 		SELECT 'psp', int8send(i), int8send(i), i, onceward_now() + i, '' FROM generate_series(1, $1::integer) AS i`, n)
 	exec(p, p.admin, `INSERT INTO onceward_audit (id, name, attempt, actor, action, reason, outcome, at)
 		SELECT gen_random_uuid(), '', 1, '', '', '', '', onceward_now() + i FROM generate_series(1, $1::integer) AS i`, n)
+}
+
+// advances finds the statement that stores a recovery point, byKey a look-up by the key of the table.
+var (
+	advances = regexp.MustCompile(`SET more = \$2, queue`)
+	byKey    = regexp.MustCompile(`Index Cond: \(id = `)
+)
+
+// checkSteps looks at how a recovery point is stored. It is by the key of the table: the column queue, by which the
+// statement asks too, has an index that finds every record in progress.
+func (p *planned) checkSteps(size string) {
+	p.take()
+	const often = 8
+	seen := 0
+	for range often {
+		p.steps()
+	}
+	for _, plan := range p.take() {
+		if !advances.MatchString(plan) {
+			continue
+		}
+		seen++
+		if !byKey.MatchString(plan) {
+			p.Errorf("a step with its point %s: not by the key in\n%s", size, plan)
+		}
+	}
+	if seen != often {
+		p.Errorf("a step with its point %s: %d plans were seen, want %d", size, seen, often)
+	}
 }
 
 // checkPages looks at how a page is listed. A page is so long that the server may well read all of a table that is hardly

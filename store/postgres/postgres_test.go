@@ -21,8 +21,8 @@ import (
 func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
 
 var features = storetest.Features{
-	Transactions: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true, Lists: true, Findings: true,
-	Notices: true, Audits: true, Durable: true, Clock: true,
+	Transactions: true, TxCheckpoints: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true,
+	Lists: true, Findings: true, Notices: true, Audits: true, Durable: true, Clock: true,
 }
 
 var quiet = postgres.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -117,7 +117,7 @@ func (h handle) instance(t testing.TB) storetest.Instance {
 				must(t, admin.QueryRow(context.Background(), `SELECT count(*) FROM business WHERE value = $1`, value).Scan(&n))
 				return n
 			},
-			Enders: []string{"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "END"},
+			Enders: []string{"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "END", "COMMIT; BEGIN; SELECT 1"},
 		},
 		Advance: standStill(t, admin),
 	}

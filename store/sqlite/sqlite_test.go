@@ -14,8 +14,8 @@ import (
 )
 
 var features = storetest.Features{
-	Transactions: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true, Lists: true, Findings: true,
-	Notices: true, Audits: true, Durable: true, Clock: true,
+	Transactions: true, TxCheckpoints: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true,
+	Lists: true, Findings: true, Notices: true, Audits: true, Durable: true, Clock: true,
 }
 
 // openStore opens a store that is closed with the test.

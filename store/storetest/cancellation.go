@@ -131,6 +131,9 @@ func calls(f Features) []call {
 			_, err := s.(onceward.Transactor).Transact(ctx, request(c.ID), committing("done"))
 			return err
 		}},
+		{"checkpoint with work", f.TxCheckpoints, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.TxCheckpointer).CheckpointTx(ctx, c, calm, reaching("charged"))
+		}},
 	}
 	var possible []call
 	for _, c := range append(all, evidenceCalls(f)...) {

@@ -59,6 +59,9 @@ type Features struct {
 	// Transactions says that the store is an [onceward.Transactor] whose work takes a *sql.Tx from [onceward.Tx].
 	// Instance.Business is needed then.
 	Transactions bool
+	// TxCheckpoints says that the store is an [onceward.TxCheckpointer] whose work takes a *sql.Tx from [onceward.Tx].
+	// Instance.Business is needed then.
+	TxCheckpoints bool
 	// Waits says that the store is an [onceward.Waiter].
 	Waits bool
 	// Sweeps says that the store is an [onceward.Sweeper].
@@ -131,6 +134,10 @@ var groups = []group{
 	{name: "Transactor", needed: func(f Features) bool { return f.Transactions }, run: testTransactor},
 	{name: "TransactorRaces", needed: func(f Features) bool { return f.Transactions }, run: testTransactorRaces},
 	{name: "TransactorOwnership", needed: func(f Features) bool { return f.Transactions }, run: testTransactorOwnership},
+	{name: "Checkpointer", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointer},
+	{name: "CheckpointerModel", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointerModel},
+	{name: "CheckpointerRaces", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointerRaces},
+	{name: "CheckpointerOwnership", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointerOwnership},
 	{name: "Random", needed: func(f Features) bool { return f.Clock }, run: testRandom},
 }
 
@@ -160,6 +167,7 @@ type claim struct {
 func claims(f Features, i Instance) []claim {
 	return []claim{
 		implementing[onceward.Transactor]("Transactions", f.Transactions, i),
+		implementing[onceward.TxCheckpointer]("TxCheckpoints", f.TxCheckpoints, i),
 		implementing[onceward.Waiter]("Waits", f.Waits, i),
 		implementing[onceward.Sweeper]("Sweeps", f.Sweeps, i),
 		implementing[onceward.Reaper]("Reaps", f.Reaps, i),
@@ -169,7 +177,7 @@ func claims(f Features, i Instance) []claim {
 		implementing[onceward.FindingKeeper]("Findings", f.Findings, i),
 		implementing[onceward.NoticeKeeper]("Notices", f.Notices, i),
 		implementing[onceward.Auditor]("Audits", f.Audits, i),
-		{"Transactions", "Instance.Business", f.Transactions, i.Business != nil},
+		{"Transactions or TxCheckpoints", "Instance.Business", f.Transactions || f.TxCheckpoints, i.Business != nil},
 		{"Durable", "Instance.Reopen", f.Durable, i.Reopen != nil},
 		{"Clock", "Instance.Advance", f.Clock, i.Advance != nil},
 	}

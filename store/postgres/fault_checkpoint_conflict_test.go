@@ -1,0 +1,208 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// E3: the server undoes a step, because of its neighbours or because of what the step did.
+
+// raising is a statement that fails with a code.
+func raising(code string) string {
+	return fmt.Sprintf(`DO $$ BEGIN RAISE EXCEPTION 'not now' USING ERRCODE = '%s'; END $$`, code)
+}
+
+// TestStepUndoneByNeighboursIsRunAgain has a statement of the step fail as it does by its neighbours. Whether the step
+// passes the error on, wraps it or overlooks it, it gets another chance.
+func TestStepUndoneByNeighboursIsRunAgain(t *testing.T) {
+	t.Parallel()
+	answers := map[string]func(err error) error{
+		"passed on":  func(err error) error { return err },
+		"replaced":   func(error) error { return errors.New("could not book") },
+		"overlooked": func(error) error { return nil },
+	}
+	for _, h := range bothHandles {
+		for _, code := range []string{"40001", "40P01"} {
+			for name, answer := range answers {
+				t.Run(h.name+"/"+code+"/"+name, func(t *testing.T) {
+					f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+					f.during = func(ctx context.Context, run int64) error {
+						if run > 2 {
+							return nil
+						}
+						return answer(h.run(ctx, raising(code)))
+					}
+					must(t, f.reach(charged))
+					f.wantRuns(t, 3, "it is run again")
+					f.wantReached(t, 1, charged, "nothing of the first runs is kept")
+				})
+			}
+		}
+	}
+}
+
+// TestStepsInADeadlock has two steps of two operations wait for each other.
+func TestStepsInADeadlock(t *testing.T) {
+	t.Parallel()
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			s := newSite(t, servicetest.Postgres(t))
+			exec(t, s.admin, `CREATE TABLE balance (account TEXT PRIMARY KEY, amount INT NOT NULL)`)
+			exec(t, s.admin, `INSERT INTO balance VALUES ('a', 0), ('b', 0)`)
+			store := s.store(t, h, s.url+"&deadlock_timeout=50ms")
+			var meet sync.WaitGroup
+			meet.Add(2)
+			var runs atomic.Int64
+			transfer := func(from, to string) <-chan error {
+				c := takeOver(t, store, from+to, time.Minute)
+				done := make(chan error, 1)
+				go func() {
+					done <- store.CheckpointTx(context.Background(), c, time.Minute, func(ctx context.Context) (onceward.Checkpoint, error) {
+						err := h.change(ctx, from)
+						if runs.Add(1) <= 2 {
+							meet.Done()
+							meet.Wait()
+						}
+						return charged, errors.Join(err, h.change(ctx, to))
+					})
+				}()
+				return done
+			}
+			forth, back := transfer("a", "b"), transfer("b", "a")
+			must(t, await(t, "the end of a step", forth))
+			must(t, await(t, "the end of a step", back))
+			if n := runs.Load(); n < 3 {
+				t.Errorf("there were %d runs: nobody was undone", n)
+			}
+			if n := number(t, s.admin, `SELECT min(amount) + max(amount) FROM balance`); n != 4 {
+				t.Errorf("E3: the rows were changed %d times together, want 4", n)
+			}
+		})
+	}
+}
+
+// TestStepUndoneAtCommit has the commit fail as it does by its neighbours: once, and for ever.
+func TestStepUndoneAtCommit(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"40001", "40P01"} {
+		t.Run(code, func(t *testing.T) {
+			s := newSite(t, servicetest.Postgres(t))
+			f := newStepFault(t, s, pgxHandle, "paid")
+			s.failAtCommit(t, code, 1)
+			must(t, f.reach(charged))
+			f.wantRuns(t, 2, "it is run again")
+			f.wantReached(t, 1, charged, "E3")
+		})
+	}
+	t.Run("for ever", func(t *testing.T) {
+		s := newSite(t, servicetest.Postgres(t))
+		f := newStepFault(t, s, pgxHandle, "paid")
+		s.failAtCommit(t, "40001", always)
+		wantNotExecuted(t, f.reach(charged), "it ends some day")
+		f.wantReached(t, 0, onceward.Checkpoint{}, "nothing was executed")
+		if n := f.runs.Load(); n < 2 || n > 20 {
+			t.Errorf("the step ran %d times, want a few", n)
+		}
+		exec(t, s.admin, `DROP TRIGGER fail ON business`)
+		must(t, f.reach(charged))
+		f.wantReached(t, 1, charged, "the next try")
+	})
+}
+
+// TestStepRefusedAtCommit has a deferred constraint refuse: the step would be refused again, so it is not repeated.
+func TestStepRefusedAtCommit(t *testing.T) {
+	t.Parallel()
+	for name, code := range map[string]string{"check": "23514", "unique": "23505", "not null": "23502", "text": "22P02"} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, servicetest.Postgres(t))
+			f := newStepFault(t, s, pgxHandle, "paid")
+			s.failAtCommit(t, code, always)
+			wantNotExecuted(t, f.reach(charged), "the commit was refused")
+			f.wantReached(t, 0, onceward.Checkpoint{}, "the commit was refused")
+			f.wantRuns(t, 1, "it would be refused again")
+		})
+	}
+}
+
+// TestStepOverlooksAFailure is a step that says it succeeded in a transaction in which a statement had failed.
+func TestStepOverlooksAFailure(t *testing.T) {
+	t.Parallel()
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f.during = func(ctx context.Context, run int64) error {
+				if run == 1 {
+					_ = h.run(ctx, wrongStatement) // it does not look
+				}
+				return nil
+			}
+			if err := f.reach(charged); err == nil || errors.Is(err, onceward.ErrOutcomeUnknown) {
+				t.Errorf("E3: got %v, want an error that says that nothing was committed", err)
+			}
+			f.wantReached(t, 0, onceward.Checkpoint{}, "nothing was committed")
+			f.wantRuns(t, 1, "it is not the neighbours' doing")
+			must(t, f.reach(charged))
+			f.wantReached(t, 1, charged, "the next try")
+		})
+	}
+}
+
+// TestStepEndsItsTransaction: what a step commits by itself is without a point, and nobody knows it.
+func TestStepEndsItsTransaction(t *testing.T) {
+	t.Parallel()
+	for _, h := range bothHandles {
+		for statement, rows := range map[string]int{
+			`COMMIT`: 1, `ROLLBACK`: 0, `COMMIT AND CHAIN`: 1, `COMMIT; BEGIN; SELECT 1`: 1, `ROLLBACK; BEGIN; SELECT 1`: 0,
+		} {
+			for name, failure := range map[string]error{"succeeds": nil, "fails": errors.New("declined")} {
+				t.Run(h.name+"/"+statement+"/"+name, func(t *testing.T) {
+					f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+					f.during = func(ctx context.Context, _ int64) error {
+						must(t, h.run(ctx, statement))
+						return failure
+					}
+					wantUnknown(t, f.reach(charged), "E3")
+					f.wantReached(t, rows, onceward.Checkpoint{}, "E3: the point is not there")
+					f.wantRuns(t, 1, "E3: it is not run again")
+				})
+			}
+		}
+	}
+}
+
+// TestDiscardedStatementsOfAStep has somebody discard what was prepared on the only connection, beside the steps and in one.
+func TestDiscardedStatementsOfAStep(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servicetest.Postgres(t))
+	pool := openAdmin(t, s.url+"&pool_max_conns=1&default_query_exec_mode=cache_statement")
+	store, err := postgres.New(t.Context(), pool, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	f := &stepFault{site: s, handle: pgxHandle, store: store, claim: takeOver(t, store, "paid", time.Minute)}
+	must(t, f.reach(onceward.Checkpoint{Point: "first"}))
+	_, err = pool.Exec(t.Context(), `DEALLOCATE ALL`)
+	must(t, err)
+	must(t, f.reach(charged))
+	f.wantReached(t, 2, charged, "the next step takes another connection")
+	f.wantRuns(t, 2, "the work has not begun where the statements were gone")
+	f.during = func(ctx context.Context, run int64) error {
+		if run == 3 {
+			return f.handle.run(ctx, `DEALLOCATE ALL`)
+		}
+		return nil
+	}
+	shipped := onceward.Checkpoint{Point: "shipped", Data: []byte("s_1")}
+	wantNotExecuted(t, f.reach(shipped), "the step discarded its own statements")
+	f.wantReached(t, 2, charged, "nothing was committed")
+	must(t, f.reach(shipped))
+	f.wantReached(t, 3, shipped, "the next try")
+}

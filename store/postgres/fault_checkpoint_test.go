@@ -1,0 +1,200 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// E3: the connection is lost while a step is committed with its recovery point. As with answers no error is believed.
+
+// stepFault is a store behind a proxy of its own, and one operation that goes in steps.
+type stepFault struct {
+	*site
+	handle handle
+	proxy  *servicetest.Proxy
+	store  *postgres.Store
+	claim  onceward.Claim
+	runs   atomic.Int64
+	// during is called in each run, if it is there, when the row is written.
+	during func(ctx context.Context, run int64) error
+}
+
+func newStepFault(t testing.TB, s *site, h handle, key string) *stepFault {
+	t.Helper()
+	proxy := servicetest.NewProxy(t, s.url)
+	f := &stepFault{site: s, handle: h, proxy: proxy, store: s.store(t, h, proxy.URL())}
+	f.claim = takeOver(t, f.store, key, time.Minute)
+	return f
+}
+
+// takeOver reserves a key that can be resumed, as soon as the lease of the owner before is over.
+func takeOver(t testing.TB, store onceward.Store, key string, lease time.Duration) (c onceward.Claim) {
+	t.Helper()
+	eventually(t, "the key can be had", 20*time.Second, func() bool {
+		r := booking(key)
+		r.Lease, r.OnLost = lease, onceward.Resume
+		v, err := store.Reserve(t.Context(), r)
+		must(t, err)
+		c = onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}
+		return v.Decision == onceward.DecisionExecute
+	})
+	return c
+}
+
+// reach does a step that adds a row named like its key and leads to the point.
+func (f *stepFault) reach(p onceward.Checkpoint) error {
+	return f.store.CheckpointTx(context.Background(), f.claim, time.Minute, func(ctx context.Context) (onceward.Checkpoint, error) {
+		run := f.runs.Add(1)
+		if err := f.handle.insert(ctx, f.claim.Key); err != nil {
+			return p, err
+		}
+		if f.during != nil {
+			if err := f.during(ctx, run); err != nil {
+				return p, err
+			}
+		}
+		return p, nil
+	})
+}
+
+// start does the step beside the test.
+func (f *stepFault) start(p onceward.Checkpoint) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f.reach(p) }()
+	return done
+}
+
+// wantReached checks how often the step took effect, and how far the record has come.
+func (f *stepFault) wantReached(t testing.TB, rows int, want onceward.Checkpoint, rule string) {
+	t.Helper()
+	f.wantRows(t, f.claim.Key, rows, rule)
+	rec, err := f.store.Get(t.Context(), f.claim.ID)
+	if err != nil || rec.Point != want.Point || string(rec.Data) != string(want.Data) {
+		t.Errorf("%s: the record is at %q with %q (%v), want %q with %q", rule, rec.Point, rec.Data, err, want.Point, want.Data)
+	}
+}
+
+func (f *stepFault) wantRuns(t testing.TB, want int64, rule string) {
+	t.Helper()
+	if got := f.runs.Load(); got != want {
+		t.Errorf("%s: the step ran %d times, want %d", rule, got, want)
+	}
+}
+
+// wantSprung checks that the fault that the test is about has happened.
+func (f *stepFault) wantSprung(t testing.TB, want int) {
+	t.Helper()
+	if got := f.proxy.Sprung(); got != want {
+		t.Fatalf("%d messages were cut, want %d", got, want)
+	}
+}
+
+func wantUnknown(t testing.TB, err error, rule string) {
+	t.Helper()
+	if !errors.Is(err, onceward.ErrOutcomeUnknown) {
+		t.Errorf("%s: got %v, want ErrOutcomeUnknown", rule, err)
+	}
+}
+
+var charged = onceward.Checkpoint{Point: "charged", Data: []byte("ch_1")}
+
+func TestReplyToCommitOfAStepLost(t *testing.T) {
+	t.Parallel()
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f.proxy.CutReply(isCommit)
+			must(t, f.reach(charged))
+			f.wantSprung(t, 1)
+			f.wantReached(t, 1, charged, "the commit had landed")
+			f.wantRuns(t, 1, "E3")
+		})
+	}
+}
+
+func TestRequestToCommitOfAStepLost(t *testing.T) {
+	t.Parallel()
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f.proxy.CutRequest(isCommit)
+			wantNotExecuted(t, f.reach(charged), "the commit never arrived")
+			f.wantSprung(t, 1)
+			f.wantReached(t, 0, onceward.Checkpoint{}, "the commit never arrived")
+			must(t, f.reach(charged))
+			f.wantReached(t, 1, charged, "the second try")
+			f.wantRuns(t, 2, "E3")
+		})
+	}
+}
+
+// TestConnectionOfAStepLost ends the connection while the step runs: the server undoes what it has.
+func TestConnectionOfAStepLost(t *testing.T) {
+	t.Parallel()
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f.during = func(ctx context.Context, run int64) error {
+				if run == 1 {
+					f.proxy.DropAll()
+					return f.handle.insert(ctx, "after it was lost")
+				}
+				return nil
+			}
+			wantNotExecuted(t, f.reach(charged), "the connection was lost")
+			f.wantReached(t, 0, onceward.Checkpoint{}, "the connection was lost")
+			f.insists(t, charged)
+			f.wantReached(t, 1, charged, "the second try")
+			f.wantRows(t, "after it was lost", 0, "E3")
+		})
+	}
+}
+
+// insists does the step as soon as the server has noticed that the last one lost its connection.
+func (f *stepFault) insists(t testing.TB, p onceward.Checkpoint) {
+	t.Helper()
+	eventually(t, "the lock is free", 20*time.Second, func() bool {
+		err := f.reach(p)
+		if err != nil {
+			wantNotExecuted(t, err, "the lock is held")
+		}
+		return err == nil
+	})
+}
+
+// unreachableStep is a step whose commit landed or did not, after which the server cannot be reached. The wait for that is
+// long: see TestCommitNobodyAnswers.
+func unreachableStep(t *testing.T, s *site, h handle, landed bool) (check func()) {
+	want, rows, key := onceward.Checkpoint{}, 0, "step, did not land, "+h.name
+	if landed {
+		want, rows, key = charged, 1, "step, landed, "+h.name
+	}
+	f := newStepFault(t, s, h, key)
+	if landed {
+		t.Cleanup(f.proxy.HoldReply(isCommit))
+	} else {
+		f.proxy.CutRequest(func(sql string) bool {
+			if isCommit(sql) {
+				f.proxy.Refuse(true) // before the store can ask
+			}
+			return isCommit(sql)
+		})
+	}
+	done := f.start(charged)
+	awaitCaught(t, f.proxy, 1)
+	f.proxy.Refuse(true)
+	f.proxy.DropAll()
+	return func() {
+		wantUnknown(t, await(t, "the end of the step", done), key)
+		f.proxy.Refuse(false)
+		f.wantReached(t, rows, want, key)
+		f.wantRuns(t, 1, key)
+	}
+}

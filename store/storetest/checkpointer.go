@@ -1,0 +1,215 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// stepWork is what a step does inside its transaction.
+type stepWork = func(ctx context.Context) (onceward.Checkpoint, error)
+
+// checkpointAt is a recovery point that carries something.
+func checkpointAt(point string) onceward.Checkpoint {
+	return onceward.Checkpoint{Point: point, Data: []byte("carried to " + point + "\x00\xff")}
+}
+
+// reaching is a step that writes nothing.
+func reaching(point string) stepWork {
+	return func(context.Context) (onceward.Checkpoint, error) { return checkpointAt(point), nil }
+}
+
+// stepping adds a row to the business table and goes on; a row that is refused is the error of the step.
+func (e *env) stepping(value string, then stepWork) stepWork {
+	return func(ctx context.Context) (onceward.Checkpoint, error) {
+		if err := e.Business.Insert(ctx, value); err != nil {
+			return onceward.Checkpoint{}, err
+		}
+		return then(ctx)
+	}
+}
+
+// refusingStep is a step that must not be called.
+func (e *env) refusingStep(rule string) stepWork {
+	return func(context.Context) (onceward.Checkpoint, error) {
+		e.Errorf("%s: the step was executed", rule)
+		return onceward.Checkpoint{}, errDeclined
+	}
+}
+
+// errDeclined is what a step says that does not succeed. It is compared by its identity: it comes back as it is.
+var errDeclined = errors.New("declined")
+
+func (e *env) checkpointTx(c onceward.Claim, w stepWork) error {
+	return e.Store.(onceward.TxCheckpointer).CheckpointTx(e.ctx, c, calm, w)
+}
+
+// wantPoint checks how far a record has come. An empty point stands for none.
+func (e *env) wantPoint(id onceward.ID, point, rule string) {
+	e.Helper()
+	want := onceward.Checkpoint{}
+	if point != "" {
+		want = checkpointAt(point)
+	}
+	if rec := e.get(id); rec.Point != want.Point || string(rec.Data) != string(want.Data) {
+		e.Errorf("%s: record %q is at point %q with %q, want %q with %q", rule, id.Key, rec.Point, rec.Data, want.Point, want.Data)
+	}
+}
+
+// checkStep checks that the rows of a step are there together with its point or not at all, and that its caller was told
+// so. Before the step there was neither.
+func (e *env) checkStep(c onceward.Claim, row, point string, err error) {
+	e.Helper()
+	rows, reached := e.Business.Count(row), e.get(c.ID).Point == point
+	switch {
+	case errors.Is(err, onceward.ErrOutcomeUnknown): // nobody knows, and it said so
+	case err == nil && (rows != 1 || !reached):
+		e.Errorf("E3: the step of %q succeeded: %d rows of it are there, its point %t, want both", c.Key, rows, reached)
+	case err != nil && (rows != 0 || reached):
+		e.Errorf("E3: the step of %q got %v: %d rows of it are there, its point %t, want neither", c.Key, err, rows, reached)
+	}
+}
+
+// testCheckpointer checks that a step is committed with its recovery point, or not at all (E3).
+func testCheckpointer(t *testing.T, h Harness) {
+	h.test(t, "commit keeps work and point", func(e *env) {
+		c := e.own(id("key"))
+		for i, point := range []string{"charged", "shipped"} {
+			e.must(e.checkpointTx(c, e.stepping(point, reaching(point))))
+			e.wantRows(point, 1, "E3: a step commits its writes")
+			e.wantPoint(c.ID, point, fmt.Sprint("E3: step ", i, " commits its point"))
+		}
+		e.complete(c, "done")
+	})
+	h.test(t, "an error undoes both", stepFails)
+	h.test(t, "nothing is visible before the end", func(e *env) {
+		c := e.own(id("key"))
+		e.must(e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+			e.wantRows("row", 0, "E3: before the commit")
+			if rec, err := e.find(c.ID); err != nil || rec.Point != "" {
+				e.Errorf("E3: before the commit the point is %q (%v), want none", rec.Point, err)
+			}
+			return checkpointAt("charged"), nil
+		})))
+		e.checkStep(c, "row", "charged", nil)
+	})
+	h.test(t, "a panic undoes both", func(e *env) {
+		e.stepLeaves(func() { panic(errDeclined) }, errDeclined)
+	})
+	h.test(t, "a goroutine that ends undoes both", func(e *env) {
+		e.stepLeaves(runtime.Goexit, nil)
+	})
+	h.test(t, "resumed from the point", stepResumed)
+	h.test(t, "the lease is left alone", func(e *env) {
+		c := e.own(id("key"), lease(2*calm))
+		before := e.get(c.ID).LeaseUntil
+		e.must(e.Store.(onceward.TxCheckpointer).CheckpointTx(e.ctx, c, e.brief(), reaching("charged")))
+		if after := e.get(c.ID).LeaseUntil; !after.Equal(before) {
+			e.Errorf("E2: a step moved the end of the lease from %s to %s", before, after)
+		}
+	})
+	h.test(t, "a heartbeat during the step", stepExtended)
+	if h.Features.Durable {
+		h.test(t, "restart", func(e *env) {
+			c := e.own(id("key"))
+			e.must(e.checkpointTx(c, e.stepping("row", reaching("charged"))))
+			e.reopen()
+			e.checkStep(c, "row", "charged", nil)
+		})
+	}
+}
+
+// stepFails undoes steps, and then lets one succeed.
+func stepFails(e *env) {
+	c := e.own(id("key"))
+	before := e.get(c.ID)
+	for range 3 {
+		err := e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+			return checkpointAt("charged"), errDeclined
+		}))
+		if err != errDeclined {
+			e.Errorf("E3: the error of a step came back as %#v, want it as it is", err)
+		}
+		e.wantRows("row", 0, "E3: a step that failed")
+		if diff := diffRecords(e.get(c.ID), before, 0); diff != "" {
+			e.Errorf("E3: a step that failed changed the record: %s", diff)
+		}
+	}
+	e.must(e.checkpointTx(c, e.stepping("row", reaching("charged"))))
+	e.checkStep(c, "row", "charged", nil)
+}
+
+// stepLeaves has a step end its goroutine, or unwind it.
+func (e *env) stepLeaves(leave func(), want any) {
+	e.Helper()
+	c := e.own(id("key"))
+	left := make(chan any, 1)
+	go func() {
+		defer func() { left <- recover() }()
+		err := e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+			leave()
+			return checkpointAt("charged"), nil
+		}))
+		e.Errorf("E3: a step that did not return came back with %v", err)
+	}()
+	select {
+	case got := <-left:
+		if got != want {
+			e.Errorf("E3: the step panicked with %v, want %v to pass on", got, want)
+		}
+	case <-e.ctx.Done():
+		e.Fatal("E3: a step that did not return holds its caller")
+	}
+	e.must(e.checkpointTx(c, e.stepping("after", reaching("shipped"))))
+	e.wantRows("row", 0, "E3: a step that did not return")
+	e.checkStep(c, "after", "shipped", nil)
+}
+
+// stepResumed has the next attempt find what the last one committed, and go on.
+func stepResumed(e *env) {
+	first := e.own(id("key"), resume, lease(e.brief()))
+	e.must(e.checkpointTx(first, e.stepping("charged", reaching("charged"))))
+	lapse(e)
+	v := e.wantDecision(request(first.ID, resume), onceward.DecisionExecute, "section 4: the lease is over")
+	if v.Origin != onceward.OriginResumed || v.Record.Point != "charged" || string(v.Record.Data) != string(checkpointAt("charged").Data) {
+		e.Errorf("E3: the next attempt is %s at point %q with %q", v.Origin, v.Record.Point, v.Record.Data)
+	}
+	second := onceward.Claim{ID: first.ID, Attempt: v.Record.Attempt}
+	e.must(e.checkpointTx(second, e.stepping("shipped", reaching("shipped"))))
+	e.wantFenced(e.checkpointTx(first, e.refusingStep("S6: by an owner that was replaced")), "S6: by an owner that was replaced")
+	e.checkStep(second, "shipped", "shipped", nil)
+}
+
+// stepExtended sends a heartbeat while a step runs. A store with one writer lets it wait for the end of the step; none loses
+// it, or undoes it by the point.
+func stepExtended(e *env) {
+	c := e.own(id("key"))
+	beat := make(chan error, 1)
+	e.must(e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+		passed := make(chan struct{})
+		go func() {
+			beat <- e.Store.Extend(e.ctx, c, 3*calm)
+			close(passed)
+		}()
+		select {
+		case <-passed:
+		case <-time.After(200 * time.Millisecond): // it waits for the end
+		}
+		return checkpointAt("charged"), nil
+	})))
+	select {
+	case err := <-beat:
+		e.must(err)
+	case <-e.ctx.Done():
+		e.Fatal("E2: a heartbeat did not get through after the step")
+	}
+	e.checkStep(c, "row", "charged", nil)
+	if left := e.get(c.ID).LeaseUntil.Sub(e.now()); left < 2*calm {
+		e.Errorf("E2: a lease that was extended to %s during a step lasts for %s", 3*calm, left)
+	}
+}

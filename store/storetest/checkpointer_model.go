@@ -1,0 +1,71 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/onceward/onceward"
+)
+
+// testCheckpointerModel aims steps at records in every state and holds the store to the model: a step is a checkpoint, and
+// one that is refused is refused before its work (S6).
+func testCheckpointerModel(t *testing.T, h Harness) {
+	points := []struct {
+		name string
+		onceward.Checkpoint
+	}{
+		{"everything", onceward.Checkpoint{Point: "shipped", Data: []byte("more"), NotReplayable: true}},
+		{"point only", onceward.Checkpoint{Point: "shipped"}},
+		{"data only", onceward.Checkpoint{Data: []byte("more")}},
+		{"empty data", onceward.Checkpoint{Data: []byte{}}},
+		{"nothing", onceward.Checkpoint{}},
+	}
+	for _, f := range fixtures(h.Features) {
+		h.test(t, f.name, func(e *env) {
+			targets := ids(3 * len(points))
+			f.build(e, targets)
+			for i, p := range points {
+				for j, by := range []string{"an older attempt", "its attempt", "a later attempt"} {
+					target := targets[3*i+j]
+					e.Run(p.name+" by "+by, func(t *testing.T) {
+						e := e.with(t)
+						e.stepOf(onceward.Claim{ID: target, Attempt: e.get(target).Attempt + int64(j) - 1}, p.Checkpoint)
+					})
+				}
+			}
+		})
+	}
+	h.test(t, "without an attempt", func(e *env) {
+		e.own(id("key"))
+		e.stepOf(onceward.Claim{ID: id("key")}, onceward.Checkpoint{Point: "shipped"})
+	})
+	h.test(t, "large", func(e *env) {
+		c := e.own(id("key"))
+		data := make([]byte, 256<<10)
+		for i := range data {
+			data[i] = byte(i >> 3)
+		}
+		e.stepOf(c, onceward.Checkpoint{Point: "shipped", Data: data})
+	})
+}
+
+// stepOf does one step and compares what became of it with what the model makes of the same checkpoint.
+func (e *env) stepOf(c onceward.Claim, p onceward.Checkpoint) {
+	e.Helper()
+	before := e.get(c.ID)
+	event := onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}
+	want, _, wantErr := onceward.Step(before, event, e.now())
+	row := fmt.Sprint(c.Key, " by ", c.Attempt)
+	work, rows := e.stepping(row, func(context.Context) (onceward.Checkpoint, error) { return p, nil }), 1
+	if wantErr != nil {
+		work, rows, want = e.refusingStep("S6: a step that is refused"), 0, before
+	}
+	if problem := sameError(e.checkpointTx(c, work), wantErr); problem != nil {
+		e.Errorf("a step of a record that was %s: %v", describe(before), problem)
+	}
+	if diff := diffRecords(e.get(c.ID), want, 0); diff != "" {
+		e.Errorf("a step of a record that was %s made it %s", describe(before), diff)
+	}
+	e.wantRows(row, rows, "E3: the writes of a step")
+}

@@ -1,0 +1,229 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// testCheckpointerRaces lets steps meet each other, and those who take their records away.
+func testCheckpointerRaces(t *testing.T, h Harness) {
+	h.test(t, "taken over during the step", stepTakenOver)
+	h.test(t, "settled during the step", stepSettled)
+	h.test(t, "many keys", stepNeighbours)
+	h.test(t, "one key", stepCrowd)
+	h.test(t, "the caller leaves", stepCancelled)
+	h.test(t, "the caller leaves during the step", stepCancelledInWork)
+	if h.Features.Transactions {
+		h.test(t, "beside transactions", stepBesideTransactions)
+	}
+}
+
+// beside does something while a step runs, and waits for it a little: on a store with one writer it can only begin when
+// the step is over.
+func beside(f func()) (ended <-chan struct{}) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(200 * time.Millisecond):
+	}
+	return done
+}
+
+// stepTakenOver has the lease run out during a step, and another attempt reserve. Either the step was first, and the other
+// finds its point; or the other was first, and nothing of the step is there.
+func stepTakenOver(e *env) {
+	c := e.own(id("key"), resume, lease(e.brief()))
+	var taken onceward.Verdict
+	var takeErr error
+	var ended <-chan struct{}
+	err := e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+		ended = beside(func() {
+			for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline) && takeErr == nil && taken.Decision != onceward.DecisionExecute; {
+				if e.Advance != nil {
+					e.Advance(e.brief())
+				}
+				taken, takeErr = e.Store.Reserve(e.ctx, request(c.ID, resume))
+			}
+		})
+		return checkpointAt("charged"), nil
+	}))
+	<-ended
+	e.must(takeErr)
+	if taken.Decision != onceward.DecisionExecute || taken.Origin != onceward.OriginResumed {
+		e.Fatalf("section 4: the next attempt got (%s, %s), want to resume", taken.Decision, taken.Origin)
+	}
+	if err != nil {
+		e.wantFenced(err, "S6: a step whose record was taken over")
+	}
+	e.checkStep(c, "row", "charged", err)
+	if reached := taken.Record.Point == "charged"; reached != (err == nil) {
+		e.Errorf("E3: the step got %v, and the next attempt began at point %q", err, taken.Record.Point)
+	}
+	next := onceward.Claim{ID: c.ID, Attempt: taken.Record.Attempt}
+	e.must(e.checkpointTx(next, e.stepping("next", reaching("shipped"))))
+	e.checkStep(next, "next", "shipped", nil)
+}
+
+// stepSettled has the owner itself settle while its step runs, as one does that has lost its head.
+func stepSettled(e *env) {
+	settlements := map[string]func(c onceward.Claim) error{
+		"completed": func(c onceward.Claim) error {
+			_, err := e.Store.Complete(e.ctx, c, answer("done"))
+			return err
+		},
+		"released":  func(c onceward.Claim) error { return e.Store.Release(e.ctx, c, "no stock") },
+		"abandoned": func(c onceward.Claim) error { return e.Store.Abandon(e.ctx, c, "timeout") },
+	}
+	if e.features.Busts {
+		settlements["busted"] = func(c onceward.Claim) error { return e.Store.(onceward.Buster).Bust(e.ctx, c.ID, true) }
+	}
+	for name, settle := range settlements {
+		c := e.own(id(name))
+		var settleErr error
+		var ended <-chan struct{}
+		err := e.checkpointTx(c, e.stepping(name, func(context.Context) (onceward.Checkpoint, error) {
+			ended = beside(func() { settleErr = settle(c) })
+			return checkpointAt("charged"), nil
+		}))
+		<-ended
+		e.must(settleErr)
+		rows := 0
+		if err == nil {
+			rows = 1
+		} else {
+			e.wantFenced(err, "S6: a step whose record was "+name)
+		}
+		e.wantRows(name, rows, "E3: a step whose record was "+name)
+		if rec := e.get(c.ID); rec.State == onceward.StateInProgress {
+			e.Errorf("S2: a step undid that its record was %s", name)
+		}
+	}
+}
+
+// stepNeighbours runs the steps of many records at once, of which each third fails. None harms another.
+func stepNeighbours(e *env) {
+	owned := make([]onceward.Claim, crowd)
+	for i, target := range ids(crowd) {
+		owned[i] = e.own(target)
+	}
+	for _, point := range []string{"charged", "shipped"} {
+		errs := make([]error, crowd)
+		together(crowd, func(i int) {
+			errs[i] = e.checkpointTx(owned[i], e.stepping(fmt.Sprint(point, i), func(context.Context) (onceward.Checkpoint, error) {
+				if i%3 == 2 {
+					return checkpointAt(point), errDeclined
+				}
+				return checkpointAt(point), nil
+			}))
+		})
+		for i, err := range errs {
+			if fails := i%3 == 2; fails != errors.Is(err, errDeclined) || !fails && err != nil {
+				e.Errorf("E3: step %d of %d at once got %v", i, crowd, err)
+			}
+			e.checkStep(owned[i], fmt.Sprint(point, i), point, err)
+		}
+	}
+}
+
+// stepCrowd has one attempt do many steps at once. Those that cannot are told to come again; none is lost or half done.
+func stepCrowd(e *env) {
+	for _, target := range ids(rounds) {
+		c := e.own(target)
+		errs := make([]error, 8)
+		together(len(errs), func(i int) { errs[i] = e.checkpointTx(c, e.stepping(target.Key, reaching("charged"))) })
+		done := 0
+		for _, err := range errs {
+			switch {
+			case err == nil:
+				done++
+			case !errors.Is(err, onceward.ErrUnavailable):
+				e.Errorf("E3: one of several steps at once got %v, want ErrUnavailable", err)
+			}
+		}
+		if done == 0 {
+			e.Error("E3: none of several steps at once succeeded")
+		}
+		e.wantRows(target.Key, done, "E3: several steps at once")
+	}
+}
+
+// stepCancelled cuts steps off at every moment.
+func stepCancelled(e *env) {
+	typical := e.duration()
+	for i, target := range ids(cuts) {
+		c := e.own(target)
+		var err error
+		e.interrupted(2*typical*time.Duration(i)/cuts, func(ctx context.Context) {
+			err = e.Store.(onceward.TxCheckpointer).CheckpointTx(ctx, c, calm, e.stepping(target.Key, reaching("charged")))
+		})
+		e.checkStep(c, target.Key, "charged", err)
+		if err == nil {
+			continue
+		}
+		e.must(e.insist(c, e.stepping(target.Key, reaching("charged"))))
+		e.wantRows(target.Key, 1, "E3: a step that was cut off, and done again")
+	}
+}
+
+// insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server notices.
+func (e *env) insist(c onceward.Claim, w stepWork) error {
+	for {
+		err := e.checkpointTx(c, w)
+		if !errors.Is(err, onceward.ErrUnavailable) || e.ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stepCancelledInWork lets the caller leave when the writes are done: the step counts, or it does not.
+func stepCancelledInWork(e *env) {
+	for i, target := range ids(3 * rounds) {
+		c := e.own(target)
+		ctx, cancel := context.WithCancel(e.ctx)
+		failure := []error{nil, errDeclined}[i%2]
+		err := e.Store.(onceward.TxCheckpointer).CheckpointTx(ctx, c, calm, e.stepping(target.Key, func(context.Context) (onceward.Checkpoint, error) {
+			cancel()
+			return checkpointAt("charged"), failure
+		}))
+		cancel()
+		if err == nil && failure != nil {
+			e.Errorf("E3: a step that failed got no error")
+		}
+		e.checkStep(c, target.Key, "charged", err)
+	}
+}
+
+// stepBesideTransactions mixes steps with transactions of the other mode, on their own keys.
+func stepBesideTransactions(e *env) {
+	owned := make([]onceward.Claim, crowd/2)
+	targets := ids(crowd)
+	for i := range owned {
+		owned[i] = e.own(targets[i])
+	}
+	errs := make([]error, crowd)
+	together(crowd, func(i int) {
+		if i < len(owned) {
+			errs[i] = e.checkpointTx(owned[i], e.stepping(targets[i].Key, reaching("charged")))
+			return
+		}
+		_, errs[i] = e.transact(request(targets[i]), e.inserting(targets[i].Key, ending(onceward.Ending(i%3), "done")))
+	})
+	e.must(errors.Join(errs...))
+	for i, target := range targets {
+		if i < len(owned) {
+			e.checkStep(owned[i], target.Key, "charged", nil)
+			continue
+		}
+		e.checkAtomic(target, target.Key, onceward.Ending(i%3), nil)
+	}
+}
