@@ -19,6 +19,8 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 		return x.saidUnknown()
 	case said == endedNotExecuted, said == endedNeverExecuted:
 		return x.saidNotExecuted()
+	case said == endedSuspended && x.settings.mode == modeTransactional:
+		return x.saidNotExecuted() // all that it did is undone
 	case said == endedSuspended:
 		return x.suspended()
 	case x.panicked != nil:

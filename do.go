@@ -123,9 +123,9 @@ func (f *function) work(ctx context.Context, op *Operation) ending {
 	switch {
 	case said == endedUnknown:
 		f.err = OutcomeUnknown(orError(err, "onceward: the function said that the outcome is unknown"))
-	case said == endedSuspended:
+	case said == endedSuspended && f.settings.mode == modeReserved:
 		return f.suspended()
-	case said == endedNotExecuted, said == endedNeverExecuted:
+	case said != endedAsWritten: // in a transaction, that which is suspended is undone
 		f.err = NotExecuted(orError(err, "onceward: the function said that nothing was executed"))
 	case err != nil:
 		f.err = err
@@ -170,19 +170,23 @@ func (f *function) tooLarge(value []byte) ending {
 // owner that lost its lease (E2).
 func (f *function) failed(ctx context.Context) ending {
 	var marked *endingError
+	reason := f.err.Error()
+	if f.op.ending.Load() != endedAsWritten {
+		reason = f.op.because(reason)
+	}
 	switch {
 	case f.settings.mode == modeTransactional || errors.As(f.err, &marked) && marked.kind == endRelease:
-		return ending{kind: endRelease, reason: f.err.Error()}
+		return ending{kind: endRelease, reason: reason}
 	case marked != nil || errors.Is(context.Cause(ctx), ErrLeaseLost):
-		return ending{kind: endUnknown, reason: f.err.Error()}
+		return ending{kind: endUnknown, reason: reason}
 	}
 	switch f.settings.onFailure {
 	case FailureRetry:
-		return ending{kind: endRelease, reason: f.err.Error()}
+		return ending{kind: endRelease, reason: reason}
 	case FailureStore:
 		return ending{kind: endAnswer, response: Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}}
 	default:
-		return ending{kind: endUnknown, reason: f.err.Error()}
+		return ending{kind: endUnknown, reason: reason}
 	}
 }
 

@@ -81,6 +81,7 @@ type flight struct {
 	op       Operation
 	lease    lease
 	done     Completion // the answer that is being stored
+	resuming bool       // without a caller: only what was lost is taken over
 
 	reserveCtx lazyContext
 	workCtx    lazyContext
@@ -167,6 +168,11 @@ func (f *flight) reserve(w worker) landing {
 		return landed(&v)
 	}
 	f.begin(&v)
+	if f.resuming && v.Origin == OriginRetried {
+		// Its caller has been told that nothing was done, and only that caller may want it done now.
+		f.giveBack("it was released before it could be resumed")
+		return landing{kind: landedDecision, decision: DecisionRefused}
+	}
 	if f.left() {
 		f.giveBack("the caller left before execution")
 		return landing{kind: landedLeft}
@@ -247,7 +253,10 @@ func (f *flight) releaseOrphan() {
 
 // begin takes over what was granted.
 func (f *flight) begin(v *Verdict) {
-	f.op.attempt, f.op.origin, f.op.flight = v.Record.Attempt, v.Origin, f
+	f.op.attempt, f.op.origin = v.Record.Attempt, v.Origin
+	if f.settings.mode == modeReserved {
+		f.op.flight = f
+	}
 	f.op.resumed = v.Origin == OriginResumed || v.Origin == OriginRepeated && f.res.OnLost == Resume
 	f.op.point, f.op.data = v.Record.Point, v.Record.Data
 }

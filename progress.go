@@ -16,7 +16,7 @@ type TxCheckpointer interface {
 	// longer than the lease.
 	//
 	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot learn whether
-	// the transaction was committed; after any other error nothing was.
+	// the transaction was committed, together with [ErrTxOwned] if work itself ended it; after any other error nothing was.
 	CheckpointTx(ctx context.Context, c Claim, lease time.Duration, work func(ctx context.Context) (Checkpoint, error)) error
 }
 
@@ -78,7 +78,8 @@ func (o *Operation) NeverExecuted() { o.end(endedNeverExecuted) }
 
 // Suspend says that the operation stops at its recovery point, whatever the handler answers, and that a later attempt is
 // to go on from there, a retry or a resumer, but not before the pause is over. The route must be one that resumes: see
-// [OnLost]. The caller is told that the operation is in progress.
+// [OnLost]. The caller is told that the operation is in progress. In a transactional handler it undoes the transaction, so
+// that nothing was done.
 func (o *Operation) Suspend(pause time.Duration) {
 	if o != nil {
 		o.pause.Store(int64(max(pause, clockStep)))
@@ -96,10 +97,10 @@ func (f *flight) suspended() ending {
 
 // settleSuspend lets the lease end after the pause: from then on the operation can be taken over. Should that fail, the
 // lease ends by itself. No heartbeat may come after it.
-func (f *flight) settleSuspend() landing {
+func (f *flight) settleSuspend(try func(write func(ctx context.Context) error) error) landing {
 	f.guard.keeper.quiet(&f.lease)
 	pause := max(time.Duration(f.op.pause.Load()), clockStep)
-	err := f.persist(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), pause) })
+	err := try(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), pause) })
 	if err != nil {
 		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
 		if l, ok := f.resolved(err); ok {
@@ -107,6 +108,11 @@ func (f *flight) settleSuspend() landing {
 		}
 	}
 	f.settled(StateInProgress, err)
+	return f.goesOn()
+}
+
+// goesOn is the landing of an attempt whose operation is not over.
+func (f *flight) goesOn() landing {
 	return landing{
 		kind: landedDecision, decision: DecisionInProgress, suspended: true,
 		record: Record{ID: f.res.ID, State: StateInProgress, Attempt: f.op.attempt},
@@ -116,7 +122,8 @@ func (f *flight) settleSuspend() landing {
 // Resume takes over an operation of [Guard.Do] whose owner was lost, without its caller: fn goes on from the recovery point.
 // The record is as the store lists it; what it holds now is decided by the store. The options are those of the route, which
 // must have OnLost(Resume). Errors are those of Do: an [ErrInProgress] says that somebody else was faster, or that
-// the operation was suspended again.
+// the operation was suspended again, an [ErrRefused] that it is gone, or was released since: then only its caller may
+// want it done.
 func (g *Guard) Resume(ctx context.Context, rec *Record, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
 	s, err := g.resumeSettings(options)
 	if err != nil {
@@ -151,7 +158,7 @@ func (g *Guard) ResumeHandler(ctx context.Context, rec *Record, next http.Handle
 	if x.panicked != nil {
 		panic(x.panicked)
 	}
-	return resumeError(&l)
+	return x.resumeError(&l)
 }
 
 func (g *Guard) resumeSettings(options []Option) (*settings, error) {
@@ -170,19 +177,24 @@ func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 func (f *flight) prepareResume(g *Guard, s *settings, caller context.Context, rec *Record) {
 	f.prepare(g, s, caller, rec.ID, rec.Operation)
 	f.res.Fingerprints = append(f.prints[:0], rec.Fingerprint)
-	f.res.NoCreate = true
+	f.res.NoCreate, f.resuming = true, true
 }
 
 // resumeError says what became of an operation that was resumed. Its answer is in the store.
-func resumeError(l *landing) error {
+func (f *flight) resumeError(l *landing) error {
 	switch l.kind {
 	case landedAnswer, landedStored, landedReleased:
 		return nil
+	case landedLeft:
+		return context.Cause(f.caller)
 	case landedUnknown:
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, l.err)
 	case landedDecision:
 		return decisionError(l)
 	default:
+		if errors.Is(l.err, ErrUnreadable) {
+			return l.err
+		}
 		return errors.Join(ErrUnavailable, l.err)
 	}
 }

@@ -12,7 +12,7 @@ func (f *flight) settle(end ending) landing {
 	case end.kind == endAnswer:
 		return f.settleAnswer(end.response)
 	case end.kind == endSuspend:
-		return f.settleSuspend()
+		return f.settleSuspend(f.persist)
 	case end.kind == endRelease && (!f.op.resumed || f.op.ending.Load() == endedNeverExecuted):
 		return f.settleRelease(end.reason)
 	default:
@@ -41,10 +41,10 @@ func (f *flight) settleAnswer(response Response) landing {
 // notCompleted lands a flight whose answer was not stored.
 func (f *flight) notCompleted(err error) landing {
 	switch {
-	case !errors.Is(err, ErrFenced) && f.settings.onLost == Resume:
-		// A later attempt goes on from the recovery point, and makes the same answer.
+	case !final(err) && f.settings.onLost == Resume:
+		// A later attempt goes on from the recovery point, and makes the same answer. The store was asked for long enough.
 		f.guard.storeFailed(f.base, f.op.name, "complete", err)
-		return f.settleSuspend()
+		return f.settleSuspend(f.once)
 	case !errors.Is(err, ErrFenced):
 		return f.settleUnknown(err)
 	}
@@ -103,6 +103,11 @@ func (f *flight) settleRelease(reason string) landing {
 		if l, ok := f.resolved(err); ok {
 			return l
 		}
+		if f.settings.onLost == Resume {
+			// Or somebody goes on with it, or has done so already: nobody may be told that nothing is done.
+			f.settled(StateInProgress, err)
+			return f.goesOn()
+		}
 		f.settled(StateUnknown, err)
 		return landing{kind: landedReleased}
 	}
@@ -149,14 +154,19 @@ const (
 	longestPause = time.Second
 )
 
+// once makes a write for which there is no time left to repeat it.
+func (f *flight) once(write func(ctx context.Context) error) error {
+	ctx := f.storeContext(new(lazyContext), time.Now())
+	defer ctx.release()
+	return write(ctx)
+}
+
 // persist repeats a write until it is answered, or until settling is given up.
 func (f *flight) persist(write func(ctx context.Context) error) error {
 	deadline := time.Now().Add(f.guard.config.SettleTimeout)
 	pause := firstPause
 	for {
-		ctx := f.storeContext(new(lazyContext), time.Now())
-		err := write(ctx)
-		ctx.release()
+		err := f.once(write)
 		if err == nil || final(err) || !time.Now().Add(pause).Before(deadline) {
 			return err
 		}

@@ -9,7 +9,8 @@ import (
 
 // Answer is what an operation ends with. It is stored, and every retry gets it.
 type Answer struct {
-	// Status is the HTTP status. Default: 200.
+	// Status is the HTTP status. Default: 200. With 408, 425, 429 or one from 500 on a handler says that it did nothing, or
+	// failed, and the guard does not store that: an operation that did something and ends so is unknown.
 	Status int
 	// Header holds header fields to send.
 	Header http.Header
@@ -53,6 +54,16 @@ func (a *Answer) status() int {
 		return http.StatusOK
 	}
 	return a.Status
+}
+
+// isStored reports whether the guard stores an answer of this status.
+func (a *Answer) isStored() bool {
+	switch status := a.status(); status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	default:
+		return status >= http.StatusOK && status < http.StatusInternalServerError
+	}
 }
 
 // write sends the answer to the guard's recorder, which stores it first.

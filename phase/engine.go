@@ -18,74 +18,89 @@ type attempt[T any] struct {
 	state envelope
 	// recorded says that a recovery point is stored: without one, nothing was ever done.
 	recorded bool
+	// intends says that the intent is this attempt's own: no earlier one can have made the call.
+	intends bool
 }
 
 // run takes an operation from its last recovery point to its answer. Where it cannot, it has told the guard how the attempt
 // ends, and returns why.
-func (o *Operation[T]) run(ctx context.Context, op *onceward.Operation, via string, start func() (*T, error)) (answer *Answer, err error) {
+func (o *Operation[T]) run(ctx context.Context, op *onceward.Operation, via string, start func() (*T, error)) (*Answer, error) {
 	a := &attempt[T]{Operation: o, op: op}
-	if err := a.load(via, start); err != nil {
-		return a.notStarted(err)
-	}
 	returned := false
 	defer func() {
-		if !returned { // a step panicked, and the panic goes on
+		if !returned { // a step panicked, or the start, or the answer, and the panic goes on
 			a.fail(errors.New("a step panicked"))
 		}
 	}()
-	for i := len(a.state.Done); i < len(o.Steps) && err == nil; i++ {
-		err = a.step(ctx, &o.Steps[i])
-	}
+	answer, err := a.advance(ctx, via, start)
 	returned = true
+	return answer, err
+}
+
+// advance does the steps that are left.
+func (a *attempt[T]) advance(ctx context.Context, via string, start func() (*T, error)) (*Answer, error) {
+	err := a.load(via, start)
+	for i := len(a.state.Done); i < len(a.Steps) && err == nil; i++ {
+		err = a.step(ctx, &a.Steps[i])
+	}
+	if err == nil {
+		return a.finish()
+	}
 	if final, ok := asFinished(err); ok {
-		return final, nil
+		return a.deliver(final), nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return a.finish()
+	return nil, err
 }
 
 // load takes up what an earlier attempt left behind, or starts.
 func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 	point, stored := a.op.Point()
-	if point != "" {
-		a.recorded = true
-		var err error
-		if a.state, err = parseEnvelope(stored); err != nil {
-			return err
-		}
-		return a.state.fits(a.Name, a.names)
+	if point == "" {
+		return a.begin(via, start)
 	}
-	data, err := start()
-	if err != nil {
-		return err
+	a.recorded = true
+	state, err := parseEnvelope(stored)
+	if err == nil {
+		err = a.fits(&state)
 	}
-	raw, err := json.Marshal(data)
-	a.state = envelope{Version: envelopeVersion, Via: via, Data: raw}
+	switch {
+	case err != nil:
+		a.unknown(err)
+	case state.Via != via:
+		// A resumer looked before the first recovery point was stored, and could not know how the operation came.
+		err = errors.New("phase: the operation came another way; it is resumed again")
+		a.op.Suspend(0)
+	default:
+		a.state = state
+	}
 	return err
 }
 
-// notStarted ends an attempt that could not take up its work.
-func (a *attempt[T]) notStarted(err error) (*Answer, error) {
-	if final, ok := asFinished(err); ok {
-		return final, nil
-	}
+// begin starts an operation of which nothing is stored: whatever fails here, nothing was done.
+func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
+	a.state = envelope{Version: envelopeVersion, Via: via}
+	data, err := start()
+	_, final := asFinished(err)
 	switch {
-	case a.recorded:
-		a.unknown(err)
 	case errors.Is(err, errLostBeforeStart):
-		a.op.NeverExecuted()
-	default:
+		a.never(err)
+		return err
+	case err != nil && !final:
 		// The caller's data is not what the operation needs: it is told so, and so is every retry.
-		return &Answer{Status: http.StatusBadRequest, Body: []byte(err.Error() + "\n")}, nil
+		return Finish(Answer{Status: http.StatusBadRequest, Body: []byte(err.Error() + "\n")})
+	case err != nil:
+		return err
 	}
-	return nil, err
+	if a.state.Data, err = json.Marshal(data); err != nil {
+		err = fmt.Errorf("phase: the data cannot be stored: %w", err)
+		a.never(err)
+	}
+	return err
 }
 
 // step does one step, if the attempt still holds its right to.
 func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
-	if err := a.op.Alive(); err != nil {
+	if err := a.mayGoOn(ctx); err != nil {
 		a.op.Suspend(a.Pause)
 		return err
 	}
@@ -93,6 +108,15 @@ func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
 		return a.external(ctx, s)
 	}
 	return a.local(ctx, s)
+}
+
+// mayGoOn reports whether there is a right to go on, and time. A call that is begun when its context has ended would be in
+// doubt for nothing.
+func (a *attempt[T]) mayGoOn(ctx context.Context) error {
+	if err := a.op.Alive(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
 }
 
 // data is a fresh copy of the carried data: what a step changes in it counts only if the step succeeds.
@@ -143,15 +167,27 @@ func (a *attempt[T]) finish() (*Answer, error) {
 		return nil, err
 	}
 	answer := a.Answer(data)
-	return &answer, nil
+	return a.deliver(&answer), nil
+}
+
+// deliver ends the operation with an answer. One that the guard does not store would let go of what was done, or leave it in
+// doubt: only before the first recovery point does it mean what it says.
+func (a *attempt[T]) deliver(answer *Answer) *Answer {
+	switch {
+	case a.state.Via == viaDo || answer.isStored():
+	case !a.recorded:
+		a.op.NeverExecuted()
+	default:
+		a.unknown(fmt.Errorf("phase: the operation ended with status %d, which is not stored", answer.status()))
+	}
+	return answer
 }
 
 // fail ends an attempt whose step did not succeed and may be tried again. What was never recorded was never done: the
 // caller's retry starts afresh.
 func (a *attempt[T]) fail(cause error) {
 	if !a.recorded {
-		a.op.Because(cause.Error())
-		a.op.NeverExecuted()
+		a.never(cause)
 		return
 	}
 	next := a.state
@@ -163,6 +199,12 @@ func (a *attempt[T]) fail(cause error) {
 	// Should this fail, the try is not counted; the operation goes on all the same.
 	_ = a.record(next)
 	a.op.Suspend(a.pauseAfter(next.Tries))
+}
+
+// never ends an attempt at an operation of which nothing was ever done.
+func (a *attempt[T]) never(cause error) {
+	a.op.Because(cause.Error())
+	a.op.NeverExecuted()
 }
 
 // unknown ends an attempt that nobody can go on with.

@@ -58,25 +58,30 @@ func (e *ChangedError) Error() string {
 }
 
 // fits makes sure that the definition still has the steps that the record went through.
-func (e *envelope) fits(operation string, defined []string) error {
-	stored := e.Done
+func (o *Operation[T]) fits(e *envelope) error {
+	stored := slices.Clone(e.Done)
 	if e.Intent != "" {
-		stored = append(slices.Clone(stored), e.Intent)
+		stored = append(stored, e.Intent)
 	}
-	if len(stored) > len(defined) || !slices.Equal(stored, defined[:len(stored)]) {
-		return &ChangedError{Operation: operation, Stored: stored, Defined: defined}
+	changed := len(stored) > len(o.names) || !slices.Equal(stored, o.names[:len(stored)])
+	if !changed && e.Intent != "" && !o.Steps[len(e.Done)].external() {
+		stored[len(e.Done)] += " (a call)"
+		changed = true
+	}
+	if changed {
+		return &ChangedError{Operation: o.Name, Stored: stored, Defined: o.names}
 	}
 	return nil
 }
 
-// encode makes the value to store, unless it is too large.
+// encode makes the value to store, unless the data is too large.
 func (e envelope) encode(limit int) ([]byte, error) {
+	if len(e.Data) > limit {
+		return nil, fmt.Errorf("phase: the carried data takes %d bytes; the limit is %d (Definition.MaxData): carry ids instead of contents", len(e.Data), limit)
+	}
 	b, err := json.Marshal(&e)
 	if err != nil {
 		return nil, fmt.Errorf("phase: the data cannot be stored: %w", err)
-	}
-	if len(b) > limit {
-		return nil, fmt.Errorf("phase: the carried data takes %d bytes; the limit is %d (Definition.MaxData): carry ids instead of contents", len(b), limit)
 	}
 	return b, nil
 }

@@ -21,7 +21,8 @@ type Definition[T any] struct {
 	Steps []Step[T]
 	// Answer makes the answer when all steps are done. Required.
 	Answer func(data *T) Answer
-	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on.
+	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. That the route is
+	// reserved and resumes, and its name, is not for them to change.
 	Options []onceward.Option
 	// MaxData is the most bytes that the carried data may take as JSON. Default: 64 KiB.
 	MaxData int
@@ -95,9 +96,8 @@ func (o *Operation[T]) DownstreamKey(id onceward.ID, step string) string {
 
 // options are those of the route, which the engine adds its own to: whoever is lost is taken over.
 func (o *Operation[T]) options() []onceward.Option {
-	return append([]onceward.Option{
-		onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume), onceward.OperationName(o.Name),
-	}, o.Options...)
+	return append(slices.Clone(o.Options),
+		onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume), onceward.OperationName(o.Name))
 }
 
 // Handler protects a route that runs the operation. The function start makes the data from the request, once; an error
@@ -123,9 +123,10 @@ func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func(
 	answer.write(w)
 }
 
-// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. It returns the body
-// of the answer, now or from an earlier attempt; a status is not kept. Errors are those of [onceward.Guard.Do]; [onceward.ErrInProgress] also says
-// that the operation was suspended and will go on.
+// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. By the Payload of the
+// call, not by the data, is a key recognised that comes back for something else. It returns the body of the answer, now or
+// from an earlier attempt; a status is not kept. Errors are those of [onceward.Guard.Do]; [onceward.ErrInProgress] also
+// says that the operation was suspended and will go on.
 func (o *Operation[T]) Do(ctx context.Context, guard *onceward.Guard, call onceward.Call, data T) (onceward.Result, error) {
 	call.Operation = o.Name
 	return guard.Do(ctx, call, func(ctx context.Context) ([]byte, error) {

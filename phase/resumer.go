@@ -164,7 +164,7 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id oncewar
 		}
 	}()
 	rec, err := run.store.Get(ctx, id)
-	if err == nil {
+	if err == nil && !rec.State.Settled() { // else somebody was faster
 		err = operation.resume(ctx, run.guard, &rec)
 	}
 	switch {

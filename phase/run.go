@@ -61,17 +61,18 @@ func (a *attempt[T]) localFailed(err error) error {
 	if _, ok := asFinished(err); ok {
 		return err
 	}
-	if a.recorded && storeFailed(err) {
-		a.op.Suspend(a.Pause)
+	if errors.Is(err, onceward.ErrOutcomeUnknown) && errors.Is(err, onceward.ErrTxOwned) {
+		a.unknown(err) // the step itself committed something, and would do so again
+		return err
+	}
+	// It may have been committed, or somebody else may have gone on: that is not for this attempt to say.
+	inDoubt := errors.Is(err, onceward.ErrFenced) || errors.Is(err, onceward.ErrOutcomeUnknown)
+	if inDoubt || a.recorded && errors.Is(err, onceward.ErrUnavailable) {
+		a.op.Suspend(a.Pause) // the fault is not the step's: it does not count as a try
 		return err
 	}
 	a.fail(err)
 	return err
-}
-
-// storeFailed reports whether the fault is not the step's: it does not count as a try.
-func storeFailed(err error) bool {
-	return errors.Is(err, onceward.ErrFenced) || errors.Is(err, onceward.ErrOutcomeUnknown) || errors.Is(err, onceward.ErrUnavailable)
 }
 
 // external does an external step: the intent, the call, the result.
@@ -86,6 +87,7 @@ func (a *attempt[T]) external(ctx context.Context, s *Step[T]) error {
 	if err := a.record(intended); err != nil {
 		return a.localFailed(err)
 	}
+	a.intends = true
 	return a.makeCall(ctx, s)
 }
 
@@ -121,9 +123,13 @@ func (a *attempt[T]) again(ctx context.Context, s *Step[T]) error {
 func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
 	data, err := a.data()
 	if err != nil {
+		a.withdraw()
 		return a.localFailed(err)
 	}
-	if err := a.op.Alive(); err != nil {
+	if err := a.mayGoOn(ctx); err != nil {
+		if a.withdraw() {
+			_ = a.record(a.state) // should this fail, the next attempt is in doubt: that is safe
+		}
 		a.op.Suspend(a.Pause)
 		return err
 	}
@@ -131,6 +137,16 @@ func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
 		return a.callFailed(s, err)
 	}
 	return a.succeeded(s, data)
+}
+
+// withdraw takes back an intent of which the attempt knows that it came to nothing. If the intent is not its own it knows
+// that only of itself: an earlier attempt may have made the call, and the intent stays.
+func (a *attempt[T]) withdraw() bool {
+	if !a.intends {
+		return false
+	}
+	a.state.Intent, a.intends = "", false
+	return true
 }
 
 // succeeded records the result of a call. Should that fail, the intent stands, and the next attempt deals with it.
@@ -155,8 +171,7 @@ func (a *attempt[T]) callFailed(s *Step[T], err error) error {
 	switch {
 	case final:
 		return err
-	case onceward.IsNotExecuted(err):
-		a.state.Intent = "" // recorded with the failed try
+	case onceward.IsNotExecuted(err) && a.withdraw(): // recorded with the failed try
 		a.fail(err)
 	case s.repeat || s.lookUp != nil:
 		a.fail(err)

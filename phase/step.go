@@ -27,8 +27,9 @@ func Local[T any](name string, do func(ctx context.Context, data *T) error) Step
 // call returned goes into the data.
 //
 // An error of [Finish] ends the operation with an answer, such as that of a card that was declined. One that was made by
-// [onceward.NotExecuted] says that the call did nothing for certain; it is made again later. After any other error nobody
-// knows, as after a crash: see [Step.Repeat] and [Step.LookUp].
+// [onceward.NotExecuted] says that the call did nothing for certain; it is made again later. It says that of itself alone: where
+// an earlier call is in doubt, it stays so. After any other error nobody knows, as after a crash: see [Step.Repeat] and
+// [Step.LookUp].
 func External[T any](name string, call func(ctx context.Context, key string, data *T) error) Step[T] {
 	return Step[T]{name: name, call: call}
 }

@@ -1,6 +1,7 @@
 package phase_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -220,3 +221,40 @@ func charge(_ context.Context, _ string, o *order) error {
 }
 
 func confirm(context.Context, *order) error { return nil }
+
+// blindStore has nothing beyond the least.
+type blindStore struct{ onceward.Store }
+
+// listStore lets a test change what is listed.
+type listStore struct {
+	*memory.Store
+	list func(found []onceward.Record) ([]onceward.Record, error)
+}
+
+// List implements [onceward.Lister].
+func (s *listStore) List(ctx context.Context, f onceward.Filter) ([]onceward.Record, error) {
+	found, err := s.Store.List(ctx, f)
+	if err == nil && s.list != nil {
+		return s.list(found)
+	}
+	return found, err
+}
+
+// lockedBuffer is a log that several goroutines write to.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -81,11 +81,11 @@ func (t *transaction) advance(ctx context.Context, c onceward.Claim, work func(c
 	status := t.status()
 	switch {
 	case t.gate.ended || status == statusIdle:
-		return fmt.Errorf("%w: the step ended the transaction that is not its to end", onceward.ErrOutcomeUnknown)
+		return fmt.Errorf("%w: %w: the step did it itself", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)
 	case status == statusLost:
 		return unavailable(errors.Join(errors.New("the connection was lost before the step was done"), err))
 	case err != nil && !t.same(status):
-		return fmt.Errorf("%w: the step ended the transaction that is not its to end, and began another", onceward.ErrOutcomeUnknown)
+		return fmt.Errorf("%w: %w: the step did it itself, and began another", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)
 	case err == nil && status == statusFailed:
 		err = errors.New("postgres: the step said that it succeeded in a transaction in which a statement had failed")
 	}
@@ -151,7 +151,7 @@ func (t *transaction) sendPoint(after *onceward.Record) error {
 func (t *transaction) resolvePoint(c onceward.Claim, wanted *onceward.Record, cause error) error {
 	t.close()
 	if t.store.otherTransaction(cause) {
-		return fmt.Errorf("%w: the step ended the transaction that is not its to end, and began another", onceward.ErrOutcomeUnknown)
+		return fmt.Errorf("%w: %w: the step did it itself, and began another", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()

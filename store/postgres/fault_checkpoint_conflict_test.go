@@ -170,7 +170,11 @@ func TestStepEndsItsTransaction(t *testing.T) {
 						must(t, h.run(ctx, statement))
 						return failure
 					}
-					wantUnknown(t, f.reach(charged), "E3")
+					err := f.reach(charged)
+					wantUnknown(t, err, "E3")
+					if !errors.Is(err, onceward.ErrTxOwned) {
+						t.Errorf("the error is %v, want one that says whose doing it was", err)
+					}
 					f.wantReached(t, rows, onceward.Checkpoint{}, "E3: the point is not there")
 					f.wantRuns(t, 1, "E3: it is not run again")
 				})

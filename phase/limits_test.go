@@ -1,0 +1,151 @@
+package phase_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// definition is one of orders with its own limits.
+func definition(steps ...phase.Step[order]) phase.Definition[order] {
+	return phase.Definition[order]{
+		Name: "POST /orders", Steps: steps,
+		Answer: func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+	}
+}
+
+// TestTries counts by step, and waits twice as long before each try, up to a minute.
+func TestTries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		failures := map[string]int{"seat": 9, "confirm": 9}
+		failing := func(name string) phase.Step[order] {
+			return b.local(name, func(context.Context, *order) error {
+				if failures[name]--; failures[name] >= 0 {
+					return errDown
+				}
+				return nil
+			})
+		}
+		o := phase.Must(phase.New(definition(failing("seat"), failing("confirm"))))
+		var pauses []time.Duration
+		for w := b.post(o, "k"); w.Code != http.StatusCreated; w = b.post(o, "k") {
+			b.want(w, http.StatusConflict, "in-progress")
+			pause := time.Until(b.record("k").LeaseUntil)
+			pauses = append(pauses, pause)
+			time.Sleep(pause)
+		}
+		const s, m = time.Second, time.Minute
+		want := []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, m, m, m}
+		for i, pause := range append(want, want...) { // the second step starts to count anew
+			if len(pauses) != 2*len(want) || pauses[i] != pause {
+				t.Fatalf("the pauses are %s", pauses)
+			}
+		}
+	})
+}
+
+// TestTheLastTry: the tenth is the last by default, and one where a definition says so.
+func TestTheLastTry(t *testing.T) {
+	t.Parallel()
+	for tries, want := range map[int]int{0: 10, 1: 1, 3: 3} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, memory.New())
+			d := definition(b.call("charge", func(context.Context, string, *order) error { return errDown }).Repeat())
+			d.Tries = tries
+			o := phase.Must(phase.New(d))
+			for range 20 {
+				b.post(o, "k")
+				time.Sleep(2 * time.Minute)
+			}
+			rec := b.record("k")
+			if rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, errDown.Error()) {
+				t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+			}
+			b.wantTrace(strings.TrimSpace(strings.Repeat("charge ", want)))
+		})
+	}
+}
+
+// TestAStoreThatIsDownIsNoTry: the step is not to blame.
+func TestAStoreThatIsDownIsNoTry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, down := &downStore{Store: memory.New()}, true
+		b := newBench(t, store)
+		d := definition(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
+			if down {
+				store.until = time.Now().Add(20 * time.Second) // longer than a checkpoint is tried
+			}
+			return nil
+		}), b.local("mail", confirm))
+		d.Tries = 2
+		o := phase.Must(phase.New(d))
+		for range 3 {
+			b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+			time.Sleep(time.Minute)
+		}
+		down = false
+		b.want(b.post(o, "k"), http.StatusCreated, "12A")
+		b.wantTrace("seat confirm confirm confirm confirm mail")
+	})
+}
+
+// downStore refuses checkpoints for a time.
+type downStore struct {
+	*memory.Store
+	until time.Time
+}
+
+// Checkpoint implements [onceward.Store].
+func (s *downStore) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	if time.Now().Before(s.until) {
+		return onceward.ErrUnavailable
+	}
+	return s.Store.Checkpoint(ctx, c, p)
+}
+
+// TestMaxData is what the data may take, to the byte, whatever the names of the steps take.
+func TestMaxData(t *testing.T) {
+	t.Parallel()
+	const empty = len(`{"Item":"","Seat":"","Charge":""}`)
+	for size, fits := range map[int]bool{100: true, 101: false} {
+		b := newBench(t, memory.New())
+		d := definition(b.local("start", confirm), b.local(strings.Repeat("fill", 50), func(_ context.Context, o *order) error {
+			o.Item = strings.Repeat("x", size-empty)
+			return nil
+		}))
+		d.MaxData, d.Tries = 100, 1
+		o := phase.Must(phase.New(d))
+		result, err := o.Do(t.Context(), b.guard, onceward.Call{Scope: "shop", Key: "k"}, order{})
+		if fits && (err != nil || len(result.Value) != size) {
+			t.Errorf("%d bytes: %s, %v", size, result.Value, err)
+		}
+		if !fits && (!errors.Is(err, onceward.ErrOutcomeUnknown) || !strings.Contains(b.record("k").LastError, "takes 101 bytes; the limit is 100")) {
+			t.Errorf("%d bytes: %v, %s", size, err, b.record("k").LastError)
+		}
+	}
+}
+
+// TestTooMuchToStartWith: nothing was done, so the key is released.
+func TestTooMuchToStartWith(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		d := definition(b.local("seat", takeSeat))
+		d.MaxData = 20
+		o := phase.Must(phase.New(d))
+		b.want(b.post(o, "k"), http.StatusServiceUnavailable, "not-executed")
+		if rec := b.record("k"); rec.State != onceward.StateRetryable || !strings.Contains(rec.LastError, "the limit is 20") {
+			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+		}
+	})
+}

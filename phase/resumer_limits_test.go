@@ -1,0 +1,144 @@
+package phase_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// TestStrangeOperations are left alone, counted and told of, without their key.
+func TestStrangeOperations(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		o := b.losing(func(string) {})
+		b.loses(o, 2)
+		another := phase.Must(phase.New(phase.Definition[order]{
+			Name: "POST /refunds", Steps: []phase.Step[order]{b.local("refund", confirm)},
+			Answer: func(*order) phase.Answer { return phase.Answer{} },
+		}))
+		var log lockedBuffer
+		r := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, another)
+		if got := b.once(r); got != (phase.Resumed{Strange: 2}) {
+			t.Errorf("the resumer reports %+v", got)
+		}
+		if s := log.String(); strings.Count(s, "POST /orders") != 2 || strings.Contains(s, "k0") {
+			t.Errorf("the log is %q", s)
+		}
+		if rec := b.record("k0"); rec.State != onceward.StateInProgress {
+			t.Errorf("the record is %s", rec.State)
+		}
+	})
+}
+
+// TestManyOperations takes more than one page of a list.
+func TestManyOperations(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, memory.New())
+	o := b.define(b.local("seat", takeSeat))
+	const n = onceward.MaxPage + 10
+	for i := range n {
+		_, err := b.store.Reserve(t.Context(), &onceward.Reservation{
+			ID: onceward.ID{Scope: "shop", Key: fmt.Sprint("k", i)}, Operation: o.Name, Fingerprints: make([]onceward.Fingerprint, 1),
+			OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.await(time.Now())
+	if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got.Finished != n {
+		t.Errorf("the resumer reports %+v, want %d finished", got, n)
+	}
+}
+
+// TestTheResumerLeavesOthersAlone: what is in progress, what nobody resumes, and what was settled since it was listed.
+func TestTheResumerLeavesOthersAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &listStore{Store: memory.New()}
+		b := newBench(t, store)
+		o := b.losing(func(string) {})
+		b.loses(o, 1)
+		stale, err := store.List(t.Context(), onceward.Filter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := b.record("k0")
+		if err := store.Release(t.Context(), onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}, "asked"); err != nil {
+			t.Fatal(err)
+		}
+		_, err = store.Reserve(t.Context(), &onceward.Reservation{
+			ID: onceward.ID{Scope: "shop", Key: "reconciled"}, Operation: o.Name, Fingerprints: make([]onceward.Fingerprint, 1),
+			Nonce: onceward.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		store.list = func(found []onceward.Record) ([]onceward.Record, error) { return append(found, stale...), nil }
+		b.once(b.resumer(phase.ResumerConfig{}, o))
+		b.wantTrace("seat")
+		if after := b.record("k0"); after.State != onceward.StateRetryable || after.LastError != "asked" || after.Attempt != rec.Attempt {
+			t.Errorf("the record is %s at attempt %d: %s, want it untouched", after.State, after.Attempt, after.LastError)
+		}
+		if rec := b.record("reconciled"); rec.State != onceward.StateInProgress {
+			t.Errorf("the one for the sweeper is %s", rec.State)
+		}
+	})
+}
+
+// TestAResumerThatIsStopped begins nothing, and says why.
+func TestAResumerThatIsStopped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &listStore{Store: memory.New()}
+		b := newBench(t, store)
+		o := b.losing(func(string) {})
+		b.loses(o, 2)
+		ctx, stop := context.WithCancel(t.Context())
+		store.list = func(found []onceward.Record) ([]onceward.Record, error) {
+			stop()
+			return found, nil
+		}
+		if _, err := b.resumer(phase.ResumerConfig{}, o).RunOnce(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("the error is %v", err)
+		}
+		b.wantTrace("seat seat")
+	})
+}
+
+func TestNewResumer(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, memory.New())
+	o := b.define(b.local("seat", takeSeat))
+	for name, make := range map[string]func() (*phase.Resumer, error){
+		"no list": func() (*phase.Resumer, error) {
+			return phase.NewResumer(b.guard, blindStore{b.store}, phase.ResumerConfig{}, o)
+		},
+		"no guard":     func() (*phase.Resumer, error) { return phase.NewResumer(nil, b.store, phase.ResumerConfig{}, o) },
+		"no operation": func() (*phase.Resumer, error) { return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{}) },
+		"one name twice": func() (*phase.Resumer, error) {
+			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{}, o, o)
+		},
+		"no time": func() (*phase.Resumer, error) {
+			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Interval: -1}, o)
+		},
+		"no room": func() (*phase.Resumer, error) {
+			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Concurrency: -1}, o)
+		},
+	} {
+		if _, err := make(); err == nil {
+			t.Errorf("%s: the resumer was accepted", name)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package phase_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// resumer makes one for an operation.
+func (b *bench) resumer(config phase.ResumerConfig, operations ...phase.Resumable) *phase.Resumer {
+	b.Helper()
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	r, err := phase.NewResumer(b.guard, b.store, config, operations...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+// once runs a resumer once.
+func (b *bench) once(r *phase.Resumer) phase.Resumed {
+	b.Helper()
+	report, err := r.RunOnce(b.Context())
+	if err != nil {
+		b.Error(err)
+	}
+	return report
+}
+
+// losing is an operation whose second step fails once for each key, and then does as it is told.
+func (b *bench) losing(then func(key string)) *phase.Operation[order] {
+	var failed sync.Map
+	return b.define(b.local("seat", takeSeat), phase.Local("confirm", func(ctx context.Context, _ *order) error {
+		key := onceward.FromContext(ctx).Key()
+		if _, again := failed.LoadOrStore(key, true); !again {
+			return errDown
+		}
+		b.did("confirm-" + key)
+		then(key)
+		return nil
+	}))
+}
+
+// loses starts an operation n times, and waits until all can be taken over.
+func (b *bench) loses(o *phase.Operation[order], n int) {
+	b.Helper()
+	for i := range n {
+		b.want(b.post(o, fmt.Sprint("k", i)), http.StatusConflict, "in-progress")
+	}
+	time.Sleep(time.Second)
+}
+
+// wantAll checks that each of n operations is finished and was confirmed once.
+func (b *bench) wantAll(n int) {
+	b.Helper()
+	b.mu.Lock()
+	trace := " " + strings.Join(b.trace, " ") + " "
+	b.mu.Unlock()
+	for i := range n {
+		key := fmt.Sprint("k", i)
+		if rec := b.record(key); rec.State != onceward.StateCompleted || strings.Count(trace, " confirm-"+key+" ") != 1 {
+			b.Errorf("%s is %s, and the steps did %s", key, rec.State, trace)
+		}
+	}
+}
+
+// TestRun: the loop finds what is lost, without its caller, until its context ends.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		o := b.losing(func(string) {})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			b.resumer(phase.ResumerConfig{}, o).Run(ctx)
+		}()
+		for i := range 3 {
+			b.want(b.post(o, fmt.Sprint("k", i)), http.StatusConflict, "in-progress")
+			time.Sleep(10 * time.Second) // more than one and a half of the default interval
+			b.wantAll(i + 1)
+		}
+		stop()
+		<-ended
+		b.want(b.post(o, "late"), http.StatusConflict, "in-progress")
+		time.Sleep(time.Minute)
+		if rec := b.record("late"); rec.State != onceward.StateInProgress {
+			t.Errorf("what came after the end is %s", rec.State)
+		}
+	})
+}
+
+// TestRunGoesOnAfterAFailure: a store that is down for a moment does not end the loop, and is told of.
+func TestRunGoesOnAfterAFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &listStore{Store: memory.New()}
+		b := newBench(t, store)
+		o := b.losing(func(string) {})
+		b.loses(o, 1)
+		store.list = func([]onceward.Record) ([]onceward.Record, error) {
+			store.list = nil
+			return nil, errDown
+		}
+		var log lockedBuffer
+		ctx, stop := context.WithCancel(t.Context())
+		go b.resumer(phase.ResumerConfig{Interval: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))}, o).Run(ctx)
+		time.Sleep(5 * time.Second)
+		stop()
+		b.wantAll(1)
+		if !strings.Contains(log.String(), "resuming failed") || !strings.Contains(log.String(), errDown.Error()) {
+			t.Errorf("the log is %q", log.String())
+		}
+	})
+}
+
+// TestConcurrency is how many operations are driven at one time, and no more.
+func TestConcurrency(t *testing.T) {
+	t.Parallel()
+	for _, bound := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, memory.New())
+			var running, most atomic.Int64
+			o := b.losing(func(string) {
+				n := running.Add(1)
+				defer running.Add(-1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				time.Sleep(time.Second)
+			})
+			b.loses(o, 9)
+			started := time.Now()
+			if got := b.once(b.resumer(phase.ResumerConfig{Concurrency: bound}, o)); got.Finished != 9 {
+				t.Errorf("the resumer reports %+v", got)
+			}
+			if took := time.Since(started); most.Load() != int64(bound) || took != time.Duration(9/bound)*time.Second {
+				t.Errorf("%d were driven at one time, in %s, want %d", most.Load(), took, bound)
+			}
+			b.wantAll(9)
+		})
+	}
+}
+
+// TestTwoResumers drive each operation once, while callers retry.
+func TestTwoResumers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 40
+		b := newBench(t, memory.New())
+		o := b.losing(func(string) { time.Sleep(time.Second) })
+		b.loses(o, n)
+		var all sync.WaitGroup
+		var finished atomic.Int64
+		for _, node := range []*bench{b, newBench(t, b.store)} {
+			r := node.resumer(phase.ResumerConfig{Concurrency: 8}, o)
+			all.Go(func() { finished.Add(int64(node.once(r).Finished)) })
+		}
+		all.Go(func() { b.post(o, "k7") })
+		all.Wait()
+		b.wantAll(n)
+		if finished.Load() < n-1 {
+			t.Errorf("the two finished %d", finished.Load())
+		}
+	})
+}
+
+// TestAPanicUnderTheResumer is settled and told of, and does not keep it from the rest.
+func TestAPanicUnderTheResumer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		panicking := true
+		o := b.losing(func(key string) {
+			if key == "k0" && panicking {
+				panicking = false
+				panic("a nil map")
+			}
+		})
+		b.loses(o, 3)
+		var log lockedBuffer
+		r := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, o)
+		if got := b.once(r); got != (phase.Resumed{Finished: 2, Waiting: 1}) {
+			t.Errorf("the resumer reports %+v", got)
+		}
+		if !strings.Contains(log.String(), "a nil map") {
+			t.Errorf("the log is %q", log.String())
+		}
+		time.Sleep(time.Minute)
+		if got := b.once(r); got != (phase.Resumed{Finished: 1}) {
+			t.Errorf("then it reports %+v", got)
+		}
+		if rec := b.record("k0"); rec.State != onceward.StateCompleted {
+			t.Errorf("the record is %s", rec.State)
+		}
+	})
+}

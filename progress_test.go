@@ -1,0 +1,291 @@
+package onceward_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// resumable are the options of a route whose operations are gone on with.
+func resumable(more ...onceward.Option) []onceward.Option {
+	return append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume)}, more...)
+}
+
+// recordOf is the record of a key of alice.
+func recordOf(t testing.TB, store onceward.Store, key string) onceward.Record {
+	t.Helper()
+	rec, err := store.Get(context.Background(), aliceID(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// suspends is a handler that suspends itself in its first run, and answers in the next.
+func suspends(pause time.Duration) *counted {
+	handler := &counted{}
+	handler.then = func(w http.ResponseWriter, r *http.Request) {
+		if handler.runs.Load() == 1 {
+			onceward.FromContext(r.Context()).Suspend(pause)
+		}
+		w.WriteHeader(http.StatusCreated)
+	}
+	return handler
+}
+
+func TestSuspend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, handler, events := newFaultyStore(), suspends(10*time.Second), new(journal)
+		h := newGuard(t, store, observedBy(events)).Handler(handler, resumable()...)
+		a := post(h, "k", `{}`)
+		a.wantProblem(t, "E3: whatever the handler answers", http.StatusConflict, "in-progress")
+		if seconds, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || seconds < 1 {
+			t.Errorf("section 6: Retry-After is %q, want at least 1", a.header.Get("Retry-After"))
+		}
+		if left := time.Until(recordOf(t, store, "k").LeaseUntil); left != 10*time.Second {
+			t.Errorf("E3: it can be taken over in %s, want after the pause", left)
+		}
+		settled := observed[onceward.SettledEvent](events)
+		if len(settled) != 1 || settled[0].State != onceward.StateInProgress || settled[0].Err != nil {
+			t.Errorf("E3: settled as %+v, want in progress", settled)
+		}
+		time.Sleep(9 * time.Second)
+		post(h, "k", `{}`).wantProblem(t, "E3: the pause is kept", http.StatusConflict, "in-progress")
+		handler.wantRuns(t, "E3: the pause is kept", 1)
+		time.Sleep(2 * time.Second)
+		post(h, "k", `{}`).want(t, "E3: then a retry goes on", http.StatusCreated, false)
+		handler.wantRuns(t, "E3", 2)
+	})
+}
+
+// TestSuspendWithoutAPause lets the next attempt come at once.
+func TestSuspendWithoutAPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		handler := suspends(0)
+		h := newGuard(t, memory.New()).Handler(handler, resumable()...)
+		post(h, "k", `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
+		time.Sleep(time.Millisecond)
+		post(h, "k", `{}`).want(t, "E3", http.StatusCreated, false)
+		handler.wantRuns(t, "E3", 2)
+	})
+}
+
+// TestSuspendDuringAHeartbeat: a heartbeat that is on its way does not come after the pause was written, and so does not
+// replace it.
+func TestSuspendDuringAHeartbeat(t *testing.T) {
+	t.Parallel()
+	const pause = time.Hour
+	store, beating, overtaken, beaten := newFaultyStore(), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var first, last sync.Once
+	store.extend = func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+		if lease == pause {
+			defer close(overtaken)
+			return store.Store.Extend(ctx, c, lease)
+		}
+		first.Do(func() { close(beating) })
+		defer last.Do(func() { close(beaten) })
+		select {
+		case <-overtaken:
+		case <-time.After(100 * time.Millisecond): // long enough for a pause that does not wait
+		}
+		return store.Store.Extend(ctx, c, lease)
+	}
+	handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+		<-beating
+		onceward.FromContext(r.Context()).Suspend(pause)
+	}}
+	h := newGuard(t, store).Handler(handler, resumable(onceward.Lease(time.Second))...)
+	post(h, "k", `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
+	<-beaten
+	if left := time.Until(recordOf(t, store, "k").LeaseUntil); left < pause-time.Minute {
+		t.Errorf("E3: it can be taken over in %s: a heartbeat took the pause away", left)
+	}
+}
+
+// TestNoHeartbeatAfterSuspend: the keeper forgets a lease whose owner suspends itself, also while the store takes its time.
+func TestNoHeartbeatAfterSuspend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaultyStore()
+		var until time.Time
+		store.extend = func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+			err := store.Store.Extend(ctx, c, lease)
+			if lease == 2*time.Minute {
+				until = recordOf(t, store, "k").LeaseUntil
+				time.Sleep(20 * time.Second) // the reply is late, and a heartbeat would be due
+			}
+			return err
+		}
+		h := newGuard(t, store).Handler(suspends(2*time.Minute), resumable()...)
+		post(h, "k", `{}`)
+		time.Sleep(time.Minute)
+		if now := recordOf(t, store, "k").LeaseUntil; !now.Equal(until) {
+			t.Errorf("E3: the pause ends at %s, want at %s", now, until)
+		}
+	})
+}
+
+// TestSuspendOnARouteThatDoesNotResume: nobody would go on, so somebody has to settle it.
+func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
+	t.Parallel()
+	store, handler := newFaultyStore(), suspends(time.Second)
+	guard := newGuard(t, store)
+	h := guard.Handler(handler, onceward.Reserved(onceward.FailureRetry))
+	post(h, "k", `{}`).wantProblem(t, "E3", http.StatusInternalServerError, "outcome-unknown")
+	rec := recordOf(t, store, "k")
+	if rec.State != onceward.StateUnknown || rec.LastError != "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)" {
+		t.Errorf("E3: the record is %s: %s", rec.State, rec.LastError)
+	}
+	w := &work{then: func(_ context.Context, op *onceward.Operation) ([]byte, error) {
+		op.Suspend(time.Second)
+		return nil, nil
+	}}
+	_, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureRetry))
+	if !errors.Is(err, onceward.ErrOutcomeUnknown) || stateOfCall(t, store) != onceward.StateUnknown {
+		t.Errorf("E3: Do returned %v, want that the outcome is unknown", err)
+	}
+}
+
+// TestSuspendThatIsAccepted: where duplicates are told a status, so is the caller of an operation that goes on later.
+func TestSuspendThatIsAccepted(t *testing.T) {
+	t.Parallel()
+	h := newGuard(t, memory.New()).Handler(suspends(time.Second), resumable(onceward.Accepted("/operations/"))...)
+	a := post(h, "k", `{}`)
+	if a.status != http.StatusAccepted || a.header.Get("Location") != "/operations/k" || a.header.Get("Retry-After") == "" {
+		t.Errorf("section 6: got %d with %v, want 202 with the address of the status", a.status, a.header)
+	}
+}
+
+// TestSuspendIsNotWaitedFor: a caller that waits for others does not wait for itself.
+func TestSuspendIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		handler := suspends(time.Second)
+		h := newGuard(t, memory.New()).Handler(handler, resumable(onceward.Wait(time.Hour))...)
+		started := time.Now()
+		post(h, "k", `{}`).wantProblem(t, "section 6", http.StatusConflict, "in-progress")
+		if took := time.Since(started); took != 0 {
+			t.Errorf("section 6: it waited for itself for %s", took)
+		}
+		handler.wantRuns(t, "section 6: it does not go on by itself", 1)
+		post(h, "k", `{}`).want(t, "section 6: a duplicate waits, and goes on", http.StatusCreated, false)
+		handler.wantRuns(t, "section 6", 2)
+	})
+}
+
+// TestSuspendAfterAWait: a duplicate that waited, took over and suspended itself does not wait again.
+func TestSuspendAfterAWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+			onceward.FromContext(r.Context()).Suspend(time.Second)
+		}}
+		h := newGuard(t, memory.New()).Handler(handler, resumable(onceward.Wait(time.Hour))...)
+		post(h, "k", `{}`)
+		started := time.Now()
+		post(h, "k", `{}`).wantProblem(t, "section 6", http.StatusConflict, "in-progress")
+		if took := time.Since(started); took != time.Second {
+			t.Errorf("section 6: it took %s, want the pause of the first attempt", took)
+		}
+		handler.wantRuns(t, "section 6", 2)
+	})
+}
+
+// TestSuspendOfAStaleOwner: its pause does not touch the lease of who took over.
+func TestSuspendOfAStaleOwner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaultyStore()
+		store.extend = func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+			if lease == 30*time.Second {
+				return errDown // heartbeats do not get through
+			}
+			return store.Store.Extend(ctx, c, lease)
+		}
+		handler := &counted{}
+		handler.then = func(_ http.ResponseWriter, r *http.Request) {
+			op := onceward.FromContext(r.Context())
+			if handler.runs.Load() == 1 {
+				time.Sleep(40 * time.Second) // past its lease
+				op.Suspend(time.Hour)
+				return
+			}
+			time.Sleep(20 * time.Second)
+		}
+		h := newGuard(t, store).Handler(handler, resumable()...)
+		first := make(chan answer)
+		go func() { first <- post(h, "k", `{}`) }()
+		time.Sleep(31 * time.Second)
+		second := make(chan answer)
+		go func() { second <- post(h, "k", `{}`) }()
+		(<-first).wantProblem(t, "S6: somebody else is at it", http.StatusConflict, "in-progress")
+		if left := time.Until(recordOf(t, store, "k").LeaseUntil); left > 30*time.Second {
+			t.Errorf("S6: the stale owner extended the lease of the other to %s", left)
+		}
+		(<-second).want(t, "S6", http.StatusOK, false)
+	})
+}
+
+// TestSuspendThatCannotBeStored: the lease ends by itself, and a later attempt goes on.
+func TestSuspendThatCannotBeStored(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, handler := newFaultyStore(), suspends(time.Second)
+		store.extend = func(context.Context, onceward.Claim, time.Duration) error { return errDown }
+		h := newGuard(t, store).Handler(handler, resumable()...)
+		post(h, "k", `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
+		time.Sleep(31 * time.Second)
+		post(h, "k", `{}`).want(t, "E3", http.StatusCreated, false)
+		handler.wantRuns(t, "E3", 2)
+	})
+}
+
+func TestSuspendByDo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := memory.New(), new(work)
+		w.then = func(_ context.Context, op *onceward.Operation) ([]byte, error) {
+			if w.runs == 1 {
+				op.Suspend(time.Second)
+				return nil, errCard // what it says of itself goes before
+			}
+			return []byte("done"), nil
+		}
+		guard := newGuard(t, store)
+		_, err := guard.Do(t.Context(), someCall, w.do, resumable()...)
+		var busy *onceward.InProgressError
+		if !errors.As(err, &busy) || busy.RetryAfter <= 0 || busy.Attempt == 0 {
+			t.Errorf("E3: the error is %v, want that the operation is in progress", err)
+		}
+		time.Sleep(time.Second)
+		result, err := guard.Do(t.Context(), someCall, w.do, resumable()...)
+		if err != nil || string(result.Value) != "done" {
+			t.Errorf("E3: then %q, %v", result.Value, err)
+		}
+		w.wantRuns(t, "E3", 2)
+	})
+}
+
+// TestAPanicAfterSuspend goes on to the server; the operation waits.
+func TestAPanicAfterSuspend(t *testing.T) {
+	t.Parallel()
+	store := newFaultyStore()
+	h := newGuard(t, store).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		onceward.FromContext(r.Context()).Suspend(time.Minute)
+		panic(http.ErrAbortHandler)
+	}), resumable()...)
+	if got := panicOf(func() { post(h, "k", `{}`) }); got != http.ErrAbortHandler {
+		t.Errorf("E8: recovered %v, want the panic of the handler", got)
+	}
+	wantState(t, "E3", store, "k", onceward.StateInProgress)
+}

@@ -1,0 +1,294 @@
+package onceward_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// writesMuch is an answer with all that the guard looks at.
+func writesMuch(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Location", "/payments/7")
+	h.Add("X-Warning", "one")
+	h.Add("X-Warning", "two")
+	h.Set("Set-Cookie", "session=1") // never stored
+	h.Set("X-Request-Id", "r-1")     // made anew
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprint(w, "<html>a body without a type</html>")
+}
+
+// lost makes a record of the key whose owner suspended itself, which can be taken over.
+func lost(t *testing.T, guard *onceward.Guard, store onceward.Store, key string, options ...onceward.Option) *onceward.Record {
+	t.Helper()
+	h := guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		onceward.FromContext(r.Context()).Suspend(0)
+	}, options...)
+	post(h, key, `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
+	time.Sleep(time.Millisecond)
+	rec := recordOf(t, store, key)
+	return &rec
+}
+
+// TestResumeHandlerStoresWhatTheRouteWould: the answer of a resumed operation is the same to the last byte and header.
+func TestResumeHandlerStoresWhatTheRouteWould(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]http.HandlerFunc{
+		"an answer":    writesMuch,
+		"nothing":      func(http.ResponseWriter, *http.Request) {},
+		"no content":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"a refusal":    func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no such seat", http.StatusNotFound) },
+		"a hint first": func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusEarlyHints); writesMuch(w, r) },
+		"too large":    func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("x", 2000)) },
+		"a stream": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, "a part")
+			_ = http.NewResponseController(w).Flush()
+			fmt.Fprint(w, "and the rest")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newFaultyStore()
+				guard := newGuard(t, store)
+				options := resumable(onceward.ResponseLimit(1000), onceward.DropHeaders("X-Secret"))
+				route := guard.Handler(handler, options...)
+				post(route, "direct", `{}`)
+				rec := lost(t, guard, store, "resumed", options...)
+				if err := guard.ResumeHandler(t.Context(), rec, handler, options...); err != nil {
+					t.Fatal(err)
+				}
+				direct, resumed := recordOf(t, store, "direct"), recordOf(t, store, "resumed")
+				if resumed.State != onceward.StateCompleted || !resumed.Response.Equal(&direct.Response) {
+					t.Errorf("B5: the resumed record is %s with %+v, want %+v", resumed.State, resumed.Response, direct.Response)
+				}
+				a, b := post(route, "direct", `{}`), post(route, "resumed", `{}`)
+				a.wantSame(t, "B5: as replayed", b)
+				if fmt.Sprint(a.header) != fmt.Sprint(b.header) && a.status != http.StatusConflict {
+					// Both expire, a millisecond apart at most, and that is shown in seconds.
+					t.Errorf("B5: the replays have the headers %v and %v", a.header, b.header)
+				}
+			})
+		})
+	}
+}
+
+// TestResumeHandlerGetsNoBody: there is no request any more, but the values of the caller's context and the operation.
+func TestResumeHandlerGetsNoBody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		type name struct{}
+		store := newFaultyStore()
+		guard := newGuard(t, store)
+		rec := lost(t, guard, store, "k", resumable()...)
+		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+			if b, err := io.ReadAll(r.Body); len(b) != 0 || err != nil {
+				t.Errorf("B5: the body is %q, %v", b, err)
+			}
+			op := onceward.FromContext(r.Context())
+			if op.Key() != "k" || !op.Resumed() || op.Origin() != onceward.OriginResumed || r.Context().Value(name{}) != "node 1" {
+				t.Errorf("B5: the operation is %+v", op)
+			}
+		}}
+		ctx := context.WithValue(t.Context(), name{}, "node 1")
+		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); err != nil {
+			t.Error(err)
+		}
+		// The answer is there: whoever resumes again gets it, and nothing runs.
+		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); err != nil {
+			t.Error(err)
+		}
+		handler.wantRuns(t, "B5", 1)
+	})
+}
+
+func TestResumeRefusesOtherRoutes(t *testing.T) {
+	t.Parallel()
+	store := &scriptedTransactor{Store: newFaultyStore().Store}
+	guard := newGuard(t, store)
+	handler, w := new(counted), new(work)
+	for name, c := range map[string]struct {
+		reason  string
+		options []onceward.Option
+	}{
+		"no mode":        {"does not say how it executes", []onceward.Option{onceward.OnLost(onceward.Resume)}},
+		"reconcile":      {"OnLost(Resume)", []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
+		"a transaction":  {"Reserved(…)", []onceward.Option{onceward.Transactional(), onceward.OnLost(onceward.Resume)}},
+		"a wrong option": {"the least is", []onceward.Option{onceward.Lease(0)}},
+	} {
+		rec := &onceward.Record{ID: aliceID("k")}
+		if err := guard.ResumeHandler(t.Context(), rec, handler, c.options...); err == nil || !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("D5: %s: ResumeHandler returned %v, want that %q", name, err, c.reason)
+		}
+		if _, err := guard.Resume(t.Context(), rec, w.do, c.options...); err == nil || !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("D5: %s: Resume returned %v, want that %q", name, err, c.reason)
+		}
+	}
+	handler.wantRuns(t, "D5", 0)
+	w.wantRuns(t, "D5", 0)
+	wantNothingStored(t, "D5", store)
+}
+
+// TestHowAResumedHandlerEnds says for each ending what its driver is told, and what is stored.
+func TestHowAResumedHandlerEnds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		then  func(op *onceward.Operation)
+		err   error
+		state onceward.State
+	}{
+		"an answer":      {func(*onceward.Operation) {}, nil, onceward.StateCompleted},
+		"never executed": {(*onceward.Operation).NeverExecuted, nil, onceward.StateRetryable},
+		"not executed":   {(*onceward.Operation).NotExecuted, onceward.ErrOutcomeUnknown, onceward.StateUnknown},
+		"unknown":        {(*onceward.Operation).Unknown, onceward.ErrOutcomeUnknown, onceward.StateUnknown},
+		"suspended":      {func(op *onceward.Operation) { op.Suspend(time.Hour) }, onceward.ErrInProgress, onceward.StateInProgress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newFaultyStore()
+				guard := newGuard(t, store)
+				rec := lost(t, guard, store, "k", resumable()...)
+				handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) { c.then(onceward.FromContext(r.Context())) }}
+				if err := guard.ResumeHandler(t.Context(), rec, handler, resumable()...); !errors.Is(err, c.err) {
+					t.Errorf("B5: the error is %v, want %v", err, c.err)
+				}
+				wantState(t, "B5", store, "k", c.state)
+				handler.wantRuns(t, "B5", 1)
+			})
+		})
+	}
+}
+
+// TestResumeOfWhatIsNotLost: the store decides, whatever the list said a moment ago, and nothing runs.
+func TestResumeOfWhatIsNotLost(t *testing.T) {
+	t.Parallel()
+	claim := func(rec *onceward.Record) onceward.Claim { return onceward.Claim{ID: rec.ID, Attempt: rec.Attempt} }
+	for name, c := range map[string]struct {
+		change func(store *faultyStore, rec *onceward.Record) error
+		err    error
+	}{
+		"somebody is at it": {func(store *faultyStore, rec *onceward.Record) error {
+			return store.Extend(context.Background(), claim(rec), time.Minute)
+		}, onceward.ErrInProgress},
+		"it is unknown": {func(store *faultyStore, rec *onceward.Record) error {
+			return store.Abandon(context.Background(), claim(rec), "lost")
+		}, onceward.ErrOutcomeUnknown},
+		"it was released": {func(store *faultyStore, rec *onceward.Record) error {
+			return store.Release(context.Background(), claim(rec), "its caller was told that nothing was done")
+		}, onceward.ErrRefused},
+		"it is gone": {func(store *faultyStore, rec *onceward.Record) error {
+			return store.Bust(context.Background(), rec.ID, true)
+		}, onceward.ErrRefused},
+		"it is another request's": {func(_ *faultyStore, rec *onceward.Record) error {
+			rec.Fingerprint.Sum[0]++
+			return nil
+		}, onceward.ErrMismatch},
+		"the store is down": {func(store *faultyStore, _ *onceward.Record) error {
+			store.reserve = func(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
+				return onceward.Verdict{}, errDown
+			}
+			return nil
+		}, onceward.ErrUnavailable},
+		"it cannot be read": {func(store *faultyStore, _ *onceward.Record) error {
+			store.reserve = func(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
+				return onceward.Verdict{}, &onceward.UnreadableError{Version: 9}
+			}
+			return nil
+		}, onceward.ErrUnreadable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, handler, w := newFaultyStore(), new(counted), new(work)
+				guard := newGuard(t, store)
+				rec := lost(t, guard, store, "k", resumable()...)
+				if err := c.change(store, rec); err != nil {
+					t.Fatal(err)
+				}
+				if err := guard.ResumeHandler(t.Context(), rec, handler, resumable()...); !errors.Is(err, c.err) {
+					t.Errorf("B5: ResumeHandler returned %v, want %v", err, c.err)
+				}
+				if _, err := guard.Resume(t.Context(), rec, w.do, resumable()...); !errors.Is(err, c.err) {
+					t.Errorf("B5: Resume returned %v, want %v", err, c.err)
+				}
+				handler.wantRuns(t, "B5", 0)
+				w.wantRuns(t, "B5", 0)
+				if name == "it was released" {
+					wantState(t, "S9: the grant is given back", store, "k", onceward.StateRetryable)
+				}
+			})
+		})
+	}
+}
+
+// TestResumeByWhoIsStopping: nothing is begun, and the reason is told.
+func TestResumeByWhoIsStopping(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, handler := newFaultyStore(), new(counted)
+		guard := newGuard(t, store)
+		rec := lost(t, guard, store, "k", resumable()...)
+		ctx, stop := context.WithCancelCause(t.Context())
+		stop(errCard)
+		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); !errors.Is(err, errCard) || errors.Is(err, onceward.ErrUnavailable) {
+			t.Errorf("S9: the error is %v, want the reason of the context alone", err)
+		}
+		handler.wantRuns(t, "S9", 0)
+		wantState(t, "S9", store, "k", onceward.StateInProgress)
+	})
+}
+
+// TestAPanicInAResumedHandler goes on to its driver, after it was settled.
+func TestAPanicInAResumedHandler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaultyStore()
+		guard := newGuard(t, store)
+		rec := lost(t, guard, store, "k", resumable()...)
+		panics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a nil map") })
+		if got := panicOf(func() { _ = guard.ResumeHandler(t.Context(), rec, panics, resumable()...) }); got != "a nil map" {
+			t.Errorf("E8: recovered %v", got)
+		}
+		wantState(t, "E8", store, "k", onceward.StateUnknown)
+	})
+}
+
+// TestResume goes on with an operation of Do, and its caller gets the value.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newFaultyStore(), new(work)
+		guard := newGuard(t, store)
+		w.then = func(_ context.Context, op *onceward.Operation) ([]byte, error) {
+			if w.runs == 1 {
+				op.Suspend(0)
+				return nil, nil
+			}
+			return []byte("done"), nil
+		}
+		_, _ = guard.Do(t.Context(), someCall, w.do, resumable()...) // that it is in progress is tested elsewhere
+		time.Sleep(time.Millisecond)
+		rec, err := store.Get(t.Context(), onceward.ID{Scope: someCall.Scope, Key: someCall.Key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resumed, err := guard.Resume(t.Context(), &rec, w.do, resumable()...)
+		if err != nil || string(resumed.Value) != "done" || resumed.Replayed || resumed.Attempt <= rec.Attempt {
+			t.Errorf("B5: %+v, %v", resumed, err)
+		}
+		result, err := guard.Do(t.Context(), someCall, w.do, resumable()...)
+		if err != nil || string(result.Value) != "done" || !result.Replayed {
+			t.Errorf("B5: the caller gets %+v, %v", result, err)
+		}
+		w.wantRuns(t, "B5", 2)
+	})
+}
