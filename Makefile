@@ -6,7 +6,7 @@ GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
 
 # How long each fuzz target runs, and what is handed to `go test`, `go run ./bench` and the demo.
 FUZZTIME   ?= 30s
-TESTFLAGS  ?= -timeout=4m
+TESTFLAGS  ?= -timeout=8m
 BENCHFLAGS ?=
 DEMOFLAGS  ?=
 
