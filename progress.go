@@ -48,7 +48,16 @@ func (o *Operation) Checkpoint(p Checkpoint) error {
 		return errNoProgress
 	}
 	f := o.flight
+	p = o.withProvider(p)
 	return f.noteProgress(f.persist(func(ctx context.Context) error { return f.guard.store.Checkpoint(ctx, f.claim(), p) }))
+}
+
+// withProvider adds the provider's id that the handler has told.
+func (o *Operation) withProvider(p Checkpoint) Checkpoint {
+	if id := o.providerID.Load(); id != nil && p.ProviderID == "" {
+		p.ProviderID = *id
+	}
+	return p
 }
 
 // CheckpointTx is [Operation.Checkpoint] together with what work writes to its transaction, which it takes from its
@@ -62,7 +71,10 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	if !shares {
 		return errors.New("onceward: the store does not share its transactions")
 	}
-	return f.noteProgress(store.CheckpointTx(ctx, f.claim(), f.settings.lease, work))
+	return f.noteProgress(store.CheckpointTx(ctx, f.claim(), f.settings.lease, func(ctx context.Context) (Checkpoint, error) {
+		p, err := work(ctx)
+		return o.withProvider(p), err
+	}))
 }
 
 func (f *flight) noteProgress(err error) error {

@@ -225,3 +225,19 @@ func TestBecause(t *testing.T) {
 		})
 	}
 }
+
+// TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for whoever asks or is told about it.
+func TestAnUnknownOutcomeKnowsItsProvider(t *testing.T) {
+	t.Parallel()
+	store := newFaultyStore()
+	h := newGuard(t, store).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		op := onceward.FromContext(r.Context())
+		op.SetProviderID("ch_1")
+		op.Unknown()
+	}, onceward.Reserved(onceward.FailureUnknown))
+	post(h, "k", `{}`).wantProblem(t, "E7", http.StatusInternalServerError, "outcome-unknown")
+	rec, err := store.Get(t.Context(), aliceID("k"))
+	if err != nil || rec.State != onceward.StateUnknown || rec.ProviderID != "ch_1" {
+		t.Errorf("B3: the record is %s with the provider's id %q, %v", rec.State, rec.ProviderID, err)
+	}
+}

@@ -119,6 +119,10 @@ func (f *flight) settleUnknown(cause error) landing {
 	f.logUnknown(cause)
 	ctx := f.storeContext(new(lazyContext), time.Now())
 	defer ctx.release()
+	if p := f.op.withProvider(Checkpoint{}); p.ProviderID != "" {
+		// Whoever settles it finds it by that. Should this fail, it can be found by the downstream key.
+		_ = f.guard.store.Checkpoint(ctx, f.claim(), p)
+	}
 	if err := f.guard.store.Abandon(ctx, f.claim(), cause.Error()); err != nil {
 		// The sweeper says the same when the lease has run out.
 		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)

@@ -260,6 +260,9 @@ func progress(rec Record, ev Event, now time.Time) Record {
 			rec.Data = ev.Checkpoint.Data
 		}
 		rec.NotReplayable = rec.NotReplayable || ev.Checkpoint.NotReplayable
+		if ev.Checkpoint.ProviderID != "" {
+			rec.ProviderID = ev.Checkpoint.ProviderID
+		}
 	case EventRelease:
 		rec.LastError = ev.Reason
 		rec = settle(rec, StateRetryable, now)

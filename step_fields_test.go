@@ -57,9 +57,10 @@ func TestCheckpointAdvances(t *testing.T) {
 		return rec
 	}
 	rec := at(recordAfter(t, storyResumable...), onceward.Checkpoint{Point: "charged", Data: []byte("1")})
+	rec = at(rec, onceward.Checkpoint{ProviderID: "ch_1"})
 	rec = at(rec, onceward.Checkpoint{NotReplayable: true})
 	rec = at(rec, onceward.Checkpoint{Data: []byte{}})
-	if rec.Point != "charged" || rec.Data == nil || len(rec.Data) != 0 || !rec.NotReplayable {
+	if rec.Point != "charged" || rec.Data == nil || len(rec.Data) != 0 || !rec.NotReplayable || rec.ProviderID != "ch_1" {
 		t.Errorf("point %q, data %q, not replayable %t", rec.Point, rec.Data, rec.NotReplayable)
 	}
 	rec = at(rec, onceward.Checkpoint{Point: "shipped", Data: []byte("2")})

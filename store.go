@@ -135,6 +135,8 @@ type Checkpoint struct {
 	Data []byte
 	// NotReplayable marks that the answer is being sent without being stored.
 	NotReplayable bool
+	// ProviderID is the id that the provider gave to the effect; empty leaves what was known before.
+	ProviderID string
 }
 
 // Completion is the final answer of an operation.

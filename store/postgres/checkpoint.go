@@ -189,7 +189,7 @@ func (t *transaction) learnedPoint(c onceward.Claim, wanted, rec *onceward.Recor
 
 // samePoint reports whether two records are equally far.
 func samePoint(a, b *onceward.Record) bool {
-	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable
+	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable && a.ProviderID == b.ProviderID
 }
 
 // stateIdleTooLong is that of a transaction which the server put out before anything more was sent.

@@ -15,7 +15,7 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 		name string
 		onceward.Checkpoint
 	}{
-		{"everything", onceward.Checkpoint{Point: "shipped", Data: []byte("more"), NotReplayable: true}},
+		{"everything", onceward.Checkpoint{Point: "shipped", Data: []byte("more"), NotReplayable: true, ProviderID: "ch_9"}},
 		{"point only", onceward.Checkpoint{Point: "shipped"}},
 		{"data only", onceward.Checkpoint{Data: []byte("more")}},
 		{"empty data", onceward.Checkpoint{Data: []byte{}}},

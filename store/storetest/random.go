@@ -141,6 +141,7 @@ func (w *walk) ownerMove(rt *rapid.T) {
 			Point:         rapid.SampledFrom([]string{"", "charged", "shipped"}).Draw(rt, "point"),
 			Data:          rapid.SampledFrom([][]byte{nil, {}, []byte("carried")}).Draw(rt, "data"),
 			NotReplayable: rapid.Bool().Draw(rt, "not replayable"),
+			ProviderID:    rapid.SampledFrom([]string{"", "ch_1", "ch_2"}).Draw(rt, "provider's id"),
 		},
 	}
 	if ev.Kind == onceward.EventComplete {

@@ -164,6 +164,7 @@ func ownerActions() []action {
 		{"checkpoint, point only", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Point: "shipped"}}},
 		{"checkpoint, data only", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Data: []byte("more")}}},
 		{"checkpoint, empty data", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Data: []byte{}}}},
+		{"checkpoint, the provider's id", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{ProviderID: "ch_9"}}},
 		{"checkpoint, not replayable", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{NotReplayable: true}}},
 		{"complete", onceward.Event{Kind: onceward.EventComplete, Completion: answer("new")}},
 		{"complete as stored", onceward.Event{Kind: onceward.EventComplete, Completion: answer("stored")}},
