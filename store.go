@@ -252,7 +252,9 @@ type Stats struct {
 
 // Lister is a store that can be looked through.
 type Lister interface {
-	// List returns records in a stable order, without the bodies of their responses and the data they carry.
+	// List returns records in a stable order, without the bodies of their responses and the data they carry. One that
+	// cannot be read keeps nobody from the others: it is listed with its ID and its state alone, at version zero, and why
+	// as its last error. Those in progress and unknown are found without a look at all the settled ones.
 	List(ctx context.Context, f Filter) ([]Record, error)
 	// Stats counts the records.
 	Stats(ctx context.Context) (Stats, error)

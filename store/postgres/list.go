@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +16,12 @@ const (
 	selectPage = `SELECT id, attempt, due, retention, answer, queue, request, more FROM @record
 		WHERE id > $1 AND queue > 0 AND ($2::smallint IS NULL OR queue BETWEEN $2 AND $2 + 9) AND ($3::bigint IS NULL OR due < $3)
 		ORDER BY id LIMIT $4`
+	// selectOpen is for the records that workers look for again and again, which are few among many: by their queue. The
+	// states are in the text, so that the planner knows how few, and apart, so that it does not walk the primary key to them.
+	selectOpen = `WITH open AS MATERIALIZED (
+			SELECT id, attempt, due, retention, answer, queue, request, more FROM @record
+			WHERE queue IN (%d, %d) AND ($2::bigint IS NULL OR due < $2))
+		SELECT * FROM open WHERE id > $1 ORDER BY id LIMIT $3`
 	selectCounts  = `SELECT queue, count(*) FROM @record WHERE queue > 0 GROUP BY queue`
 	selectUnknown = `SELECT more FROM @record WHERE queue IN (40, 41)`
 )
@@ -48,17 +56,8 @@ func (s *Store) List(ctx context.Context, f onceward.Filter) ([]onceward.Record,
 
 // listPart reads the next records in the order of the primary key, and leaves those of other scopes out.
 func (s *Store) listPart(ctx context.Context, f onceward.Filter, after [16]byte) (part []onceward.Record, last [16]byte, more bool, err error) {
-	var queue *int16
-	if f.State != onceward.StateNone {
-		first := int16(f.State) * queueStates
-		queue = &first
-	}
-	var before *int64
-	if !f.DueBefore.IsZero() {
-		at := micros(f.DueBefore)
-		before = &at
-	}
-	rows, err := s.own.Query(ctx, s.names.render(selectPage), after, queue, before, onceward.MaxPage)
+	text, arguments := pageStatement(f, after)
+	rows, err := s.own.Query(ctx, s.names.render(text), arguments...)
 	if err != nil {
 		return nil, last, false, unavailable(err)
 	}
@@ -70,17 +69,39 @@ func (s *Store) listPart(ctx context.Context, f onceward.Filter, after [16]byte)
 		return nil, last, false, unavailable(err)
 	}
 	for i := range found {
+		last = found[i].id
 		rec, err := found[i].decode(s.operations.name)
+		if errors.Is(err, onceward.ErrUnavailable) {
+			return nil, last, false, err
+		}
 		if err != nil {
-			return nil, last, false, unreadable(err)
+			s.logger.WarnContext(ctx, "postgres: a record cannot be read", "id", fmt.Sprintf("%x", last), "error", err)
+			rec = onceward.Record{ID: rec.ID, State: onceward.State(found[i].queue / queueStates), LastError: unreadable(err).Error()}
 		}
 		rec.Data, rec.Response.Body = nil, nil
-		if f.Scope == "" || rec.Scope == f.Scope {
+		if rec.ID != (onceward.ID{}) && (f.Scope == "" || rec.Scope == f.Scope) {
 			part = append(part, rec)
 		}
-		last = found[i].id
 	}
 	return part, last, len(found) == onceward.MaxPage, nil
+}
+
+// pageStatement chooses how the records are found.
+func pageStatement(f onceward.Filter, after [16]byte) (text string, arguments []any) {
+	var before *int64
+	if !f.DueBefore.IsZero() {
+		at := micros(f.DueBefore)
+		before = &at
+	}
+	first := int16(f.State) * queueStates
+	switch f.State {
+	case onceward.StateNone:
+		return selectPage, []any{after, nil, before, onceward.MaxPage}
+	case onceward.StateInProgress, onceward.StateUnknown:
+		return fmt.Sprintf(selectOpen, first, first+1), []any{after, before, onceward.MaxPage}
+	default:
+		return selectPage, []any{after, first, before, onceward.MaxPage}
+	}
 }
 
 // Stats implements [onceward.Lister].
@@ -119,7 +140,7 @@ func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error)
 	_, err = pgx.ForEachRow(rows, []any{&more}, func() error {
 		rec := onceward.Record{State: onceward.StateUnknown}
 		if err := parseMore(more, &rec); err != nil {
-			return err
+			return nil // it is listed as one that cannot be read
 		}
 		if oldest.IsZero() || rec.CreatedAt.Before(oldest) {
 			oldest = rec.CreatedAt

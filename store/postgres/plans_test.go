@@ -267,6 +267,37 @@ func (p *planned) checkPages(size string) {
 	p.wantNone(p, gathers, "list "+size)
 }
 
+// openRecords finds the statement that lists what is open, byQueue a look-up by the queue.
+var (
+	openRecords = regexp.MustCompile(`WITH open AS MATERIALIZED`)
+	byQueue     = regexp.MustCompile(`onceward_record_due`)
+)
+
+// checkOpen looks at how workers find what is in progress or unknown among many records: not by a walk through all of them.
+func (p *planned) checkOpen(size string) {
+	p.take()
+	const often = 8
+	for range often {
+		for _, state := range []onceward.State{onceward.StateInProgress, onceward.StateUnknown} {
+			_, err := p.store.List(p.Context(), onceward.Filter{State: state, DueBefore: time.Now()})
+			must(p, err)
+		}
+	}
+	seen := 0
+	for _, plan := range p.take() {
+		if !openRecords.MatchString(plan) {
+			continue
+		}
+		seen++
+		if !byQueue.MatchString(plan) {
+			p.Errorf("what is open %s: not by the queue in\n%s", size, plan)
+		}
+	}
+	if seen != 2*often {
+		p.Errorf("what is open %s: %d plans were seen, want %d", size, seen, 2*often)
+	}
+}
+
 // TestPlansOfATableThatGrows: what was planned while the table was empty stays a look-up when it is not.
 func TestPlansOfATableThatGrows(t *testing.T) {
 	t.Parallel()
@@ -277,6 +308,7 @@ func TestPlansOfATableThatGrows(t *testing.T) {
 	exec(t, p.admin, `ANALYZE onceward_record, onceward_finding, onceward_notice, onceward_audit`)
 	p.check(gathers, "on a table of twenty thousand")
 	p.checkPages("on a table of twenty thousand")
+	p.checkOpen("on a table of twenty thousand")
 }
 
 // TestPlansOfASmallTable: the server would rather read a table of one page than its index; what it has planned so it would

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +91,32 @@ func TestDamagedRows(t *testing.T) {
 		complete(t, d.store, c, "done")
 		d.damage(what, how)
 		d.wantUnreadable(c, what)
+	}
+}
+
+// TestDamagedRowsAreListed: one that cannot be read keeps nobody from the others, and is listed as such where its ID can be.
+func TestDamagedRowsAreListed(t *testing.T) {
+	t.Parallel()
+	d := newDamaged(t)
+	for _, key := range []string{"damaged", "nameless", "whole"} {
+		must(t, d.store.Abandon(t.Context(), own(t, d.store, reservation(key)), "lost"))
+	}
+	d.damage("damaged", `more = '\xff'`)
+	d.damage("nameless", `request = ''`)
+	page, err := d.store.List(t.Context(), onceward.Filter{State: onceward.StateUnknown})
+	must(t, err)
+	listed := map[string]onceward.Record{}
+	for _, rec := range page {
+		listed[rec.Key] = rec
+	}
+	if len(page) != 2 || listed["whole"].Version != onceward.RecordVersion {
+		t.Errorf("S8: %d records were listed, want the whole one and the damaged one", len(page))
+	}
+	if rec := listed["damaged"]; rec.Version != 0 || rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, "unreadable") {
+		t.Errorf("S8: the damaged one is listed as version %d, %s: %s", rec.Version, rec.State, rec.LastError)
+	}
+	if _, err := d.store.Stats(t.Context()); err != nil {
+		t.Errorf("S8: the counts got %v", err)
 	}
 }
 

@@ -11,8 +11,12 @@ import (
 
 const (
 	// selectPage walks the unique index on the id from where the last page ended.
-	selectPage = `SELECT id, record FROM onceward_record
+	selectPage = `SELECT id, record, queue FROM onceward_record
 		WHERE id > ?1 AND id < ?2 AND (?3 IS NULL OR queue BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due < ?4)
+		ORDER BY id LIMIT ?5`
+	// selectOpen is for the records that workers look for again and again, which are few among many: by their queue.
+	selectOpen = `SELECT id, record, queue FROM onceward_record INDEXED BY onceward_record_due
+		WHERE queue IN (?3, ?3 + 1) AND (?4 IS NULL OR due < ?4) AND id > ?1 AND id < ?2
 		ORDER BY id LIMIT ?5`
 
 	selectCounts  = `SELECT queue, count(*) FROM onceward_record GROUP BY queue`
@@ -22,7 +26,7 @@ const (
 // List implements [onceward.Lister].
 func (s *Store) List(ctx context.Context, f onceward.Filter) (page []onceward.Record, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, selectPage, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, pageStatement(f), func(stmt *sqlite3.Stmt) error {
 			return bindFilter(stmt, f)
 		}, func(stmt *sqlite3.Stmt) error {
 			id, err := onceward.ParseID(stmt.ColumnRawBlob(0))
@@ -30,12 +34,23 @@ func (s *Store) List(ctx context.Context, f onceward.Filter) (page []onceward.Re
 				return err
 			}
 			rec, err := onceward.DecodeRecord(id, stmt.ColumnRawBlob(1))
+			if err != nil {
+				rec = onceward.Record{ID: id, State: onceward.State(stmt.ColumnInt(2) / queueStates), LastError: err.Error()}
+			}
 			rec.Data, rec.Response.Body = nil, nil
 			page = append(page, rec)
-			return err
+			return nil
 		})
 	})
 	return page, err
+}
+
+// pageStatement chooses how the records are found.
+func pageStatement(f onceward.Filter) string {
+	if f.State == onceward.StateInProgress || f.State == onceward.StateUnknown {
+		return selectOpen
+	}
+	return selectPage
 }
 
 func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter) error {
@@ -107,10 +122,10 @@ func oldestUnknown(conn *sqlite3.Conn) (oldest time.Time, err error) {
 		return bind(stmt, nil, int64(queueUnknown), int64(queueDeadLetter))
 	}, func(stmt *sqlite3.Stmt) error {
 		rec, err := onceward.DecodeRecord(onceward.ID{}, stmt.ColumnRawBlob(0))
-		if oldest.IsZero() || rec.CreatedAt.Before(oldest) {
+		if err == nil && (oldest.IsZero() || rec.CreatedAt.Before(oldest)) {
 			oldest = rec.CreatedAt
 		}
-		return err
+		return nil // one that cannot be read is listed as such
 	})
 	return oldest, err
 }

@@ -24,6 +24,10 @@ func TestPlans(t *testing.T) {
 			t.Errorf("%s: %s", name, plan)
 		}
 	}
+	// What is open is few, and is sorted when it was found.
+	if plan := explain(t, s, selectOpen); !strings.Contains(plan, "USING INDEX onceward_record_due (queue=?") {
+		t.Errorf("open: %s", plan)
+	}
 	// Operators' questions may walk an index; they do not read the records.
 	for name, text := range map[string]string{"counts": selectCounts} {
 		if plan := explain(t, s, text); !strings.Contains(plan, "USING COVERING INDEX") {

@@ -157,6 +157,10 @@ func TestNewerRecord(t *testing.T) {
 			t.Errorf("S8: %s got %v, want ErrUnreadable", name, err)
 		}
 	}
+	page, err := store.List(t.Context(), onceward.Filter{})
+	if err != nil || len(page) != 1 || page[0].ID != claim.ID || page[0].Version != 0 || page[0].LastError == "" {
+		t.Errorf("S8: listed were %+v, %v, want the record with its ID and why it cannot be read", page, err)
+	}
 	if reaped != 1 {
 		t.Errorf("B2: %d records were reaped, want the one that can be read", reaped)
 	}
