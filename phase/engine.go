@@ -72,8 +72,28 @@ func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 		a.op.Suspend(0)
 	default:
 		a.state = state
+		err = a.takeOver()
 	}
 	return err
+}
+
+// takeOver notes, before anything is done, that this attempt goes on for one that was lost. Should the step be what kills its
+// process each time, that ends after as many attempts as a step has tries.
+func (a *attempt[T]) takeOver() error {
+	if !a.op.Resumed() {
+		return nil
+	}
+	next := a.state
+	next.Lost++
+	if next.Lost > a.Tries {
+		err := fmt.Errorf("phase: given up after %d attempts that were lost behind %q", a.state.Lost, a.state.point())
+		a.unknown(err)
+		return err
+	}
+	if err := a.record(next); err != nil {
+		return a.localFailed(err)
+	}
+	return nil
 }
 
 // begin starts an operation of which nothing is stored: whatever fails here, nothing was done.
@@ -136,7 +156,7 @@ func (a *attempt[T]) after(s *Step[T], data *T) (envelope, error) {
 	}
 	next := a.state
 	next.Done = append(append([]string(nil), a.state.Done...), s.name)
-	next.Intent, next.Tries, next.Data = "", 0, raw
+	next.Intent, next.Tries, next.Lost, next.Data = "", 0, 0, raw
 	return next, nil
 }
 
@@ -191,7 +211,7 @@ func (a *attempt[T]) fail(cause error) {
 		return
 	}
 	next := a.state
-	next.Tries++
+	next.Tries, next.Lost = next.Tries+1, 0
 	if next.Tries >= a.Tries {
 		a.unknown(fmt.Errorf("given up after %d tries: %w", next.Tries, cause))
 		return

@@ -19,6 +19,8 @@ type envelope struct {
 	Intent string `json:"intent,omitempty"`
 	// Tries counts the attempts at the step that did not succeed.
 	Tries int `json:"tries,omitempty"`
+	// Lost counts the attempts that took over at this step and were not heard of again.
+	Lost int `json:"lost,omitempty"`
 	// Data is the carried data.
 	Data json.RawMessage `json:"data"`
 }

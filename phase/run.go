@@ -68,11 +68,22 @@ func (a *attempt[T]) localFailed(err error) error {
 	// It may have been committed, or somebody else may have gone on: that is not for this attempt to say.
 	inDoubt := errors.Is(err, onceward.ErrFenced) || errors.Is(err, onceward.ErrOutcomeUnknown)
 	if inDoubt || a.recorded && errors.Is(err, onceward.ErrUnavailable) {
-		a.op.Suspend(a.Pause) // the fault is not the step's: it does not count as a try
+		a.suspend(inDoubt) // the fault is not the step's: it does not count as a try
 		return err
 	}
 	a.fail(err)
 	return err
+}
+
+// suspend leaves the operation to a later attempt, and says that this one was not lost. In doubt the store is left alone: what
+// stands there is not for this attempt to change.
+func (a *attempt[T]) suspend(inDoubt bool) {
+	if a.state.Lost > 0 && !inDoubt {
+		found := a.state
+		found.Lost = 0
+		_ = a.record(found) // should this fail, the attempt counts as lost
+	}
+	a.op.Suspend(a.Pause)
 }
 
 // external does an external step: the intent, the call, the result.

@@ -1,0 +1,57 @@
+package phase_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here they
+// hang; one that kills its process looks the same to those that come after it.
+func TestAStepThatNobodySurvives(t *testing.T) {
+	t.Parallel()
+	store := &deafStore{Store: memory.New()}
+	store.deaf.Store(true)
+	b := newBench(t, store)
+	arrived, never := make(chan struct{}), make(chan struct{})
+	const tries = 3
+	o, err := phase.New(phase.Definition[order]{
+		Name: "POST /orders", Pause: quickly, Tries: tries,
+		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
+			arrived <- struct{}{}
+			<-never
+			return errDown
+		})},
+		Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+		Options: []onceward.Option{onceward.Lease(100 * time.Millisecond)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	for range 1 + tries { // the first attempt, and as many that take over
+		go func() {
+			b.post(o, "k")
+			ended <- struct{}{}
+		}()
+		<-arrived
+		b.await(b.record("k").LeaseUntil)
+	}
+	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+	rec := b.record("k")
+	if rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, "given up after 3 attempts that were lost behind \"seat\"") {
+		t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+	}
+	b.wantTrace("seat confirm confirm confirm confirm")
+	store.deaf.Store(false) // so that the late ones are told at once
+	close(never)
+	for range 1 + tries {
+		<-ended
+	}
+}
