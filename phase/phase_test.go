@@ -70,10 +70,7 @@ func TestAStepThatFailsOnce(t *testing.T) {
 // TestTheFirstStepFails leaves nothing behind on stores with transactions: the retry starts afresh.
 func TestTheFirstStepFails(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, b *bench) {
-		if _, shares := b.store.(onceward.TxCheckpointer); !shares {
-			return
-		}
+	onTransactions(t, func(t *testing.T, b *bench) {
 		failing := true
 		o := b.define(b.local("seat", func(ctx context.Context, o *order) error {
 			if failing {

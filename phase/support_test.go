@@ -32,6 +32,12 @@ func onStores(t *testing.T, test func(t *testing.T, b *bench)) {
 		t.Parallel()
 		test(t, newBench(t, memory.New()))
 	})
+	onTransactions(t, test)
+}
+
+// onTransactions is onStores for those whose transactions hold what steps write.
+func onTransactions(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "phase.db"))

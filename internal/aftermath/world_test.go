@@ -31,7 +31,16 @@ type world struct {
 // onStores runs a test in a world on each durable store.
 func onStores(t *testing.T, dedup bool, test func(t *testing.T, w *world)) {
 	t.Helper()
+	on(t, "", dedup, test)
+}
+
+// on is onStores for one kind of store, or for all.
+func on(t *testing.T, where string, dedup bool, test func(t *testing.T, w *world)) {
+	t.Helper()
 	for _, kind := range []string{"sqlite", "postgres"} {
+		if where != "" && where != kind {
+			continue
+		}
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			test(t, newWorld(t, kind, dedup))

@@ -238,5 +238,6 @@ func (p *Provider) write(w http.ResponseWriter, a answer) {
 	w.WriteHeader(a.status)
 	// The client may be gone. The effect stays, and that is the client's problem to find out.
 	_, _ = w.Write(body)
+	// Nor does it matter here whether the client got it.
 	_ = http.NewResponseController(w).Flush()
 }
