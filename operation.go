@@ -29,6 +29,7 @@ type Operation struct {
 	retention  atomic.Int64
 	providerID atomic.Pointer[string]
 	reason     atomic.Pointer[string]
+	parts      parts
 }
 
 // The words that a handler can say about how it ended.
@@ -173,6 +174,7 @@ func (o *Operation) Alive() error {
 
 // restart forgets what an earlier run said that was undone.
 func (o *Operation) restart() {
+	o.parts.reset()
 	o.ending.Store(endedAsWritten)
 	o.keepWrites.Store(false)
 	o.retention.Store(0)

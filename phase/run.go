@@ -32,7 +32,7 @@ func (a *attempt[T]) do(ctx context.Context, s *Step[T]) (envelope, error) {
 	if err != nil {
 		return envelope{}, err
 	}
-	if err := s.local(ctx, data); err != nil {
+	if err := s.local(onceward.ContextWithStep(ctx, s.name), data); err != nil {
 		return envelope{}, err
 	}
 	return a.after(s, data)

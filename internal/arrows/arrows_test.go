@@ -27,7 +27,7 @@ type rule struct {
 // A package that comes later is covered by its place in the tree.
 var (
 	features = []string{
-		"./phase", "./outbox", "./inbox", "./reconcile", "./janitor", "./proxy", "./console", "./client", "./check",
+		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./proxy", "./console", "./client", "./check",
 	}
 	wiring    = []string{"./internal/storeurl", "./cmd", "./examples", "./bench", "./chaos"}
 	testParts = []string{"./store/storetest", "./internal/servicetest"}

@@ -1,0 +1,86 @@
+// Package natural helps with writes that are idempotent by nature: those that can be repeated because the row that they
+// make has a name of its own, such as an order number or a provider's payment id.
+//
+// [Store.UpsertRow] inserts a row or brings it up to date, leaves it alone once it has reached a final state, and says which
+// of these it did: whoever inserted is the one to go on. [Store.LockName] makes transactions about the same natural key wait
+// for each other, also while there is no row yet that they could lock.
+package natural
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Store is a database that can do both. The SQL stores of this module are such.
+type Store interface {
+	// UpsertRow inserts a row or updates it, in a transaction of the application: a *sql.Tx, or what the store's own package
+	// works with.
+	UpsertRow(ctx context.Context, tx any, u Upsert) (Outcome, error)
+	// LockName makes transactions that ask for the same name wait for each other, until the transaction ends.
+	LockName(ctx context.Context, tx any, name string) error
+}
+
+// Upsert is a row to insert or to update.
+type Upsert struct {
+	// Table is its table, and Schema the schema of that where it is not in the search path.
+	Schema string
+	Table  string
+	// Key is the natural key: the columns of a primary key or a unique constraint, with their values.
+	Key []Column
+	// Values are the other columns. Those of an existing row are overwritten.
+	Values []Column
+	// Final is a column whose value tells that a row must not change any more, and FinalValues are these values. Default: no
+	// row is final.
+	Final       string
+	FinalValues []any
+}
+
+// Column is a column with its value, as the driver takes it.
+type Column struct {
+	Name  string
+	Value any
+}
+
+// Outcome is what an upsert did.
+type Outcome uint8
+
+// What an upsert can do.
+const (
+	// Kept means that the row was in a final state and is as it was.
+	Kept Outcome = iota + 1
+	// Inserted means that there was no row.
+	Inserted
+	// Updated means that the row was there and has the new values.
+	Updated
+)
+
+// String returns the name of the outcome.
+func (o Outcome) String() string {
+	names := [...]string{"none", "kept", "inserted", "updated"}
+	if int(o) < len(names) {
+		return names[o]
+	}
+	return fmt.Sprintf("outcome %d", o)
+}
+
+// Check refuses an upsert that makes no sense. Stores call it.
+func (u *Upsert) Check() error {
+	switch {
+	case u.Table == "":
+		return errors.New("natural: Upsert.Table is missing")
+	case len(u.Key) == 0:
+		return errors.New("natural: Upsert.Key is missing: it names the columns by which the row is found")
+	case (u.Final == "") != (len(u.FinalValues) == 0):
+		return errors.New("natural: Upsert.Final and Upsert.FinalValues go together")
+	}
+	var names []string
+	for _, column := range slices.Concat(u.Key, u.Values) {
+		if column.Name == "" || slices.Contains(names, column.Name) {
+			return fmt.Errorf("natural: Upsert has the column %q twice, or without a name", column.Name)
+		}
+		names = append(names, column.Name)
+	}
+	return nil
+}

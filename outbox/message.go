@@ -1,0 +1,174 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/onceward/onceward"
+)
+
+// Message is something that is to happen outside of the database once the transaction that adds it has been committed.
+type Message struct {
+	// Topic chooses who delivers it: workers have a [Route] for each topic. A message without one is for change-data-capture
+	// alone, and no worker takes it.
+	Topic string
+	// AggregateType and AggregateID name the thing that the message is about, such as "payment" and its id. Messages of one
+	// topic about one aggregate are delivered in the order in which they were committed. Without an AggregateID a message
+	// waits for no other.
+	AggregateType string
+	AggregateID   string
+	// Type is what happened or is to be done, such as "payment.created". Required.
+	Type string
+
+	// Payload is the content, at most [MaxPayload] bytes, and ContentType says what it is. Default: application/json.
+	Payload     []byte
+	ContentType string
+	// Source and Subject are the attributes of CloudEvents with these names. Default: the Source of the [Outbox], and the
+	// AggregateID.
+	Source  string
+	Subject string
+	// Headers go along to the receiver. Their names are made of letters, digits, "-" and "_".
+	Headers map[string]string
+
+	// Step tells the messages of one operation apart: the downstream key is derived from the operation and the step, so that
+	// it is the same if the operation ever runs again. Default: the topic.
+	Step string
+	// Delay is how long after it was added the message is due at the earliest.
+	Delay time.Duration
+}
+
+// The limits of a message.
+const (
+	// MaxPayload is how large a payload may be.
+	MaxPayload = 1 << 20
+	// MaxName is how long each of the texts of a message may be, but for its headers.
+	MaxName = 255
+	// maxHeaders is how long the headers may be together.
+	maxHeaders = 8 << 10
+)
+
+// DefaultContentType is that of a message that does not say.
+const DefaultContentType = "application/json"
+
+// check refuses what could not be delivered.
+func (m *Message) check() error {
+	if m.Type == "" {
+		return errors.New("outbox: Message.Type is missing: it says what happened, such as \"payment.created\"")
+	}
+	if len(m.Payload) > MaxPayload {
+		return fmt.Errorf("outbox: a payload of %d bytes, and at most %d are allowed: keep it elsewhere and send a reference", len(m.Payload), MaxPayload)
+	}
+	if m.Delay < 0 {
+		return fmt.Errorf("outbox: a negative Delay of %s", m.Delay)
+	}
+	for _, text := range []struct{ name, value string }{
+		{"Topic", m.Topic},
+		{"AggregateType", m.AggregateType},
+		{"AggregateID", m.AggregateID},
+		{"Type", m.Type},
+		{"ContentType", m.ContentType},
+		{"Source", m.Source},
+		{"Subject", m.Subject},
+		{"Step", m.Step},
+	} {
+		if err := checkText(text.name, text.value); err != nil {
+			return err
+		}
+	}
+	return checkHeaders(m.Headers)
+}
+
+// checkText refuses what not every database, broker and header takes.
+func checkText(name, value string) error {
+	switch {
+	case len(value) > MaxName:
+		return fmt.Errorf("outbox: Message.%s is %d bytes long, and at most %d are allowed", name, len(value), MaxName)
+	case !utf8.ValidString(value) || strings.ContainsFunc(value, isControl):
+		return fmt.Errorf("outbox: Message.%s %q holds control characters or is not UTF-8", name, value)
+	default:
+		return nil
+	}
+}
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
+
+func checkHeaders(headers map[string]string) error {
+	size := 0
+	for name, value := range headers {
+		size += len(name) + len(value)
+		if name == "" || strings.ContainsFunc(name, notInName) {
+			return fmt.Errorf("outbox: the name of header %q is not made of letters, digits, \"-\" and \"_\"", name)
+		}
+		if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
+			return fmt.Errorf("outbox: header %q holds control characters or is not UTF-8", name)
+		}
+	}
+	if size > maxHeaders {
+		return fmt.Errorf("outbox: headers of %d bytes, and at most %d are allowed", size, maxHeaders)
+	}
+	return nil
+}
+
+func notInName(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+}
+
+// Ordered reports whether the message waits for earlier ones of its aggregate.
+func (m *Message) Ordered() bool { return m.AggregateID != "" }
+
+// State is where a message stands.
+type State uint8
+
+// The states of a message.
+const (
+	// Ready is a message that is delivered when it is due.
+	Ready State = iota
+	// Leased is one that a worker has taken. If its lease runs out, another worker takes it.
+	Leased
+	// Behind is one that waits for an earlier message of its aggregate.
+	Behind
+	// Holding is a dead letter that holds up its aggregate.
+	Holding
+	// Done is one that was delivered.
+	Done
+	// Dead is a dead letter: nobody delivers it until an operator says so.
+	Dead
+	// Captured is one without a topic, for change-data-capture.
+	Captured
+)
+
+// String returns the name of the state.
+func (s State) String() string {
+	names := [...]string{"ready", "leased", "behind", "holding", "done", "dead", "captured"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("state %d", s)
+}
+
+// Entry is a message as it is kept.
+type Entry struct {
+	Message
+	// ID names the message for ever, also towards those who receive it: a UUID.
+	ID string
+	// Origin is the operation that added the message, and Attempt its attempt. Both are zero if none did.
+	Origin  onceward.ID
+	Attempt int64
+	// DownstreamKey is the idempotency key to send along: the same for every delivery.
+	DownstreamKey string
+	// CreatedAt is when the message was added, by the store's clock.
+	CreatedAt time.Time
+
+	// State is where it stands, and Due when it is delivered, when its lease ends, or when it was done.
+	State State
+	Due   time.Time
+	// Tries is how often a delivery was begun, as far as that is known.
+	Tries int
+	// ProviderID is the id that the receiver gave to the effect.
+	ProviderID string
+	// LastError is why the last delivery failed.
+	LastError string
+}
