@@ -74,6 +74,18 @@ type (
 		Err       error
 	}
 
+	// DeliveredEvent is a delivery from an outbox that has ended: the topic of the message, its ID, the operation that added
+	// it if one did, and the outcome, one of "done", "retry", "dead letter" and "lost". Err is why it is not done.
+	DeliveredEvent struct {
+		ID
+		Topic   string
+		Message string
+		Tries   int
+		Outcome string
+		Elapsed time.Duration
+		Err     error
+	}
+
 	// RejectedEvent is a request that was refused before any reservation, with the code of its problem.
 	RejectedEvent struct {
 		Operation string
@@ -124,6 +136,7 @@ func (SettledEvent) observerEvent()       {}
 func (FencedEvent) observerEvent()        {}
 func (LeaseLostEvent) observerEvent()     {}
 func (StoreFailedEvent) observerEvent()   {}
+func (DeliveredEvent) observerEvent()     {}
 func (RejectedEvent) observerEvent()      {}
 func (UnprotectedEvent) observerEvent()   {}
 func (SweptEvent) observerEvent()         {}

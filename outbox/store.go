@@ -21,7 +21,7 @@ type Store interface {
 
 	// ClaimMessages takes messages that are due, the oldest first, including those whose lease ran out, and makes them
 	// Leased under one new token. It counts a try for the first of an aggregate and for those without one. Those of an
-	// aggregate are returned in their order.
+	// aggregate are returned in their order. It returns none only if there is none that can be taken.
 	ClaimMessages(ctx context.Context, wants []Want, lease time.Duration) ([]Claimed, error)
 	// ExtendMessages makes leases last for the given time from now, and returns those that are no longer held.
 	ExtendMessages(ctx context.Context, leases []Lease, lease time.Duration) (lost []Lease, err error)
@@ -49,7 +49,7 @@ type Store interface {
 	MessageStats(ctx context.Context) (Stats, error)
 
 	// WatchMessages returns a channel on which it is said that there may be new messages, until stop is called. Hints may be
-	// lost, and need not mean anything. It reports whether those of other processes are among them.
+	// lost, and need not mean anything.
 	WatchMessages() (hints <-chan struct{}, stop func())
 	// HearsMessages reports whether hints of other processes arrive at present.
 	HearsMessages() bool

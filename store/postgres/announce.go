@@ -11,6 +11,7 @@ const (
 	waiting = 'w' // somebody waits for the record
 	settled = 's' // the record was settled, or its transaction is over
 	hello   = 'h' // from the listener to itself
+	arrived = 'o' // a message was added to the outbox; nothing follows
 )
 
 // awaitedFor is how long an announcement of waiting counts. It is made anew before.
@@ -25,6 +26,10 @@ func (w *watcher) announce(ctx context.Context, what byte, hash [16]byte) error 
 // hear acts on an announcement.
 func (w *watcher) hear(payload string) {
 	if payload == "" {
+		return
+	}
+	if payload[0] == arrived {
+		w.store.messages.wake()
 		return
 	}
 	var hash [16]byte

@@ -61,6 +61,7 @@ func (l *listener) session(w *watcher) error {
 	}
 	l.alive.Store(true)
 	w.wakeAll()
+	w.store.messages.wake()
 	for {
 		payload, err := next(w.ctx, conn)
 		if err != nil {

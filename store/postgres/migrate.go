@@ -16,7 +16,7 @@ import (
 var migrationFiles embed.FS
 
 // schemaVersion is that of the tables which this program knows. The number of migrations is the same.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // Migrations holds the migrations in the format of goose, for those who apply them with a tool of their own. They name
 // their tables onceward_… and create them in the first schema of the search_path.

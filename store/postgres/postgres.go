@@ -22,6 +22,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/outbox"
 )
 
 // The store promises all of these.
@@ -37,6 +40,9 @@ var (
 	_ onceward.FindingKeeper = (*Store)(nil)
 	_ onceward.NoticeKeeper  = (*Store)(nil)
 	_ onceward.Auditor       = (*Store)(nil)
+	_ outbox.Store           = (*Store)(nil)
+	_ inbox.Store            = (*Store)(nil)
+	_ natural.Store          = (*Store)(nil)
 )
 
 // Store is an [onceward.Store] in PostgreSQL. Any number of processes may use the same tables.
@@ -68,6 +74,7 @@ type Store struct {
 	batches    *batcher
 	bridge     *bridge
 	waits      *watcher
+	messages   announcer
 
 	mu       sync.Mutex
 	inFlight map[onceward.ID]chan struct{}

@@ -7,9 +7,12 @@ import "strconv"
 type statements struct {
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
 
+	remember string
+
 	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, advance statement
 
 	batch [kinds]statement
+	add   addStatements
 }
 
 func prepareStatements(n names, channel string, usual bool) statements {
@@ -19,6 +22,7 @@ func prepareStatements(n names, channel string, usual bool) statements {
 	}
 	all := statements{
 		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
+		remember:     n.render(rememberEvent),
 		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
 
 		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
@@ -27,6 +31,7 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
 		advance: named("advance", advance),
 	}
+	all.add = prepareAdd(n, channel)
 	if usual {
 		all.begin.text = `BEGIN`
 	}

@@ -1,0 +1,160 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// deliver delivers one message, and reports whether the next one of its aggregate may follow.
+func (s *session) deliver(route *routeState, t taken) (done bool) {
+	tries := t.Tries
+	if !t.counted {
+		tries++
+	}
+	end := finished{taken: t, route: route, tries: tries}
+	if err := t.lease.alive(); err != nil {
+		s.lost(end, err)
+		return false
+	}
+	if tries > route.Limit {
+		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", tries-1)))
+		return false
+	}
+	ctx, cancel := t.lease.begin(s.hard)
+	defer cancel()
+	ctx, cancelTimeout := context.WithTimeout(ctx, route.Timeout)
+	defer cancelTimeout()
+	began := time.Now()
+	result, err := call(ctx, route.Handler, &Delivery{Entry: t.Entry, lease: t.lease})
+	end.elapsed = time.Since(began)
+	route.took(end.elapsed)
+	if err == nil {
+		return s.succeeded(ctx, end, result)
+	}
+	if errors.Is(context.Cause(ctx), ErrFenced) {
+		s.lost(end, fmt.Errorf("%w: %w", ErrFenced, err))
+		return false
+	}
+	s.failed(end, err)
+	return false
+}
+
+// call runs the handler. A panic is an error of this message, not the end of the worker.
+func call(ctx context.Context, h Handler, d *Delivery) (result Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the handler panicked: %v", p)
+		}
+	}()
+	return h(ctx, d)
+}
+
+// succeeded records what the delivery led to: first the receiver's id, then what depends on it, and with that, or at the
+// latest, that the message is done.
+func (s *session) succeeded(ctx context.Context, end finished, result Result) (done bool) {
+	end.ending = Ending{Lease: end.lease.Lease, State: Done, Tries: end.tries, ProviderID: result.ProviderID}
+	if result.Then == nil && result.Settle == nil {
+		s.finish.add(end)
+		return true
+	}
+	err := s.conclude(ctx, end, result)
+	switch {
+	case errors.Is(err, ErrFenced):
+		s.lost(end, err)
+		return false
+	case err != nil:
+		s.failed(end, err)
+		return false
+	case result.Then == nil:
+		s.finish.add(end)
+	default:
+		s.ended(end)
+		s.poke()
+	}
+	return true
+}
+
+func (s *session) conclude(ctx context.Context, end finished, result Result) error {
+	if result.ProviderID != "" {
+		if err := end.lease.record(ctx, result.ProviderID); err != nil {
+			return fmt.Errorf("record the receiver's id: %w", err)
+		}
+	}
+	if result.Settle != nil {
+		if err := s.settle(ctx, end.Claimed, result.Settle); err != nil {
+			return fmt.Errorf("settle the operation: %w", err)
+		}
+	}
+	if result.Then != nil {
+		return s.store.FinishMessageTx(ctx, end.ending, result.Then)
+	}
+	return nil
+}
+
+// settle stores the answer of the operation that added the message, if its record waits for one. If it still is in progress,
+// its handler is about to end: then the message is tried again a little later.
+func (s *session) settle(ctx context.Context, c *Claimed, done *onceward.Completion) error {
+	reconciler, ok := s.config.Records.(onceward.Reconciler)
+	if !ok {
+		return Permanent(errors.New("WorkerConfig.Records has no store whose records can be settled"))
+	}
+	if c.Origin == (onceward.ID{}) {
+		return Permanent(errors.New("the message was not added by an operation: there is nothing to settle"))
+	}
+	resolveErr := reconciler.ResolveCompleted(ctx, onceward.Claim{ID: c.Origin, Attempt: c.Attempt}, done)
+	if resolveErr == nil {
+		return nil
+	}
+	rec, err := s.config.Records.Get(ctx, c.Origin)
+	switch {
+	case errors.Is(err, onceward.ErrNotFound), err == nil && rec.Attempt != c.Attempt, err == nil && rec.State == onceward.StateCompleted:
+		s.config.Logger.WarnContext(ctx, "outbox: the operation that a message was to settle is settled otherwise", "message", c.ID, "error", resolveErr)
+		return nil
+	default:
+		return errors.Join(resolveErr, err)
+	}
+}
+
+// failed plans another try, or gives up.
+func (s *session) failed(end finished, err error) {
+	end.err = err
+	end.ending = Ending{Lease: end.lease.Lease, State: Ready, Tries: end.tries, Error: shorten(err.Error())}
+	var asked *retryAfterError
+	switch {
+	case (errors.Is(err, ErrPermanent) || end.tries >= end.route.Limit) && end.route.Strict && end.Ordered():
+		end.ending.State = Holding
+	case errors.Is(err, ErrPermanent) || end.tries >= end.route.Limit:
+		end.ending.State = Dead
+	case errors.As(err, &asked):
+		end.ending.After = max(asked.wait, end.route.pause(end.tries))
+	default:
+		end.ending.After = end.route.pause(end.tries)
+	}
+	if end.ending.State != Ready {
+		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic, "tries", end.tries, "error", err)
+	}
+	s.finish.add(end)
+}
+
+// maxError is how much of an error is kept.
+const maxError = 1000
+
+func shorten(text string) string {
+	clean := []rune(text)
+	for i, r := range clean {
+		if r == 0 {
+			clean[i] = ' ' // not every database takes it
+		}
+	}
+	return string(clean[:min(len(clean), maxError)])
+}
+
+// lost lets go of a message that another worker has by now, or will have.
+func (s *session) lost(end finished, err error) {
+	end.err, end.fenced = err, true
+	s.ended(end)
+}

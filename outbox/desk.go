@@ -1,0 +1,73 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/onceward/onceward"
+)
+
+// Desk is where people look after dead letters. Each act names who and why, and is written to the audit before it is done.
+type Desk struct {
+	store   Store
+	auditor onceward.Auditor
+}
+
+// NewDesk returns a desk over a store that is an [onceward.Auditor] too; if it is not, the error is
+// [errors.ErrUnsupported].
+func NewDesk(store Store) (*Desk, error) {
+	auditor, ok := store.(onceward.Auditor)
+	if !ok {
+		return nil, fmt.Errorf("outbox: the store keeps no audit: %w", errors.ErrUnsupported)
+	}
+	return &Desk{store, auditor}, nil
+}
+
+// DeadLetters lists the dead letters behind one, the oldest first; those that hold up their aggregate are [Holding].
+func (d *Desk) DeadLetters(ctx context.Context, after string, limit int) ([]Entry, error) {
+	return d.store.Messages(ctx, Filter{States: []State{Dead, Holding}, After: after, Limit: limit})
+}
+
+// Replay has a dead letter delivered again, with all its tries before it. If its aggregate went on without it, it comes out
+// of order. The receiver sees the same ID and downstream key as before.
+func (d *Desk) Replay(ctx context.Context, who, why, id string) error {
+	return d.act(ctx, who, why, "outbox replay", id, d.store.ReplayMessage)
+}
+
+// Drop gives a dead letter up: if it holds up its aggregate, that goes on without it. It stays in the list of dead letters.
+func (d *Desk) Drop(ctx context.Context, who, why, id string) error {
+	return d.act(ctx, who, why, "outbox drop", id, d.store.DropMessage)
+}
+
+// act writes to the audit what is to be done, does it, and writes down how that ended. The entries are about the operation
+// that added the message or, if none did, about a key that is the message's ID.
+func (d *Desk) act(ctx context.Context, who, why, action, id string, do func(context.Context, string) error) error {
+	if strings.TrimSpace(who) == "" || strings.TrimSpace(why) == "" {
+		return errors.New("outbox: an operator's act needs to say who acts and why: the audit is of no use without")
+	}
+	found, err := d.store.Messages(ctx, Filter{ID: id, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return fmt.Errorf("outbox: there is no message %s: %w", id, onceward.ErrNotFound)
+	}
+	entry := onceward.AuditEntry{ID: found[0].Origin, Attempt: found[0].Attempt, Actor: who, Action: action + " " + id, Reason: why}
+	if entry.ID == (onceward.ID{}) {
+		entry.Key = id
+	}
+	if err := d.auditor.AddAudit(ctx, entry); err != nil {
+		return fmt.Errorf("outbox: nothing was done, because the audit could not be written: %w", err)
+	}
+	err = do(ctx, id)
+	entry.Outcome = "done"
+	if err != nil {
+		entry.Outcome = "failed: " + err.Error()
+	}
+	if auditErr := d.auditor.AddAudit(context.WithoutCancel(ctx), entry); auditErr != nil {
+		return errors.Join(err, fmt.Errorf("outbox: how the act ended could not be written to the audit: %w", auditErr))
+	}
+	return err
+}

@@ -1,0 +1,152 @@
+package outbox
+
+import (
+	"context"
+	"time"
+)
+
+// shortestPause is the time before the next look after one that found something. It doubles while nothing is found.
+const shortestPause = 5 * time.Millisecond
+
+// The times between looks after what went wrong or has become old.
+const (
+	purgeEvery = time.Minute
+	purgeBatch = 1000
+	// freeEvery is in leases: what a worker that died has left behind becomes free then anyway.
+	freeEvery = 2
+)
+
+// pump takes messages and hands them to deliveries until the context ends or, once, until there are none.
+func (s *session) pump(ctx context.Context, once bool) error {
+	pause := shortestPause
+	for ctx.Err() == nil {
+		if s.maintain(ctx) && !once {
+			s.await(ctx, pause)
+			continue // an idle worker asks no more often because of it
+		}
+		found, full, err := s.claim(ctx)
+		switch {
+		case err != nil && once:
+			return err
+		case err != nil && ctx.Err() == nil:
+			s.config.Logger.WarnContext(ctx, "outbox: messages could not be taken", "error", err)
+			pause = s.longestPause()
+		case found > 0:
+			pause = shortestPause
+		case once && s.idle():
+			return nil
+		}
+		if full {
+			s.awaitRoom(ctx)
+			continue
+		}
+		if s.await(ctx, pause) {
+			pause = shortestPause
+		} else {
+			pause = min(2*pause, s.longestPause())
+		}
+	}
+	s.stopping.Store(true)
+	if once {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// longestPause is the time between two looks while nothing happens.
+func (s *session) longestPause() time.Duration {
+	if s.store.HearsMessages() {
+		return 2 * s.config.Poll
+	}
+	return s.config.Poll
+}
+
+// await waits until there may be something to take, or for the pause, and reports whether it was told.
+func (s *session) await(ctx context.Context, pause time.Duration) (told bool) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-s.hints:
+		return true
+	case <-s.nudge:
+		return true
+	case <-timer.C:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// awaitRoom waits until a route has room again.
+func (s *session) awaitRoom(ctx context.Context) {
+	s.hungry.Store(true)
+	defer s.hungry.Store(false)
+	if !s.crowded() {
+		return // it has room since
+	}
+	select {
+	case <-s.nudge:
+	case <-ctx.Done():
+	}
+}
+
+// claim takes messages of those routes that have room, and starts to deliver them. It reports whether some route has no room
+// left for what may be there.
+func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
+	wants := make([]Want, 0, len(s.routes))
+	for topic, route := range s.routes {
+		target, inHand := route.target(), int(route.inHand.Load())
+		if inHand > target/2 {
+			full = true
+			continue
+		}
+		wants = append(wants, Want{Topic: topic, Limit: target - inHand})
+	}
+	if len(wants) == 0 {
+		return 0, true, nil
+	}
+	sent := time.Now()
+	claimed, err := s.store.ClaimMessages(ctx, wants, s.config.Lease)
+	if err != nil {
+		return 0, false, err
+	}
+	s.start(claimed, sent.Add(s.config.Lease))
+	taken := make(map[string]int, len(wants))
+	for i := range claimed {
+		taken[claimed[i].Topic]++
+	}
+	for _, want := range wants {
+		full = full || taken[want.Topic] >= want.Limit
+	}
+	// Where the hand is filled there is nothing to ask before it has emptied; where it is not, a short pause does.
+	return len(claimed), full && s.crowded(), nil
+}
+
+// crowded reports whether no route has room.
+func (s *session) crowded() bool {
+	for _, route := range s.routes {
+		if int(route.inHand.Load()) <= route.target()/2 {
+			return false
+		}
+	}
+	return true
+}
+
+// maintain frees what nobody will free and removes what is old, when it is time, and reports whether it was.
+func (s *session) maintain(ctx context.Context) bool {
+	now := time.Now()
+	due := false
+	if now.Sub(s.maintained) >= s.config.Lease/freeEvery {
+		s.maintained, due = now, true
+		if _, err := s.store.FreeMessages(ctx); err != nil && ctx.Err() == nil {
+			s.config.Logger.WarnContext(ctx, "outbox: messages that wait for nothing could not be looked after", "error", err)
+		}
+	}
+	if now.Sub(s.purged) >= purgeEvery {
+		s.purged, due = now, true
+		if _, err := s.store.PurgeMessages(ctx, s.config.Retention, purgeBatch); err != nil && ctx.Err() == nil {
+			s.config.Logger.WarnContext(ctx, "outbox: old messages could not be removed", "error", err)
+		}
+	}
+	return due
+}

@@ -1,0 +1,197 @@
+package outbox
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// session is one run of a worker: what it has in hand, and the goroutines that work on it.
+type session struct {
+	*Worker
+	routes map[string]*routeState
+
+	// hard is the context of deliveries: it ends when the grace is over, not when the worker is told to stop.
+	hard     context.Context
+	cut      context.CancelFunc
+	stopping atomic.Bool
+	// hungry says that the pump waits for room in one of the routes.
+	hungry atomic.Bool
+
+	hints      <-chan struct{}
+	unwatch    func()
+	nudge      chan struct{} // there is room again, or messages may have become ready
+	finish     *finisher
+	deliveries sync.WaitGroup
+	background sync.WaitGroup
+	maintained time.Time
+	purged     time.Time
+
+	mu     sync.Mutex
+	held   map[string]*heldLease // by the ID of the message
+	report Report
+}
+
+// routeState is a route with what of it is in hand.
+type routeState struct {
+	Route
+	topic  string
+	slots  chan struct{}
+	inHand atomic.Int64
+	speed  atomic.Int64 // a moving average of the time that deliveries take; zero if there was none
+}
+
+func newSession(w *Worker) *session {
+	s := &session{
+		Worker: w, routes: make(map[string]*routeState), nudge: make(chan struct{}, 1), held: make(map[string]*heldLease),
+		maintained: time.Now(), purged: time.Now(),
+	}
+	for topic, route := range w.config.Routes {
+		s.routes[topic] = &routeState{Route: route, topic: topic, slots: make(chan struct{}, route.Concurrency)}
+	}
+	s.hard, s.cut = context.WithCancel(context.Background())
+	s.hints, s.unwatch = w.store.WatchMessages()
+	s.finish = newFinisher(s)
+	s.background.Go(s.finish.loop)
+	s.background.Go(s.heartbeat)
+	return s
+}
+
+// drain waits for what is under way. Once the context has ended it waits no longer than the grace.
+func (s *session) drain(ctx context.Context) {
+	idle := make(chan struct{})
+	go func() {
+		s.deliveries.Wait()
+		s.finish.flush()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+		return
+	case <-ctx.Done():
+		s.stopping.Store(true)
+	}
+	timer := time.AfterFunc(s.config.Grace, s.cut)
+	defer timer.Stop()
+	<-idle
+}
+
+// end stops the goroutines of the session.
+func (s *session) end() {
+	s.unwatch()
+	s.cut()
+	s.finish.close()
+	s.background.Wait()
+}
+
+func (s *session) summary() Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report
+}
+
+// hold notes a message that is in hand.
+func (s *session) hold(route *routeState, c *Claimed, until time.Time) *heldLease {
+	l := &heldLease{Lease: c.Lease(), store: s.store, until: until}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[c.ID] = l
+	route.inHand.Add(1)
+	return l
+}
+
+// let notes that a message is no longer in hand, and counts how it ended.
+func (s *session) let(route *routeState, l *heldLease, count func(r *Report)) {
+	s.mu.Lock()
+	if s.held[l.ID] == l {
+		delete(s.held, l.ID)
+	}
+	count(&s.report)
+	empty := len(s.held) == 0
+	s.mu.Unlock()
+	left := int(route.inHand.Add(-1))
+	if empty || left <= route.target()/2 && s.hungry.CompareAndSwap(true, false) {
+		s.poke()
+	}
+}
+
+// poke makes the pump look for messages.
+func (s *session) poke() {
+	select {
+	case s.nudge <- struct{}{}:
+	default: // it has been told and has not looked yet
+	}
+}
+
+func (s *session) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.held) == 0
+}
+
+// horizon is how far ahead a worker takes messages: as many as it delivers in this time.
+const horizon = 250 * time.Millisecond
+
+// target is how many messages to have in hand: more if they are delivered quickly, so that each statement of the database
+// serves many of them; no more than can be under way if they are slow, so that other workers get the rest.
+func (r *routeState) target() int {
+	speed := time.Duration(r.speed.Load())
+	if speed == 0 {
+		return r.Concurrency
+	}
+	return r.Concurrency * int(min(max(horizon/speed, 1), 8))
+}
+
+// took notes how long a delivery took.
+func (r *routeState) took(d time.Duration) {
+	before := r.speed.Load()
+	after := int64(max(d, 1))
+	if before > 0 {
+		after = before + (after-before)/8
+	}
+	r.speed.Store(max(after, 1)) // it is a hint: of two at once one may be lost
+}
+
+// heartbeat extends all leases in hand in one statement, three times in the time of a lease.
+func (s *session) heartbeat() {
+	ticker := time.NewTicker(s.config.Lease / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.extend()
+		case <-s.hard.Done():
+			return
+		}
+	}
+}
+
+func (s *session) extend() {
+	s.mu.Lock()
+	leases := make([]Lease, 0, len(s.held))
+	held := make(map[string]*heldLease, len(s.held))
+	for id, l := range s.held {
+		leases = append(leases, l.Lease)
+		held[id] = l
+	}
+	s.mu.Unlock()
+	if len(leases) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.hard, s.config.Lease/3)
+	defer cancel()
+	sent := time.Now()
+	lost, err := s.store.ExtendMessages(ctx, leases, s.config.Lease)
+	if err != nil {
+		s.config.Logger.Warn("outbox: leases could not be extended", "messages", len(leases), "error", err)
+		return
+	}
+	for _, l := range lost {
+		held[l.ID].lose()
+		delete(held, l.ID)
+	}
+	for _, l := range held {
+		l.extend(sent.Add(s.config.Lease))
+	}
+}

@@ -1,0 +1,130 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+)
+
+// Tracer follows an operation from the client's key to those who consumed what it sent, from any point on the way.
+type Tracer struct {
+	// Messages is the outbox. Required.
+	Messages Store
+	// Records is where operations are recorded. Default: the store of the messages, if it is one.
+	Records onceward.Store
+	// Inboxes are those of the consumers, as far as they can be reached. Default: the store of the messages, if it is one.
+	Inboxes []inbox.Store
+}
+
+// Clue is one thing that is known. The ID of a message is at the same time the ID of the event that consumers see.
+type Clue struct {
+	// Request is the scope and the key of the client's request.
+	Request onceward.ID
+	// MessageID is the ID of a message or an event.
+	MessageID string
+	// DownstreamKey is the idempotency key that a receiver has seen.
+	DownstreamKey string
+}
+
+// Trail is the way of one message.
+type Trail struct {
+	// Request is the client's scope and key, and Record what became of the request; it is nil if there was no request, or its
+	// record has expired.
+	Request onceward.ID
+	Record  *onceward.Record
+	// Message is what was sent because of it, with its downstream key and the receiver's id.
+	Message Entry
+	// Consumers are those who have applied it.
+	Consumers []inbox.Consumption
+}
+
+// Trace returns the trails of all messages of the operation that a clue leads to, the oldest first. It returns
+// [onceward.ErrNotFound] if there is no such message.
+func (t *Tracer) Trace(ctx context.Context, clue Clue) ([]Trail, error) {
+	entries, err := t.entries(ctx, clue)
+	if err != nil {
+		return nil, err
+	}
+	trails := make([]Trail, 0, len(entries))
+	for _, e := range entries {
+		trail, err := t.trail(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		trails = append(trails, trail)
+	}
+	return trails, nil
+}
+
+// entries finds the messages: the one that the clue names, and those that were added by the same operation.
+func (t *Tracer) entries(ctx context.Context, clue Clue) ([]Entry, error) {
+	if clue == (Clue{}) {
+		return nil, errors.New("outbox: a trace needs a clue: a request, the ID of a message, or a downstream key")
+	}
+	found, err := t.all(ctx, Filter{Origin: clue.Request, ID: clue.MessageID, DownstreamKey: clue.DownstreamKey})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("outbox: no message that is still kept fits the clue: %w", onceward.ErrNotFound)
+	}
+	if origin := found[0].Origin; clue.Request == (onceward.ID{}) && origin != (onceward.ID{}) {
+		return t.all(ctx, Filter{Origin: origin})
+	}
+	return found, nil
+}
+
+// all reads all pages of a list.
+func (t *Tracer) all(ctx context.Context, f Filter) (entries []Entry, err error) {
+	f.Limit = 1000
+	for {
+		page, err := t.Messages.Messages(ctx, f)
+		entries = append(entries, page...)
+		if err != nil || len(page) < f.Limit {
+			return entries, err
+		}
+		f.After = page[len(page)-1].ID
+	}
+}
+
+func (t *Tracer) trail(ctx context.Context, e Entry) (Trail, error) {
+	trail := Trail{Request: e.Origin, Message: e}
+	if records := t.records(); records != nil && e.Origin != (onceward.ID{}) {
+		rec, err := records.Get(ctx, e.Origin)
+		switch {
+		case err == nil:
+			trail.Record = &rec
+		case !errors.Is(err, onceward.ErrNotFound):
+			return trail, err
+		}
+	}
+	for _, box := range t.inboxes() {
+		had, err := box.ConsumedEvents(ctx, e.ID)
+		if err != nil {
+			return trail, err
+		}
+		trail.Consumers = append(trail.Consumers, had...)
+	}
+	return trail, nil
+}
+
+func (t *Tracer) records() onceward.Store {
+	if t.Records != nil {
+		return t.Records
+	}
+	records, _ := t.Messages.(onceward.Store)
+	return records
+}
+
+func (t *Tracer) inboxes() []inbox.Store {
+	if t.Inboxes != nil {
+		return t.Inboxes
+	}
+	if own, ok := t.Messages.(inbox.Store); ok {
+		return []inbox.Store{own}
+	}
+	return nil
+}

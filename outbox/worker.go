@@ -1,0 +1,181 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// Route says how the messages of a topic are delivered.
+type Route struct {
+	// Handler delivers. Required.
+	Handler Handler
+	// Timeout bounds one delivery. Default: 30 s.
+	Timeout time.Duration
+	// Concurrency is how many deliveries of this worker may be under way at one time. Default: 64.
+	Concurrency int
+	// Limit is the number of tries after which a message becomes a dead letter. Default: 20.
+	Limit int
+	// Pause is the longest time until the second try. It doubles with each further one, up to LongestPause. Up to half of it
+	// is left out at random. Default: 1 s, and 15 min or Pause if that is longer.
+	Pause        time.Duration
+	LongestPause time.Duration
+	// Strict makes a dead letter hold up the later messages of its aggregate, until an operator replays or drops it. Default:
+	// they go on without it.
+	Strict bool
+}
+
+// WorkerConfig configures a [Worker].
+type WorkerConfig struct {
+	// Routes say how the messages of each topic are delivered. Topics without a route are left to other workers. Required.
+	Routes map[string]Route
+	// Records is where the operations are recorded that [Result.Settle] settles: an [onceward.Reconciler]. Default: the
+	// worker's own store, if it is one.
+	Records onceward.Store
+
+	// Lease is how long a message belongs to the worker without a sign of life. It is extended while the worker lives.
+	// Default: 30 s.
+	Lease time.Duration
+	// Poll is the time between two looks for messages of other processes while there are none and the store does not tell of
+	// them. While it does, it is twice as long. Default: 500 ms.
+	Poll time.Duration
+	// Retention is how long messages are kept that were delivered. Default: 7 days.
+	Retention time.Duration
+	// Grace is how long deliveries that are under way may go on when the worker is told to stop. Default: 10 s.
+	Grace time.Duration
+
+	// Observer is told of each delivery. Default: nobody.
+	Observer onceward.Observer
+	// Logger gets what an operator should know. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// Worker delivers messages. Any number of workers, on any number of nodes, may run at once.
+type Worker struct {
+	config WorkerConfig
+	store  Store
+}
+
+// NewWorker returns a worker over a store.
+func NewWorker(store Store, config WorkerConfig) (*Worker, error) {
+	if store == nil {
+		return nil, errors.New("outbox: there is no store")
+	}
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if config.Records == nil {
+		config.Records, _ = store.(onceward.Store)
+	}
+	return &Worker{config: config, store: store}, nil
+}
+
+func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
+	if len(c.Routes) == 0 {
+		return c, errors.New("outbox: WorkerConfig.Routes is missing: it says who delivers the messages of a topic")
+	}
+	routes := make(map[string]Route, len(c.Routes))
+	for topic, route := range c.Routes {
+		route, err := route.withDefaults(topic)
+		if err != nil {
+			return c, err
+		}
+		routes[topic] = route
+	}
+	c.Routes = routes
+	err := setDefaults([]setting{
+		{"Lease", &c.Lease, 30 * time.Second},
+		{"Poll", &c.Poll, 500 * time.Millisecond},
+		{"Retention", &c.Retention, 7 * 24 * time.Hour},
+		{"Grace", &c.Grace, 10 * time.Second},
+	})
+	if c.Observer == nil {
+		c.Observer = onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) {})
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, err
+}
+
+func (r Route) withDefaults(topic string) (Route, error) {
+	switch {
+	case topic == "":
+		return r, errors.New("outbox: a route without a topic: messages without one are for change-data-capture alone")
+	case r.Handler == nil:
+		return r, fmt.Errorf("outbox: the route for %q has no Handler", topic)
+	case r.Limit < 0 || r.Concurrency < 0:
+		return r, fmt.Errorf("outbox: the route for %q has a negative Limit or Concurrency", topic)
+	}
+	if r.Limit == 0 {
+		r.Limit = 20
+	}
+	if r.Concurrency == 0 {
+		r.Concurrency = 64
+	}
+	return r, setDefaults([]setting{
+		{"Timeout", &r.Timeout, 30 * time.Second},
+		{"Pause", &r.Pause, time.Second},
+		{"LongestPause", &r.LongestPause, max(15*time.Minute, r.Pause)},
+	})
+}
+
+// setting is a duration of the configuration, with what it usually is.
+type setting struct {
+	name  string
+	value *time.Duration
+	usual time.Duration
+}
+
+func setDefaults(settings []setting) error {
+	for _, s := range settings {
+		if *s.value < 0 {
+			return fmt.Errorf("outbox: %s is negative: %s", s.name, *s.value)
+		}
+		if *s.value == 0 {
+			*s.value = s.usual
+		}
+	}
+	return nil
+}
+
+// pause is the time before the next try: longer with each, and never the same for two.
+func (r *Route) pause(tries int) time.Duration {
+	pause := min(r.Pause, r.LongestPause)
+	for ; tries > 1 && pause < r.LongestPause; tries-- {
+		pause = min(2*pause, r.LongestPause)
+	}
+	return pause/2 + rand.N(pause/2+1)
+}
+
+// Report is what a worker did.
+type Report struct {
+	// Delivered counts the messages that are done.
+	Delivered int
+	// Retried counts deliveries that failed and will be tried again, DeadLetters those that will not.
+	Retried, DeadLetters int
+	// Lost counts deliveries whose lease was lost before they could be recorded: another worker repeats them.
+	Lost int
+}
+
+// Run delivers until the context ends. Then it takes no more messages, gives those that are being delivered time to end, and
+// returns what it had not begun. Failures are logged, and it goes on.
+func (w *Worker) Run(ctx context.Context) { w.run(ctx, false) }
+
+// RunOnce delivers what is due, including what becomes due by that, until there is nothing more, and says what came of it.
+// Messages that are to be tried again later are left for later.
+func (w *Worker) RunOnce(ctx context.Context) (Report, error) { return w.run(ctx, true) }
+
+func (w *Worker) run(ctx context.Context, once bool) (Report, error) {
+	s := newSession(w)
+	defer s.end()
+	err := s.pump(ctx, once)
+	s.drain(ctx)
+	return s.summary(), err
+}

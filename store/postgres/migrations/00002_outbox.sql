@@ -1,0 +1,267 @@
+-- +goose Up
+
+-- The order of messages: drawn behind the lock of their aggregate, so that it is the order of commits there.
+CREATE SEQUENCE onceward_outbox_number;
+
+-- Messages on their way out of the database. The columns id, aggregatetype, aggregateid, type and payload are those that
+-- change-data-capture routers look for.
+CREATE TABLE onceward_outbox (
+	id            uuid PRIMARY KEY,  -- made by whoever adds, larger ones later
+	number        bigint NOT NULL,
+	lane          bigint NOT NULL,   -- a hash of topic and aggregate, within which messages keep their order; 0: none
+	due           bigint NOT NULL,   -- next delivery, end of the lease or when it was done, in microseconds since 1970
+	created       bigint NOT NULL,   -- likewise
+	token         bigint NOT NULL DEFAULT 0, -- of the lease
+	attempt       bigint NOT NULL,   -- that of the operation which added it
+	tries         integer NOT NULL DEFAULT 0,
+	state         smallint NOT NULL, -- 0 ready, 1 leased, 2 behind, 3 holding, 4 done, 5 dead, 6 captured
+	topic         text NOT NULL,
+	aggregatetype text NOT NULL,
+	aggregateid   text NOT NULL,
+	type          text NOT NULL,
+	downstream    text NOT NULL,     -- the idempotency key to send along
+	attributes    text NOT NULL,     -- content type, source, subject, step and headers, as JSON
+	origin        bytea,             -- scope and key of the operation that added it, length-prefixed
+	payload       bytea NOT NULL,
+	provider      text,              -- what the receiver calls the effect
+	error         text               -- why the last delivery failed
+);
+
+-- For claims. Messages that are done are not in it, nor those that wait for another one.
+CREATE INDEX onceward_outbox_due ON onceward_outbox (topic, due) WHERE state < 2;
+-- For the order within an aggregate.
+CREATE INDEX onceward_outbox_lane ON onceward_outbox (lane, number) WHERE state < 4 AND lane <> 0;
+-- For messages that wait for another one.
+CREATE INDEX onceward_outbox_behind ON onceward_outbox (lane) WHERE state = 2;
+-- For the purge, and for operators.
+CREATE INDEX onceward_outbox_done ON onceward_outbox (due) WHERE state IN (4, 6);
+CREATE INDEX onceward_outbox_dead ON onceward_outbox (id) WHERE state IN (3, 5);
+
+-- Takes at most so many messages of each topic that are due. Those that have an earlier open message of their aggregate in
+-- front of them, which is not taken with them, become behind (2): their lanes are to be freed afterwards, because what they
+-- wait for may be gone since this statement began. Of a row that was changed since, nothing is written: it stays for the
+-- next time.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint)
+RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created bigint, attempt bigint, tries integer, state smallint,
+	topic text, aggregatetype text, aggregateid text, type text, downstream text, attributes text, origin bytea, payload bytea,
+	provider text, error text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+	now_us bigint := onceward_now();
+BEGIN
+	RETURN QUERY
+	WITH candidate AS MATERIALIZED (
+		SELECT c.place, c.number, c.lane
+		FROM unnest(topics, limits) AS w (topic, most)
+		CROSS JOIN LATERAL (
+			SELECT o.ctid AS place, o.number, o.lane FROM onceward_outbox o
+			WHERE o.topic = w.topic AND o.state < 2 AND o.due <= now_us
+			ORDER BY o.topic, o.due LIMIT w.most
+			FOR UPDATE SKIP LOCKED
+		) c
+	), barrier AS MATERIALIZED (
+		SELECT l.lane, (
+			SELECT e.number FROM onceward_outbox e
+			WHERE e.lane = l.lane AND e.state < 4 AND e.lane <> 0 AND e.number < l.newest
+				AND e.number NOT IN (SELECT c.number FROM candidate c)
+			ORDER BY e.lane, e.number LIMIT 1
+		) AS number
+		FROM (SELECT c.lane, max(c.number) AS newest FROM candidate c WHERE c.lane <> 0 GROUP BY c.lane) l
+	), judged AS MATERIALIZED (
+		SELECT c.place, coalesce(c.number > b.number, false) AS waits,
+			c.lane = 0 OR c.number = min(c.number) OVER (PARTITION BY c.lane) AS heads
+		FROM candidate c LEFT JOIN (SELECT * FROM barrier WHERE barrier.number IS NOT NULL) b ON b.lane = c.lane
+	)
+	UPDATE onceward_outbox o
+	SET state = CASE WHEN j.waits THEN 2 ELSE 1 END,
+		due = CASE WHEN j.waits THEN o.due ELSE now_us + lease END,
+		token = CASE WHEN j.waits THEN 0 ELSE fence END,
+		tries = o.tries + CASE WHEN j.heads AND NOT j.waits THEN 1 ELSE 0 END
+	FROM judged j WHERE o.ctid = j.place
+	RETURNING o.id, o.number, o.lane, o.due, o.created, o.attempt, o.tries, o.state, o.topic, o.aggregatetype, o.aggregateid,
+		o.type, o.downstream, o.attributes, o.origin, CASE WHEN o.state = 1 THEN o.payload END, o.provider, o.error;
+END
+$$;
+-- +goose StatementEnd
+
+-- Ends leases that are still held, and returns which, with their lanes: these are to be freed afterwards.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_finish(ids uuid[], tokens bigint[], states smallint[], waits bigint[], counts integer[],
+	providers text[], errors text[])
+RETURNS TABLE (id uuid, lane bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+	now_us bigint := onceward_now();
+BEGIN
+	RETURN QUERY
+	UPDATE onceward_outbox o
+	SET state = u.state, due = now_us + u.wait, tries = u.count, token = 0,
+		provider = coalesce(u.provider, o.provider), error = coalesce(u.error, o.error)
+	FROM unnest(ids, tokens, states, waits, counts, providers, errors) AS u (id, token, state, wait, count, provider, error)
+	WHERE o.id = u.id AND o.token = u.token AND o.state = 1
+	RETURNING o.id, o.lane;
+END
+$$;
+-- +goose StatementEnd
+
+-- Makes leases last longer, and returns those that are held. One that is being finished at this moment is let be.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_extend(ids uuid[], tokens bigint[], lease bigint) RETURNS SETOF uuid
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+	now_us bigint := onceward_now();
+BEGIN
+	UPDATE onceward_outbox o SET due = now_us + lease
+	WHERE o.ctid = ANY (ARRAY(
+		SELECT e.ctid FROM unnest(ids, tokens) AS u (id, token)
+		JOIN onceward_outbox e ON e.id = u.id AND e.token = u.token AND e.state = 1
+		FOR UPDATE OF e SKIP LOCKED));
+	RETURN QUERY
+	SELECT e.id FROM unnest(ids, tokens) AS u (id, token)
+	JOIN onceward_outbox e ON e.id = u.id AND e.token = u.token AND e.state = 1;
+END
+$$;
+-- +goose StatementEnd
+
+-- Makes messages ready that have nothing in front of them any more: of each lane at most a hundred, the earliest. They are
+-- due as of old, so that they are taken before what came after them.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_free(lanes bigint[]) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+	freed integer;
+BEGIN
+	UPDATE onceward_outbox o SET state = 0, due = o.created
+	WHERE o.state = 2 AND o.ctid = ANY (ARRAY(
+		SELECT f.place
+		FROM (SELECT DISTINCT unnest(lanes) AS lane) l
+		CROSS JOIN LATERAL (
+			SELECT e.ctid AS place, e.state, first_value(e.state) OVER (ORDER BY e.number) AS first
+			FROM (
+				SELECT t.ctid, t.number, t.state FROM onceward_outbox t
+				WHERE t.lane = l.lane AND t.state < 4 AND t.lane <> 0
+				ORDER BY t.lane, t.number LIMIT 100
+			) e
+		) f
+		WHERE f.state = 2 AND f.first = 2));
+	GET DIAGNOSTICS freed = ROW_COUNT;
+	RETURN freed;
+END
+$$;
+-- +goose StatementEnd
+
+-- Looks after messages that wait for nothing, because whoever was to free them is gone, and makes them ready.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_rescue(batch integer DEFAULT 10000) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+BEGIN
+	RETURN onceward_outbox_free(ARRAY(
+		WITH RECURSIVE waiting AS (
+			(SELECT t.lane FROM onceward_outbox t WHERE t.state = 2 ORDER BY t.lane LIMIT 1)
+			UNION ALL
+			SELECT (SELECT t.lane FROM onceward_outbox t WHERE t.state = 2 AND t.lane > w.lane ORDER BY t.lane LIMIT 1)
+			FROM waiting w WHERE w.lane IS NOT NULL
+		)
+		SELECT w.lane FROM waiting w WHERE w.lane IS NOT NULL LIMIT batch));
+END
+$$;
+-- +goose StatementEnd
+
+-- Removes at most so many messages that were done, or captured, longer ago than that. Any scheduler may call it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_purge_outbox(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	purged integer;
+BEGIN
+	DELETE FROM onceward_outbox t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_outbox o WHERE o.state IN (4, 6) AND o.due < oldest ORDER BY o.due LIMIT batch
+		FOR UPDATE SKIP LOCKED));
+	GET DIAGNOSTICS purged = ROW_COUNT;
+	RETURN purged;
+END
+$$;
+-- +goose StatementEnd
+
+-- Events that consumers have had. Texts that come from outside are bytea: they may hold any byte.
+CREATE TABLE onceward_inbox (
+	at       bigint NOT NULL,
+	event_id bytea NOT NULL,
+	consumer bytea NOT NULL,
+	PRIMARY KEY (event_id, consumer)
+);
+
+CREATE INDEX onceward_inbox_at ON onceward_inbox (at);
+
+-- Forgets at most so many events that were applied longer ago than that. Any scheduler may call it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_purge_inbox(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	purged integer;
+BEGIN
+	DELETE FROM onceward_inbox t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_inbox o WHERE o.at < oldest ORDER BY o.at LIMIT batch
+		FOR UPDATE SKIP LOCKED));
+	GET DIAGNOSTICS purged = ROW_COUNT;
+	RETURN purged;
+END
+$$;
+-- +goose StatementEnd
+
+INSERT INTO onceward_schema (version, compatible) VALUES (2, 1);
+
+-- +goose Down
+
+DROP FUNCTION onceward_purge_inbox(interval, integer);
+DROP TABLE onceward_inbox;
+DROP FUNCTION onceward_purge_outbox(interval, integer);
+DROP FUNCTION onceward_outbox_rescue(integer);
+DROP FUNCTION onceward_outbox_free(bigint[]);
+DROP FUNCTION onceward_outbox_extend(uuid[], bigint[], bigint);
+DROP FUNCTION onceward_outbox_finish(uuid[], bigint[], smallint[], bigint[], integer[], text[], text[]);
+DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint);
+DROP TABLE onceward_outbox;
+DROP SEQUENCE onceward_outbox_number;
+DELETE FROM onceward_schema WHERE version = 2;

@@ -1,0 +1,93 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/natural"
+)
+
+// lockName takes a lock of two numbers, which are apart from the locks of one number that applications often use.
+const lockName = `SELECT pg_advisory_xact_lock($1::integer, $2::integer)`
+
+// LockName implements [natural.Store]. The transaction is a pgx.Tx or a *sql.Tx.
+func (s *Store) LockName(ctx context.Context, tx any, name string) error {
+	app, err := transactionOf(tx)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte("onceward natural key\x00" + name))
+	_, err = app.exec(ctx, lockName, int32(binary.BigEndian.Uint32(sum[:])), int32(binary.BigEndian.Uint32(sum[4:])))
+	return err
+}
+
+// UpsertRow implements [natural.Store]. The transaction is a pgx.Tx or a *sql.Tx.
+func (s *Store) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natural.Outcome, error) {
+	app, err := transactionOf(tx)
+	if err != nil {
+		return 0, err
+	}
+	if err := u.Check(); err != nil {
+		return 0, err
+	}
+	statement, args := upsertStatement(&u)
+	var inserted bool
+	switch err := app.scan(ctx, statement, args, &inserted); {
+	case errors.Is(err, errNoRow):
+		return natural.Kept, nil
+	case err != nil:
+		return 0, err
+	case inserted:
+		return natural.Inserted, nil
+	default:
+		return natural.Updated, nil
+	}
+}
+
+// upsertStatement returns no row if nothing was written. A row that was inserted has never been locked or updated, which is
+// what its xmax tells.
+func upsertStatement(u *natural.Upsert) (string, []any) {
+	var b strings.Builder
+	var args []any
+	table := pgx.Identifier{u.Table}
+	if u.Schema != "" {
+		table = pgx.Identifier{u.Schema, u.Table}
+	}
+	var names, places []string
+	for _, column := range slices.Concat(u.Key, u.Values) {
+		args = append(args, column.Value)
+		names, places = append(names, quote(column.Name)), append(places, fmt.Sprintf("$%d", len(args)))
+	}
+	key := names[:len(u.Key)]
+	fmt.Fprintf(&b, `INSERT INTO %s AS t (%s) VALUES (%s) ON CONFLICT (%s) DO `, table.Sanitize(), strings.Join(names, ", "),
+		strings.Join(places, ", "), strings.Join(key, ", "))
+	if len(u.Values) == 0 {
+		b.WriteString(`NOTHING RETURNING true`)
+		return b.String(), args
+	}
+	b.WriteString(`UPDATE SET `)
+	for i, name := range names[len(u.Key):] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, `%s = excluded.%s`, name, name)
+	}
+	if u.Final != "" {
+		var finals []string
+		for _, value := range u.FinalValues {
+			args = append(args, value)
+			finals = append(finals, fmt.Sprintf("$%d", len(args)))
+		}
+		fmt.Fprintf(&b, ` WHERE t.%s IS NULL OR t.%s NOT IN (%s)`, quote(u.Final), quote(u.Final), strings.Join(finals, ", "))
+	}
+	b.WriteString(` RETURNING t.xmax = 0`)
+	return b.String(), args
+}
+
+func quote(name string) string { return pgx.Identifier{name}.Sanitize() }

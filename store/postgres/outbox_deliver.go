@@ -1,0 +1,238 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/outbox"
+)
+
+// The statements of workers, most of them SQL functions: these fix how they are planned, and any program can call them.
+const (
+	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
+	finishMessages = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
+	extendMessages = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
+	freeMessages   = `SELECT @outbox_free($1)`
+	rescueMessages = `SELECT @outbox_rescue()`
+	purgeMessages  = `SELECT @purge_outbox($1, $2)`
+	recordProvider = `UPDATE @outbox SET provider = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
+	holdMessage    = `SELECT lane FROM @outbox WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
+)
+
+// ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further.
+func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	topics, limits := make([]string, 0, len(wants)), make([]int32, 0, len(wants))
+	for _, want := range wants {
+		if want.Limit > 0 {
+			topics, limits = append(topics, want.Topic), append(limits, int32(want.Limit))
+		}
+	}
+	for {
+		token := newToken()
+		rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token)
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		claimed, behind, err := collectClaimed(rows, token)
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		s.freeLanes(ctx, behind) // what they wait for may be gone by now, and nobody else would notice
+		if len(claimed) > 0 || len(behind) == 0 {
+			return claimed, nil
+		}
+	}
+}
+
+// newToken is one that nobody has used: leases are compared by equality.
+func newToken() int64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return int64(binary.BigEndian.Uint64(b[:])>>1 | 1)
+}
+
+// collectClaimed returns what was taken, in order, and the lanes of what has to wait.
+func collectClaimed(rows pgx.Rows, token int64) (claimed []outbox.Claimed, behind []int64, err error) {
+	type numbered struct {
+		outbox.Claimed
+		number int64
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n numbered, err error) {
+		var m messageRow
+		var lane int64
+		if err := row.Scan(append(m.dest(), &n.number, &lane)...); err != nil {
+			return n, err
+		}
+		n.Entry, err = m.entry()
+		n.Token = token
+		if n.State == outbox.Behind {
+			behind = append(behind, lane)
+		}
+		return n, err
+	})
+	slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(a.number, b.number) })
+	for _, n := range all {
+		if n.State == outbox.Leased {
+			claimed = append(claimed, n.Claimed)
+		}
+	}
+	return claimed, behind, err
+}
+
+// freeLanes makes ready what has nothing in front of it any more. It is a statement of its own behind the one that took
+// something away or made something wait: of two workers that do both at once, the later one sees what both did. If it fails,
+// what was done before stands, and FreeMessages makes up for it.
+func (s *Store) freeLanes(ctx context.Context, lanes []int64) {
+	lanes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(lanes))), func(lane int64) bool { return lane == 0 })
+	if len(lanes) == 0 {
+		return
+	}
+	if _, err := s.own.Exec(ctx, s.names.render(freeMessages), lanes); err != nil {
+		s.logger.Warn("onceward: messages of the outbox that nothing is in front of any more could not be freed: they wait for the next round", "error", err)
+	}
+}
+
+// ExtendMessages implements [outbox.Store].
+func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease time.Duration) (lost []outbox.Lease, err error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	ids, tokens := make([]string, len(leases)), make([]int64, len(leases))
+	for i, l := range leases {
+		ids[i], tokens[i] = l.ID, l.Token
+	}
+	rows, err := s.own.Query(ctx, s.names.render(extendMessages), ids, tokens, lease.Microseconds())
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	held, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return missing(leases, held), nil
+}
+
+// missing are the leases whose ID is not among those.
+func missing(leases []outbox.Lease, ids []string) (lost []outbox.Lease) {
+	there := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		there[id] = true
+	}
+	for _, l := range leases {
+		if !there[l.ID] {
+			lost = append(lost, l)
+		}
+	}
+	return lost
+}
+
+// RecordProviderID implements [outbox.Store].
+func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	tag, err := s.own.Exec(ctx, s.names.render(recordProvider), l.ID, l.Token, providerID)
+	if err == nil && tag.RowsAffected() == 0 {
+		return outbox.ErrFenced
+	}
+	return unavailable(err)
+}
+
+// FinishMessages implements [outbox.Store].
+func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Ending) (fenced []outbox.Lease, err error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := s.own.Query(ctx, s.names.render(finishMessages), finishArgs(endings)...)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	var lanes []int64
+	finished, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id string, err error) {
+		var lane int64
+		err = row.Scan(&id, &lane)
+		lanes = append(lanes, lane)
+		return id, err
+	})
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	leases := make([]outbox.Lease, len(endings))
+	for i := range endings {
+		leases[i] = endings[i].Lease
+	}
+	s.freeLanes(ctx, lanes)
+	return missing(leases, finished), nil
+}
+
+// finishArgs are the arguments of the function that finishes, one array for each column.
+func finishArgs(endings []outbox.Ending) []any {
+	n := len(endings)
+	ids, tokens, states := make([]string, n), make([]int64, n), make([]int16, n)
+	waits, tries := make([]int64, n), make([]int32, n)
+	providers, failures := make([]*string, n), make([]*string, n)
+	for i := range endings {
+		e := &endings[i]
+		ids[i], tokens[i], states[i] = e.ID, e.Token, int16(e.State)
+		waits[i], tries[i] = e.After.Microseconds(), int32(e.Tries)
+		providers[i], failures[i] = orNull(e.ProviderID), orNull(e.Error)
+	}
+	return []any{ids, tokens, states, waits, tries, providers, failures}
+}
+
+func orNull(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+// FinishMessageTx implements [outbox.Store]. The message is locked from the start: nobody takes it while work is at it.
+func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Ending, work func(ctx context.Context) error) error {
+	var lane int64
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		tx := Tx(ctx)
+		err := tx.QueryRow(ctx, s.names.render(holdMessage), ending.ID, ending.Token).Scan(&lane)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return outbox.ErrFenced
+		}
+		if err != nil {
+			return unavailable(err)
+		}
+		if err := work(ctx); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, s.names.render(finishMessages), finishArgs([]outbox.Ending{ending})...)
+		if err == nil && tag.RowsAffected() != 1 {
+			return errors.New("postgres: the message was changed by the work that finishes it")
+		}
+		return unavailable(err)
+	})
+	if err == nil {
+		s.freeLanes(ctx, []int64{lane})
+	}
+	return err
+}
+
+// FreeMessages implements [outbox.Store].
+func (s *Store) FreeMessages(ctx context.Context) (freed int, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
+	err = s.own.QueryRow(ctx, s.names.render(rescueMessages)).Scan(&freed)
+	return freed, unavailable(err)
+}
+
+// PurgeMessages implements [outbox.Store], by the SQL function that a scheduler may call too.
+func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, purgeMessages, age, limit)
+}

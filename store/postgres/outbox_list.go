@@ -1,0 +1,190 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/outbox"
+)
+
+const (
+	messageColumns = `id::text, due, created, attempt, tries, state, topic, aggregatetype, aggregateid, type, downstream, attributes,
+		origin, payload, provider, error`
+
+	replayMessage = `UPDATE @outbox SET state = 0, due = @now(), tries = 0 WHERE id = $1::uuid AND state IN (3, 5)`
+	dropMessage   = `UPDATE @outbox SET state = 5 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
+
+	// countMessages counts by the indexes that hold what is open alone.
+	countMessages = `SELECT
+			(SELECT count(*) FROM @outbox WHERE state < 2) + (SELECT count(*) FROM @outbox WHERE state = 2),
+			(SELECT count(*) FROM @outbox WHERE state IN (3, 5)),
+			least((SELECT min(created) FROM @outbox WHERE state < 2), (SELECT min(created) FROM @outbox WHERE state = 2))`
+)
+
+// messageRow is a row of the outbox.
+type messageRow struct {
+	outbox.Entry
+	due, created     int64
+	state            int16
+	attributes       string
+	origin           []byte
+	provider, reason *string
+}
+
+// dest are where the columns go.
+func (m *messageRow) dest() []any {
+	return []any{
+		&m.ID, &m.due, &m.created, &m.Attempt, &m.Tries, &m.state, &m.Topic, &m.AggregateType, &m.AggregateID, &m.Type,
+		&m.DownstreamKey, &m.attributes, &m.origin, &m.Payload, &m.provider, &m.reason,
+	}
+}
+
+// entry is the row as an entry.
+func (m *messageRow) entry() (outbox.Entry, error) {
+	e := m.Entry
+	e.State, e.Due, e.CreatedAt = outbox.State(m.state), fromMicros(m.due), fromMicros(m.created)
+	var a attributes
+	if err := json.Unmarshal([]byte(m.attributes), &a); err != nil {
+		return e, fmt.Errorf("message %s: its attributes cannot be read: %w", e.ID, err)
+	}
+	e.ContentType, e.Source, e.Subject, e.Step, e.Headers = a.ContentType, a.Source, a.Subject, a.Step, a.Headers
+	if m.origin != nil {
+		id, err := onceward.ParseID(m.origin)
+		if err != nil {
+			return e, fmt.Errorf("message %s: its origin cannot be read: %w", e.ID, err)
+		}
+		e.Origin = id
+	}
+	if m.provider != nil {
+		e.ProviderID = *m.provider
+	}
+	if m.reason != nil {
+		e.LastError = *m.reason
+	}
+	return e, nil
+}
+
+// Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters; by origin and downstream key it
+// looks at all messages that are still kept, unless the application has made an index for that.
+func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
+	statement, args := s.selectMessages(f)
+	rows, err := s.own.Query(ctx, statement, args...)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outbox.Entry, err error) {
+		var m messageRow
+		if err := row.Scan(m.dest()...); err != nil {
+			return e, err
+		}
+		return m.entry()
+	})
+	return entries, unavailable(err)
+}
+
+// selectMessages is the statement for a filter.
+func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
+	var conditions []string
+	var args []any
+	where := func(condition string, arg any) {
+		args = append(args, arg)
+		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
+	}
+	if f.ID != "" {
+		where("id = $%d::uuid", f.ID)
+	}
+	if f.Origin != (onceward.ID{}) {
+		where("origin = $%d", f.Origin.AppendBinary(nil))
+	}
+	if f.DownstreamKey != "" {
+		where("downstream = $%d", f.DownstreamKey)
+	}
+	if f.Topic != "" {
+		where("topic = $%d", f.Topic)
+	}
+	if len(f.States) > 0 {
+		conditions = append(conditions, "state IN ("+stateList(f.States)+")")
+	}
+	if f.After != "" {
+		where("id > $%d::uuid", f.After)
+	}
+	text := `SELECT ` + messageColumns + ` FROM @outbox`
+	if len(conditions) > 0 {
+		text += ` WHERE ` + strings.Join(conditions, ` AND `)
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	args = append(args, limit)
+	return s.names.render(text) + fmt.Sprintf(` ORDER BY id LIMIT $%d`, len(args)), args
+}
+
+// stateList writes states into the statement itself: only so does the planner see that an index covers them.
+func stateList(states []outbox.State) string {
+	texts := make([]string, len(states))
+	for i, state := range states {
+		texts[i] = fmt.Sprint(uint8(state))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// ReplayMessage implements [outbox.Store].
+func (s *Store) ReplayMessage(ctx context.Context, id string) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	tag, err := s.own.Exec(ctx, s.names.render(replayMessage), id)
+	if err == nil && tag.RowsAffected() == 0 {
+		return noDeadLetter(id)
+	}
+	if err == nil {
+		s.messages.wake()
+	}
+	return unavailable(err)
+}
+
+func noDeadLetter(id string) error {
+	return fmt.Errorf("postgres: there is no dead letter %s: %w", id, onceward.ErrNotFound)
+}
+
+// DropMessage implements [outbox.Store].
+func (s *Store) DropMessage(ctx context.Context, id string) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	var lane int64
+	err := s.own.QueryRow(ctx, s.names.render(dropMessage), id).Scan(&lane)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return noDeadLetter(id)
+	case err != nil:
+		return unavailable(err)
+	}
+	s.freeLanes(ctx, []int64{lane})
+	s.messages.wake()
+	return nil
+}
+
+// MessageStats implements [outbox.Store].
+func (s *Store) MessageStats(ctx context.Context) (outbox.Stats, error) {
+	if err := s.primary(ctx); err != nil {
+		return outbox.Stats{}, err
+	}
+	var stats outbox.Stats
+	var oldest *int64
+	err := s.own.QueryRow(ctx, s.names.render(countMessages)).Scan(&stats.Waiting, &stats.DeadLetters, &oldest)
+	if oldest != nil {
+		stats.Oldest = time.UnixMicro(*oldest).UTC()
+	}
+	return stats, unavailable(err)
+}
