@@ -51,6 +51,10 @@ bench-postgres: ## Measure PostgreSQL against its goals, about 5 minutes; exits 
 bench-postgres-scale: ## The same with ten million records, about 10 minutes
 	$(GO) run ./bench -suite postgres-scale $(BENCHFLAGS)
 
+.PHONY: bench-outbox
+bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 if one is missed (BENCHFLAGS=...)
+	$(GO) run ./bench -suite outbox $(BENCHFLAGS)
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@set -e; for target in $(FUZZTARGETS); do \

@@ -2,7 +2,7 @@
 // contenders of a figure take turns in the same run, and a figure is the median over the rounds: a busy machine slows a
 // whole round down, not one side of a ratio.
 //
-// The default suite needs nothing but a disk. The suites postgres and postgres-scale need the programs of PostgreSQL, of
+// The default suite needs nothing but a disk. The suites postgres, postgres-scale and outbox need the programs of PostgreSQL, of
 // which they start a private server, or the URL of a server that may be filled.
 //
 // Every figure with a goal is one line that a script can read, "ratio NAME VALUE GOAL" or "allocs NAME VALUE GOAL". All
@@ -42,7 +42,7 @@ const (
 func parseOptions(args []string, usage io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(usage)
-	flags.StringVar(&o.suite, "suite", suiteDefault, "the `suite` to run: default, postgres or postgres-scale")
+	flags.StringVar(&o.suite, "suite", suiteDefault, "the `suite` to run: default, postgres, postgres-scale or outbox")
 	only := flags.String("only", "", "run only the measurements whose name matches this `pattern`")
 	flags.IntVar(&o.rounds, "rounds", defaultRounds, "how many times all contenders take their turn")
 	flags.DurationVar(&o.time, "time", defaultTime, "how long a turn on a database lasts")
@@ -57,7 +57,7 @@ func parseOptions(args []string, usage io.Writer) (o options, err error) {
 		return o, errors.New("bench: -rounds, -time and -keys must be positive, and there are no arguments")
 	}
 	if suites[o.suite] == nil {
-		return o, fmt.Errorf("bench: there is no suite %q: use default, postgres or postgres-scale", o.suite)
+		return o, fmt.Errorf("bench: there is no suite %q: use default, postgres, postgres-scale or outbox", o.suite)
 	}
 	o.only, err = regexp.Compile(*only)
 	return o, err
@@ -84,6 +84,7 @@ var suites = map[string][]part{
 	suiteDefault:     {measureMemory, measureFingerprint, measureSQLite},
 	"postgres":       {measurePostgres},
 	"postgres-scale": {measureScale},
+	"outbox":         {measureOutbox},
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (status int, err error) {
@@ -116,10 +117,17 @@ func run(ctx context.Context, args []string, out io.Writer) (status int, err err
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	status, err := run(ctx, os.Args[1:], os.Stdout)
+	var status int
+	var err error
+	if settings := os.Getenv(drainVariable); settings != "" {
+		err = workOnce(ctx, settings, os.Stdin, os.Stdout)
+	} else {
+		status, err = run(ctx, os.Args[1:], os.Stdout)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		status = max(status, 1)
 	}
 	os.Exit(status)
 }

@@ -38,6 +38,9 @@ var pgContenders = []pgContender{
 	{pgTransactional3, threeStatements.openTransactional},
 	{pgBatched, openReserveComplete(openStore)},
 	{pgSingly, openReserveComplete(openSingly)},
+	{outboxAdd, apart(&oneRow).open},
+	{outboxAddBatch, together.open},
+	{outboxAdd3, apart(&threeStatements).open},
 	{pgHTTPPlain, openHTTPPlain},
 	{pgHTTPTransaction, openHTTPTransactional},
 }

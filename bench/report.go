@@ -40,6 +40,10 @@ var goals = mustParseGoals(`
 	ratio postgres-scale-reserve <=1.5
 	ratio postgres-scale-replay <=1.5
 	ratio postgres-scale-reap <=1.5
+	ratio outbox-add <=1.25
+	ratio outbox-drain-per-second >=5000
+	ratio outbox-four-workers >=1
+	ratio outbox-claim-scale <=1.3
 `)
 
 // goal is the bound that a figure has to keep.

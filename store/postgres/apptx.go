@@ -24,6 +24,8 @@ var errNoRow = errors.New("no row")
 // of anything.
 func transactionOf(tx any) (appTx, error) {
 	switch tx := tx.(type) {
+	case *pgx.Batch:
+		return pgxBatch{tx}, nil
 	case pgx.Tx:
 		return pgxTx{tx}, nil
 	case sqlTransaction:
@@ -39,6 +41,19 @@ type sqlTransaction interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 	Commit() error
 	Rollback() error
+}
+
+// pgxBatch is a batch that the application is about to send in its transaction. What is queued costs no round trip of its
+// own; whether it succeeded, the results of the batch tell.
+type pgxBatch struct{ batch *pgx.Batch }
+
+func (b pgxBatch) exec(_ context.Context, statement string, args ...any) (int64, error) {
+	b.batch.Queue(statement, args...)
+	return 0, nil
+}
+
+func (b pgxBatch) scan(context.Context, string, []any, ...any) error {
+	return errors.New("postgres: a batch cannot be asked: pass the transaction itself")
 }
 
 type pgxTx struct{ tx pgx.Tx }

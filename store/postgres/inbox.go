@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,9 @@ func (s *Store) RememberEvent(ctx context.Context, tx any, consumer, eventID str
 	app, err := transactionOf(tx)
 	if err != nil {
 		return false, err
+	}
+	if _, queued := app.(pgxBatch); queued {
+		return false, errors.New("postgres: a batch cannot tell whether an event is new: pass the transaction itself")
 	}
 	if err := s.ready(ctx); err != nil {
 		return false, err

@@ -48,7 +48,9 @@ type attributes struct {
 	Headers     map[string]string `json:"headers,omitempty"`
 }
 
-// AddMessage implements [outbox.Store]. The transaction is a pgx.Tx or a *sql.Tx.
+// AddMessage implements [outbox.Store]. The transaction is a pgx.Tx or a *sql.Tx; or it is a *pgx.Batch that the application
+// sends in its transaction, with which the message costs no round trip of its own. Then the results of the batch tell whether
+// it was added.
 func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	app, err := transactionOf(tx)
 	if err != nil {

@@ -48,9 +48,9 @@ RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created bigint, 
 	provider text, error text)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
@@ -99,9 +99,9 @@ CREATE FUNCTION onceward_outbox_finish(ids uuid[], tokens bigint[], states small
 RETURNS TABLE (id uuid, lane bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
@@ -124,9 +124,9 @@ $$;
 CREATE FUNCTION onceward_outbox_extend(ids uuid[], tokens bigint[], lease bigint) RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
@@ -150,9 +150,9 @@ $$;
 CREATE FUNCTION onceward_outbox_free(lanes bigint[]) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// The ways with a message, beside the same without.
+const (
+	outboxAdd      = "one insert and a message"
+	outboxAddBatch = "one insert and a message, in one batch"
+	outboxAdd3     = "three statements and a message"
+)
+
+var outboxFigures = []pgFigure{
+	{"outbox-add", 16, pgPlain, outboxAddBatch},
+	{"outbox-add-apart", 16, pgPlain, outboxAdd},
+	{"outbox-add-apart-three-statements", 16, pgPlain3, outboxAdd3},
+}
+
+// measureOutbox measures what a message costs the business, and how quickly messages leave.
+func measureOutbox(ctx context.Context, o *options, r *report) (err error) {
+	s, err := openServer(ctx, o, "shared_buffers=1GB")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	r.note("%s", s.about)
+	for _, measure := range []func(context.Context, *options, *report) error{s.measureAdd, s.measureDrain, s.measureClaim} {
+		if err := measure(ctx, o, r); err != nil {
+			return err
+		}
+	}
+	return noteSync(o, r)
+}
+
+// measureAdd compares business transactions without a message and with one.
+func (s *pgServer) measureAdd(ctx context.Context, o *options, r *report) error {
+	var figures []pgFigure
+	for _, f := range outboxFigures {
+		if o.wants(f.name) {
+			figures = append(figures, f)
+		}
+	}
+	if len(figures) == 0 {
+		return nil
+	}
+	rates, err := s.contest(ctx, o, figures, durably)
+	if err != nil {
+		return err
+	}
+	t := &table{title: "Business transactions a second, with and without a message", head: []string{"way", plural(figures[0].callers)}}
+	for _, c := range contendersOf(figures) {
+		t.add(c.name, grouped(rates.median(c.name)))
+	}
+	r.keep(t)
+	for _, f := range figures {
+		compareRates(r, f, rates)
+	}
+	return nil
+}
+
+// withMessage is a business without protection that also adds a message about one of many aggregates.
+type withMessage struct {
+	*pgBusiness
+	// inTx does the work and adds the message.
+	inTx func(ctx context.Context, tx pgx.Tx, box *outbox.Outbox) error
+}
+
+// apart adds the message with a statement of its own.
+func apart(b *pgBusiness) withMessage {
+	return withMessage{b, func(ctx context.Context, tx pgx.Tx, box *outbox.Outbox) error {
+		if err := b.work(ctx, tx); err != nil {
+			return err
+		}
+		_, err := box.Add(ctx, tx, businessMessage())
+		return err
+	}}
+}
+
+// together sends the insert and the message in one round trip.
+var together = withMessage{&oneRow, func(ctx context.Context, tx pgx.Tx, box *outbox.Outbox) error {
+	var batch pgx.Batch
+	batch.Queue(pgInsertPayment, rand.N(accounts), businessRow[0], businessRow[1], businessRow[2])
+	if _, err := box.Add(ctx, &batch, businessMessage()); err != nil {
+		return err
+	}
+	return tx.SendBatch(ctx, &batch).Close()
+}}
+
+func (b withMessage) open(ctx context.Context, s *pgSite) (*pgArena, error) {
+	if err := b.create(ctx, s); err != nil {
+		return nil, err
+	}
+	store, err := postgres.New(ctx, s.pool, postgres.WithSchema(s.schema))
+	if err != nil {
+		return nil, err
+	}
+	box, err := outbox.New(store, outbox.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return &pgArena{
+		operate: func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return b.inTx(ctx, tx, box) })
+		},
+		check: func(ctx context.Context, done int64) error {
+			return errors.Join(b.check(ctx, s, done), s.expect(ctx, done, `SELECT count(*) FROM onceward_outbox`))
+		},
+		close: store.Close,
+	}, nil
+}
+
+// businessMessage is about one of as many aggregates as there are accounts.
+func businessMessage() outbox.Message {
+	return outbox.Message{
+		Topic: outboxTopic, AggregateType: "account", AggregateID: fmt.Sprint(rand.N(accounts)), Type: "payment.created",
+		Payload: []byte(outboxPayload),
+	}
+}
+
+const (
+	outboxTopic   = "payments"
+	outboxPayload = `{"payment":"9f1c2a9e-7b3d-4e21-8f60-2f9b8a1c7d55","amount":18497,"currency":"EUR","reference":"ORD-2024-000184"}`
+)
