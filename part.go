@@ -13,7 +13,8 @@ type parts struct {
 	step string
 
 	mu     sync.Mutex
-	counts map[string]int
+	counts map[string]int  // by the name that is asked for
+	given  map[string]bool // the names that were given, because one with a number may be asked for too
 }
 
 // Part names a part of what the operation of the context does, for [Operation.DownstreamKey], such as one of several messages
@@ -36,19 +37,22 @@ func ContextWithStep(ctx context.Context, step string) context.Context {
 	return context.WithValue(ctx, partsKey{}, &parts{step: step})
 }
 
-func (p *parts) name(name string) string {
+func (p *parts) name(asked string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.counts == nil {
-		p.counts = make(map[string]int)
+		p.counts, p.given = make(map[string]int), make(map[string]bool)
 	}
-	p.counts[name]++
-	n := p.counts[name]
+	name := asked
+	for given := true; given; given = p.given[name] {
+		p.counts[asked]++
+		if n := p.counts[asked]; n > 1 {
+			name = asked + " #" + strconv.Itoa(n)
+		}
+	}
+	p.given[name] = true
 	if p.step != "" {
 		name = strconv.Quote(p.step) + " " + name
-	}
-	if n > 1 {
-		name += " #" + strconv.Itoa(n)
 	}
 	return name
 }
@@ -58,4 +62,5 @@ func (p *parts) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.counts)
+	clear(p.given)
 }

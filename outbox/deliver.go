@@ -21,7 +21,8 @@ func (s *session) deliver(route *routeState, t taken) (done bool) {
 		return false
 	}
 	if tries > route.Limit {
-		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", tries-1)))
+		end.tries-- // this one is not begun
+		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.tries)))
 		return false
 	}
 	ctx, cancel := t.lease.begin(s.hard)
@@ -45,12 +46,15 @@ func (s *session) deliver(route *routeState, t taken) (done bool) {
 
 // call runs the handler. A panic is an error of this message, not the end of the worker.
 func call(ctx context.Context, h Handler, d *Delivery) (result Result, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the handler panicked: %v", p)
-		}
-	}()
+	defer recovered("the handler", &err)
 	return h(ctx, d)
+}
+
+// recovered makes a panic of the application's an error. It is deferred.
+func recovered(what string, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("%s panicked: %v", what, p)
+	}
 }
 
 // succeeded records what the delivery led to: first the receiver's id, then what depends on it, and with that, or at the
@@ -78,7 +82,9 @@ func (s *session) succeeded(ctx context.Context, end finished, result Result) (d
 	return true
 }
 
-func (s *session) conclude(ctx context.Context, end finished, result Result) error {
+// conclude does what a result asks for. A panic of Then undoes its transaction, and is an error of this message.
+func (s *session) conclude(ctx context.Context, end finished, result Result) (err error) {
+	defer recovered("Result.Then", &err)
 	if result.ProviderID != "" {
 		if err := end.lease.record(ctx, result.ProviderID); err != nil {
 			return fmt.Errorf("record the receiver's id: %w", err)
@@ -110,8 +116,9 @@ func (s *session) settle(ctx context.Context, c *Claimed, done *onceward.Complet
 		return nil
 	}
 	rec, err := s.config.Records.Get(ctx, c.Origin)
+	waits := rec.Attempt == c.Attempt && (rec.State == onceward.StateInProgress || rec.State == onceward.StateUnknown)
 	switch {
-	case errors.Is(err, onceward.ErrNotFound), err == nil && rec.Attempt != c.Attempt, err == nil && rec.State == onceward.StateCompleted:
+	case errors.Is(err, onceward.ErrNotFound), err == nil && !waits:
 		s.config.Logger.WarnContext(ctx, "outbox: the operation that a message was to settle is settled otherwise", "message", c.ID, "error", resolveErr)
 		return nil
 	default:

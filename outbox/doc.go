@@ -6,7 +6,7 @@
 //
 //	box, err := outbox.New(store, outbox.Config{Source: "https://shop.example/payments"})
 //	…
-//	err = box.Add(ctx, tx, outbox.Message{Topic: "charges", AggregateID: payment.ID, Type: "payment.created", Payload: body})
+//	id, err := box.Add(ctx, tx, outbox.Message{Topic: "charges", AggregateID: payment.ID, Type: "payment.created", Payload: body})
 //
 // A worker has a route for each topic that it delivers: a [Handler] that calls another system, or [Publish] with one of the
 // publishers in the packages below. Messages about one aggregate keep the order in which they were committed; other

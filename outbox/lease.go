@@ -56,6 +56,9 @@ func (l *heldLease) begin(ctx context.Context) (context.Context, context.CancelF
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cancel = cancel
+	if l.lost {
+		cancel(ErrFenced) // just now
+	}
 	return ctx, func() { cancel(context.Canceled) }
 }
 

@@ -24,6 +24,7 @@ func (s *session) pump(ctx context.Context, once bool) error {
 			s.await(ctx, pause)
 			continue // an idle worker asks no more often because of it
 		}
+		idle := s.idle() // asked before the look: what is under way may add something after it
 		found, full, err := s.claim(ctx)
 		switch {
 		case err != nil && once:
@@ -33,7 +34,7 @@ func (s *session) pump(ctx context.Context, once bool) error {
 			pause = s.longestPause()
 		case found > 0:
 			pause = shortestPause
-		case once && s.idle():
+		case once && idle:
 			return nil
 		}
 		if full {
@@ -79,8 +80,9 @@ func (s *session) await(ctx context.Context, pause time.Duration) (told bool) {
 
 // awaitRoom waits until a route has room again.
 func (s *session) awaitRoom(ctx context.Context) {
-	s.hungry.Store(true)
-	defer s.hungry.Store(false)
+	for _, route := range s.routes {
+		route.short.Store(true)
+	}
 	if !s.crowded() {
 		return // it has room since
 	}
@@ -95,20 +97,25 @@ func (s *session) awaitRoom(ctx context.Context) {
 func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
 	wants := make([]Want, 0, len(s.routes))
 	for topic, route := range s.routes {
-		target, inHand := route.target(), int(route.inHand.Load())
-		if inHand > target/2 {
+		route.short.Store(true) // before the look at it, so that none that ends is missed
+		if !route.room() {
 			full = true
 			continue
 		}
-		wants = append(wants, Want{Topic: topic, Limit: target - inHand})
+		route.short.Store(false)
+		wants = append(wants, Want{Topic: topic, Limit: max(route.target()-int(route.inHand.Load()), 1)})
 	}
 	if len(wants) == 0 {
 		return 0, true, nil
 	}
 	sent := time.Now()
-	claimed, err := s.store.ClaimMessages(ctx, wants, s.config.Lease)
+	// The end of the worker does not cut a claim off: what it takes would be nobody's until its lease is over.
+	claimed, err := s.store.ClaimMessages(s.hard, wants, s.config.Lease)
 	if err != nil {
 		return 0, false, err
+	}
+	if ctx.Err() != nil {
+		s.stopping.Store(true) // it is given back
 	}
 	s.start(claimed, sent.Add(s.config.Lease))
 	taken := make(map[string]int, len(wants))
@@ -116,7 +123,10 @@ func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
 		taken[claimed[i].Topic]++
 	}
 	for _, want := range wants {
-		full = full || taken[want.Topic] >= want.Limit
+		if taken[want.Topic] >= want.Limit {
+			s.routes[want.Topic].short.Store(true)
+			full = true
+		}
 	}
 	// Where the hand is filled there is nothing to ask before it has emptied; where it is not, a short pause does.
 	return len(claimed), full && s.crowded(), nil
@@ -125,28 +135,34 @@ func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
 // crowded reports whether no route has room.
 func (s *session) crowded() bool {
 	for _, route := range s.routes {
-		if int(route.inHand.Load()) <= route.target()/2 {
+		if route.room() {
 			return false
 		}
 	}
 	return true
 }
 
-// maintain frees what nobody will free and removes what is old, when it is time, and reports whether it was.
+// maintain frees what nobody will free and removes what is old, when it is time, and reports whether it was. It does one of
+// them at a time and, while there is more that is old, goes on with the next look.
 func (s *session) maintain(ctx context.Context) bool {
-	now := time.Now()
-	due := false
-	if now.Sub(s.maintained) >= s.config.Lease/freeEvery {
-		s.maintained, due = now, true
+	switch now := time.Now(); {
+	case now.Sub(s.maintained) >= s.config.Lease/freeEvery:
+		s.maintained = now
 		if _, err := s.store.FreeMessages(ctx); err != nil && ctx.Err() == nil {
 			s.config.Logger.WarnContext(ctx, "outbox: messages that wait for nothing could not be looked after", "error", err)
 		}
-	}
-	if now.Sub(s.purged) >= purgeEvery {
-		s.purged, due = now, true
-		if _, err := s.store.PurgeMessages(ctx, s.config.Retention, purgeBatch); err != nil && ctx.Err() == nil {
+		return true
+	case now.Sub(s.purged) >= purgeEvery:
+		purged, err := s.store.PurgeMessages(ctx, s.config.Retention, purgeBatch)
+		if err != nil && ctx.Err() == nil {
 			s.config.Logger.WarnContext(ctx, "outbox: old messages could not be removed", "error", err)
 		}
+		if err == nil && purged >= purgeBatch {
+			return false
+		}
+		s.purged = now
+		return true
+	default:
+		return false
 	}
-	return due
 }

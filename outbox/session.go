@@ -16,8 +16,6 @@ type session struct {
 	hard     context.Context
 	cut      context.CancelFunc
 	stopping atomic.Bool
-	// hungry says that the pump waits for room in one of the routes.
-	hungry atomic.Bool
 
 	hints      <-chan struct{}
 	unwatch    func()
@@ -39,6 +37,7 @@ type routeState struct {
 	topic  string
 	slots  chan struct{}
 	inHand atomic.Int64
+	short  atomic.Bool  // the pump wants to know when there is room again
 	speed  atomic.Int64 // a moving average of the time that deliveries take; zero if there was none
 }
 
@@ -58,23 +57,23 @@ func newSession(w *Worker) *session {
 	return s
 }
 
-// drain waits for what is under way. Once the context has ended it waits no longer than the grace.
-func (s *session) drain(ctx context.Context) {
-	idle := make(chan struct{})
-	go func() {
-		s.deliveries.Wait()
-		s.finish.flush()
-		close(idle)
-	}()
-	select {
-	case <-idle:
-		return
-	case <-ctx.Done():
+// obey ends the session with the context: then nothing more is begun, and when the grace is over, what is still under way is
+// cut off.
+func (s *session) obey(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
 		s.stopping.Store(true)
-	}
-	timer := time.AfterFunc(s.config.Grace, s.cut)
-	defer timer.Stop()
-	<-idle
+		select {
+		case <-time.After(s.config.Grace):
+			s.cut()
+		case <-s.hard.Done():
+		}
+	})
+}
+
+// drain waits for what is under way.
+func (s *session) drain() {
+	s.deliveries.Wait()
+	s.finish.flush()
 }
 
 // end stops the goroutines of the session.
@@ -110,8 +109,8 @@ func (s *session) let(route *routeState, l *heldLease, count func(r *Report)) {
 	count(&s.report)
 	empty := len(s.held) == 0
 	s.mu.Unlock()
-	left := int(route.inHand.Add(-1))
-	if empty || left <= route.target()/2 && s.hungry.CompareAndSwap(true, false) {
+	route.inHand.Add(-1)
+	if empty || route.room() && route.short.CompareAndSwap(true, false) {
 		s.poke()
 	}
 }
@@ -141,6 +140,12 @@ func (r *routeState) target() int {
 		return r.Concurrency
 	}
 	return r.Concurrency * int(min(max(horizon/speed, 1), 8))
+}
+
+// room reports whether to take more. Half of what is in hand goes before that, so that each claim takes many. But slots that
+// are free do not wait for those that hang: there an eighth of the slots is enough.
+func (r *routeState) room() bool {
+	return int(r.inHand.Load()) <= max(r.target()/2, r.Concurrency*7/8)
 }
 
 // took notes how long a delivery took.

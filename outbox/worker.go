@@ -175,7 +175,8 @@ func (w *Worker) RunOnce(ctx context.Context) (Report, error) { return w.run(ctx
 func (w *Worker) run(ctx context.Context, once bool) (Report, error) {
 	s := newSession(w)
 	defer s.end()
+	defer s.obey(ctx)()
 	err := s.pump(ctx, once)
-	s.drain(ctx)
+	s.drain()
 	return s.summary(), err
 }

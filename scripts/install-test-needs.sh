@@ -76,6 +76,21 @@ can_run_postgres() {
 	return 1
 }
 
+# Debian's rabbitmq-server in the search path changes the user by itself; the script behind it does not, and comes first.
+# Root's tests run the broker as the user that the package creates. Erlang brings epmd.
+can_run_rabbitmq() {
+	if [ "$(id -u)" -eq 0 ]; then
+		id rabbitmq >/dev/null 2>&1 || return 1
+	fi
+	command -v epmd >/dev/null 2>&1 || return 1
+	for program in /usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server "$(command -v rabbitmq-server 2>/dev/null || true)"; do
+		if [ -x "$program" ]; then
+			return 0
+		fi
+	done
+	return 1
+}
+
 command -v go >/dev/null 2>&1 || {
 	echo "The tests need Go (see the version in go.mod): https://go.dev/dl/" >&2
 	exit 1
@@ -84,3 +99,4 @@ command -v go >/dev/null 2>&1 || {
 # What the tests need. Installing a server may also start one, which the tests do not use: they start their own.
 need "a C compiler and the C library's headers, for 'go test -race'" can_compile_c gcc libc6-dev
 need "PostgreSQL's programs, to start a server for the tests" can_run_postgres postgresql
+need "RabbitMQ and Erlang's epmd, to start a broker for the tests" can_run_rabbitmq rabbitmq-server

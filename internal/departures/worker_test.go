@@ -52,6 +52,7 @@ type workerSettings struct {
 	Kafka []string
 	NATS  string
 	AMQP  string
+	Queue string // of AMQP
 	HTTP  string
 	// Provider is where charges are made. DieAfterCharge makes the process kill itself when the provider has made one, before
 	// that is recorded.
@@ -128,7 +129,9 @@ func (s *workerSettings) routes() (map[string]outbox.Route, error) {
 	}
 	add("kafka", len(s.Kafka) > 0, s.openKafka)
 	add("nats", s.NATS != "", s.openNATS)
-	add("amqp", s.AMQP != "", func() (outbox.Publisher, error) { return amqppub.New(amqppub.Config{URL: s.AMQP}) })
+	add("amqp", s.AMQP != "", func() (outbox.Publisher, error) {
+		return amqppub.New(amqppub.Config{URL: s.AMQP, RoutingKey: amqppub.Always(s.Queue)})
+	})
 	add("http", s.HTTP != "", func() (outbox.Publisher, error) {
 		return httppub.New(httppub.Config{Endpoint: s.HTTP, Secrets: []string{hookSecret}, AllowPrivate: true})
 	})

@@ -67,12 +67,12 @@ func upsertStatement(u *natural.Upsert) (string, []any) {
 	key := names[:len(u.Key)]
 	fmt.Fprintf(&b, `INSERT INTO %s AS t (%s) VALUES (%s) ON CONFLICT (%s) DO `, table.Sanitize(), strings.Join(names, ", "),
 		strings.Join(places, ", "), strings.Join(key, ", "))
-	if len(u.Values) == 0 {
-		b.WriteString(`NOTHING RETURNING true`)
-		return b.String(), args
+	written := names[len(u.Key):]
+	if len(written) == 0 {
+		written = key // a row that is there is locked and told of, though nothing changes
 	}
 	b.WriteString(`UPDATE SET `)
-	for i, name := range names[len(u.Key):] {
+	for i, name := range written {
 		if i > 0 {
 			b.WriteString(", ")
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 )
@@ -75,6 +76,9 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
+	}
+	if f.ID != "" && !isUUID(f.ID) {
+		return nil, nil // no message has such an ID
 	}
 	statement, args := s.selectMessages(f)
 	rows, err := s.own.Query(ctx, statement, args...)
@@ -143,6 +147,9 @@ func (s *Store) ReplayMessage(ctx context.Context, id string) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
+	if !isUUID(id) {
+		return noDeadLetter(id)
+	}
 	tag, err := s.own.Exec(ctx, s.names.render(replayMessage), id)
 	if err == nil && tag.RowsAffected() == 0 {
 		return noDeadLetter(id)
@@ -153,6 +160,9 @@ func (s *Store) ReplayMessage(ctx context.Context, id string) error {
 	return unavailable(err)
 }
 
+// isUUID reports whether the server would take the text for one.
+func isUUID(text string) bool { return new(pgtype.UUID).Scan(text) == nil }
+
 func noDeadLetter(id string) error {
 	return fmt.Errorf("postgres: there is no dead letter %s: %w", id, onceward.ErrNotFound)
 }
@@ -161,6 +171,9 @@ func noDeadLetter(id string) error {
 func (s *Store) DropMessage(ctx context.Context, id string) error {
 	if err := s.ready(ctx); err != nil {
 		return err
+	}
+	if !isUUID(id) {
+		return noDeadLetter(id)
 	}
 	var lane int64
 	err := s.own.QueryRow(ctx, s.names.render(dropMessage), id).Scan(&lane)

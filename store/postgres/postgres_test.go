@@ -22,7 +22,8 @@ func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
 
 var features = storetest.Features{
 	Transactions: true, TxCheckpoints: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true,
-	Lists: true, Findings: true, Notices: true, Audits: true, Durable: true, Clock: true,
+	Lists: true, Findings: true, Notices: true, Audits: true, Durable: true, Clock: true, Outbox: true, Inbox: true, Natural: true,
+	ConcurrentTx: true,
 }
 
 var quiet = postgres.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))

@@ -16,6 +16,7 @@ import (
 func TestRefusedStatements(t *testing.T) {
 	t.Parallel()
 	store := openBusiness(t, newFile(t))
+	exec(t, store, `CREATE TEMP TABLE scratch (id)`)
 	for i, statement := range []string{
 		"COMMIT", "END", "END TRANSACTION", "ROLLBACK", "BEGIN", "BEGIN IMMEDIATE", "commit -- in lower case",
 		"RELEASE onceward_member", "ROLLBACK TO onceward_member", `ROLLBACK TO "ONCEWARD_MEMBER"`, "SAVEPOINT onceward_member", "SAVEPOINT onceward_x",
@@ -26,6 +27,13 @@ func TestRefusedStatements(t *testing.T) {
 		"ALTER TABLE onceward_record RENAME TO mine", "ALTER TABLE onceward_record ADD COLUMN mine", "CREATE INDEX mine ON onceward_record (record)",
 		"CREATE TRIGGER mine AFTER INSERT ON onceward_record BEGIN SELECT 1; END", "CREATE TEMP TRIGGER mine AFTER INSERT ON onceward_record BEGIN SELECT 1; END",
 		"CREATE TEMP TABLE onceward_record (id)", "CREATE TEMP VIEW onceward_record AS SELECT 1", "CREATE TABLE onceward_mine (id)",
+		"DELETE FROM onceward_outbox", "UPDATE onceward_outbox SET state = 4", "DROP TABLE onceward_outbox", "DROP INDEX onceward_outbox_claim",
+		"INSERT INTO onceward_outbox (id) VALUES ('mine')", "REPLACE INTO onceward_inbox VALUES (x'00', x'00', 0)",
+		"INSERT OR REPLACE INTO onceward_outbox SELECT * FROM onceward_outbox", "DELETE FROM onceward_inbox", "UPDATE onceward_inbox SET at = 0",
+		"ALTER TABLE onceward_inbox RENAME TO mine", "CREATE TRIGGER mine AFTER INSERT ON onceward_outbox BEGIN SELECT 1; END",
+		"CREATE TEMP TRIGGER mine BEFORE INSERT ON onceward_inbox BEGIN SELECT raise(IGNORE); END",
+		"CREATE TEMP TABLE onceward_outbox (id)", "CREATE TEMP VIEW onceward_inbox AS SELECT 1", "CREATE INDEX mine ON onceward_outbox (payload)",
+		"ALTER TABLE temp.scratch RENAME TO onceward_outbox",
 		"INSERT INTO business VALUES ('both'); COMMIT",
 		"WITH gone AS (SELECT id FROM onceward_record) DELETE FROM onceward_record WHERE id IN gone",
 	} {

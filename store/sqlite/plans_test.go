@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
+
+	"github.com/onceward/onceward/outbox"
 )
 
 // TestPlans: neither the hot path nor background work reads a table from end to end.
@@ -18,6 +20,10 @@ func TestPlans(t *testing.T) {
 		"add a notice": insertNotice, "notices": selectNotice, "purge notices": deleteNotice,
 		"add an act": insertAudit, "acts": selectAudit, "purge acts": deleteAudit,
 		"oldest unknown": selectUnknown, "page": selectPage,
+		"lease a message": leaseMessage, "park a message": parkMessage, "bury a message": buryMessage, "free a message": freeMessage,
+		"held": selectHeld, "extend a lease": extendMessage, "provider's id": recordProvider, "finish a message": finishMessage,
+		"replay": replayMessage, "drop": dropMessage, "number of a message": selectNumber,
+		"add a message": insertMessage, "add an event": insertEvent, "consumed": selectEvent,
 	} {
 		plan := explain(t, s, text)
 		if strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") && name != "findings" {
@@ -32,6 +38,46 @@ func TestPlans(t *testing.T) {
 	for name, text := range map[string]string{"counts": selectCounts} {
 		if plan := explain(t, s, text); !strings.Contains(plan, "USING COVERING INDEX") {
 			t.Errorf("%s: %s", name, plan)
+		}
+	}
+}
+
+// TestMessagePlans: what workers do again and again goes by the index that is meant for it, and reads no message that is
+// done. Where it is sorted, it is sorted by the index.
+func TestMessagePlans(t *testing.T) {
+	t.Parallel()
+	s := openInside(t, insidePath(t))
+	dead, _ := messageQuery(outbox.Filter{States: []outbox.State{outbox.Dead, outbox.Holding}}, 0)
+	byID, _ := messageQuery(outbox.Filter{ID: "id", States: []outbox.State{outbox.Dead}}, 0)
+	next, _ := messageQuery(outbox.Filter{Topic: "topic"}, 1)
+	for text, want := range map[string]string{
+		selectAnyDue:     "SEARCH onceward_outbox USING COVERING INDEX onceward_outbox_claim (topic=? AND due<?); ",
+		selectCandidates: "SEARCH onceward_outbox USING INDEX onceward_outbox_claim (topic=? AND due<?); ",
+		selectFront:      "SEARCH onceward_outbox USING COVERING INDEX onceward_outbox_order (lane=?); ",
+		countLive:        "SCAN onceward_outbox USING COVERING INDEX onceward_outbox_claim; ",
+		countBehind:      "SCAN onceward_outbox USING COVERING INDEX onceward_outbox_behind; ",
+		countDead:        "SCAN onceward_outbox USING COVERING INDEX onceward_outbox_dead; ",
+		dead:             "SEARCH onceward_outbox USING INDEX onceward_outbox_dead (number>?); ",
+		byID:             "SEARCH onceward_outbox USING INDEX sqlite_autoindex_onceward_outbox_1 (id=?); ",
+		next:             "SEARCH onceward_outbox USING INTEGER PRIMARY KEY (rowid>?); ",
+	} {
+		if plan := explain(t, s, text); plan != want {
+			t.Errorf("%s: %s, want %s", text, plan, want)
+		}
+	}
+	for text, wants := range map[string][]string{
+		deleteMessages: {"USING INTEGER PRIMARY KEY (rowid=?)", "USING INDEX onceward_outbox_purge (due<?)"},
+		deleteEvent:    {"USING PRIMARY KEY (event_id=? AND consumer=?)", "USING COVERING INDEX onceward_inbox_at (at<?)"},
+		selectStuck: {
+			"SEARCH onceward_outbox USING COVERING INDEX onceward_outbox_behind", "USING COVERING INDEX onceward_outbox_behind (lane>?)",
+			"USING COVERING INDEX onceward_outbox_order (lane=?)",
+		},
+	} {
+		plan := explain(t, s, text)
+		for _, want := range wants {
+			if !strings.Contains(plan, want) || strings.Contains(plan, "TEMP B-TREE") || strings.Contains(plan, "SCAN onceward") {
+				t.Errorf("%s: %s, want %s", text, plan, want)
+			}
 		}
 	}
 }

@@ -66,13 +66,14 @@ type records struct {
 	conn                                         *sqlite3.Conn
 	get, insert, change, remove, floor, setFloor *sqlite3.Stmt
 	key, value                                   []byte
+	kept                                         map[string]*sqlite3.Stmt // by their texts
 
 	// lowest is the smallest token that is above the floor, read once in each transaction; zero if it was not yet.
 	lowest int64
 }
 
 func prepareRecords(conn *sqlite3.Conn) (*records, error) {
-	r := &records{conn: conn}
+	r := &records{conn: conn, kept: make(map[string]*sqlite3.Stmt)}
 	for _, s := range []struct {
 		stmt **sqlite3.Stmt
 		sql  string

@@ -4,7 +4,7 @@
 // All writes go through one connection, in group commits: what arrives while one commit is on its way to the disk shares
 // the next one. Reads, replays among them, go past it on connections of their own. Business tables live in the same file:
 // create them and write to them with [Store.Update], or inside a transactional handler with [onceward.Tx]; read them with
-// [Store.DB].
+// [Store.DB]. Messages of an outbox and events of an inbox are added in the same transactions.
 package sqlite
 
 import (
@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/outbox"
 )
 
 // The store promises all of these.
@@ -31,6 +34,9 @@ var (
 	_ onceward.FindingKeeper = (*Store)(nil)
 	_ onceward.NoticeKeeper  = (*Store)(nil)
 	_ onceward.Auditor       = (*Store)(nil)
+	_ outbox.Store           = (*Store)(nil)
+	_ inbox.Store            = (*Store)(nil)
+	_ natural.Store          = (*Store)(nil)
 )
 
 // Store is an [onceward.Store] in an SQLite file. Several processes on one machine may open the same file.

@@ -15,7 +15,7 @@ import (
 
 var features = storetest.Features{
 	Transactions: true, TxCheckpoints: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true,
-	Lists: true, Findings: true, Notices: true, Audits: true, Durable: true, Clock: true,
+	Lists: true, Findings: true, Notices: true, Audits: true, Outbox: true, Inbox: true, Natural: true, Durable: true, Clock: true,
 }
 
 // openStore opens a store that is closed with the test.

@@ -29,6 +29,7 @@ const helperVariable = "ONCEWARD_SQLITE_TEST_HELPER"
 var helpers = map[string]func(path string) error{
 	"contender": contend,
 	"crasher":   runUntilKilled,
+	"adder":     addAndHang,
 }
 
 func TestMain(m *testing.M) {

@@ -46,26 +46,6 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 	return t.verdict(), err
 }
 
-// Update runs f in a transaction of the writer, for business writes outside of a protected handler. It commits if f returns
-// nil. Like a handler, f does not end the transaction itself, and may be called again after a rollback that was not its
-// own doing. Everybody waits for f, for as long as it takes. Called inside a transactional handler it waits for itself: use
-// the handler's own transaction there.
-func (s *Store) Update(ctx context.Context, f func(tx *sql.Tx) error) error {
-	var failure error
-	t := &task{done: make(chan struct{})}
-	t.member = newMember(0, nil)
-	err := s.writer.host(ctx, t, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
-		if failure = f(onceward.Tx(ctx)); failure != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
-		}
-		return onceward.Settlement{Ending: onceward.Commit}
-	})
-	if err == nil {
-		err = failure
-	}
-	return err
-}
-
 // enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the caller
 // leaves or the writer is done with it, whichever is first: a handler that was taken off and never returns does not lock
 // its key.
@@ -89,6 +69,9 @@ func (s *Store) enter(id onceward.ID) (over func(), entered bool) {
 type member struct {
 	longest time.Duration // zero for no limit
 	over    func()        // called when the writer is done with it; may be nil
+	// begin runs before the work and end after it, in the same savepoint. An error undoes everything. Both may be nil.
+	begin, end func(r *records, now time.Time) error
+
 	turns   chan turn
 	settled chan onceward.Settlement
 	left    chan struct{} // closed when its goroutine has left, which it does early by a panic
@@ -154,6 +137,10 @@ func (m *member) run(w *writer, t *task) (err error) {
 		}
 	case onceward.EventCheckpoint:
 		if before, err = w.beginStep(t); err != nil {
+			return errors.Join(err, w.release.Exec())
+		}
+	default:
+		if err := m.prepare(w, t.now); err != nil {
 			return errors.Join(err, w.release.Exec())
 		}
 	}
@@ -268,7 +255,7 @@ func (w *writer) judge(t *task, s *onceward.Settlement) error {
 		return refused{fmt.Errorf("%w: the work was undone, because it breaks a deferred foreign key", onceward.ErrUnavailable)}
 	case t.event.Kind == 0:
 		t.outcome.Effect = onceward.EffectWrite
-		return nil
+		return t.member.conclude(w)
 	case t.event.Kind == onceward.EventCheckpoint:
 		return w.endStep(t)
 	}

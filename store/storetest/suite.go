@@ -8,7 +8,8 @@
 //		})
 //	}
 //
-// The model is [onceward.Step]: what the suite expects of a store is what that function says.
+// The model is [onceward.Step]: what the suite expects of a store is what that function says. What a store promises beyond
+// records, as an [outbox.Store], an [inbox.Store] or a [natural.Store], is proven as well.
 package storetest
 
 import (
@@ -18,6 +19,9 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/outbox"
 )
 
 // Harness is a store under test.
@@ -40,6 +44,9 @@ type Instance struct {
 	Reopen func(t testing.TB) onceward.Store
 	// Business is a table beside the store, for a store with transactions; nil for others.
 	Business *Business
+	// Tx takes the transaction from the context that the work of InTx and FinishMessageTx gets, as AddMessage, RememberEvent
+	// and UpsertRow want it. It is for a store that has a type of its own beside *sql.Tx. Default: [onceward.Tx].
+	Tx func(ctx context.Context) any
 }
 
 // Business is a table of the application in the same database as the store.
@@ -80,6 +87,15 @@ type Features struct {
 	Notices bool
 	// Audits says that the store is an [onceward.Auditor].
 	Audits bool
+	// Outbox says that the store is an [outbox.Store], Inbox that it is an [inbox.Store], and Natural that it is a
+	// [natural.Store]. For each of them the store needs the InTx of [inbox.Store], which is where the suite gets its
+	// transactions. Natural also needs that work finds a *sql.Tx with [onceward.Tx], through which the suite makes tables.
+	Outbox  bool
+	Inbox   bool
+	Natural bool
+	// ConcurrentTx says that one transaction of InTx can be under way while another one begins, writes elsewhere and commits.
+	// Leave it out for a database with one writer: what two transactions at once do to each other is not tested then.
+	ConcurrentTx bool
 	// Durable says that records survive a restart. Instance.Reopen is needed then.
 	Durable bool
 	// Clock says that Instance.Advance is there. Without it the random test is not run: it lives on thousands of steps in
@@ -139,6 +155,19 @@ var groups = []group{
 	{name: "CheckpointerRaces", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointerRaces},
 	{name: "CheckpointerOwnership", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointerOwnership},
 	{name: "Random", needed: func(f Features) bool { return f.Clock }, run: testRandom},
+	{name: "Outbox", needed: func(f Features) bool { return f.Outbox }, run: testOutbox},
+	{name: "OutboxOrder", needed: func(f Features) bool { return f.Outbox }, run: testOutboxOrder},
+	{name: "OutboxTransactions", needed: func(f Features) bool { return f.Outbox }, run: testOutboxTransactions},
+	{name: "OutboxLeases", needed: func(f Features) bool { return f.Outbox }, run: testOutboxLeases},
+	{name: "OutboxFencing", needed: func(f Features) bool { return f.Outbox }, run: testOutboxFencing},
+	{name: "OutboxFinishTx", needed: func(f Features) bool { return f.Outbox }, run: testOutboxFinishTx},
+	{name: "OutboxOperator", needed: func(f Features) bool { return f.Outbox }, run: testOutboxOperator},
+	{name: "OutboxUpkeep", needed: func(f Features) bool { return f.Outbox }, run: testOutboxUpkeep},
+	{name: "OutboxCrowd", needed: func(f Features) bool { return f.Outbox }, run: testOutboxCrowd},
+	{name: "OutboxRandom", needed: func(f Features) bool { return f.Outbox && f.Clock }, run: testOutboxRandom},
+	{name: "Inbox", needed: func(f Features) bool { return f.Inbox }, run: testInbox},
+	{name: "InboxTransactions", needed: func(f Features) bool { return f.Inbox }, run: testInboxTransactions},
+	{name: "Natural", needed: func(f Features) bool { return f.Natural }, run: testNatural},
 }
 
 // Run proves a store. It returns when all of its tests have ended.
@@ -177,6 +206,10 @@ func claims(f Features, i Instance) []claim {
 		implementing[onceward.FindingKeeper]("Findings", f.Findings, i),
 		implementing[onceward.NoticeKeeper]("Notices", f.Notices, i),
 		implementing[onceward.Auditor]("Audits", f.Audits, i),
+		implementing[outbox.Store]("Outbox", f.Outbox, i),
+		implementing[inbox.Store]("Inbox", f.Inbox, i),
+		implementing[natural.Store]("Natural", f.Natural, i),
+		implementing[inTxer]("Outbox, Inbox or Natural", f.Outbox || f.Inbox || f.Natural, i),
 		{"Transactions or TxCheckpoints", "Instance.Business", f.Transactions || f.TxCheckpoints, i.Business != nil},
 		{"Durable", "Instance.Reopen", f.Durable, i.Reopen != nil},
 		{"Clock", "Instance.Advance", f.Clock, i.Advance != nil},

@@ -110,7 +110,7 @@ DECLARE
 BEGIN
 	RETURN QUERY
 	UPDATE onceward_outbox o
-	SET state = u.state, due = now_us + u.wait, tries = u.count, token = 0,
+	SET state = CASE WHEN u.state = 2 AND o.lane = 0 THEN 0 ELSE u.state END, due = now_us + u.wait, tries = u.count, token = 0,
 		provider = coalesce(u.provider, o.provider), error = coalesce(u.error, o.error)
 	FROM unnest(ids, tokens, states, waits, counts, providers, errors) AS u (id, token, state, wait, count, provider, error)
 	WHERE o.id = u.id AND o.token = u.token AND o.state = 1

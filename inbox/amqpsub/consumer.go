@@ -1,0 +1,159 @@
+package amqpsub
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+// ErrPoison is the cause that [Consumer.OnPoison] gets for a delivery without an event ID. A handler wraps it to say that to try
+// again would not help.
+var ErrPoison = errors.New("amqpsub: the delivery cannot be applied")
+
+// The defaults of a [Consumer].
+const (
+	DefaultPrefetch       = 16
+	DefaultMaxTries       = 10
+	DefaultMinBackoff     = 100 * time.Millisecond
+	DefaultMaxBackoff     = 30 * time.Second
+	DefaultGrace          = 5 * time.Second
+	DefaultConnectTimeout = 10 * time.Second
+	DefaultHeartbeat      = 10 * time.Second
+)
+
+// Consumer applies the messages of a queue, each event once.
+type Consumer struct {
+	// URL is where the broker is, such as amqps://user:password@host/vhost. Required.
+	URL string
+	// TLS is for a URL with amqps. Default: the certificate authorities of the system.
+	TLS *tls.Config
+	// Queue is where the messages are. Required.
+	Queue string
+	// Inbox remembers what was applied. Required.
+	Inbox *inbox.Inbox
+	// Name is that of the consumer in the inbox, and what the broker shows for it. It stays the same for as long as events may
+	// be repeated. Required.
+	Name string
+	// Handle applies a delivery in the transaction that it takes from its context, with [onceward.Tx] or the way of the store's
+	// own package. It is called again if it returns an error or the transaction fails, and it does not acknowledge anything.
+	// Required.
+	Handle func(ctx context.Context, d *amqp.Delivery) error
+
+	// EventID names the event of a delivery: the sender's name for it, the same each time it is sent. One that is not known is
+	// an error, and the delivery is poison. Default: [MessageEventID].
+	EventID func(d *amqp.Delivery) (string, error)
+	// OnPoison decides about a delivery that cannot be applied. If it returns nil, because it has put the message aside for
+	// somebody to look at, the delivery is acknowledged; it is called again if it returns an error, or if the process dies
+	// before that. Default: none, and the delivery is rejected, so that the queue's dead-letter exchange gets it.
+	OnPoison func(ctx context.Context, d *amqp.Delivery, cause error) error
+
+	// Prefetch is how many deliveries are worked on at once, with those that are kept back after a failure. Default:
+	// [DefaultPrefetch].
+	Prefetch int
+	// MaxTries is how often an event is tried by this process before it is poison. Default: [DefaultMaxTries].
+	MaxTries int
+	// MinBackoff and MaxBackoff bound how long a delivery is kept back after a failure, and how long to wait before connecting
+	// again. It doubles with each. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	MinBackoff, MaxBackoff time.Duration
+	// Grace is how long what is being applied may go on when Run is to end. Default: [DefaultGrace].
+	Grace time.Duration
+	// ConnectTimeout is how long it may take to connect and to begin to consume. Default: [DefaultConnectTimeout].
+	ConnectTimeout time.Duration
+	// Heartbeat is how often the broker has to show that it is there. A connection is lost when it misses three times.
+	// Default: [DefaultHeartbeat].
+	Heartbeat time.Duration
+	// Logger gets what failed. Default: [slog.Default].
+	Logger *slog.Logger
+}
+
+// MessageEventID returns the event's ID from where the AMQP binding of CloudEvents puts it, the header cloudEvents:id or
+// cloudEvents_id, or else the message-id.
+func MessageEventID(d *amqp.Delivery) (string, error) {
+	for _, name := range []string{"cloudEvents:id", "cloudEvents_id"} {
+		if id, ok := d.Headers[name].(string); ok && id != "" {
+			return id, nil
+		}
+	}
+	if d.MessageId == "" {
+		return "", errors.New("amqpsub: the message has neither the header cloudEvents:id nor a message-id")
+	}
+	return d.MessageId, nil
+}
+
+// check finds what is missing or makes no sense.
+func (c *Consumer) check() error {
+	if _, err := amqp.ParseURI(c.URL); err != nil {
+		// The error itself may repeat the URL, with the password in it.
+		return errors.New("amqpsub: URL is not one like amqp://user:password@host:port/vhost")
+	}
+	if c.Queue == "" || c.Inbox == nil || c.Name == "" || c.Handle == nil {
+		return errors.New("amqpsub: Queue, Inbox, Name and Handle are required")
+	}
+	if len(c.Queue) > inbox.MaxName || len(c.Name) > inbox.MaxName {
+		return fmt.Errorf("amqpsub: Queue or Name is longer than %d bytes", inbox.MaxName)
+	}
+	if min(c.MaxTries, c.Prefetch) < 0 || min(c.MinBackoff, c.MaxBackoff, c.Grace, c.ConnectTimeout, c.Heartbeat) < 0 {
+		return errors.New("amqpsub: limits must not be negative")
+	}
+	if c.Prefetch > 0xffff {
+		return fmt.Errorf("amqpsub: Prefetch is %d, and AMQP allows at most %d", c.Prefetch, 0xffff)
+	}
+	return nil
+}
+
+// withDefaults fills in what was left out.
+func (c Consumer) withDefaults() Consumer {
+	if c.EventID == nil {
+		c.EventID = MessageEventID
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	orDefault(&c.Prefetch, DefaultPrefetch)
+	orDefault(&c.MaxTries, DefaultMaxTries)
+	orDefault(&c.MinBackoff, DefaultMinBackoff)
+	orDefault(&c.MaxBackoff, DefaultMaxBackoff)
+	orDefault(&c.Grace, DefaultGrace)
+	orDefault(&c.ConnectTimeout, DefaultConnectTimeout)
+	orDefault(&c.Heartbeat, DefaultHeartbeat)
+	return c
+}
+
+func orDefault[T comparable](value *T, fallback T) {
+	var zero T
+	if *value == zero {
+		*value = fallback
+	}
+}
+
+// Run consumes until the context ends, and returns nil then, after what was being applied has been settled. What the broker
+// has delivered and was not begun goes back into the queue. It returns an error only if the consumer is not complete: a broker
+// that is away, or a queue that is missing, is tried again.
+func (c Consumer) Run(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	r := &runner{Consumer: c.withDefaults(), tries: make(map[string]int)}
+	applying, cancel := r.grace(ctx)
+	defer cancel()
+	defer r.work.Wait()
+	for failures := 0; ctx.Err() == nil; failures++ {
+		s, err := r.open(ctx)
+		if err == nil {
+			failures = 0
+			err = s.consume(ctx, applying)
+		}
+		if ctx.Err() == nil {
+			r.Logger.WarnContext(ctx, "amqpsub: consuming was interrupted", "queue", r.Queue, "error", err)
+			r.pause(ctx, failures)
+		}
+	}
+	return nil
+}

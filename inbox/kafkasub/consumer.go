@@ -1,0 +1,132 @@
+package kafkasub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+// ErrPoison is returned when a record cannot be applied and there is no OnPoison to decide about it. A handler wraps it to say
+// that to try again would not help.
+var ErrPoison = errors.New("kafkasub: the record cannot be applied")
+
+// The defaults of a [Consumer].
+const (
+	DefaultMaxTries   = 10
+	DefaultMinBackoff = 100 * time.Millisecond
+	DefaultMaxBackoff = 30 * time.Second
+	DefaultMaxRecords = 500
+	DefaultMaxRound   = 10 * time.Second
+	DefaultWorkers    = 16
+	DefaultGrace      = 5 * time.Second
+)
+
+// Consumer applies the records that a client consumes, each event once.
+type Consumer struct {
+	// Client is made with a group, DisableAutoCommit and BlockRebalanceOnPoll, as by [Open]. Nobody else polls it. Required.
+	Client *kgo.Client
+	// Inbox remembers what was applied. Required.
+	Inbox *inbox.Inbox
+	// Name is that of the consumer in the inbox. It stays the same for as long as events may be repeated. Required.
+	Name string
+	// Handle applies a record in the transaction that it takes from its context, with [onceward.Tx] or the way of the store's own
+	// package. It is called again if it returns an error or the transaction fails. Required.
+	Handle func(ctx context.Context, r *kgo.Record) error
+
+	// EventID names the event of a record: the sender's name for it, the same each time it is sent. One that is not known is
+	// an error, and the record is poison. Default: the header ce_id, [HeaderEventID].
+	EventID func(r *kgo.Record) (string, error)
+	// OnPoison decides about a record that cannot be applied. If it returns nil, because it has put the record aside for
+	// somebody to look at, the consumer goes on behind it; it is called again if it returns an error, or if the process dies
+	// before the offset is committed. It may be called for several partitions at once. Default: none, and the consumer stops.
+	OnPoison func(ctx context.Context, r *kgo.Record, cause error) error
+
+	// MaxTries is how often a record is tried by this process before it is poison. Default: [DefaultMaxTries].
+	MaxTries int
+	// MinBackoff and MaxBackoff bound how long a partition waits after a failure. It doubles with each.
+	// Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	MinBackoff, MaxBackoff time.Duration
+	// MaxRecords is how many records a round has at most. Default: [DefaultMaxRecords].
+	MaxRecords int
+	// MaxRound is how long a round begins new records for; those that are left are fetched again. The group cannot rebalance
+	// during a round, so it is well below the client's RebalanceTimeout. Default: [DefaultMaxRound].
+	MaxRound time.Duration
+	// Workers is how many partitions are worked on at once. Default: [DefaultWorkers].
+	Workers int
+	// Grace is how long the records that are being applied may go on when Run is to end. Default: [DefaultGrace].
+	Grace time.Duration
+	// Logger gets what failed. Default: [slog.Default].
+	Logger *slog.Logger
+}
+
+// HeaderEventID returns the event's ID as the Kafka binding of CloudEvents puts it into the header ce_id.
+func HeaderEventID(r *kgo.Record) (string, error) {
+	for _, h := range r.Headers {
+		if h.Key == "ce_id" {
+			return string(h.Value), nil
+		}
+	}
+	return "", errors.New("kafkasub: the record has no header ce_id")
+}
+
+// check finds what is missing or makes no sense.
+func (c *Consumer) check() error {
+	if c.Client == nil || c.Inbox == nil || c.Name == "" || c.Handle == nil {
+		return errors.New("kafkasub: Client, Inbox, Name and Handle are required")
+	}
+	if len(c.Name) > inbox.MaxName {
+		return fmt.Errorf("kafkasub: Name is %d bytes long, and at most %d are allowed", len(c.Name), inbox.MaxName)
+	}
+	if min(c.MaxTries, c.MaxRecords, c.Workers) < 0 || min(c.MinBackoff, c.MaxBackoff, c.MaxRound, c.Grace) < 0 {
+		return errors.New("kafkasub: limits must not be negative")
+	}
+	return checkClient(c.Client)
+}
+
+// withDefaults fills in what was left out.
+func (c Consumer) withDefaults() Consumer {
+	if c.EventID == nil {
+		c.EventID = HeaderEventID
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	orDefault(&c.MaxTries, DefaultMaxTries)
+	orDefault(&c.MinBackoff, DefaultMinBackoff)
+	orDefault(&c.MaxBackoff, DefaultMaxBackoff)
+	orDefault(&c.MaxRecords, DefaultMaxRecords)
+	orDefault(&c.MaxRound, DefaultMaxRound)
+	orDefault(&c.Workers, DefaultWorkers)
+	orDefault(&c.Grace, DefaultGrace)
+	return c
+}
+
+func orDefault[T comparable](value *T, fallback T) {
+	var zero T
+	if *value == zero {
+		*value = fallback
+	}
+}
+
+// Run consumes until the context ends, and returns nil then, after what was applied has been committed. It returns an error
+// if the consumer is not complete, the client is closed, or a record is poison and there is no OnPoison. The client is left
+// open.
+func (c Consumer) Run(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	r := &runner{Consumer: c.withDefaults(), waiting: make(map[partition]*wait)}
+	defer r.resume(func(*wait) bool { return true })
+	for ctx.Err() == nil {
+		if err := r.round(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package natssub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+// ErrPoison is returned when a message cannot be applied and there is no OnPoison to decide about it. A handler wraps it to
+// say that to try again would not help.
+var ErrPoison = errors.New("natssub: the message cannot be applied")
+
+// The defaults of a [Consumer].
+const (
+	DefaultMaxDeliveries = 10
+	DefaultMinBackoff    = 100 * time.Millisecond
+	DefaultMaxBackoff    = 30 * time.Second
+	DefaultWorkers       = 1
+	DefaultBuffer        = 32
+	DefaultGrace         = 5 * time.Second
+)
+
+// Consumer applies the messages of a consumer of JetStream, each event once.
+type Consumer struct {
+	// Source is a pull consumer with explicit acknowledgements and without a MaxDeliver: past that the server would drop a
+	// message in silence. Required.
+	Source jetstream.Consumer
+	// Inbox remembers what was applied. Required.
+	Inbox *inbox.Inbox
+	// Name is that of the consumer in the inbox. It stays the same for as long as events may be repeated. Required.
+	Name string
+	// Handle applies a message in the transaction that it takes from its context, with [onceward.Tx] or the way of the store's own
+	// package. It is called again if it returns an error or the transaction fails. It leaves the acknowledgement alone. While it
+	// takes its time, the server is told so. Required.
+	Handle func(ctx context.Context, m jetstream.Msg) error
+
+	// EventID names the event of a message: the sender's name for it, the same each time it is sent. One that is not known is
+	// an error, and the message is poison. Default: the header ce-id, or else Nats-Msg-Id, [HeaderEventID].
+	EventID func(m jetstream.Msg) (string, error)
+	// OnPoison decides about a message that cannot be applied. If it returns nil, because it has put the message aside for
+	// somebody to look at, the server is told not to deliver it again; OnPoison is called again if it returns an error, or if
+	// the process dies before that. It may be called by several workers at once. Default: none, and the consumer stops.
+	OnPoison func(ctx context.Context, m jetstream.Msg, cause error) error
+
+	// MaxDeliveries is the delivery of a message, as the server counts them, at which it is poison if it fails.
+	// Default: [DefaultMaxDeliveries].
+	MaxDeliveries int
+	// MinBackoff and MaxBackoff bound the pause before a message that failed comes again. It doubles with each delivery.
+	// Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	MinBackoff, MaxBackoff time.Duration
+	// Workers is how many messages are worked on at once. Default: [DefaultWorkers].
+	Workers int
+	// Buffer is how many messages are asked for ahead. They wait here for a worker, and if they wait for longer than the
+	// AckWait of the Source, they are delivered once more. Default: [DefaultBuffer].
+	Buffer int
+	// Grace is how long the messages that are being applied may go on when Run is to end. Default: [DefaultGrace].
+	Grace time.Duration
+	// Logger gets what failed. Default: [slog.Default].
+	Logger *slog.Logger
+}
+
+// check finds what is missing or makes no sense.
+func (c *Consumer) check() error {
+	if c.Source == nil || c.Inbox == nil || c.Name == "" || c.Handle == nil {
+		return errors.New("natssub: Source, Inbox, Name and Handle are required")
+	}
+	if len(c.Name) > inbox.MaxName {
+		return fmt.Errorf("natssub: Name is %d bytes long, and at most %d are allowed", len(c.Name), inbox.MaxName)
+	}
+	if min(c.MaxDeliveries, c.Workers, c.Buffer) < 0 || min(c.MinBackoff, c.MaxBackoff, c.Grace) < 0 {
+		return errors.New("natssub: limits must not be negative")
+	}
+	return nil
+}
+
+// checkSource refuses a consumer of JetStream by which messages could be dropped.
+func checkSource(config jetstream.ConsumerConfig) error {
+	if config.AckPolicy != jetstream.AckExplicitPolicy {
+		return fmt.Errorf("natssub: the consumer %s in JetStream has no explicit acknowledgements", config.Name)
+	}
+	if config.MaxDeliver > 0 {
+		return fmt.Errorf("natssub: the consumer %s in JetStream has a MaxDeliver of %d: the server would drop messages in silence", config.Name, config.MaxDeliver)
+	}
+	return nil
+}
+
+// withDefaults fills in what was left out.
+func (c Consumer) withDefaults() Consumer {
+	if c.EventID == nil {
+		c.EventID = HeaderEventID
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	orDefault(&c.MaxDeliveries, DefaultMaxDeliveries)
+	orDefault(&c.MinBackoff, DefaultMinBackoff)
+	orDefault(&c.MaxBackoff, DefaultMaxBackoff)
+	orDefault(&c.Workers, DefaultWorkers)
+	orDefault(&c.Buffer, DefaultBuffer)
+	orDefault(&c.Grace, DefaultGrace)
+	return c
+}
+
+func orDefault[T comparable](value *T, fallback T) {
+	var zero T
+	if *value == zero {
+		*value = fallback
+	}
+}

@@ -1,0 +1,184 @@
+package natssub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ackTimeout is how long the server may take to confirm an acknowledgement. One that is lost is made up for when the message
+// comes again.
+const ackTimeout = 5 * time.Second
+
+// runner is a consumer at work.
+type runner struct {
+	Consumer
+	ackWait time.Duration
+}
+
+// Run consumes until the context ends, and returns nil then, after what was being applied has been acknowledged or handed
+// back. It returns an error if the consumer is not complete, the Source or its connection is gone for good, or a message is
+// poison and there is no OnPoison.
+func (c Consumer) Run(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	info, err := c.Source.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("natssub: what the consumer in JetStream is like: %w", err)
+	}
+	if err := checkSource(info.Config); err != nil {
+		return err
+	}
+	r := &runner{Consumer: c.withDefaults(), ackWait: info.Config.AckWait}
+	// While the server is away the client looks for it by itself, so that missing heartbeats are no error.
+	messages, err := r.Source.Messages(jetstream.PullMaxMessages(r.Buffer), jetstream.WithMessagesErrOnMissingHeartbeat(false))
+	if err != nil {
+		return fmt.Errorf("natssub: %w", err)
+	}
+	return r.consume(ctx, messages)
+}
+
+// consume gives messages to workers until the context ends, or something ends it for good.
+func (r *runner) consume(ctx context.Context, messages jetstream.MessagesContext) error {
+	taking, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	applying, cancel := r.grace(taking)
+	defer cancel()
+	slots := make(chan struct{}, r.Workers)
+	var work sync.WaitGroup
+	for taking.Err() == nil {
+		slots <- struct{}{}
+		m, err := messages.Next(jetstream.NextContext(taking))
+		if err != nil {
+			if taking.Err() == nil {
+				stop(fmt.Errorf("natssub: %w", err))
+			}
+			break
+		}
+		if taking.Err() != nil { // a message that is there already counts for Next as much as the end
+			_ = m.Nak()
+			break
+		}
+		work.Go(func() {
+			defer func() { <-slots }()
+			if err := r.process(taking, applying, m); err != nil {
+				stop(err)
+			}
+		})
+	}
+	r.handBack(messages)
+	work.Wait()
+	if ctx.Err() != nil && errors.Is(context.Cause(taking), context.Cause(ctx)) {
+		return nil
+	}
+	return context.Cause(taking)
+}
+
+// handBack ends the deliveries, and returns those messages to the server that no worker has begun, so that others need not
+// wait until their AckWait is over.
+func (r *runner) handBack(messages jetstream.MessagesContext) {
+	messages.Drain()
+	for {
+		m, err := messages.Next(jetstream.NextMaxWait(r.Grace))
+		if err != nil {
+			return
+		}
+		_ = m.Nak() // if it is lost, the message comes again all the same
+	}
+}
+
+// grace returns the context of those messages that are being applied when the context of Run ends.
+func (r *runner) grace(ctx context.Context) (context.Context, context.CancelFunc) {
+	applying, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(r.Grace, cancel)
+		context.AfterFunc(applying, func() { timer.Stop() })
+	})
+	return applying, func() {
+		stop()
+		cancel()
+	}
+}
+
+// process settles a message and tells the server what became of it. It returns the error by which the consumer has to stop.
+func (r *runner) process(ctx, applying context.Context, m jetstream.Msg) error {
+	deliveries := delivered(m)
+	release := r.keep(m)
+	ending, err := r.settle(applying, m, deliveries)
+	release()
+	if err := r.tell(ctx, m, ending, deliveries); err != nil {
+		r.Logger.WarnContext(ctx, "natssub: the server was not told what became of a message", "subject", m.Subject(), "error", err)
+	}
+	if ending == stopped {
+		return err
+	}
+	if err != nil && applying.Err() == nil {
+		r.Logger.WarnContext(ctx, "natssub: a message could not be applied", "subject", m.Subject(), "delivery", deliveries, "error", err)
+	}
+	return nil
+}
+
+// tell says to the server what became of a message. The acknowledgement is confirmed: the way there and back costs little
+// beside the transaction that a needless repetition would cost. A message that was interrupted or stopped at comes again at
+// once, for another consumer.
+func (r *runner) tell(ctx context.Context, m jetstream.Msg, ending ending, deliveries uint64) error {
+	switch {
+	case ending == applied:
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
+		defer cancel()
+		return m.DoubleAck(ctx)
+	case ending == putAside:
+		return m.Term()
+	case ending == failed && ctx.Err() == nil:
+		return m.NakWithDelay(r.backoff(deliveries))
+	default:
+		return m.Nak()
+	}
+}
+
+// keep tells the server that a message is being worked on, as often as it takes for the message not to be delivered to another
+// worker meanwhile.
+func (r *runner) keep(m jetstream.Msg) (release func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(max(r.ackWait/3, 10*time.Millisecond))
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				_ = m.InProgress() // if it is lost, the message may come twice, and the inbox knows it
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+// backoff is how long to wait after that many deliveries: twice as long each time, less up to a half by chance.
+func (r *runner) backoff(deliveries uint64) time.Duration {
+	full := r.MaxBackoff
+	if deliveries < 30 {
+		full = min(full, r.MinBackoff<<max(deliveries, 1)>>1)
+	}
+	return full/2 + rand.N(full/2+1)
+}
+
+// delivered returns which delivery of a message this is.
+func delivered(m jetstream.Msg) uint64 {
+	metadata, err := m.Metadata()
+	if err != nil {
+		return 1
+	}
+	return metadata.NumDelivered
+}

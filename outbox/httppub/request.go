@@ -1,0 +1,89 @@
+package httppub
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// userAgent is what requests call their sender, unless the [Config] has another name.
+const userAgent = "Onceward"
+
+// reservedNames are headers that a message cannot bring along: they are ours, those of the receiver's credentials, or
+// about the connection and the framing of the request.
+var reservedNames = map[string]bool{
+	"Authorization": true, "Content-Type": true, "Content-Length": true, "Host": true, "Idempotency-Key": true,
+	"Webhook-Id": true, "Webhook-Timestamp": true, "Webhook-Signature": true,
+	"Connection": true, "Expect": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true,
+	"Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
+}
+
+// reserved reports whether a message may not set the header of that canonical name.
+func reserved(name string) bool { return reservedNames[name] || strings.HasPrefix(name, "Ce-") }
+
+// request makes the event into a request, signed as of now.
+func (p *Publisher) request(ctx context.Context, target *url.URL, e *outbox.Event) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(e.Data))
+	if err != nil {
+		return nil, outbox.Permanent(fmt.Errorf("httppub: %s: %w", shown(target), withoutURL(err)))
+	}
+	header := request.Header
+	header.Set("User-Agent", userAgent)
+	for name, values := range p.cfg.Header {
+		header[http.CanonicalHeaderKey(name)] = values
+	}
+	describe(header, e)
+	if err := carry(header, e.Headers); err != nil {
+		return nil, outbox.Permanent(err)
+	}
+	if err := p.sign(header, e, p.cfg.Now()); err != nil {
+		return nil, err
+	}
+	return request, nil
+}
+
+// describe sets the headers that tell about the event, by the HTTP binding of CloudEvents in its binary mode.
+func describe(header http.Header, e *outbox.Event) {
+	for _, a := range e.Attributes() {
+		header.Set("Ce-"+a.Name, percentEncode(a.Value))
+	}
+	if e.ContentType != "" {
+		header.Set("Content-Type", e.ContentType)
+	}
+	if e.IdempotencyKey != "" {
+		header.Set("Idempotency-Key", e.IdempotencyKey)
+	}
+}
+
+// carry adds the message's own headers. One that would overwrite another is refused rather than left out: the receiver
+// would not see what the sender meant.
+func carry(header http.Header, own map[string]string) error {
+	for name, value := range own {
+		canonical := http.CanonicalHeaderKey(name)
+		if _, taken := header[canonical]; taken || reserved(canonical) {
+			return fmt.Errorf("httppub: the message's header %q is reserved or there twice", name)
+		}
+		header.Set(canonical, value)
+	}
+	return nil
+}
+
+// percentEncode writes the value of an attribute as the HTTP binding wants it: all but printable ASCII is encoded, and so
+// are the space, the double quote and the percent sign.
+func percentEncode(value string) string {
+	const digits = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(value) {
+		if c := value[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', digits[c>>4], digits[c&15]})
+		}
+	}
+	return b.String()
+}

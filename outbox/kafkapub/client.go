@@ -1,0 +1,56 @@
+package kafkapub
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Open returns a client that is fit for a [Publisher]: an idempotent producer that waits for all in-sync replicas and sends
+// at once, because an outbox has few records under way at a time. The options come on top, such as for TLS and SASL. The
+// caller closes the client.
+func Open(seeds []string, options ...kgo.Opt) (*kgo.Client, error) {
+	if len(seeds) == 0 {
+		return nil, errors.New("kafkapub: there is no broker to begin with")
+	}
+	all := []kgo.Opt{
+		kgo.SeedBrokers(seeds...),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ProducerLinger(0),
+	}
+	client, err := kgo.NewClient(append(all, options...)...)
+	if err != nil {
+		return nil, fmt.Errorf("kafkapub: %w", err)
+	}
+	if err := check(client); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return client, nil
+}
+
+// check refuses a client by which events could be lost, repeated out of order, or never sent.
+func check(client *kgo.Client) error {
+	var wrong []error
+	if client.OptValue(kgo.RequiredAcks) != kgo.AllISRAcks() {
+		wrong = append(wrong, errors.New("kafkapub: the client does not wait for all in-sync replicas: leave out kgo.RequiredAcks or set kgo.AllISRAcks"))
+	}
+	for _, option := range []struct {
+		option any
+		name   string
+		why    string
+	}{
+		{kgo.DisableIdempotentWrite, "DisableIdempotentWrite", "its retries could repeat and reorder records"},
+		{kgo.ManualFlushing, "ManualFlushing", "nothing would be sent"},
+		{kgo.DefaultProduceTopicAlways, "DefaultProduceTopicAlways", "all events would go to one topic"},
+	} {
+		if set, _ := client.OptValue(option.option).(bool); set {
+			wrong = append(wrong, fmt.Errorf("kafkapub: the client is made with kgo.%s: %s", option.name, option.why))
+		}
+	}
+	if values := client.OptValues(kgo.TransactionalID); len(values) == 2 && values[1] == true {
+		wrong = append(wrong, errors.New("kafkapub: the client is transactional, and nobody begins its transactions"))
+	}
+	return errors.Join(wrong...)
+}

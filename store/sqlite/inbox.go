@@ -1,0 +1,53 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+// The statements of the inbox. The first goes through the handler's transaction, where the gate knows it by its text.
+const (
+	insertEvent = `INSERT INTO onceward_inbox (event_id, consumer, at) VALUES (?1, ?2, ?3) ON CONFLICT (event_id, consumer) DO NOTHING`
+	selectEvent = `SELECT consumer, at FROM onceward_inbox WHERE event_id = ?1 ORDER BY consumer`
+	deleteEvent = `DELETE FROM onceward_inbox WHERE (event_id, consumer) IN
+		(SELECT event_id, consumer FROM onceward_inbox WHERE at < ?1 ORDER BY at LIMIT ?2)`
+)
+
+// RememberEvent implements [inbox.Store]. One transaction writes at a time, so none that notes the same is under way.
+func (s *Store) RememberEvent(ctx context.Context, tx any, consumer, eventID string) (bool, error) {
+	own, err := appTxOf(tx)
+	if err != nil {
+		return false, err
+	}
+	result, err := own.ExecContext(ctx, insertEvent, []byte(eventID), []byte(consumer), micros(s.now()))
+	if err != nil {
+		return false, unavailable(fmt.Errorf("remember an event: %w", err))
+	}
+	n, err := result.RowsAffected()
+	return n == 1, unavailable(err)
+}
+
+// PurgeEvents implements [inbox.Store].
+func (s *Store) PurgeEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, deleteEvent, age, limit)
+}
+
+// ConsumedEvents implements [inbox.Store].
+func (s *Store) ConsumedEvents(ctx context.Context, eventID string) (consumed []inbox.Consumption, err error) {
+	err = s.readers.with(ctx, func(one *reader) error {
+		return query(one.conn, selectEvent, func(stmt *sqlite3.Stmt) error {
+			return stmt.BindBlob(1, []byte(eventID))
+		}, func(stmt *sqlite3.Stmt) error {
+			consumed = append(consumed, inbox.Consumption{
+				Consumer: string(stmt.ColumnRawBlob(0)), EventID: eventID, At: timeOf(stmt, 1),
+			})
+			return nil
+		})
+	})
+	return consumed, err
+}

@@ -1,0 +1,104 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/outbox"
+)
+
+// insertMessage goes through the handler's transaction, where the gate knows it by its text.
+const insertMessage = `INSERT INTO onceward_outbox (id, topic, lane, state, due, created, aggregatetype, aggregateid, type, step,
+	content_type, source, subject, origin, attempt, downstream_key, headers, payload)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)`
+
+// messageColumns are what entryOf reads.
+const messageColumns = `number, id, topic, aggregatetype, aggregateid, type, payload, content_type, source, subject, headers,
+	step, origin, attempt, downstream_key, created, state, due, tries, provider_id, last_error`
+
+// AddMessage implements [outbox.Store]. There is one writer, so the order of messages is that of commits by itself.
+func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
+	own, err := appTxOf(tx)
+	if err != nil {
+		return err
+	}
+	now := s.now().UTC().Truncate(time.Microsecond)
+	state, due := outbox.Ready, now.Add(e.Delay)
+	if e.Topic == "" {
+		state, due = outbox.Captured, now
+	}
+	headers, err := encodeHeaders(e.Headers)
+	if err != nil {
+		return err
+	}
+	_, err = own.ExecContext(
+		ctx, insertMessage, e.ID, e.Topic, laneOf(e), int64(state), micros(due), micros(now), e.AggregateType, e.AggregateID, e.Type, e.Step,
+		e.ContentType, e.Source, e.Subject, originOf(e), e.Attempt, e.DownstreamKey, headers, append([]byte{}, e.Payload...),
+	)
+	if err != nil {
+		return unavailable(fmt.Errorf("add a message: %w", err))
+	}
+	s.writer.messages.add(1)
+	e.State, e.Due, e.CreatedAt = state, due, now
+	return nil
+}
+
+// laneOf names the messages among which order is kept, or is nil for one that waits for no other. The lengths keep names
+// apart that would be the same when joined.
+func laneOf(e *outbox.Entry) any {
+	if !e.Ordered() || e.Topic == "" {
+		return nil
+	}
+	return fmt.Sprintf("%d:%s%d:%s%s", len(e.Topic), e.Topic, len(e.AggregateType), e.AggregateType, e.AggregateID)
+}
+
+// originOf is the operation that added the message, or nil.
+func originOf(e *outbox.Entry) any {
+	if e.Origin == (onceward.ID{}) {
+		return nil
+	}
+	return e.Origin.AppendBinary(nil)
+}
+
+func encodeHeaders(headers map[string]string) (string, error) {
+	if len(headers) == 0 {
+		return "{}", nil
+	}
+	text, err := json.Marshal(headers)
+	return string(text), err
+}
+
+// message is an entry with its place in the order.
+type message struct {
+	number int64
+	outbox.Entry
+}
+
+// messageOf reads a row of messageColumns. With an error it is as complete as it can be.
+func messageOf(stmt *sqlite3.Stmt) (m message, err error) {
+	m.number = stmt.ColumnInt64(0)
+	e := &m.Entry
+	e.ID, e.Topic, e.AggregateType, e.AggregateID, e.Type = stmt.ColumnText(1), stmt.ColumnText(2), stmt.ColumnText(3), stmt.ColumnText(4), stmt.ColumnText(5)
+	e.Payload = stmt.ColumnBlob(6, nil)
+	e.ContentType, e.Source, e.Subject, e.Step = stmt.ColumnText(7), stmt.ColumnText(8), stmt.ColumnText(9), stmt.ColumnText(11)
+	e.Attempt, e.DownstreamKey = stmt.ColumnInt64(13), stmt.ColumnText(14)
+	e.CreatedAt, e.State, e.Due, e.Tries = timeOf(stmt, 15), outbox.State(stmt.ColumnInt(16)), timeOf(stmt, 17), stmt.ColumnInt(18)
+	e.ProviderID, e.LastError = stmt.ColumnText(19), stmt.ColumnText(20)
+	if err := json.Unmarshal(stmt.ColumnRawText(10), &e.Headers); err != nil {
+		return m, fmt.Errorf("%w: the headers of message %s: %w", onceward.ErrUnreadable, e.ID, err)
+	}
+	if len(e.Headers) == 0 {
+		e.Headers = nil
+	}
+	if origin := stmt.ColumnRawBlob(12); origin != nil {
+		if e.Origin, err = onceward.ParseID(origin); err != nil {
+			return m, fmt.Errorf("%w: the origin of message %s: %w", onceward.ErrUnreadable, e.ID, err)
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,96 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/onceward/onceward/natural"
+)
+
+// UpsertRow implements [natural.Store]. It tries to insert and then to update; no other transaction can write in between.
+func (s *Store) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natural.Outcome, error) {
+	own, err := appTxOf(tx)
+	if err != nil {
+		return 0, err
+	}
+	if err := u.Check(); err != nil {
+		return 0, err
+	}
+	inserted, err := affects(ctx, own, u, insertion)
+	if err != nil || inserted {
+		return natural.Inserted, err
+	}
+	updated, err := affects(ctx, own, u, change)
+	if err != nil || updated {
+		return natural.Updated, err
+	}
+	return natural.Kept, nil
+}
+
+// affects runs a statement for a row, and reports whether it changed that.
+func affects(ctx context.Context, tx appTx, u natural.Upsert, statement func(natural.Upsert) (string, []any)) (bool, error) {
+	text, args := statement(u)
+	result, err := tx.ExecContext(ctx, text, args...)
+	if err != nil {
+		return false, fmt.Errorf("sqlite: upsert into %s: %w", u.Table, err)
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// insertion inserts a row unless there is one of its key. SQLite refuses a key that is not unique by the table's definition.
+func insertion(u natural.Upsert) (text string, args []any) {
+	var names, keys []string
+	for _, column := range u.Key {
+		keys = append(keys, quote(column.Name))
+		args = append(args, column.Value)
+	}
+	names = append(names, keys...)
+	for _, column := range u.Values {
+		names = append(names, quote(column.Name))
+		args = append(args, column.Value)
+	}
+	marks := strings.Repeat(", ?", len(names))[2:]
+	return fmt.Sprintf(`INSERT INTO %s (%s) VALUES (%s) ON CONFLICT (%s) DO NOTHING`,
+		tableOf(u), strings.Join(names, ", "), marks, strings.Join(keys, ", ")), args
+}
+
+// change gives a row its values unless it is final. A NULL is compared like any other value.
+func change(u natural.Upsert) (text string, args []any) {
+	var values, conditions []string
+	written := u.Values
+	if len(written) == 0 {
+		written = u.Key // nothing changes, and it is told whether the row is final
+	}
+	for _, column := range written {
+		values = append(values, quote(column.Name)+" = ?")
+		args = append(args, column.Value)
+	}
+	for _, column := range u.Key {
+		conditions = append(conditions, quote(column.Name)+" = ?")
+		args = append(args, column.Value)
+	}
+	for _, final := range u.FinalValues {
+		conditions = append(conditions, quote(u.Final)+" IS NOT ?")
+		args = append(args, final)
+	}
+	return fmt.Sprintf(`UPDATE %s SET %s WHERE %s`, tableOf(u), strings.Join(values, ", "), strings.Join(conditions, " AND ")), args
+}
+
+func tableOf(u natural.Upsert) string {
+	if u.Schema == "" {
+		return quote(u.Table)
+	}
+	return quote(u.Schema) + "." + quote(u.Table)
+}
+
+// quote makes a name an identifier, whatever it holds.
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// LockName implements [natural.Store]. A transaction of the store is alone from its beginning to its end, so there is
+// nothing to lock: only the transaction is looked at.
+func (s *Store) LockName(_ context.Context, tx any, _ string) error {
+	_, err := appTxOf(tx)
+	return err
+}

@@ -1,0 +1,204 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/natural"
+)
+
+// natural returns the store as one that writes rows with names of their own.
+func (e *env) natural() natural.Store { return e.Store.(natural.Store) }
+
+// table makes a table through a transaction of the application.
+func (e *env) table(statements ...string) {
+	e.Helper()
+	e.committed(func(ctx context.Context) error {
+		for _, statement := range statements {
+			if _, err := onceward.Tx(ctx).ExecContext(ctx, statement); err != nil {
+				return fmt.Errorf("%s: %w", statement, err)
+			}
+		}
+		return nil
+	})
+}
+
+// texts returns the first column of what a query finds.
+func (e *env) texts(query string) (found []string) {
+	e.Helper()
+	e.committed(func(ctx context.Context) error {
+		found = nil
+		rows, err := onceward.Tx(ctx).QueryContext(ctx, query)
+		if err != nil {
+			return fmt.Errorf("%s: %w", query, err)
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			var text string
+			if err := rows.Scan(&text); err != nil {
+				return err
+			}
+			found = append(found, text)
+		}
+		return rows.Err()
+	})
+	return found
+}
+
+// wantTexts checks what a query finds.
+func (e *env) wantTexts(query, rule string, want ...string) {
+	e.Helper()
+	if got := e.texts(query); !slices.Equal(got, want) {
+		e.Errorf("%s: the table holds %q, want %q", rule, got, want)
+	}
+}
+
+// upserting is work that writes a row.
+func (e *env) upserting(u natural.Upsert, outcome *natural.Outcome) func(ctx context.Context) error {
+	return func(ctx context.Context) (err error) {
+		*outcome, err = e.natural().UpsertRow(ctx, e.tx(ctx), u)
+		return err
+	}
+}
+
+// upsert writes a row in a transaction of its own and checks what that did.
+func (e *env) upsert(u natural.Upsert, want natural.Outcome, rule string) {
+	e.Helper()
+	var got natural.Outcome
+	e.committed(e.upserting(u, &got))
+	if got != want {
+		e.Errorf("%s: the row was %s, want %s", rule, got, want)
+	}
+}
+
+// The table of payments, and all that is in it.
+const (
+	payments    = `CREATE TABLE payments (id TEXT PRIMARY KEY, state TEXT, amount INTEGER)`
+	allPayments = `SELECT id || ' ' || coalesce(state, 'null') || ' ' || amount FROM payments ORDER BY id`
+)
+
+// payment is a row of it, which is final when it is paid or refunded.
+func payment(id string, state any, amount int) natural.Upsert {
+	return natural.Upsert{
+		Table:       "payments",
+		Key:         []natural.Column{{Name: "id", Value: id}},
+		Values:      []natural.Column{{Name: "state", Value: state}, {Name: "amount", Value: amount}},
+		Final:       "state",
+		FinalValues: []any{"paid", "refunded"},
+	}
+}
+
+// testNatural checks writes that are idempotent by nature (O6).
+func testNatural(t *testing.T, h Harness) {
+	h.test(t, "inserted, updated, kept", insertedUpdatedKept)
+	h.test(t, "no row is final", func(e *env) {
+		e.table(payments)
+		for i, want := range []natural.Outcome{natural.Inserted, natural.Updated, natural.Updated} {
+			u := payment("a", "paid", i)
+			u.Final, u.FinalValues = "", nil
+			e.upsert(u, want, "O6: without a final state")
+		}
+		e.wantTexts(allPayments, "O6: the last one counts", "a paid 2")
+	})
+	h.test(t, "a state that is null is not final", func(e *env) {
+		e.table(payments)
+		e.upsert(payment("a", nil, 1), natural.Inserted, "O6")
+		e.upsert(payment("a", nil, 2), natural.Updated, "O6: a row whose state is null")
+		e.upsert(payment("a", "paid", 3), natural.Updated, "O6: a row whose state is null")
+		e.wantTexts(allPayments, "O6", "a paid 3")
+	})
+	h.test(t, "a key of two columns", twoColumns)
+	h.test(t, "a final state that is not written", finalNotWritten)
+	h.test(t, "nothing but a key", func(e *env) {
+		e.table(payments)
+		u := natural.Upsert{Table: "payments", Key: []natural.Column{{Name: "id", Value: "a"}}}
+		e.upsert(u, natural.Inserted, "O6: a row of nothing but its key")
+		e.upsert(u, natural.Updated, "O6: a row of nothing but its key, which is there and not final")
+	})
+	h.test(t, "odd names", oddNames)
+	h.test(t, "rolled back", func(e *env) {
+		e.table(payments)
+		var outcome natural.Outcome
+		e.rolledBack(e.upserting(payment("a", "paid", 1), &outcome))
+		e.wantTexts(allPayments, "O6: after a rollback")
+		e.upsert(payment("a", "new", 2), natural.Inserted, "O6: after a rollback")
+		e.rolledBack(e.upserting(payment("a", "paid", 3), &outcome))
+		e.wantTexts(allPayments, "O6: after a rollback", "a new 2")
+	})
+	h.test(t, "many at once", manyUpserts)
+	h.test(t, "what makes no sense", senselessUpserts)
+	h.test(t, "what is no transaction", func(e *env) {
+		e.table(payments)
+		for name, tx := range notATx(e) {
+			if _, err := e.natural().UpsertRow(e.ctx, tx, payment("a", "new", 1)); err == nil {
+				e.Errorf("O6: UpsertRow took %s for a transaction", name)
+			}
+			if err := e.natural().LockName(e.ctx, tx, "a"); err == nil {
+				e.Errorf("O6: LockName took %s for a transaction", name)
+			}
+		}
+		e.wantTexts(allPayments, "O6: written without a transaction")
+	})
+	h.test(t, "locked", lockedNames)
+	if h.Features.ConcurrentTx {
+		h.test(t, "locked by one at a time", func(e *env) { lockWaits(e, nil) })
+		h.test(t, "locked by one at a time, undone", func(e *env) { lockWaits(e, errUndone) })
+	}
+}
+
+func insertedUpdatedKept(e *env) {
+	e.table(payments)
+	e.upsert(payment("a", "new", 1), natural.Inserted, "O6: there was no row")
+	e.upsert(payment("b", "new", 9), natural.Inserted, "O6: there was no row of this key")
+	e.upsert(payment("a", "new", 2), natural.Updated, "O6: the row is not final")
+	e.upsert(payment("a", "new", 2), natural.Updated, "O6: the row is not final, and has these values already")
+	e.upsert(payment("a", "paid", 3), natural.Updated, "O6: the row was not final before")
+	e.wantTexts(allPayments, "O6: an update", "a paid 3", "b new 9")
+	for _, state := range []string{"new", "paid", "refunded"} {
+		e.upsert(payment("a", state, 4), natural.Kept, "O6: the row is final")
+	}
+	e.wantTexts(allPayments, "O6: a final row is as it was", "a paid 3", "b new 9")
+	e.upsert(payment("b", "refunded", 5), natural.Updated, "O6: the row was not final before")
+	e.upsert(payment("b", "new", 6), natural.Kept, "O6: the row has the second of the final states")
+	e.upsert(payment("c", "paid", 7), natural.Inserted, "O6: inserted in a final state")
+	e.wantTexts(allPayments, "O6: a final row is as it was", "a paid 3", "b refunded 5", "c paid 7")
+}
+
+// refusedUpsert checks that a row cannot be written. Its transaction is rolled back: not every database goes on with one in
+// which a statement failed.
+func (e *env) refusedUpsert(u natural.Upsert, rule string) {
+	e.Helper()
+	err := e.inTx(func(ctx context.Context) error {
+		var outcome natural.Outcome
+		if err := e.upserting(u, &outcome)(ctx); err == nil {
+			e.Errorf("%s: the row was %s, want an error", rule, outcome)
+		}
+		return errUndone
+	})
+	if !errors.Is(err, errUndone) {
+		e.Errorf("%s: %v", rule, err)
+	}
+}
+
+// senselessUpserts asks for what cannot be.
+func senselessUpserts(e *env) {
+	e.table(payments)
+	for name, change := range map[string]func(*natural.Upsert){
+		"no table":             func(u *natural.Upsert) { u.Table = "" },
+		"no key":               func(u *natural.Upsert) { u.Key = nil },
+		"a column twice":       func(u *natural.Upsert) { u.Values = append(u.Values, u.Key...) },
+		"no final values":      func(u *natural.Upsert) { u.FinalValues = nil },
+		"no such table":        func(u *natural.Upsert) { u.Table = "no_such_table_anywhere" },
+		"no such column":       func(u *natural.Upsert) { u.Values[0].Name = "no_such_column" },
+		"no unique constraint": func(u *natural.Upsert) { u.Key, u.Values = u.Values[1:], append(u.Values[:1:1], u.Key...) },
+	} {
+		u := payment("a", "new", 1)
+		change(&u)
+		e.refusedUpsert(u, "O6: "+name)
+	}
+	e.wantTexts(allPayments, "O6: what makes no sense")
+}

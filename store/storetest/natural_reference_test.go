@@ -1,0 +1,170 @@
+package storetest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ncruces/go-sqlite3/driver"
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// rowReference writes rows in a real database, which is what it takes to show that names are quoted and nulls compared.
+// Transactions can be under way at once as long as only one of them writes, so it takes a lock of its own for that.
+type rowReference struct {
+	*memory.Store
+	db *sql.DB
+	// broken names the promise that this store breaks. It is empty in an honest one.
+	broken string
+
+	mu       sync.Mutex
+	locks    map[string]*sql.Tx
+	unlocked *sync.Cond
+}
+
+func newRowReference(t testing.TB, broken string) *rowReference {
+	t.Helper()
+	db, err := driver.Open("file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "rows.db")) + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(60000)&_pragma=synchronous(off)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	r := &rowReference{Store: memory.New(), db: db, broken: broken, locks: make(map[string]*sql.Tx)}
+	r.unlocked = sync.NewCond(&r.mu)
+	return r
+}
+
+// InTx runs work in a transaction.
+func (r *rowReference) InTx(ctx context.Context, work func(ctx context.Context) error) error {
+	tx, err := r.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = tx.Rollback() // which does nothing after a commit
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for name, owner := range r.locks {
+			if owner == tx {
+				delete(r.locks, name)
+			}
+		}
+		r.unlocked.Broadcast()
+	}()
+	if err := work(onceward.ContextWithTx(ctx, tx)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// LockName implements [natural.Store].
+func (r *rowReference) LockName(_ context.Context, tx any, name string) error {
+	t, ok := tx.(*sql.Tx)
+	if !ok {
+		return errNotTx
+	}
+	if r.broken != "a lock is none" {
+		r.lock(t, "name "+name)
+	}
+	return nil
+}
+
+func (r *rowReference) lock(t *sql.Tx, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.locks[name] != nil && r.locks[name] != t {
+		r.unlocked.Wait()
+	}
+	r.locks[name] = t
+}
+
+// UpsertRow implements [natural.Store].
+func (r *rowReference) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natural.Outcome, error) {
+	t, ok := tx.(*sql.Tx)
+	if !ok {
+		return 0, errNotTx
+	}
+	if err := u.Check(); err != nil {
+		return 0, err
+	}
+	r.lock(t, "writer")
+	final, there, err := r.final(ctx, t, u)
+	if err != nil {
+		return 0, err
+	}
+	if final && r.broken != "what is kept is overwritten" {
+		return natural.Kept, nil
+	}
+	if err := r.write(ctx, t, u); err != nil {
+		return 0, err
+	}
+	switch {
+	case final:
+		return natural.Kept, nil
+	case there && r.broken != "an update is said to be an insert":
+		return natural.Updated, nil
+	default:
+		return natural.Inserted, nil
+	}
+}
+
+// final looks for the row, and whether it is final.
+func (r *rowReference) final(ctx context.Context, tx *sql.Tx, u natural.Upsert) (final, there bool, err error) {
+	var conditions []string
+	var args []any
+	for _, c := range u.Key {
+		conditions = append(conditions, r.quote(c.Name)+" = ?")
+		args = append(args, c.Value)
+	}
+	state := "NULL"
+	if u.Final != "" {
+		state = r.quote(u.Final)
+	}
+	var value any
+	query := fmt.Sprintf("SELECT %s FROM %s WHERE %s", state, r.quote(u.Table), strings.Join(conditions, " AND "))
+	err = tx.QueryRowContext(ctx, query, args...).Scan(&value)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, false, nil
+	}
+	if value == nil {
+		return r.broken == "a null is final", true, err
+	}
+	return slices.ContainsFunc(u.FinalValues, func(v any) bool { return fmt.Sprint(v) == fmt.Sprint(value) }), true, err
+}
+
+// write inserts the row or updates it.
+func (r *rowReference) write(ctx context.Context, tx *sql.Tx, u natural.Upsert) error {
+	var names, marks, keys, sets []string
+	var args []any
+	for _, c := range slices.Concat(u.Key, u.Values) {
+		names, marks, args = append(names, r.quote(c.Name)), append(marks, "?"), append(args, c.Value)
+	}
+	for _, c := range u.Key {
+		keys = append(keys, r.quote(c.Name))
+	}
+	for _, c := range u.Values {
+		sets = append(sets, fmt.Sprintf("%[1]s = excluded.%[1]s", r.quote(c.Name)))
+	}
+	conflict := "NOTHING"
+	if len(sets) > 0 {
+		conflict = "UPDATE SET " + strings.Join(sets, ", ")
+	}
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s) ON CONFLICT (%s) DO %s",
+		r.quote(u.Table), strings.Join(names, ", "), strings.Join(marks, ", "), strings.Join(keys, ", "), conflict), args...)
+	return err
+}
+
+func (r *rowReference) quote(name string) string {
+	if r.broken == "names are not quoted" {
+		return name
+	}
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+}

@@ -1,0 +1,232 @@
+package storetest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/outbox"
+)
+
+// topic is that of most messages of the tests.
+const topic = "charges"
+
+// box returns the store as one that keeps messages.
+func (e *env) box() outbox.Store { return e.Store.(outbox.Store) }
+
+// about is a message about an aggregate, or one without order if that is empty.
+func about(aggregate, kind string) outbox.Message {
+	return outbox.Message{Topic: topic, AggregateType: "payment", AggregateID: aggregate, Type: kind, Payload: []byte(`{}`)}
+}
+
+// adding is work that adds messages, and appends their IDs to ids.
+func (e *env) adding(ids *[]string, messages ...outbox.Message) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		box, err := outbox.New(e.box(), outbox.Config{})
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			id, err := box.Add(ctx, e.tx(ctx), m)
+			if err != nil {
+				return fmt.Errorf("add %q: %w", m.Type, err)
+			}
+			*ids = append(*ids, id)
+		}
+		return nil
+	}
+}
+
+// add commits messages, all in one transaction, and returns their IDs.
+func (e *env) add(messages ...outbox.Message) []string {
+	e.Helper()
+	var ids []string
+	e.committed(func(ctx context.Context) error {
+		ids = ids[:0] // the store may call it again
+		return e.adding(&ids, messages...)(ctx)
+	})
+	return ids
+}
+
+// lane commits n messages about one aggregate, each in a transaction of its own and at a moment of its own, so that there is
+// no doubt which is the oldest.
+func (e *env) lane(aggregate string, n int) (ids []string) {
+	e.Helper()
+	for i := range n {
+		ids = append(ids, e.add(about(aggregate, fmt.Sprint(aggregate, " ", i)))...)
+		e.pass(e.resolution())
+	}
+	return ids
+}
+
+// claimFor claims messages for a while.
+func (e *env) claimFor(lease time.Duration, wants ...outbox.Want) []outbox.Claimed {
+	e.Helper()
+	claimed, err := e.box().ClaimMessages(e.ctx, wants, lease)
+	if err != nil {
+		e.Fatalf("claim %v: %v", wants, err)
+	}
+	return claimed
+}
+
+// claim claims at most so many messages of the topic, for a lease that does not run out.
+func (e *env) claim(limit int) []outbox.Claimed {
+	e.Helper()
+	return e.claimFor(calm, outbox.Want{Topic: topic, Limit: limit})
+}
+
+// claimOne claims one message, which has to be the given one.
+func (e *env) claimOne(id, rule string) outbox.Claimed {
+	e.Helper()
+	claimed := e.claim(1)
+	e.wantIDs(claimed, rule, id)
+	return claimed[0]
+}
+
+// wantIDs checks which messages were claimed, in any order, and ends the test if it is not these.
+func (e *env) wantIDs(claimed []outbox.Claimed, rule string, want ...string) {
+	e.Helper()
+	if got := claimedIDs(claimed); !slices.Equal(sorted(got), sorted(want)) {
+		e.Fatalf("%s: claimed %s, want %s", rule, e.describe(got), e.describe(want))
+	}
+}
+
+// wantRun checks which messages were claimed, in their order.
+func (e *env) wantRun(claimed []outbox.Claimed, rule string, want ...string) {
+	e.Helper()
+	if got := claimedIDs(claimed); !slices.Equal(got, want) {
+		e.Fatalf("%s: claimed %s, want %s in this order", rule, e.describe(got), e.describe(want))
+	}
+}
+
+func claimedIDs(claimed []outbox.Claimed) []string {
+	ids := make([]string, len(claimed))
+	for i := range claimed {
+		ids[i] = claimed[i].ID
+	}
+	return ids
+}
+
+func sorted(ids []string) []string { return slices.Sorted(slices.Values(ids)) }
+
+// describe tells messages by their types and states, which say more than their IDs.
+func (e *env) describe(ids []string) string {
+	if len(ids) == 0 {
+		return "nothing"
+	}
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = "a message that is not there"
+		if found, err := e.box().Messages(e.ctx, outbox.Filter{ID: id}); err == nil && len(found) == 1 {
+			names[i] = fmt.Sprintf("%q (%s)", found[0].Type, found[0].State)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// to is an ending with a state, for a claim whose tries are as the store counted them.
+func to(state outbox.State, c outbox.Claimed) outbox.Ending {
+	return outbox.Ending{Lease: c.Lease(), State: state, Tries: c.Tries}
+}
+
+// finish ends leases that are held.
+func (e *env) finish(endings ...outbox.Ending) {
+	e.Helper()
+	fenced, err := e.box().FinishMessages(e.ctx, endings)
+	e.must(err)
+	if len(fenced) != 0 {
+		e.Fatalf("O2: %d of %d leases that are held were said to be lost", len(fenced), len(endings))
+	}
+}
+
+// done ends leases because the messages were delivered.
+func (e *env) done(claimed ...outbox.Claimed) {
+	e.Helper()
+	endings := make([]outbox.Ending, len(claimed))
+	for i := range claimed {
+		endings[i] = to(outbox.Done, claimed[i])
+	}
+	e.finish(endings...)
+}
+
+// delivered claims and finishes until nothing is due, and returns what it delivered in that order.
+func (e *env) delivered() (ids []string) {
+	e.Helper()
+	for {
+		claimed := e.claim(everything)
+		if len(claimed) == 0 {
+			return ids
+		}
+		e.done(claimed...)
+		for _, c := range claimed {
+			if slices.Contains(ids, c.ID) {
+				e.Fatalf("O3: message %q was claimed again after it was done", c.Type)
+			}
+			ids = append(ids, c.ID)
+		}
+	}
+}
+
+// message returns a message as it is kept.
+func (e *env) message(id string) outbox.Entry {
+	e.Helper()
+	found := e.listMessages(outbox.Filter{ID: id})
+	if len(found) != 1 || found[0].ID != id {
+		e.Fatalf("Messages of ID %s returned %d entries, want the one", id, len(found))
+	}
+	return found[0]
+}
+
+func (e *env) listMessages(f outbox.Filter) []outbox.Entry {
+	e.Helper()
+	found, err := e.box().Messages(e.ctx, f)
+	e.must(err)
+	return found
+}
+
+// wantMessage checks where a message stands.
+func (e *env) wantMessage(id string, want outbox.State, rule string) outbox.Entry {
+	e.Helper()
+	got := e.message(id)
+	if got.State != want {
+		e.Errorf("%s: message %q is %s, want %s", rule, got.Type, got.State, want)
+	}
+	return got
+}
+
+// wantTries checks how often a delivery of a message was begun.
+func (e *env) wantTries(got outbox.Entry, want int, rule string) {
+	e.Helper()
+	if got.Tries != want {
+		e.Errorf("%s: message %q was tried %d times, want %d", rule, got.Type, got.Tries, want)
+	}
+}
+
+// wantLost checks that a write of a worker was refused.
+func (e *env) wantLost(err error, rule string) {
+	e.Helper()
+	if !errors.Is(err, outbox.ErrFenced) {
+		e.Errorf("%s: got error %v, want outbox.ErrFenced", rule, err)
+	}
+}
+
+// wantNotFound checks that there was nothing to act on.
+func (e *env) wantNotFound(err error, rule string) {
+	e.Helper()
+	if !errors.Is(err, onceward.ErrNotFound) {
+		e.Errorf("%s: got error %v, want onceward.ErrNotFound", rule, err)
+	}
+}
+
+// uuid makes an ID such as the outbox makes.
+func uuid() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x70, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

@@ -1,0 +1,163 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// testOutboxFencing has workers write after they lost their lease: nothing changes, and they are told (I6, O2).
+func testOutboxFencing(t *testing.T, h Harness) {
+	h.test(t, "taken by another", takenByAnother)
+	h.test(t, "ended by itself", endedByItself)
+	h.test(t, "a message that is not there", func(e *env) {
+		stranger := outbox.Claimed{Entry: outbox.Entry{ID: uuid()}, Token: 1}
+		e.refusesWrites(stranger)
+	})
+	h.test(t, "a token that was never given out", func(e *env) {
+		id := e.add(about("x", "fenced"))[0]
+		held := e.claimOne(id, "O2")
+		held.Token++
+		e.refusesLease(held)
+	})
+	h.test(t, "some held, some lost", someHeld)
+	h.test(t, "the provider's id", providerIDs)
+}
+
+// takenByAnother has a worker come back after another one has the message, and after that one ended it.
+func takenByAnother(e *env) {
+	for _, state := range []outbox.State{outbox.Leased, outbox.Done, outbox.Ready, outbox.Dead, outbox.Holding} {
+		id := e.add(about("aggregate "+state.String(), "taken, and then "+state.String()))[0]
+		old := e.claimBriefly()
+		e.wantIDs(old, "O2", id)
+		lapse(e)
+		next := e.claimOne(id, "O2: a lease that ran out")
+		if state != outbox.Leased {
+			end := to(state, next)
+			end.After = calm // so that it is not in the way of the next one
+			e.finish(end)
+		}
+		e.wantMessage(id, state, "O2: the end of the worker that has the lease")
+		e.refusesLease(old[0])
+	}
+}
+
+// endedByItself has a worker write once more after it has ended its lease.
+func endedByItself(e *env) {
+	for _, state := range []outbox.State{outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready, outbox.Behind} {
+		ids := e.lane("aggregate "+state.String(), 2)
+		run := e.claim(everything)
+		e.wantRun(run, "O2", ids...)
+		e.finish(to(state, run[1])) // behind the other one, which stays leased
+		e.refusesLease(run[1])
+	}
+}
+
+// refusesLease checks that writes under a lease change nothing.
+func (e *env) refusesLease(old outbox.Claimed) {
+	e.Helper()
+	before := e.message(old.ID)
+	e.refusesWrites(old)
+	if diff := diffEntries(e.message(old.ID), before); diff != "" {
+		e.Errorf("I6: writes under a lease that is no longer held changed the message: %s", diff)
+	}
+}
+
+// refusesWrites checks that each write under a lease is refused.
+func (e *env) refusesWrites(old outbox.Claimed) {
+	e.Helper()
+	lease := []outbox.Lease{old.Lease()}
+	for _, state := range []outbox.State{outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready, outbox.Behind} {
+		end := outbox.Ending{Lease: old.Lease(), State: state, Tries: 77, ProviderID: "late", Error: "late"}
+		fenced, err := e.box().FinishMessages(e.ctx, []outbox.Ending{end})
+		if err != nil || !slices.Equal(fenced, lease) {
+			e.Errorf("I6: FinishMessages as %s under a lease that is not held returned (%v, %v), want that lease", state, fenced, err)
+		}
+		err = e.box().FinishMessageTx(e.ctx, end, func(context.Context) error {
+			e.Errorf("I6: FinishMessageTx as %s ran its work under a lease that is not held", state)
+			return nil
+		})
+		e.wantLost(err, "I6: FinishMessageTx under a lease that is not held")
+	}
+	lost, err := e.box().ExtendMessages(e.ctx, lease, 3*calm)
+	if err != nil || !slices.Equal(lost, lease) {
+		e.Errorf("I6: ExtendMessages of a lease that is not held returned (%v, %v), want that lease", lost, err)
+	}
+	e.wantLost(e.box().RecordProviderID(e.ctx, old.Lease(), "late"), "I6: RecordProviderID under a lease that is not held")
+}
+
+// someHeld sends leases that are held together with such as are not.
+func someHeld(e *env) {
+	ids := e.add(about("x", "lost"), about("y", "held"), about("", "lost, free"), about("", "held, free"))
+	old := e.claim(everything)
+	e.wantIDs(old, "O2", ids...)
+	byID := make(map[string]outbox.Claimed)
+	for _, c := range old {
+		byID[c.ID] = c
+	}
+	gone := []outbox.Lease{{ID: ids[0], Token: old[0].Token + 1}, {ID: ids[2], Token: old[0].Token + 1}}
+	held := []outbox.Claimed{byID[ids[1]], byID[ids[3]]}
+	from := e.now()
+	lost, err := e.box().ExtendMessages(e.ctx, []outbox.Lease{gone[0], held[0].Lease(), gone[1], held[1].Lease()}, 2*calm)
+	if err != nil || !sameLeases(lost, gone) {
+		e.Errorf("O2: ExtendMessages of two leases that are held and two that are not returned (%v, %v), want %v", lost, err, gone)
+	}
+	for _, c := range held {
+		e.wantMoment("the end of a lease that was extended beside lost ones", e.message(c.ID).Due, from, 2*calm)
+	}
+	fenced, err := e.box().FinishMessages(e.ctx, []outbox.Ending{
+		{Lease: gone[0], State: outbox.Dead},
+		to(outbox.Done, held[0]),
+		{Lease: gone[1], State: outbox.Dead},
+		to(outbox.Done, held[1]),
+	})
+	if err != nil || !sameLeases(fenced, gone) {
+		e.Errorf("O2: FinishMessages of two leases that are held and two that are not returned (%v, %v), want %v", fenced, err, gone)
+	}
+	for i, want := range []outbox.State{outbox.Leased, outbox.Done, outbox.Leased, outbox.Done} {
+		e.wantMessage(ids[i], want, "O2: held and lost leases in one call")
+	}
+}
+
+// sameLeases compares leases in any order.
+func sameLeases(a, b []outbox.Lease) bool {
+	for _, l := range a {
+		if !slices.Contains(b, l) {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// providerIDs keeps what the receiver called the effect until the next worker needs it (O3).
+func providerIDs(e *env) {
+	const last = "ch_2 für 東京"
+	id := e.add(about("x", "charge"))[0]
+	held := e.claimOne(id, "O2")
+	for _, name := range []string{"ch_1", last} {
+		e.must(e.box().RecordProviderID(e.ctx, held.Lease(), name))
+		if kept := e.wantMessage(id, outbox.Leased, "O3: the provider's id is recorded before the end"); kept.ProviderID != name {
+			e.Errorf("O3: the provider's id %q was recorded, but %q is kept", name, kept.ProviderID)
+		}
+	}
+	if e.Advance != nil {
+		e.Advance(calm)
+		held = e.claimOne(id, "scenario 26: the worker died after the provider's success")
+		if held.ProviderID != last {
+			e.Errorf("O3: the next worker finds the provider's id %q, want %q, which was recorded", held.ProviderID, last)
+		}
+	}
+	e.finish(to(outbox.Ready, held))
+	held = e.claimOne(id, "O2")
+	if held.ProviderID != last {
+		e.Errorf("O3: an ending without a provider's id left %q, want %q, which was known before", held.ProviderID, last)
+	}
+	end := to(outbox.Done, held)
+	end.ProviderID = "ch_3"
+	e.finish(end)
+	if got := e.message(id).ProviderID; got != "ch_3" {
+		e.Errorf("O3: an ending with the provider's id ch_3 left %q", got)
+	}
+}

@@ -1,0 +1,143 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// testOutboxFinishTx checks that a message is done together with what its worker writes, or neither (O3).
+func testOutboxFinishTx(t *testing.T, h Harness) {
+	h.test(t, "both", finishedWithWork)
+	h.test(t, "each state", func(e *env) {
+		for _, state := range []outbox.State{outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready} {
+			id := e.add(about("", "as "+state.String()))[0]
+			end := to(state, e.claimOne(id, "O2"))
+			end.Error, end.After, end.Tries = "because", calm, 5
+			e.must(e.box().FinishMessageTx(e.ctx, end, func(context.Context) error { return nil }))
+			kept := e.wantMessage(id, state, "O3: the state of an ending")
+			e.wantTries(kept, 5, "O3: the tries of an ending")
+			if kept.LastError != "because" {
+				e.Errorf("O3: the last error is %q, want that of the ending", kept.LastError)
+			}
+		}
+	})
+	h.test(t, "those behind are freed", func(e *env) {
+		ids := e.lane("x", 3)
+		head := e.claimOne(ids[0], "O2")
+		e.wantIDs(e.claim(everything), "O2: those behind one that is leased")
+		e.must(e.box().FinishMessageTx(e.ctx, to(outbox.Done, head), func(context.Context) error { return nil }))
+		e.wantDelivery("O2: when the head is done", ids[1:]...)
+	})
+	h.test(t, "neither, by an error", func(e *env) {
+		e.leavesLease(func(work func(ctx context.Context) error) func(ctx context.Context) error {
+			return func(ctx context.Context) error { return errors.Join(work(ctx), errDeclined) }
+		})
+	})
+	h.test(t, "neither, by a panic", func(e *env) {
+		e.leavesLease(func(work func(ctx context.Context) error) func(ctx context.Context) error {
+			return func(ctx context.Context) error { panic(errors.Join(work(ctx), errDeclined)) }
+		})
+	})
+	h.test(t, "neither, without the lease", func(e *env) {
+		id := e.add(about("x", "lost"))[0]
+		old := e.claimBriefly()
+		e.wantIDs(old, "O2", id)
+		lapse(e)
+		e.claimOne(id, "O2: a lease that ran out")
+		var follow []string
+		e.wantLost(e.box().FinishMessageTx(e.ctx, to(outbox.Done, old[0]), e.adding(&follow, about("y", "follow-up"))),
+			"I6: FinishMessageTx by a worker that was replaced")
+		e.wantMessage(id, outbox.Leased, "I6: a message that another worker has")
+		e.wantIDs(e.claim(everything), "I6: what a replaced worker added")
+	})
+	if h.Features.ConcurrentTx {
+		h.test(t, "the lease is lost during the work", lostDuringWork)
+	}
+}
+
+// finishedWithWork adds a message that follows, in the transaction that makes the first one done.
+func finishedWithWork(e *env) {
+	id := e.add(about("x", "charge"))[0]
+	claimed := e.claimOne(id, "O2")
+	end := to(outbox.Done, claimed)
+	end.ProviderID = "ch_1"
+	var follow []string
+	e.must(e.box().FinishMessageTx(e.ctx, end, func(ctx context.Context) error {
+		follow = nil
+		return e.adding(&follow, about("x", "receipt"), about("", "mail"))(ctx)
+	}))
+	kept := e.wantMessage(id, outbox.Done, "O3: a message that was delivered")
+	if kept.ProviderID != "ch_1" {
+		e.Errorf("O3: a done message has the provider's id %q, want ch_1", kept.ProviderID)
+	}
+	e.wantIDs(e.claim(everything), "O1: what was added with the end of another message", follow...)
+	e.refusesLease(claimed)
+}
+
+// leavesLease has work fail after it has written. The worker still has its lease, and can end it.
+func (e *env) leavesLease(failing func(work func(ctx context.Context) error) func(ctx context.Context) error) {
+	e.Helper()
+	ids := e.lane("x", 2)
+	head := e.claimOne(ids[0], "O2")
+	before := e.message(ids[0])
+	var follow []string
+	end := to(outbox.Done, head)
+	end.ProviderID = "ch_1"
+	err := panicked(func() error {
+		return e.box().FinishMessageTx(e.ctx, end, failing(e.adding(&follow, about("y", "follow-up"))))
+	})
+	if !errors.Is(err, errDeclined) {
+		e.Errorf("O3: work that failed came back as %v, want its own error", err)
+	}
+	if diff := diffEntries(e.message(ids[0]), before); diff != "" {
+		e.Errorf("O3: work that failed changed the message: %s", diff)
+	}
+	e.wantIDs(e.claim(everything), "I10: what was added by work that failed, and what waits behind its message")
+	e.must(e.box().FinishMessageTx(e.ctx, end, func(context.Context) error { return nil }))
+	e.wantDelivery("O2: when the work succeeded", ids[1])
+}
+
+// panicked calls f, and returns its error also if that comes as a panic.
+func panicked(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err, _ = r.(error)
+		}
+	}()
+	return f()
+}
+
+// lostDuringWork lets a lease run out while the work is under way, and another worker ask for the message. The store either
+// keeps it from that one, or undoes the work.
+func lostDuringWork(e *env) {
+	id := e.add(about("x", "slow"))[0]
+	old := e.claimBriefly()
+	e.wantIDs(old, "O2", id)
+	until := old[0].Due
+	var follow []string
+	var taken []outbox.Claimed
+	err := e.box().FinishMessageTx(e.ctx, to(outbox.Done, old[0]), func(ctx context.Context) (err error) {
+		follow = nil
+		if err := e.adding(&follow, about("y", "follow-up"))(ctx); err != nil {
+			return err
+		}
+		e.until(until)
+		taken, err = e.box().ClaimMessages(e.ctx, []outbox.Want{{Topic: topic, Limit: 9}}, calm)
+		return err
+	})
+	switch {
+	case len(taken) > 0:
+		e.wantLost(err, "I6: FinishMessageTx of a worker that was replaced during its work")
+		e.wantMessage(id, outbox.Leased, "I6: a message that another worker has")
+		e.wantIDs(e.claim(everything), "I6: what a replaced worker added")
+	case err == nil:
+		e.wantMessage(id, outbox.Done, "O3: a message that was delivered")
+		e.wantIDs(e.claim(everything), "O1: what was added with the end of another message", follow...)
+	default:
+		e.wantLost(err, "I6: FinishMessageTx after the lease ran out")
+		e.wantIDs(e.claim(everything), "O2: a message whose worker lost its lease", id)
+	}
+}

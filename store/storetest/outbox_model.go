@@ -1,0 +1,200 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/outbox"
+)
+
+// deliveryModel is what messages have to be. It holds them in the order in which they were committed.
+type deliveryModel struct{ all []*modelMessage }
+
+// modelMessage is one message. It is Ready also where the store may know that it is Behind: whether and when a store notes
+// that is its own choice, as long as nobody gets the message too early and somebody gets it in the end.
+type modelMessage struct {
+	id, kind, lane string
+	state          outbox.State
+	// due is when it is delivered or when its lease ends.
+	due   time.Time
+	tries int
+	// token is that of the last lease, and old are those before.
+	token      int64
+	old        []int64
+	providerID string
+	// lastError is that of the last ending. It is empty where there was none since the message was added or replayed.
+	lastError string
+}
+
+func (d *deliveryModel) find(id string) *modelMessage {
+	i := slices.IndexFunc(d.all, func(m *modelMessage) bool { return m.id == id })
+	if i < 0 {
+		return nil
+	}
+	return d.all[i]
+}
+
+// leased returns the messages that somebody has or had, and nobody ended.
+func (d *deliveryModel) leased() (leased []*modelMessage) {
+	for _, m := range d.all {
+		if m.state == outbox.Leased {
+			leased = append(leased, m)
+		}
+	}
+	return leased
+}
+
+func (m *modelMessage) open() bool {
+	return m.state == outbox.Ready || m.state == outbox.Leased || m.state == outbox.Holding
+}
+
+// ripe reports whether the message may be claimed if nothing is in front of it.
+func (m *modelMessage) ripe(now time.Time) bool {
+	return (m.state == outbox.Ready || m.state == outbox.Leased) && !now.Before(m.due)
+}
+
+// inFront returns the open messages that a message waits for.
+func (d *deliveryModel) inFront(m *modelMessage) (front []*modelMessage) {
+	for _, other := range d.all {
+		if other == m {
+			break
+		}
+		if m.lane != "" && other.lane == m.lane && other.open() {
+			front = append(front, other)
+		}
+	}
+	return front
+}
+
+// claim checks what a store claimed, and takes it over. A claim takes at least one message if there is any to take. With a
+// limit that is not reached it takes at least the first of each aggregate; how many behind that it takes along is its
+// choice.
+func (d *deliveryModel) claim(claimed []outbox.Claimed, limit int, lease time.Duration, now time.Time) error {
+	taken := make(map[*modelMessage]bool)
+	for _, c := range claimed {
+		m := d.find(c.ID)
+		if m == nil || taken[m] || !m.ripe(now) {
+			return fmt.Errorf("took message %q, which is not there, not due, or taken twice", c.Type)
+		}
+		front := d.inFront(m)
+		for _, other := range front {
+			if !taken[other] {
+				return fmt.Errorf("took message %q of aggregate %q before %q, which is %s", m.kind, m.lane, other.kind, other.state)
+			}
+		}
+		want := m.tries
+		if len(front) == 0 {
+			want++
+		}
+		if c.Tries != want || c.State != outbox.Leased || c.Token != claimed[0].Token || c.ProviderID != m.providerID {
+			return fmt.Errorf("took message %q as (%s, try %d, token %d, provider's id %q), want (leased, try %d, token %d, provider's id %q)",
+				m.kind, c.State, c.Tries, c.Token, c.ProviderID, want, claimed[0].Token, m.providerID)
+		}
+		taken[m] = true
+	}
+	if err := d.enough(taken, limit, now); err != nil {
+		return err
+	}
+	for _, c := range claimed {
+		m := d.find(c.ID)
+		m.old = append(m.old, m.token)
+		m.state, m.due, m.tries, m.token = outbox.Leased, now.Add(lease), c.Tries, c.Token
+	}
+	return nil
+}
+
+// enough checks that a claim left nothing that it should have taken.
+func (d *deliveryModel) enough(taken map[*modelMessage]bool, limit int, now time.Time) error {
+	if len(taken) > limit {
+		return fmt.Errorf("took %d messages", len(taken))
+	}
+	for _, m := range d.all {
+		if first := m.ripe(now) && len(d.inFront(m)) == 0; first && !taken[m] && (len(taken) == 0 || limit == everything) {
+			return fmt.Errorf("took %d messages, but not %q of aggregate %q, which is due and waits for nothing", len(taken), m.kind, m.lane)
+		}
+	}
+	return nil
+}
+
+// mayFence checks whether a lease was rightly said to be lost. One that ran out and that nobody took may be either.
+func (m *modelMessage) mayFence(token int64, fenced bool, now time.Time) error {
+	current := m.state == outbox.Leased && m.token == token
+	switch {
+	case current && now.Before(m.due) && fenced:
+		return fmt.Errorf("the lease on %q was said to be lost, but is held", m.kind)
+	case !current && !fenced:
+		return fmt.Errorf("the lease on %q was said to be held, but the message is %s, under token %d and not %d", m.kind, m.state, m.token, token)
+	default:
+		return nil
+	}
+}
+
+// end ends a lease.
+func (m *modelMessage) end(e outbox.Ending, now time.Time) {
+	m.state, m.due, m.tries, m.lastError = e.State, now.Add(e.After), e.Tries, e.Error
+	if e.State == outbox.Behind {
+		m.state = outbox.Ready
+	}
+	if e.ProviderID != "" {
+		m.providerID = e.ProviderID
+	}
+}
+
+// replay makes a dead letter ready, and reports whether it is one.
+func (d *deliveryModel) replay(m *modelMessage, now time.Time) bool {
+	if m.state != outbox.Dead && m.state != outbox.Holding {
+		return false
+	}
+	m.state, m.due, m.tries, m.lastError = outbox.Ready, now, 0, ""
+	return true
+}
+
+// drop makes a dead letter one that does not hold, and reports whether it is one.
+func (d *deliveryModel) drop(m *modelMessage, _ time.Time) bool {
+	if m.state != outbox.Dead && m.state != outbox.Holding {
+		return false
+	}
+	m.state = outbox.Dead
+	return true
+}
+
+// operatorMove has an operator act on a message.
+func (w *deliveryWalk) operatorMove(rt *rapid.T, act func(context.Context, string) error, model func(*modelMessage, time.Time) bool) {
+	m := rapid.SampledFrom(w.model.all).Draw(rt, "message")
+	before := m.state
+	err := act(w.ctx, m.id)
+	if done := model(m, w.at); done && err != nil || !done && !errors.Is(err, onceward.ErrNotFound) {
+		rt.Fatalf("O3: to replay or drop a message that was %s got the error %v", before, err)
+	}
+}
+
+// same compares a message with what is kept.
+func (m *modelMessage) same(got outbox.Entry, now time.Time) error {
+	state := got.State
+	if state == outbox.Behind {
+		state = outbox.Ready
+	}
+	// A lease that ran out may be noted as such.
+	lapsed := m.state == outbox.Leased && !now.Before(m.due) && state == outbox.Ready
+	if state != m.state && !lapsed {
+		return fmt.Errorf("is %s, want %s", got.State, m.state)
+	}
+	if m.state == outbox.Leased && !lapsed && !got.Due.Equal(m.due) {
+		return fmt.Errorf("is leased until %s, want until %s", got.Due, m.due)
+	}
+	// One that waited for another may be due from when that was over.
+	if got.State == outbox.Ready && got.Due.After(now) && !got.Due.Equal(m.due) {
+		return fmt.Errorf("is due at %s, want at %s", got.Due, m.due)
+	}
+	if got.Tries != m.tries || got.ProviderID != m.providerID || got.LastError != m.lastError && m.lastError != "" {
+		return fmt.Errorf("has (%d tries, provider's id %q, error %q), want (%d, %q, %q)",
+			got.Tries, got.ProviderID, got.LastError, m.tries, m.providerID, m.lastError)
+	}
+	return nil
+}

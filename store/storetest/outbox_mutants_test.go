@@ -1,0 +1,127 @@
+package storetest
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// The promises that a store can break, each with the group in which that has to be noticed.
+var mutants = map[string]string{
+	"claims ignore order":                              "OutboxOrder",
+	"a poison message fills the claim":                 "OutboxOrder",
+	"those behind are never freed":                     "OutboxOrder",
+	"a late commit is skipped":                         "OutboxTransactions",
+	"rolled-back messages are visible":                 "OutboxTransactions",
+	"adds do not wait":                                 "OutboxTransactions",
+	"fencing by id only":                               "OutboxFencing",
+	"tries are not counted":                            "OutboxLeases",
+	"the whole run is counted":                         "OutboxLeases",
+	"done messages are claimed again":                  "Outbox",
+	"the work of a fenced worker is committed":         "OutboxFinishTx",
+	"the end of a message is not undone with its work": "OutboxFinishTx",
+	"the purge removes open ones":                      "OutboxUpkeep",
+	"claims are not atomic":                            "OutboxCrowd",
+	"nobody is woken":                                  "OutboxUpkeep",
+	"a replay keeps the tries":                         "OutboxOperator",
+	"an event is remembered in spite of a rollback":    "InboxTransactions",
+	"the same event is noted twice at once":            "InboxTransactions",
+	"what is kept is overwritten":                      "Natural",
+	"an update is said to be an insert":                "Natural",
+	"a null is final":                                  "Natural",
+	"names are not quoted":                             "Natural",
+	"a lock is none":                                   "Natural",
+}
+
+// mutantVariable tells a process of this test which promise its store is to break.
+const mutantVariable = "ONCEWARD_STORETEST_MUTANT"
+
+// referenceHarness opens stores that keep messages and events in memory.
+func referenceHarness(broken string, moving bool) Harness {
+	return Harness{
+		Features: Features{Outbox: true, Inbox: true, ConcurrentTx: true, Clock: moving},
+		Open: func(testing.TB) Instance {
+			if !moving {
+				return Instance{Store: newReference(time.Now, broken), Tx: txOf}
+			}
+			var clock atomic.Int64
+			clock.Store(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMicro())
+			return Instance{
+				Store:   newReference(func() time.Time { return time.UnixMicro(clock.Load()).UTC() }, broken),
+				Advance: func(d time.Duration) { clock.Add(d.Microseconds()) },
+				Tx:      txOf,
+			}
+		},
+	}
+}
+
+// rowHarness opens stores that write rows.
+func rowHarness(broken string) Harness {
+	return Harness{
+		Features: Features{Natural: true, ConcurrentTx: true},
+		Open:     func(t testing.TB) Instance { return Instance{Store: newRowReference(t, broken)} },
+	}
+}
+
+// runNew runs the groups that the references are there for.
+func runNew(t *testing.T, h Harness) {
+	t.Helper()
+	for _, g := range groups {
+		if slices.ContainsFunc([]string{"Outbox", "Inbox", "Natural"}, func(prefix string) bool { return strings.HasPrefix(g.name, prefix) }) && g.needed(h.Features) {
+			t.Run(g.name, func(t *testing.T) {
+				t.Parallel()
+				g.run(t, h)
+			})
+		}
+	}
+}
+
+// TestReference shows that the suite passes stores that keep what they promise.
+func TestReference(t *testing.T) {
+	t.Parallel()
+	broken := os.Getenv(mutantVariable)
+	t.Run("memory", func(t *testing.T) { runNew(t, referenceHarness(broken, true)) })
+	t.Run("rows", func(t *testing.T) { runNew(t, rowHarness(broken)) })
+	if broken == "" {
+		t.Run("real clock", func(t *testing.T) { runNew(t, referenceHarness(broken, false)) })
+	}
+}
+
+// TestMutants shows that the suite fails stores that break a promise. Each is run in a process of its own, because its tests
+// are to fail.
+func TestMutants(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(mutantVariable) != "" {
+		t.Fatal("this is for processes that run TestReference alone")
+	}
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, group := range mutants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			process := exec.CommandContext(t.Context(), binary, "-test.run=^TestReference$/^(memory|rows)$/^"+group+"$")
+			process.Env = append(os.Environ(), mutantVariable+"="+name)
+			output, err := process.CombinedOutput()
+			if err == nil {
+				t.Fatalf("a store that breaks this promise passed group %s", group)
+			}
+			caught := failedTest.FindAllStringSubmatch(string(output), -1)
+			if len(caught) == 0 || strings.Contains(string(output), "DATA RACE") {
+				t.Fatalf("the process failed, but no test of group %s did:\n%s", group, output)
+			}
+			for _, match := range caught {
+				t.Logf("caught by %s", match[1])
+			}
+		})
+	}
+}
+
+// failedTest finds the tests that failed in the output of a test process.
+var failedTest = regexp.MustCompile(`(?m)^\s+--- FAIL: TestReference/\w+/(\S+/\S+)`)

@@ -1,0 +1,190 @@
+package storetest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// testOutboxRandom sends random sequences of claims and endings to a few messages, and compares each answer and each message
+// with a model (O2, O3).
+func testOutboxRandom(t *testing.T, h Harness) {
+	e := open(t, h)
+	checks := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		checks++
+		now, err := e.clock()
+		if err != nil {
+			rt.Fatal(err)
+		}
+		w := &deliveryWalk{env: e, topic: fmt.Sprint("check ", checks), at: now, tokens: make(map[int64]bool)}
+		w.addMove(rt)
+		moves := w.moves()
+		names := slices.Sorted(maps.Keys(moves))
+		for range rapid.IntRange(1, 15).Draw(rt, "moves") {
+			moves[rapid.SampledFrom(names).Draw(rt, "move")](rt)
+			w.compare(rt)
+		}
+	})
+}
+
+// deliveryWalk is one random sequence on a store that is shared with those before it; its messages have a topic of their
+// own.
+type deliveryWalk struct {
+	*env
+	topic string
+	model deliveryModel
+	// at is what the store's clock says, which only the sequence moves.
+	at time.Time
+	// tokens are those that were given out.
+	tokens map[int64]bool
+}
+
+// moves returns what can happen.
+func (w *deliveryWalk) moves() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"add":         w.addMove,
+		"claim":       w.claimMove,
+		"claim again": w.claimMove, // the most frequent of all
+		"finish":      w.finishMove,
+		"finish more": w.finishMove,
+		"extend":      w.extendMove,
+		"replay":      func(rt *rapid.T) { w.operatorMove(rt, w.box().ReplayMessage, w.model.replay) },
+		"drop":        func(rt *rapid.T) { w.operatorMove(rt, w.box().DropMessage, w.model.drop) },
+		"free":        w.freeMove,
+		"advance": func(rt *rapid.T) {
+			d := rapid.SampledFrom([]time.Duration{time.Second, 30 * time.Second, time.Minute}).Draw(rt, "time")
+			w.Advance(d)
+			w.at = w.at.Add(d)
+		},
+	}
+}
+
+func (w *deliveryWalk) addMove(rt *rapid.T) {
+	var messages []outbox.Message
+	for i := range rapid.IntRange(1, 5).Draw(rt, "messages") {
+		m := about(rapid.SampledFrom([]string{"x", "x", "y", ""}).Draw(rt, "aggregate"), fmt.Sprint(len(w.model.all)+i))
+		m.Topic = w.topic
+		m.Delay = rapid.SampledFrom([]time.Duration{0, 0, 0, 30 * time.Second}).Draw(rt, "delay")
+		messages = append(messages, m)
+	}
+	var ids []string
+	if err := w.inTx(w.adding(&ids, messages...)); err != nil {
+		rt.Fatal(err)
+	}
+	for i, m := range messages {
+		w.model.all = append(w.model.all, &modelMessage{id: ids[i], kind: m.Type, lane: m.AggregateID, due: w.at.Add(m.Delay)})
+	}
+}
+
+func (w *deliveryWalk) claimMove(rt *rapid.T) {
+	limit := rapid.SampledFrom([]int{1, 2, 3, everything}).Draw(rt, "limit")
+	lease := rapid.SampledFrom([]time.Duration{30 * time.Second, time.Minute}).Draw(rt, "lease")
+	claimed, err := w.box().ClaimMessages(w.ctx, []outbox.Want{{Topic: w.topic, Limit: limit}}, lease)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if err := w.model.claim(claimed, limit, lease, w.at); err != nil {
+		rt.Fatalf("O2: a claim of at most %d: %v", limit, err)
+	}
+	if len(claimed) == 0 {
+		return
+	}
+	if w.tokens[claimed[0].Token] {
+		rt.Fatalf("O2: token %d was given out twice", claimed[0].Token)
+	}
+	w.tokens[claimed[0].Token] = true
+}
+
+// drawLease returns a lease that somebody has or had, most often one that counts.
+func (w *deliveryWalk) drawLease(rt *rapid.T) (*modelMessage, outbox.Lease) {
+	candidates := w.model.all
+	if leased := w.model.leased(); len(leased) > 0 && rapid.IntRange(0, 4).Draw(rt, "which") > 0 {
+		candidates = leased
+	}
+	m := rapid.SampledFrom(candidates).Draw(rt, "message")
+	token := m.token
+	if len(m.old) > 0 && rapid.IntRange(0, 4).Draw(rt, "whose") == 0 {
+		token = rapid.SampledFrom(m.old).Draw(rt, "token")
+	}
+	return m, outbox.Lease{ID: m.id, Token: token}
+}
+
+// finishMove ends a lease, which may be one that is lost.
+func (w *deliveryWalk) finishMove(rt *rapid.T) {
+	m, lease := w.drawLease(rt)
+	states := []outbox.State{outbox.Done, outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready}
+	if m.lane != "" {
+		states = append(states, outbox.Behind) // which one without an aggregate cannot be
+	}
+	end := outbox.Ending{
+		Lease:      lease,
+		State:      rapid.SampledFrom(states).Draw(rt, "state"),
+		Tries:      rapid.IntRange(0, 3).Draw(rt, "tries"),
+		ProviderID: rapid.SampledFrom([]string{"", "ch_1", "ch_2"}).Draw(rt, "provider's id"),
+		Error:      "because",
+	}
+	if end.State == outbox.Ready {
+		end.After = rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(rt, "after")
+	}
+	fenced, err := w.box().FinishMessages(w.ctx, []outbox.Ending{end})
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if err := m.mayFence(lease.Token, len(fenced) == 1, w.at); err != nil {
+		rt.Fatalf("O2: FinishMessages: %v", err)
+	}
+	if len(fenced) == 0 {
+		m.end(end, w.at)
+	}
+	if end.State == outbox.Behind {
+		w.freeMove(rt) // it may be behind nothing, which is for FreeMessages to find
+	}
+}
+
+func (w *deliveryWalk) extendMove(rt *rapid.T) {
+	m, lease := w.drawLease(rt)
+	lost, err := w.box().ExtendMessages(w.ctx, []outbox.Lease{lease}, time.Minute)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if err := m.mayFence(lease.Token, len(lost) == 1, w.at); err != nil {
+		rt.Fatalf("O2: ExtendMessages: %v", err)
+	}
+	if len(lost) == 0 {
+		m.due = w.at.Add(time.Minute)
+	}
+}
+
+// freeMove looks for messages behind nothing. The model has none.
+func (w *deliveryWalk) freeMove(rt *rapid.T) {
+	if _, err := w.box().FreeMessages(w.ctx); err != nil {
+		rt.Fatal(err)
+	}
+}
+
+// compare holds every message to the model.
+func (w *deliveryWalk) compare(rt *rapid.T) {
+	found, err := w.box().Messages(w.ctx, outbox.Filter{Topic: w.topic, Limit: everything})
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if len(found) != len(w.model.all) {
+		rt.Fatalf("O1: %d messages are kept, want %d", len(found), len(w.model.all))
+	}
+	for _, got := range found {
+		m := w.model.find(got.ID)
+		if m == nil {
+			rt.Fatalf("O1: message %q was never added", got.Type)
+		}
+		if err := m.same(got, w.at); err != nil {
+			rt.Fatalf("O2: message %q of aggregate %q %v", m.kind, m.lane, err)
+		}
+	}
+}

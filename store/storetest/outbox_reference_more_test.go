@@ -1,0 +1,237 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/outbox"
+)
+
+// fakeTx is a transaction of the reference: what it writes happens at its commit, and what it locks is free after its end.
+type fakeTx struct {
+	over     atomic.Bool
+	onCommit []func()
+	// noted holds the events that it has noted.
+	noted map[[2]string]bool
+	// verdict is what InTx returns after the commit.
+	verdict error
+}
+
+type fakeTxKey struct{}
+
+// txOf takes the transaction from a context, as Instance.Tx wants it.
+func txOf(ctx context.Context) any { return ctx.Value(fakeTxKey{}) }
+
+// InTx implements [inbox.Store].
+func (r *reference) InTx(ctx context.Context, work func(ctx context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t := &fakeTx{noted: make(map[[2]string]bool)}
+	committed := false
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		t.over.Store(true)
+		if committed {
+			for _, write := range t.onCommit {
+				write()
+			}
+			r.wake()
+		}
+		maps.DeleteFunc(r.locks, func(_ string, owner *fakeTx) bool { return owner == t })
+		r.unlocked.Broadcast()
+	}()
+	if err := work(context.WithValue(ctx, fakeTxKey{}, t)); err != nil {
+		return err
+	}
+	committed = true
+	return t.verdict
+}
+
+// lock waits until nobody else has a lock, and takes it for the rest of the transaction.
+func (r *reference) lock(t *fakeTx, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.locks[name] != nil && r.locks[name] != t {
+		r.unlocked.Wait()
+	}
+	r.locks[name] = t
+}
+
+// wake tells watchers. The caller holds mu.
+func (r *reference) wake() {
+	if r.broken == "nobody is woken" {
+		return
+	}
+	for hints := range r.watchers {
+		select {
+		case hints <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// WatchMessages implements [outbox.Store].
+func (r *reference) WatchMessages() (<-chan struct{}, func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hints := make(chan struct{}, 1)
+	r.watchers[hints] = true
+	return hints, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.watchers, hints)
+	}
+}
+
+// HearsMessages implements [outbox.Store].
+func (r *reference) HearsMessages() bool { return false }
+
+// PurgeMessages implements [outbox.Store].
+func (r *reference) PurgeMessages(_ context.Context, age time.Duration, limit int) (purged int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.clock().Add(-age)
+	r.messages = slices.DeleteFunc(r.messages, func(m *storedMessage) bool {
+		over := m.State == outbox.Done || m.State == outbox.Captured || r.broken == "the purge removes open ones"
+		gone := over && m.Due.Before(before) && purged < limit
+		if gone {
+			purged++
+		}
+		return gone
+	})
+	return purged, nil
+}
+
+// Messages implements [outbox.Store].
+func (r *reference) Messages(_ context.Context, f outbox.Filter) (found []outbox.Entry, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f.Limit == 0 {
+		f.Limit = 100
+	}
+	behind := f.After == ""
+	for _, m := range r.messages {
+		if behind && fits(&m.Entry, f) && len(found) < f.Limit {
+			found = append(found, m.Entry)
+		}
+		behind = behind || m.ID == f.After
+	}
+	return found, nil
+}
+
+// fits reports whether a filter chooses a message.
+func fits(m *outbox.Entry, f outbox.Filter) bool {
+	return (f.ID == "" || m.ID == f.ID) && (f.Origin == onceward.ID{} || m.Origin == f.Origin) &&
+		(f.DownstreamKey == "" || m.DownstreamKey == f.DownstreamKey) && (f.Topic == "" || m.Topic == f.Topic) &&
+		(len(f.States) == 0 || slices.Contains(f.States, m.State))
+}
+
+// ReplayMessage implements [outbox.Store].
+func (r *reference) ReplayMessage(_ context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, err := r.deadLetter(id)
+	if err != nil {
+		return err
+	}
+	m.State, m.Due = outbox.Ready, r.clock()
+	if r.broken != "a replay keeps the tries" {
+		m.Tries = 0
+	}
+	return nil
+}
+
+// DropMessage implements [outbox.Store].
+func (r *reference) DropMessage(_ context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, err := r.deadLetter(id)
+	if err != nil {
+		return err
+	}
+	m.State = outbox.Dead
+	r.free()
+	return nil
+}
+
+// MessageStats implements [outbox.Store].
+func (r *reference) MessageStats(context.Context) (s outbox.Stats, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.messages {
+		switch m.State {
+		case outbox.Ready, outbox.Leased, outbox.Behind:
+			s.Waiting++
+			if s.Oldest.IsZero() || m.CreatedAt.Before(s.Oldest) {
+				s.Oldest = m.CreatedAt
+			}
+		case outbox.Dead, outbox.Holding:
+			s.DeadLetters++
+		}
+	}
+	return s, nil
+}
+
+// RememberEvent implements [inbox.Store].
+func (r *reference) RememberEvent(_ context.Context, tx any, consumer, eventID string) (bool, error) {
+	t, err := r.join(tx)
+	if err != nil {
+		return false, err
+	}
+	name := [2]string{consumer, eventID}
+	if r.broken != "the same event is noted twice at once" {
+		r.lock(t, "event "+strings.Join(name[:], "\x00"))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, known := r.events[name]; known || t.noted[name] {
+		return false, nil
+	}
+	t.noted[name] = true
+	at := r.clock()
+	note := func() { r.events[name] = at }
+	if r.broken == "an event is remembered in spite of a rollback" {
+		note()
+	}
+	t.onCommit = append(t.onCommit, note)
+	return true, nil
+}
+
+// PurgeEvents implements [inbox.Store].
+func (r *reference) PurgeEvents(_ context.Context, age time.Duration, limit int) (purged int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.clock().Add(-age)
+	for _, name := range slices.SortedFunc(maps.Keys(r.events), func(a, b [2]string) int { return r.events[a].Compare(r.events[b]) }) {
+		if purged < limit && r.events[name].Before(before) {
+			delete(r.events, name)
+			purged++
+		}
+	}
+	return purged, nil
+}
+
+// ConsumedEvents implements [inbox.Store].
+func (r *reference) ConsumedEvents(_ context.Context, eventID string) (found []inbox.Consumption, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, at := range r.events {
+		if name[1] == eventID {
+			found = append(found, inbox.Consumption{Consumer: name[0], EventID: name[1], At: at})
+		}
+	}
+	slices.SortFunc(found, func(a, b inbox.Consumption) int { return strings.Compare(a.Consumer, b.Consumer) })
+	return found, nil
+}
+
+// errNotTx is returned for what is no transaction, or one that is over.
+var errNotTx = errors.New("reference: not an open transaction")

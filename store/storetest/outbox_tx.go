@@ -1,0 +1,179 @@
+package storetest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// testOutboxTransactions checks that a message is there if and only if its transaction was committed, and that the order is
+// that of commits (O1, O2, I10).
+func testOutboxTransactions(t *testing.T, h Harness) {
+	h.test(t, "rolled back", rolledBackMessages)
+	h.test(t, "several in one transaction", func(e *env) {
+		ids := e.add(about("x", "0"), about("y", "0"), about("", "free"), about("x", "1"))
+		e.wantIDs(e.claim(everything), "O1: all messages of a transaction", ids...)
+	})
+	h.test(t, "what is no transaction", wrongTx)
+	h.test(t, "a transaction that is over", endedTx)
+	if h.Features.ConcurrentTx {
+		h.test(t, "not before the commit", uncommittedMessages)
+		h.test(t, "begun first, added last", beganFirst)
+		h.test(t, "added first, committed last", lateCommit)
+		h.test(t, "two that add for one aggregate", func(e *env) { addsWait(e, nil) })
+		h.test(t, "two that add for one aggregate, the first undone", func(e *env) { addsWait(e, errUndone) })
+	}
+}
+
+func rolledBackMessages(e *env) {
+	var ids []string
+	e.rolledBack(e.adding(&ids, about("x", "undone"), about("", "undone, too")))
+	e.wantIDs(e.claim(everything), "I10: what was rolled back is never delivered")
+	if found := e.listMessages(outbox.Filter{}); len(found) != 0 {
+		e.Errorf("I10: %d messages of a transaction that was rolled back are kept", len(found))
+	}
+	kept := e.add(about("x", "kept"))[0]
+	e.wantIDs(e.claim(everything), "I10: a message behind one that was rolled back waits for nothing", kept)
+}
+
+// notATx holds what stores must refuse as a transaction: a message that is written past the transaction would be delivered
+// although that is undone.
+func notATx(e *env) map[string]any {
+	reached := new(reachedDB)
+	db := sql.OpenDB(reached)
+	e.Cleanup(func() {
+		_ = db.Close()
+		if reached.Load() {
+			e.Error("O1: a *sql.DB was taken for a transaction, and written through")
+		}
+	})
+	return map[string]any{"nil": nil, "a *sql.DB": db, "a string": "tx", "a context": e.ctx}
+}
+
+// reachedDB is a database without a server, which notes whether anybody came.
+type reachedDB struct{ atomic.Bool }
+
+// Connect implements [driver.Connector].
+func (r *reachedDB) Connect(context.Context) (driver.Conn, error) {
+	r.Store(true)
+	return nil, errors.New("storetest: there is no database here")
+}
+
+// Driver implements [driver.Connector].
+func (r *reachedDB) Driver() driver.Driver { return nil }
+
+// wrongTx hands over what is no transaction.
+func wrongTx(e *env) {
+	for name, tx := range notATx(e) {
+		entry := fullEntry()
+		if err := e.box().AddMessage(e.ctx, tx, &entry); err == nil {
+			e.Errorf("O1: AddMessage took %s for a transaction", name)
+		}
+	}
+	if found := e.listMessages(outbox.Filter{}); len(found) != 0 {
+		e.Errorf("O1: %d messages were added without a transaction", len(found))
+	}
+}
+
+// endedTx adds through a transaction after its end.
+func endedTx(e *env) {
+	for _, end := range []error{nil, errUndone} {
+		var kept context.Context
+		var tx any
+		if err := e.inTx(func(ctx context.Context) error {
+			kept, tx = ctx, e.tx(ctx)
+			return end
+		}); !errors.Is(err, end) {
+			e.Fatal(err)
+		}
+		entry := fullEntry()
+		if err := e.box().AddMessage(kept, tx, &entry); err == nil {
+			e.Errorf("O1: a message was added to a transaction that had ended with %v", end)
+		}
+	}
+	if found := e.listMessages(outbox.Filter{}); len(found) != 0 {
+		e.Errorf("O1: %d messages were added to transactions that had ended", len(found))
+	}
+}
+
+// uncommittedMessages looks from outside while a transaction is open.
+func uncommittedMessages(e *env) {
+	var ids []string
+	end := e.begin(e.adding(&ids, about("x", "0"), about("", "free")))
+	e.wantIDs(e.claim(everything), "I10: before the commit")
+	if found := e.listMessages(outbox.Filter{}); len(found) > 0 {
+		e.Errorf("I10: before the commit %d messages are shown", len(found))
+	}
+	e.must(end(nil))
+	e.wantIDs(e.claim(everything), "O1: after the commit", ids...)
+}
+
+// lateCommit has a transaction add first and commit last, for another aggregate and for none (scenario 28).
+func lateCommit(e *env) {
+	var late []string
+	end := e.begin(e.adding(&late, about("late", "added first"), about("", "added first, unordered")))
+	early := e.add(about("early", "committed first"), about("", "committed first, unordered"))
+	claimed := e.claim(everything)
+	e.wantIDs(claimed, "O2: what is committed, while an earlier transaction is open", early...)
+	e.done(claimed...)
+	e.pass(e.resolution())
+	e.wantIDs(e.claim(everything), "O2: what is not committed")
+	e.must(end(nil))
+	e.wantIDs(e.claim(everything), "scenario 28: messages that were added before others and committed after them", late...)
+}
+
+// beganFirst begins one transaction, has another one add and commit, and only then adds in the first.
+func beganFirst(e *env) {
+	var own, last []string
+	began, over, others := make(chan struct{}, 1), make(chan error, 1), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(others) })
+	e.Cleanup(goOn) // for a test that fails in between
+	go func() {
+		over <- e.inTx(func(ctx context.Context) error {
+			own, last = nil, nil // the store may call it again
+			if err := e.adding(&own, about("own", "of the transaction that began first"))(ctx); err != nil {
+				return err
+			}
+			select {
+			case began <- struct{}{}:
+			default:
+			}
+			<-others
+			return e.adding(&last, about("x", "committed last"))(ctx)
+		})
+	}()
+	select {
+	case <-began:
+	case err := <-over:
+		e.Fatalf("O2: a transaction ended before its work did: %v", err)
+	}
+	e.pass(e.resolution())
+	first := e.add(about("x", "committed first"))
+	goOn()
+	e.must(<-over)
+	e.pass(e.resolution())
+	got := slices.DeleteFunc(e.delivered(), func(id string) bool { return slices.Contains(own, id) })
+	if want := append(first, last...); !slices.Equal(got, want) {
+		e.Errorf("O2: the order of an aggregate is that of commits, but %s was delivered, want %s", e.describe(got), e.describe(want))
+	}
+}
+
+// addsWait has a transaction add for an aggregate while another one that did so has not ended, as it then does.
+func addsWait(e *env, verdict error) {
+	var first, second []string
+	end := e.begin(e.adding(&first, about("x", "added first")))
+	err := e.waits("O2: two transactions that add for one aggregate, whose order is to be that of commits",
+		e.adding(&second, about("x", "added second")), func() error { return end(verdict) })
+	e.must(err)
+	if verdict != nil {
+		first = nil
+	}
+	e.wantRun(e.claim(everything), "O2: the order is that of commits", append(first, second...)...)
+}
