@@ -15,7 +15,7 @@ import (
 // storm is how much is sent, and how often what is killed meanwhile.
 type storm struct {
 	messages, accounts, workers int
-	// kills is how often a worker is killed, and restarts how often each broker is restarted, at least.
+	// kills is how often workers are killed, at least, and restarts how often each broker is restarted.
 	kills, restarts int
 }
 
@@ -53,7 +53,7 @@ func (s storm) blow(t *testing.T, w *world) {
 		nemesis.Go(func() { errs <- s.tormentWorker(w, settings, rand.New(rand.NewPCG(seed, uint64(i))), &added, &kills) })
 	}
 	for i, b := range brokers {
-		nemesis.Go(func() { errs <- s.tormentBroker(b, rand.New(rand.NewPCG(seed, 100+uint64(i))), &added, &restarts) })
+		nemesis.Go(func() { errs <- s.tormentBroker(b, rand.New(rand.NewPCG(seed, 100+uint64(i))), &restarts) })
 	}
 	must(t, s.add(t.Context(), w, rand.New(rand.NewPCG(seed, 1000))))
 	added.Store(true)
@@ -113,7 +113,7 @@ func (s storm) tormentWorker(w *world, settings workerSettings, random *rand.Ran
 		if err != nil {
 			return err
 		}
-		time.Sleep(time.Duration(200+random.IntN(800)) * time.Millisecond)
+		time.Sleep(time.Duration(300+random.IntN(1200)) * time.Millisecond)
 		if err := p.dies(); err != nil {
 			return err
 		}
@@ -122,9 +122,10 @@ func (s storm) tormentWorker(w *world, settings workerSettings, random *rand.Ran
 	return nil
 }
 
-func (s storm) tormentBroker(b broker, random *rand.Rand, added *atomic.Bool, restarts *atomic.Int64) error {
-	for n := 0; n < s.restarts || !added.Load(); n++ {
-		time.Sleep(time.Duration(500+random.IntN(1500)) * time.Millisecond)
+// tormentBroker restarts a broker now and then.
+func (s storm) tormentBroker(b broker, random *rand.Rand, restarts *atomic.Int64) error {
+	for range s.restarts {
+		time.Sleep(time.Duration(500+random.IntN(2500)) * time.Millisecond)
 		if err := b.restart(); err != nil {
 			return fmt.Errorf("restart %s: %w", b.name, err)
 		}
