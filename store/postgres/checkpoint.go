@@ -138,13 +138,9 @@ func (t *transaction) sendPoint(after *onceward.Record) error {
 	if err := trip.prepare(context.Background(), deadline, &sql.advance); err != nil {
 		return err
 	}
-	trip.add(&sql.advance, r.id[:], r.more, int64Value(t.began), int64Value(after.Attempt))
+	trip.add(&sql.advance, r.id[:], r.more, trip.int64(t.began), trip.int64(after.Attempt))
 	trip.add(&sql.commit)
-	tag, err := trip.run(deadline, func(int, [][]byte) error { return nil })
-	if err == nil && tag != "COMMIT" {
-		err = fmt.Errorf("the server answered COMMIT with %s", tag)
-	}
-	return err
+	return committed(trip.run(deadline, func(int, [][]byte) error { return nil }))
 }
 
 // resolvePoint finds out what became of a commit that ended in an error, as resolve does for an answer.

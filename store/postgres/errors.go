@@ -29,6 +29,9 @@ const (
 
 // sqlState is the code that the server gave to an error, or nothing.
 func sqlState(err error) string {
+	if err == nil {
+		return ""
+	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		return pg.Code

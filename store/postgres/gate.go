@@ -28,6 +28,7 @@ type gate struct {
 	sqlTx   *sql.Tx
 
 	savepoints int
+	ctx        handlerContext
 
 	// ended says that a statement of the handler ended the transaction, undone that one failed because of the neighbours.
 	ended  bool
@@ -95,9 +96,8 @@ func (g *gate) noteStatus(err error) {
 	}
 }
 
-type gateKey struct{}
-
-// context carries the transaction to the handler; its *sql.Tx is made when somebody asks for it.
+// context carries the transaction to the handler.
 func (g *gate) context(ctx context.Context) context.Context {
-	return context.WithValue(onceward.ContextWithTxFunc(ctx, g.sql), gateKey{}, g)
+	g.ctx.Context, g.ctx.gate = ctx, g
+	return &g.ctx
 }

@@ -65,7 +65,7 @@ func reserveItem(r *onceward.Reservation, id [16]byte, number int32) *item {
 	t := &item{
 		kind: kindReserve, id: id, span: r.Lease.Microseconds(), retention: packRetention(truncated(r.Retention)),
 		queue: int16(onceward.StateInProgress) * queueStates, create: !r.NoCreate, answer: r.Nonce[:],
-		request: appendRequest(make([]byte, 0, 96), onceward.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
+		request: appendRequest(make([]byte, 0, usualRequest), onceward.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
 		more:    appendTrace(nil, r.TraceID),
 	}
 	if r.OnLost == onceward.Resume {
@@ -84,7 +84,7 @@ func extendItem(id [16]byte, attempt int64, lease time.Duration) *item {
 func completeItem(id [16]byte, attempt int64, done *onceward.Completion) *item {
 	return &item{
 		kind: kindComplete, id: id, attempt: attempt, retention: packRetention(truncated(done.Retention)),
-		answer: appendAnswer(make([]byte, 0, 32+len(done.Response.Body)), &done.Response),
+		answer: appendAnswer(make([]byte, 0, usualHeader+len(done.Response.Body)), &done.Response),
 		more:   appendField(nil, tagProviderID, done.ProviderID),
 	}
 }

@@ -25,7 +25,14 @@ type pipeline struct {
 	// unnamed says that the connection cannot keep prepared statements, as behind some poolers.
 	unnamed bool
 	count   int
+	// tag is that of the last statement, numbers the memory of parameters: neither is worth an allocation of its own.
+	tag     [maxTag]byte
+	numbers [64]byte
+	used    int
 }
+
+// maxTag is longer than the tag of any statement of this package.
+const maxTag = 32
 
 var (
 	binaryFormat = []int16{1}
@@ -33,34 +40,24 @@ var (
 	endOfTrip    = &pgproto3.Sync{}
 )
 
-// prepare makes statements known to the connection. It costs a round trip for each that is new there, and none later. A
-// caller who leaves does not cut it off.
+// known marks the connections that have statements.
+type known struct{}
+
+// prepare makes statements known to the connection, all of them or none by the name of the last. It costs a round trip for
+// each that is new there, and none later. A caller who leaves does not cut it off.
 func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements ...*statement) error {
-	if p.unnamed {
-		return nil
-	}
-	for _, s := range statements {
-		if err := p.prepareOne(ctx, deadline, s); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// known marks the connections that have a statement.
-type known string
-
-func (p *pipeline) prepareOne(ctx context.Context, deadline time.Time, s *statement) error {
-	data := p.conn.PgConn().CustomData()
-	if data[s.name] != nil {
+	data, last := p.conn.PgConn().CustomData(), statements[len(statements)-1].name
+	if p.unnamed || data[last] != nil {
 		return nil
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
-	if _, err := p.conn.Prepare(ctx, s.name, s.text); err != nil {
-		return err
+	for _, s := range statements {
+		if _, err := p.conn.Prepare(ctx, s.name, s.text); err != nil {
+			return err
+		}
 	}
-	data[s.name] = known(s.name)
+	data[last] = known{}
 	return nil
 }
 
@@ -82,17 +79,17 @@ func (p *pipeline) add(s *statement, parameters ...[]byte) {
 // run makes the round trip. It calls read for each row, with the number of the statement that it belongs to; what it is
 // handed is used again afterwards. It returns the tag of the last statement. After a network error the connection is
 // closed; after an error of the server it can be used.
-func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]byte) error) (tag string, err error) {
+func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]byte) error) (tag []byte, err error) {
 	pg := p.conn.PgConn()
 	if pg.IsClosed() {
-		return "", errors.New("the connection is closed")
+		return nil, errors.New("the connection is closed")
 	}
 	if err := pg.Conn().SetDeadline(deadline); err != nil {
-		return "", p.broken(err)
+		return nil, p.broken(err)
 	}
 	pg.Frontend().SendSync(endOfTrip)
 	if err := pg.Frontend().Flush(); err != nil {
-		return "", p.broken(err)
+		return nil, p.broken(err)
 	}
 	statement := 0
 	for {
@@ -106,7 +103,7 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 				err = read(statement, m.Values)
 			}
 		case *pgproto3.CommandComplete:
-			tag = string(m.CommandTag)
+			tag = append(p.tag[:0], m.CommandTag...)
 			statement++
 		case *pgproto3.ErrorResponse:
 			err = pgconn.ErrorResponseToPgError(m)
@@ -130,7 +127,38 @@ func (p *pipeline) broken(err error) error {
 	return err
 }
 
+// committed makes sure that the last statement was a COMMIT that the server did not turn into something else.
+func committed(tag []byte, err error) error {
+	if err == nil && string(tag) != "COMMIT" {
+		err = fmt.Errorf("the server answered COMMIT with %s", tag)
+	}
+	return err
+}
+
+// number takes memory for a parameter of fixed size.
+func (p *pipeline) number(size int) []byte {
+	if p.used+size > len(p.numbers) {
+		return make([]byte, size)
+	}
+	p.used += size
+	return p.numbers[p.used-size : p.used : p.used]
+}
+
 // The parameters in the binary format.
-func int16Value(v int16) []byte { return binary.BigEndian.AppendUint16(nil, uint16(v)) }
-func int32Value(v int32) []byte { return binary.BigEndian.AppendUint32(nil, uint32(v)) }
-func int64Value(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }
+func (p *pipeline) int16(v int16) []byte {
+	b := p.number(2)
+	binary.BigEndian.PutUint16(b, uint16(v))
+	return b
+}
+
+func (p *pipeline) int32(v int32) []byte {
+	b := p.number(4)
+	binary.BigEndian.PutUint32(b, uint32(v))
+	return b
+}
+
+func (p *pipeline) int64(v int64) []byte {
+	b := p.number(8)
+	binary.BigEndian.PutUint64(b, uint64(v))
+	return b
+}

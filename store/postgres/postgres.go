@@ -76,7 +76,8 @@ type Store struct {
 	waits      *watcher
 	messages   announcer
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	// inFlight are the transactions of this process, each with what is closed at its end if somebody waits for that.
 	inFlight map[onceward.ID]chan struct{}
 }
 

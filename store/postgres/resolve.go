@@ -52,7 +52,7 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 	sql := &t.store.sql
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
 	trip.add(&sql.begin)
-	trip.add(&sql.awaitLock, int64Value(lockKey(t.hash)))
+	trip.add(&sql.awaitLock, trip.int64(lockKey(t.hash)))
 	trip.add(&sql.lookUp, t.hash[:])
 	trip.add(&sql.commit)
 	deadline, _ := ctx.Deadline()

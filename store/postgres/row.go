@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -96,13 +97,18 @@ func appendRequest(dst []byte, version uint8, fp *onceward.Fingerprint, number i
 		dst = appendText(dst, operation)
 	}
 	// The key is encoded as everywhere else, but for its tag, which is a flag here.
-	encoded := id.AppendBinary(nil)
-	scope := len(onceward.ID{Scope: id.Scope}.AppendBinary(nil)) - 1
-	if encoded[scope] != 0 {
+	tag := len(dst) + sizeOfText(id.Scope)
+	dst = id.AppendBinary(dst)
+	if dst[tag] != 0 {
 		dst[head] |= flagUUID
 	}
-	dst = append(dst, encoded[:scope]...)
-	return append(dst, encoded[scope+1:]...)
+	return slices.Delete(dst, tag, tag+1)
+}
+
+// sizeOfText is how many bytes appendText takes.
+func sizeOfText(s string) int {
+	var length [binary.MaxVarintLen64]byte
+	return binary.PutUvarint(length[:], uint64(len(s))) + len(s)
 }
 
 // request is what parseRequest finds.
@@ -231,13 +237,19 @@ func (r *row) encode(rec *onceward.Record, id [16]byte, number int32) {
 	*r = row{
 		id: id, attempt: rec.Attempt, due: micros(rec.Due()), retention: packRetention(rec.Retention),
 		answer: []byte{}, queue: queueOf(rec),
-		request: appendRequest(nil, rec.Version, &rec.Fingerprint, number, rec.Operation, rec.ID),
+		request: appendRequest(make([]byte, 0, usualRequest), rec.Version, &rec.Fingerprint, number, rec.Operation, rec.ID),
 		more:    appendMore([]byte{}, rec),
 	}
 	switch rec.State {
 	case onceward.StateInProgress:
 		r.answer = rec.Nonce[:]
 	case onceward.StateCompleted:
-		r.answer = appendAnswer(nil, &rec.Response)
+		r.answer = appendAnswer(make([]byte, 0, usualHeader+len(rec.Response.Body)), &rec.Response)
 	}
 }
+
+// What most requests, and the headers of most answers, take.
+const (
+	usualRequest = 128
+	usualHeader  = 96
+)

@@ -136,27 +136,24 @@ func (t *transaction) send(deadline time.Time, after *onceward.Record) error {
 	var r row
 	r.encode(after, t.hash, t.number)
 	retention := unpackRetention(r.retention)
-	parameters := [][]byte{
-		r.id[:], int64Value(retention.Microseconds()), int32Value(r.retention), r.answer, int64Value(t.began), int16Value(r.queue),
-		r.request, r.more,
-	}
 	sql := &t.store.sql
 	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
+	parameters := [...][]byte{
+		r.id[:], trip.int64(retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(t.began), trip.int16(r.queue),
+		r.request, r.more,
+	}
 	if t.exists {
 		trip.unnamed = true // it is rare, and planned for what it finds
-		trip.add(&sql.replaceAnswer, append(parameters, int64Value(t.before.Attempt), int16Value(queueOf(&t.before)))...)
+		trip.add(&sql.replaceAnswer, append(parameters[:], trip.int64(t.before.Attempt), trip.int16(queueOf(&t.before)))...)
 	} else {
-		trip.add(&sql.insertAnswer, parameters...)
+		trip.add(&sql.insertAnswer, parameters[:]...)
 	}
 	trip.add(&sql.commit)
-	tag, err := trip.run(deadline, func(_ int, raw [][]byte) error {
+	err := committed(trip.run(deadline, func(_ int, raw [][]byte) error {
 		v := values{raw: raw}
 		after.Attempt, after.ExpiresAt = v.int64(0), fromMicros(v.int64(1))
 		return v.err
-	})
-	if err == nil && tag != "COMMIT" {
-		err = fmt.Errorf("the server answered COMMIT with %s", tag)
-	}
+	}))
 	after.Retention = retention
 	after.SettledAt = after.ExpiresAt.Add(-retention)
 	if !t.exists {

@@ -24,12 +24,31 @@ type source interface {
 type lent struct {
 	// conn is the connection as database/sql sees it, which is how a *sql.Tx can be made of it.
 	conn *stdlib.Conn
-	// giveBack returns it. One that was closed, or is still in a transaction, is not used again.
-	giveBack func()
+	// pooled or pooledSQL is how its pool sees it. Neither is there for one that knows its own way back.
+	pooled    *pgxpool.Conn
+	pooledSQL *sql.Conn
 }
 
 // pgx returns the connection itself.
 func (l *lent) pgx() *pgx.Conn { return l.conn.Conn() }
+
+// giveBack returns it. One that was closed, or is still in a transaction, is not used again.
+func (l *lent) giveBack() {
+	switch {
+	case l.pooled != nil:
+		l.pooled.Release() // the pool destroys a connection that is closed, busy or in a transaction
+	case l.pooledSQL != nil:
+		_ = l.pooledSQL.Raw(func(any) error {
+			if l.pgx().IsClosed() || l.pgx().PgConn().TxStatus() != statusIdle {
+				return driver.ErrBadConn // database/sql closes it then
+			}
+			return nil
+		})
+		_ = l.pooledSQL.Close()
+	default:
+		_ = l.conn.Close() // which releases it
+	}
+}
 
 // poolSource lends from a pool of pgx.
 type poolSource struct {
@@ -41,14 +60,29 @@ func newPoolSource(pool *pgxpool.Pool) *poolSource {
 	return &poolSource{pool: pool, connector: stdlib.GetPoolConnector(pool)}
 }
 
+// sqlViewKey is where a connection keeps how database/sql sees it.
+const sqlViewKey = "onceward: as database/sql sees it"
+
+// acquire lends a connection. How database/sql sees it is kept with it, because only the connector can make that, and not
+// for a connection that is already there: one that comes for the first time is acquired once more, through the connector.
 func (s *poolSource) acquire(ctx context.Context) (lent, error) {
-	conn, err := s.connector.Connect(ctx)
+	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return lent{}, err
 	}
-	std := conn.(*stdlib.Conn)
-	// The pool destroys a connection that is closed, busy or in a transaction.
-	return lent{conn: std, giveBack: func() { _ = std.Close() }}, nil
+	conn := pooled.Conn()
+	std, ok := conn.PgConn().CustomData()[sqlViewKey].(*stdlib.Conn)
+	if ok && std.Conn() == conn {
+		return lent{conn: std, pooled: pooled}, nil
+	}
+	pooled.Release()
+	made, err := s.connector.Connect(ctx)
+	if err != nil {
+		return lent{}, err
+	}
+	std = made.(*stdlib.Conn)
+	std.Conn().PgConn().CustomData()[sqlViewKey] = std
+	return lent{conn: std}, nil
 }
 
 func (s *poolSource) poolConfig(context.Context) (*pgxpool.Config, error) {
@@ -71,15 +105,7 @@ func (s sqlSource) acquire(ctx context.Context) (lent, error) {
 	if err != nil {
 		return lent{}, errors.Join(err, conn.Close())
 	}
-	return lent{conn: std, giveBack: func() {
-		_ = conn.Raw(func(any) error {
-			if std.Conn().IsClosed() || std.Conn().PgConn().TxStatus() != statusIdle {
-				return driver.ErrBadConn // database/sql closes it then
-			}
-			return nil
-		})
-		_ = conn.Close()
-	}}, nil
+	return lent{conn: std, pooledSQL: conn}, nil
 }
 
 // unwrap finds the connection of pgx under those that only observe it.

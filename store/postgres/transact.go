@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,24 +31,30 @@ const idleGrace = 5 * time.Second
 func (s *Store) InFlight(id onceward.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inFlight[id] != nil
+	_, there := s.inFlight[id]
+	return there
 }
 
 // enter notes a transaction in flight, so that duplicates within the process are seen without asking the server.
-func (s *Store) enter(id onceward.ID) (over func(), entered bool) {
+func (s *Store) enter(id onceward.ID) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inFlight[id] != nil {
-		return nil, false
+	if _, there := s.inFlight[id]; there {
+		return false
 	}
-	ended := make(chan struct{})
-	s.inFlight[id] = ended
-	return sync.OnceFunc(func() {
-		s.mu.Lock()
-		delete(s.inFlight, id)
-		s.mu.Unlock()
+	s.inFlight[id] = nil
+	return true
+}
+
+// leave notes that the transaction is over.
+func (s *Store) leave(id onceward.ID) {
+	s.mu.Lock()
+	ended := s.inFlight[id]
+	delete(s.inFlight, id)
+	s.mu.Unlock()
+	if ended != nil {
 		close(ended)
-	}), true
+	}
 }
 
 // Transact implements [onceward.Transactor]. The work is run again if the server undid the transaction because of its
@@ -62,11 +67,10 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 	if err != nil {
 		return onceward.Verdict{}, err
 	}
-	over, entered := s.enter(r.ID)
-	if !entered {
+	if !s.enter(r.ID) {
 		return s.peek(ctx, r)
 	}
-	defer over()
+	defer s.leave(r.ID)
 	for try := 1; ; try++ {
 		v, err := s.transactOnce(ctx, r, number, work)
 		if !errors.Is(err, errAgain) {
@@ -163,7 +167,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		return false, unavailable(err)
 	}
 	trip.add(&sql.begin)
-	lock := int64Value(lockKey(t.hash))
+	lock := trip.int64(lockKey(t.hash))
 	if idle, set := t.idle(); set {
 		trip.add(&sql.claimBounded, lock, strconv.AppendInt(nil, idle.Milliseconds(), 10))
 	} else {

@@ -97,9 +97,7 @@ func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
 
 // waitForOwn waits for a transaction of this process.
 func (s *Store) waitForOwn(ctx context.Context, id onceward.ID) (waited bool, err error) {
-	s.mu.Lock()
-	ended := s.inFlight[id]
-	s.mu.Unlock()
+	ended := s.endOfOwn(id)
 	if ended == nil {
 		return false, nil
 	}
@@ -109,6 +107,18 @@ func (s *Store) waitForOwn(ctx context.Context, id onceward.ID) (waited bool, er
 	case <-ctx.Done():
 		return true, ctx.Err()
 	}
+}
+
+// endOfOwn is closed when the transaction of this process is over; nil if there is none.
+func (s *Store) endOfOwn(id onceward.ID) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended, there := s.inFlight[id]
+	if there && ended == nil {
+		ended = make(chan struct{})
+		s.inFlight[id] = ended
+	}
+	return ended
 }
 
 // join waits together with whoever waits for the same.
