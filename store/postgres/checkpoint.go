@@ -133,12 +133,12 @@ func (t *transaction) sendPoint(after *onceward.Record) error {
 	var r row
 	r.encode(after, t.hash, t.number)
 	sql := &t.store.sql
-	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
+	trip := t.newTrip()
 	deadline := time.Now().Add(settleTimeout)
 	if err := trip.prepare(context.Background(), deadline, &sql.advance); err != nil {
 		return err
 	}
-	trip.add(&sql.advance, r.id[:], r.more, trip.int64(t.began), trip.int64(after.Attempt))
+	trip.add(&sql.advance, t.hash[:], r.more, trip.int64(t.began), trip.int64(after.Attempt))
 	trip.add(&sql.commit)
 	return committed(trip.run(deadline, func(int, [][]byte) error { return nil }))
 }

@@ -117,17 +117,17 @@ func (t *transaction) commitAnswer(v onceward.Verdict, done *onceward.Completion
 // commit is the second round trip. Whatever error it meets, the store itself is asked what became of it.
 func (t *transaction) commit(v onceward.Verdict, done *onceward.Completion) (onceward.Verdict, error) {
 	complete := onceward.Event{Kind: onceward.EventComplete, Attempt: t.granted.Attempt, Completion: done}
-	after, _, err := onceward.Step(t.granted, complete, t.now)
-	if err != nil {
+	var err error
+	if t.settled, _, err = onceward.Step(t.granted, complete, t.now); err != nil {
 		return v, errors.Join(unavailable(fmt.Errorf("settle: %w", err)), t.rollback())
 	}
 	if !t.exists {
-		after.CreatedAt = after.SettledAt // a transaction makes its record at its end
+		t.settled.CreatedAt = t.settled.SettledAt // a transaction makes its record at its end
 	}
-	if err := t.send(time.Now().Add(settleTimeout), &after); err != nil {
-		return t.resolve(v, &after, err)
+	if err := t.send(time.Now().Add(settleTimeout), &t.settled); err != nil {
+		return t.resolve(v, &t.settled, err)
 	}
-	v.Record = after
+	v.Record = t.settled
 	return v, nil
 }
 
@@ -137,9 +137,9 @@ func (t *transaction) send(deadline time.Time, after *onceward.Record) error {
 	r.encode(after, t.hash, t.number)
 	retention := unpackRetention(r.retention)
 	sql := &t.store.sql
-	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
+	trip := t.newTrip()
 	parameters := [...][]byte{
-		r.id[:], trip.int64(retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(t.began), trip.int16(r.queue),
+		t.hash[:], trip.int64(retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(t.began), trip.int16(r.queue),
 		r.request, r.more,
 	}
 	if t.exists {

@@ -110,7 +110,9 @@ type transaction struct {
 
 	view
 	granted onceward.Record
+	settled onceward.Record
 	gate    gate
+	trip    pipeline // the round trip under way
 }
 
 // view is what a transaction has seen at its beginning.
@@ -161,7 +163,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		return false, unavailable(ErrStandby)
 	}
 	sql := &t.store.sql
-	trip := pipeline{conn: t.conn, unnamed: t.store.unnamed}
+	trip := t.newTrip()
 	deadline := undisturbed(ctx)
 	if err := trip.prepare(ctx, deadline, &sql.begin, &sql.claim, &sql.claimBounded, &sql.lookUp, &sql.insertAnswer, &sql.commit); err != nil {
 		return false, unavailable(err)
@@ -195,6 +197,12 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		t.before, err = found.record(t.reservation.ID, t.store.operations.name)
 	}
 	return locked, err
+}
+
+// newTrip begins a round trip on the transaction's connection.
+func (t *transaction) newTrip() *pipeline {
+	t.trip = pipeline{conn: t.conn, unnamed: t.store.unnamed}
+	return &t.trip
 }
 
 // idle is how long the transaction may be idle, and whether that has to be said: connections that are bounded by themselves
