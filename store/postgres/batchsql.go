@@ -50,37 +50,31 @@ var batchStatements = [kinds]string{
 			q.s_request, coalesce(w.more, q.s_more), pg_is_in_recovery()
 		FROM q LEFT JOIN w ON w.id = q.id AND q.takes`,
 
-	// A heartbeat or an answer changes a record that is in progress at its attempt. An item without a row was refused. Should
-	// the record have been removed since the look, nothing may be made in its place: the division stops the statement.
-	kindExtend: `WITH q AS MATERIALIZED (
-			SELECT u.*, n.now FROM (SELECT @now() AS now) AS n
-			CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::bigint[]))
-				WITH ORDINALITY AS u (id, attempt, span, item)
-			CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.queue IN (10, 11)
-				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1 LIMIT 1) AS s
-		), w AS (
-			INSERT INTO @record AS r (id, attempt, due, retention, answer, queue, request, more)
-			SELECT id, attempt, now + span, 0, '', 0, '', '' FROM q
-			ON CONFLICT (id) DO UPDATE SET due = excluded.due WHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)
-			RETURNING r.id, r.due, 1 / CASE WHEN r.xmax = 0 THEN 0 ELSE 1 END AS was_there
-		)
-		SELECT q.item, w.due FROM q JOIN w ON w.id = q.id`,
+	// A heartbeat or an answer changes a record that is in progress at its attempt, and returns its name. An item whose name
+	// does not come back was refused. Should the record have been removed since the look, nothing may be made in its place:
+	// the division stops the statement.
+	kindExtend: `INSERT INTO @record AS r (id, attempt, due, retention, answer, queue, request, more)
+		SELECT u.id, u.attempt, n.now + u.span, 0, '', 0, '', ''
+		FROM (SELECT @now() AS now) AS n
+		CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::bigint[])) AS u (id, attempt, span)
+		CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.queue IN (10, 11)
+			AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1 LIMIT 1) AS s
+		ON CONFLICT (id) DO UPDATE SET due = excluded.due WHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)
+		RETURNING r.id, r.due, 1 / CASE WHEN r.xmax = 0 THEN 0 ELSE 1 END`,
 
-	kindComplete: `WITH q AS MATERIALIZED (
-			SELECT u.*, n.now FROM (SELECT @now() AS now) AS n
-			CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::integer[]), (SELECT $4::bytea[]),
-				(SELECT $5::bytea[])) WITH ORDINALITY AS u (id, attempt, retention, answer, more, item)
-			CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.queue IN (10, 11)
-				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1 LIMIT 1) AS s
-		), w AS (
-			INSERT INTO @record AS r (id, attempt, due, retention, answer, queue, request, more)
-			SELECT id, attempt, now, retention, answer, 20, '', more FROM q
-			ON CONFLICT (id) DO UPDATE SET queue = 20, answer = excluded.answer,
-				more = r.more || excluded.more || CASE WHEN r.queue = 11 THEN '\x0b0101'::bytea ELSE ''::bytea END,
-				retention = @longer(r.retention, excluded.retention),
-				due = excluded.due + @span(@longer(r.retention, excluded.retention))
-			WHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)
-			RETURNING r.id, r.due, 1 / CASE WHEN r.xmax = 0 THEN 0 ELSE 1 END AS was_there
-		)
-		SELECT q.item, w.due FROM q JOIN w ON w.id = q.id`,
+	// The longer retention in microseconds is the greater of both in microseconds; asked the other way round, the server would
+	// not put the function's text in its place but parse and plan it each time.
+	kindComplete: `INSERT INTO @record AS r (id, attempt, due, retention, answer, queue, request, more)
+		SELECT u.id, u.attempt, n.now, u.retention, u.answer, 20, '', u.more
+		FROM (SELECT @now() AS now) AS n
+		CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::integer[]), (SELECT $4::bytea[]),
+			(SELECT $5::bytea[])) AS u (id, attempt, retention, answer, more)
+		CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.queue IN (10, 11)
+			AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1 LIMIT 1) AS s
+		ON CONFLICT (id) DO UPDATE SET queue = 20, answer = excluded.answer,
+			more = r.more || excluded.more || CASE WHEN r.queue = 11 THEN '\x0b0101'::bytea ELSE ''::bytea END,
+			retention = @longer(r.retention, excluded.retention),
+			due = excluded.due + greatest(@span(r.retention), @span(excluded.retention))
+		WHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)
+		RETURNING r.id, r.due, 1 / CASE WHEN r.xmax = 0 THEN 0 ELSE 1 END`,
 }

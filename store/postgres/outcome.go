@@ -3,6 +3,7 @@ package postgres
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -45,20 +46,19 @@ const postgresEpoch = 946684800000000
 // fromPostgresTime reads a timestamp of the binary format.
 func fromPostgresTime(us int64) time.Time { return fromMicros(us + postgresEpoch) }
 
-// readOutcome reads one row that a function returned for items of one kind. An item without a row was refused; a
-// reservation always has one.
+// readOutcome reads one row that a statement returned for items of one kind, which are in the order of their names. An
+// item without a row was refused; a reservation always has one.
 func readOutcome(raw [][]byte, items []*item) error {
 	v := values{raw: raw}
+	if items[0].kind != kindReserve {
+		return readWritten(&v, items)
+	}
 	n := v.int64(0)
 	if v.err != nil || n < 1 || n > int64(len(items)) {
 		return fmt.Errorf("the server answered item %d of %d", n, len(items))
 	}
 	t := items[n-1]
 	t.found = row{id: t.id}
-	if t.kind != kindReserve {
-		t.outcome, t.found.due = outcomeWritten, v.int64(1)
-		return v.err
-	}
 	if v.bool(10) {
 		return ErrStandby
 	}
@@ -72,5 +72,16 @@ func readOutcome(raw [][]byte, items []*item) error {
 	if t.outcome != outcomeAbsent && t.outcome != outcomeAgain {
 		t.found.attempt = v.int64(3)
 	}
+	return v.err
+}
+
+// readWritten reads the row of a heartbeat or an answer. No two of a batch have the same name.
+func readWritten(v *values, items []*item) error {
+	written := item{id: [16]byte(v.fixed(0, 16))}
+	i, found := slices.BinarySearchFunc(items, &written, compareItems)
+	if v.err != nil || !found {
+		return fmt.Errorf("the server answered for a record that nobody asked for: %x", written.id)
+	}
+	items[i].outcome, items[i].found = outcomeWritten, row{id: written.id, due: v.int64(1)}
 	return v.err
 }
