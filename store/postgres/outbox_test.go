@@ -1,0 +1,158 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// sentCounter counts the statements that are sent.
+type sentCounter struct{ sent atomic.Int64 }
+
+// TraceQueryStart implements [pgx.QueryTracer].
+func (c *sentCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.sent.Add(1)
+	return ctx
+}
+
+// TraceQueryEnd implements [pgx.QueryTracer].
+func (c *sentCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func delivering(h outbox.Handler) outbox.WorkerConfig {
+	return outbox.WorkerConfig{Routes: map[string]outbox.Route{"topic": {Handler: h}}}
+}
+
+// TestIdleWorkerIsQuiet: while there is nothing to do, a worker asks the server at most twice a second.
+func TestIdleWorkerIsQuiet(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig(servicetest.Postgres(t).SchemaURL(t))
+	must(t, err)
+	var statements sentCounter
+	config.ConnConfig.Tracer = &statements
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	store, err := postgres.New(t.Context(), pool, quiet)
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, store.Close())
+		pool.Close()
+	})
+	worker, err := outbox.NewWorker(store, delivering(func(context.Context, *outbox.Delivery) (outbox.Result, error) { return outbox.Result{}, nil }))
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		worker.Run(ctx)
+	}()
+	const settling, watched = 2 * time.Second, 5 * time.Second
+	time.Sleep(settling) // the pauses between its looks grow at first
+	before := statements.sent.Load()
+	time.Sleep(watched)
+	sent := statements.sent.Load() - before
+	stop()
+	<-ended
+	if most := int64(2 * watched / time.Second); sent > most {
+		t.Errorf("O2: an idle worker sent %d statements in %s, want at most %d", sent, watched, most)
+	}
+	if sent == 0 {
+		t.Error("O2: an idle worker did not look at all, or the statements were not counted")
+	}
+}
+
+// TestOtherProcessesWake: a worker is told of messages that another process commits, and not of those it rolls back.
+func TestOtherProcessesWake(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	open := func() *postgres.Store {
+		s, err := postgres.Open(t.Context(), url, quiet)
+		must(t, err)
+		t.Cleanup(func() { must(t, s.Close()) })
+		return s
+	}
+	adder, watcher := open(), open()
+	for !watcher.HearsMessages() {
+		time.Sleep(time.Millisecond)
+	}
+	hints, unwatch := watcher.WatchMessages()
+	defer unwatch()
+	for drained := false; !drained; { // its own greeting may have come
+		select {
+		case <-hints:
+		default:
+			drained = true
+		}
+	}
+	box, err := outbox.New(adder, outbox.Config{})
+	must(t, err)
+	undo := errors.New("undo")
+	add := func(failure error) error {
+		return adder.InTx(t.Context(), func(ctx context.Context) error {
+			_, err := box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: "topic", Type: "t"})
+			return errors.Join(err, failure)
+		})
+	}
+	if err := add(undo); !errors.Is(err, undo) {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // not every message notifies: see notifyPause
+	select {
+	case <-hints:
+		t.Error("O2: a hint came for a message that was rolled back")
+	default:
+	}
+	must(t, add(nil))
+	select {
+	case <-hints:
+	case <-time.After(10 * time.Second):
+		t.Error("O2: no hint came for a message of another process")
+	}
+}
+
+// TestMessageInABatch: a message can be a part of the batch that a transaction sends, and is committed and undone with it.
+func TestMessageInABatch(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	must(t, err)
+	store, err := postgres.New(t.Context(), pool, quiet)
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, store.Close())
+		pool.Close()
+	})
+	exec(t, pool, `CREATE TABLE business (value text PRIMARY KEY)`)
+	box, err := outbox.New(store, outbox.Config{})
+	must(t, err)
+	send := func(value string) error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			var batch pgx.Batch
+			batch.Queue(`INSERT INTO business VALUES ($1)`, value)
+			if _, err := box.Add(t.Context(), &batch, outbox.Message{Topic: "topic", AggregateID: value, Type: "t"}); err != nil {
+				return err
+			}
+			return tx.SendBatch(t.Context(), &batch).Close()
+		})
+	}
+	must(t, send("one"))
+	if err := send("one"); err == nil {
+		t.Fatal("the second insert of the same key succeeded")
+	}
+	entries, err := store.Messages(t.Context(), outbox.Filter{})
+	must(t, err)
+	if len(entries) != 1 || entries[0].AggregateID != "one" {
+		t.Errorf("O1: %d messages are there, want the one that was committed", len(entries))
+	}
+	if _, err := store.RememberEvent(t.Context(), new(pgx.Batch), "consumer", "event"); err == nil {
+		t.Error("O5: an event was remembered in a batch, which cannot tell whether it is new")
+	}
+}
