@@ -29,7 +29,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: needs lint ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL), lint, all tests with -race
+test: needs lint ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, RabbitMQ), lint, all tests with -race
 	CGO_ENABLED=1 $(GO) test -race -count=1 $(TESTFLAGS) ./...
 
 .PHONY: lint

@@ -51,20 +51,31 @@ var threeStatements = pgBusiness{
 			reference text NOT NULL, booked_at timestamptz NOT NULL DEFAULT now());
 		ANALYZE account`, accounts-1),
 	work: func(ctx context.Context, tx pgx.Tx) error {
-		if err := oneRow.work(ctx, tx); err != nil {
+		account, err := payFrom(ctx, tx)
+		if err != nil {
 			return err
 		}
-		account, reference, amount := rand.N(accounts), businessRow[0], businessRow[1]
-		tag, err := tx.Exec(ctx, `UPDATE account SET balance = balance - $1 WHERE id = $2`, amount, account)
-		if err != nil || tag.RowsAffected() != 1 {
-			return fmt.Errorf("account %d: %s: %w", account, tag, err)
-		}
-		_, err = tx.Exec(ctx, `INSERT INTO ledger (account, amount, reference) VALUES ($1, $2, $3)`, account, amount, reference)
+		_, err = tx.Exec(ctx, pgInsertEntry, account, businessRow[1], businessRow[0])
 		return err
 	},
 	counts: append([]string{
 		`SELECT count(*) FROM ledger`, fmt.Sprintf(`SELECT (-sum(balance) / %d)::bigint FROM account`, businessRow[1]),
 	}, oneRow.counts...),
+}
+
+const pgInsertEntry = `INSERT INTO ledger (account, amount, reference) VALUES ($1, $2, $3)`
+
+// payFrom inserts a payment and takes its amount from an account.
+func payFrom(ctx context.Context, tx pgx.Tx) (account int, err error) {
+	if err := oneRow.work(ctx, tx); err != nil {
+		return 0, err
+	}
+	account = rand.N(accounts)
+	tag, err := tx.Exec(ctx, `UPDATE account SET balance = balance - $1 WHERE id = $2`, businessRow[1], account)
+	if err == nil && tag.RowsAffected() != 1 {
+		err = fmt.Errorf("account %d: %s", account, tag)
+	}
+	return account, err
 }
 
 // create makes the tables of the business.

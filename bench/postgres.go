@@ -41,6 +41,7 @@ var pgContenders = []pgContender{
 	{outboxAdd, apart(&oneRow).open},
 	{outboxAddBatch, together.open},
 	{outboxAdd3, apart(&threeStatements).open},
+	{outboxAddLast, lastTogether.open},
 	{pgHTTPPlain, openHTTPPlain},
 	{pgHTTPTransaction, openHTTPTransactional},
 }

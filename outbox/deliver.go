@@ -82,9 +82,13 @@ func (s *session) succeeded(ctx context.Context, end finished, result Result) (d
 	return true
 }
 
-// conclude does what a result asks for. A panic of Then undoes its transaction, and is an error of this message.
+// conclude does what a result asks for. The effect has happened, so that neither the end of the delivery's time nor a lease that
+// ran out keeps it from being recorded: if another worker has the message, the store refuses. A panic of Then undoes its
+// transaction, and is an error of this message.
 func (s *session) conclude(ctx context.Context, end finished, result Result) (err error) {
 	defer recovered("Result.Then", &err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
 	if result.ProviderID != "" {
 		if err := end.lease.record(ctx, result.ProviderID); err != nil {
 			return fmt.Errorf("record the receiver's id: %w", err)
@@ -96,7 +100,9 @@ func (s *session) conclude(ctx context.Context, end finished, result Result) (er
 		}
 	}
 	if result.Then != nil {
-		return s.store.FinishMessageTx(ctx, end.ending, result.Then)
+		return s.store.FinishMessageTx(ctx, end.ending, func(ctx context.Context) error {
+			return result.Then(contextWithParent(ctx, &end.Entry))
+		})
 	}
 	return nil
 }

@@ -40,7 +40,8 @@ func New(store Store, config Config) (*Outbox, error) {
 // package works with, such as a pgx.Tx. It returns the ID under which the message will be known everywhere. The message is
 // delivered after the commit, and never if there is none.
 //
-// Within an operation of Onceward the message's downstream key is derived from that. Transactions that add for the same
+// Within an operation of Onceward the message's downstream key is derived from that, and within [Result.Then] from the message
+// that was delivered. Transactions that add for the same
 // topic and aggregate wait for each other, so that the order of messages is that of commits: add late in the transaction,
 // and where one adds for several aggregates, always in the same order.
 func (o *Outbox) Add(ctx context.Context, tx any, m Message) (id string, err error) {
@@ -75,14 +76,31 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 	if m.Topic == "" {
 		e.State = Captured
 	}
-	if op := onceward.FromContext(ctx); op != nil {
-		e.Origin = onceward.ID{Scope: op.Scope(), Key: op.Key()}
-		e.Attempt = op.Attempt()
+	op, parent := onceward.FromContext(ctx), parentOf(ctx)
+	switch {
+	case op != nil:
+		e.Origin, e.Attempt = onceward.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt()
 		e.DownstreamKey = op.DownstreamKey(onceward.Part(ctx, "outbox "+m.Step))
-	} else {
+	case parent != nil:
+		e.Origin, e.Attempt = parent.Origin, parent.Attempt
+		e.DownstreamKey = onceward.DownstreamKey(onceward.ID{Scope: "outbox", Key: parent.DownstreamKey}, onceward.Part(ctx, m.Step))
+	default:
 		e.DownstreamKey = onceward.DownstreamKey(onceward.ID{Scope: "outbox", Key: e.ID}, m.Step)
 	}
 	return e
+}
+
+type parentKey struct{}
+
+// contextWithParent returns a context in which messages that are added follow that one: they have its origin, and downstream
+// keys that are derived from its own.
+func contextWithParent(ctx context.Context, e *Entry) context.Context {
+	return context.WithValue(onceward.ContextWithStep(ctx, ""), parentKey{}, e)
+}
+
+func parentOf(ctx context.Context) *Entry {
+	parent, _ := ctx.Value(parentKey{}).(*Entry)
+	return parent
 }
 
 // newID makes a UUID of version 7: those made later are larger, which keeps the index on them small and quick.

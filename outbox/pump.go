@@ -20,8 +20,7 @@ const (
 func (s *session) pump(ctx context.Context, once bool) error {
 	pause := shortestPause
 	for ctx.Err() == nil {
-		if s.maintain(ctx) && !once {
-			s.await(ctx, pause)
+		if s.maintain(ctx) && !once && !s.await(ctx, pause) {
 			continue // an idle worker asks no more often because of it
 		}
 		idle := s.idle() // asked before the look: what is under way may add something after it

@@ -190,6 +190,11 @@ func (s *session) extend() {
 	lost, err := s.store.ExtendMessages(ctx, leases, s.config.Lease)
 	if err != nil {
 		s.config.Logger.Warn("outbox: leases could not be extended", "messages", len(leases), "error", err)
+		for _, l := range held {
+			if l.alive() != nil {
+				l.lose() // another worker may have it by now
+			}
+		}
 		return
 	}
 	for _, l := range lost {

@@ -174,6 +174,9 @@ func (w *Worker) RunOnce(ctx context.Context) (Report, error) { return w.run(ctx
 
 func (w *Worker) run(ctx context.Context, once bool) (Report, error) {
 	s := newSession(w)
+	if once {
+		s.maintained, s.purged = time.Time{}, time.Time{} // there may be no other time
+	}
 	defer s.end()
 	defer s.obey(ctx)()
 	err := s.pump(ctx, once)

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -12,40 +13,62 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// addMessage adds a message. What stands for FIRST is done before its number is drawn and its time is taken: the lock on its
-// lane, so that both are in the order of commits there.
-const addMessage = `INSERT INTO @outbox (id, number, lane, due, created, attempt, state, topic, aggregatetype, aggregateid, type,
-		downstream, attributes, origin, payload)
-	SELECT $1::uuid, nextval('@outbox_number'), $2::bigint, f.now + $3::bigint, f.now, $4::bigint, $5::smallint, $6::text, $7::text, $8::text, $9::text,
-		$10::text, $11::text, $12::bytea, $13::bytea
-	FROM (SELECT FIRST @now() AS now OFFSET 0) f`
-
-// The parts of the statement that not every message needs. Locks of two numbers are apart from those of records, which are
-// of one.
+// addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits there:
+// a CASE evaluates its condition first.
 const (
-	lockLane     = `pg_advisory_xact_lock(($2::bigint >> 32)::integer, ($2::bigint << 32 >> 32)::integer), `
-	notifyOthers = `pg_notify('CHANNEL', 'o'), `
+	addMessage = `INSERT INTO @outbox (id, number, lane, due, created, attempt, state, topic, aggregatetype, aggregateid, type,
+			downstream, attributes, origin, payload)
+		VALUES ($1::uuid, NUMBER, $2::bigint, @now() + $3::bigint, @now(), $4::bigint, $5::smallint, $6::text, $7::text, $8::text,
+			$9::text, $10::text, $11::text, $12::bytea, $13::bytea)`
+	drawNumber = `nextval('@outbox_number')`
+	// Locks of two numbers are apart from those of records, which are of one. What these functions return is void, which is
+	// empty as a text.
+	lockLane = `CASE WHEN pg_advisory_xact_lock(($2::bigint >> 32)::integer, ($2::bigint << 32 >> 32)::integer)::text = ''
+		THEN nextval('@outbox_number') END`
+	notifyOthers = `CASE WHEN pg_notify('CHANNEL', 'o')::text = '' THEN NUMBER END`
 )
 
 // addStatements are the four variants of the statement: with a lock or not, and with a notification or not.
 type addStatements [2][2]string
 
 func prepareAdd(n names, channel string) (all addStatements) {
-	for locks, lock := range []string{"", lockLane} {
-		for notifies, notify := range []string{"", strings.ReplaceAll(notifyOthers, "CHANNEL", channel)} {
-			all[locks][notifies] = n.render(strings.ReplaceAll(addMessage, "FIRST ", lock+notify))
-		}
+	notify := strings.ReplaceAll(notifyOthers, "CHANNEL", channel)
+	for locks, number := range []string{drawNumber, lockLane} {
+		all[locks][0] = n.render(strings.ReplaceAll(addMessage, "NUMBER", number))
+		all[locks][1] = n.render(strings.ReplaceAll(addMessage, "NUMBER", strings.ReplaceAll(notify, "NUMBER", number)))
 	}
 	return all
 }
 
-// attributes are what of a message no statement looks at.
+// attributes are what of a message no statement looks at. What is as usual is left out.
 type attributes struct {
 	ContentType string            `json:"contenttype,omitempty"`
 	Source      string            `json:"source,omitempty"`
 	Subject     string            `json:"subject,omitempty"`
 	Step        string            `json:"step,omitempty"`
 	Headers     map[string]string `json:"headers,omitempty"`
+}
+
+func attributesOf(m *outbox.Message) attributes {
+	a := attributes{m.ContentType, m.Source, m.Subject, m.Step, m.Headers}
+	if a.ContentType == outbox.DefaultContentType {
+		a.ContentType = ""
+	}
+	if a.Subject == m.AggregateID {
+		a.Subject = ""
+	}
+	if a.Step == m.Topic {
+		a.Step = ""
+	}
+	return a
+}
+
+// complete gives a message its attributes, and what was left out.
+func (a *attributes) complete(m *outbox.Message) {
+	m.ContentType = cmp.Or(a.ContentType, outbox.DefaultContentType)
+	m.Subject = cmp.Or(a.Subject, m.AggregateID)
+	m.Step = cmp.Or(a.Step, m.Topic)
+	m.Source, m.Headers = a.Source, a.Headers
 }
 
 // AddMessage implements [outbox.Store]. The transaction is a pgx.Tx or a *sql.Tx; or it is a *pgx.Batch that the application
@@ -59,7 +82,7 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	attributes, err := json.Marshal(attributes{e.ContentType, e.Source, e.Subject, e.Step, e.Headers})
+	attributes, err := json.Marshal(attributesOf(&e.Message))
 	if err != nil {
 		return err
 	}

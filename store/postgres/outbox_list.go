@@ -23,9 +23,9 @@ const (
 
 	// countMessages counts by the indexes that hold what is open alone.
 	countMessages = `SELECT
-			(SELECT count(*) FROM @outbox WHERE state < 2) + (SELECT count(*) FROM @outbox WHERE state = 2),
-			(SELECT count(*) FROM @outbox WHERE state IN (3, 5)),
-			least((SELECT min(created) FROM @outbox WHERE state < 2), (SELECT min(created) FROM @outbox WHERE state = 2))`
+			(SELECT count(*) FROM @outbox WHERE state < 2) + (SELECT count(*) FROM @outbox WHERE state = 2 AND state > 1),
+			(SELECT count(*) FROM @outbox WHERE state IN (3, 5) AND state > 1),
+			least((SELECT min(created) FROM @outbox WHERE state < 2), (SELECT min(created) FROM @outbox WHERE state = 2 AND state > 1))`
 )
 
 // messageRow is a row of the outbox.
@@ -54,7 +54,7 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 	if err := json.Unmarshal([]byte(m.attributes), &a); err != nil {
 		return e, fmt.Errorf("message %s: its attributes cannot be read: %w", e.ID, err)
 	}
-	e.ContentType, e.Source, e.Subject, e.Step, e.Headers = a.ContentType, a.Source, a.Subject, a.Step, a.Headers
+	a.complete(&e.Message)
 	if m.origin != nil {
 		id, err := onceward.ParseID(m.origin)
 		if err != nil {

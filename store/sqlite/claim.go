@@ -26,7 +26,8 @@ const (
 		RETURNING ` + messageColumns
 	parkMessage = `UPDATE onceward_outbox SET state = 2, token = 0 WHERE number = ?1`
 	buryMessage = `UPDATE onceward_outbox SET state = iif(lane IS NULL, 5, 3), due = ?2, token = 0, last_error = ?3 WHERE number = ?1`
-	freeMessage = `UPDATE onceward_outbox SET state = 0, due = ?2 WHERE number = ?1`
+	// A freed message is due as of old, so that it is taken before what came after it.
+	freeMessage = `UPDATE onceward_outbox SET state = 0, due = created WHERE number = ?1`
 )
 
 const (
@@ -36,32 +37,39 @@ const (
 	maxFreed = 100
 )
 
-// ClaimMessages implements [outbox.Store]. That there is nothing to do is seen without the writer.
+// ClaimMessages implements [outbox.Store]. That there is nothing to do is seen without the writer. Where all that was looked
+// at has to wait, it looks further, and lets others write in between.
 func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
 	wants = slices.DeleteFunc(slices.Clone(wants), func(w outbox.Want) bool { return w.Limit <= 0 })
 	if due, err := s.anyDue(ctx, wants); err != nil || !due {
 		return nil, err
 	}
-	var claimed []outbox.Claimed
-	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+	for {
+		claimed, more, err := s.claimMessages(ctx, wants, lease)
+		if err != nil || len(claimed) > 0 || !more {
+			return claimed, err
+		}
+	}
+}
+
+// claimMessages is one turn of the writer. It reports whether there is more to look at.
+func (s *Store) claimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) (claimed []outbox.Claimed, more bool, err error) {
+	err = s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
 		c := newClaim(r, now, lease)
 		for _, want := range wants {
 			if err := c.take(want); err != nil {
 				return err
 			}
 		}
-		freed, err := freeLanes(r, c.parkedIn, now)
+		freed, err := freeLanes(r, c.parkedIn)
 		s.writer.messages.add(freed)
-		if c.parked >= maxParked {
-			s.writer.messages.add(1) // it did not get to the end
-		}
-		claimed = c.result()
+		claimed, more = c.result(), c.parked >= maxParked
 		return err
 	}))
 	if err != nil {
-		return nil, err // the writer may still be at it
+		return nil, false, err // the writer may still be at it
 	}
-	return claimed, nil
+	return claimed, more, nil
 }
 
 // anyDue reports whether a claim would find anything.

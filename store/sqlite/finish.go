@@ -145,7 +145,7 @@ func (s *Store) finish(r *records, endings []outbox.Ending, now time.Time) (fenc
 			fenced = append(fenced, e.Lease)
 		}
 	}
-	freed, err := freeLanes(r, left, now)
+	freed, err := freeLanes(r, left)
 	s.writer.messages.add(freed)
 	return fenced, err
 }
@@ -184,7 +184,7 @@ func (s *Store) DropMessage(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		freed, err := freeLanes(r, left, now)
+		freed, err := freeLanes(r, left)
 		s.writer.messages.add(freed)
 		return err
 	}))

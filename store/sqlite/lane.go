@@ -38,7 +38,7 @@ func (r *records) front(lane string, limit, offset int) (front []opened, err err
 
 // freeLane makes messages of a lane Ready that are Behind nothing, the first of them at most. It reads no further than to
 // the first message that is not Behind, so that a lane that is held up costs nothing.
-func (r *records) freeLane(lane string, now time.Time) (freed int, err error) {
+func (r *records) freeLane(lane string) (freed int, err error) {
 	front, err := r.front(lane, 1, 0)
 	if err != nil || len(front) == 0 || front[0].state != outbox.Behind {
 		return 0, err
@@ -50,7 +50,7 @@ func (r *records) freeLane(lane string, now time.Time) (freed int, err error) {
 		if next.state != outbox.Behind {
 			break
 		}
-		if err := r.run(freeMessage, []any{next.number, micros(now)}, nil); err != nil {
+		if err := r.run(freeMessage, []any{next.number}, nil); err != nil {
 			return freed, err
 		}
 		freed++
@@ -59,9 +59,9 @@ func (r *records) freeLane(lane string, now time.Time) (freed int, err error) {
 }
 
 // freeLanes looks at the lanes that something has left.
-func freeLanes(r *records, lanes map[string]bool, now time.Time) (freed int, err error) {
+func freeLanes(r *records, lanes map[string]bool) (freed int, err error) {
 	for lane := range lanes {
-		n, err := r.freeLane(lane, now)
+		n, err := r.freeLane(lane)
 		freed += n
 		if err != nil {
 			return freed, err
@@ -78,8 +78,8 @@ func (s *Store) FreeMessages(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	freed := 0
-	err = s.writer.do(ctx, newFunction(func(r *records, now time.Time) (err error) {
-		freed, err = freeLanes(r, stuck, now)
+	err = s.writer.do(ctx, newFunction(func(r *records, _ time.Time) (err error) {
+		freed, err = freeLanes(r, stuck)
 		s.writer.messages.add(freed)
 		return err
 	}))

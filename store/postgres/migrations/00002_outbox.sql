@@ -31,11 +31,9 @@ CREATE TABLE onceward_outbox (
 CREATE INDEX onceward_outbox_due ON onceward_outbox (topic, due) WHERE state < 2;
 -- For the order within an aggregate.
 CREATE INDEX onceward_outbox_lane ON onceward_outbox (lane, number) WHERE state < 4 AND lane <> 0;
--- For messages that wait for another one.
-CREATE INDEX onceward_outbox_behind ON onceward_outbox (lane) WHERE state = 2;
--- For the purge, and for operators.
-CREATE INDEX onceward_outbox_done ON onceward_outbox (due) WHERE state IN (4, 6);
-CREATE INDEX onceward_outbox_dead ON onceward_outbox (id) WHERE state IN (3, 5);
+-- For all that a new message is not: behind, by lane; dead, done and captured, by time. It is one index, because each that a
+-- table has costs time with each row, also with those that it does not hold.
+CREATE INDEX onceward_outbox_rest ON onceward_outbox (state, (CASE WHEN state = 2 THEN lane ELSE due END)) WHERE state > 1;
 
 -- Takes at most so many messages of each topic that are due. Those that have an earlier open message of their aggregate in
 -- front of them, which is not taken with them, become behind (2): their lanes are to be freed afterwards, because what they
@@ -188,9 +186,12 @@ AS $$
 BEGIN
 	RETURN onceward_outbox_free(ARRAY(
 		WITH RECURSIVE waiting AS (
-			(SELECT t.lane FROM onceward_outbox t WHERE t.state = 2 ORDER BY t.lane LIMIT 1)
+			(SELECT t.lane FROM onceward_outbox t WHERE t.state = 2
+				ORDER BY t.state, CASE WHEN t.state = 2 THEN t.lane ELSE t.due END LIMIT 1)
 			UNION ALL
-			SELECT (SELECT t.lane FROM onceward_outbox t WHERE t.state = 2 AND t.lane > w.lane ORDER BY t.lane LIMIT 1)
+			SELECT (SELECT t.lane FROM onceward_outbox t
+				WHERE t.state = 2 AND CASE WHEN t.state = 2 THEN t.lane ELSE t.due END > w.lane
+				ORDER BY t.state, CASE WHEN t.state = 2 THEN t.lane ELSE t.due END LIMIT 1)
 			FROM waiting w WHERE w.lane IS NOT NULL
 		)
 		SELECT w.lane FROM waiting w WHERE w.lane IS NOT NULL LIMIT batch));
@@ -208,12 +209,20 @@ SET enable_sort = off
 AS $$
 DECLARE
 	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
-	purged integer;
+	ended smallint;
+	purged integer := 0;
+	n integer;
 BEGIN
-	DELETE FROM onceward_outbox t WHERE t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_outbox o WHERE o.state IN (4, 6) AND o.due < oldest ORDER BY o.due LIMIT batch
-		FOR UPDATE SKIP LOCKED));
-	GET DIAGNOSTICS purged = ROW_COUNT;
+	FOREACH ended IN ARRAY ARRAY[4, 6]::smallint[] LOOP
+		EXIT WHEN purged >= batch;
+		DELETE FROM onceward_outbox t WHERE t.ctid = ANY (ARRAY(
+			SELECT o.ctid FROM onceward_outbox o
+			WHERE o.state = ended AND o.state > 1 AND CASE WHEN o.state = 2 THEN o.lane ELSE o.due END < oldest
+			ORDER BY o.state, CASE WHEN o.state = 2 THEN o.lane ELSE o.due END LIMIT batch - purged
+			FOR UPDATE SKIP LOCKED));
+		GET DIAGNOSTICS n = ROW_COUNT;
+		purged := purged + n;
+	END LOOP;
 	RETURN purged;
 END
 $$;

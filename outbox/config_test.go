@@ -1,0 +1,61 @@
+package outbox_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// TestRefusedConfigs: a worker that could not work is not made, and the error says why.
+func TestRefusedConfigs(t *testing.T) {
+	t.Parallel()
+	route := func(change func(r *outbox.Route)) outbox.WorkerConfig {
+		r := outbox.Route{Handler: new(clerk).deliver}
+		change(&r)
+		return outbox.WorkerConfig{Routes: map[string]outbox.Route{topic: r}}
+	}
+	worker := func(change func(c *outbox.WorkerConfig)) outbox.WorkerConfig {
+		c := route(func(*outbox.Route) {})
+		change(&c)
+		return c
+	}
+	for want, config := range map[string]outbox.WorkerConfig{
+		"outbox: WorkerConfig.Routes is missing: it says who delivers the messages of a topic": {},
+		"outbox: a route without a topic: messages without one are for change-data-capture alone": {
+			Routes: map[string]outbox.Route{"": {Handler: new(clerk).deliver}},
+		},
+		`outbox: the route for "charges" has no Handler`:                      route(func(r *outbox.Route) { r.Handler = nil }),
+		`outbox: the route for "charges" has a negative Limit or Concurrency`: route(func(r *outbox.Route) { r.Limit = -1 }),
+		`outbox: Timeout is negative: -1ns`:                                   route(func(r *outbox.Route) { r.Timeout = -1 }),
+		`outbox: Pause is negative: -1ns`:                                     route(func(r *outbox.Route) { r.Pause = -1 }),
+		`outbox: LongestPause is negative: -1ns`:                              route(func(r *outbox.Route) { r.LongestPause = -1 }),
+		`outbox: Lease is negative: -1s`:                                      worker(func(c *outbox.WorkerConfig) { c.Lease = -time.Second }),
+		`outbox: Poll is negative: -1s`:                                       worker(func(c *outbox.WorkerConfig) { c.Poll = -time.Second }),
+		`outbox: Retention is negative: -1s`:                                  worker(func(c *outbox.WorkerConfig) { c.Retention = -time.Second }),
+		`outbox: Grace is negative: -1s`:                                      worker(func(c *outbox.WorkerConfig) { c.Grace = -time.Second }),
+	} {
+		if _, err := outbox.NewWorker(new(spyStore), config); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	concurrency := route(func(r *outbox.Route) { r.Concurrency = -1 })
+	if _, err := outbox.NewWorker(new(spyStore), concurrency); err == nil {
+		t.Error("a negative Concurrency was taken")
+	}
+	if _, err := outbox.NewWorker(nil, route(func(*outbox.Route) {})); err == nil || err.Error() != "outbox: there is no store" {
+		t.Errorf("without a store: %v", err)
+	}
+}
+
+// TestConfigIsCopied: who changes the routes afterwards changes nothing.
+func TestConfigIsCopied(t *testing.T) {
+	inTime(t, func(b *bench) {
+		mail := new(clerk)
+		routes := map[string]outbox.Route{topic: {Handler: mail.deliver}}
+		w := b.worker(b.store, outbox.Route{}, func(c *outbox.WorkerConfig) { c.Routes = routes })
+		delete(routes, topic)
+		b.add(about("", "m"))
+		b.run(w, outbox.Report{Delivered: 1})
+	})
+}

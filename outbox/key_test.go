@@ -1,0 +1,158 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/phase"
+)
+
+// adding is a transactional route that adds messages.
+func adding(b *bench, box *outbox.Outbox, messages ...outbox.Message) http.Handler {
+	b.Helper()
+	return b.newGuard().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, m := range messages {
+			if _, err := box.Add(r.Context(), onceward.Tx(r.Context()), m); err != nil {
+				b.Error(err)
+			}
+		}
+		w.WriteHeader(http.StatusCreated)
+	}), onceward.Transactional())
+}
+
+// distinct reports whether no two keys are the same.
+func distinct(keys []string) bool {
+	sorted := slices.Sorted(slices.Values(keys))
+	return len(slices.Compact(sorted)) == len(keys)
+}
+
+// TestKeysOfAnOperation: they are the same whenever it is executed, and different for each of its messages.
+func TestKeysOfAnOperation(t *testing.T) {
+	inTime(t, func(b *bench) {
+		spy, box := newSpy(b.T, b.store)
+		own := about("a", "m")
+		own.Step = "receipt"
+		h := adding(b, box, about("a", "m"), about("b", "m"), own)
+		post(h, "k")
+		first := spy.keys()
+		if len(first) != 3 || !distinct(first) {
+			b.Fatalf("the keys are %q", first)
+		}
+		id := onceward.ID{Scope: "shop", Key: "k"}
+		if want := onceward.DownstreamKey(id, "outbox "+topic); first[0] != want {
+			b.Errorf("the key is %s, want %s, which others derive too", first[0], want)
+		}
+		for _, e := range spy.added {
+			if e.Origin != id || e.Attempt == 0 {
+				b.Errorf("a message comes from %v, attempt %d", e.Origin, e.Attempt)
+			}
+		}
+		post(h, "k") // a replay adds nothing
+		b.must(b.store.Bust(b.Context(), id, true))
+		spy.added = nil
+		post(h, "k")
+		if again := spy.keys(); !slices.Equal(first, again) {
+			b.Errorf("executed again the keys are %q after %q", again, first)
+		}
+		spy.added = nil
+		post(h, "another")
+		if others := spy.keys(); !distinct(append(others, first...)) {
+			b.Errorf("another operation has the keys %q, the first %q", others, first)
+		}
+	})
+}
+
+// TestKeysWithoutAggregates: what a message is about is not part of its key, because a retry may give that another name.
+func TestKeysWithoutAggregates(t *testing.T) {
+	inTime(t, func(b *bench) {
+		spy, box := newSpy(b.T, b.store)
+		post(adding(b, box, about("a", "m")), "k")
+		b.must(b.store.Bust(b.Context(), onceward.ID{Scope: "shop", Key: "k"}, true))
+		post(adding(b, box, about("b", "n")), "k")
+		if keys := spy.keys(); len(keys) != 2 || keys[0] != keys[1] {
+			b.Errorf("the keys are %q", keys)
+		}
+	})
+}
+
+// TestKeysOfSteps: steps of a phased operation count for themselves, also after one that was resumed.
+func TestKeysOfSteps(t *testing.T) {
+	inTime(t, func(b *bench) {
+		spy, box := newSpy(b.T, b.store)
+		failing := true
+		add := func(ctx context.Context, _ *struct{}) error {
+			_, err := box.Add(ctx, onceward.Tx(ctx), about("a", "m"))
+			return err
+		}
+		o, err := phase.New(phase.Definition[struct{}]{
+			Name: "POST /orders", Pause: time.Second,
+			Steps: []phase.Step[struct{}]{phase.Local("book", add), phase.Local("mail", func(ctx context.Context, s *struct{}) error {
+				err := errors.Join(add(ctx, s), add(ctx, s))
+				if failing {
+					return errors.Join(err, errDown)
+				}
+				return err
+			})},
+			Answer: func(*struct{}) phase.Answer { return phase.JSON(http.StatusCreated, "done") },
+		})
+		b.must(err)
+		h := o.Handler(b.newGuard(), func(*http.Request) (*struct{}, error) { return new(struct{}), nil })
+		post(h, "k")
+		failing = false
+		time.Sleep(time.Minute)
+		if w := post(h, "k"); w.Code != http.StatusCreated {
+			b.Fatalf("the answer is %d %s", w.Code, w.Body)
+		}
+		keys := spy.keys()
+		if len(keys) != 5 || !distinct(keys[:3]) || !slices.Equal(keys[1:3], keys[3:]) {
+			b.Errorf("the keys are %q, want those of the second step twice", keys)
+		}
+		mail := new(clerk)
+		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}), outbox.Report{Delivered: 3})
+	})
+}
+
+// TestKeysWithoutAnOperation are derived from the message itself, whose ID nobody else has.
+func TestKeysWithoutAnOperation(t *testing.T) {
+	t.Parallel()
+	spy, box := newSpy(t, nil)
+	for range 2 {
+		if _, err := box.Add(t.Context(), new(sql.Tx), about("a", "m")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if keys := spy.keys(); !distinct(keys) {
+		t.Errorf("the keys are %q", keys)
+	}
+	e := spy.added[0]
+	if want := onceward.DownstreamKey(onceward.ID{Scope: "outbox", Key: e.ID}, topic); e.DownstreamKey != want || e.Origin != (onceward.ID{}) {
+		t.Errorf("the key is %s from %v, want %s", e.DownstreamKey, e.Origin, want)
+	}
+}
+
+// TestTheKeyOfEachDelivery is O3: every try has the same ID and the same key.
+func TestTheKeyOfEachDelivery(t *testing.T) {
+	inTime(t, func(b *bench) {
+		id := b.add(about("a", "m"))[0]
+		want := b.entry(id).DownstreamKey
+		tries := 0
+		w := b.worker(b.store, outbox.Route{Limit: 5, Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			tries++
+			if d.ID != id || d.DownstreamKey != want || d.Event().IdempotencyKey != want || d.Tries != tries {
+				b.Errorf("try %d is the %d. of %s under %s", tries, d.Tries, d.ID, d.DownstreamKey)
+			}
+			return outbox.Result{}, errDown
+		}})
+		b.pauses(w, id)
+		if tries != 5 {
+			b.Errorf("there were %d tries", tries)
+		}
+	})
+}
