@@ -42,6 +42,8 @@ var pgContenders = []pgContender{
 	{outboxAddBatch, together.open},
 	{outboxAdd3, apart(&threeStatements).open},
 	{outboxAddLast, lastTogether.open},
+	{outboxAddIn, apart(&oneRow).openProtected},
+	{outboxAddIn3, apart(&threeStatements).openProtected},
 	{pgHTTPPlain, openHTTPPlain},
 	{pgHTTPTransaction, openHTTPTransactional},
 }

@@ -98,6 +98,7 @@ func (c *bridgeConn) PrepareContext(ctx context.Context, query string) (driver.S
 		return nil, err
 	}
 	defer c.gate.leave()
+	c.gate.foresee(ctx, query)
 	stmt, err := c.inner.PrepareContext(ctx, query)
 	if err != nil {
 		c.gate.note(pgconn.CommandTag{}, err)
@@ -112,6 +113,7 @@ func (c *bridgeConn) ExecContext(ctx context.Context, query string, args []drive
 		return nil, err
 	}
 	defer c.gate.leave()
+	c.gate.foresee(ctx, query)
 	values := make([]any, len(args))
 	for i, arg := range args {
 		values[i] = arg.Value
@@ -128,6 +130,7 @@ func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driv
 		return nil, err
 	}
 	defer c.gate.leave()
+	c.gate.foresee(ctx, query)
 	rows, err := c.inner.QueryContext(ctx, query, args)
 	if err != nil {
 		c.gate.noteStatus(err)

@@ -28,7 +28,11 @@ type gate struct {
 	sqlTx   *sql.Tx
 
 	savepoints int
-	ctx        handlerContext
+	// messages are to be added when the transaction is settled; nested says that there may be a savepoint, and that messages
+	// are added at once.
+	messages []addition
+	nested   bool
+	ctx      handlerContext
 
 	// ended says that a statement of the handler ended the transaction, undone that one failed because of the neighbours.
 	ended  bool

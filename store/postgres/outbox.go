@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,13 +30,14 @@ const (
 )
 
 // addStatements are the four variants of the statement: with a lock or not, and with a notification or not.
-type addStatements [2][2]string
+type addStatements [2][2]statement
 
-func prepareAdd(n names, channel string) (all addStatements) {
+func prepareAdd(channel string, named func(name, text string) statement) (all addStatements) {
 	notify := strings.ReplaceAll(notifyOthers, "CHANNEL", channel)
 	for locks, number := range []string{drawNumber, lockLane} {
-		all[locks][0] = n.render(strings.ReplaceAll(addMessage, "NUMBER", number))
-		all[locks][1] = n.render(strings.ReplaceAll(addMessage, "NUMBER", strings.ReplaceAll(notify, "NUMBER", number)))
+		for notifies, drawn := range []string{number, strings.ReplaceAll(notify, "NUMBER", number)} {
+			all[locks][notifies] = named("add_"+strconv.Itoa(2*locks+notifies), strings.ReplaceAll(addMessage, "NUMBER", drawn))
+		}
 	}
 	return all
 }
@@ -71,7 +73,8 @@ func (a *attributes) complete(m *outbox.Message) {
 	m.Source, m.Headers = a.Source, a.Headers
 }
 
-// AddMessage implements [outbox.Store]. The transaction is a pgx.Tx or a *sql.Tx; or it is a *pgx.Batch that the application
+// AddMessage implements [outbox.Store]. In the transaction of a transactional handler the message goes along with the answer
+// and COMMIT, at no round trip of its own. Otherwise the transaction is a pgx.Tx or a *sql.Tx; or it is a *pgx.Batch that the application
 // sends in its transaction, with which the message costs no round trip of its own. Then the results of the batch tell whether
 // it was added.
 func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
@@ -86,23 +89,26 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	if err != nil {
 		return err
 	}
-	lane, locks, notifies := s.lane(&e.Message), 0, 0
-	if lane != 0 {
-		locks = 1
+	a := addition{
+		id: e.ID, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.Attempt, state: int16(e.State),
+		texts:   [6]string{e.Topic, e.AggregateType, e.AggregateID, e.Type, e.DownstreamKey, string(attributes)},
+		payload: append([]byte{}, e.Payload...), // nil would be null
+	}
+	if a.lane != 0 {
+		a.locks = 1
 	}
 	if e.Topic != "" && s.messages.due(time.Now()) {
-		notifies = 1
+		a.notifies = 1
 	}
-	var origin []byte
 	if e.Origin != (onceward.ID{}) {
-		origin = e.Origin.AppendBinary(nil)
+		a.origin = e.Origin.AppendBinary(nil)
 	}
-	payload := e.Payload
-	if payload == nil {
-		payload = []byte{} // nil would be null
+	if g, ok := ctx.Value(gateKey{}).(*gate); ok && g.t.store == s {
+		if deferred, err := g.deferMessage(tx, &a); deferred || err != nil {
+			return err
+		}
 	}
-	_, err = app.exec(ctx, s.sql.add[locks][notifies], e.ID, lane, e.Delay.Microseconds(), e.Attempt, int16(e.State), e.Topic,
-		e.AggregateType, e.AggregateID, e.Type, e.DownstreamKey, string(attributes), origin, payload)
+	_, err = app.exec(ctx, s.sql.add[a.locks][a.notifies].text, a.args()...)
 	return err
 }
 

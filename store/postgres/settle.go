@@ -96,6 +96,7 @@ func (t *transaction) close() {
 // commitAnswer undoes the work and stores the answer in a transaction that takes the lock again. Should somebody have been
 // faster, what they stored counts: the work of this one is undone.
 func (t *transaction) commitAnswer(v onceward.Verdict, done *onceward.Completion) (onceward.Verdict, error) {
+	t.gate.messages = nil
 	if err := t.rollback(); err != nil {
 		t.close()
 		return v, unavailable(err)
@@ -138,6 +139,12 @@ func (t *transaction) send(deadline time.Time, after *onceward.Record) error {
 	retention := unpackRetention(r.retention)
 	sql := &t.store.sql
 	trip := t.newTrip()
+	if err := t.prepareDeferred(trip, deadline); err != nil {
+		return err
+	}
+	if err := t.addDeferred(trip); err != nil {
+		return err
+	}
 	parameters := [...][]byte{
 		t.hash[:], trip.int64(retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(t.began), trip.int16(r.queue),
 		r.request, r.more,

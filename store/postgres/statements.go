@@ -31,7 +31,7 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
 		advance: named("advance", advance),
 	}
-	all.add = prepareAdd(n, channel)
+	all.add = prepareAdd(channel, named)
 	if usual {
 		all.begin.text = `BEGIN`
 	}

@@ -113,6 +113,8 @@ type transaction struct {
 	settled onceward.Record
 	gate    gate
 	trip    pipeline // the round trip under way
+	// defers says that messages of the handler wait for the answer.
+	defers bool
 }
 
 // view is what a transaction has seen at its beginning.
@@ -298,6 +300,7 @@ func (t *transaction) run(ctx context.Context, v onceward.Verdict, work func(con
 			_ = t.rollback()
 		}
 	}()
+	t.defers = true
 	t.gate.open(t)
 	settlement = work(t.gate.context(context.WithoutCancel(ctx)), v)
 	returned = true

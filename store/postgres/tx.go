@@ -42,7 +42,14 @@ func (handlerTx) Commit(context.Context) error { return onceward.ErrTxOwned }
 func (handlerTx) Rollback(context.Context) error { return onceward.ErrTxOwned }
 
 // Conn returns the connection itself, past the gate.
-func (tx handlerTx) Conn() *pgx.Conn { return tx.gate.t.conn }
+func (tx handlerTx) Conn() *pgx.Conn {
+	if conn, err := tx.gate.enter(); err == nil {
+		defer tx.gate.leave()
+		tx.gate.flush(context.Background()) // from now on nobody sees what is a savepoint
+		return conn
+	}
+	return tx.gate.t.conn
+}
 
 // LargeObjects gives access to the large objects of the transaction. Only a transaction that pgx began can make them, so it
 // is told that it did.
@@ -78,6 +85,7 @@ func (tx handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.C
 		return pgconn.CommandTag{}, err
 	}
 	defer tx.gate.leave()
+	tx.gate.foresee(ctx, sql)
 	tag, err := conn.Exec(ctx, sql, args...)
 	tx.gate.note(tag, err)
 	return tag, err
@@ -90,6 +98,7 @@ func (tx handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		return failedRows{err: err}, err
 	}
 	defer tx.gate.leave()
+	tx.gate.foresee(ctx, sql)
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
 		tx.gate.note(pgconn.CommandTag{}, err)
@@ -124,6 +133,7 @@ func (tx handlerTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRe
 		return failedBatch{err}
 	}
 	defer tx.gate.leave()
+	tx.gate.foreseeBatch(ctx, batch)
 	results := &handlerBatch{BatchResults: conn.SendBatch(ctx, batch), gate: tx.gate}
 	tx.gate.keep(results.closer())
 	return results
@@ -136,5 +146,6 @@ func (tx handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stat
 		return nil, err
 	}
 	defer tx.gate.leave()
+	tx.gate.foresee(ctx, sql)
 	return conn.Prepare(ctx, name, sql)
 }

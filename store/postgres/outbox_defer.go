@@ -1,0 +1,120 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// addition is a message that is ready to be added.
+type addition struct {
+	locks, notifies int
+	id              string
+	lane            int64
+	delay           int64
+	attempt         int64
+	state           int16
+	texts           [6]string // topic, aggregatetype, aggregateid, type, downstream, attributes
+	origin, payload []byte
+}
+
+// args are the parameters of the statement as pgx and database/sql take them.
+func (a *addition) args() []any {
+	args := []any{a.id, a.lane, a.delay, a.attempt, a.state}
+	for _, text := range a.texts {
+		args = append(args, text)
+	}
+	return append(args, a.origin, a.payload)
+}
+
+// deferMessage keeps a message until the transaction is settled: then it goes along with the answer and COMMIT, and costs no round
+// trip of its own, and the lock on its lane is held for no longer than it takes to commit. It reports false where the message
+// has to be added at once: what is added inside of a savepoint may be undone with that.
+func (g *gate) deferMessage(tx any, a *addition) (bool, error) {
+	conn, err := g.enter()
+	if err != nil {
+		return false, err
+	}
+	defer g.leave()
+	if !g.t.defers || g.nested || tx != any(handlerTx{g}) && tx != any(g.sqlTx) || conn.PgConn().TxStatus() != statusInTx {
+		return false, nil
+	}
+	g.messages = append(g.messages, *a)
+	return true, nil
+}
+
+// flush adds what was deferred, before a statement of the handler that makes or ends a savepoint. The caller holds the gate.
+// Where it fails, the transaction is in a state in which it cannot be committed.
+func (g *gate) flush(ctx context.Context) {
+	g.nested = true
+	for i := range g.messages {
+		a := &g.messages[i]
+		if _, err := g.t.conn.Exec(ctx, g.t.store.sql.add[a.locks][a.notifies].text, a.args()...); err != nil {
+			g.noteStatus(err)
+			break
+		}
+	}
+	g.messages = nil
+}
+
+// foresee looks at a statement before it is run. The caller holds the gate.
+func (g *gate) foresee(ctx context.Context, statement string) {
+	if !g.nested && g.t.defers && mentionsSavepoint(statement) {
+		g.flush(ctx)
+	}
+}
+
+// foreseeBatch looks at the statements of a batch. The caller holds the gate.
+func (g *gate) foreseeBatch(ctx context.Context, batch *pgx.Batch) {
+	for _, q := range batch.QueuedQueries {
+		g.foresee(ctx, q.SQL)
+	}
+}
+
+// mentionsSavepoint is cautious: the word may as well stand in a text.
+func mentionsSavepoint(statement string) bool {
+	const word = "savepoint"
+	for rest := statement; len(rest) >= len(word); rest = rest[1:] {
+		next := strings.IndexAny(rest, "sS")
+		if next < 0 || len(rest)-next < len(word) {
+			return false
+		}
+		if rest = rest[next:]; strings.EqualFold(rest[:len(word)], word) {
+			return true
+		}
+	}
+	return false
+}
+
+// addDeferred puts the messages of the handler into the round trip that settles.
+func (t *transaction) addDeferred(trip *pipeline) error {
+	for i := range t.gate.messages {
+		a := &t.gate.messages[i]
+		var id pgtype.UUID
+		if err := id.Scan(a.id); err != nil {
+			return fmt.Errorf("the ID of a message: %w", err)
+		}
+		parameters := [][]byte{id.Bytes[:], trip.int64(a.lane), trip.int64(a.delay), trip.int64(a.attempt), binary.BigEndian.AppendUint16(nil, uint16(a.state))}
+		for _, text := range a.texts {
+			parameters = append(parameters, []byte(text))
+		}
+		trip.add(&t.store.sql.add[a.locks][a.notifies], append(parameters, a.origin, a.payload)...)
+	}
+	return nil
+}
+
+// prepareDeferred makes the statements of the handler's messages known to the connection.
+func (t *transaction) prepareDeferred(trip *pipeline, deadline time.Time) error {
+	for i := range t.gate.messages {
+		a := &t.gate.messages[i]
+		if err := trip.prepare(context.Background(), deadline, &t.store.sql.add[a.locks][a.notifies]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
