@@ -45,6 +45,7 @@ func TestPromisedGoals(t *testing.T) {
 		"postgres-batch-c64": ">=2.2", "postgres-batch-c256": ">=3", "postgres-reserved-c16": ">=0.55",
 		"postgres-replay-c16": ">=3.5", "postgres-bytes-per-key": "<=0.65",
 		"postgres-scale-reserve": "<=1.5", "postgres-scale-replay": "<=1.5", "postgres-scale-reap": "<=1.5",
+		"outbox-add": "<=1.25", "outbox-drain-per-second": ">=5000", "outbox-four-workers": ">=1", "outbox-claim-scale": "<=1.3",
 	}
 	if len(goals) != len(promised) {
 		t.Errorf("there are %d goals, want %d", len(goals), len(promised))

@@ -72,6 +72,8 @@ func (u *Upsert) Check() error {
 		return errors.New("natural: Upsert.Table is missing")
 	case len(u.Key) == 0:
 		return errors.New("natural: Upsert.Key is missing: it names the columns by which the row is found")
+	case slices.Contains(u.FinalValues, nil):
+		return errors.New("natural: Upsert.FinalValues holds nil: a row without a value there is never final")
 	case (u.Final == "") != (len(u.FinalValues) == 0):
 		return errors.New("natural: Upsert.Final and Upsert.FinalValues go together")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -25,12 +26,14 @@ func (s *session) deliver(route *routeState, t taken) (done bool) {
 		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.tries)))
 		return false
 	}
-	ctx, cancel := t.lease.begin(s.hard)
+	ctx, cancel := t.lease.begin(s.hard, route.Timeout+s.config.Lease)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, route.Timeout)
 	defer cancelTimeout()
 	began := time.Now()
-	result, err := call(ctx, route.Handler, &Delivery{Entry: t.Entry, lease: t.lease})
+	entry := t.Entry
+	entry.Tries = tries
+	result, err := call(ctx, route.Handler, &Delivery{Entry: entry, lease: t.lease})
 	end.elapsed = time.Since(began)
 	route.took(end.elapsed)
 	if err == nil {
@@ -44,10 +47,18 @@ func (s *session) deliver(route *routeState, t taken) (done bool) {
 	return false
 }
 
-// call runs the handler. A panic is an error of this message, not the end of the worker.
+// call runs the handler. A panic is an error of this message, not the end of the worker, and so is a handler that ends its
+// goroutine.
 func call(ctx context.Context, h Handler, d *Delivery) (result Result, err error) {
-	defer recovered("the handler", &err)
-	return h(ctx, d)
+	returned := make(chan struct{})
+	err = errors.New("the handler ended its goroutine")
+	go func() {
+		defer close(returned)
+		defer recovered("the handler", &err)
+		result, err = h(ctx, d)
+	}()
+	<-returned
+	return result, err
 }
 
 // recovered makes a panic of the application's an error. It is deferred.
@@ -60,6 +71,7 @@ func recovered(what string, err *error) {
 // succeeded records what the delivery led to: first the receiver's id, then what depends on it, and with that, or at the
 // latest, that the message is done.
 func (s *session) succeeded(ctx context.Context, end finished, result Result) (done bool) {
+	result.ProviderID = shorten(result.ProviderID)
 	end.ending = Ending{Lease: end.lease.Lease, State: Done, Tries: end.tries, ProviderID: result.ProviderID}
 	if result.Then == nil && result.Settle == nil {
 		s.finish.add(end)
@@ -153,17 +165,18 @@ func (s *session) failed(end finished, err error) {
 	s.finish.add(end)
 }
 
-// maxError is how much of an error is kept.
-const maxError = 1000
+// maxKept is how many characters of an error, or of a receiver's id, are kept.
+const maxKept = 1000
 
+// shorten makes a text from outside one that every database takes.
 func shorten(text string) string {
-	clean := []rune(text)
+	clean := []rune(strings.ToValidUTF8(text, "\uFFFD"))
 	for i, r := range clean {
 		if r == 0 {
-			clean[i] = ' ' // not every database takes it
+			clean[i] = ' '
 		}
 	}
-	return string(clean[:min(len(clean), maxError)])
+	return string(clean[:min(len(clean), maxKept)])
 }
 
 // lost lets go of a message that another worker has by now, or will have.

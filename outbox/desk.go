@@ -30,7 +30,7 @@ func (d *Desk) DeadLetters(ctx context.Context, after string, limit int) ([]Entr
 	return d.store.Messages(ctx, Filter{States: []State{Dead, Holding}, After: after, Limit: limit})
 }
 
-// Replay has a dead letter delivered again, with all its tries before it. If its aggregate went on without it, it comes out
+// Replay has a dead letter delivered again, and its tries counted anew. If its aggregate went on without it, it comes out
 // of order. The receiver sees the same ID and downstream key as before.
 func (d *Desk) Replay(ctx context.Context, who, why, id string) error {
 	return d.act(ctx, who, why, "outbox replay", id, d.store.ReplayMessage)
@@ -61,7 +61,9 @@ func (d *Desk) act(ctx context.Context, who, why, action, id string, do func(con
 	if err := d.auditor.AddAudit(ctx, entry); err != nil {
 		return fmt.Errorf("outbox: nothing was done, because the audit could not be written: %w", err)
 	}
-	err = do(ctx, id)
+	if err = do(ctx, id); errors.Is(err, onceward.ErrNotFound) {
+		err = fmt.Errorf("outbox: message %s is %s, not a dead letter: %w", id, found[0].State, err)
+	}
 	entry.Outcome = "done"
 	if err != nil {
 		entry.Outcome = "failed: " + err.Error()

@@ -141,7 +141,7 @@ func TestActsThatFail(t *testing.T) {
 		if err := b.desk(b.store).Replay(b.Context(), "zoe", "why", id); !errors.Is(err, onceward.ErrNotFound) {
 			b.Errorf("a message that is no dead letter: %v", err)
 		}
-		b.wantAudit(onceward.ID{Key: id}, "zoe: outbox replay "+id+", why []", "zoe: outbox replay "+id+", why [failed: "+onceward.ErrNotFound.Error()+"]")
+		b.wantAudit(onceward.ID{Key: id}, "zoe: outbox replay "+id+", why []", "zoe: outbox replay "+id+", why [failed: outbox: message "+id+" is ready, not a dead letter: "+onceward.ErrNotFound.Error()+"]")
 	})
 }
 

@@ -104,16 +104,11 @@ const (
 )
 
 // write writes a batch down. While the store does not answer it is tried again: the leases are extended meanwhile, and if
-// that fails too, other workers deliver the messages again.
+// that fails too, other workers deliver the messages again. One that the store will not take does not hold up the others.
 func (f *finisher) write(batch []finished) {
-	endings := make([]Ending, len(batch))
-	for i := range batch {
-		endings[i] = batch[i].ending
-	}
 	for pause := firstAgain; ; pause = min(2*pause, longestAgain) {
-		fenced, err := f.try(endings)
-		if err == nil {
-			f.done(batch, fenced)
+		err := f.tryAll(&batch)
+		if len(batch) == 0 {
 			return
 		}
 		f.s.config.Logger.Warn("outbox: it could not be written down how deliveries ended", "messages", len(batch), "error", err)
@@ -126,7 +121,52 @@ func (f *finisher) write(batch []finished) {
 	}
 }
 
-func (f *finisher) try(endings []Ending) ([]Lease, error) {
+// tryAll tries to write a batch down, and leaves in it what is to be tried again. If the batch is refused, each of it is tried
+// alone: where others succeed, one that does not is given up, and delivered again when its lease is over.
+func (f *finisher) tryAll(batch *[]finished) error {
+	fenced, err := f.try(*batch)
+	if err == nil {
+		f.done(*batch, fenced)
+		*batch = nil
+		return nil
+	}
+	refused, rest, err := f.tryEach(*batch, err)
+	if len(refused)+len(rest) < len(*batch) {
+		f.abandon(refused, err)
+		refused = nil
+	}
+	*batch = append(rest, refused...)
+	return err
+}
+
+// patience is how many of a batch are tried alone before the store is taken to be down.
+const patience = 2
+
+// tryEach tries the members of a batch one by one, and returns those that were refused and, if the store seems to be down,
+// those that were not tried.
+func (f *finisher) tryEach(batch []finished, err error) (refused, rest []finished, _ error) {
+	if len(batch) == 1 {
+		return nil, batch, err
+	}
+	for i, one := range batch {
+		fenced, oneErr := f.try(batch[i : i+1])
+		if oneErr == nil {
+			f.done(batch[i:i+1], fenced)
+			continue
+		}
+		refused, err = append(refused, one), oneErr
+		if len(refused) == i+1 && len(refused) == patience {
+			return refused, batch[i+1:], err
+		}
+	}
+	return refused, nil, err
+}
+
+func (f *finisher) try(batch []finished) ([]Lease, error) {
+	endings := make([]Ending, len(batch))
+	for i := range batch {
+		endings[i] = batch[i].ending
+	}
 	// The end of the worker's grace does not cut off what is being written: that would only make it doubtful.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.s.hard), finishTimeout)
 	defer cancel()

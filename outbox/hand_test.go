@@ -93,7 +93,7 @@ func TestLostBeforeItBegan(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.lose()
-	ctx, cancel := l.begin(t.Context())
+	ctx, cancel := l.begin(t.Context(), time.Hour)
 	defer cancel()
 	if cause := context.Cause(ctx); !errors.Is(cause, ErrFenced) {
 		t.Errorf("the context of the delivery ended with %v", cause)

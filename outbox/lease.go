@@ -15,6 +15,7 @@ type heldLease struct {
 
 	mu     sync.Mutex
 	until  time.Time
+	over   time.Time // when the delivery that is under way has taken so long that nobody waits for it; zero if none is
 	lost   bool
 	cancel context.CancelCauseFunc // of the delivery that is under way; nil if none is
 }
@@ -50,19 +51,32 @@ func (l *heldLease) lose() {
 	}
 }
 
-// begin returns the context of a delivery, which ends when the lease is lost.
-func (l *heldLease) begin(ctx context.Context) (context.Context, context.CancelFunc) {
+// begin returns the context of a delivery, which ends when the lease is lost. If the delivery has not ended after the longest
+// time, the lease is not extended any more.
+func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cancel = cancel
+	l.cancel, l.over = cancel, time.Now().Add(longest)
 	if l.lost {
 		cancel(ErrFenced) // just now
 	}
-	return ctx, func() { cancel(context.Canceled) }
+	return ctx, func() {
+		cancel(context.Canceled)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.over = time.Time{}
+	}
+}
+
+// hangs reports whether a delivery ignores that its time is up.
+func (l *heldLease) hangs() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.over.IsZero() && time.Now().After(l.over)
 }
 
 // record keeps the receiver's id for the effect.
 func (l *heldLease) record(ctx context.Context, providerID string) error {
-	return l.store.RecordProviderID(ctx, l.Lease, providerID)
+	return l.store.RecordProviderID(ctx, l.Lease, shorten(providerID))
 }

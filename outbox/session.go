@@ -95,6 +95,9 @@ func (s *session) hold(route *routeState, c *Claimed, until time.Time) *heldLeas
 	l := &heldLease{Lease: c.Lease(), store: s.store, until: until}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if old := s.held[c.ID]; old != nil {
+		old.lose() // it ran out, and this worker was the next
+	}
 	s.held[c.ID] = l
 	route.inHand.Add(1)
 	return l
@@ -177,8 +180,10 @@ func (s *session) extend() {
 	leases := make([]Lease, 0, len(s.held))
 	held := make(map[string]*heldLease, len(s.held))
 	for id, l := range s.held {
-		leases = append(leases, l.Lease)
-		held[id] = l
+		if !l.hangs() { // otherwise another worker gets it when the lease is over
+			leases = append(leases, l.Lease)
+			held[id] = l
+		}
 	}
 	s.mu.Unlock()
 	if len(leases) == 0 {

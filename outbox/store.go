@@ -39,7 +39,7 @@ type Store interface {
 
 	// Messages returns entries, the oldest first.
 	Messages(ctx context.Context, f Filter) ([]Entry, error)
-	// ReplayMessage makes a dead letter Ready, with all its tries before it. It returns [onceward.ErrNotFound] if there is no
+	// ReplayMessage makes a dead letter Ready, and begins to count its tries anew. It returns [onceward.ErrNotFound] if there is no
 	// dead letter of that ID.
 	ReplayMessage(ctx context.Context, id string) error
 	// DropMessage makes a dead letter that holds up its aggregate one that does not, and leaves other dead letters alone. It
@@ -88,7 +88,7 @@ type Ending struct {
 	Tries int
 	// ProviderID is kept if it is not empty.
 	ProviderID string
-	// Error is kept as the last error.
+	// Error is kept as the last error if it is not empty.
 	Error string
 }
 

@@ -171,3 +171,50 @@ func TestTraceLeadsNowhere(t *testing.T) {
 		}
 	}
 }
+
+// TestTraceOfWhatFollows: a message that is added when another one is finished belongs to the same request, and its downstream
+// key is the same if all of it happens again.
+func TestTraceOfWhatFollows(t *testing.T) {
+	t.Parallel()
+	follow := func(b *bench) []outbox.Trail {
+		server := httptest.NewServer(adding(b, b.box, about("a", "charge")))
+		defer server.Close()
+		r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, server.URL, strings.NewReader(`{}`))
+		b.must(err)
+		r.Header.Set("Idempotency-Key", "k")
+		answer, err := server.Client().Do(r)
+		b.must(err)
+		b.must(answer.Body.Close())
+		handler := func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			if d.Type != "charge" {
+				return outbox.Result{}, nil
+			}
+			return outbox.Result{Then: func(ctx context.Context) error {
+				for _, kind := range []string{"charged", "booked"} {
+					if _, err := b.box.Add(ctx, onceward.Tx(ctx), about("a", kind)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}}, nil
+		}
+		b.run(b.worker(b.store, outbox.Route{Handler: handler}), outbox.Report{Delivered: 3})
+		trails, err := (&outbox.Tracer{Messages: b.store}).Trace(b.Context(), outbox.Clue{Request: onceward.ID{Scope: "shop", Key: "k"}})
+		b.must(err)
+		return trails
+	}
+	once, again := follow(newBench(t)), follow(newBench(t))
+	keys := make(map[string]bool)
+	for i, kind := range []string{"charge", "charged", "booked"} {
+		if len(once) != 3 || once[i].Message.Type != kind || once[i].Record == nil {
+			t.Fatalf("the trails of the request are %+v", once)
+		}
+		keys[once[i].Message.DownstreamKey] = true
+		if once[i].Message.DownstreamKey != again[i].Message.DownstreamKey {
+			t.Errorf("%s has another downstream key when the same request is executed again", kind)
+		}
+	}
+	if len(keys) != 3 {
+		t.Errorf("three messages have %d downstream keys", len(keys))
+	}
+}

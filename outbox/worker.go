@@ -15,7 +15,8 @@ import (
 type Route struct {
 	// Handler delivers. Required.
 	Handler Handler
-	// Timeout bounds one delivery. Default: 30 s.
+	// Timeout bounds one delivery, whose context ends then. One that goes on all the same for longer than a lease is given up,
+	// and another worker delivers the message again. Default: 30 s.
 	Timeout time.Duration
 	// Concurrency is how many deliveries of this worker may be under way at one time. Default: 64.
 	Concurrency int

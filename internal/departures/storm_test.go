@@ -46,17 +46,18 @@ func (s storm) blow(t *testing.T, w *world) {
 	settings := workerSettings{Kafka: seeds, NATS: natsURL, AMQP: rabbitURL, Queue: queue, HTTP: receiver.url(), Limit: 100_000}
 
 	var nemesis sync.WaitGroup
-	var added atomic.Bool
+	added := make(chan struct{})
 	errs := make(chan error, s.workers+len(brokers))
 	var kills, restarts atomic.Int64
 	for i := range s.workers {
-		nemesis.Go(func() { errs <- s.tormentWorker(w, settings, rand.New(rand.NewPCG(seed, uint64(i))), &added, &kills) })
+		nemesis.Go(func() { errs <- s.tormentWorker(w, settings, rand.New(rand.NewPCG(seed, uint64(i))), added, &kills) })
 	}
 	for i, b := range brokers {
 		nemesis.Go(func() { errs <- s.tormentBroker(b, rand.New(rand.NewPCG(seed, 100+uint64(i))), &restarts) })
 	}
-	must(t, s.add(t.Context(), w, rand.New(rand.NewPCG(seed, 1000))))
-	added.Store(true)
+	err := s.add(t.Context(), w, rand.New(rand.NewPCG(seed, 1000)))
+	close(added)
+	must(t, err)
 	nemesis.Wait()
 	close(errs)
 	for err := range errs {
@@ -65,7 +66,11 @@ func (s storm) blow(t *testing.T, w *world) {
 	t.Logf("%d workers were killed and %d brokers restarted", kills.Load(), restarts.Load())
 	s.settle(t, w, settings)
 	s.check(t, w)
-	t.Logf("%d deliveries by HTTP were repetitions", receiver.duplicates.Load())
+	if repetitions := receiver.duplicates.Load(); repetitions == 0 {
+		t.Error("no delivery by HTTP was a repetition: the workers were killed to no effect")
+	} else {
+		t.Logf("%d deliveries by HTTP were repetitions", repetitions)
+	}
 }
 
 // add commits so many messages, from several goroutines at once; one in ten transactions is rolled back.
@@ -105,21 +110,26 @@ func (s storm) add(ctx context.Context, w *world, random *rand.Rand) error {
 	return first
 }
 
-// tormentWorker lets a worker work, kills it, and starts the next, until everything has been added and it was done often
-// enough.
-func (s storm) tormentWorker(w *world, settings workerSettings, random *rand.Rand, added *atomic.Bool, kills *atomic.Int64) error {
-	for n := 0; n < s.kills/s.workers || !added.Load(); n++ {
+// tormentWorker lets a worker work, kills it, and starts the next, so often; the last one stays until everything has been added.
+func (s storm) tormentWorker(w *world, settings workerSettings, random *rand.Rand, added <-chan struct{}, kills *atomic.Int64) error {
+	for range s.kills / s.workers {
 		p, err := w.starts(settings)
 		if err != nil {
 			return err
 		}
-		time.Sleep(time.Duration(300+random.IntN(1200)) * time.Millisecond)
+		time.Sleep(time.Duration(200+random.IntN(1000)) * time.Millisecond)
 		if err := p.dies(); err != nil {
 			return err
 		}
 		kills.Add(1)
 	}
-	return nil
+	p, err := w.starts(settings)
+	if err != nil {
+		return err
+	}
+	<-added
+	kills.Add(1)
+	return p.dies()
 }
 
 // tormentBroker restarts a broker now and then.
@@ -141,16 +151,28 @@ func (s storm) settle(t *testing.T, w *world, settings workerSettings) {
 		must(t, err)
 		defer func() { must(t, p.ends()) }()
 	}
-	var stats outbox.Stats
+	t.Cleanup(func() {
+		if t.Failed() {
+			w.describe()
+		}
+	})
 	w.awaits("the outbox to be empty", time.Minute, func() bool {
-		var err error
-		stats, err = w.store.MessageStats(t.Context())
+		stats, err := w.store.MessageStats(t.Context())
 		must(t, err)
 		return stats.Waiting == 0
 	})
 	w.awaits("the consumers to have applied everything", time.Minute, func() bool {
 		return w.number(`SELECT count(*) FROM applied`) >= s.messages
 	})
+}
+
+// describe tells what still waits, for whoever has to find out why.
+func (w *world) describe() {
+	waiting, err := w.store.Messages(context.Background(), outbox.Filter{States: []outbox.State{outbox.Ready, outbox.Leased, outbox.Behind}, Limit: 20})
+	w.Logf("at %s these wait (%v):", time.Now().UTC().Format(time.TimeOnly), err)
+	for _, e := range waiting {
+		w.Logf("%s %s %s %s, due %s, %d tries: %s", e.ID, e.Topic, e.AggregateID, e.State, e.Due.Format(time.TimeOnly), e.Tries, e.LastError)
+	}
 }
 
 func (s storm) check(t *testing.T, w *world) {

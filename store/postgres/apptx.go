@@ -25,14 +25,19 @@ var errNoRow = errors.New("no row")
 func transactionOf(tx any) (appTx, error) {
 	switch tx := tx.(type) {
 	case *pgx.Batch:
-		return pgxBatch{tx}, nil
+		if tx != nil {
+			return pgxBatch{tx}, nil
+		}
+	case *sql.Tx:
+		if tx != nil {
+			return sqlTx{tx}, nil
+		}
 	case pgx.Tx:
 		return pgxTx{tx}, nil
 	case sqlTransaction:
 		return sqlTx{tx}, nil
-	default:
-		return nil, fmt.Errorf("postgres: a %T is not a transaction: pass a pgx.Tx, such as postgres.Tx(ctx), or a *sql.Tx, such as onceward.Tx(ctx)", tx)
 	}
+	return nil, fmt.Errorf("postgres: a %T is not a transaction: pass a pgx.Tx, such as postgres.Tx(ctx), or a *sql.Tx, such as onceward.Tx(ctx)", tx)
 }
 
 // sqlTransaction is a *sql.Tx, or what wraps one.

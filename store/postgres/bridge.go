@@ -36,6 +36,7 @@ func (g *gate) sql() *sql.Tx {
 		return nil
 	}
 	g.sqlTx = tx
+	g.handle.Store(tx)
 	if g.closed {
 		_ = tx.Rollback() // it is over from the start
 	}

@@ -28,11 +28,14 @@ type gate struct {
 	sqlTx   *sql.Tx
 
 	savepoints int
-	// messages are to be added when the transaction is settled; nested says that there may be a savepoint, and that messages
-	// are added at once.
-	messages []addition
-	nested   bool
-	ctx      handlerContext
+	// messages are to be added when the transaction is settled, unless atOnce says that there may be a savepoint.
+	messages      []addition
+	deferredBytes int
+	deferred      atomic.Bool // there were any
+	atOnce        bool
+	// handle is sqlTx, for those who only want to know whether it is theirs.
+	handle atomic.Pointer[sql.Tx]
+	ctx    handlerContext
 
 	// ended says that a statement of the handler ended the transaction, undone that one failed because of the neighbours.
 	ended  bool
@@ -88,6 +91,8 @@ func (g *gate) note(tag pgconn.CommandTag, err error) {
 	switch verb, _, _ := strings.Cut(tag.String(), " "); verb {
 	case "COMMIT", "BEGIN", "START": // a savepoint's end has another tag, but for its ROLLBACK, which the status tells apart
 		g.ended = true
+	case "SAVEPOINT":
+		g.atOnce = true // it came in disguise, such as under the name of a prepared statement
 	}
 	g.noteStatus(err)
 }

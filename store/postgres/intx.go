@@ -76,6 +76,7 @@ func (t *transaction) finishPlain(err error) error {
 	tag, err := t.conn.Exec(ctx, `COMMIT`)
 	switch {
 	case err == nil && tag.String() == "COMMIT":
+		t.tell()
 		return nil
 	case err == nil:
 		return unavailable(fmt.Errorf("the server answered COMMIT with %s", tag))

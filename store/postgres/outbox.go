@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -42,35 +41,13 @@ func prepareAdd(channel string, named func(name, text string) statement) (all ad
 	return all
 }
 
-// attributes are what of a message no statement looks at. What is as usual is left out.
+// attributes are what of a message no statement looks at.
 type attributes struct {
 	ContentType string            `json:"contenttype,omitempty"`
 	Source      string            `json:"source,omitempty"`
 	Subject     string            `json:"subject,omitempty"`
 	Step        string            `json:"step,omitempty"`
 	Headers     map[string]string `json:"headers,omitempty"`
-}
-
-func attributesOf(m *outbox.Message) attributes {
-	a := attributes{m.ContentType, m.Source, m.Subject, m.Step, m.Headers}
-	if a.ContentType == outbox.DefaultContentType {
-		a.ContentType = ""
-	}
-	if a.Subject == m.AggregateID {
-		a.Subject = ""
-	}
-	if a.Step == m.Topic {
-		a.Step = ""
-	}
-	return a
-}
-
-// complete gives a message its attributes, and what was left out.
-func (a *attributes) complete(m *outbox.Message) {
-	m.ContentType = cmp.Or(a.ContentType, outbox.DefaultContentType)
-	m.Subject = cmp.Or(a.Subject, m.AggregateID)
-	m.Step = cmp.Or(a.Step, m.Topic)
-	m.Source, m.Headers = a.Source, a.Headers
 }
 
 // AddMessage implements [outbox.Store]. In the transaction of a transactional handler the message goes along with the answer
@@ -85,7 +62,7 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	attributes, err := json.Marshal(attributesOf(&e.Message))
+	attributes, err := json.Marshal(attributes{e.ContentType, e.Source, e.Subject, e.Step, e.Headers})
 	if err != nil {
 		return err
 	}
@@ -103,8 +80,10 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	if e.Origin != (onceward.ID{}) {
 		a.origin = e.Origin.AppendBinary(nil)
 	}
+	defer s.messages.wake() // it may be committed soon
 	if g, ok := ctx.Value(gateKey{}).(*gate); ok && g.t.store == s {
-		if deferred, err := g.deferMessage(tx, &a); deferred || err != nil {
+		g.t.adds.Store(true)
+		if deferred, err := g.deferMessage(ctx, tx, &a); deferred || err != nil {
 			return err
 		}
 	}

@@ -2,8 +2,10 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,40 +34,81 @@ func (a *addition) args() []any {
 	return append(args, a.origin, a.payload)
 }
 
-// deferMessage keeps a message until the transaction is settled: then it goes along with the answer and COMMIT, and costs no round
-// trip of its own, and the lock on its lane is held for no longer than it takes to commit. It reports false where the message
-// has to be added at once: what is added inside of a savepoint may be undone with that.
-func (g *gate) deferMessage(tx any, a *addition) (bool, error) {
+// The most that is deferred in one transaction. It is kept in memory, and sent before anything is read.
+const (
+	maxDeferred      = 100
+	maxDeferredBytes = 256 << 10
+)
+
+// owns reports whether that is the transaction of the handler, in one of its two forms. It does not wait for a statement
+// that is under way.
+func (g *gate) owns(tx any) bool {
+	switch tx := tx.(type) {
+	case handlerTx:
+		return tx.gate == g
+	case *sql.Tx:
+		return tx != nil && tx == g.handle.Load()
+	default:
+		return false
+	}
+}
+
+// deferMessage keeps a message until the transaction is settled: then it goes along with the answer and COMMIT, and costs no
+// round trip of its own, and the lock on its lane is held for no longer than it takes to commit. It reports false where the
+// message has to be added at once: what is added inside of a savepoint may be undone with that.
+func (g *gate) deferMessage(ctx context.Context, tx any, a *addition) (bool, error) {
+	if !g.t.defers || !g.owns(tx) && !g.hasLane(a.lane) {
+		return false, nil
+	}
 	conn, err := g.enter()
 	if err != nil {
 		return false, err
 	}
 	defer g.leave()
-	if !g.t.defers || g.nested || tx != any(handlerTx{g}) && tx != any(g.sqlTx) || conn.PgConn().TxStatus() != statusInTx {
+	if !g.owns(tx) || len(g.messages) >= maxDeferred || g.deferredBytes >= maxDeferredBytes {
+		// Those that are to come before it are added before it.
+		return false, g.flush(ctx)
+	}
+	if g.atOnce || conn.PgConn().TxStatus() != statusInTx {
 		return false, nil
 	}
 	g.messages = append(g.messages, *a)
+	g.deferred.Store(true)
+	g.deferredBytes += len(a.payload) + len(a.texts[5])
 	return true, nil
 }
 
-// flush adds what was deferred, before a statement of the handler that makes or ends a savepoint. The caller holds the gate.
-// Where it fails, the transaction is in a state in which it cannot be committed.
-func (g *gate) flush(ctx context.Context) {
-	g.nested = true
-	for i := range g.messages {
-		a := &g.messages[i]
+// hasLane reports whether a message of the lane was deferred: one that goes another way, such as in a batch, has to come
+// behind it.
+func (g *gate) hasLane(lane int64) bool {
+	if lane == 0 || !g.deferred.Load() {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(g.messages, func(a addition) bool { return a.lane == lane })
+}
+
+// flush adds what was deferred, before a statement of the handler that makes or ends a savepoint. From then on messages are
+// added at once. What cannot be added now stays deferred: it came before the savepoint, and belongs to the transaction. The
+// caller holds the gate.
+func (g *gate) flush(ctx context.Context) error {
+	g.atOnce = true
+	for len(g.messages) > 0 {
+		a := &g.messages[0]
 		if _, err := g.t.conn.Exec(ctx, g.t.store.sql.add[a.locks][a.notifies].text, a.args()...); err != nil {
 			g.noteStatus(err)
-			break
+			return err
 		}
+		g.messages = g.messages[1:]
 	}
-	g.messages = nil
+	return nil
 }
 
 // foresee looks at a statement before it is run. The caller holds the gate.
 func (g *gate) foresee(ctx context.Context, statement string) {
-	if !g.nested && g.t.defers && mentionsSavepoint(statement) {
-		g.flush(ctx)
+	if !g.atOnce && g.t.defers && mentionsSavepoint(statement) {
+		_ = g.flush(ctx) // what could not be added goes with the answer
 	}
 }
 

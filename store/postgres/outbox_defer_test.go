@@ -96,6 +96,60 @@ func TestMessagesOfAHandler(t *testing.T) {
 				a.exec(ctx, `ROLLBACK TO s`)
 			}, want: "a",
 		},
+		"behind one in a batch": {
+			work: func(a adder, ctx context.Context) {
+				a.add(ctx, postgres.Tx(ctx), "a")
+				var batch pgx.Batch
+				a.add(ctx, &batch, "b")
+				must(a, postgres.Tx(ctx).SendBatch(ctx, &batch).Close())
+				a.add(ctx, postgres.Tx(ctx), "c")
+			}, want: "a b c",
+		},
+		"while rows are open": {
+			work: func(a adder, ctx context.Context) {
+				a.add(ctx, postgres.Tx(ctx), "a")
+				rows, err := postgres.Tx(ctx).Query(ctx, `SELECT generate_series(1, 10)`)
+				must(a, err)
+				_ = postgres.Tx(ctx).Conn().TypeMap() // nothing can be sent now
+				rows.Close()
+			}, want: "a",
+		},
+		"a savepoint that was not to be": {
+			work: func(a adder, ctx context.Context) {
+				a.add(ctx, postgres.Tx(ctx), "a")
+				gone, cancel := context.WithCancel(ctx)
+				cancel()
+				if _, err := postgres.Tx(ctx).Begin(gone); err == nil {
+					a.Error("a savepoint was made although the context had ended")
+				}
+				inner, err := postgres.Tx(ctx).Begin(ctx)
+				must(a, err)
+				must(a, inner.Commit(ctx))
+			}, want: "a",
+		},
+		"a savepoint by the connection of rows": {
+			work: func(a adder, ctx context.Context) {
+				rows, err := postgres.Tx(ctx).Query(ctx, `SELECT 1`)
+				must(a, err)
+				conn := rows.Conn()
+				rows.Close()
+				_, err = conn.Exec(ctx, `SAVEPOINT s`)
+				must(a, err)
+				a.add(ctx, postgres.Tx(ctx), "b")
+				_, err = conn.Exec(ctx, `ROLLBACK TO s`)
+				must(a, err)
+			}, want: "",
+		},
+		"more than is deferred": {
+			work: func(a adder, ctx context.Context) {
+				for range 90 {
+					a.add(ctx, postgres.Tx(ctx), "a")
+				}
+				for range 30 {
+					a.add(ctx, postgres.Tx(ctx), "b")
+				}
+			}, want: strings.TrimSpace(strings.Repeat("a ", 90) + strings.Repeat("b ", 30)),
+		},
 		"a savepoint past the gate": {
 			work: func(a adder, ctx context.Context) {
 				a.add(ctx, postgres.Tx(ctx), "a")
@@ -135,7 +189,7 @@ func TestMessagesOfAHandler(t *testing.T) {
 // typesInOrder are the types of all messages, in the order in which they are delivered.
 func typesInOrder(t testing.TB, store *postgres.Store) string {
 	t.Helper()
-	claimed, err := store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 100}}, 1e9)
+	claimed, err := store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 1000}}, 1e9)
 	must(t, err)
 	var types []string
 	for i := range claimed {

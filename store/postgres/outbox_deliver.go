@@ -22,6 +22,7 @@ const (
 	rescueMessages = `SELECT @outbox_rescue()`
 	purgeMessages  = `SELECT @purge_outbox($1, $2)`
 	recordProvider = `UPDATE @outbox SET provider = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
+	selectLanes    = `SELECT lane FROM @outbox WHERE id = ANY ($1::uuid[])`
 	holdMessage    = `SELECT lane FROM @outbox WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
@@ -42,9 +43,12 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 		if err != nil {
 			return nil, unavailable(err)
 		}
-		claimed, behind, err := collectClaimed(rows, token)
+		claimed, behind, damaged, err := collectClaimed(rows, token)
 		if err != nil {
 			return nil, unavailable(err)
+		}
+		if err := s.bury(ctx, damaged); err != nil {
+			return nil, err
 		}
 		s.freeLanes(ctx, behind) // what they wait for may be gone by now, and nobody else would notice
 		if len(claimed) > 0 || len(behind) == 0 {
@@ -60,8 +64,17 @@ func newToken() int64 {
 	return int64(binary.BigEndian.Uint64(b[:])>>1 | 1)
 }
 
-// collectClaimed returns what was taken, in order, and the lanes of what has to wait.
-func collectClaimed(rows pgx.Rows, token int64) (claimed []outbox.Claimed, behind []int64, err error) {
+// bury makes dead letters of messages that cannot be read, so that they keep nobody from the others.
+func (s *Store) bury(ctx context.Context, damaged []outbox.Ending) error {
+	if len(damaged) == 0 {
+		return nil
+	}
+	_, err := s.FinishMessages(ctx, damaged)
+	return err
+}
+
+// collectClaimed returns what was taken, in order, the lanes of what has to wait, and the end of what cannot be read.
+func collectClaimed(rows pgx.Rows, token int64) (claimed []outbox.Claimed, behind []int64, damaged []outbox.Ending, err error) {
 	type numbered struct {
 		outbox.Claimed
 		number int64
@@ -72,12 +85,15 @@ func collectClaimed(rows pgx.Rows, token int64) (claimed []outbox.Claimed, behin
 		if err := row.Scan(append(m.dest(), &n.number, &lane)...); err != nil {
 			return n, err
 		}
-		n.Entry, err = m.entry()
 		n.Token = token
+		if n.Entry, err = m.entry(); err != nil {
+			damaged = append(damaged, outbox.Ending{Lease: n.Lease(), State: outbox.Dead, Tries: n.Tries, Error: err.Error()})
+			n.State = outbox.Dead
+		}
 		if n.State == outbox.Behind {
 			behind = append(behind, lane)
 		}
-		return n, err
+		return n, nil
 	})
 	slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(a.number, b.number) })
 	for _, n := range all {
@@ -85,7 +101,7 @@ func collectClaimed(rows pgx.Rows, token int64) (claimed []outbox.Claimed, behin
 			claimed = append(claimed, n.Claimed)
 		}
 	}
-	return claimed, behind, err
+	return claimed, behind, damaged, err
 }
 
 // freeLanes makes ready what has nothing in front of it any more. It is a statement of its own behind the one that took
@@ -170,8 +186,29 @@ func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Ending) (fe
 	for i := range endings {
 		leases[i] = endings[i].Lease
 	}
-	s.freeLanes(ctx, lanes)
-	return missing(leases, finished), nil
+	fenced = missing(leases, finished)
+	s.freeLanes(ctx, append(lanes, s.lanesOf(ctx, fenced)...))
+	return fenced, nil
+}
+
+// lanesOf are those of messages whose lease was no longer held. An earlier try to finish them may have done it, and its reply,
+// with their lanes, was lost.
+func (s *Store) lanesOf(ctx context.Context, fenced []outbox.Lease) []int64 {
+	if len(fenced) == 0 {
+		return nil
+	}
+	ids := make([]string, 0, len(fenced))
+	for _, l := range fenced {
+		if isUUID(l.ID) {
+			ids = append(ids, l.ID)
+		}
+	}
+	rows, err := s.own.Query(ctx, s.names.render(selectLanes), ids)
+	if err != nil {
+		return nil // FreeMessages makes up for it
+	}
+	lanes, _ := pgx.CollectRows(rows, pgx.RowTo[int64])
+	return lanes
 }
 
 // finishArgs are the arguments of the function that finishes, one array for each column.

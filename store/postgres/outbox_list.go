@@ -54,7 +54,7 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 	if err := json.Unmarshal([]byte(m.attributes), &a); err != nil {
 		return e, fmt.Errorf("message %s: its attributes cannot be read: %w", e.ID, err)
 	}
-	a.complete(&e.Message)
+	e.ContentType, e.Source, e.Subject, e.Step, e.Headers = a.ContentType, a.Source, a.Subject, a.Step, a.Headers
 	if m.origin != nil {
 		id, err := onceward.ParseID(m.origin)
 		if err != nil {
@@ -90,7 +90,10 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 		if err := row.Scan(m.dest()...); err != nil {
 			return e, err
 		}
-		return m.entry()
+		if e, err = m.entry(); err != nil {
+			e.LastError = err.Error() // it keeps nobody from the others
+		}
+		return e, nil
 	})
 	return entries, unavailable(err)
 }

@@ -44,6 +44,9 @@ func (r *handlerRows) ended() {
 	}
 }
 
+// Conn returns the connection itself, past the gate.
+func (r *handlerRows) Conn() *pgx.Conn { return handlerTx{r.gate}.Conn() }
+
 // Scan reads the values of the row.
 func (r *handlerRows) Scan(dest ...any) error {
 	if _, err := r.gate.enter(); err != nil {

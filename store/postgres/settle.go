@@ -129,7 +129,15 @@ func (t *transaction) commit(v onceward.Verdict, done *onceward.Completion) (onc
 		return t.resolve(v, &t.settled, err)
 	}
 	v.Record = t.settled
+	t.tell()
 	return v, nil
+}
+
+// tell wakes those in this process who wait for messages, if the transaction that was committed added any.
+func (t *transaction) tell() {
+	if t.adds.Load() {
+		t.store.messages.wake()
+	}
 }
 
 // send stores the answer and commits. It fills in what the server gave out.

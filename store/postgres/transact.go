@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -113,8 +114,9 @@ type transaction struct {
 	settled onceward.Record
 	gate    gate
 	trip    pipeline // the round trip under way
-	// defers says that messages of the handler wait for the answer.
+	// defers says that messages of the handler wait for the answer, adds that there were any.
 	defers bool
+	adds   atomic.Bool
 }
 
 // view is what a transaction has seen at its beginning.

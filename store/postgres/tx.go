@@ -45,7 +45,7 @@ func (handlerTx) Rollback(context.Context) error { return onceward.ErrTxOwned }
 func (tx handlerTx) Conn() *pgx.Conn {
 	if conn, err := tx.gate.enter(); err == nil {
 		defer tx.gate.leave()
-		tx.gate.flush(context.Background()) // from now on nobody sees what is a savepoint
+		_ = tx.gate.flush(context.Background()) // from now on nobody sees what is a savepoint
 		return conn
 	}
 	return tx.gate.t.conn

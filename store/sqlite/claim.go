@@ -53,8 +53,10 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 }
 
 // claimMessages is one turn of the writer. It reports whether there is more to look at.
-func (s *Store) claimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) (claimed []outbox.Claimed, more bool, err error) {
-	err = s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+func (s *Store) claimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, bool, error) {
+	var claimed []outbox.Claimed
+	more := false
+	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
 		c := newClaim(r, now, lease)
 		for _, want := range wants {
 			if err := c.take(want); err != nil {

@@ -19,7 +19,7 @@ const (
 	recordProvider = `UPDATE onceward_outbox SET provider_id = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
 	// finishMessage makes a message that waits for no other Ready where it would become Behind: nobody would free it.
 	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0, tries = ?5,
-		provider_id = iif(?6 = '', provider_id, ?6), last_error = ?7
+		provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
 		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`
 
 	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, tries = 0 WHERE id = ?1 AND state IN (3, 5)`

@@ -37,8 +37,8 @@ CREATE INDEX onceward_outbox_rest ON onceward_outbox (state, (CASE WHEN state = 
 
 -- Takes at most so many messages of each topic that are due. Those that have an earlier open message of their aggregate in
 -- front of them, which is not taken with them, become behind (2): their lanes are to be freed afterwards, because what they
--- wait for may be gone since this statement began. Of a row that was changed since, nothing is written: it stays for the
--- next time.
+-- wait for may be gone since this statement began. A row that was changed since is not taken, and those behind it have to wait
+-- for it: it stays for the next time.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint)
 RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created bigint, attempt bigint, tries integer, state smallint,
@@ -56,7 +56,7 @@ DECLARE
 	now_us bigint := onceward_now();
 BEGIN
 	RETURN QUERY
-	WITH candidate AS MATERIALIZED (
+	WITH locked AS MATERIALIZED (
 		SELECT c.place, c.number, c.lane
 		FROM unnest(topics, limits) AS w (topic, most)
 		CROSS JOIN LATERAL (
@@ -65,6 +65,9 @@ BEGIN
 			ORDER BY o.topic, o.due LIMIT w.most
 			FOR UPDATE SKIP LOCKED
 		) c
+	), candidate AS MATERIALIZED (
+		-- Locking finds the newest version of a row; the update below sees only what this statement saw at its beginning.
+		SELECT l.place, l.number, l.lane FROM locked l JOIN onceward_outbox o ON o.ctid = l.place
 	), barrier AS MATERIALIZED (
 		SELECT l.lane, (
 			SELECT e.number FROM onceward_outbox e
@@ -156,8 +159,9 @@ AS $$
 DECLARE
 	freed integer;
 BEGIN
+	-- The sum keeps the planner from looking for all that is behind: it is to go by place alone.
 	UPDATE onceward_outbox o SET state = 0, due = o.created
-	WHERE o.state = 2 AND o.ctid = ANY (ARRAY(
+	WHERE o.state + 0 = 2 AND o.ctid = ANY (ARRAY(
 		SELECT f.place
 		FROM (SELECT DISTINCT unnest(lanes) AS lane) l
 		CROSS JOIN LATERAL (
@@ -194,7 +198,11 @@ BEGIN
 				ORDER BY t.state, CASE WHEN t.state = 2 THEN t.lane ELSE t.due END LIMIT 1)
 			FROM waiting w WHERE w.lane IS NOT NULL
 		)
-		SELECT w.lane FROM waiting w WHERE w.lane IS NOT NULL LIMIT batch));
+		SELECT w.lane FROM waiting w
+		WHERE w.lane IS NOT NULL AND (
+			SELECT t.state FROM onceward_outbox t WHERE t.lane = w.lane AND t.state < 4 AND t.lane <> 0 ORDER BY t.lane, t.number LIMIT 1
+		) = 2
+		LIMIT batch));
 END
 $$;
 -- +goose StatementEnd

@@ -1,0 +1,98 @@
+package outbox_test
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// refusingStore does not take endings with that id of a receiver, as a database does that cannot store it.
+type refusingStore struct {
+	outbox.Store
+	id      string
+	refused atomic.Int64
+}
+
+func (s *refusingStore) FinishMessages(ctx context.Context, endings []outbox.Ending) ([]outbox.Lease, error) {
+	for _, e := range endings {
+		if e.ProviderID == s.id {
+			s.refused.Add(1)
+			return nil, errDown
+		}
+	}
+	return s.Store.FinishMessages(ctx, endings)
+}
+
+// TestAnEndingThatIsRefused: one message whose end the store will not take does not keep those of others from being written.
+func TestAnEndingThatIsRefused(t *testing.T) {
+	inTime(t, func(b *bench) {
+		store := &refusingStore{Store: b.store, id: "bad"}
+		together := make(chan struct{})
+		var arrived atomic.Int64
+		worker := b.worker(store, outbox.Route{Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			if arrived.Add(1) == 4 {
+				close(together)
+			}
+			<-together // so that they end at once
+			return outbox.Result{ProviderID: d.Type}, nil
+		}})
+		ids := b.add(about("", "bad"), about("", "b"), about("", "c"), about("", "d"))
+		stop := b.start(worker)
+		time.Sleep(20 * time.Second)
+		b.wantStates("written", ids[1:], outbox.Done, outbox.Done, outbox.Done)
+		stop()
+		if store.refused.Load() == 0 {
+			b.Error("nothing was refused")
+		}
+	})
+}
+
+// TestATextFromOutside: what a receiver calls the effect is made one that every database takes.
+func TestATextFromOutside(t *testing.T) {
+	inTime(t, func(b *bench) {
+		ids := b.add(about("", "m"))
+		b.run(b.worker(b.store, outbox.Route{Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
+			return outbox.Result{ProviderID: "ch_\x00\xff"}, nil
+		}}), outbox.Report{Delivered: 1})
+		if e := b.entry(ids[0]); e.ProviderID != "ch_ \uFFFD" {
+			b.Errorf("the receiver's id is kept as %q", e.ProviderID)
+		}
+	})
+}
+
+// TestAHandlerThatEndsItsGoroutine is a failure of its message.
+func TestAHandlerThatEndsItsGoroutine(t *testing.T) {
+	inTime(t, func(b *bench) {
+		b.add(about("", "m"))
+		b.run(b.worker(b.store, outbox.Route{Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
+			runtime.Goexit()
+			return outbox.Result{}, nil
+		}}), outbox.Report{Retried: 1})
+	})
+}
+
+// TestAHandlerThatHangs: a delivery that ignores the end of its context is given up in the end, and another worker gets the
+// message.
+func TestAHandlerThatHangs(t *testing.T) {
+	inTime(t, func(b *bench) {
+		ids := b.add(about("", "m"))
+		letGo := make(chan struct{})
+		stop := b.start(b.worker(b.store, outbox.Route{Timeout: time.Second, Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
+			<-letGo
+			return outbox.Result{ProviderID: "old"}, nil
+		}}))
+		time.Sleep(2 * time.Minute)
+		b.run(b.worker(b.store, outbox.Route{Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
+			return outbox.Result{ProviderID: "new"}, nil
+		}}), outbox.Report{Delivered: 1})
+		close(letGo)
+		stop()
+		if e := b.entry(ids[0]); e.State != outbox.Done || e.ProviderID != "new" {
+			b.Errorf("the message is %s as %q", e.State, e.ProviderID)
+		}
+	})
+}
