@@ -180,3 +180,21 @@ func TestClosed(t *testing.T) {
 	_, err = store.Get(t.Context(), idOf("key"))
 	wantUnavailable(t, err, "closed", "get after Close")
 }
+
+// TestOpenWhileHeld: a file whose tables are up to date can be opened while somebody else writes.
+func TestOpenWhileHeld(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	openBusiness(t, path)
+	raw := openRaw(t, path)
+	if err := raw.Exec(`BEGIN IMMEDIATE; INSERT INTO business VALUES ('theirs')`); err != nil {
+		t.Fatal(err)
+	}
+	second, err := sqlite.Open(t.Context(), path, sqlite.WithBusyTimeout(50*time.Millisecond))
+	if err != nil {
+		t.Fatalf("scenario 16: %v", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -12,10 +12,14 @@ import (
 var migrations embed.FS
 
 // migrate brings the tables up to date, all in one transaction. The version is kept in a table of its own, because
-// user_version belongs to the program that shares the file.
+// user_version belongs to the program that shares the file. Where there is nothing to do it does not write: a file that other
+// processes keep busy can be opened all the same.
 func migrate(conn *sqlite3.Conn) (err error) {
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
+		return err
+	}
+	if current, err := isCurrent(conn, len(files)); err != nil || current {
 		return err
 	}
 	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
@@ -39,6 +43,24 @@ func migrate(conn *sqlite3.Conn) (err error) {
 		}
 	}
 	return unavailable(conn.Exec(`COMMIT`))
+}
+
+// isCurrent looks whether the tables are those of a version.
+func isCurrent(conn *sqlite3.Conn, version int) (current bool, err error) {
+	there := false
+	none := func(*sqlite3.Stmt) error { return nil }
+	err = query(conn, `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onceward_schema'`, none, func(*sqlite3.Stmt) error {
+		there = true
+		return nil
+	})
+	if err != nil || !there {
+		return false, unavailable(err)
+	}
+	err = query(conn, `SELECT max(version) FROM onceward_schema`, none, func(stmt *sqlite3.Stmt) error {
+		current = stmt.ColumnInt(0) == version
+		return nil
+	})
+	return current, unavailable(err)
 }
 
 // rollbackNote undoes a failed migration and says so if even that fails.
