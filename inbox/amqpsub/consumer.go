@@ -1,6 +1,7 @@
 package amqpsub
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/inbox/internal/consuming"
 )
 
 // ErrPoison is the cause that [Consumer.OnPoison] gets for a delivery without an event ID. A handler wraps it to say that to try
@@ -60,7 +62,8 @@ type Consumer struct {
 	// MaxTries is how often an event is tried by this process before it is poison. Default: [DefaultMaxTries].
 	MaxTries int
 	// MinBackoff and MaxBackoff bound how long a delivery is kept back after a failure, and how long to wait before connecting
-	// again. It doubles with each. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	// again. It doubles with each, less up to a half by chance. A connection that lasted for longer than MaxBackoff makes the
+	// next wait a short one. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
 	// Grace is how long what is being applied may go on when Run is to end. Default: [DefaultGrace].
 	Grace time.Duration
@@ -113,24 +116,15 @@ func (c Consumer) withDefaults() Consumer {
 	if c.EventID == nil {
 		c.EventID = MessageEventID
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	orDefault(&c.Prefetch, DefaultPrefetch)
-	orDefault(&c.MaxTries, DefaultMaxTries)
-	orDefault(&c.MinBackoff, DefaultMinBackoff)
-	orDefault(&c.MaxBackoff, DefaultMaxBackoff)
-	orDefault(&c.Grace, DefaultGrace)
-	orDefault(&c.ConnectTimeout, DefaultConnectTimeout)
-	orDefault(&c.Heartbeat, DefaultHeartbeat)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.Prefetch = cmp.Or(c.Prefetch, DefaultPrefetch)
+	c.MaxTries = cmp.Or(c.MaxTries, DefaultMaxTries)
+	c.MinBackoff = cmp.Or(c.MinBackoff, DefaultMinBackoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, DefaultMaxBackoff)
+	c.Grace = cmp.Or(c.Grace, DefaultGrace)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	return c
-}
-
-func orDefault[T comparable](value *T, fallback T) {
-	var zero T
-	if *value == zero {
-		*value = fallback
-	}
 }
 
 // Run consumes until the context ends, and returns nil then, after what was being applied has been settled. What the broker
@@ -140,15 +134,14 @@ func (c Consumer) Run(ctx context.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	r := &runner{Consumer: c.withDefaults(), tries: make(map[string]int)}
-	applying, cancel := r.grace(ctx)
+	r := &runner{Consumer: c.withDefaults()}
+	applying, cancel := consuming.Grace(ctx, r.Grace)
 	defer cancel()
 	defer r.work.Wait()
 	for failures := 0; ctx.Err() == nil; failures++ {
-		s, err := r.open(ctx)
-		if err == nil {
-			failures = 0
-			err = s.consume(ctx, applying)
+		lived, err := r.session(ctx, applying)
+		if lived > r.MaxBackoff {
+			failures = 0 // one that is lost sooner may be lost for the same reason as those before
 		}
 		if ctx.Err() == nil {
 			r.Logger.WarnContext(ctx, "amqpsub: consuming was interrupted", "queue", r.Queue, "error", err)

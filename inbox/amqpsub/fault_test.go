@@ -2,8 +2,10 @@ package amqpsub_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -74,5 +76,32 @@ func TestMissingQueueIsWaitedFor(t *testing.T) {
 			_, err := ch.QueueDelete(queue, false, false, false)
 			return err
 		}))
+	}
+}
+
+// Connections that are lost as soon as they are made are not made again without end at the same pace.
+func TestShortSessionsAreFailures(t *testing.T) {
+	t.Parallel()
+	server := servicetest.RabbitMQ(t)
+	queue := server.Queue(t, nil)
+	handled := make(chan struct{}, 10)
+	start(t, server, newFakeStore(), amqpsub.Consumer{
+		Queue: queue, MinBackoff: 20 * time.Millisecond, MaxBackoff: time.Minute,
+		Handle: func(_ context.Context, d *amqp.Delivery) error {
+			handled <- struct{}{}
+			return d.Ack(false) // the broker closes the channel over the second acknowledgement, that of the consumer
+		},
+	})
+	var begun time.Time
+	for i := range 7 {
+		send(t, server, queue, fmt.Sprint(i))
+		await(t, "a delivery", handled)
+		if i == 0 {
+			begun = time.Now()
+		}
+	}
+	// The six pauses are at least the halves of 20 ms, 40 ms, and so on.
+	if took := time.Since(begun); took < 630*time.Millisecond {
+		t.Errorf("six connections in %v", took)
 	}
 }

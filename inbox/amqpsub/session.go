@@ -23,6 +23,17 @@ type session struct {
 	deliveries <-chan amqp.Delivery
 }
 
+// session consumes on one connection until that is lost or the context ends, and returns for how long it did.
+func (r *runner) session(ctx, applying context.Context) (lived time.Duration, err error) {
+	s, err := r.open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	err = s.consume(ctx, applying)
+	return time.Since(begun), err
+}
+
 // open connects and begins to consume. The client does not heed a context: if that ends, or time is up, the connection is cut.
 func (r *runner) open(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.ConnectTimeout)
@@ -81,13 +92,13 @@ func (s *session) consume(ctx, applying context.Context) error {
 // settle applies a delivery and tells the broker what became of it. If that fails the channel is closed, and the broker delivers
 // it again.
 func (s *session) settle(alive, applying context.Context, d *amqp.Delivery) {
-	switch verdict, failures := s.judge(applying, d); verdict {
+	switch verdict, pauses := s.judge(applying, d); verdict {
 	case acknowledge:
 		_ = d.Ack(false)
 	case reject:
 		_ = d.Reject(false)
 	case requeueLater:
-		s.pause(alive, failures)
+		s.pause(alive, pauses)
 		_ = d.Nack(false, true)
 	default:
 		_ = d.Nack(false, true)
@@ -116,4 +127,4 @@ func (s *session) end() {
 	s.goodbye()
 }
 
-func (s *session) goodbye() { _ = s.conn.CloseDeadline(time.Now().Add(closeTimeout)) }
+func (s *session) goodbye() { _ = s.conn.Goodbye(closeTimeout) }

@@ -1,6 +1,7 @@
 package kafkasub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,24 +95,15 @@ func (c Consumer) withDefaults() Consumer {
 	if c.EventID == nil {
 		c.EventID = HeaderEventID
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	orDefault(&c.MaxTries, DefaultMaxTries)
-	orDefault(&c.MinBackoff, DefaultMinBackoff)
-	orDefault(&c.MaxBackoff, DefaultMaxBackoff)
-	orDefault(&c.MaxRecords, DefaultMaxRecords)
-	orDefault(&c.MaxRound, DefaultMaxRound)
-	orDefault(&c.Workers, DefaultWorkers)
-	orDefault(&c.Grace, DefaultGrace)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.MaxTries = cmp.Or(c.MaxTries, DefaultMaxTries)
+	c.MinBackoff = cmp.Or(c.MinBackoff, DefaultMinBackoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, DefaultMaxBackoff)
+	c.MaxRecords = cmp.Or(c.MaxRecords, DefaultMaxRecords)
+	c.MaxRound = cmp.Or(c.MaxRound, DefaultMaxRound)
+	c.Workers = cmp.Or(c.Workers, DefaultWorkers)
+	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	return c
-}
-
-func orDefault[T comparable](value *T, fallback T) {
-	var zero T
-	if *value == zero {
-		*value = fallback
-	}
 }
 
 // Run consumes until the context ends, and returns nil then, after what was applied has been committed. It returns an error

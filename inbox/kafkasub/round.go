@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/onceward/onceward/inbox/internal/consuming"
 )
 
 // commitTimeout is how long a commit of offsets may take. One that fails is made up for by the next.
@@ -79,7 +81,7 @@ func (r *runner) poll(ctx context.Context) (kgo.Fetches, error) {
 
 // workOn works on the partitions of a round at the same time.
 func (r *runner) workOn(ctx context.Context, records map[partition][]*kgo.Record) []*progress {
-	applying, cancel := r.grace(ctx)
+	applying, cancel := consuming.Grace(ctx, r.Grace)
 	defer cancel()
 	end := time.Now().Add(r.MaxRound)
 	slots := make(chan struct{}, r.Workers)
@@ -115,19 +117,6 @@ func (r *runner) workOnPartition(ctx, applying context.Context, got *progress, r
 			return
 		}
 		got.done, tries = record, 0
-	}
-}
-
-// grace returns the context of those records that are being applied when the context of Run ends.
-func (r *runner) grace(ctx context.Context) (context.Context, context.CancelFunc) {
-	applying, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(r.Grace, cancel)
-		context.AfterFunc(applying, func() { timer.Stop() })
-	})
-	return applying, func() {
-		stop()
-		cancel()
 	}
 }
 

@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/inbox/internal/consuming"
 )
 
 // errStop marks the error by which the consumer has to stop.
@@ -21,13 +20,15 @@ func (r *runner) settle(ctx context.Context, record *kgo.Record, tries int) erro
 	if err != nil {
 		return r.poison(ctx, record, err)
 	}
-	_, err = r.Inbox.Handle(ctx, r.Name, id, func(ctx context.Context) error { return r.handle(ctx, record) })
+	_, err = r.Inbox.Handle(ctx, r.Name, id, func(ctx context.Context) error {
+		return consuming.Guard(func() error { return r.Handle(ctx, record) })
+	})
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return err
-	case errors.Is(err, ErrPoison), counts(err) && tries+1 >= r.MaxTries:
+	case errors.Is(err, ErrPoison), consuming.Counts(err) && tries+1 >= r.MaxTries:
 		return r.poison(ctx, record, err)
 	default:
 		return err
@@ -40,20 +41,10 @@ func (r *runner) eventID(record *kgo.Record) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if id == "" || len(id) > inbox.MaxName {
-		return "", fmt.Errorf("kafkasub: an event ID of %d bytes, and 1 to %d are allowed", len(id), inbox.MaxName)
+	if err := consuming.CheckID(id); err != nil {
+		return "", fmt.Errorf("kafkasub: %w", err)
 	}
 	return id, nil
-}
-
-// handle calls the handler. A panic becomes an error, so that one bad record does not end the process each time it comes.
-func (r *runner) handle(ctx context.Context, record *kgo.Record) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("kafkasub: the handler panicked: %v\n%s", cause, debug.Stack())
-		}
-	}()
-	return r.Handle(ctx, record)
 }
 
 // poison has somebody decide about a record that cannot be applied.

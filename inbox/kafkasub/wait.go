@@ -1,13 +1,11 @@
 package kafkasub
 
 import (
-	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox/internal/consuming"
 )
 
 // wait is a partition's wait for another try of a record.
@@ -40,27 +38,15 @@ func (r *runner) pause(p partition, record *kgo.Record, err error) time.Duration
 		w = &wait{at: position(record)}
 		r.waiting[p] = w
 	}
-	if counts(err) {
+	if consuming.Counts(err) {
 		w.tries++
 	}
-	pause := r.backoff(w.pauses)
+	pause := consuming.Backoff(r.MinBackoff, r.MaxBackoff, w.pauses)
 	w.pauses++
 	w.until = time.Now().Add(pause)
 	w.paused = true
 	r.Client.PauseFetchPartitions(map[string][]int32{p.topic: {p.number}})
 	return pause
-}
-
-// counts reports whether an error is the record's. That the store is away says nothing about the record.
-func counts(err error) bool { return !errors.Is(err, onceward.ErrUnavailable) }
-
-// backoff is how long to wait after that many pauses: twice as long each time, less up to a half by chance.
-func (r *runner) backoff(pauses int) time.Duration {
-	full := r.MaxBackoff
-	if pauses < 30 {
-		full = min(full, r.MinBackoff<<pauses)
-	}
-	return full/2 + rand.N(full/2+1)
 }
 
 // nextDue returns when the first of the partitions that wait is due, if any does.

@@ -1,6 +1,7 @@
 package natssub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,6 @@ const (
 	DefaultMinBackoff    = 100 * time.Millisecond
 	DefaultMaxBackoff    = 30 * time.Second
 	DefaultWorkers       = 1
-	DefaultBuffer        = 32
 	DefaultGrace         = 5 * time.Second
 )
 
@@ -48,8 +48,8 @@ type Consumer struct {
 	// the process dies before that. It may be called by several workers at once. Default: none, and the consumer stops.
 	OnPoison func(ctx context.Context, m jetstream.Msg, cause error) error
 
-	// MaxDeliveries is the delivery of a message, as the server counts them, at which it is poison if it fails.
-	// Default: [DefaultMaxDeliveries].
+	// MaxDeliveries is how many deliveries of a message to this process fail before it is poison. Those do not count that fail
+	// because the store is not available, nor those to other processes. Default: [DefaultMaxDeliveries].
 	MaxDeliveries int
 	// MinBackoff and MaxBackoff bound the pause before a message that failed comes again. It doubles with each delivery.
 	// Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
@@ -57,7 +57,8 @@ type Consumer struct {
 	// Workers is how many messages are worked on at once. Default: [DefaultWorkers].
 	Workers int
 	// Buffer is how many messages are asked for ahead. They wait here for a worker, and if they wait for longer than the
-	// AckWait of the Source, they are delivered once more. Default: [DefaultBuffer].
+	// AckWait of the Source, they are delivered once more. What the server sends beyond that, as it may after a restart, is dropped by
+	// the client, and comes again after the AckWait. Default: twice as many as Workers.
 	Buffer int
 	// Grace is how long the messages that are being applied may go on when Run is to end. Default: [DefaultGrace].
 	Grace time.Duration
@@ -95,21 +96,12 @@ func (c Consumer) withDefaults() Consumer {
 	if c.EventID == nil {
 		c.EventID = HeaderEventID
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	orDefault(&c.MaxDeliveries, DefaultMaxDeliveries)
-	orDefault(&c.MinBackoff, DefaultMinBackoff)
-	orDefault(&c.MaxBackoff, DefaultMaxBackoff)
-	orDefault(&c.Workers, DefaultWorkers)
-	orDefault(&c.Buffer, DefaultBuffer)
-	orDefault(&c.Grace, DefaultGrace)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.MaxDeliveries = cmp.Or(c.MaxDeliveries, DefaultMaxDeliveries)
+	c.MinBackoff = cmp.Or(c.MinBackoff, DefaultMinBackoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, DefaultMaxBackoff)
+	c.Workers = cmp.Or(c.Workers, DefaultWorkers)
+	c.Buffer = cmp.Or(c.Buffer, 2*c.Workers)
+	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	return c
-}
-
-func orDefault[T comparable](value *T, fallback T) {
-	var zero T
-	if *value == zero {
-		*value = fallback
-	}
 }

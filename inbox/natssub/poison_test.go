@@ -96,7 +96,7 @@ func TestStopsAtPoison(t *testing.T) {
 				return onceward.ErrUnavailable
 			}
 			return errBroken
-		}, 7},
+		}, 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"math"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/onceward/onceward/inbox/internal/consuming"
 )
 
 // ackTimeout is how long the server may take to confirm an acknowledgement. One that is lost is made up for when the message
@@ -19,6 +21,8 @@ const ackTimeout = 5 * time.Second
 type runner struct {
 	Consumer
 	ackWait time.Duration
+	// failures are those of the messages, by their sequence in the stream.
+	failures consuming.Failures[uint64]
 }
 
 // Run consumes until the context ends, and returns nil then, after what was being applied has been acknowledged or handed
@@ -48,7 +52,7 @@ func (c Consumer) Run(ctx context.Context) error {
 func (r *runner) consume(ctx context.Context, messages jetstream.MessagesContext) error {
 	taking, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	applying, cancel := r.grace(taking)
+	applying, cancel := consuming.Grace(taking, r.Grace)
 	defer cancel()
 	slots := make(chan struct{}, r.Workers)
 	var work sync.WaitGroup
@@ -93,24 +97,11 @@ func (r *runner) handBack(messages jetstream.MessagesContext) {
 	}
 }
 
-// grace returns the context of those messages that are being applied when the context of Run ends.
-func (r *runner) grace(ctx context.Context) (context.Context, context.CancelFunc) {
-	applying, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(r.Grace, cancel)
-		context.AfterFunc(applying, func() { timer.Stop() })
-	})
-	return applying, func() {
-		stop()
-		cancel()
-	}
-}
-
 // process settles a message and tells the server what became of it. It returns the error by which the consumer has to stop.
 func (r *runner) process(ctx, applying context.Context, m jetstream.Msg) error {
-	deliveries := delivered(m)
+	sequence, deliveries := numbers(m)
 	release := r.keep(m)
-	ending, err := r.settle(applying, m, deliveries)
+	ending, err := r.settle(applying, m, sequence)
 	release()
 	if err := r.tell(ctx, m, ending, deliveries); err != nil {
 		r.Logger.WarnContext(ctx, "natssub: the server was not told what became of a message", "subject", m.Subject(), "error", err)
@@ -127,7 +118,7 @@ func (r *runner) process(ctx, applying context.Context, m jetstream.Msg) error {
 // tell says to the server what became of a message. The acknowledgement is confirmed: the way there and back costs little
 // beside the transaction that a needless repetition would cost. A message that was interrupted or stopped at comes again at
 // once, for another consumer.
-func (r *runner) tell(ctx context.Context, m jetstream.Msg, ending ending, deliveries uint64) error {
+func (r *runner) tell(ctx context.Context, m jetstream.Msg, ending ending, deliveries int) error {
 	switch {
 	case ending == applied:
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
@@ -136,7 +127,7 @@ func (r *runner) tell(ctx context.Context, m jetstream.Msg, ending ending, deliv
 	case ending == putAside:
 		return m.Term()
 	case ending == failed && ctx.Err() == nil:
-		return m.NakWithDelay(r.backoff(deliveries))
+		return m.NakWithDelay(consuming.Backoff(r.MinBackoff, r.MaxBackoff, deliveries-1))
 	default:
 		return m.Nak()
 	}
@@ -165,20 +156,11 @@ func (r *runner) keep(m jetstream.Msg) (release func()) {
 	}
 }
 
-// backoff is how long to wait after that many deliveries: twice as long each time, less up to a half by chance.
-func (r *runner) backoff(deliveries uint64) time.Duration {
-	full := r.MaxBackoff
-	if deliveries < 30 {
-		full = min(full, r.MinBackoff<<max(deliveries, 1)>>1)
-	}
-	return full/2 + rand.N(full/2+1)
-}
-
-// delivered returns which delivery of a message this is.
-func delivered(m jetstream.Msg) uint64 {
+// numbers returns the sequence of a message in the stream, and which delivery of it this is.
+func numbers(m jetstream.Msg) (sequence uint64, deliveries int) {
 	metadata, err := m.Metadata()
 	if err != nil {
-		return 1
+		return 0, 1
 	}
-	return metadata.NumDelivered
+	return metadata.Sequence.Stream, int(min(metadata.NumDelivered, math.MaxInt32))
 }

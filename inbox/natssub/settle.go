@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/inbox/internal/consuming"
 )
 
 // ending is what became of a message.
@@ -23,22 +21,36 @@ const (
 )
 
 // settle applies a message unless it was applied already, or has it put aside.
-func (r *runner) settle(ctx context.Context, m jetstream.Msg, deliveries uint64) (ending, error) {
+func (r *runner) settle(ctx context.Context, m jetstream.Msg, sequence uint64) (ending, error) {
+	end, err := r.try(ctx, m, sequence)
+	if end != failed {
+		r.failures.Forget(sequence)
+	}
+	return end, err
+}
+
+// try is settle, and counts failures. The server's count of deliveries would not do: it includes those that came while the store
+// was away, and those that another consumer handed back.
+func (r *runner) try(ctx context.Context, m jetstream.Msg, sequence uint64) (ending, error) {
 	id, err := r.eventID(m)
 	if err != nil {
-		return r.poison(ctx, m, err)
+		return r.poison(ctx, m, sequence, err)
 	}
-	_, err = r.Inbox.Handle(ctx, r.Name, id, func(ctx context.Context) error { return r.handle(ctx, m) })
-	switch {
-	case err == nil:
+	_, err = r.Inbox.Handle(ctx, r.Name, id, func(ctx context.Context) error {
+		return consuming.Guard(func() error { return r.Handle(ctx, m) })
+	})
+	if err == nil {
 		return applied, nil
-	case ctx.Err() != nil:
-		return failed, err
-	case errors.Is(err, ErrPoison), !errors.Is(err, onceward.ErrUnavailable) && deliveries >= uint64(r.MaxDeliveries):
-		return r.poison(ctx, m, err)
-	default:
+	}
+	if ctx.Err() != nil {
 		return failed, err
 	}
+	counts := consuming.Counts(err)
+	tries, _ := r.failures.Add(sequence, counts)
+	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxDeliveries {
+		return r.poison(ctx, m, sequence, err)
+	}
+	return failed, err
 }
 
 // eventID returns an ID that the inbox takes.
@@ -47,29 +59,15 @@ func (r *runner) eventID(m jetstream.Msg) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if id == "" || len(id) > inbox.MaxName {
-		return "", fmt.Errorf("natssub: an event ID of %d bytes, and 1 to %d are allowed", len(id), inbox.MaxName)
+	if err := consuming.CheckID(id); err != nil {
+		return "", fmt.Errorf("natssub: %w", err)
 	}
 	return id, nil
 }
 
-// handle calls the handler. A panic becomes an error, so that one bad message does not end the process each time it comes.
-func (r *runner) handle(ctx context.Context, m jetstream.Msg) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("natssub: the handler panicked: %v\n%s", cause, debug.Stack())
-		}
-	}()
-	return r.Handle(ctx, m)
-}
-
 // poison has somebody decide about a message that cannot be applied.
-func (r *runner) poison(ctx context.Context, m jetstream.Msg, cause error) (ending, error) {
+func (r *runner) poison(ctx context.Context, m jetstream.Msg, sequence uint64, cause error) (ending, error) {
 	if r.OnPoison == nil {
-		sequence := uint64(0)
-		if metadata, err := m.Metadata(); err == nil {
-			sequence = metadata.Sequence.Stream
-		}
 		return stopped, fmt.Errorf("%w, and there is no OnPoison to decide about it: subject %s, sequence %d: %w",
 			ErrPoison, m.Subject(), sequence, cause)
 	}

@@ -170,11 +170,18 @@ func (b *bench) awaitSettled(t *testing.T, c natssub.Consumer) {
 		if ctx.Err() != nil {
 			t.Fatalf("%+v, %v", info, err)
 		}
-		if err == nil && info.NumPending == 0 && info.NumAckPending == 0 {
+		if err == nil && info.NumPending == 0 && info.NumAckPending == 0 && b.deliveredAll(ctx, info) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// deliveredAll reports whether the last message of the stream has been delivered. The server tells its consumers of new messages
+// a little after it has confirmed them to the publisher, so that until then none seem to be pending.
+func (b *bench) deliveredAll(ctx context.Context, consumer *jetstream.ConsumerInfo) bool {
+	stream, err := b.stream.Info(ctx)
+	return err == nil && consumer.Delivered.Stream >= stream.State.LastSeq
 }
 
 // applied returns what was applied, in order.

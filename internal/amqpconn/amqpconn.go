@@ -5,7 +5,9 @@ package amqpconn
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
+	"os"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -62,6 +64,17 @@ func Dial(ctx context.Context, s Settings) (*Conn, error) {
 
 // Cut ends the connection at once, without a word to the broker.
 func (c *Conn) Cut() { _ = c.tcp.Close() }
+
+// Goodbye closes the connection, and cuts it if the broker has not answered in time. The client's own deadline is not enough:
+// each frame that it reads or writes meanwhile, such as a heartbeat, replaces it.
+func (c *Conn) Goodbye(timeout time.Duration) error {
+	timer := time.AfterFunc(timeout, c.Cut)
+	err := c.CloseDeadline(time.Now().Add(timeout))
+	if !timer.Stop() {
+		return fmt.Errorf("the broker did not say goodbye within %v: %w", timeout, os.ErrDeadlineExceeded)
+	}
+	return err
+}
 
 // limited is a connection whose writes fail instead of being stuck, as they are when the broker does not read: then it is out of
 // memory or disk space, or frozen.

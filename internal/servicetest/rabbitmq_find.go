@@ -6,6 +6,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // rabbitmqInstall is what a reader of the error can paste.
@@ -20,8 +21,7 @@ type rabbitmqPrograms struct{ server, epmd string }
 func findRabbitMQ(m machine) (rabbitmqPrograms, error) {
 	places, err := m.glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
 	if err == nil {
-		slices.Sort(places)
-		slices.Reverse(places)
+		slices.SortFunc(places, func(a, b string) int { return slices.Compare(versionIn(b), versionIn(a)) })
 	}
 	if program, err := m.lookPath("rabbitmq-server"); err == nil {
 		places = append(places, program)
@@ -35,6 +35,15 @@ func findRabbitMQ(m machine) (rabbitmqPrograms, error) {
 	return rabbitmqPrograms{}, fmt.Errorf("the tests need RabbitMQ's rabbitmq-server and Erlang's epmd, which are not installed here. "+
 		"`make test` installs them where it can; on Debian or Ubuntu, as root:\n\n    %s\n\n"+
 		"Or name a broker that is already there in %s", rabbitmqInstall, rabbitmqVariable)
+}
+
+// versionIn returns the numbers in a path in their order. As text, 3.9 would be newer than 3.12.
+func versionIn(path string) (numbers []int) {
+	for part := range strings.FieldsFuncSeq(path, func(r rune) bool { return r < '0' || r > '9' }) {
+		number, _ := strconv.Atoi(part) // one that is too large becomes the largest
+		numbers = append(numbers, number)
+	}
+	return numbers
 }
 
 // rabbitmqOwner is who the broker runs as: root's tests run it as the user that its package creates.

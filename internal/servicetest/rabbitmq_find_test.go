@@ -29,7 +29,7 @@ func TestNewestRabbitMQScriptComesBeforeTheSearchPath(t *testing.T) {
 		must(t, os.WriteFile(path, nil, 0o755))
 		return path
 	}
-	old, recent, wrapper, epmd := program("server-3.10.8"), program("server-3.12.1"), program("wrapper"), program("epmd")
+	old, recent, wrapper, epmd := program("server-3.9.27"), program("server-3.12.1"), program("wrapper"), program("epmd")
 	paths := map[string]string{"rabbitmq-server": wrapper, "epmd": epmd}
 	m := without()
 	m.lookPath = func(name string) (string, error) {

@@ -204,9 +204,13 @@ func TestOtherRabbitMQIsUsedAndLeftAlone(t *testing.T) {
 	}
 	must(t, server.Close())
 	must(t, shared.Do(func(*amqp.Channel) error { return nil }))
-	for _, url := range []string{"localhost", "amqp://127.0.0.1:1/"} {
-		if _, err := startSharedRabbitMQ(url); err == nil || !strings.Contains(err.Error(), rabbitmqVariable) {
-			t.Errorf("%s: err = %v, want the name of the variable in it", url, err)
+}
+
+func TestUnusableRabbitMQIsNamedWithoutItsPassword(t *testing.T) {
+	for _, url := range []string{"localhost", "amqp://user:hidden@127.0.0.1:1/", "http://user:hidden@localhost/", "amqp://user:hidden@localhost:port/"} {
+		_, err := startSharedRabbitMQ(url)
+		if err == nil || !strings.Contains(err.Error(), rabbitmqVariable) || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%s: err = %v, want the name of the variable in it, and no password", url, err)
 		}
 	}
 }

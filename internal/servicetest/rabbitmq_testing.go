@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -31,8 +30,9 @@ func startSharedRabbitMQ(url string) (*RabbitMQServer, error) {
 		defer cancel()
 		return StartRabbitMQ(ctx)
 	}
-	if !strings.HasPrefix(url, "amqp://") && !strings.HasPrefix(url, "amqps://") {
-		return nil, fmt.Errorf("%s holds %q, which is not a URL like amqp://user:password@host:port/vhost", rabbitmqVariable, url)
+	if _, err := amqp.ParseURI(url); err != nil {
+		// Neither the value nor the error is repeated: they may hold a password.
+		return nil, fmt.Errorf("%s does not hold a URL like amqp://user:password@host:port/vhost", rabbitmqVariable)
 	}
 	if _, err := askName(url); err != nil {
 		return nil, fmt.Errorf("the RabbitMQ that %s names: %w", rabbitmqVariable, err)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,5 +175,38 @@ func TestSilentBroker(t *testing.T) {
 	must(t, p.Close())
 	if took := time.Since(begun); took > amqppub.DefaultConnectTimeout/2 {
 		t.Errorf("Close took %v", took)
+	}
+}
+
+// While the broker refuses, one attempt to connect is the answer to many deliveries, and later there is another.
+func TestFailedAttemptsAreShared(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	var attempts atomic.Int64
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			attempts.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	p, err := amqppub.New(amqppub.Config{URL: "amqp://" + listener.Addr().String()})
+	must(t, err)
+	defer p.Close()
+	begun, deliveries := time.Now(), int64(0)
+	for attempts.Load() < 3 {
+		if err := publish(t, p, newEvent(1, "topic")); err == nil {
+			t.Fatal("published")
+		}
+		deliveries++
+		time.Sleep(time.Millisecond)
+	}
+	if took := time.Since(begun); took < 500*time.Millisecond || deliveries < 10 {
+		t.Errorf("three attempts within %v, for %d deliveries", took, deliveries)
 	}
 }

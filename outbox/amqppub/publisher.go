@@ -1,6 +1,7 @@
 package amqppub
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -82,19 +83,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.RoutingKey == nil {
 		c.RoutingKey = func(e *outbox.Event) (string, error) { return e.Topic, nil }
 	}
-	orDefault(&c.Name, "onceward outbox")
-	orDefault(&c.Channels, DefaultChannels)
-	orDefault(&c.MaxInFlight, DefaultMaxInFlight)
-	orDefault(&c.ConnectTimeout, DefaultConnectTimeout)
-	orDefault(&c.Heartbeat, DefaultHeartbeat)
+	c.Name = cmp.Or(c.Name, "onceward outbox")
+	c.Channels = cmp.Or(c.Channels, DefaultChannels)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, DefaultMaxInFlight)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	return c, nil
-}
-
-func orDefault[T comparable](value *T, fallback T) {
-	var zero T
-	if *value == zero {
-		*value = fallback
-	}
 }
 
 // Publisher publishes events to RabbitMQ, on a connection of its own that it makes again when it is lost. It is an
@@ -108,7 +102,7 @@ type Publisher struct {
 	mu sync.Mutex
 	// session is the connection, nil before the first. It may be lost, or some of its lanes.
 	session *session
-	// repairing is the attempt under way to make or mend the session; nil if there is none.
+	// repairing is the attempt under way to make or mend the session, or one that has just failed; nil if there is none.
 	repairing *repair
 	closed    bool
 }

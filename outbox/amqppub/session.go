@@ -14,6 +14,10 @@ import (
 // closeTimeout is how long the broker may take to say goodbye.
 const closeTimeout = 2 * time.Second
 
+// repairPause is for how long an attempt to connect that has failed is the answer to all who need a connection, so that not each
+// of them makes an attempt of its own.
+const repairPause = 250 * time.Millisecond
+
 // session is one connection with its lanes. When it is lost it is not brought back, but replaced: the client can do the former,
 // but then nobody would know what became of the messages in flight.
 type session struct {
@@ -41,7 +45,7 @@ func (s *session) cut() { s.conn.Cut() }
 
 // close says goodbye, if there is anybody to say it to.
 func (s *session) close() error {
-	err := s.conn.CloseDeadline(time.Now().Add(closeTimeout))
+	err := s.conn.Goodbye(closeTimeout)
 	if errors.Is(err, amqp.ErrClosed) {
 		return nil
 	}
@@ -52,7 +56,12 @@ func (s *session) close() error {
 type repair struct {
 	done chan struct{}
 	err  error
+	// until is for how long it stands if it has failed. It is guarded by the publisher.
+	until time.Time
 }
+
+// over reports whether a new attempt may be made.
+func (r *repair) over() bool { return r == nil || !r.until.IsZero() && !time.Now().Before(r.until) }
 
 // lane returns one that is open, and connects if there is none.
 func (p *Publisher) lane(ctx context.Context) (*lane, error) {
@@ -82,7 +91,7 @@ func (p *Publisher) laneOrRepair() (*lane, *repair, error) {
 	if found := p.session.next(); found != nil {
 		return found, nil, nil
 	}
-	if p.repairing == nil {
+	if p.repairing.over() {
 		p.repairing = &repair{done: make(chan struct{})}
 		go p.repair(p.repairing, p.session)
 	}
@@ -99,9 +108,9 @@ func (p *Publisher) repair(r *repair, old *session) {
 	if err == nil {
 		session.lanes = lanes
 		p.session = session
+		p.repairing = nil
 	}
-	r.err = err
-	p.repairing = nil
+	r.err, r.until = err, time.Now().Add(repairPause)
 	close(r.done)
 }
 

@@ -13,7 +13,7 @@ import (
 
 // StatusError is an answer that does not confirm the event.
 type StatusError struct {
-	// URL is where the event was sent, without credentials and query.
+	// URL is where the event was sent: the scheme and the host only, since all else may hold a secret.
 	URL string
 	// Status is that of the answer.
 	Status int

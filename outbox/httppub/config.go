@@ -1,6 +1,7 @@
 package httppub
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -39,7 +40,9 @@ type Config struct {
 	// Unsigned says that events are not signed; without it, secrets are required. Default: false.
 	Unsigned bool
 
-	// Header is sent with every event, such as Authorization. The headers of a message cannot overwrite it. Default: none.
+	// Header is sent with every event, such as Authorization. It goes to every URL, also those that others choose: credentials
+	// in it are for receivers that may all know them, so give each other receiver a publisher of its own. The headers of a
+	// message cannot overwrite it. Default: none.
 	Header http.Header
 
 	// AllowPrivate allows addresses that are not public, such as 10.0.0.1 or 127.0.0.1, and plain HTTP. It is for receivers of
@@ -93,12 +96,8 @@ func (c Config) withDefaults() Config {
 		endpoint := c.Endpoint
 		c.URL = func(*outbox.Event) (string, error) { return endpoint, nil }
 	}
-	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
-	}
-	if c.MaxRetryAfter == 0 {
-		c.MaxRetryAfter = DefaultMaxRetryAfter
-	}
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.MaxRetryAfter = cmp.Or(c.MaxRetryAfter, DefaultMaxRetryAfter)
 	if c.Permanent == nil {
 		c.Permanent = PermanentStatus
 	}

@@ -70,7 +70,7 @@ func transport(config Config) *http.Transport {
 func (p *Publisher) Close() { p.client.CloseIdleConnections() }
 
 // Publish sends an event, and returns nil when the receiver has answered with a status of 2xx. What other answers lead to is
-// told in the documentation of the package. Errors name the URL without its query and credentials.
+// told in the documentation of the package. Errors name of the URL only the scheme and the host.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	text, err := p.cfg.URL(e)
 	if err != nil {
@@ -116,10 +116,9 @@ func (p *Publisher) parse(text string) (*url.URL, error) {
 	return target, nil
 }
 
-// shown returns a URL for errors: without credentials, query and fragment, which may be secret.
-func shown(u *url.URL) string {
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
-}
+// shown returns a URL for errors: the scheme and the host. All else may be secret, also the path, which is where many webhooks
+// have their token.
+func shown(u *url.URL) string { return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String() }
 
 // withoutURL takes off what the client wraps its errors in, because that quotes the whole URL.
 func withoutURL(err error) error {

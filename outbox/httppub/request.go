@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/onceward/onceward/internal/cloudevents"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -50,7 +51,7 @@ func (p *Publisher) request(ctx context.Context, target *url.URL, e *outbox.Even
 // describe sets the headers that tell about the event, by the HTTP binding of CloudEvents in its binary mode.
 func describe(header http.Header, e *outbox.Event) {
 	for _, a := range e.Attributes() {
-		header.Set("Ce-"+a.Name, percentEncode(a.Value))
+		header.Set("Ce-"+a.Name, cloudevents.PercentEncode(a.Value))
 	}
 	if e.ContentType != "" {
 		header.Set("Content-Type", e.ContentType)
@@ -71,19 +72,4 @@ func carry(header http.Header, own map[string]string) error {
 		header.Set(canonical, value)
 	}
 	return nil
-}
-
-// percentEncode writes the value of an attribute as the HTTP binding wants it: all but printable ASCII is encoded, and so
-// are the space, the double quote and the percent sign.
-func percentEncode(value string) string {
-	const digits = "0123456789ABCDEF"
-	var b strings.Builder
-	for i := range len(value) {
-		if c := value[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
-			b.WriteByte(c)
-		} else {
-			b.Write([]byte{'%', digits[c>>4], digits[c&15]})
-		}
-	}
-	return b.String()
 }

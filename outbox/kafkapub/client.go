@@ -5,10 +5,23 @@ import (
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+const (
+	// maxBuffered is how many bytes wait in the client while the brokers are away. Further deliveries wait until their time is up.
+	maxBuffered = 64 << 20
+	// maxBatch has room for the largest payload and what is beside it. Brokers have a limit of their own, which is a little more
+	// than 1 MiB after compression unless it is raised (message.max.bytes).
+	maxBatch = outbox.MaxPayload + 64<<10
+	// largeAlone is how large a payload is that exceeds the usual limit of brokers by itself, or nearly so.
+	largeAlone = 1_000_000
 )
 
 // Open returns a client that is fit for a [Publisher]: an idempotent producer that waits for all in-sync replicas and sends
-// at once, because an outbox has few records under way at a time. The options come on top, such as for TLS and SASL. The
+// at once, because an outbox has few records under way at a time. It takes payloads of up to [outbox.MaxPayload], and holds at
+// most 64 MiB of records that are not answered yet. The options come on top, such as for TLS and SASL. The
 // caller closes the client.
 func Open(seeds []string, options ...kgo.Opt) (*kgo.Client, error) {
 	if len(seeds) == 0 {
@@ -18,6 +31,8 @@ func Open(seeds []string, options ...kgo.Opt) (*kgo.Client, error) {
 		kgo.SeedBrokers(seeds...),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerLinger(0),
+		kgo.MaxBufferedBytes(maxBuffered),
+		kgo.ProducerBatchMaxBytes(maxBatch),
 	}
 	client, err := kgo.NewClient(append(all, options...)...)
 	if err != nil {

@@ -18,6 +18,7 @@
 // has to choose by the key, as the default one does.
 //
 // A delivery that ends before Kafka has answered, because its time is up, is reported as a failure although the record may
-// still be written. The event is published again then, under the same ID, and a consumer with an inbox applies it once:
-// package inbox/kafkasub is such a consumer.
+// still be written. The next delivery of the event by the same [Publisher] waits for the answer to that record. Another process
+// publishes it again, under the same ID, and a consumer with an inbox applies it once: package inbox/kafkasub is such a
+// consumer.
 package kafkapub

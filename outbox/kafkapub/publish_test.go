@@ -36,6 +36,18 @@ func TestWritesTheEventInBinaryMode(t *testing.T) {
 	}
 }
 
+// The largest payload that an outbox takes is within what the client sends.
+func TestLargestPayload(t *testing.T) {
+	t.Parallel()
+	cluster := newCluster(t)
+	e := event("a", 1)
+	e.Data = make([]byte, outbox.MaxPayload)
+	e.Headers["Large"] = strings.Repeat("x", 8<<10)
+	if err := newPublisher(t, cluster, kafkapub.Config{}).Publish(t.Context(), e); err != nil {
+		t.Error(err)
+	}
+}
+
 // Without an aggregate there is no order, and thus no key.
 func TestNoKeyWithoutAggregate(t *testing.T) {
 	t.Parallel()
@@ -119,7 +131,8 @@ func TestWhichErrorsArePermanent(t *testing.T) {
 		"no topic":          {change(func(e *outbox.Event) { e.Topic = "" }), nil, true},
 		"topic missing":     {change(func(e *outbox.Event) { e.Topic = "missing" }), nil, false},
 		"invalid record":    {event("a", 1), kerr.InvalidRecord, true},
-		"too large there":   {event("a", 1), kerr.MessageTooLarge, true},
+		"too large there":   {change(func(e *outbox.Event) { e.Data = make([]byte, 1<<20) }), kerr.MessageTooLarge, true},
+		"too large a batch": {event("a", 1), kerr.MessageTooLarge, false},
 		"not authorized":    {event("a", 1), kerr.TopicAuthorizationFailed, false},
 		"too few in sync":   {event("a", 1), kerr.NotEnoughReplicas, false},
 		"a wrong authority": {event("a", 1), kerr.ClusterAuthorizationFailed, false},

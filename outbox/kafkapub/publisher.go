@@ -24,6 +24,8 @@ type Config struct {
 type Publisher struct {
 	client *kgo.Client
 	topic  func(e *outbox.Event) (string, error)
+
+	flights flights
 }
 
 var _ outbox.Publisher = (*Publisher)(nil)
@@ -43,7 +45,8 @@ func New(client *kgo.Client, config Config) (*Publisher, error) {
 	return &Publisher{client: client, topic: config.Topic}, nil
 }
 
-// Publish writes an event, and returns nil when all in-sync replicas have it.
+// Publish writes an event, and returns nil when all in-sync replicas have it. If a record of the same event is still under way,
+// since the time of an earlier delivery was up before the answer, it waits for that one.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	topic, err := p.topic(e)
 	if err != nil {
@@ -56,23 +59,10 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	if err != nil {
 		return outbox.Permanent(err)
 	}
-	if err := p.produce(ctx, record); err != nil {
-		return judge(topic, err)
+	if err := p.produce(ctx, identity{topic, e.Source, e.ID}, record); err != nil {
+		return judge(topic, e, err)
 	}
 	return nil
-}
-
-// produce writes a record and waits for the answer, but not for longer than the context lasts. The client itself would wait
-// on: an idempotent producer cannot take back a record that it may have sent, so that one may still be written.
-func (p *Publisher) produce(ctx context.Context, record *kgo.Record) error {
-	done := make(chan error, 1)
-	p.client.Produce(ctx, record, func(_ *kgo.Record, err error) { done <- err })
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("not confirmed, it may be written yet: %w", context.Cause(ctx))
-	}
 }
 
 // makeRecord writes an event as a record, by the binary mode of the binding. The record's timestamp is left to be that of the
@@ -110,14 +100,18 @@ func reserved(name string) bool {
 // hopeless are the answers by which Kafka refuses this very record. What an operator repairs, such as a topic that is missing
 // or a right that was not granted, is not among them.
 var hopeless = []*kerr.Error{
-	kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException,
-	kerr.UnsupportedForMessageFormat,
+	kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException, kerr.UnsupportedForMessageFormat,
 }
 
-// judge marks errors after which to try again would not help.
-func judge(topic string, err error) error {
+// tooLarge are the answers about a batch, which may hold further records.
+var tooLarge = []*kerr.Error{kerr.MessageTooLarge, kerr.RecordListTooLarge}
+
+// judge marks errors after which to try again would not help. A small event that was in a batch that is too large is not to
+// blame: the client does not divide batches, so it is tried again, by chance in another one.
+func judge(topic string, e *outbox.Event, err error) error {
+	is := func(answer *kerr.Error) bool { return errors.Is(err, answer) }
 	wrapped := fmt.Errorf("kafkapub: topic %s: %w", topic, err)
-	if slices.ContainsFunc(hopeless, func(answer *kerr.Error) bool { return errors.Is(err, answer) }) {
+	if slices.ContainsFunc(hopeless, is) || len(e.Data) >= largeAlone && slices.ContainsFunc(tooLarge, is) {
 		return outbox.Permanent(wrapped)
 	}
 	return wrapped

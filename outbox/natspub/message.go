@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/onceward/onceward/internal/cloudevents"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -15,10 +16,10 @@ func makeMessage(subject string, e *outbox.Event) (*nats.Msg, error) {
 	message := &nats.Msg{Subject: subject, Data: e.Data, Header: nats.Header{}}
 	message.Header.Set(jetstream.MsgIDHeader, e.ID)
 	for _, a := range e.Attributes() {
-		message.Header.Set("ce-"+a.Name, percentEncode(a.Value))
+		message.Header.Set("ce-"+a.Name, cloudevents.PercentEncode(a.Value))
 	}
 	if e.ContentType != "" {
-		message.Header.Set("ce-datacontenttype", percentEncode(e.ContentType))
+		message.Header.Set("ce-datacontenttype", cloudevents.PercentEncode(e.ContentType))
 	}
 	for name, value := range e.Headers {
 		if reserved(name) {
@@ -38,19 +39,4 @@ func reserved(name string) bool {
 	default:
 		return strings.HasPrefix(name, "ce-") || strings.HasPrefix(name, "nats-")
 	}
-}
-
-// percentEncode writes the value of an attribute as the binding wants it: all but printable ASCII is encoded, and so are the
-// space, the double quote and the percent sign.
-func percentEncode(value string) string {
-	const digits = "0123456789ABCDEF"
-	var b strings.Builder
-	for i := range len(value) {
-		if c := value[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
-			b.WriteByte(c)
-		} else {
-			b.Write([]byte{'%', digits[c>>4], digits[c&15]})
-		}
-	}
-	return b.String()
 }

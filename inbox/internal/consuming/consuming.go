@@ -1,0 +1,60 @@
+// Package consuming holds what the consumers of all brokers have in common.
+package consuming
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+)
+
+// Backoff is how long to wait after that many pauses: twice as long each time from the minimum up to the maximum, less up to a
+// half by chance, so that those who failed together do not come back together.
+func Backoff(minimum, maximum time.Duration, pauses int) time.Duration {
+	full := maximum
+	// Beyond as many doublings as there are leading zero bits, less that of the sign, the product would not be one.
+	if pauses = max(pauses, 0); pauses < bits.LeadingZeros64(uint64(minimum)) {
+		full = min(maximum, minimum<<pauses)
+	}
+	return full/2 + rand.N(full/2+1)
+}
+
+// Grace returns the context to apply with, which goes on for a while when ctx has ended.
+func Grace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	applying, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(grace, cancel)
+		context.AfterFunc(applying, func() { timer.Stop() })
+	})
+	return applying, func() {
+		stop()
+		cancel()
+	}
+}
+
+// CheckID refuses an ID that the inbox would not take.
+func CheckID(id string) error {
+	if id == "" || len(id) > inbox.MaxName {
+		return fmt.Errorf("an event ID of %d bytes, and 1 to %d are allowed", len(id), inbox.MaxName)
+	}
+	return nil
+}
+
+// Guard calls a handler. A panic becomes an error, so that one bad message does not end the process each time it comes.
+func Guard(handle func() error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("the handler panicked: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return handle()
+}
+
+// Counts reports whether an error is the message's. That the store is away says nothing about the message.
+func Counts(err error) bool { return !errors.Is(err, onceward.ErrUnavailable) }

@@ -1,0 +1,19 @@
+// Package cloudevents holds what the bindings of CloudEvents 1.0 to several protocols have in common.
+package cloudevents
+
+import "strings"
+
+// PercentEncode writes the value of an attribute as the bindings to HTTP and NATS want it in a header: all but printable ASCII is
+// encoded, and so are the space, the double quote and the percent sign.
+func PercentEncode(value string) string {
+	const digits = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(value) {
+		if c := value[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', digits[c>>4], digits[c&15]})
+		}
+	}
+	return b.String()
+}
