@@ -104,7 +104,7 @@ func TestOtherProcessesWake(t *testing.T) {
 	if err := add(undo); !errors.Is(err, undo) {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond) // not every message notifies: see notifyPause
+	time.Sleep(100 * time.Millisecond) // not every message notifies: see notifyPause
 	select {
 	case <-hints:
 		t.Error("O2: a hint came for a message that was rolled back")

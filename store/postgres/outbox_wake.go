@@ -8,7 +8,7 @@ import (
 
 // notifyPause is the shortest time between two messages that notify. Notifications make commits wait for each other, so not
 // every message does: a worker that was woken looks again and again for longer than this before it sleeps.
-const notifyPause = 20 * time.Millisecond
+const notifyPause = 50 * time.Millisecond
 
 // announcer says that there may be new messages: to other processes not too often, in this one to all who watch.
 type announcer struct {
