@@ -89,19 +89,24 @@ func (s *session) consume(ctx, applying context.Context) error {
 	}
 }
 
-// settle applies a delivery and tells the broker what became of it. If that fails the channel is closed, and the broker delivers
-// it again.
+// settle applies a delivery and tells the broker what became of it.
 func (s *session) settle(alive, applying context.Context, d *amqp.Delivery) {
-	switch verdict, pauses := s.judge(applying, d); verdict {
-	case acknowledge:
-		_ = d.Ack(false)
-	case reject:
-		_ = d.Reject(false)
-	case requeueLater:
+	verdict, pauses := s.judge(applying, d)
+	if verdict == requeueLater {
 		s.pause(alive, pauses)
-		_ = d.Nack(false, true)
+	}
+	_ = tell(d, verdict) // if that fails the channel is closed, and the broker delivers it again
+}
+
+// tell tells the broker what became of a delivery.
+func tell(d *amqp.Delivery, v verdict) error {
+	switch v {
+	case acknowledge:
+		return d.Ack(false)
+	case reject:
+		return d.Reject(false)
 	default:
-		_ = d.Nack(false, true)
+		return d.Nack(false, true)
 	}
 }
 

@@ -66,7 +66,7 @@ func (r *runner) consume(ctx context.Context, messages jetstream.MessagesContext
 			break
 		}
 		if taking.Err() != nil { // a message that is there already counts for Next as much as the end
-			_ = m.Nak()
+			_ = m.Nak() // if it is lost, the message comes again all the same
 			break
 		}
 		work.Go(func() {
