@@ -84,7 +84,7 @@ func (f *finisher) take() []finished {
 	n := min(len(f.queue), maxFinish)
 	batch := f.queue[:n:n]
 	f.queue = f.queue[n:]
-	f.busy = n > 0
+	f.busy = f.busy || n > 0
 	return batch
 }
 
@@ -114,6 +114,8 @@ func (f *finisher) write(batch []finished) {
 		f.s.config.Logger.Warn("outbox: it could not be written down how deliveries ended", "messages", len(batch), "error", err)
 		select {
 		case <-time.After(pause):
+			// What has ended meanwhile comes along: if that can be written, the store is not what is wrong.
+			batch = append(batch, f.take()...)
 		case <-f.s.hard.Done():
 			f.abandon(batch, err)
 			return

@@ -51,6 +51,25 @@ func TestAnEndingThatIsRefused(t *testing.T) {
 	})
 }
 
+// TestAnEndingThatIsRefusedAlone: the same if nothing else ends at that time, and others do later.
+func TestAnEndingThatIsRefusedAlone(t *testing.T) {
+	inTime(t, func(b *bench) {
+		store := &refusingStore{Store: b.store, id: "bad"}
+		b.add(about("", "bad"))
+		stop := b.start(b.worker(store, outbox.Route{Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			return outbox.Result{ProviderID: d.Type}, nil
+		}}))
+		time.Sleep(5 * time.Second)
+		if store.refused.Load() == 0 {
+			b.Error("nothing was refused")
+		}
+		ids := b.add(about("", "b"), about("", "c"))
+		time.Sleep(20 * time.Second)
+		b.wantStates("written", ids, outbox.Done, outbox.Done)
+		stop()
+	})
+}
+
 // TestATextFromOutside: what a receiver calls the effect is made one that every database takes.
 func TestATextFromOutside(t *testing.T) {
 	inTime(t, func(b *bench) {

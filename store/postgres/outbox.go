@@ -51,9 +51,9 @@ type attributes struct {
 }
 
 // AddMessage implements [outbox.Store]. In the transaction of a transactional handler the message goes along with the answer
-// and COMMIT, at no round trip of its own. Otherwise the transaction is a pgx.Tx or a *sql.Tx; or it is a *pgx.Batch that the application
-// sends in its transaction, with which the message costs no round trip of its own. Then the results of the batch tell whether
-// it was added.
+// and COMMIT, at no round trip of its own. Otherwise the transaction is a pgx.Tx or a *sql.Tx; or it is a *pgx.Batch that the
+// application sends in its transaction, also without a round trip more. Then the results of the batch tell whether it was
+// added.
 func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	app, err := transactionOf(tx)
 	if err != nil {

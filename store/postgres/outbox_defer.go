@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,6 +69,10 @@ func (g *gate) deferMessage(ctx context.Context, tx any, a *addition) (bool, err
 	if !g.owns(tx) || len(g.messages) >= maxDeferred || g.deferredBytes >= maxDeferredBytes {
 		// Those that are to come before it are added before it.
 		return false, g.flush(ctx)
+	}
+	if g.atOnce && slices.ContainsFunc(g.messages, func(m addition) bool { return m.lane != 0 && m.lane == a.lane }) {
+		// An earlier one could not be flushed. It goes with the answer, and this one must not come before it.
+		return false, errors.New("postgres: an earlier message of the same aggregate could not be added before a savepoint: are rows still open?")
 	}
 	if g.atOnce || conn.PgConn().TxStatus() != statusInTx {
 		return false, nil

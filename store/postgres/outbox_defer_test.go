@@ -112,7 +112,13 @@ func TestMessagesOfAHandler(t *testing.T) {
 				must(a, err)
 				_ = postgres.Tx(ctx).Conn().TypeMap() // nothing can be sent now
 				rows.Close()
-			}, want: "a",
+				_, err = a.box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: "topic", AggregateID: "1", Type: "overtakes"})
+				if err == nil {
+					a.Error("O2: a message was added in front of one that could not be flushed")
+				}
+				_, err = a.box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: "topic", Type: "waits-for-none"})
+				must(a, err)
+			}, want: "waits-for-none a",
 		},
 		"a savepoint that was not to be": {
 			work: func(a adder, ctx context.Context) {
