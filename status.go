@@ -82,11 +82,40 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		failureProblem(err).write(w, r)
 	case rec.ID != id:
 		problemUnreadable.detailed("nothing was executed").write(w, r)
-	case rec.expired(time.Now()) || !h.visible(&rec, session):
+	case !h.visible(&rec, session):
 		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
 	default:
-		showStatus(w, &rec)
+		h.show(ctx, w, r, &rec)
 	}
+}
+
+// show answers with the record, unless it has expired.
+func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http.Request, rec *Record) {
+	switch expired, err := h.expired(ctx, rec); {
+	case err != nil:
+		h.guard.storeFailed(ctx, "status", "reserve", err)
+		failureProblem(err).write(w, r)
+	case expired:
+		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
+	default:
+		showStatus(w, rec)
+	}
+}
+
+// expired lets the store say whether the record counts for nothing any more, because a node's clock does not decide that (S3).
+// It is asked with a reservation for a request that is not the record's own, and that must not create: the record is a
+// mismatch as long as it counts, and refused as absent from then on. Neither changes anything.
+func (h *statusHandler) expired(ctx context.Context, rec *Record) (bool, error) {
+	if !rec.State.Settled() {
+		return rec.State == StateExpired, nil
+	}
+	other := rec.Fingerprint
+	other.Sum[0] ^= 1
+	v, err := h.guard.store.Reserve(ctx, &Reservation{
+		ID: rec.ID, Operation: rec.Operation, Fingerprints: []Fingerprint{other}, NoCreate: true,
+		Nonce: newNonce(), Lease: clockStep, Retention: clockStep,
+	})
+	return v.Decision == DecisionRefused, err
 }
 
 // inFlight reports whether a transaction that nobody can see yet is under way. With keys that are bound to a session it

@@ -104,6 +104,9 @@ func TestStatusOfEachState(t *testing.T) {
 		if got := a.header.Get("Retry-After"); (got != "") != (want == "unknown") {
 			t.Errorf("section 6: the status %s has Retry-After %q", want, got)
 		}
+		if got := stateOf(t, store, key); got.String() != want {
+			t.Errorf("section 6: who asks for the status of %s leaves it %s, want %s", key, got, want)
+		}
 	}
 	post(h, "busted", `{}`)
 	if err := store.Bust(context.Background(), aliceID("busted"), false); err != nil {
@@ -125,6 +128,38 @@ func TestStatusOfATombstone(t *testing.T) {
 		}
 		ask(h, "/operations/k").wantProblem(t, "section 4: expired is gone for every caller", http.StatusNotFound, "key-not-found")
 	})
+}
+
+// TestStatusWithClocksApart: what has expired is for the store's clock to say, and a retry gets the same.
+func TestStatusWithClocksApart(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := memory.New(memory.WithClock(func() time.Time { return time.Now().Add(ahead) }))
+				h := service(t, store, new(counted))
+				post(h, "k", `{}`)
+				time.Sleep(24*time.Hour - time.Minute)
+				ask(h, "/operations/k").want(t, "S3: a minute before its expiry", http.StatusOK, false)
+				time.Sleep(2 * time.Minute)
+				ask(h, "/operations/k").wantProblem(t, "S3: a minute past its expiry", http.StatusNotFound, "key-not-found")
+			})
+		})
+	}
+}
+
+// TestStatusThatNobodyCanJudge: without the store's word on its expiry nothing is shown of a settled record.
+func TestStatusThatNobodyCanJudge(t *testing.T) {
+	t.Parallel()
+	store, events := newFaultyStore(), new(journal)
+	guard := newGuard(t, store, observedBy(events))
+	post(guard.Handler(new(counted), onceward.Reserved(onceward.FailureUnknown)), "k", `{}`).want(t, "section 6", http.StatusCreated, false)
+	store.reserve = brokenReserve
+	ask(guard.StatusHandler(), "/operations/k").wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
+	if failed := observed[onceward.StoreFailedEvent](events); len(failed) != 1 || failed[0].Operation != "status" || failed[0].Call != "reserve" {
+		t.Errorf("M1: the failures seen are %+v", failed)
+	}
 }
 
 func TestForeignStatusLooksLikeNone(t *testing.T) {

@@ -229,8 +229,8 @@ type Filter struct {
 	Scope string
 	// State restricts to one state if it is not [StateNone].
 	State State
-	// DueBefore restricts to records due before that time if it is not zero.
-	DueBefore time.Time
+	// Due restricts to records whose [Record.Due] has come by the store's clock: a node's own never decides that (S3).
+	Due bool
 	// After continues behind the last ID of the page before.
 	After ID
 	// Limit is the most records to return; at most [MaxPage], which is the default.

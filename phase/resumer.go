@@ -89,7 +89,7 @@ type Resumed struct {
 // RunOnce takes over what is there to be taken over, and says what became of it. An error does not keep it from the rest.
 func (r *Resumer) RunOnce(ctx context.Context) (Resumed, error) {
 	run := &resumeRun{Resumer: r, slots: make(chan struct{}, r.config.Concurrency)}
-	filter := onceward.Filter{State: onceward.StateInProgress, DueBefore: time.Now()}
+	filter := onceward.Filter{State: onceward.StateInProgress, Due: true}
 	for {
 		page, err := r.lister.List(ctx, filter)
 		if err != nil {

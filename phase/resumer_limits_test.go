@@ -97,6 +97,38 @@ func TestTheResumerLeavesOthersAlone(t *testing.T) {
 	})
 }
 
+// TestClocksApart: whether an owner is lost is for the store's clock to say (S3). A node whose own is behind does not wait, and
+// one whose own is ahead does not ask for what others hold.
+func TestClocksApart(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, memory.New(memory.WithClock(func() time.Time { return time.Now().Add(ahead) })))
+				o := b.losing(func(string) {})
+				b.loses(o, 1)
+				_, err := b.store.Reserve(t.Context(), &onceward.Reservation{
+					ID: onceward.ID{Scope: "shop", Key: "held"}, Operation: o.Name, Fingerprints: make([]onceward.Fingerprint, 1),
+					OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: time.Minute, Retention: time.Hour,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := b.resumer(phase.ResumerConfig{}, o)
+				if got := b.once(r); got != (phase.Resumed{Finished: 1}) {
+					t.Errorf("S3: with one lost and one held the resumer reports %+v", got)
+				}
+				b.wantAll(1)
+				time.Sleep(time.Minute)
+				if got := b.once(r); got != (phase.Resumed{Finished: 1}) {
+					t.Errorf("S3: when the lease is over the resumer reports %+v", got)
+				}
+			})
+		})
+	}
+}
+
 // TestAResumerThatIsStopped begins nothing, and says why.
 func TestAResumerThatIsStopped(t *testing.T) {
 	t.Parallel()

@@ -113,7 +113,6 @@ func TestLimit(t *testing.T) {
 		desk, err := reconcile.NewDesk(store)
 		must(t, err)
 		must(t, desk.RetryNow(t.Context(), zoe, claim))
-		time.Sleep(time.Millisecond)
 		threeTries()
 		bank.wantAsked(t, 6)
 		if got, want := told.outcomes(), "postponed, postponed, dead letter, postponed, postponed, dead letter"; got != want {

@@ -31,8 +31,8 @@ const purgeBatch = 1000
 // RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. Nobody is
 // asked about dead letters, but now and then their notices are read.
 func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
-	run := round{Poller: p, due: time.Now(), letters: p.lettersDue(), slots: make(chan struct{}, p.config.Concurrency)}
-	err := p.unknown(ctx, run.due, func(rec *onceward.Record) bool {
+	run := round{Poller: p, letters: p.lettersDue(), slots: make(chan struct{}, p.config.Concurrency)}
+	err := p.unknown(ctx, true, func(rec *onceward.Record) bool {
 		run.start(ctx, rec)
 		return ctx.Err() == nil
 	})
@@ -44,7 +44,6 @@ func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
 // round is one run of the poller.
 type round struct {
 	*Poller
-	due     time.Time
 	letters bool
 	slots   chan struct{}
 	wg      sync.WaitGroup
@@ -60,11 +59,11 @@ func (r *round) start(ctx context.Context, rec *onceward.Record) {
 	if rule := r.rule(rec.Operation); rec.DeadLetter && (!r.letters || rule == nil || rule.Source == "") {
 		return
 	}
-	id := rec.ID
+	id, due := rec.ID, rec.ReconcileAt
 	r.slots <- struct{}{}
 	r.wg.Go(func() {
 		defer func() { <-r.slots }()
-		report, err := r.look(ctx, id)
+		report, err := r.look(ctx, id, due)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.report.add(report)
@@ -77,11 +76,12 @@ func (r *round) start(ctx context.Context, rec *onceward.Record) {
 	})
 }
 
-// look looks after one record, unless another node was faster: what it has postponed is not due any more.
-func (r *round) look(ctx context.Context, id onceward.ID) (Report, error) {
+// look looks after one record, unless another node was faster: what it has postponed is not due when it was listed to be. That
+// takes no clock.
+func (r *round) look(ctx context.Context, id onceward.ID, due time.Time) (Report, error) {
 	rec, err := r.get(ctx, id)
 	switch {
-	case err != nil || rec.State != onceward.StateUnknown || !rec.ReconcileAt.Before(r.due):
+	case err != nil || rec.State != onceward.StateUnknown || !rec.ReconcileAt.Equal(due):
 		return Report{}, err
 	case rec.DeadLetter:
 		return r.heed(ctx, &rec)
@@ -98,9 +98,9 @@ func (r *round) failure() error {
 	return fmt.Errorf("reconcile: %d records could not be looked after, the first because: %w", r.failures, r.first)
 }
 
-// unknown calls each for the unknown records that are due, until it returns false. A zero time is for all.
-func (p *Poller) unknown(ctx context.Context, due time.Time, each func(rec *onceward.Record) bool) error {
-	filter := onceward.Filter{State: onceward.StateUnknown, DueBefore: due}
+// unknown calls each for the unknown records, or only those that are due by the store's clock, until it returns false.
+func (p *Poller) unknown(ctx context.Context, due bool, each func(rec *onceward.Record) bool) error {
+	filter := onceward.Filter{State: onceward.StateUnknown, Due: due}
 	for {
 		page, err := p.lister.List(ctx, filter)
 		if err != nil {

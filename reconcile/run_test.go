@@ -111,6 +111,26 @@ func TestAnotherNodeWasFaster(t *testing.T) {
 	})
 }
 
+// TestClocksApart: when a record is due is for the store's clock to say (S3). A node whose own is behind does not wait, and
+// one whose own is ahead does not ask early.
+func TestClocksApart(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T) {
+				store := memory.New(memory.WithClock(func() time.Time { return time.Now().Add(ahead) }))
+				lose(t, store, "k")
+				bank := &oracle{}
+				poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{Pause: time.Minute})
+				run(t, poller, reconcile.Report{Postponed: 1})
+				run(t, poller, reconcile.Report{}) // the pause is half a minute at least
+				time.Sleep(time.Minute)
+				run(t, poller, reconcile.Report{Postponed: 1})
+				bank.wantAsked(t, 2)
+			})
+		})
+	}
+}
+
 // TestNodesTogether: several nodes that ask at the same moment settle once.
 func TestNodesTogether(t *testing.T) {
 	inTime(t, func(t *testing.T) {

@@ -89,9 +89,10 @@ func (s *Store) List(ctx context.Context, f onceward.Filter) ([]onceward.Record,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.now()
 	var chosen []onceward.Record
 	for _, rec := range s.records {
-		if matches(rec, f) {
+		if matches(rec, f, now) {
 			summary := *rec
 			summary.Data, summary.Response.Body = nil, nil
 			chosen = append(chosen, summary)
@@ -105,10 +106,10 @@ func (s *Store) List(ctx context.Context, f onceward.Filter) ([]onceward.Record,
 	return chosen[:min(limit, len(chosen))], nil
 }
 
-func matches(rec *onceward.Record, f onceward.Filter) bool {
+func matches(rec *onceward.Record, f onceward.Filter, now time.Time) bool {
 	return (f.Scope == "" || rec.Scope == f.Scope) &&
 		(f.State == onceward.StateNone || rec.State == f.State) &&
-		(f.DueBefore.IsZero() || rec.Due().Before(f.DueBefore)) &&
+		(!f.Due || !rec.Due().After(now)) &&
 		(f.After == onceward.ID{} || compareIDs(f.After, rec.ID) < 0)
 }
 

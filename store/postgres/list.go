@@ -12,15 +12,16 @@ import (
 
 const (
 	// selectPage walks the primary key from where the last page ended. Nothing is indexed for searching: that belongs to
-	// whoever asks for it.
+	// whoever asks for it. The clock is asked once for a statement, not once for each record.
 	selectPage = `SELECT id, attempt, due, retention, answer, queue, request, more FROM @record
-		WHERE id > $1 AND queue > 0 AND ($2::smallint IS NULL OR queue BETWEEN $2 AND $2 + 9) AND ($3::bigint IS NULL OR due < $3)
+		WHERE id > $1 AND queue > 0 AND ($2::smallint IS NULL OR queue BETWEEN $2 AND $2 + 9)
+			AND (NOT $3::boolean OR due <= (SELECT @now()))
 		ORDER BY id LIMIT $4`
 	// selectOpen is for the records that workers look for again and again, which are few among many: by their queue. The
 	// states are in the text, so that the planner knows how few, and apart, so that it does not walk the primary key to them.
 	selectOpen = `WITH open AS MATERIALIZED (
 			SELECT id, attempt, due, retention, answer, queue, request, more FROM @record
-			WHERE queue IN (%d, %d) AND ($2::bigint IS NULL OR due < $2))
+			WHERE queue IN (%d, %d) AND (NOT $2::boolean OR due <= (SELECT @now())))
 		SELECT * FROM open WHERE id > $1 ORDER BY id LIMIT $3`
 	selectCounts  = `SELECT queue, count(*) FROM @record WHERE queue > 0 GROUP BY queue`
 	selectUnknown = `SELECT more FROM @record WHERE queue IN (40, 41)`
@@ -88,19 +89,14 @@ func (s *Store) listPart(ctx context.Context, f onceward.Filter, after [16]byte)
 
 // pageStatement chooses how the records are found.
 func pageStatement(f onceward.Filter, after [16]byte) (text string, arguments []any) {
-	var before *int64
-	if !f.DueBefore.IsZero() {
-		at := micros(f.DueBefore)
-		before = &at
-	}
 	first := int16(f.State) * queueStates
 	switch f.State {
 	case onceward.StateNone:
-		return selectPage, []any{after, nil, before, onceward.MaxPage}
+		return selectPage, []any{after, nil, f.Due, onceward.MaxPage}
 	case onceward.StateInProgress, onceward.StateUnknown:
-		return fmt.Sprintf(selectOpen, first, first+1), []any{after, before, onceward.MaxPage}
+		return fmt.Sprintf(selectOpen, first, first+1), []any{after, f.Due, onceward.MaxPage}
 	default:
-		return selectPage, []any{after, first, before, onceward.MaxPage}
+		return selectPage, []any{after, first, f.Due, onceward.MaxPage}
 	}
 }
 

@@ -271,10 +271,12 @@ func (p *planned) checkPages(size string) {
 	p.wantNone(p, gathers, "list "+size)
 }
 
-// openRecords finds the statement that lists what is open, byQueue a look-up by the queue.
+// openRecords finds the statement that lists what is open, byQueue a look-up by the queue, and clockFirst a clock that is
+// asked before the look-up, not for each record of it.
 var (
 	openRecords = regexp.MustCompile(`WITH open AS MATERIALIZED`)
 	byQueue     = regexp.MustCompile(`onceward_record_due`)
+	clockFirst  = regexp.MustCompile(`due <= (?:\$\d|\(InitPlan)`)
 )
 
 // checkOpen looks at how workers find what is in progress or unknown among many records: not by a walk through all of them.
@@ -283,7 +285,7 @@ func (p *planned) checkOpen(size string) {
 	const often = 8
 	for range often {
 		for _, state := range []onceward.State{onceward.StateInProgress, onceward.StateUnknown} {
-			_, err := p.store.List(p.Context(), onceward.Filter{State: state, DueBefore: time.Now()})
+			_, err := p.store.List(p.Context(), onceward.Filter{State: state, Due: true})
 			must(p, err)
 		}
 	}
@@ -295,6 +297,9 @@ func (p *planned) checkOpen(size string) {
 		seen++
 		if !byQueue.MatchString(plan) {
 			p.Errorf("what is open %s: not by the queue in\n%s", size, plan)
+		}
+		if !clockFirst.MatchString(plan) {
+			p.Errorf("what is open %s: the clock is asked for each record in\n%s", size, plan)
 		}
 	}
 	if seen != 2*often {

@@ -12,11 +12,11 @@ import (
 const (
 	// selectPage walks the unique index on the id from where the last page ended.
 	selectPage = `SELECT id, record, queue FROM onceward_record
-		WHERE id > ?1 AND id < ?2 AND (?3 IS NULL OR queue BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due < ?4)
+		WHERE id > ?1 AND id < ?2 AND (?3 IS NULL OR queue BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due <= ?4)
 		ORDER BY id LIMIT ?5`
 	// selectOpen is for the records that workers look for again and again, which are few among many: by their queue.
 	selectOpen = `SELECT id, record, queue FROM onceward_record INDEXED BY onceward_record_due
-		WHERE queue IN (?3, ?3 + 1) AND (?4 IS NULL OR due < ?4) AND id > ?1 AND id < ?2
+		WHERE queue IN (?3, ?3 + 1) AND (?4 IS NULL OR due <= ?4) AND id > ?1 AND id < ?2
 		ORDER BY id LIMIT ?5`
 
 	selectCounts  = `SELECT queue, count(*) FROM onceward_record GROUP BY queue`
@@ -27,7 +27,7 @@ const (
 func (s *Store) List(ctx context.Context, f onceward.Filter) (page []onceward.Record, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
 		return query(one.conn, pageStatement(f), func(stmt *sqlite3.Stmt) error {
-			return bindFilter(stmt, f)
+			return bindFilter(stmt, f, s.now())
 		}, func(stmt *sqlite3.Stmt) error {
 			id, err := onceward.ParseID(stmt.ColumnRawBlob(0))
 			if err != nil {
@@ -53,7 +53,7 @@ func pageStatement(f onceward.Filter) string {
 	return selectPage
 }
 
-func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter) error {
+func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter, now time.Time) error {
 	after, before := bounds(f)
 	if err := stmt.BindBlob(1, after); err != nil {
 		return err
@@ -66,8 +66,8 @@ func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter) error {
 			return err
 		}
 	}
-	if !f.DueBefore.IsZero() {
-		if err := stmt.BindInt64(4, micros(f.DueBefore)); err != nil {
+	if f.Due {
+		if err := stmt.BindInt64(4, micros(now)); err != nil {
 			return err
 		}
 	}

@@ -30,6 +30,7 @@ func testLister(t *testing.T, h Harness) {
 	})
 	h.test(t, "pages of the largest size", largestPages)
 	h.test(t, "filters", filters)
+	h.test(t, "due", dueByTheStore)
 	h.test(t, "all but bodies", func(e *env) {
 		for _, f := range fixtures(h.Features) {
 			f.build(e, []onceward.ID{id(f.name)})
@@ -117,39 +118,75 @@ func largestPages(e *env) {
 	e.wantListed(slices.Concat(first, rest), targets, "two pages of the largest size")
 }
 
-// filters lists by scope, state and due time, each alone and together.
-func filters(e *env) {
-	a := func(key string) onceward.ID { return onceward.ID{Scope: "a", Key: key} }
-	b := func(key string) onceward.ID { return onceward.ID{Scope: "b", Key: key} }
-	e.own(a("soon"), lease(calm))
-	e.own(a("later"), lease(5*calm))
-	e.own(b("soon"), lease(calm))
-	e.complete(e.own(a("completed"), retain(2*calm)), "stored")
-	e.complete(e.own(b("completed"), retain(9*calm)), "stored")
-	e.must(e.Store.Release(e.ctx, e.own(b("retryable"), retain(9*calm)), "no stock"))
-	e.lose(a("unknown"))
+// filtered is what a filter is expected to choose.
+type filtered struct {
+	what   string
+	filter onceward.Filter
+	want   []onceward.ID
+}
 
-	at := e.now()
-	for _, c := range []struct {
-		what   string
-		filter onceward.Filter
-		want   []onceward.ID
-	}{
-		{"a scope", onceward.Filter{Scope: "b"}, []onceward.ID{b("soon"), b("completed"), b("retryable")}},
-		{"a scope that is part of another", onceward.Filter{Scope: "A"}, nil},
-		{"a state", onceward.Filter{State: onceward.StateInProgress}, []onceward.ID{a("soon"), a("later"), b("soon")}},
-		{"unknown", onceward.Filter{State: onceward.StateUnknown}, []onceward.ID{a("unknown")}},
-		{"expired", onceward.Filter{State: onceward.StateExpired}, nil},
-		{"a scope and a state", onceward.Filter{Scope: "a", State: onceward.StateCompleted}, []onceward.ID{a("completed")}},
-		{"due", onceward.Filter{DueBefore: at.Add(3 * calm)}, []onceward.ID{a("soon"), b("soon"), a("completed"), a("unknown")}},
-		{"due and in progress", onceward.Filter{DueBefore: at.Add(3 * calm), State: onceward.StateInProgress}, []onceward.ID{a("soon"), b("soon")}},
-		{"due in a scope", onceward.Filter{DueBefore: at.Add(3 * calm), Scope: "b"}, []onceward.ID{b("soon")}},
-		{"unknown, due later", onceward.Filter{DueBefore: at.Add(-calm), State: onceward.StateUnknown}, nil},
-	} {
-		e.wantListed(e.list(c.filter), c.want, c.what)
-		c.filter.Limit = 2
-		e.wantListed(e.pages(c.filter), c.want, c.what+", in pages")
+// wantFiltered lists all that a filter chooses at once, and in pages.
+func (e *env) wantFiltered(all []filtered) {
+	e.Helper()
+	for _, f := range all {
+		e.wantListed(e.list(f.filter), f.want, f.what)
+		f.filter.Limit = 2
+		e.wantListed(e.pages(f.filter), f.want, f.what+", in pages")
 	}
+}
+
+// inA and inB name records of two scopes.
+func inA(key string) onceward.ID { return onceward.ID{Scope: "a", Key: key} }
+func inB(key string) onceward.ID { return onceward.ID{Scope: "b", Key: key} }
+
+// filters lists by scope and state, each alone and together.
+func filters(e *env) {
+	e.own(inA("one"))
+	e.own(inA("two"))
+	e.own(inB("one"))
+	e.complete(e.own(inA("completed")), "stored")
+	e.complete(e.own(inB("completed")), "stored")
+	e.must(e.Store.Release(e.ctx, e.own(inB("retryable")), "no stock"))
+	e.lose(inA("unknown"))
+	e.wantFiltered([]filtered{
+		{"a scope", onceward.Filter{Scope: "b"}, []onceward.ID{inB("one"), inB("completed"), inB("retryable")}},
+		{"a scope that is part of another", onceward.Filter{Scope: "A"}, nil},
+		{"a state", onceward.Filter{State: onceward.StateInProgress}, []onceward.ID{inA("one"), inA("two"), inB("one")}},
+		{"unknown", onceward.Filter{State: onceward.StateUnknown}, []onceward.ID{inA("unknown")}},
+		{"expired", onceward.Filter{State: onceward.StateExpired}, nil},
+		{"a scope and a state", onceward.Filter{Scope: "a", State: onceward.StateCompleted}, []onceward.ID{inA("completed")}},
+	})
+}
+
+// dueByTheStore lists what is due by the store's clock, and by no other (S3): a lease or a retention that is over, and what is
+// unknown and nobody has postponed. A clock that the suite moves is far behind that of the machine, by which all would be due.
+func dueByTheStore(e *env) {
+	e.own(inA("soon"), lease(e.brief()))
+	e.own(inA("later"), lease(calm))
+	e.own(inB("soon"), lease(e.brief()))
+	e.complete(e.own(inA("completed"), retain(e.brief())), "stored")
+	e.complete(e.own(inB("completed"), retain(calm)), "stored")
+	e.lose(inA("unknown"))
+	if e.features.Reconciles {
+		e.postpone(e.lose(inB("postponed")), 0)
+	}
+	e.wantFiltered([]filtered{
+		{"S3: unknown and due at once", onceward.Filter{Due: true, State: onceward.StateUnknown}, []onceward.ID{inA("unknown")}},
+	})
+	if e.Advance != nil {
+		e.pass(e.brief() - e.resolution())
+		e.wantFiltered([]filtered{{"S3: just before a lease is over", onceward.Filter{Due: true}, []onceward.ID{inA("unknown")}}})
+		e.pass(e.resolution())
+	} else {
+		lapse(e)
+	}
+	e.wantFiltered([]filtered{
+		{"S3: due", onceward.Filter{Due: true}, []onceward.ID{inA("soon"), inB("soon"), inA("completed"), inA("unknown")}},
+		{"S3: due and in progress", onceward.Filter{Due: true, State: onceward.StateInProgress}, []onceward.ID{inA("soon"), inB("soon")}},
+		{"S3: due and completed", onceward.Filter{Due: true, State: onceward.StateCompleted}, []onceward.ID{inA("completed")}},
+		{"S3: due and unknown", onceward.Filter{Due: true, State: onceward.StateUnknown}, []onceward.ID{inA("unknown")}},
+		{"S3: due in a scope", onceward.Filter{Due: true, Scope: "b"}, []onceward.ID{inB("soon")}},
+	})
 }
 
 func statistics(e *env) {

@@ -82,8 +82,7 @@ func (e *env) wantQueued(c onceward.Claim, reason string) {
 		e.Errorf("B3: a record that was requeued before %s is due at %s", now, rec.ReconcileAt)
 	}
 	if e.features.Lists {
-		due := onceward.Filter{State: onceward.StateUnknown, DueBefore: now.Add(e.resolution())}
-		e.wantListed(e.list(due), []onceward.ID{c.ID}, "what is unknown and due")
+		e.wantListed(e.list(onceward.Filter{State: onceward.StateUnknown, Due: true}), []onceward.ID{c.ID}, "what is unknown and due")
 	}
 }
 
@@ -95,7 +94,7 @@ func requeuedDeadLetter(e *env) {
 		e.Fatal("B3: a record at its limit is no dead letter")
 	}
 	if e.features.Lists {
-		e.wantListed(e.list(onceward.Filter{State: onceward.StateUnknown, DueBefore: e.now()}), nil, "what is unknown and due")
+		e.wantListed(e.list(onceward.Filter{State: onceward.StateUnknown, Due: true}), nil, "what is unknown and due")
 	}
 	e.pass(e.resolution())
 	from := e.now()
