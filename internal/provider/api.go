@@ -122,7 +122,11 @@ func (p *Provider) postRefund(r *http.Request) (task, error) {
 		if err != nil {
 			return failed(err)
 		}
-		return answer{status: http.StatusCreated, body: refund, replayed: replayed}
+		done := answer{status: http.StatusCreated, body: refund, replayed: replayed}
+		if !replayed {
+			done.event = refundEvent(refund)
+		}
+		return done
 	}
 	return task{reference: charge.Reference, do: do}, nil
 }
@@ -150,11 +154,20 @@ func (p *Provider) listCharges(r *http.Request) (task, error) {
 	return task{reference: q.reference, do: do}, nil
 }
 
+// listRefunds gives the faults no reference to match: a query names at most that of a refund, and theirs is that of a charge.
+func (p *Provider) listRefunds(r *http.Request) (task, error) {
+	q, err := readQuery(r.URL.Query())
+	if err != nil {
+		return task{}, err
+	}
+	return task{do: func() answer { return answer{status: http.StatusOK, body: p.book.listRefunds(q)} }}, nil
+}
+
 func readQuery(values url.Values) (query, error) {
 	q := query{
 		key: values.Get("idempotency_key"), reference: values.Get("reference"), after: values.Get("after"), limit: defaultLimit,
 	}
-	// An empty value is a caller's mistake. To read it as no restriction would find the charge of somebody else.
+	// An empty value is a caller's mistake. To read it as no restriction would find what somebody else did.
 	for _, name := range []string{"idempotency_key", "reference"} {
 		if values.Has(name) && values.Get(name) == "" {
 			return query{}, invalid(name + " must not be empty")

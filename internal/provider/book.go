@@ -139,36 +139,57 @@ func (b *book) find(id string) (Charge, bool) {
 	return b.charges[at], true
 }
 
-// query chooses charges for a page. A zero field does not restrict.
+// query chooses charges or refunds for a page. A zero field does not restrict.
 type query struct {
 	key, reference, after string
 	from, to              time.Time
 	limit                 int
 }
 
-func (q query) chooses(c Charge) bool {
-	return c.ID > q.after &&
-		(q.key == "" || c.IdempotencyKey == q.key) &&
-		(q.reference == "" || c.Reference == q.reference) &&
-		!c.Created.Before(q.from) &&
-		(q.to.IsZero() || c.Created.Before(q.to))
+func (q query) chooses(id, key, reference string, created time.Time) bool {
+	return id > q.after &&
+		(q.key == "" || key == q.key) &&
+		(q.reference == "" || reference == q.reference) &&
+		!created.Before(q.from) &&
+		(q.to.IsZero() || created.Before(q.to))
+}
+
+func (q query) choosesCharge(c Charge) bool {
+	return q.chooses(c.ID, c.IdempotencyKey, c.Reference, c.Created)
+}
+
+func (q query) choosesRefund(r Refund) bool {
+	return q.chooses(r.ID, r.IdempotencyKey, r.Reference, r.Created)
 }
 
 func (b *book) list(q query) Page {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	page := Page{Data: []Charge{}}
-	for _, c := range b.charges {
-		if !q.chooses(c) {
+	data, more := firstOf(b.charges, q.limit, q.choosesCharge)
+	return Page{Data: data, HasMore: more}
+}
+
+func (b *book) listRefunds(q query) refundPage {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	data, more := firstOf(b.refunds, q.limit, q.choosesRefund)
+	return refundPage{Data: data, HasMore: more}
+}
+
+// firstOf returns the chosen items up to the limit, and whether there are more. It never returns nil, which in JSON would not
+// be a list.
+func firstOf[T any](items []T, limit int, chosen func(T) bool) (first []T, more bool) {
+	first = []T{}
+	for _, item := range items {
+		if !chosen(item) {
 			continue
 		}
-		if len(page.Data) == q.limit {
-			page.HasMore = true
-			break
+		if len(first) == limit {
+			return first, true
 		}
-		page.Data = append(page.Data, c)
+		first = append(first, item)
 	}
-	return page
+	return first, false
 }
 
 func (b *book) effects() Ledger {

@@ -51,6 +51,9 @@ type RefundRequest struct {
 	Charge string `json:"charge"`
 	// Amount is the money to give back, above zero and no more than what is left of the charge.
 	Amount int64 `json:"amount"`
+	// Reference is the caller's own name for this refund, by which refunds can be found and counted. It may be empty. It is
+	// apart from the reference of the charge.
+	Reference string `json:"reference,omitempty"`
 }
 
 // Refund is a refund as the provider knows it. It never changes.
@@ -72,6 +75,12 @@ type Page struct {
 	Data []Charge `json:"data"`
 	// HasMore says that further charges follow the last one of this page.
 	HasMore bool `json:"has_more"`
+}
+
+// refundPage is to refunds what Page is to charges.
+type refundPage struct {
+	Data    []Refund `json:"data"`
+	HasMore bool     `json:"has_more"`
 }
 
 func (r ChargeRequest) equal(other ChargeRequest) bool {

@@ -54,6 +54,18 @@ func (c *Client) Find(ctx context.Context, idempotencyKey string) (Charge, bool,
 	return page.Data[0], true, nil
 }
 
+// FindRefund looks up the refund that was made with the key. It returns false if there is none, which is no promise that none
+// will come: the request may still be on its way.
+func (c *Client) FindRefund(ctx context.Context, idempotencyKey string) (Refund, bool, error) {
+	values := url.Values{"idempotency_key": {idempotencyKey}, "limit": {"1"}}
+	var page refundPage
+	err := c.call(ctx, http.MethodGet, "/refunds?"+values.Encode(), "", nil, &page)
+	if err != nil || len(page.Data) == 0 {
+		return Refund{}, false, err
+	}
+	return page.Data[0], true, nil
+}
+
 // FindReference looks up the charges with the reference, be they declined or not, up to a full page. It is the way to find a
 // charge at a provider without idempotency keys.
 func (c *Client) FindReference(ctx context.Context, reference string) ([]Charge, error) {
@@ -95,6 +107,14 @@ func (c *Client) Await(ctx context.Context, name string, count int) error {
 // Release lets go what the named rule holds, now and later.
 func (c *Client) Release(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodPost, "/release/"+url.PathEscape(name), "", nil, nil)
+}
+
+// Stats returns how often each kind of fault has struck since the provider was started. A kind that has not struck is not in
+// it.
+func (c *Client) Stats(ctx context.Context) (map[Kind]int, error) {
+	var strikes map[Kind]int
+	err := c.call(ctx, http.MethodGet, "/stats", "", nil, &strikes)
+	return strikes, err
 }
 
 // SetWebhook says where events are sent from now on.

@@ -21,6 +21,10 @@ func (p *Provider) Await(ctx context.Context, name string, count int) error {
 // Release lets go what the named rule holds, now and later: a released name holds nothing any more until ClearFaults.
 func (p *Provider) Release(name string) { p.script.release(name) }
 
+// Stats returns how often each kind of fault has struck since the provider was started, whatever became of the rules since.
+// A kind that has not struck is not in it.
+func (p *Provider) Stats() map[Kind]int { return p.script.stats() }
+
 // SetWebhook says where events are sent from now on, including those that are waiting for another attempt. It exists beside
 // Config because a receiver often has to know the provider before it can listen.
 func (p *Provider) SetWebhook(w Webhook) { p.courier.aim(w) }
@@ -43,6 +47,10 @@ func (p *Provider) putFaults(w http.ResponseWriter, r *http.Request) {
 func (p *Provider) deleteFaults(w http.ResponseWriter, _ *http.Request) {
 	p.ClearFaults()
 	w.WriteHeader(http.StatusNoContent)
+}
+
+func (p *Provider) getStats(w http.ResponseWriter, _ *http.Request) {
+	p.write(w, answer{status: http.StatusOK, body: p.Stats()})
 }
 
 func (p *Provider) putWebhook(w http.ResponseWriter, r *http.Request) {

@@ -66,7 +66,8 @@ type Match struct {
 	Method string `json:"method,omitempty"`
 	// Path is the path of the request, as a pattern of path.Match: /charges, or /charges/*. Default: any.
 	Path string `json:"path,omitempty"`
-	// Reference is that of the charge which the request makes, looks up or refunds. Default: any.
+	// Reference is that of the charge which the request makes, looks up or refunds. A look-up by key alone has none, nor
+	// has one of refunds; the reference of a refund does not count. Default: any.
 	Reference string `json:"reference,omitempty"`
 }
 

@@ -57,15 +57,33 @@ func (l Ledger) Refunds(charge string) []Refund {
 	return found
 }
 
+// RefundsByReference returns the refunds with the given reference of their own. More than one is a double refund, if the
+// caller gives each refund a reference of its own.
+func (l Ledger) RefundsByReference(reference string) []Refund {
+	var found []Refund
+	for _, e := range l {
+		if e.Type == EntryRefund && e.Refund.Reference == reference {
+			found = append(found, *e.Refund)
+		}
+	}
+	return found
+}
+
 // ReadLedger reads the effects from the ledger file of a provider, which may be running or dead, in this process or another.
 // A last line without its end is left out: it never happened.
 func ReadLedger(path string) (Ledger, error) {
+	entries, err := ReadEntries(path)
+	return effects(entries), err
+}
+
+// ReadEntries is [ReadLedger] with the charges that were declined too, which are no effects.
+func ReadEntries(path string) ([]Entry, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
 	}
 	entries, _, err := parseLedger(data)
-	return effects(entries), err
+	return entries, err
 }
 
 func effects(entries []Entry) Ledger {

@@ -95,9 +95,11 @@ func (p *Provider) routes() *http.ServeMux {
 	mux.HandleFunc("GET /charges", p.api(p.listCharges))
 	mux.HandleFunc("GET /charges/{id}", p.api(p.getCharge))
 	mux.HandleFunc("POST /refunds", p.api(p.postRefund))
+	mux.HandleFunc("GET /refunds", p.api(p.listRefunds))
 	mux.HandleFunc("PUT /faults", p.putFaults)
 	mux.HandleFunc("DELETE /faults", p.deleteFaults)
 	mux.HandleFunc("PUT /webhook", p.putWebhook)
+	mux.HandleFunc("GET /stats", p.getStats)
 	mux.HandleFunc("GET /arrived/{name}", p.getArrived)
 	mux.HandleFunc("POST /release/{name}", p.postRelease)
 	return mux

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"sync"
 )
@@ -12,6 +13,8 @@ type script struct {
 	rules []*armedRule
 	draw  *rand.Rand
 	gates map[string]*gate
+	// strikes outlives the rules: it is counted from the start on.
+	strikes map[Kind]int
 }
 
 type armedRule struct {
@@ -35,7 +38,7 @@ type fault struct {
 	gate *gate
 }
 
-func newScript() *script { return &script{gates: map[string]*gate{}} }
+func newScript() *script { return &script{gates: map[string]*gate{}, strikes: map[Kind]int{}} }
 
 func (s *script) set(f Faults) error {
 	if err := f.validate(); err != nil {
@@ -95,16 +98,26 @@ func (s *script) gate(name string) *gate {
 	return g
 }
 
-// arrive tells those who await the fault that it has struck.
+// arrive counts the fault, and tells those who await it that it has struck. It may be no fault.
 func (s *script) arrive(f fault) {
-	if f.gate == nil {
+	if f.Kind == "" {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.strikes[f.Kind]++
+	if f.gate == nil {
+		return
+	}
 	f.gate.arrivals++
 	close(f.gate.arrival)
 	f.gate.arrival = make(chan struct{})
+}
+
+func (s *script) stats() map[Kind]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.strikes)
 }
 
 // await returns when the named fault has struck count times since the gates were last cleared.

@@ -24,6 +24,8 @@ const (
 	EventSucceeded = "charge.succeeded"
 	// EventDeclined is the type of the event about a charge that was declined.
 	EventDeclined = "charge.declined"
+	// EventRefunded is the type of the event about a refund.
+	EventRefunded = "refund.succeeded"
 
 	webhookTimeout = 5 * time.Second
 	maxWaiting     = 4096
@@ -43,18 +45,20 @@ type Webhook struct {
 type Event struct {
 	// ID names the event. All deliveries of it have the same ID, also the duplicates.
 	ID string `json:"id"`
-	// Type is EventSucceeded or EventDeclined.
+	// Type is EventSucceeded, EventDeclined or EventRefunded.
 	Type string `json:"type"`
-	// Created is when the charge was made.
+	// Created is when the charge or the refund was made.
 	Created time.Time `json:"created"`
 	// Data is what the event is about.
 	Data EventData `json:"data"`
 }
 
-// EventData is what an event is about.
+// EventData is what an event is about: either a charge or a refund.
 type EventData struct {
-	// Object is the charge.
-	Object Charge `json:"object"`
+	// Object is the charge. It is the zero value, and not sent, in an event about a refund.
+	Object Charge `json:"object,omitzero"`
+	// Refund is set for EventRefunded alone.
+	Refund *Refund `json:"refund,omitempty"`
 }
 
 // Sign returns the value of SignatureHeader for a body that is sent at the given time: t=<unix time>,v1=<hex of the
@@ -69,15 +73,22 @@ func Sign(secret string, at time.Time, body []byte) string {
 
 // eventOf derives the ID from that of the charge, so that it is the same whenever the event is made.
 func eventOf(c Charge) *Event {
-	e := &Event{ID: "evt_" + strings.TrimPrefix(c.ID, "ch_"), Type: EventSucceeded, Created: c.Created, Data: EventData{c}}
+	e := &Event{
+		ID: "evt_" + strings.TrimPrefix(c.ID, "ch_"), Type: EventSucceeded, Created: c.Created, Data: EventData{Object: c},
+	}
 	if c.Status == Declined {
 		e.Type = EventDeclined
 	}
 	return e
 }
 
-// courier sends the events. The first attempts go out one by one in the order of the charges, so that only a fault changes
-// the order as long as the receiver answers with 2xx; further attempts go on beside.
+// refundEvent keeps the prefix of the refund's ID in that of the event: refunds and charges are numbered apart.
+func refundEvent(r Refund) *Event {
+	return &Event{ID: "evt_" + r.ID, Type: EventRefunded, Created: r.Created, Data: EventData{Refund: &r}}
+}
+
+// courier sends the events. The first attempts go out one by one in the order of the charges and refunds, so that only a
+// fault changes the order as long as the receiver answers with 2xx; further attempts go on beside.
 type courier struct {
 	life     context.Context
 	client   *http.Client

@@ -28,7 +28,7 @@ func TestWebhookIsSigned(t *testing.T) {
 	charge := mustCharge(t, client, "k", order("r"))
 	d := next(t, deliveries)
 	e := eventIn(t, d)
-	want := Event{ID: "evt_000000000001", Type: EventSucceeded, Created: charge.Created, Data: EventData{charge}}
+	want := Event{ID: "evt_000000000001", Type: EventSucceeded, Created: charge.Created, Data: EventData{Object: charge}}
 	if !reflect.DeepEqual(e, want) {
 		t.Errorf("event %+v, want %+v", e, want)
 	}
