@@ -3,300 +3,215 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
-	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/internal/servicetest"
 )
 
-// The demo is tested as a user runs it: as a process of its own, over HTTP, and killed where it hurts. The test binary is
-// that process when it is told so.
-const runAsDemo = "ONCEWARD_TEST_RUN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(runAsDemo) != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// server is a demo that runs in a process of its own.
-type server struct {
-	url     string
-	greeted string
-	process *exec.Cmd
-	killed  sync.Once
-}
-
-// startDemo starts a demo and waits until it says where it listens.
-func startDemo(t *testing.T, args ...string) *server {
+// wantSound: a run of so many payments ended with nothing broken.
+func wantSound(t *testing.T, run finished, payments int) {
 	t.Helper()
-	command := exec.Command(os.Args[0], append([]string{"demo", "--addr", "127.0.0.1:0"}, args...)...)
-	command.Env = append(os.Environ(), runAsDemo+"=1", "TMPDIR="+t.TempDir())
-	command.Stderr = os.Stderr
-	out, err := command.StdoutPipe()
+	sound := regexp.MustCompile(fmt.Sprintf(`(?s)payments +%[1]d +%[1]d +\d+ +\d+ +0 +0\s.*refunds.* 0 +0\s.*bookings.* 0 +0\s.*`+
+		`Answers that differed between retries of one key: 0\nOutcomes still unknown: 0\n\n`+
+		`Verdict: every payment was charged once.*--seed 5`, payments))
+	if run.status != 0 || !sound.MatchString(run.out) {
+		t.Fatalf("exit status %d, and this is not a sound verdict:\n%s\n%s", run.status, run.out, run.errors)
+	}
+}
+
+// wantFaults: a verdict is worth something only if something went wrong.
+func wantFaults(t *testing.T, run finished, kinds ...string) {
+	t.Helper()
+	for _, kind := range kinds {
+		if !regexp.MustCompile(`[1-9]\d* ` + kind).MatchString(run.out) {
+			t.Errorf("there was no fault of the kind %q:\n%s", kind, run.out)
+		}
+	}
+}
+
+func TestEveryPaymentIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	run := runDemo(t, "--payments", "150", "--seed", "5")
+	wantSound(t, run, 150)
+	wantFaults(t, run, "left before the answer", "cut off during the answer", "sent twice at once", "sent again after the answer",
+		"(timeout|reset|error) before", "(timeout|reset|error) after", "webhook drop", "webhook duplicate")
+}
+
+// TestUnprotected shows that the load has teeth: the same without Onceward goes wrong.
+func TestUnprotected(t *testing.T) {
+	t.Parallel()
+	run := runDemo(t, "--payments", "60", "--seed", "5", "--unprotected")
+	verdict := regexp.MustCompile(`Verdict: [1-9]\d* payments were charged more than once, EUR \d+\.\d\d too much`)
+	if run.status != 1 || !verdict.MatchString(run.out) {
+		t.Fatalf("exit status %d:\n%s", run.status, run.out)
+	}
+	for _, want := range []string{"would have cost customers EUR ", "--unprotected", "got different answers"} {
+		if !strings.Contains(run.out, want) {
+			t.Errorf("the verdict does not say %q:\n%s", want, run.out)
+		}
+	}
+}
+
+func TestProcessesAreKilledAndPaused(t *testing.T) {
+	t.Parallel()
+	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2")
+	wantSound(t, run, 60)
+	wantFaults(t, run, "killed, 1 paused past the lease")
+}
+
+func TestOnPostgres(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2", "--store", url)
+	wantSound(t, run, 60)
+	if !strings.Contains(run.out, "on PostgreSQL") {
+		t.Errorf("it ran somewhere else:\n%s", run.out)
+	}
+	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := command.Start(); err != nil {
+	defer conn.Close(t.Context())
+	left := 0
+	err = conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'onceward\_demo\_%'`).Scan(&left)
+	if err != nil || left != 0 {
+		t.Errorf("%d schemas are left behind, %v", left, err)
+	}
+}
+
+// TestDirIsKept runs twice in one directory: the second run counts only what is its own.
+func TestDirIsKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for range 2 {
+		wantSound(t, runDemo(t, "--payments", "20", "--seed", "5", "--dir", dir), 20)
+	}
+	for _, name := range []string{"ledger.jsonl", "payments.db", "secret"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// running is a demo in full swing.
+type running struct {
+	command   *exec.Cmd
+	out       *bufio.Reader
+	errors    bytes.Buffer
+	temporary string
+	// addresses are those of its processes.
+	addresses []string
+}
+
+// startLoad starts a demo with processes, and returns when the clients are at it.
+func startLoad(t *testing.T) *running {
+	t.Helper()
+	var r running
+	r.command, r.temporary = demoProcess(t, "--processes", "2")
+	r.command.Stderr = &r.errors
+	out, err := r.command.StdoutPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{process: command}
-	t.Cleanup(s.kill)
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		s.greeted += lines.Text() + "\n"
-		if url, found := strings.CutPrefix(lines.Text(), "Listening on "); found {
-			s.url = url
+	if err := r.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.command.Process.Kill() }) // it may have ended
+	r.out = bufio.NewReader(out)
+	for {
+		line, err := r.out.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the demo ended: %v", err)
 		}
-		if strings.Contains(lines.Text(), "Ctrl-C") {
-			return s
+		if urls, found := strings.CutPrefix(line, "Served at "); found {
+			r.addresses = strings.Fields(strings.ReplaceAll(urls, "http://", ""))
+		}
+		if strings.Contains(line, "answered") {
+			return &r
 		}
 	}
-	t.Fatalf("the demo ended before it listened: %v", lines.Err())
-	return nil
 }
 
-// kill ends the process as a power cut would.
-func (s *server) kill() {
-	s.killed.Do(func() {
-		_ = s.process.Process.Kill() // it may have ended by itself
-		_ = s.process.Wait()
-	})
-}
-
-// reply is what a client got.
-type reply struct {
-	status int
-	header http.Header
-	body   string
-	err    error
-}
-
-// newClient opens a connection for each request, so that the transport repeats none by itself.
-func newClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
-}
-
-func (s *server) send(method, path, token, key, body string) reply {
-	request, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
-	if err != nil {
-		return reply{err: err}
-	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	if key != "" {
-		request.Header.Set("Idempotency-Key", key)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := newClient().Do(request)
-	if err != nil {
-		return reply{err: err}
-	}
-	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	return reply{status: response.StatusCode, header: response.Header, body: string(content), err: err}
-}
-
-func (s *server) pay(key, body string) reply { return s.send("POST", "/payments", "alice", key, body) }
-
-// must sends a request that has to be answered.
-func (s *server) must(t *testing.T, method, path, token, key, body string) reply {
+// end sends a signal, and waits until nothing of the demo runs any more.
+func (r *running) end(t *testing.T, sig os.Signal) (status int) {
 	t.Helper()
-	r := s.send(method, path, token, key, body)
-	if r.err != nil {
-		t.Fatalf("%s %s: %v", method, path, r.err)
+	if err := r.command.Process.Signal(sig); err != nil {
+		t.Fatal(err)
 	}
-	return r
-}
-
-// payments counts the caller's payments.
-func (s *server) payments(t *testing.T, token string) int {
-	t.Helper()
-	var list []json.RawMessage
-	r := s.must(t, "GET", "/payments", token, "", "")
-	if err := json.Unmarshal([]byte(r.body), &list); err != nil {
-		t.Fatalf("GET /payments: %v: %s", err, r.body)
+	_, _ = io.Copy(io.Discard, r.out) // what it says meanwhile is not looked at
+	_ = r.command.Wait()              // nor how it ended, but for the status
+	if len(r.addresses) != 2 {
+		t.Fatalf("the demo named the processes %q, want two", r.addresses)
 	}
-	return len(list)
-}
-
-// slowExecutions counts the executions of the slow route.
-func (s *server) slowExecutions(t *testing.T) int {
-	t.Helper()
-	var counted struct{ Executions int }
-	r := s.must(t, "GET", "/slow", "alice", "", "")
-	if err := json.Unmarshal([]byte(r.body), &counted); err != nil {
-		t.Fatalf("GET /slow: %v: %s", err, r.body)
-	}
-	return counted.Executions
-}
-
-const payment = `{"customer":"c1","amount":1999,"currency":"EUR"}`
-
-// TestThreeCurlLines is the first five minutes of a user: what the demo prints is what happens.
-func TestThreeCurlLines(t *testing.T) {
-	t.Parallel()
-	s := startDemo(t, "--no-load")
-	if n := strings.Count(s.greeted, "curl -i "+s.url+"/payments"); n != 3 {
-		t.Fatalf("the demo printed %d curl lines to try, want 3:\n%s", n, s.greeted)
-	}
-	first := s.must(t, "POST", "/payments", "alice", "k1", payment)
-	again := s.must(t, "POST", "/payments", "alice", "k1", payment)
-	changed := s.must(t, "POST", "/payments", "alice", "k1", strings.Replace(payment, "1999", "2999", 1))
-	if first.status != 201 || first.header.Get("Location") == "" || first.header.Get("Idempotent-Replayed") != "" {
-		t.Errorf("first: %d %v", first.status, first.header)
-	}
-	if again.status != 201 || again.body != first.body || again.header.Get("Idempotent-Replayed") != "true" ||
-		again.header.Get("Location") != first.header.Get("Location") {
-		t.Errorf("retry: %d %v %s, want the first answer again: %s", again.status, again.header, again.body, first.body)
-	}
-	if changed.status != 422 {
-		t.Errorf("changed body: %d, want 422", changed.status)
-	}
-	if n := s.payments(t, "alice"); n != 1 {
-		t.Errorf("%d payments were made, want 1", n)
-	}
-	if shown := s.must(t, "GET", first.header.Get("Location"), "alice", "", ""); shown.body != first.body {
-		t.Errorf("GET %s: %s, want %s", first.header.Get("Location"), shown.body, first.body)
-	}
-}
-
-func TestScopesAndTokens(t *testing.T) {
-	t.Parallel()
-	s := startDemo(t, "--in-flight", "accepted")
-	alice := s.must(t, "POST", "/payments", "alice", "same", payment)
-	bob := s.must(t, "POST", "/payments", "bob", "same", payment)
-	if alice.status != 201 || bob.status != 201 || alice.body == bob.body {
-		t.Errorf("the same key of two accounts: %d and %d, want two payments", alice.status, bob.status)
-	}
-	for _, token := range []string{"", "mallory", "Alice"} {
-		for _, path := range []string{"/payments", "/slow"} {
-			if r := s.must(t, "GET", path, token, "", ""); r.status != 401 {
-				t.Errorf("GET %s as %q: %d, want 401", path, token, r.status)
+	for _, address := range r.addresses {
+		await(t, "a process of the demo to end", func() bool {
+			conn, err := net.Dial("tcp", address)
+			if err == nil {
+				_ = conn.Close()
 			}
-		}
-	}
-	if r := s.must(t, "GET", "/operations/same", "alice", "", ""); r.status != 200 {
-		t.Errorf("status of an own key: %d %s", r.status, r.body)
-	}
-	s.must(t, "POST", "/payments", "bob", "only-bobs", payment)
-	foreign := s.must(t, "GET", "/operations/only-bobs", "alice", "", "")
-	absent := s.must(t, "GET", "/operations/nobodys-k", "alice", "", "")
-	if foreign.status != 404 || strings.ReplaceAll(foreign.body, "only-bobs", "") != strings.ReplaceAll(absent.body, "nobodys-k", "") {
-		t.Errorf("a foreign key answers %d %s, an absent one %d %s", foreign.status, foreign.body, absent.status, absent.body)
-	}
-}
-
-func TestBadPayments(t *testing.T) {
-	t.Parallel()
-	s := startDemo(t)
-	for i, body := range []string{``, `{`, `{"customer":"","amount":1,"currency":"EUR"}`, `{"customer":"c","amount":0,"currency":"EUR"}`, `{"customer":"c","amount":1,"currency":"Euro"}`} {
-		r := s.must(t, "POST", "/payments", "alice", fmt.Sprintf("bad-%d", i), body)
-		if r.status != 400 || !strings.Contains(r.body, "error") {
-			t.Errorf("%s: %d %s, want 400 with what is wrong", body, r.status, r.body)
-		}
-	}
-	if n := s.payments(t, "alice"); n != 0 {
-		t.Errorf("%d payments were made", n)
-	}
-}
-
-// duplicates sends one request many times at once.
-func (s *server) duplicates(n int, path, key, body string) []reply {
-	replies := make([]reply, n)
-	start := make(chan struct{})
-	var all sync.WaitGroup
-	for i := range replies {
-		all.Go(func() {
-			<-start
-			replies[i] = s.send("POST", path, "alice", key, body)
+			return err != nil
 		})
 	}
-	close(start)
-	all.Wait()
-	return replies
+	return r.command.ProcessState.ExitCode()
 }
 
-// TestTwoHundredAtOnce: one key, 200 goroutines, over HTTP, on both kinds of route, under each policy.
-func TestTwoHundredAtOnce(t *testing.T) {
+func TestInterruptLoad(t *testing.T) {
 	t.Parallel()
-	const many = 200
-	for _, policy := range []string{"conflict", "wait", "accepted"} {
-		t.Run(policy, func(t *testing.T) {
-			t.Parallel()
-			s := startDemo(t, "--in-flight", policy)
-			checkDuplicates(t, policy, 201, s.duplicates(many, "/payments", "key", payment))
-			checkDuplicates(t, policy, 200, s.duplicates(many, "/slow?ms=300", "slow", ""))
-			if n := s.payments(t, "alice"); n != 1 {
-				t.Errorf("%d payments were made, want 1", n)
-			}
-			if n := s.slowExecutions(t); n != 1 {
-				t.Errorf("%d slow executions, want 1", n)
-			}
-		})
+	r := startLoad(t)
+	if status := r.end(t, os.Interrupt); status != 1 || !strings.Contains(r.errors.String(), "interrupted, no verdict") {
+		t.Errorf("exit status %d: %s", status, r.errors.String())
 	}
+	wantEmpty(t, r.temporary)
 }
 
-// checkDuplicates: exactly one reply is the execution's own; the others are replays of it, or what the policy says.
-func checkDuplicates(t *testing.T, policy string, success int, replies []reply) {
-	t.Helper()
-	firsts, body := 0, ""
-	for _, r := range replies {
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		if r.status == success && r.header.Get("Idempotent-Replayed") == "" {
-			firsts++
-			body = r.body
-		}
-	}
-	if firsts != 1 {
-		t.Fatalf("%d replies claim to be the first, want 1", firsts)
-	}
-	for _, r := range replies {
-		switch {
-		case r.status == success && r.body == body:
-		case r.status == 409 && policy == "conflict" && r.header.Get("Retry-After") != "":
-		case r.status == 202 && policy == "accepted" && r.header.Get("Location") != "" && r.header.Get("Retry-After") != "":
-		default:
-			t.Errorf("a duplicate under %s got %d %v %s", policy, r.status, r.header, r.body)
-		}
-	}
-}
-
-// TestInterrupt: a demo that is asked to end does so cleanly.
-func TestInterrupt(t *testing.T) {
+// TestChildrenEndWithTheirParent: also if it has no time to say goodbye.
+func TestChildrenEndWithTheirParent(t *testing.T) {
 	t.Parallel()
-	s := startDemo(t)
-	if err := s.process.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	s.killed.Do(func() {
-		if err := s.process.Wait(); err != nil {
-			t.Errorf("the demo ended with %v", err)
-		}
-	})
+	startLoad(t).end(t, os.Kill)
 }
 
+// TestCommandLine: what cannot be done is said with what to do about it.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	if err := run(t.Context(), []string{"demo", "--in-flight", "maybe"}, &out); err == nil || !strings.Contains(err.Error(), "conflict") {
-		t.Errorf("an unknown policy gives %v, want an error that names the policies", err)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	s := startDemo(t)
-	err := run(t.Context(), []string{"demo", "--addr", strings.TrimPrefix(s.url, "http://"), "--dir", t.TempDir()}, &out)
-	if err == nil || !strings.Contains(err.Error(), "--addr") {
-		t.Errorf("an address in use gives %v, want an error that names --addr", err)
+	t.Cleanup(func() { _ = taken.Close() })
+	for _, test := range []struct {
+		args string
+		want string
+	}{
+		{"--in-flight maybe", "conflict"},
+		{"--payments 0", "--payments"},
+		{"--processes 0", "--processes"},
+		{"--processes 2 --no-load", "--no-load"},
+		{"--processes 2 --addr 127.0.0.1:0", "--addr"},
+		{"--no-load --unprotected", "--unprotected"},
+		{"--surprise", "--surprise"},
+		{"--addr " + taken.Addr().String(), "--addr"},
+		{"--no-load --addr " + taken.Addr().String(), "--addr"},
+		{"--store postgres://nobody@" + taken.Addr().String() + "/none?sslmode=disable&connect_timeout=1", "--store"},
+		{"--store mysql://localhost/shop", "--store"},
+		{"--store sqlite:payments.db", "--dir"},
+		{"--store sqlite:/dev/null/payments.db --dir " + t.TempDir(), "--store"},
+		{"--dir /dev/null/data", "--dir"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			t.Parallel()
+			run := runDemo(t, strings.Fields(test.args)...)
+			if run.status != 1 || !strings.Contains(run.errors, test.want) {
+				t.Errorf("exit status %d, and the error does not name %s: %s", run.status, test.want, run.errors)
+			}
+		})
 	}
 }

@@ -14,12 +14,14 @@ import (
 
 // commands is the command line, one field a subcommand.
 type commands struct {
-	Demo demo `cmd:"" help:"Serve a small payments API on the embedded store, to try Onceward with curl."`
+	Demo      demoCommand `cmd:"" help:"Run a payments system under clients and a provider that fail, and count what came of it."`
+	DemoChild demoChild   `cmd:"" hidden:""`
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second interrupt does not wait for an orderly end
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "onceward:", err)
 		os.Exit(1)

@@ -1,120 +1,196 @@
-// Package payments is a small payments API with Onceward in front of it: what a service that handles money looks like. It
-// keeps its own tables in the same SQLite file as the records, so that a payment and its stored answer are one
-// transaction.
 package payments
 
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/store/sqlite"
+	"github.com/onceward/onceward/outbox"
 )
 
-// Config configures an [API].
-type Config struct {
-	// Secret keys the fingerprints; it must stay the same over restarts.
-	Secret []byte
-	// InFlight is what a duplicate of a request in flight gets: conflict, wait or accepted. Default: conflict.
-	InFlight string
-	// Observer is told what happens. Default: nobody.
-	Observer onceward.Observer
+// Order is what a client asks for. It is apart from [Payment], so that nobody can ask for a state or an account.
+type Order struct {
+	// Reference is the client's own name for what is paid.
+	Reference string `json:"reference,omitempty"`
+	Customer  string `json:"customer"`
+	Amount    int64  `json:"amount"`
+	Currency  string `json:"currency"`
 }
 
-// API is the payments API.
-type API struct {
-	store *sqlite.Store
-	guard *onceward.Guard
-	mux   *onceward.Mux
+// Payment is what the API stores and shows.
+type Payment struct {
+	ID      string `json:"id"`
+	Account string `json:"account"`
+	Order
+	// State is pending, charged or declined.
+	State string `json:"state"`
+	// Charge is the provider's id.
+	Charge    string `json:"charge,omitempty"`
+	CreatedAt string `json:"created_at"`
 }
 
-const schema = `
-	CREATE TABLE IF NOT EXISTS payment (
-		id         TEXT PRIMARY KEY,
-		account    TEXT NOT NULL,
-		customer   TEXT NOT NULL,
-		amount     TEXT NOT NULL,
-		currency   TEXT NOT NULL,
-		created_at TEXT NOT NULL
-	) STRICT;
-	CREATE INDEX IF NOT EXISTS payment_account ON payment (account);
-	CREATE TABLE IF NOT EXISTS slow_execution (account TEXT NOT NULL, started_at TEXT NOT NULL) STRICT;
-`
-
-// The limits of the slow route: its lease is short, so that what a crash leaves behind is soon seen to be unknown.
+// The states of a payment.
 const (
-	slowLease   = 5 * time.Second
-	slowLongest = 10 * time.Minute
-	waitLongest = time.Minute
-	statusPath  = "/operations/"
+	pending  = "pending"
+	charged  = "charged"
+	declined = "declined"
 )
 
-// New creates the tables and returns the API.
-func New(ctx context.Context, store *sqlite.Store, config Config) (*API, error) {
-	inFlight, err := inFlightOption(config.InFlight)
-	if err != nil {
-		return nil, err
-	}
-	err = store.Update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, schema)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("create the tables: %w", err)
-	}
-	guard, err := onceward.New(store, onceward.Config{
-		Scope: account, Secret: config.Secret, Observer: config.Observer, Defaults: []onceward.Option{inFlight},
-	})
-	if err != nil {
-		return nil, err
-	}
-	api := &API{store: store, guard: guard, mux: onceward.NewMux()}
-	api.routes()
-	return api, onceward.AuditStrict(api.mux.Routes())
-}
+// maxAmount is also what the table allows.
+const maxAmount = 100_000_000
 
-func inFlightOption(policy string) (onceward.Option, error) {
-	switch policy {
-	case "", "conflict":
-		return onceward.Conflict(), nil
-	case "wait":
-		return onceward.Wait(waitLongest), nil
-	case "accepted":
-		return onceward.Accepted(statusPath), nil
+var currencyCode = regexp.MustCompile(`^[A-Z]{3}$`)
+
+// check says what is wrong with an order.
+func (o *Order) check() error {
+	switch {
+	case o.Customer == "":
+		return errors.New("customer is missing")
+	case !isPlain(o.Customer) || !isPlain(o.Reference):
+		return errNotPlain
+	case o.Amount <= 0 || o.Amount > maxAmount:
+		return fmt.Errorf("amount must be a whole number from 1 to %d, in the smallest unit of the currency", maxAmount)
+	case !currencyCode.MatchString(o.Currency):
+		return errors.New("currency must be three capital letters, such as EUR")
 	default:
-		return nil, fmt.Errorf("in-flight policy %q: use conflict, wait or accepted", policy)
+		return nil
 	}
 }
 
-func (a *API) routes() {
-	a.mux.Handle("POST /payments", a.guard.HandlerFunc(a.createPayment, onceward.Transactional()))
-	a.mux.HandleFunc("GET /payments", a.listPayments)
-	a.mux.HandleFunc("GET /payments/{id}", a.showPayment)
-	a.mux.Handle("POST /slow", a.guard.HandlerFunc(a.beSlow,
-		onceward.Reserved(onceward.FailureUnknown), onceward.Lease(slowLease), onceward.Deadline(slowLongest)))
-	a.mux.HandleFunc("GET /slow", a.countSlow)
-	a.mux.Handle("GET "+statusPath+"{key}", a.guard.StatusHandler())
+// isPlain refuses texts that a database or the provider could refuse later, when money has moved already.
+func isPlain(text string) bool {
+	return len(text) <= 200 && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
-// ServeHTTP implements [http.Handler]. Nobody gets past it without a known token.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if _, err := account(r); err != nil {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="onceward demo"`)
-		fail(w, http.StatusUnauthorized, "send Authorization: Bearer alice, or bob")
+var errNotPlain = errors.New("texts must have at most 200 bytes, and no control characters")
+
+func decodeOrder(r *http.Request) (o Order, err error) {
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+		return o, fmt.Errorf(`the body must be JSON such as {"customer":"c1","amount":1999,"currency":"EUR"}: %w`, err)
+	}
+	return o, o.check()
+}
+
+// keyReused is for a key that comes back with another body after its record has expired. Before that Onceward says so.
+const keyReused = "the key was used for something else"
+
+// createPayment runs inside the transaction that also holds its claim and its answer: the payment, the order to charge it
+// and the answer come into being together, once, or not at all. The provider is not called here, because what it does
+// cannot be rolled back.
+func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
+	order, err := decodeOrder(r)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	a.mux.ServeHTTP(w, r)
+	p, err := insertPayment(r.Context(), order)
+	if err == nil && p.Order != order {
+		fail(w, http.StatusUnprocessableEntity, keyReused)
+		return
+	}
+	if err == nil {
+		err = s.orderCharge(r.Context(), p)
+	}
+	if err != nil {
+		s.broken(w, r, "write the payment", err)
+		return
+	}
+	w.Header().Set("Location", "/payments/"+p.ID)
+	answer(w, http.StatusCreated, p)
 }
 
-// account is whose request it is. Each account is a scope of its own: the same key of two accounts is two operations.
-func account(r *http.Request) (string, error) {
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if ok && (token == "alice" || token == "bob") {
-		return token, nil
+// insertPayment writes the payment down, or finds it if the same request wrote it so long ago that its record has expired. The
+// update that changes nothing is there to have the row returned in both cases.
+func insertPayment(ctx context.Context, o Order) (*Payment, error) {
+	return scanPayment(onceward.Tx(ctx).QueryRowContext(ctx,
+		`INSERT INTO payment (id, account, request, reference, customer, amount, currency, state, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO UPDATE SET id = payment.id RETURNING `+paymentColumns,
+		newID(ctx, "pay"), accountFrom(ctx), onceward.FromContext(ctx).Key(), o.Reference, o.Customer, o.Amount, o.Currency,
+		pending, time.Now().UTC().Format(timeLayout)))
+}
+
+// timeLayout has all digits, so that texts are in the order of times.
+const timeLayout = "2006-01-02T15:04:05.000000Z"
+
+// orderCharge has the worker charge the payment. To order it again is harmless: the downstream key is the same, and the
+// provider answers with the charge that it has.
+func (s *System) orderCharge(ctx context.Context, p *Payment) error {
+	payload, err := json.Marshal(p)
+	if err != nil {
+		return err
 	}
-	return "", onceward.ErrUnauthenticated
+	_, err = s.box.Add(ctx, onceward.Tx(ctx), outbox.Message{
+		Topic: chargesTopic, AggregateType: "payment", AggregateID: p.ID, Type: "payment.created", Payload: payload,
+	})
+	return err
+}
+
+// listPayments shows the caller's latest payments.
+func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
+	payments, err := s.payments(r.Context(), `account = $1 ORDER BY created_at DESC LIMIT 100`, accountFrom(r.Context()))
+	if err != nil {
+		s.broken(w, r, "read the payments", err)
+		return
+	}
+	answer(w, http.StatusOK, payments)
+}
+
+// showPayment shows one of the caller's payments, as it stands now.
+func (s *System) showPayment(w http.ResponseWriter, r *http.Request) {
+	p, err := s.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		fail(w, http.StatusNotFound, "there is no such payment")
+	case err != nil:
+		s.broken(w, r, "read the payment", err)
+	default:
+		answer(w, http.StatusOK, p)
+	}
+}
+
+// payment reads one payment of an account. The error is [sql.ErrNoRows] if it has none of that id.
+func (s *System) payment(ctx context.Context, account, id string) (*Payment, error) {
+	found, err := s.payments(ctx, `account = $1 AND id = $2`, account, id)
+	if err == nil && len(found) == 0 {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &found[0], nil
+}
+
+// payments reads those that a condition chooses.
+func (s *System) payments(ctx context.Context, where string, args ...any) ([]Payment, error) {
+	rows, err := s.db.Reads().QueryContext(ctx, `SELECT `+paymentColumns+` FROM payment WHERE `+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	found := []Payment{}
+	for rows.Next() {
+		p, err := scanPayment(rows)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, *p)
+	}
+	return found, rows.Err()
+}
+
+const paymentColumns = `id, account, reference, customer, amount, currency, state, charge, created_at`
+
+// scanPayment reads the paymentColumns of a row.
+func scanPayment(row interface{ Scan(into ...any) error }) (*Payment, error) {
+	var p Payment
+	err := row.Scan(&p.ID, &p.Account, &p.Reference, &p.Customer, &p.Amount, &p.Currency, &p.State, &p.Charge, &p.CreatedAt)
+	return &p, err
 }

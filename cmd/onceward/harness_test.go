@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/provider"
+)
+
+// The demo is tested as a user runs it: as a process of its own, over HTTP, and killed where it hurts. The test binary is
+// that process when it is told so, and also the curl that the demo tells users to type.
+const (
+	runAsDemo = "ONCEWARD_TEST_RUN"
+	runAsCurl = "ONCEWARD_TEST_CURL"
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv(runAsCurl) != "":
+		os.Exit(curl(os.Args[1:], os.Stdout))
+	case os.Getenv(runAsDemo) != "":
+		main()
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// demoProcess prepares a demo in a process of its own. Its temporary files are in a directory that is looked at afterwards.
+func demoProcess(t *testing.T, args ...string) (command *exec.Cmd, temporary string) {
+	t.Helper()
+	temporary = t.TempDir()
+	command = exec.Command(os.Args[0], append([]string{"demo"}, args...)...)
+	command.Env = append(os.Environ(), runAsDemo+"=1", "TMPDIR="+temporary)
+	return command, temporary
+}
+
+// finished is what a demo that has run to its end left.
+type finished struct {
+	out, errors string
+	status      int
+}
+
+// runDemo runs a demo to its end, and sees to it that it leaves nothing behind.
+func runDemo(t *testing.T, args ...string) finished {
+	t.Helper()
+	command, temporary := demoProcess(t, args...)
+	var out, said bytes.Buffer
+	command.Stdout, command.Stderr = &out, &said
+	err := command.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	wantEmpty(t, temporary)
+	return finished{out: out.String(), errors: said.String(), status: command.ProcessState.ExitCode()}
+}
+
+func wantEmpty(t *testing.T, dir string) {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// server is a demo that only serves.
+type server struct {
+	url     string
+	dir     string
+	greeted string
+	process *exec.Cmd
+	killed  sync.Once
+}
+
+// startDemo starts a demo that only serves, and waits until it has said what to try.
+func startDemo(t *testing.T, dir string, args ...string) *server {
+	t.Helper()
+	command, _ := demoProcess(t, append([]string{"--no-load", "--addr", "127.0.0.1:0", "--dir", dir}, args...)...)
+	command.Stderr = os.Stderr
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{process: command, dir: dir}
+	t.Cleanup(s.kill)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		s.greeted += lines.Text() + "\n"
+		if url, found := strings.CutPrefix(lines.Text(), "Listening on "); found {
+			s.url = url
+		}
+		if strings.Contains(lines.Text(), "Ctrl-C") {
+			return s
+		}
+	}
+	t.Fatalf("the demo ended before it listened: %v", lines.Err())
+	return nil
+}
+
+// kill ends the process as a power cut would.
+func (s *server) kill() {
+	s.killed.Do(func() {
+		_ = s.process.Process.Kill() // it may have ended by itself
+		_ = s.process.Wait()
+	})
+}
+
+// ledger reads what the provider has done.
+func (s *server) ledger(t *testing.T) provider.Ledger {
+	t.Helper()
+	ledger, err := provider.ReadLedger(filepath.Join(s.dir, "ledger.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ledger
+}
+
+// reply is what a client got.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+}
+
+// newClient opens a connection for each request, so that the transport repeats none by itself.
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+}
+
+func (s *server) send(method, path, token, key, body string) reply {
+	request, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		return reply{err: err}
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	if key != "" {
+		request.Header.Set("Idempotency-Key", key)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := newClient().Do(request)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	return reply{status: response.StatusCode, header: response.Header, body: string(content), err: err}
+}
+
+func (s *server) pay(key, body string) reply { return s.send("POST", "/payments", "alice", key, body) }
+
+// must sends a request that has to be answered.
+func (s *server) must(t *testing.T, method, path, token, key, body string) reply {
+	t.Helper()
+	r := s.send(method, path, token, key, body)
+	if r.err != nil {
+		t.Fatalf("%s %s: %v", method, path, r.err)
+	}
+	return r
+}
+
+// charged makes a payment, and returns its path when the provider has charged it.
+func (s *server) charged(t *testing.T, key string) (path string) {
+	t.Helper()
+	r := s.must(t, "POST", "/payments", "alice", key, payment)
+	path = r.header.Get("Location")
+	await(t, "the payment to be charged", func() bool {
+		return strings.Contains(s.must(t, "GET", path, "alice", "", "").body, `"state":"charged"`)
+	})
+	return path
+}
+
+const payment = `{"customer":"c1","amount":1999,"currency":"EUR"}`
+
+// await polls a process that has no other way to tell.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	limit := time.After(30 * time.Second)
+	for !done() {
+		select {
+		case <-ticker.C:
+		case <-limit:
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/onceward/onceward/examples/payments"
+	"github.com/onceward/onceward/internal/storeurl"
+)
+
+// tokens are the accounts of the demo by their bearer tokens, which in a demo are the same.
+var tokens = map[string]string{"alice": "alice", "bob": "bob"}
+
+// nodeConfig is all that a process needs to know to serve. It goes through JSON to a child process.
+type nodeConfig struct {
+	Store         string
+	Addr          string
+	Secret        []byte
+	Provider      string
+	WebhookSecret string
+	Timing        payments.Timing
+	InFlight      string
+	Unprotected   bool
+	// Log is the file that warnings are appended to. Default: the standard error.
+	Log string
+}
+
+// node is the payments system on a port, in this process.
+type node struct {
+	url    string
+	server *http.Server
+	db     *storeurl.Database
+	log    *os.File
+	// stopWork ends the work in the background, and worked tells that it has ended.
+	stopWork context.CancelFunc
+	worked   chan error
+	broken   chan error
+}
+
+// startNode opens the store and serves. The context is for the start alone: the caller closes the node.
+func startNode(ctx context.Context, c nodeConfig) (*node, error) {
+	n := &node{worked: make(chan error, 1), broken: make(chan error, 2)}
+	if err := n.start(ctx, c); err != nil {
+		return nil, errors.Join(err, n.closeFiles())
+	}
+	return n, nil
+}
+
+func (n *node) start(ctx context.Context, c nodeConfig) error {
+	logger, err := n.openLog(c.Log)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Addr)
+	if err != nil {
+		return fmt.Errorf("%w: choose another address with --addr, for example --addr 127.0.0.1:0", err)
+	}
+	system, err := n.openSystem(ctx, c, logger)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	n.serve(listener, system, logger)
+	return nil
+}
+
+func (n *node) openLog(path string) (*slog.Logger, error) {
+	out := os.Stderr
+	if path != "" {
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		n.log, out = file, file
+	}
+	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn})), nil
+}
+
+func (n *node) openSystem(ctx context.Context, c nodeConfig, logger *slog.Logger) (system *payments.System, err error) {
+	if n.db, err = storeurl.Open(ctx, c.Store, storeurl.Config{Logger: logger}); err != nil {
+		return nil, fmt.Errorf("the store cannot be opened: %w: check --store", err)
+	}
+	return payments.New(ctx, payments.Config{
+		Database: n.db, Secret: c.Secret, Tokens: tokens, Provider: c.Provider, WebhookSecret: c.WebhookSecret,
+		Timing: c.Timing, InFlight: c.InFlight, Unprotected: c.Unprotected, Logger: logger,
+	})
+}
+
+// serve starts what goes on until the node is closed.
+func (n *node) serve(listener net.Listener, system *payments.System, logger *slog.Logger) {
+	n.url = "http://" + listener.Addr().String()
+	n.server = &http.Server{
+		Handler: system, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+	background, stop := context.WithCancel(context.Background())
+	n.stopWork = stop
+	go func() {
+		err := system.Work(background)
+		if background.Err() == nil {
+			n.broken <- fmt.Errorf("the work in the background has ended: %w", err)
+		}
+		n.worked <- err
+	}()
+	go func() {
+		if err := n.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			n.broken <- err
+		}
+	}()
+}
+
+func (n *node) address() string { return n.url }
+
+// failed tells if the node has ended by itself.
+func (n *node) failed() <-chan error { return n.broken }
+
+// endWithin is how long requests under way, and then a whole process, have to end in order.
+const endWithin = 5 * time.Second
+
+// close lets the requests under way end, then the work in the background, then the store.
+func (n *node) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
+	defer cancel()
+	if err := n.server.Shutdown(ctx); err != nil {
+		_ = n.server.Close() // requests that do not end are cut off: their clients, if any, retry
+	}
+	n.stopWork()
+	return errors.Join(<-n.worked, n.closeFiles())
+}
+
+func (n *node) closeFiles() error {
+	var errs []error
+	if n.db != nil {
+		errs = append(errs, n.db.Close())
+	}
+	if n.log != nil {
+		errs = append(errs, n.log.Close())
+	}
+	return errors.Join(errs...)
+}

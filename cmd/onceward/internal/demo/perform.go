@@ -1,0 +1,146 @@
+package demo
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/load"
+	"github.com/onceward/onceward/cmd/onceward/internal/screen"
+	"github.com/onceward/onceward/cmd/onceward/internal/verdict"
+)
+
+var (
+	errInterrupted = errors.New("interrupted, no verdict")
+	errBroken      = errors.New("the verdict is that something is broken")
+)
+
+const (
+	// newClient is the time between two clients: 200 in a second is what two cores can do with room to spare.
+	newClient = 5 * time.Millisecond
+	atOnce    = 32
+	// loadLimit bounds the whole load. A client that has no answer by then will not get one.
+	loadLimit = 3 * time.Minute
+)
+
+// perform runs the load against the system, and judges what came of it.
+func (w *world) perform(ctx context.Context, out io.Writer) error {
+	run := "run-" + strings.ToLower(rand.Text()[:8])
+	plan := load.Plan(run, w.config.Seed, w.config.Payments)
+	w.node.Log = w.dir.file("system.log")
+	fleet, err := startFleet(ctx, w.node, w.config.Processes, w.aim)
+	if err != nil {
+		return err
+	}
+	w.announce(out, plan, fleet.urls())
+	evidence, err := w.rehearse(ctx, out, fleet, plan)
+	// Nothing may be done any more when the ledger is read.
+	if err := errors.Join(err, fleet.close(), w.provider.Close()); err != nil {
+		return err
+	}
+	evidence.Run = run
+	if evidence.Ledger, err = verdict.ReadLedger(w.ledger()); err != nil {
+		return err
+	}
+	judged := verdict.Judge(evidence)
+	judged.Write(out)
+	fmt.Fprintf(out, "The same load and faults again: onceward demo%s\n", w.flags())
+	if !judged.Sound() {
+		return errBroken
+	}
+	return nil
+}
+
+// rehearse lets the clients, the faults and the havoc loose at the same time, waits until all has settled, and returns what
+// the clients know.
+func (w *world) rehearse(ctx context.Context, out io.Writer, fleet *fleet, plan []load.Order) (verdict.Evidence, error) {
+	clients := load.New(load.Config{
+		Plan: plan, Seed: w.config.Seed, Targets: fleet.urls, Every: newClient, AtOnce: atOnce,
+	})
+	wreck := &havoc{fleet: fleet, progress: clients.Progress, pauseFor: w.node.Timing.Lease + time.Second}
+	watch := &watcher{
+		screen: screen.New(out), load: clients, fleet: fleet, provider: w.provider, havoc: wreck,
+		started: time.Now(), unprotected: w.config.Unprotected,
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var watching sync.WaitGroup
+	watchFor, endWatch := context.WithCancel(ctx)
+	watch.say("")
+	watching.Go(func() { watch.run(watchFor) })
+	watching.Go(func() {
+		select {
+		case err := <-fleet.broken:
+			stop(err)
+		case <-watchFor.Done():
+		}
+	})
+	evidence, err := w.run(ctx, watch)
+	endWatch()
+	watching.Wait()
+	if err != nil {
+		return evidence, err
+	}
+	watch.say("done")
+	watch.screen.End(watch.numbers(ctx))
+	fmt.Fprintln(out)
+	watch.listFaults(out)
+	fmt.Fprintln(out)
+	return evidence, nil
+}
+
+// run is the load, the havoc beside it, and the time until all has settled.
+func (w *world) run(ctx context.Context, watch *watcher) (e verdict.Evidence, err error) {
+	limit, cancel := context.WithTimeout(ctx, loadLimit)
+	defer cancel()
+	wrecked := make(chan error, 1)
+	go func() { wrecked <- watch.havoc.run(limit) }()
+	e.Notes = watch.load.Run(limit)
+	if err := cmp.Or(context.Cause(ctx), <-wrecked); err != nil {
+		return e, err
+	}
+	watch.say("settling")
+	open := settle(ctx, watch.fleet)
+	e.Unknown = open.unknown()
+	return e, context.Cause(ctx)
+}
+
+func (w *world) announce(out io.Writer, plan []load.Order, urls []string) {
+	asked := load.Asked(plan)
+	how := "protected by Onceward"
+	if w.config.Unprotected {
+		how = "WITHOUT Onceward"
+	}
+	on := "SQLite"
+	if w.store.schema != "" {
+		on = "PostgreSQL"
+	}
+	fmt.Fprintf(out, "Onceward demo: %d payments, %d refunds and %d bookings, %s, on %s, seed %d.\n",
+		asked[load.Payment], asked[load.Refund], asked[load.Booking], how, on, w.config.Seed)
+	fmt.Fprintln(out, "Clients lose connections and retry; the provider times out, fails and resets connections.")
+	if len(urls) > 1 {
+		fmt.Fprintf(out, "Each of %d processes is killed and started again, and one is paused past its lease.\n", len(urls))
+	}
+	fmt.Fprintf(out, "Served at %s\n\n", strings.Join(urls, " "))
+}
+
+// flags repeat this run.
+func (w *world) flags() string {
+	text := fmt.Sprintf(" --seed %d --payments %d", w.config.Seed, w.config.Payments)
+	if w.config.Processes > 1 {
+		text += fmt.Sprintf(" --processes %d", w.config.Processes)
+	}
+	if w.config.Store != "" {
+		text += " --store URL"
+	}
+	if w.config.Unprotected {
+		text += " --unprotected"
+	}
+	return text
+}

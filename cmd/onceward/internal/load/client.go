@@ -1,0 +1,154 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// patience is how long a client waits for one answer.
+	patience = 3 * time.Second
+	// Clients wait between two attempts, and longer each time. They are less patient than Retry-After asks them to be.
+	firstPause   = 50 * time.Millisecond
+	longestPause = time.Second
+	// watchPause is the time between two looks at a payment that is to be charged.
+	watchPause = 150 * time.Millisecond
+)
+
+// client serves one order from the first request to the last.
+type client struct {
+	load *Load
+	draw *rand.Rand
+}
+
+// outcome is what one request came to: a definitive answer, or something else.
+type outcome struct {
+	answer *Answer
+	seen   string
+}
+
+// insist asks until there is a definitive answer, or the context ends.
+func (c *client) insist(ctx context.Context, o *Order, path string) Note {
+	note := Note{Order: *o}
+	for pause := firstPause; !note.Answered() && ctx.Err() == nil; pause = min(2*pause, longestPause) {
+		if note.Attempts > 0 {
+			sleep(ctx, pause/2+rand.N(pause))
+		}
+		c.attempt(ctx, &note, path)
+	}
+	if note.Answered() && c.draw.Float64() < askAgainRate {
+		c.load.faults.add(AskAgain)
+		note.add(c.send(ctx, o, path, ""))
+	}
+	return note
+}
+
+// attempt sends the request, with what goes wrong this time.
+func (c *client) attempt(ctx context.Context, note *Note, path string) {
+	fault := drawFault(c.draw)
+	if fault != "" {
+		c.load.faults.add(fault)
+	}
+	if fault != Overlap {
+		note.add(c.send(ctx, &note.Order, path, fault))
+		return
+	}
+	var outcomes [2]outcome
+	var both sync.WaitGroup
+	for i := range outcomes {
+		both.Go(func() { outcomes[i] = c.send(ctx, &note.Order, path, "") })
+	}
+	both.Wait()
+	for _, each := range outcomes {
+		note.add(each)
+	}
+}
+
+// send sends one request. With a fault the client never sees the answer, if there is one.
+func (c *client) send(ctx context.Context, o *Order, path string, fault Fault) outcome {
+	c.load.sent.Add(1)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	body := io.Reader(bytes.NewReader(o.body()))
+	switch fault {
+	case LeaveEarly:
+		time.AfterFunc(rand.N(leaveWithin), cancel)
+	case CutRequest:
+		body = newCutReader(o.body())
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.load.target()+path, body)
+	if err != nil {
+		return outcome{seen: err.Error()}
+	}
+	request.ContentLength = int64(len(o.body()))
+	request.Header.Set("Authorization", "Bearer "+o.Account)
+	request.Header.Set("Idempotency-Key", o.Key)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.load.config.HTTP.Do(request)
+	if err != nil {
+		return outcome{seen: err.Error()}
+	}
+	defer response.Body.Close()
+	if fault != "" {
+		return outcome{seen: string(fault)} // to close the body unread closes the connection
+	}
+	return read(response)
+}
+
+// read makes an outcome of a response.
+func read(response *http.Response) outcome {
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return outcome{seen: err.Error()}
+	}
+	if !definitive(response.StatusCode) {
+		return outcome{seen: fmt.Sprintf("%d %s", response.StatusCode, body)}
+	}
+	return outcome{answer: &Answer{
+		Status: response.StatusCode, Location: response.Header.Get("Location"),
+		ContentType: response.Header.Get("Content-Type"), Body: string(body),
+	}}
+}
+
+// awaitCharge looks at a payment until it is no longer pending, or the context ends.
+func (c *client) awaitCharge(ctx context.Context, account, location string) {
+	for ctx.Err() == nil && c.pending(ctx, account, location) {
+		sleep(ctx, watchPause)
+	}
+}
+
+// pending takes what it cannot see for pending.
+func (c *client) pending(ctx context.Context, account, location string) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.load.target()+location, nil)
+	if err != nil {
+		return true
+	}
+	request.Header.Set("Authorization", "Bearer "+account)
+	response, err := c.load.config.HTTP.Do(request)
+	if err != nil {
+		return true
+	}
+	defer response.Body.Close()
+	var payment struct{ State string }
+	err = json.NewDecoder(response.Body).Decode(&payment)
+	return err != nil || response.StatusCode != http.StatusOK || payment.State == "pending"
+}
+
+// sleep waits, unless the context ends before.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,62 @@
+package payments
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strings"
+
+	"github.com/onceward/onceward"
+)
+
+// open are the paths that need no token: the provider signs its webhooks, and health is for the load balancer.
+var open = map[string]bool{"/events": true, "/health": true, "/counters": true}
+
+type accountKey struct{}
+
+// authenticate lets nobody past without a known token, and notes whose request it is.
+func (s *System) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if open[r.URL.Path] {
+			next.ServeHTTP(w, r)
+			return
+		}
+		account, known := s.accountOf(r.Header.Get("Authorization"))
+		if !known {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="payments"`)
+			fail(w, http.StatusUnauthorized, "send Authorization: Bearer and a token that is known here")
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, account)))
+	})
+}
+
+// accountOf compares with all tokens, by their hashes, so that the time it takes tells nothing about any of them.
+func (s *System) accountOf(header string) (account string, known bool) {
+	scheme, sent, _ := strings.Cut(header, " ")
+	bearer := strings.EqualFold(scheme, "Bearer")
+	hash := sha256.Sum256([]byte(sent))
+	for token, name := range s.config.Tokens {
+		want := sha256.Sum256([]byte(token))
+		if subtle.ConstantTimeCompare(hash[:], want[:]) == 1 && bearer {
+			account, known = name, true
+		}
+	}
+	return account, known
+}
+
+// account is the scope of a request: it comes from authentication, and from nothing that the client could choose.
+func (s *System) account(r *http.Request) (string, error) {
+	account, ok := r.Context().Value(accountKey{}).(string)
+	if !ok {
+		return "", onceward.ErrUnauthenticated
+	}
+	return account, nil
+}
+
+// accountFrom is account for handlers, which nobody reaches without one.
+func accountFrom(ctx context.Context) string {
+	account, _ := ctx.Value(accountKey{}).(string)
+	return account
+}

@@ -1,0 +1,39 @@
+package payments
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+const jsonType = "application/json"
+
+// problem is the body of an answer that is an error.
+type problem struct {
+	Error string `json:"error"`
+}
+
+// encode writes a value as all answers have it, so that the answer of a refund is the same whoever makes it.
+func encode(value any) ([]byte, error) {
+	body, err := json.Marshal(value)
+	return append(body, '\n'), err
+}
+
+func answer(w http.ResponseWriter, status int, value any) {
+	body, err := encode(value)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", jsonType)
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // a client that is gone retries
+}
+
+func fail(w http.ResponseWriter, status int, detail string) { answer(w, status, problem{detail}) }
+
+// broken answers for a failure of ours. The log gets the reason; the client only that it may try again, as the reason could
+// name hosts and tables.
+func (s *System) broken(w http.ResponseWriter, r *http.Request, doing string, err error) {
+	s.config.Logger.ErrorContext(r.Context(), "payments: cannot "+doing, "error", err)
+	fail(w, http.StatusServiceUnavailable, "could not "+doing+"; try again")
+}

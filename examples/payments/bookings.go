@@ -1,0 +1,157 @@
+package payments
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/phase"
+)
+
+// placeOrder is what a client asks for.
+type placeOrder struct {
+	Reference string `json:"reference,omitempty"`
+	Item      string `json:"item"`
+	Price     int64  `json:"price"`
+}
+
+// booking is what a booking carries from step to step, and what its answer shows.
+type booking struct {
+	ID      string `json:"id"`
+	Account string `json:"account"`
+	placeOrder
+	// State is reserved, confirmed or declined.
+	State  string `json:"state"`
+	Charge string `json:"charge,omitempty"`
+	// ChargedAt is the provider's time, in microseconds.
+	ChargedAt int64 `json:"charged_at,omitempty"`
+}
+
+// bookingCurrency is that of all prices.
+const bookingCurrency = "EUR"
+
+// The states of a booking that are not those of a payment.
+const (
+	reserved  = "reserved"
+	confirmed = "confirmed"
+)
+
+// defineBookings says what a booking consists of. Each step is committed with its recovery point: after a crash a retry, or
+// the resumer, goes on behind the last finished one. The provider recognises the key of the charge, so it may be repeated.
+func (s *System) defineBookings() *phase.Operation[booking] {
+	return phase.Must(phase.New(phase.Definition[booking]{
+		Name: "POST /bookings",
+		Steps: []phase.Step[booking]{
+			phase.Local("reserve", s.reservePlace),
+			phase.External("charge", s.chargeBooking).Repeat(),
+			phase.Local("confirm", s.confirmBooking),
+		},
+		Answer:  bookingAnswer,
+		Options: []onceward.Option{onceward.Lease(s.config.Timing.Lease)},
+		Pause:   s.config.Timing.Pause, Tries: 1000,
+	}))
+}
+
+func (s *System) bookingHandler() http.Handler {
+	if s.config.Unprotected {
+		return http.HandlerFunc(s.bookUnprotected)
+	}
+	return s.bookings.Handler(s.guard, readBooking)
+}
+
+// readBooking is called once for a key: what it returns is carried on.
+func readBooking(r *http.Request) (*booking, error) {
+	var asked placeOrder
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Item == "" || asked.Price <= 0 || asked.Price > maxAmount {
+		return nil, fmt.Errorf(`the body must be JSON such as {"item":"concert","price":4500}, with a price from 1 to %d`, maxAmount)
+	}
+	if !isPlain(asked.Item) || !isPlain(asked.Reference) {
+		return nil, errNotPlain
+	}
+	return &booking{ID: newID(r.Context(), "book"), Account: accountFrom(r.Context()), placeOrder: asked, State: reserved}, nil
+}
+
+// reservePlace takes one place, or ends the booking with an answer if there is none: what it wrote is undone then.
+func (s *System) reservePlace(ctx context.Context, b *booking) error {
+	tx := onceward.Tx(ctx)
+	inserted, err := rowsChanged(tx.ExecContext(ctx, `INSERT INTO booking (id, account, request, reference, item, price, state)
+		VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING`,
+		b.ID, b.Account, onceward.FromContext(ctx).Key(), b.Reference, b.Item, b.Price, b.State))
+	if err != nil {
+		return err
+	}
+	if inserted == 0 {
+		return bookedBefore(ctx, tx, b)
+	}
+	taken, err := rowsChanged(tx.ExecContext(ctx, `UPDATE stock SET places = places - 1 WHERE item = $1 AND places > 0`, b.Item))
+	if err == nil && taken == 0 {
+		err = phase.Finish(phase.JSON(http.StatusConflict, problem{b.Item + " is sold out"}))
+	}
+	return err
+}
+
+// bookedBefore is for a request that comes again when its record has expired: what it did is still there, so it takes no
+// second place, and ends with the answer that it had.
+func bookedBefore(ctx context.Context, tx *sql.Tx, b *booking) error {
+	asked := b.placeOrder
+	err := tx.QueryRowContext(ctx, `SELECT reference, item, price, state, charge, charged_at FROM booking WHERE id = $1`, b.ID).
+		Scan(&b.Reference, &b.Item, &b.Price, &b.State, &b.Charge, &b.ChargedAt)
+	switch {
+	case err != nil:
+		return err
+	case b.placeOrder != asked:
+		return phase.Finish(phase.JSON(http.StatusUnprocessableEntity, problem{keyReused}))
+	case b.State == reserved:
+		return nil
+	default:
+		return phase.Finish(bookingAnswer(b))
+	}
+}
+
+// chargeBooking makes one call. A card that is declined is carried on to the next step, which gives the place back.
+func (s *System) chargeBooking(ctx context.Context, key string, b *booking) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timing.Call)
+	defer cancel()
+	made, err := s.provider.Charge(ctx, key, provider.ChargeRequest{
+		Amount: b.Price, Currency: bookingCurrency, Reference: b.Reference, Metadata: map[string]string{"booking": b.ID},
+	})
+	var no *provider.DeclinedError
+	var refused *provider.RefusedError
+	switch {
+	case errors.As(err, &no):
+		made = no.Charge
+	case errors.As(err, &refused):
+		return onceward.NotExecuted(err)
+	case err != nil:
+		return err
+	}
+	b.State, b.Charge, b.ChargedAt = chargeState(made), made.ID, made.Created.UnixMicro()
+	return nil
+}
+
+// confirmBooking writes down how the charge ended, and gives the place back if it was declined.
+func (s *System) confirmBooking(ctx context.Context, b *booking) error {
+	tx := onceward.Tx(ctx)
+	if b.State == declined {
+		if _, err := tx.ExecContext(ctx, `UPDATE stock SET places = places + 1 WHERE item = $1`, b.Item); err != nil {
+			return err
+		}
+	} else {
+		b.State = confirmed
+	}
+	_, err := tx.ExecContext(ctx, `UPDATE booking SET state = $1, charge = $2, charged_at = $3 WHERE id = $4`,
+		b.State, b.Charge, b.ChargedAt, b.ID)
+	return err
+}
+
+func bookingAnswer(b *booking) phase.Answer {
+	if b.State == declined {
+		return phase.JSON(http.StatusPaymentRequired, b)
+	}
+	return phase.JSON(http.StatusCreated, b)
+}

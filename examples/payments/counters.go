@@ -1,0 +1,80 @@
+package payments
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"sync"
+
+	"github.com/onceward/onceward"
+)
+
+// Counters count what the engine does in this process. They are an [onceward.Observer], and show themselves as JSON.
+type Counters struct {
+	next onceward.Observer
+
+	mu     sync.Mutex
+	counts map[string]int64
+}
+
+func newCounters(next onceward.Observer) *Counters {
+	return &Counters{next: next, counts: make(map[string]int64)}
+}
+
+// Observe implements [onceward.Observer].
+func (c *Counters) Observe(ctx context.Context, e onceward.ObserverEvent) {
+	if name, n := counted(e); n > 0 {
+		c.mu.Lock()
+		c.counts[name] += n
+		c.mu.Unlock()
+	}
+	if c.next != nil {
+		c.next.Observe(ctx, e)
+	}
+}
+
+// Counts returns the counters as they stand.
+func (c *Counters) Counts() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.counts)
+}
+
+// ServeHTTP implements [http.Handler].
+func (c *Counters) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	answer(w, http.StatusOK, c.Counts())
+}
+
+// counted says which counter an event belongs to, and how much it counts.
+func counted(e onceward.ObserverEvent) (name string, n int64) {
+	switch e := e.(type) {
+	case onceward.DecidedEvent:
+		return "decided " + e.Decision.String(), 1
+	case onceward.ExecutedEvent:
+		return "executions", 1
+	case onceward.SettledEvent:
+		return "ended " + e.State.String(), 1
+	case onceward.ReconciledEvent:
+		return "reconciled " + e.Outcome, 1
+	case onceward.DeliveredEvent:
+		return "delivered " + e.Outcome, 1
+	case onceward.RejectedEvent:
+		return "rejected " + e.Code, 1
+	case onceward.NoticeEvent:
+		return "webhooks " + e.Outcome, 1
+	case onceward.LedgerFindingEvent:
+		return "ledger " + e.Kind, 1
+	case onceward.SweptEvent:
+		return "swept", int64(e.Count)
+	case onceward.ReapedEvent:
+		return "reaped", int64(e.Count)
+	case onceward.FencedEvent:
+		return "fenced", 1
+	case onceward.LeaseLostEvent:
+		return "leases lost", 1
+	case onceward.StoreFailedEvent:
+		return "store failures", 1
+	default:
+		return "", 0
+	}
+}

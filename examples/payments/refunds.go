@@ -1,0 +1,131 @@
+package payments
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/reconcile"
+)
+
+// refundStep names the one call to the provider, for its downstream key.
+const refundStep = "refund"
+
+// Refund is what the API answers with.
+type Refund struct {
+	ID        string `json:"id"`
+	Account   string `json:"account"`
+	Payment   string `json:"payment"`
+	Reference string `json:"reference,omitempty"`
+	Amount    int64  `json:"amount"`
+}
+
+// refundPayment calls the provider while the client waits. The reservation was durable before it began, so a crash at any
+// point leaves a record that says so, and nobody refunds again before it is known what happened.
+func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
+	var asked struct {
+		Amount    int64  `json:"amount"`
+		Reference string `json:"reference"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Amount <= 0 {
+		fail(w, http.StatusBadRequest, `the body must be JSON such as {"amount":500}, with an amount above zero`)
+		return
+	}
+	if !isPlain(asked.Reference) {
+		fail(w, http.StatusBadRequest, errNotPlain.Error())
+		return
+	}
+	op := onceward.FromContext(r.Context())
+	p, err := s.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		fail(w, http.StatusNotFound, "there is no such payment")
+		return
+	case err != nil:
+		op.NotExecuted()
+		s.broken(w, r, "read the payment", err)
+		return
+	case p.State != charged:
+		op.NotExecuted() // it may be charged when the client asks again, so this answer is not kept
+		fail(w, http.StatusConflict, "the payment is "+p.State+": only one that is charged can be refunded")
+		return
+	}
+	s.callRefund(w, r, p, provider.RefundRequest{Charge: p.Charge, Amount: asked.Amount, Reference: asked.Reference})
+}
+
+// callRefund makes the call, and says what its outcome means.
+func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, request provider.RefundRequest) {
+	op := onceward.FromContext(r.Context())
+	if err := op.Alive(); err != nil {
+		op.NotExecuted() // the process was paused for so long that somebody else may be at it
+		s.broken(w, r, "begin in time", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.config.Timing.Call)
+	defer cancel()
+	made, err := s.provider.Refund(ctx, op.DownstreamKey(refundStep), request)
+	var refused *provider.RefusedError
+	switch {
+	case errors.As(err, &refused) && refused.Status == http.StatusUnprocessableEntity:
+		fail(w, http.StatusUnprocessableEntity, refused.Error()) // final: it can never be refunded
+	case errors.As(err, &refused):
+		op.NotExecuted()
+		s.broken(w, r, "have it refunded", refused)
+	case err != nil:
+		op.Because(err.Error())
+		op.Unknown() // nobody can tell from here, but the webhook or the poller will; Onceward answers that it is unknown
+	default:
+		s.answerRefund(w, r, p, made)
+	}
+}
+
+// answerRefund writes a refund down that was made. If that fails the poller does it.
+func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, p *Payment, made provider.Refund) {
+	op := onceward.FromContext(r.Context())
+	op.SetProviderID(made.ID)
+	if err := s.noteRefund(r.Context(), p.ID, made); err != nil {
+		op.Because("the refund was made, but not written down: " + err.Error())
+		op.Unknown()
+		return
+	}
+	answer(w, http.StatusCreated, refundOf(p, made))
+}
+
+func refundOf(p *Payment, made provider.Refund) Refund {
+	return Refund{ID: made.ID, Account: p.Account, Payment: p.ID, Reference: made.Reference, Amount: made.Amount}
+}
+
+// noteRefund writes the refund down under the provider's id, which is its natural key: whoever learns of it first inserts
+// it, and to do so again changes nothing.
+func (s *System) noteRefund(ctx context.Context, payment string, made provider.Refund) error {
+	return s.db.InTx(ctx, func(ctx context.Context) error {
+		_, err := s.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
+			Table: "refund", Key: []natural.Column{{Name: "id", Value: made.ID}},
+			Values: []natural.Column{
+				{Name: "payment", Value: payment}, {Name: "amount", Value: made.Amount}, {Name: "reference", Value: made.Reference},
+			},
+		})
+		return err
+	})
+}
+
+// settleRefund makes the answer of a refund whose outcome was unknown: the same that the handler would have given.
+func (s *System) settleRefund(ctx context.Context, account string, made provider.Refund) (reconcile.Answer, error) {
+	found, err := s.payments(ctx, `account = $1 AND charge = $2`, account, made.Charge)
+	if err != nil || len(found) == 0 {
+		return reconcile.Answer{}, errors.Join(err, errors.New("the refunded payment is not here"))
+	}
+	if err := s.noteRefund(ctx, found[0].ID, made); err != nil {
+		return reconcile.Answer{}, err
+	}
+	body, err := encode(refundOf(&found[0], made))
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	return reconcile.Completed(reconcile.Response(http.StatusCreated, http.Header{"Content-Type": {jsonType}}, body), made.ID), nil
+}

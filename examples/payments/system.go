@@ -1,0 +1,257 @@
+package payments
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/reconcile/ledger"
+)
+
+// Config configures a [System]. Database, Secret, Tokens and Provider are required.
+type Config struct {
+	// Database keeps the records and the tables of the system.
+	Database *storeurl.Database
+	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts.
+	Secret []byte
+	// Tokens are the accounts by their bearer tokens. An account is a scope: the same key of two accounts is two operations.
+	Tokens map[string]string
+	// Provider is the URL of the payment provider, and WebhookSecret what it signs its webhooks with.
+	Provider      string
+	WebhookSecret string
+	// Timing says how long things take. Default: see [Timing].
+	Timing Timing
+	// InFlight is what a duplicate of a request in flight gets: conflict, wait or accepted. Default: conflict.
+	InFlight string
+	// Routes adds routes of one's own, which are audited like the others. Default: none.
+	Routes func(mux *onceward.Mux, guard *onceward.Guard)
+	// Rules say how unknown outcomes of these routes are settled, by the name of the operation. Default: none.
+	Rules map[string]reconcile.Rule
+	// Unprotected leaves Onceward out and runs the same handlers as most services do, to see what happens then.
+	Unprotected bool
+	// Observer is told what happens, after the counters. Default: nobody.
+	Observer onceward.Observer
+	// Logger gets what an operator should know. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// check refuses what could not work. What it leaves out the parts of the system check themselves.
+func (c *Config) check() error {
+	_, nobody := c.Tokens[""]
+	switch {
+	case c.Database == nil:
+		return errors.New("payments: Config.Database is missing: open one with storeurl.Open")
+	case len(c.Tokens) == 0 || nobody:
+		return errors.New("payments: Config.Tokens is empty, or holds an empty token: it says whose request is whose")
+	case c.Provider == "":
+		return errors.New("payments: Config.Provider is missing: it is the URL of the payment provider")
+	default:
+		return nil
+	}
+}
+
+// Timing is how long things take. What is zero has its default.
+type Timing struct {
+	// Lease is how long the right to execute lasts without a sign of life of its owner. Default: 30 s.
+	Lease time.Duration
+	// Call bounds a call to the provider. Default: 10 s.
+	Call time.Duration
+	// Look is the time between two looks of the workers in the background. Default: 5 s.
+	Look time.Duration
+	// Pause is the time before something that failed is tried again, at first. Default: 1 s.
+	Pause time.Duration
+	// Compare is the time between two comparisons with the provider's ledger. Default: a day.
+	Compare time.Duration
+	// Settle is how old a window must be to be compared. Default: an hour.
+	Settle time.Duration
+}
+
+func (t *Timing) setDefaults() {
+	t.Lease = cmp.Or(t.Lease, 30*time.Second)
+	t.Call = cmp.Or(t.Call, 10*time.Second)
+	t.Look = cmp.Or(t.Look, 5*time.Second)
+	t.Pause = cmp.Or(t.Pause, time.Second)
+	t.Compare = cmp.Or(t.Compare, ledger.DefaultInterval)
+	t.Settle = cmp.Or(t.Settle, ledger.DefaultSettle)
+}
+
+// System is the whole of it: an [http.Handler], and the work in the background.
+type System struct {
+	config   Config
+	db       *storeurl.Database
+	provider *provider.Client
+	guard    *onceward.Guard
+	box      *outbox.Outbox
+	mux      *onceward.Mux
+	counters *Counters
+
+	bookings *phase.Operation[booking]
+	poller   *reconcile.Poller
+	worker   *outbox.Worker
+	resumer  *phase.Resumer
+	comparer *ledger.Comparer
+}
+
+// New creates the tables and puts the system together. It refuses to start with a route that changes state and is not
+// protected.
+func New(ctx context.Context, config Config) (*System, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	config.Timing.setDefaults()
+	config.Logger = cmp.Or(config.Logger, slog.Default())
+	s := &System{
+		config: config, db: config.Database, mux: onceward.NewMux(), counters: newCounters(config.Observer),
+		provider: &provider.Client{URL: config.Provider, HTTP: &http.Client{Transport: newTransport()}},
+	}
+	if err := s.createTables(ctx); err != nil {
+		return nil, err
+	}
+	inFlight, err := inFlightOption(config.InFlight)
+	if err != nil {
+		return nil, err
+	}
+	s.guard, err = onceward.New(s.db.Store, onceward.Config{
+		Scope: s.account, Secret: config.Secret, Observer: s.counters, Logger: config.Logger,
+		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.assemble(); err != nil {
+		return nil, err
+	}
+	if config.Unprotected {
+		return s, nil
+	}
+	if err := onceward.AuditStrict(s.mux.Routes(), exempt...); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// newTransport keeps enough connections to the provider for all that run at one time.
+func newTransport() http.RoundTripper {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = 64
+	return t
+}
+
+// exempt are the routes that change state and need no key: the receiver recognises a webhook by the id of its event.
+var exempt = []string{"POST /events"}
+
+func (s *System) assemble() (err error) {
+	if s.box, err = outbox.New(s.db.Store, outbox.Config{Source: "https://payments.example"}); err != nil {
+		return err
+	}
+	s.bookings = s.defineBookings()
+	if s.poller, err = s.newPoller(); err != nil {
+		return err
+	}
+	if s.worker, err = s.newWorker(); err != nil {
+		return err
+	}
+	if s.comparer, err = s.newComparer(); err != nil {
+		return err
+	}
+	s.resumer, err = phase.NewResumer(s.guard, s.db.Store, phase.ResumerConfig{
+		Interval: s.config.Timing.Look, Logger: s.config.Logger,
+	}, s.bookings)
+	if err != nil {
+		return err
+	}
+	return s.routes()
+}
+
+func (s *System) routes() error {
+	receiver, err := s.newReceiver()
+	if err != nil {
+		return err
+	}
+	s.mux.Handle("POST /payments", s.transactional(s.createPayment))
+	s.mux.HandleFunc("GET /payments", s.listPayments)
+	s.mux.HandleFunc("GET /payments/{id}", s.showPayment)
+	s.mux.Handle("POST /payments/{id}/refund", s.reserved(s.refundPayment))
+	s.mux.Handle("POST /bookings", s.bookingHandler())
+	s.mux.Handle("GET "+statusPath+"{key}", s.guard.StatusHandler())
+	s.mux.Handle("POST /events", receiver)
+	s.mux.HandleFunc("GET /health", s.health)
+	s.mux.Handle("GET /counters", s.counters)
+	if s.config.Routes != nil {
+		s.config.Routes(s.mux, s.guard)
+	}
+	return nil
+}
+
+// transactional puts the guard in front of a handler that works in the database alone.
+func (s *System) transactional(h http.HandlerFunc) http.Handler {
+	if s.config.Unprotected {
+		return s.inTransaction(h)
+	}
+	return s.guard.HandlerFunc(h, onceward.Transactional())
+}
+
+// reserved puts the guard in front of a handler that calls another system. What a failure means is said aloud: nobody knows.
+func (s *System) reserved(h http.HandlerFunc) http.Handler {
+	if s.config.Unprotected {
+		return withoutGuard(h)
+	}
+	return s.guard.HandlerFunc(h, onceward.Reserved(onceward.FailureUnknown))
+}
+
+const (
+	waitLongest = time.Minute
+	statusPath  = "/operations/"
+)
+
+func inFlightOption(policy string) (onceward.Option, error) {
+	switch policy {
+	case "", "conflict":
+		return onceward.Conflict(), nil
+	case "wait":
+		return onceward.Wait(waitLongest), nil
+	case "accepted":
+		return onceward.Accepted(statusPath), nil
+	default:
+		return nil, fmt.Errorf("in-flight policy %q: use conflict, wait or accepted", policy)
+	}
+}
+
+// ServeHTTP implements [http.Handler].
+func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.authenticate(s.mux).ServeHTTP(w, r)
+}
+
+// Counters are what has happened in this process.
+func (s *System) Counters() *Counters { return s.counters }
+
+// Work does what goes on in the background until the context ends: it charges, settles, resumes, sweeps and compares. Any
+// number of processes may do it at one time.
+func (s *System) Work(ctx context.Context) error {
+	var all sync.WaitGroup
+	all.Go(func() { s.worker.Run(ctx) })
+	if s.config.Unprotected {
+		all.Wait()
+		return nil
+	}
+	all.Go(func() { s.poller.Run(ctx) })
+	all.Go(func() { s.resumer.Run(ctx) })
+	all.Go(func() { s.comparer.Run(ctx) })
+	err := janitor.Run(ctx, s.db.Store, janitor.Config{
+		Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger,
+	})
+	all.Wait()
+	return err
+}

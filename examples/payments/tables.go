@@ -1,0 +1,89 @@
+package payments
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"fmt"
+
+	"github.com/onceward/onceward"
+)
+
+// The tables and statements are the same on SQLite and PostgreSQL. SQLite numbers parameters as they appear in a statement,
+// whatever they are called, so they appear in order.
+//
+// Amounts are in the smallest unit of the currency. The column request is the client's key, for people who look for what
+// became of it.
+var schema = []string{
+	`CREATE TABLE IF NOT EXISTS payment (
+		id         TEXT PRIMARY KEY,
+		account    TEXT NOT NULL,
+		request    TEXT NOT NULL,
+		reference  TEXT NOT NULL,
+		customer   TEXT NOT NULL,
+		amount     BIGINT NOT NULL CHECK (amount > 0 AND amount <= 100000000),
+		currency   TEXT NOT NULL,
+		state      TEXT NOT NULL,
+		charge     TEXT NOT NULL DEFAULT '',
+		charged_at BIGINT NOT NULL DEFAULT 0,
+		created_at TEXT NOT NULL
+	)`,
+	`CREATE INDEX IF NOT EXISTS payment_account ON payment (account, created_at)`,
+	`CREATE INDEX IF NOT EXISTS payment_charge ON payment (charge) WHERE charge <> ''`,
+	`CREATE TABLE IF NOT EXISTS refund (
+		id         TEXT PRIMARY KEY,
+		payment    TEXT NOT NULL,
+		amount     BIGINT NOT NULL,
+		reference  TEXT NOT NULL
+	)`,
+	`CREATE TABLE IF NOT EXISTS booking (
+		id         TEXT PRIMARY KEY,
+		account    TEXT NOT NULL,
+		request    TEXT NOT NULL,
+		reference  TEXT NOT NULL,
+		item       TEXT NOT NULL,
+		price      BIGINT NOT NULL,
+		state      TEXT NOT NULL,
+		charge     TEXT NOT NULL DEFAULT '',
+		charged_at BIGINT NOT NULL DEFAULT 0
+	)`,
+	`CREATE INDEX IF NOT EXISTS booking_charge ON booking (charge) WHERE charge <> ''`,
+	`CREATE TABLE IF NOT EXISTS stock (item TEXT PRIMARY KEY, places BIGINT NOT NULL CHECK (places >= 0))`,
+	`INSERT INTO stock (item, places) VALUES ('concert', 1000000), ('theatre', 1000000), ('cellar', 1) ON CONFLICT DO NOTHING`,
+}
+
+// createTables makes what is missing. Processes that start at one time wait for each other: on PostgreSQL, CREATE TABLE IF
+// NOT EXISTS alone can fail if two run it at once.
+func (s *System) createTables(ctx context.Context) error {
+	err := s.db.InTx(ctx, func(ctx context.Context) error {
+		tx := onceward.Tx(ctx)
+		if err := s.db.LockName(ctx, tx, "create the tables of payments"); err != nil {
+			return err
+		}
+		for _, statement := range schema {
+			if _, err := tx.ExecContext(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("create the tables: %w", err)
+	}
+	return nil
+}
+
+// newID names a row after the operation that makes it. A retry that comes when its record has expired makes the same name, and
+// so finds the row instead of making a second one. Without Onceward there is no operation, and no such name.
+func newID(ctx context.Context, kind string) string {
+	return kind + "_" + cmp.Or(onceward.FromContext(ctx).DownstreamKey("row "+kind), rand.Text())
+}
+
+// rowsChanged is how many rows a statement has changed.
+func rowsChanged(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}

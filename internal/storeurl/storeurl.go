@@ -1,0 +1,124 @@
+// Package storeurl opens the store that a URL names, so that a program runs on another database without a change.
+package storeurl
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store/postgres"
+	"github.com/onceward/onceward/store/sqlite"
+)
+
+// Store is what every SQL store of this module can do.
+type Store interface {
+	onceward.Store
+	onceward.Transactor
+	onceward.TxCheckpointer
+	onceward.Waiter
+	onceward.Sweeper
+	onceward.Reaper
+	onceward.Reconciler
+	onceward.Buster
+	onceward.Lister
+	onceward.FindingKeeper
+	onceward.NoticeKeeper
+	onceward.Auditor
+	outbox.Store
+	inbox.Store
+	natural.Store
+
+	// InTx runs work in a transaction, which work takes from its context with [onceward.Tx], and commits if it returns nil.
+	InTx(ctx context.Context, work func(ctx context.Context) error) error
+	Close() error
+}
+
+// Database is a store, with a way to read the application's own tables in the same database.
+type Database struct {
+	Store
+	reads *sql.DB
+	// owned is set if the reading side is not closed with the store.
+	owned bool
+}
+
+// Reads is for reading tables of the application. Writes go through a transaction of the store.
+func (d *Database) Reads() *sql.DB { return d.reads }
+
+// Close closes the store and the connections for reading.
+func (d *Database) Close() error {
+	if !d.owned {
+		return d.Store.Close()
+	}
+	return errors.Join(d.reads.Close(), d.Store.Close())
+}
+
+// Config changes how a store is opened.
+type Config struct {
+	// Clock is the store's clock where the store has none of its own, which is SQLite. Default: time.Now.
+	Clock func() time.Time
+	// Logger gets what an operator should know. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// maxReads bounds the connections for reading, so that they do not crowd out those of the store.
+const maxReads = 8
+
+// Open opens the database at a URL: postgres://… for PostgreSQL, sqlite:PATH or just a path for an SQLite file.
+func Open(ctx context.Context, url string, config Config) (*Database, error) {
+	scheme, rest, found := strings.Cut(url, ":")
+	switch {
+	case url == "":
+		return nil, errors.New("storeurl: the store is not named: use a path of a file, or postgres://user@host/database")
+	case found && (scheme == "postgres" || scheme == "postgresql"):
+		return openPostgres(ctx, url, config)
+	case found && scheme == "sqlite":
+		return openSQLite(ctx, rest, config)
+	case strings.Contains(url, "://"):
+		return nil, fmt.Errorf("storeurl: no store is called %q: use postgres://…, or sqlite:PATH", scheme)
+	default:
+		return openSQLite(ctx, url, config)
+	}
+}
+
+func openPostgres(ctx context.Context, url string, config Config) (*Database, error) {
+	// Not sql.Open: it would hand the parameters of the pool, such as pool_max_conns, on to the server, which refuses them.
+	parsed, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("storeurl: %w", err)
+	}
+	var options []postgres.Option
+	if config.Logger != nil {
+		options = append(options, postgres.WithLogger(config.Logger))
+	}
+	store, err := postgres.Open(ctx, url, options...)
+	if err != nil {
+		return nil, err
+	}
+	reads := stdlib.OpenDB(*parsed.ConnConfig)
+	reads.SetMaxOpenConns(maxReads)
+	reads.SetMaxIdleConns(maxReads)
+	return &Database{Store: store, reads: reads, owned: true}, nil
+}
+
+func openSQLite(ctx context.Context, path string, config Config) (*Database, error) {
+	var options []sqlite.Option
+	if config.Clock != nil {
+		options = append(options, sqlite.WithClock(config.Clock))
+	}
+	store, err := sqlite.Open(ctx, strings.TrimPrefix(path, "//"), options...)
+	if err != nil {
+		return nil, err
+	}
+	return &Database{Store: store, reads: store.DB()}, nil
+}
