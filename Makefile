@@ -4,11 +4,17 @@ GO          ?= go
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
 
-# How long each fuzz target runs, and what is handed to `go test`, `go run ./bench` and the demo.
+# How long each fuzz target runs, and what is handed to `go test`, `go run ./bench`, `go run ./chaos` and the demo.
 FUZZTIME   ?= 30s
 TESTFLAGS  ?= -timeout=8m
 BENCHFLAGS ?=
+CHAOSFLAGS ?=
 DEMOFLAGS  ?=
+
+# A chaos run: on which stores, for how long on each, and from which seed (0: drawn, and printed).
+STORE ?= sqlite,postgres
+TIME  ?= 60s
+SEED  ?= 0
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
@@ -54,6 +60,10 @@ bench-postgres-scale: ## The same with ten million records, about 10 minutes
 .PHONY: bench-outbox
 bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./bench -suite outbox $(BENCHFLAGS)
+
+.PHONY: chaos
+chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres, SEED=..., TIME=60s)
+	$(GO) run ./chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/chaos/internal/node"
+	"github.com/onceward/onceward/chaos/internal/world"
+	"github.com/onceward/onceward/internal/servicetest"
+)
+
+// The test binary is also the nodes and the providers of the runs that it makes.
+func TestMain(m *testing.M) {
+	if ran, err := node.Main(); ran {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(servicetest.Main(m))
+}
+
+// TestShortRun lets each fault happen once on each store, with a fixed seed.
+func TestShortRun(t *testing.T) {
+	for _, store := range world.Stores {
+		t.Run(store, func(t *testing.T) {
+			o := options{Store: store, Time: 8 * time.Second, Seed: 20261115, Clients: 12, Every: 450 * time.Millisecond, Settle: 90 * time.Second}
+			var out bytes.Buffer
+			r, err := o.run(t.Context(), &out)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			r.print(&out)
+			if len(r.violations) > 0 {
+				t.Errorf("promises were broken:\n%s", out.String())
+			}
+			if c := r.counts; c.Operations < 40 || c.Overlapping < 10 || c.Replays < 5 || c.Unknown < 1 {
+				t.Errorf("the run had too little to show:\n%s", out.String())
+			}
+		})
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"-store floppy": `"floppy"`,
+		"-time soon":    "soon",
+		"-mutant sloth -store sqlite -clocks=false -time 1s": "-tags onceward_mutants",
+	} {
+		var out bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := chaos(ctx, strings.Fields(args), &out)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("chaos %s: %v, want an error that says %s", args, err, want)
+		}
+	}
+}
+
+// TestShiftNow: the place where the clock is read is found in the Go that runs the tests.
+func TestShiftNow(t *testing.T) {
+	t.Parallel()
+	root, err := goCommand(t.Context(), "env", "GOROOT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(root + "/src/time/time.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shifted, err := shiftNow(string(source)); err != nil || !strings.Contains(shifted, "clockOffset") {
+		t.Errorf("the time package was not changed: %v", err)
+	}
+	if _, err := shiftNow("package time"); err == nil || !strings.Contains(err.Error(), "-clocks=false") {
+		t.Errorf("an unknown time package gives %v, want an error that says what to do", err)
+	}
+}

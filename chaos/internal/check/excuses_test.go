@@ -1,0 +1,88 @@
+package check
+
+import (
+	"testing"
+
+	"github.com/onceward/onceward/chaos/internal/history"
+)
+
+// excuses are histories that look broken and are not.
+var excuses = map[string]func(*story){
+	"a grant that never came back has the same token": func(s *story) {
+		twin := *s.writeOf("moved", 0)
+		twin.Ended = 0
+		s.Writes = append(s.Writes, twin)
+	},
+	"a transaction that was not committed has an old token": func(s *story) {
+		s.write(history.Write{Call: history.CallTransact, Key: "booked", Attempt: 1, Granted: true, Err: "rolled back"})
+	},
+	"two grants at once came back in the other order": func(s *story) {
+		s.grant("moved", 9)
+		s.grant("moved", 8)
+		last := len(s.Writes) - 1
+		s.Writes[last].Began = s.Writes[last-1].Ended
+	},
+	"a write that overlaps the grant of the next token": func(s *story) {
+		next := s.writeOf("booked", 1)
+		s.Writes = append(s.Writes, history.Write{
+			Call: history.CallExtend, Scope: "s", Key: "booked", Attempt: 1, Accepted: true, Began: next.Ended, Ended: next.Ended + 5,
+		})
+	},
+	"a completion is said again after a transaction that ended without trace": func(s *story) {
+		s.write(history.Write{Call: history.CallTransact, Key: "moved", Attempt: 9, Granted: true, Accepted: true})
+		s.complete("moved", 6, "d-T1")
+	},
+	"an operator busted a record": func(s *story) {
+		s.write(history.Write{Call: history.CallBust, Key: "moved", Accepted: true})
+		s.dropRecord("moved")
+	},
+	"an operator may have busted a record, and the key was used anew": func(s *story) {
+		s.write(history.Write{Call: history.CallBust, Key: "refused"})
+		s.writeOf("refused", 2).Ended = 0
+		s.complete("refused", 7, "else")
+		s.ask(history.Attempt{Kind: "refund", Key: "refused", Reference: "R2", Status: 410, Body: "other"})
+	},
+	"answers that are never stored differ": func(s *story) {
+		for _, status := range []int{408, 425, 429, 500, 502} {
+			s.ask(history.Attempt{Kind: "transfer", Key: "moved", Reference: "T1", Status: status, Body: "try again"})
+		}
+	},
+	"a problem that is new to the checker": func(s *story) { s.ask(problem("transfer", "moved", "T1", 409, "brand-new")) },
+	"an account that is no scope":          func(s *story) { s.attemptOf("idle", 0).Body = `{"account":"DE89"} "account":"other` },
+}
+
+func TestExcusesAreAccepted(t *testing.T) {
+	t.Parallel()
+	for name, change := range excuses {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &story{Run: clean(), clock: 1_000_000}
+			change(s)
+			for _, v := range Check(s.Run) {
+				t.Error(v)
+			}
+		})
+	}
+}
+
+func TestUnknownOutcomeExplainsAnEffect(t *testing.T) {
+	t.Parallel()
+	s := &story{Run: clean(), clock: 1_000_000}
+	s.ask(history.Attempt{Kind: "transfer", Key: "open", Reference: "T5", Lost: "timeout"})
+	s.record("open", "unknown", 1, "")
+	s.effect("transfers", "open", "T5")
+	violations := Check(s.Run)
+	if len(violations) != 1 || violations[0].Invariant != "I13" {
+		t.Errorf("violations %v, want one of I13", violations)
+	}
+}
+
+func TestViolationReadsWell(t *testing.T) {
+	t.Parallel()
+	if got, want := (Violation{"I1", "s", "k", "two"}).String(), "I1: s/k: two"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := (Violation{Invariant: "I14", Detail: "none"}).String(), "I14: none"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

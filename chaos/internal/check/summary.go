@@ -1,0 +1,113 @@
+package check
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/onceward/onceward/chaos/internal/history"
+)
+
+// Counts says how much a run had to show. A run without overlaps and unknown outcomes proves little.
+type Counts struct {
+	// Operations are the different (scope, key) that clients used.
+	Operations int
+	Attempts   int
+	Replays    int
+	// Overlapping are the operations of which two attempts were under way at the same time.
+	Overlapping int
+	// Unknown are the operations whose outcome was not known for a while, and Settled those among them that have been settled.
+	Unknown, Settled int
+	// Answers counts the attempts by what came back: a problem code, "success", "refusal", "no answer" or "other".
+	Answers map[string]int
+}
+
+// Summary counts what happened in a run.
+func Summary(run *history.Run) Counts {
+	c := Counts{Attempts: len(run.Attempts), Answers: make(map[string]int)}
+	for i := range run.Attempts {
+		a := &run.Attempts[i]
+		if a.Replayed {
+			c.Replays++
+		}
+		c.Answers[answerName(a)]++
+	}
+	for _, o := range newIndex(run).operations {
+		c.count(o)
+	}
+	return c
+}
+
+func (c *Counts) count(o *operation) {
+	if len(o.attempts) == 0 {
+		return
+	}
+	c.Operations++
+	if overlapping(o.attempts) {
+		c.Overlapping++
+	}
+	if !wasUnknown(o) {
+		return
+	}
+	c.Unknown++
+	if state := o.state(); state != "unknown" && state != "in_progress" {
+		// A transaction whose commit never landed leaves no record: that settles it too.
+		c.Settled++
+	}
+}
+
+// answerName is the class of an answer as the summary shows it.
+func answerName(a *history.Attempt) string {
+	switch c := classOf(a); {
+	case c == noAnswer:
+		return "no answer"
+	case a.Code != "":
+		return a.Code
+	case c == success:
+		return "success"
+	case c == refusal:
+		return "refusal"
+	default:
+		return "other"
+	}
+}
+
+// overlapping reports whether two attempts were under way at once. One without an answer is so until the end of the run.
+func overlapping(attempts []*history.Attempt) bool {
+	sent := slices.Clone(attempts)
+	slices.SortFunc(sent, func(a, b *history.Attempt) int { return cmp.Compare(a.Sent, b.Sent) })
+	latest := int64(math.MinInt64)
+	for _, a := range sent {
+		if a.Sent < latest {
+			return true
+		}
+		latest = max(latest, a.Returned)
+		if classOf(a) == noAnswer {
+			latest = math.MaxInt64
+		}
+	}
+	return false
+}
+
+// wasUnknown reports whether the outcome was ever unknown. A lease that ran out leaves no write of its own, but the
+// resolution does.
+func wasUnknown(o *operation) bool {
+	if o.state() == "unknown" {
+		return true
+	}
+	for _, a := range o.attempts {
+		if c := classOf(a); c == unknown || c == becameUnknown {
+			return true
+		}
+	}
+	for _, w := range o.writes {
+		if !w.Accepted {
+			continue
+		}
+		switch w.Call {
+		case history.CallAbandon, history.CallResolveCompleted, history.CallResolveNotExecuted:
+			return true
+		}
+	}
+	return false
+}

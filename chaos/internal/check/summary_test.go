@@ -1,0 +1,50 @@
+package check
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/onceward/onceward/chaos/internal/history"
+)
+
+func TestSummaryCounts(t *testing.T) {
+	t.Parallel()
+	s := &story{Run: clean(), clock: 1_000_000}
+	s.ask(history.Attempt{Kind: "transfer", Key: "open", Reference: "T5", Status: 502})
+	s.record("open", "unknown", 1, "")
+	s.ask(problem("payment", "undone", "P4", 500, "outcome-unknown"))
+	s.record("nobody asked", "completed", 1, "")
+	got := Summary(s.Run)
+	// Of the clean history paid and booked have a lost attempt that the next ones overlap, and refunded was unknown.
+	want := Counts{Operations: 10, Attempts: 20, Replays: 1, Overlapping: 2, Unknown: 3, Settled: 2}
+	wantAnswers := map[string]int{
+		"success": 6, "refusal": 2, "no answer": 2, "in-progress": 1, "outcome-unknown": 3, "mismatch": 2,
+		"not-executed": 1, "store-unavailable": 2, "other": 1,
+	}
+	if !maps.Equal(got.Answers, wantAnswers) {
+		t.Errorf("answers %v, want %v", got.Answers, wantAnswers)
+	}
+	got.Answers = nil
+	if got.Operations != want.Operations || got.Attempts != want.Attempts || got.Replays != want.Replays ||
+		got.Overlapping != want.Overlapping || got.Unknown != want.Unknown || got.Settled != want.Settled {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestOverlappingAttempts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		attempts attempts
+		want     bool
+	}{
+		"one after the other":     {attempts{seen(5, 6, "p", "A"), seen(1, 5, "p", "A")}, false},
+		"one within the other":    {attempts{seen(1, 9, "p", "A"), seen(3, 4, "p", "A")}, true},
+		"behind one without end":  {attempts{seen(1, 0, "p", "lost"), seen(30, 40, "p", "A")}, true},
+		"in front of one without": {attempts{seen(1, 2, "p", "A"), seen(30, 0, "p", "lost")}, false},
+		"the first over the last": {attempts{seen(1, 9, "p", "A"), seen(2, 3, "p", "A"), seen(5, 6, "p", "A")}, true},
+	} {
+		if got := overlapping(c.attempts); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}

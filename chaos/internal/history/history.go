@@ -1,0 +1,137 @@
+package history
+
+// Attempt is one request of a client and what came back. All attempts of a run are recorded by one process, with one
+// monotonic clock.
+type Attempt struct {
+	// Scope and Key identify the operation.
+	Scope string `json:"scope"`
+	Key   string `json:"key"`
+	// Kind is "payment", "refund", "booking", "transfer" or "entry".
+	Kind string `json:"kind"`
+	// Payload is what was asked for. Equal payloads are equal requests; another payload under the same key is a mismatch.
+	Payload string `json:"payload"`
+	// Reference is the name in this payload under which its effect would appear in the ledgers. It belongs to the payload.
+	Reference string `json:"reference"`
+	// Sent and Returned are in nanoseconds. Returned is 0 if no answer ever came: a timeout, a cut connection.
+	Sent     int64 `json:"sent"`
+	Returned int64 `json:"returned,omitempty"`
+	// Status is 0 if no answer came.
+	Status int `json:"status,omitempty"`
+	// Code is the problem code of Onceward ("in-progress", "mismatch"), or empty if the answer is the application's own.
+	Code     string `json:"code,omitempty"`
+	Replayed bool   `json:"replayed,omitempty"`
+	Body     string `json:"body,omitempty"`
+	// Headers are the stored headers that the client looked at: Location, Content-Type.
+	Headers map[string]string `json:"headers,omitempty"`
+	// Lost says why no answer came.
+	Lost string `json:"lost,omitempty"`
+}
+
+// The calls of a node to its store, as [Write] names them.
+const (
+	CallReserve            = "reserve"
+	CallTransact           = "transact"
+	CallExtend             = "extend"
+	CallCheckpoint         = "checkpoint"
+	CallComplete           = "complete"
+	CallRelease            = "release"
+	CallAbandon            = "abandon"
+	CallResolveCompleted   = "resolve completed"
+	CallResolveNotExecuted = "resolve not executed"
+	CallBust               = "bust"
+)
+
+// Write is one call of a node to its store, as the node's own journal has it. Times are of the machine's monotonic clock,
+// the same for all nodes.
+type Write struct {
+	Node  string `json:"node"`
+	Began int64  `json:"began,omitempty"`
+	// Ended is 0 if the node died before the call came back: whether the call took effect is not known.
+	Ended int64 `json:"ended,omitempty"`
+	// Seq joins the line written before the call with the one written after it.
+	Seq uint64 `json:"seq"`
+	// Call is one of the names above.
+	Call  string `json:"call,omitempty"`
+	Scope string `json:"scope,omitempty"`
+	Key   string `json:"key,omitempty"`
+	// Attempt is the token that was granted (reserve, transact) or named.
+	Attempt int64 `json:"attempt,omitempty"`
+	// Granted says, for reserve and transact, that the right to execute was granted.
+	Granted bool `json:"granted,omitempty"`
+	// Accepted says that the call returned no error.
+	Accepted bool `json:"accepted,omitempty"`
+	// Digest is that of the response, for complete and resolve completed.
+	Digest string `json:"digest,omitempty"`
+	Err    string `json:"err,omitempty"`
+}
+
+// Record is a stored record when all is quiet.
+type Record struct {
+	Scope string `json:"scope"`
+	Key   string `json:"key"`
+	// State is "completed", "failed_retryable", "unknown", "in_progress" or "expired".
+	State     string `json:"state"`
+	Attempt   int64  `json:"attempt"`
+	Status    int    `json:"status,omitempty"`
+	Digest    string `json:"digest,omitempty"`
+	Operation string `json:"operation,omitempty"`
+	// DeadLetter marks an unknown record that reconciliation has given up.
+	DeadLetter bool `json:"dead_letter,omitempty"`
+}
+
+// Effect is one entry of the provider's books when all is quiet.
+type Effect struct {
+	// Book is "charges", "refunds" or "transfers".
+	Book string `json:"book"`
+	ID   string `json:"id"`
+	// Scope and Key are those of the operation that the entry belongs to by its downstream key, empty if it belongs to none.
+	Scope     string `json:"scope,omitempty"`
+	Key       string `json:"key,omitempty"`
+	Reference string `json:"reference,omitempty"`
+	Amount    int64  `json:"amount,omitempty"`
+	// Declined marks an entry by which no money moved: it is not an effect.
+	Declined bool `json:"declined,omitempty"`
+}
+
+// Row is one row of a business table when all is quiet.
+type Row struct {
+	// Table is "payment", "refund", "booking" or "entry".
+	Table     string `json:"table"`
+	Scope     string `json:"scope"`
+	Key       string `json:"key"`
+	Reference string `json:"reference,omitempty"`
+	// State is, for a payment, "new", "charged" or "declined".
+	State string `json:"state,omitempty"`
+	ID    string `json:"id,omitempty"`
+}
+
+// Message is one entry of the outbox when all is quiet.
+type Message struct {
+	ID    string `json:"id"`
+	Scope string `json:"scope,omitempty"`
+	Key   string `json:"key,omitempty"`
+	Topic string `json:"topic,omitempty"`
+	// State is "done", "captured", "dead" or whatever else the outbox says.
+	State         string `json:"state"`
+	DownstreamKey string `json:"downstream_key,omitempty"`
+}
+
+// Fault is the name of a fault that fired once.
+type Fault string
+
+// Plan is the name of a fault that the run means to fire at least once.
+type Plan string
+
+// Run is everything that a run left behind.
+type Run struct {
+	Attempts []Attempt
+	Writes   []Write
+	Records  []Record
+	Effects  []Effect
+	Rows     []Row
+	Messages []Message
+	// Faults counts the faults that fired, by name.
+	Faults map[string]int
+	// Planned are the names of the faults that have to fire at least once.
+	Planned []string
+}

@@ -1,0 +1,114 @@
+package history
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Read puts a run together from its files. A last line that was cut off is left out: its writer was killed. Any other line
+// that cannot be read is an error.
+func Read(paths ...string) (*Run, error) {
+	run := &Run{Faults: make(map[string]int)}
+	for _, path := range paths {
+		if err := readFile(run, path); err != nil {
+			return nil, fmt.Errorf("history: read %s: %w", path, err)
+		}
+	}
+	return run, nil
+}
+
+func readFile(run *Run, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	// The file is only read: closing it cannot lose anything.
+	defer func() { _ = file.Close() }()
+
+	r := reader{run: run, open: make(map[call]int)}
+	lines := bufio.NewReaderSize(file, 1<<20)
+	for number := 1; ; number++ {
+		text, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			// A line without its newline was cut off; mostly there is none.
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.add(text); err != nil {
+			return fmt.Errorf("line %d: %w", number, err)
+		}
+	}
+}
+
+// reader adds the lines of one file to a run.
+type reader struct {
+	run *Run
+	// open has the writes of this file that wait for their second line, by their index in the run.
+	open map[call]int
+}
+
+// call names one call of a node.
+type call struct {
+	node string
+	seq  uint64
+}
+
+func (r *reader) add(text []byte) error {
+	var l line
+	if err := json.Unmarshal(text, &l); err != nil {
+		return err
+	}
+	switch {
+	case l.Attempt != nil:
+		r.run.Attempts = append(r.run.Attempts, *l.Attempt)
+	case l.Write != nil:
+		r.run.Writes = append(r.run.Writes, *l.Write)
+	case l.Begin != nil:
+		r.open[call{l.Begin.Node, l.Begin.Seq}] = len(r.run.Writes)
+		r.run.Writes = append(r.run.Writes, *l.Begin)
+	case l.End != nil:
+		return r.end(l.End)
+	case l.Record != nil:
+		r.run.Records = append(r.run.Records, *l.Record)
+	case l.Effect != nil:
+		r.run.Effects = append(r.run.Effects, *l.Effect)
+	case l.Row != nil:
+		r.run.Rows = append(r.run.Rows, *l.Row)
+	case l.Message != nil:
+		r.run.Messages = append(r.run.Messages, *l.Message)
+	case l.Fault != "":
+		r.run.Faults[string(l.Fault)]++
+	case l.Plan != "":
+		r.run.Planned = append(r.run.Planned, string(l.Plan))
+	default:
+		return errors.New("the line holds nothing that is known: it was written by another version")
+	}
+	return nil
+}
+
+// end joins the second line of a write with its first one.
+func (r *reader) end(end *Write) error {
+	id := call{end.Node, end.Seq}
+	index, ok := r.open[id]
+	if !ok {
+		return fmt.Errorf("node %s ends call %d, which it did not begin", end.Node, end.Seq)
+	}
+	delete(r.open, id)
+	begun := &r.run.Writes[index]
+	joined := *end
+	joined.Began = begun.Began
+	joined.Call = cmp.Or(end.Call, begun.Call)
+	joined.Scope = cmp.Or(end.Scope, begun.Scope)
+	joined.Key = cmp.Or(end.Key, begun.Key)
+	joined.Attempt = cmp.Or(end.Attempt, begun.Attempt)
+	joined.Digest = cmp.Or(end.Digest, begun.Digest)
+	*begun = joined
+	return nil
+}

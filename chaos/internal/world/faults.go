@@ -1,0 +1,192 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/onceward/onceward/chaos/internal/node"
+	"github.com/onceward/onceward/internal/provider"
+)
+
+// Fault is something that happens to the world, and is over when Fire returns.
+type Fault struct {
+	Name string
+	Fire func(ctx context.Context) error
+}
+
+// errNotFired is returned by a fault that met nobody.
+var errNotFired = errors.New("the fault met nobody")
+
+// Faults are what happens to this world: all that can, or those that were chosen.
+func (w *World) Faults() []Fault {
+	return slices.DeleteFunc(w.possible(), func(f Fault) bool { return w.Only != nil && !slices.Contains(w.Only, f.Name) })
+}
+
+// possible are the faults that this world can have.
+func (w *World) possible() []Fault {
+	faults := []Fault{
+		{"server-kill", func(context.Context) error { return pick(w, w.servers).Restart(w.short(), nil) }},
+		{"worker-kill", func(context.Context) error { return pick(w, w.workers).Restart(w.short(), nil) }},
+		{"server-pause", func(context.Context) error { return pick(w, w.servers).Sleep(w.pastLease()) }},
+		{"worker-pause", func(context.Context) error { return pick(w, w.workers).Sleep(w.pastLease()) }},
+		{"provider-kill", w.killProvider},
+		{"request-cut", w.onWire(&w.fronts, resetting, toServer, 200*time.Millisecond)},
+		{"reply-cut", w.onWire(&w.fronts, cutShort, fromServer, 400*time.Millisecond)},
+		{"packets-slow", w.onWire(&w.fronts, slow, fromServer, time.Second)},
+		{"packets-trickle", w.onWire(&w.fronts, trickling, toServer, time.Second)},
+		{"packets-lost", w.onWire(&w.fronts, losing, toServer, 500*time.Millisecond)},
+		{"provider-packets-lost", w.onWire(&w.providers, losing, fromServer, 500*time.Millisecond)},
+		{"provider-cut", w.onWire(&w.providers, resetting, fromServer, 300*time.Millisecond)},
+		{"clock-step", w.stepClock},
+	}
+	if w.Shifted != "" {
+		faults = append(faults, Fault{"node-clock-shift", w.shiftNode})
+	}
+	return append(faults, w.database.faults()...)
+}
+
+// short is how long a node stays down.
+func (w *World) short() time.Duration { return w.between(20*time.Millisecond, 500*time.Millisecond) }
+
+// pastLease is how long a node sleeps: mostly for longer than its leases last.
+func (w *World) pastLease() time.Duration {
+	return w.between(node.Timing.Lease/2, node.Timing.Lease*2)
+}
+
+func (w *World) onWire(wires *[]*wire, how, direction string, length time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error { return pick(w, *wires).suffer(ctx, how, direction, length) }
+}
+
+func (w *World) killProvider(ctx context.Context) error {
+	p := pick(w, []*Process{w.acquirer, w.bank})
+	w.noteStruck(ctx, p)
+	return p.Restart(w.short(), nil)
+}
+
+// stepClock puts the store's clock off: for good by seconds in either direction or by minutes ahead, or by an hour back for a
+// moment. It is never put far back for good, because what is due would then rightly wait for that long.
+func (w *World) stepClock(ctx context.Context) error {
+	w.clock.Lock()
+	defer w.clock.Unlock()
+	switch pick(w, []string{"jitter", "ahead", "back"}) {
+	case "jitter":
+		w.offset += w.between(-3*time.Second, 3*time.Second)
+	case "ahead":
+		w.offset += w.between(time.Second, 5*time.Minute)
+	case "back":
+		if err := w.database.setClock(ctx, w.offset-time.Hour); err != nil {
+			return err
+		}
+		pause(ctx, time.Second)
+	}
+	return w.database.setClock(ctx, w.offset)
+}
+
+// ShiftVariable is the environment variable that puts the clock of a shifted program off, in seconds.
+const ShiftVariable = "ONCEWARD_CHAOS_CLOCK_SECONDS"
+
+// shiftNode starts a node again whose own clock is an hour behind or ahead.
+func (w *World) shiftNode(context.Context) error {
+	offset := pick(w, []string{"-3600", "3600"})
+	return pick(w, slices.Concat(w.servers, w.workers)).Restart(w.short(), func(p *Process) {
+		p.program, p.environment = w.Shifted, []string{ShiftVariable + "=" + offset}
+	})
+}
+
+func (w *World) chance(rate float64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.random.Float64() < rate
+}
+
+// providerFaults are what the providers do to a part of the requests, all the time.
+func providerFaults(seed uint64) provider.Faults {
+	return provider.RandomFaults(seed, 1200*time.Millisecond, map[provider.Kind]float64{
+		provider.TimeoutBefore: 0.01, provider.TimeoutAfter: 0.02, provider.ErrorBefore: 0.02, provider.ErrorAfter: 0.02,
+		provider.ResetBefore: 0.02, provider.ResetAfter: 0.03, provider.Delay: 0.01,
+		provider.WebhookDuplicate: 0.1, provider.WebhookDrop: 0.3, provider.WebhookReordered: 0.1, provider.WebhookFirst: 0.05,
+	})
+}
+
+// noteStruck keeps what a provider did, which it forgets when it dies.
+func (w *World) noteStruck(ctx context.Context, p *Process) {
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	stats, err := (&provider.Client{URL: p.URL()}).Stats(asking)
+	if err != nil {
+		return // it is only for the report
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for kind, n := range stats {
+		w.struck["provider "+string(kind)] += n
+	}
+}
+
+// Struck counts the faults so far, by name.
+func (w *World) Struck() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := maps.Clone(w.faults)
+	maps.Copy(all, w.struck)
+	return all
+}
+
+// atOnce is how many faults happen at one time.
+const atOnce = 3
+
+// Nemesis lets faults happen until the context ends, and returns when all of them are over. It goes through all of them in
+// an order that the seed shuffles, and then again: each happens as often as any other, and at least once.
+func (w *World) Nemesis(ctx context.Context, every time.Duration) error {
+	random := rand.New(rand.NewPCG(w.Seed, 3))
+	faults := w.Faults()
+	failed := make(chan error, 1)
+	running := make(chan struct{}, atOnce)
+	for first := true; first || ctx.Err() == nil; first = false {
+		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+		for _, fault := range faults {
+			pause(ctx, every/2+time.Duration(random.Int64N(int64(every))))
+			if ctx.Err() != nil && !first {
+				break
+			}
+			running <- struct{}{}
+			go func() {
+				defer func() { <-running }()
+				w.fire(context.WithoutCancel(ctx), fault, failed)
+			}()
+		}
+		if len(faults) == 0 {
+			<-ctx.Done()
+		}
+	}
+	for range cap(running) {
+		running <- struct{}{}
+	}
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+func (w *World) fire(ctx context.Context, fault Fault, failed chan<- error) {
+	err := fault.Fire(ctx)
+	if errors.Is(err, errNotFired) {
+		return
+	}
+	if err != nil {
+		select {
+		case failed <- errors.Join(errors.New("the fault "+fault.Name+" failed"), err):
+		default: // the first is enough
+		}
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults[fault.Name]++
+}

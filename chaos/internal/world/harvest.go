@@ -1,0 +1,167 @@
+package world
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/chaos/internal/history"
+	"github.com/onceward/onceward/chaos/internal/node"
+	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/outbox"
+)
+
+// open opens the store past all faults.
+func (w *World) open(ctx context.Context) (*storeurl.Database, error) {
+	return storeurl.Open(ctx, w.database.direct(), storeurl.Config{Logger: slog.New(slog.DiscardHandler)})
+}
+
+// Quiet reports whether nothing is left to be done: no operation open, no message on its way.
+func (w *World) Quiet(ctx context.Context) (bool, error) {
+	db, err := w.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer db.Close()
+	for _, state := range []onceward.State{onceward.StateInProgress, onceward.StateUnknown} {
+		for _, scope := range node.Tokens {
+			open, err := db.List(ctx, onceward.Filter{Scope: scope, State: state, Limit: 1})
+			if err != nil || len(open) > 0 {
+				return false, err
+			}
+		}
+	}
+	messages, err := db.MessageStats(ctx)
+	return messages.Waiting == 0, err
+}
+
+// Harvest reads what is there in the end: records, tables, messages and ledgers. Who asked for an effect is told by its
+// reference, which each request has of its own.
+func (w *World) Harvest(ctx context.Context, run *history.Run) error {
+	own := slices.Collect(maps.Values(node.Tokens))
+	run.Writes = slices.DeleteFunc(run.Writes, func(w history.Write) bool { // the nodes have operations of their own too
+		return !slices.Contains(own, w.Scope)
+	})
+	owners := make(map[string]onceward.ID)
+	for i := range run.Attempts {
+		a := &run.Attempts[i]
+		owners[a.Reference] = onceward.ID{Scope: a.Scope, Key: a.Key}
+	}
+	db, err := w.open(ctx)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), harvestRows(ctx, db.Reads(), run, owners))
+	err = errors.Join(err, db.Close(), w.harvestLedger("acquirer", "charges", run, owners), w.harvestLedger("bank", "transfers", run, owners))
+	run.Faults = w.Struck()
+	for _, fault := range w.Faults() {
+		run.Planned = append(run.Planned, fault.Name)
+	}
+	return err
+}
+
+func harvestRecords(ctx context.Context, db *storeurl.Database, run *history.Run) error {
+	for _, scope := range node.Tokens {
+		filter := onceward.Filter{Scope: scope}
+		for {
+			page, err := db.List(ctx, filter)
+			if err != nil {
+				return err
+			}
+			for i := range page {
+				rec, err := db.Get(ctx, page[i].ID) // a list has no bodies
+				if err != nil {
+					return err
+				}
+				run.Records = append(run.Records, recordOf(&rec))
+			}
+			if len(page) < onceward.MaxPage {
+				break
+			}
+			filter.After = page[len(page)-1].ID
+		}
+	}
+	return nil
+}
+
+func recordOf(rec *onceward.Record) history.Record {
+	r := history.Record{
+		Scope: rec.Scope, Key: rec.Key, State: rec.State.String(), Attempt: rec.Attempt, Status: rec.Response.Status,
+		Operation: rec.Operation, DeadLetter: rec.DeadLetter,
+	}
+	if rec.State == onceward.StateCompleted {
+		r.Digest = node.Digest(&rec.Response)
+	}
+	return r
+}
+
+func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Run) error {
+	filter := outbox.Filter{Limit: 1000}
+	for {
+		page, err := db.Messages(ctx, filter)
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			m := &page[i]
+			run.Messages = append(run.Messages, history.Message{
+				ID: m.ID, Scope: m.Origin.Scope, Key: m.Origin.Key, Topic: m.Topic, State: m.State.String(), DownstreamKey: m.DownstreamKey,
+			})
+		}
+		if len(page) < filter.Limit {
+			return nil
+		}
+		filter.After = page[len(page)-1].ID
+	}
+}
+
+func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+	for table, state := range map[string]string{"payment": "state", "booking": "state", "refund": "''", "entry": "''"} {
+		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s`, state, table))
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			row := history.Row{Table: table}
+			if err := rows.Scan(&row.ID, &row.Reference, &row.State); err != nil {
+				return errors.Join(err, rows.Close())
+			}
+			if table == "booking" && row.State == "declined" {
+				continue // its place was given back
+			}
+			owner := owners[row.Reference]
+			row.Scope, row.Key = owner.Scope, owner.Key
+			run.Rows = append(run.Rows, row)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *World) harvestLedger(name, book string, run *history.Run, owners map[string]onceward.ID) error {
+	entries, err := provider.ReadEntries(w.Ledger(name))
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		effect := history.Effect{Book: book, Declined: entry.Type == provider.EntryDeclined}
+		if entry.Charge != nil {
+			effect.ID, effect.Reference, effect.Amount = entry.Charge.ID, entry.Charge.Reference, entry.Charge.Amount
+		} else {
+			effect.Book = "refunds"
+			effect.ID, effect.Reference, effect.Amount = entry.Refund.ID, entry.Refund.Reference, entry.Refund.Amount
+		}
+		owner := owners[effect.Reference]
+		effect.Scope, effect.Key = owner.Scope, owner.Key
+		run.Effects = append(run.Effects, effect)
+	}
+	return nil
+}

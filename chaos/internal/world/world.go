@@ -1,0 +1,208 @@
+// Package world is where a chaos run takes place: servers, workers and providers as processes of their own, the database,
+// and the wires between them; and what can happen to each of them.
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/chaos/internal/node"
+	"github.com/onceward/onceward/internal/provider"
+)
+
+// Config says what a world consists of.
+type Config struct {
+	// Store is the kind of store: see [Stores].
+	Store string
+	// Dir is where all files go.
+	Dir string
+	// Program is what nodes and providers are run from.
+	Program string
+	// Shifted is a program whose clock is off by what [ShiftVariable] says. Empty if nodes' clocks are not shifted.
+	Shifted string
+	// Mutant names a deliberate mistake that all nodes make.
+	Mutant string
+	// Seed begins the faults of the providers.
+	Seed uint64
+	// Only names the faults that happen. Default: all.
+	Only []string
+	// Servers and Workers are how many nodes there are of each kind.
+	Servers, Workers int
+	// Log makes nodes write logs.
+	Log bool
+}
+
+// World is a running world.
+type World struct {
+	Config
+	database  database
+	network   *network
+	acquirer  *Process
+	bank      *Process
+	servers   []*Process
+	workers   []*Process
+	fronts    []*wire
+	providers []*wire
+
+	clock sync.Mutex
+	// offset is how far the store's clock is off.
+	offset time.Duration
+
+	mu     sync.Mutex
+	faults map[string]int
+	random *rand.Rand
+	// struck is what providers did before they were killed.
+	struck map[string]int
+}
+
+// New builds a world and returns when everything in it runs.
+func New(ctx context.Context, config Config) (w *World, err error) {
+	w = &World{
+		Config: config, network: newNetwork(), faults: make(map[string]int), struck: make(map[string]int),
+		random: rand.New(rand.NewPCG(config.Seed, 2)),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if w.database, err = openDatabase(ctx, w); err != nil {
+		return w, err
+	}
+	if err := w.startProviders(); err != nil {
+		return w, err
+	}
+	return w, w.startNodes(ctx)
+}
+
+func (w *World) startProviders() error {
+	for _, p := range []struct {
+		process **Process
+		name    string
+		dedup   bool
+	}{{&w.acquirer, "acquirer", true}, {&w.bank, "bank", false}} {
+		*p.process = w.process(p.name, node.Settings{Provider: &provider.Config{
+			LedgerPath: w.Ledger(p.name), Dedup: p.dedup, Faults: providerFaults(w.Seed),
+			Webhook: provider.Webhook{Secret: node.WebhookSecret},
+		}})
+		if err := (*p.process).Start(); err != nil {
+			return err
+		}
+		wire, err := w.network.lay(p.name, (*p.process).addr)
+		if err != nil {
+			return err
+		}
+		w.providers = append(w.providers, wire)
+	}
+	return nil
+}
+
+// Ledger is the file in which a provider writes down what it did.
+func (w *World) Ledger(name string) string { return filepath.Join(w.Dir, name+".ledger") }
+
+func (w *World) process(name string, settings node.Settings) *Process {
+	return &Process{name: name, dir: w.Dir, program: w.Program, settings: settings}
+}
+
+func (w *World) startNodes(ctx context.Context) error {
+	owners := filepath.Join(w.Dir, "owners")
+	if err := os.MkdirAll(owners, 0o755); err != nil {
+		return err
+	}
+	settings := node.Settings{
+		Store: w.database.url(), Clock: w.database.clockFile(), Owners: owners, Mutant: w.Mutant,
+		Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
+	}
+	if w.Log {
+		settings.Log = filepath.Join(w.Dir, "nodes.log")
+	}
+	for i := range w.Servers {
+		settings.Serve, settings.Work = true, i == 0 // one node does both, as small services do
+		server := w.process(fmt.Sprintf("server-%d", i+1), settings)
+		w.servers = append(w.servers, server)
+		if err := server.Start(); err != nil {
+			return err
+		}
+		front, err := w.network.lay(server.name, server.addr)
+		if err != nil {
+			return err
+		}
+		w.fronts = append(w.fronts, front)
+	}
+	for i := range w.Workers {
+		settings.Serve, settings.Work = false, true
+		worker := w.process(fmt.Sprintf("worker-%d", i+1), settings)
+		w.workers = append(w.workers, worker)
+		if err := worker.Start(); err != nil {
+			return err
+		}
+	}
+	return w.directWebhooks(ctx)
+}
+
+// directWebhooks has the acquirer send its events to the last server, over the same wire as clients.
+func (w *World) directWebhooks(ctx context.Context) error {
+	hook := provider.Webhook{URL: "http://" + w.fronts[len(w.fronts)-1].addr() + "/events", Secret: node.WebhookSecret}
+	w.acquirer.settings.Provider.Webhook = hook // for its next life
+	return (&provider.Client{URL: w.acquirer.URL()}).SetWebhook(ctx, hook)
+}
+
+// Fronts are the URLs of the servers, as clients know them.
+func (w *World) Fronts() []string {
+	urls := make([]string, len(w.fronts))
+	for i, front := range w.fronts {
+		urls[i] = "http://" + front.addr()
+	}
+	return urls
+}
+
+// Calm ends all faults: providers behave from now on. What is paused or down comes back by itself.
+func (w *World) Calm(ctx context.Context) error {
+	var errs []error
+	for _, p := range []*Process{w.acquirer, w.bank} {
+		w.noteStruck(ctx, p)
+		p.settings.Provider.Faults = provider.Faults{}
+		errs = append(errs, (&provider.Client{URL: p.URL()}).ClearFaults(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Journals are the files in which all lives of all nodes wrote down their calls to the store.
+func (w *World) Journals() ([]string, error) {
+	return filepath.Glob(filepath.Join(w.Dir, "*"+journalSuffix))
+}
+
+// Close ends everything.
+func (w *World) Close() error {
+	all := append(append([]*Process{}, w.servers...), w.workers...)
+	for _, p := range append(all, w.acquirer, w.bank) {
+		if p != nil {
+			p.Kill()
+		}
+	}
+	w.network.close()
+	if w.database == nil {
+		return nil
+	}
+	return w.database.close()
+}
+
+// between draws a time.
+func (w *World) between(least, most time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return least + time.Duration(w.random.Int64N(int64(most-least)))
+}
+
+// pick draws one of several.
+func pick[T any](w *World, from []T) T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return from[w.random.IntN(len(from))]
+}

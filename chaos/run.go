@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/chaos/internal/check"
+	"github.com/onceward/onceward/chaos/internal/history"
+	"github.com/onceward/onceward/chaos/internal/load"
+	"github.com/onceward/onceward/chaos/internal/world"
+)
+
+// options say how a run goes.
+type options struct {
+	Store   string
+	Time    time.Duration
+	Seed    uint64
+	Clients int
+	Every   time.Duration
+	Clocks  bool
+	Mutant  string
+	Keep    string
+	Settle  time.Duration
+	// Only are the faults that happen; nil for all.
+	Only []string
+}
+
+// The nodes of a run.
+const (
+	servers = 3
+	workers = 2
+	// progressEvery is how often a run says how far it is.
+	progressEvery = 15 * time.Second
+)
+
+// run is one run on one store, from nothing to the verdict.
+func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) {
+	dir, done, err := o.directory()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	config := world.Config{
+		Store: o.Store, Dir: dir, Mutant: o.Mutant, Seed: o.Seed, Only: o.Only, Servers: servers, Workers: workers, Log: o.Keep != "",
+	}
+	if config.Program, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if o.Clocks {
+		if config.Shifted, err = buildShifted(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
+	fmt.Fprintf(out, "chaos on %s, seed %d, %s of faults\n", o.Store, o.Seed, o.Time)
+	w, err := world.New(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	clients := filepath.Join(dir, "clients.history")
+	recorder, err := history.NewRecorder(clients)
+	if err != nil {
+		return nil, err
+	}
+	l := load.New(load.Config{Seed: o.Seed, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder})
+	began := time.Now()
+	if err := o.storm(ctx, out, w, l); err != nil {
+		return nil, err
+	}
+	unsettled, err := o.settle(ctx, w, l)
+	if err := errors.Join(err, l.Err(), recorder.Close()); err != nil {
+		return nil, err
+	}
+	h, err := gather(ctx, w, clients)
+	if err != nil {
+		return nil, err
+	}
+	h.Faults["client-leaves"] = int(l.Left.Load())
+	r = &report{options: o, took: time.Since(began), counts: check.Summary(h), faults: h.Faults}
+	r.violations = append(unsettled, check.Check(h)...)
+	return r, nil
+}
+
+// directory makes the directory of a run, and says how to be done with it.
+func (o options) directory() (dir string, done func() error, err error) {
+	if o.Keep == "" {
+		dir, err = os.MkdirTemp("", "onceward-chaos-")
+		return dir, func() error { return os.RemoveAll(dir) }, err
+	}
+	dir, err = filepath.Abs(filepath.Join(o.Keep, fmt.Sprintf("%s-%d", o.Store, o.Seed)))
+	if err == nil {
+		err = os.Mkdir(dir, 0o755)
+	}
+	return dir, func() error { return nil }, err
+}
+
+// storm lets clients work while faults happen: for the time that was asked for, and until each fault has happened.
+func (o options) storm(ctx context.Context, out io.Writer, w *world.World, l *load.Load) error {
+	timed, cancel := context.WithTimeout(ctx, o.Time)
+	defer cancel()
+	working, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	all.Go(func() { l.Run(working) })
+	over := make(chan error, 1)
+	go func() { over <- w.Nemesis(timed, o.Every) }()
+	progress := time.NewTicker(progressEvery)
+	defer progress.Stop()
+	for began := time.Now(); ; {
+		select {
+		case err := <-over:
+			stop()
+			all.Wait()
+			return errors.Join(err, ctx.Err())
+		case <-progress.C:
+			fmt.Fprintf(out, "%4.0f s: %d operations, %d answered, %d open\n",
+				time.Since(began).Seconds(), l.Started.Load(), l.Done.Load(), l.Open())
+		}
+	}
+}
+
+// settle waits until all is quiet: every operation answered, no record open, no message on its way (I13).
+func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]check.Violation, error) {
+	settling, cancel := context.WithTimeout(ctx, o.Settle)
+	defer cancel()
+	if err := w.Calm(settling); err != nil {
+		return nil, err
+	}
+	if left := l.Finish(settling); left > 0 {
+		return []check.Violation{{Invariant: "I13", Detail: fmt.Sprintf("%d operations were not answered within %s after the last fault", left, o.Settle)}}, ctx.Err()
+	}
+	for {
+		quiet, err := w.Quiet(settling)
+		if quiet {
+			return nil, nil
+		}
+		if settling.Err() != nil {
+			return []check.Violation{{Invariant: "I13", Detail: fmt.Sprintf("it was not quiet %s after the last fault", o.Settle)}}, ctx.Err()
+		}
+		if err != nil {
+			return nil, err
+		}
+		time.Sleep(200 * time.Millisecond) // nobody tells when the last worker is done
+	}
+}
+
+// gather reads all that the run has left behind.
+func gather(ctx context.Context, w *world.World, clients string) (*history.Run, error) {
+	journals, err := w.Journals()
+	if err != nil {
+		return nil, err
+	}
+	h, err := history.Read(append(journals, clients)...)
+	if err != nil {
+		return nil, err
+	}
+	return h, w.Harvest(ctx, h)
+}
