@@ -52,7 +52,8 @@ func TestCommandLine(t *testing.T) {
 	for args, want := range map[string]string{
 		"-store floppy": `"floppy"`,
 		"-time soon":    "soon",
-		"-mutant sloth -store sqlite -clocks=false -time 1s": "-tags onceward_mutants",
+		"-faults plague -store sqlite -clocks=false -time 1s": "server-kill",
+		"-mutant sloth -store sqlite -clocks=false -time 1s":  "-tags onceward_mutants",
 	} {
 		var out bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

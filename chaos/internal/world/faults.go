@@ -3,9 +3,11 @@ package world
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/chaos/internal/node"
@@ -24,6 +26,20 @@ var errNotFired = errors.New("the fault met nobody")
 // Faults are what happens to this world: all that can, or those that were chosen.
 func (w *World) Faults() []Fault {
 	return slices.DeleteFunc(w.possible(), func(f Fault) bool { return w.Only != nil && !slices.Contains(w.Only, f.Name) })
+}
+
+// checkOnly refuses faults that do not exist: a run without any would look like a success.
+func (w *World) checkOnly() error {
+	var names []string
+	for _, fault := range w.possible() {
+		names = append(names, fault.Name)
+	}
+	for _, name := range w.Only {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("no fault on %s is called %q: there are %s", w.Store, name, strings.Join(names, ", "))
+		}
+	}
+	return nil
 }
 
 // possible are the faults that this world can have.
@@ -140,17 +156,18 @@ func (w *World) Struck() map[string]int {
 const atOnce = 3
 
 // Nemesis lets faults happen until the context ends, and returns when all of them are over. It goes through all of them in
-// an order that the seed shuffles, and then again: each happens as often as any other, and at least once.
+// an order that the seed shuffles, and then again: each happens as often as any other, and at least once if the context ends
+// because its time is over.
 func (w *World) Nemesis(ctx context.Context, every time.Duration) error {
 	random := rand.New(rand.NewPCG(w.Seed, 3))
 	faults := w.Faults()
 	failed := make(chan error, 1)
 	running := make(chan struct{}, atOnce)
-	for first := true; first || ctx.Err() == nil; first = false {
+	for first := true; first && !errors.Is(ctx.Err(), context.Canceled) || ctx.Err() == nil; first = false {
 		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, fault := range faults {
 			pause(ctx, every/2+time.Duration(random.Int64N(int64(every))))
-			if ctx.Err() != nil && !first {
+			if errors.Is(ctx.Err(), context.Canceled) || ctx.Err() != nil && !first {
 				break
 			}
 			running <- struct{}{}

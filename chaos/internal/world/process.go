@@ -97,7 +97,10 @@ func (p *Process) start() error {
 		_ = cmd.Process.Kill() // it may have ended
 		return errors.Join(cmd.Wait(), fmt.Errorf("it said %q and %s", lines.Text(), strings.TrimSpace(l.said.String())))
 	}
-	p.life, p.addr = l, strings.TrimPrefix(lines.Text(), "http://")
+	p.life = l
+	if p.addr == "" { // it is the same in all lives, and read without a lock
+		p.addr = strings.TrimPrefix(lines.Text(), "http://")
+	}
 	go func() {
 		_ = cmd.Wait() // how it ended shows in what it said
 		close(l.ended)

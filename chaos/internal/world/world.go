@@ -75,6 +75,9 @@ func New(ctx context.Context, config Config) (w *World, err error) {
 	if w.database, err = openDatabase(ctx, w); err != nil {
 		return w, err
 	}
+	if err := w.checkOnly(); err != nil {
+		return w, err
+	}
 	if err := w.startProviders(); err != nil {
 		return w, err
 	}
