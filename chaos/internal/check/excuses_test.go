@@ -13,6 +13,12 @@ var excuses = map[string]func(*story){
 		twin.Ended = 0
 		s.Writes = append(s.Writes, twin)
 	},
+	"a reservation was repeated with its nonce": func(s *story) {
+		first := s.writeOf("moved", 0)
+		first.Nonce = "n1"
+		twin := *first
+		s.Writes = append(s.Writes, twin)
+	},
 	"a transaction that was not committed has an old token": func(s *story) {
 		s.write(history.Write{Call: history.CallTransact, Key: "booked", Attempt: 1, Granted: true, Err: "rolled back"})
 	},

@@ -16,7 +16,7 @@ func checkTokens(o *operation, f *findings) {
 	}
 	seen := make(map[int64]*history.Write, len(granted))
 	for _, g := range granted {
-		if other, twice := seen[g.Attempt]; twice {
+		if other, twice := seen[g.Attempt]; twice && !repeatsReservation(other, g) {
 			f.add("I6", o, "token %d was granted twice: to %s (call %d) and to %s (call %d)",
 				g.Attempt, other.Node, other.Seq, g.Node, g.Seq)
 		}
@@ -35,6 +35,11 @@ func checkTokens(o *operation, f *findings) {
 				w.Call, w.Node, w.Seq, w.Attempt, highest)
 		}
 	}
+}
+
+// repeatsReservation reports whether two grants are one reservation whose answer was lost or given up (S9).
+func repeatsReservation(first, second *history.Write) bool {
+	return first.Nonce != "" && first.Nonce == second.Nonce && first.Node == second.Node
 }
 
 // grants returns the calls by which the right to execute was granted for certain. A call that never came back says nothing,

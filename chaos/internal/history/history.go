@@ -56,6 +56,8 @@ type Write struct {
 	Key   string `json:"key,omitempty"`
 	// Attempt is the token that was granted (reserve, transact) or named.
 	Attempt int64 `json:"attempt,omitempty"`
+	// Nonce is that of a reservation: repeated with the same one, it is granted the same token again (S9).
+	Nonce string `json:"nonce,omitempty"`
 	// Granted says, for reserve and transact, that the right to execute was granted.
 	Granted bool `json:"granted,omitempty"`
 	// Accepted says that the call returned no error.

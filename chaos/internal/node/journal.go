@@ -29,8 +29,8 @@ func (j *journaled) claimed(call string, c onceward.Claim, digest string, do fun
 }
 
 // decided journals a call that decides.
-func (j *journaled) decided(call string, id onceward.ID, do func() (onceward.Verdict, error)) (onceward.Verdict, error) {
-	w := history.Write{Call: call, Scope: id.Scope, Key: id.Key}
+func (j *journaled) decided(call string, r *onceward.Reservation, do func() (onceward.Verdict, error)) (onceward.Verdict, error) {
+	w := history.Write{Call: call, Scope: r.Scope, Key: r.Key, Nonce: hex.EncodeToString(r.Nonce[:])}
 	w.Seq = j.journal.Begin(w)
 	v, err := do()
 	// A transaction that was rolled back was granted nothing that lasts: its token is drawn when its answer is stored.
@@ -59,12 +59,12 @@ func Digest(r *onceward.Response) string {
 
 // Reserve implements [onceward.Store].
 func (j *journaled) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-	return j.decided(history.CallReserve, r.ID, func() (onceward.Verdict, error) { return j.Store.Reserve(ctx, r) })
+	return j.decided(history.CallReserve, r, func() (onceward.Verdict, error) { return j.Store.Reserve(ctx, r) })
 }
 
 // Transact implements [onceward.Transactor].
 func (j *journaled) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
-	return j.decided(history.CallTransact, r.ID, func() (onceward.Verdict, error) { return j.Store.Transact(ctx, r, work) })
+	return j.decided(history.CallTransact, r, func() (onceward.Verdict, error) { return j.Store.Transact(ctx, r, work) })
 }
 
 // Extend implements [onceward.Store].
