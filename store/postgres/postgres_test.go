@@ -2,7 +2,7 @@ package postgres_test
 
 import (
 	"context"
-	"fmt"
+	"flag"
 	"io"
 	"log/slog"
 	"os"
@@ -18,7 +18,14 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
+// TestMain lets more tests run at once than there are processors, unless -parallel says how many: most of them wait, for the
+// server, its disk or the end of a lock.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	os.Exit(servicetest.Main(m))
+}
 
 var features = storetest.Features{
 	Transactions: true, TxCheckpoints: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true,
@@ -91,15 +98,11 @@ func connect(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// instance opens a store for the suite, in a schema of its own.
-func (h handle) instance(t testing.TB) storetest.Instance {
+// instance opens a store for the suite.
+func (h handle) instance(t testing.TB, among *grounds) storetest.Instance {
 	t.Helper()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	admin, err := pgxpool.New(context.Background(), url)
-	must(t, err)
-	t.Cleanup(admin.Close)
-	exec(t, admin, `CREATE TABLE business (value TEXT NOT NULL)`)
-	store, closeHandle := h.open(t, url)
+	ground := among.take(t)
+	store, closeHandle := h.open(t, ground.url)
 	shut := func() {
 		must(t, store.Close())
 		closeHandle()
@@ -109,31 +112,17 @@ func (h handle) instance(t testing.TB) storetest.Instance {
 		Store: store,
 		Reopen: func(t testing.TB) onceward.Store {
 			shut()
-			store, closeHandle = h.open(t, url)
+			store, closeHandle = h.open(t, ground.url)
 			return store
 		},
 		Business: &storetest.Business{
 			Insert: h.insert,
-			Count: func(value string) (n int) {
-				must(t, admin.QueryRow(context.Background(), `SELECT count(*) FROM business WHERE value = $1`, value).Scan(&n))
-				return n
+			Count: func(value string) int {
+				return number(t, ground.admin, `SELECT count(*) FROM business WHERE value = $1`, value)
 			},
 			Enders: []string{"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "END", "COMMIT; BEGIN; SELECT 1"},
 		},
-		Advance: standStill(t, admin),
-	}
-}
-
-// standStill makes the store's clock one that only the test moves.
-func standStill(t testing.TB, admin *pgxpool.Pool) func(time.Duration) {
-	t.Helper()
-	exec(t, admin, `CREATE TABLE test_clock (at bigint NOT NULL)`)
-	exec(t, admin, `INSERT INTO test_clock VALUES (1767323045000000)`)
-	var schema string
-	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
-	exec(t, admin, fmt.Sprintf(`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM %s.test_clock'`, schema))
-	return func(d time.Duration) {
-		exec(t, admin, `UPDATE test_clock SET at = at + $1`, d.Microseconds())
+		Advance: func(d time.Duration) { ground.advance(t, d) },
 	}
 }
 
@@ -144,19 +133,16 @@ func exec(t testing.TB, pool *pgxpool.Pool, statement string, args ...any) {
 	}
 }
 
-func (h handle) harness(onRealClock bool) storetest.Harness {
-	harness := storetest.Harness{Features: features, Open: h.instance}
-	if onRealClock {
-		harness.Features.Clock = false
-		harness.Open = func(t testing.TB) storetest.Instance {
-			i := h.instance(t)
-			i.Advance = nil
-			return i
-		}
-	}
-	return harness
+// conform runs the suite.
+func (h handle) conform(t *testing.T) {
+	t.Helper()
+	among := &grounds{run: t}
+	storetest.Run(t, storetest.Harness{
+		Features: features,
+		Open:     func(t testing.TB) storetest.Instance { return h.instance(t, among) },
+	})
 }
 
-func TestStore(t *testing.T) { storetest.Run(t, pgxHandle.harness(false)) }
+func TestStore(t *testing.T) { pgxHandle.conform(t) }
 
-func TestStoreOnDatabaseSQL(t *testing.T) { storetest.Run(t, sqlHandle.harness(false)) }
+func TestStoreOnDatabaseSQL(t *testing.T) { sqlHandle.conform(t) }

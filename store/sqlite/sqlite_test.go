@@ -3,7 +3,12 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,12 +38,44 @@ func openStore(t testing.TB, path string, options ...sqlite.Option) *sqlite.Stor
 	return store
 }
 
+// emptyFile is the file of a store without records, beside whose tables is a business table. The suite opens hundreds of
+// stores: to copy it costs less than to make the tables each time.
+var emptyFile = sync.OnceValues(func() (file []byte, err error) {
+	dir, err := os.MkdirTemp("", "onceward-empty-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "onceward.db")
+	store, err := sqlite.Open(context.Background(), path)
+	if err != nil {
+		return nil, err
+	}
+	err = store.Update(context.Background(), func(tx *sql.Tx) error {
+		_, err := tx.Exec(`CREATE TABLE business (value TEXT NOT NULL)`)
+		return err
+	})
+	if err := errors.Join(err, store.Close()); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("a store that is closed has not all in its one file: %v", err)
+	}
+	return os.ReadFile(path)
+})
+
 // instance opens a store for the suite. Reopening it changes the store that Business counts in.
 func instance(t testing.TB, options ...sqlite.Option) storetest.Instance {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "data", "onceward.db")
+	empty, err := emptyFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "onceward.db")
+	if err := os.WriteFile(path, empty, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	store := openStore(t, path, options...)
-	exec(t, store, `CREATE TABLE business (value TEXT NOT NULL)`)
 	return storetest.Instance{
 		Store: store,
 		Reopen: func(t testing.TB) onceward.Store {

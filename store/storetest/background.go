@@ -97,7 +97,7 @@ func testReaper(t *testing.T, h Harness) {
 		soft := onceward.Event{Kind: onceward.EventReap, Soft: true}
 		e.complete(e.own(target, retain(e.brief())), "stored")
 		for range 3 {
-			if err := e.step(target, soft); err != nil {
+			if _, err := e.step(target, e.get(target), soft); err != nil {
 				e.Error(err)
 			}
 			lapse(e)

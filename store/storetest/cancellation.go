@@ -181,8 +181,11 @@ func evidenceCalls(f Features) []call {
 	}
 }
 
+// coarse is what a timer may be late by.
+const coarse = time.Millisecond
+
 // interrupted calls f with a context that is cancelled after the delay. The delays of interest are shorter than what a
-// timer can do, so the canceller spins; it is already running when the call begins.
+// timer can do, so the canceller spins at the end; it is already running when the call begins.
 func (e *env) interrupted(delay time.Duration, f func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	var spinning, began atomic.Bool
@@ -192,7 +195,9 @@ func (e *env) interrupted(delay time.Duration, f func(ctx context.Context)) {
 		for spinning.Store(true); !began.Load(); {
 			runtime.Gosched()
 		}
-		for start := time.Now(); time.Since(start) < delay; {
+		start := time.Now()
+		time.Sleep(delay - coarse)
+		for time.Since(start) < delay {
 			runtime.Gosched()
 		}
 	})

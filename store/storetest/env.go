@@ -29,6 +29,8 @@ type env struct {
 	Instance
 	features Features
 	ctx      context.Context
+	// stopped is what is known of a clock that only the test moves; nil for any other.
+	stopped *stoppedClock
 	// tokens holds the largest token seen for each ID by step.
 	tokens map[onceward.ID]int64
 }
@@ -44,7 +46,12 @@ func open(t *testing.T, h Harness) *env {
 			t.Fatalf("Features.%s is claimed, but there is no %s", c.field, c.evidence)
 		}
 	}
-	return &env{T: t, Instance: instance, features: h.Features, ctx: ctx, tokens: make(map[onceward.ID]int64)}
+	e := &env{T: t, Instance: instance, features: h.Features, ctx: ctx, tokens: make(map[onceward.ID]int64)}
+	if e.Advance != nil {
+		e.stopped = &stoppedClock{}
+		e.Advance = e.stopped.noting(e.Advance)
+	}
+	return e
 }
 
 // with returns the same store for a subtest.
@@ -61,55 +68,6 @@ func (h Harness) test(t *testing.T, name string, f func(e *env)) {
 		t.Parallel()
 		f(open(t, h))
 	})
-}
-
-// brief is a lease or a retention that is meant to run out.
-func (e *env) brief() time.Duration {
-	if e.Advance != nil {
-		return 30 * time.Second
-	}
-	return 40 * time.Millisecond
-}
-
-// resolution is the finest step of time that the store keeps.
-func (e *env) resolution() time.Duration {
-	return max(e.features.Resolution, time.Microsecond)
-}
-
-// now asks for the store's clock: a reservation that must not create tells it and leaves no trace (S9).
-func (e *env) now() time.Time {
-	e.Helper()
-	now, err := e.clock()
-	if err != nil {
-		e.Fatal(err)
-	}
-	return now
-}
-
-func (e *env) clock() (time.Time, error) {
-	v, err := e.Store.Reserve(e.ctx, request(onceward.ID{Scope: "storetest", Key: "clock"}, noCreate))
-	if err != nil || v.Decision != onceward.DecisionRefused {
-		return time.Time{}, fmt.Errorf("S9: a reservation that must not create got (%s, %w) on a key without a record", v.Decision, err)
-	}
-	return v.Now, nil
-}
-
-// until lets the store's clock come to a moment.
-func (e *env) until(at time.Time) {
-	e.Helper()
-	for now := e.now(); now.Before(at); now = e.now() {
-		if e.Advance != nil {
-			e.Advance(at.Sub(now))
-			continue
-		}
-		time.Sleep(min(at.Sub(now), 20*time.Millisecond))
-	}
-}
-
-// pass lets time go by on the store's clock.
-func (e *env) pass(d time.Duration) {
-	e.Helper()
-	e.until(e.now().Add(d))
 }
 
 // reopen restarts the store.

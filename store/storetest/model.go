@@ -56,27 +56,23 @@ func (e *env) do(id onceward.ID, ev onceward.Event) (r reply) {
 	return r
 }
 
-// step applies an event to a record through the store and reports how the result differs from what [onceward.Step] says.
+// step applies an event to a record through the store, which holds the record as it was before. It returns the record as it
+// is then, and reports how the result differs from what [onceward.Step] says.
 //
 // The store's clock is read before and after. Where it moves in between, the event may have happened at either
 // moment, and times may be off by the difference.
-func (e *env) step(id onceward.ID, ev onceward.Event) error {
-	before, err := e.find(id)
-	if err != nil {
-		return err
-	}
+func (e *env) step(id onceward.ID, before onceward.Record, ev onceward.Event) (after onceward.Record, err error) {
 	from, err := e.clock()
 	if err != nil {
-		return err
+		return after, err
 	}
 	got := e.do(id, ev)
 	to, err := e.clock()
 	if err != nil {
-		return err
+		return after, err
 	}
-	after, err := e.find(id)
-	if err != nil {
-		return err
+	if after, err = e.find(id); err != nil {
+		return after, err
 	}
 	ev.Token = got.verdict.Record.Attempt // the store chooses; the model only says from where on
 	slack := to.Sub(from) + e.resolution() - time.Microsecond
@@ -85,9 +81,9 @@ func (e *env) step(id onceward.ID, ev onceward.Event) error {
 		problem = nil
 	}
 	if problem != nil {
-		return fmt.Errorf("%s of a record that was %s (section 4): %w", ev.Kind, describe(before), problem)
+		return after, fmt.Errorf("%s of a record that was %s (section 4): %w", ev.Kind, describe(before), problem)
 	}
-	return e.checkToken(id, got.verdict)
+	return after, e.checkToken(id, got.verdict)
 }
 
 // judge compares what a store did with what the model does at one moment.

@@ -43,7 +43,7 @@ func testTransitions(t *testing.T, h Harness) {
 func (e *env) check(id onceward.ID, a action) {
 	e.Helper()
 	rec := e.get(id)
-	if err := e.step(id, a.event(id, &rec)); err != nil {
+	if _, err := e.step(id, rec, a.event(id, &rec)); err != nil {
 		e.Error(err)
 	}
 }

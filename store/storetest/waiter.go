@@ -109,7 +109,7 @@ func (e *env) wakes(c onceward.Claim, change func()) {
 		}()
 	}
 	started.Wait()
-	e.now() // a round trip, in which most of them come to wait
+	e.get(c.ID) // a round trip, in which most of them come to wait
 	change()
 	for range waiters {
 		if err := <-waited; err != nil {

@@ -1,0 +1,111 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/internal/servicetest"
+)
+
+// ground is a schema with the tables of a store, a business table and a clock that only the test moves. To make one and to
+// remove it costs a server more than most tests of the suite do, and the suite wants hundreds: so one test has it after
+// another, each with a store of its own, and each finds it as if it were new.
+type ground struct {
+	// url is for the stores. Their sessions have the name of the schema, so that their end can be awaited.
+	url, schema string
+	// admin looks past every store.
+	admin *pgxpool.Pool
+	// user is the test that had it last.
+	user string
+}
+
+// grounds are those of one run of the suite.
+type grounds struct {
+	run  testing.TB
+	mu   sync.Mutex
+	idle []*ground
+}
+
+// take hands out a ground that is empty, and takes it back at the end of the test. The one that has been idle for longest
+// comes first, and the last one stays: the sessions of its last test may still be ending.
+func (g *grounds) take(t testing.TB) *ground {
+	t.Helper()
+	g.mu.Lock()
+	var taken *ground
+	if len(g.idle) > 1 {
+		taken, g.idle = g.idle[0], g.idle[1:]
+	}
+	g.mu.Unlock()
+	if taken == nil {
+		taken = newGround(t, g.run)
+	} else {
+		taken.clear(t)
+	}
+	taken.user = t.Name()
+	t.Cleanup(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.idle = append(g.idle, taken)
+	})
+	return taken
+}
+
+// newGround makes a ground that lasts as long as the run.
+func newGround(t, run testing.TB) *ground {
+	t.Helper()
+	url := servicetest.Postgres(t).SchemaURL(run)
+	admin, err := pgxpool.New(context.Background(), url)
+	must(t, err)
+	run.Cleanup(admin.Close)
+	var schema string
+	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
+	g := &ground{url: url + "&application_name=" + schema, schema: schema, admin: admin}
+	openStore(t, g.url) // makes the tables
+	exec(t, admin, `CREATE TABLE business (value TEXT NOT NULL)`)
+	exec(t, admin, `CREATE TABLE test_clock (at bigint NOT NULL)`)
+	exec(t, admin, `INSERT INTO test_clock VALUES (`+firstMoment+`)`)
+	exec(t, admin, fmt.Sprintf(
+		`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM %s.test_clock'`, schema))
+	return g
+}
+
+// firstMoment is when each test begins, in microseconds since 1970.
+const firstMoment = `1767323045000000`
+
+// clearing removes what a test has left: the rows of all tables, where the sequences stand, and the tables that the test has
+// made. What the migrations have written stays.
+const clearing = `DO $$
+DECLARE
+	name name;
+BEGIN
+	UPDATE test_clock SET at = ` + firstMoment + `;
+	PERFORM setval(oid, 1, false) FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'S';
+	FOR name IN SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' LOOP
+		CASE
+			WHEN name IN ('test_clock', 'onceward_schema', 'onceward_secret') THEN NULL;
+			WHEN name = 'onceward_record' THEN DELETE FROM onceward_record WHERE queue <> 0; -- the ballast has queue 0
+			WHEN name = 'business' OR starts_with(name, 'onceward_') THEN EXECUTE format('DELETE FROM %I', name);
+			ELSE EXECUTE format('DROP TABLE %I CASCADE', name);
+		END CASE;
+	END LOOP;
+END $$`
+
+// clear makes a ground as if it were new. No session of the test before may be left then: what is still under way there would
+// write afterwards.
+func (g *ground) clear(t testing.TB) {
+	t.Helper()
+	eventually(t, "the sessions of "+g.user+" have ended", 30*time.Second, func() bool {
+		return number(t, g.admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1`, g.schema) == 0
+	})
+	exec(t, g.admin, clearing)
+}
+
+// advance moves the clock.
+func (g *ground) advance(t testing.TB, d time.Duration) {
+	t.Helper()
+	exec(t, g.admin, `UPDATE test_clock SET at = at + $1`, d.Microseconds())
+}
