@@ -5,6 +5,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +64,32 @@ func TestCommandLine(t *testing.T) {
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("chaos %s: %v, want an error that says %s", args, err, want)
+		}
+	}
+}
+
+// TestShiftedClock builds and runs a program whose clock is an hour ahead, or behind.
+func TestShiftedClock(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	source := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(source, []byte("package main\n\nimport \"time\"\n\nfunc main() { println(time.Now().Unix()) }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	program, err := buildShifted(t.Context(), dir, "", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, offset := range []int64{0, 3600, -3600} {
+		run := exec.CommandContext(t.Context(), program)
+		run.Env = append(os.Environ(), fmt.Sprintf("%s=%d", world.ShiftVariable, offset))
+		said, err := run.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, said)
+		}
+		at, err := strconv.ParseInt(strings.TrimSpace(string(said)), 10, 64)
+		if off := at - time.Now().Unix() - offset; err != nil || off < -60 || off > 60 {
+			t.Errorf("with an offset of %d s its clock says %s, which is %d s away from that (%v)", offset, said, off, err)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func main() {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // who interrupts twice means it
 	err := chaos(ctx, os.Args[1:], os.Stdout)
 	if closed := servicetest.CloseAll(); closed != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", closed)
@@ -64,6 +64,9 @@ func chaos(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long everything may take to be quiet after the last fault")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if o.Every <= 0 || o.Clients <= 0 {
+		return errors.New("-every and -clients must be above zero")
 	}
 	if *only != "" {
 		o.Only = strings.Split(*only, ",")

@@ -22,7 +22,8 @@ func TestMutantsAreCaught(t *testing.T) {
 		{"no-fence", "sqlite", "server-pause", "8s", "violation of I6:"},
 		{"no-intent", "sqlite", "server-kill", "4s", "violation of I1:"},
 		{"early-reap", "sqlite", "request-cut", "4s", "violation of I1:"},
-		{"check-then-insert", "sqlite", "request-cut", "4s", "violation of I6:"},
+		{"open-reap", "sqlite", "provider-cut", "4s", "violation of I1:"},
+		{"check-then-insert", "sqlite", "request-cut", "4s", "violation of I1:"},
 		{"blind-commit", "postgres", "commit-reply-cut", "5s", "violation of I1:"},
 	} {
 		t.Run(m.name, func(t *testing.T) {

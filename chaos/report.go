@@ -31,8 +31,20 @@ func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "answers: %s\n", listed(c.Answers))
 	fmt.Fprintf(out, "faults: %s\n", listed(r.faults))
 	r.printViolations(out)
-	fmt.Fprintf(out, "chaos on %s: %d violations in %s; again with: make chaos STORE=%s SEED=%d TIME=%s\n",
-		r.Store, len(r.violations), r.took.Round(time.Second), r.Store, r.Seed, r.Time)
+	fmt.Fprintf(out, "chaos on %s: %d violations in %s; again with: go run ./chaos %s\n",
+		r.Store, len(r.violations), r.took.Round(time.Second), r.flags())
+}
+
+// flags are those that repeat the run.
+func (o *options) flags() string {
+	flags := fmt.Sprintf("-store %s -seed %d -time %s -clients %d -every %s -clocks=%t", o.Store, o.Seed, o.Time, o.Clients, o.Every, o.Clocks)
+	if o.Only != nil {
+		flags += " -faults " + strings.Join(o.Only, ",")
+	}
+	if o.Mutant != "" {
+		flags += " -mutant " + o.Mutant
+	}
+	return flags
 }
 
 func (r *report) printViolations(out io.Writer) {

@@ -53,7 +53,7 @@ func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) 
 		return nil, err
 	}
 	if o.Clocks {
-		if config.Shifted, err = buildShifted(ctx, dir); err != nil {
+		if config.Shifted, err = buildShifted(ctx, dir, o.tags(), "github.com/onceward/onceward/chaos"); err != nil {
 			return nil, err
 		}
 	}
@@ -74,7 +74,7 @@ func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) 
 		return nil, err
 	}
 	unsettled, err := o.settle(ctx, w, l)
-	if err := errors.Join(err, l.Err(), recorder.Close()); err != nil {
+	if err := errors.Join(err, l.Err(), recorder.Close(), w.Collapsed()); err != nil {
 		return nil, err
 	}
 	h, err := gather(ctx, w, clients)
@@ -82,9 +82,20 @@ func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) 
 		return nil, err
 	}
 	h.Faults["client-leaves"] = int(l.Left.Load())
+	if o.Time >= time.Minute && o.Only == nil {
+		h.Planned = append(append(h.Planned, "client-leaves"), world.Misbehaviour()...)
+	}
 	r = &report{options: o, took: time.Since(began), counts: check.Summary(h), faults: h.Faults}
 	r.violations = append(unsettled, check.Check(h)...)
 	return r, nil
+}
+
+// tags are those that a program for this run is built with.
+func (o options) tags() string {
+	if o.Mutant == "" {
+		return ""
+	}
+	return "onceward_mutants"
 }
 
 // directory makes the directory of a run, and says how to be done with it.
@@ -95,20 +106,18 @@ func (o options) directory() (dir string, done func() error, err error) {
 	}
 	dir, err = filepath.Abs(filepath.Join(o.Keep, fmt.Sprintf("%s-%d", o.Store, o.Seed)))
 	if err == nil {
-		err = os.Mkdir(dir, 0o755)
+		err = os.MkdirAll(dir, 0o755)
 	}
 	return dir, func() error { return nil }, err
 }
 
 // storm lets clients work while faults happen: for the time that was asked for, and until each fault has happened.
 func (o options) storm(ctx context.Context, out io.Writer, w *world.World, l *load.Load) error {
-	timed, cancel := context.WithTimeout(ctx, o.Time)
-	defer cancel()
 	working, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	all.Go(func() { l.Run(working) })
 	over := make(chan error, 1)
-	go func() { over <- w.Nemesis(timed, o.Every) }()
+	go func() { over <- w.Nemesis(ctx, o.Time, o.Every) }()
 	progress := time.NewTicker(progressEvery)
 	defer progress.Stop()
 	for began := time.Now(); ; {

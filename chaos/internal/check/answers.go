@@ -6,7 +6,7 @@ import (
 	"github.com/onceward/onceward/chaos/internal/history"
 )
 
-// checkEqualAnswers is I3: there is one definitive answer, to one payload.
+// checkEqualAnswers is the first half of I3: there is one definitive answer, to one payload.
 func checkEqualAnswers(o *operation, f *findings) {
 	if o.busted {
 		return
@@ -22,6 +22,19 @@ func checkEqualAnswers(o *operation, f *findings) {
 			return
 		case !sameAnswer(first, a):
 			f.add("I3", o, "two answers to the same request differ: %s and %s", describe(first), describe(a))
+			return
+		}
+	}
+}
+
+// checkStoredAnswer is the other half of I3: what is stored is what clients were told, and so what a retry would be told.
+func checkStoredAnswer(o *operation, f *findings) {
+	if o.state() != "completed" || o.busted {
+		return
+	}
+	for _, a := range o.attempts {
+		if classOf(a).definitive() && (a.Status != o.record.Status || a.Body != o.record.Body) {
+			f.add("I3", o, "a client saw %s, but %d %.80q is stored", describe(a), o.record.Status, o.record.Body)
 			return
 		}
 	}

@@ -33,6 +33,7 @@ func Check(run *history.Run) []Violation {
 			rule(o, f)
 		}
 	}
+	checkStock(run, f)
 	checkForeignData(x, f)
 	checkMessages(run, f)
 	checkFaults(run, f)
@@ -44,6 +45,7 @@ var rules = []func(*operation, *findings){
 	checkSingleEffect,       // I1
 	checkSuccess,            // I2
 	checkEqualAnswers,       // I3
+	checkStoredAnswer,       // I3
 	checkRefusals,           // I4
 	checkNeverExecuted,      // I4
 	checkOrphans,            // I5

@@ -33,9 +33,9 @@ func longRun(operations int) *history.Run {
 		}
 		s.ask(problem("transfer", key, reference, 409, "in-progress"))
 		s.ask(problem("transfer", key, reference+"b", 422, "mismatch"))
-		s.complete(key, 2, reference)
+		s.complete(key, 2, "d-"+reference)
 		s.ask(ok("transfer", key, reference))
-		s.record(key, "completed", 2, reference)
+		s.stored(ok("transfer", key, reference), 2)
 		s.effect("transfers", key, reference)
 	}
 	return s.Run

@@ -6,6 +6,12 @@ import (
 	"github.com/onceward/onceward/chaos/internal/history"
 )
 
+// price is what every operation with money moves, and concert what every booking takes a place of.
+const (
+	price   = 250
+	concert = "concert"
+)
+
 // story is a history under construction, with a clock that moves by ten at each look.
 type story struct {
 	*history.Run
@@ -24,6 +30,9 @@ func (s *story) ask(a history.Attempt) {
 	}
 	if a.Payload == "" {
 		a.Payload = a.Reference
+	}
+	if a.Kind != "entry" {
+		a.Amount = price
 	}
 	a.Sent = s.tick()
 	if a.Status != 0 {
@@ -48,18 +57,39 @@ func (s *story) complete(key string, token int64, digest string) {
 	s.write(history.Write{Call: history.CallComplete, Key: key, Attempt: token, Accepted: true, Digest: digest})
 }
 
-func (s *story) record(key, state string, token int64, digest string) {
+func (s *story) record(key, state string, token int64, digest string) *history.Record {
 	s.Records = append(s.Records, history.Record{Scope: "s", Key: key, State: state, Attempt: token, Digest: digest})
+	return &s.Records[len(s.Records)-1]
+}
+
+// stored adds the completed record of an answer.
+func (s *story) stored(a history.Attempt, token int64) {
+	r := s.record(a.Key, "completed", token, "d-"+a.Reference)
+	r.Status, r.Body = a.Status, a.Body
 }
 
 func (s *story) effect(book, key, reference string) *history.Effect {
-	s.Effects = append(s.Effects, history.Effect{Book: book, ID: "e-" + reference, Scope: "s", Key: key, Reference: reference})
+	s.Effects = append(s.Effects, history.Effect{
+		Book: book, ID: "e-" + reference, Scope: "s", Key: key, Reference: reference, Amount: price,
+	})
 	return &s.Effects[len(s.Effects)-1]
 }
 
 func (s *story) row(table, key, reference, state string) {
 	row := history.Row{Table: table, Scope: "s", Key: key, Reference: reference, State: state, ID: "r-" + reference}
 	s.Rows = append(s.Rows, row)
+}
+
+// book adds a booking that was confirmed, and takes its place.
+func (s *story) book(key, reference string) {
+	s.row("booking", key, reference, "confirmed")
+	s.Rows[len(s.Rows)-1].Item = concert
+	s.Stock[0].Left--
+}
+
+// stock is what there is to be booked before the first booking.
+func stock() []history.Stock {
+	return []history.Stock{{Item: concert, Total: 90, Left: 90}, {Item: "theatre", Total: 40, Left: 40}}
 }
 
 // body is an answer of the application that names its reference and its account.
@@ -80,13 +110,21 @@ func problem(kind, key, reference string, status int, code string) history.Attem
 
 // clean is a history of one operation of each sort in which every promise is kept. The key says what became of it.
 func clean() *history.Run {
-	s := &story{Run: &history.Run{Faults: map[string]int{"kill": 1}, Planned: []string{"kill"}}}
+	s := &story{Run: &history.Run{Stock: stock(), Faults: map[string]int{"kill": 1}, Planned: []string{"kill"}}}
+	s.entries()
 	s.payments()
 	s.bookings()
 	s.refunds()
 	s.transfers()
 	s.unexecuted()
 	return s.Run
+}
+
+func (s *story) entries() {
+	s.write(history.Write{Call: history.CallTransact, Key: "written", Attempt: 1, Granted: true, Accepted: true})
+	s.ask(ok("entry", "written", "E1"))
+	s.stored(ok("entry", "written", "E1"), 1)
+	s.row("entry", "written", "E1", "")
 }
 
 func (s *story) payments() {
@@ -97,12 +135,12 @@ func (s *story) payments() {
 	replay := ok("payment", "paid", "P1")
 	replay.Replayed = true
 	s.ask(replay)
-	s.record("paid", "completed", 1, "d-P1")
+	s.stored(replay, 1)
 	s.row("payment", "paid", "P1", "charged")
 	s.effect("charges", "paid", "P1")
 
 	s.ask(ok("payment", "bounced", "P2"))
-	s.record("bounced", "completed", 1, "d-P2")
+	s.stored(ok("payment", "bounced", "P2"), 1)
 	s.row("payment", "bounced", "P2", "declined")
 	s.effect("charges", "bounced", "P2").Declined = true
 	s.Messages = append(s.Messages,
@@ -119,8 +157,8 @@ func (s *story) bookings() {
 	s.write(history.Write{Call: history.CallComplete, Key: "booked", Attempt: 1, Digest: "late", Err: "fenced"})
 	s.complete("booked", 2, "d-B1")
 	s.ask(ok("booking", "booked", "B1"))
-	s.record("booked", "completed", 2, "d-B1")
-	s.row("booking", "booked", "B1", "")
+	s.stored(ok("booking", "booked", "B1"), 2)
+	s.book("booked", "B1")
 	s.effect("charges", "booked", "B1")
 }
 
@@ -133,7 +171,8 @@ func (s *story) refunds() {
 	s.ask(problem("refund", "refunded", "R1b", 422, "mismatch"))
 	s.write(history.Write{Call: history.CallResolveCompleted, Key: "refunded", Attempt: 1, Accepted: true, Digest: "d-R1"})
 	s.ask(ok("refund", "refunded", "R1"))
-	s.record("refunded", "completed", 1, "d-R1")
+	s.stored(ok("refund", "refunded", "R1"), 1)
+	s.row("refund", "refunded", "R1", "")
 	s.effect("refunds", "refunded", "R1")
 
 	declined := history.Attempt{Kind: "refund", Key: "refused", Reference: "R2", Status: 402, Body: "declined"}
@@ -141,7 +180,7 @@ func (s *story) refunds() {
 	s.ask(declined)
 	s.ask(declined)
 	s.complete("refused", 1, "d-R2")
-	s.record("refused", "completed", 1, "d-R2")
+	s.stored(declined, 1)
 	s.effect("refunds", "refused", "R2").Declined = true
 }
 
@@ -153,7 +192,7 @@ func (s *story) transfers() {
 	s.write(history.Write{Call: history.CallExtend, Key: "moved", Attempt: 6, Accepted: true})
 	s.complete("moved", 6, "d-T1")
 	s.ask(ok("transfer", "moved", "T1"))
-	s.record("moved", "completed", 6, "d-T1")
+	s.stored(ok("transfer", "moved", "T1"), 6)
 	s.effect("transfers", "moved", "T1")
 	s.ask(history.Attempt{Scope: "other", Kind: "transfer", Key: "moved", Reference: "T9", Status: 503, Code: "store-unavailable"})
 }

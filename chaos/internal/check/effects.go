@@ -8,20 +8,23 @@ const (
 
 	bookCharges  = "charges"
 	tablePayment = "payment"
+	tableBooking = "booking"
 
-	rowCharged  = "charged"
-	rowDeclined = "declined"
+	rowCharged   = "charged"
+	rowDeclined  = "declined"
+	rowConfirmed = "confirmed"
 )
 
-// promise is what a success of a kind leaves behind: one effect in a book and one row in a table, as far as it names them.
-type promise struct{ book, table string }
+// promise is what a success of a kind leaves behind: one effect in a book, and one row in a table, in a state if it names
+// one. What it does not name it does not leave.
+type promise struct{ book, table, state string }
 
 var promises = map[string]promise{
-	kindPayment: {bookCharges, tablePayment},
-	"booking":   {bookCharges, "booking"},
-	"refund":    {"refunds", ""},
-	"transfer":  {"transfers", ""},
-	"entry":     {"", "entry"},
+	kindPayment: {book: bookCharges, table: tablePayment},
+	"booking":   {book: bookCharges, table: tableBooking, state: rowConfirmed},
+	"refund":    {book: "refunds", table: "refund"},
+	"transfer":  {book: "transfers"},
+	"entry":     {table: "entry"},
 }
 
 // checkSingleEffect is I1: at most one effect in each book and one row in each table, whatever their references.
@@ -46,6 +49,23 @@ func checkSingleEffect(o *operation, f *findings) {
 	}
 }
 
+// checkStock is I1 for what has no owner: each place that is gone has its booking. A step that ran twice takes two places
+// and leaves one row.
+func checkStock(run *history.Run, f *findings) {
+	booked := make(map[string]int64)
+	for i := range run.Rows {
+		if r := &run.Rows[i]; r.Table == tableBooking {
+			booked[r.Item]++
+		}
+	}
+	for _, s := range run.Stock {
+		if taken := s.Total - s.Left; taken != booked[s.Item] {
+			f.addRun("I1", "%d places of %s are taken (%d of %d are left), but there are %d bookings of it",
+				taken, s.Item, s.Left, s.Total, booked[s.Item])
+		}
+	}
+}
+
 // checkSuccess is I2: a success that a client saw has its record, its effect and its row.
 func checkSuccess(o *operation, f *findings) {
 	for _, a := range o.requests(success) {
@@ -63,17 +83,46 @@ func checkPromise(o *operation, a *history.Attempt, f *findings) {
 		return
 	}
 	effects := 1
+	if p.book == "" {
+		effects = 0
+	}
 	if p.table != "" {
 		rows := o.rowsOf(p.table, a.Reference)
 		if len(rows) != 1 {
 			f.add("I2", o, "a client saw %s, but %s has %d rows %s", describe(a), p.table, len(rows), a.Reference)
 		}
+		if p.state != "" && len(rows) > 0 && rows[0].State != p.state {
+			f.add("I2", o, "a client saw %s, but the %s %s is %q instead of %s",
+				describe(a), p.table, rows[0].ID, rows[0].State, p.state)
+		}
 		if a.Kind == kindPayment && len(rows) > 0 && rows[0].State == rowDeclined {
 			effects = 0
 		}
 	}
-	if n := o.effectsOf(p.book, a.Reference); p.book != "" && n != effects {
-		f.add("I2", o, "a client saw %s, but %s has %d effects %s instead of %d", describe(a), p.book, n, a.Reference, effects)
+	checkMoved(o, a, p.book, effects, f)
+}
+
+// checkMoved is what a success says about money: as many effects as promised, in the book of its kind and in no other one,
+// each over the amount that was asked for.
+func checkMoved(o *operation, a *history.Attempt, book string, promised int, f *findings) {
+	n := 0
+	for _, e := range o.effects {
+		if e.Declined || e.Reference != a.Reference {
+			continue
+		}
+		if e.Book == book {
+			n++
+		} else {
+			f.add("I2", o, "a client saw %s, but effect %s (%s) is in %s, where a %s has none",
+				describe(a), e.ID, e.Reference, e.Book, a.Kind)
+		}
+		if e.Amount != a.Amount {
+			f.add("I2", o, "a client saw %s, but effect %s (%s) in %s moved %d instead of %d",
+				describe(a), e.ID, e.Reference, e.Book, e.Amount, a.Amount)
+		}
+	}
+	if n != promised {
+		f.add("I2", o, "a client saw %s, but %s has %d effects %s instead of %d", describe(a), book, n, a.Reference, promised)
 	}
 }
 

@@ -48,6 +48,45 @@ var excuses = map[string]func(*story){
 		s.complete("refused", 7, "else")
 		s.ask(history.Attempt{Kind: "refund", Key: "refused", Reference: "R2", Status: 410, Body: "other"})
 	},
+	"an operator may have busted a record, and another answer is stored": func(s *story) {
+		s.write(history.Write{Call: history.CallBust, Key: "moved", Accepted: true})
+		s.recordOf("moved").Body = "else"
+	},
+	"a record expired, and its answer with it": func(s *story) {
+		*s.recordOf("refused") = history.Record{Scope: "s", Key: "refused", State: "expired", Attempt: 1}
+	},
+	"a node has an operation of its own": func(s *story) {
+		s.grant("sweep", 1)
+		s.writeOf("sweep", 0).Scope = "node"
+	},
+	"a client gave up what was never begun": func(s *story) { s.giveUp("booking", "lost") },
+	"a client gave up what was released": func(s *story) {
+		s.giveUp("refund", "lost")
+		s.grant("lost", 1)
+		s.write(history.Write{Call: history.CallAbandon, Key: "lost", Attempt: 1, Accepted: true})
+		s.write(history.Write{Call: history.CallResolveNotExecuted, Key: "lost", Attempt: 1, Accepted: true})
+		s.record("lost", "failed_retryable", 1, "")
+	},
+	"a client gave up what was done": func(s *story) {
+		s.giveUp("booking", "lost")
+		s.ask(problem("booking", "lost", "lost-r", 500, "outcome-unknown"))
+		s.grant("lost", 1)
+		s.complete("lost", 1, "d")
+		s.record("lost", "completed", 1, "d").Status = 201
+		s.book("lost", "lost-r")
+		s.effect("charges", "lost", "lost-r")
+	},
+	"a client gave up what was refused": func(s *story) {
+		s.giveUp("transfer", "lost")
+		s.record("lost", "completed", 1, "d").Status = 402
+		s.effect("transfers", "lost", "lost-r").Declined = true
+	},
+	"a mistaken client gave up, and the right one too": func(s *story) {
+		s.giveUp("transfer", "lost")
+		s.ask(problem("transfer", "lost", "lost-q", 422, "mismatch"))
+		s.record("lost", "completed", 1, "d").Status = 201
+		s.effect("transfers", "lost", "lost-r")
+	},
 	"answers that are never stored differ": func(s *story) {
 		for _, status := range []int{408, 425, 429, 500, 502} {
 			s.ask(history.Attempt{Kind: "transfer", Key: "moved", Reference: "T1", Status: status, Body: "try again"})

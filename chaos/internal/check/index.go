@@ -37,6 +37,10 @@ func newIndex(run *history.Run) *index {
 	}
 	for i := range run.Writes {
 		w := &run.Writes[i]
+		if !x.scopes[w.Scope] {
+			// Nodes have operations of their own too, of which nobody keeps a record for the checker.
+			continue
+		}
 		o := x.operation(w.Scope, w.Key)
 		o.writes = append(o.writes, w)
 		o.busted = o.busted || w.Call == history.CallBust && (w.Accepted || w.Ended == 0)
@@ -73,17 +77,6 @@ func (x *index) operation(scope, key string) *operation {
 		x.operations = append(x.operations, o)
 	}
 	return o
-}
-
-// effectsOf counts the effects in a book under a reference. A declined one moved no money and does not count.
-func (o *operation) effectsOf(book, reference string) int {
-	n := 0
-	for _, e := range o.effects {
-		if !e.Declined && e.Book == book && e.Reference == reference {
-			n++
-		}
-	}
-	return n
 }
 
 // rowsOf returns the rows of a table under a reference.

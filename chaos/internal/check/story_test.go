@@ -40,6 +40,13 @@ func (s *story) late(key, call, digest string) {
 	s.write(history.Write{Call: call, Key: key, Attempt: 1, Accepted: true, Digest: digest})
 }
 
+// giveUp adds an operation whose client left after two attempts without an answer.
+func (s *story) giveUp(kind, key string) {
+	for range 2 {
+		s.ask(history.Attempt{Kind: kind, Key: key, Reference: key + "-r", Lost: "timeout"})
+	}
+}
+
 func (s *story) recordOf(key string) *history.Record {
 	return &s.Records[slices.IndexFunc(s.Records, func(r history.Record) bool { return r.Key == key })]
 }

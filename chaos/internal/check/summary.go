@@ -16,6 +16,8 @@ type Counts struct {
 	Replays    int
 	// Overlapping are the operations of which two attempts were under way at the same time.
 	Overlapping int
+	// Abandoned are the operations of which nobody saw a definitive answer.
+	Abandoned int
 	// Unknown are the operations whose outcome was not known for a while, and Settled those among them that have been settled.
 	Unknown, Settled int
 	// Answers counts the attempts by what came back: a problem code, "success", "refusal", "no answer" or "other".
@@ -45,6 +47,9 @@ func (c *Counts) count(o *operation) {
 	c.Operations++
 	if overlapping(o.attempts) {
 		c.Overlapping++
+	}
+	if len(o.requests(success)) == 0 && len(o.requests(refusal)) == 0 {
+		c.Abandoned++
 	}
 	if !wasUnknown(o) {
 		return

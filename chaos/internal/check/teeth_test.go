@@ -15,7 +15,7 @@ type corruption struct {
 }
 
 // corruptions are at least one for each thing that an invariant says.
-var corruptions = slices.Concat(effectCorruptions, answerCorruptions, tokenCorruptions, quietCorruptions)
+var corruptions = slices.Concat(effectCorruptions, valueCorruptions, answerCorruptions, tokenCorruptions, quietCorruptions)
 
 var allInvariants = []string{"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14"}
 
@@ -30,7 +30,11 @@ var effectCorruptions = []corruption{
 	{"a success without its effect", func(s *story) { s.dropEffect("moved") }, []string{"I2"}},
 	{"a success with the effect of something else", func(s *story) { s.effectOf("moved").Reference = "T7" }, []string{"I2"}},
 	{"a success whose effect was declined", func(s *story) { s.effectOf("refunded").Declined = true }, []string{"I2"}},
-	{"a booking without its row", func(s *story) { s.dropRow("booked") }, []string{"I2"}},
+	{"a booking without its row", func(s *story) { s.dropRow("booked") }, []string{"I1", "I2"}},
+	{"a refund without its row", func(s *story) { s.dropRow("refunded") }, []string{"I2"}},
+	{"an entry without its row", func(s *story) { s.dropRow("written") }, []string{"I2"}},
+	{"an entry that moved money", func(s *story) { s.effect("charges", "written", "E1").Amount = 0 }, []string{"I2"}},
+	{"a transfer that was charged as well", func(s *story) { s.effect("charges", "moved", "T1") }, []string{"I2"}},
 	{"a payment without its row", func(s *story) { s.dropRow("paid") }, []string{"I2", "I10"}},
 	{"a payment that was declined and charged", func(s *story) { s.effectOf("bounced").Declined = false }, []string{"I2", "I10"}},
 	{"a success whose record was released", func(s *story) { s.recordOf("paid").State = "failed_retryable" }, []string{"I2", "I5"}},
@@ -60,7 +64,30 @@ var effectCorruptions = []corruption{
 		s.effect("transfers", "gone", "T3")
 	}, []string{"I5"}},
 	{"a mismatch that was executed", func(s *story) { s.effectOf("refunded").Reference = "R1b" }, []string{"I2", "I8"}},
-	{"a mismatch that left a row", func(s *story) { s.row("refund", "refunded", "R1b", "") }, []string{"I8"}},
+	{"a mismatch that left a row", func(s *story) { s.row("entry", "refunded", "R1b", "") }, []string{"I8"}},
+}
+
+// valueCorruptions have the right number of everything, but not the right values.
+var valueCorruptions = []corruption{
+	{"a payment over another amount", func(s *story) { s.effectOf("paid").Amount++ }, []string{"I2"}},
+	{"a booking over another amount", func(s *story) { s.effectOf("booked").Amount-- }, []string{"I2"}},
+	{"a refund over another amount", func(s *story) { s.effectOf("refunded").Amount = 0 }, []string{"I2"}},
+	{"a transfer over another amount", func(s *story) { s.effectOf("moved").Amount *= -1 }, []string{"I2"}},
+	{"a booking that was not confirmed", func(s *story) { s.rowOf("booked").State = "reserved" }, []string{"I2"}},
+	{"a booking that took two places", func(s *story) { s.Stock[0].Left-- }, []string{"I1"}},
+	{"a booking that took no place", func(s *story) { s.Stock[0].Left++ }, []string{"I1"}},
+	{"a place that is gone without a booking", func(s *story) { s.Stock[1].Left-- }, []string{"I1"}},
+	{"a booking that took a place of something else", func(s *story) { s.rowOf("booked").Item = "theatre" }, []string{"I1"}},
+	{"another status is stored", func(s *story) { s.recordOf("moved").Status = 200 }, []string{"I3"}},
+	{"another body is stored", func(s *story) { s.recordOf("moved").Body += " " }, []string{"I3"}},
+	{"no answer is stored", func(s *story) {
+		s.recordOf("moved").Status, s.recordOf("moved").Body = 0, ""
+	}, []string{"I3"}},
+	{"another refusal is stored", func(s *story) { s.recordOf("refused").Body = "sold out" }, []string{"I3"}},
+	{"one client was told something else than is stored", func(s *story) {
+		s.attemptOf("paid", 2).Status, s.attemptOf("paid", 2).Returned = 0, 0
+		s.attemptOf("paid", 3).Status = 200
+	}, []string{"I3"}},
 }
 
 // afterwards is one more answer to an operation that has a definitive one.
@@ -76,8 +103,10 @@ var answerCorruptions = []corruption{
 	{"an answer to each of two payloads", func(s *story) {
 		s.ask(history.Attempt{Kind: "refund", Key: "refused", Reference: "R3", Status: 402, Body: "declined"})
 	}, []string{"I3", "I11"}},
-	{"a success that does not name its reference", func(s *story) { s.attemptOf("moved", 1).Body = "{}" }, []string{"I9"}},
-	{"data of another scope", func(s *story) { s.attemptOf("moved", 1).Body = `{"id":"T1","account":"other"}` }, []string{"I9"}},
+	{"a success that does not name its reference", func(s *story) {
+		s.attemptOf("moved", 1).Body, s.recordOf("moved").Body = "{}", "{}"
+	}, []string{"I9"}},
+	{"data of another scope", func(s *story) { s.attemptOf("moved", 1).Body = `{"id":"T1","account":"other"}` }, []string{"I3", "I9"}},
 	{"data of another scope in a problem", func(s *story) {
 		s.attemptOf("idle", 0).Body = `"account" {"account":1,"account":"s","account" : "other"}`
 	}, []string{"I9"}},
@@ -117,6 +146,9 @@ var tokenCorruptions = []corruption{
 		s.write(history.Write{Call: history.CallResolveCompleted, Key: "moved", Attempt: 6, Accepted: true, Digest: "else"})
 	}, []string{"I7"}},
 	{"another answer in the record", func(s *story) { s.recordOf("moved").Digest = "else" }, []string{"I7"}},
+	{"another answer in a record that expired", func(s *story) {
+		s.recordOf("refused").State, s.recordOf("refused").Digest = "expired", "else"
+	}, []string{"I7"}},
 	{"a settled record that opened again", func(s *story) { s.recordOf("moved").State = "unknown" }, []string{"I2", "I7", "I13"}},
 }
 
@@ -137,6 +169,21 @@ var quietCorruptions = []corruption{
 	{"a grant without a record", func(s *story) { s.dropRecord("idle") }, []string{"I12"}},
 	{"an unknown outcome after quiet", func(s *story) { s.recordOf("idle").State = "unknown" }, []string{"I13"}},
 	{"something in progress after quiet", func(s *story) { s.recordOf("idle").State = "in_progress" }, []string{"I13"}},
+	{"an operation that was given up and stays in progress", func(s *story) {
+		s.giveUp("refund", "lost")
+		s.record("lost", "in_progress", 1, "")
+	}, []string{"I13"}},
+	{"an operation that was given up and stays unknown", func(s *story) {
+		s.giveUp("refund", "lost")
+		s.record("lost", "unknown", 1, "")
+	}, []string{"I13"}},
+	{"a payment that was given up and charged twice", func(s *story) {
+		s.giveUp("payment", "lost")
+		s.record("lost", "completed", 1, "")
+		s.row("payment", "lost", "lost-r", "charged")
+		s.effect("charges", "lost", "lost-r")
+		s.effect("charges", "lost", "lost-r")
+	}, []string{"I1", "I10"}},
 	{"a dead letter", func(s *story) {
 		s.recordOf("idle").State = "unknown"
 		s.recordOf("idle").DeadLetter = true
@@ -156,6 +203,19 @@ func TestEachCorruptionIsFound(t *testing.T) {
 				t.Errorf("broken are %v, want %v: %v", got, c.breaks, violations)
 			}
 		})
+	}
+}
+
+// A place that is gone cannot be laid at the door of one operation.
+func TestStockIsOfNoOperation(t *testing.T) {
+	t.Parallel()
+	run := clean()
+	run.Stock[0].Left--
+	want := Violation{
+		Invariant: "I1", Detail: "2 places of concert are taken (88 of 90 are left), but there are 1 bookings of it",
+	}
+	if got := Check(run); len(got) != 1 || got[0] != want {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

@@ -129,7 +129,13 @@ func checkSettledOnce(o *operation, f *findings) {
 	if first == nil || o.record == nil {
 		return
 	}
-	if settled := o.state() == "completed" || o.state() == "expired"; !settled || o.record.Digest != first.Digest {
+	if !stillHolds(o.record, first.Digest) {
 		f.add("I7", o, "the answer %s was accepted, but the record is %s with %q", first.Digest, o.state(), o.record.Digest)
 	}
+}
+
+// stillHolds reports whether the record has the answer, or had it until it expired: then it has lost its digest with it.
+func stillHolds(record *history.Record, digest string) bool {
+	return record.State == "completed" && record.Digest == digest ||
+		record.State == "expired" && (record.Digest == digest || record.Digest == "")
 }

@@ -39,14 +39,16 @@ func TestCorrectSystemSeesTrouble(t *testing.T) {
 		}
 		c := Summary(w.Run)
 		total.Overlapping += c.Overlapping
+		total.Abandoned += c.Abandoned
 		total.Unknown += c.Unknown
 		total.Settled += c.Settled
 		for name, n := range c.Answers {
 			answers[name] += n
 		}
 	}
-	if total.Overlapping == 0 || total.Unknown == 0 || total.Settled != total.Unknown {
-		t.Errorf("%d overlapping, %d unknown, %d settled", total.Overlapping, total.Unknown, total.Settled)
+	if total.Overlapping == 0 || total.Abandoned == 0 || total.Unknown == 0 || total.Settled != total.Unknown {
+		t.Errorf("%d overlapping, %d abandoned, %d unknown, %d settled",
+			total.Overlapping, total.Abandoned, total.Unknown, total.Settled)
 	}
 	for _, name := range []string{
 		"success", "refusal", "mismatch", "in-progress", "outcome-unknown", "store-unavailable", "not-executed", "no answer", "other",
@@ -68,6 +70,7 @@ func TestBrokenSystemsAreCaught(t *testing.T) {
 		"early reap":     {earlyReap, []string{"I1", "I12"}},
 		"blind retry":    {blindRetry, []string{"I1"}},
 		"no fingerprint": {noFingerprint, []string{"I3", "I9", "I11"}},
+		"repeated step":  {repeatedStep, []string{"I1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -32,6 +32,8 @@ const (
 	blindRetry
 	// noFingerprint takes any payload for the first one.
 	noFingerprint
+	// repeatedStep lets a booking that is resumed take its place once more.
+	repeatedStep
 )
 
 // worldKey is one operation in the world.
@@ -85,7 +87,7 @@ type request struct {
 }
 
 func newWorld(draw func(n int) int, bug bug) *world {
-	w := &world{story: story{Run: new(history.Run)}, draw: draw, bug: bug}
+	w := &world{story: story{Run: &history.Run{Stock: stock()}}, draw: draw, bug: bug}
 	for i, kind := range []string{"payment", "booking", "refund", "transfer"} {
 		w.keys = append(w.keys, &worldKey{name: fmt.Sprint("key-", i), kind: kind, refuses: w.rarely(4)})
 	}
@@ -127,7 +129,8 @@ func (w *world) quiet() {
 			w.deliver(k)
 		}
 		if r := k.record; r != nil {
-			w.record(k.name, r.state, r.token, r.answer.body)
+			stored := w.record(k.name, r.state, r.token, r.answer.body)
+			stored.Status, stored.Body = r.answer.status, r.answer.body
 		}
 	}
 }
@@ -145,7 +148,8 @@ func (w *world) send(k *worldKey) {
 		payload = k.name + "-q"
 	}
 	w.Attempts = append(w.Attempts, history.Attempt{
-		Scope: "s", Key: k.name, Kind: k.kind, Payload: payload, Reference: payload, Sent: w.tick(), Lost: "timeout",
+		Scope: "s", Key: k.name, Kind: k.kind, Payload: payload, Reference: payload, Amount: price, Sent: w.tick(),
+		Lost: "timeout",
 	})
 	w.busy = append(w.busy, &request{key: k, attempt: len(w.Attempts) - 1, payload: payload})
 }

@@ -90,10 +90,14 @@ func (w *world) act(r *request) {
 	case k.refuses:
 	case k.kind == "booking":
 		if w.once("charges", k, r.payload) {
-			w.row("booking", k.name, r.payload, "")
+			w.book(k.name, r.payload)
+		} else if w.bug == repeatedStep {
+			w.Stock[0].Left--
 		}
 	case k.kind == "refund":
-		w.once("refunds", k, r.payload)
+		if w.once("refunds", k, r.payload) {
+			w.row("refund", k.name, r.payload, "")
+		}
 	default:
 		w.effect("transfers", k.name, r.payload)
 	}

@@ -12,6 +12,8 @@ type Attempt struct {
 	Payload string `json:"payload"`
 	// Reference is the name in this payload under which its effect would appear in the ledgers. It belongs to the payload.
 	Reference string `json:"reference"`
+	// Amount is how much this payload asks to move, 0 for a kind without money.
+	Amount int64 `json:"amount,omitempty"`
 	// Sent and Returned are in nanoseconds. Returned is 0 if no answer ever came: a timeout, a cut connection.
 	Sent     int64 `json:"sent"`
 	Returned int64 `json:"returned,omitempty"`
@@ -72,9 +74,11 @@ type Record struct {
 	Scope string `json:"scope"`
 	Key   string `json:"key"`
 	// State is "completed", "failed_retryable", "unknown", "in_progress" or "expired".
-	State     string `json:"state"`
-	Attempt   int64  `json:"attempt"`
+	State   string `json:"state"`
+	Attempt int64  `json:"attempt"`
+	// Status and Body are the stored answer of a completed record.
 	Status    int    `json:"status,omitempty"`
+	Body      string `json:"body,omitempty"`
 	Digest    string `json:"digest,omitempty"`
 	Operation string `json:"operation,omitempty"`
 	// DeadLetter marks an unknown record that reconciliation has given up.
@@ -86,7 +90,7 @@ type Effect struct {
 	// Book is "charges", "refunds" or "transfers".
 	Book string `json:"book"`
 	ID   string `json:"id"`
-	// Scope and Key are those of the operation that the entry belongs to by its downstream key, empty if it belongs to none.
+	// Scope and Key are those of the operation that the entry belongs to by its reference, empty if it belongs to none.
 	Scope     string `json:"scope,omitempty"`
 	Key       string `json:"key,omitempty"`
 	Reference string `json:"reference,omitempty"`
@@ -102,9 +106,19 @@ type Row struct {
 	Scope     string `json:"scope"`
 	Key       string `json:"key"`
 	Reference string `json:"reference,omitempty"`
-	// State is, for a payment, "new", "charged" or "declined".
+	// Item is what a booking took a place of.
+	Item string `json:"item,omitempty"`
+	// State is, for a payment, "new", "charged" or "declined", and "confirmed" for a booking that came to its end.
 	State string `json:"state,omitempty"`
 	ID    string `json:"id,omitempty"`
+}
+
+// Stock is how much of an item is left to be booked when all is quiet.
+type Stock struct {
+	Item string `json:"item"`
+	// Total is how much there was before the first booking.
+	Total int64 `json:"total"`
+	Left  int64 `json:"left"`
 }
 
 // Message is one entry of the outbox when all is quiet.
@@ -114,15 +128,8 @@ type Message struct {
 	Key   string `json:"key,omitempty"`
 	Topic string `json:"topic,omitempty"`
 	// State is "done", "captured", "dead" or whatever else the outbox says.
-	State         string `json:"state"`
-	DownstreamKey string `json:"downstream_key,omitempty"`
+	State string `json:"state"`
 }
-
-// Fault is the name of a fault that fired once.
-type Fault string
-
-// Plan is the name of a fault that the run means to fire at least once.
-type Plan string
 
 // Run is everything that a run left behind.
 type Run struct {
@@ -131,6 +138,7 @@ type Run struct {
 	Records  []Record
 	Effects  []Effect
 	Rows     []Row
+	Stock    []Stock
 	Messages []Message
 	// Faults counts the faults that fired, by name.
 	Faults map[string]int

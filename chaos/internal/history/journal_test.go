@@ -34,7 +34,7 @@ func TestJournalJoinsTheTwoLinesOfACall(t *testing.T) {
 	file := path(t)
 	j := journal(t, file, "node-1")
 	before := history.Now()
-	reserve := j.Begin(history.Write{Call: history.CallReserve, Scope: "s", Key: "k"})
+	reserve := j.Begin(history.Write{Call: history.CallReserve, Scope: "s", Key: "k", Nonce: "once"})
 	died := j.Begin(history.Write{Call: history.CallExtend, Scope: "s", Key: "other", Attempt: 3})
 	j.End(history.Write{Seq: reserve, Attempt: 9, Granted: true, Accepted: true})
 	after := history.Now()
@@ -52,7 +52,8 @@ func TestJournalJoinsTheTwoLinesOfACall(t *testing.T) {
 	}
 	got.Began, got.Ended = 0, 0
 	want := history.Write{
-		Node: "node-1", Seq: reserve, Call: history.CallReserve, Scope: "s", Key: "k", Attempt: 9, Granted: true, Accepted: true,
+		Node: "node-1", Seq: reserve, Call: history.CallReserve, Scope: "s", Key: "k", Attempt: 9, Nonce: "once",
+		Granted: true, Accepted: true,
 	}
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -68,8 +68,6 @@ func (r *reader) add(text []byte) error {
 	switch {
 	case l.Attempt != nil:
 		r.run.Attempts = append(r.run.Attempts, *l.Attempt)
-	case l.Write != nil:
-		r.run.Writes = append(r.run.Writes, *l.Write)
 	case l.Begin != nil:
 		r.open[call{l.Begin.Node, l.Begin.Seq}] = len(r.run.Writes)
 		r.run.Writes = append(r.run.Writes, *l.Begin)
@@ -81,12 +79,14 @@ func (r *reader) add(text []byte) error {
 		r.run.Effects = append(r.run.Effects, *l.Effect)
 	case l.Row != nil:
 		r.run.Rows = append(r.run.Rows, *l.Row)
+	case l.Stock != nil:
+		r.run.Stock = append(r.run.Stock, *l.Stock)
 	case l.Message != nil:
 		r.run.Messages = append(r.run.Messages, *l.Message)
-	case l.Fault != "":
-		r.run.Faults[string(l.Fault)]++
-	case l.Plan != "":
-		r.run.Planned = append(r.run.Planned, string(l.Plan))
+	case l.Fault != nil:
+		r.run.Faults[l.Fault.Name] += l.Fault.Times
+	case l.Planned != "":
+		r.run.Planned = append(r.run.Planned, l.Planned)
 	default:
 		return errors.New("the line holds nothing that is known: it was written by another version")
 	}
@@ -108,6 +108,7 @@ func (r *reader) end(end *Write) error {
 	joined.Scope = cmp.Or(end.Scope, begun.Scope)
 	joined.Key = cmp.Or(end.Key, begun.Key)
 	joined.Attempt = cmp.Or(end.Attempt, begun.Attempt)
+	joined.Nonce = cmp.Or(end.Nonce, begun.Nonce)
 	joined.Digest = cmp.Or(end.Digest, begun.Digest)
 	*begun = joined
 	return nil

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Recorder appends facts to a file. It is safe for concurrent use.
+// Recorder appends lines to a file. It is safe for concurrent use.
 type Recorder struct {
 	mu   sync.Mutex
 	file *os.File
@@ -29,15 +29,8 @@ func NewRecorder(path string) (*Recorder, error) {
 	return &Recorder{file: file}, nil
 }
 
-// Add records one fact, which is one of the types of this package by value. When it returns nil, the line has been handed to
-// the system: it survives the death of the process.
-func (r *Recorder) Add(fact any) error {
-	l, err := lineOf(fact)
-	if err != nil {
-		return err
-	}
-	return r.write(&l)
-}
+// Add records an attempt. When it returns nil, the line has been handed to the system: it survives the death of the process.
+func (r *Recorder) Add(a Attempt) error { return r.write(&line{Attempt: &a}) }
 
 func (r *Recorder) write(l *line) error {
 	text, err := json.Marshal(l)

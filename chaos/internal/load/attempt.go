@@ -16,6 +16,7 @@ import (
 func (l *Load) attempt(ctx context.Context, op *operation, sent request, front string, leave time.Duration) {
 	a := history.Attempt{
 		Scope: op.scope(), Key: op.key, Kind: op.kind, Payload: op.path + " " + sent.body, Reference: sent.reference,
+		Amount: op.amount,
 	}
 	// An attempt that was begun is seen to its end also when the run ends, because its answer counts.
 	sending := context.WithoutCancel(ctx)

@@ -34,8 +34,8 @@ type Load struct {
 	Config
 	http *http.Client
 
-	// Started and Done count operations, Left the attempts whose client left before the answer.
-	Started, Done, Left atomic.Int64
+	// Started, Done and Abandoned count operations, Left the attempts whose client left before the answer.
+	Started, Done, Abandoned, Left atomic.Int64
 
 	mu sync.Mutex
 	// paid are the payments of each token, which may be refunded once they are charged.
@@ -88,6 +88,10 @@ func (l *Load) one(ctx context.Context, random *rand.Rand, client, n int) {
 	for range patience {
 		if l.round(ctx, random, op); op.answered() {
 			l.finished(random, op)
+			return
+		}
+		if op.abandoned {
+			l.Abandoned.Add(1)
 			return
 		}
 		if ctx.Err() != nil {

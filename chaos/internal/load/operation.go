@@ -15,6 +15,9 @@ import (
 // operation is what a client wants to happen once.
 type operation struct {
 	token, key, kind, path string
+	amount                 int64
+	// abandoned is set if the client does not come back: nobody but the workers in the background brings it to an end then.
+	abandoned bool
 	// requests are what is sent under the key: one, or a second one that is a mistake of the client.
 	requests []request
 
@@ -45,40 +48,44 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 	if random.Float64() < 0.3 {
 		op.key = fmt.Sprintf("both-%d-%d", client, n/len(tokens)) // the next account may use the same one
 	}
-	amount := 100 + random.Int64N(900)
+	op.abandoned = random.Float64() < 0.06
+	op.amount = 100 + random.Int64N(500) // below what is declined
 	switch kind := random.Float64(); {
 	case kind < 0.15:
-		op.kind, op.path = "entry", "/entries"
+		op.kind, op.path, op.amount = "entry", "/entries", 0
 		op.ask(random, name, func(reference string) any { return node.Entry{Reference: reference} })
 	case kind < 0.45:
 		op.kind, op.path = "payment", "/payments"
-		if random.Float64() < 0.04 {
-			amount = provider.DeclinedAmount
-		}
+		op.mayBeDeclined(random)
 		op.ask(random, name, func(reference string) any {
-			return map[string]any{"customer": "c1", "amount": amount, "currency": "EUR", "reference": reference}
+			return map[string]any{"customer": "c1", "amount": op.amount, "currency": "EUR", "reference": reference}
 		})
 	case kind < 0.70:
 		op.kind, op.path = "transfer", "/transfers"
-		op.ask(random, name, func(reference string) any { return node.Transfer{Reference: reference, Amount: amount} })
+		op.ask(random, name, func(reference string) any { return node.Transfer{Reference: reference, Amount: op.amount} })
 	case kind < 0.85:
 		op.kind, op.path = "booking", "/bookings"
 		item := []string{"concert", "theatre", "circus"}[min(random.IntN(12)/5, 2)] // there are no places in the circus
-		if random.Float64() < 0.04 {
-			amount = provider.DeclinedAmount
-		}
+		op.mayBeDeclined(random)
 		op.ask(random, name, func(reference string) any {
-			return map[string]any{"item": item, "price": amount, "reference": reference}
+			return map[string]any{"item": item, "price": op.amount, "reference": reference}
 		})
 	default:
 		payment := l.charged(ctx, random, op.token)
 		if payment == "" {
 			return nil
 		}
-		op.kind, op.path = "refund", "/payments/"+payment+"/refund"
-		op.ask(random, name, func(reference string) any { return map[string]any{"amount": 1, "reference": reference} })
+		op.kind, op.path, op.amount = "refund", "/payments/"+payment+"/refund", 1
+		op.ask(random, name, func(reference string) any { return map[string]any{"amount": op.amount, "reference": reference} })
 	}
 	return op
+}
+
+// mayBeDeclined has the provider decline the card now and then.
+func (o *operation) mayBeDeclined(random *rand.Rand) {
+	if random.Float64() < 0.04 {
+		o.amount = provider.DeclinedAmount
+	}
 }
 
 // ask writes the request; now and then a second one with the same key, which must not be taken for the first.

@@ -25,6 +25,16 @@ func SetClock(path string, offset time.Duration) error {
 	return err
 }
 
+// machineTime is what the machine's clock says, also in a process whose own time.Now is shifted: all processes that share a
+// file share a machine.
+func machineTime() time.Time {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME, &now); err != nil {
+		panic("node: the machine's clock cannot be read: " + err.Error()) // every system has it
+	}
+	return time.Unix(now.Unix())
+}
+
 // openClock returns a clock that is off by what the file says. The file is mapped into memory, because the store reads its
 // clock all the time.
 func openClock(path string) (func() time.Time, error) {
@@ -38,6 +48,6 @@ func openClock(path string) (func() time.Time, error) {
 		return nil, fmt.Errorf("map the clock: %w", err)
 	}
 	return func() time.Time {
-		return time.Now().Add(time.Duration(binary.LittleEndian.Uint64(mapped)))
+		return machineTime().Add(time.Duration(binary.LittleEndian.Uint64(mapped)))
 	}, nil
 }

@@ -24,8 +24,16 @@ func (j *journaled) claimed(call string, c onceward.Claim, digest string, do fun
 	w.Seq = j.journal.Begin(w)
 	err := do()
 	w.Accepted, w.Err = err == nil, text(err)
-	j.journal.End(w)
+	j.end(w)
 	return err
+}
+
+// end closes an entry. A journal with gaps proves nothing: the node does not go on with one.
+func (j *journaled) end(w history.Write) {
+	j.journal.End(w)
+	if err := j.journal.Err(); err != nil {
+		panic(err)
+	}
 }
 
 // decided journals a call that decides.
@@ -36,7 +44,7 @@ func (j *journaled) decided(call string, r *onceward.Reservation, do func() (onc
 	// A transaction that was rolled back was granted nothing that lasts: its token is drawn when its answer is stored.
 	w.Attempt, w.Granted = v.Record.Attempt, err == nil && v.Decision == onceward.DecisionExecute && v.Record.Attempt != 0
 	w.Accepted, w.Err = err == nil, text(err)
-	j.journal.End(w)
+	j.end(w)
 	return v, err
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -21,9 +20,11 @@ func mutate(store storeurl.Store, mutant string) (storeurl.Store, error) {
 	case "no-fence":
 		return &noFence{store}, nil
 	case "no-intent":
-		return &noIntent{Store: store, running: make(map[onceward.ID]int64)}, nil
+		return &noIntent{store}, nil
 	case "early-reap":
 		return &earlyReap{store}, nil
+	case "open-reap":
+		return &openReap{store}, nil
 	case "blind-commit":
 		return &blindCommit{store}, nil
 	case "check-then-insert":
@@ -82,99 +83,15 @@ func unlessFenced(err error) error {
 	return err
 }
 
-// noIntent keeps in memory that an operation was begun, and writes it down only when it has ended.
-type noIntent struct {
-	storeurl.Store
-	mu      sync.Mutex
-	running map[onceward.ID]int64
-}
+// noIntent does not write down that a call is about to be made.
+type noIntent struct{ storeurl.Store }
 
-// Reserve grants without a trace in the store.
-func (m *noIntent) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-	if r.OnLost == onceward.Resume {
-		return m.Store.Reserve(ctx, r) // what has recovery points cannot do without a record
-	}
-	if _, err := m.Get(ctx, r.ID); !errors.Is(err, onceward.ErrNotFound) {
-		return m.Store.Reserve(ctx, r)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now := time.Now()
-	v := onceward.Verdict{Decision: onceward.DecisionInProgress, Now: now}
-	if _, here := m.running[r.ID]; here {
-		return v, nil
-	}
-	m.running[r.ID] = now.UnixMicro()
-	v.Decision, v.Origin = onceward.DecisionExecute, onceward.OriginCreated
-	v.Record = onceward.Record{
-		ID: r.ID, Version: onceward.RecordVersion, State: onceward.StateInProgress, Operation: r.Operation, Fingerprint: r.Fingerprints[0],
-		OnLost: r.OnLost, Nonce: r.Nonce, Attempt: now.UnixMicro(), LeaseUntil: now.Add(r.Lease), Retention: r.Retention, CreatedAt: now,
-	}
-	pending.Store(r.ID, *r)
-	return v, nil
-}
-
-// pending are the reservations that exist in memory alone.
-var pending sync.Map
-
-// land makes the record that should have been there from the start.
-func (m *noIntent) land(ctx context.Context, c onceward.Claim) (onceward.Claim, error) {
-	m.mu.Lock()
-	delete(m.running, c.ID)
-	m.mu.Unlock()
-	r, kept := pending.LoadAndDelete(c.ID)
-	if !kept {
-		return c, nil
-	}
-	reservation := r.(onceward.Reservation)
-	v, err := m.Store.Reserve(ctx, &reservation)
-	c.Attempt = v.Record.Attempt
-	return c, err
-}
-
-// Extend has nothing to extend.
-func (m *noIntent) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
-	if _, kept := pending.Load(c.ID); kept {
-		return nil
-	}
-	return m.Store.Extend(ctx, c, lease)
-}
-
-// Checkpoint has nothing to write to.
+// Checkpoint forgets the point behind which only the other system knows what happened.
 func (m *noIntent) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
-	if _, kept := pending.Load(c.ID); kept {
+	if p.Point == calling {
 		return nil
 	}
 	return m.Store.Checkpoint(ctx, c, p)
-}
-
-// Complete writes the operation down at last.
-func (m *noIntent) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
-	c, err := m.land(ctx, c)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return m.Store.Complete(ctx, c, done)
-}
-
-// Abandon writes the operation down at last.
-func (m *noIntent) Abandon(ctx context.Context, c onceward.Claim, reason string) error {
-	c, err := m.land(ctx, c)
-	if err != nil {
-		return err
-	}
-	return m.Store.Abandon(ctx, c, reason)
-}
-
-// Release forgets the operation.
-func (m *noIntent) Release(ctx context.Context, c onceward.Claim, reason string) error {
-	if _, kept := pending.LoadAndDelete(c.ID); !kept {
-		return m.Store.Release(ctx, c, reason)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.running, c.ID)
-	return nil
 }
 
 // earlyReap removes what is settled, whether it has expired or not.
@@ -189,6 +106,23 @@ func (m *earlyReap) Reap(ctx context.Context, limit int, _ bool) (int, error) {
 		}
 	}
 	return 0, err // none that it tells of, so that it is not asked for more at once
+}
+
+// openReap removes what is not settled, to free keys that look stuck.
+type openReap struct{ storeurl.Store }
+
+// Reap removes a page of records whose outcome is unknown.
+func (m *openReap) Reap(ctx context.Context, limit int, soft bool) (int, error) {
+	records, err := m.List(ctx, onceward.Filter{State: onceward.StateUnknown, Limit: min(limit, onceward.MaxPage)})
+	for _, rec := range records {
+		if err := m.Bust(ctx, rec.ID, true); err != nil {
+			return 0, err
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	return m.Store.Reap(ctx, limit, soft)
 }
 
 // blindCommit commits the work apart from its record, and does it again when the reply to COMMIT is lost.
@@ -232,7 +166,7 @@ func (m *checkThenInsert) Reserve(ctx context.Context, r *onceward.Reservation) 
 	}
 	v, err := m.Store.Reserve(ctx, r)
 	if err == nil && v.Decision == onceward.DecisionInProgress {
-		v.Decision, v.Origin = onceward.DecisionExecute, onceward.OriginCreated
+		v.Decision, v.Origin, v.Record.Nonce = onceward.DecisionExecute, onceward.OriginCreated, r.Nonce
 	}
 	return v, err
 }

@@ -73,9 +73,18 @@ func (f *file) faults() []Fault {
 
 // crash kills all nodes at one time, as the crash of their one machine would.
 func (f *file) crash(context.Context) error {
-	nodes := append(append([]*Process{}, f.world.servers...), f.world.workers...)
+	nodes := f.world.nodes()
+	if err := f.world.Collapsed(); err != nil {
+		return err
+	}
 	for _, p := range nodes {
-		p.Kill()
+		p.acts.Lock() // nobody is asleep or starting then
+	}
+	for _, p := range nodes {
+		p.kill()
+	}
+	for _, p := range nodes {
+		p.acts.Unlock()
 	}
 	var errs []error
 	for _, p := range nodes {
@@ -105,8 +114,8 @@ type server struct {
 	proxy *servicetest.Proxy
 	wire  *wire
 	past  string
-	// acts makes those who kill and pause the server wait for each other.
-	acts sync.Mutex
+	// acts makes those who kill and pause the server wait for each other, and cuts those who cut commits.
+	acts, cuts sync.Mutex
 }
 
 func openServer(ctx context.Context, w *World) (database, error) {
@@ -207,17 +216,22 @@ func (s *server) sleep(ctx context.Context) error {
 // commitsCut is how many commits are lost at a time.
 const commitsCut = 5
 
-// trap arms the proxy for the next commits, and waits until one was caught.
+// trap catches some commits, one after the other.
 func (s *server) trap(ctx context.Context, arm func(match func(sql string) bool)) error {
+	s.cuts.Lock()
+	defer s.cuts.Unlock()
+	defer s.proxy.Disarm()
 	isCommit := func(sql string) bool { return strings.HasPrefix(strings.ToLower(sql), "commit") }
-	before := s.proxy.Sprung()
-	for range commitsCut {
-		arm(isCommit)
-	}
 	waiting, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if err := s.proxy.AwaitSprung(waiting, before+1); err != nil {
-		return errNotFired // nobody committed
+	for caught := range commitsCut {
+		before := s.proxy.Sprung()
+		arm(isCommit)
+		if err := s.proxy.AwaitSprung(waiting, before+1); err != nil && caught == 0 {
+			return errNotFired // nobody committed
+		} else if err != nil {
+			return nil
+		}
 	}
 	return nil
 }

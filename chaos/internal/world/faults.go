@@ -80,7 +80,8 @@ func (w *World) onWire(wires *[]*wire, how, direction string, length time.Durati
 func (w *World) killProvider(ctx context.Context) error {
 	p := pick(w, []*Process{w.acquirer, w.bank})
 	w.noteStruck(ctx, p)
-	return p.Restart(w.short(), nil)
+	hook := w.webhook()
+	return p.Restart(w.short(), func(p *Process) { p.settings.Provider.Webhook = hook })
 }
 
 // stepClock puts the store's clock off: for good by seconds in either direction or by minutes ahead, or by an hour back for a
@@ -105,28 +106,38 @@ func (w *World) stepClock(ctx context.Context) error {
 // ShiftVariable is the environment variable that puts the clock of a shifted program off, in seconds.
 const ShiftVariable = "ONCEWARD_CHAOS_CLOCK_SECONDS"
 
-// shiftNode starts a node again whose own clock is an hour behind or ahead.
+// shiftNode starts a node again whose own clock is an hour behind or ahead; one whose clock is off gets the right time back.
 func (w *World) shiftNode(context.Context) error {
 	offset := pick(w, []string{"-3600", "3600"})
-	return pick(w, slices.Concat(w.servers, w.workers)).Restart(w.short(), func(p *Process) {
+	return pick(w, w.nodes()).Restart(w.short(), func(p *Process) {
+		if p.environment != nil {
+			p.program, p.environment = w.Program, nil
+			return
+		}
 		p.program, p.environment = w.Shifted, []string{ShiftVariable + "=" + offset}
 	})
 }
 
-func (w *World) chance(rate float64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.random.Float64() < rate
+// misbehaviour is what the providers do to a part of the requests, all the time.
+var misbehaviour = map[provider.Kind]float64{
+	provider.TimeoutBefore: 0.01, provider.TimeoutAfter: 0.02, provider.ErrorBefore: 0.02, provider.ErrorAfter: 0.02,
+	provider.ResetBefore: 0.02, provider.ResetAfter: 0.03, provider.Delay: 0.01,
+	provider.WebhookDuplicate: 0.1, provider.WebhookDrop: 0.3, provider.WebhookReordered: 0.1, provider.WebhookFirst: 0.05,
 }
 
-// providerFaults are what the providers do to a part of the requests, all the time.
 func providerFaults(seed uint64) provider.Faults {
-	return provider.RandomFaults(seed, 1200*time.Millisecond, map[provider.Kind]float64{
-		provider.TimeoutBefore: 0.01, provider.TimeoutAfter: 0.02, provider.ErrorBefore: 0.02, provider.ErrorAfter: 0.02,
-		provider.ResetBefore: 0.02, provider.ResetAfter: 0.03, provider.Delay: 0.01,
-		provider.WebhookDuplicate: 0.1, provider.WebhookDrop: 0.3, provider.WebhookReordered: 0.1, provider.WebhookFirst: 0.05,
-	})
+	return provider.RandomFaults(seed, 1200*time.Millisecond, misbehaviour)
 }
+
+// Misbehaviour names the faults of the providers. They strike by chance, so that only a longer run has them all.
+func Misbehaviour() (names []string) {
+	for kind := range misbehaviour {
+		names = append(names, struckName(kind))
+	}
+	return names
+}
+
+func struckName(kind provider.Kind) string { return "provider " + string(kind) }
 
 // noteStruck keeps what a provider did, which it forgets when it dies.
 func (w *World) noteStruck(ctx context.Context, p *Process) {
@@ -139,7 +150,7 @@ func (w *World) noteStruck(ctx context.Context, p *Process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for kind, n := range stats {
-		w.struck["provider "+string(kind)] += n
+		w.struck[struckName(kind)] += n
 	}
 }
 
@@ -155,19 +166,20 @@ func (w *World) Struck() map[string]int {
 // atOnce is how many faults happen at one time.
 const atOnce = 3
 
-// Nemesis lets faults happen until the context ends, and returns when all of them are over. It goes through all of them in
-// an order that the seed shuffles, and then again: each happens as often as any other, and at least once if the context ends
-// because its time is over.
-func (w *World) Nemesis(ctx context.Context, every time.Duration) error {
+// Nemesis lets faults happen for a time, or until the context ends, and returns when all of them are over. It goes through all
+// of them in an order that the seed shuffles, and then again: each happens as often as any other, and at least once.
+func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error {
+	timed, cancel := context.WithTimeout(ctx, length)
+	defer cancel()
 	random := rand.New(rand.NewPCG(w.Seed, 3))
 	faults := w.Faults()
 	failed := make(chan error, 1)
 	running := make(chan struct{}, atOnce)
-	for first := true; first && !errors.Is(ctx.Err(), context.Canceled) || ctx.Err() == nil; first = false {
+	for first := true; ctx.Err() == nil && (first || timed.Err() == nil); first = false {
 		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, fault := range faults {
 			pause(ctx, every/2+time.Duration(random.Int64N(int64(every))))
-			if errors.Is(ctx.Err(), context.Canceled) || ctx.Err() != nil && !first {
+			if ctx.Err() != nil || timed.Err() != nil && !first {
 				break
 			}
 			running <- struct{}{}
@@ -175,9 +187,6 @@ func (w *World) Nemesis(ctx context.Context, every time.Duration) error {
 				defer func() { <-running }()
 				w.fire(context.WithoutCancel(ctx), fault, failed)
 			}()
-		}
-		if len(faults) == 0 {
-			<-ctx.Done()
 		}
 	}
 	for range cap(running) {

@@ -58,6 +58,11 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 		return err
 	}
 	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), harvestRows(ctx, db.Reads(), run, owners))
+	left, failed := readStock(ctx, db.Reads())
+	for item, total := range w.stock {
+		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
+	}
+	err = errors.Join(err, failed)
 	err = errors.Join(err, db.Close(), w.harvestLedger("acquirer", "charges", run, owners), w.harvestLedger("bank", "transfers", run, owners))
 	run.Faults = w.Struck()
 	for _, fault := range w.Faults() {
@@ -96,7 +101,7 @@ func recordOf(rec *onceward.Record) history.Record {
 		Operation: rec.Operation, DeadLetter: rec.DeadLetter,
 	}
 	if rec.State == onceward.StateCompleted {
-		r.Digest = node.Digest(&rec.Response)
+		r.Digest, r.Body = node.Digest(&rec.Response), string(rec.Response.Body)
 	}
 	return r
 }
@@ -122,14 +127,14 @@ func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Ru
 }
 
 func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
-	for table, state := range map[string]string{"payment": "state", "booking": "state", "refund": "''", "entry": "''"} {
-		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s`, state, table))
+	for table, columns := range map[string]string{"payment": "state, ''", "booking": "state, item", "refund": "'', ''", "entry": "'', ''"} {
+		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s`, columns, table))
 		if err != nil {
 			return err
 		}
 		for rows.Next() {
 			row := history.Row{Table: table}
-			if err := rows.Scan(&row.ID, &row.Reference, &row.State); err != nil {
+			if err := rows.Scan(&row.ID, &row.Reference, &row.State, &row.Item); err != nil {
 				return errors.Join(err, rows.Close())
 			}
 			if table == "booking" && row.State == "declined" {
@@ -144,6 +149,35 @@ func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[s
 		}
 	}
 	return nil
+}
+
+// readStock reads how many places of each item are left.
+func readStock(ctx context.Context, db *sql.DB) (map[string]int64, error) {
+	rows, err := db.QueryContext(ctx, `SELECT item, places FROM stock`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	left := make(map[string]int64)
+	for rows.Next() {
+		var item string
+		var places int64
+		if err := rows.Scan(&item, &places); err != nil {
+			return nil, err
+		}
+		left[item] = places
+	}
+	return left, rows.Err()
+}
+
+// countStock notes how many places there are before anybody books one.
+func (w *World) countStock(ctx context.Context) error {
+	db, err := w.open(ctx)
+	if err != nil {
+		return err
+	}
+	w.stock, err = readStock(ctx, db.Reads())
+	return errors.Join(err, db.Close())
 }
 
 func (w *World) harvestLedger(name, book string, run *history.Run, owners map[string]onceward.ID) error {

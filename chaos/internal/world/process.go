@@ -148,21 +148,28 @@ func (p *Process) Restart(pause time.Duration, change func(p *Process)) error {
 		return err
 	}
 	p.acts.Lock()
+	alive := p.life != nil
 	p.kill()
 	if change != nil {
 		change(p)
 	}
 	p.acts.Unlock()
 	time.Sleep(pause)
-	return p.Start()
+	if err := p.Start(); err != nil || alive {
+		return err
+	}
+	return errNotFired
 }
 
 // Sleep stops the process for a while, with all that it is at.
 func (p *Process) Sleep(pause time.Duration) error {
+	if err := p.Collapsed(); err != nil {
+		return err
+	}
 	p.acts.Lock()
 	defer p.acts.Unlock()
 	if p.life == nil {
-		return nil
+		return errNotFired
 	}
 	if err := p.life.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,6 +51,9 @@ type World struct {
 	fronts    []*wire
 	providers []*wire
 
+	// stock is how many places of each item there were at the start.
+	stock map[string]int64
+
 	clock sync.Mutex
 	// offset is how far the store's clock is off.
 	offset time.Duration
@@ -81,7 +85,10 @@ func New(ctx context.Context, config Config) (w *World, err error) {
 	if err := w.startProviders(); err != nil {
 		return w, err
 	}
-	return w, w.startNodes(ctx)
+	if err := w.startNodes(ctx); err != nil {
+		return w, err
+	}
+	return w, w.countStock(ctx)
 }
 
 func (w *World) startProviders() error {
@@ -149,11 +156,28 @@ func (w *World) startNodes(ctx context.Context) error {
 	return w.directWebhooks(ctx)
 }
 
-// directWebhooks has the acquirer send its events to the last server, over the same wire as clients.
+// directWebhooks has the acquirer send its events to one of the servers, over the same wire as clients.
 func (w *World) directWebhooks(ctx context.Context) error {
-	hook := provider.Webhook{URL: "http://" + w.fronts[len(w.fronts)-1].addr() + "/events", Secret: node.WebhookSecret}
-	w.acquirer.settings.Provider.Webhook = hook // for its next life
-	return (&provider.Client{URL: w.acquirer.URL()}).SetWebhook(ctx, hook)
+	return (&provider.Client{URL: w.acquirer.URL()}).SetWebhook(ctx, w.webhook())
+}
+
+func (w *World) webhook() provider.Webhook {
+	return provider.Webhook{URL: "http://" + pick(w, w.fronts).addr() + "/events", Secret: node.WebhookSecret}
+}
+
+// processes are all that run.
+func (w *World) processes() []*Process { return append(w.nodes(), w.acquirer, w.bank) }
+
+// nodes are the servers and the workers.
+func (w *World) nodes() []*Process { return slices.Concat(w.servers, w.workers) }
+
+// Collapsed says which processes ended by themselves, which none should.
+func (w *World) Collapsed() error {
+	var errs []error
+	for _, p := range w.processes() {
+		errs = append(errs, p.Collapsed())
+	}
+	return errors.Join(errs...)
 }
 
 // Fronts are the URLs of the servers, as clients know them.
@@ -183,8 +207,7 @@ func (w *World) Journals() ([]string, error) {
 
 // Close ends everything.
 func (w *World) Close() error {
-	all := append(append([]*Process{}, w.servers...), w.workers...)
-	for _, p := range append(all, w.acquirer, w.bank) {
+	for _, p := range w.processes() {
 		if p != nil {
 			p.Kill()
 		}
