@@ -26,7 +26,7 @@ const shown = 5
 // print writes the report for people. The last line says it all.
 func (r *report) print(out io.Writer) {
 	c := r.counts
-	fmt.Fprintf(out, "operations %d, attempts %d, replays %d\n", c.Operations, c.Attempts, c.Replays)
+	fmt.Fprintf(out, "operations %d, attempts %d, replays %d; given up by their clients %d\n", c.Operations, c.Attempts, c.Replays, c.Abandoned)
 	fmt.Fprintf(out, "with overlapping attempts %d; outcome unknown %d, of which settled %d\n", c.Overlapping, c.Unknown, c.Settled)
 	fmt.Fprintf(out, "answers: %s\n", listed(c.Answers))
 	fmt.Fprintf(out, "faults: %s\n", listed(r.faults))

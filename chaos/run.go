@@ -85,6 +85,9 @@ func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) 
 	if o.Time >= time.Minute && o.Only == nil {
 		h.Planned = append(append(h.Planned, "client-leaves"), world.Misbehaviour()...)
 	}
+	if err := history.Save(filepath.Join(dir, "harvest.history"), h); err != nil {
+		return nil, err
+	}
 	r = &report{options: o, took: time.Since(began), counts: check.Summary(h), faults: h.Faults}
 	r.violations = append(unsettled, check.Check(h)...)
 	return r, nil
@@ -106,7 +109,7 @@ func (o options) directory() (dir string, done func() error, err error) {
 	}
 	dir, err = filepath.Abs(filepath.Join(o.Keep, fmt.Sprintf("%s-%d", o.Store, o.Seed)))
 	if err == nil {
-		err = os.MkdirAll(dir, 0o755)
+		err = errors.Join(os.MkdirAll(o.Keep, 0o755), os.Mkdir(dir, 0o755)) // two runs in one would be mixed up
 	}
 	return dir, func() error { return nil }, err
 }

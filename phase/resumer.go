@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,11 @@ type ResumerConfig struct {
 	Interval time.Duration
 	// Concurrency is how many operations are driven at one time. Default: 4.
 	Concurrency int
+	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that another
+	// process has the code of, and the runs of a comparer of package ledger, which are called "ledger comparison " and the name
+	// of the comparison. They are left alone without a word. Default: none, and every lost operation that is not one of the
+	// resumer's own is logged as a warning at each look.
+	Others []string
 	// Logger gets what an operator should know. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -71,6 +77,11 @@ func NewResumer(guard *onceward.Guard, store onceward.Store, config ResumerConfi
 		}
 		r.operations[o.operationName()] = o
 	}
+	for _, name := range config.Others {
+		if r.operations[name] != nil {
+			return nil, fmt.Errorf("phase: %q is an operation of this resumer: take it out of Others", name)
+		}
+	}
 	return r, nil
 }
 
@@ -82,7 +93,7 @@ type Resumed struct {
 	Waiting int
 	// Unknown counts those whose outcome became unknown.
 	Unknown int
-	// Strange counts those that no operation of this resumer is named like.
+	// Strange counts those that are neither named like an operation of this resumer nor among the others of its configuration.
 	Strange int
 }
 
@@ -141,6 +152,9 @@ func (run *resumeRun) start(ctx context.Context, rec *onceward.Record) {
 		return
 	}
 	operation := run.operations[rec.Operation]
+	if operation == nil && slices.Contains(run.config.Others, rec.Operation) {
+		return
+	}
 	if operation == nil {
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation that nobody here can resume",
 			"operation", rec.Operation, "key_hash", rec.Hash())

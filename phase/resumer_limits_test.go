@@ -40,6 +40,28 @@ func TestStrangeOperations(t *testing.T) {
 	})
 }
 
+// TestOthers: what somebody else resumes is left alone, not counted and not told of.
+func TestOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		o := b.losing(func(string) {})
+		b.loses(o, 2)
+		another := phase.Must(phase.New(phase.Definition[order]{
+			Name: "POST /refunds", Steps: []phase.Step[order]{b.local("refund", confirm)},
+			Answer: func(*order) phase.Answer { return phase.Answer{} },
+		}))
+		var log lockedBuffer
+		r := b.resumer(phase.ResumerConfig{Others: []string{o.Name}, Logger: slog.New(slog.NewTextHandler(&log, nil))}, another)
+		if got := b.once(r); got != (phase.Resumed{}) || log.String() != "" {
+			t.Errorf("the resumer reports %+v, and logs %q", got, log.String())
+		}
+		if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got != (phase.Resumed{Finished: 2}) {
+			t.Errorf("the one whose they are reports %+v", got)
+		}
+	})
+}
+
 // TestManyOperations takes more than one page of a list.
 func TestManyOperations(t *testing.T) {
 	t.Parallel()
@@ -164,6 +186,9 @@ func TestNewResumer(t *testing.T) {
 		},
 		"no time": func() (*phase.Resumer, error) {
 			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Interval: -1}, o)
+		},
+		"one's own among the others": func() (*phase.Resumer, error) {
+			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Others: []string{o.Name}}, o)
 		},
 		"no room": func() (*phase.Resumer, error) {
 			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Concurrency: -1}, o)

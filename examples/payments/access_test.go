@@ -35,7 +35,6 @@ func TestAccess(t *testing.T) {
 		"tokens":         tokens,
 		"bearer":         schemeInAnyCase,
 		"forged webhook": forgedWebhook,
-		"healthy":        healthy,
 		"counters":       counters,
 		"status":         status,
 	}.onStores(t, nil)
@@ -95,10 +94,6 @@ func forgedWebhook(w *world) {
 	if kept, err := w.db.Notices(w.Context(), "provider", "k"); err != nil || len(kept) != 0 {
 		w.Errorf("kept are %v (%v), want none", kept, err)
 	}
-}
-
-func healthy(w *world) {
-	w.send(http.MethodGet, "/health", "", "", "").want(http.StatusOK, "dead_letters")
 }
 
 // counters: they count, and they are what the system says itself.
@@ -175,7 +170,8 @@ func TestConfigIsChecked(t *testing.T) {
 		"holds an empty token":    func(c *payments.Config) { c.Tokens = map[string]string{"": "everybody"} },
 		"Config.Provider":         func(c *payments.Config) { c.Provider = "" },
 		"ecret":                   func(c *payments.Config) { c.Secret = []byte("short") },
-		"webhook":                 func(c *payments.Config) { c.WebhookSecret = "" },
+		"Config.WebhookSecret":    func(c *payments.Config) { c.WebhookSecret = "" },
+		"has 15 bytes":            func(c *payments.Config) { c.WebhookSecret = hookSecret[:15] },
 		`in-flight policy "hope"`: func(c *payments.Config) { c.InFlight = "hope" },
 	} {
 		bad := good

@@ -25,11 +25,13 @@ type booking struct {
 	ID      string `json:"id"`
 	Account string `json:"account"`
 	placeOrder
-	// State is reserved, confirmed or declined.
+	// State is reserved, confirmed, declined or refused.
 	State  string `json:"state"`
 	Charge string `json:"charge,omitempty"`
 	// ChargedAt is the provider's time, in microseconds.
 	ChargedAt int64 `json:"charged_at,omitempty"`
+	// Reason is why the provider refused the charge. It is called as in all answers that are errors.
+	Reason string `json:"error,omitempty"`
 }
 
 // bookingCurrency is that of all prices.
@@ -39,6 +41,7 @@ const bookingCurrency = "EUR"
 const (
 	reserved  = "reserved"
 	confirmed = "confirmed"
+	refused   = "refused"
 )
 
 // defineBookings says what a booking consists of. Each step is committed with its recovery point: after a crash a retry, or
@@ -99,8 +102,9 @@ func (s *System) reservePlace(ctx context.Context, b *booking) error {
 // second place, and ends with the answer that it had.
 func bookedBefore(ctx context.Context, tx *sql.Tx, b *booking) error {
 	asked := b.placeOrder
-	err := tx.QueryRowContext(ctx, `SELECT reference, item, price, state, charge, charged_at FROM booking WHERE id = $1`, b.ID).
-		Scan(&b.Reference, &b.Item, &b.Price, &b.State, &b.Charge, &b.ChargedAt)
+	row := tx.QueryRowContext(ctx,
+		`SELECT reference, item, price, state, charge, charged_at, reason FROM booking WHERE id = $1`, b.ID)
+	err := row.Scan(&b.Reference, &b.Item, &b.Price, &b.State, &b.Charge, &b.ChargedAt, &b.Reason)
 	switch {
 	case err != nil:
 		return err
@@ -113,19 +117,24 @@ func bookedBefore(ctx context.Context, tx *sql.Tx, b *booking) error {
 	}
 }
 
-// chargeBooking makes one call. A card that is declined is carried on to the next step, which gives the place back.
+// chargeBooking makes one call. A charge that is declined, or refused for good, is carried on to the next step, which gives
+// the place back.
 func (s *System) chargeBooking(ctx context.Context, key string, b *booking) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timing.Call)
 	defer cancel()
 	made, err := s.provider.Charge(ctx, key, provider.ChargeRequest{
 		Amount: b.Price, Currency: bookingCurrency, Reference: b.Reference, Metadata: map[string]string{"booking": b.ID},
 	})
+	if reason, final := finalRefusal(err); final {
+		b.State, b.Reason = refused, reason
+		return nil
+	}
 	var no *provider.DeclinedError
-	var refused *provider.RefusedError
+	var notNow *provider.RefusedError
 	switch {
 	case errors.As(err, &no):
 		made = no.Charge
-	case errors.As(err, &refused):
+	case errors.As(err, &notNow):
 		return onceward.NotExecuted(err)
 	case err != nil:
 		return err
@@ -134,24 +143,28 @@ func (s *System) chargeBooking(ctx context.Context, key string, b *booking) erro
 	return nil
 }
 
-// confirmBooking writes down how the charge ended, and gives the place back if it was declined.
+// confirmBooking writes down how the charge ended, and gives the place back if no money moved.
 func (s *System) confirmBooking(ctx context.Context, b *booking) error {
 	tx := onceward.Tx(ctx)
-	if b.State == declined {
+	if b.State == declined || b.State == refused {
 		if _, err := tx.ExecContext(ctx, `UPDATE stock SET places = places + 1 WHERE item = $1`, b.Item); err != nil {
 			return err
 		}
 	} else {
 		b.State = confirmed
 	}
-	_, err := tx.ExecContext(ctx, `UPDATE booking SET state = $1, charge = $2, charged_at = $3 WHERE id = $4`,
-		b.State, b.Charge, b.ChargedAt, b.ID)
+	_, err := tx.ExecContext(ctx, `UPDATE booking SET state = $1, charge = $2, charged_at = $3, reason = $4 WHERE id = $5`,
+		b.State, b.Charge, b.ChargedAt, b.Reason, b.ID)
 	return err
 }
 
 func bookingAnswer(b *booking) phase.Answer {
-	if b.State == declined {
+	switch b.State {
+	case declined:
 		return phase.JSON(http.StatusPaymentRequired, b)
+	case refused:
+		return phase.JSON(http.StatusUnprocessableEntity, b)
+	default:
+		return phase.JSON(http.StatusCreated, b)
 	}
-	return phase.JSON(http.StatusCreated, b)
 }

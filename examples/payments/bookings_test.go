@@ -15,9 +15,9 @@ func place(item string, price int64, reference string) string {
 
 // booked is what the answer to a booking shows.
 type booked struct {
-	ID, Account, Reference, Item, State, Charge string
-	Price                                       int64
-	ChargedAt                                   int64 `json:"charged_at"`
+	ID, Account, Reference, Item, State, Charge, Error string
+	Price                                              int64
+	ChargedAt                                          int64 `json:"charged_at"`
 }
 
 func (w *world) places(item string) int {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -40,13 +39,13 @@ func (s *System) charge(ctx context.Context, d *outbox.Delivery) (outbox.Result,
 	made, err := s.provider.Charge(ctx, d.DownstreamKey, provider.ChargeRequest{
 		Amount: p.Amount, Currency: p.Currency, Reference: p.Reference, Metadata: map[string]string{"payment": p.ID},
 	})
+	if _, final := finalRefusal(err); final {
+		return outbox.Result{}, outbox.Permanent(err) // a dead letter, for a person
+	}
 	var no *provider.DeclinedError
-	var refused *provider.RefusedError
 	switch {
 	case errors.As(err, &no):
 		made = no.Charge // a card that is declined is an answer, not a failure
-	case errors.As(err, &refused) && refused.Status == http.StatusUnprocessableEntity:
-		return outbox.Result{}, outbox.Permanent(err) // it would be refused again: a dead letter, for a person
 	case err != nil:
 		return outbox.Result{}, err // tried again later
 	}

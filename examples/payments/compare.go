@@ -11,12 +11,18 @@ import (
 	"github.com/onceward/onceward/reconcile/ledger"
 )
 
+// comparison names the comparison, and comparisonRuns its runs as operations. They are for the comparer alone to resume.
+const (
+	comparison     = "charges"
+	comparisonRuns = "ledger comparison " + comparison
+)
+
 // newComparer compares the provider's charges with ours, on a timer. It is the last line: what all else has missed shows up
 // here, as a finding that the counters and the log tell of.
 func (s *System) newComparer() (*ledger.Comparer, error) {
 	t := s.config.Timing
 	return ledger.NewComparer(ledger.Config{
-		Guard: s.guard, Name: "charges", Provider: s.chargesThere, Local: s.chargesHere,
+		Guard: s.guard, Name: comparison, Provider: s.chargesThere, Local: s.chargesHere,
 		Interval: t.Compare, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), Pause: t.Pause,
 		Observer: s.counters, Logger: s.config.Logger,
 	})

@@ -6,6 +6,27 @@ import (
 	"time"
 )
 
+// openWork is what health shows. Times are those of the store: the clock of this process may be another, so how long ago they
+// were is not for it to say (S3).
+type openWork struct {
+	Records  openRecords  `json:"records"`
+	Messages openMessages `json:"messages"`
+}
+
+type openRecords struct {
+	// ByState counts by the names of the states.
+	ByState map[string]int64 `json:"by_state"`
+	// DeadLetters counts the unknown records that wait for a person.
+	DeadLetters   int64     `json:"dead_letters"`
+	OldestUnknown time.Time `json:"oldest_unknown,omitzero"`
+}
+
+type openMessages struct {
+	Waiting     int       `json:"waiting"`
+	DeadLetters int       `json:"dead_letters"`
+	Oldest      time.Time `json:"oldest,omitzero"`
+}
+
 // health says whether the store answers, and how much is open in it. It is for load balancers and people.
 func (s *System) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.Timing.Call)
@@ -20,12 +41,12 @@ func (s *System) health(w http.ResponseWriter, r *http.Request) {
 		s.broken(w, r, "ask the outbox", err)
 		return
 	}
-	var waited time.Duration
-	if !messages.Oldest.IsZero() {
-		waited = time.Since(messages.Oldest).Round(time.Millisecond)
+	byState := make(map[string]int64)
+	for state, count := range records.Records {
+		byState[state.String()] = count
 	}
-	answer(w, http.StatusOK, map[string]any{
-		"records":  records,
-		"messages": map[string]any{"waiting": messages.Waiting, "dead_letters": messages.DeadLetters, "oldest": waited.String()},
+	answer(w, http.StatusOK, openWork{
+		Records:  openRecords{byState, records.DeadLetters, records.OldestUnknown},
+		Messages: openMessages{messages.Waiting, messages.DeadLetters, messages.Oldest},
 	})
 }

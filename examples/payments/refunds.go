@@ -69,13 +69,15 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.Timing.Call)
 	defer cancel()
 	made, err := s.provider.Refund(ctx, op.DownstreamKey(refundStep), request)
-	var refused *provider.RefusedError
+	if reason, final := finalRefusal(err); final {
+		fail(w, http.StatusUnprocessableEntity, reason) // an answer that is kept: it can never be refunded
+		return
+	}
+	var notNow *provider.RefusedError
 	switch {
-	case errors.As(err, &refused) && refused.Status == http.StatusUnprocessableEntity:
-		fail(w, http.StatusUnprocessableEntity, refused.Error()) // final: it can never be refunded
-	case errors.As(err, &refused):
+	case errors.As(err, &notNow):
 		op.NotExecuted()
-		s.broken(w, r, "have it refunded", refused)
+		s.broken(w, r, "have it refunded", notNow)
 	case err != nil:
 		op.Because(err.Error())
 		op.Unknown() // nobody can tell from here, but the webhook or the poller will; Onceward answers that it is unknown

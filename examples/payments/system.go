@@ -20,7 +20,7 @@ import (
 	"github.com/onceward/onceward/reconcile/ledger"
 )
 
-// Config configures a [System]. Database, Secret, Tokens and Provider are required.
+// Config configures a [System]. Database, Secret, Tokens, Provider and WebhookSecret are required.
 type Config struct {
 	// Database keeps the records and the tables of the system.
 	Database *storeurl.Database
@@ -28,8 +28,9 @@ type Config struct {
 	Secret []byte
 	// Tokens are the accounts by their bearer tokens. An account is a scope: the same key of two accounts is two operations.
 	Tokens map[string]string
-	// Provider is the URL of the payment provider, and WebhookSecret what it signs its webhooks with.
-	Provider      string
+	// Provider is the URL of the payment provider.
+	Provider string
+	// WebhookSecret is what the provider signs its webhooks with: at least 16 bytes.
 	WebhookSecret string
 	// Timing says how long things take. Default: see [Timing].
 	Timing Timing
@@ -47,6 +48,9 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// minWebhookSecret is the least that keeps a signature from being guessed, in bytes.
+const minWebhookSecret = 16
+
 // check refuses what could not work. What it leaves out the parts of the system check themselves.
 func (c *Config) check() error {
 	_, nobody := c.Tokens[""]
@@ -57,6 +61,9 @@ func (c *Config) check() error {
 		return errors.New("payments: Config.Tokens is empty, or holds an empty token: it says whose request is whose")
 	case c.Provider == "":
 		return errors.New("payments: Config.Provider is missing: it is the URL of the payment provider")
+	case len(c.WebhookSecret) < minWebhookSecret:
+		return fmt.Errorf("payments: Config.WebhookSecret has %d bytes, want at least %d: it is what the provider signs with",
+			len(c.WebhookSecret), minWebhookSecret)
 	default:
 		return nil
 	}
@@ -102,6 +109,8 @@ type System struct {
 	worker   *outbox.Worker
 	resumer  *phase.Resumer
 	comparer *ledger.Comparer
+	sweeper  *janitor.Sweeper
+	reaper   *janitor.Reaper
 }
 
 // New creates the tables and puts the system together. It refuses to start with a route that changes state and is not
@@ -167,9 +176,16 @@ func (s *System) assemble() (err error) {
 		return err
 	}
 	s.resumer, err = phase.NewResumer(s.guard, s.db.Store, phase.ResumerConfig{
-		Interval: s.config.Timing.Look, Logger: s.config.Logger,
+		Interval: s.config.Timing.Look, Others: []string{comparisonRuns}, Logger: s.config.Logger,
 	}, s.bookings)
 	if err != nil {
+		return err
+	}
+	cleaning := janitor.Config{Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger}
+	if s.sweeper, err = janitor.NewSweeper(s.db.Store, cleaning); err != nil {
+		return err
+	}
+	if s.reaper, err = janitor.NewReaper(s.db.Store, cleaning); err != nil {
 		return err
 	}
 	return s.routes()
@@ -237,8 +253,9 @@ func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Counters are what has happened in this process.
 func (s *System) Counters() *Counters { return s.counters }
 
-// Work does what goes on in the background until the context ends: it charges, settles, resumes, sweeps and compares. Any
-// number of processes may do it at one time.
+// Work does what goes on in the background until the context ends, and then returns nil: it charges, settles, resumes,
+// compares, sweeps and reaps. Any number of processes may do it at one time. Workers that could not work [New] has refused;
+// what fails later is logged and tried again.
 func (s *System) Work(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { s.worker.Run(ctx) })
@@ -249,9 +266,8 @@ func (s *System) Work(ctx context.Context) error {
 	all.Go(func() { s.poller.Run(ctx) })
 	all.Go(func() { s.resumer.Run(ctx) })
 	all.Go(func() { s.comparer.Run(ctx) })
-	err := janitor.Run(ctx, s.db.Store, janitor.Config{
-		Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger,
-	})
+	all.Go(func() { s.sweeper.Run(ctx) })
+	all.Go(func() { s.reaper.Run(ctx) })
 	all.Wait()
-	return err
+	return nil
 }

@@ -46,7 +46,8 @@ var schema = []string{
 		price      BIGINT NOT NULL,
 		state      TEXT NOT NULL,
 		charge     TEXT NOT NULL DEFAULT '',
-		charged_at BIGINT NOT NULL DEFAULT 0
+		charged_at BIGINT NOT NULL DEFAULT 0,
+		reason     TEXT NOT NULL DEFAULT ''
 	)`,
 	`CREATE INDEX IF NOT EXISTS booking_charge ON booking (charge) WHERE charge <> ''`,
 	`CREATE TABLE IF NOT EXISTS stock (item TEXT PRIMARY KEY, places BIGINT NOT NULL CHECK (places >= 0))`,

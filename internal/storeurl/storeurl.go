@@ -67,7 +67,8 @@ func (d *Database) Close() error {
 type Config struct {
 	// Clock is the store's clock where the store has none of its own, which is SQLite. Default: time.Now.
 	Clock func() time.Time
-	// Logger gets what an operator should know. Default: slog.Default().
+	// Logger gets what an operator should know from PostgreSQL. SQLite has nothing to say that is not in its errors, and does
+	// not use it. Default: slog.Default().
 	Logger *slog.Logger
 }
 

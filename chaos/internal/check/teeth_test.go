@@ -73,6 +73,7 @@ var valueCorruptions = []corruption{
 	{"a booking over another amount", func(s *story) { s.effectOf("booked").Amount-- }, []string{"I2"}},
 	{"a refund over another amount", func(s *story) { s.effectOf("refunded").Amount = 0 }, []string{"I2"}},
 	{"a transfer over another amount", func(s *story) { s.effectOf("moved").Amount *= -1 }, []string{"I2"}},
+	{"a transfer in another book", func(s *story) { s.effectOf("moved").Book = "refunds" }, []string{"I2"}},
 	{"a booking that was not confirmed", func(s *story) { s.rowOf("booked").State = "reserved" }, []string{"I2"}},
 	{"a booking that took two places", func(s *story) { s.Stock[0].Left-- }, []string{"I1"}},
 	{"a booking that took no place", func(s *story) { s.Stock[0].Left++ }, []string{"I1"}},

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
@@ -44,10 +42,6 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 // Harvest reads what is there in the end: records, tables, messages and ledgers. Who asked for an effect is told by its
 // reference, which each request has of its own.
 func (w *World) Harvest(ctx context.Context, run *history.Run) error {
-	own := slices.Collect(maps.Values(node.Tokens))
-	run.Writes = slices.DeleteFunc(run.Writes, func(w history.Write) bool { // the nodes have operations of their own too
-		return !slices.Contains(own, w.Scope)
-	})
 	owners := make(map[string]onceward.ID)
 	for i := range run.Attempts {
 		a := &run.Attempts[i]
@@ -116,7 +110,7 @@ func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Ru
 		for i := range page {
 			m := &page[i]
 			run.Messages = append(run.Messages, history.Message{
-				ID: m.ID, Scope: m.Origin.Scope, Key: m.Origin.Key, Topic: m.Topic, State: m.State.String(), DownstreamKey: m.DownstreamKey,
+				ID: m.ID, Scope: m.Origin.Scope, Key: m.Origin.Key, Topic: m.Topic, State: m.State.String(),
 			})
 		}
 		if len(page) < filter.Limit {
