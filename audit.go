@@ -51,8 +51,12 @@ func AuditStrict(routes []RouteInfo, exempt ...string) error {
 	for i, route := range unprotected {
 		names[i] = route.String()
 	}
-	return fmt.Errorf("onceward: %d routes change state and are not protected: %s: protect them with Guard.Handler, or exempt them by name",
-		len(names), strings.Join(names, ", "))
+	what, them := "1 route changes state and is", "it"
+	if len(names) > 1 {
+		what, them = fmt.Sprintf("%d routes change state and are", len(names)), "them"
+	}
+	return fmt.Errorf("onceward: %s not protected: %s: protect %s with Guard.Handler, or exempt %s by name",
+		what, strings.Join(names, ", "), them, them)
 }
 
 // stateChanging holds the methods that need protection.

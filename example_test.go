@@ -184,7 +184,7 @@ func ExampleAuditStrict() {
 	mux.HandleFunc("GET /payments", create)
 	fmt.Println(onceward.AuditStrict(mux.Routes(), "POST /login"))
 	// Output:
-	// onceward: 1 routes change state and are not protected: POST /refunds: protect them with Guard.Handler, or exempt them by name
+	// onceward: 1 route changes state and is not protected: POST /refunds: protect it with Guard.Handler, or exempt it by name
 }
 
 // The routes of chi, with the middlewares in front of them.

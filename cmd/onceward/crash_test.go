@@ -95,10 +95,14 @@ func TestCrashWalkThrough(t *testing.T) {
 	await(t, "the refund to be made", func() bool { return len(s.ledger(t)) == 2 })
 	sh.run(t, lines[8])
 	_ = s.process.Wait() // it was killed
-	if want := "--no-load --dir '" + s.dir + "' --addr " + strings.TrimPrefix(s.url, "http://"); !strings.Contains(lines[9], want) {
+	want := "demo --no-load --addr " + strings.TrimPrefix(s.url, "http://") + " --dir " + s.dir
+	if !strings.HasSuffix(lines[9], want) {
 		t.Errorf("to start again, the demo says %s, want %s", lines[9], want)
 	}
 	again := startDemo(t, s.dir, "--addr", strings.TrimPrefix(s.url, "http://"))
+	if repeated := again.steps(t, 12); repeated[10] != lines[10] || repeated[11] != lines[11] {
+		t.Errorf("after the restart the demo says %q, want what it said before: %q", repeated[10:], lines[10:])
+	}
 	if refund := sh.run(t, lines[10]); !strings.HasPrefix(refund, "HTTP/1.1 409") || !strings.Contains(refund, "in-progress") {
 		t.Errorf("a retry right after the crash: %s, want 409 in-progress", refund)
 	}

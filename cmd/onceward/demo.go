@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"io"
 	"os"
 
@@ -11,9 +10,9 @@ import (
 // demoCommand runs the reference payments system under a load that fails in all ways that it can.
 type demoCommand struct {
 	Payments    int    `default:"2500" help:"How many payments the clients ask for; refunds and bookings come along."`
-	Seed        uint64 `help:"Repeat the load and the faults of an earlier run. Default: a random one."`
+	Seed        uint64 `help:"Repeat the load of an earlier run, and its faults but for what depends on time. Default: a random one."`
 	Processes   int    `default:"1" help:"How many processes serve. With more than one, each is killed and restarted, and one is paused past its lease."`
-	Store       string `help:"Where the records are: sqlite:PATH, or postgres://user@host/database. Default: an SQLite file in the data directory." placeholder:"URL"`
+	Store       string `help:"Where the records are: sqlite:PATH, or postgres://user@host/database, where the demo makes a schema of its own, and drops it unless --dir is given. Default: an SQLite file in --dir." placeholder:"URL"`
 	Dir         string `type:"path" help:"Directory for the data, kept over a restart. Default: a temporary one, removed at the end."`
 	Unprotected bool   `help:"The same load and faults without Onceward, to see what happens then."`
 	NoLoad      bool   `help:"Only serve, and say what to try with curl."`
@@ -22,8 +21,8 @@ type demoCommand struct {
 }
 
 // Run runs the demo.
-func (c *demoCommand) Run(ctx context.Context, out io.Writer) error {
-	return demo.Run(ctx, demo.Config{
+func (c *demoCommand) Run(ends interrupts, out io.Writer) error {
+	return demo.Run(ends.first, ends.second, demo.Config{
 		Store: c.Store, Dir: c.Dir, Addr: c.Addr, InFlight: c.InFlight, Payments: c.Payments, Seed: c.Seed,
 		Processes: c.Processes, NoLoad: c.NoLoad, Unprotected: c.Unprotected,
 	}, out)
@@ -33,4 +32,6 @@ func (c *demoCommand) Run(ctx context.Context, out io.Writer) error {
 type demoChild struct{}
 
 // Run serves until the standard input ends.
-func (demoChild) Run(ctx context.Context, out io.Writer) error { return demo.Child(ctx, os.Stdin, out) }
+func (demoChild) Run(ends interrupts, out io.Writer) error {
+	return demo.Child(ends.first, ends.second, os.Stdin, out)
+}

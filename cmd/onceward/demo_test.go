@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -12,17 +9,16 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward/internal/servicetest"
 )
 
 // wantSound: a run of so many payments ended with nothing broken.
 func wantSound(t *testing.T, run finished, payments int) {
 	t.Helper()
-	sound := regexp.MustCompile(fmt.Sprintf(`(?s)payments +%[1]d +%[1]d +\d+ +\d+ +0 +0\s.*refunds.* 0 +0\s.*bookings.* 0 +0\s.*`+
+	sound := regexp.MustCompile(fmt.Sprintf(`(?s)payments +%[1]d +%[1]d +\d+ +\d+ +0 +0 +0\s.*`+
+		`refunds[ \d]* 0 +0 +0\s.*bookings[ \d]* 0 +0 +0\s.*`+
 		`Answers that differed between retries of one key: 0\nOutcomes still unknown: 0\n\n`+
-		`Verdict: every payment was charged once.*--seed 5`, payments))
+		`Verdict: every payment was charged once.*The same load and faults again:\n`+
+		`  go run ./cmd/onceward demo --seed 5 --payments %[1]d`, payments))
 	if run.status != 0 || !sound.MatchString(run.out) {
 		t.Fatalf("exit status %d, and this is not a sound verdict:\n%s\n%s", run.status, run.out, run.errors)
 	}
@@ -49,15 +45,18 @@ func TestEveryPaymentIsChargedOnce(t *testing.T) {
 // TestUnprotected shows that the load has teeth: the same without Onceward goes wrong.
 func TestUnprotected(t *testing.T) {
 	t.Parallel()
-	run := runDemo(t, "--payments", "60", "--seed", "5", "--unprotected")
-	verdict := regexp.MustCompile(`Verdict: [1-9]\d* payments were charged more than once, EUR \d+\.\d\d too much`)
+	run := runDemo(t, "--payments", "60", "--seed", "5", "--unprotected", "--processes", "2")
+	verdict := regexp.MustCompile(`Verdict: [1-9]\d* payments were charged more than once, \d+ too many in all, EUR \d+\.\d\d too much`)
 	if run.status != 1 || !verdict.MatchString(run.out) {
 		t.Fatalf("exit status %d:\n%s", run.status, run.out)
 	}
-	for _, want := range []string{"would have cost customers EUR ", "--unprotected", "got different answers"} {
+	for _, want := range []string{"would have cost customers EUR ", "--unprotected", "got different answers", "one is paused for 3s"} {
 		if !strings.Contains(run.out, want) {
 			t.Errorf("the verdict does not say %q:\n%s", want, run.out)
 		}
+	}
+	if strings.Contains(run.out, "lease") || !strings.Contains(run.errors, "this is what was to be shown") {
+		t.Errorf("it speaks of a lease that there is not, or of something broken:\n%s\n%s", run.out, run.errors)
 	}
 }
 
@@ -65,27 +64,7 @@ func TestProcessesAreKilledAndPaused(t *testing.T) {
 	t.Parallel()
 	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2")
 	wantSound(t, run, 60)
-	wantFaults(t, run, "killed, 1 paused past the lease")
-}
-
-func TestOnPostgres(t *testing.T) {
-	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2", "--store", url)
-	wantSound(t, run, 60)
-	if !strings.Contains(run.out, "on PostgreSQL") {
-		t.Errorf("it ran somewhere else:\n%s", run.out)
-	}
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	left := 0
-	err = conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'onceward\_demo\_%'`).Scan(&left)
-	if err != nil || left != 0 {
-		t.Errorf("%d schemas are left behind, %v", left, err)
-	}
+	wantFaults(t, run, "killed, 1 paused past its lease")
 }
 
 // TestDirIsKept runs twice in one directory: the second run counts only what is its own.
@@ -102,81 +81,17 @@ func TestDirIsKept(t *testing.T) {
 	}
 }
 
-// running is a demo in full swing.
-type running struct {
-	command   *exec.Cmd
-	out       *bufio.Reader
-	errors    bytes.Buffer
-	temporary string
-	// addresses are those of its processes.
-	addresses []string
-}
-
-// startLoad starts a demo with processes, and returns when the clients are at it.
-func startLoad(t *testing.T) *running {
-	t.Helper()
-	var r running
-	r.command, r.temporary = demoProcess(t, "--processes", "2")
-	r.command.Stderr = &r.errors
-	out, err := r.command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.command.Process.Kill() }) // it may have ended
-	r.out = bufio.NewReader(out)
-	for {
-		line, err := r.out.ReadString('\n')
-		if err != nil {
-			t.Fatalf("the demo ended: %v", err)
-		}
-		if urls, found := strings.CutPrefix(line, "Served at "); found {
-			r.addresses = strings.Fields(strings.ReplaceAll(urls, "http://", ""))
-		}
-		if strings.Contains(line, "answered") {
-			return &r
-		}
-	}
-}
-
-// end sends a signal, and waits until nothing of the demo runs any more.
-func (r *running) end(t *testing.T, sig os.Signal) (status int) {
-	t.Helper()
-	if err := r.command.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, r.out) // what it says meanwhile is not looked at
-	_ = r.command.Wait()              // nor how it ended, but for the status
-	if len(r.addresses) != 2 {
-		t.Fatalf("the demo named the processes %q, want two", r.addresses)
-	}
-	for _, address := range r.addresses {
-		await(t, "a process of the demo to end", func() bool {
-			conn, err := net.Dial("tcp", address)
-			if err == nil {
-				_ = conn.Close()
-			}
-			return err != nil
-		})
-	}
-	return r.command.ProcessState.ExitCode()
-}
-
-func TestInterruptLoad(t *testing.T) {
+// TestDirInUse: two demos in one directory would spoil each other's ledger.
+func TestDirInUse(t *testing.T) {
 	t.Parallel()
-	r := startLoad(t)
-	if status := r.end(t, os.Interrupt); status != 1 || !strings.Contains(r.errors.String(), "interrupted, no verdict") {
-		t.Errorf("exit status %d: %s", status, r.errors.String())
+	dir := t.TempDir()
+	first := startDemo(t, dir)
+	run := runDemo(t, "--payments", "5", "--dir", dir)
+	if run.status != 1 || !strings.Contains(run.errors, "in use by another demo") || !strings.Contains(run.errors, "--dir") {
+		t.Errorf("a second demo: exit status %d: %s", run.status, run.errors)
 	}
-	wantEmpty(t, r.temporary)
-}
-
-// TestChildrenEndWithTheirParent: also if it has no time to say goodbye.
-func TestChildrenEndWithTheirParent(t *testing.T) {
-	t.Parallel()
-	startLoad(t).end(t, os.Kill)
+	first.kill()
+	startDemo(t, dir)
 }
 
 // TestCommandLine: what cannot be done is said with what to do about it.
@@ -192,18 +107,20 @@ func TestCommandLine(t *testing.T) {
 		want string
 	}{
 		{"--in-flight maybe", "conflict"},
-		{"--payments 0", "--payments"},
+		{"--payments 0", "--payments must be at least 1"},
+		{"--payments -5", "--payments must be at least 1"},
 		{"--processes 0", "--processes"},
 		{"--processes 2 --no-load", "--no-load"},
 		{"--processes 2 --addr 127.0.0.1:0", "--addr"},
 		{"--no-load --unprotected", "--unprotected"},
-		{"--surprise", "--surprise"},
+		{"--surprise", "unknown flag --surprise\nonceward demo --help shows"},
 		{"--addr " + taken.Addr().String(), "--addr"},
 		{"--no-load --addr " + taken.Addr().String(), "--addr"},
 		{"--store postgres://nobody@" + taken.Addr().String() + "/none?sslmode=disable&connect_timeout=1", "--store"},
 		{"--store mysql://localhost/shop", "--store"},
 		{"--store sqlite:payments.db", "--dir"},
 		{"--store sqlite:/dev/null/payments.db --dir " + t.TempDir(), "--store"},
+		{"--store postgres://nobody@127.0.0.1:1/none", "--store"},
 		{"--dir /dev/null/data", "--dir"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
@@ -211,6 +128,37 @@ func TestCommandLine(t *testing.T) {
 			run := runDemo(t, strings.Fields(test.args)...)
 			if run.status != 1 || !strings.Contains(run.errors, test.want) {
 				t.Errorf("exit status %d, and the error does not name %s: %s", run.status, test.want, run.errors)
+			}
+			if strings.Count(run.errors, "dial error") > 1 || strings.Count(run.errors, "failed to connect") > 1 {
+				t.Errorf("the error is said more than once: %s", run.errors)
+			}
+		})
+	}
+}
+
+// TestOtherCommands: what people type first at a program that they do not know.
+func TestOtherCommands(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args, want string
+		status     int
+	}{
+		{"", "Usage: onceward <command>", 0},
+		{"help", "Usage: onceward <command>", 0},
+		{"help demo", "Usage: onceward demo", 0},
+		{"demo --help", "makes a schema of its own", 0},
+		{"version", "onceward", 0},
+		{"--version", "onceward", 0},
+		{"dmo", "onceward --help shows", 1},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			t.Parallel()
+			command := exec.Command(os.Args[0], strings.Fields(test.args)...)
+			command.Env = append(os.Environ(), runAsDemo+"=1")
+			said, _ := command.CombinedOutput() // the status is looked at
+			text := strings.Join(strings.Fields(string(said)), " ")
+			if command.ProcessState.ExitCode() != test.status || !strings.Contains(text, test.want) {
+				t.Errorf("exit status %d: %s", command.ProcessState.ExitCode(), said)
 			}
 		})
 	}

@@ -14,35 +14,50 @@ import (
 
 // commands is the command line, one field a subcommand.
 type commands struct {
-	Demo      demoCommand `cmd:"" help:"Run a payments system under clients and a provider that fail, and count what came of it."`
-	DemoChild demoChild   `cmd:"" hidden:""`
+	Demo      demoCommand    `cmd:"" help:"Run a payments system under clients and a provider that fail, and count what came of it."`
+	Version   versionCommand `cmd:"" help:"Say which version this is."`
+	DemoChild demoChild      `cmd:"" hidden:""`
+
+	ShowVersion versionFlag `name:"version" help:"Say which version this is."`
 }
 
+// interrupts are what a user at the terminal can do: the first ends the command in order, the second cuts the order short.
+type interrupts struct{ first, second context.Context }
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second interrupt does not wait for an orderly end
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(listen(), os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "onceward:", err)
 		os.Exit(1)
 	}
 }
 
+// listen waits for interrupts. The third one ends the program where it is.
+func listen() interrupts {
+	first, endInOrder := context.WithCancel(context.Background())
+	second, endNow := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		endInOrder()
+		<-signals
+		signal.Stop(signals)
+		endNow()
+	}()
+	return interrupts{first, second}
+}
+
 // run executes one command line. What the command says goes to out.
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ends interrupts, args []string, out io.Writer) error {
 	parser, err := kong.New(&commands{}, kong.Name("onceward"),
 		kong.Description("Onceward: the work happens once, and every retry gets the same answer."),
-		kong.UsageOnError(), kong.Writers(out, out),
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(out, (*io.Writer)(nil)))
+		kong.Writers(out, out), kong.Bind(ends), kong.BindTo(out, (*io.Writer)(nil)))
 	if err != nil {
 		return err
 	}
-	if len(args) == 0 {
-		args = []string{"--help"}
-	}
-	command, err := parser.Parse(args)
+	command, err := parser.Parse(understood(args))
 	if err != nil {
-		return err
+		return fmt.Errorf("%w\n%s shows what there is", err, helpFor(args))
 	}
 	return command.Run()
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Child serves as one process of several. It reads its configuration as one line from in, writes its URL as one line to out,
-// and ends when in does: so it never outlives its parent, on any system.
-func Child(ctx context.Context, in io.Reader, out io.Writer) error {
+// and ends when in does: so it never outlives its parent, on any system. The contexts are as those of [Run].
+func Child(ctx, hurry context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	first, err := lines.ReadBytes('\n')
 	if err != nil {
@@ -26,7 +26,7 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	if _, err := fmt.Fprintln(out, n.address()); err != nil {
-		return errors.Join(err, n.close())
+		return errors.Join(err, n.close(hurry))
 	}
 	orphaned := make(chan struct{})
 	go func() {
@@ -38,5 +38,5 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 	case <-ctx.Done():
 	case err = <-n.failed():
 	}
-	return errors.Join(err, n.close())
+	return errors.Join(err, n.close(hurry))
 }

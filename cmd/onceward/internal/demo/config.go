@@ -60,13 +60,17 @@ func (c *Config) check() error {
 	return nil
 }
 
+// manualLease is how long an operation of a process that was killed stays in progress where a person looks on.
+const manualLease = 15 * time.Second
+
 // timing lets a demo of seconds show what takes minutes in life.
 func (c *Config) timing() payments.Timing {
 	t := payments.Timing{
 		Lease: 2 * time.Second, Call: 500 * time.Millisecond, Look: 200 * time.Millisecond, Pause: 50 * time.Millisecond,
 	}
 	if c.NoLoad {
-		t.Call = time.Minute // a person who wants to kill the process during a call needs time for it
+		// A person who wants to kill the process during a call needs time for it, and to see that it is not forgotten.
+		t.Call, t.Lease = time.Minute, manualLease
 	}
 	return t
 }

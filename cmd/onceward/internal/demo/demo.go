@@ -17,8 +17,10 @@ type world struct {
 	node     nodeConfig
 }
 
-// Run runs a demo to its end. The error is not nil if the demo could not run, was interrupted, or found something broken.
-func Run(ctx context.Context, config Config, out io.Writer) error {
+// Run runs a demo to its end, or until the first context ends: then it ends in order, and lets what is under way finish, unless
+// the second one, hurry, ends too. It cleans up in any case. The error is not nil if the demo could not run, was interrupted,
+// or found something broken.
+func Run(ctx, hurry context.Context, config Config, out io.Writer) error {
 	if err := config.check(); err != nil {
 		return err
 	}
@@ -26,9 +28,9 @@ func Run(ctx context.Context, config Config, out io.Writer) error {
 	switch {
 	case err != nil:
 	case config.NoLoad:
-		err = w.serve(ctx, out)
+		err = w.serve(ctx, hurry, out)
 	default:
-		err = w.perform(ctx, out)
+		err = w.perform(ctx, hurry, out)
 	}
 	if err != nil && ctx.Err() != nil {
 		err = errInterrupted // all else follows from it
@@ -87,5 +89,5 @@ func (w *world) close() error {
 	if w.dir.temporary {
 		errs = append(errs, w.store.remove())
 	}
-	return errors.Join(append(errs, w.dir.remove())...)
+	return errors.Join(append(errs, w.dir.close())...)
 }

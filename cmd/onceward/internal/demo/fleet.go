@@ -13,7 +13,8 @@ import (
 type runner interface {
 	address() string
 	failed() <-chan error
-	close() error
+	// close ends it in order, and at once when the context ends.
+	close(ctx context.Context) error
 }
 
 // fleet is the processes that serve.
@@ -45,7 +46,7 @@ func startFleet(ctx context.Context, config nodeConfig, size int, aim func(url s
 			start = func() (runner, error) { return startNode(ctx, config) }
 		}
 		if err := f.start(m, start); err != nil {
-			return nil, errors.Join(err, f.close())
+			return nil, errors.Join(err, f.close(ctx))
 		}
 		f.members = append(f.members, m)
 	}
@@ -147,13 +148,13 @@ func (m *member) retire(ctx context.Context) {
 	m.last = nil
 }
 
-// close ends all processes at the same time.
-func (f *fleet) close() error {
+// close ends all processes at the same time: in order, or at once when the context ends.
+func (f *fleet) close(ctx context.Context) error {
 	close(f.closed)
 	errs := make([]error, len(f.members))
 	var all sync.WaitGroup
 	for i, m := range f.members {
-		all.Go(func() { errs[i] = m.current().close() })
+		all.Go(func() { errs[i] = m.current().close(ctx) })
 	}
 	all.Wait()
 	return errors.Join(errs...)

@@ -11,17 +11,21 @@ import (
 // step is one thing to try: what it is, the line to type, and what to expect of it.
 type step struct{ say, run, expect string }
 
-// guide says where everything is and what to try.
-func (w *world) guide(out io.Writer, url string) {
-	key := strings.ToLower(rand.Text()[:10])
+// guide says where everything is and what to try. Its keys stay the same over a restart, so that whoever goes on after a crash
+// finds the lines of before.
+func (w *world) guide(out io.Writer, url string) error {
+	key, kept, err := w.dir.keep("guide-key", func() string { return strings.ToLower(rand.Text()[:10]) })
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(out, `Onceward demo: a payments system that does each thing once.
 Listening on %s
-Its payment provider is at %s
-Data in %s, with the provider's ledger in ledger.jsonl
+Its payment provider is at %s, with its ledger in %s
+The records are %s
 
 Try it in another terminal, in this order:
 
-`, url, w.provider.URL, w.dir.path)
+`, url, w.provider.URL, w.ledger(), w.place())
 	number := show(out, 1, apiSteps(url, key))
 	if w.dir.temporary {
 		fmt.Fprint(out, "To see a crash in the middle of a refund, start with --dir DIR, so that the data outlives it.\n\n")
@@ -29,7 +33,24 @@ Try it in another terminal, in this order:
 		fmt.Fprint(out, "A crash in the middle of a refund:\n\n")
 		show(out, number, w.crashSteps(url, key))
 	}
+	if kept {
+		fmt.Fprintln(out, "The keys are those of the last start: what was done is answered again. Another --dir begins anew.")
+	}
 	fmt.Fprintln(out, "Bearer bob is another account, with keys of its own. Ctrl-C ends the demo.")
+	return nil
+}
+
+// place says where the records are, and how long.
+func (w *world) place() string {
+	stay := "kept at the end"
+	if w.dir.temporary {
+		stay = "removed at the end"
+	}
+	if w.store.schema != "" {
+		server, _ := withoutPassword(w.config.Store)
+		return fmt.Sprintf("on PostgreSQL at %s, in the schema %s, %s", server, w.store.schema, stay)
+	}
+	return fmt.Sprintf("on SQLite in %s, %s", strings.TrimPrefix(w.store.url, "sqlite:"), stay)
 }
 
 // show prints the steps, and returns the number that the next one has.
@@ -75,9 +96,10 @@ const holdRefunds = `{"rules":[{"match":{"method":"POST","path":"/refunds"},"kin
 
 func (w *world) crashSteps(url, key string) []step {
 	refund := post(url+"/payments/$PAYMENT/refund", key+"-crash", `{"amount":300,"reference":"`+key+`-crash"}`)
-	again := fmt.Sprintf("%s demo --no-load --dir '%s' --addr %s", program(), w.dir.path, strings.TrimPrefix(url, "http://"))
-	if w.config.Store != "" {
-		again += " --store URL"
+	again, hint := w.again("--no-load", "--addr "+strings.TrimPrefix(url, "http://"))
+	start := "Start it again, in its own terminal."
+	if hint != "" {
+		start = "Start it again, in its own terminal, " + hint + "."
 	}
 	return []step{
 		{
@@ -85,21 +107,16 @@ func (w *world) crashSteps(url, key string) []step {
 			"curl -s -i -X PUT " + w.provider.URL + "/faults -d '" + holdRefunds + "'",
 			"204",
 		},
-		{"Another refund, in the background.", refund + " &", "no answer"},
-		{"Kill the system in the middle of it.", fmt.Sprintf("kill -9 %d", os.Getpid()), "the refund to fail"},
-		{"Start it again, in its own terminal.", again, "this text again"},
+		{"Another refund, in the background.", refund + " & sleep 1", "no answer"},
+		{"Kill the system in the middle of it.", fmt.Sprintf("kill -9 %d", os.Getpid()), "the refund to fail without an answer"},
+		{start, again, "this text again, with the same keys"},
 		{
 			"The same refund, again and again.", refund,
-			"409 for some seconds, and then 201: the provider has told that the refund was made",
+			fmt.Sprintf("409 for up to %s, and then 201: the provider has told that the refund was made", manualLease),
 		},
-		{"How often it was made, by the provider's ledger.", fmt.Sprintf("grep -c '%s-crash' '%s'", key, w.ledger()), "1"},
+		{
+			"How often it was made, by the provider's ledger.",
+			fmt.Sprintf("grep -c %s %s", quoted(key+"-crash"), quoted(w.ledger())), "1",
+		},
 	}
-}
-
-// program is how this program was called. What `go run` has built is gone when the program ends.
-func program() string {
-	if strings.Contains(os.Args[0], "go-build") {
-		return "go run ./cmd/onceward"
-	}
-	return os.Args[0]
 }

@@ -19,6 +19,7 @@ import (
 var (
 	errInterrupted = errors.New("interrupted, no verdict")
 	errBroken      = errors.New("the verdict is that something is broken")
+	errShown       = errors.New("this is what was to be shown: without Onceward it goes wrong, hence the exit status 1")
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 )
 
 // perform runs the load against the system, and judges what came of it.
-func (w *world) perform(ctx context.Context, out io.Writer) error {
+func (w *world) perform(ctx, hurry context.Context, out io.Writer) error {
 	run := "run-" + strings.ToLower(rand.Text()[:8])
 	plan := load.Plan(run, w.config.Seed, w.config.Payments)
 	w.node.Log = w.dir.file("system.log")
@@ -41,7 +42,7 @@ func (w *world) perform(ctx context.Context, out io.Writer) error {
 	w.announce(out, plan, fleet.urls())
 	evidence, err := w.rehearse(ctx, out, fleet, plan)
 	// Nothing may be done any more when the ledger is read.
-	if err := errors.Join(err, fleet.close(), w.provider.Close()); err != nil {
+	if err := errors.Join(err, fleet.close(hurry), w.provider.Close()); err != nil {
 		return err
 	}
 	evidence.Run = run
@@ -50,11 +51,15 @@ func (w *world) perform(ctx context.Context, out io.Writer) error {
 	}
 	judged := verdict.Judge(evidence)
 	judged.Write(out)
-	fmt.Fprintf(out, "The same load and faults again: onceward demo%s\n", w.flags())
-	if !judged.Sound() {
+	w.repeat(out)
+	switch {
+	case judged.Sound():
+		return nil
+	case w.config.Unprotected:
+		return errShown
+	default:
 		return errBroken
 	}
-	return nil
 }
 
 // rehearse lets the clients, the faults and the havoc loose at the same time, waits until all has settled, and returns what
@@ -63,10 +68,10 @@ func (w *world) rehearse(ctx context.Context, out io.Writer, fleet *fleet, plan 
 	clients := load.New(load.Config{
 		Plan: plan, Seed: w.config.Seed, Targets: fleet.urls, Every: newClient, AtOnce: atOnce,
 	})
-	wreck := &havoc{fleet: fleet, progress: clients.Progress, pauseFor: w.node.Timing.Lease + time.Second}
+	wreck := &havoc{fleet: fleet, progress: clients.Progress, pauseFor: w.pauseFor()}
 	watch := &watcher{
 		screen: screen.New(out), load: clients, fleet: fleet, provider: w.provider, havoc: wreck,
-		started: time.Now(), unprotected: w.config.Unprotected,
+		started: time.Now(), unprotected: w.config.Unprotected, paused: w.paused(),
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -90,7 +95,7 @@ func (w *world) rehearse(ctx context.Context, out io.Writer, fleet *fleet, plan 
 	watch.say("done")
 	watch.screen.End(watch.numbers(ctx))
 	fmt.Fprintln(out)
-	watch.listFaults(out)
+	watch.listFaults()
 	fmt.Fprintln(out)
 	return evidence, nil
 }
@@ -107,7 +112,7 @@ func (w *world) run(ctx context.Context, watch *watcher) (e verdict.Evidence, er
 	}
 	watch.say("settling")
 	open := settle(ctx, watch.fleet)
-	e.Unknown = open.unknown()
+	e.Unknown = open.Unknown
 	return e, context.Cause(ctx)
 }
 
@@ -117,30 +122,33 @@ func (w *world) announce(out io.Writer, plan []load.Order, urls []string) {
 	if w.config.Unprotected {
 		how = "WITHOUT Onceward"
 	}
-	on := "SQLite"
-	if w.store.schema != "" {
-		on = "PostgreSQL"
-	}
-	fmt.Fprintf(out, "Onceward demo: %d payments, %d refunds and %d bookings, %s, on %s, seed %d.\n",
-		asked[load.Payment], asked[load.Refund], asked[load.Booking], how, on, w.config.Seed)
+	fmt.Fprintf(out, "Onceward demo: %s, %s and %s, %s, on %s, seed %d.\n",
+		load.Payment.Count(asked[load.Payment]), load.Refund.Count(asked[load.Refund]), load.Booking.Count(asked[load.Booking]),
+		how, w.store.kind(), w.config.Seed)
 	fmt.Fprintln(out, "Clients lose connections and retry; the provider times out, fails and resets connections.")
 	if len(urls) > 1 {
-		fmt.Fprintf(out, "Each of %d processes is killed and started again, and one is paused past its lease.\n", len(urls))
+		fmt.Fprintf(out, "Each of %d processes is killed and started again, and one is %s.\n", len(urls), w.paused())
 	}
 	fmt.Fprintf(out, "Served at %s\n\n", strings.Join(urls, " "))
 }
 
-// flags repeat this run.
-func (w *world) flags() string {
-	text := fmt.Sprintf(" --seed %d --payments %d", w.config.Seed, w.config.Payments)
-	if w.config.Processes > 1 {
-		text += fmt.Sprintf(" --processes %d", w.config.Processes)
-	}
-	if w.config.Store != "" {
-		text += " --store URL"
-	}
+// pauseFor is longer than the lease, so that a process that was paused has lost what it believes to own.
+func (w *world) pauseFor() time.Duration { return w.node.Timing.Lease + time.Second }
+
+// paused says what is done to one process. Without Onceward there is no lease.
+func (w *world) paused() string {
 	if w.config.Unprotected {
-		text += " --unprotected"
+		return fmt.Sprintf("paused for %s", w.pauseFor())
 	}
-	return text
+	return "paused past its lease"
+}
+
+// repeat says how to run this again, and how much of it will be the same.
+func (w *world) repeat(out io.Writer) {
+	line, hint := w.again(fmt.Sprintf("--seed %d", w.config.Seed), fmt.Sprintf("--payments %d", w.config.Payments))
+	if hint != "" {
+		hint = ", " + hint
+	}
+	fmt.Fprintf(out, "The same load and faults again%s:\n  %s\n", hint, line)
+	fmt.Fprintln(out, "Some faults may differ in number, because retries depend on timing.")
 }

@@ -3,6 +3,7 @@ package demo
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -114,13 +115,15 @@ func (p *process) kill() error {
 	return err
 }
 
-// close asks the process to end, by closing its standard input.
-func (p *process) close() error {
+// close asks the process to end, by closing its standard input. When the context ends, it is killed.
+func (p *process) close(ctx context.Context) error {
 	p.expected.Store(true)
 	_ = p.stdin.Close() // it may have ended before
 	select {
 	case <-p.ended:
 		return p.exit
+	case <-ctx.Done():
+		return p.kill()
 	case <-time.After(2 * endWithin):
 		_ = p.cmd.Process.Kill() // it may have ended just now
 		<-p.ended

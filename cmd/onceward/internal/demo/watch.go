@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -26,6 +25,8 @@ type watcher struct {
 	// doing says what is going on.
 	doing       atomic.Pointer[string]
 	unprotected bool
+	// paused says what is done to one process.
+	paused string
 	// open is what was last seen of the store.
 	open openWork
 }
@@ -86,12 +87,12 @@ func (w *watcher) stillUnknown(ctx context.Context) int {
 	defer cancel()
 	for _, url := range w.fleet.urls() {
 		var open openWork
-		if err := getJSON(ctx, url+"/health", &open); err == nil {
+		if err := getJSON(ctx, url+openPath, &open); err == nil {
 			w.open = open
 			break
 		}
 	}
-	return w.open.unknown()
+	return w.open.Unknown
 }
 
 func (w *watcher) faults(p load.Progress) []screen.Row {
@@ -104,29 +105,30 @@ func (w *watcher) faults(p load.Progress) []screen.Row {
 	}
 	rows := []screen.Row{
 		{Name: "client faults", Value: clients, Means: "left, cut off, sent twice"},
-		{Name: "provider faults", Value: there, Means: "timeouts, resets, errors, delays, webhooks lost or doubled"},
+		{Name: "provider faults", Value: there, Means: "timeouts, resets, errors, delays, lost webhooks"},
 	}
 	if len(w.fleet.members) > 1 {
 		rows = append(rows, screen.Row{
-			Name: "process faults", Value: int(w.havoc.kills.Load() + w.havoc.pauses.Load()), Means: "killed, or paused past the lease",
+			Name: "process faults", Value: int(w.havoc.kills.Load() + w.havoc.pauses.Load()), Means: "killed, or " + w.paused,
 		})
 	}
 	return rows
 }
 
 // listFaults says which faults there were, by kind.
-func (w *watcher) listFaults(out io.Writer) {
-	fmt.Fprintln(out, "Faults of clients: "+list(w.load.Progress().Faults))
-	fmt.Fprintln(out, "Faults of the provider: "+list(w.provider.Stats()))
+func (w *watcher) listFaults() {
+	w.screen.List("Faults of clients:", list(w.load.Progress().Faults))
+	w.screen.List("Faults of the provider:", list(w.provider.Stats()))
 	if len(w.fleet.members) > 1 {
-		fmt.Fprintf(out, "Faults of processes: %d killed, %d paused past the lease\n", w.havoc.kills.Load(), w.havoc.pauses.Load())
+		w.screen.List("Faults of processes:", []string{
+			fmt.Sprintf("%d killed", w.havoc.kills.Load()), fmt.Sprintf("%d %s", w.havoc.pauses.Load(), w.paused),
+		})
 	}
 }
 
-func list[K ~string](counts map[K]int) string {
-	var parts []string
+func list[K ~string](counts map[K]int) (parts []string) {
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[name], strings.ReplaceAll(string(name), "_", " ")))
 	}
-	return strings.Join(parts, ", ")
+	return parts
 }

@@ -36,7 +36,7 @@ type outcome struct {
 
 // insist asks until there is a definitive answer, or the context ends.
 func (c *client) insist(ctx context.Context, o *Order, path string) Note {
-	note := Note{Order: *o}
+	note := Note{Order: *o, LastSeen: unasked}
 	for pause := firstPause; !note.Answered() && ctx.Err() == nil; pause = min(2*pause, longestPause) {
 		if note.Attempts > 0 {
 			sleep(ctx, pause/2+rand.N(pause))

@@ -109,10 +109,13 @@ func (l *Load) serve(ctx context.Context, index int) {
 	l.keep(c.insist(ctx, order.Refund, location+"/refund"))
 }
 
+// unasked is what is noted of an order that was never sent.
+const unasked = "there was no time to ask"
+
 // keepUnasked notes an order that there was no time for, so that it is missed at the end.
 func (l *Load) keepUnasked(o *Order) {
 	for ; o != nil; o = o.Refund {
-		l.keep(Note{Order: *o, LastSeen: "there was no time to ask"})
+		l.keep(Note{Order: *o, LastSeen: unasked})
 	}
 }
 

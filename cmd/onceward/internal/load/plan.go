@@ -18,6 +18,14 @@ const (
 	Booking Kind = "booking"
 )
 
+// Count says how many there are: 1 payment, 2 payments.
+func (k Kind) Count(n int) string {
+	if n == 1 {
+		return fmt.Sprintf("1 %s", k)
+	}
+	return fmt.Sprintf("%d %ss", n, k)
+}
+
 // Order is one thing that a client wants to happen once.
 type Order struct {
 	Kind Kind

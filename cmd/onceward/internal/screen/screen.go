@@ -33,23 +33,17 @@ type Screen struct {
 	out      io.Writer
 	terminal bool
 	colour   bool
-	drawn    int       // the lines that stand on the terminal
-	last     time.Time // of the last plain line
+	width    func() int // how many columns there are now
+	drawn    int        // the lines that stand on the terminal
+	last     time.Time  // of the last plain line
 }
 
 // New makes a screen. It is a terminal's if out is one that can move its cursor, and in colour unless NO_COLOR is set.
 func New(out io.Writer) *Screen {
 	terminal := isTerminal(out) && os.Getenv("TERM") != "dumb"
-	return &Screen{out: out, terminal: terminal, colour: terminal && os.Getenv("NO_COLOR") == ""}
-}
-
-func isTerminal(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	if !ok {
-		return false
+	return &Screen{
+		out: out, terminal: terminal, colour: terminal && os.Getenv("NO_COLOR") == "", width: func() int { return widthOf(out) },
 	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // plainEvery is the time between two lines where there is no terminal.
@@ -76,6 +70,22 @@ func (s *Screen) End(n Numbers) {
 	fmt.Fprintln(s.out, line(n))
 }
 
+// List prints a title and items behind it, in as many lines as the terminal needs for them.
+func (s *Screen) List(title string, items []string) {
+	text := title
+	width := len(title)
+	for i, item := range items {
+		if i < len(items)-1 {
+			item += ","
+		}
+		if width+1+len(item) >= s.width() {
+			text, width = text+"\n ", 1
+		}
+		text, width = text+" "+item, width+1+len(item)
+	}
+	fmt.Fprintln(s.out, text)
+}
+
 const (
 	up         = "\x1b[%dA"
 	clearRight = "\x1b[K"
@@ -90,7 +100,7 @@ func (s *Screen) draw(n Numbers) {
 	if s.drawn > 0 {
 		fmt.Fprintf(&text, up, s.drawn)
 	}
-	lines := s.table(n)
+	lines := s.table(n, s.width())
 	for _, l := range lines {
 		text.WriteString(l + clearRight + "\n")
 	}
@@ -98,18 +108,36 @@ func (s *Screen) draw(n Numbers) {
 	_, _ = io.WriteString(s.out, text.String()) // a terminal that is gone ends the program by itself
 }
 
-// table returns the lines of the table.
-func (s *Screen) table(n Numbers) []string {
-	lines := []string{s.paint(green, bar(n.Done, n.Total)) + fmt.Sprintf("  %d of %d answered  %ds  %s",
-		n.Done, n.Total, int(n.Elapsed.Seconds()), n.Doing), ""}
+// piece is a part of a line in one colour, or in none.
+type piece struct{ colour, text string }
+
+// table returns the lines of the table. None of them wraps, or the next one could not be drawn over them.
+func (s *Screen) table(n Numbers, width int) []string {
+	status := fmt.Sprintf("  %d of %d answered  %ds  %s", n.Done, n.Total, int(n.Elapsed.Seconds()), n.Doing)
+	lines := []string{s.fit(width, piece{green, bar(n.Done, n.Total)}, piece{"", status}), ""}
 	for _, r := range n.Rows {
-		lines = append(lines, fmt.Sprintf("  %-15s%s  %s", r.Name, s.paint(bold, fmt.Sprintf("%7d", r.Value)), s.paint(dim, r.Means)))
+		lines = append(lines, s.fit(width,
+			piece{"", fmt.Sprintf("  %-15s", r.Name)}, piece{bold, fmt.Sprintf("%7d", r.Value)}, piece{dim, "  " + r.Means}))
 	}
 	return lines
 }
 
+// fit makes a line of its pieces, and cuts off what the terminal has no room for. The last column stays free: terminals
+// differ in where the cursor is after it.
+func (s *Screen) fit(width int, pieces ...piece) string {
+	var line strings.Builder
+	room := width - 1
+	for _, p := range pieces {
+		text := []rune(p.text)
+		text = text[:min(len(text), max(room, 0))]
+		room -= len(text)
+		line.WriteString(s.paint(p.colour, string(text)))
+	}
+	return line.String()
+}
+
 func (s *Screen) paint(colour, text string) string {
-	if !s.colour {
+	if !s.colour || colour == "" || text == "" {
 		return text
 	}
 	return colour + text + plain

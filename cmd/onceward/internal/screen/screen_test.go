@@ -2,6 +2,7 @@ package screen
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -14,10 +15,12 @@ func numbers(done int) Numbers {
 	}
 }
 
+func wide() int { return usualWidth }
+
 func TestTerminalIsRedrawnInPlace(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	s := &Screen{out: &out, terminal: true}
+	s := &Screen{out: &out, terminal: true, width: wide}
 	s.Show(numbers(0))
 	want := "[..............................]  0 of 10 answered  3s  settling"
 	if first := out.String(); strings.Contains(first, "\x1b[4A") || !strings.Contains(first, want) {
@@ -42,7 +45,7 @@ func TestColour(t *testing.T) {
 	t.Parallel()
 	for _, colour := range []bool{true, false} {
 		var out bytes.Buffer
-		s := &Screen{out: &out, terminal: true, colour: colour}
+		s := &Screen{out: &out, terminal: true, colour: colour, width: wide}
 		s.Show(numbers(1))
 		if got := strings.Contains(out.String(), green); got != colour {
 			t.Errorf("colour %t: %q", colour, out.String())
@@ -60,6 +63,38 @@ func TestPlainLines(t *testing.T) {
 	s.End(numbers(10))
 	want := "  3s  4 of 10 answered  requests 12  replays 3\n  3s  10 of 10 answered  requests 12  replays 3\n"
 	if out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+var escapes = regexp.MustCompile("\x1b\\[[0-9]*[a-zA-Z]")
+
+// TestNoLineWraps: a line that wraps is two, and the next drawing would begin one too low.
+func TestNoLineWraps(t *testing.T) {
+	t.Parallel()
+	n := numbers(5)
+	n.Rows = append(n.Rows, Row{"provider faults", 1234567, strings.Repeat("timeouts, ", 20)})
+	for _, columns := range []int{1, 20, 40, 80, 132} {
+		var out bytes.Buffer
+		s := &Screen{out: &out, terminal: true, colour: true, width: func() int { return columns }}
+		s.Show(n)
+		longest := 0
+		for line := range strings.Lines(escapes.ReplaceAllString(out.String(), "")) {
+			longest = max(longest, len(strings.TrimSuffix(line, "\n")))
+		}
+		if longest != columns-1 {
+			t.Errorf("on %d columns the longest line has %d: %q", columns, longest, out.String())
+		}
+	}
+}
+
+func TestListsAreBroken(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	s := &Screen{out: &out, width: func() int { return 30 }}
+	s.List("Faults:", []string{"3 cut off", "10 sent twice", "1 left before the answer"})
+	s.List("None:", nil)
+	if want := "Faults: 3 cut off,\n  10 sent twice,\n  1 left before the answer\nNone:\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

@@ -27,9 +27,10 @@ type Row struct {
 	Asked, Answered int
 	// Made counts the charges or refunds, and Declined the orders of which the ledger says that they were declined.
 	Made, Declined int
-	// Duplicates counts the orders for which money moved more than once, and Excess is that money.
-	Duplicates int
-	Excess     int64
+	// Duplicates counts the orders that were made more than once, Extra how often that was beyond the first time, and Excess
+	// is the money that moved by that. What was made is what was asked for and neither declined nor lost, and what is extra.
+	Duplicates, Extra int
+	Excess            int64
 	// Lost counts the orders that were acknowledged and neither made nor declined, and those that were never answered.
 	Lost int
 	// Wrong counts the orders that were made for another amount, or although the client was told that they were not.
@@ -119,6 +120,7 @@ func (v *Verdict) count(row *Row, n *load.Note, found order) {
 	}
 	if extra := found.amounts[1:]; len(extra) > 0 {
 		row.Duplicates++
+		row.Extra += len(extra)
 		for _, amount := range extra {
 			row.Excess += amount
 		}

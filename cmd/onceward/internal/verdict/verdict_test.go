@@ -75,37 +75,40 @@ func TestEachFindingIsFound(t *testing.T) {
 		name, want string
 		spoil      func(e *Evidence)
 	}{
-		{"duplicate payment", "1 payments were charged more than once, EUR 20.00 too much", func(e *Evidence) {
+		{"duplicate payment", "1 payment was charged more than once, 2 too many in all, EUR 20.00 too much", func(e *Evidence) {
 			e.Ledger = append(e.Ledger, charge("run-a-1", 1000), charge("run-a-1", 1000))
 		}},
 		{"its cost", "this would have cost customers EUR 10.00 and the shop EUR 3.00", func(e *Evidence) {
 			e.Ledger = append(e.Ledger, charge("run-a-1", 1000), refund("run-a-1-refund", 300))
 		}},
-		{"duplicate refund", "1 refunds were paid out more than once, EUR 3.00 too much", func(e *Evidence) {
+		{"duplicate refund", "1 refund was paid out more than once, 1 too many in all, EUR 3.00 too much", func(e *Evidence) {
 			e.Ledger = append(e.Ledger, refund("run-a-1-refund", 300))
 		}},
-		{"duplicate booking", "1 bookings were charged more than once", func(e *Evidence) {
+		{"duplicate booking", "1 booking was charged more than once", func(e *Evidence) {
 			e.Ledger = append(e.Ledger, charge("run-a-3", 2000))
 		}},
-		{"acknowledged and lost", "1 payments were lost", func(e *Evidence) {
+		{"acknowledged and lost", "1 payment was lost", func(e *Evidence) {
 			e.Notes = append(e.Notes, note(load.Payment, "run-a-5", 1, 201))
 		}},
-		{"never answered", "1 refunds were lost", func(e *Evidence) {
+		{"two of them", "2 payments were lost", func(e *Evidence) {
+			e.Notes = append(e.Notes, note(load.Payment, "run-a-5", 1, 201), note(load.Payment, "run-a-6", 1))
+		}},
+		{"never answered", "1 refund was lost", func(e *Evidence) {
 			e.Notes = append(e.Notes, note(load.Refund, "run-a-5", 1))
 		}},
-		{"never answered, but charged", "1 bookings were lost", func(e *Evidence) {
+		{"never answered, but charged", "1 booking was lost", func(e *Evidence) {
 			e.Notes[3].Answers = nil
 		}},
-		{"refused, but charged", "1 bookings moved money that they should not have moved", func(e *Evidence) {
+		{"refused, but charged", "1 booking moved money that it should not have moved", func(e *Evidence) {
 			e.Notes[3].Answers[0].Status = 402
 		}},
-		{"another amount", "1 payments moved money that they should not have moved", func(e *Evidence) {
+		{"another amount", "1 payment moved money that it should not have moved", func(e *Evidence) {
 			e.Notes[0].Amount = 999
 		}},
-		{"differing answers", "1 requests got different answers", func(e *Evidence) {
+		{"differing answers", "1 request got different answers to its retries", func(e *Evidence) {
 			e.Notes[0] = note(load.Payment, "run-a-1", 1000, 201, 422)
 		}},
-		{"unasked", "1 charges or refunds were made that nobody asked for", func(e *Evidence) {
+		{"unasked", "1 charge or refund was made that nobody asked for", func(e *Evidence) {
 			e.Ledger = append(e.Ledger, charge("run-a-6", 5))
 		}},
 		{"unknown", "2 outcomes are still unknown", func(e *Evidence) { e.Unknown = 2 }},
@@ -121,6 +124,26 @@ func TestEachFindingIsFound(t *testing.T) {
 				t.Errorf("the verdict does not say %q:\n%s", test.want, out.String())
 			}
 		})
+	}
+}
+
+// TestColumnsAddUp: what was made is what was asked for, less what was declined or lost, and what is extra.
+func TestColumnsAddUp(t *testing.T) {
+	t.Parallel()
+	e := evidence()
+	e.Ledger = append(e.Ledger, charge("run-a-1", 1000), charge("run-a-1", 1000), charge("run-a-5", 50), charge("run-a-5", 50))
+	e.Notes = append(e.Notes, note(load.Payment, "run-a-5", 50, 201), note(load.Payment, "run-a-6", 50, 201))
+	v := Judge(e)
+	want := Row{Kind: load.Payment, Asked: 4, Answered: 4, Made: 5, Declined: 1, Lost: 1, Duplicates: 2, Extra: 3, Excess: 2050}
+	if r := v.Rows[0]; r != want || r.Made != r.Asked-r.Declined-r.Lost+r.Extra {
+		t.Errorf("row %+v, want %+v", r, want)
+	}
+	var out strings.Builder
+	v.Write(&out)
+	for _, want := range []string{"made again   extra", "2       3\n", "beyond the first time"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the table does not say %q:\n%s", want, out.String())
+		}
 	}
 }
 

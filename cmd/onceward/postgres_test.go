@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/internal/servicetest"
+)
+
+func TestOnPostgres(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2", "--store", url)
+	wantSound(t, run, 60)
+	conn := connect(t, url)
+	left := 0
+	err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_namespace WHERE nspname = $1`, schemaIn(t, run.out)).Scan(&left)
+	if err != nil || left != 0 {
+		t.Errorf("%d schemas are left behind, %v", left, err)
+	}
+}
+
+// schemaIn finds the schema in what a demo on PostgreSQL says.
+func schemaIn(t *testing.T, said string) string {
+	t.Helper()
+	found := regexp.MustCompile(`on PostgreSQL.* in the schema (onceward_demo_\w+)`).FindStringSubmatch(said)
+	if found == nil {
+		t.Fatalf("the demo names no schema:\n%s", said)
+	}
+	return found[1]
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) }) // all has been answered
+	return conn
+}
+
+// execute runs a statement that has to succeed, also when the test is over.
+func execute(t *testing.T, conn *pgx.Conn, statement string) {
+	t.Helper()
+	if _, err := conn.Exec(context.Background(), statement); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOnPostgresWithoutRights: the schema that could not be made is not complained about again when it is to be dropped.
+func TestOnPostgresWithoutRights(t *testing.T) {
+	t.Parallel()
+	address := servicetest.Postgres(t).SchemaURL(t)
+	conn := connect(t, address)
+	role := "demo_" + strings.ToLower(rand.Text())
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
+	t.Cleanup(func() { execute(t, conn, "DROP ROLE "+role) })
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed.User = url.UserPassword(role, "secret")
+	run := runDemo(t, "--store", parsed.String())
+	if run.status != 1 || !strings.Contains(run.errors, "grant it CREATE on the database") || strings.Count(run.errors, "\n") != 1 {
+		t.Errorf("exit status %d: %s", run.status, run.errors)
+	}
+}
+
+// TestServingOnPostgres: the demo says where its records are, and tells nobody the password.
+func TestServingOnPostgres(t *testing.T) {
+	t.Parallel()
+	parsed, err := url.Parse(servicetest.Postgres(t).SchemaURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed.User = url.UserPassword(parsed.User.Username(), "s3cret")
+	s := startDemo(t, t.TempDir(), "--store", parsed.String())
+	conn := connect(t, parsed.String())
+	t.Cleanup(func() {
+		s.kill()
+		execute(t, conn, "DROP SCHEMA "+schemaIn(t, s.greeted)+" CASCADE")
+	})
+	if strings.Contains(s.greeted, "s3cret") || !strings.Contains(s.greeted, "with the password in PGPASSWORD") {
+		t.Errorf("the demo shows the password, or does not say where it belongs:\n%s", s.greeted)
+	}
+}

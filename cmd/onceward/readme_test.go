@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// moduleRoot is where the module lies, seen from this package.
+const moduleRoot = "../.."
+
+func readme(t *testing.T) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(moduleRoot, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// TestReadmeProgram builds the program of the README as it stands there, starts it, and types the line below it twice.
+func TestReadmeProgram(t *testing.T) {
+	t.Parallel()
+	url := startReadmeProgram(t)
+	line := regexp.MustCompile(`(?m)^curl -i http://127\.0\.0\.1:8080/payments .*$`).FindString(readme(t))
+	if line == "" {
+		t.Fatal("the README says no line to try")
+	}
+	sh := openShell(t)
+	line = strings.Replace(line, "http://127.0.0.1:8080", url, 1)
+	first, again := sh.run(t, line), sh.run(t, line)
+	if !strings.HasPrefix(first, "HTTP/1.1 201") || !strings.Contains(first, "Content-Type: application/json") {
+		t.Errorf("a payment: %s", first)
+	}
+	_, body, _ := strings.Cut(first, "\n\n")
+	if !strings.Contains(again, "Idempotent-Replayed: true") || !strings.HasSuffix(again, body) || !strings.Contains(body, `"amount":1999`) {
+		t.Errorf("the same again: %s, want the first answer: %s", again, first)
+	}
+	s := &server{url: url}
+	for _, token := range []string{"alice", "mallory"} {
+		want := map[string]int{"alice": 201, "mallory": 401}[token]
+		if r := s.must(t, "POST", "/transfers", token, "transfer-1", `{}`); r.status != want {
+			t.Errorf("a transfer of %s: %d %s, want %d", token, r.status, r.body, want)
+		}
+	}
+}
+
+// startReadmeProgram builds and starts it on a free port, and returns its URL.
+func startReadmeProgram(t *testing.T) string {
+	t.Helper()
+	_, rest, found := strings.Cut(readme(t), "```go\npackage main\n")
+	program, _, _ := strings.Cut(rest, "```")
+	address := freeAddress(t)
+	program = "package main\n" + strings.Replace(program, "127.0.0.1:8080", address, 1)
+	if !found || !strings.Contains(program, address) {
+		t.Fatal("the README has no program that listens on 127.0.0.1:8080")
+	}
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
+	if err := os.WriteFile(source, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", binary, source)
+	build.Dir = moduleRoot
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	command := exec.Command(binary)
+	command.Dir, command.Stderr = dir, os.Stderr
+	command.Env = append(os.Environ(), "ONCEWARD_SECRET=sixteen random bytes or more")
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill() // it does not end by itself
+		_ = command.Wait()
+	})
+	await(t, "the program to listen", func() bool { return reachable(address) })
+	return "http://" + address
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func reachable(address string) bool {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close() // that it could be opened is all
+	return true
+}
+
+// TestReadmeShowsTheCrash: the steps in the README are those that the demo prints.
+func TestReadmeShowsTheCrash(t *testing.T) {
+	t.Parallel()
+	text := readme(t)
+	s := startDemo(t, t.TempDir())
+	steps := regexp.MustCompile(`(?m)^(\d+)\. .*$`).FindAllStringSubmatch(s.greeted, -1)
+	if len(steps) != 12 {
+		t.Fatalf("the demo prints %d steps, want 12:\n%s", len(steps), s.greeted)
+	}
+	for i, step := range steps[6:] {
+		if step[1] != fmt.Sprint(i+7) || !strings.Contains(text, step[0]+"\n") {
+			t.Errorf("the README does not say %q", step[0])
+		}
+	}
+}
