@@ -44,8 +44,9 @@ func TestNotFound(t *testing.T) {
 		"a platform that panics":       {reconcile.Rule{Arrival: arrival, OwnerGone: bursts}, false, false, "panic: no platform"},
 		"time, and an owner gone":      {reconcile.Rule{Arrival: arrival, OwnerGone: gone}, false, true, "on its way"},
 		"dedup":                        {reconcile.Rule{Deduplicates: true}, true, true, "recognise its downstream key"},
-		"dedup, an owner still there":  {reconcile.Rule{Deduplicates: true, Arrival: arrival, OwnerGone: there}, true, true, "recognise"},
-		"dedup, nobody knows":          {reconcile.Rule{Deduplicates: true, Arrival: arrival, OwnerGone: unclear}, true, true, "recognise"},
+		"dedup, and time":              {reconcile.Rule{Deduplicates: true, Arrival: arrival}, false, true, "on its way"},
+		"dedup, an owner still there":  {reconcile.Rule{Deduplicates: true, Arrival: arrival, OwnerGone: there}, false, true, "on its way"},
+		"dedup, nobody knows":          {reconcile.Rule{Deduplicates: true, Arrival: arrival, OwnerGone: unclear}, false, true, "on its way"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {

@@ -77,15 +77,19 @@ type Rule struct {
 	Resolver Resolver
 
 	// Deduplicates says that the downstream key was sent and that the other system recognises it. "Not found" then means
-	// not executed, at once: should the request still arrive, it and the retry are one to the other system.
+	// not executed, after Arrival: should the request still arrive, it and the retry are one to the other system. If the
+	// client does not come back there is no retry, and what arrives after the conclusion has a record that says otherwise:
+	// so set Arrival too.
 	Deduplicates bool
 	// Arrival is the longest time for which a request can still be on its way, with all that may hold it up. After it, "not
-	// found" means not executed, if OwnerGone says that the owner of the attempt makes no more requests. Without both, and
-	// without Deduplicates, only a person concludes from "not found".
+	// found" means not executed, if the other system deduplicates, or OwnerGone says that the owner of the attempt makes no
+	// more requests. Without either, only a person concludes from "not found". Default: none; with Deduplicates "not found"
+	// is then believed at once.
 	//
-	// The time counts from when OwnerGone first said so to this process, because the owner may have sent its request just
-	// before it went, and the question must be asked after it is over. It goes by a clock that nobody sets. A process that
-	// is started anew counts anew. With an Arrival longer than all tries take, a record is a dead letter before.
+	// The time counts from when this process first heard "not found", or first was told by OwnerGone, because the owner may
+	// have sent its request just before it went, and the question must be asked after it is over. It goes by a clock that
+	// nobody sets. A process that is started anew counts anew. With an Arrival longer than all tries take, a record is a dead
+	// letter before.
 	Arrival time.Duration
 	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut off. It
 	// is called when "not found" was answered.
@@ -115,15 +119,21 @@ func (r *Rule) subjects(rec *onceward.Record) (subjects []string) {
 	return subjects
 }
 
+// onItsWay is the answer while the request may still arrive.
+var onItsWay = StillUnknown("the other system does not know of it yet: the request may still be on its way")
+
 // judgeNotFound decides what "not found" means (scenario 31). Asked is when the question was asked.
 func (r *Rule) judgeNotFound(ctx context.Context, rec *onceward.Record, asked time.Time, seen *departures) (Answer, error) {
+	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if r.Deduplicates {
+		if r.Arrival > 0 && asked.Sub(seen.since(claim)) < r.Arrival {
+			return onItsWay, nil
+		}
 		return NotExecuted("the other system does not know of it, and would recognise its downstream key"), nil
 	}
 	if r.Arrival <= 0 || r.OwnerGone == nil {
 		return StillUnknown("the other system does not know of it, which proves nothing: the request may still arrive"), nil
 	}
-	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	gone, err := r.OwnerGone(ctx, rec)
 	if err != nil {
 		return Answer{}, fmt.Errorf("reconcile: is the owner gone: %w", err)
@@ -133,7 +143,7 @@ func (r *Rule) judgeNotFound(ctx context.Context, rec *onceward.Record, asked ti
 		return StillUnknown("the other system does not know of it, but the owner may still be there"), nil
 	}
 	if asked.Sub(seen.since(claim)) < r.Arrival {
-		return StillUnknown("the other system does not know of it yet: the request may still be on its way"), nil
+		return onItsWay, nil
 	}
 	return NotExecuted("the other system does not know of it, the time to arrive is over, and its owner is gone"), nil
 }

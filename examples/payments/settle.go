@@ -17,11 +17,12 @@ import (
 const providerSource = "provider"
 
 // newPoller settles refunds whose outcome is unknown. The provider recognises our key, so that "not found" means that the
-// refund was not made: should the request arrive late, it and the retry are one to the provider.
+// refund was not made, once no request can be on its way any more: should one arrive all the same, it and the retry are one
+// to the provider.
 func (s *System) newPoller() (*reconcile.Poller, error) {
 	t := s.config.Timing
 	rules := map[string]reconcile.Rule{"POST /payments/{id}/refund": {
-		Resolver: reconcile.ResolverFunc(s.askAboutRefund), Deduplicates: true,
+		Resolver: reconcile.ResolverFunc(s.askAboutRefund), Deduplicates: true, Arrival: t.Arrival,
 		Source: providerSource, Steps: []string{refundStep}, Interpret: s.readRefundEvent,
 	}}
 	maps.Copy(rules, s.config.Rules)

@@ -75,6 +75,8 @@ type Timing struct {
 	Lease time.Duration
 	// Call bounds a call to the provider. Default: 10 s.
 	Call time.Duration
+	// Arrival is the longest time for which a request can be on its way to the provider. Default: a minute.
+	Arrival time.Duration
 	// Look is the time between two looks of the workers in the background. Default: 5 s.
 	Look time.Duration
 	// Pause is the time before something that failed is tried again, at first. Default: 1 s.
@@ -88,6 +90,7 @@ type Timing struct {
 func (t *Timing) setDefaults() {
 	t.Lease = cmp.Or(t.Lease, 30*time.Second)
 	t.Call = cmp.Or(t.Call, 10*time.Second)
+	t.Arrival = cmp.Or(t.Arrival, time.Minute)
 	t.Look = cmp.Or(t.Look, 5*time.Second)
 	t.Pause = cmp.Or(t.Pause, time.Second)
 	t.Compare = cmp.Or(t.Compare, ledger.DefaultInterval)

@@ -99,7 +99,7 @@ func newWorld(t testing.TB, url string, change func(*settings)) *world {
 		Config: payments.Config{
 			Secret: []byte("a secret of the tests, long enough"), WebhookSecret: hookSecret,
 			Tokens: map[string]string{alice: "alice", bob: "bob"}, Logger: quiet,
-			Timing: payments.Timing{Lease: 5 * time.Second, Call: longest, Look: never, Pause: 20 * time.Millisecond},
+			Timing: payments.Timing{Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Pause: 20 * time.Millisecond},
 		},
 		store: storeurl.Config{Logger: quiet},
 	}

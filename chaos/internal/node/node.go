@@ -52,9 +52,10 @@ type Settings struct {
 	Mutant string
 }
 
-// Timing is how long things take in a chaos run: short, so that much happens, but long enough for a busy machine.
+// Timing is how long things take in a chaos run: short, so that much happens, but long enough for a busy machine. A request is
+// on its way for as long as wires hold it back and providers delay it.
 var Timing = payments.Timing{
-	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Look: 300 * time.Millisecond, Pause: 100 * time.Millisecond,
+	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond, Pause: 100 * time.Millisecond,
 	Compare: 20 * time.Second, Settle: 10 * time.Second,
 }
 

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,9 +26,6 @@ const transfers = "POST /transfers"
 const (
 	transferStep = "transfer"
 	calling      = "calling"
-	// arrival is the longest time that a request may be on its way to the bank: what proxies hold back, and the bank's own
-	// delays.
-	arrival = 5 * time.Second
 )
 
 // bank is the route and how its unknown outcomes are settled.
@@ -39,7 +35,7 @@ type bank struct {
 }
 
 func (b *bank) rule() reconcile.Rule {
-	return reconcile.Rule{Resolver: reconcile.ResolverFunc(b.ask), Arrival: arrival, OwnerGone: b.ownerGone}
+	return reconcile.Rule{Resolver: reconcile.ResolverFunc(b.ask), Arrival: Timing.Arrival, OwnerGone: b.ownerGone}
 }
 
 // Transfer is both what is asked for and the answer.
