@@ -36,7 +36,7 @@ help: ## Show this list
 
 .PHONY: test
 test: needs lint ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, RabbitMQ), lint, all tests with -race
-	CGO_ENABLED=1 $(GO) test -race -count=1 $(TESTFLAGS) ./...
+	CGO_ENABLED=1 $(GO) test -race -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) ./...
 
 .PHONY: lint
 lint: vet staticcheck format-check arrows ## Check without running the tests: vet, staticcheck, gofumpt, import arrows

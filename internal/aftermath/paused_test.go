@@ -34,7 +34,7 @@ func TestPausedPastItsLease(t *testing.T) {
 			on(t, where, true, func(t *testing.T, w *world) {
 				first := w.opens(func(s *shopSettings) { s.Hold = point })
 				answer := first.starts("/bookings", "k", "{}", point)
-				first.signal(syscall.SIGSTOP)
+				w.stops(first)
 				second := w.opens(nil)
 				taken := second.settles("/bookings", "k", "{}")
 				first.signal(syscall.SIGCONT)
@@ -61,7 +61,7 @@ func TestPausedBeforeItsCall(t *testing.T) {
 		onStores(t, true, func(t *testing.T, w *world) {
 			first := w.opens(func(s *shopSettings) { s.Hold = "before the call" })
 			answer := first.starts("/payments", "k", body, "before the call")
-			first.signal(syscall.SIGSTOP)
+			w.stops(first)
 			second := w.opens(func(s *shopSettings) { s.Poll = true })
 			retried := second.settles("/payments", "k", body)
 			first.signal(syscall.SIGCONT)
@@ -80,7 +80,7 @@ func TestPausedBeforeItsCall(t *testing.T) {
 		onStores(t, false, func(t *testing.T, w *world) {
 			first := w.opens(func(s *shopSettings) { s.Hold = "before the call" })
 			answer := first.starts("/payments", "k", body, "before the call")
-			first.signal(syscall.SIGSTOP)
+			w.stops(first)
 			second := w.opens(func(s *shopSettings) { s.Poll = true })
 			w.awaits(second, "k", onceward.StateUnknown)
 			for w.record("k").ReconcileCount < 3 {

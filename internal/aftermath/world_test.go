@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ncruces/go-sqlite3"
+
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/servicetest"
@@ -26,6 +28,8 @@ type world struct {
 	provider *provider.Server
 	store    fullStore
 	counts   func(table string) int
+	// free reports whether nobody holds a lock that all who write have to wait for.
+	free func() bool
 }
 
 // onStores runs a test in a world on each durable store.
@@ -68,12 +72,35 @@ func newWorld(t testing.TB, kind string, dedup bool) *world {
 		must(t, err)
 	}
 	return &world{
-		TB: t, provider: bank, store: store,
+		TB: t, provider: bank, store: store, free: func() bool { return kind == "postgres" || unlocked(t, url) },
 		settings: shopSettings{Store: url, Provider: bank.URL, Dedup: dedup, Diary: filepath.Join(dir, "diary")},
 		counts: func(table string) (n int) {
 			must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&n))
 			return n
 		},
+	}
+}
+
+// unlocked reports whether the lock of an SQLite file can be had now.
+func unlocked(t testing.TB, path string) bool {
+	t.Helper()
+	conn, err := sqlite3.Open("file:" + path + "?_pragma=busy_timeout(100)")
+	must(t, err)
+	defer func() { must(t, conn.Close()) }()
+	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
+		return false
+	}
+	must(t, conn.Exec(`ROLLBACK`))
+	return true
+}
+
+// stops pauses a shop with SIGSTOP. One that holds the lock of an SQLite file at that moment, for a heartbeat, would hold up
+// everybody: it goes on for a moment and is paused again.
+func (w *world) stops(p *shopProcess) {
+	w.Helper()
+	for p.signal(syscall.SIGSTOP); !w.free(); p.signal(syscall.SIGSTOP) {
+		p.signal(syscall.SIGCONT)
+		p.pause("the shop to be paused without the lock of the file")
 	}
 }
 

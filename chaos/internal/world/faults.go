@@ -163,6 +163,9 @@ func (w *World) Struck() map[string]int {
 	return all
 }
 
+// triesToFire is how often a fault is tried that meets nobody: what it was meant for may just be down.
+const triesToFire = 5
+
 // atOnce is how many faults happen at one time.
 const atOnce = 3
 
@@ -202,6 +205,10 @@ func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error 
 
 func (w *World) fire(ctx context.Context, fault Fault, failed chan<- error) {
 	err := fault.Fire(ctx)
+	for tries := 1; errors.Is(err, errNotFired) && tries < triesToFire; tries++ {
+		pause(ctx, 200*time.Millisecond)
+		err = fault.Fire(ctx)
+	}
 	if errors.Is(err, errNotFired) {
 		return
 	}
