@@ -259,14 +259,15 @@ func (p *planned) checkSteps(size string) {
 // table if that is hardly longer, so this is for large ones only, and for their first half.
 func (p *planned) checkPages(size string) {
 	p.take()
-	after := onceward.ID{}
-	for i := 0; p.store.RecordID(after) > "8"; i++ {
-		after.Key = strconv.Itoa(i)
-	}
-	for range 8 {
-		page, err := p.store.List(p.Context(), onceward.Filter{Limit: 5, After: after})
+	// The rows of fill all hold the name of one record, so that the last of a page does not say where the page ended.
+	for i, listed := 0, 0; listed < 8; i++ {
+		after := onceward.ID{Key: strconv.Itoa(i)}
+		if p.store.RecordID(after) > "8" {
+			continue
+		}
+		listed++
+		_, err := p.store.List(p.Context(), onceward.Filter{Limit: 5, After: after})
 		must(p, err)
-		after = page[len(page)-1].ID
 	}
 	p.wantNone(p, gathers, "list "+size)
 }
