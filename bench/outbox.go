@@ -26,6 +26,7 @@ const (
 // it costs in a batch, in a handler of Onceward, where it goes along with the answer, and beside a single insert, is shown too.
 var outboxFigures = []pgFigure{
 	{"outbox-add", 16, pgPlain3, outboxAdd3},
+	{"outbox-add-bare", 16, pgPlain3, outboxBare},
 	{"outbox-add-in-a-batch", 16, pgPlain3, outboxAddLast},
 	{"outbox-add-in-a-handler", 16, pgTransactional3, outboxAddIn3},
 	{"outbox-add-to-one-insert", 16, pgPlain, outboxAdd},

@@ -46,6 +46,11 @@ var pgContenders = []pgContender{
 	{outboxAddIn3, apart(&threeStatements).openProtected},
 	{pgHTTPPlain, openHTTPPlain},
 	{pgHTTPTransaction, openHTTPTransactional},
+	{pgBare, oneRow.openBareTransactional},
+	{pgBare3, threeStatements.openBareTransactional},
+	{pgBareReserved, oneRow.openBareReserved},
+	{pgHTTPBare, openHTTPBare},
+	{outboxBare, threeStatements.openOutboxBare},
 }
 
 // pgFigures are all comparisons of speed, by the number of callers.
@@ -76,7 +81,7 @@ func measurePostgres(ctx context.Context, o *options, r *report) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	r.note("%s", s.about)
 	r.note("clients are in this process, over TCP on loopback, with a pool of as many connections as callers, at most %d", maxConnections)
-	for _, measure := range []func(context.Context, *options, *report) error{s.measureSpeed, s.measureSlowly, s.measureSizes, s.measureLog} {
+	for _, measure := range []func(context.Context, *options, *report) error{s.measureSpeed, s.measureBare, s.measureSlowly, s.measureSizes, s.measureLog} {
 		if err := measure(ctx, o, r); err != nil {
 			return err
 		}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// The ways that show how much there is to gain: the statements that protection cannot do without, on the store's own tables,
+// over the raw protocol and with nothing around them. They decide nothing, check nothing and survive nothing.
+const (
+	pgBare         = "bare statements: transactional, one insert"
+	pgBare3        = "bare statements: transactional, three statements"
+	pgBareReserved = "bare statements: reserve, one insert, complete"
+	pgHTTPBare     = "HTTP, bare statements: transactional, one insert"
+	outboxBare     = "three statements and a row in a table with one index"
+)
+
+// bareFigures are the ceilings of figures that have a goal. They have none themselves.
+var bareFigures = []pgFigure{
+	{"postgres-transactional-c16-bare", 16, pgBare, pgPlain},
+	{"postgres-transactional3-c16-bare", 16, pgBare3, pgPlain3},
+	{"postgres-reserved-c16-bare", 16, pgBareReserved, pgPlain},
+	{"postgres-http-c16-bare", 16, pgHTTPBare, pgHTTPPlain},
+	{"postgres-http-c64-bare", 64, pgHTTPBare, pgHTTPPlain},
+}
+
+// measureBare compares the bare statements with the business alone, each pair for itself.
+func (s *pgServer) measureBare(ctx context.Context, o *options, r *report) error {
+	for _, f := range bareFigures {
+		if !o.wants(f.name) {
+			continue
+		}
+		rates, err := s.contest(ctx, o, []pgFigure{f}, durably)
+		if err != nil {
+			return err
+		}
+		compareRates(r, f, rates)
+	}
+	return nil
+}
+
+// bareStatements are what the store sends, less what only serves to be sure.
+var bareStatements = map[string]string{
+	"bare_begin":  `BEGIN`,
+	"bare_lock":   `SELECT pg_try_advisory_xact_lock($1)`,
+	"bare_look":   `SELECT attempt, due, retention, answer, queue, request, more FROM onceward_record WHERE id = $1`,
+	"bare_commit": `COMMIT`,
+	"bare_store": `INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
+		VALUES ($1, nextval('onceward_attempt'), onceward_now() + 86400000000, 86400, $2, 20, $3, '') RETURNING attempt, due`,
+	"bare_reserve": `INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
+		SELECT u.id, nextval('onceward_attempt'), onceward_now() + 30000000, 86400, $2, 10, $3, '' FROM unnest($1::uuid[]) AS u (id)
+		ON CONFLICT (id) DO NOTHING RETURNING id, attempt`,
+	"bare_complete": `UPDATE onceward_record r SET queue = 20, answer = $2, due = onceward_now() + 86400000000
+		FROM unnest($1::uuid[]) AS u (id) WHERE r.id = u.id AND r.queue = 10 RETURNING r.id`,
+}
+
+// bareConn speaks the protocol itself.
+type bareConn struct{ *pgx.Conn }
+
+// bare makes the statements known to a connection, once.
+func bare(ctx context.Context, conn *pgx.Conn) (bareConn, error) {
+	known := conn.PgConn().CustomData()
+	for name, text := range bareStatements {
+		if known[name] != nil {
+			break // they all are
+		}
+		if _, err := conn.Prepare(ctx, name, text); err != nil {
+			return bareConn{}, err
+		}
+	}
+	for name := range bareStatements {
+		known[name] = true
+	}
+	return bareConn{conn}, nil
+}
+
+var bareFormat = []int16{1}
+
+// add puts a statement into the round trip.
+func (c bareConn) add(name string, parameters ...[]byte) {
+	frontend := c.PgConn().Frontend()
+	frontend.SendBind(&pgproto3.Bind{
+		PreparedStatement: name, ParameterFormatCodes: bareFormat, Parameters: parameters, ResultFormatCodes: bareFormat,
+	})
+	frontend.SendExecute(&pgproto3.Execute{})
+}
+
+// trip sends what was added, and returns how many rows came back.
+func (c bareConn) trip(ctx context.Context) (rows int, err error) {
+	frontend := c.PgConn().Frontend()
+	frontend.SendSync(&pgproto3.Sync{})
+	if err := frontend.Flush(); err != nil {
+		return 0, err
+	}
+	for {
+		message, err := c.PgConn().ReceiveMessage(ctx)
+		switch m := message.(type) {
+		case *pgproto3.DataRow:
+			rows++
+		case *pgproto3.ErrorResponse:
+			return rows, pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.ReadyForQuery:
+			return rows, nil
+		}
+		if err != nil {
+			return rows, err
+		}
+	}
+}
+
+// bareTx is as much of a transaction as the business needs.
+type bareTx struct {
+	pgx.Tx
+	conn bareConn
+}
+
+func (t bareTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return t.conn.Exec(ctx, sql, args...)
+}
+
+// bareSite is a site with the store's tables, and what a record of them looks like.
+type bareSite struct {
+	*pgSite
+	answer, request []byte
+}
+
+// openBareSite makes the tables of the store and of the business, with as many records as for the store itself.
+func openBareSite(ctx context.Context, s *pgSite, b *pgBusiness) (*bareSite, error) {
+	store, err := openStore(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(b.create(ctx, s), fillRecords(ctx, s, store), store.Close()); err != nil {
+		return nil, err
+	}
+	site := &bareSite{pgSite: s}
+	row := s.pool.QueryRow(ctx, `SELECT answer, request FROM onceward_record WHERE queue = 20 LIMIT 1`)
+	return site, row.Scan(&site.answer, &site.request)
+}
+
+// within does work between the claim and the answer of a new key.
+func (s *bareSite) within(ctx context.Context, work func(context.Context, pgx.Tx) error) error {
+	lent, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer lent.Release()
+	conn, err := bare(ctx, lent.Conn())
+	if err != nil {
+		return err
+	}
+	id := bareID()
+	conn.add("bare_begin")
+	conn.add("bare_lock", binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(id)))
+	conn.add("bare_look", id)
+	if _, err := conn.trip(ctx); err != nil {
+		return err
+	}
+	if err := work(ctx, bareTx{conn: conn}); err != nil {
+		return err
+	}
+	conn.add("bare_store", id, s.answer, s.request)
+	conn.add("bare_commit")
+	_, err = conn.trip(ctx)
+	return err
+}
+
+// bareID is the name of a new record.
+func bareID() []byte {
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // it never fails
+	return id
+}
+
+// openBareTransactional is the bare claim, the business and the bare answer.
+func (b *pgBusiness) openBareTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
+	site, err := openBareSite(ctx, s, b)
+	if err != nil {
+		return nil, err
+	}
+	return &pgArena{
+		operate: func(ctx context.Context) error { return site.within(ctx, b.work) },
+		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		filled:  rowsBefore,
+	}, nil
+}
+
+// openHTTPBare is the handler of a payment with the bare statements around it, and no guard.
+func openHTTPBare(ctx context.Context, s *pgSite) (*pgArena, error) {
+	site, err := openBareSite(ctx, s, &oneRow)
+	if err != nil {
+		return nil, err
+	}
+	handler := payment(site.within)
+	check := func(ctx context.Context, done int64) error { return oneRow.checkRecords(ctx, s, done) }
+	return serve(handler, s.callers, check, nil)
+}

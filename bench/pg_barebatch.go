@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// bareBatches gathers what arrives while a statement is on the wire, as the store does, on one connection.
+type bareBatches struct {
+	site *bareSite
+
+	mu    sync.Mutex
+	queue []*bareItem
+	busy  bool
+}
+
+// bareItem is a key to reserve or to complete.
+type bareItem struct {
+	statement string
+	id        []byte
+	done      chan error
+}
+
+// do hands an item in and waits for it.
+func (b *bareBatches) do(ctx context.Context, statement string, id []byte) error {
+	t := &bareItem{statement: statement, id: id, done: make(chan error, 1)}
+	b.mu.Lock()
+	b.queue = append(b.queue, t)
+	lead := !b.busy
+	b.busy = true
+	b.mu.Unlock()
+	if lead {
+		go b.run(context.WithoutCancel(ctx))
+	}
+	return <-t.done
+}
+
+// run sends batches until nothing is left.
+func (b *bareBatches) run(ctx context.Context) {
+	for {
+		b.mu.Lock()
+		items := b.queue
+		b.queue, b.busy = nil, len(items) > 0
+		b.mu.Unlock()
+		if len(items) == 0 {
+			return
+		}
+		err := b.send(ctx, items)
+		for _, t := range items {
+			t.done <- err
+		}
+	}
+}
+
+func (b *bareBatches) send(ctx context.Context, items []*bareItem) error {
+	lent, err := b.site.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer lent.Release()
+	conn, err := bare(ctx, lent.Conn())
+	if err != nil {
+		return err
+	}
+	reserved, completed := arrayOfIDs(items, "bare_reserve"), arrayOfIDs(items, "bare_complete")
+	if reserved != nil {
+		conn.add("bare_reserve", reserved, b.site.answer[:16], b.site.request)
+	}
+	if completed != nil {
+		conn.add("bare_complete", completed, b.site.answer)
+	}
+	rows, err := conn.trip(ctx)
+	if err == nil && rows != len(items) {
+		err = fmt.Errorf("%d of %d items were written", rows, len(items))
+	}
+	return err
+}
+
+// arrayOfIDs encodes the names of the items of one statement, or returns nil if there are none.
+func arrayOfIDs(items []*bareItem, statement string) []byte {
+	const uuid = 2950
+	var elements []byte
+	count := uint32(0)
+	for _, t := range items {
+		if t.statement == statement {
+			elements = append(binary.BigEndian.AppendUint32(elements, uint32(len(t.id))), t.id...)
+			count++
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	var array []byte
+	for _, header := range [...]uint32{1, 0, uuid, count, 1} { // one dimension, no nulls, from one on
+		array = binary.BigEndian.AppendUint32(array, header)
+	}
+	return append(array, elements...)
+}
+
+// openBareReserved is the business between a bare reservation and a bare answer.
+func (b *pgBusiness) openBareReserved(ctx context.Context, s *pgSite) (*pgArena, error) {
+	site, err := openBareSite(ctx, s, b)
+	if err != nil {
+		return nil, err
+	}
+	batches := &bareBatches{site: site}
+	operate := func(ctx context.Context) error {
+		id := bareID()
+		if err := batches.do(ctx, "bare_reserve", id); err != nil {
+			return err
+		}
+		if err := b.plainly(ctx, s); err != nil {
+			return err
+		}
+		return batches.do(ctx, "bare_complete", id)
+	}
+	return &pgArena{
+		operate: operate,
+		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		filled:  rowsBefore,
+	}, nil
+}
+
+// openOutboxBare is a business with a row more, in a table that has one index and that nothing reads.
+func (b *pgBusiness) openOutboxBare(ctx context.Context, s *pgSite) (*pgArena, error) {
+	if err := b.create(ctx, s); err != nil {
+		return nil, err
+	}
+	_, err := s.pool.Exec(ctx, `CREATE TABLE message (id uuid PRIMARY KEY, aggregate text NOT NULL, payload bytea NOT NULL)`)
+	return &pgArena{
+		operate: func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+				if err := b.work(ctx, tx); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, `INSERT INTO message (id, aggregate, payload) VALUES ($1, $2, $3)`,
+					bareID(), businessMessage().AggregateID, []byte(outboxPayload))
+				return err
+			})
+		},
+		check: func(ctx context.Context, done int64) error {
+			return s.expect(ctx, done, `SELECT count(*) FROM message`)
+		},
+	}, err
+}
