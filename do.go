@@ -208,7 +208,7 @@ func (f *function) result(l *landing) (Result, error) {
 	case landedLeft:
 		return Result{}, context.Cause(f.caller)
 	default:
-		if errors.Is(l.err, ErrUnreadable) {
+		if errors.Is(l.err, ErrUnreadable) || errors.Is(l.err, ErrWorkRefused) {
 			return Result{}, l.err
 		}
 		return Result{}, errors.Join(ErrUnavailable, l.err)

@@ -298,6 +298,16 @@ func TestDoWhenTheStoreFails(t *testing.T) {
 	w.wantRuns(t, "E7", 1)
 }
 
+func TestDoWhenTheDatabaseRefuses(t *testing.T) {
+	t.Parallel()
+	store, w := &scriptedTransactor{Store: memory.New(), failure: onceward.ErrWorkRefused}, new(work)
+	_, err := newGuard(t, store).Do(t.Context(), someCall, w.do, onceward.Transactional())
+	if !errors.Is(err, onceward.ErrWorkRefused) || errors.Is(err, onceward.ErrUnavailable) {
+		t.Errorf("E1: %v, want ErrWorkRefused alone: it does not help to wait", err)
+	}
+	w.wantRuns(t, "E1", 1)
+}
+
 func TestDoWhenTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,6 +16,9 @@ var (
 	// ErrUnavailable is returned when the store cannot answer now. A reservation that ends so was not executed; whether a
 	// settlement that ends so has landed is not known.
 	ErrUnavailable = errors.New("onceward: store unavailable")
+	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred constraint
+	// does. Nothing was executed, and to repeat it as it is would end the same way.
+	ErrWorkRefused = errors.New("onceward: the database refused the work")
 	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or the secret
 	// that it was made with is gone.
 	ErrUnreadable = errors.New("onceward: record unreadable")

@@ -53,6 +53,7 @@ var (
 	problemNotExecuted    = Problem{Code: "not-executed", Status: 503, Title: "The request was not executed", Retryable: true, retryAfter: time.Second}
 	problemDeadline       = Problem{Code: "deadline-exceeded", Status: 503, Title: "The request took too long and was not executed", Retryable: true, retryAfter: time.Second}
 	problemHandlerFailed  = Problem{Code: "handler-failed", Status: 500, Title: "The request failed"}
+	problemWorkRefused    = Problem{Code: "work-refused", Status: 500, Title: "The request was not executed"}
 	problemTooLarge       = Problem{Code: "response-too-large", Status: 500, Title: "The response was too large to store, and nothing was executed"}
 	problemNoSuchKey      = Problem{Code: "key-not-found", Status: 404, Title: "There is no such operation"}
 )
@@ -151,6 +152,8 @@ func failureProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, ErrUnreadable):
 		return problemUnreadable.detailed("nothing was executed; the operator has to look at the record")
+	case errors.Is(err, ErrWorkRefused):
+		return problemWorkRefused.detailed("the database refused what the request would have written")
 	case errors.Is(err, ErrDeadline):
 		return problemDeadline.detailed("retry later with the same key")
 	}

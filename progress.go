@@ -16,7 +16,8 @@ type TxCheckpointer interface {
 	// longer than the lease.
 	//
 	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot learn whether
-	// the transaction was committed, together with [ErrTxOwned] if work itself ended it; after any other error nothing was.
+	// the transaction was committed, together with [ErrTxOwned] if work itself ended it; after any other error nothing was. One
+	// that wraps [ErrWorkRefused] says that the database refused at the commit what work had written.
 	CheckpointTx(ctx context.Context, c Claim, lease time.Duration, work func(ctx context.Context) (Checkpoint, error)) error
 }
 

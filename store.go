@@ -156,7 +156,8 @@ type Transactor interface {
 	// starts, not the work and what follows it.
 	//
 	// It returns [ErrOutcomeUnknown] if it cannot learn whether the transaction was committed. After any other error
-	// nothing was executed; one that wraps [ErrDeadline] says that work took too long.
+	// nothing was executed; one that wraps [ErrDeadline] says that work took too long, and one that wraps [ErrWorkRefused] that
+	// the database refused at the commit what work had written.
 	Transact(ctx context.Context, r *Reservation, work func(ctx context.Context, v Verdict) Settlement) (Verdict, error)
 	// LongestWork is the longest that work may take, zero for no limit.
 	LongestWork(lease time.Duration) time.Duration

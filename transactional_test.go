@@ -133,6 +133,7 @@ func TestATransactionWhoseCommitIsLost(t *testing.T) {
 	}{
 		"unknown":    {fmt.Errorf("%w: the connection broke", onceward.ErrOutcomeUnknown), http.StatusInternalServerError, "outcome-unknown"},
 		"failed":     {errDown, http.StatusServiceUnavailable, "store-unavailable"},
+		"refused":    {fmt.Errorf("%w: a deferred constraint", onceward.ErrWorkRefused), http.StatusInternalServerError, "work-refused"},
 		"unreadable": {&onceward.UnreadableError{}, http.StatusInternalServerError, "record-unreadable"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,6 +12,36 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
+// TestAStepThatTheDatabaseRefuses is not repeated for ever: that its commit is refused, here by a deferred key, is a failure of
+// the step, not of the store.
+func TestAStepThatTheDatabaseRefuses(t *testing.T) {
+	t.Parallel()
+	onTransactions(t, func(t *testing.T, b *bench) {
+		o := b.define(b.local("seat", func(ctx context.Context, _ *order) error {
+			for _, statement := range []string{
+				`CREATE TABLE parent (number INTEGER PRIMARY KEY)`,
+				`CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`,
+			} {
+				if _, err := onceward.Tx(ctx).ExecContext(ctx, statement); err != nil {
+					return err
+				}
+			}
+			return nil
+		}), b.local("confirm", func(ctx context.Context, _ *order) error {
+			_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO child VALUES (1)`)
+			return err
+		}))
+		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+		if got := b.resume(o); got.Unknown != 1 {
+			t.Errorf("the resumer reports %+v, want one that became unknown", got)
+		}
+		if rec := b.record("k"); rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, "given up after 4 tries: onceward: the database refused the work") {
+			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+		}
+		b.wantTrace("seat confirm confirm confirm confirm")
+	})
+}
+
 // TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here they
 // hang; one that kills its process looks the same to those that come after it.
 func TestAStepThatNobodySurvives(t *testing.T) {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -43,6 +44,17 @@ func sqlState(err error) string {
 func undone(err error) bool {
 	state := sqlState(err)
 	return state == stateSerializationFailure || state == stateDeadlock
+}
+
+// The classes of errors by which the server refuses what the application wrote: data, constraints, views with a check, and what
+// triggers raise.
+var refusals = []string{"22", "23", "44", "P0"}
+
+// refusedWork reports whether the server undid a transaction because of what the application had written, which it would do
+// again.
+func refusedWork(err error) bool {
+	state := sqlState(err)
+	return refusedByServer(err) && slices.ContainsFunc(refusals, func(class string) bool { return strings.HasPrefix(state, class) })
 }
 
 // lostRace reports whether a record was not written because another one was faster.

@@ -126,7 +126,7 @@ func TestStepRefusedAtCommit(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			f := newStepFault(t, s, pgxHandle, "paid")
 			s.failAtCommit(t, code, always)
-			wantNotExecuted(t, f.reach(charged), "the commit was refused")
+			wantWorkRefused(t, f.reach(charged), "the commit was refused")
 			f.wantReached(t, 0, onceward.Checkpoint{}, "the commit was refused")
 			f.wantRuns(t, 1, "it would be refused again")
 		})

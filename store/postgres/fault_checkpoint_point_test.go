@@ -65,13 +65,16 @@ func TestCommitOfTheSamePointLost(t *testing.T) {
 // TestCommitOfTheSamePointRefused: what the server itself refuses was not committed, whatever the record says.
 func TestCommitOfTheSamePointRefused(t *testing.T) {
 	t.Parallel()
-	for name, code := range map[string]string{"check": "23514", "serialisation": "40001"} {
+	for name, refusal := range map[string]struct {
+		code string
+		want func(testing.TB, error, string)
+	}{"check": {"23514", wantWorkRefused}, "serialisation": {"40001", wantNotExecuted}} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			f := newStepFault(t, s, pgxHandle, "paid")
 			must(t, f.reach(charged))
-			s.failAtCommit(t, code, always)
-			wantNotExecuted(t, f.reach(charged), "the commit was refused")
+			s.failAtCommit(t, refusal.code, always)
+			refusal.want(t, f.reach(charged), "the commit was refused")
 			f.wantReached(t, 1, charged, "the commit was refused")
 		})
 	}

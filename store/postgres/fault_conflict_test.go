@@ -160,7 +160,7 @@ func TestSerializationFailureForEver(t *testing.T) {
 func TestRefusedAtCommit(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]string{
-		"check": "23514", "unique": "23505", "not null": "23502", "division by zero": "22012",
+		"check": "23514", "unique": "23505", "not null": "23502", "division by zero": "22012", "raised": "P0001",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
@@ -168,7 +168,7 @@ func TestRefusedAtCommit(t *testing.T) {
 			store := s.store(t, pgxHandle, s.url)
 			p := &payer{handle: pgxHandle, value: "paid"}
 			_, err := store.Transact(t.Context(), booking("paid"), p.work)
-			wantNotExecuted(t, err, "the commit was refused")
+			wantWorkRefused(t, err, "the commit was refused")
 			s.wantRows(t, "paid", 0, "I4")
 			wantStateOf(t, store, "paid", onceward.StateNone, "I4")
 			p.wantRuns(t, 1, "it would be refused again")

@@ -125,6 +125,14 @@ func wantNotExecuted(t testing.TB, err error, rule string) {
 	}
 }
 
+// wantWorkRefused checks for an error by which nothing was executed, and which trying again does not mend.
+func wantWorkRefused(t testing.TB, err error, rule string) {
+	t.Helper()
+	if !errors.Is(err, onceward.ErrWorkRefused) || errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+		t.Errorf("%s: got %v, want ErrWorkRefused", rule, err)
+	}
+}
+
 func wantStateOf(t testing.TB, store onceward.Store, key string, want onceward.State, rule string) {
 	t.Helper()
 	rec, err := store.Get(context.Background(), accountID(key))

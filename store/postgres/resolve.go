@@ -81,6 +81,9 @@ func (t *transaction) learned(v onceward.Verdict, wanted, rec *onceward.Record, 
 	if undone(cause) || t.store.lostRace(cause) {
 		return v, fmt.Errorf("%w: %w", errAgain, cause)
 	}
+	if refusedWork(cause) && rec.Attempt == t.before.Attempt {
+		return v, fmt.Errorf("%w: commit: %w", onceward.ErrWorkRefused, cause)
+	}
 	return v, unavailable(fmt.Errorf("commit: %w", cause))
 }
 

@@ -196,7 +196,7 @@ func TestForeignKeys(t *testing.T) {
 		t.Errorf("an orphan got (%v, %v), want to be refused at once", last, err)
 	}
 	_, err := run("orphan", `INSERT INTO late VALUES (1)`)
-	wantUnavailable(t, err, "deferred foreign key", "an orphan at the end")
+	wantWorkRefused(t, err, "deferred foreign key", "an orphan at the end")
 	wantState(t, store, "orphan", onceward.StateNone, "I4")
 	if last, err := run("orphan", `INSERT INTO late VALUES (1)`, `INSERT INTO parent VALUES (1)`); last != nil || err != nil {
 		t.Errorf("a parent that comes late got (%v, %v)", last, err)
@@ -206,5 +206,5 @@ func TestForeignKeys(t *testing.T) {
 		_, err := tx.Exec(`DELETE FROM parent`)
 		return err
 	})
-	wantUnavailable(t, err, "deferred foreign key", "an update that orphans")
+	wantWorkRefused(t, err, "deferred foreign key", "an update that orphans")
 }

@@ -140,6 +140,14 @@ func wantUnavailable(t testing.TB, err error, text, rule string) {
 	}
 }
 
+// wantWorkRefused checks for an error by which nothing was executed, and which trying again does not mend.
+func wantWorkRefused(t testing.TB, err error, text, rule string) {
+	t.Helper()
+	if !errors.Is(err, onceward.ErrWorkRefused) || errors.Is(err, onceward.ErrUnavailable) || !strings.Contains(err.Error(), text) {
+		t.Errorf("%s: got %v, want ErrWorkRefused with %q", rule, err, text)
+	}
+}
+
 // newGuard is a guard over a store that does not wait long.
 func newGuard(t testing.TB, store onceward.Store, edits ...func(*onceward.Config)) *onceward.Guard {
 	t.Helper()

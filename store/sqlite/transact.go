@@ -252,7 +252,7 @@ func (w *writer) judge(t *task, s *onceward.Settlement) error {
 	case s.Ending == onceward.Rollback:
 		return nil
 	case s.Ending == onceward.Commit && w.unresolved():
-		return refused{fmt.Errorf("%w: the work was undone, because it breaks a deferred foreign key", onceward.ErrUnavailable)}
+		return refused{fmt.Errorf("%w: it breaks a deferred foreign key", onceward.ErrWorkRefused)}
 	case t.event.Kind == 0:
 		t.outcome.Effect = onceward.EffectWrite
 		return t.member.conclude(w)
