@@ -50,20 +50,17 @@ func measureOutbox(ctx context.Context, o *options, r *report) (err error) {
 	return noteSync(o, r)
 }
 
-// measureAdd compares business transactions without a message and with one, each pair for itself: the more contenders there
-// are, the less each of them finds in the caches of the processors.
+// measureAdd compares business transactions without a message and with one.
 func (s *pgServer) measureAdd(ctx context.Context, o *options, r *report) error {
 	t := &table{title: "Business transactions a second, without a message and with one", head: []string{"way", "without", "with"}}
 	for _, f := range outboxFigures {
-		if !o.wants(f.name) {
-			continue
-		}
-		rates, err := s.contest(ctx, o, []pgFigure{f}, durably)
+		rates, err := s.compare(ctx, o, r, []pgFigure{f}, durably)
 		if err != nil {
 			return err
 		}
-		compareRates(r, f, rates)
-		t.add(f.rival, grouped(rates.median(f.way)), grouped(rates.median(f.rival)))
+		if len(rates) > 0 {
+			t.add(f.rival, grouped(rates.median(f.way)), grouped(rates.median(f.rival)))
+		}
 	}
 	if len(t.rows) > 0 {
 		r.keep(t)

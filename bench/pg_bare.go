@@ -30,19 +30,10 @@ var bareFigures = []pgFigure{
 	{"postgres-http-c64-bare", 64, pgHTTPBare, pgHTTPPlain},
 }
 
-// measureBare compares the bare statements with the business alone, each pair for itself.
+// measureBare compares the bare statements with the business alone.
 func (s *pgServer) measureBare(ctx context.Context, o *options, r *report) error {
-	for _, f := range bareFigures {
-		if !o.wants(f.name) {
-			continue
-		}
-		rates, err := s.contest(ctx, o, []pgFigure{f}, durably)
-		if err != nil {
-			return err
-		}
-		compareRates(r, f, rates)
-	}
-	return nil
+	_, err := s.compare(ctx, o, r, bareFigures, durably)
+	return err
 }
 
 // bareStatements are what the store sends, less what only serves to be sure.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,10 +124,11 @@ type pgFigure struct {
 	rival   string
 }
 
-// contest lets the ways that some figures compare take turns, all of them with the same number of callers.
-func (s *pgServer) contest(ctx context.Context, o *options, figures []pgFigure, c commits) (series, error) {
-	rates, callers := make(series), figures[0].callers
-	contenders := contendersOf(figures)
+// contest lets the two ways that a figure compares take turns. Nobody else is there: the more contenders there are, the less each
+// of them finds in the caches of the processors.
+func (s *pgServer) contest(ctx context.Context, o *options, f pgFigure, c commits) (series, error) {
+	rates, callers := make(series), f.callers
+	contenders := contendersOf(f)
 	err := s.assemble(ctx, contenders, callers, c, o.time, func(arenas []*pgArena) error {
 		for range o.rounds {
 			for i, arena := range arenas {
@@ -147,13 +147,31 @@ func (s *pgServer) contest(ctx context.Context, o *options, figures []pgFigure, 
 	return rates, err
 }
 
-// contendersOf are the ways that figures compare.
-func contendersOf(figures []pgFigure) (contenders []*pgContender) {
+// contendersOf are the ways that a figure compares.
+func contendersOf(f pgFigure) (contenders []*pgContender) {
 	for i := range pgContenders {
-		c := &pgContenders[i]
-		if slices.ContainsFunc(figures, func(f pgFigure) bool { return f.way == c.name || f.rival == c.name }) {
+		if c := &pgContenders[i]; f.way == c.name || f.rival == c.name {
 			contenders = append(contenders, c)
 		}
 	}
 	return contenders
+}
+
+// compare holds the contests of the figures that are wanted, prints what they come to, and returns all rates.
+func (s *pgServer) compare(ctx context.Context, o *options, r *report, figures []pgFigure, c commits) (series, error) {
+	all := make(series)
+	for _, f := range figures {
+		if !o.wants(f.name) {
+			continue
+		}
+		rates, err := s.contest(ctx, o, f, c)
+		if err != nil {
+			return nil, err
+		}
+		compareRates(r, f, rates)
+		for name, values := range rates {
+			all[name] = append(all[name], values...)
+		}
+	}
+	return all, nil
 }

@@ -94,18 +94,13 @@ func (s *pgServer) measureSpeed(ctx context.Context, o *options, r *report) erro
 	t := &table{title: "Operations a second on " + s.about, head: []string{"way"}}
 	cells := make(map[string][]string)
 	for _, callers := range pgCallers {
-		figures := wantedFigures(o, callers)
-		if len(figures) == 0 {
-			continue
-		}
-		rates, err := s.contest(ctx, o, figures, durably)
+		rates, err := s.compare(ctx, o, r, figuresAt(callers), durably)
 		if err != nil {
 			return err
 		}
-		for _, f := range figures {
-			compareRates(r, f, rates)
+		if len(rates) > 0 {
+			addColumn(t, cells, callers, rates)
 		}
-		addColumn(t, cells, callers, rates)
 	}
 	for _, c := range pgContenders {
 		if strings.Join(cells[c.name], "") != "" {
@@ -134,29 +129,14 @@ var slowFigures = []pgFigure{
 
 // measureSlowly repeats some comparisons with slow commits. They have no goal.
 func (s *pgServer) measureSlowly(ctx context.Context, o *options, r *report) error {
-	var figures []pgFigure
-	for _, f := range slowFigures {
-		if o.wants(f.name) {
-			figures = append(figures, f)
-		}
-	}
-	if len(figures) == 0 {
-		return nil
-	}
-	rates, err := s.contest(ctx, o, figures, slowly)
-	if err != nil {
-		return err
-	}
-	for _, f := range figures {
-		compareRates(r, f, rates)
-	}
-	return nil
+	_, err := s.compare(ctx, o, r, slowFigures, slowly)
+	return err
 }
 
-// wantedFigures are those with that many callers.
-func wantedFigures(o *options, callers int) (figures []pgFigure) {
+// figuresAt are those with that many callers.
+func figuresAt(callers int) (figures []pgFigure) {
 	for _, f := range pgFigures {
-		if f.callers == callers && o.wants(f.name) {
+		if f.callers == callers {
 			figures = append(figures, f)
 		}
 	}
