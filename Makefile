@@ -4,8 +4,8 @@ GO          ?= go
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
 
-# The race detector watches everything but SQLite itself: that is machine-made from C, one goroutine at a time is in it, and to
-# watch it took a third of the suite's time.
+# The race detector watches everything but SQLite itself: that is machine-made from C, a connection of it is used by one goroutine at
+# a time, and to watch it took a third of the suite's time.
 RACE := -race -gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false
 
 # How long each fuzz target runs, and what is handed to `go test`, `go run ./bench`, `go run ./chaos` and the demo.

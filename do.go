@@ -41,7 +41,7 @@ type Result struct {
 // [Failure]. A panic counts as an error and goes on.
 //
 // Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrOutcomeUnknown], [ErrUnavailable],
-// [ErrUnreadable], [ErrStoredFailure], [ErrNotStored] or the error of fn.
+// [ErrUnreadable], [ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
 func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
 	s, err := g.settings(options)
 	if err != nil {

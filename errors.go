@@ -17,7 +17,7 @@ var (
 	// settlement that ends so has landed is not known.
 	ErrUnavailable = errors.New("onceward: store unavailable")
 	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred constraint
-	// does. Nothing was executed, and to repeat it as it is would end the same way.
+	// does. Nothing was executed. To repeat it ends the same way, unless it was in conflict with something that is over.
 	ErrWorkRefused = errors.New("onceward: the database refused the work")
 	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or the secret
 	// that it was made with is gone.

@@ -51,7 +51,7 @@ const (
 	landedUnknown
 	// landedDecision: the store did not grant the right to execute, and there is nothing to replay.
 	landedDecision
-	// landedFailed: the store could not answer; nothing was executed.
+	// landedFailed: the store could not answer, or the database refused the work; nothing was executed.
 	landedFailed
 	// landedLeft: the caller left before anything was executed.
 	landedLeft

@@ -53,7 +53,7 @@ var (
 	problemNotExecuted    = Problem{Code: "not-executed", Status: 503, Title: "The request was not executed", Retryable: true, retryAfter: time.Second}
 	problemDeadline       = Problem{Code: "deadline-exceeded", Status: 503, Title: "The request took too long and was not executed", Retryable: true, retryAfter: time.Second}
 	problemHandlerFailed  = Problem{Code: "handler-failed", Status: 500, Title: "The request failed"}
-	problemWorkRefused    = Problem{Code: "work-refused", Status: 500, Title: "The request was not executed"}
+	problemWorkRefused    = Problem{Code: "work-refused", Status: 500, Title: "The request was not executed", Retryable: true}
 	problemTooLarge       = Problem{Code: "response-too-large", Status: 500, Title: "The response was too large to store, and nothing was executed"}
 	problemNoSuchKey      = Problem{Code: "key-not-found", Status: 404, Title: "There is no such operation"}
 )
@@ -147,7 +147,7 @@ func becameUnknown() *Problem {
 	return p
 }
 
-// failureProblem answers a store that could not: nothing was executed.
+// failureProblem answers when the store could not, or the database would not: nothing was executed.
 func failureProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, ErrUnreadable):

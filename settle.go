@@ -235,6 +235,9 @@ func (t *transaction) landing(v *Verdict, err error) landing {
 		t.logUnknown(err)
 		t.settled(StateUnknown, err)
 		return landing{kind: landedUnknown, err: err}
+	case errors.Is(err, ErrWorkRefused):
+		t.guard.config.Logger.ErrorContext(t.base, "onceward: the database refused what the handler wrote", "operation", t.op.name, "error", err)
+		return landing{kind: landedFailed, err: err}
 	case err != nil:
 		if !errors.Is(err, ErrUnreadable) && !errors.Is(err, ErrDeadline) {
 			t.guard.storeFailed(t.base, t.op.name, "transact", err)

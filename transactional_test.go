@@ -150,6 +150,9 @@ func TestATransactionWhoseCommitIsLost(t *testing.T) {
 			if unknown := len(settled) == 1 && settled[0].State == onceward.StateUnknown; unknown != (name == "unknown") {
 				t.Errorf("E7: settled as %+v", settled)
 			}
+			if failed := observed[onceward.StoreFailedEvent](events); (len(failed) == 1) != (name == "failed") {
+				t.Errorf("E7: the store is said to have failed: %+v", failed)
+			}
 		})
 	}
 }

@@ -82,24 +82,25 @@ func (c bareConn) add(name string, parameters ...[]byte) {
 	frontend.SendExecute(&pgproto3.Execute{})
 }
 
-// trip sends what was added, and returns how many rows came back.
-func (c bareConn) trip(ctx context.Context) (rows int, err error) {
+// trip sends what was added, and returns how many rows came back. It waits for nobody's context, which would cost a goroutine for
+// each message.
+func (c bareConn) trip() (rows int, err error) {
 	frontend := c.PgConn().Frontend()
 	frontend.SendSync(&pgproto3.Sync{})
 	if err := frontend.Flush(); err != nil {
 		return 0, err
 	}
 	for {
-		message, err := c.PgConn().ReceiveMessage(ctx)
+		message, lost := c.PgConn().ReceiveMessage(context.Background())
+		if lost != nil {
+			return rows, lost
+		}
 		switch m := message.(type) {
 		case *pgproto3.DataRow:
 			rows++
 		case *pgproto3.ErrorResponse:
-			return rows, pgconn.ErrorResponseToPgError(m)
+			err = pgconn.ErrorResponseToPgError(m)
 		case *pgproto3.ReadyForQuery:
-			return rows, nil
-		}
-		if err != nil {
 			return rows, err
 		}
 	}
@@ -150,7 +151,7 @@ func (s *bareSite) within(ctx context.Context, work func(context.Context, pgx.Tx
 	conn.add("bare_begin")
 	conn.add("bare_lock", binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(id)))
 	conn.add("bare_look", id)
-	if _, err := conn.trip(ctx); err != nil {
+	if _, err := conn.trip(); err != nil {
 		return err
 	}
 	if err := work(ctx, bareTx{conn: conn}); err != nil {
@@ -158,7 +159,7 @@ func (s *bareSite) within(ctx context.Context, work func(context.Context, pgx.Tx
 	}
 	conn.add("bare_store", id, s.answer, s.request)
 	conn.add("bare_commit")
-	_, err = conn.trip(ctx)
+	_, err = conn.trip()
 	return err
 }
 

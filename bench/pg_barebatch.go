@@ -3,19 +3,26 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// bareBatches gathers what arrives while a statement is on the wire, as the store does, on one connection.
+// bareLanes and bareWorth are the store's: a second connection when so many wait.
+const (
+	bareLanes = 2
+	bareWorth = 4
+)
+
+// bareBatches gathers what arrives while a statement is on the wire, as the store does.
 type bareBatches struct {
 	site *bareSite
 
 	mu    sync.Mutex
 	queue []*bareItem
-	busy  bool
+	busy  int
 }
 
 // bareItem is a key to reserve or to complete.
@@ -30,8 +37,10 @@ func (b *bareBatches) do(ctx context.Context, statement string, id []byte) error
 	t := &bareItem{statement: statement, id: id, done: make(chan error, 1)}
 	b.mu.Lock()
 	b.queue = append(b.queue, t)
-	lead := !b.busy
-	b.busy = true
+	lead := b.busy == 0 || b.busy < bareLanes && len(b.queue) >= bareWorth
+	if lead {
+		b.busy++
+	}
 	b.mu.Unlock()
 	if lead {
 		go b.run(context.WithoutCancel(ctx))
@@ -44,7 +53,10 @@ func (b *bareBatches) run(ctx context.Context) {
 	for {
 		b.mu.Lock()
 		items := b.queue
-		b.queue, b.busy = nil, len(items) > 0
+		b.queue = nil
+		if len(items) == 0 {
+			b.busy--
+		}
 		b.mu.Unlock()
 		if len(items) == 0 {
 			return
@@ -73,7 +85,7 @@ func (b *bareBatches) send(ctx context.Context, items []*bareItem) error {
 	if completed != nil {
 		conn.add("bare_complete", completed, b.site.answer)
 	}
-	rows, err := conn.trip(ctx)
+	rows, err := conn.trip()
 	if err == nil && rows != len(items) {
 		err = fmt.Errorf("%d of %d items were written", rows, len(items))
 	}
@@ -143,7 +155,7 @@ func (b *pgBusiness) openOutboxBare(ctx context.Context, s *pgSite) (*pgArena, e
 			})
 		},
 		check: func(ctx context.Context, done int64) error {
-			return s.expect(ctx, done, `SELECT count(*) FROM message`)
+			return errors.Join(b.check(ctx, s, done), s.expect(ctx, done, `SELECT count(*) FROM message`))
 		},
 	}, err
 }

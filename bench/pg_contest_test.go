@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/onceward/onceward/internal/servicetest"
@@ -88,7 +89,7 @@ func TestFigures(t *testing.T) {
 		}
 		ways[c.name] = true
 	}
-	for _, f := range pgFigures {
+	for _, f := range slices.Concat(pgFigures, bareFigures, slowFigures, outboxFigures) {
 		if !ways[f.way] || !ways[f.rival] {
 			t.Errorf("%s compares %q with %q", f.name, f.way, f.rival)
 		}

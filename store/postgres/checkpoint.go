@@ -178,7 +178,7 @@ func (t *transaction) learnedPoint(c onceward.Claim, wanted, rec *onceward.Recor
 		return fenced
 	case undone(cause) || t.store.lostRace(cause):
 		return fmt.Errorf("%w: %w", errAgain, cause)
-	case refusedWork(cause):
+	case t.store.refusedWork(cause):
 		return fmt.Errorf("%w: commit: %w", onceward.ErrWorkRefused, cause)
 	default:
 		return unavailable(fmt.Errorf("commit: %w", cause))

@@ -47,14 +47,15 @@ func undone(err error) bool {
 }
 
 // The classes of errors by which the server refuses what the application wrote: data, constraints, views with a check, and what
-// triggers raise.
-var refusals = []string{"22", "23", "44", "P0"}
+// triggers, functions and routines raise. Others, such as a missing privilege, may as well be the fault of a deploy under way.
+var refusals = []string{"09", "21", "22", "23", "27", "2F", "38", "39", "44", "P0"}
 
-// refusedWork reports whether the server undid a transaction because of what the application had written, which it would do
-// again.
-func refusedWork(err error) bool {
-	state := sqlState(err)
-	return refusedByServer(err) && slices.ContainsFunc(refusals, func(class string) bool { return strings.HasPrefix(state, class) })
+// refusedWork reports whether the server undid a transaction because of what the application had written. What it says of the
+// store's own table does not count.
+func (s *Store) refusedWork(err error) bool {
+	var pg *pgconn.PgError
+	return refusedByServer(err) && errors.As(err, &pg) && !s.ownTable(pg) &&
+		slices.ContainsFunc(refusals, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
 }
 
 // lostRace reports whether a record was not written because another one was faster.

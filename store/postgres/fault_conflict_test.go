@@ -155,12 +155,13 @@ func TestSerializationFailureForEver(t *testing.T) {
 	}
 }
 
-// TestRefusedAtCommit has a deferred constraint of the application refuse: the work is undone, and not repeated at once,
-// because the server would refuse it again. The codes are those that the store's own statements may fail with, too.
+// TestRefusedAtCommit has a deferred constraint or trigger of the application refuse: the work is undone, and not repeated at
+// once, because the server would likely refuse it again. Some of the codes are those of the store's own statements, too.
 func TestRefusedAtCommit(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]string{
 		"check": "23514", "unique": "23505", "not null": "23502", "division by zero": "22012", "raised": "P0001",
+		"two rows": "21000", "a check of a view": "44000",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
@@ -172,6 +173,24 @@ func TestRefusedAtCommit(t *testing.T) {
 			s.wantRows(t, "paid", 0, "I4")
 			wantStateOf(t, store, "paid", onceward.StateNone, "I4")
 			p.wantRuns(t, 1, "it would be refused again")
+			err = store.InTx(t.Context(), func(ctx context.Context) error { return insertPgx(ctx, "consumed") })
+			wantWorkRefused(t, err, "a consumer is to count it")
+			s.wantRows(t, "consumed", 0, "I10")
+		})
+	}
+}
+
+// TestNotRefusedAtCommit has deferred triggers fail for reasons that are not in what was written: it may help to wait.
+func TestNotRefusedAtCommit(t *testing.T) {
+	t.Parallel()
+	for name, code := range map[string]string{"a missing table": "42P01", "a full disk": "53100", "a lock": "55P03"} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, servicetest.Postgres(t))
+			s.failAtCommit(t, code, always)
+			store := s.store(t, pgxHandle, s.url)
+			_, err := store.Transact(t.Context(), booking("paid"), (&payer{handle: pgxHandle, value: "paid"}).work)
+			wantNotExecuted(t, err, "the commit failed")
+			s.wantRows(t, "paid", 0, "I4")
 		})
 	}
 }

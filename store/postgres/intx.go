@@ -82,6 +82,8 @@ func (t *transaction) finishPlain(err error) error {
 		return unavailable(fmt.Errorf("the server answered COMMIT with %s", tag))
 	case undone(err):
 		return fmt.Errorf("%w: %w", errAgain, err)
+	case t.store.refusedWork(err):
+		return fmt.Errorf("%w: commit: %w", onceward.ErrWorkRefused, err)
 	case refusedByServer(err):
 		return unavailable(fmt.Errorf("commit: %w", err))
 	default:

@@ -20,9 +20,8 @@ const (
 // resolve finds out what became of a commit that ended in an error. No error is believed: the same lock is taken on another
 // connection, so that the transaction is over, and then the record is asked for.
 func (t *transaction) resolve(v onceward.Verdict, wanted *onceward.Record, cause error) (onceward.Verdict, error) {
-	mismatched := t.store.otherTransaction(cause) && t.rollback() == nil
 	t.close()
-	if mismatched {
+	if t.store.otherTransaction(cause) {
 		return v, t.unknown("the handler ended the transaction that is not its to end, and began another")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
@@ -81,7 +80,7 @@ func (t *transaction) learned(v onceward.Verdict, wanted, rec *onceward.Record, 
 	if undone(cause) || t.store.lostRace(cause) {
 		return v, fmt.Errorf("%w: %w", errAgain, cause)
 	}
-	if refusedWork(cause) && rec.Attempt == t.before.Attempt {
+	if t.store.refusedWork(cause) && rec.Attempt == t.before.Attempt {
 		return v, fmt.Errorf("%w: commit: %w", onceward.ErrWorkRefused, cause)
 	}
 	return v, unavailable(fmt.Errorf("commit: %w", cause))

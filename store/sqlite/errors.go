@@ -31,7 +31,7 @@ var explanations = []struct {
 // such an error, or is one of the record, stays.
 func unavailable(err error) error {
 	switch {
-	case err == nil, errors.Is(err, onceward.ErrUnavailable), errors.Is(err, onceward.ErrUnreadable), errors.Is(err, onceward.ErrWorkRefused):
+	case err == nil, errors.Is(err, onceward.ErrUnavailable), errors.Is(err, onceward.ErrUnreadable):
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: the caller stopped waiting: %w", onceward.ErrUnavailable, err)

@@ -136,6 +136,14 @@ func TestInTx(t *testing.T) {
 		return nil
 	})
 	wantUnavailable(t, err, "the caller stopped waiting", "I10")
+	exec(t, store, `CREATE TABLE parent (number INTEGER PRIMARY KEY)`)
+	exec(t, store, `CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+	err = store.InTx(t.Context(), func(ctx context.Context) error {
+		_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO child VALUES (1)`)
+		return errors.Join(err, insert(ctx, "orphan"))
+	})
+	wantWorkRefused(t, err, "deferred foreign key", "I10: a consumer is to count it")
+	wantRows(t, store, "orphan", 0, "I10")
 }
 
 // TestHints: watchers are told after the commit, as often as there is room.

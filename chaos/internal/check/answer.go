@@ -54,6 +54,7 @@ var problems = map[string]class{
 	"first-sent-in-future": rejected,
 	"method-not-allowed":   rejected,
 	"store-unavailable":    notExecuted,
+	"work-refused":         notExecuted,
 	"new-keys-refused":     notExecuted,
 	"not-executed":         notExecuted,
 	"deadline-exceeded":    notExecuted,
