@@ -54,20 +54,21 @@ var bareStatements = map[string]string{
 // bareConn speaks the protocol itself.
 type bareConn struct{ *pgx.Conn }
 
+// bareKnown marks the connections that know the statements.
+const bareKnown = "the bare statements"
+
 // bare makes the statements known to a connection, once.
 func bare(ctx context.Context, conn *pgx.Conn) (bareConn, error) {
-	known := conn.PgConn().CustomData()
+	data := conn.PgConn().CustomData()
+	if data[bareKnown] != nil {
+		return bareConn{conn}, nil
+	}
 	for name, text := range bareStatements {
-		if known[name] != nil {
-			break // they all are
-		}
 		if _, err := conn.Prepare(ctx, name, text); err != nil {
 			return bareConn{}, err
 		}
 	}
-	for name := range bareStatements {
-		known[name] = true
-	}
+	data[bareKnown] = true
 	return bareConn{conn}, nil
 }
 
