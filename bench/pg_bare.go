@@ -137,17 +137,26 @@ func openBareSite(ctx context.Context, s *pgSite, b *pgBusiness) (*bareSite, err
 	return site, row.Scan(&site.answer, &site.request)
 }
 
-// within does work between the claim and the answer of a new key.
-func (s *bareSite) within(ctx context.Context, work func(context.Context, pgx.Tx) error) error {
+// borrow takes a connection of the pool that knows the statements.
+func (s *bareSite) borrow(ctx context.Context) (conn bareConn, giveBack func(), err error) {
 	lent, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return conn, nil, err
 	}
-	defer lent.Release()
-	conn, err := bare(ctx, lent.Conn())
+	if conn, err = bare(ctx, lent.Conn()); err != nil {
+		lent.Release()
+		return conn, nil, err
+	}
+	return conn, lent.Release, nil
+}
+
+// within does work between the claim and the answer of a new key.
+func (s *bareSite) within(ctx context.Context, work func(context.Context, pgx.Tx) error) error {
+	conn, giveBack, err := s.borrow(ctx)
 	if err != nil {
 		return err
 	}
+	defer giveBack()
 	id := bareID()
 	conn.add("bare_begin")
 	conn.add("bare_lock", binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(id)))

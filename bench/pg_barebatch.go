@@ -69,15 +69,11 @@ func (b *bareBatches) run(ctx context.Context) {
 }
 
 func (b *bareBatches) send(ctx context.Context, items []*bareItem) error {
-	lent, err := b.site.pool.Acquire(ctx)
+	conn, giveBack, err := b.site.borrow(ctx)
 	if err != nil {
 		return err
 	}
-	defer lent.Release()
-	conn, err := bare(ctx, lent.Conn())
-	if err != nil {
-		return err
-	}
+	defer giveBack()
 	reserved, completed := arrayOfIDs(items, "bare_reserve"), arrayOfIDs(items, "bare_complete")
 	if reserved != nil {
 		conn.add("bare_reserve", reserved, b.site.answer[:16], b.site.request)
