@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/onceward/onceward/outbox"
@@ -69,7 +70,8 @@ func (s *pgServer) withDone(ctx context.Context, done int, use func(*claimSide) 
 			return err
 		}
 		for _, statement := range []string{
-			`UPDATE onceward_outbox SET state = 1, token = 1`, `UPDATE onceward_outbox SET state = 4`, `VACUUM ANALYZE onceward_outbox`,
+			`SELECT onceward_outbox_take_up(` + strconv.Itoa(done) + `)`, `UPDATE onceward_delivery SET state = 1, token = 1`,
+			`UPDATE onceward_delivery SET state = 4`, `VACUUM ANALYZE onceward_outbox, onceward_delivery`,
 		} {
 			if _, err := site.pool.Exec(ctx, statement); err != nil {
 				return err

@@ -41,9 +41,8 @@ func New(store Store, config Config) (*Outbox, error) {
 // delivered after the commit, and never if there is none.
 //
 // Within an operation of Onceward the message's downstream key is derived from that, and within [Result.Then] from the message
-// that was delivered. Transactions that add for the same
-// topic and aggregate wait for each other, so that the order of messages is that of commits: add late in the transaction,
-// and where one adds for several aggregates, always in the same order.
+// that was delivered. Transactions that add for the same topic and aggregate wait for each other, so that the order of messages is
+// that of commits: add late in the transaction, and where one adds for several aggregates, always in the same order.
 func (o *Outbox) Add(ctx context.Context, tx any, m Message) (id string, err error) {
 	if tx == nil {
 		return "", errors.New("outbox: Add needs the transaction that the message belongs to")

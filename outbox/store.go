@@ -16,7 +16,7 @@ import (
 type Store interface {
 	// AddMessage writes an entry in a transaction of the application: a *sql.Tx, or what the store's own package works with.
 	// It is Ready after its Delay, or Captured if it has no topic. Concurrent transactions that add for one aggregate wait
-	// for each other.
+	// for each other, here or when they are committed.
 	AddMessage(ctx context.Context, tx any, e *Entry) error
 
 	// ClaimMessages takes messages that are due, the oldest first, including those whose lease ran out, and makes them

@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/onceward/onceward"
 )
 
 // InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work returns
 // nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own doing, never
-// after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
+// after a commit. Messages that it adds to the outbox go along with COMMIT. The error wraps [onceward.ErrOutcomeUnknown] if the
+// reply to COMMIT was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -51,6 +53,7 @@ func (t *transaction) runPlain(ctx context.Context, work func(ctx context.Contex
 			_ = t.rollback()
 		}
 	}()
+	t.defers = true
 	t.gate.open(t)
 	err = work(t.gate.context(ctx))
 	returned = true
@@ -71,11 +74,23 @@ func (t *transaction) finishPlain(err error) error {
 	if err != nil {
 		return t.undoStep(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
-	defer cancel()
-	tag, err := t.conn.Exec(ctx, `COMMIT`)
+	trip, deadline := t.newTrip(), time.Now().Add(settleTimeout)
+	if err := errors.Join(t.prepareDeferred(trip, deadline), t.addDeferred(trip)); err != nil {
+		return t.undoStep(unavailable(err))
+	}
+	return t.commitPlain(trip, deadline)
+}
+
+// commitPlain sends the work's messages and COMMIT.
+func (t *transaction) commitPlain(trip *pipeline, deadline time.Time) error {
+	trip.unnamed = true // not every connection knows COMMIT by a name
+	trip.add(&t.store.sql.commit)
+	tag, err := trip.run(deadline, func(int, [][]byte) error { return nil })
+	if err != nil {
+		err = errors.Join(err, t.rollback()) // a message that was refused leaves the transaction open
+	}
 	switch {
-	case err == nil && tag.String() == "COMMIT":
+	case err == nil && string(tag) == "COMMIT":
 		t.tell()
 		return nil
 	case err == nil:

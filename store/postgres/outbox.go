@@ -16,26 +16,35 @@ import (
 // addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits there:
 // a CASE evaluates its condition first.
 const (
-	addMessage = `INSERT INTO @outbox (id, number, lane, due, created, attempt, state, topic, aggregatetype, aggregateid, type,
+	addMessage = `INSERT INTO @outbox (number, id, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
 			downstream, attributes, origin, payload)
-		VALUES ($1::uuid, NUMBER, $2::bigint, @now() + $3::bigint, @now(), $4::bigint, $5::smallint, $6::text, $7::text, $8::text,
-			$9::text, $10::text, $11::text, $12::bytea, $13::bytea)`
+		VALUES (NUMBER, $1::uuid, $2::bigint, @now() + $3::bigint, @now(), $4::bigint, $5::text, $6::text, $7::text,
+			$8::text, $9::text, $10::text, $11::bytea, $12::bytea)`
 	drawNumber = `nextval('@outbox_number')`
+	// What nobody delivers is apart from what workers look for.
+	drawCaptured = `-` + drawNumber
 	// Locks of two numbers are apart from those of records, which are of one. What these functions return is void, which is
 	// empty as a text.
 	lockLane = `CASE WHEN pg_advisory_xact_lock(($2::bigint >> 32)::integer, ($2::bigint << 32 >> 32)::integer)::text = ''
-		THEN nextval('@outbox_number') END`
+		THEN ` + drawNumber + ` END`
 	notifyOthers = `CASE WHEN pg_notify('CHANNEL', 'o')::text = '' THEN NUMBER END`
 )
 
-// addStatements are the four variants of the statement: with a lock or not, and with a notification or not.
-type addStatements [2][2]statement
+// addStatements are the variants of the statement, each with a notification or without.
+type addStatements [3][2]statement
+
+// The variants: for change-data-capture alone, without an order, and with one.
+const (
+	captured = iota
+	unordered
+	ordered
+)
 
 func prepareAdd(channel string, named func(name, text string) statement) (all addStatements) {
 	notify := strings.ReplaceAll(notifyOthers, "CHANNEL", channel)
-	for locks, number := range []string{drawNumber, lockLane} {
+	for kind, number := range [...]string{captured: drawCaptured, unordered: drawNumber, ordered: lockLane} {
 		for notifies, drawn := range []string{number, strings.ReplaceAll(notify, "NUMBER", number)} {
-			all[locks][notifies] = named("add_"+strconv.Itoa(2*locks+notifies), strings.ReplaceAll(addMessage, "NUMBER", drawn))
+			all[kind][notifies] = named("add_"+strconv.Itoa(2*kind+notifies), strings.ReplaceAll(addMessage, "NUMBER", drawn))
 		}
 	}
 	return all
@@ -50,8 +59,8 @@ type attributes struct {
 	Headers     map[string]string `json:"headers,omitempty"`
 }
 
-// AddMessage implements [outbox.Store]. In the transaction of a transactional handler the message goes along with the answer
-// and COMMIT, at no round trip of its own. Otherwise the transaction is a pgx.Tx or a *sql.Tx; or it is a *pgx.Batch that the
+// AddMessage implements [outbox.Store]. In the transaction of a transactional handler, or of [Store.InTx], the message goes along
+// with COMMIT, at no round trip of its own. Otherwise the transaction is a pgx.Tx or a *sql.Tx; or it is a *pgx.Batch that the
 // application sends in its transaction, also without a round trip more. Then the results of the batch tell whether it was
 // added.
 func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
@@ -67,14 +76,17 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 		return err
 	}
 	a := addition{
-		id: e.ID, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.Attempt, state: int16(e.State),
+		id: e.ID, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.Attempt, kind: unordered,
 		texts:   [6]string{e.Topic, e.AggregateType, e.AggregateID, e.Type, e.DownstreamKey, string(attributes)},
 		payload: append([]byte{}, e.Payload...), // nil would be null
 	}
-	if a.lane != 0 {
-		a.locks = 1
+	switch {
+	case e.Topic == "":
+		a.kind = captured
+	case a.lane != 0:
+		a.kind = ordered
 	}
-	if e.Topic != "" && s.messages.due(time.Now()) {
+	if a.kind != captured && s.messages.due(time.Now()) {
 		a.notifies = 1
 	}
 	if e.Origin != (onceward.ID{}) {
@@ -87,7 +99,7 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 			return err
 		}
 	}
-	_, err = app.exec(ctx, s.sql.add[a.locks][a.notifies].text, a.args()...)
+	_, err = app.exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
 	return err
 }
 

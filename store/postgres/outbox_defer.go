@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,19 +15,18 @@ import (
 
 // addition is a message that is ready to be added.
 type addition struct {
-	locks, notifies int
+	kind, notifies  int
 	id              string
 	lane            int64
 	delay           int64
 	attempt         int64
-	state           int16
 	texts           [6]string // topic, aggregatetype, aggregateid, type, downstream, attributes
 	origin, payload []byte
 }
 
 // args are the parameters of the statement as pgx and database/sql take them.
 func (a *addition) args() []any {
-	args := []any{a.id, a.lane, a.delay, a.attempt, a.state}
+	args := []any{a.id, a.lane, a.delay, a.attempt}
 	for _, text := range a.texts {
 		args = append(args, text)
 	}
@@ -101,7 +99,7 @@ func (g *gate) flush(ctx context.Context) error {
 	g.atOnce = true
 	for len(g.messages) > 0 {
 		a := &g.messages[0]
-		if _, err := g.t.conn.Exec(ctx, g.t.store.sql.add[a.locks][a.notifies].text, a.args()...); err != nil {
+		if _, err := g.t.conn.Exec(ctx, g.t.store.sql.add[a.kind][a.notifies].text, a.args()...); err != nil {
 			g.noteStatus(err)
 			return err
 		}
@@ -147,11 +145,11 @@ func (t *transaction) addDeferred(trip *pipeline) error {
 		if err := id.Scan(a.id); err != nil {
 			return fmt.Errorf("the ID of a message: %w", err)
 		}
-		parameters := [][]byte{id.Bytes[:], trip.int64(a.lane), trip.int64(a.delay), trip.int64(a.attempt), binary.BigEndian.AppendUint16(nil, uint16(a.state))}
+		parameters := [][]byte{id.Bytes[:], trip.int64(a.lane), trip.int64(a.delay), trip.int64(a.attempt)}
 		for _, text := range a.texts {
 			parameters = append(parameters, []byte(text))
 		}
-		trip.add(&t.store.sql.add[a.locks][a.notifies], append(parameters, a.origin, a.payload)...)
+		trip.add(&t.store.sql.add[a.kind][a.notifies], append(parameters, a.origin, a.payload)...)
 	}
 	return nil
 }
@@ -160,7 +158,7 @@ func (t *transaction) addDeferred(trip *pipeline) error {
 func (t *transaction) prepareDeferred(trip *pipeline, deadline time.Time) error {
 	for i := range t.gate.messages {
 		a := &t.gate.messages[i]
-		if err := trip.prepare(context.Background(), deadline, &t.store.sql.add[a.locks][a.notifies]); err != nil {
+		if err := trip.prepare(context.Background(), deadline, &t.store.sql.add[a.kind][a.notifies]); err != nil {
 			return err
 		}
 	}

@@ -3,9 +3,11 @@ package postgres_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -168,27 +170,165 @@ func TestMessagesOfAHandler(t *testing.T) {
 			}, want: "a",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store, err := postgres.Open(t.Context(), servicetest.Postgres(t).SchemaURL(t), quiet)
-			must(t, err)
-			t.Cleanup(func() { must(t, store.Close()) })
-			box, err := outbox.New(store, outbox.Config{})
-			must(t, err)
-			settlement := onceward.Settlement{Ending: cmp.Or(test.ending, onceward.Commit)}
-			if test.undone {
-				settlement.Ending = onceward.Rollback
-			}
-			settlement.Completion.Response.Status = 201
-			_, err = store.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
-				test.work(adder{t, box}, ctx)
-				return settlement
+		for way, run := range map[string]func(t *testing.T, store *postgres.Store, work func(ctx context.Context)){
+			"in a handler": func(t *testing.T, store *postgres.Store, work func(ctx context.Context)) {
+				settlement := onceward.Settlement{Ending: cmp.Or(test.ending, onceward.Commit)}
+				if test.undone {
+					settlement.Ending = onceward.Rollback
+				}
+				settlement.Completion.Response.Status = 201
+				_, err := store.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+					work(ctx)
+					return settlement
+				})
+				must(t, err)
+			},
+			"in InTx": func(t *testing.T, store *postgres.Store, work func(ctx context.Context)) {
+				var undo error
+				if test.undone || test.ending != 0 {
+					undo = errors.New("undone on purpose")
+				}
+				err := store.InTx(t.Context(), func(ctx context.Context) error {
+					work(ctx)
+					return undo
+				})
+				if !errors.Is(err, undo) {
+					t.Errorf("O1: %v, want %v", err, undo)
+				}
+			},
+		} {
+			t.Run(name+" "+way, func(t *testing.T) {
+				t.Parallel()
+				store, err := postgres.Open(t.Context(), servicetest.Postgres(t).SchemaURL(t), quiet)
+				must(t, err)
+				t.Cleanup(func() { must(t, store.Close()) })
+				box, err := outbox.New(store, outbox.Config{})
+				must(t, err)
+				run(t, store, func(ctx context.Context) { test.work(adder{t, box}, ctx) })
+				if got := typesInOrder(t, store); got != test.want {
+					t.Errorf("O1: the messages are %q, want %q", got, test.want)
+				}
 			})
-			must(t, err)
-			if got := typesInOrder(t, store); got != test.want {
-				t.Errorf("O1: the messages are %q, want %q", got, test.want)
-			}
+		}
+	}
+}
+
+// TestMessageThatIsRefused: a message that the database does not take at the end of a transaction undoes all of it, and says
+// so; the connection goes on.
+func TestMessageThatIsRefused(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, err := postgres.Open(t.Context(), url+"&pool_max_conns=1", quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	box, err := outbox.New(store, outbox.Config{})
+	must(t, err)
+	admin := openAdmin(t, url)
+	exec(t, admin, `CREATE TABLE business (value text)`)
+	exec(t, admin, `ALTER TABLE onceward_outbox ADD CHECK (type <> 'refused')`)
+	add := func(kind string) error {
+		return store.InTx(t.Context(), func(ctx context.Context) error {
+			adder{t, box}.exec(ctx, `INSERT INTO business VALUES ('`+kind+`')`)
+			adder{t, box}.add(ctx, postgres.Tx(ctx), "before", kind)
+			return nil
 		})
+	}
+	if err := add("refused"); !errors.Is(err, onceward.ErrWorkRefused) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+		t.Errorf("O1: %v, want %v", err, onceward.ErrWorkRefused)
+	}
+	must(t, add("taken"))
+	if n := number(t, admin, `SELECT count(*) FROM business WHERE value <> 'taken'`); n != 0 {
+		t.Errorf("O1: %d rows of a transaction that was refused", n)
+	}
+	if got, want := typesInOrder(t, store), "before taken"; got != want {
+		t.Errorf("O1: the messages are %q, want %q", got, want)
+	}
+}
+
+// TestDeadlockOfMessages: two transactions that add for two aggregates in opposite order stand in each other's way; one is
+// run again, and both are committed.
+func TestDeadlockOfMessages(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, err := postgres.Open(t.Context(), url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	box, err := outbox.New(store, outbox.Config{})
+	must(t, err)
+	pool := openAdmin(t, url)
+	message := func(aggregate string) outbox.Message {
+		return outbox.Message{Topic: "topic", AggregateID: aggregate, Type: "t"}
+	}
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	_, err = box.Add(t.Context(), tx, message("2"))
+	must(t, err)
+	runs := 0
+	done := make(chan error, 1)
+	go func() {
+		done <- store.InTx(t.Context(), func(ctx context.Context) error {
+			runs++
+			_, first := box.Add(ctx, postgres.Tx(ctx), message("1"))
+			_, second := box.Add(ctx, postgres.Tx(ctx), message("2"))
+			return errors.Join(first, second)
+		})
+	}()
+	awaitLockWait(t, url)
+	_, other := box.Add(t.Context(), tx, message("1"))
+	if other == nil {
+		must(t, tx.Commit(t.Context()))
+	} else {
+		must(t, tx.Rollback(t.Context()))
+	}
+	must(t, <-done)
+	want := 4
+	if other != nil {
+		want = 2 // the server chose the transaction that is not the store's
+	}
+	if claimed, err := store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 10}}, time.Minute); err != nil || len(claimed) != want {
+		t.Errorf("O1: %d messages, %v; want %d", len(claimed), err, want)
+	}
+	if other == nil && runs != 2 {
+		t.Errorf("O1: the work ran %d times, want 2", runs)
+	}
+}
+
+// TestTransactionsOfTheApplicationWait: in a transaction that is not the store's a message is added at once, and a second one for
+// the same aggregate waits until the first has ended, so that the order is that of commits.
+func TestTransactionsOfTheApplicationWait(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, err := postgres.Open(t.Context(), url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	box, err := outbox.New(store, outbox.Config{})
+	must(t, err)
+	pool := openAdmin(t, url)
+	first, err := pool.Begin(t.Context())
+	must(t, err)
+	adder{t, box}.add(t.Context(), first, "first")
+	done := make(chan error, 1)
+	go func() {
+		done <- pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			adder{t, box}.add(t.Context(), tx, "second")
+			return nil
+		})
+	}()
+	awaitLockWait(t, url)
+	must(t, first.Commit(t.Context()))
+	must(t, <-done)
+	if got, want := typesInOrder(t, store), "first second"; got != want {
+		t.Errorf("O2: the messages are %q, want %q", got, want)
+	}
+}
+
+// awaitLockWait waits until a session of the schema's user waits for an advisory lock.
+func awaitLockWait(t testing.TB, url string) {
+	t.Helper()
+	admin := openAdmin(t, url)
+	for number(t, admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE l.locktype = 'advisory' AND NOT l.granted AND a.query LIKE '%' || current_schema() || '%'`) == 0 {
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -15,15 +15,15 @@ import (
 
 // The statements of workers, most of them SQL functions: these fix how they are planned, and any program can call them.
 const (
-	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
+	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4, $5)`
 	finishMessages = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
 	extendMessages = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
 	freeMessages   = `SELECT @outbox_free($1)`
 	rescueMessages = `SELECT @outbox_rescue()`
 	purgeMessages  = `SELECT @purge_outbox($1, $2)`
-	recordProvider = `UPDATE @outbox SET provider = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
-	selectLanes    = `SELECT lane FROM @outbox WHERE id = ANY ($1::uuid[])`
-	holdMessage    = `SELECT lane FROM @outbox WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
+	recordProvider = `UPDATE @delivery SET provider = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
+	selectLanes    = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
+	holdMessage    = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
 // ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further.
@@ -37,22 +37,22 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 			topics, limits = append(topics, want.Topic), append(limits, int32(want.Limit))
 		}
 	}
-	for {
+	for patient := false; ; patient = true {
 		token := newToken()
-		rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token)
+		rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token, patient)
 		if err != nil {
 			return nil, unavailable(err)
 		}
-		claimed, behind, damaged, err := collectClaimed(rows, token)
+		found, err := collectClaimed(rows, token)
 		if err != nil {
 			return nil, unavailable(err)
 		}
-		if err := s.bury(ctx, damaged); err != nil {
+		if err := s.bury(ctx, found.damaged); err != nil {
 			return nil, err
 		}
-		s.freeLanes(ctx, behind) // what they wait for may be gone by now, and nobody else would notice
-		if len(claimed) > 0 || len(behind) == 0 {
-			return claimed, nil
+		s.freeLanes(ctx, found.behind) // what they wait for may be gone by now, and nobody else would notice
+		if len(found.claimed) > 0 || len(found.behind) == 0 && !found.more {
+			return found.claimed, nil
 		}
 	}
 }
@@ -73,13 +73,24 @@ func (s *Store) bury(ctx context.Context, damaged []outbox.Ending) error {
 	return err
 }
 
-// collectClaimed returns what was taken, in order, the lanes of what has to wait, and the end of what cannot be read.
-func collectClaimed(rows pgx.Rows, token int64) (claimed []outbox.Claimed, behind []int64, damaged []outbox.Ending, err error) {
+// claimResult is what a claim came to.
+type claimResult struct {
+	claimed []outbox.Claimed // in order
+	behind  []int64          // the lanes of what has to wait
+	damaged []outbox.Ending  // the end of what cannot be read
+	more    bool             // nothing could be taken, and not all was looked at
+}
+
+func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
 	type numbered struct {
 		outbox.Claimed
 		number int64
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n numbered, err error) {
+		if row.RawValues()[0] == nil {
+			found.more = true
+			return n, nil
+		}
 		var m messageRow
 		var lane int64
 		if err := row.Scan(append(m.dest(), &n.number, &lane)...); err != nil {
@@ -87,21 +98,21 @@ func collectClaimed(rows pgx.Rows, token int64) (claimed []outbox.Claimed, behin
 		}
 		n.Token = token
 		if n.Entry, err = m.entry(); err != nil {
-			damaged = append(damaged, outbox.Ending{Lease: n.Lease(), State: outbox.Dead, Tries: n.Tries, Error: err.Error()})
+			found.damaged = append(found.damaged, outbox.Ending{Lease: n.Lease(), State: outbox.Dead, Tries: n.Tries, Error: err.Error()})
 			n.State = outbox.Dead
 		}
 		if n.State == outbox.Behind {
-			behind = append(behind, lane)
+			found.behind = append(found.behind, lane)
 		}
 		return n, nil
 	})
 	slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(a.number, b.number) })
 	for _, n := range all {
 		if n.State == outbox.Leased {
-			claimed = append(claimed, n.Claimed)
+			found.claimed = append(found.claimed, n.Claimed)
 		}
 	}
-	return claimed, behind, damaged, err
+	return found, err
 }
 
 // freeLanes makes ready what has nothing in front of it any more. It is a statement of its own behind the one that took

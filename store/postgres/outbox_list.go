@@ -18,14 +18,16 @@ const (
 	messageColumns = `id::text, due, created, attempt, tries, state, topic, aggregatetype, aggregateid, type, downstream, attributes,
 		origin, payload, provider, error`
 
-	replayMessage = `UPDATE @outbox SET state = 0, due = @now(), tries = 0 WHERE id = $1::uuid AND state IN (3, 5)`
-	dropMessage   = `UPDATE @outbox SET state = 5 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
+	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), tries = 0 WHERE id = $1::uuid AND state IN (3, 5)`
+	dropMessage   = `UPDATE @delivery SET state = 5 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
 
 	// countMessages counts by the indexes that hold what is open alone.
 	countMessages = `SELECT
-			(SELECT count(*) FROM @outbox WHERE state < 2) + (SELECT count(*) FROM @outbox WHERE state = 2 AND state > 1),
-			(SELECT count(*) FROM @outbox WHERE state IN (3, 5) AND state > 1),
-			least((SELECT min(created) FROM @outbox WHERE state < 2), (SELECT min(created) FROM @outbox WHERE state = 2 AND state > 1))`
+			(SELECT count(*) FROM @outbox WHERE number > 0) + (SELECT count(*) FROM @delivery WHERE state < 2)
+				+ (SELECT count(*) FROM @delivery WHERE state = 2 AND state > 1),
+			(SELECT count(*) FROM @delivery WHERE state IN (3, 5) AND state > 1),
+			least((SELECT created FROM @outbox WHERE number > 0 ORDER BY number LIMIT 1),
+				(SELECT min(created) FROM @delivery WHERE state < 2), (SELECT min(created) FROM @delivery WHERE state = 2 AND state > 1))`
 )
 
 // messageRow is a row of the outbox.
@@ -71,8 +73,8 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 	return e, nil
 }
 
-// Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters; by origin and downstream key it
-// looks at all messages that are still kept, unless the application has made an index for that.
+// Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters, unless no worker has taken the message
+// up; by origin and downstream key it looks at all messages that are still kept, unless the application has made an index for that.
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
@@ -124,16 +126,19 @@ func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
 	if f.After != "" {
 		where("id > $%d::uuid", f.After)
 	}
-	text := `SELECT ` + messageColumns + ` FROM @outbox`
+	text := `SELECT ` + messageColumns + ` FROM @message AS m`
 	if len(conditions) > 0 {
 		text += ` WHERE ` + strings.Join(conditions, ` AND `)
+	}
+	if f.ID != "" {
+		return s.names.render(text) + ` LIMIT 1`, args // without an order it looks at the second table only if it has to
 	}
 	limit := f.Limit
 	if limit <= 0 {
 		limit = 100
 	}
 	args = append(args, limit)
-	return s.names.render(text) + fmt.Sprintf(` ORDER BY id LIMIT $%d`, len(args)), args
+	return s.names.render(text) + fmt.Sprintf(` ORDER BY m.id LIMIT $%d`, len(args)), args
 }
 
 // stateList writes states into the statement itself: only so does the planner see that an index covers them.

@@ -18,7 +18,7 @@ var mutants = map[string]string{
 	"those behind are never freed":                     "OutboxOrder",
 	"a late commit is skipped":                         "OutboxTransactions",
 	"rolled-back messages are visible":                 "OutboxTransactions",
-	"adds do not wait":                                 "OutboxTransactions",
+	"the order is that of adding":                      "OutboxTransactions",
 	"fencing by id only":                               "OutboxFencing",
 	"tries are not counted":                            "OutboxLeases",
 	"the whole run is counted":                         "OutboxLeases",

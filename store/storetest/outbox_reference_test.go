@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"runtime"
 	"sync"
 	"time"
@@ -33,6 +34,15 @@ type reference struct {
 type storedMessage struct {
 	outbox.Entry
 	token int64
+	added int64 // its place among those that were added
+}
+
+// nextToken returns a number that is larger than those before.
+func (r *reference) nextToken() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.token++
+	return r.token
 }
 
 func newReference(clock func() time.Time, broken string) *reference {
@@ -50,7 +60,8 @@ func (r *reference) AddMessage(_ context.Context, tx any, e *outbox.Entry) error
 	if err != nil {
 		return err
 	}
-	if e.Ordered() && r.broken != "adds do not wait" {
+	const byAdding = "the order is that of adding"
+	if e.Ordered() && r.broken != byAdding {
 		r.lock(t, fmt.Sprintf("aggregate %q", lane(e)))
 	}
 	m := &storedMessage{Entry: *e}
@@ -60,6 +71,16 @@ func (r *reference) AddMessage(_ context.Context, tx any, e *outbox.Entry) error
 		m.State = outbox.Captured
 	}
 	insert := func() { r.messages = append(r.messages, m) }
+	if r.broken == byAdding {
+		m.added = r.nextToken()
+		insert = func() {
+			later := slices.IndexFunc(r.messages, func(other *storedMessage) bool { return other.added > m.added })
+			if later < 0 {
+				later = len(r.messages)
+			}
+			r.messages = slices.Insert(r.messages, later, m)
+		}
+	}
 	if r.broken == "rolled-back messages are visible" {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -68,10 +89,7 @@ func (r *reference) AddMessage(_ context.Context, tx any, e *outbox.Entry) error
 	}
 	t.onCommit = append(t.onCommit, insert)
 	if r.broken == "a late commit is skipped" {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.token++
-		m.token = -r.token // the number that it drew when it was added
+		m.token = -r.nextToken() // the number that it drew when it was added
 	}
 	return nil
 }

@@ -3,44 +3,109 @@
 -- The order of messages: drawn behind the lock of their aggregate, so that it is the order of commits there.
 CREATE SEQUENCE onceward_outbox_number;
 
--- Messages on their way out of the database. The columns id, aggregatetype, aggregateid, type and payload are those that
+-- Messages that were added and that no worker has taken up. It has one index, and nothing that only workers need: whoever
+-- adds a message pays for each. The columns id, aggregatetype, aggregateid, type and payload are those that
 -- change-data-capture routers look for.
 CREATE TABLE onceward_outbox (
-	id            uuid PRIMARY KEY,  -- made by whoever adds, larger ones later
-	number        bigint NOT NULL,
-	lane          bigint NOT NULL,   -- a hash of topic and aggregate, within which messages keep their order; 0: none
-	due           bigint NOT NULL,   -- next delivery, end of the lease or when it was done, in microseconds since 1970
-	created       bigint NOT NULL,   -- likewise
-	token         bigint NOT NULL DEFAULT 0, -- of the lease
-	attempt       bigint NOT NULL,   -- that of the operation which added it
-	tries         integer NOT NULL DEFAULT 0,
-	state         smallint NOT NULL, -- 0 ready, 1 leased, 2 behind, 3 holding, 4 done, 5 dead, 6 captured
+	number        bigint PRIMARY KEY, -- below zero: for change-data-capture alone, and no worker takes it up
+	id            uuid NOT NULL,      -- made by whoever adds, larger ones later
+	lane          bigint NOT NULL,    -- a hash of topic and aggregate, within which messages keep their order; 0: none
+	due           bigint NOT NULL,    -- first delivery, in microseconds since 1970
+	created       bigint NOT NULL,    -- likewise
+	attempt       bigint NOT NULL,    -- that of the operation which added it
 	topic         text NOT NULL,
 	aggregatetype text NOT NULL,
 	aggregateid   text NOT NULL,
 	type          text NOT NULL,
-	downstream    text NOT NULL,     -- the idempotency key to send along
-	attributes    text NOT NULL,     -- content type, source, subject, step and headers, as JSON
-	origin        bytea,             -- scope and key of the operation that added it, length-prefixed
+	downstream    text NOT NULL,      -- the idempotency key to send along
+	attributes    text NOT NULL,      -- content type, source, subject, step and headers, as JSON
+	origin        bytea,              -- scope and key of the operation that added it, length-prefixed
+	payload       bytea NOT NULL
+);
+
+-- Messages that were taken up, until they are purged.
+CREATE TABLE onceward_delivery (
+	id            uuid PRIMARY KEY,
+	number        bigint NOT NULL,
+	lane          bigint NOT NULL,
+	due           bigint NOT NULL,   -- next delivery, end of the lease or when it was done
+	created       bigint NOT NULL,
+	token         bigint NOT NULL DEFAULT 0, -- of the lease
+	attempt       bigint NOT NULL,
+	tries         integer NOT NULL DEFAULT 0,
+	state         smallint NOT NULL DEFAULT 0, -- 0 ready, 1 leased, 2 behind, 3 holding, 4 done, 5 dead
+	topic         text NOT NULL,
+	aggregatetype text NOT NULL,
+	aggregateid   text NOT NULL,
+	type          text NOT NULL,
+	downstream    text NOT NULL,
+	attributes    text NOT NULL,
+	origin        bytea,
 	payload       bytea NOT NULL,
 	provider      text,              -- what the receiver calls the effect
 	error         text               -- why the last delivery failed
 );
 
 -- For claims. Messages that are done are not in it, nor those that wait for another one.
-CREATE INDEX onceward_outbox_due ON onceward_outbox (topic, due) WHERE state < 2;
+CREATE INDEX onceward_delivery_due ON onceward_delivery (topic, due) WHERE state < 2;
 -- For the order within an aggregate.
-CREATE INDEX onceward_outbox_lane ON onceward_outbox (lane, number) WHERE state < 4 AND lane <> 0;
--- For all that a new message is not: behind, by lane; dead, done and captured, by time. It is one index, because each that a
--- table has costs time with each row, also with those that it does not hold.
-CREATE INDEX onceward_outbox_rest ON onceward_outbox (state, (CASE WHEN state = 2 THEN lane ELSE due END)) WHERE state > 1;
+CREATE INDEX onceward_delivery_lane ON onceward_delivery (lane, number) WHERE state < 4 AND lane <> 0;
+-- For the rest: behind, by lane; dead and done, by time. It is one index, because each that a table has costs time with each
+-- row, also with those that it does not hold.
+CREATE INDEX onceward_delivery_rest ON onceward_delivery (state, (CASE WHEN state = 2 THEN lane ELSE due END)) WHERE state > 1;
+
+-- All messages, wherever they are. State 6 is captured: for change-data-capture alone.
+CREATE VIEW onceward_message AS
+SELECT id, number, due, created, attempt, tries, state, topic, aggregatetype, aggregateid, type, downstream, attributes, origin,
+	payload, provider, error
+FROM onceward_delivery
+UNION ALL
+SELECT id, number, due, created, attempt, 0, CASE WHEN number < 0 THEN 6 ELSE 0 END::smallint, topic, aggregatetype, aggregateid,
+	type, downstream, attributes, origin, payload, NULL::text, NULL::text
+FROM onceward_outbox;
+
+-- Takes up at most so many messages, the earliest. Only one at a time does it, and looks when it is its turn: so a message is
+-- taken up together with the earlier ones of its aggregate, or after them, and whoever sees it sees those. A message that was
+-- added twice under one id, which only a hand can do, is one. Returns how many there were.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_take_up(most integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+	taken integer;
+BEGIN
+	-- Locks of two numbers whose last bit is zero are not those of aggregates.
+	PERFORM pg_advisory_xact_lock('onceward_outbox'::regclass::oid::integer, 0);
+	WITH taken AS (
+		DELETE FROM onceward_outbox o
+		WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM onceward_outbox e WHERE e.number > 0 ORDER BY e.number LIMIT most))
+		RETURNING o.*
+	)
+	INSERT INTO onceward_delivery (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type, downstream,
+		attributes, origin, payload)
+	SELECT t.id, t.number, t.lane, t.due, t.created, t.attempt, t.topic, t.aggregatetype, t.aggregateid, t.type, t.downstream,
+		t.attributes, t.origin, t.payload
+	FROM taken t
+	ON CONFLICT (id) DO NOTHING;
+	GET DIAGNOSTICS taken = ROW_COUNT;
+	RETURN taken;
+END
+$$;
+-- +goose StatementEnd
 
 -- Takes at most so many messages of each topic that are due. Those that have an earlier open message of their aggregate in
 -- front of them, which is not taken with them, become behind (2): their lanes are to be freed afterwards, because what they
 -- wait for may be gone since this statement began. A row that was changed since is not taken, and those behind it have to wait
 -- for it: it stays for the next time.
+--
+-- New messages are taken up before, unless somebody else is at it: that one is waited for only if patient. A single row of
+-- nulls says that none could be taken of those that were taken up, and that there are more.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint)
+CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint, patient boolean)
 RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created bigint, attempt bigint, tries integer, state smallint,
 	topic text, aggregatetype text, aggregateid text, type text, downstream text, attributes text, origin bytea, payload bytea,
 	provider text, error text)
@@ -53,24 +118,29 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-	now_us bigint := onceward_now();
+	now_us bigint;
 BEGIN
+	IF EXISTS (SELECT FROM onceward_outbox o WHERE o.number > 0)
+		AND (patient OR pg_try_advisory_xact_lock('onceward_outbox'::regclass::oid::integer, 0)) THEN
+		PERFORM onceward_outbox_take_up(least(greatest((SELECT sum(l) FROM unnest(limits) l), 100), 1000)::integer);
+	END IF;
+	now_us := onceward_now();
 	RETURN QUERY
 	WITH locked AS MATERIALIZED (
 		SELECT c.place, c.number, c.lane
 		FROM unnest(topics, limits) AS w (topic, most)
 		CROSS JOIN LATERAL (
-			SELECT o.ctid AS place, o.number, o.lane FROM onceward_outbox o
+			SELECT o.ctid AS place, o.number, o.lane FROM onceward_delivery o
 			WHERE o.topic = w.topic AND o.state < 2 AND o.due <= now_us
 			ORDER BY o.topic, o.due LIMIT w.most
 			FOR UPDATE SKIP LOCKED
 		) c
 	), candidate AS MATERIALIZED (
 		-- Locking finds the newest version of a row; the update below sees only what this statement saw at its beginning.
-		SELECT l.place, l.number, l.lane FROM locked l JOIN onceward_outbox o ON o.ctid = l.place
+		SELECT l.place, l.number, l.lane FROM locked l JOIN onceward_delivery o ON o.ctid = l.place
 	), barrier AS MATERIALIZED (
 		SELECT l.lane, (
-			SELECT e.number FROM onceward_outbox e
+			SELECT e.number FROM onceward_delivery e
 			WHERE e.lane = l.lane AND e.state < 4 AND e.lane <> 0 AND e.number < l.newest
 				AND e.number NOT IN (SELECT c.number FROM candidate c)
 			ORDER BY e.lane, e.number LIMIT 1
@@ -81,7 +151,7 @@ BEGIN
 			c.lane = 0 OR c.number = min(c.number) OVER (PARTITION BY c.lane) AS heads
 		FROM candidate c LEFT JOIN (SELECT * FROM barrier WHERE barrier.number IS NOT NULL) b ON b.lane = c.lane
 	)
-	UPDATE onceward_outbox o
+	UPDATE onceward_delivery o
 	SET state = CASE WHEN j.waits THEN 2 ELSE 1 END,
 		due = CASE WHEN j.waits THEN o.due ELSE now_us + lease END,
 		token = CASE WHEN j.waits THEN 0 ELSE fence END,
@@ -89,6 +159,9 @@ BEGIN
 	FROM judged j WHERE o.ctid = j.place
 	RETURNING o.id, o.number, o.lane, o.due, o.created, o.attempt, o.tries, o.state, o.topic, o.aggregatetype, o.aggregateid,
 		o.type, o.downstream, o.attributes, o.origin, CASE WHEN o.state = 1 THEN o.payload END, o.provider, o.error;
+	IF NOT FOUND AND EXISTS (SELECT FROM onceward_outbox o WHERE o.number > 0) THEN
+		RETURN NEXT;
+	END IF;
 END
 $$;
 -- +goose StatementEnd
@@ -110,7 +183,7 @@ DECLARE
 	now_us bigint := onceward_now();
 BEGIN
 	RETURN QUERY
-	UPDATE onceward_outbox o
+	UPDATE onceward_delivery o
 	SET state = CASE WHEN u.state = 2 AND o.lane = 0 THEN 0 ELSE u.state END, due = now_us + u.wait, tries = u.count, token = 0,
 		provider = coalesce(u.provider, o.provider), error = coalesce(u.error, o.error)
 	FROM unnest(ids, tokens, states, waits, counts, providers, errors) AS u (id, token, state, wait, count, provider, error)
@@ -133,14 +206,14 @@ AS $$
 DECLARE
 	now_us bigint := onceward_now();
 BEGIN
-	UPDATE onceward_outbox o SET due = now_us + lease
+	UPDATE onceward_delivery o SET due = now_us + lease
 	WHERE o.ctid = ANY (ARRAY(
 		SELECT e.ctid FROM unnest(ids, tokens) AS u (id, token)
-		JOIN onceward_outbox e ON e.id = u.id AND e.token = u.token AND e.state = 1
+		JOIN onceward_delivery e ON e.id = u.id AND e.token = u.token AND e.state = 1
 		FOR UPDATE OF e SKIP LOCKED));
 	RETURN QUERY
 	SELECT e.id FROM unnest(ids, tokens) AS u (id, token)
-	JOIN onceward_outbox e ON e.id = u.id AND e.token = u.token AND e.state = 1;
+	JOIN onceward_delivery e ON e.id = u.id AND e.token = u.token AND e.state = 1;
 END
 $$;
 -- +goose StatementEnd
@@ -160,14 +233,14 @@ DECLARE
 	freed integer;
 BEGIN
 	-- The sum keeps the planner from looking for all that is behind: it is to go by place alone.
-	UPDATE onceward_outbox o SET state = 0, due = o.created
+	UPDATE onceward_delivery o SET state = 0, due = o.created
 	WHERE o.state + 0 = 2 AND o.ctid = ANY (ARRAY(
 		SELECT f.place
 		FROM (SELECT DISTINCT unnest(lanes) AS lane) l
 		CROSS JOIN LATERAL (
 			SELECT e.ctid AS place, e.state, first_value(e.state) OVER (ORDER BY e.number) AS first
 			FROM (
-				SELECT t.ctid, t.number, t.state FROM onceward_outbox t
+				SELECT t.ctid, t.number, t.state FROM onceward_delivery t
 				WHERE t.lane = l.lane AND t.state < 4 AND t.lane <> 0
 				ORDER BY t.lane, t.number LIMIT 100
 			) e
@@ -190,17 +263,17 @@ AS $$
 BEGIN
 	RETURN onceward_outbox_free(ARRAY(
 		WITH RECURSIVE waiting AS (
-			(SELECT t.lane FROM onceward_outbox t WHERE t.state = 2
+			(SELECT t.lane FROM onceward_delivery t WHERE t.state = 2
 				ORDER BY t.state, CASE WHEN t.state = 2 THEN t.lane ELSE t.due END LIMIT 1)
 			UNION ALL
-			SELECT (SELECT t.lane FROM onceward_outbox t
+			SELECT (SELECT t.lane FROM onceward_delivery t
 				WHERE t.state = 2 AND CASE WHEN t.state = 2 THEN t.lane ELSE t.due END > w.lane
 				ORDER BY t.state, CASE WHEN t.state = 2 THEN t.lane ELSE t.due END LIMIT 1)
 			FROM waiting w WHERE w.lane IS NOT NULL
 		)
 		SELECT w.lane FROM waiting w
 		WHERE w.lane IS NOT NULL AND (
-			SELECT t.state FROM onceward_outbox t WHERE t.lane = w.lane AND t.state < 4 AND t.lane <> 0 ORDER BY t.lane, t.number LIMIT 1
+			SELECT t.state FROM onceward_delivery t WHERE t.lane = w.lane AND t.state < 4 AND t.lane <> 0 ORDER BY t.lane, t.number LIMIT 1
 		) = 2
 		LIMIT batch));
 END
@@ -217,21 +290,21 @@ SET enable_sort = off
 AS $$
 DECLARE
 	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
-	ended smallint;
-	purged integer := 0;
-	n integer;
+	done integer;
+	captured integer;
 BEGIN
-	FOREACH ended IN ARRAY ARRAY[4, 6]::smallint[] LOOP
-		EXIT WHEN purged >= batch;
-		DELETE FROM onceward_outbox t WHERE t.ctid = ANY (ARRAY(
-			SELECT o.ctid FROM onceward_outbox o
-			WHERE o.state = ended AND o.state > 1 AND CASE WHEN o.state = 2 THEN o.lane ELSE o.due END < oldest
-			ORDER BY o.state, CASE WHEN o.state = 2 THEN o.lane ELSE o.due END LIMIT batch - purged
-			FOR UPDATE SKIP LOCKED));
-		GET DIAGNOSTICS n = ROW_COUNT;
-		purged := purged + n;
-	END LOOP;
-	RETURN purged;
+	DELETE FROM onceward_delivery t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_delivery o
+		WHERE o.state = 4 AND o.state > 1 AND CASE WHEN o.state = 2 THEN o.lane ELSE o.due END < oldest
+		ORDER BY o.state, CASE WHEN o.state = 2 THEN o.lane ELSE o.due END LIMIT batch
+		FOR UPDATE SKIP LOCKED));
+	GET DIAGNOSTICS done = ROW_COUNT;
+	-- The numbers of captured messages fall: the first of them are the oldest.
+	DELETE FROM onceward_outbox t WHERE t.created < oldest AND t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_outbox o WHERE o.number < 0 ORDER BY o.number DESC LIMIT batch - done
+		FOR UPDATE SKIP LOCKED));
+	GET DIAGNOSTICS captured = ROW_COUNT;
+	RETURN done + captured;
 END
 $$;
 -- +goose StatementEnd
@@ -278,7 +351,10 @@ DROP FUNCTION onceward_outbox_rescue(integer);
 DROP FUNCTION onceward_outbox_free(bigint[]);
 DROP FUNCTION onceward_outbox_extend(uuid[], bigint[], bigint);
 DROP FUNCTION onceward_outbox_finish(uuid[], bigint[], smallint[], bigint[], integer[], text[], text[]);
-DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint);
+DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint, boolean);
+DROP FUNCTION onceward_outbox_take_up(integer);
+DROP VIEW onceward_message;
+DROP TABLE onceward_delivery;
 DROP TABLE onceward_outbox;
 DROP SEQUENCE onceward_outbox_number;
 DELETE FROM onceward_schema WHERE version = 2;

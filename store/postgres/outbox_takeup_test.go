@@ -1,0 +1,220 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// takeUp is an outbox with a hand on its tables.
+type takeUp struct {
+	testing.TB
+	url   string
+	store *postgres.Store
+	box   *outbox.Outbox
+	admin *pgxpool.Pool
+}
+
+func newTakeUp(t testing.TB) *takeUp {
+	t.Helper()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, err := postgres.Open(t.Context(), url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	box, err := outbox.New(store, outbox.Config{})
+	must(t, err)
+	return &takeUp{t, url, store, box, openAdmin(t, url)}
+}
+
+// add adds messages of one aggregate, each in a transaction of its own.
+func (u *takeUp) add(topic, aggregate string, kinds ...string) (ids []string) {
+	u.Helper()
+	for _, kind := range kinds {
+		must(u, u.store.InTx(u.Context(), func(ctx context.Context) error {
+			id, err := u.box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: aggregate, Type: kind})
+			ids = append(ids, id)
+			return err
+		}))
+	}
+	return ids
+}
+
+// claim returns the types of what could be taken.
+func (u *takeUp) claim() (kinds []string) {
+	u.Helper()
+	claimed, err := u.store.ClaimMessages(u.Context(), []outbox.Want{{Topic: "topic", Limit: 10}}, time.Minute)
+	must(u, err)
+	for i := range claimed {
+		kinds = append(kinds, claimed[i].Type)
+	}
+	return kinds
+}
+
+func (u *takeUp) wantClaimed(got []string, want ...string) {
+	u.Helper()
+	if !slices.Equal(got, want) {
+		u.Errorf("O2: %q were claimed, want %q", got, want)
+	}
+}
+
+// TestTakeUpUnderWay: while somebody takes up the first message of an aggregate, nobody gets the second; other messages are
+// to be had at once. It does not matter how that one ends.
+func TestTakeUpUnderWay(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]string{"committed": `COMMIT`, "undone": `ROLLBACK`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newTakeUp(t)
+			u.add("topic", "1", "there before")
+			exec(t, u.admin, `SELECT onceward_outbox_take_up(10)`)
+			u.add("topic", "2", "first", "second")
+			conn, err := u.admin.Acquire(t.Context())
+			must(t, err)
+			defer conn.Release()
+			for _, statement := range []string{`BEGIN`, `SELECT onceward_outbox_take_up(1)`} {
+				_, err := conn.Exec(t.Context(), statement)
+				must(t, err)
+			}
+			u.wantClaimed(u.claim(), "there before")
+			late := make(chan []string, 1)
+			go func() { late <- u.claim() }()
+			awaitLockWait(t, u.url)
+			select {
+			case got := <-late:
+				t.Errorf("O2: %q were claimed while the first was being taken up", got)
+			default:
+			}
+			_, err = conn.Exec(t.Context(), end)
+			must(t, err)
+			u.wantClaimed(<-late, "first", "second")
+		})
+	}
+}
+
+// TestClaimPastOtherTopics: messages for which a worker has no route do not hide those for which it has one, however many.
+func TestClaimPastOtherTopics(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t)
+	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
+			downstream, attributes, payload)
+		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'other', '', '', 't', '', '{}', ''
+		FROM generate_series(1, 2500)`)
+	u.add("topic", "1", "wanted")
+	u.wantClaimed(u.claim(), "wanted")
+	u.wantClaimed(u.claim())
+	stats, err := u.store.MessageStats(t.Context())
+	must(t, err)
+	if stats.Waiting != 2501 {
+		t.Errorf("%d messages wait, want 2501", stats.Waiting)
+	}
+}
+
+// TestCapturedMessages: a worker leaves messages for change-data-capture where they are, and the purge removes those that are
+// old enough, and no other.
+func TestCapturedMessages(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t)
+	captured := u.add("", "1", "old", "young")
+	exec(t, u.admin, `UPDATE onceward_outbox SET created = created - 3600000000 WHERE type = 'old'`)
+	waiting := u.add("elsewhere", "1", "not captured")
+	exec(t, u.admin, `UPDATE onceward_outbox SET created = created - 3600000000 WHERE type = 'not captured'`)
+	purged, err := u.store.PurgeMessages(t.Context(), time.Minute, 100)
+	must(t, err)
+	if purged != 1 {
+		t.Errorf("O4: %d messages were purged, want the old one", purged)
+	}
+	u.wantClaimed(u.claim())
+	if n := number(t, u.admin, `SELECT count(*) FROM onceward_outbox WHERE type = 'young'`); n != 1 {
+		t.Error("O4: a worker has taken up a message for change-data-capture")
+	}
+	for id, want := range map[string]outbox.State{captured[1]: outbox.Captured, waiting[0]: outbox.Ready} {
+		entries, err := u.store.Messages(t.Context(), outbox.Filter{ID: id})
+		must(t, err)
+		if len(entries) != 1 || entries[0].State != want {
+			t.Errorf("%+v, want one that is %s", entries, want)
+		}
+	}
+}
+
+// TestMessageAddedTwice: a row that a hand has added twice is one message, and does not keep workers from the others.
+func TestMessageAddedTwice(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t)
+	u.add("topic", "1", "first")
+	twice := `INSERT INTO onceward_outbox SELECT nextval('onceward_outbox_number'), id, lane, due, created, attempt, topic, aggregatetype,
+		aggregateid, type, downstream, attributes, origin, payload FROM onceward_outbox`
+	exec(t, u.admin, twice)
+	u.add("topic", "1", "second")
+	u.wantClaimed(u.claim(), "first", "second")
+}
+
+// TestMessagesOfBothTables: a list has every message once, in the order of their IDs, whether it was taken up or not.
+func TestMessagesOfBothTables(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t)
+	want := u.add("topic", "1", "a", "b")
+	exec(t, u.admin, `SELECT onceward_outbox_take_up(10)`)
+	want = append(want, u.add("topic", "1", "c", "d")...)
+	slices.Sort(want)
+	var got []string
+	for after := ""; ; {
+		page, err := u.store.Messages(t.Context(), outbox.Filter{Topic: "topic", States: []outbox.State{outbox.Ready}, After: after, Limit: 1})
+		must(t, err)
+		if len(page) == 0 {
+			break
+		}
+		after = page[0].ID
+		got = append(got, after)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the pages hold %q, want %q", got, want)
+	}
+}
+
+// TestTakersInParallel: workers that take up and deliver at the same time keep the order of each aggregate.
+func TestTakersInParallel(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t)
+	const aggregates, each, workers = 10, 30, 4
+	for i := range each {
+		must(t, u.store.InTx(t.Context(), func(ctx context.Context) error {
+			for a := range aggregates {
+				m := outbox.Message{Topic: "topic", AggregateID: fmt.Sprint(a), Type: "t", Payload: []byte{byte(i)}}
+				if _, err := u.box.Add(ctx, postgres.Tx(ctx), m); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	delivered := make(chan *outbox.Delivery, aggregates*each)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	for range workers {
+		worker, err := outbox.NewWorker(u.store, delivering(func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			delivered <- d
+			return outbox.Result{}, nil
+		}))
+		must(t, err)
+		running.Go(func() { worker.Run(ctx) })
+	}
+	next := make(map[string]byte)
+	for range aggregates * each {
+		d := <-delivered
+		if d.Payload[0] != next[d.AggregateID] {
+			t.Errorf("O2: aggregate %s: message %d came when %d was due", d.AggregateID, d.Payload[0], next[d.AggregateID])
+		}
+		next[d.AggregateID] = d.Payload[0] + 1
+	}
+}
