@@ -18,6 +18,7 @@ const (
 	outboxAddBatch = "one insert and a message, in one batch"
 	outboxAdd3     = "three statements and a message"
 	outboxAddLast  = "three statements, the last with a message in a batch"
+	outboxAddInTx3 = "three statements and a message, in InTx"
 	outboxAddIn    = "Onceward: transactional, one insert and a message"
 	outboxAddIn3   = "Onceward: transactional, three statements and a message"
 )
@@ -26,8 +27,11 @@ const (
 // it costs in a batch, in a handler of Onceward, where it goes along with the answer, and beside a single insert, is shown too.
 var outboxFigures = []pgFigure{
 	{"outbox-add", 16, pgPlain3, outboxAdd3},
+	{"outbox-add-c1", 1, pgPlain3, outboxAdd3},
+	{"outbox-add-c4", 4, pgPlain3, outboxAdd3},
 	{"outbox-add-bare", 16, pgPlain3, outboxBare},
 	{"outbox-add-in-a-batch", 16, pgPlain3, outboxAddLast},
+	{"outbox-add-in-intx", 16, pgPlain3, outboxAddInTx3},
 	{"outbox-add-in-a-handler", 16, pgTransactional3, outboxAddIn3},
 	{"outbox-add-to-one-insert", 16, pgPlain, outboxAdd},
 	{"outbox-add-to-one-insert-in-a-batch", 16, pgPlain, outboxAddBatch},
@@ -110,7 +114,23 @@ var lastTogether = withMessage{&threeStatements, func(ctx context.Context, tx pg
 	return tx.SendBatch(ctx, &batch).Close()
 }}
 
+// open is a business in transactions of its own.
 func (b withMessage) open(ctx context.Context, s *pgSite) (*pgArena, error) {
+	return b.openIn(ctx, s, func(ctx context.Context, _ *postgres.Store, work func(context.Context, pgx.Tx) error) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return work(ctx, tx) })
+	})
+}
+
+// openInTx is a business in transactions that the store begins and commits.
+func (b withMessage) openInTx(ctx context.Context, s *pgSite) (*pgArena, error) {
+	return b.openIn(ctx, s, func(ctx context.Context, store *postgres.Store, work func(context.Context, pgx.Tx) error) error {
+		return store.InTx(ctx, func(ctx context.Context) error { return work(ctx, postgres.Tx(ctx)) })
+	})
+}
+
+type runInTx func(ctx context.Context, store *postgres.Store, work func(context.Context, pgx.Tx) error) error
+
+func (b withMessage) openIn(ctx context.Context, s *pgSite, run runInTx) (*pgArena, error) {
 	if err := b.create(ctx, s); err != nil {
 		return nil, err
 	}
@@ -124,7 +144,7 @@ func (b withMessage) open(ctx context.Context, s *pgSite) (*pgArena, error) {
 	}
 	return &pgArena{
 		operate: func(ctx context.Context) error {
-			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return b.inTx(ctx, tx, box) })
+			return run(ctx, store, func(ctx context.Context, tx pgx.Tx) error { return b.inTx(ctx, tx, box) })
 		},
 		check: func(ctx context.Context, done int64) error {
 			return errors.Join(b.check(ctx, s, done), s.expect(ctx, done, `SELECT count(*) FROM onceward_outbox`))

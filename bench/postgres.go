@@ -42,6 +42,7 @@ var pgContenders = []pgContender{
 	{outboxAddBatch, together.open},
 	{outboxAdd3, apart(&threeStatements).open},
 	{outboxAddLast, lastTogether.open},
+	{outboxAddInTx3, apart(&threeStatements).openInTx},
 	{outboxAddIn, apart(&oneRow).openProtected},
 	{outboxAddIn3, apart(&threeStatements).openProtected},
 	{pgHTTPPlain, openHTTPPlain},

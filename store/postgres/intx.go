@@ -35,13 +35,27 @@ func (s *Store) inTxOnce(ctx context.Context, work func(ctx context.Context) err
 	}
 	t := &transaction{store: s, lent: borrowed, conn: borrowed.pgx()}
 	defer t.lent.giveBack()
-	if _, err := t.conn.Exec(ctx, `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`); err != nil {
+	if err := t.beginPlain(ctx); err != nil {
 		if t.conn.IsClosed() && ctx.Err() == nil {
 			return fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
 		}
 		return errors.Join(unavailable(err), t.rollback())
 	}
 	return t.finishPlain(t.runPlain(ctx, work))
+}
+
+// beginPlain begins the transaction.
+func (t *transaction) beginPlain(ctx context.Context) error {
+	trip, deadline := t.newTrip(), undisturbed(ctx)
+	if err := trip.prepare(ctx, deadline, t.store.sql.transactional()...); err != nil {
+		return err
+	}
+	trip.add(&t.store.sql.begin)
+	_, err := trip.run(deadline, func(int, [][]byte) error { return nil })
+	if sqlState(err) == stateNoSuchStatement {
+		t.close() // somebody has discarded what was prepared there
+	}
+	return err
 }
 
 // runPlain hands the transaction to the work and takes it back, also if the work panics or ends its goroutine.
@@ -83,7 +97,6 @@ func (t *transaction) finishPlain(err error) error {
 
 // commitPlain sends the work's messages and COMMIT.
 func (t *transaction) commitPlain(trip *pipeline, deadline time.Time) error {
-	trip.unnamed = true // not every connection knows COMMIT by a name
 	trip.add(&t.store.sql.commit)
 	tag, err := trip.run(deadline, func(int, [][]byte) error { return nil })
 	if err != nil {

@@ -26,7 +26,7 @@ type addition struct {
 
 // args are the parameters of the statement as pgx and database/sql take them.
 func (a *addition) args() []any {
-	args := []any{a.id, a.lane, a.delay, a.attempt}
+	args := append(make([]any, 0, 12), a.id, a.lane, a.delay, a.attempt)
 	for _, text := range a.texts {
 		args = append(args, text)
 	}

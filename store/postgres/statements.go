@@ -40,3 +40,8 @@ func prepareStatements(n names, channel string, usual bool) statements {
 	}
 	return all
 }
+
+// transactional are those that a connection of handlers knows before it begins a transaction. The last of them stands for all.
+func (s *statements) transactional() []*statement {
+	return []*statement{&s.begin, &s.claim, &s.claimBounded, &s.lookUp, &s.insertAnswer, &s.commit}
+}

@@ -169,7 +169,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	sql := &t.store.sql
 	trip := t.newTrip()
 	deadline := undisturbed(ctx)
-	if err := trip.prepare(ctx, deadline, &sql.begin, &sql.claim, &sql.claimBounded, &sql.lookUp, &sql.insertAnswer, &sql.commit); err != nil {
+	if err := trip.prepare(ctx, deadline, sql.transactional()...); err != nil {
 		return false, unavailable(err)
 	}
 	trip.add(&sql.begin)

@@ -3,8 +3,8 @@ package storetest
 import (
 	"context"
 	"fmt"
-	"slices"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
