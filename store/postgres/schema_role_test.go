@@ -3,16 +3,19 @@ package postgres_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -25,7 +28,12 @@ var grants = []string{
 	`SELECT, INSERT, DELETE ON onceward_finding`,
 	`SELECT, INSERT, DELETE ON onceward_notice`,
 	`SELECT, INSERT, DELETE ON onceward_audit`,
+	`SELECT, INSERT, DELETE ON onceward_outbox`,
+	`SELECT, INSERT, UPDATE, DELETE ON onceward_delivery`,
+	`SELECT ON onceward_message`,
+	`SELECT, INSERT, DELETE ON onceward_inbox`,
 	`USAGE ON SEQUENCE onceward_attempt`,
+	`USAGE ON SEQUENCE onceward_outbox_number`,
 	`EXECUTE ON ALL FUNCTIONS IN SCHEMA @schema`,
 }
 
@@ -68,6 +76,7 @@ func TestRoleWithoutCreate(t *testing.T) {
 	for _, options := range [][]postgres.Option{nil, {postgres.WithManualMigration()}} {
 		store := openStore(t, as, options...)
 		exercise(t, store, fmt.Sprint("with ", len(options), " options"))
+		must(t, tryBoxes(t.Context(), store, fmt.Sprint("event of ", len(options))))
 		must(t, store.Migrate(t.Context()))
 	}
 	user := openAdmin(t, as)
@@ -85,11 +94,14 @@ func TestEachGrantIsNeeded(t *testing.T) {
 	migrate(t, admin, "Up")
 	exec(t, admin, `REVOKE ALL ON ALL FUNCTIONS IN SCHEMA `+schema+` FROM PUBLIC`)
 	role, as := userRole(t, admin, schema)
-	for i, without := range grants {
-		grant(t, admin, grants, schema, role)
-		exec(t, admin, `REVOKE `+strings.ReplaceAll(without, "@schema", schema)+` FROM `+role)
-		if err := tryAll(t.Context(), as, fmt.Sprint("key-", i)); err == nil {
-			t.Errorf("everything works without %s", without)
+	for i, list := range grants {
+		rights, of, _ := strings.Cut(list, " ON ")
+		for _, right := range strings.Split(rights, ", ") {
+			grant(t, admin, grants, schema, role)
+			exec(t, admin, `REVOKE `+right+` ON `+strings.ReplaceAll(of, "@schema", schema)+` FROM `+role)
+			if err := tryAll(t.Context(), as, fmt.Sprint("key-", i, right)); err == nil {
+				t.Errorf("everything works without %s ON %s", right, of)
+			}
 		}
 	}
 }
@@ -123,5 +135,41 @@ func tryAll(ctx context.Context, as, key string) error {
 	if _, err := store.AddNotice(ctx, onceward.Notice{Source: "psp", EventID: key}); err != nil {
 		return err
 	}
-	return store.AddAudit(ctx, onceward.AuditEntry{ID: c.ID, Attempt: c.Attempt})
+	added := store.AddAudit(ctx, onceward.AuditEntry{ID: c.ID, Attempt: c.Attempt})
+	_, read := store.Audit(ctx, c.ID)
+	_, purgedAudit := store.PurgeAudit(ctx, 0, 1)
+	_, purgedNotices := store.PurgeNotices(ctx, 0, 1)
+	return errors.Join(added, read, purgedAudit, purgedNotices, tryBoxes(ctx, store, key))
+}
+
+// tryBoxes sends messages from their beginning to their end, and remembers one as an event.
+func tryBoxes(ctx context.Context, store *postgres.Store, event string) error {
+	box, err := outbox.New(store, outbox.Config{})
+	if err != nil {
+		return err
+	}
+	if err := store.InTx(ctx, func(ctx context.Context) error {
+		_, ordered := box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: "topic", AggregateID: "1", Type: "t"})
+		_, captured := box.Add(ctx, postgres.Tx(ctx), outbox.Message{AggregateID: "1", Type: "t"})
+		_, remembered := store.RememberEvent(ctx, postgres.Tx(ctx), "consumer", event)
+		return errors.Join(ordered, captured, remembered)
+	}); err != nil {
+		return err
+	}
+	claimed, err := store.ClaimMessages(ctx, []outbox.Want{{Topic: "topic", Limit: 10}}, time.Minute)
+	if err != nil {
+		return err
+	}
+	var endings []outbox.Ending
+	for i := range claimed {
+		endings = append(endings, outbox.Ending{Lease: claimed[i].Lease(), State: outbox.Done})
+	}
+	_, finished := store.FinishMessages(ctx, endings)
+	_, freed := store.FreeMessages(ctx)
+	_, listed := store.Messages(ctx, outbox.Filter{})
+	_, counted := store.MessageStats(ctx)
+	_, consumed := store.ConsumedEvents(ctx, event)
+	_, purged := store.PurgeMessages(ctx, 0, 10)
+	_, forgotten := store.PurgeEvents(ctx, 0, 10)
+	return errors.Join(finished, freed, listed, counted, consumed, purged, forgotten)
 }

@@ -301,8 +301,7 @@ BEGIN
 	GET DIAGNOSTICS done = ROW_COUNT;
 	-- The numbers of captured messages fall: the first of them are the oldest.
 	DELETE FROM onceward_outbox t WHERE t.created < oldest AND t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_outbox o WHERE o.number < 0 ORDER BY o.number DESC LIMIT batch - done
-		FOR UPDATE SKIP LOCKED));
+		SELECT o.ctid FROM onceward_outbox o WHERE o.number < 0 ORDER BY o.number DESC LIMIT batch - done));
 	GET DIAGNOSTICS captured = ROW_COUNT;
 	RETURN done + captured;
 END
@@ -332,8 +331,7 @@ DECLARE
 	purged integer;
 BEGIN
 	DELETE FROM onceward_inbox t WHERE t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_inbox o WHERE o.at < oldest ORDER BY o.at LIMIT batch
-		FOR UPDATE SKIP LOCKED));
+		SELECT o.ctid FROM onceward_inbox o WHERE o.at < oldest ORDER BY o.at LIMIT batch));
 	GET DIAGNOSTICS purged = ROW_COUNT;
 	RETURN purged;
 END
