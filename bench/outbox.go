@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward"
@@ -24,7 +25,8 @@ const (
 )
 
 // The goal is for the whole payment in a transaction without protection, to which the message adds a statement of its own. What
-// it costs in a batch, in a handler of Onceward, where it goes along with the answer, and beside a single insert, is shown too.
+// it costs with fewer callers, in a batch, in InTx and in a handler of Onceward, where it goes along with COMMIT, and beside a single
+// insert, is shown too.
 var outboxFigures = []pgFigure{
 	{"outbox-add", 16, pgPlain3, outboxAdd3},
 	{"outbox-add-c1", 1, pgPlain3, outboxAdd3},
@@ -56,14 +58,14 @@ func measureOutbox(ctx context.Context, o *options, r *report) (err error) {
 
 // measureAdd compares business transactions without a message and with one.
 func (s *pgServer) measureAdd(ctx context.Context, o *options, r *report) error {
-	t := &table{title: "Business transactions a second, without a message and with one", head: []string{"way", "without", "with"}}
+	t := &table{title: "Business transactions a second, without a message and with one", head: []string{"way", "callers", "without", "with"}}
 	for _, f := range outboxFigures {
 		rates, err := s.compare(ctx, o, r, []pgFigure{f}, durably)
 		if err != nil {
 			return err
 		}
 		if len(rates) > 0 {
-			t.add(f.rival, grouped(rates.median(f.way)), grouped(rates.median(f.rival)))
+			t.add(f.rival, strconv.Itoa(f.callers), grouped(rates.median(f.way)), grouped(rates.median(f.rival)))
 		}
 	}
 	if len(t.rows) > 0 {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -117,6 +118,13 @@ func TestStandby(t *testing.T) {
 		t.Errorf("scenario 13: opening a store on a standby got %v, want ErrStandby", err)
 	}
 	wantUnavailable(t, store, func(error) bool { return true }, "scenario 13")
+	err := store.InTx(t.Context(), func(context.Context) error {
+		t.Error("scenario 13: work was run on a standby")
+		return nil
+	})
+	if !errors.Is(err, postgres.ErrStandby) || !errors.Is(err, onceward.ErrUnavailable) {
+		t.Errorf("scenario 13: a transaction on a standby got %v, want ErrStandby", err)
+	}
 	if _, err := store.Get(t.Context(), idOf("key")); !errors.Is(err, postgres.ErrStandby) {
 		t.Errorf("scenario 13: a look at what a standby knows got %v, want ErrStandby", err)
 	}

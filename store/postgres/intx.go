@@ -46,6 +46,9 @@ func (s *Store) inTxOnce(ctx context.Context, work func(ctx context.Context) err
 
 // beginPlain begins the transaction.
 func (t *transaction) beginPlain(ctx context.Context) error {
+	if t.onStandby() {
+		return ErrStandby
+	}
 	trip, deadline := t.newTrip(), undisturbed(ctx)
 	if err := trip.prepare(ctx, deadline, t.store.sql.transactional()...); err != nil {
 		return err
@@ -89,14 +92,16 @@ func (t *transaction) finishPlain(err error) error {
 		return t.undoStep(err)
 	}
 	trip, deadline := t.newTrip(), time.Now().Add(settleTimeout)
-	if err := errors.Join(t.prepareDeferred(trip, deadline), t.addDeferred(trip)); err != nil {
+	if err := t.prepareDeferred(trip, deadline); err != nil {
 		return t.undoStep(unavailable(err))
 	}
+	t.addDeferred(trip)
 	return t.commitPlain(trip, deadline)
 }
 
 // commitPlain sends the work's messages and COMMIT.
 func (t *transaction) commitPlain(trip *pipeline, deadline time.Time) error {
+	trip.unnamed = true // the work may have discarded what was prepared
 	trip.add(&t.store.sql.commit)
 	tag, err := trip.run(deadline, func(int, [][]byte) error { return nil })
 	if err != nil {
@@ -115,7 +120,16 @@ func (t *transaction) commitPlain(trip *pipeline, deadline time.Time) error {
 	case refusedByServer(err):
 		return unavailable(fmt.Errorf("commit: %w", err))
 	default:
-		t.close()
+		t.cancel()
 		return fmt.Errorf("%w: commit: %w", onceward.ErrOutcomeUnknown, err)
 	}
+}
+
+// cancel gives the connection up, and asks the server to end what it does there: a message that waits for another transaction
+// would keep what the work has locked for as long.
+func (t *transaction) cancel() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	_ = t.conn.PgConn().CancelRequest(ctx) // it may be gone, and nobody waits for the end
+	t.close()
 }

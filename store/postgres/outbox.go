@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 )
@@ -71,12 +73,16 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
+	var id pgtype.UUID
+	if err := id.Scan(e.ID); err != nil {
+		return fmt.Errorf("postgres: the ID of a message is a UUID: %w", err)
+	}
 	attributes, err := json.Marshal(attributes{e.ContentType, e.Source, e.Subject, e.Step, e.Headers})
 	if err != nil {
 		return err
 	}
 	a := addition{
-		id: e.ID, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.Attempt, kind: unordered,
+		id: e.ID, uuid: id.Bytes, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.Attempt, kind: unordered,
 		texts:   [6]string{e.Topic, e.AggregateType, e.AggregateID, e.Type, e.DownstreamKey, string(attributes)},
 		payload: append([]byte{}, e.Payload...), // nil would be null
 	}
@@ -93,7 +99,7 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 		a.origin = e.Origin.AppendBinary(nil)
 	}
 	defer s.messages.wake() // it may be committed soon
-	if g, ok := ctx.Value(gateKey{}).(*gate); ok && g.t.store == s {
+	if g := gateOf(ctx, tx); g != nil && g.t.store == s {
 		g.t.adds.Store(true)
 		if deferred, err := g.deferMessage(ctx, tx, &a); deferred || err != nil {
 			return err
@@ -101,6 +107,15 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	}
 	_, err = app.exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
 	return err
+}
+
+// gateOf is the gate of the transaction, which may be used with another context than the one that it came in.
+func gateOf(ctx context.Context, tx any) *gate {
+	if handler, ok := tx.(handlerTx); ok {
+		return handler.gate
+	}
+	g, _ := ctx.Value(gateKey{}).(*gate)
+	return g
 }
 
 // lane is the number within which messages keep their order, or 0. Two aggregates may have the same: they then wait for each

@@ -1,22 +1,22 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // addition is a message that is ready to be added.
 type addition struct {
 	kind, notifies  int
 	id              string
+	uuid            [16]byte // the same
 	lane            int64
 	delay           int64
 	attempt         int64
@@ -137,21 +137,18 @@ func mentionsSavepoint(statement string) bool {
 	return false
 }
 
-// addDeferred puts the messages of the handler into the round trip that settles.
-func (t *transaction) addDeferred(trip *pipeline) error {
+// addDeferred puts the messages of the handler into the round trip that settles, sorted by their lanes: transactions that all take
+// their locks in the same order do not stand in each other's way.
+func (t *transaction) addDeferred(trip *pipeline) {
+	slices.SortStableFunc(t.gate.messages, func(a, b addition) int { return cmp.Compare(a.lane, b.lane) })
 	for i := range t.gate.messages {
 		a := &t.gate.messages[i]
-		var id pgtype.UUID
-		if err := id.Scan(a.id); err != nil {
-			return fmt.Errorf("the ID of a message: %w", err)
-		}
-		parameters := [][]byte{id.Bytes[:], trip.int64(a.lane), trip.int64(a.delay), trip.int64(a.attempt)}
+		parameters := [][]byte{a.uuid[:], trip.int64(a.lane), trip.int64(a.delay), trip.int64(a.attempt)}
 		for _, text := range a.texts {
 			parameters = append(parameters, []byte(text))
 		}
 		trip.add(&t.store.sql.add[a.kind][a.notifies], append(parameters, a.origin, a.payload)...)
 	}
-	return nil
 }
 
 // prepareDeferred makes the statements of the handler's messages known to the connection.

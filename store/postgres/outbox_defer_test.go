@@ -51,6 +51,13 @@ func TestMessagesOfAHandler(t *testing.T) {
 	}{
 		"pgx":          {work: func(a adder, ctx context.Context) { a.add(ctx, postgres.Tx(ctx), "a", "b") }, want: "a b"},
 		"database/sql": {work: func(a adder, ctx context.Context) { a.add(ctx, onceward.Tx(ctx), "a", "b") }, want: "a b"},
+		"in another context": {
+			work: func(a adder, ctx context.Context) {
+				a.add(ctx, postgres.Tx(ctx), "a")
+				a.add(context.Background(), postgres.Tx(ctx), "b")
+				a.add(ctx, postgres.Tx(ctx), "c")
+			}, want: "a b c",
+		},
 		"undone": {
 			work: func(a adder, ctx context.Context) { a.add(ctx, postgres.Tx(ctx), "a") }, undone: true,
 		},
@@ -245,6 +252,76 @@ func TestMessageThatIsRefused(t *testing.T) {
 	}
 }
 
+// TestMessageThatCannotBePrepared: where the database does not even take the statement, nothing is executed, nobody waits, and the
+// connection goes on.
+func TestMessageThatCannotBePrepared(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, err := postgres.Open(t.Context(), url+"&pool_max_conns=1&lock_timeout=300ms", quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	box, err := outbox.New(store, outbox.Config{})
+	must(t, err)
+	pid := func() (pid int) {
+		must(t, store.InTx(t.Context(), func(ctx context.Context) error {
+			return postgres.Tx(ctx).QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid)
+		}))
+		return pid
+	}
+	before := pid()
+	admin := openAdmin(t, url)
+	lock, err := admin.Begin(t.Context())
+	must(t, err)
+	_, err = lock.Exec(t.Context(), `LOCK TABLE onceward_outbox`)
+	must(t, err)
+	err = store.InTx(t.Context(), func(ctx context.Context) error {
+		adder{t, box}.add(ctx, postgres.Tx(ctx), "a")
+		return nil
+	})
+	if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+		t.Errorf("I5: %v, want ErrUnavailable", err)
+	}
+	must(t, lock.Rollback(t.Context()))
+	if after := pid(); after != before {
+		t.Errorf("the connection %d was given up, and %d opened", before, after)
+	}
+}
+
+// TestAggregateHeldTooLong: a message that waits too long for another transaction leaves its outcome unknown, and is not
+// committed behind the caller's back when that one ends.
+func TestAggregateHeldTooLong(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, err := postgres.Open(t.Context(), url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	box, err := outbox.New(store, outbox.Config{})
+	must(t, err)
+	admin := openAdmin(t, url)
+	holder, err := admin.Begin(t.Context())
+	must(t, err)
+	adder{t, box}.add(t.Context(), holder, "first")
+	err = store.InTx(t.Context(), func(ctx context.Context) error {
+		adder{t, box}.add(ctx, postgres.Tx(ctx), "second")
+		return nil
+	})
+	if !errors.Is(err, onceward.ErrOutcomeUnknown) {
+		t.Errorf("I5: %v, want ErrOutcomeUnknown", err)
+	}
+	start := time.Now()
+	for number(t, admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE NOT l.granted AND a.query LIKE '%' || current_schema() || '%'`) > 0 {
+		if time.Since(start) > 10*time.Second {
+			t.Fatal("the server still waits with what nobody waits for any more")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	must(t, holder.Commit(t.Context()))
+	if got, want := typesInOrder(t, store), "first"; got != want {
+		t.Errorf("the messages are %q, want %q", got, want)
+	}
+}
+
 // TestDeadlockOfMessages: two transactions that add for two aggregates in opposite order stand in each other's way; one is
 // run again, and both are committed.
 func TestDeadlockOfMessages(t *testing.T) {
@@ -326,8 +403,11 @@ func TestTransactionsOfTheApplicationWait(t *testing.T) {
 func awaitLockWait(t testing.TB, url string) {
 	t.Helper()
 	admin := openAdmin(t, url)
-	for number(t, admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-		WHERE l.locktype = 'advisory' AND NOT l.granted AND a.query LIKE '%' || current_schema() || '%'`) == 0 {
+	for start := time.Now(); number(t, admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE l.locktype = 'advisory' AND NOT l.granted AND a.query LIKE '%' || current_schema() || '%'`) == 0; {
+		if time.Since(start) > time.Minute {
+			t.Fatal("nobody waits for a lock")
+		}
 		time.Sleep(time.Millisecond)
 	}
 }

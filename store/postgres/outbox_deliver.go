@@ -15,7 +15,8 @@ import (
 
 // The statements of workers, most of them SQL functions: these fix how they are planned, and any program can call them.
 const (
-	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4, $5)`
+	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
+	takeUpMessages = `SELECT @outbox_take_up($1)`
 	finishMessages = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
 	extendMessages = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
 	freeMessages   = `SELECT @outbox_free($1)`
@@ -26,35 +27,75 @@ const (
 	holdMessage    = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
-// ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further.
-func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
+// takesUp is how many new messages are taken up at once. It is more than one claim takes, so that not each has to.
+const takesUp = 1000
+
+// ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is less than is
+// wanted, new messages are taken up, in a transaction of its own: whoever is slow to read what it has claimed is in nobody's way.
+func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) (claimed []outbox.Claimed, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
+	for undoings, all := 0, false; ; {
+		found, err := s.claimOnce(ctx, wants, lease)
+		claimed = append(claimed, found.claimed...)
+		wants = stillWanted(wants, found.claimed)
+		taken := 0
+		switch {
+		case err != nil:
+		case len(claimed) == 0 && len(found.behind) > 0:
+			continue // what they waited for may be gone
+		case all || !found.more || len(wants) == 0:
+			return claimed, nil
+		default:
+			err = s.own.QueryRow(ctx, s.names.render(takeUpMessages), takesUp).Scan(&taken)
+		}
+		switch {
+		case err == nil:
+			all = taken < takesUp || len(claimed) > 0
+		case len(claimed) > 0:
+			return claimed, nil // the next one meets it too
+		case undone(err) && undoings < maxTries:
+			undoings++ // where transactions are more isolated than these need
+		default:
+			return nil, unavailable(err)
+		}
+	}
+}
+
+// stillWanted is what is missing after something was claimed.
+func stillWanted(wants []outbox.Want, claimed []outbox.Claimed) (left []outbox.Want) {
+	for _, want := range wants {
+		for i := range claimed {
+			if claimed[i].Topic == want.Topic {
+				want.Limit--
+			}
+		}
+		if want.Limit > 0 {
+			left = append(left, want)
+		}
+	}
+	return left
+}
+
+// claimOnce claims what was taken up.
+func (s *Store) claimOnce(ctx context.Context, wants []outbox.Want, lease time.Duration) (found claimResult, err error) {
 	topics, limits := make([]string, 0, len(wants)), make([]int32, 0, len(wants))
 	for _, want := range wants {
 		if want.Limit > 0 {
 			topics, limits = append(topics, want.Topic), append(limits, int32(want.Limit))
 		}
 	}
-	for patient := false; ; patient = true {
-		token := newToken()
-		rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token, patient)
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		found, err := collectClaimed(rows, token)
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		if err := s.bury(ctx, found.damaged); err != nil {
-			return nil, err
-		}
-		s.freeLanes(ctx, found.behind) // what they wait for may be gone by now, and nobody else would notice
-		if len(found.claimed) > 0 || len(found.behind) == 0 && !found.more {
-			return found.claimed, nil
-		}
+	token := newToken()
+	rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token)
+	if err != nil {
+		return found, unavailable(err)
 	}
+	if found, err = collectClaimed(rows, token); err != nil {
+		return claimResult{}, unavailable(err)
+	}
+	s.freeLanes(ctx, found.behind) // what they wait for may be gone by now, and nobody else would notice
+	return found, s.bury(ctx, found.damaged)
 }
 
 // newToken is one that nobody has used: leases are compared by equality.
@@ -78,7 +119,7 @@ type claimResult struct {
 	claimed []outbox.Claimed // in order
 	behind  []int64          // the lanes of what has to wait
 	damaged []outbox.Ending  // the end of what cannot be read
-	more    bool             // nothing could be taken, and not all was looked at
+	more    bool             // there are new messages to be taken up
 }
 
 func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {

@@ -51,12 +51,17 @@ func (u *takeUp) add(topic, aggregate string, kinds ...string) (ids []string) {
 // claim returns the types of what could be taken.
 func (u *takeUp) claim() (kinds []string) {
 	u.Helper()
-	claimed, err := u.store.ClaimMessages(u.Context(), []outbox.Want{{Topic: "topic", Limit: 10}}, time.Minute)
+	kinds, err := u.tryClaim("topic")
 	must(u, err)
+	return kinds
+}
+
+func (u *takeUp) tryClaim(topic string) (kinds []string, err error) {
+	claimed, err := u.store.ClaimMessages(u.Context(), []outbox.Want{{Topic: topic, Limit: 10}}, time.Minute)
 	for i := range claimed {
 		kinds = append(kinds, claimed[i].Type)
 	}
-	return kinds
+	return kinds, err
 }
 
 func (u *takeUp) wantClaimed(got []string, want ...string) {
@@ -84,19 +89,71 @@ func TestTakeUpUnderWay(t *testing.T) {
 				_, err := conn.Exec(t.Context(), statement)
 				must(t, err)
 			}
-			u.wantClaimed(u.claim(), "there before")
-			late := make(chan []string, 1)
-			go func() { late <- u.claim() }()
-			awaitLockWait(t, u.url)
-			select {
-			case got := <-late:
-				t.Errorf("O2: %q were claimed while the first was being taken up", got)
-			default:
+			claimed, err := u.store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 1}}, time.Minute)
+			must(t, err)
+			if len(claimed) != 1 || claimed[0].Type != "there before" {
+				t.Errorf("O2: %+v was claimed, want the message that was there before", claimed)
 			}
+			late := make(chan error, 1)
+			go func() {
+				kinds, err := u.tryClaim("topic")
+				u.wantClaimed(kinds, "first", "second")
+				late <- err
+			}()
+			awaitLockWait(t, u.url)
 			_, err = conn.Exec(t.Context(), end)
 			must(t, err)
-			u.wantClaimed(<-late, "first", "second")
+			must(t, <-late)
 		})
+	}
+}
+
+// TestTakenUpForAnother: a message that somebody takes up who does not want it is found by the one who does.
+func TestTakenUpForAnother(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t)
+	stop := make(chan struct{})
+	var other sync.WaitGroup
+	other.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if _, err := u.tryClaim("another topic"); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	for range 300 {
+		u.add("topic", "", "wanted")
+		u.wantClaimed(u.claim(), "wanted")
+	}
+	close(stop)
+	other.Wait()
+}
+
+// TestStalledWorker: a worker that does not read what it has claimed keeps the others from nothing else.
+func TestStalledWorker(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t)
+	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
+			downstream, attributes, payload)
+		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'large', '', '', 't', '', '{}',
+			convert_to(repeat('x', 500000), 'UTF8')
+		FROM generate_series(1, 60)`)
+	exec(t, u.admin, `SELECT onceward_outbox_take_up(100)`)
+	conn, err := u.admin.Acquire(t.Context())
+	must(t, err)
+	defer conn.Release()
+	rows, err := conn.Query(t.Context(), `SELECT payload FROM onceward_outbox_claim('{large}', '{100}', 60000000, 1)`)
+	must(t, err)
+	defer rows.Close()
+	u.add("topic", "1", "small")
+	u.wantClaimed(u.claim(), "small")
+	if n := number(t, u.admin, `SELECT count(*) FROM onceward_delivery WHERE topic = 'large' AND state = 1`); n != 0 {
+		t.Errorf("the claim of large messages has ended, so that the test shows nothing: %d are leased", n)
 	}
 }
 
@@ -211,7 +268,12 @@ func TestTakersInParallel(t *testing.T) {
 	}
 	next := make(map[string]byte)
 	for range aggregates * each {
-		d := <-delivered
+		var d *outbox.Delivery
+		select {
+		case d = <-delivered:
+		case <-time.After(time.Minute):
+			t.Fatalf("O2: no message came for a minute; the next ones are %v", next)
+		}
 		if d.Payload[0] != next[d.AggregateID] {
 			t.Errorf("O2: aggregate %s: message %d came when %d was due", d.AggregateID, d.Payload[0], next[d.AggregateID])
 		}

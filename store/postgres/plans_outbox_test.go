@@ -15,7 +15,7 @@ var (
 	onBoxes    = regexp.MustCompile(`(?:on|using) "?onceward_(?:outbox|delivery|inbox)`)
 	walksBoxes = regexp.MustCompile(`Seq Scan on onceward_(?:outbox|delivery|inbox)`)
 	// Somebody asks for a message by its ID. Those that no worker has taken up are looked at last, one by one.
-	asksForOne = regexp.MustCompile(`FROM \S+onceward_message"? AS m WHERE`)
+	asksForOne = regexp.MustCompile(`onceward_message"? AS m WHERE id = `)
 )
 
 // TestPlansOfTheOutbox: no statement of a worker, and none that adds or remembers, reads all of a table, neither while there
@@ -41,6 +41,10 @@ func (p *planned) checkBoxes(size string) {
 	p.Helper()
 	for name, f := range map[string]func(){
 		"a message from its beginning to its end": p.message,
+		"dead letters are listed": func() {
+			_, err := p.store.Messages(p.Context(), outbox.Filter{States: []outbox.State{outbox.Holding, outbox.Dead}, Limit: 10})
+			must(p, err)
+		},
 		"what waits is freed": func() {
 			_, err := p.store.FreeMessages(p.Context())
 			must(p, err)

@@ -150,9 +150,7 @@ func (t *transaction) send(deadline time.Time, after *onceward.Record) error {
 	if err := t.prepareDeferred(trip, deadline); err != nil {
 		return err
 	}
-	if err := t.addDeferred(trip); err != nil {
-		return err
-	}
+	t.addDeferred(trip)
 	parameters := [...][]byte{
 		t.hash[:], trip.int64(retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(t.began), trip.int16(r.queue),
 		r.request, r.more,

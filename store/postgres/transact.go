@@ -163,7 +163,7 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 // begin is the first round trip: BEGIN, the lock and the look-up. A caller who leaves does not cut it off, because the
 // server would keep the lock until it noticed.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
-	if t.conn.PgConn().ParameterStatus("in_hot_standby") == "on" {
+	if t.onStandby() {
 		return false, unavailable(ErrStandby)
 	}
 	sql := &t.store.sql
@@ -201,6 +201,11 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		t.before, err = found.record(t.reservation.ID, t.store.operations.name)
 	}
 	return locked, err
+}
+
+// onStandby reports whether the server that was connected to takes no writes.
+func (t *transaction) onStandby() bool {
+	return t.conn.PgConn().ParameterStatus("in_hot_standby") == "on"
 }
 
 // newTrip begins a round trip on the transaction's connection.

@@ -21,7 +21,7 @@ CREATE TABLE onceward_outbox (
 	attributes    text NOT NULL,      -- content type, source, subject, step and headers, as JSON
 	origin        bytea,              -- scope and key of the operation that added it, length-prefixed
 	payload       bytea NOT NULL
-);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000); -- what was taken up is in the way of what was not
 
 -- Messages that were taken up, until they are purged.
 CREATE TABLE onceward_delivery (
@@ -54,19 +54,25 @@ CREATE INDEX onceward_delivery_lane ON onceward_delivery (lane, number) WHERE st
 -- row, also with those that it does not hold.
 CREATE INDEX onceward_delivery_rest ON onceward_delivery (state, (CASE WHEN state = 2 THEN lane ELSE due END)) WHERE state > 1;
 
--- All messages, wherever they are. State 6 is captured: for change-data-capture alone.
+-- All messages, wherever they are. The new ones are ready (0), or captured (6): for change-data-capture alone. Each state is a
+-- constant, so that whoever asks for another one does not look at them.
 CREATE VIEW onceward_message AS
-SELECT id, number, due, created, attempt, tries, state, topic, aggregatetype, aggregateid, type, downstream, attributes, origin,
-	payload, provider, error
+SELECT id, due, created, attempt, tries, state, topic, aggregatetype, aggregateid, type, downstream, attributes, origin, payload,
+	provider, error
 FROM onceward_delivery
 UNION ALL
-SELECT id, number, due, created, attempt, 0, CASE WHEN number < 0 THEN 6 ELSE 0 END::smallint, topic, aggregatetype, aggregateid,
-	type, downstream, attributes, origin, payload, NULL::text, NULL::text
-FROM onceward_outbox;
+SELECT id, due, created, attempt, 0, 0::smallint, topic, aggregatetype, aggregateid, type, downstream, attributes, origin, payload,
+	NULL::text, NULL::text
+FROM onceward_outbox WHERE number > 0
+UNION ALL
+SELECT id, due, created, attempt, 0, 6::smallint, topic, aggregatetype, aggregateid, type, downstream, attributes, origin, payload,
+	NULL::text, NULL::text
+FROM onceward_outbox WHERE number < 0;
 
 -- Takes up at most so many messages, the earliest. Only one at a time does it, and looks when it is its turn: so a message is
--- taken up together with the earlier ones of its aggregate, or after them, and whoever sees it sees those. A message that was
--- added twice under one id, which only a hand can do, is one. Returns how many there were.
+-- taken up together with the earlier ones of its aggregate, or after them, and whoever sees it sees those. It is to be a
+-- transaction of its own, because others wait for its end. A message that was added twice under one id, which only a hand can do,
+-- is one. Returns how many there were: fewer than that many are all.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_outbox_take_up(most integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -80,18 +86,19 @@ DECLARE
 BEGIN
 	-- Locks of two numbers whose last bit is zero are not those of aggregates.
 	PERFORM pg_advisory_xact_lock('onceward_outbox'::regclass::oid::integer, 0);
-	WITH taken AS (
+	WITH gone AS (
 		DELETE FROM onceward_outbox o
 		WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM onceward_outbox e WHERE e.number > 0 ORDER BY e.number LIMIT most))
 		RETURNING o.*
+	), kept AS (
+		INSERT INTO onceward_delivery (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type, downstream,
+			attributes, origin, payload)
+		SELECT g.id, g.number, g.lane, g.due, g.created, g.attempt, g.topic, g.aggregatetype, g.aggregateid, g.type, g.downstream,
+			g.attributes, g.origin, g.payload
+		FROM gone g
+		ON CONFLICT (id) DO NOTHING
 	)
-	INSERT INTO onceward_delivery (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type, downstream,
-		attributes, origin, payload)
-	SELECT t.id, t.number, t.lane, t.due, t.created, t.attempt, t.topic, t.aggregatetype, t.aggregateid, t.type, t.downstream,
-		t.attributes, t.origin, t.payload
-	FROM taken t
-	ON CONFLICT (id) DO NOTHING;
-	GET DIAGNOSTICS taken = ROW_COUNT;
+	SELECT count(*) INTO taken FROM gone;
 	RETURN taken;
 END
 $$;
@@ -102,10 +109,9 @@ $$;
 -- wait for may be gone since this statement began. A row that was changed since is not taken, and those behind it have to wait
 -- for it: it stays for the next time.
 --
--- New messages are taken up before, unless somebody else is at it: that one is waited for only if patient. A single row of
--- nulls says that none could be taken of those that were taken up, and that there are more.
+-- A last row of nulls says that there are new messages to be taken up.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint, patient boolean)
+CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint)
 RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created bigint, attempt bigint, tries integer, state smallint,
 	topic text, aggregatetype text, aggregateid text, type text, downstream text, attributes text, origin bytea, payload bytea,
 	provider text, error text)
@@ -118,13 +124,10 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-	now_us bigint;
+	now_us bigint := onceward_now();
+	-- Asked first: what is not there any more when it is asked was taken up, and is seen by what follows.
+	more boolean := EXISTS (SELECT FROM onceward_outbox o WHERE o.number > 0);
 BEGIN
-	IF EXISTS (SELECT FROM onceward_outbox o WHERE o.number > 0)
-		AND (patient OR pg_try_advisory_xact_lock('onceward_outbox'::regclass::oid::integer, 0)) THEN
-		PERFORM onceward_outbox_take_up(least(greatest((SELECT sum(l) FROM unnest(limits) l), 100), 1000)::integer);
-	END IF;
-	now_us := onceward_now();
 	RETURN QUERY
 	WITH locked AS MATERIALIZED (
 		SELECT c.place, c.number, c.lane
@@ -159,7 +162,7 @@ BEGIN
 	FROM judged j WHERE o.ctid = j.place
 	RETURNING o.id, o.number, o.lane, o.due, o.created, o.attempt, o.tries, o.state, o.topic, o.aggregatetype, o.aggregateid,
 		o.type, o.downstream, o.attributes, o.origin, CASE WHEN o.state = 1 THEN o.payload END, o.provider, o.error;
-	IF NOT FOUND AND EXISTS (SELECT FROM onceward_outbox o WHERE o.number > 0) THEN
+	IF more THEN
 		RETURN NEXT;
 	END IF;
 END
@@ -349,7 +352,7 @@ DROP FUNCTION onceward_outbox_rescue(integer);
 DROP FUNCTION onceward_outbox_free(bigint[]);
 DROP FUNCTION onceward_outbox_extend(uuid[], bigint[], bigint);
 DROP FUNCTION onceward_outbox_finish(uuid[], bigint[], smallint[], bigint[], integer[], text[], text[]);
-DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint, boolean);
+DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint);
 DROP FUNCTION onceward_outbox_take_up(integer);
 DROP VIEW onceward_message;
 DROP TABLE onceward_delivery;
