@@ -32,6 +32,7 @@ var outboxFigures = []pgFigure{
 	{"outbox-add-c1", 1, pgPlain3, outboxAdd3},
 	{"outbox-add-c4", 4, pgPlain3, outboxAdd3},
 	{"outbox-add-bare", 16, pgPlain3, outboxBare},
+	{"outbox-add-nothing", 16, pgPlain3, outboxNothing},
 	{"outbox-add-in-a-batch", 16, pgPlain3, outboxAddLast},
 	{"outbox-add-in-intx", 16, pgPlain3, outboxAddInTx3},
 	{"outbox-add-in-a-handler", 16, pgTransactional3, outboxAddIn3},

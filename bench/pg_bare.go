@@ -19,6 +19,7 @@ const (
 	pgBareReserved = "bare statements: reserve, one insert, complete"
 	pgHTTPBare     = "HTTP, bare statements: transactional, one insert"
 	outboxBare     = "three statements and a row in a table with one index"
+	outboxNothing  = "three statements and one that does nothing"
 )
 
 // bareFigures are the ceilings of figures that have a goal. They have none themselves.

@@ -135,23 +135,41 @@ func (b *pgBusiness) openBareReserved(ctx context.Context, s *pgSite) (*pgArena,
 
 // openOutboxBare is a business with a row more, in a table that has one index and that nothing reads.
 func (b *pgBusiness) openOutboxBare(ctx context.Context, s *pgSite) (*pgArena, error) {
-	if err := b.create(ctx, s); err != nil {
+	a, err := b.openWithOneMore(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO message (id, aggregate, payload) VALUES ($1, $2, $3)`,
+			bareID(), businessMessage().AggregateID, []byte(outboxPayload))
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	_, err := s.pool.Exec(ctx, `CREATE TABLE message (id uuid PRIMARY KEY, aggregate text NOT NULL, payload bytea NOT NULL)`)
+	_, err = s.pool.Exec(ctx, `CREATE TABLE message (id uuid PRIMARY KEY, aggregate text NOT NULL, payload bytea NOT NULL)`)
+	check := a.check
+	a.check = func(ctx context.Context, done int64) error {
+		return errors.Join(check(ctx, done), s.expect(ctx, done, `SELECT count(*) FROM message`))
+	}
+	return a, err
+}
+
+// openOutboxNothing is a business with a statement more, which does nothing.
+func (b *pgBusiness) openOutboxNothing(ctx context.Context, s *pgSite) (*pgArena, error) {
+	return b.openWithOneMore(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT $1::integer`, 1)
+		return err
+	})
+}
+
+// openWithOneMore is a business with a statement more at its end.
+func (b *pgBusiness) openWithOneMore(ctx context.Context, s *pgSite, more func(ctx context.Context, tx pgx.Tx) error) (*pgArena, error) {
 	return &pgArena{
 		operate: func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				if err := b.work(ctx, tx); err != nil {
 					return err
 				}
-				_, err := tx.Exec(ctx, `INSERT INTO message (id, aggregate, payload) VALUES ($1, $2, $3)`,
-					bareID(), businessMessage().AggregateID, []byte(outboxPayload))
-				return err
+				return more(ctx, tx)
 			})
 		},
-		check: func(ctx context.Context, done int64) error {
-			return errors.Join(b.check(ctx, s, done), s.expect(ctx, done, `SELECT count(*) FROM message`))
-		},
-	}, err
+		check: func(ctx context.Context, done int64) error { return b.check(ctx, s, done) },
+	}, b.create(ctx, s)
 }

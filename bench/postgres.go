@@ -52,6 +52,7 @@ var pgContenders = []pgContender{
 	{pgBareReserved, oneRow.openBareReserved},
 	{pgHTTPBare, openHTTPBare},
 	{outboxBare, threeStatements.openOutboxBare},
+	{outboxNothing, threeStatements.openOutboxNothing},
 }
 
 // pgFigures are all comparisons of speed, by the number of callers.
