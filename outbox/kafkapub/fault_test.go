@@ -135,10 +135,10 @@ func TestTimeIsUpBeforeTheAnswer(t *testing.T) {
 	close(answer)
 	again, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
-	for _, e := range []*outbox.Event{event("a", 0), event("a", 1)} { // of one partition, so that copies would be before the second
-		if err := p.Publish(again, e); err != nil {
-			t.Fatal(err)
-		}
+	// It is of the same partition, so that copies of the first would be before it. The first itself may have its answer by now: to
+	// deliver it once more would be a copy.
+	if err := p.Publish(again, event("a", 1)); err != nil {
+		t.Fatal(err)
 	}
 	if got := written(cluster, "charges"); got != 2 {
 		t.Errorf("%d records, want 2", got)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -224,19 +225,13 @@ func TestMessagesOfAHandler(t *testing.T) {
 // so; the connection goes on.
 func TestMessageThatIsRefused(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	store, err := postgres.Open(t.Context(), url+"&pool_max_conns=1", quiet)
-	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
-	box, err := outbox.New(store, outbox.Config{})
-	must(t, err)
-	admin := openAdmin(t, url)
-	exec(t, admin, `CREATE TABLE business (value text)`)
-	exec(t, admin, `ALTER TABLE onceward_outbox ADD CHECK (type <> 'refused')`)
+	u := newTakeUp(t, "&pool_max_conns=1")
+	exec(t, u.admin, `CREATE TABLE business (value text)`)
+	exec(t, u.admin, `ALTER TABLE onceward_outbox ADD CHECK (type <> 'refused')`)
 	add := func(kind string) error {
-		return store.InTx(t.Context(), func(ctx context.Context) error {
-			adder{t, box}.exec(ctx, `INSERT INTO business VALUES ('`+kind+`')`)
-			adder{t, box}.add(ctx, postgres.Tx(ctx), "before", kind)
+		return u.store.InTx(t.Context(), func(ctx context.Context) error {
+			adder{t, u.box}.exec(ctx, `INSERT INTO business VALUES ('`+kind+`')`)
+			adder{t, u.box}.add(ctx, postgres.Tx(ctx), "before", kind)
 			return nil
 		})
 	}
@@ -244,10 +239,10 @@ func TestMessageThatIsRefused(t *testing.T) {
 		t.Errorf("O1: %v, want %v", err, onceward.ErrWorkRefused)
 	}
 	must(t, add("taken"))
-	if n := number(t, admin, `SELECT count(*) FROM business WHERE value <> 'taken'`); n != 0 {
+	if n := number(t, u.admin, `SELECT count(*) FROM business WHERE value <> 'taken'`); n != 0 {
 		t.Errorf("O1: %d rows of a transaction that was refused", n)
 	}
-	if got, want := typesInOrder(t, store), "before taken"; got != want {
+	if got, want := typesInOrder(t, u.store), "before taken"; got != want {
 		t.Errorf("O1: the messages are %q, want %q", got, want)
 	}
 }
@@ -256,26 +251,20 @@ func TestMessageThatIsRefused(t *testing.T) {
 // connection goes on.
 func TestMessageThatCannotBePrepared(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	store, err := postgres.Open(t.Context(), url+"&pool_max_conns=1&lock_timeout=300ms", quiet)
-	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
-	box, err := outbox.New(store, outbox.Config{})
-	must(t, err)
+	u := newTakeUp(t, "&pool_max_conns=1&lock_timeout=300ms")
 	pid := func() (pid int) {
-		must(t, store.InTx(t.Context(), func(ctx context.Context) error {
+		must(t, u.store.InTx(t.Context(), func(ctx context.Context) error {
 			return postgres.Tx(ctx).QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid)
 		}))
 		return pid
 	}
 	before := pid()
-	admin := openAdmin(t, url)
-	lock, err := admin.Begin(t.Context())
+	lock, err := u.admin.Begin(t.Context())
 	must(t, err)
 	_, err = lock.Exec(t.Context(), `LOCK TABLE onceward_outbox`)
 	must(t, err)
-	err = store.InTx(t.Context(), func(ctx context.Context) error {
-		adder{t, box}.add(ctx, postgres.Tx(ctx), "a")
+	err = u.store.InTx(t.Context(), func(ctx context.Context) error {
+		adder{t, u.box}.add(ctx, postgres.Tx(ctx), "a")
 		return nil
 	})
 	if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
@@ -291,25 +280,19 @@ func TestMessageThatCannotBePrepared(t *testing.T) {
 // committed behind the caller's back when that one ends.
 func TestAggregateHeldTooLong(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	store, err := postgres.Open(t.Context(), url, quiet)
+	u := newTakeUp(t, "")
+	holder, err := u.admin.Begin(t.Context())
 	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
-	box, err := outbox.New(store, outbox.Config{})
-	must(t, err)
-	admin := openAdmin(t, url)
-	holder, err := admin.Begin(t.Context())
-	must(t, err)
-	adder{t, box}.add(t.Context(), holder, "first")
-	err = store.InTx(t.Context(), func(ctx context.Context) error {
-		adder{t, box}.add(ctx, postgres.Tx(ctx), "second")
+	adder{t, u.box}.add(t.Context(), holder, "first")
+	err = u.store.InTx(t.Context(), func(ctx context.Context) error {
+		adder{t, u.box}.add(ctx, postgres.Tx(ctx), "second")
 		return nil
 	})
 	if !errors.Is(err, onceward.ErrOutcomeUnknown) {
 		t.Errorf("I5: %v, want ErrOutcomeUnknown", err)
 	}
 	start := time.Now()
-	for number(t, admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+	for number(t, u.admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE NOT l.granted AND a.query LIKE '%' || current_schema() || '%'`) > 0 {
 		if time.Since(start) > 10*time.Second {
 			t.Fatal("the server still waits with what nobody waits for any more")
@@ -317,56 +300,73 @@ func TestAggregateHeldTooLong(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	must(t, holder.Commit(t.Context()))
-	if got, want := typesInOrder(t, store), "first"; got != want {
+	if got, want := typesInOrder(t, u.store), "first"; got != want {
 		t.Errorf("the messages are %q, want %q", got, want)
 	}
 }
 
-// TestDeadlockOfMessages: two transactions that add for two aggregates in opposite order stand in each other's way; one is
-// run again, and both are committed.
-func TestDeadlockOfMessages(t *testing.T) {
+// TestDeadlockWithAMessage: a transaction that locks a row and then adds a message, and one that does so the other way round, stand
+// in each other's way. The store's is run again, and both are committed, unless the server chooses the other one.
+func TestDeadlockWithAMessage(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	store, err := postgres.Open(t.Context(), url, quiet)
+	u := newTakeUp(t, "")
+	exec(t, u.admin, `CREATE TABLE business (value integer)`)
+	exec(t, u.admin, `INSERT INTO business VALUES (0)`)
+	const count = `UPDATE business SET value = value + 1`
+	tx, err := u.admin.Begin(t.Context())
 	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
-	box, err := outbox.New(store, outbox.Config{})
-	must(t, err)
-	pool := openAdmin(t, url)
-	message := func(aggregate string) outbox.Message {
-		return outbox.Message{Topic: "topic", AggregateID: aggregate, Type: "t"}
-	}
-	tx, err := pool.Begin(t.Context())
-	must(t, err)
-	_, err = box.Add(t.Context(), tx, message("2"))
-	must(t, err)
-	runs := 0
-	done := make(chan error, 1)
+	adder{t, u.box}.add(t.Context(), tx, "of the application")
+	runs, done := 0, make(chan error, 1)
 	go func() {
-		done <- store.InTx(t.Context(), func(ctx context.Context) error {
+		done <- u.store.InTx(t.Context(), func(ctx context.Context) error {
 			runs++
-			_, first := box.Add(ctx, postgres.Tx(ctx), message("1"))
-			_, second := box.Add(ctx, postgres.Tx(ctx), message("2"))
-			return errors.Join(first, second)
+			adder{t, u.box}.exec(ctx, count)
+			adder{t, u.box}.add(ctx, postgres.Tx(ctx), "of the store")
+			return nil
 		})
 	}()
-	awaitLockWait(t, url)
-	_, other := box.Add(t.Context(), tx, message("1"))
-	if other == nil {
+	awaitLockWait(t, u.url)
+	wantRuns, want := 2, "of the application of the store"
+	if _, err := tx.Exec(t.Context(), count); err == nil {
 		must(t, tx.Commit(t.Context()))
 	} else {
 		must(t, tx.Rollback(t.Context()))
+		wantRuns, want = 1, "of the store"
 	}
 	must(t, <-done)
-	want := 4
-	if other != nil {
-		want = 2 // the server chose the transaction that is not the store's
+	if got := typesInOrder(t, u.store); runs != wantRuns || got != want {
+		t.Errorf("O1: the messages are %q after %d runs, want %q after %d", got, runs, want, wantRuns)
 	}
-	if claimed, err := store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 10}}, time.Minute); err != nil || len(claimed) != want {
-		t.Errorf("O1: %d messages, %v; want %d", len(claimed), err, want)
+}
+
+// TestNoDeadlockOfMessages: transactions of the store that add for two aggregates in opposite order do not stand in each other's
+// way, however often.
+func TestNoDeadlockOfMessages(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t, "")
+	runs := make([]int, 2)
+	var group sync.WaitGroup
+	for i, aggregates := range [][]string{{"1", "2"}, {"2", "1"}} {
+		group.Go(func() {
+			for range 200 {
+				err := u.store.InTx(t.Context(), func(ctx context.Context) error {
+					runs[i]++
+					for _, aggregate := range aggregates {
+						if _, err := u.box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: "topic", AggregateID: aggregate, Type: "t"}); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
-	if other == nil && runs != 2 {
-		t.Errorf("O1: the work ran %d times, want 2", runs)
+	group.Wait()
+	if runs[0] != 200 || runs[1] != 200 {
+		t.Errorf("the transactions ran %v times, want 200 each", runs)
 	}
 }
 
@@ -374,27 +374,21 @@ func TestDeadlockOfMessages(t *testing.T) {
 // the same aggregate waits until the first has ended, so that the order is that of commits.
 func TestTransactionsOfTheApplicationWait(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	store, err := postgres.Open(t.Context(), url, quiet)
+	u := newTakeUp(t, "")
+	first, err := u.admin.Begin(t.Context())
 	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
-	box, err := outbox.New(store, outbox.Config{})
-	must(t, err)
-	pool := openAdmin(t, url)
-	first, err := pool.Begin(t.Context())
-	must(t, err)
-	adder{t, box}.add(t.Context(), first, "first")
+	adder{t, u.box}.add(t.Context(), first, "first")
 	done := make(chan error, 1)
 	go func() {
-		done <- pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			adder{t, box}.add(t.Context(), tx, "second")
+		done <- pgx.BeginFunc(t.Context(), u.admin, func(tx pgx.Tx) error {
+			adder{t, u.box}.add(t.Context(), tx, "second")
 			return nil
 		})
 	}()
-	awaitLockWait(t, url)
+	awaitLockWait(t, u.url)
 	must(t, first.Commit(t.Context()))
 	must(t, <-done)
-	if got, want := typesInOrder(t, store), "first second"; got != want {
+	if got, want := typesInOrder(t, u.store), "first second"; got != want {
 		t.Errorf("O2: the messages are %q, want %q", got, want)
 	}
 }

@@ -36,8 +36,9 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
+	token := newToken()
 	for undoings, all := 0, false; ; {
-		found, err := s.claimOnce(ctx, wants, lease)
+		found, err := s.claimOnce(ctx, wants, lease, token)
 		claimed = append(claimed, found.claimed...)
 		wants = stillWanted(wants, found.claimed)
 		taken := 0
@@ -79,14 +80,13 @@ func stillWanted(wants []outbox.Want, claimed []outbox.Claimed) (left []outbox.W
 }
 
 // claimOnce claims what was taken up.
-func (s *Store) claimOnce(ctx context.Context, wants []outbox.Want, lease time.Duration) (found claimResult, err error) {
+func (s *Store) claimOnce(ctx context.Context, wants []outbox.Want, lease time.Duration, token int64) (found claimResult, err error) {
 	topics, limits := make([]string, 0, len(wants)), make([]int32, 0, len(wants))
 	for _, want := range wants {
 		if want.Limit > 0 {
 			topics, limits = append(topics, want.Topic), append(limits, int32(want.Limit))
 		}
 	}
-	token := newToken()
 	rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token)
 	if err != nil {
 		return found, unavailable(err)

@@ -24,10 +24,11 @@ type takeUp struct {
 	admin *pgxpool.Pool
 }
 
-func newTakeUp(t testing.TB) *takeUp {
+// newTakeUp opens a store, with parameters that are added to its URL.
+func newTakeUp(t testing.TB, parameters string) *takeUp {
 	t.Helper()
 	url := servicetest.Postgres(t).SchemaURL(t)
-	store, err := postgres.Open(t.Context(), url, quiet)
+	store, err := postgres.Open(t.Context(), url+parameters, quiet)
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
 	box, err := outbox.New(store, outbox.Config{})
@@ -78,7 +79,7 @@ func TestTakeUpUnderWay(t *testing.T) {
 	for name, end := range map[string]string{"committed": `COMMIT`, "undone": `ROLLBACK`} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := newTakeUp(t)
+			u := newTakeUp(t, "")
 			u.add("topic", "1", "there before")
 			exec(t, u.admin, `SELECT onceward_outbox_take_up(10)`)
 			u.add("topic", "2", "first", "second")
@@ -111,7 +112,7 @@ func TestTakeUpUnderWay(t *testing.T) {
 // TestTakenUpForAnother: a message that somebody takes up who does not want it is found by the one who does.
 func TestTakenUpForAnother(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t)
+	u := newTakeUp(t, "")
 	stop := make(chan struct{})
 	var other sync.WaitGroup
 	other.Go(func() {
@@ -137,7 +138,7 @@ func TestTakenUpForAnother(t *testing.T) {
 // TestStalledWorker: a worker that does not read what it has claimed keeps the others from nothing else.
 func TestStalledWorker(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t)
+	u := newTakeUp(t, "")
 	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
 			downstream, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'large', '', '', 't', '', '{}',
@@ -160,7 +161,7 @@ func TestStalledWorker(t *testing.T) {
 // TestClaimPastOtherTopics: messages for which a worker has no route do not hide those for which it has one, however many.
 func TestClaimPastOtherTopics(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t)
+	u := newTakeUp(t, "")
 	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
 			downstream, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'other', '', '', 't', '', '{}', ''
@@ -179,7 +180,7 @@ func TestClaimPastOtherTopics(t *testing.T) {
 // old enough, and no other.
 func TestCapturedMessages(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t)
+	u := newTakeUp(t, "")
 	captured := u.add("", "1", "old", "young")
 	exec(t, u.admin, `UPDATE onceward_outbox SET created = created - 3600000000 WHERE type = 'old'`)
 	waiting := u.add("elsewhere", "1", "not captured")
@@ -205,7 +206,7 @@ func TestCapturedMessages(t *testing.T) {
 // TestMessageAddedTwice: a row that a hand has added twice is one message, and does not keep workers from the others.
 func TestMessageAddedTwice(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t)
+	u := newTakeUp(t, "")
 	u.add("topic", "1", "first")
 	twice := `INSERT INTO onceward_outbox SELECT nextval('onceward_outbox_number'), id, lane, due, created, attempt, topic, aggregatetype,
 		aggregateid, type, downstream, attributes, origin, payload FROM onceward_outbox`
@@ -217,7 +218,7 @@ func TestMessageAddedTwice(t *testing.T) {
 // TestMessagesOfBothTables: a list has every message once, in the order of their IDs, whether it was taken up or not.
 func TestMessagesOfBothTables(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t)
+	u := newTakeUp(t, "")
 	want := u.add("topic", "1", "a", "b")
 	exec(t, u.admin, `SELECT onceward_outbox_take_up(10)`)
 	want = append(want, u.add("topic", "1", "c", "d")...)
@@ -240,7 +241,7 @@ func TestMessagesOfBothTables(t *testing.T) {
 // TestTakersInParallel: workers that take up and deliver at the same time keep the order of each aggregate.
 func TestTakersInParallel(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t)
+	u := newTakeUp(t, "")
 	const aggregates, each, workers = 10, 30, 4
 	for i := range each {
 		must(t, u.store.InTx(t.Context(), func(ctx context.Context) error {

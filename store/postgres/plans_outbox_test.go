@@ -35,16 +35,16 @@ func TestPlansOfTheOutbox(t *testing.T) {
 	p.checkBoxes("on tables that have grown since")
 	exec(t, p.admin, `ANALYZE onceward_outbox, onceward_delivery, onceward_inbox`)
 	p.checkBoxes("on tables of twenty thousand")
+	p.checkBox("dead letters are listed on tables of twenty thousand", func() {
+		_, err := p.store.Messages(p.Context(), outbox.Filter{States: []outbox.State{outbox.Holding, outbox.Dead}, Limit: 10})
+		must(p, err)
+	})
 }
 
 func (p *planned) checkBoxes(size string) {
 	p.Helper()
 	for name, f := range map[string]func(){
 		"a message from its beginning to its end": p.message,
-		"dead letters are listed": func() {
-			_, err := p.store.Messages(p.Context(), outbox.Filter{States: []outbox.State{outbox.Holding, outbox.Dead}, Limit: 10})
-			must(p, err)
-		},
 		"what waits is freed": func() {
 			_, err := p.store.FreeMessages(p.Context())
 			must(p, err)
@@ -58,22 +58,28 @@ func (p *planned) checkBoxes(size string) {
 			must(p, err)
 		},
 	} {
-		p.take()
-		for range 8 {
-			f()
+		p.checkBox(name+" "+size, f)
+	}
+}
+
+// checkBox does something several times, and looks at the plans by which it was done.
+func (p *planned) checkBox(name string, f func()) {
+	p.Helper()
+	p.take()
+	for range 8 {
+		f()
+	}
+	ours := 0
+	for _, plan := range p.take() {
+		if onBoxes.MatchString(plan) {
+			ours++
 		}
-		ours := 0
-		for _, plan := range p.take() {
-			if onBoxes.MatchString(plan) {
-				ours++
-			}
-			if found := walksBoxes.FindString(plan); found != "" && !asksForOne.MatchString(plan) {
-				p.Errorf("%s %s: %s in\n%s", name, size, found, plan)
-			}
+		if found := walksBoxes.FindString(plan); found != "" && !asksForOne.MatchString(plan) {
+			p.Errorf("%s: %s in\n%s", name, found, plan)
 		}
-		if ours == 0 {
-			p.Errorf("%s %s: no plan that touches the tables was seen", name, size)
-		}
+	}
+	if ours == 0 {
+		p.Errorf("%s: no plan that touches the tables was seen", name)
 	}
 }
 
