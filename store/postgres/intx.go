@@ -120,16 +120,22 @@ func (t *transaction) commitPlain(trip *pipeline, deadline time.Time) error {
 	case refusedByServer(err):
 		return unavailable(fmt.Errorf("commit: %w", err))
 	default:
-		t.cancel()
+		t.abandon()
 		return fmt.Errorf("%w: commit: %w", onceward.ErrOutcomeUnknown, err)
 	}
 }
 
-// cancel gives the connection up, and asks the server to end what it does there: a message that waits for another transaction
-// would keep what the work has locked for as long.
-func (t *transaction) cancel() {
+// cancelWaiting ends a statement that adds a message and waits for its aggregate. It is asked for by name: what a session is busy with
+// otherwise, such as a commit that waits for a standby, is not to be cut off.
+const cancelWaiting = `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+	WHERE pid = $1 AND wait_event_type = 'Lock' AND wait_event = 'advisory' AND starts_with(query, $2)`
+
+// abandon gives the connection up. A message that still waits for another transaction would keep what the work has locked for as
+// long, and commit after all.
+func (t *transaction) abandon() {
+	t.close()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	_ = t.conn.PgConn().CancelRequest(ctx) // it may be gone, and nobody waits for the end
-	t.close()
+	prefix := t.store.names.render(`INSERT INTO @outbox `)
+	_, _ = t.store.own.Exec(ctx, cancelWaiting, int32(t.conn.PgConn().PID()), prefix) // the outcome is unknown either way
 }

@@ -44,8 +44,8 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 		taken := 0
 		switch {
 		case err != nil:
-		case len(claimed) == 0 && len(found.behind) > 0:
-			continue // what they waited for may be gone
+		case len(claimed) == 0 && len(found.behind)+len(found.damaged) > 0:
+			continue // what they waited for may be gone, and what cannot be read is
 		case all || !found.more || len(wants) == 0:
 			return claimed, nil
 		default:

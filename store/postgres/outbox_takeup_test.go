@@ -203,6 +203,25 @@ func TestCapturedMessages(t *testing.T) {
 	}
 }
 
+// TestDamagedMessage: a message that cannot be read becomes a dead letter, and the same claim goes on to the others.
+func TestDamagedMessage(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t, "")
+	damaged := u.add("topic", "1", "damaged")[0]
+	exec(t, u.admin, `UPDATE onceward_outbox SET attributes = 'not JSON'`)
+	u.add("topic", "1", "behind it")
+	claimed, err := u.store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 1}}, time.Minute)
+	must(t, err)
+	if len(claimed) != 1 || claimed[0].Type != "behind it" {
+		t.Errorf("O3: %+v was claimed, want the message behind the damaged one", claimed)
+	}
+	entries, err := u.store.Messages(t.Context(), outbox.Filter{ID: damaged})
+	must(t, err)
+	if len(entries) != 1 || entries[0].State != outbox.Dead {
+		t.Errorf("O3: the damaged message is %+v, want a dead letter", entries)
+	}
+}
+
 // TestMessageAddedTwice: a row that a hand has added twice is one message, and does not keep workers from the others.
 func TestMessageAddedTwice(t *testing.T) {
 	t.Parallel()
