@@ -87,6 +87,9 @@ func open(ctx context.Context, handlers source, chosen []Option) (*Store, error)
 	for _, option := range chosen {
 		option(&s.options)
 	}
+	if s.options.lanes > maxLanes {
+		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d", s.options.lanes, maxLanes)
+	}
 	s.logger = s.options.logger
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: open: %w", err), s.Close())
