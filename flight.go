@@ -242,23 +242,10 @@ func (f *flight) reserveFailed(err error) landing {
 	if !errors.Is(err, ErrUnreadable) {
 		f.guard.storeFailed(f.base, f.op.name, "reserve", err)
 		if f.res.OnLost == Reconcile {
-			go f.releaseOrphan()
+			f.guard.orphans.add(&f.res)
 		}
 	}
 	return landing{kind: landedFailed, err: err}
-}
-
-// releaseOrphan looks for a grant of this flight's nonce and releases it.
-func (f *flight) releaseOrphan() {
-	again := f.res
-	again.NoCreate = true
-	f.persist(func(ctx context.Context) error {
-		v, err := f.guard.store.Reserve(ctx, &again)
-		if err != nil || v.Decision != DecisionExecute || v.Record.Nonce != again.Nonce {
-			return err
-		}
-		return f.guard.store.Release(ctx, Claim{ID: f.res.ID, Attempt: v.Record.Attempt}, "the reply to the reservation was lost")
-	})
 }
 
 // begin takes over what was granted.
