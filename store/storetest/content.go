@@ -32,6 +32,7 @@ func testContent(t *testing.T, h Harness) {
 		"many headers":      {Status: 200, Header: manyHeaders(200), Body: []byte("x")},
 		"repeated headers":  {Status: 200, Header: repeatedHeaders()},
 		"odd header values": {Status: 200, Header: oddHeaders()},
+		"removed headers":   {Status: 200, Header: removedHeaders()},
 		"not stored":        {Status: 200, Header: manyHeaders(2), NotStored: true},
 		"everything":        rich().Response,
 	}
@@ -65,6 +66,15 @@ func repeatedHeaders() []onceward.HeaderField {
 		{Name: "Link", Value: "b, c"},
 		{Name: "Vary", Value: "Origin", Append: true},
 		{Name: "link", Value: "lower"},
+	}
+}
+
+func removedHeaders() []onceward.HeaderField {
+	return []onceward.HeaderField{
+		{Name: "Content-Type", Removed: true},
+		{Name: "Vary", Value: "Origin"},
+		{Name: "X-Frame-Options", Removed: true},
+		{Name: "X-Value"},
 	}
 }
 
