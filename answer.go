@@ -171,8 +171,8 @@ func (x *exchange) answer(l *landing) {
 	}
 }
 
-// endStream ends an answer that is already sent, with its trailers. If its end could not be stored the connection is cut, so that
-// the client does not take it for a success.
+// endStream ends an answer that is already sent, with its trailers. If its end could not be stored the connection is
+// cut, so that the client does not take it for a success.
 func (x *exchange) endStream(l *landing) {
 	if l.kind != landedAnswer {
 		panic(http.ErrAbortHandler)

@@ -247,7 +247,8 @@ func (d *decoder) response() Response {
 		if d.err == nil && mode > fieldRemoved {
 			d.err = errors.New("a header field of a kind that is not known")
 		}
-		r.Header[i] = HeaderField{Append: mode == fieldAppended, Removed: mode == fieldRemoved, Name: d.string(), Value: d.string()}
+		r.Header[i] = HeaderField{Name: d.string(), Value: d.string()}
+		r.Header[i].Append, r.Header[i].Removed = mode == fieldAppended, mode == fieldRemoved
 	}
 	r.Body = d.bytes()
 	return r

@@ -19,9 +19,10 @@ import (
 	"github.com/onceward/onceward/internal/canon"
 )
 
-// The versions of the encodings in this file. A change to one of them that changes a hash is a new version, and the old encoding
-// stays as long as records made by it may live. By rules 1 the method of a request did not count under a name, nor did a prefix that
-// was taken off some targets: requests of those rules cannot be told apart, so that their records are not compared (D6).
+// The versions of the encodings in this file. A change to one of them that changes a hash is a new version, and the
+// old encoding stays as long as records made by it may live. By rules 1 the method of a request did not count under a
+// name, nor did a prefix that was taken off some targets: requests of those rules cannot be told apart, so that their
+// records are not compared (D6).
 const (
 	callRules    = 1
 	requestRules = 2
@@ -43,8 +44,8 @@ const (
 	queryRaw
 )
 
-// FingerprintFunc says what counts in a request instead of its query, media type and body. The method, the operation and the path
-// count all the same. An error is answered with 400 and its text, and nothing is executed.
+// FingerprintFunc says what counts in a request instead of its query, media type and body. The method, the operation
+// and the path count all the same. An error is answered with 400 and its text, and nothing is executed.
 type FingerprintFunc func(r *http.Request, body []byte) ([]byte, error)
 
 // fingerprintOptions is what a route lets count (F4).
@@ -263,7 +264,8 @@ func (e *encoder) call(c *Call) {
 	e.sum(bodyCustom, c.Payload)
 }
 
-// fingerprints keys the digest, made by those rules, for a scope and session, under each secret of the ring. It appends to dst.
+// fingerprints keys the digest, made by those rules, for a scope and session, under each secret of the ring. It
+// appends to dst.
 func (e *encoder) fingerprints(dst []Fingerprint, rules uint8, keys []secretKey, scope, session string) []Fingerprint {
 	for i := range keys {
 		dst = append(dst, Fingerprint{Secret: keys[i].id, Rules: rules})

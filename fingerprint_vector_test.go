@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestFingerprintVectors holds the rules to what they are: a record outlives the program that made it (F1). A change that makes this
-// fail needs a new version of the rules.
+// TestFingerprintVectors holds the rules to what they are: a record outlives the program that made it (F1). A change
+// that makes this fail needs a new version of the rules.
 func TestFingerprintVectors(t *testing.T) {
 	t.Parallel()
 	named := onceward.OperationName("pay")
@@ -70,7 +70,8 @@ func TestFingerprintVectors(t *testing.T) {
 	t.Run("a call", func(t *testing.T) {
 		t.Parallel()
 		store := memory.New()
-		if _, err := newGuard(t, store).Do(t.Context(), someCall, new(work).do, onceward.Reserved(onceward.FailureUnknown)); err != nil {
+		_, err := newGuard(t, store).Do(t.Context(), someCall, new(work).do, onceward.Reserved(onceward.FailureUnknown))
+		if err != nil {
 			t.Fatal(err)
 		}
 		rec, err := store.Get(t.Context(), onceward.ID{Scope: someCall.Scope, Key: someCall.Key})

@@ -180,9 +180,10 @@ func (f *flight) reserve(w worker) landing {
 	return f.execute(w, leaseStart(&v, f.settings.lease, sent))
 }
 
-// leaseStart is from when an owner counts its lease, by this node's clock: never later than the store counts (S5). The store
-// decided no earlier than the call was sent, and its own times tell how much of the lease was left then. Of a grant that is repeated
-// by its nonce a part is used up, whichever earlier call it was that got through, and whenever that was.
+// leaseStart is from when an owner counts its lease, by this node's clock: never later than the store counts (S5).
+// The store decided no earlier than the call was sent, and its own times tell how much of the lease was left then. Of
+// a grant that is repeated by its nonce a part is used up, whichever earlier call it was that got through, and
+// whenever that was.
 func leaseStart(v *Verdict, lease time.Duration, sent time.Time) time.Time {
 	left := v.Record.LeaseUntil.Sub(v.Now)
 	return sent.Add(min(left-lease, 0))
@@ -282,7 +283,8 @@ func (f *flight) execute(w worker, start time.Time) landing {
 	ctx := f.workCtx.start(f.base, time.Now().Add(f.settings.deadline), ErrDeadline)
 	ctx.op = &f.op
 	f.lease.claim = Claim{ID: f.res.ID, Attempt: f.op.attempt}
-	f.lease.name, f.lease.ttl, f.lease.start, f.lease.until, f.lease.ctx = f.op.name, f.settings.lease, start, ctx.deadline, ctx
+	f.lease.name, f.lease.ttl, f.lease.ctx = f.op.name, f.settings.lease, ctx
+	f.lease.start, f.lease.until = start, ctx.deadline
 	f.op.lease = &f.lease
 	defer ctx.release()
 	if _, held := f.lease.held(time.Now()); !held {

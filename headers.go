@@ -83,15 +83,15 @@ func (h *headerRules) keeps(name string) bool {
 	return true
 }
 
-// keepsRemoval reports whether it is stored that a handler removed a header. That says nothing about a caller or a transmission,
-// and so it is stored of more headers than a value is.
+// keepsRemoval reports whether it is stored that a handler removed a header. That says nothing about a caller or a
+// transmission, and so it is stored of more headers than a value is.
 func (h *headerRules) keepsRemoval(name string) bool {
 	return !ofConnection[name] && !slices.Contains(h.drop, name)
 }
 
 // fields captures what a handler did to the header, compared with how it was before the handler ran: those to store first,
-// in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none of them; how an
-// answer is framed is the server's, so that the first one and its replays are alike.
+// in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none of
+// them; how an answer is framed is the server's, so that the first one and its replays are alike.
 func (h *headerRules) fields(before, after http.Header) (all []HeaderField, stored int) {
 	n := len(before)
 	for _, values := range after {
@@ -120,8 +120,8 @@ func (h *headerRules) fields(before, after http.Header) (all []HeaderField, stor
 	return h.appendRemovals(all, before, after, false), stored
 }
 
-// appendRemovals adds what a handler deleted, and what it set to nothing, which is how net/http is told not to add a field of its
-// own: those to store, or those that are for this answer only.
+// appendRemovals adds what a handler deleted, and what it set to nothing, which is how net/http is told not to add a
+// field of its own: those to store, or those that are for this answer only.
 func (h *headerRules) appendRemovals(all []HeaderField, before, after http.Header, stored bool) []HeaderField {
 	for name := range before {
 		if _, there := after[name]; !there && h.keepsRemoval(name) == stored {

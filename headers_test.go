@@ -210,7 +210,9 @@ func TestTrailersAreNotStored(t *testing.T) {
 // TestRemovedHeadersStayRemoved: what a handler took away does not come back on a replay (A9).
 func TestRemovedHeadersStayRemoved(t *testing.T) {
 	t.Parallel()
-	removed := []string{"X-Frame-Options", "Server", "X-Request-Id", "Set-Cookie", "Access-Control-Allow-Origin", "Cache-Control", "X-Nil"}
+	removed := []string{
+		"X-Frame-Options", "Server", "X-Request-Id", "Set-Cookie", "Access-Control-Allow-Origin", "Cache-Control", "X-Nil",
+	}
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 		for _, name := range removed {
 			w.Header().Del(name)
@@ -221,7 +223,8 @@ func TestRemovedHeadersStayRemoved(t *testing.T) {
 		w.Header().Del("Connection")
 		io.WriteString(w, "<html>")
 	}}
-	inner := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.DropHeaders("X-Dropped"))
+	inner := newGuard(t, memory.New()).Handler(handler,
+		onceward.Reserved(onceward.FailureUnknown), onceward.DropHeaders("X-Dropped"))
 	server := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range append(removed, "Content-Type", "X-Dropped", "Connection") {
 			w.Header().Set(name, "close")

@@ -132,7 +132,7 @@ func (p *protected) caller(r *http.Request) (scope, session string, problem *Pro
 func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	switch {
 	case r.RequestURI == "":
-		return problemNoTarget.detailed("the server does not know where it was sent: its http.Request has no RequestURI; nothing was executed")
+		return problemNoTarget.detailed("its http.Request has no RequestURI; nothing was executed")
 	case r.Header.Get("Upgrade") != "" && !strings.EqualFold(r.Header.Get("Upgrade"), "h2c") && listed(r.Header["Connection"], "Upgrade"):
 		return problemUpgrade.detailed("a switched connection cannot be replayed; send the request without Upgrade")
 	case r.ContentLength > p.settings.bodyLimit:

@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// This file is about a grant that comes a second time by its nonce, because the reply to the first was lost (scenario 38): its
-// owner must not count its lease for longer than the store does.
+// This file is about a grant that comes a second time by its nonce, because the reply to the first was lost (scenario
+// 38): its owner must not count its lease for longer than the store does.
 
 // shortLease is one that a lost reply uses up for the most part: the guard gives a store 5 s to answer.
 const shortLease = 6 * time.Second
@@ -120,8 +120,8 @@ func losesAReply(s *faultyStore, after time.Duration) {
 	}
 }
 
-// arrivesLate lets the first reservation arrive only when the key is free, long after its caller took it for lost, and loses what
-// its caller sends next.
+// arrivesLate lets the first reservation arrive only when the key is free, long after its caller took it for lost,
+// and loses what its caller sends next.
 func arrivesLate(t *testing.T, s *faultyStore, free func()) {
 	var sent, arrived, lost atomic.Bool
 	s.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
@@ -169,7 +169,7 @@ func TestTwoAttemptsNeverHoldTheLeaseAtOnce(t *testing.T) {
 			losesAReply(lossy, replyLostAfter)
 			return byHandler(onceward.Wait(time.Minute))
 		},
-		"a duplicate that waited, and its first reservation arrived meanwhile": func(t *testing.T, lossy *faultyStore) attempt {
+		"a duplicate whose first reservation arrived late": func(t *testing.T, lossy *faultyStore) attempt {
 			c := occupy(t, lossy.Store, byHandler())
 			arrivesLate(t, lossy, func() {
 				if err := lossy.Store.Release(context.Background(), c, "nothing was done"); err != nil {
@@ -179,8 +179,8 @@ func TestTwoAttemptsNeverHoldTheLeaseAtOnce(t *testing.T) {
 			return byHandler(onceward.Wait(time.Minute))
 		},
 	} {
-		for heartbeats, extend := range map[string]func(s *faultyStore) func(context.Context, onceward.Claim, time.Duration) error{
-			"with heartbeats":       func(s *faultyStore) func(context.Context, onceward.Claim, time.Duration) error { return s.Store.Extend },
+		for heartbeats, extend := range map[string]func(s *faultyStore) extends{
+			"with heartbeats":       func(s *faultyStore) extends { return s.Store.Extend },
 			"its heartbeats fail":   losesHeartbeats,
 			"their replies go lost": losesReplies,
 		} {
@@ -197,12 +197,15 @@ func TestTwoAttemptsNeverHoldTheLeaseAtOnce(t *testing.T) {
 	}
 }
 
+// extends is what a store does with a heartbeat.
+type extends func(ctx context.Context, c onceward.Claim, lease time.Duration) error
+
 // losesHeartbeats and losesReplies are stores that heartbeats do not reach, or do not come back from.
-func losesHeartbeats(*faultyStore) func(context.Context, onceward.Claim, time.Duration) error {
+func losesHeartbeats(*faultyStore) extends {
 	return func(context.Context, onceward.Claim, time.Duration) error { return errDown }
 }
 
-func losesReplies(s *faultyStore) func(context.Context, onceward.Claim, time.Duration) error {
+func losesReplies(s *faultyStore) extends {
 	return func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
 		_ = s.Store.Extend(ctx, c, lease)
 		return errDown

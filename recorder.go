@@ -164,7 +164,8 @@ func (rec *recorder) startStreaming() error {
 	return nil
 }
 
-// sendHeader brings the handler's header to the real writer and returns room for extra values. Trailers leave no room for a length.
+// sendHeader brings the handler's header to the real writer and returns room for extra values. Trailers leave no room
+// for a length.
 func (rec *recorder) sendHeader(extra int) []string {
 	h := rec.real.Header()
 	room := setFields(h, rec.fields, extra)
@@ -217,8 +218,9 @@ func (rec *recorder) close() []byte {
 	return buffer
 }
 
-// send writes an answer with its body and its trailers, if it has any. A body that net/http would send in chunks gets its length, so
-// that the first answer and its replays are framed alike; a length that the handler announced is made anew. Trailers need chunks.
+// send writes an answer with its body and its trailers, if it has any. A body that net/http would send in chunks gets
+// its length, so that the first answer and its replays are framed alike; a length that the handler announced is made
+// anew. Trailers need chunks.
 func send(w http.ResponseWriter, status int, body []byte, trailers http.Header) {
 	h := w.Header()
 	if len(trailers) == 0 && bodyAllowed(status) && (len(body) > chunkedFrom || h["Content-Length"] != nil) {

@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// This file is about where a request was sent to: two routes never look like one, and one route does not look like two, whatever
-// the form of the target and whatever a router does to it (scenario 49).
+// This file is about where a request was sent to: two routes never look like one, and one route does not look like
+// two, whatever the form of the target and whatever a router does to it (scenario 49).
 
 // routers mount one protected handler at /a/… and at /b/….
 var routers = map[string]func(guard *onceward.Guard, handler http.Handler) http.Handler{
@@ -222,7 +222,8 @@ func TestARequestWithoutATarget(t *testing.T) {
 func TestTargetsWithoutAPath(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))
+	h := newGuard(t, memory.New()).Handler(handler,
+		onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))
 	to := func(key, uri string) answer {
 		return serve(h, newRequest(http.MethodPost, "/", key, `{}`, func(r *http.Request) { r.RequestURI = uri }))
 	}
@@ -256,8 +257,8 @@ func TestTheMethodCounts(t *testing.T) {
 	}
 }
 
-// TestRecordsOfEarlierRules: by the rules of before, two methods under one name looked like one. Their records are neither
-// replayed nor executed again.
+// TestRecordsOfEarlierRules: by the rules of before, two methods under one name looked like one. Their records are
+// neither replayed nor executed again.
 func TestRecordsOfEarlierRules(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// trailers are what a handler wants sent behind the body, in the two ways of net/http: by names that it announced in the header
-// Trailer, and by names behind [http.TrailerPrefix]. They are sent with the first answer and not stored (A9).
+// trailers are what a handler wants sent behind the body, in the two ways of net/http: by names that it announced in
+// the header Trailer, and by names behind [http.TrailerPrefix]. They are sent with the first answer and not stored
+// (A9).
 func trailers(h http.Header, announced []string) (found http.Header) {
 	add := func(name string, values []string) {
 		if found == nil {
@@ -32,8 +33,9 @@ func trailers(h http.Header, announced []string) (found http.Header) {
 	return found
 }
 
-// sendTrailers ends an answer whose body was sent. The header has to be on its way first: for net/http an answer that is complete when
-// its header is written has a length, or has ended, and no trailers then, unless they were announced.
+// sendTrailers ends an answer whose body was sent. The header has to be on its way first: for net/http an answer that
+// is complete when its header is written has a length, or has ended, and no trailers then, unless they were
+// announced.
 func sendTrailers(w http.ResponseWriter, trailers http.Header) {
 	if len(trailers) == 0 {
 		return

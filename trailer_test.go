@@ -93,9 +93,13 @@ func (f flushingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// protocols are those that trailers are sent by.
+var protocols = map[string]func(t testing.TB, h http.Handler) *httptest.Server{
+	"HTTP/1.1": startServer, "HTTP/2": startHTTP2,
+}
+
 func TestTrailersReachTheFirstClient(t *testing.T) {
 	t.Parallel()
-	protocols := map[string]func(t testing.TB, h http.Handler) *httptest.Server{"HTTP/1.1": startServer, "HTTP/2": startHTTP2}
 	for way, protect := range map[string]func(t *testing.T, handle http.HandlerFunc) http.Handler{
 		"reserved": func(t *testing.T, handle http.HandlerFunc) http.Handler {
 			return newGuard(t, memory.New()).Handler(handle, onceward.Reserved(onceward.FailureUnknown))
@@ -107,7 +111,8 @@ func TestTrailersReachTheFirstClient(t *testing.T) {
 			return newGuard(t, memory.New()).Handler(flushed(handle), onceward.Reserved(onceward.FailureUnknown))
 		},
 		"past the limit": func(t *testing.T, handle http.HandlerFunc) http.Handler {
-			return newGuard(t, memory.New()).Handler(handle, onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(1))
+			return newGuard(t, memory.New()).Handler(handle,
+				onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(1))
 		},
 	} {
 		for protocol, start := range protocols {
@@ -150,7 +155,7 @@ func TestNoTrailersBehindAFailure(t *testing.T) {
 		w.Header().Set("X-Status", "0")
 	}
 	for name, h := range map[string]http.HandlerFunc{"kept back": handle, "streamed": flushed(handle)} {
-		for protocol, start := range map[string]func(t testing.TB, h http.Handler) *httptest.Server{"HTTP/1.1": startServer, "HTTP/2": startHTTP2} {
+		for protocol, start := range protocols {
 			t.Run(name+" by "+protocol, func(t *testing.T) {
 				t.Parallel()
 				store := newFaultyStore()

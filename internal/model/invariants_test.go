@@ -102,7 +102,8 @@ func (t *turn) endWindow(before *onceward.Record) {
 	t.ledger.busted = t.ledger.busted || !before.State.Settled()
 }
 
-// inspect holds the world after a move against the invariants that are about states: I1, I2, I5, I17 and, where everything
+// inspect holds the world after a move against the invariants that are about states: I1, I2, I5, I17 and, where
+// everything
 // that could still act is gone, I13.
 func (t *turn) inspect() {
 	rec := t.stored()

@@ -143,8 +143,8 @@ func (s *search) calledMoves(move mover) {
 	}
 }
 
-// ownedMoves are those that an owner can make at any time. A heartbeat that does not get through is one that is not made; one
-// whose reply is lost lengthens the lease in the store alone.
+// ownedMoves are those that an owner can make at any time. A heartbeat that does not get through is one that is not
+// made; one whose reply is lost lengthens the lease in the store alone.
 func (s *search) ownedMoves(move mover) {
 	move("sends a heartbeat", func(t *turn, r *request) {
 		if _, _, err := t.apply(r.owns(onceward.EventExtend)); err == nil {

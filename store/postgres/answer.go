@@ -36,8 +36,8 @@ var (
 	codeOfField = make(map[onceward.HeaderField]byte)
 )
 
-// The codes of header fields: zero for one that is written out, then the common names, one for a field that was removed, then the
-// common fields. Doubled, with one more for a field that is appended.
+// The codes of header fields: zero for one that is written out, then the common names, one for a field that was
+// removed, then the common fields. Doubled, with one more for a field that is appended.
 const (
 	codeLiteral = 0
 	firstName   = 1

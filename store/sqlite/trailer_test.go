@@ -11,7 +11,8 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// TestTrailersOfATransaction: they reach the first client behind an answer that is committed, and are not replayed (A9).
+// TestTrailersOfATransaction: they reach the first client behind an answer that is committed, and are not replayed
+// (A9).
 func TestTrailersOfATransaction(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*httptest.Server){
