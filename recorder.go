@@ -195,10 +195,17 @@ var errHandlerEnded = errors.New("onceward: the handler has ended")
 func (rec *recorder) end() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if !rec.ended && rec.status != 0 {
+	rec.ended = true
+}
+
+// gatherTrailers takes the trailers of a handler that has returned. Of one that panicked nothing is read any more: what it left
+// behind may go on writing to the header.
+func (rec *recorder) gatherTrailers() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.status != 0 {
 		rec.trailers = trailers(rec.header, rec.announced)
 	}
-	rec.ended = true
 }
 
 func (rec *recorder) hasEnded() bool {
