@@ -239,6 +239,7 @@ func (x *exchange) handle(ctx context.Context) {
 	request.ContentLength = int64(len(x.body.content))
 	request.TransferEncoding = nil
 	x.route.next.ServeHTTP(x.recorder, request)
+	x.recorder.gatherTrailers()
 }
 
 // markStreaming implements [streamMarker] (A4).
