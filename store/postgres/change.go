@@ -57,8 +57,8 @@ func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event
 	}
 }
 
-// mayRepeat reports whether a change is made again after an error: nothing was written then, or, of a reservation, nothing
-// that its nonce would not find again.
+// mayRepeat reports whether a change is made again after an error: nothing was written then, or, of a reservation,
+// nothing that its nonce would not find again.
 func (s *Store) mayRepeat(err error) bool {
 	return undone(err) || s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered)
 }
