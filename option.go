@@ -245,7 +245,7 @@ func ResponseLimit(bytes int) Option {
 
 // OperationName names the operation where the route pattern cannot be seen: under a router that does not set
 // http.Request.Pattern, or in a middleware in front of the router (with chi, protect single routes by With, not a whole
-// router by Use). Default: the method and the pattern, or the path. It is the name by which a reconciler or a resumer
+// router by Use). Default: the method and the pattern, or the method alone. It is the name by which a reconciler or a resumer
 // finds the operation. It counts in the fingerprint beside the method and the path: a route that changes its name
 // answers the retries of before with a mismatch.
 func OperationName(name string) Option {
