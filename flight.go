@@ -81,7 +81,6 @@ type flight struct {
 	op       Operation
 	lease    lease
 	done     Completion // the answer that is being stored
-	resuming bool       // without a caller: only what was lost is taken over
 
 	reserveCtx lazyContext
 	workCtx    lazyContext
@@ -168,11 +167,6 @@ func (f *flight) reserve(w worker) landing {
 		return landed(&v)
 	}
 	f.begin(&v)
-	if f.resuming && v.Origin == OriginRetried {
-		// Its caller has been told that nothing was done, and only that caller may want it done now.
-		f.giveBack("it was released before it could be resumed")
-		return landing{kind: landedDecision, decision: DecisionRefused}
-	}
 	if f.left() {
 		f.giveBack("the caller left before execution")
 		return landing{kind: landedLeft}

@@ -190,7 +190,7 @@ func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 func (f *flight) prepareResume(g *Guard, s *settings, caller context.Context, rec *Record) {
 	f.prepare(g, s, caller, rec.ID, rec.Operation)
 	f.res.Fingerprints = append(f.prints[:0], rec.Fingerprint)
-	f.res.NoCreate, f.resuming = true, true
+	f.res.ResumeOnly = true
 }
 
 // resumeError says what became of an operation that was resumed. Its answer is in the store.

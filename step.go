@@ -170,6 +170,9 @@ func reserve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	case StateUnknown:
 		return rec, Outcome{Decision: DecisionUnknown}, nil
 	case StateRetryable:
+		if r.ResumeOnly {
+			return rec, Outcome{Decision: DecisionRefused}, nil
+		}
 		return grant(rec, ev, now, OriginRetried)
 	case StateInProgress:
 		return reserveInProgress(rec, ev, now)
@@ -195,7 +198,7 @@ func reserveInProgress(rec Record, ev Event, now time.Time) (Record, Outcome, er
 // create makes a record where there is none, or where the one that is there counts for nothing any more.
 func create(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	r := ev.Reservation
-	if r.NoCreate {
+	if r.NoCreate || r.ResumeOnly {
 		return rec, Outcome{Decision: DecisionRefused}, nil
 	}
 	origin := OriginCreated

@@ -51,6 +51,8 @@ func withResume(r *onceward.Reservation) { r.OnLost = onceward.Resume }
 
 func withoutCreating(r *onceward.Reservation) { r.NoCreate = true }
 
+func resumeOnly(r *onceward.Reservation) { r.ResumeOnly = true }
+
 func reserveWith(changes ...func(*onceward.Reservation)) onceward.Event {
 	return onceward.Event{Kind: onceward.EventReserve, Reservation: newReservation(changes...), Token: 1}
 }
@@ -152,6 +154,8 @@ func TestStepFollowsTheTable(t *testing.T) {
 		{"a replay", storyCompleted, reserveWith(withNonce(2)), testRetention - 1, 0, onceward.StateCompleted, 1, onceward.DecisionReplay, 0},
 		{"a duplicate in flight", storyInProgress, reserveWith(withNonce(2)), testLease - time.Second, 0, onceward.StateInProgress, 1, onceward.DecisionInProgress, 0},
 		{"the same reservation again", storyInProgress, reserveWith(), 0, 0, onceward.StateInProgress, 1, execute, onceward.OriginRepeated},
+		{"a resumer at what was released", storyRetryable, reserveWith(withResume, resumeOnly), 0, 0, onceward.StateRetryable, 1, onceward.DecisionRefused, 0},
+		{"a resumer at no record", storyAbsent, reserveWith(withResume, resumeOnly), 0, 0, onceward.StateNone, 0, onceward.DecisionRefused, 0},
 		{"a request for what is unknown", storyUnknown, reserveWith(), testRetention, 0, onceward.StateUnknown, 1, onceward.DecisionUnknown, 0},
 	}
 	for _, test := range tests {

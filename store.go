@@ -50,6 +50,9 @@ type Reservation struct {
 	Retention time.Duration
 	// NoCreate refuses a key that has no record; everything else is answered as usual.
 	NoCreate bool
+	// ResumeOnly takes over an operation whose owner was lost, and refuses a key that has no record or may be retried: it is
+	// for a caller who is not the client, and only the client may want done what was not done.
+	ResumeOnly bool
 	// DownstreamSecret is kept with a new record: see [Record].DownstreamSecret.
 	DownstreamSecret uint32
 	// TraceID is kept with a new record.
@@ -71,7 +74,7 @@ const (
 	DecisionMismatch
 	// DecisionUnknown says that the outcome of an earlier attempt is not known.
 	DecisionUnknown
-	// DecisionRefused says that there is no record and none was to be made.
+	// DecisionRefused says that there is no record and none was to be made, or none to resume.
 	DecisionRefused
 )
 

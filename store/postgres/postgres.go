@@ -109,6 +109,10 @@ func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.
 	if err := s.checkReservation(ctx, r); err != nil {
 		return onceward.Verdict{}, err
 	}
+	if r.ResumeOnly { // rare, and the batch does not know it
+		c, err := s.change(ctx, r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
+		return onceward.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}, err
+	}
 	number, err := s.operations.number(ctx, r.Operation)
 	if err != nil {
 		return onceward.Verdict{}, err

@@ -115,6 +115,9 @@ func fingerprint(content string) onceward.Fingerprint {
 
 func noCreate(r *onceward.Reservation) { r.NoCreate = true }
 
+// resumeOnly makes a reservation take over what was lost, and nothing else.
+func resumeOnly(r *onceward.Reservation) { r.ResumeOnly = true }
+
 func resume(r *onceward.Reservation) { r.OnLost = onceward.Resume }
 
 func lease(d time.Duration) option { return func(r *onceward.Reservation) { r.Lease = d } }

@@ -112,6 +112,7 @@ func (w *walk) drawReservation(rt *rapid.T) *onceward.Reservation {
 	newer := onceward.Fingerprint{Secret: 8, Rules: 1, Sum: current.Sum}
 	r.Fingerprints = rapid.SampledFrom([][]onceward.Fingerprint{{current}, {newer, current}, {newer}}).Draw(rt, "fingerprints")
 	r.NoCreate = rapid.IntRange(0, 4).Draw(rt, "create") == 0
+	r.ResumeOnly = rapid.IntRange(0, 4).Draw(rt, "resume only") == 0
 	r.OnLost = onceward.LostPolicy(rapid.IntRange(0, 1).Draw(rt, "policy"))
 	if rapid.IntRange(0, 3).Draw(rt, "repeat") == 0 {
 		r.Nonce = rapid.SampledFrom(w.nonces).Draw(rt, "nonce")

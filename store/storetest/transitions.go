@@ -131,6 +131,8 @@ func reserveActions() []action {
 		reserving("reserve, in a session", session(3)),
 		reserving("reserve, in another session", session(4)),
 		reserving("reserve, not to create", noCreate),
+		reserving("reserve, to resume only", resumeOnly),
+		reserving("reserve, to resume only, resumable", resumeOnly, resume),
 		reserving("reserve, not to create, other fingerprint", noCreate, fingerprints(fingerprint("other"))),
 		{name: "reserve, same nonce", event: func(id onceward.ID, rec *onceward.Record) onceward.Event {
 			return onceward.Event{Kind: onceward.EventReserve, Reservation: request(id, nonce(rec.Nonce), resume)}
