@@ -2,9 +2,9 @@
 // side only, what differs, and what is there twice.
 //
 // [Compare] is the comparison itself: two streams in the order of their keys are merged, so that its memory does not grow
-// with their length. [Run] makes it an operation of the engine: for each window it is done once, by one node, and an attempt
-// that was interrupted is continued where it stopped. A [Comparer] does that for one window after the other, daily by
-// default.
+// with their length. A [Comparer] does that for one window after the other, daily by default, each by one node and once. It
+// keeps in the store how far it has come: no window is forgotten over failures, restarts and outages, and one that was
+// interrupted is continued where it stopped.
 //
 // Findings are reported at least once. A process that dies between a report and the next recovery point leaves a few to be
 // reported again; [Finding.ID] is the same then, and whoever keeps findings keeps one for each ID.
@@ -15,7 +15,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"iter"
 	"time"
 )
@@ -51,18 +50,6 @@ type Window struct {
 // String returns both ends, in UTC: the same window has one name on all nodes.
 func (w Window) String() string {
 	return w.From.UTC().Format(time.RFC3339Nano) + "/" + w.To.UTC().Format(time.RFC3339Nano)
-}
-
-// check refuses windows that no run can be right about.
-func (w Window) check(grace time.Duration, now time.Time) error {
-	switch {
-	case w.To.Sub(w.From) <= 2*grace:
-		return fmt.Errorf("ledger: the window %s is no longer than twice the grace of %s: all of it lies at its edges", w, grace)
-	case w.To.After(now):
-		return fmt.Errorf("ledger: the window %s has not ended, and what is in it can still change", w)
-	default:
-		return nil
-	}
 }
 
 // edge reports whether an entry of that time may be on one side only because the two sides do not agree about when it was.
@@ -145,8 +132,6 @@ type Summary struct {
 	MissingThere int64 `json:"missing_there"`
 	Differs      int64 `json:"differs"`
 	Duplicates   int64 `json:"duplicates"`
-	// Replayed says that the run was done before, and that this is what it came to then.
-	Replayed bool `json:"-"`
 }
 
 // Findings counts the findings of all kinds.

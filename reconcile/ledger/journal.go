@@ -1,0 +1,164 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Status is how far a comparison has come.
+type Status struct {
+	// Until is a time of the ledgers: effects before it have been compared, but for those in the uncompared windows. It lags
+	// behind the store's clock by a window and its time to settle, or there are too many uncompared windows to go on.
+	Until time.Time
+	// Uncompared are the windows that have settled and have not been compared, in the order of time. There are 100 at most:
+	// those that follow come up when there is room.
+	Uncompared []Uncompared
+}
+
+// Uncompared is a window that is due until it is compared, or given up by a person.
+type Uncompared struct {
+	Window Window `json:"window"`
+	// Since is when it was due first, by the store's clock.
+	Since time.Time `json:"since"`
+	// Tries is how often it could not be compared, and Why what was wrong the last time.
+	Tries int    `json:"tries,omitempty"`
+	Why   string `json:"why,omitempty"`
+	// RetryAt is when it is tried next, by the store's clock.
+	RetryAt time.Time `json:"retry_at"`
+	// Counts is what it has come to so far.
+	Counts Summary `json:"counts"`
+}
+
+// maxUncompared bounds the journal, and maxWhy the reasons in it.
+const (
+	maxUncompared = 100
+	maxWhy        = 500
+)
+
+// journal is what a comparison remembers. Each moment from Begin to Next lies in the inner part of exactly one window, which
+// has been compared, has been given up, or is in Open. What lies behind Next needs no list: it follows from the store's clock.
+type journal struct {
+	Begin time.Time  `json:"begin"`
+	Next  time.Time  `json:"next"`
+	Open  []*pending `json:"open,omitempty"`
+}
+
+// pending is an uncompared window, with what is needed to go on with it as it was begun.
+type pending struct {
+	Uncompared
+	Grace time.Duration `json:"grace"`
+	// After is in bytes because a key may hold what JSON cannot write.
+	After []byte `json:"after,omitempty"`
+}
+
+// restart forgets what a window has come to so far.
+func (p *pending) restart() { p.After, p.Counts = nil, Summary{Run: p.Counts.Run} }
+
+// layout names the recovery point whose data is a journal as this program writes it.
+const layout = "journal 1"
+
+// readJournal returns the journal that a recovery point holds. One that this program does not know is left to a newer node:
+// to begin again would forget what is due.
+func readJournal(point string, data []byte) (j journal, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if point != layout {
+		err = fmt.Errorf("its layout is %q, and this program knows %q", point, layout)
+	} else {
+		err = decoder.Decode(&j)
+	}
+	if err != nil {
+		return journal{}, fmt.Errorf("ledger: the progress of the comparison cannot be read: %w", err)
+	}
+	return j, nil
+}
+
+// begin is the journal of a comparison that never ran.
+func (c *Config) begin(now time.Time) journal {
+	begin := c.Since
+	if begin.IsZero() {
+		begin = now.Add(-c.Settle).Truncate(c.Interval).Add(-c.Interval - c.Grace)
+	}
+	return journal{Begin: begin.UTC(), Next: begin.UTC()}
+}
+
+// nextEnd is the end of the first window that is not in the journal yet. All ends are whole multiples of the interval.
+func (c *Config) nextEnd(j *journal) time.Time {
+	return j.Next.Add(c.Grace).Truncate(c.Interval).Add(c.Interval)
+}
+
+// advance opens the windows that have settled. Each reaches back behind Next by the grace, so that what lay at the end of
+// the window before is inside of it.
+func (c *Config) advance(j *journal, now time.Time) {
+	for len(j.Open) < maxUncompared {
+		end := c.nextEnd(j)
+		due := end.Add(c.Settle)
+		if due.After(now) {
+			return
+		}
+		w := Window{From: j.Next.Add(-c.Grace), To: end}
+		j.Open = append(j.Open, &pending{
+			Uncompared: Uncompared{Window: w, Since: due, RetryAt: due, Counts: Summary{Run: c.Name + " " + w.String()}},
+			Grace:      c.Grace,
+		})
+		j.Next = end.Add(-c.Grace)
+	}
+}
+
+// rewind takes back the windows that, by the clock as it is now, have not settled: the store's clock has stepped back, or
+// Settle is longer than it was. They may have been compared too early, and are compared again when their time has come.
+// An earlier Since is taken back to as well. It reports whether anything was taken back.
+func (c *Config) rewind(j *journal, now time.Time) bool {
+	was, settled := j.Next, now.Add(-c.Settle)
+	if !c.Since.IsZero() && c.Since.Before(j.Begin) {
+		j.Begin = c.Since.UTC()
+		j.Next = j.Begin
+	}
+	var open []*pending
+	for _, p := range j.Open {
+		if p.Window.To.After(settled) {
+			j.Next = earlier(j.Next, p.Window.From.Add(p.Grace))
+			continue
+		}
+		p.RetryAt = earlier(p.RetryAt, now.Add(c.longest()))
+		open = append(open, p)
+	}
+	j.Open = open
+	if last := settled.Add(-c.Grace).UTC(); last.After(j.Begin) {
+		j.Next = earlier(j.Next, last)
+	} else {
+		j.Next = earlier(j.Next, j.Begin)
+	}
+	return j.Next.Before(was)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// due is the window that has been due for longest, or nil.
+func (j *journal) due(now time.Time) (first *pending) {
+	for _, p := range j.Open {
+		if !p.RetryAt.After(now) && (first == nil || p.RetryAt.Before(first.RetryAt)) {
+			first = p
+		}
+	}
+	return first
+}
+
+// wait is the time until a window is due next.
+func (c *Config) wait(j *journal, now time.Time) time.Duration {
+	next := c.nextEnd(j).Add(c.Settle)
+	if len(j.Open) >= maxUncompared {
+		next = now.Add(c.longest())
+	}
+	for _, p := range j.Open {
+		next = earlier(next, p.RetryAt)
+	}
+	return max(next.Sub(now), 0)
+}
