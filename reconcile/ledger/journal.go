@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -40,8 +41,10 @@ const (
 // journal is what a comparison remembers. Each moment from Begin to Next lies in the inner part of exactly one window, which
 // has been compared, has been given up, or is in Open. What lies behind Next needs no list: it follows from the store's clock.
 type journal struct {
-	Begin time.Time  `json:"begin"`
-	Next  time.Time  `json:"next"`
+	Begin time.Time `json:"begin"`
+	Next  time.Time `json:"next"`
+	// Clock is what the store's clock said when the last window was found to have settled.
+	Clock time.Time  `json:"clock"`
 	Open  []*pending `json:"open,omitempty"`
 }
 
@@ -81,7 +84,7 @@ func (c *Config) begin(now time.Time) journal {
 	if begin.IsZero() {
 		begin = now.Add(-c.Settle).Truncate(c.Interval).Add(-c.Interval - c.Grace)
 	}
-	return journal{Begin: begin.UTC(), Next: begin.UTC()}
+	return journal{Begin: begin.UTC(), Next: begin.UTC(), Clock: now}
 }
 
 // nextEnd is the end of the first window that is not in the journal yet. All ends are whole multiples of the interval.
@@ -103,35 +106,39 @@ func (c *Config) advance(j *journal, now time.Time) {
 			Uncompared: Uncompared{Window: w, Since: due, RetryAt: due, Counts: Summary{Run: c.Name + " " + w.String()}},
 			Grace:      c.Grace,
 		})
-		j.Next = end.Add(-c.Grace)
+		j.Next, j.Clock = end.Add(-c.Grace), now
 	}
 }
 
-// rewind takes back the windows that, by the clock as it is now, have not settled: the store's clock has stepped back, or
-// Settle is longer than it was. They may have been compared too early, and are compared again when their time has come.
-// An earlier Since is taken back to as well. It reports whether anything was taken back.
+// rewind goes back where it has to, and reports whether it did: to an earlier Since, and, if the store's clock has stepped
+// back, to what has settled by the clock as it is now. What follows may have been compared too early, and is compared again
+// when its time has come.
 func (c *Config) rewind(j *journal, now time.Time) bool {
-	was, settled := j.Next, now.Add(-c.Settle)
+	was := j.Next
 	if !c.Since.IsZero() && c.Since.Before(j.Begin) {
-		j.Begin = c.Since.UTC()
-		j.Next = j.Begin
+		j.Begin, j.Next = c.Since.UTC(), c.Since.UTC()
 	}
-	var open []*pending
-	for _, p := range j.Open {
-		if p.Window.To.After(settled) {
-			j.Next = earlier(j.Next, p.Window.From.Add(p.Grace))
-			continue
-		}
-		p.RetryAt = earlier(p.RetryAt, now.Add(c.longest()))
-		open = append(open, p)
-	}
-	j.Open = open
-	if last := settled.Add(-c.Grace).UTC(); last.After(j.Begin) {
-		j.Next = earlier(j.Next, last)
-	} else {
-		j.Next = earlier(j.Next, j.Begin)
+	if now.Before(j.Clock) {
+		c.stepBack(j, now)
 	}
 	return j.Next.Before(was)
+}
+
+func (c *Config) stepBack(j *journal, now time.Time) {
+	settled := now.Add(-c.Settle)
+	j.Open = slices.DeleteFunc(j.Open, func(p *pending) bool {
+		early := p.Window.To.After(settled)
+		if early {
+			j.Next = earlier(j.Next, p.Window.From.Add(p.Grace))
+		}
+		p.RetryAt = earlier(p.RetryAt, now.Add(c.longest()))
+		return early
+	})
+	if last := settled.Add(-c.Grace); last.After(j.Begin) {
+		j.Next = earlier(j.Next, last)
+	} else {
+		j.Next = j.Begin
+	}
 }
 
 func earlier(a, b time.Time) time.Time {

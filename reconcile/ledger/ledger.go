@@ -120,18 +120,18 @@ type Summary struct {
 	// Run names the run: the comparison and the window.
 	Run string `json:"run"`
 	// Provider and Local count the entries that were read.
-	Provider int64 `json:"provider"`
-	Local    int64 `json:"local"`
+	Provider int64 `json:"provider,omitempty"`
+	Local    int64 `json:"local,omitempty"`
 	// Matched counts the keys that are on both sides with the same value.
-	Matched int64 `json:"matched"`
+	Matched int64 `json:"matched,omitempty"`
 	// AtEdge counts the keys that are on one side only, so near to an end of the window that the other side may have them
 	// outside. They are no findings.
-	AtEdge int64 `json:"at_edge"`
+	AtEdge int64 `json:"at_edge,omitempty"`
 	// The findings, by kind.
-	MissingHere  int64 `json:"missing_here"`
-	MissingThere int64 `json:"missing_there"`
-	Differs      int64 `json:"differs"`
-	Duplicates   int64 `json:"duplicates"`
+	MissingHere  int64 `json:"missing_here,omitempty"`
+	MissingThere int64 `json:"missing_there,omitempty"`
+	Differs      int64 `json:"differs,omitempty"`
+	Duplicates   int64 `json:"duplicates,omitempty"`
 }
 
 // Findings counts the findings of all kinds.
