@@ -168,6 +168,10 @@ func TestEachWindowIsComparedOnce(t *testing.T) {
 				t.Errorf("window %d was compared %s after its end", i, waited)
 			}
 		}
+		rec, err := store.Get(t.Context(), onceward.ID{Scope: ledger.DefaultScope, Key: "comparison test"})
+		if err != nil || len(rec.Data) > 2000 || rec.State != onceward.StateRetryable {
+			t.Errorf("the journal is %s and has %d bytes, %v: %s", rec.State, len(rec.Data), err, rec.Data)
+		}
 		if len(late) < 20 {
 			t.Errorf("31 comparisons were late by only %d different times", len(late))
 		}

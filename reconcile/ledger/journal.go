@@ -32,20 +32,27 @@ type Uncompared struct {
 	Counts Summary `json:"counts"`
 }
 
-// maxUncompared bounds the journal, and maxWhy the reasons in it.
+// maxUncompared and maxMoves bound the journal, and maxWhy the reasons in it.
 const (
 	maxUncompared = 100
+	maxMoves      = 20
 	maxWhy        = 500
 )
 
 // journal is what a comparison remembers. Each moment from Begin to Next lies in the inner part of exactly one window, which
 // has been compared, has been given up, or is in Open. What lies behind Next needs no list: it follows from the store's clock.
 type journal struct {
-	Begin time.Time `json:"begin"`
-	Next  time.Time `json:"next"`
-	// Clock is what the store's clock said when the last window was found to have settled.
-	Clock time.Time  `json:"clock"`
+	Begin time.Time  `json:"begin"`
+	Next  time.Time  `json:"next"`
 	Open  []*pending `json:"open,omitempty"`
+	// Moves are the last times that Next moved on, for the case that the clock was wrong about it.
+	Moves []move `json:"moves,omitempty"`
+}
+
+// move is that the store's clock said so, and Next moved on from there.
+type move struct {
+	Clock time.Time `json:"clock"`
+	From  time.Time `json:"from"`
 }
 
 // pending is an uncompared window, with what is needed to go on with it as it was begun.
@@ -84,7 +91,7 @@ func (c *Config) begin(now time.Time) journal {
 	if begin.IsZero() {
 		begin = now.Add(-c.Settle).Truncate(c.Interval).Add(-c.Interval - c.Grace)
 	}
-	return journal{Begin: begin.UTC(), Next: begin.UTC(), Clock: now}
+	return journal{Begin: begin.UTC(), Next: begin.UTC()}
 }
 
 // nextEnd is the end of the first window that is not in the journal yet. All ends are whole multiples of the interval.
@@ -95,50 +102,43 @@ func (c *Config) nextEnd(j *journal) time.Time {
 // advance opens the windows that have settled. Each reaches back behind Next by the grace, so that what lay at the end of
 // the window before is inside of it.
 func (c *Config) advance(j *journal, now time.Time) {
+	from := j.Next
 	for len(j.Open) < maxUncompared {
 		end := c.nextEnd(j)
 		due := end.Add(c.Settle)
 		if due.After(now) {
-			return
+			break
 		}
 		w := Window{From: j.Next.Add(-c.Grace), To: end}
 		j.Open = append(j.Open, &pending{
 			Uncompared: Uncompared{Window: w, Since: due, RetryAt: due, Counts: Summary{Run: c.Name + " " + w.String()}},
 			Grace:      c.Grace,
 		})
-		j.Next, j.Clock = end.Add(-c.Grace), now
+		j.Next = end.Add(-c.Grace)
+	}
+	if j.Next.After(from) {
+		j.Moves = append(j.Moves, move{Clock: now, From: from})
+		j.Moves = j.Moves[max(0, len(j.Moves)-maxMoves):]
 	}
 }
 
 // rewind goes back where it has to, and reports whether it did: to an earlier Since, and, if the store's clock has stepped
-// back, to what has settled by the clock as it is now. What follows may have been compared too early, and is compared again
-// when its time has come.
+// back, to where it was when the clock said last what it says now. What follows may have been compared before it had
+// ended, and is compared again when its time has come.
 func (c *Config) rewind(j *journal, now time.Time) bool {
 	was := j.Next
 	if !c.Since.IsZero() && c.Since.Before(j.Begin) {
 		j.Begin, j.Next = c.Since.UTC(), c.Since.UTC()
 	}
-	if now.Before(j.Clock) {
-		c.stepBack(j, now)
+	if i := slices.IndexFunc(j.Moves, func(m move) bool { return m.Clock.After(now) }); i >= 0 {
+		from := j.Moves[i].From
+		j.Next, j.Moves = earlier(j.Next, from), j.Moves[:i]
+		j.Open = slices.DeleteFunc(j.Open, func(p *pending) bool { return !p.Window.From.Add(p.Grace).Before(from) })
+		for _, p := range j.Open {
+			p.RetryAt = earlier(p.RetryAt, now.Add(c.longest()))
+		}
 	}
 	return j.Next.Before(was)
-}
-
-func (c *Config) stepBack(j *journal, now time.Time) {
-	settled := now.Add(-c.Settle)
-	j.Open = slices.DeleteFunc(j.Open, func(p *pending) bool {
-		early := p.Window.To.After(settled)
-		if early {
-			j.Next = earlier(j.Next, p.Window.From.Add(p.Grace))
-		}
-		p.RetryAt = earlier(p.RetryAt, now.Add(c.longest()))
-		return early
-	})
-	if last := settled.Add(-c.Grace); last.After(j.Begin) {
-		j.Next = earlier(j.Next, last)
-	} else {
-		j.Next = j.Begin
-	}
 }
 
 func earlier(a, b time.Time) time.Time {
