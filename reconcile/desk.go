@@ -50,8 +50,8 @@ func (b By) check() error {
 	return nil
 }
 
-// Act does something in an operator's name, between two entries of the audit: that it is about to be done, without which it
-// is not, and how it ended.
+// Act does something in an operator's name, between two entries of the audit: that it is about to be done, without
+// which it is not, and how it ended.
 func (b By) Act(ctx context.Context, auditor onceward.Auditor, c onceward.Claim, action string, do func() error) error {
 	if err := b.check(); err != nil {
 		return err

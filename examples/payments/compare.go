@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/reconcile/ledger"
 )
 
-// comparison names the comparison, and comparisonRuns its runs as operations. One whose node was lost is for the comparer alone
-// to go on with.
+// comparison names the comparison, and comparisonRuns its runs as operations. One whose node was lost is for the
+// comparer alone to go on with.
 const (
 	comparison     = "charges"
 	comparisonRuns = "ledger comparison " + comparison

@@ -107,8 +107,8 @@ func interruptComparison(w *world) {
 		w.Fatalf("the comparison left %d records, want 1", len(runs))
 	}
 	v, err := w.db.Reserve(w.Context(), &onceward.Reservation{
-		ID: runs[0].ID, Operation: runs[0].Operation, Fingerprints: []onceward.Fingerprint{runs[0].Fingerprint}, Nonce: onceward.Nonce{1},
-		OnLost: onceward.Resume, Lease: time.Microsecond, Retention: time.Hour,
+		ID: runs[0].ID, Operation: runs[0].Operation, Fingerprints: []onceward.Fingerprint{runs[0].Fingerprint},
+		Nonce: onceward.Nonce{1}, OnLost: onceward.Resume, Lease: time.Microsecond, Retention: time.Hour,
 	})
 	must(w, err)
 	if v.Decision != onceward.DecisionExecute {

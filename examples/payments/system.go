@@ -34,8 +34,8 @@ type Config struct {
 	WebhookSecret string
 	// Timing says how long things take. Default: see [Timing].
 	Timing Timing
-	// Since is when the books begin: charges from then on are compared with the provider's. Default: a window before the first
-	// comparison.
+	// Since is when the books begin: charges from then on are compared with the provider's. Default: a window before
+	// the first comparison.
 	Since time.Time
 	// InFlight is what a duplicate of a request in flight gets: conflict, wait or accepted. Default: conflict.
 	InFlight string

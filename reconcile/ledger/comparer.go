@@ -12,10 +12,10 @@ import (
 	"github.com/onceward/onceward/reconcile"
 )
 
-// Comparer compares one window after the other. The windows end at whole multiples of the interval, and have ended when the
-// store's clock says so: any number of nodes may run a comparer of the same name, whatever their own clocks say, and each
-// window is compared by one of them. Which windows are due is kept in the store, and a window stays due until it has been
-// compared or a person has given it up.
+// Comparer compares one window after the other. The windows end at whole multiples of the interval, and have ended when
+// the store's clock says so: any number of nodes may run a comparer of the same name, whatever their own clocks say,
+// and each window is compared by one of them. Which windows are due is kept in the store, and a window stays due until
+// it has been compared or a person has given it up.
 type Comparer struct {
 	cfg    Config
 	engine *onceward.Guard
@@ -34,17 +34,17 @@ func NewComparer(cfg Config) (*Comparer, error) {
 	return &Comparer{cfg: cfg, engine: engine}, nil
 }
 
-// RunOnce compares the windows that are due, Config.Windows at most, and returns what each came to. One that fails does not
-// keep the others from being compared: it is left to be tried again later, from the last key that both sides were done with,
-// or from its beginning if a source is out of order. The error joins those of all windows. While another node is comparing
-// it wraps [onceward.ErrInProgress].
+// RunOnce compares the windows that are due, Config.Windows at most, and returns what each came to. One that fails does
+// not keep the others from being compared: it is left to be tried again later, from the last key that both sides were
+// done with, or from its beginning if a source is out of order. The error joins those of all windows. While another
+// node is comparing it wraps [onceward.ErrInProgress].
 func (c *Comparer) RunOnce(ctx context.Context) ([]Summary, error) {
 	r, err := c.round(ctx)
 	return r.compared, err
 }
 
-// Run compares each window when it has settled, until the context ends. Failures are logged, and it goes on. A window that
-// another node is at is no failure, but is looked at again: that node may be lost.
+// Run compares each window when it has settled, until the context ends. Failures are logged, and it goes on. A window
+// that another node is at is no failure, but is looked at again: that node may be lost.
 func (c *Comparer) Run(ctx context.Context) {
 	failures := 0
 	for {
@@ -60,7 +60,8 @@ func (c *Comparer) Run(ctx context.Context) {
 		case errors.Is(err, onceward.ErrInProgress):
 			c.cfg.Logger.DebugContext(ctx, "ledger: another node is comparing", "comparison", c.cfg.Name)
 		default:
-			c.cfg.Logger.ErrorContext(ctx, "ledger: cannot compare", "comparison", c.cfg.Name, "error", err, "failures", failures)
+			c.cfg.Logger.ErrorContext(ctx, "ledger: cannot compare",
+				"comparison", c.cfg.Name, "error", err, "failures", failures)
 		}
 		select {
 		case <-ctx.Done():
@@ -111,8 +112,8 @@ func (c *Comparer) round(ctx context.Context) (r round, err error) {
 	return r, err
 }
 
-// Status says how far the comparison has come, and which windows could not be compared. It asks the store alone, and also
-// tells of windows that no node has looked at yet.
+// Status says how far the comparison has come, and which windows could not be compared. It asks the store alone, and
+// also tells of windows that no node has looked at yet.
 func (c *Comparer) Status(ctx context.Context) (Status, error) {
 	now, err := c.clock(ctx)
 	if err != nil {
@@ -137,29 +138,31 @@ func (c *Comparer) Status(ctx context.Context) (Status, error) {
 // giveUpWait is how long giving up waits for a node that is comparing.
 const giveUpWait = time.Minute
 
-// GiveUp ends a window that will never be compared, such as one that the provider has lost: it is no longer due, and effects
-// in it may be missing on either side without a finding. Who gives it up and why is written to the audit of the store first:
-// if that fails it is not done. The window is one of [Status.Uncompared], or else the error wraps [onceward.ErrNotFound];
-// it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute, and [errors.ErrUnsupported] if the
-// store keeps no audit.
+// GiveUp ends a window that will never be compared, such as one that the provider has lost: it is no longer due, and
+// effects in it may be missing on either side without a finding. Who gives it up and why is written to the audit of the
+// store first: if that fails it is not done. The window is one of [Status.Uncompared], or else the error wraps
+// [onceward.ErrNotFound]; it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute, and
+// [errors.ErrUnsupported] if the store keeps no audit.
 func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error {
 	auditor, ok := c.cfg.Store.(onceward.Auditor)
 	if !ok {
-		return fmt.Errorf("ledger: a window cannot be given up without an audit, and the store keeps none: %w", errors.ErrUnsupported)
+		return fmt.Errorf("ledger: giving up needs an audit, and the store keeps none: %w", errors.ErrUnsupported)
 	}
 	return c.take(ctx, func(ctx context.Context, t *turn) error {
-		i := slices.IndexFunc(t.journal.Open, func(p *pending) bool { return p.Window.String() == w.String() })
+		open := t.journal.Open
+		i := slices.IndexFunc(open, func(p *pending) bool { return p.Window.String() == w.String() })
 		if i < 0 {
 			return fmt.Errorf("ledger: comparison %q has no uncompared window %s: %w", c.cfg.Name, w, onceward.ErrNotFound)
 		}
-		p := t.journal.Open[i]
+		p := open[i]
 		claim := onceward.Claim{ID: c.id(), Attempt: t.op.Attempt()}
 		err := by.Act(ctx, auditor, claim, "give up window "+w.String(), func() error {
 			t.close(p)
 			return t.save()
 		})
 		if err == nil {
-			t.cfg.Logger.WarnContext(ctx, "ledger: a window was given up", "run", p.Counts.Run, "by", by.Who, "why", by.Why)
+			t.cfg.Logger.WarnContext(ctx, "ledger: a window was given up",
+				"run", p.Counts.Run, "by", by.Who, "why", by.Why)
 			t.tell(ctx, p, "given up", nil)
 		}
 		return err

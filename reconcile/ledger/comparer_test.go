@@ -64,7 +64,9 @@ func (l *ledgers) take() ([]time.Time, []ledger.Window) {
 
 // config is one of a node that compares the provider with nothing, from the last window on.
 func (l *ledgers) config(store onceward.Store, got *report) ledger.Config {
-	return ledger.Config{Store: store, Name: "test", Logger: quiet, Provider: l.Provider, Local: source(nil), Report: got.Report}
+	return ledger.Config{
+		Store: store, Name: "test", Logger: quiet, Provider: l.Provider, Local: source(nil), Report: got.Report,
+	}
 }
 
 // inBackground runs a comparer until the returned function is called.

@@ -31,42 +31,42 @@ const (
 
 // Config says what is compared, and how. Store, Name, Provider and Local are required.
 type Config struct {
-	// Store keeps how far the comparison has come, and its clock decides which windows have ended. Any store will do; for
-	// [Comparer.GiveUp] it must be an [onceward.Auditor].
+	// Store keeps how far the comparison has come, and its clock decides which windows have ended. Any store will do;
+	// for [Comparer.GiveUp] it must be an [onceward.Auditor].
 	Store onceward.Store
-	// Name is that of the comparison, such as "acme charges", and its identity: the progress is kept under it, and it is part
-	// of the ID of each finding. With another name it is another comparison, which begins at Since.
+	// Name is that of the comparison, such as "acme charges", and its identity: the progress is kept under it, and it
+	// is part of the ID of each finding. With another name it is another comparison, which begins at Since.
 	Name string
 	// Scope is the scope that the progress is kept in. Default: [DefaultScope].
 	Scope string
 	// Provider and Local list the entries of the two sides.
 	Provider Source
 	Local    Source
-	// Report is told each finding, at least once: what it keeps, it keeps by the finding's ID. If it returns an error the
-	// window stays uncompared, and that finding is reported again when it is tried again. Default: findings are counted, and
-	// told to the observer.
+	// Report is told each finding, at least once: what it keeps, it keeps by the finding's ID. If it returns an error
+	// the window stays uncompared, and that finding is reported again when it is tried again. Default: findings are
+	// counted, and told to the observer.
 	Report func(ctx context.Context, f Finding) error
 
-	// Since is where the comparison begins: effects from then on are compared. From the first run on the progress is what
-	// counts, and a later Since changes nothing; an earlier one makes the comparison go back to it. Default: the last window
-	// that has settled at the first run.
+	// Since is where the comparison begins: effects from then on are compared. From the first run on the progress is
+	// what counts, and a later Since changes nothing; an earlier one makes the comparison go back to it. Default: the
+	// last window that has settled at the first run.
 	Since time.Time
-	// Interval is the time between the ends of two windows. It may change between deploys: the next window goes on where the
-	// last one ended. Default: [DefaultInterval].
+	// Interval is the time between the ends of two windows. It may change between deploys: the next window goes on
+	// where the last one ended. Default: [DefaultInterval].
 	Interval time.Duration
-	// Settle is how long after its end, by the store's clock, a window is compared: an effect must be in both ledgers by then
-	// to be compared at all. Default: [DefaultSettle].
+	// Settle is how long after its end, by the store's clock, a window is compared: an effect must be in both ledgers
+	// by then to be compared at all. Default: [DefaultSettle].
 	Settle time.Duration
-	// Grace is how far the clocks of the two sides may be apart, and how long an effect may take to get from one ledger to
-	// the other: what is on one side only and within it of an end of the window is counted but not reported. The windows
-	// overlap so that the next one reports it. Default: [DefaultGrace].
+	// Grace is how far the clocks of the two sides may be apart, and how long an effect may take to get from one ledger
+	// to the other: what is on one side only and within it of an end of the window is counted but not reported. The
+	// windows overlap so that the next one reports it. Default: [DefaultGrace].
 	Grace time.Duration
 	// Windows is how many windows one run works on at most; the others stay due. Default: [DefaultWindows].
 	Windows int
 	// SaveEvery is how many entries are read between two recovery points. Default: [DefaultSaveEvery].
 	SaveEvery int
-	// Pause is how long a window that could not be compared is left alone at first. It doubles with each try, up to an hour.
-	// Default: [DefaultPause].
+	// Pause is how long a window that could not be compared is left alone at first. It doubles with each try, up to an
+	// hour. Default: [DefaultPause].
 	Pause time.Duration
 	// Deadline is how long a run may take. A window that it cuts off goes on from its last key when it is tried again.
 	// Default: the interval, but an hour at least.

@@ -108,6 +108,6 @@ func ExampleComparer_GiveUp() {
 		fmt.Println(comparer.GiveUp(ctx, by, u.Window))
 	}
 	// Output:
-	// 2025-12-31T23:50:00Z/2026-01-02T00:00:00Z due since 2026-01-02 01:00:00 +0000 UTC because ledger: the provider source: 410 gone <nil>
-	// <nil>
+	// 2025-12-31T23:50:00Z/2026-01-02T00:00:00Z due since 2026-01-02 01:00:00 +0000 UTC because ledger: the provider
+	// source: 410 gone <nil> <nil>
 }

@@ -10,11 +10,12 @@ import (
 
 // Status is how far a comparison has come.
 type Status struct {
-	// Until is a time of the ledgers: effects before it have been compared, but for those in the uncompared windows. It lags
-	// behind the store's clock by a window and its time to settle, or there are too many uncompared windows to go on.
+	// Until is a time of the ledgers: effects before it have been compared, but for those in the uncompared windows. It
+	// lags behind the store's clock by a window and its time to settle, or there are too many uncompared windows to go
+	// on.
 	Until time.Time
-	// Uncompared are the windows that have settled and have not been compared, in the order of time. There are 100 at most:
-	// those that follow come up when there is room.
+	// Uncompared are the windows that have settled and have not been compared, in the order of time. There are 100 at
+	// most: those that follow come up when there is room.
 	Uncompared []Uncompared
 }
 
@@ -39,8 +40,9 @@ const (
 	maxWhy        = 500
 )
 
-// journal is what a comparison remembers. Each moment from Begin to Next lies in the inner part of exactly one window, which
-// has been compared, has been given up, or is in Open. What lies behind Next needs no list: it follows from the store's clock.
+// journal is what a comparison remembers. Each moment from Begin to Next lies in the inner part of exactly one window,
+// which has been compared, has been given up, or is in Open. What lies behind Next needs no list: it follows from the
+// store's clock.
 type journal struct {
 	Begin time.Time  `json:"begin"`
 	Next  time.Time  `json:"next"`
@@ -69,8 +71,8 @@ func (p *pending) restart() { p.After, p.Counts = nil, Summary{Run: p.Counts.Run
 // layout names the recovery point whose data is a journal as this program writes it.
 const layout = "journal 1"
 
-// readJournal returns the journal that a recovery point holds. One that this program does not know is left to a newer node:
-// to begin again would forget what is due.
+// readJournal returns the journal that a recovery point holds. One that this program does not know is left to a newer
+// node: to begin again would forget what is due.
 func readJournal(point string, data []byte) (j journal, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
@@ -99,8 +101,8 @@ func (c *Config) nextEnd(j *journal) time.Time {
 	return j.Next.Add(c.Grace).Truncate(c.Interval).Add(c.Interval)
 }
 
-// advance opens the windows that have settled. Each reaches back behind Next by the grace, so that what lay at the end of
-// the window before is inside of it.
+// advance opens the windows that have settled. Each reaches back behind Next by the grace, so that what lay at the end
+// of the window before is inside of it.
 func (c *Config) advance(j *journal, now time.Time) {
 	from := j.Next
 	for len(j.Open) < maxUncompared {
@@ -122,9 +124,9 @@ func (c *Config) advance(j *journal, now time.Time) {
 	}
 }
 
-// rewind goes back where it has to, and reports whether it did: to an earlier Since, and, if the store's clock has stepped
-// back, to where it was when the clock said last what it says now. What follows may have been compared before it had
-// ended, and is compared again when its time has come.
+// rewind goes back where it has to, and reports whether it did: to an earlier Since, and, if the store's clock has
+// stepped back, to where it was when the clock said last what it says now. What follows may have been compared before
+// it had ended, and is compared again when its time has come.
 func (c *Config) rewind(j *journal, now time.Time) bool {
 	was := j.Next
 	if !c.Since.IsZero() && c.Since.Before(j.Begin) {

@@ -1,10 +1,10 @@
 // Package ledger compares a provider's list of effects with the local one, over a window of time, and reports what is on one
 // side only, what differs, and what is there twice.
 //
-// [Compare] is the comparison itself: two streams in the order of their keys are merged, so that its memory does not grow
-// with their length. A [Comparer] does that for one window after the other, daily by default, each by one node and once. It
-// keeps in the store how far it has come: no window is forgotten over failures, restarts and outages, and one that was
-// interrupted is continued where it stopped.
+// [Compare] is the comparison itself: two streams in the order of their keys are merged, so that its memory does not
+// grow with their length. A [Comparer] does that for one window after the other, daily by default, each by one node and
+// once. It keeps in the store how far it has come: no window is forgotten over failures, restarts and outages, and one
+// that was interrupted is continued where it stopped.
 //
 // Findings are reported at least once. A process that dies between a report and the next recovery point leaves a few to be
 // reported again; [Finding.ID] is the same then, and whoever keeps findings keeps one for each ID.

@@ -13,15 +13,15 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// A comparison is one operation of the engine that is never completed: each turn takes it up where the last one left it, by
-// the journal in its recovery point, and then releases it, so that the next turn can be had at once, by a node or by a
-// person. That is true to what a release means: the only effects are reports, which may be repeated.
+// A comparison is one operation of the engine that is never completed: each turn takes it up where the last one left
+// it, by the journal in its recovery point, and then releases it, so that the next turn can be had at once, by a node
+// or by a person. That is true to what a release means: the only effects are reports, which may be repeated.
 
 const (
 	// keep is how long the journal outlives the last turn. A record that is settled needs some retention.
 	keep = 10 * 365 * 24 * time.Hour
-	// engineSecret keys the fingerprints of the journals. They hold nothing of a client's, and must outlast the rotation of
-	// the secrets that protect clients.
+	// engineSecret keys the fingerprints of the journals. They hold nothing of a client's, and must outlast the
+	// rotation of the secrets that protect clients.
 	engineSecret = "onceward ledger comparison"
 	// clockTimeout bounds a look at the store's clock.
 	clockTimeout = 5 * time.Second
@@ -38,14 +38,17 @@ type turn struct {
 	read, start time.Time
 }
 
+// worker is what is done in a turn.
+type worker func(ctx context.Context, t *turn) error
+
 // id names the record that the journal is kept in.
 func (c *Comparer) id() onceward.ID {
 	return onceward.ID{Scope: c.cfg.Scope, Key: "comparison " + c.cfg.Name}
 }
 
-// take waits for nobody: while another has the turn the error wraps [onceward.ErrInProgress], unless the options say
+// take does not wait: while another node has the turn the error wraps [onceward.ErrInProgress], unless the options say
 // otherwise. Work runs with a context that ends with the caller's, with the deadline, and when the turn is lost.
-func (c *Comparer) take(ctx context.Context, work func(ctx context.Context, t *turn) error, options ...onceward.Option) error {
+func (c *Comparer) take(ctx context.Context, work worker, options ...onceward.Option) error {
 	taken, failed := false, error(nil)
 	options = append(options, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(onceward.Resume),
 		onceward.Deadline(c.cfg.Deadline), onceward.Retain(keep))
@@ -68,7 +71,7 @@ func (c *Comparer) take(ctx context.Context, work func(ctx context.Context, t *t
 }
 
 // run works with the journal as of now, which is stored first: from then on no window is forgotten.
-func (t *turn) run(ctx context.Context, work func(ctx context.Context, t *turn) error) (err error) {
+func (t *turn) run(ctx context.Context, work worker) (err error) {
 	t.start = time.Now()
 	if t.read, err = t.clock(ctx); err != nil {
 		return err
@@ -82,12 +85,13 @@ func (t *turn) run(ctx context.Context, work func(ctx context.Context, t *turn) 
 		return err
 	}
 	err = work(ctx, t)
-	t.op.Because(fmt.Sprintf("compared until %s, but for %d windows", t.journal.Next.Format(time.RFC3339), len(t.journal.Open)))
+	until := t.journal.Next.Format(time.RFC3339)
+	t.op.Because(fmt.Sprintf("compared until %s, but for %d windows", until, len(t.journal.Open)))
 	return err
 }
 
-// clock asks for the store's clock: a reservation that must not create tells it and leaves no trace. A node's clock decides
-// nothing (S3): one that is ahead would take windows for compared that have not ended.
+// clock asks for the store's clock: a reservation that must not create tells it and leaves no trace. A node's clock
+// decides nothing (S3): one that is ahead would take windows for compared that have not ended.
 func (c *Comparer) clock(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
@@ -115,7 +119,7 @@ func (c *Comparer) current(ctx context.Context, point string, data []byte, now t
 		return j, err
 	}
 	if c.cfg.rewind(&j, now) {
-		c.cfg.Logger.WarnContext(ctx, "ledger: the comparison goes back: the store's clock has, or the configuration asks for it",
+		c.cfg.Logger.WarnContext(ctx, "ledger: the comparison goes back, as the store's clock or Config.Since did",
 			"comparison", c.cfg.Name, "to", j.Next, "store_clock", now)
 	}
 	if now.Before(j.Begin) {
@@ -150,8 +154,8 @@ func (t *turn) tell(ctx context.Context, p *pending, outcome string, err error) 
 	t.cfg.Observer.Observe(ctx, onceward.LedgerWindowEvent{Run: p.Counts.Run, Outcome: outcome, Tries: p.Tries, Err: err})
 }
 
-// compare takes a window to its end, and notes what became of it. A failure is the window's own unless the turn ends: then
-// the next one goes on with the window at once.
+// compare takes a window to its end, and notes what became of it. A failure is the window's own unless the turn ends:
+// then the next one goes on with the window at once.
 func (t *turn) compare(ctx context.Context, p *pending) error {
 	err := t.merge(ctx, p)
 	ended := context.Cause(ctx)
@@ -207,7 +211,8 @@ func (t *turn) merge(ctx context.Context, p *pending) (err error) {
 		p.After, p.Counts = m.done.After, m.done.Counts
 		if panicked := recover(); panicked != nil {
 			err = fmt.Errorf("panic: %v", panicked)
-			t.cfg.Logger.ErrorContext(ctx, "ledger: comparing panicked", "run", p.Counts.Run, "panic", panicked, "stack", string(debug.Stack()))
+			t.cfg.Logger.ErrorContext(ctx, "ledger: comparing panicked",
+				"run", p.Counts.Run, "panic", panicked, "stack", string(debug.Stack()))
 		}
 	}()
 	after := string(p.After)

@@ -45,8 +45,8 @@ func reserve(t *testing.T, n *node, scope string) {
 	}
 }
 
-// TestNobodyWaitsForTheComparison: the provider refuses to answer a comparison of the ledgers, which is tried again for as long
-// as the demo lasts.
+// TestNobodyWaitsForTheComparison: the provider refuses to answer a comparison of the ledgers, which is tried again for
+// as long as the demo lasts.
 func TestNobodyWaitsForTheComparison(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, provider.Faults{Rules: []provider.Rule{{
