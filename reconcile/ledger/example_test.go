@@ -103,11 +103,13 @@ func ExampleComparer_GiveUp() {
 	_, _ = comparer.RunOnce(ctx) // what failed is in the status
 	status, err := comparer.Status(ctx)
 	for _, u := range status.Uncompared {
-		fmt.Println(u.Window, "due since", u.Since, "because", u.Why, err)
+		fmt.Println(u.Window, err)
+		fmt.Println("due since", u.Since.Format(time.DateTime), "because", u.Why)
 		by := reconcile.By{Who: "pat@example.com", Why: "acme keeps no list of that day, ticket 4711"}
 		fmt.Println(comparer.GiveUp(ctx, by, u.Window))
 	}
 	// Output:
-	// 2025-12-31T23:50:00Z/2026-01-02T00:00:00Z due since 2026-01-02 01:00:00 +0000 UTC because ledger: the provider
-	// source: 410 gone <nil> <nil>
+	// 2025-12-31T23:50:00Z/2026-01-02T00:00:00Z <nil>
+	// due since 2026-01-02 01:00:00 because ledger: the provider source: 410 gone
+	// <nil>
 }
