@@ -128,6 +128,17 @@ type (
 		Kind string
 		Key  string
 	}
+
+	// LedgerWindowEvent is what became of a window of a ledger comparison that was due.
+	LedgerWindowEvent struct {
+		// Run names the comparison and the window.
+		Run string
+		// Outcome is "compared", "failed" or "given up".
+		Outcome string
+		// Tries is how often it could not be compared, and Err why it could not be now.
+		Tries int
+		Err   error
+	}
 )
 
 func (DecidedEvent) observerEvent()       {}
@@ -144,3 +155,4 @@ func (ReapedEvent) observerEvent()        {}
 func (ReconciledEvent) observerEvent()    {}
 func (NoticeEvent) observerEvent()        {}
 func (LedgerFindingEvent) observerEvent() {}
+func (LedgerWindowEvent) observerEvent()  {}

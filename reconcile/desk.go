@@ -50,6 +50,17 @@ func (b By) check() error {
 	return nil
 }
 
+// Act does something in an operator's name, between two entries of the audit: that it is about to be done, without
+// which it is not, and how it ended.
+func (b By) Act(ctx context.Context, auditor onceward.Auditor, c onceward.Claim, action string, do func() error) error {
+	if err := b.check(); err != nil {
+		return err
+	}
+	return audited(ctx, auditor, onceward.AuditEntry{
+		ID: c.ID, Attempt: c.Attempt, Actor: b.Who, Action: action, Reason: b.Why,
+	}, do)
+}
+
 // ResolveCompleted settles an unknown attempt with an answer that the operator has learned: every retry gets it.
 func (d *Desk) ResolveCompleted(ctx context.Context, by By, c onceward.Claim, done onceward.Completion) error {
 	return d.act(ctx, by, c, "resolve completed", func() error { return d.settler.ResolveCompleted(ctx, c, &done) })
@@ -82,12 +93,7 @@ func (d *Desk) Bust(ctx context.Context, by By, id onceward.ID, force bool) erro
 }
 
 func (d *Desk) act(ctx context.Context, by By, c onceward.Claim, action string, do func() error) error {
-	if err := by.check(); err != nil {
-		return err
-	}
-	return audited(ctx, d.auditor, onceward.AuditEntry{
-		ID: c.ID, Attempt: c.Attempt, Actor: by.Who, Action: action, Reason: by.Why,
-	}, do)
+	return by.Act(ctx, d.auditor, c, action, do)
 }
 
 // outcomeTimeout is how long the writing of an outcome may take, also when its context has ended.

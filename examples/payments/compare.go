@@ -11,7 +11,8 @@ import (
 	"github.com/onceward/onceward/reconcile/ledger"
 )
 
-// comparison names the comparison, and comparisonRuns its runs as operations. They are for the comparer alone to resume.
+// comparison names the comparison, and comparisonRuns its runs as operations. One whose node was lost is for the
+// comparer alone to go on with.
 const (
 	comparison     = "charges"
 	comparisonRuns = "ledger comparison " + comparison
@@ -22,7 +23,7 @@ const (
 func (s *System) newComparer() (*ledger.Comparer, error) {
 	t := s.config.Timing
 	return ledger.NewComparer(ledger.Config{
-		Guard: s.guard, Name: comparison, Provider: s.chargesThere, Local: s.chargesHere,
+		Store: s.db.Store, Name: comparison, Provider: s.chargesThere, Local: s.chargesHere, Since: s.config.Since,
 		Interval: t.Compare, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), Pause: t.Pause,
 		Observer: s.counters, Logger: s.config.Logger,
 	})

@@ -2,7 +2,6 @@ package payments_test
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"log/slog"
 	"net/http"
@@ -44,10 +43,13 @@ func (f *findings) all() []string {
 // when all is written down, so that nothing is taken for missing that is on its way.
 func TestLedgerComparison(t *testing.T) {
 	t.Parallel()
-	onStores(t, nil, func(t *testing.T, w *world) {
+	later := func(s *settings) { s.Since = time.Now().Add(never) } // what is on its way is not compared
+	onStores(t, later, func(t *testing.T, w *world) {
 		var told findings
+		began := time.Now()
 		comparing := w.beside(func(s *settings) {
 			s.Timing.Compare, s.Timing.Settle, s.Observer, s.idle = time.Second, time.Millisecond, &told, true
+			s.Since = began.Add(-time.Minute)
 		})
 		w.payment(1900, "ours")
 		w.payment(provider.DeclinedAmount, "ours and declined")
@@ -72,12 +74,10 @@ func TestInterruptedComparison(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(s *settings) { s.idle = true }, func(t *testing.T, w *world) {
 		var log lockedLog
-		var guard *onceward.Guard
 		resuming := w.beside(func(s *settings) {
 			s.Timing.Look, s.Logger = soon, slog.New(slog.NewTextHandler(&log, nil))
-			s.Routes = func(_ *onceward.Mux, g *onceward.Guard) { guard = g }
 		})
-		interruptComparison(w, guard)
+		interruptComparison(w)
 		w.abandon("gone", "POST /gone", onceward.Resume)
 		resuming.work(resuming.system)
 		// The second time it is told, a whole look has been taken.
@@ -91,24 +91,33 @@ func TestInterruptedComparison(t *testing.T) {
 	})
 }
 
-// interruptComparison leaves a run of the system's comparison behind, which can be taken over.
-func interruptComparison(w *world, guard *onceward.Guard) {
+// interruptComparison leaves a run of the system's comparison behind whose node was lost.
+func interruptComparison(w *world) {
 	w.Helper()
-	away := errors.New("the provider is away")
 	none := func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
-		return func(yield func(ledger.Entry, error) bool) { yield(ledger.Entry{}, away) }
+		return func(func(ledger.Entry, error) bool) {}
 	}
-	end := time.Now().Add(-time.Hour)
-	_, err := ledger.Run(w.Context(), ledger.Config{
-		Guard: guard, Name: "charges", Provider: none, Local: none, Pause: time.Microsecond, Logger: slog.New(slog.DiscardHandler),
-	}, ledger.Window{From: end.Add(-time.Hour), To: end})
-	if !errors.Is(err, away) {
-		w.Fatalf("the run ended with %v, want it interrupted", err)
+	comparer, err := ledger.NewComparer(ledger.Config{Store: w.db.Store, Name: "charges", Provider: none, Local: none})
+	must(w, err)
+	_, err = comparer.RunOnce(w.Context())
+	must(w, err)
+	runs, err := w.db.List(w.Context(), onceward.Filter{Scope: ledger.DefaultScope})
+	must(w, err)
+	if len(runs) != 1 {
+		w.Fatalf("the comparison left %d records, want 1", len(runs))
+	}
+	v, err := w.db.Reserve(w.Context(), &onceward.Reservation{
+		ID: runs[0].ID, Operation: runs[0].Operation, Fingerprints: []onceward.Fingerprint{runs[0].Fingerprint},
+		Nonce: onceward.Nonce{1}, OnLost: onceward.Resume, Lease: time.Microsecond, Retention: time.Hour,
+	})
+	must(w, err)
+	if v.Decision != onceward.DecisionExecute {
+		w.Fatalf("the run was not interrupted: %s", v.Decision)
 	}
 	w.eventually("the run to be due", func() bool {
 		due, err := w.db.List(w.Context(), onceward.Filter{State: onceward.StateInProgress, Due: true})
 		must(w, err)
-		return len(due) == 1 && due[0].OnLost == onceward.Resume && due[0].Scope == ledger.DefaultScope
+		return len(due) == 1
 	})
 }
 

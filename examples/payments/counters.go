@@ -64,6 +64,8 @@ func counted(e onceward.ObserverEvent) (name string, n int64) {
 		return "webhooks " + e.Outcome, 1
 	case onceward.LedgerFindingEvent:
 		return "ledger " + e.Kind, 1
+	case onceward.LedgerWindowEvent:
+		return "ledger windows " + e.Outcome, 1
 	case onceward.SweptEvent:
 		return "swept", int64(e.Count)
 	case onceward.ReapedEvent:

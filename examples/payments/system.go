@@ -34,6 +34,9 @@ type Config struct {
 	WebhookSecret string
 	// Timing says how long things take. Default: see [Timing].
 	Timing Timing
+	// Since is when the books begin: charges from then on are compared with the provider's. Default: a window before
+	// the first comparison.
+	Since time.Time
 	// InFlight is what a duplicate of a request in flight gets: conflict, wait or accepted. Default: conflict.
 	InFlight string
 	// Routes adds routes of one's own, which are audited like the others. Default: none.

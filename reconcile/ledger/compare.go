@@ -19,9 +19,8 @@ func Compare(ctx context.Context, provider, local iter.Seq2[Entry, error], repor
 
 // cursor is how far a merge has come: both sides are done with all keys up to After, and that is what they came to.
 type cursor struct {
-	// After is in bytes because a key may hold what JSON cannot write.
-	After  []byte  `json:"after"`
-	Counts Summary `json:"counts"`
+	After  []byte
+	Counts Summary
 }
 
 // merger compares two streams key by key.

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,7 +19,11 @@ import (
 
 // This file is about the windows of a comparer and about its loop. The clock of a bubble starts at midnight.
 
-const day = 24 * time.Hour
+const (
+	day = 24 * time.Hour
+	// longestLook is the longest time between two looks of a node.
+	longestLook = time.Hour
+)
 
 // ledgers are two sides that fill up with time, and note when which windows were asked for.
 type ledgers struct {
@@ -59,20 +62,11 @@ func (l *ledgers) take() ([]time.Time, []ledger.Window) {
 	return asked, windows
 }
 
-// newComparer returns the comparer of a node.
-func newComparer(t *testing.T, store onceward.Store, l *ledgers, got *report, change func(*ledger.Config)) *ledger.Comparer {
-	t.Helper()
-	cfg := ledger.Config{
-		Guard: newGuard(t, store), Name: "test", Logger: quiet, Provider: l.Provider, Local: source(nil), Report: got.Report,
+// config is one of a node that compares the provider with nothing, from the last window on.
+func (l *ledgers) config(store onceward.Store, got *report) ledger.Config {
+	return ledger.Config{
+		Store: store, Name: "test", Logger: quiet, Provider: l.Provider, Local: source(nil), Report: got.Report,
 	}
-	if change != nil {
-		change(&cfg)
-	}
-	comparer, err := ledger.NewComparer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return comparer
 }
 
 // inBackground runs a comparer until the returned function is called.
@@ -95,24 +89,32 @@ func TestWindowsEndWhereTheyHaveSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		midnight := time.Now().UTC()
 		l := &ledgers{}
-		comparer := newComparer(t, memory.New(), l, &report{}, func(c *ledger.Config) { c.Windows = 1 })
+		comparer := newComparer(t, l.config(memory.New(), &report{}))
 		for _, test := range []struct {
 			at       time.Duration
 			end      time.Duration
-			replayed bool
+			compared bool
 		}{
-			{0, -day, false},
-			{time.Hour - 1, -day, true},
-			{time.Hour, 0, false},
-			{day + time.Hour - 1, 0, true},
-			{day + time.Hour, day, false},
+			{0, -day, true},
+			{time.Hour - 1, -day, false},
+			{time.Hour, 0, true},
+			{day + time.Hour - 1, 0, false},
+			{day + time.Hour, day, true},
 		} {
 			time.Sleep(time.Until(midnight.Add(test.at)))
-			s, err := comparer.RunOnce(t.Context())
+			compared, err := comparer.RunOnce(t.Context())
 			end := midnight.Add(test.end)
 			w := ledger.Window{From: end.Add(-day - 2*ledger.DefaultGrace), To: end}
-			if err != nil || s.Run != "test "+w.String() || s.Replayed != test.replayed {
-				t.Errorf("%s after midnight: %+v, %v; want %s", test.at, s, err, w)
+			var want []ledger.Summary
+			if test.compared {
+				want = []ledger.Summary{{Run: "test " + w.String()}}
+			}
+			if err != nil || !slices.Equal(compared, want) {
+				t.Errorf("%s after midnight: %+v, %v; want %+v", test.at, compared, err, want)
+			}
+			status, err := comparer.Status(t.Context())
+			if err != nil || !status.Until.Equal(end.Add(-ledger.DefaultGrace)) || len(status.Uncompared) != 0 {
+				t.Errorf("%s after midnight: %+v, %v", test.at, status, err)
 			}
 		}
 	})
@@ -128,8 +130,9 @@ func TestNoEntryIsAtTheEdgeOfAllWindows(t *testing.T) {
 			at := began.Add(time.Duration(i) * time.Minute)
 			l.entries = append(l.entries, ledger.Entry{Key: at.Format(time.RFC3339), At: at})
 		}
-		comparer := newComparer(t, memory.New(), l, got, func(c *ledger.Config) { c.Grace = 90 * time.Second })
-		stop := inBackground(t, comparer)
+		cfg := l.config(memory.New(), got)
+		cfg.Grace = 90 * time.Second
+		stop := inBackground(t, newComparer(t, cfg))
 		time.Sleep(12 * day)
 		stop()
 		if once, all := len(got.different()), len(got.words); once != len(l.entries) || all != once {
@@ -145,11 +148,11 @@ func TestEachWindowIsComparedOnce(t *testing.T) {
 		midnight := time.Now().UTC()
 		store, l := memory.New(), &ledgers{}
 		for range 3 {
-			defer inBackground(t, newComparer(t, store, l, &report{}, nil))()
+			defer inBackground(t, newComparer(t, l.config(store, &report{})))()
 		}
 		synctest.Wait()
-		if _, windows := l.take(); len(windows) != 3 {
-			t.Errorf("at the start %d windows were compared, want the last 3", len(windows))
+		if _, windows := l.take(); len(windows) != 1 {
+			t.Errorf("at the start %d windows were compared, want the last one", len(windows))
 		}
 		time.Sleep(30*day + 3*time.Hour)
 		asked, windows := l.take()
@@ -163,64 +166,18 @@ func TestEachWindowIsComparedOnce(t *testing.T) {
 			}
 			waited := asked[i].Sub(w.To)
 			late[waited] = true
-			if waited < time.Hour || waited > time.Hour+day/20 {
+			if waited < time.Hour || waited > time.Hour+longestLook/20 {
 				t.Errorf("window %d was compared %s after its end", i, waited)
 			}
+		}
+		rec, err := store.Get(t.Context(), onceward.ID{Scope: ledger.DefaultScope, Key: "comparison test"})
+		if err != nil || len(rec.Data) > 2000 || rec.State != onceward.StateRetryable {
+			t.Errorf("the journal is %s and has %d bytes, %v: %s", rec.State, len(rec.Data), err, rec.Data)
 		}
 		if len(late) < 20 {
 			t.Errorf("31 comparisons were late by only %d different times", len(late))
 		}
 	})
-}
-
-// TestWhatFailedIsMadeUpFor: the provider is away for two and a half days.
-func TestWhatFailedIsMadeUpFor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		store, l, got := memory.New(), &ledgers{}, &report{}
-		for i := range 5 {
-			at := began.Add(time.Duration(i)*day + 12*time.Hour)
-			l.entries = append(l.entries, ledger.Entry{Key: at.Format(time.DateOnly), At: at})
-		}
-		var logged bytes.Buffer
-		defer inBackground(t, newComparer(t, store, l, got, func(c *ledger.Config) {
-			c.Logger = slog.New(slog.NewTextHandler(&logged, nil))
-		}))()
-		time.Sleep(12 * time.Hour)
-		l.setDown(true)
-		l.take()
-		time.Sleep(2 * day)
-		synctest.Wait()
-		asked, _ := l.take()
-		requireRetries(t, asked)
-		l.setDown(false)
-		time.Sleep(4 * day)
-		synctest.Wait()
-		want := "missing here 2000-01-01, missing here 2000-01-02, missing here 2000-01-03, missing here 2000-01-04, missing here 2000-01-05"
-		if words := got.take(); words != want {
-			t.Errorf("found %q, want %q", words, want)
-		}
-		for _, want := range []string{"cannot compare", "pulled the plug", "failures=4", "the two sides differ"} {
-			if !strings.Contains(logged.String(), want) {
-				t.Errorf("the log does not say %q:\n%s", want, &logged)
-			}
-		}
-	})
-}
-
-// requireRetries checks that the pauses after the first failure double.
-func requireRetries(t *testing.T, asked []time.Time) {
-	t.Helper()
-	want := []time.Duration{day / 16, day / 8, day / 4, day / 2}
-	if len(asked) <= len(want) {
-		t.Fatalf("only %d tries", len(asked))
-	}
-	for i, longest := range want {
-		if pause := asked[i+1].Sub(asked[i]); pause > longest || pause < longest-longest/5 {
-			t.Errorf("pause %d is %s, want at most %s and at least four fifths of it", i, pause, longest)
-		}
-	}
 }
 
 // TestALostNodeIsMadeUpFor: a node that finds another one at work looks again before the day is over, and logs no error.
@@ -229,30 +186,24 @@ func TestALostNodeIsMadeUpFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, l := memory.New(), &ledgers{}
 		time.Sleep(2 * time.Hour)
-		// The owner reserves and is never heard of again.
-		lost := newComparer(t, store, l, &report{}, func(c *ledger.Config) {
-			c.Guard = newGuard(t, &deaf{Store: store}, onceward.Lease(10*time.Minute))
-			c.Provider = source(nil)
-			c.Report = func(context.Context, ledger.Finding) error { return errAway }
-			c.Local = source([]ledger.Entry{{Key: "a"}})
-			c.Windows = 1
-		})
-		if _, err := lost.RunOnce(t.Context()); !errors.Is(err, errAway) {
+		// The owner takes its turn and is never heard of again.
+		lost := l.config(&deaf{Store: store}, &report{})
+		lost.Provider = source(nil)
+		if _, err := newComparer(t, lost).RunOnce(t.Context()); !errors.Is(err, errDead) {
 			t.Fatal(err)
 		}
 		var logged bytes.Buffer
 		began := time.Now()
-		defer inBackground(t, newComparer(t, store, l, &report{}, func(c *ledger.Config) {
-			c.Windows = 1
-			c.Logger = slog.New(slog.NewTextHandler(&logged, nil))
-		}))()
+		cfg := l.config(store, &report{})
+		cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		defer inBackground(t, newComparer(t, cfg))()
 		time.Sleep(day / 2)
 		synctest.Wait()
 		asked, windows := l.take()
 		if len(windows) != 1 || !windows[0].To.Equal(began.Truncate(day)) {
 			t.Fatalf("asked at %v for %v", asked, windows)
 		}
-		if waited := asked[0].Sub(began); waited > day/16 || waited < day/16*4/5 {
+		if waited := asked[0].Sub(began); waited > 2*ledger.DefaultPause {
 			t.Errorf("it looked again after %s", waited)
 		}
 		if logged.Len() > 0 {
@@ -263,6 +214,8 @@ func TestALostNodeIsMadeUpFor(t *testing.T) {
 
 // deaf is the store of a node that can reserve, and then say nothing any more.
 type deaf struct{ *memory.Store }
+
+func (*deaf) Release(context.Context, onceward.Claim, string) error { return errDead }
 
 func (*deaf) Checkpoint(context.Context, onceward.Claim, onceward.Checkpoint) error { return errDead }
 
@@ -275,10 +228,10 @@ func TestCancellationIsNoFailure(t *testing.T) {
 		var logged bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		l := &ledgers{}
-		comparer := newComparer(t, memory.New(), l, &report{}, func(c *ledger.Config) {
-			c.Logger = slog.New(slog.NewTextHandler(&logged, nil))
-			c.Local = breaking(list("a"), cancel, 0)
-		})
+		cfg := l.config(memory.New(), &report{})
+		cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		cfg.Local = breaking(list("a"), cancel, 0)
+		comparer := newComparer(t, cfg)
 		began := time.Now()
 		comparer.Run(ctx)
 		if _, windows := l.take(); len(windows) != 1 {

@@ -16,52 +16,66 @@ const (
 	DefaultInterval  = 24 * time.Hour
 	DefaultSettle    = time.Hour
 	DefaultGrace     = 5 * time.Minute
-	DefaultWindows   = 3
+	DefaultWindows   = 10
 	DefaultSaveEvery = 10_000
 	DefaultPause     = time.Minute
 )
 
-// maxName leaves room for the window in the key of a run.
-const maxName = 128
+const (
+	// maxName keeps the key of the journal within the limits of keys.
+	maxName = 128
+	// longestPause is the most that failures make a comparer wait, unless Config.Pause is longer, and the longest time
+	// between two looks of a node: another one may have been lost.
+	longestPause = time.Hour
+)
 
-// Config says what is compared, and how. Guard, Name, Provider and Local are required.
+// Config says what is compared, and how. Store, Name, Provider and Local are required.
 type Config struct {
-	// Guard makes each run happen once, and remembers how far it came.
-	Guard *onceward.Guard
-	// Name is that of the comparison, such as "acme charges". It is part of the key of each run and of the ID of each
-	// finding: with another name all is compared and reported anew.
+	// Store keeps how far the comparison has come, and its clock decides which windows have ended. Any store will do;
+	// for [Comparer.GiveUp] it must be an [onceward.Auditor].
+	Store onceward.Store
+	// Name is that of the comparison, such as "acme charges", and its identity: the progress is kept under it, and it
+	// is part of the ID of each finding. With another name it is another comparison, which begins at Since.
 	Name string
-	// Scope is the scope that the runs are kept in. Default: [DefaultScope].
+	// Scope is the scope that the progress is kept in. Default: [DefaultScope].
 	Scope string
 	// Provider and Local list the entries of the two sides.
 	Provider Source
 	Local    Source
-	// Report is told each finding, at least once: what it keeps, it keeps by the finding's ID. If it returns an error the
-	// run stops, and reports that finding again when it goes on. Default: findings are counted, and told to the observer.
+	// Report is told each finding, at least once: what it keeps, it keeps by the finding's ID. If it returns an error
+	// the window stays uncompared, and that finding is reported again when it is tried again. Default: findings are
+	// counted, and told to the observer.
 	Report func(ctx context.Context, f Finding) error
-	// Grace is how far the clocks of the two sides may be apart, and how long an effect may take to get from one ledger to
-	// the other: what is on one side only and within it of an end of the window is counted but not reported. The windows of
-	// a [Comparer] overlap so that the next one reports it. Default: [DefaultGrace].
+
+	// Since is where the comparison begins: effects from then on are compared. From the first run on the progress is
+	// what counts, and a later Since changes nothing; an earlier one makes the comparison go back to it. Default: the
+	// last window that has settled at the first run.
+	Since time.Time
+	// Interval is the time between the ends of two windows. It may change between deploys: the next window goes on
+	// where the last one ended. Default: [DefaultInterval].
+	Interval time.Duration
+	// Settle is how long after its end, by the store's clock, a window is compared: an effect must be in both ledgers
+	// by then to be compared at all. Default: [DefaultSettle].
+	Settle time.Duration
+	// Grace is how far the clocks of the two sides may be apart, and how long an effect may take to get from one ledger
+	// to the other: what is on one side only and within it of an end of the window is counted but not reported. The
+	// windows overlap so that the next one reports it. Default: [DefaultGrace].
 	Grace time.Duration
+	// Windows is how many windows one run works on at most; the others stay due. Default: [DefaultWindows].
+	Windows int
 	// SaveEvery is how many entries are read between two recovery points. Default: [DefaultSaveEvery].
 	SaveEvery int
-	// Pause is how long a run that failed is left alone before it can go on. Default: [DefaultPause].
+	// Pause is how long a window that could not be compared is left alone at first. It doubles with each try, up to an
+	// hour. Default: [DefaultPause].
 	Pause time.Duration
-	// Deadline is how long a run may take before it stops, to go on when it is run again. Default: the interval.
+	// Deadline is how long a run may take. A window that it cuts off goes on from its last key when it is tried again.
+	// Default: the interval, but an hour at least.
 	Deadline time.Duration
-
-	// Interval is the time between the ends of two windows of a [Comparer]. Default: [DefaultInterval].
-	Interval time.Duration
-	// Settle is how long ago the end of a window must be for a [Comparer] to look at it. Default: [DefaultSettle].
-	Settle time.Duration
-	// Windows is how many of the last windows a [Comparer] makes sure of in each round, so that the one of a day when nobody
-	// could run, or the provider could not be asked, is made up for. The answers are kept for long enough that those which
-	// are done cost a look at the store. Default: [DefaultWindows].
-	Windows int
 
 	// Logger gets failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
-	// Observer is told of every finding, with an [onceward.LedgerFindingEvent]. Default: none.
+	// Observer is told of every finding, with an [onceward.LedgerFindingEvent], and of what becomes of windows, with an
+	// [onceward.LedgerWindowEvent]. Default: none.
 	Observer onceward.Observer
 }
 
@@ -72,17 +86,13 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Scope == "" {
 		c.Scope = DefaultScope
 	}
-	orDefault(&c.Grace, DefaultGrace)
-	orDefault(&c.SaveEvery, DefaultSaveEvery)
-	orDefault(&c.Pause, DefaultPause)
 	orDefault(&c.Interval, DefaultInterval)
 	orDefault(&c.Settle, DefaultSettle)
+	orDefault(&c.Grace, DefaultGrace)
 	orDefault(&c.Windows, DefaultWindows)
-	orDefault(&c.Deadline, c.Interval)
-	if c.Interval > onceward.MaxRetention/(time.Duration(c.Windows)+1) {
-		return c, fmt.Errorf("ledger: %d Windows of %s are more than the longest retention, %s",
-			c.Windows, c.Interval, onceward.MaxRetention)
-	}
+	orDefault(&c.SaveEvery, DefaultSaveEvery)
+	orDefault(&c.Pause, DefaultPause)
+	orDefault(&c.Deadline, max(c.Interval, time.Hour))
 	if c.Report == nil {
 		c.Report = func(context.Context, Finding) error { return nil }
 	}
@@ -97,8 +107,8 @@ func (c Config) withDefaults() (Config, error) {
 
 func (c *Config) check() error {
 	switch {
-	case c.Guard == nil:
-		return errors.New("ledger: Config.Guard is missing: it makes a run happen once")
+	case c.Store == nil:
+		return errors.New("ledger: Config.Store is missing: it keeps how far the comparison has come")
 	case c.Name == "" || len(c.Name) > maxName:
 		return fmt.Errorf("ledger: Config.Name has %d bytes; the limits are 1 and %d", len(c.Name), maxName)
 	case c.Provider == nil || c.Local == nil:
@@ -117,8 +127,16 @@ func orDefault[T comparable](field *T, value T) {
 	}
 }
 
-// retention keeps what a run came to for as long as a [Comparer] asks for it, and for one interval more. The engine refuses
-// less than an hour.
-func (c *Config) retention() time.Duration {
-	return max(time.Duration(c.Windows+1)*c.Interval, time.Hour)
+// longest is the longest pause after a failure.
+func (c *Config) longest() time.Duration { return max(c.Pause, longestPause) }
+
+// backoff is the pause after so many failures.
+func (c *Config) backoff(failures int) time.Duration {
+	pause := c.Pause
+	for range failures - 1 {
+		if pause = 2 * pause; pause >= c.longest() {
+			return c.longest()
+		}
+	}
+	return pause
 }

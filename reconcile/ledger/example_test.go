@@ -2,12 +2,13 @@ package ledger_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -26,17 +27,14 @@ func charges(entries ...ledger.Entry) ledger.Source {
 	}
 }
 
-// A day is compared once. When it is compared again, the answer is the same and nothing is reported.
+// A day is compared once, when the clock of the store says that it has ended and settled.
 func Example() {
-	guard, err := onceward.New(memory.New(), onceward.Config{Secret: []byte("at least 16 random bytes")})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	noon := day.Add(12 * time.Hour)
-	cfg := ledger.Config{
-		Guard: guard, Name: "acme charges", Logger: slog.New(slog.DiscardHandler),
+	clock := day.Add(25 * time.Hour) // a real store has its own
+	comparer, err := ledger.NewComparer(ledger.Config{
+		Store: memory.New(memory.WithClock(func() time.Time { return clock })), Name: "acme charges",
+		Logger: slog.New(slog.DiscardHandler),
 		Provider: charges(
 			ledger.Entry{Key: "order 1", Value: "10.00 EUR paid", At: noon},
 			ledger.Entry{Key: "order 2", Value: "20.00 EUR paid", At: noon},
@@ -51,26 +49,31 @@ func Example() {
 			fmt.Println(f.Kind, f.Key)
 			return nil
 		},
-	}
-	for range 2 {
-		s, err := ledger.Run(context.Background(), cfg, ledger.Window{From: day, To: day.Add(24 * time.Hour)})
-		fmt.Println(s.Matched, "matched,", s.Findings(), "findings,", s.AtEdge, "at the edge, replayed:", s.Replayed, err)
-	}
-	// Output:
-	// missing here order 2
-	// differs order 3
-	// 1 matched, 2 findings, 1 at the edge, replayed: false <nil>
-	// 1 matched, 2 findings, 1 at the edge, replayed: true <nil>
-}
-
-// A node runs a comparer beside its server, and stops both with the same context.
-func ExampleComparer() {
-	guard, err := onceward.New(memory.New(), onceward.Config{Secret: []byte("at least 16 random bytes")})
+	})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	comparer, err := ledger.NewComparer(ledger.Config{Guard: guard, Name: "acme charges", Provider: charges(), Local: charges()})
+	for range 2 {
+		compared, err := comparer.RunOnce(context.Background())
+		fmt.Println(len(compared), "windows compared", err)
+		for _, s := range compared {
+			fmt.Println(s.Matched, "matched,", s.Findings(), "findings,", s.AtEdge, "at the edge")
+		}
+	}
+	// Output:
+	// missing here order 2
+	// differs order 3
+	// 1 windows compared <nil>
+	// 1 matched, 2 findings, 1 at the edge
+	// 0 windows compared <nil>
+}
+
+// A node runs a comparer beside its server, and stops both with the same context.
+func ExampleComparer() {
+	comparer, err := ledger.NewComparer(ledger.Config{
+		Store: memory.New(), Name: "acme charges", Provider: charges(), Local: charges(),
+	})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -80,4 +83,33 @@ func ExampleComparer() {
 	comparer.Run(ctx)
 	fmt.Println("stopped")
 	// Output: stopped
+}
+
+// A person looks at what could not be compared, and gives up what never will be.
+func ExampleComparer_GiveUp() {
+	away := func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
+		return func(yield func(ledger.Entry, error) bool) { yield(ledger.Entry{}, errors.New("410 gone")) }
+	}
+	clock := time.Date(2026, 1, 2, 1, 0, 0, 0, time.UTC)
+	comparer, err := ledger.NewComparer(ledger.Config{
+		Store: memory.New(memory.WithClock(func() time.Time { return clock })), Name: "acme charges",
+		Provider: away, Local: charges(), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx := context.Background()
+	_, _ = comparer.RunOnce(ctx) // what failed is in the status
+	status, err := comparer.Status(ctx)
+	for _, u := range status.Uncompared {
+		fmt.Println(u.Window, err)
+		fmt.Println("due since", u.Since.Format(time.DateTime), "because", u.Why)
+		by := reconcile.By{Who: "pat@example.com", Why: "acme keeps no list of that day, ticket 4711"}
+		fmt.Println(comparer.GiveUp(ctx, by, u.Window))
+	}
+	// Output:
+	// 2025-12-31T23:50:00Z/2026-01-02T00:00:00Z <nil>
+	// due since 2026-01-02 01:00:00 because ledger: the provider source: 410 gone
+	// <nil>
 }

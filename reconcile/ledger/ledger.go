@@ -1,10 +1,10 @@
 // Package ledger compares a provider's list of effects with the local one, over a window of time, and reports what is on one
 // side only, what differs, and what is there twice.
 //
-// [Compare] is the comparison itself: two streams in the order of their keys are merged, so that its memory does not grow
-// with their length. [Run] makes it an operation of the engine: for each window it is done once, by one node, and an attempt
-// that was interrupted is continued where it stopped. A [Comparer] does that for one window after the other, daily by
-// default.
+// [Compare] is the comparison itself: two streams in the order of their keys are merged, so that its memory does not
+// grow with their length. A [Comparer] does that for one window after the other, daily by default, each by one node and
+// once. It keeps in the store how far it has come: no window is forgotten over failures, restarts and outages, and one
+// that was interrupted is continued where it stopped.
 //
 // Findings are reported at least once. A process that dies between a report and the next recovery point leaves a few to be
 // reported again; [Finding.ID] is the same then, and whoever keeps findings keeps one for each ID.
@@ -15,7 +15,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"iter"
 	"time"
 )
@@ -51,18 +50,6 @@ type Window struct {
 // String returns both ends, in UTC: the same window has one name on all nodes.
 func (w Window) String() string {
 	return w.From.UTC().Format(time.RFC3339Nano) + "/" + w.To.UTC().Format(time.RFC3339Nano)
-}
-
-// check refuses windows that no run can be right about.
-func (w Window) check(grace time.Duration, now time.Time) error {
-	switch {
-	case w.To.Sub(w.From) <= 2*grace:
-		return fmt.Errorf("ledger: the window %s is no longer than twice the grace of %s: all of it lies at its edges", w, grace)
-	case w.To.After(now):
-		return fmt.Errorf("ledger: the window %s has not ended, and what is in it can still change", w)
-	default:
-		return nil
-	}
 }
 
 // edge reports whether an entry of that time may be on one side only because the two sides do not agree about when it was.
@@ -133,20 +120,18 @@ type Summary struct {
 	// Run names the run: the comparison and the window.
 	Run string `json:"run"`
 	// Provider and Local count the entries that were read.
-	Provider int64 `json:"provider"`
-	Local    int64 `json:"local"`
+	Provider int64 `json:"provider,omitempty"`
+	Local    int64 `json:"local,omitempty"`
 	// Matched counts the keys that are on both sides with the same value.
-	Matched int64 `json:"matched"`
+	Matched int64 `json:"matched,omitempty"`
 	// AtEdge counts the keys that are on one side only, so near to an end of the window that the other side may have them
 	// outside. They are no findings.
-	AtEdge int64 `json:"at_edge"`
+	AtEdge int64 `json:"at_edge,omitempty"`
 	// The findings, by kind.
-	MissingHere  int64 `json:"missing_here"`
-	MissingThere int64 `json:"missing_there"`
-	Differs      int64 `json:"differs"`
-	Duplicates   int64 `json:"duplicates"`
-	// Replayed says that the run was done before, and that this is what it came to then.
-	Replayed bool `json:"-"`
+	MissingHere  int64 `json:"missing_here,omitempty"`
+	MissingThere int64 `json:"missing_there,omitempty"`
+	Differs      int64 `json:"differs,omitempty"`
+	Duplicates   int64 `json:"duplicates,omitempty"`
 }
 
 // Findings counts the findings of all kinds.

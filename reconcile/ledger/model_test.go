@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,18 +90,20 @@ func TestRunAgainstTheModel(t *testing.T) {
 			return slices.DeleteFunc(places, func(i int) bool { return i >= n })
 		}
 		breaksProvider, breaksLocal := places("provider breaks at", len(provider)), places("local breaks at", len(local))
-		now := noon
-		var got report
-		cfg := ledger.Config{
-			Guard: newGuard(outer, memory.New(memory.WithClock(func() time.Time { return now }))), Name: "test",
-			Provider: breaking(provider, nil, breaksProvider...), Local: breaking(local, nil, breaksLocal...),
-			Report: got.Report, Grace: grace, SaveEvery: rapid.IntRange(1, 10).Draw(t, "save every"), Logger: quiet,
+		var minutes atomic.Int64 // read by heartbeats too
+		now := func() time.Time {
+			return noon.Add(ledger.DefaultSettle + time.Duration(minutes.Load())*time.Minute)
 		}
-		s, err := ledger.Run(outer.Context(), cfg, window)
+		var got report
+		cfg := config(memory.New(memory.WithClock(now)), "", "", &got)
+		cfg.Provider, cfg.Local = breaking(provider, nil, breaksProvider...), breaking(local, nil, breaksLocal...)
+		cfg.Grace, cfg.Since, cfg.Pause = grace, window.From.Add(grace), time.Second
+		cfg.SaveEvery = rapid.IntRange(1, 10).Draw(t, "save every")
+		s, err := run(outer, cfg)
 		for range len(breaksProvider) + len(breaksLocal) {
-			now = now.Add(time.Hour)
+			minutes.Add(1)
 			if err != nil {
-				s, err = ledger.Run(outer.Context(), cfg, window)
+				s, err = run(outer, cfg)
 			}
 		}
 		words, want := naive(provider, local)

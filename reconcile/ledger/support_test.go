@@ -16,6 +16,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -90,14 +91,43 @@ func breaking(entries []ledger.Entry, breaks func(), at ...int) ledger.Source {
 	}
 }
 
-// newGuard returns the engine of a node.
-func newGuard(t *testing.T, store onceward.Store, defaults ...onceward.Option) *onceward.Guard {
+// newStore returns a store whose clock starts when the window has settled.
+func newStore() *memory.Store {
+	began := time.Now()
+	return memory.New(memory.WithClock(func() time.Time { return noon.Add(ledger.DefaultSettle + time.Since(began)) }))
+}
+
+// config is one of a node that compares the two lists. The first window is the one of the tests.
+func config(store onceward.Store, provider, local string, got *report) ledger.Config {
+	return ledger.Config{
+		Store: store, Name: "test", Logger: quiet, Interval: time.Hour, Since: window.From.Add(ledger.DefaultGrace),
+		Provider: source(list(provider)), Local: source(list(local)), Report: got.Report,
+	}
+}
+
+// newComparer returns the comparer of a node.
+func newComparer(t *testing.T, cfg ledger.Config) *ledger.Comparer {
 	t.Helper()
-	guard, err := onceward.New(store, onceward.Config{Secret: []byte("0123456789abcdef"), Defaults: defaults, Logger: quiet})
+	comparer, err := ledger.NewComparer(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guard
+	return comparer
+}
+
+// run runs a comparer once, and returns what the one window that is due came to, or has come to so far.
+func run(t *testing.T, cfg ledger.Config) (ledger.Summary, error) {
+	t.Helper()
+	comparer := newComparer(t, cfg)
+	compared, err := comparer.RunOnce(t.Context())
+	if len(compared) == 1 {
+		return compared[0], err
+	}
+	status, failed := comparer.Status(t.Context())
+	if failed != nil || len(status.Uncompared) != 1 {
+		t.Fatalf("compared are %v (%v), and the status is %+v, %v", compared, err, status, failed)
+	}
+	return status.Uncompared[0].Counts, err
 }
 
 // report collects findings, as short words.

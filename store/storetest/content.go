@@ -139,6 +139,11 @@ func carriedData(e *env) {
 	if rec := e.get(c.ID); len(rec.Data) != 0 || rec.Point != "shipped" {
 		e.Errorf("E3: empty data replaces what was carried: point %q with %d bytes", rec.Point, len(rec.Data))
 	}
+	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Data: []byte("compared")}))
+	e.must(e.Store.Release(e.ctx, c, "to be continued"))
+	if v := e.reserve(request(c.ID, resume)); v.Record.Point != "shipped" || string(v.Record.Data) != "compared" {
+		e.Errorf("B4: after a release, retried at point %q with %q, want what was carried", v.Record.Point, v.Record.Data)
+	}
 }
 
 // factsKept checks the fields that only people and reconcilers read.

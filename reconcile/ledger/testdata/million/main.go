@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -62,21 +61,23 @@ func (s *side) list(_ context.Context, _ ledger.Window, after string) iter.Seq2[
 }
 
 func main() {
-	guard, err := onceward.New(memory.New(), onceward.Config{Secret: []byte("0123456789abcdef")})
-	if err != nil {
-		log.Fatal(err)
-	}
-	s, err := ledger.Run(context.Background(), ledger.Config{
-		Guard: guard, Name: "million", Provider: provider.list, Local: local.list, Logger: slog.New(slog.DiscardHandler),
+	dayAfter := func() time.Time { return day.Add(24*time.Hour + ledger.DefaultSettle) }
+	comparer, err := ledger.NewComparer(ledger.Config{
+		Store: memory.New(memory.WithClock(dayAfter)), Name: "million", Logger: slog.New(slog.DiscardHandler),
+		Provider: provider.list, Local: local.list,
 		Report: func(_ context.Context, f ledger.Finding) error {
 			fmt.Println("finding:", f.Kind, f.Side, f.Key)
 			return nil
 		},
-	}, ledger.Window{From: day, To: day.Add(24 * time.Hour)})
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("read: %d %d\n", s.Provider, s.Local)
+	compared, err := comparer.RunOnce(context.Background())
+	if err != nil || len(compared) != 1 {
+		log.Fatalf("%d windows were compared: %v", len(compared), err)
+	}
+	fmt.Printf("read: %d %d\n", compared[0].Provider, compared[0].Local)
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	fmt.Printf("runtime: %d KiB\n", stats.Sys>>10)

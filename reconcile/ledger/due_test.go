@@ -1,0 +1,589 @@
+package ledger_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store/memory"
+	"github.com/onceward/onceward/store/sqlite"
+)
+
+// This file is about windows that are due: which there are, by whose clock, and that none is forgotten.
+
+// effects are entries of the provider alone, one for each step of time.
+func effects(from time.Time, step time.Duration, n int) (entries []ledger.Entry) {
+	for i := range n {
+		entries = append(entries, ledger.Entry{Key: fmt.Sprintf("%05d", i), At: from.Add(time.Duration(i) * step)})
+	}
+	return entries
+}
+
+// requireAll checks that all entries were reported.
+func requireAll(t *testing.T, got *report, entries []ledger.Entry) {
+	t.Helper()
+	if n := len(got.different()); n != len(entries) {
+		t.Errorf("%d of %d effects were reported", n, len(entries))
+	}
+}
+
+// status returns the status, which can be had.
+func status(t *testing.T, c *ledger.Comparer) ledger.Status {
+	t.Helper()
+	s, err := c.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestAnOutageForgetsNothing: the provider is away for a week, and another node goes on. Until then each window is
+// visible.
+func TestAnOutageForgetsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().UTC()
+		store, got := memory.New(), &report{}
+		l := &ledgers{entries: effects(began.Add(12*time.Hour), day, 10)}
+		var logged bytes.Buffer
+		cfg := l.config(store, got)
+		cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		stop := inBackground(t, newComparer(t, cfg))
+		time.Sleep(12 * time.Hour)
+		l.setDown(true)
+		l.take()
+		time.Sleep(7 * day)
+		stop()
+		asked, _ := l.take()
+		requireRetries(t, asked)
+		s := status(t, newComparer(t, cfg))
+		if len(s.Uncompared) != 7 {
+			t.Fatalf("%d windows are uncompared, want 7", len(s.Uncompared))
+		}
+		for i, u := range s.Uncompared {
+			end := began.Add(time.Duration(i+1) * day)
+			ours := u.Window.To.Equal(end) && u.Since.Equal(end.Add(time.Hour))
+			if !ours || u.Tries < 5 || !strings.Contains(u.Why, "plug") {
+				t.Errorf("uncompared is %+v, want the window until %s", u, end)
+			}
+		}
+		l.setDown(false)
+		defer inBackground(t, newComparer(t, cfg))()
+		time.Sleep(4 * day)
+		synctest.Wait()
+		requireAll(t, got, l.entries)
+		if s := status(t, newComparer(t, cfg)); len(s.Uncompared) != 0 {
+			t.Errorf("still uncompared are %+v", s.Uncompared)
+		}
+		for _, want := range []string{"could not be compared", "pulled the plug", "tries=4", "the two sides differ"} {
+			if !strings.Contains(logged.String(), want) {
+				t.Errorf("the log does not say %q", want)
+			}
+		}
+	})
+}
+
+// requireRetries checks that the pauses after the first failure double, up to an hour.
+func requireRetries(t *testing.T, asked []time.Time) {
+	t.Helper()
+	if len(asked) < 10 {
+		t.Fatalf("only %d tries", len(asked))
+	}
+	least := ledger.DefaultPause
+	for i := range 9 {
+		if pause := asked[i+1].Sub(asked[i]); pause < least || pause > least+least/20+1 {
+			t.Errorf("pause %d is %s, want %s and a twentieth more at most", i, pause, least)
+		}
+		least = min(2*least, time.Hour)
+	}
+}
+
+// TestNoNodeRan: all nodes are down for four months, and the reaper is not.
+func TestNoNodeRan(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, got := memory.New(), &report{}
+		l := &ledgers{entries: effects(time.Now().Add(12*time.Hour), day, 120)}
+		first := newComparer(t, l.config(store, got))
+		if _, err := first.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(121 * day)
+		if reaped, err := store.Reap(t.Context(), 100, false); reaped != 0 || err != nil {
+			t.Errorf("reaped %d, %v", reaped, err)
+		}
+		if s := status(t, first); len(s.Uncompared) != 100 || s.Uncompared[0].Tries != 0 {
+			t.Errorf("%d windows are uncompared, want as many as are shown", len(s.Uncompared))
+		}
+		defer inBackground(t, newComparer(t, l.config(store, got)))()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		requireAll(t, got, l.entries)
+	})
+}
+
+// TestMoreThanTheJournalHolds: what has no room in it stays due.
+func TestMoreThanTheJournalHolds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		got := &report{}
+		l := &ledgers{entries: effects(time.Now(), time.Minute, 150), down: true}
+		cfg := l.config(memory.New(), got)
+		cfg.Interval, cfg.Settle, cfg.Grace, cfg.Windows = time.Minute, time.Minute, 10*time.Second, 200
+		cfg.Since = time.Now()
+		comparer := newComparer(t, cfg)
+		time.Sleep(3 * time.Hour)
+		if _, err := comparer.RunOnce(t.Context()); !errors.Is(err, errAway) {
+			t.Error(err)
+		}
+		if n := len(status(t, comparer).Uncompared); n != 100 {
+			t.Errorf("%d windows are shown as uncompared, want 100", n)
+		}
+		l.setDown(false)
+		for range 3 {
+			time.Sleep(ledger.DefaultPause)
+			if _, err := comparer.RunOnce(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		requireAll(t, got, l.entries)
+		if n := len(status(t, comparer).Uncompared); n != 0 {
+			t.Errorf("%d windows are still uncompared", n)
+		}
+	})
+}
+
+// TestWindowsOfARun are bounded, and the others are left to the next one.
+func TestWindowsOfARun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &ledgers{}
+		cfg := l.config(memory.New(), &report{})
+		cfg.Windows, cfg.Since = 3, time.Now().Add(-7*day-ledger.DefaultGrace)
+		comparer := newComparer(t, cfg)
+		for _, want := range []int{3, 3, 0} {
+			if compared, err := comparer.RunOnce(t.Context()); err != nil || len(compared) != want {
+				t.Errorf("compared %d windows, %v; want %d", len(compared), err, want)
+			}
+		}
+		_, windows := l.take()
+		for i, w := range windows {
+			if want := time.Now().Add(time.Duration(i-6) * day); !w.To.Equal(want) {
+				t.Errorf("window %d ends at %s, want %s", i, w.To, want)
+			}
+		}
+	})
+}
+
+// TestClocksOfNodesDecideNothing: they are ahead of the store, or behind it. Each effect is known to the provider only
+// from its time on by the store's clock: a window that is compared before it has ended does not see it.
+func TestClocksOfNodesDecideNothing(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-25 * time.Hour, -time.Hour, 0, time.Hour, 25 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			clock := func() time.Time { return time.Now().Add(-ahead) }
+			store, got := memory.New(memory.WithClock(clock)), &report{}
+			entries := effects(clock().Add(30*time.Minute), time.Hour, 99)
+			provider := func(_ context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
+				seen := slices.DeleteFunc(behind(slices.Clone(entries), after), func(e ledger.Entry) bool {
+					return e.At.Before(w.From) || !e.At.Before(w.To) || e.At.After(clock())
+				})
+				return stream(seen, nil)
+			}
+			for range 2 {
+				cfg := (&ledgers{}).config(store, got)
+				cfg.Interval, cfg.Settle, cfg.Provider = time.Hour, time.Minute, provider
+				defer inBackground(t, newComparer(t, cfg))()
+			}
+			time.Sleep(101 * time.Hour)
+			synctest.Wait()
+			requireAll(t, got, entries)
+		})
+	}
+}
+
+// offset is how far the store's clock is ahead. It is read by heartbeats too.
+type offset struct{ ahead atomic.Int64 }
+
+func (o *offset) set(ahead time.Duration) { o.ahead.Store(int64(ahead)) }
+
+func (o *offset) clock() time.Time { return time.Now().Add(time.Duration(o.ahead.Load())) }
+
+// TestTheStoresClockStepsBack: what was compared while it was ahead, or could not be, is compared again when it has
+// ended.
+func TestTheStoresClockStepsBack(t *testing.T) {
+	t.Parallel()
+	for _, down := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var ahead offset
+			store, got := memory.New(memory.WithClock(ahead.clock)), &report{}
+			entries := effects(time.Now().Add(-10*time.Hour), time.Hour, 99)
+			l := &ledgers{down: down, entries: entries[:10]}
+			cfg := l.config(store, got)
+			cfg.Since = entries[0].At
+			defer inBackground(t, newComparer(t, cfg))()
+			time.Sleep(time.Second)
+			ahead.set(50 * time.Hour)
+			time.Sleep(70 * time.Minute)
+			if until := status(t, newComparer(t, cfg)).Until; until.Before(time.Now().Add(40 * time.Hour)) {
+				t.Fatalf("compared is until %s: the test sets nothing back", until)
+			}
+			ahead.set(-30 * time.Minute)
+			l.mu.Lock()
+			l.entries, l.down = entries, false
+			l.mu.Unlock()
+			time.Sleep(7 * day)
+			synctest.Wait()
+			requireAll(t, got, entries)
+			if s := status(t, newComparer(t, cfg)); len(s.Uncompared) != 0 {
+				t.Errorf("still uncompared are %+v", s.Uncompared)
+			}
+		})
+	}
+}
+
+// TestWhatFailedByAClockThatWasAhead: what has ended is tried again soon, and what has not is not due.
+func TestWhatFailedByAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ahead offset
+		l := &ledgers{down: true}
+		comparer := newComparer(t, l.config(memory.New(memory.WithClock(ahead.clock)), &report{}))
+		for _, by := range []time.Duration{0, 50 * time.Hour} {
+			ahead.set(by)
+			if _, err := comparer.RunOnce(t.Context()); !errors.Is(err, errAway) {
+				t.Fatal(err)
+			}
+		}
+		if n := len(status(t, comparer).Uncompared); n != 4 {
+			t.Fatalf("%d windows are uncompared, want those of four days", n)
+		}
+		ahead.set(0)
+		l.setDown(false)
+		// After an hour the next window has settled too.
+		for _, want := range []struct{ compared, left int }{{0, 1}, {2, 0}} {
+			if compared, err := comparer.RunOnce(t.Context()); len(compared) != want.compared || err != nil {
+				t.Errorf("compared %+v, %v; want %d", compared, err, want.compared)
+			}
+			if due := status(t, comparer).Uncompared; len(due) != want.left {
+				t.Errorf("uncompared are %+v, want %d", due, want.left)
+			}
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// TestTheFirstRun: where a comparison begins, and that this is not forgotten.
+func TestTheFirstRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		midnight := time.Now()
+		for name, test := range map[string]struct {
+			since time.Time
+			want  int
+		}{
+			"the last window":       {want: 1},
+			"three days ago":        {midnight.Add(-3 * day), 2},
+			"tomorrow":              {midnight.Add(day), 0},
+			"far too long ago":      {midnight.Add(-1000 * day), 100},
+			"within a window":       {midnight.Add(-day - time.Hour), 1},
+			"shortly before an end": {midnight.Add(-day - time.Minute), 0},
+		} {
+			l := &ledgers{}
+			cfg := l.config(memory.New(), &report{})
+			cfg.Since = test.since
+			comparer := newComparer(t, cfg)
+			if n := len(status(t, comparer).Uncompared); n != test.want {
+				t.Errorf("%s: %d windows are due, want %d", name, n, test.want)
+			}
+			if _, err := comparer.RunOnce(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		l := &ledgers{}
+		cfg := l.config(memory.New(), &report{})
+		for _, test := range []struct {
+			since time.Duration
+			want  int
+		}{{0, 1}, {-day, 0}, {-5 * day, 4}, {-5 * day, 0}, {-2 * day, 0}} {
+			cfg.Since = time.Time{}
+			if test.since != 0 {
+				cfg.Since = midnight.Add(test.since)
+			}
+			if compared, err := newComparer(t, cfg).RunOnce(t.Context()); len(compared) != test.want || err != nil {
+				t.Errorf("since %s: %d windows were compared, %v; want %d", test.since, len(compared), err, test.want)
+			}
+		}
+	})
+}
+
+// TestDeploysLeaveNoGap: each of them changes what it likes about the windows, also while some are uncompared.
+func TestDeploysLeaveNoGap(t *testing.T) {
+	t.Parallel()
+	outer := t
+	rapid.Check(t, func(t *rapid.T) {
+		began := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+		var passed atomic.Int64
+		now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
+		store, got := memory.New(memory.WithClock(now)), &report{}
+		l := &ledgers{entries: effects(began, 11*time.Minute, 200)}
+		cfg := l.config(store, got)
+		cfg.Since = began
+		for range rapid.IntRange(1, 4).Draw(t, "deploys") {
+			minutes := func(name string, least, most int) time.Duration {
+				return time.Duration(rapid.IntRange(least, most).Draw(t, name)) * time.Minute
+			}
+			cfg.Interval, cfg.Grace = minutes("interval", 100, 2000), minutes("grace", 1, 200)
+			cfg.Settle = minutes("settle", 1, 500)
+			for range rapid.IntRange(1, 4).Draw(t, "looks") {
+				passed.Add(int64(minutes("pass", 1, 500)))
+				l.down = rapid.Bool().Draw(t, "down")
+				if _, err := newComparer(outer, cfg).RunOnce(outer.Context()); (err != nil) && !l.down {
+					t.Fatal(err)
+				}
+			}
+		}
+		passed.Store(int64(30 * day))
+		l.down = false
+		cfg.Interval = day
+		comparer := newComparer(outer, cfg)
+		for more := true; more; {
+			compared, err := comparer.RunOnce(outer.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			more = len(compared) > 0
+		}
+		if n := len(got.different()); n != len(l.entries) {
+			t.Errorf("%d of %d effects were reported", n, len(l.entries))
+		}
+	})
+}
+
+// poisoned is a provider that cannot list what a bad day has in it.
+func poisoned(l *ledgers, bad time.Time) ledger.Source {
+	return func(ctx context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
+		if w.To.Equal(bad) {
+			return stream(nil, errAway)
+		}
+		return l.Provider(ctx, w, after)
+	}
+}
+
+// TestOneBadWindow does not hold up the others, is retried and shown for as long as it takes, and is given up by a
+// person alone.
+func TestOneBadWindow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().UTC()
+		store, got := memory.New(), &report{}
+		l := &ledgers{entries: effects(began.Add(12*time.Hour), day, 30)}
+		cfg := l.config(store, got)
+		bad := began.Add(3 * day)
+		cfg.Provider = poisoned(l, bad)
+		var events []onceward.LedgerWindowEvent
+		cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+			if e, ok := e.(onceward.LedgerWindowEvent); ok {
+				events = append(events, e)
+			}
+		})
+		stop := inBackground(t, newComparer(t, cfg))
+		time.Sleep(32 * day)
+		stop()
+		if n := len(got.different()); n != 29 {
+			t.Errorf("%d effects were reported, want all but the one of the bad day", n)
+		}
+		operator := newComparer(t, cfg)
+		s := status(t, operator)
+		if len(s.Uncompared) != 1 || !s.Uncompared[0].Window.To.Equal(bad) || s.Uncompared[0].Tries < 25*24 {
+			t.Fatalf("uncompared is %+v", s.Uncompared)
+		}
+		requireGivenUp(t, operator, store, s.Uncompared[0].Window)
+		last := events[len(events)-1]
+		if last.Outcome != "given up" || !strings.Contains(last.Run, s.Uncompared[0].Window.String()) {
+			t.Errorf("the observer was told %+v", last)
+		}
+		if failed := events[len(events)-2]; failed.Outcome != "failed" && failed.Outcome != "compared" {
+			t.Errorf("the observer was told %+v", failed)
+		}
+	})
+}
+
+// requireGivenUp gives a window up, and checks that this needs a name and a reason, and is in the audit.
+func requireGivenUp(t *testing.T, c *ledger.Comparer, store *memory.Store, w ledger.Window) {
+	t.Helper()
+	by := reconcile.By{Who: "pat", Why: "the provider has lost it"}
+	for _, lacking := range []reconcile.By{{}, {Who: by.Who}, {Why: by.Why}} {
+		if err := c.GiveUp(t.Context(), lacking, w); err == nil || len(status(t, c).Uncompared) != 1 {
+			t.Errorf("given up by %+v: %v", lacking, err)
+		}
+	}
+	other := ledger.Window{From: w.From, To: w.To.Add(1)}
+	if err := c.GiveUp(t.Context(), by, other); !errors.Is(err, onceward.ErrNotFound) {
+		t.Errorf("giving up what is not there: %v", err)
+	}
+	there := time.FixedZone("there", 3600)
+	if err := c.GiveUp(t.Context(), by, ledger.Window{From: w.From.In(there), To: w.To.In(there)}); err != nil {
+		t.Error(err)
+	}
+	if s := status(t, c); len(s.Uncompared) != 0 {
+		t.Errorf("still uncompared are %+v", s.Uncompared)
+	}
+	if err := c.GiveUp(t.Context(), by, w); !errors.Is(err, onceward.ErrNotFound) {
+		t.Errorf("giving it up again: %v", err)
+	}
+	id := onceward.ID{Scope: ledger.DefaultScope, Key: "comparison test"}
+	entries, err := store.Audit(t.Context(), id)
+	if err != nil || len(entries) != 2 {
+		t.Fatalf("the audit has %+v, %v", entries, err)
+	}
+	for i, outcome := range []string{"", "done"} {
+		e := entries[i]
+		act := e.Action == "give up window "+w.String() && e.Attempt != 0 && e.Outcome == outcome
+		if !act || e.Actor != by.Who || e.Reason != by.Why {
+			t.Errorf("the audit says %+v, want outcome %q", e, outcome)
+		}
+	}
+}
+
+// unaudited is a store that keeps no audit, or fails to.
+type unaudited struct{ onceward.Store }
+
+type failingAudit struct{ *memory.Store }
+
+func (failingAudit) AddAudit(context.Context, onceward.AuditEntry) error { return errAway }
+
+// TestNothingIsGivenUpWithoutAnAudit.
+func TestNothingIsGivenUpWithoutAnAudit(t *testing.T) {
+	t.Parallel()
+	store := memory.New()
+	l := &ledgers{}
+	w := status(t, newComparer(t, l.config(store, &report{}))).Uncompared[0].Window
+	by := reconcile.By{Who: "pat", Why: "a test"}
+	for _, test := range []struct {
+		store onceward.Store
+		want  error
+	}{{unaudited{store}, errors.ErrUnsupported}, {failingAudit{store}, errAway}} {
+		comparer := newComparer(t, l.config(test.store, &report{}))
+		if err := comparer.GiveUp(t.Context(), by, w); !errors.Is(err, test.want) {
+			t.Errorf("%v, want %v", err, test.want)
+		}
+		if n := len(status(t, comparer).Uncompared); n != 1 {
+			t.Errorf("%d windows are uncompared", n)
+		}
+	}
+}
+
+// TestAPersonWaitsForANode that is comparing, and then gives up what it could not compare.
+func TestAPersonWaitsForANode(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		cfg := config(store, "a", "a", &report{})
+		cfg.Provider = breaking(list("a"), func() { time.Sleep(30 * time.Second); panic("the test panics") }, 0)
+		comparer := newComparer(t, cfg)
+		defer inBackground(t, comparer)()
+		synctest.Wait()
+		if err := comparer.GiveUp(t.Context(), reconcile.By{Who: "pat", Why: "a test"}, window); err != nil {
+			t.Error(err)
+		}
+		if n := len(status(t, comparer).Uncompared); n != 0 {
+			t.Errorf("%d windows are uncompared", n)
+		}
+	})
+}
+
+// TestAJournalOfANewerVersion is left alone: to begin again would forget what is due.
+func TestAJournalOfANewerVersion(t *testing.T) {
+	t.Parallel()
+	for _, newer := range []onceward.Checkpoint{
+		{Point: "journal 2"}, {Data: []byte(`{"begin":7}`)}, {Data: []byte(`{"next":"2026-01-01T00:00:00Z","more":1}`)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			cfg := config(store, "a", "b", &report{})
+			cfg.Provider = breaking(list("a"), nil, 0)
+			if _, err := run(t, cfg); !errors.Is(err, errAway) {
+				t.Fatal(err)
+			}
+			id := onceward.ID{Scope: ledger.DefaultScope, Key: "comparison test"}
+			before, err := store.Get(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, err := store.Reserve(t.Context(), &onceward.Reservation{
+				ID: id, Fingerprints: []onceward.Fingerprint{before.Fingerprint}, Nonce: onceward.Nonce{1},
+				Lease: time.Hour, Retention: time.Hour,
+			})
+			if err != nil || v.Decision != onceward.DecisionExecute {
+				t.Fatal(v.Decision, err)
+			}
+			claim := onceward.Claim{ID: id, Attempt: v.Record.Attempt}
+			err = store.Checkpoint(t.Context(), claim, newer)
+			if err := errors.Join(err, store.Release(t.Context(), claim, "")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(ledger.DefaultPause)
+			comparer := newComparer(t, cfg)
+			_, failed := comparer.RunOnce(t.Context())
+			_, hidden := comparer.Status(t.Context())
+			for _, err := range []error{failed, hidden} {
+				if err == nil || !strings.Contains(err.Error(), "cannot be read") {
+					t.Errorf("with %+v: %v", newer, err)
+				}
+			}
+			after, err := store.Get(t.Context(), id)
+			kept := newer.Data == nil || bytes.Equal(after.Data, newer.Data)
+			if err != nil || after.State != onceward.StateRetryable || !kept {
+				t.Errorf("with %+v the record is %+v, %v", newer, after, err)
+			}
+		})
+	}
+}
+
+// TestProgressOutlivesTheProcess, in a real file.
+func TestProgressOutlivesTheProcess(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir() + "/ledger.db"
+	began := time.Now().Truncate(time.Hour)
+	l := &ledgers{entries: effects(began.Add(-100*time.Hour), time.Hour, 98)}
+	got := &report{}
+	for i := range 12 {
+		store, err := sqlite.Open(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := l.config(store, got)
+		cfg.Interval, cfg.Settle, cfg.Pause = time.Hour, time.Second, time.Microsecond
+		if i == 0 {
+			cfg.Since = began.Add(-101 * time.Hour)
+		}
+		l.setDown(i == 0)
+		comparer := newComparer(t, cfg)
+		if _, err := comparer.RunOnce(t.Context()); err != nil && i > 0 {
+			t.Error(err)
+		}
+		due := status(t, comparer).Uncompared
+		if i == 0 && (len(due) < 99 || due[0].Tries != 1) || i == 11 && len(due) != 0 {
+			t.Errorf("run %d: uncompared are %d windows: %+v", i, len(due), due[:min(1, len(due))])
+		}
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	requireAll(t, got, l.entries)
+}

@@ -1,0 +1,173 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Status is how far a comparison has come.
+type Status struct {
+	// Until is a time of the ledgers: effects before it have been compared, but for those in the uncompared windows. It
+	// lags behind the store's clock by a window and its time to settle, or there are too many uncompared windows to go
+	// on.
+	Until time.Time
+	// Uncompared are the windows that have settled and have not been compared, in the order of time. There are 100 at
+	// most: those that follow come up when there is room.
+	Uncompared []Uncompared
+}
+
+// Uncompared is a window that is due until it is compared, or given up by a person.
+type Uncompared struct {
+	Window Window `json:"window"`
+	// Since is when it was due first, by the store's clock.
+	Since time.Time `json:"since"`
+	// Tries is how often it could not be compared, and Why what was wrong the last time.
+	Tries int    `json:"tries,omitempty"`
+	Why   string `json:"why,omitempty"`
+	// RetryAt is when it is tried next, by the store's clock.
+	RetryAt time.Time `json:"retry_at"`
+	// Counts is what it has come to so far.
+	Counts Summary `json:"counts"`
+}
+
+// maxUncompared and maxMoves bound the journal, and maxWhy the reasons in it.
+const (
+	maxUncompared = 100
+	maxMoves      = 20
+	maxWhy        = 500
+)
+
+// journal is what a comparison remembers. Each moment from Begin to Next lies in the inner part of exactly one window,
+// which has been compared, has been given up, or is in Open. What lies behind Next needs no list: it follows from the
+// store's clock.
+type journal struct {
+	Begin time.Time  `json:"begin"`
+	Next  time.Time  `json:"next"`
+	Open  []*pending `json:"open,omitempty"`
+	// Moves are the last times that Next moved on, for the case that the clock was wrong about it.
+	Moves []move `json:"moves,omitempty"`
+}
+
+// move is that the store's clock said so, and Next moved on from there.
+type move struct {
+	Clock time.Time `json:"clock"`
+	From  time.Time `json:"from"`
+}
+
+// pending is an uncompared window, with what is needed to go on with it as it was begun.
+type pending struct {
+	Uncompared
+	Grace time.Duration `json:"grace"`
+	// After is in bytes because a key may hold what JSON cannot write.
+	After []byte `json:"after,omitempty"`
+}
+
+// restart forgets what a window has come to so far.
+func (p *pending) restart() { p.After, p.Counts = nil, Summary{Run: p.Counts.Run} }
+
+// layout names the recovery point whose data is a journal as this program writes it.
+const layout = "journal 1"
+
+// readJournal returns the journal that a recovery point holds. One that this program does not know is left to a newer
+// node: to begin again would forget what is due.
+func readJournal(point string, data []byte) (j journal, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if point != layout {
+		err = fmt.Errorf("its layout is %q, and this program knows %q", point, layout)
+	} else {
+		err = decoder.Decode(&j)
+	}
+	if err != nil {
+		return journal{}, fmt.Errorf("ledger: the progress of the comparison cannot be read: %w", err)
+	}
+	return j, nil
+}
+
+// begin is the journal of a comparison that never ran.
+func (c *Config) begin(now time.Time) journal {
+	begin := c.Since
+	if begin.IsZero() {
+		begin = now.Add(-c.Settle).Truncate(c.Interval).Add(-c.Interval - c.Grace)
+	}
+	return journal{Begin: begin.UTC(), Next: begin.UTC()}
+}
+
+// nextEnd is the end of the first window that is not in the journal yet. All ends are whole multiples of the interval.
+func (c *Config) nextEnd(j *journal) time.Time {
+	return j.Next.Add(c.Grace).Truncate(c.Interval).Add(c.Interval)
+}
+
+// advance opens the windows that have settled. Each reaches back behind Next by the grace, so that what lay at the end
+// of the window before is inside of it.
+func (c *Config) advance(j *journal, now time.Time) {
+	from := j.Next
+	for len(j.Open) < maxUncompared {
+		end := c.nextEnd(j)
+		due := end.Add(c.Settle)
+		if due.After(now) {
+			break
+		}
+		w := Window{From: j.Next.Add(-c.Grace), To: end}
+		j.Open = append(j.Open, &pending{
+			Uncompared: Uncompared{Window: w, Since: due, RetryAt: due, Counts: Summary{Run: c.Name + " " + w.String()}},
+			Grace:      c.Grace,
+		})
+		j.Next = end.Add(-c.Grace)
+	}
+	if j.Next.After(from) {
+		j.Moves = append(j.Moves, move{Clock: now, From: from})
+		j.Moves = j.Moves[max(0, len(j.Moves)-maxMoves):]
+	}
+}
+
+// rewind goes back where it has to, and reports whether it did: to an earlier Since, and, if the store's clock has
+// stepped back, to where it was when the clock said last what it says now. What follows may have been compared before
+// it had ended, and is compared again when its time has come.
+func (c *Config) rewind(j *journal, now time.Time) bool {
+	was := j.Next
+	if !c.Since.IsZero() && c.Since.Before(j.Begin) {
+		j.Begin, j.Next = c.Since.UTC(), c.Since.UTC()
+	}
+	if i := slices.IndexFunc(j.Moves, func(m move) bool { return m.Clock.After(now) }); i >= 0 {
+		from := j.Moves[i].From
+		j.Next, j.Moves = earlier(j.Next, from), j.Moves[:i]
+		j.Open = slices.DeleteFunc(j.Open, func(p *pending) bool { return !p.Window.From.Add(p.Grace).Before(from) })
+		for _, p := range j.Open {
+			p.RetryAt = earlier(p.RetryAt, now.Add(c.longest()))
+		}
+	}
+	return j.Next.Before(was)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// due is the window that has been due for longest, or nil.
+func (j *journal) due(now time.Time) (first *pending) {
+	for _, p := range j.Open {
+		if !p.RetryAt.After(now) && (first == nil || p.RetryAt.Before(first.RetryAt)) {
+			first = p
+		}
+	}
+	return first
+}
+
+// wait is the time until a window is due next.
+func (c *Config) wait(j *journal, now time.Time) time.Duration {
+	next := c.nextEnd(j).Add(c.Settle)
+	if len(j.Open) >= maxUncompared {
+		next = now.Add(c.longest())
+	}
+	for _, p := range j.Open {
+		next = earlier(next, p.RetryAt)
+	}
+	return max(next.Sub(now), 0)
+}

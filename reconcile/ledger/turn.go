@@ -1,0 +1,228 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+// A comparison is one operation of the engine that is never completed: each turn takes it up where the last one left
+// it, by the journal in its recovery point, and then releases it, so that the next turn can be had at once, by a node
+// or by a person. That is true to what a release means: the only effects are reports, which may be repeated.
+
+const (
+	// keep is how long the journal outlives the last turn. A record that is settled needs some retention.
+	keep = 10 * 365 * 24 * time.Hour
+	// engineSecret keys the fingerprints of the journals. They hold nothing of a client's, and must outlast the
+	// rotation of the secrets that protect clients.
+	engineSecret = "onceward ledger comparison"
+	// clockTimeout bounds a look at the store's clock.
+	clockTimeout = 5 * time.Second
+)
+
+// turn is one node's, or one person's, right to work on a comparison.
+type turn struct {
+	*Comparer
+	op      *onceward.Operation
+	journal journal
+	saved   []byte
+	lost    bool // the journal could not be stored
+	// read is what the store's clock said at a moment that this node calls start.
+	read, start time.Time
+}
+
+// worker is what is done in a turn.
+type worker func(ctx context.Context, t *turn) error
+
+// id names the record that the journal is kept in.
+func (c *Comparer) id() onceward.ID {
+	return onceward.ID{Scope: c.cfg.Scope, Key: "comparison " + c.cfg.Name}
+}
+
+// take does not wait: while another node has the turn the error wraps [onceward.ErrInProgress], unless the options say
+// otherwise. Work runs with a context that ends with the caller's, with the deadline, and when the turn is lost.
+func (c *Comparer) take(ctx context.Context, work worker, options ...onceward.Option) error {
+	taken, failed := false, error(nil)
+	options = append(options, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(onceward.Resume),
+		onceward.Deadline(c.cfg.Deadline), onceward.Retain(keep))
+	_, err := c.engine.Do(ctx, onceward.Call{
+		Scope: c.cfg.Scope, Key: c.id().Key, Operation: "ledger comparison " + c.cfg.Name,
+	}, func(workCtx context.Context) ([]byte, error) {
+		workCtx, cancel := context.WithCancelCause(workCtx)
+		defer cancel(nil)
+		stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+		defer stop()
+		t := &turn{Comparer: c, op: onceward.FromContext(workCtx)}
+		t.op.NeverExecuted()
+		taken, failed = true, t.run(workCtx, work)
+		return nil, nil
+	}, options...)
+	if !taken {
+		return fmt.Errorf("ledger: comparison %q: %w", c.cfg.Name, err)
+	}
+	return failed
+}
+
+// run works with the journal as of now, which is stored first: from then on no window is forgotten.
+func (t *turn) run(ctx context.Context, work worker) (err error) {
+	t.start = time.Now()
+	if t.read, err = t.clock(ctx); err != nil {
+		return err
+	}
+	point, data := t.op.Point()
+	if t.journal, err = t.current(ctx, point, data, t.read); err != nil {
+		return err
+	}
+	t.saved = data
+	if err := t.save(); err != nil {
+		return err
+	}
+	err = work(ctx, t)
+	until := t.journal.Next.Format(time.RFC3339)
+	t.op.Because(fmt.Sprintf("compared until %s, but for %d windows", until, len(t.journal.Open)))
+	return err
+}
+
+// clock asks for the store's clock: a reservation that must not create tells it and leaves no trace. A node's clock
+// decides nothing (S3): one that is ahead would take windows for compared that have not ended.
+func (c *Comparer) clock(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
+	defer cancel()
+	v, err := c.cfg.Store.Reserve(ctx, &onceward.Reservation{
+		ID: onceward.ID{Scope: c.cfg.Scope, Key: "clock"}, Operation: "ledger clock", NoCreate: true,
+		Fingerprints: make([]onceward.Fingerprint, 1), Nonce: onceward.Nonce{1}, Lease: time.Second, Retention: time.Hour,
+	})
+	if err == nil && v.Now.IsZero() {
+		err = errors.New("it does not say")
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("ledger: asking the store for its clock: %w", err)
+	}
+	return v.Now.UTC(), nil
+}
+
+// now is the store's clock, from what it said at the beginning of the turn.
+func (t *turn) now() time.Time { return t.read.Add(time.Since(t.start)) }
+
+// current is the journal at a moment of the store's clock.
+func (c *Comparer) current(ctx context.Context, point string, data []byte, now time.Time) (j journal, err error) {
+	if point == "" {
+		j = c.cfg.begin(now)
+	} else if j, err = readJournal(point, data); err != nil {
+		return j, err
+	}
+	if c.cfg.rewind(&j, now) {
+		c.cfg.Logger.WarnContext(ctx, "ledger: the comparison goes back, as the store's clock or Config.Since did",
+			"comparison", c.cfg.Name, "to", j.Next, "store_clock", now)
+	}
+	if now.Before(j.Begin) {
+		c.cfg.Logger.WarnContext(ctx, "ledger: the comparison has not begun: for an earlier beginning, set Config.Since",
+			"comparison", c.cfg.Name, "begin", j.Begin, "store_clock", now)
+	}
+	c.cfg.advance(&j, now)
+	return j, nil
+}
+
+// save stores the journal if it has changed.
+func (t *turn) save() error {
+	data, err := json.Marshal(&t.journal)
+	if err != nil || bytes.Equal(data, t.saved) {
+		return err
+	}
+	if err := t.op.Checkpoint(onceward.Checkpoint{Point: layout, Data: data}); err != nil {
+		t.lost = true
+		return fmt.Errorf("ledger: the progress of comparison %q was not stored: %w", t.cfg.Name, err)
+	}
+	t.saved = data
+	return nil
+}
+
+// close takes a window out of the journal.
+func (t *turn) close(p *pending) {
+	t.journal.Open = slices.DeleteFunc(t.journal.Open, func(other *pending) bool { return other == p })
+}
+
+// tell reports what became of a window.
+func (t *turn) tell(ctx context.Context, p *pending, outcome string, err error) {
+	t.cfg.Observer.Observe(ctx, onceward.LedgerWindowEvent{Run: p.Counts.Run, Outcome: outcome, Tries: p.Tries, Err: err})
+}
+
+// compare takes a window to its end, and notes what became of it. A failure is the window's own unless the turn ends:
+// then the next one goes on with the window at once.
+func (t *turn) compare(ctx context.Context, p *pending) error {
+	err := t.merge(ctx, p)
+	ended := context.Cause(ctx)
+	failed := err != nil && (ended == nil || errors.Is(ended, onceward.ErrDeadline))
+	if err == nil {
+		t.close(p)
+	}
+	if errors.Is(err, ErrOrder) {
+		p.restart() // what was counted up to here may be wrong
+	}
+	if failed {
+		p.Tries++
+		p.Why, p.RetryAt = shortened(err.Error()), t.now().Add(t.cfg.backoff(p.Tries))
+	}
+	if err != nil {
+		err = fmt.Errorf("ledger: run %q stopped: %w", p.Counts.Run, err)
+	}
+	if unsaved := t.save(); unsaved != nil {
+		return errors.Join(err, unsaved)
+	}
+	if err == nil {
+		t.compared(ctx, p)
+	} else if failed {
+		t.cfg.Logger.ErrorContext(ctx, "ledger: a window could not be compared", "error", err,
+			"tries", p.Tries, "since", p.Since, "retry_at", p.RetryAt)
+		t.tell(ctx, p, "failed", err)
+	}
+	return err
+}
+
+func shortened(text string) string { return text[:min(len(text), maxWhy)] }
+
+func (t *turn) compared(ctx context.Context, p *pending) {
+	if s := &p.Counts; s.Findings() > 0 {
+		t.cfg.Logger.WarnContext(ctx, "ledger: the two sides differ", "run", s.Run,
+			"missing_here", s.MissingHere, "missing_there", s.MissingThere, "differs", s.Differs, "duplicates", s.Duplicates)
+	}
+	t.tell(ctx, p, "compared", nil)
+}
+
+// merge compares a window from where it was left. A source that panics has failed.
+func (t *turn) merge(ctx context.Context, p *pending) (err error) {
+	m := merger{
+		comparison: t.cfg.Name, window: &p.Window, grace: p.Grace, saveEvery: int64(t.cfg.SaveEvery),
+		report: func(f Finding) error { return t.report(ctx, f) },
+		done:   cursor{After: p.After, Counts: p.Counts},
+	}
+	m.save = func() error {
+		p.After, p.Counts = m.done.After, m.done.Counts
+		return t.save()
+	}
+	defer func() {
+		p.After, p.Counts = m.done.After, m.done.Counts
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("panic: %v", panicked)
+			t.cfg.Logger.ErrorContext(ctx, "ledger: comparing panicked",
+				"run", p.Counts.Run, "panic", panicked, "stack", string(debug.Stack()))
+		}
+	}()
+	after := string(p.After)
+	return m.merge(ctx, t.cfg.Provider(ctx, p.Window, after), t.cfg.Local(ctx, p.Window, after))
+}
+
+func (t *turn) report(ctx context.Context, f Finding) error {
+	if err := t.cfg.Report(ctx, f); err != nil {
+		return fmt.Errorf("the report of %s %q: %w", f.Kind, f.Key, err)
+	}
+	t.cfg.Observer.Observe(ctx, onceward.LedgerFindingEvent{Run: f.Run, Kind: string(f.Kind), Key: f.Key})
+	return nil
+}
