@@ -77,11 +77,11 @@ func TestOneScopeHangs(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
 		for i := range 1000 {
-			loseIn(t, store, onceward.ID{Scope: "hostile", Key: fmt.Sprint(i)})
+			loseIn(t, store, onceward.ID{Scope: "crook", Key: fmt.Sprint(i)})
 		}
 		lose(t, store, "k")
 		rule := saying(func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
-			if rec.Scope == "hostile" {
+			if rec.Scope == "crook" {
 				return hangs(ctx, rec)
 			}
 			return reconcile.Completed(paid, ""), nil

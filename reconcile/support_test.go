@@ -13,11 +13,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(servicetest.Tests{M: m}) }
 
 const transfers = "POST /transfers"
 
