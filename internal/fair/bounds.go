@@ -19,7 +19,7 @@ const (
 // WithDefaults fills in what is zero and refuses what is negative. By default one operation gets half of the total at most.
 func (b Bounds) WithDefaults() (Bounds, error) {
 	if b.Total < 0 || b.PerOperation < 0 {
-		return b, errors.New("Concurrency and PerOperation cannot be negative")
+		return b, errors.New("a negative Concurrency or PerOperation")
 	}
 	if b.Total == 0 {
 		b.Total = max(defaultTotal, b.PerOperation)
