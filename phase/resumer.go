@@ -149,8 +149,8 @@ func (r *Resumer) RunOnce(ctx context.Context) (Resumed, error) {
 	return report, errors.Join(failures, err, ctx.Err())
 }
 
-// Run resumes now and then until the context ends. Failures are logged, and it goes on. No look at the store waits for what the
-// looks before it have found.
+// Run resumes now and then until the context ends, and what is under way then has ended or hangs. Failures are logged, and it
+// goes on. No look at the store waits for what the looks before it have found.
 func (r *Resumer) Run(ctx context.Context) {
 	run := r.newRun(ctx)
 	defer run.Wait()

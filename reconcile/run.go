@@ -45,8 +45,8 @@ func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
 	return report, errors.Join(failure, err, ctx.Err())
 }
 
-// Run reconciles now and then until the context ends. Failures are logged, and it goes on. No look at the store waits for what
-// the looks before it have found.
+// Run reconciles now and then until the context ends, and what is under way then has ended or hangs. Failures are logged, and it
+// goes on. No look at the store waits for what the looks before it have found.
 func (p *Poller) Run(ctx context.Context) {
 	r := p.newRound(ctx)
 	defer r.run.Wait()

@@ -4,30 +4,53 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/fair"
 )
 
-// shelf is a store of due records that are made when they are listed, so that there can be very many of them. A record is due
-// until it is worked on.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// shelf is a store of due records, of which there can be very many. A record is due until it is worked on.
 type shelf struct {
 	size int
 	at   func(i int) (operation, scope string)
 
 	mu    sync.Mutex
-	done  map[onceward.ID]int
+	rows  []row
 	pages int
 	fails func(page int) error
 }
 
-func (s *shelf) id(i int) onceward.ID {
-	_, scope := s.at(i)
-	return onceward.ID{Scope: scope, Key: fmt.Sprintf("%08d", i)}
+type row struct {
+	fair.Item
+	done int
+}
+
+// grow puts further records on the shelf.
+func (s *shelf) grow(size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := len(s.rows); i < size; i++ {
+		operation, scope := s.at(i)
+		s.rows = append(s.rows, row{Item: fair.Item{ID: onceward.ID{Scope: scope, Key: fmt.Sprintf("%08d", i)}, Operation: operation}})
+	}
+}
+
+// index is where a record stands, by its key.
+func index(id onceward.ID) int {
+	i, err := strconv.Atoi(id.Key)
+	if err != nil {
+		panic(err)
+	}
+	return i
 }
 
 // List implements [onceward.Lister].
@@ -43,16 +66,12 @@ func (s *shelf) List(ctx context.Context, f onceward.Filter) (page []onceward.Re
 	}
 	first := 0
 	if f.After.Key != "" {
-		fmt.Sscanf(f.After.Key, "%d", &first)
-		first++
+		first = index(f.After) + 1
 	}
-	for i := first; i < s.size && len(page) < onceward.MaxPage; i++ {
-		id := s.id(i)
-		if s.done[id] > 0 || f.Scope != "" && f.Scope != id.Scope {
-			continue
+	for i := first; i < len(s.rows) && len(page) < onceward.MaxPage; i++ {
+		if r := &s.rows[i]; r.done == 0 && (f.Scope == "" || f.Scope == r.Scope) {
+			page = append(page, onceward.Record{ID: r.ID, Operation: r.Operation, State: f.State})
 		}
-		operation, _ := s.at(i)
-		page = append(page, onceward.Record{ID: id, Operation: operation, State: f.State})
 	}
 	return page, nil
 }
@@ -63,16 +82,16 @@ func (s *shelf) Stats(context.Context) (onceward.Stats, error) { return onceward
 func (s *shelf) finish(id onceward.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done == nil {
-		s.done = make(map[onceward.ID]int)
-	}
-	s.done[id]++
+	s.rows[index(id)].done++
 }
 
-func (s *shelf) finished() int {
+func (s *shelf) finished() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.done)
+	for i := range s.rows {
+		n += min(s.rows[i].done, 1)
+	}
+	return n
 }
 
 // wantOnce checks that each record was worked on once.
@@ -80,9 +99,9 @@ func (s *shelf) wantOnce(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.size {
-		if n := s.done[s.id(i)]; n != 1 {
-			t.Fatalf("%v was worked on %d times, want once", s.id(i), n)
+	for i := range s.rows {
+		if n := s.rows[i].done; n != 1 {
+			t.Fatalf("%v was worked on %d times, want once", s.rows[i].ID, n)
 		}
 	}
 }
@@ -106,6 +125,7 @@ func inTime(t *testing.T, s *shelf, bounds fair.Bounds, test func(b *bench)) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.grow(s.size)
 		b := &bench{T: t, shelf: s}
 		note := func(items *[]fair.Item) func(fair.Item) {
 			return func(item fair.Item) {

@@ -80,7 +80,7 @@ func TestAPlaceComesBack(t *testing.T) {
 
 // TestALookWhileOthersAreBusy: a run that looks again begins what is new, and nothing twice.
 func TestALookWhileOthersAreBusy(t *testing.T) {
-	s := &shelf{size: 1000, at: func(i int) (string, string) {
+	s := &shelf{size: 900, at: func(i int) (string, string) {
 		if i < 900 {
 			return "slow", "scope"
 		}
@@ -92,15 +92,12 @@ func TestALookWhileOthersAreBusy(t *testing.T) {
 				time.Sleep(30 * time.Second)
 			}
 		})
-		s.size = 900
 		b.look(r)
 		for range 3 {
 			time.Sleep(10 * time.Second)
 			b.look(r)
 		}
-		s.mu.Lock()
-		s.size = 1000
-		s.mu.Unlock()
+		s.grow(1000)
 		before := s.finished()
 		b.look(r)
 		synctest.Wait()
