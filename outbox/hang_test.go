@@ -97,8 +97,8 @@ func TestAHandlerThatEndsItsGoroutine(t *testing.T) {
 	})
 }
 
-// TestAHandlerThatHangs: a delivery that ignores the end of its context is given up in the end, which is told of, and another
-// worker gets the message.
+// TestAHandlerThatHangs: a delivery that ignores the end of its context is given up in the end, which is told of, and
+// another worker gets the message.
 func TestAHandlerThatHangs(t *testing.T) {
 	inTime(t, func(b *bench) {
 		ids := b.add(about("", "m"))

@@ -24,14 +24,15 @@ type Resumable interface {
 type ResumerConfig struct {
 	// Interval is the time between two looks at the store. Default: 5 s.
 	Interval time.Duration
-	// Concurrency is how many operations are driven at one time, and PerOperation how many of them may be of one name; one scope
-	// gets half of that, rounded up. An operation whose steps hang delays only its own, as long as Concurrency is more than
-	// the operations that hang take together. Default: 64, and 8 or, if that is less, half of Concurrency, rounded up.
+	// Concurrency is how many operations are driven at one time, and PerOperation how many of them may be of one name;
+	// one scope gets half of that, rounded up. An operation whose steps hang delays only its own, as long as
+	// Concurrency is more than the operations that hang take together. Default: 64, and 8 or, if that is less, half of
+	// Concurrency, rounded up.
 	Concurrency  int
 	PerOperation int
-	// Overdue is the time after which an operation that is still being driven hangs: its steps ignore the end of their context.
-	// That is logged, counted (see [Resumed]) and not waited for. It should be longer than the operations' [onceward.Deadline].
-	// Default: 5 min.
+	// Overdue is the time after which an operation that is still being driven hangs: its steps ignore the end of their
+	// context. That is logged, counted (see [Resumed]) and not waited for. It should be longer than the operations'
+	// [onceward.Deadline]. Default: 5 min.
 	Overdue time.Duration
 	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that another
 	// process has the code of, and the runs of a comparer of package ledger, which are called "ledger comparison " and the name
@@ -133,13 +134,14 @@ type Resumed struct {
 	Unknown int
 	// Strange counts those that are neither named like an operation of this resumer nor among the others of its configuration.
 	Strange int
-	// Hanging counts the operations, taken over by this run and by earlier ones, that have not returned though they are overdue.
-	// Each takes a place of those of its name until it returns; when all are taken, none of that name is resumed here.
+	// Hanging counts the operations, taken over by this run and by earlier ones, that have not returned though they are
+	// overdue. Each takes a place of those of its name until it returns; when all are taken, none of that name is
+	// resumed here.
 	Hanging int
 }
 
-// RunOnce takes over what is there to be taken over, and says what became of it. An error does not keep it from the rest. It does
-// not wait for operations that hang.
+// RunOnce takes over what is there to be taken over, and says what became of it. An error does not keep it from the
+// rest. It does not wait for operations that hang.
 func (r *Resumer) RunOnce(ctx context.Context) (Resumed, error) {
 	run := r.newRun(ctx)
 	err := run.Look()
@@ -149,8 +151,8 @@ func (r *Resumer) RunOnce(ctx context.Context) (Resumed, error) {
 	return report, errors.Join(failures, err, ctx.Err())
 }
 
-// Run resumes now and then until the context ends, and what is under way then has ended or hangs. Failures are logged, and it
-// goes on. No look at the store waits for what the looks before it have found.
+// Run resumes now and then until the context ends, and what is under way then has ended or hangs. Failures are logged,
+// and it goes on. No look at the store waits for what the looks before it have found.
 func (r *Resumer) Run(ctx context.Context) {
 	run := r.newRun(ctx)
 	defer run.Wait()

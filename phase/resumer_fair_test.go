@@ -20,24 +20,26 @@ import (
 func (b *bench) losingAs(name string, then func(ctx context.Context, scope string)) *phase.Operation[order] {
 	b.Helper()
 	var failed sync.Map
+	confirm := phase.Local("confirm", func(ctx context.Context, _ *order) error {
+		op := onceward.FromContext(ctx)
+		if _, again := failed.LoadOrStore(op.Scope()+op.Key(), true); !again {
+			return errDown
+		}
+		then(ctx, op.Scope())
+		return ctx.Err()
+	})
 	return phase.Must(phase.New(phase.Definition[order]{
 		Name: name, Pause: quickly, Answer: func(*order) phase.Answer { return phase.Answer{} },
 		Options: []onceward.Option{onceward.Lease(2 * time.Second)},
-		Steps: []phase.Step[order]{b.local("seat", takeSeat), phase.Local("confirm", func(ctx context.Context, _ *order) error {
-			op := onceward.FromContext(ctx)
-			if _, again := failed.LoadOrStore(op.Scope()+op.Key(), true); !again {
-				return errDown
-			}
-			then(ctx, op.Scope())
-			return ctx.Err()
-		})},
+		Steps:   []phase.Step[order]{b.local("seat", takeSeat), confirm},
 	}))
 }
 
 // lose starts an operation that is lost in its second step.
 func (b *bench) lose(o *phase.Operation[order], scope, key string) {
 	b.Helper()
-	if _, err := o.Do(b.Context(), b.guard, onceward.Call{Scope: scope, Key: key}, order{}); !errors.Is(err, onceward.ErrInProgress) {
+	_, err := o.Do(b.Context(), b.guard, onceward.Call{Scope: scope, Key: key}, order{})
+	if !errors.Is(err, onceward.ErrInProgress) {
 		b.Fatalf("%s of %s: %v", key, scope, err)
 	}
 }
@@ -57,8 +59,8 @@ func (b *bench) runs(r *phase.Resumer) (stop func()) {
 	}
 }
 
-// TestOneOperationHangs: an operation whose steps hang delays its own alone, those that are found with it and those that are lost
-// later (B6).
+// TestOneOperationHangs: an operation whose steps hang delays its own alone, those that are found with it and those
+// that are lost later (B6).
 func TestOneOperationHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

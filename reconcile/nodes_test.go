@@ -50,8 +50,8 @@ func onNodes(t *testing.T, nodes int, test func(t *testing.T, stores []onceward.
 	}
 }
 
-// TestFiveNodes: five pollers that look all the time ask as often about a record as one does, and with the same pauses. Each
-// try is made once, and by one of them (B6).
+// TestFiveNodes: five pollers that look all the time ask as often about a record as one does, and with the same pauses.
+// Each try is made once, and by one of them (B6).
 func TestFiveNodes(t *testing.T) {
 	t.Parallel()
 	onNodes(t, 5, func(t *testing.T, stores []onceward.Store) {
@@ -72,7 +72,8 @@ func TestFiveNodes(t *testing.T) {
 			}
 			return reconcile.StillUnknown("the bank is still at it"), nil
 		}}
-		var over atomic.Bool // not a context that ends: drivers close a connection in its query later than the test waits
+		// Not a context that ends: drivers close a connection that is in a query later than the test waits.
+		var over atomic.Bool
 		var nodes sync.WaitGroup
 		defer nodes.Wait()
 		defer over.Store(true)
@@ -116,7 +117,7 @@ func awaitRecord(t *testing.T, store onceward.Store, key string, is func(*oncewa
 			return
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("%s is still %s after %d tries, dead letter %t", key, rec.State, rec.ReconcileCount, rec.DeadLetter)
+			t.Fatalf("%s is still %s after %d tries", key, rec.State, rec.ReconcileCount)
 		}
 	}
 }

@@ -29,13 +29,14 @@ type Config struct {
 	LongestPause time.Duration
 	// Limit is the number of tries after which a record becomes a dead letter. Default: 20.
 	Limit int
-	// Timeout bounds what it takes to learn about a record once: Interpret, the Resolver and OwnerGone, whose context ends
-	// then. One that does not return all the same is logged, counted (see [Report]) and not waited for. Default: 30 s.
+	// Timeout bounds what it takes to learn about a record once: Interpret, the Resolver and OwnerGone, whose context
+	// ends then. One that does not return all the same is logged, counted (see [Report]) and not waited for. Default:
+	// 30 s.
 	Timeout time.Duration
-	// Concurrency is how many records are asked after at one time, and PerOperation how many of them may be of one operation;
-	// one scope gets half of that, rounded up. An operation whose provider hangs delays only its own, as long as
-	// Concurrency is more than the operations that hang take together. Default: 64, and 8 or, if that is less, half of
-	// Concurrency, rounded up.
+	// Concurrency is how many records are asked after at one time, and PerOperation how many of them may be of one
+	// operation; one scope gets half of that, rounded up. An operation whose provider hangs delays only its own, as
+	// long as Concurrency is more than the operations that hang take together. Default: 64, and 8 or, if that is less,
+	// half of Concurrency, rounded up.
 	Concurrency  int
 	PerOperation int
 	// KeepNotices is how long notices are kept. Default: 30 days.
@@ -97,8 +98,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Poller asks after unknown operations until they are settled. Any number of nodes may run one: a try is claimed before it is made,
-// to settle twice in the same way is harmless, and to settle what has moved on is refused by the store.
+// Poller asks after unknown operations until they are settled. Any number of nodes may run one: a try is claimed before
+// it is made, to settle twice in the same way is harmless, and to settle what has moved on is refused by the store.
 type Poller struct {
 	config  Config
 	store   onceward.Store

@@ -19,8 +19,9 @@ type Report struct {
 	Completed, NotExecuted int
 	// Postponed counts those of which nothing was learned, and DeadLetters those of them that now wait for a person.
 	Postponed, DeadLetters int
-	// Hanging counts the questions of this poller, of this run and of earlier ones, that have not returned though their time is
-	// over. Each takes a place of its operation until it returns; when all are taken, the operation is not asked after here.
+	// Hanging counts the questions of this poller, of this run and of earlier ones, that have not returned though their
+	// time is over. Each takes a place of its operation until it returns; when all are taken, the operation is not
+	// asked after here.
 	Hanging int
 }
 
@@ -45,8 +46,8 @@ func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
 	return report, errors.Join(failure, err, ctx.Err())
 }
 
-// Run reconciles now and then until the context ends, and what is under way then has ended or hangs. Failures are logged, and it
-// goes on. No look at the store waits for what the looks before it have found.
+// Run reconciles now and then until the context ends, and what is under way then has ended or hangs. Failures are
+// logged, and it goes on. No look at the store waits for what the looks before it have found.
 func (p *Poller) Run(ctx context.Context) {
 	r := p.newRound(ctx)
 	defer r.run.Wait()
@@ -64,14 +65,16 @@ func (p *Poller) Run(ctx context.Context) {
 	}
 }
 
-// newPool returns the places for questions. One that has not returned when its time is over, and the time in which its answer
-// could have been written down, hangs.
+// newPool returns the places for questions. One that has not returned when its time is over, and the time in which its
+// answer could have been written down, hangs.
 func (p *Poller) newPool() *fair.Pool {
 	tell := func(outcome, message string) func(fair.Item) {
 		return func(item fair.Item) {
 			ctx := context.Background()
 			p.config.Logger.ErrorContext(ctx, message, "operation", item.Operation, "key_hash", item.Hash())
-			p.config.Observer.Observe(ctx, onceward.ReconciledEvent{ID: item.ID, Operation: item.Operation, Outcome: outcome})
+			p.config.Observer.Observe(ctx, onceward.ReconciledEvent{
+				ID: item.ID, Operation: item.Operation, Outcome: outcome,
+			})
 		}
 	}
 	return fair.NewPool(fair.Config{
@@ -118,8 +121,8 @@ func (r *round) wants(rec *onceward.Record) bool {
 	return r.letters.Load() && rule != nil && rule.Source != ""
 }
 
-// do looks after one record, unless another node was faster: what it has postponed is not due when it was listed to be. That
-// takes no clock.
+// do looks after one record, unless another node was faster: what it has postponed is not due when it was listed to be.
+// That takes no clock.
 func (r *round) do(ctx context.Context, item fair.Item) {
 	rec, err := r.get(ctx, item.ID)
 	switch {
@@ -145,8 +148,8 @@ func (r *round) note(report Report, err error) {
 	}
 }
 
-// take returns what came of the run since the last time. Of several failures it is the first, and how many there were: a store
-// that is away fails for each record in the same way.
+// take returns what came of the run since the last time. Of several failures it is the first, and how many there were:
+// a store that is away fails for each record in the same way.
 func (r *round) take() (report Report, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

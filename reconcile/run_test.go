@@ -16,7 +16,9 @@ import (
 
 // TestConcurrencyIsBounded: one scope gets half of what its operation gets.
 func TestConcurrencyIsBounded(t *testing.T) {
-	for _, c := range []struct{ total, perOperation, want int }{{0, 0, 4}, {1, 0, 1}, {6, 6, 3}, {4, 0, 1}, {3, 12, 2}} {
+	for _, c := range []struct{ total, perOperation, want int }{
+		{0, 0, 4}, {1, 0, 1}, {6, 6, 3}, {4, 0, 1}, {3, 12, 2},
+	} {
 		t.Run(fmt.Sprint(c.total, " ", c.perOperation), func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				store := memory.New()

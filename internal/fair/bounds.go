@@ -16,7 +16,8 @@ const (
 	defaultPerOperation = 8
 )
 
-// WithDefaults fills in what is zero and refuses what is negative. By default one operation gets half of the total at most.
+// WithDefaults fills in what is zero and refuses what is negative. By default one operation gets half of the total at
+// most.
 func (b Bounds) WithDefaults() (Bounds, error) {
 	if b.Total < 0 || b.PerOperation < 0 {
 		return b, errors.New("a negative Concurrency or PerOperation")

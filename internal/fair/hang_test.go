@@ -45,7 +45,8 @@ func TestATaskThatNeverReturns(t *testing.T) {
 		close(letGo)
 		synctest.Wait()
 		if len(b.returned) != 4 || b.pool.Hanging() != 0 || b.pool.Held() != 0 || b.pool.Shares() != 0 {
-			b.Errorf("%d have returned, %d hang, %d are held, with %d shares", len(b.returned), b.pool.Hanging(), b.pool.Held(), b.pool.Shares())
+			b.Errorf("%d have returned, %d hang, %d are held, with %d shares",
+				len(b.returned), b.pool.Hanging(), b.pool.Held(), b.pool.Shares())
 		}
 		b.look(r)
 		r.Wait()

@@ -31,7 +31,8 @@ type rest struct {
 	after onceward.ID
 }
 
-// offer puts a record into its lane, or leaves it in the store. Where something was left before, it is not put in front of that.
+// offer puts a record into its lane, or leaves it in the store. Where something was left before, it is not put in front
+// of that.
 func (r *Run) offer(rec *onceward.Record, before onceward.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +120,8 @@ func (r *Run) drop(o *operation, l *lane) {
 // readLane reads on where a lane was full.
 func (r *Run) readLane(o *operation, l *lane) {
 	full := false
-	_, err := r.walk(onceward.Filter{Scope: l.scope, After: l.after}, func(rec *onceward.Record, before onceward.ID) bool {
+	behind := onceward.Filter{Scope: l.scope, After: l.after}
+	err := r.walk(behind, func(rec *onceward.Record, before onceward.ID) bool {
 		if rec.Operation != o.name || rec.Scope != l.scope || !r.work.Wants(rec) {
 			return true
 		}
@@ -147,7 +149,7 @@ func (r *Run) readOperation(o *operation) {
 	o.reading = true
 	r.mu.Unlock()
 	full := false
-	_, err := r.walk(onceward.Filter{After: o.after}, func(rec *onceward.Record, before onceward.ID) bool {
+	err := r.walk(onceward.Filter{After: o.after}, func(rec *onceward.Record, before onceward.ID) bool {
 		if rec.Operation != o.name || !r.work.Wants(rec) {
 			return true
 		}

@@ -1,10 +1,11 @@
-// Package fair works through the due records of a store so that one operation that hangs, or one scope with very many records,
-// delays only its own (B6).
+// Package fair works through the due records of a store so that one operation that hangs, or one scope with very many
+// records, delays only its own (B6).
 //
-// Records wait in lanes, one for each operation and scope. Each lane is served in order; which lane comes next is decided by
-// shares: an operation has so many places, one scope at most half of them, and all operations together a total. Lanes that wait
-// for a place get it in turn. A lane holds few records. What does not fit is left in the store and read again from there, so
-// that memory is bounded however much is due, and a look through the store never waits for a task.
+// Records wait in lanes, one for each operation and scope. Each lane is served in order; which lane comes next is
+// decided by shares: an operation has so many places, one scope at most half of them, and all operations together a
+// total. Lanes that wait for a place get it in turn. A lane holds few records. What does not fit is left in the store
+// and read again from there, so that memory is bounded however much is due, and a look through the store never waits
+// for a task.
 package fair
 
 import (
@@ -30,15 +31,16 @@ type Config struct {
 	// State is that of the records to look for, which are those that are due.
 	State onceward.State
 	Bounds
-	// Overdue is the time after which a task that has not returned hangs: it ignores the end of its context. It keeps its place
-	// in its operation and its scope, so that only so many can hang, but not in the total, and no run waits for it.
+	// Overdue is the time after which a task that has not returned hangs: it ignores the end of its context. It keeps
+	// its place in its operation and its scope, so that only so many can hang, but not in the total, and no run waits
+	// for it.
 	Overdue time.Duration
 	// Hangs is told of each task that hangs, and Returned of one that did and has returned after all.
 	Hangs, Returned func(Item)
 }
 
-// Pool holds the places for tasks. It lives as long as the worker it belongs to, because a task can hang for longer than the run
-// that began it.
+// Pool holds the places for tasks. It lives as long as the worker it belongs to, because a task can hang for longer
+// than the run that began it.
 type Pool struct {
 	config Config
 	total  chan struct{}

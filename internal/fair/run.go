@@ -28,43 +28,43 @@ type Run struct {
 	operations map[string]*operation
 }
 
-// NewRun returns a run over the pool's store. It ends with the context: what waits is let go then, and what is under way is told.
+// NewRun returns a run over the pool's store. It ends with the context: what waits is let go then, and what is under
+// way is told.
 func (p *Pool) NewRun(ctx context.Context, work Work) *Run {
 	return &Run{pool: p, ctx: ctx, work: work, operations: make(map[string]*operation)}
 }
 
 // Look looks once through all due records and begins to work on them. It does not wait for that.
 func (r *Run) Look() error {
-	_, err := r.walk(onceward.Filter{}, func(rec *onceward.Record, before onceward.ID) bool {
+	return r.walk(onceward.Filter{}, func(rec *onceward.Record, before onceward.ID) bool {
 		if r.work.Wants(rec) {
 			r.offer(rec, before)
 		}
 		return true
 	})
-	return err
 }
 
-// Wait returns when all that was found is done, or hangs, or cannot be done because all places of its operation or its scope are
-// taken by what hangs. There must be no look at the same time.
+// Wait returns when all that was found is done, or hangs, or cannot be done because all places of its operation or its
+// scope are taken by what hangs. There must be no look at the same time.
 func (r *Run) Wait() { r.wg.Wait() }
 
-// walk calls each for the due records of the filter, with the place before it from which a later walk finds it again, until it
-// returns false. It reports whether it came to the end.
-func (r *Run) walk(filter onceward.Filter, each func(rec *onceward.Record, before onceward.ID) bool) (ended bool, err error) {
+// walk calls each for the due records of the filter, with the place before it from which a later walk finds it again,
+// until it returns false.
+func (r *Run) walk(filter onceward.Filter, each func(rec *onceward.Record, before onceward.ID) bool) error {
 	filter.State, filter.Due = r.pool.config.State, true
 	for {
 		page, err := r.pool.config.Lister.List(r.ctx, filter)
 		if err != nil {
-			return false, err
+			return err
 		}
 		for i := range page {
 			if r.ctx.Err() != nil || !each(&page[i], filter.After) {
-				return false, nil
+				return nil
 			}
 			filter.After = page[i].ID
 		}
 		if len(page) < onceward.MaxPage {
-			return true, nil
+			return nil
 		}
 	}
 }
