@@ -1,8 +1,11 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -94,16 +97,17 @@ func TestAHandlerThatEndsItsGoroutine(t *testing.T) {
 	})
 }
 
-// TestAHandlerThatHangs: a delivery that ignores the end of its context is given up in the end, and another worker gets the
-// message.
+// TestAHandlerThatHangs: a delivery that ignores the end of its context is given up in the end, which is told of, and
+// another worker gets the message.
 func TestAHandlerThatHangs(t *testing.T) {
 	inTime(t, func(b *bench) {
 		ids := b.add(about("", "m"))
+		var log bytes.Buffer
 		letGo := make(chan struct{})
 		stop := b.start(b.worker(b.store, outbox.Route{Timeout: time.Second, Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
 			<-letGo
 			return outbox.Result{ProviderID: "old"}, nil
-		}}))
+		}}, func(c *outbox.WorkerConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }))
 		time.Sleep(2 * time.Minute)
 		b.run(b.worker(b.store, outbox.Route{Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
 			return outbox.Result{ProviderID: "new"}, nil
@@ -112,6 +116,9 @@ func TestAHandlerThatHangs(t *testing.T) {
 		stop()
 		if e := b.entry(ids[0]); e.State != outbox.Done || e.ProviderID != "new" {
 			b.Errorf("the message is %s as %q", e.State, e.ProviderID)
+		}
+		if n := strings.Count(log.String(), "hangs past its time"); n == 0 {
+			b.Errorf("nobody was told that it hangs: %s", log.String())
 		}
 	})
 }

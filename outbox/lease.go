@@ -16,6 +16,7 @@ type heldLease struct {
 	mu     sync.Mutex
 	until  time.Time
 	over   time.Time // when the delivery that is under way has taken so long that nobody waits for it; zero if none is
+	told   bool      // that it hangs is known to the log
 	lost   bool
 	cancel context.CancelCauseFunc // of the delivery that is under way; nil if none is
 }
@@ -57,7 +58,7 @@ func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.C
 	ctx, cancel := context.WithCancelCause(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cancel, l.over = cancel, time.Now().Add(longest)
+	l.cancel, l.over, l.told = cancel, time.Now().Add(longest), false
 	if l.lost {
 		cancel(ErrFenced) // just now
 	}
@@ -69,11 +70,14 @@ func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.C
 	}
 }
 
-// hangs reports whether a delivery ignores that its time is up.
-func (l *heldLease) hangs() bool {
+// hangs reports whether a delivery ignores that its time is up, and whether that is news.
+func (l *heldLease) hangs() (hangs, news bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.over.IsZero() && time.Now().After(l.over)
+	hangs = !l.over.IsZero() && time.Now().After(l.over)
+	news = hangs && !l.told
+	l.told = l.told || hangs
+	return hangs, news
 }
 
 // record keeps the receiver's id for the effect.

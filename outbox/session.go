@@ -176,16 +176,24 @@ func (s *session) heartbeat() {
 }
 
 func (s *session) extend() {
+	var stuck []string
 	s.mu.Lock()
 	leases := make([]Lease, 0, len(s.held))
 	held := make(map[string]*heldLease, len(s.held))
 	for id, l := range s.held {
-		if !l.hangs() { // otherwise another worker gets it when the lease is over
+		hangs, news := l.hangs()
+		if news {
+			stuck = append(stuck, id)
+		}
+		if !hangs { // otherwise another worker gets it when the lease is over
 			leases = append(leases, l.Lease)
 			held[id] = l
 		}
 	}
 	s.mu.Unlock()
+	for _, id := range stuck {
+		s.config.Logger.Error("outbox: a delivery hangs past its time, and takes a place of its route", "message", id)
+	}
 	if len(leases) == 0 {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/fair"
 )
 
 // Resumable is an operation that can be taken over: an [*Operation].
@@ -23,8 +24,16 @@ type Resumable interface {
 type ResumerConfig struct {
 	// Interval is the time between two looks at the store. Default: 5 s.
 	Interval time.Duration
-	// Concurrency is how many operations are driven at one time. Default: 4.
-	Concurrency int
+	// Concurrency is how many operations are driven at one time, and PerOperation how many of them may be of one name;
+	// one scope gets half of that, rounded up. An operation whose steps hang delays only its own, as long as
+	// Concurrency is more than the operations that hang take together. Default: 64, and 8 or, if that is less, half of
+	// Concurrency, rounded up.
+	Concurrency  int
+	PerOperation int
+	// Overdue is the time after which an operation that is still being driven hangs: its steps ignore the end of their
+	// context. That is logged, counted (see [Resumed]) and not waited for. It should be longer than the operations'
+	// [onceward.Deadline]. Default: 5 min.
+	Overdue time.Duration
 	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that another
 	// process has the code of, and the runs of a comparer of package ledger, which are called "ledger comparison " and the name
 	// of the comparison. They are left alone without a word. Default: none, and every lost operation that is not one of the
@@ -35,8 +44,8 @@ type ResumerConfig struct {
 }
 
 const (
-	defaultInterval    = 5 * time.Second
-	defaultConcurrency = 4
+	defaultInterval = 5 * time.Second
+	defaultOverdue  = 5 * time.Minute
 )
 
 // Resumer goes on with operations whose owner was lost, or which were suspended, without waiting for their callers (B5). Any
@@ -47,6 +56,7 @@ type Resumer struct {
 	lister     onceward.Lister
 	operations map[string]Resumable
 	config     ResumerConfig
+	pool       *fair.Pool
 }
 
 // NewResumer returns a resumer for the operations. The store must be the guard's own, and an [onceward.Lister].
@@ -58,17 +68,9 @@ func NewResumer(guard *onceward.Guard, store onceward.Store, config ResumerConfi
 	if guard == nil || len(operations) == 0 {
 		return nil, errors.New("phase: a resumer needs a guard and operations")
 	}
-	if config.Interval < 0 || config.Concurrency < 0 {
-		return nil, errors.New("phase: Interval and Concurrency cannot be negative")
-	}
-	if config.Interval == 0 {
-		config.Interval = defaultInterval
-	}
-	if config.Concurrency == 0 {
-		config.Concurrency = defaultConcurrency
-	}
-	if config.Logger == nil {
-		config.Logger = slog.Default()
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
 	}
 	r := &Resumer{guard: guard, store: store, lister: lister, config: config, operations: make(map[string]Resumable)}
 	for _, o := range operations {
@@ -82,7 +84,44 @@ func NewResumer(guard *onceward.Guard, store onceward.Store, config ResumerConfi
 			return nil, fmt.Errorf("phase: %q is an operation of this resumer: take it out of Others", name)
 		}
 	}
+	r.pool = r.newPool()
 	return r, nil
+}
+
+func (c ResumerConfig) withDefaults() (ResumerConfig, error) {
+	if c.Interval < 0 || c.Overdue < 0 {
+		return c, errors.New("phase: Interval and Overdue cannot be negative")
+	}
+	if c.Interval == 0 {
+		c.Interval = defaultInterval
+	}
+	if c.Overdue == 0 {
+		c.Overdue = defaultOverdue
+	}
+	bounds, err := fair.Bounds{Total: c.Concurrency, PerOperation: c.PerOperation}.WithDefaults()
+	if err != nil {
+		return c, fmt.Errorf("phase: %w", err)
+	}
+	c.Concurrency, c.PerOperation = bounds.Total, bounds.PerOperation
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, nil
+}
+
+// newPool returns the places for operations that are driven.
+func (r *Resumer) newPool() *fair.Pool {
+	tell := func(message string) func(fair.Item) {
+		return func(item fair.Item) {
+			r.config.Logger.Error(message, "operation", item.Operation, "key_hash", item.Hash())
+		}
+	}
+	return fair.NewPool(fair.Config{
+		Lister: r.lister, State: onceward.StateInProgress, Overdue: r.config.Overdue,
+		Bounds:   fair.Bounds{Total: r.config.Concurrency, PerOperation: r.config.PerOperation},
+		Hangs:    tell("phase: a resumed operation hangs in a step, and takes a place of those of its name"),
+		Returned: tell("phase: a resumed operation that hung in a step has returned"),
+	})
 }
 
 // Resumed is what a run of the resumer did.
@@ -95,34 +134,32 @@ type Resumed struct {
 	Unknown int
 	// Strange counts those that are neither named like an operation of this resumer nor among the others of its configuration.
 	Strange int
+	// Hanging counts the operations, taken over by this run and by earlier ones, that have not returned though they are
+	// overdue. Each takes a place of those of its name until it returns; when all are taken, none of that name is
+	// resumed here.
+	Hanging int
 }
 
-// RunOnce takes over what is there to be taken over, and says what became of it. An error does not keep it from the rest.
+// RunOnce takes over what is there to be taken over, and says what became of it. An error does not keep it from the
+// rest. It does not wait for operations that hang.
 func (r *Resumer) RunOnce(ctx context.Context) (Resumed, error) {
-	run := &resumeRun{Resumer: r, slots: make(chan struct{}, r.config.Concurrency)}
-	filter := onceward.Filter{State: onceward.StateInProgress, Due: true}
-	for {
-		page, err := r.lister.List(ctx, filter)
-		if err != nil {
-			run.note(err)
-			break
-		}
-		for i := range page {
-			run.start(ctx, &page[i])
-		}
-		if len(page) < onceward.MaxPage || ctx.Err() != nil {
-			break
-		}
-		filter.After = page[len(page)-1].ID
-	}
-	run.wg.Wait()
-	return run.report, errors.Join(run.err, ctx.Err())
+	run := r.newRun(ctx)
+	err := run.Look()
+	run.Wait()
+	report, failures := run.take()
+	report.Hanging = r.pool.Hanging()
+	return report, errors.Join(failures, err, ctx.Err())
 }
 
-// Run resumes now and then until the context ends. Failures are logged, and it goes on.
+// Run resumes now and then until the context ends, and what is under way then has ended or hangs. Failures are logged,
+// and it goes on. No look at the store waits for what the looks before it have found.
 func (r *Resumer) Run(ctx context.Context) {
+	run := r.newRun(ctx)
+	defer run.Wait()
 	for {
-		if _, err := r.RunOnce(ctx); err != nil && ctx.Err() == nil {
+		err := run.Look()
+		_, failures := run.take()
+		if err = errors.Join(failures, err); err != nil && ctx.Err() == nil {
 			r.config.Logger.WarnContext(ctx, "phase: resuming failed", "error", err)
 		}
 		// Nodes that were started together drift apart.
@@ -135,37 +172,41 @@ func (r *Resumer) Run(ctx context.Context) {
 	}
 }
 
-// resumeRun is one run.
+// resumeRun is one run, and what came of it.
 type resumeRun struct {
 	*Resumer
-	slots chan struct{}
-	wg    sync.WaitGroup
+	*fair.Run
 
-	mu     sync.Mutex
-	report Resumed
-	err    error
+	mu       sync.Mutex
+	report   Resumed
+	failures int
+	first    error
 }
 
-// start drives one operation as soon as there is room.
-func (run *resumeRun) start(ctx context.Context, rec *onceward.Record) {
-	if rec.OnLost != onceward.Resume || ctx.Err() != nil {
-		return
+func (r *Resumer) newRun(ctx context.Context) *resumeRun {
+	run := &resumeRun{Resumer: r}
+	run.Run = r.pool.NewRun(ctx, fair.Work{
+		Wants:  func(rec *onceward.Record) bool { return run.wants(ctx, rec) },
+		Do:     func(ctx context.Context, item fair.Item) { run.drive(ctx, run.operations[item.Operation], item.ID) },
+		Failed: run.note,
+	})
+	return run
+}
+
+// wants chooses the lost operations that this resumer has the code of.
+func (run *resumeRun) wants(ctx context.Context, rec *onceward.Record) bool {
+	if rec.OnLost != onceward.Resume {
+		return false
 	}
-	operation := run.operations[rec.Operation]
-	if operation == nil && slices.Contains(run.config.Others, rec.Operation) {
-		return
+	if run.operations[rec.Operation] != nil {
+		return true
 	}
-	if operation == nil {
+	if !slices.Contains(run.config.Others, rec.Operation) {
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation that nobody here can resume",
 			"operation", rec.Operation, "key_hash", rec.Hash())
 		run.count(func(report *Resumed) { report.Strange++ })
-		return
 	}
-	run.slots <- struct{}{}
-	run.wg.Go(func() {
-		defer func() { <-run.slots }()
-		run.drive(ctx, operation, rec.ID)
-	})
+	return false
 }
 
 // drive takes one operation over. What it carries is read here, because lists leave it out. A panic of a step has been
@@ -202,5 +243,19 @@ func (run *resumeRun) count(add func(*Resumed)) {
 func (run *resumeRun) note(err error) {
 	run.mu.Lock()
 	defer run.mu.Unlock()
-	run.err = errors.Join(run.err, err)
+	if run.failures++; run.failures == 1 {
+		run.first = err
+	}
+}
+
+// take returns what came of the run since the last time. Of several failures it is the first, and how many there were.
+func (run *resumeRun) take() (report Resumed, err error) {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	report, err = run.report, run.first
+	if run.failures > 1 {
+		err = fmt.Errorf("phase: %d operations could not be resumed, the first because: %w", run.failures, run.first)
+	}
+	run.report, run.failures, run.first = Resumed{}, 0, nil
+	return report, err
 }

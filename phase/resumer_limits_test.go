@@ -193,6 +193,12 @@ func TestNewResumer(t *testing.T) {
 		"no room": func() (*phase.Resumer, error) {
 			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Concurrency: -1}, o)
 		},
+		"no share": func() (*phase.Resumer, error) {
+			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{PerOperation: -1}, o)
+		},
+		"overdue before it begins": func() (*phase.Resumer, error) {
+			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Overdue: -1}, o)
+		},
 	} {
 		if _, err := make(); err == nil {
 			t.Errorf("%s: the resumer was accepted", name)

@@ -128,7 +128,8 @@ func TestRunGoesOnAfterAFailure(t *testing.T) {
 	})
 }
 
-// TestConcurrency is how many operations are driven at one time, and no more.
+// TestConcurrency is how many operations are driven at one time, and no more: of one scope half of what its operation
+// gets.
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	for _, bound := range []int{1, 3} {
@@ -144,7 +145,8 @@ func TestConcurrency(t *testing.T) {
 			})
 			b.loses(o, 9)
 			started := time.Now()
-			if got := b.once(b.resumer(phase.ResumerConfig{Concurrency: bound}, o)); got.Finished != 9 {
+			r := b.resumer(phase.ResumerConfig{Concurrency: 2 * bound, PerOperation: 2 * bound}, o)
+			if got := b.once(r); got.Finished != 9 {
 				t.Errorf("the resumer reports %+v", got)
 			}
 			if took := time.Since(started); most.Load() != int64(bound) || took != time.Duration(9/bound)*time.Second {

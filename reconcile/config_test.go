@@ -42,6 +42,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"a negative audit":      {reconcile.Config{Default: &good, KeepAudit: -1}, "duration"},
 		"a negative limit":      {reconcile.Config{Default: &good, Limit: -1}, "Limit"},
 		"negative concurrency":  {reconcile.Config{Default: &good, Concurrency: -1}, "Concurrency"},
+		"a negative share":      {reconcile.Config{Default: &good, PerOperation: -1}, "PerOperation"},
 	} {
 		poller, err := reconcile.NewPoller(memory.New(), c.config)
 		if err == nil || poller != nil || !strings.Contains(err.Error(), c.want) {

@@ -21,7 +21,7 @@ import (
 // receiver without it: the poller reads the notices as well, when the records are due.
 func (p *Poller) Apply(ctx context.Context, n onceward.Notice) error {
 	var found []onceward.ID
-	err := p.unknown(ctx, false, func(rec *onceward.Record) bool {
+	err := p.unknown(ctx, func(rec *onceward.Record) bool {
 		rule := p.rule(rec.Operation)
 		if rule != nil && rule.Source == n.Source && slices.Contains(rule.subjects(rec), n.Subject) {
 			found = append(found, rec.ID)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/fair"
 )
 
 // Config configures a [Poller].
@@ -28,10 +29,16 @@ type Config struct {
 	LongestPause time.Duration
 	// Limit is the number of tries after which a record becomes a dead letter. Default: 20.
 	Limit int
-	// Timeout bounds what it takes to learn about a record once: Interpret, the Resolver and OwnerGone. Default: 30 s.
+	// Timeout bounds what it takes to learn about a record once: Interpret, the Resolver and OwnerGone, whose context
+	// ends then. One that does not return all the same is logged, counted (see [Report]) and not waited for. Default:
+	// 30 s.
 	Timeout time.Duration
-	// Concurrency is how many records are asked after at one time. Default: 4.
-	Concurrency int
+	// Concurrency is how many records are asked after at one time, and PerOperation how many of them may be of one
+	// operation; one scope gets half of that, rounded up. An operation whose provider hangs delays only its own, as
+	// long as Concurrency is more than the operations that hang take together. Default: 64, and 8 or, if that is less,
+	// half of Concurrency, rounded up.
+	Concurrency  int
+	PerOperation int
 	// KeepNotices is how long notices are kept. Default: 30 days.
 	KeepNotices time.Duration
 	// KeepAudit is how long audit entries are kept. Default: 400 days.
@@ -68,15 +75,17 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	c.Rules = maps.Clone(c.Rules)
-	if c.Limit < 0 || c.Concurrency < 0 {
-		return c, errors.New("reconcile: Limit and Concurrency cannot be negative")
+	if c.Limit < 0 {
+		return c, errors.New("reconcile: Limit cannot be negative")
 	}
 	if c.Limit == 0 {
 		c.Limit = 20
 	}
-	if c.Concurrency == 0 {
-		c.Concurrency = 4
+	bounds, err := fair.Bounds{Total: c.Concurrency, PerOperation: c.PerOperation}.WithDefaults()
+	if err != nil {
+		return c, fmt.Errorf("reconcile: %w", err)
 	}
+	c.Concurrency, c.PerOperation = bounds.Total, bounds.PerOperation
 	if c.Actor == "" {
 		c.Actor = "reconciler"
 	}
@@ -89,8 +98,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Poller asks after unknown operations until they are settled. Any number of nodes may run one: to settle twice in the same
-// way is harmless, and to settle what has moved on is refused by the store.
+// Poller asks after unknown operations until they are settled. Any number of nodes may run one: a try is claimed before
+// it is made, to settle twice in the same way is harmless, and to settle what has moved on is refused by the store.
 type Poller struct {
 	config  Config
 	store   onceward.Store
@@ -99,6 +108,7 @@ type Poller struct {
 	notices onceward.NoticeKeeper // nil if the store keeps none
 	auditor onceward.Auditor      // likewise
 	gone    departures
+	pool    *fair.Pool
 
 	mu        sync.Mutex
 	lettersAt time.Time // when dead letters were last looked after
@@ -123,6 +133,7 @@ func NewPoller(store onceward.Store, config Config) (*Poller, error) {
 	if err := p.checkRules(); err != nil {
 		return nil, err
 	}
+	p.pool = p.newPool()
 	return p, nil
 }
 
@@ -168,18 +179,4 @@ func (p *Poller) pause(tries int) time.Duration {
 		pause = min(2*pause, p.config.LongestPause)
 	}
 	return pause/2 + rand.N(pause/2+1)
-}
-
-// Run reconciles now and then until the context ends. Failures are logged, and it goes on.
-func (p *Poller) Run(ctx context.Context) {
-	for {
-		if _, err := p.RunOnce(ctx); err != nil && ctx.Err() == nil {
-			p.config.Logger.WarnContext(ctx, "reconcile: not everything could be asked after", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(p.config.Interval/2 + rand.N(p.config.Interval)):
-		}
-	}
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/fair"
 )
 
 // Report is what a run of the poller did.
@@ -16,6 +19,10 @@ type Report struct {
 	Completed, NotExecuted int
 	// Postponed counts those of which nothing was learned, and DeadLetters those of them that now wait for a person.
 	Postponed, DeadLetters int
+	// Hanging counts the questions of this poller, of this run and of earlier ones, that have not returned though their
+	// time is over. Each takes a place of its operation until it returns; when all are taken, the operation is not
+	// asked after here.
+	Hanging int
 }
 
 func (r *Report) add(o Report) {
@@ -29,24 +36,61 @@ func (r *Report) add(o Report) {
 const purgeBatch = 1000
 
 // RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. Nobody is
-// asked about dead letters, but now and then their notices are read.
+// asked about dead letters, but now and then their notices are read. It does not wait for questions that hang.
 func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
-	run := round{Poller: p, letters: p.lettersDue(), slots: make(chan struct{}, p.config.Concurrency)}
-	err := p.unknown(ctx, true, func(rec *onceward.Record) bool {
-		run.start(ctx, rec)
-		return ctx.Err() == nil
-	})
-	run.wg.Wait()
-	p.gone.forget(max(forgetAfter, 2*p.config.LongestPause))
-	return run.report, errors.Join(run.failure(), err, p.purge(ctx), ctx.Err())
+	r := p.newRound(ctx)
+	err := r.look()
+	r.run.Wait()
+	report, failure := r.take()
+	report.Hanging = p.pool.Hanging()
+	return report, errors.Join(failure, err, ctx.Err())
 }
 
-// round is one run of the poller.
+// Run reconciles now and then until the context ends, and what is under way then has ended or hangs. Failures are
+// logged, and it goes on. No look at the store waits for what the looks before it have found.
+func (p *Poller) Run(ctx context.Context) {
+	r := p.newRound(ctx)
+	defer r.run.Wait()
+	for {
+		err := r.look()
+		_, failure := r.take()
+		if err = errors.Join(failure, err); err != nil && ctx.Err() == nil {
+			p.config.Logger.WarnContext(ctx, "reconcile: not everything could be asked after", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(p.config.Interval/2 + rand.N(p.config.Interval)):
+		}
+	}
+}
+
+// newPool returns the places for questions. One that has not returned when its time is over, and the time in which its
+// answer could have been written down, hangs.
+func (p *Poller) newPool() *fair.Pool {
+	tell := func(outcome, message string) func(fair.Item) {
+		return func(item fair.Item) {
+			ctx := context.Background()
+			p.config.Logger.ErrorContext(ctx, message, "operation", item.Operation, "key_hash", item.Hash())
+			p.config.Observer.Observe(ctx, onceward.ReconciledEvent{
+				ID: item.ID, Operation: item.Operation, Outcome: outcome,
+			})
+		}
+	}
+	return fair.NewPool(fair.Config{
+		Lister: p.lister, State: onceward.StateUnknown, Overdue: p.config.Timeout + settleTimeout,
+		Bounds:   fair.Bounds{Total: p.config.Concurrency, PerOperation: p.config.PerOperation},
+		Hangs:    tell("hanging", "reconcile: a question hangs past its time, and takes a place of its operation"),
+		Returned: tell("returned", "reconcile: a question that hung has returned"),
+	})
+}
+
+// round is one run of the poller, and what came of it.
 type round struct {
 	*Poller
-	letters bool
-	slots   chan struct{}
-	wg      sync.WaitGroup
+	ctx     context.Context
+	run     *fair.Run
+	letters atomic.Bool // dead letters are looked after too
 
 	mu       sync.Mutex
 	report   Report
@@ -54,53 +98,72 @@ type round struct {
 	first    error
 }
 
-// start looks after one record as soon as there is room.
-func (r *round) start(ctx context.Context, rec *onceward.Record) {
-	if rule := r.rule(rec.Operation); rec.DeadLetter && (!r.letters || rule == nil || rule.Source == "") {
+func (p *Poller) newRound(ctx context.Context) *round {
+	r := &round{Poller: p, ctx: ctx}
+	r.run = p.pool.NewRun(ctx, fair.Work{Wants: r.wants, Do: r.do, Failed: func(err error) { r.note(Report{}, err) }})
+	return r
+}
+
+// look begins to ask after what is due, and forgets what nobody needs any more.
+func (r *round) look() error {
+	r.letters.Store(r.lettersDue())
+	err := r.run.Look()
+	r.gone.forget(max(forgetAfter, 2*r.config.LongestPause))
+	return errors.Join(err, r.purge(r.ctx))
+}
+
+// wants leaves dead letters alone, unless it is time to look for notices about them.
+func (r *round) wants(rec *onceward.Record) bool {
+	if !rec.DeadLetter {
+		return true
+	}
+	rule := r.rule(rec.Operation)
+	return r.letters.Load() && rule != nil && rule.Source != ""
+}
+
+// do looks after one record, unless another node was faster: what it has postponed is not due when it was listed to be.
+// That takes no clock.
+func (r *round) do(ctx context.Context, item fair.Item) {
+	rec, err := r.get(ctx, item.ID)
+	switch {
+	case err != nil || rec.State != onceward.StateUnknown || !rec.ReconcileAt.Equal(item.Due):
+		r.note(Report{}, err)
+	case rec.DeadLetter:
+		r.note(r.heed(ctx, &rec))
+	default:
+		r.note(r.reconcile(ctx, &rec))
+	}
+}
+
+// note adds what came of one record.
+func (r *round) note(report Report, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.add(report)
+	if err == nil {
 		return
 	}
-	id, due := rec.ID, rec.ReconcileAt
-	r.slots <- struct{}{}
-	r.wg.Go(func() {
-		defer func() { <-r.slots }()
-		report, err := r.look(ctx, id, due)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.report.add(report)
-		if err != nil && r.failures == 0 {
-			r.first = err
-		}
-		if err != nil {
-			r.failures++
-		}
-	})
-}
-
-// look looks after one record, unless another node was faster: what it has postponed is not due when it was listed to be. That
-// takes no clock.
-func (r *round) look(ctx context.Context, id onceward.ID, due time.Time) (Report, error) {
-	rec, err := r.get(ctx, id)
-	switch {
-	case err != nil || rec.State != onceward.StateUnknown || !rec.ReconcileAt.Equal(due):
-		return Report{}, err
-	case rec.DeadLetter:
-		return r.heed(ctx, &rec)
-	default:
-		return r.reconcile(ctx, &rec)
+	if r.failures++; r.failures == 1 {
+		r.first = err
 	}
 }
 
-// failure is the first one, and how many there were: a store that is away fails for each record in the same way.
-func (r *round) failure() error {
-	if r.failures < 2 {
-		return r.first
+// take returns what came of the run since the last time. Of several failures it is the first, and how many there were:
+// a store that is away fails for each record in the same way.
+func (r *round) take() (report Report, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report, err = r.report, r.first
+	if r.failures > 1 {
+		err = fmt.Errorf("reconcile: %d records could not be looked after, the first because: %w", r.failures, r.first)
 	}
-	return fmt.Errorf("reconcile: %d records could not be looked after, the first because: %w", r.failures, r.first)
+	r.report, r.failures, r.first = Report{}, 0, nil
+	return report, err
 }
 
-// unknown calls each for the unknown records, or only those that are due by the store's clock, until it returns false.
-func (p *Poller) unknown(ctx context.Context, due bool, each func(rec *onceward.Record) bool) error {
-	filter := onceward.Filter{State: onceward.StateUnknown, Due: due}
+// unknown calls each for the unknown records until it returns false.
+func (p *Poller) unknown(ctx context.Context, each func(rec *onceward.Record) bool) error {
+	filter := onceward.Filter{State: onceward.StateUnknown}
 	for {
 		page, err := p.lister.List(ctx, filter)
 		if err != nil {

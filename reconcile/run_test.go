@@ -14,9 +14,12 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
+// TestConcurrencyIsBounded: one scope gets half of what its operation gets.
 func TestConcurrencyIsBounded(t *testing.T) {
-	for _, c := range []struct{ configured, want int }{{0, 4}, {1, 1}, {3, 3}} {
-		t.Run(fmt.Sprint(c.configured), func(t *testing.T) {
+	for _, c := range []struct{ total, perOperation, want int }{
+		{0, 0, 4}, {1, 0, 1}, {6, 6, 3}, {4, 0, 1}, {3, 12, 2},
+	} {
+		t.Run(fmt.Sprint(c.total, " ", c.perOperation), func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				store := memory.New()
 				const records = 12
@@ -36,7 +39,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 					defer count(-1)
 					time.Sleep(time.Second)
 					return reconcile.Completed(paid, ""), nil
-				}), reconcile.Config{Concurrency: c.configured})
+				}), reconcile.Config{Concurrency: c.total, PerOperation: c.perOperation})
 				begin := time.Now()
 				run(t, poller, reconcile.Report{Completed: records})
 				if took := time.Since(begin); most != c.want || took != time.Duration(records/c.want)*time.Second {

@@ -13,11 +13,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(servicetest.Tests{M: m}) }
 
 const transfers = "POST /transfers"
 
@@ -47,14 +48,19 @@ func idOf(key string) onceward.ID { return onceward.ID{Scope: "tenant", Key: key
 // start gives the right to execute: the first time, or again after a release.
 func start(t *testing.T, store onceward.Store, operation, key string) onceward.Claim {
 	t.Helper()
+	return startIn(t, store, operation, idOf(key))
+}
+
+func startIn(t *testing.T, store onceward.Store, operation string, id onceward.ID) onceward.Claim {
+	t.Helper()
 	v, err := store.Reserve(t.Context(), &onceward.Reservation{
-		ID: idOf(key), Operation: operation, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+		ID: id, Operation: operation, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
 		Lease: time.Minute, Retention: 24 * time.Hour,
 	})
 	if err != nil || v.Decision != onceward.DecisionExecute {
-		t.Fatalf("the reservation of %s got %s, %v", key, v.Decision, err)
+		t.Fatalf("the reservation of %s got %s, %v", id.Key, v.Decision, err)
 	}
-	return onceward.Claim{ID: idOf(key), Attempt: v.Record.Attempt}
+	return onceward.Claim{ID: id, Attempt: v.Record.Attempt}
 }
 
 // lose makes a record of which nobody knows what became, and which is due.
@@ -65,7 +71,17 @@ func lose(t *testing.T, store onceward.Store, key string) onceward.Claim {
 
 func loseAt(t *testing.T, store onceward.Store, operation, key string) onceward.Claim {
 	t.Helper()
-	claim := start(t, store, operation, key)
+	return abandon(t, store, start(t, store, operation, key))
+}
+
+// loseIn is lose for a record of any scope.
+func loseIn(t *testing.T, store onceward.Store, id onceward.ID) {
+	t.Helper()
+	abandon(t, store, startIn(t, store, transfers, id))
+}
+
+func abandon(t *testing.T, store onceward.Store, claim onceward.Claim) onceward.Claim {
+	t.Helper()
 	must(t, store.Abandon(t.Context(), claim, "no answer came"))
 	return claim
 }

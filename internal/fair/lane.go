@@ -1,0 +1,187 @@
+package fair
+
+import (
+	"github.com/onceward/onceward"
+)
+
+// The bounds of what waits in memory, for each operation: so many scopes, and so many records of each.
+const (
+	maxLanes  = 64
+	maxInLane = 64
+)
+
+// operation is one of which records wait. The lock of the run guards it, and its lanes.
+type operation struct {
+	name    string
+	lanes   map[string]*lane // by scope
+	rest                     // of scopes that have no lane
+	reading bool             // somebody reads the rest
+}
+
+// lane holds records of one operation and scope.
+type lane struct {
+	scope string
+	items []Item
+	rest
+}
+
+// rest is what was left in the store because there was no room: it comes after that record.
+type rest struct {
+	left  bool
+	after onceward.ID
+}
+
+// offer puts a record into its lane, or leaves it in the store. Where something was left before, it is not put in front
+// of that.
+func (r *Run) offer(rec *onceward.Record, before onceward.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.operations[rec.Operation]
+	if o == nil {
+		o = &operation{name: rec.Operation, lanes: make(map[string]*lane)}
+		r.operations[o.name] = o
+	}
+	l := o.lanes[rec.Scope]
+	switch {
+	case l != nil && !l.left && !r.add(o, rec):
+		l.rest = rest{true, before}
+	case l == nil && !o.left && !r.add(o, rec):
+		o.rest = rest{true, before}
+	}
+	r.tidy(o)
+}
+
+// add puts a record into its lane, unless there is no room for it. A record that is in hand already stays there.
+func (r *Run) add(o *operation, rec *onceward.Record) bool {
+	l := o.lanes[rec.Scope]
+	if l == nil && len(o.lanes) >= maxLanes || l != nil && len(l.items) >= maxInLane {
+		return false
+	}
+	if !r.pool.hold(rec.ID) {
+		return true
+	}
+	item := Item{ID: rec.ID, Operation: rec.Operation, Due: rec.Due()}
+	if l != nil {
+		l.items = append(l.items, item)
+		return true
+	}
+	l = &lane{scope: rec.Scope, items: []Item{item}}
+	o.lanes[l.scope] = l
+	r.wg.Go(func() { r.serve(o, l) })
+	return true
+}
+
+// serve begins the tasks of a lane one after the other, each when there is room for it.
+func (r *Run) serve(o *operation, l *lane) {
+	for {
+		item, ok := r.next(o, l)
+		if !ok {
+			break
+		}
+		t := r.pool.enter(r.ctx, item)
+		if t == nil {
+			r.pool.letGo(item.ID)
+			r.drop(o, l)
+			break
+		}
+		r.wg.Add(1)
+		go t.do(func() { r.work.Do(r.ctx, item) }, r.wg.Done)
+	}
+	r.readOperation(o)
+}
+
+// next takes the first record of a lane. A lane without any is closed.
+func (r *Run) next(o *operation, l *lane) (item Item, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(l.items) == 0 && l.left {
+		r.mu.Unlock()
+		r.readLane(o, l)
+		r.mu.Lock()
+	}
+	if len(l.items) == 0 {
+		delete(o.lanes, l.scope)
+		return item, false
+	}
+	item, l.items = l.items[0], l.items[1:]
+	return item, true
+}
+
+// drop closes a lane that cannot go on. The next look finds its records again.
+func (r *Run) drop(o *operation, l *lane) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, item := range l.items {
+		r.pool.letGo(item.ID)
+	}
+	delete(o.lanes, l.scope)
+}
+
+// readLane reads on where a lane was full.
+func (r *Run) readLane(o *operation, l *lane) {
+	full := false
+	behind := onceward.Filter{Scope: l.scope, After: l.after}
+	err := r.walk(behind, func(rec *onceward.Record, before onceward.ID) bool {
+		if rec.Operation != o.name || rec.Scope != l.scope || !r.work.Wants(rec) {
+			return true
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if full = !r.add(o, rec); full {
+			l.after = before
+		}
+		return !full
+	})
+	r.mu.Lock()
+	l.left = full
+	r.mu.Unlock()
+	r.failed(err)
+}
+
+// readOperation reads on where an operation had too many lanes, when half of them are closed.
+func (r *Run) readOperation(o *operation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.tidy(o)
+	if !o.left || o.reading || len(o.lanes) > maxLanes/2 {
+		return
+	}
+	o.reading = true
+	r.mu.Unlock()
+	full := false
+	err := r.walk(onceward.Filter{After: o.after}, func(rec *onceward.Record, before onceward.ID) bool {
+		if rec.Operation != o.name || !r.work.Wants(rec) {
+			return true
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		l := o.lanes[rec.Scope]
+		switch {
+		case l != nil && l.left || r.add(o, rec):
+		case l != nil:
+			l.rest = rest{true, before}
+		default:
+			full = true
+			o.after, o.reading = before, false // from now on the next lane that is closed reads on
+		}
+		return !full
+	})
+	r.failed(err)
+	r.mu.Lock()
+	if !full {
+		o.left, o.reading = false, false
+	}
+}
+
+// tidy forgets an operation of which nothing waits.
+func (r *Run) tidy(o *operation) {
+	if len(o.lanes) == 0 && !o.left && r.operations[o.name] == o {
+		delete(r.operations, o.name)
+	}
+}
+
+func (r *Run) failed(err error) {
+	if err != nil {
+		r.work.Failed(err)
+	}
+}

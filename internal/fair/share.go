@@ -1,0 +1,73 @@
+package fair
+
+import "context"
+
+// shareKey names what has places of its own: an operation, or a scope within one.
+type shareKey struct {
+	operation, scope string
+	ofScope          bool
+}
+
+// share is a number of places for tasks. Those who wait for one get it in turn.
+type share struct {
+	key     shareKey
+	places  chan struct{}
+	users   int
+	hanging int
+	stuck   chan struct{} // closed while every place is taken by a task that hangs
+}
+
+// use returns the share of that name, which lives until nobody uses it any more.
+func (p *Pool) use(key shareKey) *share {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.shares[key]
+	if s == nil {
+		size := p.config.PerOperation
+		if key.ofScope {
+			size = half(size)
+		}
+		s = &share{key: key, places: make(chan struct{}, size), stuck: make(chan struct{})}
+		p.shares[key] = s
+	}
+	s.users++
+	return s
+}
+
+func (p *Pool) unuse(s *share) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.users--; s.users == 0 {
+		delete(p.shares, s.key)
+	}
+}
+
+// take waits for a place. There is none to wait for when the context ends, or if all tasks in there hang.
+func (p *Pool) take(ctx context.Context, s *share) bool {
+	select {
+	case s.places <- struct{}{}:
+		return true
+	default:
+	}
+	p.mu.Lock()
+	stuck := s.stuck
+	p.mu.Unlock()
+	select {
+	case s.places <- struct{}{}:
+		return true
+	case <-stuck:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// hang counts one more task that hangs, or one less. The pool is locked.
+func (s *share) hang(by int) {
+	if s.hanging == cap(s.places) {
+		s.stuck = make(chan struct{})
+	}
+	if s.hanging += by; s.hanging == cap(s.places) {
+		close(s.stuck)
+	}
+}

@@ -1,0 +1,123 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store/postgres"
+	"github.com/onceward/onceward/store/sqlite"
+)
+
+// nodeStore is a store as one node has it.
+type nodeStore interface {
+	onceward.Store
+	Close() error
+}
+
+// onNodes runs a test with the stores of several nodes, which are on one database.
+func onNodes(t *testing.T, nodes int, test func(t *testing.T, stores []onceward.Store)) {
+	t.Helper()
+	for name, database := range map[string]func(t *testing.T) func() (nodeStore, error){
+		"sqlite": func(t *testing.T) func() (nodeStore, error) {
+			file := filepath.Join(t.TempDir(), "records.db")
+			return func() (nodeStore, error) { return sqlite.Open(t.Context(), file) }
+		},
+		"postgres": func(t *testing.T) func() (nodeStore, error) {
+			url := servicetest.Postgres(t).SchemaURL(t)
+			return func() (nodeStore, error) { return postgres.Open(t.Context(), url) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open := database(t)
+			var stores []onceward.Store
+			for range nodes {
+				store, err := open()
+				must(t, err)
+				t.Cleanup(func() { _ = store.Close() })
+				stores = append(stores, store)
+			}
+			test(t, stores)
+		})
+	}
+}
+
+// TestFiveNodes: five pollers that look all the time ask as often about a record as one does, and with the same pauses.
+// Each try is made once, and by one of them (B6).
+func TestFiveNodes(t *testing.T) {
+	t.Parallel()
+	onNodes(t, 5, func(t *testing.T, stores []onceward.Store) {
+		const records, limit, pause = 4, 6, 200 * time.Millisecond
+		for i := range records {
+			lose(t, stores[0], fmt.Sprint("k", i))
+		}
+		began := time.Now()
+		var mu sync.Mutex
+		tries := make(map[string][]int)
+		bank := &oracle{answer: func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+			mu.Lock()
+			tries[rec.Key] = append(tries[rec.Key], rec.ReconcileCount)
+			mu.Unlock()
+			select { // long enough for the other nodes to look
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			return reconcile.StillUnknown("the bank is still at it"), nil
+		}}
+		// Not a context that ends: drivers close a connection that is in a query later than the test waits.
+		var over atomic.Bool
+		var nodes sync.WaitGroup
+		defer nodes.Wait()
+		defer over.Store(true)
+		for _, store := range stores {
+			poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{
+				Pause: pause, LongestPause: pause, Limit: limit,
+			})
+			nodes.Go(func() {
+				for !over.Load() {
+					if _, err := poller.RunOnce(t.Context()); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		for i := range records {
+			awaitRecord(t, stores[0], fmt.Sprint("k", i), func(rec *onceward.Record) bool { return rec.DeadLetter })
+		}
+		// There are as many pauses as tries but one, and half of each may be left out.
+		if took, least := time.Since(began), (limit-1)*pause/2; took < least {
+			t.Errorf("they were given up after %s, want the pauses of one node, %s at least", took, least)
+		}
+		over.Store(true)
+		nodes.Wait()
+		for i := range records {
+			key := fmt.Sprint("k", i)
+			if got, want := fmt.Sprint(tries[key]), "[1 2 3 4 5 6]"; got != want {
+				t.Errorf("%s was asked after at the tries %s, want %s", key, got, want)
+			}
+		}
+	})
+}
+
+// awaitRecord looks at a record until it is as wanted.
+func awaitRecord(t *testing.T, store onceward.Store, key string, is func(*onceward.Record) bool) {
+	t.Helper()
+	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		rec := record(t, store, key)
+		if is(&rec) {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%s is still %s after %d tries", key, rec.State, rec.ReconcileCount)
+		}
+	}
+}
