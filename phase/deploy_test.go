@@ -3,6 +3,7 @@ package phase_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -275,5 +276,32 @@ func TestARollingDeploy(t *testing.T) {
 				t.Errorf("%s was charged %d times", key, charges[key])
 			}
 		}
+	})
+}
+
+// TestANewerVersion: data that looks the same may mean something else, such as another unit. The version alone says so.
+func TestANewerVersion(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		failing := true
+		old := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
+			if failing {
+				return errDown
+			}
+			return nil
+		}))
+		d := old.Definition
+		d.Version = 1
+		next := phase.Must(phase.New(d))
+		b.want(b.post(next, "k"), http.StatusConflict, "in-progress")
+		b.await(b.record("k").LeaseUntil)
+		b.wantLeftAlone(old, "is of version 1, the definition of version 0")
+		rec := b.record("k")
+		var changed *phase.ChangedError
+		if _, err := old.InDoubt(&rec); !errors.As(err, &changed) || changed.StoredVersion != 1 {
+			t.Errorf("a resolver of the old version gets %v", err)
+		}
+		failing = false
+		b.want(b.post(next, "k"), http.StatusCreated, "12A")
 	})
 }
