@@ -5,12 +5,14 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store/memory"
 )
 
 // orphan leaves the operation k behind, in progress and past its lease, with a call in doubt. Its code has another name now.
@@ -136,6 +138,43 @@ func TestStop(t *testing.T) {
 		b.want(b.post(phase.Must(phase.New(d)), "k"), http.StatusCreated, "ch_1")
 		b.wantTrace("seat charge charge confirm")
 	})
+}
+
+// movingStore has the owner of an operation go on while a person settles it: behind the look at the record, before the write.
+type movingStore struct {
+	*memory.Store
+	move func()
+}
+
+// Get implements [onceward.Store].
+func (s *movingStore) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	rec, err := s.Store.Get(ctx, id)
+	if move := s.move; move != nil {
+		s.move = nil
+		move()
+	}
+	return rec, err
+}
+
+// TestAnOwnerThatWakesUp while a person says that its step was not executed is not taken back: what it did counts, and the person is
+// told that the step at hand is another.
+func TestAnOwnerThatWakesUp(t *testing.T) {
+	t.Parallel()
+	store := &movingStore{Store: memory.New()}
+	b := newBench(t, store)
+	_, desk := b.orphan()
+	owner := b.claim()
+	store.move = func() {
+		moved := `{"v":2,"via":"http","steps":["seat","charge","confirm"],"done":["seat","charge"],"data":{"Item":"a book","Seat":"12A","Charge":"ch_1"}}`
+		must(t, store.Checkpoint(t.Context(), owner, onceward.Checkpoint{Point: "charge", Data: []byte(moved)}))
+	}
+	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
+	if err := desk.ResolveStep(t.Context(), zoe, owner, outcome); err == nil {
+		t.Error("a call that was made was resolved as not executed")
+	}
+	if rec := b.record("k"); rec.Point != "charge" || !strings.Contains(string(rec.Data), "ch_1") {
+		t.Errorf("the record is at %q with %s", rec.Point, rec.Data)
+	}
 }
 
 // TestProgressOfOthers: what this package has not written it does not read.

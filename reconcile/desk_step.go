@@ -14,29 +14,44 @@ import (
 // the step, or at it, and its remaining steps are done. [History].Progress shows which step that is. An outcome about another step
 // is refused.
 func (d *Desk) ResolveStep(ctx context.Context, by By, c onceward.Claim, o phase.StepOutcome) error {
-	return d.act(ctx, by, c, stepAction(o), func() error { return d.resolveStep(ctx, c, o) })
+	return d.act(ctx, by, c, stepAction(o), func() error { return d.resolveStep(ctx, by, c, o) })
 }
 
-// resolveStep makes the checkpoint from the record as it stands at the attempt.
-func (d *Desk) resolveStep(ctx context.Context, c onceward.Claim, o phase.StepOutcome) error {
-	rec, err := d.store.Get(ctx, c.ID)
-	if err != nil {
-		return err
-	}
-	if rec.Attempt != c.Attempt {
-		return &onceward.FencedError{
-			Op: onceward.EventResolveStep.String(), Attempt: c.Attempt, Current: rec.Attempt, State: rec.State,
+// resolveStep settles the step as the record stands at the attempt. What is in progress is stopped first: an owner that was only
+// paused could go on between the look at the record and the write, which would take back what it did meanwhile.
+func (d *Desk) resolveStep(ctx context.Context, by By, c onceward.Claim, o phase.StepOutcome) error {
+	state, checkpoint, err := d.checkpoint(ctx, c, o)
+	if err == nil && state == onceward.StateInProgress {
+		if c, err = d.stop(ctx, c, by.Why); err == nil {
+			_, checkpoint, err = d.checkpoint(ctx, c, o)
 		}
 	}
-	progress, err := phase.Inspect(&rec)
-	if err != nil {
-		return err
-	}
-	checkpoint, err := progress.Checkpoint(o)
 	if err != nil {
 		return err
 	}
 	return d.settler.ResolveStep(ctx, c, checkpoint)
+}
+
+// checkpoint is where the operation goes on after the outcome, if it is still at the attempt.
+func (d *Desk) checkpoint(ctx context.Context, c onceward.Claim, o phase.StepOutcome) (s onceward.State, p onceward.Checkpoint, err error) {
+	rec, err := d.store.Get(ctx, c.ID)
+	if err != nil {
+		return s, p, err
+	}
+	if rec.Attempt != c.Attempt {
+		return s, p, refusal(onceward.EventResolveStep.String(), c, &rec)
+	}
+	progress, err := phase.Inspect(&rec)
+	if err != nil {
+		return s, p, err
+	}
+	p, err = progress.Checkpoint(o)
+	return rec.State, p, err
+}
+
+// refusal says that an act came too late.
+func refusal(op string, c onceward.Claim, rec *onceward.Record) error {
+	return &onceward.FencedError{Op: op, Attempt: c.Attempt, Current: rec.Attempt, State: rec.State}
 }
 
 // RetryNow has an unknown attempt, a dead letter or not, looked into again at once, with all tries before it: a phased operation by
@@ -53,7 +68,7 @@ func (d *Desk) RetryNow(ctx context.Context, by By, c onceward.Claim) error {
 		return d.act(ctx, by, c, action, func() error { return d.settler.Requeue(ctx, c, by.Why) })
 	}
 	again := phase.StepOutcome{Step: progress.Step, Result: phase.StepAgain}
-	return d.act(ctx, by, c, stepAction(again), func() error { return d.resolveStep(ctx, c, again) })
+	return d.act(ctx, by, c, stepAction(again), func() error { return d.resolveStep(ctx, by, c, again) })
 }
 
 // stopLease is how long the desk may need to make a lost operation unknown. Should it die, the operation is lost as before.
@@ -75,7 +90,7 @@ func (d *Desk) stop(ctx context.Context, c onceward.Claim, reason string) (oncew
 	if err != nil {
 		return c, err
 	}
-	refused := &onceward.FencedError{Op: "stop", Attempt: c.Attempt, Current: rec.Attempt, State: rec.State}
+	refused := refusal("stop", c, &rec)
 	if rec.Attempt != c.Attempt || rec.State != onceward.StateInProgress || rec.OnLost != onceward.Resume {
 		return c, refused
 	}
