@@ -177,6 +177,25 @@ func TestAnOwnerThatWakesUp(t *testing.T) {
 	}
 }
 
+// TestWrongDataCanBeMended: a person who has mistyped the data of a step finds the operation left alone, and corrects it.
+func TestWrongDataCanBeMended(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		d := newDoubtful(b, true)
+		resolve := func(step string, result phase.StepResult, data string) {
+			o := phase.StepOutcome{Step: step, Result: result, Data: []byte(data)}
+			must(t, d.desk.ResolveStep(t.Context(), zoe, b.claim(), o))
+		}
+		resolve("charge", phase.StepDone, `{"Item":"a book","Seat":"12A","Charge":"","Chrage":"ch_1"}`)
+		b.wantLeftAlone(d.operation, "unknown field")
+		if lost, err := d.desk.Lost(t.Context(), onceward.ID{}, 1); err != nil || len(lost) != 1 {
+			t.Errorf("lost are %d, %v", len(lost), err)
+		}
+		resolve("confirm", phase.StepAgain, `{"Item":"a book","Seat":"12A","Charge":"ch_1"}`)
+		d.wantGoneOn()
+	})
+}
+
 // TestProgressOfOthers: what this package has not written it does not read.
 func TestProgressOfOthers(t *testing.T) {
 	t.Parallel()

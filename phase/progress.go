@@ -139,8 +139,8 @@ type StepOutcome struct {
 	// are all done.
 	Step   string
 	Result StepResult
-	// Data is the carried data with which the operation goes on: for a step that is done, as it is behind the step. Nil leaves
-	// it as it is.
+	// Data is the carried data with which the operation goes on, all of it: for a step that is done, as it is behind the step.
+	// With [StepAgain] it mends data that no program can read. Nil leaves it as it is.
 	Data json.RawMessage
 	// ProviderID is the id that the provider gave to the effect; empty leaves what was known before.
 	ProviderID string
@@ -189,7 +189,8 @@ func (p *Progress) after(o *StepOutcome) (envelope, error) {
 	case !json.Valid(data):
 		return next, errors.New("phase: the carried data must be JSON")
 	}
-	if field := missing(parse(p.Data), parse(data)); field != "" && o.typed == nil {
+	mends := o.typed != nil || o.Result == StepAgain
+	if field := missing(parse(p.Data), parse(data)); field != "" && !mends {
 		return next, fmt.Errorf("phase: the data lacks the field %q: give all of what is carried, not only what the step changed", field)
 	}
 	switch o.Result {
