@@ -28,7 +28,9 @@ type (
 )
 
 // selling is an operation that is lost behind its first step, as long as the provider is down.
-func selling[T any](b *bench, down *bool, amount func(*T) *int64, change func(*phase.Definition[T])) *phase.Operation[T] {
+func selling[T any](
+	b *bench, down *bool, amount func(*T) *int64, change func(*phase.Definition[T]),
+) *phase.Operation[T] {
 	d := phase.Definition[T]{
 		Name: "POST /sales", Pause: quickly,
 		Steps: []phase.Step[T]{
@@ -61,8 +63,8 @@ func newSale(b *bench, down *bool) *phase.Operation[sale] {
 
 func empty[T any](*http.Request) (*T, error) { return new(T), nil }
 
-// TestARenamedFieldIsNeverZero: a version of the program that calls a carried field otherwise does not read it as zero. It leaves
-// the operation to those who know it (scenario 44).
+// TestARenamedFieldIsNeverZero: a version of the program that calls a carried field otherwise does not read it as zero.
+// It leaves the operation to those who know it (scenario 44).
 func TestARenamedFieldIsNeverZero(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -78,8 +80,8 @@ func TestARenamedFieldIsNeverZero(t *testing.T) {
 	})
 }
 
-// TestStepsThatAnOldNodeDoesNotKnow: an operation of a newer version, with steps at its end that an old node lacks, is not
-// finished by the old node, nor made unknown, whether it has come to those steps or not.
+// TestStepsThatAnOldNodeDoesNotKnow: an operation of a newer version, with steps at its end that an old node lacks, is
+// not finished by the old node, nor made unknown, whether it has come to those steps or not.
 func TestStepsThatAnOldNodeDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]string{"before them": "confirm", "at them": "mail"} {
@@ -117,8 +119,8 @@ func TestStepsThatAnOldNodeDoesNotKnow(t *testing.T) {
 	}
 }
 
-// TestARenamedFieldIsMigrated: a version that says so, and how, goes on with what the old one has stored, and the old one does not
-// touch it from then on. What the new one has stored the old one leaves alone.
+// TestARenamedFieldIsMigrated: a version that says so, and how, goes on with what the old one has stored, and the old
+// one does not touch it from then on. What the new one has stored the old one leaves alone.
 func TestARenamedFieldIsMigrated(t *testing.T) {
 	t.Parallel()
 	rename := func(d *phase.Definition[saleRenamed]) {
@@ -141,8 +143,9 @@ func TestARenamedFieldIsMigrated(t *testing.T) {
 			b.want(b.send(next, key), http.StatusConflict, "in-progress")
 			b.await(b.record(key).LeaseUntil)
 			b.want(b.send(old, key), http.StatusConflict, "in-progress")
-			if rec := b.record(key); !strings.Contains(string(rec.Data), `"amount":1900`) || !strings.Contains(string(rec.Data), `"tries":2`) {
-				t.Errorf("%s: the record holds %s", key, rec.Data)
+			data := string(b.record(key).Data)
+			if !strings.Contains(data, `"amount":1900`) || !strings.Contains(data, `"tries":2`) {
+				t.Errorf("%s: the record holds %s", key, data)
 			}
 		}
 		down = false
@@ -197,10 +200,11 @@ func TestAVersionChangesSteps(t *testing.T) {
 		b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
 		b.await(b.record("k").LeaseUntil)
 		d := old.Definition
-		d.Version, d.Steps = 1, []phase.Step[order]{b.local("seat", takeSeat), b.local("insure", confirm), b.local("confirm", confirm)}
+		d.Version = 1
+		d.Steps = []phase.Step[order]{b.local("seat", takeSeat), b.local("insure", confirm), b.local("confirm", confirm)}
 		next := phase.Must(phase.New(d))
-		d.Steps = []phase.Step[order]{b.local("insure", confirm), b.local("seat", takeSeat)}
-		b.wantLeftAlone(phase.Must(phase.New(d)), "have changed under a stored operation") // the step that it has come to is elsewhere
+		d.Steps = []phase.Step[order]{b.local("insure", confirm), b.local("seat", takeSeat)} // what is done comes later
+		b.wantLeftAlone(phase.Must(phase.New(d)), "have changed under a stored operation")
 		b.want(b.post(next, "k"), http.StatusCreated, "12A")
 		b.wantTrace("seat confirm insure confirm")
 	})
@@ -221,8 +225,8 @@ func TestLenientData(t *testing.T) {
 	b.want(b.send(lenient.Handler(b.guard, empty[saleRenamed]), "k"), http.StatusCreated, `"amount":1900`)
 }
 
-// TestARollingDeploy has nodes of two versions with their resumers, and clients that come to either. Every operation ends, with the
-// steps of the version that has gone on with it last, and is charged once (scenario 44).
+// TestARollingDeploy has nodes of two versions with their resumers, and clients that come to either. Every operation
+// ends, with the steps of the version that has gone on with it last, and is charged once (scenario 44).
 func TestARollingDeploy(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -242,15 +246,16 @@ func TestARollingDeploy(t *testing.T) {
 			return nil
 		}
 		old := phase.Must(phase.New(phase.Definition[sale]{
-			Name: "POST /sales", Pause: quickly, Answer: func(s *sale) phase.Answer { return phase.JSON(http.StatusCreated, s) },
+			Name: "POST /sales", Pause: quickly,
+			Answer: func(s *sale) phase.Answer { return phase.JSON(http.StatusCreated, s) },
 			Steps: []phase.Step[sale]{
 				phase.Local("price", func(_ context.Context, s *sale) error { s.Price = 1900; return nil }),
 				phase.External("charge", func(ctx context.Context, _ string, s *sale) error { return step(ctx, s.Price) }),
 			},
 		}))
 		next := phase.Must(phase.New(phase.Definition[saleRenamed]{
-			Name: "POST /sales", Pause: quickly, Answer: func(s *saleRenamed) phase.Answer { return phase.JSON(http.StatusCreated, s) },
-			Version: 1,
+			Name: "POST /sales", Pause: quickly, Version: 1,
+			Answer: func(s *saleRenamed) phase.Answer { return phase.JSON(http.StatusCreated, s) },
 			Migrate: func(_ int, data json.RawMessage) (json.RawMessage, error) {
 				return []byte(strings.Replace(string(data), `"price"`, `"amount"`, 1)), nil
 			},
@@ -260,7 +265,8 @@ func TestARollingDeploy(t *testing.T) {
 				phase.Local("mail", func(context.Context, *saleRenamed) error { return nil }),
 			},
 		}))
-		nodes := []http.Handler{old.Handler(b.guard, empty[sale]), next.Handler(newBench(t, b.store).guard, empty[saleRenamed])}
+		other := newBench(t, b.store)
+		nodes := []http.Handler{old.Handler(b.guard, empty[sale]), next.Handler(other.guard, empty[saleRenamed])}
 		resumers := []*phase.Resumer{b.resumer(phase.ResumerConfig{}, old), b.resumer(phase.ResumerConfig{}, next)}
 		for round, left := 0, operations; left > 0; round++ {
 			left = operations

@@ -12,8 +12,8 @@ type envelope struct {
 	Version int `json:"v"`
 	// Via says how the operation came, and so how its answer is stored.
 	Via string `json:"via"`
-	// Defined is the version of the definition that wrote this, and Steps are the names of all its steps: by them a node of
-	// another version knows that it is not for it to go on. The first encoding had neither.
+	// Defined is the version of the definition that wrote this, and Steps are the names of all its steps: by them a
+	// node of another version knows that it is not for it to go on. The first encoding had neither.
 	Defined int      `json:"defined,omitempty"`
 	Steps   []string `json:"steps,omitempty"`
 	// Done are the names of the finished steps, in order: they must be the first of the definition.

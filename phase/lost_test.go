@@ -137,7 +137,8 @@ func TestTakeOverLooksFirst(t *testing.T) {
 	}
 }
 
-// TestChangedSteps: a program leaves an operation alone whose stored steps it does not know, and says so. Those that know them go on.
+// TestChangedSteps: a program leaves an operation alone whose stored steps it does not know, and says so. Those that
+// know them go on.
 func TestChangedSteps(t *testing.T) {
 	t.Parallel()
 	for name, changed := range map[string]func(b *bench) *phase.Operation[order]{
@@ -183,7 +184,7 @@ func (b *bench) wantLeftAlone(o *phase.Operation[order], why string) {
 	}
 	rec := b.record("k")
 	if rec.State != onceward.StateInProgress || string(rec.Data) != string(before.Data) || rec.Point != before.Point {
-		b.Errorf("the record is %s at %q with %s, want it at %q with %s", rec.State, rec.Point, rec.Data, before.Point, before.Data)
+		b.Errorf("the record is %s at %q with %s, want it as it was with %s", rec.State, rec.Point, rec.Data, before.Data)
 	}
 }
 

@@ -11,19 +11,21 @@ import (
 // ErrNotPhased is returned when a record is not one of a phased operation that has a recovery point.
 var ErrNotPhased = errors.New("phase: the record has no recovery point of a phased operation")
 
-// Progress is what a record says about a phased operation. It takes no code of the operation to read it, so that a person can be
-// shown how far one has come whose code is gone.
+// Progress is what a record says about a phased operation. It takes no code of the operation to read it, so that a
+// person can be shown how far one has come whose code is gone.
 type Progress struct {
-	// Steps are the steps in order, with what is known of each. A record of the first encoding names only those that were
-	// reached.
+	// Steps are the steps in order, with what is known of each. A record of the first encoding names only those that
+	// were reached.
 	Steps []StepProgress
-	// Step is the name of the step at hand: the one whose call is in doubt, or which is to be done next. It is empty if all
-	// steps are done and only the answer is missing.
+	// Step is the name of the step at hand: the one whose call is in doubt, or which is to be done next. It is empty if
+	// all steps are done and only the answer is missing.
 	Step string
-	// InDoubt says that the call of the step at hand may have been made, and CalledBy is the attempt that meant to make it.
+	// InDoubt says that the call of the step at hand may have been made, and CalledBy is the attempt that meant to make
+	// it.
 	InDoubt  bool
 	CalledBy int64
-	// Tries counts the attempts at the step that failed, and Lost those that took over there and were not heard of again.
+	// Tries counts the attempts at the step that failed, and Lost those that took over there and were not heard of
+	// again.
 	Tries, Lost int
 	// Via is http, or do for an operation that came by [Operation.Do]: its answer is a value with status 200.
 	Via string
@@ -66,9 +68,9 @@ func (s StepState) String() string {
 	return "invalid"
 }
 
-// Inspect reads how far a phased operation has come. The record must be whole, as [onceward.Store.Get] returns it: lists leave out
-// what it carries. The error is [ErrNotPhased] if the record is not one of this package, and another one if it was written by a
-// version of it that this program cannot read.
+// Inspect reads how far a phased operation has come. The record must be whole, as [onceward.Store.Get] returns it:
+// lists leave out what it carries. The error is [ErrNotPhased] if the record is not one of this package, and another
+// one if it was written by a version of it that this program cannot read.
 func Inspect(rec *onceward.Record) (*Progress, error) {
 	if rec.OnLost != onceward.Resume || rec.Point == "" {
 		return nil, ErrNotPhased
@@ -115,11 +117,12 @@ type StepResult uint8
 const (
 	// StepDone says that the step took effect: the operation goes on behind it.
 	StepDone StepResult = iota + 1
-	// StepNotExecuted says that the step did nothing, and that no call of it is on its way: it is done when the operation
-	// goes on.
+	// StepNotExecuted says that the step did nothing, and that no call of it is on its way: it is done when the
+	// operation goes on.
 	StepNotExecuted
-	// StepAgain says nothing about the step, but that it is worth another look: of a call that is in doubt the definition
-	// says how to find out, or the fault that kept the step from succeeding is mended. Its tries count from the beginning.
+	// StepAgain says nothing about the step, but that it is worth another look: of a call that is in doubt the
+	// definition says how to find out, or the fault that kept the step from succeeding is mended. Its tries count from
+	// the beginning.
 	StepAgain
 )
 
@@ -135,12 +138,12 @@ func (r StepResult) String() string {
 
 // StepOutcome is what was learned, from outside, of the step at hand.
 type StepOutcome struct {
-	// Step is the name of the step: an operation that has come to another one is not changed. It is empty for one whose steps
-	// are all done.
+	// Step is the name of the step: an operation that has come to another one is not changed. It is empty for one whose
+	// steps are all done.
 	Step   string
 	Result StepResult
-	// Data is the carried data with which the operation goes on, all of it: for a step that is done, as it is behind the step.
-	// With [StepAgain] it mends data that no program can read. Nil leaves it as it is.
+	// Data is the carried data with which the operation goes on, all of it: for a step that is done, as it is behind
+	// the step. With [StepAgain] it mends data that no program can read. Nil leaves it as it is.
 	Data json.RawMessage
 	// ProviderID is the id that the provider gave to the effect; empty leaves what was known before.
 	ProviderID string
@@ -155,8 +158,8 @@ type definedAs struct {
 	steps          []string
 }
 
-// Checkpoint is where the operation goes on after an outcome: hand it to [onceward.Reconciler.ResolveStep], for the attempt whose
-// record this is the progress of.
+// Checkpoint is where the operation goes on after an outcome: hand it to [onceward.Reconciler.ResolveStep], for the
+// attempt whose record this is the progress of.
 func (p *Progress) Checkpoint(o StepOutcome) (onceward.Checkpoint, error) {
 	next, err := p.after(&o)
 	if err != nil {
@@ -191,7 +194,7 @@ func (p *Progress) after(o *StepOutcome) (envelope, error) {
 	}
 	mends := o.typed != nil || o.Result == StepAgain
 	if field := missing(parse(p.Data), parse(data)); field != "" && !mends {
-		return next, fmt.Errorf("phase: the data lacks the field %q: give all of what is carried, not only what the step changed", field)
+		return next, fmt.Errorf("phase: the data lacks the field %q: give all of it, not only what the step changed", field)
 	}
 	switch o.Result {
 	case StepDone:
@@ -220,8 +223,8 @@ type Doubt[T any] struct {
 	typed definedAs
 }
 
-// InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. A record that another version of the program has
-// stored is for its resolvers: the error is a [*ChangedError].
+// InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. A record that another version of the
+// program has stored is for its resolvers: the error is a [*ChangedError].
 func (o *Operation[T]) InDoubt(rec *onceward.Record) (*Doubt[T], error) {
 	if rec.Operation != o.Name {
 		return nil, fmt.Errorf("phase: the record is one of %q, not of %q", rec.Operation, o.Name)

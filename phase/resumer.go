@@ -93,8 +93,8 @@ type Resumed struct {
 	Waiting int
 	// Unknown counts those whose outcome became unknown.
 	Unknown int
-	// Strange counts those that are neither named like an operation of this resumer nor among the others of its configuration,
-	// and those that another version of the program must go on with.
+	// Strange counts those that are neither named like an operation of this resumer nor among the others of its
+	// configuration, and those that another version of the program must go on with.
 	Strange int
 }
 

@@ -16,8 +16,8 @@ import (
 
 var zoe = reconcile.By{Who: "zoe", Why: "the bank told me"}
 
-// doubtful is an operation of a seat, a charge whose first answer is lost, and a confirmation, and those who settle it. The bank
-// knows whether it has charged.
+// doubtful is an operation of a seat, a charge whose first answer is lost, and a confirmation, and those who settle it.
+// The bank knows whether it has charged.
 type doubtful struct {
 	*bench
 	operation *phase.Operation[order]
@@ -31,20 +31,23 @@ type doubtful struct {
 func newDoubtful(b *bench, charged bool) *doubtful {
 	b.Helper()
 	d := &doubtful{bench: b, charged: charged}
-	d.operation = b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *order) error {
+	call := b.call("charge", func(ctx context.Context, key string, o *order) error {
 		if d.key == "" {
 			d.key = key
 			return errDown
 		}
 		return charge(ctx, key, o)
-	}), b.local("confirm", confirm))
+	})
+	d.operation = b.define(b.local("seat", takeSeat), call, b.local("confirm", confirm))
 	var err error
 	if d.desk, err = reconcile.NewDesk(b.store); err != nil {
 		b.Fatal(err)
 	}
 	d.poller = b.poller(reconcile.Rule{
-		Resolver: reconcile.ResolverFunc(func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) { return d.answer(rec) }),
-		Source:   "bank", Steps: []string{"charge"},
+		Resolver: reconcile.ResolverFunc(func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+			return d.answer(rec)
+		}),
+		Source: "bank", Steps: []string{"charge"},
 		Interpret: func(_ context.Context, rec *onceward.Record, _ []onceward.Notice) (reconcile.Answer, error) {
 			return d.answer(rec)
 		},
@@ -150,8 +153,8 @@ func (d *doubtful) wantGoneOn() {
 	}
 }
 
-// TestSettlingAStep: whoever learns what became of a step, the operation goes on with it, and only its end is an answer (I15,
-// scenario 39).
+// TestSettlingAStep: whoever learns what became of a step, the operation goes on with it, and only its end is an answer
+// (I15, scenario 39).
 func TestSettlingAStep(t *testing.T) {
 	t.Parallel()
 	for name, charged := range map[string]bool{"done": true, "not executed": false} {
@@ -210,7 +213,8 @@ func TestTheSettledAttemptIsFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := json.RawMessage(`{"Item":"a book","Seat":"12A","Charge":"found"}`)
-	must(t, desk.ResolveStep(t.Context(), zoe, p.claim(), phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: data}))
+	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: data}
+	must(t, desk.ResolveStep(t.Context(), zoe, p.claim(), outcome))
 	close(p.letGo)
 	<-p.answer
 	p.resume(o)
@@ -218,8 +222,8 @@ func TestTheSettledAttemptIsFenced(t *testing.T) {
 	p.wantTrace("seat charge confirm")
 }
 
-// TestCompletedSkipsNoStep: a resolver that answers for the whole of an operation, when it knows of one step, is refused. One that
-// ends it on purpose is not.
+// TestCompletedSkipsNoStep: a resolver that answers for the whole of an operation, when it knows of one step, is
+// refused. One that ends it on purpose is not.
 func TestCompletedSkipsNoStep(t *testing.T) {
 	t.Parallel()
 	declined := reconcile.Response(http.StatusPaymentRequired, nil, []byte("declined"))
@@ -236,13 +240,14 @@ func TestCompletedSkipsNoStep(t *testing.T) {
 			reconcile.Completed(declined, "ch_1"),
 			reconcile.Step(phase.StepOutcome{Step: "confirm", Result: phase.StepDone}),
 			reconcile.Step(phase.StepOutcome{Step: "charge"}),
-			reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: json.RawMessage(`{"Charge":"ch_1"}`)}),
-			reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: json.RawMessage(`{`)}),
+			reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: []byte(`{"Charge":"ch_1"}`)}),
+			reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: []byte(`{`)}),
 		} {
 			if got := says(refused); got != (reconcile.Report{Postponed: 1}) {
 				t.Errorf("%+v came to %+v", refused, got)
 			}
-			if rec := b.record("k"); rec.State != onceward.StateUnknown || !strings.Contains(rec.ReconcileError, "cannot be stored") {
+			rec := b.record("k")
+			if rec.State != onceward.StateUnknown || !strings.Contains(rec.ReconcileError, "cannot be stored") {
 				t.Errorf("the record is %s: %s", rec.State, rec.ReconcileError)
 			}
 		}
@@ -254,7 +259,8 @@ func TestCompletedSkipsNoStep(t *testing.T) {
 	})
 }
 
-// TestAStepThatWasGivenUp is none that a resolver can say anything about. A person has it tried again when its fault is mended.
+// TestAStepThatWasGivenUp is none that a resolver can say anything about. A person has it tried again when its fault is
+// mended.
 func TestAStepThatWasGivenUp(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -301,8 +307,8 @@ func (b *bench) wantAudit(want string) {
 	}
 }
 
-// TestTriedAgainWhileInDoubt: to have a step tried again says nothing about its call. A step that cannot find out by itself is
-// unknown again, and its call is not repeated.
+// TestTriedAgainWhileInDoubt: to have a step tried again says nothing about its call. A step that cannot find out by
+// itself is unknown again, and its call is not repeated.
 func TestTriedAgainWhileInDoubt(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -318,7 +324,8 @@ func TestTriedAgainWhileInDoubt(t *testing.T) {
 	})
 }
 
-// TestResolvedAsAWhole: a person may end the whole of an operation. If nothing of it was executed a retry starts at the beginning.
+// TestResolvedAsAWhole: a person may end the whole of an operation. If nothing of it was executed a retry starts at the
+// beginning.
 func TestResolvedAsAWhole(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -329,8 +336,8 @@ func TestResolvedAsAWhole(t *testing.T) {
 	})
 }
 
-// TestWhoMadeTheCall: the owner that must be gone before "not found" counts is the one that meant to make the call, not a later
-// attempt that stopped at the doubt.
+// TestWhoMadeTheCall: the owner that must be gone before "not found" counts is the one that meant to make the call, not
+// a later attempt that stopped at the doubt.
 func TestWhoMadeTheCall(t *testing.T) {
 	t.Parallel()
 	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// decode reads carried data. Strictly, it refuses fields that the type does not have, and data without a field that the type has:
-// a field that was renamed must not be zero without a word. A field may be missing if the type leaves it out when it is empty
-// (omitempty, omitzero), or if it is nil then, as a pointer is.
+// decode reads carried data. Strictly, it refuses fields that the type does not have, and data without a field that the
+// type has: a field that was renamed must not be zero without a word. A field may be missing if the type leaves it out
+// when it is empty (omitempty, omitzero), or if it is nil then, as a pointer is.
 func decode[T any](raw json.RawMessage, strict bool) (*T, error) {
 	data := new(T)
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -75,7 +75,8 @@ func missing(want, got any) string {
 	return ""
 }
 
-// lookUp finds a member as encoding/json does, which does not tell large letters from small ones where none fits exactly.
+// lookUp finds a member as encoding/json does, which does not tell large letters from small ones where none fits
+// exactly.
 func lookUp(members map[string]any, name string) (any, bool) {
 	if member, ok := members[name]; ok {
 		return member, true

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// ChangedError says that an operation was stored by another version of the program, whose steps or carried data are not those of
-// this definition. It is left to the nodes that know it: what its steps or fields stand for here is only a guess.
+// ChangedError says that an operation was stored by another version of the program, whose steps or carried data are not
+// those of this definition. It is left to the nodes that know it: what its steps or fields stand for here is only a
+// guess.
 type ChangedError struct {
 	// Operation is the name of the operation.
 	Operation string
-	// Stored are the steps that the record went through, or all steps of its definition where they differ, and Defined those
-	// of this definition.
+	// Stored are the steps that the record went through, or all steps of its definition where they differ, and Defined
+	// those of this definition.
 	Stored, Defined []string
 	// StoredVersion is the version of the definition that wrote the record, and Version that of this one.
 	StoredVersion, Version int
@@ -22,24 +23,25 @@ type ChangedError struct {
 
 // Error describes the change.
 func (e *ChangedError) Error() string {
-	var what string
+	const advice = "; it is left to the nodes that know it: if there are none any more, bring them back, or settle it by hand"
 	switch {
 	case e.Err != nil:
-		what = fmt.Sprintf("the data that a stored operation of %q carries is not that of its definition: %v", e.Operation, e.Err)
+		return fmt.Sprintf("phase: a stored operation of %q carries data that is not that of its definition: %v%s",
+			e.Operation, e.Err, advice)
 	case e.StoredVersion > e.Version:
-		what = fmt.Sprintf("a stored operation of %q is of version %d, the definition of version %d", e.Operation, e.StoredVersion, e.Version)
+		return fmt.Sprintf("phase: a stored operation of %q is of version %d, the definition of version %d%s",
+			e.Operation, e.StoredVersion, e.Version, advice)
 	default:
-		what = fmt.Sprintf("the steps of %q have changed under a stored operation: it has [%s], the definition has [%s]",
-			e.Operation, strings.Join(e.Stored, ", "), strings.Join(e.Defined, ", "))
+		return fmt.Sprintf("phase: the steps of %q have changed under a stored operation: it has [%s], the definition has [%s]%s",
+			e.Operation, strings.Join(e.Stored, ", "), strings.Join(e.Defined, ", "), advice)
 	}
-	return "phase: " + what + "; it is left to the nodes that know it: if there are none any more, bring them back, or settle it by hand"
 }
 
 // Unwrap returns what is wrong with the carried data.
 func (e *ChangedError) Unwrap() error { return e.Err }
 
-// read takes up what an earlier attempt left behind, perhaps of an older version of the program: the result is as this one would
-// have written it. The error is a [*ChangedError], also where the code of the user panics.
+// read takes up what an earlier attempt left behind, perhaps of an older version of the program: the result is as this
+// one would have written it. The error is a [*ChangedError], also where the code of the user panics.
 func (o *Operation[T]) read(stored []byte) (e envelope, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -64,8 +66,8 @@ func (o *Operation[T]) read(stored []byte) (e envelope, err error) {
 	return e, nil
 }
 
-// fits makes sure that the definition has the steps that the record went through, and all that its own definition had, unless a
-// larger version says that this one knows better.
+// fits makes sure that the definition has the steps that the record went through, and all that its own definition had,
+// unless a larger version says that this one knows better.
 func (o *Operation[T]) fits(e *envelope) error {
 	reached := e.reached()
 	switch {

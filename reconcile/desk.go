@@ -52,14 +52,14 @@ func (b By) check() error {
 }
 
 // ResolveCompleted ends an operation with an answer that the operator has learned: every retry gets it. Like
-// [Desk.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its owner, and then it
-// is for the whole: steps that are left are not done any more. To settle one step, use [Desk.ResolveStep].
+// [Desk.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its owner,
+// and then it is for the whole: steps that are left are not done any more. To settle one step, use [Desk.ResolveStep].
 func (d *Desk) ResolveCompleted(ctx context.Context, by By, c onceward.Claim, done onceward.Completion) error {
 	return d.act(ctx, by, c, "resolve completed", func() error { return d.settler.ResolveCompleted(ctx, c, &done) })
 }
 
-// ResolveNotExecuted settles an attempt of which the operator knows that it did nothing and will do nothing, or that all it did was
-// undone: a retry executes, from the beginning.
+// ResolveNotExecuted settles an attempt of which the operator knows that it did nothing and will do nothing, or that
+// all it did was undone: a retry executes, from the beginning.
 func (d *Desk) ResolveNotExecuted(ctx context.Context, by By, c onceward.Claim) error {
 	return d.act(ctx, by, c, "resolve not executed", func() error { return d.settler.ResolveNotExecuted(ctx, c, by.Why) })
 }

@@ -10,15 +10,16 @@ import (
 	"github.com/onceward/onceward/phase"
 )
 
-// ResolveStep settles the step at hand of a phased operation that is unknown, or has lost its owner: the operation goes on behind
-// the step, or at it, and its remaining steps are done. [History].Progress shows which step that is. An outcome about another step
-// is refused.
+// ResolveStep settles the step at hand of a phased operation that is unknown, or has lost its owner: the operation goes
+// on behind the step, or at it, and its remaining steps are done. [History].Progress shows which step that is. An
+// outcome about another step is refused.
 func (d *Desk) ResolveStep(ctx context.Context, by By, c onceward.Claim, o phase.StepOutcome) error {
 	return d.act(ctx, by, c, stepAction(o), func() error { return d.resolveStep(ctx, by, c, o) })
 }
 
-// resolveStep settles the step as the record stands at the attempt. What is in progress is stopped first: an owner that was only
-// paused could go on between the look at the record and the write, which would take back what it did meanwhile.
+// resolveStep settles the step as the record stands at the attempt. What is in progress is stopped first: an owner that
+// was only paused could go on between the look at the record and the write, which would take back what it did
+// meanwhile.
 func (d *Desk) resolveStep(ctx context.Context, by By, c onceward.Claim, o phase.StepOutcome) error {
 	state, checkpoint, err := d.checkpoint(ctx, c, o)
 	if err == nil && state == onceward.StateInProgress {
@@ -33,7 +34,9 @@ func (d *Desk) resolveStep(ctx context.Context, by By, c onceward.Claim, o phase
 }
 
 // checkpoint is where the operation goes on after the outcome, if it is still at the attempt.
-func (d *Desk) checkpoint(ctx context.Context, c onceward.Claim, o phase.StepOutcome) (s onceward.State, p onceward.Checkpoint, err error) {
+func (d *Desk) checkpoint(
+	ctx context.Context, c onceward.Claim, o phase.StepOutcome,
+) (s onceward.State, p onceward.Checkpoint, err error) {
 	rec, err := d.store.Get(ctx, c.ID)
 	if err != nil {
 		return s, p, err
@@ -54,9 +57,9 @@ func refusal(op string, c onceward.Claim, rec *onceward.Record) error {
 	return &onceward.FencedError{Op: op, Attempt: c.Attempt, Current: rec.Attempt, State: rec.State}
 }
 
-// RetryNow has an unknown attempt, a dead letter or not, looked into again at once, with all tries before it: a phased operation by
-// its own steps, which know how to find out what they can, and every other by its resolver. A phased operation whose step cannot
-// find out becomes unknown again, and its resolver is asked then.
+// RetryNow has an unknown attempt, a dead letter or not, looked into again at once, with all tries before it: a phased
+// operation by its own steps, which know how to find out what they can, and every other by its resolver. A phased
+// operation whose step cannot find out becomes unknown again, and its resolver is asked then.
 func (d *Desk) RetryNow(ctx context.Context, by By, c onceward.Claim) error {
 	const action = "retry now"
 	rec, err := d.store.Get(ctx, c.ID)
@@ -71,12 +74,14 @@ func (d *Desk) RetryNow(ctx context.Context, by By, c onceward.Claim) error {
 	return d.act(ctx, by, c, stepAction(again), func() error { return d.resolveStep(ctx, by, c, again) })
 }
 
-// stopLease is how long the desk may need to make a lost operation unknown. Should it die, the operation is lost as before.
+// stopLease is how long the desk may need to make a lost operation unknown. Should it die, the operation is lost as
+// before.
 const stopLease = 30 * time.Second
 
-// Stop takes a phased operation, which has lost its owner, away from that owner and from all who could resume it: from then on it is
-// unknown, at the attempt that is returned. An owner that was only paused may have gone on since an operator has looked; after Stop
-// its writes are refused, so that what [Desk.History] shows stays true until the operation is resolved.
+// Stop takes a phased operation, which has lost its owner, away from that owner and from all who could resume it: from
+// then on it is unknown, at the attempt that is returned. An owner that was only paused may have gone on since an
+// operator has looked; after Stop its writes are refused, so that what [Desk.History] shows stays true until the
+// operation is resolved.
 func (d *Desk) Stop(ctx context.Context, by By, c onceward.Claim) (stopped onceward.Claim, err error) {
 	err = d.act(ctx, by, c, "stop", func() (err error) {
 		stopped, err = d.stop(ctx, c, by.Why)

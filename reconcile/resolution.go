@@ -18,8 +18,8 @@ type resolution struct {
 	write   func(ctx context.Context, s onceward.Reconciler, c onceward.Claim) error
 }
 
-// resolve applies an answer to a record. For a phased operation it settles the step at hand and nothing else, so that the steps
-// behind it are done (I15). An answer that would skip them is an error.
+// resolve applies an answer to a record. For a phased operation it settles the step at hand and nothing else, so that
+// the steps behind it are done (I15). An answer that would skip them is an error.
 func (a *Answer) resolve(rec *onceward.Record) (*resolution, error) {
 	progress, err := phase.Inspect(rec)
 	phased := !errors.Is(err, phase.ErrNotPhased)
@@ -32,7 +32,7 @@ func (a *Answer) resolve(rec *onceward.Record) (*resolution, error) {
 		return nil, errors.New("reconcile: Completed would skip the steps that are left of a phased operation: " +
 			"use Step for what was learned of the step at hand, or Finish to end the operation there")
 	case a.kind == notExecuted && phased && !progress.InDoubt:
-		return nil, fmt.Errorf("reconcile: no call is in doubt: step %q was given up, and a person has to try it again", progress.Step)
+		return nil, fmt.Errorf("reconcile: no call is in doubt: step %q was given up, and is for a person to retry", progress.Step)
 	case a.kind == notExecuted && phased:
 		return settleStep(progress, phase.StepOutcome{Step: progress.Step, Result: phase.StepNotExecuted}, a.reason)
 	case a.kind == stepSettled:

@@ -56,13 +56,16 @@ func TestResumedByOtherCode(t *testing.T) {
 // TestPhasedByALaterProgram: what this program cannot read it does not settle, by no answer.
 func TestPhasedByALaterProgram(t *testing.T) {
 	for name, answer := range map[string]reconcile.Answer{
-		"completed": reconcile.Completed(paid, ""), "not executed": reconcile.NotExecuted("no"), "finish": reconcile.Finish(paid, ""),
+		"completed":    reconcile.Completed(paid, ""),
+		"not executed": reconcile.NotExecuted("no"),
+		"finish":       reconcile.Finish(paid, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				store := memory.New()
 				loseResumed(t, store, `{"v":99,"via":"http"}`)
-				ask(t, newPoller(t, store, reconcile.Rule{Resolver: always(answer)}, reconcile.Config{}), "k", reconcile.Report{Postponed: 1})
+				poller := newPoller(t, store, reconcile.Rule{Resolver: always(answer)}, reconcile.Config{})
+				ask(t, poller, "k", reconcile.Report{Postponed: 1})
 				wantState(t, store, "k", onceward.StateUnknown)
 			})
 		})

@@ -27,8 +27,9 @@ func (f ResolverFunc) Resolve(ctx context.Context, rec *onceward.Record) (Answer
 	return f(ctx, rec)
 }
 
-// Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown], and for a
-// phased operation with [Step], [NotExecuted], [NotFound], [StillUnknown] or [Finish]: they are about its step at hand.
+// Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown],
+// and for a phased operation with [Step], [NotExecuted], [NotFound], [StillUnknown] or [Finish]: they are about its
+// step at hand.
 type Answer struct {
 	kind       answerKind
 	completion onceward.Completion
@@ -50,13 +51,15 @@ const (
 // Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined is
 // completed too, with its failure as the answer. The provider's id may be empty.
 //
-// It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and [Finish].
+// It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
+// [Finish].
 func Completed(response onceward.Response, providerID string) Answer {
 	return Answer{kind: completed, completion: onceward.Completion{Response: response, ProviderID: providerID}}
 }
 
-// Step says what was learned of the step at hand of a phased operation, which then goes on behind it or at it: its remaining steps
-// are done, and its answer is its own. With the definition at hand, [phase.Operation.InDoubt] makes the outcome:
+// Step says what was learned of the step at hand of a phased operation, which then goes on behind it or at it: its
+// remaining steps are done, and its answer is its own. With the definition at hand, [phase.Operation.InDoubt] makes the
+// outcome:
 //
 //	doubt, err := book.InDoubt(rec)
 //	…
@@ -64,8 +67,9 @@ func Completed(response onceward.Response, providerID string) Answer {
 //	return reconcile.Step(doubt.Done(charge.ID)), nil
 func Step(o phase.StepOutcome) Answer { return Answer{kind: stepSettled, step: o} }
 
-// Finish ends a phased operation with an answer, as [phase.Finish] does: for a card that was declined. The steps that are left are
-// not done, and what earlier ones did is for the resolver to take back before. The provider's id may be empty.
+// Finish ends a phased operation with an answer, as [phase.Finish] does: for a card that was declined. The steps that
+// are left are not done, and what earlier ones did is for the resolver to take back before. The provider's id may be
+// empty.
 func Finish(response onceward.Response, providerID string) Answer {
 	a := Completed(response, providerID)
 	a.kind = finished
@@ -115,9 +119,9 @@ type Rule struct {
 	// nobody sets. A process that is started anew counts anew. With an Arrival longer than all tries take, a record is a dead
 	// letter before.
 	Arrival time.Duration
-	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut off. It
-	// is called when "not found" was answered. For a phased operation the record's Attempt is here the one that meant to make
-	// the call, which later ones may have taken over from.
+	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut
+	// off. It is called when "not found" was answered. For a phased operation the record's Attempt is here the one that
+	// meant to make the call, which later ones may have taken over from.
 	OwnerGone func(ctx context.Context, rec *onceward.Record) (bool, error)
 
 	// Source names the sender of the notices about these operations, and Steps the steps whose downstream keys they carry. A

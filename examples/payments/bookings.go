@@ -152,8 +152,8 @@ func (b *booking) charged(made provider.Charge) {
 	b.State, b.Charge, b.ChargedAt = chargeState(made), made.ID, made.Created.UnixMicro()
 }
 
-// askAboutBooking is for a booking that was given up, or stopped by a person, while its charge was in doubt. What the provider says
-// settles the charge; the booking itself goes on, and is confirmed by its own step.
+// askAboutBooking is for a booking that was given up, or stopped by a person, while its charge was in doubt. What the
+// provider says settles the charge; the booking itself goes on, and is confirmed by its own step.
 func (s *System) askAboutBooking(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
 	doubt, err := s.bookings.InDoubt(rec)
 	if err != nil {

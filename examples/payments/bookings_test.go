@@ -99,8 +99,8 @@ func bookingInTheEnd(w *world) {
 	w.wantCharges("in the end", 1)
 }
 
-// bookingStopped: the charge is made but never answered, until a person stops the booking. The poller finds the charge, and the
-// booking goes on behind it.
+// bookingStopped: the charge is made but never answered, until a person stops the booking. The poller finds the charge,
+// and the booking goes on behind it.
 func bookingStopped(w *world) {
 	w.post("/bookings", "stopped", place("concert", 4500, "stopped")).want(http.StatusConflict, "in-progress")
 	desk, err := reconcile.NewDesk(w.db.Store)

@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/reconcile"
 )
 
-// TestKilledInDoubt kills the shop when the provider has charged, and the next one when it has found that out. The booking is
-// confirmed once, and nothing is charged again (I15, scenario 39).
+// TestKilledInDoubt kills the shop when the provider has charged, and the next one when it has found that out. The
+// booking is confirmed once, and nothing is charged again (I15, scenario 39).
 func TestKilledInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, finish := range map[string]func(w *world) reply{
@@ -38,7 +38,8 @@ func TestKilledInDoubt(t *testing.T) {
 	}
 }
 
-// TestBookingSettledByAWebhook: the provider answers no questions, but tells what it did. The client's retry goes on behind it.
+// TestBookingSettledByAWebhook: the provider answers no questions, but tells what it did. The client's retry goes on
+// behind it.
 func TestBookingSettledByAWebhook(t *testing.T) {
 	t.Parallel()
 	onStores(t, false, func(t *testing.T, w *world) {
