@@ -107,7 +107,8 @@ type (
 		ID
 		Operation string
 		Attempt   int64
-		// Outcome is "completed", "not executed", "postponed" or "dead letter".
+		// Outcome is "completed", "not executed", "step done", "step not executed", "step to be tried again", "postponed" or
+		// "dead letter".
 		Outcome string
 		// Err is why nothing was learned.
 		Err error
