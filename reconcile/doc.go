@@ -11,6 +11,8 @@
 // at a [Desk]. Package webhook receives what the other system says by itself, and feeds the same door; package ledger
 // compares both sides' books.
 //
+// Of a phased operation, a step is settled and not the whole of it: the operation goes on from there. See [Step].
+//
 // That the other system does not know of an operation proves little: the request may still be on its way, or its owner may be
 // asleep and about to send it. See [Rule] on when it counts.
 package reconcile

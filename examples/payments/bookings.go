@@ -11,6 +11,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/reconcile"
 )
 
 // placeOrder is what a client asks for.
@@ -34,6 +35,9 @@ type booking struct {
 	Reason string `json:"error,omitempty"`
 }
 
+// bookingsName is that of the operation in stored records.
+const bookingsName = "POST /bookings"
+
 // bookingCurrency is that of all prices.
 const bookingCurrency = "EUR"
 
@@ -48,7 +52,7 @@ const (
 // the resumer, goes on behind the last finished one. The provider recognises the key of the charge, so it may be repeated.
 func (s *System) defineBookings() *phase.Operation[booking] {
 	return phase.Must(phase.New(phase.Definition[booking]{
-		Name: "POST /bookings",
+		Name: bookingsName,
 		Steps: []phase.Step[booking]{
 			phase.Local("reserve", s.reservePlace),
 			phase.External("charge", s.chargeBooking).Repeat(),
@@ -139,8 +143,31 @@ func (s *System) chargeBooking(ctx context.Context, key string, b *booking) erro
 	case err != nil:
 		return err
 	}
-	b.State, b.Charge, b.ChargedAt = chargeState(made), made.ID, made.Created.UnixMicro()
+	b.charged(made)
 	return nil
+}
+
+// charged fills in what the provider did.
+func (b *booking) charged(made provider.Charge) {
+	b.State, b.Charge, b.ChargedAt = chargeState(made), made.ID, made.Created.UnixMicro()
+}
+
+// askAboutBooking is for a booking that was given up, or stopped by a person, while its charge was in doubt. What the
+// provider says settles the charge; the booking itself goes on, and is confirmed by its own step.
+func (s *System) askAboutBooking(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+	doubt, err := s.bookings.InDoubt(rec)
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	made, found, err := s.provider.Find(ctx, doubt.Key)
+	switch {
+	case err != nil:
+		return reconcile.Answer{}, err
+	case !found:
+		return reconcile.NotFound(), nil
+	}
+	doubt.Data.charged(made)
+	return reconcile.Step(doubt.Done(made.ID)), nil
 }
 
 // confirmBooking writes down how the charge ended, and gives the place back if no money moved.

@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/reconcile"
 )
 
 // place is the body of a booking.
@@ -32,12 +34,15 @@ func TestBookings(t *testing.T) {
 		"sold out":       bookingSoldOut,
 		"declined":       bookingDeclined,
 		"provider fails": bookingInTheEnd,
+		"stopped":        bookingStopped,
 		"not a booking":  notABooking,
 	}.onStores(t, func(s *settings) {
 		s.Timing.Look = soon
 		fails := strikes(provider.ErrorBefore, "/charges", "in the end")
 		fails.Times = 3
-		s.faults = []provider.Rule{fails, strikes(provider.ResetAfter, "/charges", "in the end")}
+		deaf := strikes(provider.ResetAfter, "/charges", "stopped")
+		deaf.Times = 0 // it charges, and never says so
+		s.faults = []provider.Rule{fails, strikes(provider.ResetAfter, "/charges", "in the end"), deaf}
 	})
 }
 
@@ -92,6 +97,29 @@ func bookingInTheEnd(w *world) {
 	})
 	last.want(http.StatusCreated, w.bank.Charges("in the end")[0].ID)
 	w.wantCharges("in the end", 1)
+}
+
+// bookingStopped: the charge is made but never answered, until a person stops the booking. The poller finds the charge,
+// and the booking goes on behind it.
+func bookingStopped(w *world) {
+	w.post("/bookings", "stopped", place("concert", 4500, "stopped")).want(http.StatusConflict, "in-progress")
+	desk, err := reconcile.NewDesk(w.db.Store)
+	if err != nil {
+		w.Fatal(err)
+	}
+	id := onceward.ID{Scope: "alice", Key: "stopped"}
+	w.eventually("the booking to be stopped", func() bool {
+		rec, err := w.db.Store.Get(w.Context(), id)
+		if err == nil {
+			by := reconcile.By{Who: "zoe", Why: "the provider does not answer"}
+			_, err = desk.Stop(w.Context(), by, onceward.Claim{ID: id, Attempt: rec.Attempt})
+		}
+		return err == nil
+	})
+	w.eventually("the booking to be confirmed", func() bool {
+		return w.number(`SELECT count(*) FROM booking WHERE reference = 'stopped' AND state = 'confirmed'`) == 1
+	})
+	w.wantCharges("stopped", 1)
 }
 
 func notABooking(w *world) {

@@ -16,14 +16,16 @@ import (
 // providerSource names the provider as a sender of webhooks.
 const providerSource = "provider"
 
-// newPoller settles refunds whose outcome is unknown. The provider recognises our key, so that "not found" means that the
-// refund was not made, once no request can be on its way any more: should one arrive all the same, it and the retry are one
-// to the provider.
+// newPoller settles refunds whose outcome is unknown, and charges of bookings. The provider recognises our key, so that
+// "not found" means that the call was not made, once no request can be on its way any more: should one arrive all the
+// same, it and the retry are one to the provider.
 func (s *System) newPoller() (*reconcile.Poller, error) {
 	t := s.config.Timing
 	rules := map[string]reconcile.Rule{"POST /payments/{id}/refund": {
 		Resolver: reconcile.ResolverFunc(s.askAboutRefund), Deduplicates: true, Arrival: t.Arrival,
 		Source: providerSource, Steps: []string{refundStep}, Interpret: s.readRefundEvent,
+	}, bookingsName: {
+		Resolver: reconcile.ResolverFunc(s.askAboutBooking), Deduplicates: true, Arrival: t.Arrival,
 	}}
 	maps.Copy(rules, s.config.Rules)
 	return reconcile.NewPoller(s.db.Store, reconcile.Config{

@@ -2,6 +2,7 @@ package aftermath
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/reconcile/webhook"
 )
 
 // booking is what a booking carries from step to step.
@@ -64,4 +67,36 @@ func (s *shop) confirm(ctx context.Context, b *booking) error {
 	_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO confirmation (name) VALUES ($1)`, b.Name)
 	s.pass("confirm")
 	return err
+}
+
+// askAboutBooking asks the provider about the call that is in doubt.
+func (s *shop) askAboutBooking(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+	doubt, err := s.booked.InDoubt(rec)
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	made, found, err := s.client.Find(ctx, doubt.Key)
+	switch {
+	case err != nil:
+		return reconcile.Answer{}, err
+	case !found:
+		return reconcile.NotFound(), nil
+	}
+	doubt.Data.Charge = made.ID
+	return reconcile.Step(doubt.Done(made.ID)), nil
+}
+
+// readBookingEvents makes the same answer of what the provider has told by itself.
+func (s *shop) readBookingEvents(_ context.Context, rec *onceward.Record, notices []onceward.Notice) (reconcile.Answer, error) {
+	doubt, err := s.booked.InDoubt(rec)
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	latest, _ := webhook.Latest(notices)
+	var event provider.Event
+	if err := json.Unmarshal(latest.Body, &event); err != nil {
+		return reconcile.Answer{}, err
+	}
+	doubt.Data.Charge = event.Data.Object.ID
+	return reconcile.Step(doubt.Done(event.Data.Object.ID)), nil
 }

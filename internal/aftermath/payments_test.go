@@ -22,6 +22,9 @@ func (s *shop) payments(mux *http.ServeMux) error {
 		Rules: map[string]reconcile.Rule{"POST /payments": {
 			Resolver: reconcile.ResolverFunc(s.askProvider), Deduplicates: s.Dedup,
 			Source: "provider", Steps: []string{"charge"}, Interpret: readEvents,
+		}, "POST /bookings": {
+			Resolver: reconcile.ResolverFunc(s.askAboutBooking), Deduplicates: s.Dedup,
+			Source: "provider", Steps: []string{"charge"}, Interpret: s.readBookingEvents,
 		}},
 		Interval: 50 * time.Millisecond, Pause: 20 * time.Millisecond, LongestPause: 100 * time.Millisecond,
 		Limit: s.Limit, Logger: quiet,

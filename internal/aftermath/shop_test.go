@@ -102,6 +102,7 @@ type shop struct {
 	db     *sql.DB
 	guard  *onceward.Guard
 	client *provider.Client
+	booked *phase.Operation[booking]
 	lines  chan struct{}
 }
 
@@ -123,13 +124,13 @@ func runShop(settings string) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	bookings := s.bookings()
-	mux.Handle("POST /bookings", bookings.Handler(s.guard, s.startBooking))
+	s.booked = s.bookings()
+	mux.Handle("POST /bookings", s.booked.Handler(s.guard, s.startBooking))
 	if err := s.payments(mux); err != nil {
 		return err
 	}
 	if s.Resume {
-		resumer, err := phase.NewResumer(s.guard, &s.store, phase.ResumerConfig{Interval: 50 * time.Millisecond, Logger: quiet}, bookings)
+		resumer, err := phase.NewResumer(s.guard, &s.store, phase.ResumerConfig{Interval: 50 * time.Millisecond, Logger: quiet}, s.booked)
 		if err != nil {
 			return err
 		}
@@ -189,6 +190,14 @@ func (h *hookedStore) CheckpointTx(ctx context.Context, c onceward.Claim, lease 
 		return p, err
 	})
 	h.pass("after checkpoint " + point)
+	return err
+}
+
+// ResolveStep implements [onceward.Reconciler].
+func (h *hookedStore) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	h.pass("before resolving " + p.Point)
+	err := h.fullStore.ResolveStep(ctx, c, p)
+	h.pass("after resolving " + p.Point)
 	return err
 }
 

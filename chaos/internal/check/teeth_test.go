@@ -142,6 +142,7 @@ var tokenCorruptions = []corruption{
 	{"a completion by a fenced owner", func(s *story) { s.late("booked", history.CallComplete, "d-B1") }, []string{"I6"}},
 	{"a resolution of a fenced attempt", func(s *story) { s.late("booked", history.CallResolveCompleted, "d-B1") }, []string{"I6"}},
 	{"a release of a fenced attempt", func(s *story) { s.late("booked", history.CallResolveNotExecuted, "") }, []string{"I6"}},
+	{"a step resolved of a fenced attempt", func(s *story) { s.late("booked", history.CallResolveStep, "") }, []string{"I6"}},
 	{"two answers accepted", func(s *story) { s.complete("moved", 6, "else") }, []string{"I7"}},
 	{"an answer and another resolution accepted", func(s *story) {
 		s.write(history.Write{Call: history.CallResolveCompleted, Key: "moved", Attempt: 6, Accepted: true, Digest: "else"})

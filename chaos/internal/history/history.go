@@ -40,6 +40,7 @@ const (
 	CallAbandon            = "abandon"
 	CallResolveCompleted   = "resolve completed"
 	CallResolveNotExecuted = "resolve not executed"
+	CallResolveStep        = "resolve step"
 	CallBust               = "bust"
 )
 

@@ -119,6 +119,11 @@ func (j *journaled) ResolveNotExecuted(ctx context.Context, c onceward.Claim, re
 	return j.claimed(history.CallResolveNotExecuted, c, "", func() error { return j.Store.ResolveNotExecuted(ctx, c, reason) })
 }
 
+// ResolveStep implements [onceward.Reconciler].
+func (j *journaled) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	return j.claimed(history.CallResolveStep, c, "", func() error { return j.Store.ResolveStep(ctx, c, p) })
+}
+
 // Bust implements [onceward.Buster].
 func (j *journaled) Bust(ctx context.Context, id onceward.ID, force bool) error {
 	return j.claimed(history.CallBust, onceward.Claim{ID: id}, "", func() error { return j.Store.Bust(ctx, id, force) })

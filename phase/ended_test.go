@@ -1,0 +1,257 @@
+package phase_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// orphan leaves the operation k behind, in progress and past its lease, with a call in doubt. Its code has another name
+// now.
+func (b *bench) orphan() (renamed *phase.Operation[order], desk *reconcile.Desk) {
+	b.Helper()
+	o := b.define(b.local("seat", takeSeat), b.call("charge", func(context.Context, string, *order) error {
+		return errDown
+	}).Repeat(), b.local("confirm", confirm))
+	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+	b.await(b.record("k").LeaseUntil)
+	d := o.Definition
+	d.Name = "POST /purchases"
+	desk, err := reconcile.NewDesk(b.store)
+	must(b.T, err)
+	return phase.Must(phase.New(d)), desk
+}
+
+// TestAPersonEndsWhatHasNoCode: an operation that no running program knows can be ended, with what is known of each
+// step before the operator's eyes, and that is in the audit (I16, scenario 40).
+func TestAPersonEndsWhatHasNoCode(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end   func(ctx context.Context, desk *reconcile.Desk, c onceward.Claim) error
+		want  onceward.State
+		audit string
+	}{
+		"completed": {func(ctx context.Context, desk *reconcile.Desk, c onceward.Claim) error {
+			answer := reconcile.Response(http.StatusCreated, nil, []byte("by hand"))
+			return desk.ResolveCompleted(ctx, zoe, c, onceward.Completion{Response: answer})
+		}, onceward.StateCompleted, "zoe: resolve completed, the bank told me [done]"},
+		"not executed": {func(ctx context.Context, desk *reconcile.Desk, c onceward.Claim) error {
+			return desk.ResolveNotExecuted(ctx, zoe, c)
+		}, onceward.StateRetryable, "zoe: resolve not executed, the bank told me [done]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onStores(t, func(t *testing.T, b *bench) {
+				renamed, desk := b.orphan()
+				if got := b.once(b.resumer(phase.ResumerConfig{}, renamed)); got != (phase.Resumed{Strange: 1}) {
+					t.Errorf("the resumer reports %+v", got)
+				}
+				lost, err := desk.Lost(t.Context(), onceward.ID{}, 0)
+				must(t, err)
+				if len(lost) != 1 || lost[0].Key != "k" {
+					t.Fatalf("lost are %+v", lost)
+				}
+				history, err := desk.History(t.Context(), lost[0].ID)
+				must(t, err)
+				wantSteps(t, history.Progress)
+				must(t, c.end(t.Context(), desk, b.claim()))
+				if rec := b.record("k"); rec.State != c.want {
+					t.Errorf("the record is %s, want %s", rec.State, c.want)
+				}
+				b.wantAudit(c.audit)
+			})
+		})
+	}
+}
+
+// wantSteps checks what a person is shown of an orphan.
+func wantSteps(t *testing.T, p *phase.Progress) {
+	t.Helper()
+	want := []phase.StepProgress{
+		{Name: "seat", State: phase.StepFinished},
+		{Name: "charge", State: phase.StepInDoubt},
+		{Name: "confirm", State: phase.StepAhead},
+	}
+	const data = `{"Item":"a book","Seat":"12A","Charge":""}`
+	switch {
+	case p == nil || !slices.Equal(p.Steps, want) || p.Step != "charge" || !p.InDoubt || p.CalledBy == 0,
+		p.Tries != 1 || p.Via != "http" || string(p.Data) != data:
+		t.Errorf("the progress is %+v", p)
+	}
+}
+
+// TestAnOwnerKeepsItsOperation: while it has its lease a person cannot end what it does.
+func TestAnOwnerKeepsItsOperation(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		desk, err := reconcile.NewDesk(b.store)
+		must(t, err)
+		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *order) error {
+			claim := b.claim()
+			again := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
+			_, stopErr := desk.Stop(ctx, zoe, claim)
+			stepErr := desk.ResolveStep(ctx, zoe, claim, again)
+			for _, err := range []error{stopErr, stepErr, desk.ResolveNotExecuted(ctx, zoe, claim)} {
+				if !errors.Is(err, onceward.ErrFenced) {
+					t.Errorf("got %v, want it refused", err)
+				}
+			}
+			if lost, err := desk.Lost(ctx, onceward.ID{}, 0); err != nil || len(lost) != 0 {
+				t.Errorf("lost are %d, %v", len(lost), err)
+			}
+			return charge(ctx, key, o)
+		}))
+		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
+	})
+}
+
+// TestStop: an operation that was stopped is nobody's until it is resolved. Then it goes on, or is ended.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		renamed, desk := b.orphan()
+		before := b.claim()
+		stopped, err := desk.Stop(t.Context(), zoe, before)
+		must(t, err)
+		rec := b.record("k")
+		if rec.State != onceward.StateUnknown || rec.Attempt != stopped.Attempt || stopped.Attempt <= before.Attempt {
+			t.Fatalf("the record is %s at attempt %d, stopped at %d", rec.State, rec.Attempt, stopped.Attempt)
+		}
+		checkpoint := onceward.Checkpoint{Point: "charge", Data: []byte("late")}
+		if err := b.store.Checkpoint(t.Context(), before, checkpoint); !errors.Is(err, onceward.ErrFenced) {
+			t.Errorf("an owner that was stopped writes: %v", err)
+		}
+		if _, err := desk.Stop(t.Context(), zoe, stopped); !errors.Is(err, onceward.ErrFenced) {
+			t.Errorf("what is unknown is stopped: %v", err)
+		}
+		history, err := desk.History(t.Context(), rec.ID)
+		must(t, err)
+		wantSteps(t, history.Progress)
+		must(t, desk.ResolveStep(t.Context(), zoe, stopped, phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}))
+		b.wantAudit(`zoe: resolve step "charge" as not executed, the bank told me [done]`)
+		done := phase.StepOutcome{Step: "charge", Result: phase.StepDone}
+		if err := desk.ResolveStep(t.Context(), zoe, stopped, done); !errors.Is(err, onceward.ErrFenced) {
+			t.Errorf("it is resolved a second time: %v", err)
+		}
+		d := renamed.Definition
+		d.Name = "POST /orders"
+		d.Steps = []phase.Step[order]{b.local("seat", takeSeat), b.call("charge", charge), b.local("confirm", confirm)}
+		b.want(b.post(phase.Must(phase.New(d)), "k"), http.StatusCreated, "ch_1")
+		b.wantTrace("seat charge charge confirm")
+	})
+}
+
+// movingStore has the owner of an operation go on while a person settles it: behind the look at the record, before the
+// write.
+type movingStore struct {
+	*memory.Store
+	move func()
+}
+
+// Get implements [onceward.Store].
+func (s *movingStore) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	rec, err := s.Store.Get(ctx, id)
+	if move := s.move; move != nil {
+		s.move = nil
+		move()
+	}
+	return rec, err
+}
+
+// TestAnOwnerThatWakesUp while a person says that its step was not executed is not taken back: what it did counts, and
+// the person is told that the step at hand is another.
+func TestAnOwnerThatWakesUp(t *testing.T) {
+	t.Parallel()
+	store := &movingStore{Store: memory.New()}
+	b := newBench(t, store)
+	_, desk := b.orphan()
+	owner := b.claim()
+	store.move = func() {
+		moved := `{"v":2,"via":"http","steps":["seat","charge","confirm"],"done":["seat","charge"],` +
+			`"data":{"Item":"a book","Seat":"12A","Charge":"ch_1"}}`
+		must(t, store.Checkpoint(t.Context(), owner, onceward.Checkpoint{Point: "charge", Data: []byte(moved)}))
+	}
+	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
+	if err := desk.ResolveStep(t.Context(), zoe, owner, outcome); err == nil {
+		t.Error("a call that was made was resolved as not executed")
+	}
+	if rec := b.record("k"); rec.Point != "charge" || !strings.Contains(string(rec.Data), "ch_1") {
+		t.Errorf("the record is at %q with %s", rec.Point, rec.Data)
+	}
+}
+
+// TestWrongDataCanBeMended: a person who has mistyped the data of a step finds the operation left alone, and corrects
+// it.
+func TestWrongDataCanBeMended(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		d := newDoubtful(b, true)
+		resolve := func(step string, result phase.StepResult, data string) {
+			o := phase.StepOutcome{Step: step, Result: result, Data: []byte(data)}
+			must(t, d.desk.ResolveStep(t.Context(), zoe, b.claim(), o))
+		}
+		resolve("charge", phase.StepDone, `{"Item":"a book","Seat":"12A","Charge":"","Chrage":"ch_1"}`)
+		b.wantLeftAlone(d.operation, "unknown field")
+		if lost, err := d.desk.Lost(t.Context(), onceward.ID{}, 1); err != nil || len(lost) != 1 {
+			t.Errorf("lost are %d, %v", len(lost), err)
+		}
+		resolve("confirm", phase.StepAgain, `{"Item":"a book","Seat":"12A","Charge":"ch_1"}`)
+		d.wantGoneOn()
+	})
+}
+
+// TestProgressOfOthers: what this package has not written it does not read.
+func TestProgressOfOthers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rec       onceward.Record
+		notPhased bool
+	}{
+		"no recovery point": {onceward.Record{OnLost: onceward.Resume}, true},
+		"not resumed":       {onceward.Record{Point: "calling"}, true},
+		"another's data":    {onceward.Record{OnLost: onceward.Resume, Point: "page 7", Data: []byte(`{"page":7}`)}, true},
+		"no data":           {onceward.Record{OnLost: onceward.Resume, Point: "page 7"}, true},
+		"a later encoding":  {onceward.Record{OnLost: onceward.Resume, Point: "s", Data: []byte(`{"v":99,"via":"do"}`)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := phase.Inspect(&c.rec); err == nil || errors.Is(err, phase.ErrNotPhased) != c.notPhased {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// TestTheFirstEncoding: what was stored by it names no steps but those that were reached, and is gone on with.
+func TestTheFirstEncoding(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		o := b.define(b.local("seat", takeSeat), b.call("charge", charge).Repeat(), b.local("confirm", confirm))
+		v, err := b.store.Reserve(t.Context(), &onceward.Reservation{
+			ID: onceward.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []onceward.Fingerprint{b.fingerprintOf(o)},
+			OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: 50 * time.Millisecond, Retention: time.Hour,
+		})
+		must(t, err)
+		stored := `{"v":1,"via":"http","done":["seat"],"intent":"charge","data":{"Item":"a book","Seat":"12A","Charge":""}}`
+		claim := onceward.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+		must(t, b.store.Checkpoint(t.Context(), claim, onceward.Checkpoint{Point: "charge (begun)", Data: []byte(stored)}))
+		rec := b.record("k")
+		progress, err := phase.Inspect(&rec)
+		must(t, err)
+		want := []phase.StepProgress{{Name: "seat", State: phase.StepFinished}, {Name: "charge", State: phase.StepInDoubt}}
+		if !slices.Equal(progress.Steps, want) || progress.Step != "charge" {
+			t.Errorf("the progress is %+v", progress)
+		}
+		b.await(rec.LeaseUntil)
+		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
+	})
+}

@@ -1,0 +1,73 @@
+package reconcile_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// TestAnswersAboutSteps of operations that have none: package phase tests those that have.
+func TestAnswersAboutSteps(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := memory.New()
+		lose(t, store, "k")
+		about := reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone})
+		poller := newPoller(t, store, reconcile.Rule{Resolver: always(about)}, reconcile.Config{})
+		ask(t, poller, "k", reconcile.Report{Postponed: 1})
+		if rec := record(t, store, "k"); !strings.Contains(rec.ReconcileError, "an operation that has none at hand") {
+			t.Errorf("the record says %q", rec.ReconcileError)
+		}
+		poller = newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Finish(paid, "ch_1"))}, reconcile.Config{})
+		ask(t, poller, "k", reconcile.Report{Completed: 1})
+	})
+}
+
+// loseResumed makes an unknown record of an operation that is resumed by code of its own, at a recovery point.
+func loseResumed(t *testing.T, store onceward.Store, data string) onceward.Claim {
+	t.Helper()
+	v, err := store.Reserve(t.Context(), &onceward.Reservation{
+		ID: idOf("k"), Operation: transfers, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+		Lease: time.Minute, Retention: 24 * time.Hour, OnLost: onceward.Resume,
+	})
+	must(t, err)
+	claim := onceward.Claim{ID: idOf("k"), Attempt: v.Record.Attempt}
+	must(t, store.Checkpoint(t.Context(), claim, onceward.Checkpoint{Point: "page 7", Data: []byte(data)}))
+	must(t, store.Abandon(t.Context(), claim, "no answer came"))
+	return claim
+}
+
+// TestResumedByOtherCode: an operation with recovery points that package phase has not written is settled as a whole.
+func TestResumedByOtherCode(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := memory.New()
+		claim := loseResumed(t, store, `{"page":7}`)
+		must(t, newDesk(t, store).RetryNow(t.Context(), zoe, claim))
+		wantState(t, store, "k", onceward.StateUnknown)
+		poller := newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{})
+		ask(t, poller, "k", reconcile.Report{Completed: 1})
+	})
+}
+
+// TestPhasedByALaterProgram: what this program cannot read it does not settle, by no answer.
+func TestPhasedByALaterProgram(t *testing.T) {
+	for name, answer := range map[string]reconcile.Answer{
+		"completed":    reconcile.Completed(paid, ""),
+		"not executed": reconcile.NotExecuted("no"),
+		"finish":       reconcile.Finish(paid, ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T) {
+				store := memory.New()
+				loseResumed(t, store, `{"v":99,"via":"http"}`)
+				poller := newPoller(t, store, reconcile.Rule{Resolver: always(answer)}, reconcile.Config{})
+				ask(t, poller, "k", reconcile.Report{Postponed: 1})
+				wantState(t, store, "k", onceward.StateUnknown)
+			})
+		})
+	}
+}
