@@ -22,8 +22,7 @@ import (
 func (p *Poller) Apply(ctx context.Context, n onceward.Notice) error {
 	var found []onceward.ID
 	err := p.unknown(ctx, false, func(rec *onceward.Record) bool {
-		rule := p.rule(rec.Operation)
-		if rule != nil && rule.Source == n.Source && slices.Contains(rule.subjects(rec), n.Subject) {
+		if p.isAbout(&n, rec) {
 			found = append(found, rec.ID)
 		}
 		return ctx.Err() == nil
@@ -36,6 +35,17 @@ func (p *Poller) Apply(ctx context.Context, n onceward.Notice) error {
 		err = errors.Join(err, getErr)
 	}
 	return errors.Join(err, ctx.Err())
+}
+
+// isAbout reports whether a notice is about a record. Of a record whose downstream keys cannot be derived the poller tells, when it
+// is due.
+func (p *Poller) isAbout(n *onceward.Notice, rec *onceward.Record) bool {
+	rule := p.rule(rec.Operation)
+	if rule == nil || rule.Source != n.Source {
+		return false
+	}
+	subjects, _ := rule.subjects(p.guard, rec)
+	return slices.Contains(subjects, n.Subject)
 }
 
 // heed settles a record if its notices say how. If they do not, it stays as it is: that was no try.

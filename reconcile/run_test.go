@@ -63,7 +63,7 @@ func TestMoreThanAPage(t *testing.T) {
 		run(t, poller, reconcile.Report{Postponed: records - 1, DeadLetters: records - 1})
 		bank.wantAsked(t, records-1)
 
-		desk, err := reconcile.NewDesk(store)
+		desk, err := reconcile.NewDesk(guard, store)
 		must(t, err)
 		seen := make(map[string]bool)
 		var after onceward.ID

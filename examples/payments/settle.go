@@ -26,7 +26,7 @@ func (s *System) newPoller() (*reconcile.Poller, error) {
 		Source: providerSource, Steps: []string{refundStep}, Interpret: s.readRefundEvent,
 	}}
 	maps.Copy(rules, s.config.Rules)
-	return reconcile.NewPoller(s.db.Store, reconcile.Config{
+	return reconcile.NewPoller(s.guard, s.db.Store, reconcile.Config{
 		Rules: rules, Interval: t.Look, Pause: t.Pause, LongestPause: 20 * t.Pause, Limit: 1000, Timeout: t.Call,
 		Observer: s.counters, Logger: s.config.Logger,
 	})
@@ -34,7 +34,11 @@ func (s *System) newPoller() (*reconcile.Poller, error) {
 
 // askAboutRefund looks the refund up by the key that was sent along.
 func (s *System) askAboutRefund(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
-	made, found, err := s.provider.FindRefund(ctx, onceward.DownstreamKey(rec.ID, refundStep))
+	key, err := s.guard.DownstreamKey(rec, refundStep)
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	made, found, err := s.provider.FindRefund(ctx, key)
 	switch {
 	case err != nil:
 		return reconcile.Answer{}, err
