@@ -222,7 +222,9 @@ func TestOldIsPurged(t *testing.T) {
 		kept := func() (notices, entries int) {
 			t.Helper()
 			run(t, poller, reconcile.Report{})
-			found, err := store.Notices(t.Context(), "bank", about("k", "", 0, "").Subject)
+			found, err := store.Notices(t.Context(), onceward.NoticeFilter{
+				Source: "bank", Scope: "tenant", Subjects: []string{about("k", "", 0, "").Subject},
+			})
 			must(t, err)
 			acts, err := store.Audit(t.Context(), idOf("k"))
 			must(t, err)

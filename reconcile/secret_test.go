@@ -43,3 +43,33 @@ func TestLostDownstreamSecret(t *testing.T) {
 		ask(t, newPoller(t, store, hearing(nil), reconcile.Config{}), "k", reconcile.Report{Completed: 1}) // the secret is back
 	})
 }
+
+// TestNoticesOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of being read.
+func TestNoticesOfAnotherScope(t *testing.T) {
+	for name, bind := range map[string]func(*onceward.Notice){
+		"another scope": func(n *onceward.Notice) { n.Scope = "mallory" },
+		"none":          func(n *onceward.Notice) { n.Scope = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T) {
+				store := memory.New()
+				lose(t, store, "k")
+				poller := newPoller(t, store, hearing(nil), reconcile.Config{})
+				n := about("k", "e1", 1, "paid")
+				bind(&n)
+				apply(t, store, poller, n)
+				wantUntouched(t, store, "k")
+				run(t, poller, reconcile.Report{Postponed: 1})
+				// Nor does it keep the right one from being kept, or change what that says.
+				n.EventID, n.At = "e2", n.At.Add(1)
+				keep(t, store, n)
+				apply(t, store, poller, about("k", "e1", 1, "processing"))
+				wantState(t, store, "k", onceward.StateUnknown)
+				n = about("k", "e3", 3, "paid")
+				n.Scope, n.AnyScope = "", true
+				apply(t, store, poller, n)
+				wantState(t, store, "k", onceward.StateCompleted)
+			})
+		})
+	}
+}

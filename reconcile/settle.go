@@ -106,7 +106,7 @@ func (p *Poller) readNotices(ctx context.Context, rule *Rule, rec *onceward.Reco
 	if err != nil {
 		return Answer{}, err
 	}
-	notices, err := p.notices.Notices(ctx, rule.Source, subjects...)
+	notices, err := p.notices.Notices(ctx, onceward.NoticeFilter{Source: rule.Source, Scope: rec.Scope, Subjects: subjects})
 	if err != nil || len(notices) == 0 {
 		return StillUnknown("no notice has come"), err
 	}

@@ -239,11 +239,11 @@ func (f *faulty) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
 	return f.Store.AddAudit(ctx, e)
 }
 
-func (f *faulty) Notices(ctx context.Context, source string, subjects ...string) ([]onceward.Notice, error) {
+func (f *faulty) Notices(ctx context.Context, filter onceward.NoticeFilter) ([]onceward.Notice, error) {
 	if err := f.fails("notices"); err != nil {
 		return nil, err
 	}
-	return f.Store.Notices(ctx, source, subjects...)
+	return f.Store.Notices(ctx, filter)
 }
 
 func (f *faulty) ResolveCompleted(ctx context.Context, c onceward.Claim, done *onceward.Completion) error {

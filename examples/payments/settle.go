@@ -63,7 +63,8 @@ func (s *System) readRefundEvent(ctx context.Context, rec *onceward.Record, noti
 }
 
 // newReceiver takes the provider's webhooks. An event is kept first and applied second, so that one which comes before our
-// own commit is not lost. Charges are followed up by the outbox, which repeats them until they are answered.
+// own commit is not lost. The account at the provider is the system's own and no customer has its secret, so that its events settle
+// records of every scope. Charges are followed up by the outbox, which repeats them until they are answered.
 func (s *System) newReceiver() (http.Handler, error) {
 	scheme, err := webhook.NewTimestamped(webhook.TimestampedConfig{
 		Header: provider.SignatureHeader, Secrets: [][]byte{[]byte(s.config.WebhookSecret)},
@@ -72,7 +73,7 @@ func (s *System) newReceiver() (http.Handler, error) {
 		return nil, err
 	}
 	return webhook.New(webhook.Config{
-		Source: providerSource, Scheme: scheme, Keeper: s.db.Store, Apply: s.poller.Apply,
+		Source: providerSource, Scheme: scheme, Scope: webhook.AllScopes(), Keeper: s.db.Store, Apply: s.poller.Apply,
 		Observer: s.counters, Logger: s.config.Logger,
 		Parse: webhook.ParseJSON(func(_ http.Header, e provider.Event) (webhook.Event, error) {
 			if e.Data.Refund == nil {
