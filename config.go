@@ -35,8 +35,21 @@ type Config struct {
 	Scope ScopeFunc
 	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts. Required.
 	Secret []byte
-	// OldSecrets are those that records may still have been made with. Keep each for the longest retention. Default: none.
+	// OldSecrets are those that records may still have been made with. Keep each for the longest retention, and until no
+	// operation of its time is in progress or unknown. Default: none.
 	OldSecrets [][]byte
+	// DownstreamSecret keys the idempotency keys that are sent to other systems, see [Operation.DownstreamKey], so that no outsider
+	// can compute them: at least 16 random bytes, the same on every node and over restarts. A record keeps the id of its secret, so
+	// that its keys stay the same over a rotation. One of its own can be rotated less often than Secret, and keys then stay the same
+	// for longer than the records live. Default: one that is derived from Secret.
+	DownstreamSecret []byte
+	// OldDownstreamSecrets are those that records may still have been made with; keep each for as long as OldSecrets. Those that are
+	// derived from Secret and OldSecrets are among them by themselves. Default: none.
+	OldDownstreamSecrets [][]byte
+	// Namespace tells the downstream keys of this service from those of others that share an account at a provider, and perhaps
+	// scopes, keys and secrets too. It is part of what a record's secret is known by: choose it before the first operation.
+	// Default: empty.
+	Namespace string
 	// Profile chooses between the two sets of answers. Default: IETF.
 	Profile Profile
 	// Keys says which keys are accepted. Default: see [KeyRules].
@@ -75,6 +88,9 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	c.Keys = keys
+	if len(c.Secret) == 0 {
+		return c, errors.New("onceward: Config.Secret is missing: it keys the fingerprints, and must be the same on every node and stay the same over restarts")
+	}
 	if c.Profile > Stripe {
 		return c, fmt.Errorf("onceward: profile %d does not exist: use onceward.IETF or onceward.Stripe", c.Profile)
 	}

@@ -27,9 +27,14 @@ type FindingKeeper interface {
 // Notice is what another system told about an effect by itself, such as a provider's webhook. It is kept before anything
 // is done about it, because it may come before the record that it is about.
 type Notice struct {
-	// Source and EventID identify the notice: one that comes again is the same.
+	// Source, Scope, AnyScope and EventID identify the notice: one that comes again is the same. Whoever speaks for one scope has no
+	// word about the events of another, not even by an event id that it takes first.
 	Source  string
 	EventID string
+	// Scope is the one whose records the sender may settle: the notice says nothing about those of others, whatever its subject.
+	Scope string
+	// AnyScope says that the sender may settle the records of every scope. Scope does not count then, and is kept as empty.
+	AnyScope bool
 	// Subject is what the notice is about, as the other system knows it: a downstream key or the provider's own id.
 	Subject string
 	// At is when it happened by the sender's clock. Of two notices about one subject the later one counts.
@@ -40,12 +45,25 @@ type Notice struct {
 	ReceivedAt time.Time
 }
 
+// MaySettle reports whether the sender may settle a record of that scope.
+func (n *Notice) MaySettle(scope string) bool { return n.AnyScope || n.Scope == scope }
+
+// NoticeFilter chooses the notices that may settle a record.
+type NoticeFilter struct {
+	// Source is the sender.
+	Source string
+	// Scope is that of the record: notices of this scope are chosen, and those of senders who may settle every scope.
+	Scope string
+	// Subjects are what the notices are about: one of these. Without any none is chosen.
+	Subjects []string
+}
+
 // NoticeKeeper is a store that keeps notices.
 type NoticeKeeper interface {
-	// AddNotice keeps a notice, and reports false if one of the same source and event id is there already.
+	// AddNotice keeps a notice, and reports false if one of the same source, scope and event id is there already.
 	AddNotice(ctx context.Context, n Notice) (added bool, err error)
-	// Notices returns those of a source that are about one of the subjects, in the order in which they happened.
-	Notices(ctx context.Context, source string, subjects ...string) ([]Notice, error)
+	// Notices returns what a filter chooses, in the order in which it happened.
+	Notices(ctx context.Context, f NoticeFilter) ([]Notice, error)
 	// PurgeNotices removes at most limit notices that were received longer ago than that.
 	PurgeNotices(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 }

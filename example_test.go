@@ -169,7 +169,7 @@ func ExampleFromContext() {
 	}, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(30*24*time.Hour))
 	show(h, "order-7", `{}`)
 	// Output:
-	// charging with the key c873892429f61e03e04305136301a55c22d7e706
+	// charging with the key 51f77df7d5bc19954613c7e49fe8ca7dc3c91386
 	// 201: charged
 }
 

@@ -93,7 +93,7 @@ func (f *flight) prepare(g *Guard, s *settings, caller context.Context, id ID, o
 	f.base = context.WithoutCancel(caller)
 	f.res = Reservation{
 		ID: id, Operation: operation, OnLost: s.onLost, Nonce: newNonce(), Lease: s.lease, Retention: s.retention,
-		Fingerprints: f.prints[:0],
+		Fingerprints: f.prints[:0], DownstreamSecret: g.downstream.current(),
 	}
 	if g.config.TraceID != nil {
 		f.res.TraceID = g.config.TraceID(caller)
@@ -166,7 +166,10 @@ func (f *flight) reserve(w worker) landing {
 	if v.Decision != DecisionExecute {
 		return landed(&v)
 	}
-	f.begin(&v)
+	if err := f.begin(&v); err != nil {
+		f.giveBack(err.Error())
+		return landing{kind: landedFailed, err: err}
+	}
 	if f.left() {
 		f.giveBack("the caller left before execution")
 		return landing{kind: landedLeft}
@@ -242,14 +245,20 @@ func (f *flight) reserveFailed(err error) landing {
 	return landing{kind: landedFailed, err: err}
 }
 
-// begin takes over what was granted.
-func (f *flight) begin(v *Verdict) {
+// begin takes over what was granted. An operation whose downstream keys cannot be derived is not executed: under other keys
+// what it did before would be done again.
+func (f *flight) begin(v *Verdict) (err error) {
 	f.op.attempt, f.op.origin = v.Record.Attempt, v.Origin
 	if f.settings.mode == modeReserved {
 		f.op.flight = f
 	}
 	f.op.resumed = v.Origin == OriginResumed || v.Origin == OriginRepeated && f.res.OnLost == Resume
 	f.op.point, f.op.data = v.Record.Point, v.Record.Data
+	if f.op.secret, err = f.guard.downstream.secret(&v.Record); err != nil {
+		f.guard.config.Logger.ErrorContext(f.base, "onceward: not executed",
+			"operation", f.op.name, "key_hash", f.res.ID.Hash(), "attempt", f.op.attempt, "error", err)
+	}
+	return err
 }
 
 // giveBack ends a grant that nobody takes. A resumed operation has a past: it is left for the next attempt.

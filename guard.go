@@ -15,6 +15,7 @@ type Guard struct {
 	findings   FindingKeeper
 	config     Config
 	secrets    []secretKey
+	downstream downstreamRing
 	keeper     keeper
 	orphans    orphans
 	waiting    atomic.Int64
@@ -29,11 +30,15 @@ func New(store Store, config Config) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := newSecretKeys(config.Secret, config.OldSecrets)
+	secrets, err := newSecretKeys(append([][]byte{config.Secret}, config.OldSecrets...))
 	if err != nil {
 		return nil, err
 	}
-	g := &Guard{store: store, config: config, secrets: secrets}
+	downstream, err := newDownstreamRing(&config)
+	if err != nil {
+		return nil, err
+	}
+	g := &Guard{store: store, config: config, secrets: secrets, downstream: downstream}
 	g.keeper.guard, g.orphans.guard = g, g
 	g.transactor, _ = store.(Transactor)
 	g.waiter, _ = store.(Waiter)

@@ -2,8 +2,6 @@ package onceward
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -17,6 +15,7 @@ type Operation struct {
 	id         ID
 	name       string
 	attempt    int64
+	secret     *secretKey // of its downstream keys
 	resumed    bool
 	point      string
 	data       []byte
@@ -91,23 +90,15 @@ func (o *Operation) Point() (string, []byte) {
 	return o.point, o.data
 }
 
-// DownstreamKey derives the idempotency key to send to another system for a step of this operation. It depends on the
-// scope, the key and the step alone: every attempt, on every node, also after the record has expired, derives the same one.
+// DownstreamKey derives the idempotency key to send to another system for a step of this operation: a keyed hash, which no outsider
+// can compute, of the namespace, the scope, the key and the step. Every attempt, on every node, derives the same one, with the
+// secret of the first attempt. After the record has expired it is still the same, until the secret is rotated.
+// [Guard.DownstreamKey] derives it from the record.
 func (o *Operation) DownstreamKey(step string) string {
-	if o == nil {
+	if o == nil || o.secret == nil {
 		return ""
 	}
-	return DownstreamKey(o.id, step)
-}
-
-// DownstreamKey is [Operation.DownstreamKey] for those who know the ID but are not in a handler, such as a reconciler.
-func DownstreamKey(id ID, step string) string {
-	message := []byte("onceward downstream key 1\x00")
-	message = appendString(message, id.Scope)
-	message = appendString(message, id.Key)
-	message = appendString(message, step)
-	sum := sha256.Sum256(message)
-	return hex.EncodeToString(sum[:20])
+	return o.secret.downstreamKey(o.id, step)
 }
 
 // NotExecuted says that nothing was done, whatever the handler answers: the record is released, and a retry executes.

@@ -143,7 +143,9 @@ func (g *Guard) Resume(ctx context.Context, rec *Record, fn func(ctx context.Con
 		return Result{}, err
 	}
 	f := &function{fn: fn}
-	f.prepareResume(g, s, ctx, rec)
+	if err := f.prepareResume(g, s, ctx, rec); err != nil {
+		return Result{}, err
+	}
 	l := f.run(f)
 	if f.panicked != nil {
 		panic(f.panicked)
@@ -163,7 +165,9 @@ func (g *Guard) ResumeHandler(ctx context.Context, rec *Record, next http.Handle
 		return err
 	}
 	x := &exchange{route: &protected{guard: g, settings: s, next: next}, request: request}
-	x.prepareResume(g, s, ctx, rec)
+	if err := x.prepareResume(g, s, ctx, rec); err != nil {
+		return err
+	}
 	x.firstRecorder.real, x.firstRecorder.settings = discard{}, s
 	x.body, x.recorder = &x.firstBody, &x.firstRecorder
 	l := x.run(x)
@@ -186,11 +190,14 @@ func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 	return s, nil
 }
 
-// prepareResume takes the reservation from the record: its fingerprint is that of the request.
-func (f *flight) prepareResume(g *Guard, s *settings, caller context.Context, rec *Record) {
+// prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose downstream keys this
+// node cannot derive is left to one that can.
+func (f *flight) prepareResume(g *Guard, s *settings, caller context.Context, rec *Record) error {
 	f.prepare(g, s, caller, rec.ID, rec.Operation)
 	f.res.Fingerprints = append(f.prints[:0], rec.Fingerprint)
 	f.res.ResumeOnly = true
+	_, err := g.downstream.secret(rec)
+	return err
 }
 
 // resumeError says what became of an operation that was resumed. Its answer is in the store.

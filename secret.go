@@ -20,7 +20,7 @@ type secretKey struct {
 	macs *sync.Pool
 }
 
-// newSecretKey derives the id from the secret itself, so that nobody has to number secrets.
+// newSecretKey derives the id from the secret itself, so that secrets need no numbers. No id is zero, which stands for none.
 func newSecretKey(secret []byte) (secretKey, error) {
 	if len(secret) < minSecretLength {
 		return secretKey{}, fmt.Errorf("onceward: a secret of %d bytes is too short: it needs %d random bytes at least", len(secret), minSecretLength)
@@ -28,18 +28,15 @@ func newSecretKey(secret []byte) (secretKey, error) {
 	kept := append([]byte(nil), secret...)
 	sum := sha256.Sum256(append([]byte("onceward secret id\x00"), kept...))
 	return secretKey{
-		id:   binary.BigEndian.Uint32(sum[:4]),
+		id:   max(binary.BigEndian.Uint32(sum[:4]), 1),
 		macs: &sync.Pool{New: func() any { return hmac.New(sha256.New, kept) }},
 	}, nil
 }
 
 // newSecretKeys makes the ring: the current secret first.
-func newSecretKeys(current []byte, old [][]byte) ([]secretKey, error) {
-	if len(current) == 0 {
-		return nil, errors.New("onceward: Config.Secret is missing: it keys the fingerprints, and must be the same on every node and stay the same over restarts")
-	}
-	keys := make([]secretKey, 0, 1+len(old))
-	for _, secret := range append([][]byte{current}, old...) {
+func newSecretKeys(secrets [][]byte) ([]secretKey, error) {
+	keys := make([]secretKey, 0, len(secrets))
+	for _, secret := range secrets {
 		key, err := newSecretKey(secret)
 		if err != nil {
 			return nil, err
@@ -54,11 +51,12 @@ func newSecretKeys(current []byte, old [][]byte) ([]secretKey, error) {
 	return keys, nil
 }
 
-// sum computes the keyed hash of message into dst, which has room for it.
-func (k *secretKey) sum(dst, message []byte) {
+// sum computes the keyed hash of message into dst, if that has room for it.
+func (k *secretKey) sum(dst, message []byte) []byte {
 	mac := k.macs.Get().(hash.Hash)
 	mac.Reset()
 	mac.Write(message)
-	mac.Sum(dst[:0])
+	sum := mac.Sum(dst[:0])
 	k.macs.Put(mac)
+	return sum
 }

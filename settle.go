@@ -213,7 +213,9 @@ func (t *transaction) work(ctx context.Context, v Verdict) Settlement {
 		return Settlement{Ending: Rollback}
 	}
 	t.decided(&v, time.Now())
-	t.begin(&v)
+	if t.err = t.begin(&v); t.err != nil {
+		return Settlement{Ending: Rollback}
+	}
 	workCtx := new(lazyContext).start(context.WithoutCancel(ctx), time.Now().Add(t.settings.deadline), ErrDeadline)
 	workCtx.op = &t.op
 	t.end = t.worker.work(workCtx, &t.op)

@@ -46,8 +46,10 @@ func TestKeysOfAnOperation(t *testing.T) {
 			b.Fatalf("the keys are %q", first)
 		}
 		id := onceward.ID{Scope: "shop", Key: "k"}
-		if want := onceward.DownstreamKey(id, "outbox "+topic); first[0] != want {
-			b.Errorf("the key is %s, want %s, which others derive too", first[0], want)
+		rec, err := b.store.Get(b.Context(), id)
+		b.must(err)
+		if want, err := b.newGuard().DownstreamKey(&rec, "outbox "+topic); err != nil || first[0] != want {
+			b.Errorf("the key is %s, want %s, %v, which is that of the record", first[0], want, err)
 		}
 		for _, e := range spy.added {
 			if e.Origin != id || e.Attempt == 0 {
@@ -119,7 +121,7 @@ func TestKeysOfSteps(t *testing.T) {
 	})
 }
 
-// TestKeysWithoutAnOperation are derived from the message itself, whose ID nobody else has.
+// TestKeysWithoutAnOperation are random: who knows all else of a message, such as its ID, does not know its key.
 func TestKeysWithoutAnOperation(t *testing.T) {
 	t.Parallel()
 	spy, box := newSpy(t, nil)
@@ -128,12 +130,44 @@ func TestKeysWithoutAnOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if keys := spy.keys(); !distinct(keys) {
-		t.Errorf("the keys are %q", keys)
+	if keys := spy.keys(); !distinct(keys) || len(keys[0]) != 40 || spy.added[0].Origin != (onceward.ID{}) {
+		t.Errorf("the keys are %q from %v", keys, spy.added[0].Origin)
 	}
-	e := spy.added[0]
-	if want := onceward.DownstreamKey(onceward.ID{Scope: "outbox", Key: e.ID}, topic); e.DownstreamKey != want || e.Origin != (onceward.ID{}) {
-		t.Errorf("the key is %s from %v, want %s", e.DownstreamKey, e.Origin, want)
+}
+
+// TestKeysOfWhatFollows is B6: the receiver of a message cannot compute the key of what follows it, which goes to another one. With
+// a guard the key is derived with its secret, without one it is random.
+func TestKeysOfWhatFollows(t *testing.T) {
+	t.Parallel()
+	follow := func(b *bench, config outbox.Config) (parent, key string) {
+		box, err := outbox.New(b.store, config)
+		b.must(err)
+		var first, next string
+		first = b.add(about("", "charge"))[0]
+		b.run(b.worker(b.store, outbox.Route{Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			if d.Type != "charge" {
+				return outbox.Result{}, nil
+			}
+			return outbox.Result{Then: func(ctx context.Context) (err error) {
+				next, err = box.Add(ctx, onceward.Tx(ctx), about("", "receipt"))
+				return err
+			}}, nil
+		}}), outbox.Report{Delivered: 2})
+		return b.entry(first).DownstreamKey, b.entry(next).DownstreamKey
+	}
+	b := newBench(t)
+	parent, key := follow(b, outbox.Config{Guard: b.newGuard()})
+	if want := b.newGuard().FollowingKey(parent, topic); key != want {
+		t.Errorf("the key behind %s is %s, want %s", parent, key, want)
+	}
+	outsider, err := onceward.New(b.store, onceward.Config{Secret: []byte("a secret of somebody else's")})
+	b.must(err)
+	if outsider.FollowingKey(parent, topic) == key {
+		t.Error("an outsider has computed the key of what follows")
+	}
+	parent, key = follow(b, outbox.Config{})
+	if len(key) != 40 || key == parent || key == b.newGuard().FollowingKey(parent, topic) {
+		t.Errorf("without a guard the key behind %s is %s", parent, key)
 	}
 }
 

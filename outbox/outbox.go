@@ -14,11 +14,15 @@ import (
 type Config struct {
 	// Source names the program in its events, as CloudEvents wants it: a URI. Default: onceward.
 	Source string
+	// Guard derives the downstream keys of messages that are added in [Result.Then] from that of the message before them, so that
+	// they are the same if all of it ever happens again. Default: none; those keys are then random.
+	Guard *onceward.Guard
 }
 
 // Outbox adds messages.
 type Outbox struct {
 	store  Store
+	guard  *onceward.Guard
 	source string
 }
 
@@ -33,7 +37,7 @@ func New(store Store, config Config) (*Outbox, error) {
 	if err := checkText("Source", config.Source); err != nil {
 		return nil, err
 	}
-	return &Outbox{store: store, source: config.Source}, nil
+	return &Outbox{store: store, guard: config.Guard, source: config.Source}, nil
 }
 
 // Add adds a message in a transaction of the application: a *sql.Tx, such as [onceward.Tx] gives, or what the store's own
@@ -41,7 +45,7 @@ func New(store Store, config Config) (*Outbox, error) {
 // delivered after the commit, and never if there is none.
 //
 // Within an operation of Onceward the message's downstream key is derived from that, and within [Result.Then] from the message
-// that was delivered. Transactions that add for the same topic and aggregate wait for each other, so that the order of messages is
+// that was delivered, if there is a [Config].Guard. Otherwise it is random. No outsider can compute it. Transactions that add for the same topic and aggregate wait for each other, so that the order of messages is
 // that of commits: add late in the transaction, and where one adds for several aggregates, always in the same order.
 func (o *Outbox) Add(ctx context.Context, tx any, m Message) (id string, err error) {
 	if tx == nil {
@@ -82,11 +86,27 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 		e.DownstreamKey = op.DownstreamKey(onceward.Part(ctx, "outbox "+m.Step))
 	case parent != nil:
 		e.Origin, e.Attempt = parent.Origin, parent.Attempt
-		e.DownstreamKey = onceward.DownstreamKey(onceward.ID{Scope: "outbox", Key: parent.DownstreamKey}, onceward.Part(ctx, m.Step))
+		e.DownstreamKey = o.following(parent, onceward.Part(ctx, m.Step))
 	default:
-		e.DownstreamKey = onceward.DownstreamKey(onceward.ID{Scope: "outbox", Key: e.ID}, m.Step)
+		e.DownstreamKey = randomKey()
 	}
 	return e
+}
+
+// following is the downstream key of a message that follows another one. It takes a secret: the receiver of the first message knows
+// its key, and is not the receiver of this one.
+func (o *Outbox) following(parent *Entry, part string) string {
+	if o.guard == nil {
+		return randomKey()
+	}
+	return o.guard.FollowingKey(parent.DownstreamKey, part)
+}
+
+// randomKey is a downstream key of a message that comes into being once. It is kept with the message, and nothing else leads to it.
+func randomKey() string {
+	var b [20]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
 }
 
 type parentKey struct{}

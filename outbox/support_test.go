@@ -43,7 +43,7 @@ func newBench(t *testing.T) *bench {
 	b.store, err = sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "outbox.db"))
 	b.must(err)
 	t.Cleanup(func() { _ = b.store.Close() })
-	b.box, err = outbox.New(b.store, outbox.Config{Source: "https://shop.example"})
+	b.box, err = outbox.New(b.store, outbox.Config{Source: "https://shop.example", Guard: b.newGuard()})
 	b.must(err)
 	return b
 }

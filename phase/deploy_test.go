@@ -304,7 +304,7 @@ func TestANewerVersion(t *testing.T) {
 		b.wantLeftAlone(old, "is of version 1, the definition of version 0")
 		rec := b.record("k")
 		var changed *phase.ChangedError
-		if _, err := old.InDoubt(&rec); !errors.As(err, &changed) || changed.StoredVersion != 1 {
+		if _, err := old.InDoubt(b.guard, &rec); !errors.As(err, &changed) || changed.StoredVersion != 1 {
 			t.Errorf("a resolver of the old version gets %v", err)
 		}
 		failing = false

@@ -26,7 +26,7 @@ func (b *bench) orphan() (renamed *phase.Operation[order], desk *reconcile.Desk)
 	b.await(b.record("k").LeaseUntil)
 	d := o.Definition
 	d.Name = "POST /purchases"
-	desk, err := reconcile.NewDesk(b.store)
+	desk, err := reconcile.NewDesk(b.guard, b.store)
 	must(b.T, err)
 	return phase.Must(phase.New(d)), desk
 }
@@ -93,7 +93,7 @@ func wantSteps(t *testing.T, p *phase.Progress) {
 func TestAnOwnerKeepsItsOperation(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		desk, err := reconcile.NewDesk(b.store)
+		desk, err := reconcile.NewDesk(b.guard, b.store)
 		must(t, err)
 		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *order) error {
 			claim := b.claim()

@@ -239,6 +239,7 @@ func TestLostBeforeTheStart(t *testing.T) {
 		_, err := b.store.Reserve(t.Context(), &onceward.Reservation{
 			ID: onceward.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []onceward.Fingerprint{fingerprint},
 			OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: time.Millisecond, Retention: time.Hour,
+			DownstreamSecret: b.downstreamSecret(),
 		})
 		if err != nil {
 			t.Fatal(err)

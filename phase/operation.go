@@ -105,11 +105,6 @@ func Must[T any](o *Operation[T], err error) *Operation[T] {
 	return o
 }
 
-// DownstreamKey is the key that an external step sends along: for resolvers, which ask the other system by it.
-func (o *Operation[T]) DownstreamKey(id onceward.ID, step string) string {
-	return onceward.DownstreamKey(id, step)
-}
-
 // options are those of the route, which the engine adds its own to: whoever is lost is taken over.
 func (o *Operation[T]) options() []onceward.Option {
 	return append(slices.Clone(o.Options),

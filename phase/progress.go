@@ -224,8 +224,9 @@ type Doubt[T any] struct {
 }
 
 // InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. A record that another version of the
-// program has stored is for its resolvers: the error is a [*ChangedError].
-func (o *Operation[T]) InDoubt(rec *onceward.Record) (*Doubt[T], error) {
+// program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation, knows
+// what key the call sent along.
+func (o *Operation[T]) InDoubt(guard *onceward.Guard, rec *onceward.Record) (*Doubt[T], error) {
 	if rec.Operation != o.Name {
 		return nil, fmt.Errorf("phase: the record is one of %q, not of %q", rec.Operation, o.Name)
 	}
@@ -243,8 +244,12 @@ func (o *Operation[T]) InDoubt(rec *onceward.Record) (*Doubt[T], error) {
 	if err != nil {
 		return nil, err
 	}
+	key, err := guard.DownstreamKey(rec, e.Intent)
+	if err != nil {
+		return nil, err
+	}
 	typed := definedAs{version: o.Version, limit: o.MaxData, steps: o.names}
-	return &Doubt[T]{Step: e.Intent, Key: o.DownstreamKey(rec.ID, e.Intent), Data: data, typed: typed}, nil
+	return &Doubt[T]{Step: e.Intent, Key: key, Data: data, typed: typed}, nil
 }
 
 // Done says that the call was made, with Data as it is now. The provider's id may be empty.

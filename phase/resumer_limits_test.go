@@ -68,10 +68,12 @@ func TestManyOperations(t *testing.T) {
 	b := newBench(t, memory.New())
 	o := b.define(b.local("seat", takeSeat))
 	const n = onceward.MaxPage + 10
+	secret := b.downstreamSecret()
 	for i := range n {
 		_, err := b.store.Reserve(t.Context(), &onceward.Reservation{
 			ID: onceward.ID{Scope: "shop", Key: fmt.Sprint("k", i)}, Operation: o.Name, Fingerprints: make([]onceward.Fingerprint, 1),
 			OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
+			DownstreamSecret: secret,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -133,6 +135,7 @@ func TestClocksApart(t *testing.T) {
 				_, err := b.store.Reserve(t.Context(), &onceward.Reservation{
 					ID: onceward.ID{Scope: "shop", Key: "held"}, Operation: o.Name, Fingerprints: make([]onceward.Fingerprint, 1),
 					OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: time.Minute, Retention: time.Hour,
+					DownstreamSecret: b.downstreamSecret(),
 				})
 				if err != nil {
 					t.Fatal(err)

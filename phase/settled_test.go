@@ -40,7 +40,7 @@ func newDoubtful(b *bench, charged bool) *doubtful {
 	})
 	d.operation = b.define(b.local("seat", takeSeat), call, b.local("confirm", confirm))
 	var err error
-	if d.desk, err = reconcile.NewDesk(b.store); err != nil {
+	if d.desk, err = reconcile.NewDesk(b.guard, b.store); err != nil {
 		b.Fatal(err)
 	}
 	d.poller = b.poller(reconcile.Rule{
@@ -59,7 +59,7 @@ func newDoubtful(b *bench, charged bool) *doubtful {
 
 func (b *bench) poller(rule reconcile.Rule) *reconcile.Poller {
 	b.Helper()
-	poller, err := reconcile.NewPoller(b.store, reconcile.Config{Default: &rule, Logger: slog.New(slog.DiscardHandler)})
+	poller, err := reconcile.NewPoller(b.guard, b.store, reconcile.Config{Default: &rule, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func (b *bench) poller(rule reconcile.Rule) *reconcile.Poller {
 
 // answer is what a resolver of the operation says.
 func (d *doubtful) answer(rec *onceward.Record) (reconcile.Answer, error) {
-	doubt, err := d.operation.InDoubt(rec)
+	doubt, err := d.operation.InDoubt(d.guard, rec)
 	if err != nil {
 		return reconcile.Answer{}, err
 	}
@@ -96,7 +96,7 @@ var settlers = map[string]func(d *doubtful) error{
 		return err
 	},
 	"webhook": func(d *doubtful) error {
-		notice := onceward.Notice{Source: "bank", EventID: "e1", Subject: d.key}
+		notice := onceward.Notice{Source: "bank", Scope: "shop", EventID: "e1", Subject: d.key}
 		if _, err := d.store.(onceward.NoticeKeeper).AddNotice(d.Context(), notice); err != nil {
 			return err
 		}
@@ -208,7 +208,7 @@ func TestTheSettledAttemptIsFenced(t *testing.T) {
 	t.Parallel()
 	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
 	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	desk, err := reconcile.NewDesk(p.bench.store)
+	desk, err := reconcile.NewDesk(p.bench.guard, p.bench.store)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestAStepThatWasGivenUp(t *testing.T) {
 		b.resume(o)
 		poller := b.poller(reconcile.Rule{Deduplicates: true, Resolver: reconcile.ResolverFunc(
 			func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
-				if _, err := o.InDoubt(rec); err == nil {
+				if _, err := o.InDoubt(b.guard, rec); err == nil {
 					t.Error("a local step is in doubt")
 				}
 				return reconcile.NotFound(), nil
@@ -284,7 +284,7 @@ func TestAStepThatWasGivenUp(t *testing.T) {
 			t.Errorf("the poller reports %+v, %v", got, err)
 		}
 		failing = false
-		desk, err := reconcile.NewDesk(b.store)
+		desk, err := reconcile.NewDesk(b.guard, b.store)
 		must(t, err)
 		must(t, desk.RetryNow(t.Context(), zoe, b.claim()))
 		if got := b.resume(o); got.Finished != 1 {

@@ -80,6 +80,17 @@ func newBench(t *testing.T, store onceward.Store) *bench {
 	return &bench{T: t, store: store, guard: guard}
 }
 
+// downstreamSecret is what records of the bench's guard keep.
+func (b *bench) downstreamSecret() uint32 {
+	b.Helper()
+	call := onceward.Call{Scope: "shop", Key: "for its secret", Operation: "nothing"}
+	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureUnknown))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return b.record(call.Key).DownstreamSecret
+}
+
 // did notes that something happened.
 func (b *bench) did(what string) {
 	b.mu.Lock()

@@ -110,7 +110,7 @@ func TestLimit(t *testing.T) {
 		}
 		bank.wantAsked(t, 3)
 
-		desk, err := reconcile.NewDesk(store)
+		desk, err := reconcile.NewDesk(guard, store)
 		must(t, err)
 		must(t, desk.RetryNow(t.Context(), zoe, claim))
 		threeTries()

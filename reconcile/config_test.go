@@ -44,7 +44,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"negative concurrency":  {reconcile.Config{Default: &good, Concurrency: -1}, "Concurrency"},
 		"a negative share":      {reconcile.Config{Default: &good, PerOperation: -1}, "PerOperation"},
 	} {
-		poller, err := reconcile.NewPoller(memory.New(), c.config)
+		poller, err := reconcile.NewPoller(guard, memory.New(), c.config)
 		if err == nil || poller != nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an error that says %q", name, err, c.want)
 		}
@@ -54,8 +54,19 @@ func TestConfigIsChecked(t *testing.T) {
 		"a default":    {Default: &good},
 		"notices only": with(reconcile.Rule{Source: "bank", Interpret: interpretNothing}),
 	} {
-		if _, err := reconcile.NewPoller(memory.New(), config); err != nil {
+		if _, err := reconcile.NewPoller(guard, memory.New(), config); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestGuardIsRequired(t *testing.T) {
+	t.Parallel()
+	_, pollerErr := reconcile.NewPoller(nil, memory.New(), reconcile.Config{Default: &reconcile.Rule{Resolver: &oracle{}}})
+	_, deskErr := reconcile.NewDesk(nil, memory.New())
+	for _, err := range []error{pollerErr, deskErr} {
+		if err == nil || !strings.Contains(err.Error(), "there is no guard") {
+			t.Errorf("without a guard: %v", err)
 		}
 	}
 }
@@ -98,10 +109,10 @@ func TestStoresThatCannot(t *testing.T) {
 		"one with an audit but no notices": {store: auditing{busts{two, all}, all}, config: asks, poller: true, bench: true},
 		"all":                              {store: all, config: hears, poller: true, bench: true},
 	} {
-		if _, err := reconcile.NewPoller(c.store, c.config); (err == nil) != c.poller || err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := reconcile.NewPoller(guard, c.store, c.config); (err == nil) != c.poller || err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: a poller got %v", name, err)
 		}
-		if _, err := reconcile.NewDesk(c.store); (err == nil) != c.bench || err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := reconcile.NewDesk(guard, c.store); (err == nil) != c.bench || err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: a desk got %v", name, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 // Desk is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
 // done: an act that is not in the audit did not happen.
 type Desk struct {
+	guard    *onceward.Guard
 	store    onceward.Store
 	settler  onceward.Reconciler
 	buster   onceward.Buster
@@ -23,9 +24,12 @@ type Desk struct {
 }
 
 // NewDesk returns a desk over a store that is an [onceward.Reconciler], [onceward.Buster], [onceward.Lister] and
-// [onceward.Auditor]; if it is not, the error is [errors.ErrUnsupported].
-func NewDesk(store onceward.Store) (*Desk, error) {
-	d := &Desk{store: store}
+// [onceward.Auditor]; if it is not, the error is [errors.ErrUnsupported]. The store must be the guard's own.
+func NewDesk(guard *onceward.Guard, store onceward.Store) (*Desk, error) {
+	if guard == nil {
+		return nil, errNoGuard
+	}
+	d := &Desk{guard: guard, store: store}
 	var settles, busts, lists, audits bool
 	d.settler, settles = store.(onceward.Reconciler)
 	d.buster, busts = store.(onceward.Buster)

@@ -15,7 +15,7 @@ import (
 
 func newDesk(t *testing.T, store onceward.Store) *reconcile.Desk {
 	t.Helper()
-	desk, err := reconcile.NewDesk(store)
+	desk, err := reconcile.NewDesk(guard, store)
 	must(t, err)
 	return desk
 }

@@ -1,7 +1,7 @@
 // Package reconcile settles what is unknown: operations of which nobody knows whether they took effect, because their owner
 // died, or because the system that it called did not answer (B3).
 //
-//	poller, err := reconcile.NewPoller(store, reconcile.Config{Rules: map[string]reconcile.Rule{
+//	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Rules: map[string]reconcile.Rule{
 //		"POST /transfers": {Resolver: reconcile.ResolverFunc(askTheBank), Deduplicates: true},
 //	}})
 //	go poller.Run(ctx)

@@ -12,16 +12,23 @@ import (
 )
 
 // bank is the other system: it makes a transfer, but its answer does not come through.
-type bank map[string]string
+type bank struct {
+	guard     *onceward.Guard
+	transfers map[string]string
+}
 
-func (b bank) transfer(ctx context.Context) ([]byte, error) {
-	b[onceward.FromContext(ctx).DownstreamKey("transfer")] = "tr_1"
+func (b *bank) transfer(ctx context.Context) ([]byte, error) {
+	b.transfers[onceward.FromContext(ctx).DownstreamKey("transfer")] = "tr_1"
 	return nil, errors.New("the bank did not answer in time")
 }
 
 // resolve asks the bank what became of a transfer, by the key that it was sent.
-func (b bank) resolve(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
-	id, found := b[onceward.DownstreamKey(rec.ID, "transfer")]
+func (b *bank) resolve(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+	key, err := b.guard.DownstreamKey(rec, "transfer")
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	id, found := b.transfers[key]
 	if !found {
 		return reconcile.NotFound(), nil // the rule says what that means
 	}
@@ -37,8 +44,8 @@ func ExamplePoller() {
 		fmt.Println(err)
 		return
 	}
-	acme := bank{}
-	poller, err := reconcile.NewPoller(store, reconcile.Config{Rules: map[string]reconcile.Rule{
+	acme := &bank{guard: guard, transfers: make(map[string]string)}
+	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Rules: map[string]reconcile.Rule{
 		"transfer": {Resolver: reconcile.ResolverFunc(acme.resolve), Deduplicates: true},
 	}})
 	if err != nil {
@@ -73,18 +80,19 @@ func ExampleDesk() {
 	silent := reconcile.ResolverFunc(func(context.Context, *onceward.Record) (reconcile.Answer, error) {
 		return reconcile.Answer{}, errors.New("the bank is closed")
 	})
-	poller, err := reconcile.NewPoller(store, reconcile.Config{Default: &reconcile.Rule{Resolver: silent}, Limit: 1, Logger: quiet})
+	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Default: &reconcile.Rule{Resolver: silent}, Limit: 1, Logger: quiet})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	desk, err := reconcile.NewDesk(store)
+	desk, err := reconcile.NewDesk(guard, store)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	call := onceward.Call{Scope: "shop", Key: "order-17", Operation: "transfer"}
-	_, _ = guard.Do(ctx, call, bank{}.transfer, onceward.Reserved(onceward.FailureUnknown))
+	acme := &bank{guard: guard, transfers: make(map[string]string)}
+	_, _ = guard.Do(ctx, call, acme.transfer, onceward.Reserved(onceward.FailureUnknown))
 	_, _ = poller.RunOnce(ctx)
 
 	letters, _ := desk.DeadLetters(ctx, onceward.ID{}, 10)

@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/onceward/onceward"
@@ -32,13 +34,20 @@ type Query struct {
 // Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of their answers.
 // A provider's id is known of those that were completed with it. A key and its scope are enough for
 // [onceward.Store.Get]; this is for those who have only what the other system knows. It looks through all records of the
-// state, because no index is kept for it.
+// state, because no index is kept for it. If the downstream keys of some cannot be derived, because their secret is not configured
+// any more, it returns what was found and an error that says so.
 func (d *Desk) Find(ctx context.Context, q Query) ([]onceward.Record, error) {
 	const most = 10
-	return d.search(ctx, onceward.Filter{State: q.State}, most, func(rec *onceward.Record) bool {
-		return rec.ProviderID != "" && rec.ProviderID == q.Subject ||
-			slices.ContainsFunc(q.Steps, func(step string) bool { return onceward.DownstreamKey(rec.ID, step) == q.Subject })
+	rule := Rule{Steps: q.Steps}
+	var missing error
+	found, err := d.search(ctx, onceward.Filter{State: q.State}, most, func(rec *onceward.Record) bool {
+		subjects, err := rule.subjects(d.guard, rec)
+		if err != nil && missing == nil && rec.Version != 0 { // else the record says itself why it cannot be read
+			missing = fmt.Errorf("reconcile: not every record could be compared: %w", err)
+		}
+		return slices.Contains(subjects, q.Subject)
 	})
+	return found, errors.Join(err, missing)
 }
 
 // search goes through the pages of a filter until it has enough.

@@ -62,7 +62,6 @@ func TestFind(t *testing.T) {
 		lose(t, store, "unknown")
 		start(t, store, transfers, "running")
 		must(t, desk.ResolveCompleted(t.Context(), zoe, lose(t, store, "done"), onceward.Completion{Response: paid, ProviderID: "ch_1"}))
-		key := func(of, step string) string { return onceward.DownstreamKey(idOf(of), step) }
 		steps := []string{"transfer", "notify"}
 		for name, c := range map[string]struct {
 			query reconcile.Query
@@ -71,10 +70,10 @@ func TestFind(t *testing.T) {
 			"by provider's id":                {reconcile.Query{Subject: "ch_1"}, []string{"done"}},
 			"by provider's id, in its state":  {reconcile.Query{Subject: "ch_1", State: onceward.StateCompleted}, []string{"done"}},
 			"by provider's id, in another":    {reconcile.Query{Subject: "ch_1", State: onceward.StateUnknown}, nil},
-			"by downstream key":               {reconcile.Query{Subject: key("unknown", "transfer"), Steps: steps}, []string{"unknown"}},
-			"by that of another step":         {reconcile.Query{Subject: key("running", "notify"), Steps: steps}, []string{"running"}},
-			"by that of a step not named":     {reconcile.Query{Subject: key("unknown", "refund"), Steps: steps}, nil},
-			"by downstream key without steps": {reconcile.Query{Subject: key("unknown", "transfer")}, nil},
+			"by downstream key":               {reconcile.Query{Subject: downstreamKey("unknown", "transfer"), Steps: steps}, []string{"unknown"}},
+			"by that of another step":         {reconcile.Query{Subject: downstreamKey("running", "notify"), Steps: steps}, []string{"running"}},
+			"by that of a step not named":     {reconcile.Query{Subject: downstreamKey("unknown", "refund"), Steps: steps}, nil},
+			"by downstream key without steps": {reconcile.Query{Subject: downstreamKey("unknown", "transfer")}, nil},
 			"by what nobody has":              {reconcile.Query{Subject: "ch_2", Steps: steps}, nil},
 			"by nothing":                      {reconcile.Query{Steps: steps}, nil},
 		} {

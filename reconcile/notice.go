@@ -11,7 +11,8 @@ import (
 
 // Apply settles the record that a notice is about, if it is unknown and its notices say how it ended. A notice that came early,
 // about an operation that is still in progress or is not recorded yet, stays where it is kept, and is read when the record
-// becomes unknown. One that says nothing yet changes nothing either, however often it comes: the poller asks when it is due.
+// becomes unknown. One that says nothing yet changes nothing either, however often it comes: the poller asks when it is due. A
+// notice that is bound to a scope settles records of that scope alone, whatever its subject (B6).
 //
 // Hand this function to a webhook receiver. The notice itself must have been kept before: what counts is what the store holds
 // about its subject, not what is handed in here.
@@ -22,8 +23,7 @@ import (
 func (p *Poller) Apply(ctx context.Context, n onceward.Notice) error {
 	var found []onceward.ID
 	err := p.unknown(ctx, func(rec *onceward.Record) bool {
-		rule := p.rule(rec.Operation)
-		if rule != nil && rule.Source == n.Source && slices.Contains(rule.subjects(rec), n.Subject) {
+		if n.MaySettle(rec.Scope) && p.isAbout(&n, rec) {
 			found = append(found, rec.ID)
 		}
 		return ctx.Err() == nil
@@ -36,6 +36,17 @@ func (p *Poller) Apply(ctx context.Context, n onceward.Notice) error {
 		err = errors.Join(err, getErr)
 	}
 	return errors.Join(err, ctx.Err())
+}
+
+// isAbout reports whether a notice is about a record. Of a record whose downstream keys cannot be derived the poller tells, when it
+// is due.
+func (p *Poller) isAbout(n *onceward.Notice, rec *onceward.Record) bool {
+	rule := p.rule(rec.Operation)
+	if rule == nil || rule.Source != n.Source {
+		return false
+	}
+	subjects, _ := rule.subjects(p.guard, rec)
+	return slices.Contains(subjects, n.Subject)
 }
 
 // heed settles a record if its notices say how. If they do not, it stays as it is: that was no try.

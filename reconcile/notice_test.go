@@ -15,7 +15,8 @@ import (
 // about is a notice of the bank's about the transfer of a key. When it happened is a number of seconds.
 func about(key, event string, second int64, word string) onceward.Notice {
 	return onceward.Notice{
-		Source: "bank", EventID: event, Subject: onceward.DownstreamKey(idOf(key), "transfer"), At: time.Unix(second, 0), Body: []byte(word),
+		Source: "bank", Scope: idOf(key).Scope, EventID: event, Subject: downstreamKey(key, "transfer"), At: time.Unix(second, 0),
+		Body: []byte(word),
 	}
 }
 
@@ -136,8 +137,8 @@ func TestApply(t *testing.T) {
 		foreign.Source = "another bank"
 		for _, n := range []onceward.Notice{
 			foreign, about("no rule", "e2", 1, "paid"), about("nobody", "e3", 1, "paid"),
-			{Source: "bank", EventID: "e4", Subject: onceward.DownstreamKey(idOf("k"), "another step"), Body: []byte("paid")},
-			{Source: "bank", EventID: "e5", Body: []byte("paid")},
+			{Source: "bank", Scope: "tenant", EventID: "e4", Subject: downstreamKey("k", "another step"), Body: []byte("paid")},
+			{Source: "bank", Scope: "tenant", EventID: "e5", Body: []byte("paid")},
 		} {
 			apply(t, store, poller, n)
 		}

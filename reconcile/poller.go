@@ -102,6 +102,7 @@ func (c Config) withDefaults() (Config, error) {
 // it is made, to settle twice in the same way is harmless, and to settle what has moved on is refused by the store.
 type Poller struct {
 	config  Config
+	guard   *onceward.Guard
 	store   onceward.Store
 	settler onceward.Reconciler
 	lister  onceward.Lister
@@ -114,14 +115,20 @@ type Poller struct {
 	lettersAt time.Time // when dead letters were last looked after
 }
 
-// NewPoller returns a poller. The store must be an [onceward.Reconciler] and an [onceward.Lister], and for rules with a
-// Source an [onceward.NoticeKeeper]; if it is not, the error is [errors.ErrUnsupported].
-func NewPoller(store onceward.Store, config Config) (*Poller, error) {
+// errNoGuard is a poller or a desk that could not tell which downstream keys an operation has.
+var errNoGuard = errors.New("reconcile: there is no guard: it derives the downstream keys by which other systems know an operation")
+
+// NewPoller returns a poller. The store must be the guard's own, an [onceward.Reconciler] and an [onceward.Lister], and for rules
+// with a Source an [onceward.NoticeKeeper]; if it is not, the error is [errors.ErrUnsupported].
+func NewPoller(guard *onceward.Guard, store onceward.Store, config Config) (*Poller, error) {
+	if guard == nil {
+		return nil, errNoGuard
+	}
 	config, err := config.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	p := &Poller{config: config, store: store}
+	p := &Poller{config: config, guard: guard, store: store}
 	var settles, lists bool
 	p.settler, settles = store.(onceward.Reconciler)
 	p.lister, lists = store.(onceward.Lister)

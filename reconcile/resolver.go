@@ -61,7 +61,7 @@ func Completed(response onceward.Response, providerID string) Answer {
 // remaining steps are done, and its answer is its own. With the definition at hand, [phase.Operation.InDoubt] makes the
 // outcome:
 //
-//	doubt, err := book.InDoubt(rec)
+//	doubt, err := book.InDoubt(guard, rec)
 //	…
 //	doubt.Data.Charge = charge.ID
 //	return reconcile.Step(doubt.Done(charge.ID)), nil
@@ -137,15 +137,19 @@ type Rule struct {
 	Interpret func(ctx context.Context, rec *onceward.Record, notices []onceward.Notice) (Answer, error)
 }
 
-// subjects are what notices about a record may be addressed to.
-func (r *Rule) subjects(rec *onceward.Record) (subjects []string) {
-	for _, step := range r.Steps {
-		subjects = append(subjects, onceward.DownstreamKey(rec.ID, step))
-	}
+// subjects are what notices about a record may be addressed to. With an error the downstream keys are missing.
+func (r *Rule) subjects(guard *onceward.Guard, rec *onceward.Record) (subjects []string, err error) {
 	if rec.ProviderID != "" {
 		subjects = append(subjects, rec.ProviderID)
 	}
-	return subjects
+	for _, step := range r.Steps {
+		key, err := guard.DownstreamKey(rec, step)
+		if err != nil {
+			return subjects, err
+		}
+		subjects = append(subjects, key)
+	}
+	return subjects, nil
 }
 
 // ofCaller is the record with the attempt that meant to make the call.

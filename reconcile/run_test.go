@@ -66,7 +66,7 @@ func TestMoreThanAPage(t *testing.T) {
 		run(t, poller, reconcile.Report{Postponed: records - 1, DeadLetters: records - 1})
 		bank.wantAsked(t, records-1)
 
-		desk, err := reconcile.NewDesk(store)
+		desk, err := reconcile.NewDesk(guard, store)
 		must(t, err)
 		seen := make(map[string]bool)
 		var after onceward.ID
@@ -225,7 +225,9 @@ func TestOldIsPurged(t *testing.T) {
 		kept := func() (notices, entries int) {
 			t.Helper()
 			run(t, poller, reconcile.Report{})
-			found, err := store.Notices(t.Context(), "bank", about("k", "", 0, "").Subject)
+			found, err := store.Notices(t.Context(), onceward.NoticeFilter{
+				Source: "bank", Scope: "tenant", Subjects: []string{about("k", "", 0, "").Subject},
+			})
 			must(t, err)
 			acts, err := store.Audit(t.Context(), idOf("k"))
 			must(t, err)

@@ -102,7 +102,11 @@ func (p *Poller) readNotices(ctx context.Context, rule *Rule, rec *onceward.Reco
 	if rule.Source == "" {
 		return StillUnknown("no notices"), nil
 	}
-	notices, err := p.notices.Notices(ctx, rule.Source, rule.subjects(rec)...)
+	subjects, err := rule.subjects(p.guard, rec)
+	if err != nil {
+		return Answer{}, err
+	}
+	notices, err := p.notices.Notices(ctx, onceward.NoticeFilter{Source: rule.Source, Scope: rec.Scope, Subjects: subjects})
 	if err != nil || len(notices) == 0 {
 		return StillUnknown("no notice has come"), err
 	}

@@ -29,6 +29,36 @@ var (
 	zoe     = reconcile.By{Who: "zoe", Why: "the bank told me"}
 )
 
+// guard derives the downstream keys of the tests, and guardSecret is the id of its secret, as records keep it.
+var guard, guardSecret = newGuard("the secret of the tests")
+
+func newGuard(secret string) (*onceward.Guard, uint32) {
+	store, ctx := memory.New(), context.Background()
+	guard, err := onceward.New(store, onceward.Config{Secret: []byte(secret), Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	_, err = guard.Do(ctx, onceward.Call{Key: "k", Operation: "nothing"}, func(context.Context) ([]byte, error) { return nil, nil },
+		onceward.Reserved(onceward.FailureUnknown))
+	if err != nil {
+		panic(err)
+	}
+	rec, err := store.Get(ctx, onceward.ID{Key: "k"})
+	if err != nil {
+		panic(err)
+	}
+	return guard, rec.DownstreamSecret
+}
+
+// downstreamKey is that of a step of a key.
+func downstreamKey(key, step string) string {
+	derived, err := guard.DownstreamKey(&onceward.Record{ID: idOf(key), DownstreamSecret: guardSecret}, step)
+	if err != nil {
+		panic(err)
+	}
+	return derived
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -55,7 +85,7 @@ func startIn(t *testing.T, store onceward.Store, operation string, id onceward.I
 	t.Helper()
 	v, err := store.Reserve(t.Context(), &onceward.Reservation{
 		ID: id, Operation: operation, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
-		Lease: time.Minute, Retention: 24 * time.Hour,
+		Lease: time.Minute, Retention: 24 * time.Hour, DownstreamSecret: guardSecret,
 	})
 	if err != nil || v.Decision != onceward.DecisionExecute {
 		t.Fatalf("the reservation of %s got %s, %v", id.Key, v.Decision, err)
@@ -118,7 +148,7 @@ func newPoller(t *testing.T, store onceward.Store, rule reconcile.Rule, config r
 	if config.Logger == nil {
 		config.Logger = quiet
 	}
-	poller, err := reconcile.NewPoller(store, config)
+	poller, err := reconcile.NewPoller(guard, store, config)
 	must(t, err)
 	return poller
 }
@@ -225,11 +255,11 @@ func (f *faulty) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
 	return f.Store.AddAudit(ctx, e)
 }
 
-func (f *faulty) Notices(ctx context.Context, source string, subjects ...string) ([]onceward.Notice, error) {
+func (f *faulty) Notices(ctx context.Context, filter onceward.NoticeFilter) ([]onceward.Notice, error) {
 	if err := f.fails("notices"); err != nil {
 		return nil, err
 	}
-	return f.Store.Notices(ctx, source, subjects...)
+	return f.Store.Notices(ctx, filter)
 }
 
 func (f *faulty) ResolveCompleted(ctx context.Context, c onceward.Claim, done *onceward.Completion) error {

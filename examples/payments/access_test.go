@@ -91,7 +91,7 @@ func forgedWebhook(w *world) {
 			w.Errorf("%s: the answer is %d %s (%v), want 401", name, r.status, r.body, err)
 		}
 	}
-	if kept, err := w.db.Notices(w.Context(), "provider", "k"); err != nil || len(kept) != 0 {
+	if kept, err := w.db.Notices(w.Context(), onceward.NoticeFilter{Source: "provider", Subjects: []string{"k"}}); err != nil || len(kept) != 0 {
 		w.Errorf("kept are %v (%v), want none", kept, err)
 	}
 }

@@ -155,7 +155,7 @@ func (b *booking) charged(made provider.Charge) {
 // askAboutBooking is for a booking that was given up, or stopped by a person, while its charge was in doubt. What the
 // provider says settles the charge; the booking itself goes on, and is confirmed by its own step.
 func (s *System) askAboutBooking(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
-	doubt, err := s.bookings.InDoubt(rec)
+	doubt, err := s.bookings.InDoubt(s.guard, rec)
 	if err != nil {
 		return reconcile.Answer{}, err
 	}

@@ -103,7 +103,11 @@ func bookingInTheEnd(w *world) {
 // and the booking goes on behind it.
 func bookingStopped(w *world) {
 	w.post("/bookings", "stopped", place("concert", 4500, "stopped")).want(http.StatusConflict, "in-progress")
-	desk, err := reconcile.NewDesk(w.db.Store)
+	guard, err := onceward.New(w.db.Store, onceward.Config{Secret: []byte(testSecret)})
+	if err != nil {
+		w.Fatal(err)
+	}
+	desk, err := reconcile.NewDesk(guard, w.db.Store)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func (s *System) newPoller() (*reconcile.Poller, error) {
 		Resolver: reconcile.ResolverFunc(s.askAboutBooking), Deduplicates: true, Arrival: t.Arrival,
 	}}
 	maps.Copy(rules, s.config.Rules)
-	return reconcile.NewPoller(s.db.Store, reconcile.Config{
+	return reconcile.NewPoller(s.guard, s.db.Store, reconcile.Config{
 		Rules: rules, Interval: t.Look, Pause: t.Pause, LongestPause: 20 * t.Pause, Limit: 1000, Timeout: t.Call,
 		Observer: s.counters, Logger: s.config.Logger,
 	})
@@ -36,7 +36,11 @@ func (s *System) newPoller() (*reconcile.Poller, error) {
 
 // askAboutRefund looks the refund up by the key that was sent along.
 func (s *System) askAboutRefund(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
-	made, found, err := s.provider.FindRefund(ctx, onceward.DownstreamKey(rec.ID, refundStep))
+	key, err := s.guard.DownstreamKey(rec, refundStep)
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	made, found, err := s.provider.FindRefund(ctx, key)
 	switch {
 	case err != nil:
 		return reconcile.Answer{}, err
@@ -61,7 +65,8 @@ func (s *System) readRefundEvent(ctx context.Context, rec *onceward.Record, noti
 }
 
 // newReceiver takes the provider's webhooks. An event is kept first and applied second, so that one which comes before our
-// own commit is not lost. Charges are followed up by the outbox, which repeats them until they are answered.
+// own commit is not lost. The account at the provider is the system's own and no customer has its secret, so that its events settle
+// records of every scope. Charges are followed up by the outbox, which repeats them until they are answered.
 func (s *System) newReceiver() (http.Handler, error) {
 	scheme, err := webhook.NewTimestamped(webhook.TimestampedConfig{
 		Header: provider.SignatureHeader, Secrets: [][]byte{[]byte(s.config.WebhookSecret)},
@@ -70,7 +75,7 @@ func (s *System) newReceiver() (http.Handler, error) {
 		return nil, err
 	}
 	return webhook.New(webhook.Config{
-		Source: providerSource, Scheme: scheme, Keeper: s.db.Store, Apply: s.poller.Apply,
+		Source: providerSource, Scheme: scheme, Scope: webhook.AllScopes(), Keeper: s.db.Store, Apply: s.poller.Apply,
 		Observer: s.counters, Logger: s.config.Logger,
 		Parse: webhook.ParseJSON(func(_ http.Header, e provider.Event) (webhook.Event, error) {
 			if e.Data.Refund == nil {

@@ -168,7 +168,7 @@ func newTransport() http.RoundTripper {
 var exempt = []string{"POST /events"}
 
 func (s *System) assemble() (err error) {
-	if s.box, err = outbox.New(s.db.Store, outbox.Config{Source: "https://payments.example"}); err != nil {
+	if s.box, err = outbox.New(s.db.Store, outbox.Config{Source: "https://payments.example", Guard: s.guard}); err != nil {
 		return err
 	}
 	s.bookings = s.defineBookings()

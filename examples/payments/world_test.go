@@ -23,6 +23,7 @@ func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
 
 const (
 	hookSecret = "the secret of the webhooks"
+	testSecret = "a secret of the tests, long enough"
 	alice      = "the token of alice"
 	bob        = "the token of bob"
 	// longest is how long a test waits for something that has to come.
@@ -97,7 +98,7 @@ func newWorld(t testing.TB, url string, change func(*settings)) *world {
 	quiet := slog.New(slog.DiscardHandler)
 	s := settings{
 		Config: payments.Config{
-			Secret: []byte("a secret of the tests, long enough"), WebhookSecret: hookSecret,
+			Secret: []byte(testSecret), WebhookSecret: hookSecret,
 			Tokens: map[string]string{alice: "alice", bob: "bob"}, Logger: quiet,
 			Timing: payments.Timing{Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Pause: 20 * time.Millisecond},
 		},

@@ -71,7 +71,7 @@ func (s *shop) confirm(ctx context.Context, b *booking) error {
 
 // askAboutBooking asks the provider about the call that is in doubt.
 func (s *shop) askAboutBooking(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
-	doubt, err := s.booked.InDoubt(rec)
+	doubt, err := s.booked.InDoubt(s.guard, rec)
 	if err != nil {
 		return reconcile.Answer{}, err
 	}
@@ -88,7 +88,7 @@ func (s *shop) askAboutBooking(ctx context.Context, rec *onceward.Record) (recon
 
 // readBookingEvents makes the same answer of what the provider has told by itself.
 func (s *shop) readBookingEvents(_ context.Context, rec *onceward.Record, notices []onceward.Notice) (reconcile.Answer, error) {
-	doubt, err := s.booked.InDoubt(rec)
+	doubt, err := s.booked.InDoubt(s.guard, rec)
 	if err != nil {
 		return reconcile.Answer{}, err
 	}

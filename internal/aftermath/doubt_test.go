@@ -63,7 +63,7 @@ func TestBookingSettledByAnOperator(t *testing.T) {
 		}
 		shop := w.opens(func(s *shopSettings) { s.Resume = true })
 		rec := w.awaits(shop, "k", onceward.StateUnknown)
-		desk, err := reconcile.NewDesk(w.store)
+		desk, err := reconcile.NewDesk(w.guard, w.store)
 		must(t, err)
 		by := reconcile.By{Who: "zoe", Why: "the process is gone, and the bank knows nothing"}
 		outcome := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}

@@ -95,7 +95,7 @@ func TestPausedBeforeItsCall(t *testing.T) {
 			if w.charges("k") == 0 {
 				// It noticed that it had lost its lease, and did not call. Only a person can conclude that.
 				rec := w.record("k")
-				desk, err := reconcile.NewDesk(w.store)
+				desk, err := reconcile.NewDesk(w.guard, w.store)
 				must(t, err)
 				by := reconcile.By{Who: "zoe", Why: "the process has ended without a call"}
 				must(t, desk.ResolveNotExecuted(t.Context(), by, onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}))

@@ -18,7 +18,7 @@ import (
 func (s *shop) payments(mux *http.ServeMux) error {
 	mux.Handle("POST /payments", s.guard.HandlerFunc(s.pay, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(shopLease)))
 	quiet := slog.New(slog.DiscardHandler)
-	poller, err := reconcile.NewPoller(&s.store, reconcile.Config{
+	poller, err := reconcile.NewPoller(s.guard, &s.store, reconcile.Config{
 		Rules: map[string]reconcile.Rule{"POST /payments": {
 			Resolver: reconcile.ResolverFunc(s.askProvider), Deduplicates: s.Dedup,
 			Source: "provider", Steps: []string{"charge"}, Interpret: readEvents,
@@ -41,7 +41,7 @@ func (s *shop) payments(mux *http.ServeMux) error {
 		return err
 	}
 	receiver, err := webhook.New(webhook.Config{
-		Source: "provider", Scheme: scheme, Keeper: &s.store, Apply: poller.Apply, Logger: quiet,
+		Source: "provider", Scheme: scheme, Scope: webhook.AllScopes(), Keeper: &s.store, Apply: poller.Apply, Logger: quiet,
 		Parse: webhook.ParseJSON(func(_ http.Header, e provider.Event) (webhook.Event, error) {
 			return webhook.Event{ID: e.ID, Subject: e.Data.Object.IdempotencyKey, At: e.Created}, nil
 		}),
@@ -114,7 +114,11 @@ func completedBy(c provider.Charge) reconcile.Answer {
 
 // askProvider looks the charge up by the key that was sent along.
 func (s *shop) askProvider(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
-	made, found, err := s.client.Find(ctx, onceward.DownstreamKey(rec.ID, "charge"))
+	key, err := s.guard.DownstreamKey(rec, "charge")
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	made, found, err := s.client.Find(ctx, key)
 	switch {
 	case err != nil:
 		return reconcile.Answer{}, err

@@ -119,8 +119,7 @@ func runShop(settings string) error {
 	s.store, s.db = hookedStore{fullStore: store, pass: s.pass}, db
 	s.client = &provider.Client{URL: s.Provider}
 	quiet := slog.New(slog.DiscardHandler)
-	s.guard, err = onceward.New(&s.store, onceward.Config{Scope: onceward.SingleScope("shop"), Secret: []byte(shopSecret), Logger: quiet})
-	if err != nil {
+	if s.guard, err = newShopGuard(&s.store); err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
@@ -146,6 +145,12 @@ func runShop(settings string) error {
 		s.lines <- struct{}{}
 	}
 	return nil
+}
+
+func newShopGuard(store onceward.Store) (*onceward.Guard, error) {
+	return onceward.New(store, onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: []byte(shopSecret), Logger: slog.New(slog.DiscardHandler),
+	})
 }
 
 // pass notes that a point was reached, and does there what the settings say.

@@ -21,7 +21,7 @@ func TestNoProcessAnswersWithThePast(t *testing.T) {
 			w.retryIsRefused(shop, "k")
 		}
 
-		desk, err := reconcile.NewDesk(w.store)
+		desk, err := reconcile.NewDesk(w.guard, w.store)
 		must(t, err)
 		by := reconcile.By{Who: "zoe", Why: "the bank has the charge"}
 		rec := w.record("k")

@@ -137,7 +137,7 @@ func TestSettledByAnOperator(t *testing.T) {
 		w.fault(provider.TimeoutBefore, provider.TimeoutBefore)
 		shop := w.opens(func(s *shopSettings) { s.Poll, s.Limit = true, 2 })
 		w.becomesUnknown(shop, "k")
-		desk, err := reconcile.NewDesk(w.store)
+		desk, err := reconcile.NewDesk(w.guard, w.store)
 		must(t, err)
 		letter := w.awaitsDeadLetter(shop, desk)
 		w.retryIsRefused(shop, "k")

@@ -27,6 +27,7 @@ type world struct {
 	settings shopSettings
 	provider *provider.Server
 	store    fullStore
+	guard    *onceward.Guard // as the shops have it
 	counts   func(table string) int
 	// free reports whether nobody holds a lock that all who write have to wait for.
 	free func() bool
@@ -67,12 +68,14 @@ func newWorld(t testing.TB, kind string, dedup bool) *world {
 	store, db, err := openStore(t.Context(), url)
 	must(t, err)
 	t.Cleanup(func() { _, _ = db.Close(), store.Close() })
+	guard, err := newShopGuard(store)
+	must(t, err)
 	for _, table := range []string{"seat", "confirmation"} {
 		_, err = db.ExecContext(t.Context(), `CREATE TABLE `+table+` (number `+serial+`, name TEXT NOT NULL)`)
 		must(t, err)
 	}
 	return &world{
-		TB: t, provider: bank, store: store, free: func() bool { return kind == "postgres" || unlocked(t, url) },
+		TB: t, provider: bank, store: store, guard: guard, free: func() bool { return kind == "postgres" || unlocked(t, url) },
 		settings: shopSettings{Store: url, Provider: bank.URL, Dedup: dedup, Diary: filepath.Join(dir, "diary")},
 		counts: func(table string) (n int) {
 			must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&n))

@@ -7,7 +7,9 @@
 //   - early, before the record or while it is in progress: the notice is kept, and the reconciler reads it before it asks;
 //   - twice: the id of the event is known, and nothing is kept again;
 //   - out of order: [Latest] tells which notice counts;
-//   - forged, or recorded and played again: refused before anything is parsed.
+//   - forged, or recorded and played again: refused before anything is parsed;
+//   - about another tenant's operation, signed by a tenant that may not speak for it: kept, and settles nothing. [Config] has to
+//     say whose records the sender may settle.
 //
 // How a sender signs is a [Scheme]: [Timestamped], [StandardWebhooks], [HMAC] or one's own.
 package webhook
@@ -30,12 +32,19 @@ const (
 	DefaultApplyTimeout = 5 * time.Second
 )
 
-// Config says whose deliveries a [Receiver] takes and what it does with them. Source, Scheme, Keeper and Parse are required.
+// Config says whose deliveries a [Receiver] takes and what it does with them. Source, Keeper and Parse are required, and either
+// Scheme and Scope or Tenant.
 type Config struct {
-	// Source is the name of the sender. Event ids are unique within it, and the reconciler asks for notices by it.
+	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for notices by it.
 	Source string
 	// Scheme verifies the signature.
 	Scheme Scheme
+	// Scope says whose records the sender may settle: [OneScope], [ScopeOfEvent] or [AllScopes].
+	Scope Scope
+	// Tenant is for one endpoint of many tenants who have a secret each. It finds, from the path or a header, whose delivery a
+	// request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not exist it returns
+	// [ErrSignature], which is answered with 401; any other error is answered with 503.
+	Tenant func(r *http.Request) (Tenant, error)
 	// Keeper is the store that keeps the notices.
 	Keeper onceward.NoticeKeeper
 	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is none of
@@ -72,10 +81,15 @@ func (c *Config) check() error {
 	for _, field := range []struct {
 		name   string
 		absent bool
-	}{{"Source", c.Source == ""}, {"Scheme", c.Scheme == nil}, {"Keeper", c.Keeper == nil}, {"Parse", c.Parse == nil}} {
+	}{{"Source", c.Source == ""}, {"Keeper", c.Keeper == nil}, {"Parse", c.Parse == nil}, {"Scheme", c.Scheme == nil && c.Tenant == nil}} {
 		if field.absent {
 			wrong = append(wrong, fmt.Errorf("webhook: Config.%s is missing", field.name))
 		}
+	}
+	if c.Tenant == nil {
+		wrong = append(wrong, c.Scope.check())
+	} else if c.Scheme != nil || c.Scope.kind != scopeMissing {
+		wrong = append(wrong, errors.New("webhook: Config has a Tenant, which brings its own Scheme and Scope: leave those out"))
 	}
 	if c.MaxBody < 0 || c.StoreTimeout < 0 || c.ApplyTimeout < 0 {
 		wrong = append(wrong, errors.New("webhook: MaxBody, StoreTimeout and ApplyTimeout must not be negative"))

@@ -21,6 +21,8 @@ type Event struct {
 	// Subject is what the event is about, as the reconciler will ask for it: a downstream key or the provider's own id. It is
 	// required, because an event without one would be kept and never be found.
 	Subject string
+	// Scope is the one that the event is about, for [ScopeOfEvent]. Like the ID it must be taken from what the signature covers.
+	Scope string
 	// At is when it happened by the sender's clock. If it is zero, the time of receipt stands in for it, and the order is
 	// that of arrival.
 	At time.Time

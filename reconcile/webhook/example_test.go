@@ -31,7 +31,8 @@ func Example() {
 	receiver, err := webhook.New(webhook.Config{
 		Source: "acme-pay",
 		Scheme: scheme,
-		Keeper: &keeper{}, // the store that also keeps the records
+		Scope:  webhook.AllScopes(), // the account is the service's own: no tenant has the secret
+		Keeper: &keeper{},           // the store that also keeps the records
 		Parse: webhook.ParseJSON(func(header http.Header, c charge) (webhook.Event, error) {
 			if c.Type != "charge.succeeded" {
 				return webhook.Event{}, webhook.ErrIgnored

@@ -33,10 +33,12 @@ func New(cfg Config) (*Receiver, error) {
 
 // ServeHTTP answers 204 to a delivery that is kept, now or before, or ignored. Anything else is a problem document:
 //
-//   - 400 for a body that was cut off or that Parse makes nothing of, and 413 for one that is too large;
+//   - 400 for a body that was cut off, that Parse makes nothing of or whose scope is not the sender's, and 413 for one that is too
+//     large;
 //   - 401 for a signature that is missing, wrong or stale. The answer does not say which, as only a forger would ask;
 //   - 405 for anything but POST;
-//   - 500 for a panic in Parse or Apply, and 503 if the notice could not be kept. The sender sends it again.
+//   - 500 for a panic in Parse or Apply, and 503 if the notice could not be kept or its tenant not be looked up. The sender
+//     sends it again.
 //
 // Once the body is there, a sender that hangs up changes nothing: what it sent is kept and applied.
 func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -64,11 +66,18 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 	if err != nil {
 		return rc.refuse(ctx, bodyProblem(err), err)
 	}
+	scheme, scope, err := rc.cfg.sender(r)
+	if err != nil && !errors.Is(err, ErrSignature) {
+		return rc.fail(ctx, problemStore, fmt.Errorf("webhook: cannot find the tenant of a delivery: %w", err))
+	}
 	// Nothing looks into a body before it is known to be the sender's.
-	if err := rc.cfg.Scheme.Verify(r.Header, body, rc.cfg.Now()); err != nil {
+	if err == nil {
+		err = scheme.Verify(r.Header, body, rc.cfg.Now())
+	}
+	if err != nil {
 		return rc.refuse(ctx, problemSignature, err)
 	}
-	notice, err := rc.notice(r.Header, body)
+	notice, err := rc.notice(scope, r.Header, body)
 	if errors.Is(err, ErrIgnored) {
 		rc.cfg.Logger.DebugContext(ctx, "webhook: event ignored", "source", rc.cfg.Source)
 		return nil
@@ -87,7 +96,7 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 }
 
 // notice makes what is kept of what was delivered.
-func (rc *Receiver) notice(header http.Header, body []byte) (onceward.Notice, error) {
+func (rc *Receiver) notice(scope Scope, header http.Header, body []byte) (onceward.Notice, error) {
 	event, err := rc.cfg.Parse(header, body)
 	if err != nil {
 		return onceward.Notice{}, err
@@ -95,11 +104,15 @@ func (rc *Receiver) notice(header http.Header, body []byte) (onceward.Notice, er
 	if event.ID == "" || event.Subject == "" {
 		return onceward.Notice{}, errors.New("webhook: the event has no id or no subject")
 	}
+	bound, all, err := scope.bind(&event)
+	if err != nil {
+		return onceward.Notice{}, err
+	}
 	if event.At.IsZero() {
 		event.At = rc.cfg.Now()
 	}
 	return onceward.Notice{
-		Source: rc.cfg.Source, EventID: event.ID, Subject: event.Subject, At: event.At, Body: body,
+		Source: rc.cfg.Source, Scope: bound, AnyScope: all, EventID: event.ID, Subject: event.Subject, At: event.At, Body: body,
 	}, nil
 }
 

@@ -27,12 +27,12 @@ func TestNoticeIsKeptBeforeItIsApplied(t *testing.T) {
 		t.Errorf("answered %q", w.Body)
 	}
 	told.expect(t, "stored", "provider: kept", "apply evt_1")
-	notices, err := store.Notices(t.Context(), "provider", "ch_1")
+	notices, err := store.Notices(t.Context(), onceward.NoticeFilter{Source: "provider", Subjects: []string{"ch_1"}})
 	if err != nil || len(notices) != 1 {
 		t.Fatal(notices, err)
 	}
 	got, want := notices[0], onceward.Notice{
-		Source: "provider", EventID: "evt_1", Subject: "ch_1", At: now.Add(-time.Hour),
+		Source: "provider", AnyScope: true, EventID: "evt_1", Subject: "ch_1", At: now.Add(-time.Hour),
 		Body: []byte(`{"id":"evt_1","object":"ch_1","at":"2025-12-31T23:00:00Z"}`),
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -62,7 +62,7 @@ func TestDuplicateIsAppliedAgain(t *testing.T) {
 	expectStatus(t, deliver(t, cfg, signedRequest(body+" ")), http.StatusNoContent)
 	told.expect(t, "provider: kept", "apply evt_1", "provider: duplicate", "apply evt_1")
 	if len(store.notices) != 1 || string(store.notices[0].Body) != body {
-		t.Errorf("kept %q", store.notices)
+		t.Errorf("kept %+v", store.notices)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestOutOfOrderDeliveriesEndInTheLatestState(t *testing.T) {
 		store, state := &keeper{}, map[string]string{}
 		cfg := config(store, &journal{})
 		cfg.Apply = func(ctx context.Context, n onceward.Notice) error {
-			notices, err := store.Notices(ctx, n.Source, n.Subject)
+			notices, err := store.Notices(ctx, onceward.NoticeFilter{Source: n.Source, Subjects: []string{n.Subject}})
 			latest, _ := webhook.Latest(notices)
 			state[n.Subject] = latest.EventID
 			return err
@@ -183,7 +183,7 @@ func TestStoreThatIsDown(t *testing.T) {
 func TestConfigMustMakeSense(t *testing.T) {
 	t.Parallel()
 	_, err := webhook.New(webhook.Config{MaxBody: -1})
-	for _, want := range []string{"Source", "Scheme", "Keeper", "Parse", "MaxBody"} {
+	for _, want := range []string{"Source", "Scheme", "Scope", "Keeper", "Parse", "MaxBody"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}

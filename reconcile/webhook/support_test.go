@@ -63,7 +63,7 @@ func (k *keeper) add(n onceward.Notice) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, known := range k.notices {
-		if known.Source == n.Source && known.EventID == n.EventID {
+		if known.Source == n.Source && known.Scope == n.Scope && known.AnyScope == n.AnyScope && known.EventID == n.EventID {
 			return false
 		}
 	}
@@ -72,12 +72,12 @@ func (k *keeper) add(n onceward.Notice) bool {
 	return true
 }
 
-func (k *keeper) Notices(_ context.Context, source string, subjects ...string) ([]onceward.Notice, error) {
+func (k *keeper) Notices(_ context.Context, f onceward.NoticeFilter) ([]onceward.Notice, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var found []onceward.Notice
 	for _, n := range k.notices {
-		if n.Source == source && slices.Contains(subjects, n.Subject) {
+		if n.Source == f.Source && n.MaySettle(f.Scope) && slices.Contains(f.Subjects, n.Subject) {
 			found = append(found, n)
 		}
 	}
@@ -149,7 +149,7 @@ var timestamped = must(webhook.NewTimestamped(webhook.TimestampedConfig{
 // config is that of a receiver with a journal, where every Apply is noted.
 func config(k onceward.NoticeKeeper, j *journal) webhook.Config {
 	return webhook.Config{
-		Source: "provider", Scheme: timestamped, Keeper: k, Parse: webhook.ParseJSON(parsePayload),
+		Source: "provider", Scheme: timestamped, Scope: webhook.AllScopes(), Keeper: k, Parse: webhook.ParseJSON(parsePayload),
 		Apply: func(_ context.Context, n onceward.Notice) error {
 			j.note("apply " + n.EventID)
 			return nil

@@ -55,8 +55,11 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if n.AnyScope {
+		n.Scope = ""
+	}
 	known := slices.ContainsFunc(s.notices, func(other onceward.Notice) bool {
-		return other.Source == n.Source && other.EventID == n.EventID
+		return other.Source == n.Source && other.AnyScope == n.AnyScope && other.Scope == n.Scope && other.EventID == n.EventID
 	})
 	if known {
 		return false, nil
@@ -68,7 +71,7 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) 
 }
 
 // Notices implements [onceward.NoticeKeeper].
-func (s *Store) Notices(ctx context.Context, source string, subjects ...string) ([]onceward.Notice, error) {
+func (s *Store) Notices(ctx context.Context, f onceward.NoticeFilter) ([]onceward.Notice, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -76,7 +79,7 @@ func (s *Store) Notices(ctx context.Context, source string, subjects ...string) 
 	defer s.mu.Unlock()
 	var found []onceward.Notice
 	for _, n := range s.notices {
-		if n.Source == source && slices.Contains(subjects, n.Subject) {
+		if n.Source == f.Source && n.MaySettle(f.Scope) && slices.Contains(f.Subjects, n.Subject) {
 			found = append(found, n)
 		}
 	}

@@ -107,7 +107,7 @@ func calls(store *postgres.Store) map[string]func(ctx context.Context) error {
 		"add a finding":        func(ctx context.Context) error { return store.AddFinding(ctx, onceward.Finding{Claim: claim}) },
 		"findings":             func(ctx context.Context) error { _, err := store.Findings(ctx, claim.ID); return err },
 		"add a notice":         func(ctx context.Context) error { _, err := store.AddNotice(ctx, onceward.Notice{}); return err },
-		"notices":              func(ctx context.Context) error { _, err := store.Notices(ctx, "psp", "ch_1"); return err },
+		"notices":              func(ctx context.Context) error { _, err := store.Notices(ctx, aboutCharge("ch_1")); return err },
 		"purge notices":        func(ctx context.Context) error { _, err := store.PurgeNotices(ctx, 0, 10); return err },
 		"add an act":           func(ctx context.Context) error { return store.AddAudit(ctx, onceward.AuditEntry{ID: claim.ID}) },
 		"acts":                 func(ctx context.Context) error { _, err := store.Audit(ctx, claim.ID); return err },

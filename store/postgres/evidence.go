@@ -15,10 +15,12 @@ const (
 	insertFinding = `INSERT INTO @finding (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
 	selectFinding = `SELECT attempt, at, response FROM @finding WHERE id = $1 ORDER BY at`
 
-	insertNotice = `INSERT INTO @notice (source, event_id, subject, at, received_at, body) VALUES ($1, $2, $3, $4, @now(), $5)
-		ON CONFLICT (sha256(source), sha256(event_id)) DO NOTHING`
-	selectNotice = `SELECT event_id, subject, at, received_at, body FROM @notice
+	insertNotice = `INSERT INTO @notice (source, any_scope, scope, event_id, subject, at, received_at, body)
+		VALUES ($1, $2, $3, $4, $5, $6, @now(), $7)
+		ON CONFLICT (sha256(source), any_scope, sha256(scope), sha256(event_id)) DO NOTHING`
+	selectNotice = `SELECT any_scope, scope, event_id, subject, at, received_at, body FROM @notice
 		WHERE sha256(source) = sha256($1) AND sha256(subject) = ANY (ARRAY(SELECT sha256(s) FROM unnest($2::bytea[]) AS s))
+			AND (any_scope OR sha256(scope) = sha256($3))
 		ORDER BY at, event_id`
 	purgeNotices = `SELECT @purge_notices($1, $2)`
 
@@ -67,9 +69,13 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (added bool, e
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
+	if n.AnyScope {
+		n.Scope = ""
+	}
 	body := append([]byte{}, n.Body...) // nil would be null
 	for try := 0; ; try++ {
-		tag, err := s.own.Exec(ctx, s.names.render(insertNotice), []byte(n.Source), []byte(n.EventID), []byte(n.Subject), micros(n.At), body)
+		tag, err := s.own.Exec(ctx, s.names.render(insertNotice), []byte(n.Source), n.AnyScope, []byte(n.Scope), []byte(n.EventID),
+			[]byte(n.Subject), micros(n.At), body)
 		// Where every transaction is serializable, the same notice at the same time undoes the statement.
 		if err == nil || try >= maxTries || !undone(err) {
 			return tag.RowsAffected() == 1, unavailable(err)
@@ -78,26 +84,26 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (added bool, e
 }
 
 // Notices implements [onceward.NoticeKeeper].
-func (s *Store) Notices(ctx context.Context, source string, subjects ...string) ([]onceward.Notice, error) {
+func (s *Store) Notices(ctx context.Context, f onceward.NoticeFilter) ([]onceward.Notice, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	asked := make([][]byte, len(subjects))
-	for i, subject := range subjects {
+	asked := make([][]byte, len(f.Subjects))
+	for i, subject := range f.Subjects {
 		asked[i] = []byte(subject)
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectNotice), []byte(source), asked)
+	rows, err := s.own.Query(ctx, s.names.render(selectNotice), []byte(f.Source), asked, []byte(f.Scope))
 	if err != nil {
 		return nil, unavailable(err)
 	}
 	notices, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (onceward.Notice, error) {
-		var event, subject, body []byte
+		n := onceward.Notice{Source: f.Source}
+		var scope, event, subject []byte
 		var at, received int64
-		err := row.Scan(&event, &subject, &at, &received, &body)
-		return onceward.Notice{
-			Source: source, EventID: string(event), Subject: string(subject), At: fromMicros(at), Body: body,
-			ReceivedAt: fromMicros(received),
-		}, err
+		err := row.Scan(&n.AnyScope, &scope, &event, &subject, &at, &received, &n.Body)
+		n.Scope, n.EventID, n.Subject = string(scope), string(event), string(subject)
+		n.At, n.ReceivedAt = fromMicros(at), fromMicros(received)
+		return n, err
 	})
 	return notices, unavailable(err)
 }

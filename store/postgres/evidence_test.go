@@ -114,7 +114,7 @@ func TestPurgersAtOnce(t *testing.T) {
 		}
 	})
 	ended()
-	if left, err := store.Notices(t.Context(), "psp", ""); err != nil || len(left)+total != n {
+	if left, err := store.Notices(t.Context(), onceward.NoticeFilter{Source: "psp", Subjects: []string{""}}); err != nil || len(left)+total != n {
 		t.Errorf("L7: %d were purged and %d are left (%v), want %d together", total, len(left), err, n)
 	}
 }

@@ -42,7 +42,7 @@ func TestOperatorWhoseCommitIsCutOff(t *testing.T) {
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				store, proxy := openProxied(t)
-				desk, err := reconcile.NewDesk(store)
+				desk, err := reconcile.NewDesk(guardOver(t, store), store)
 				must(t, err)
 				c := own(t, store, reservation("k"))
 				must(t, store.Abandon(t.Context(), c, "the connection was lost"))
@@ -67,7 +67,7 @@ func TestBustWhoseCommitIsCutOff(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			store, proxy := openProxied(t)
-			desk, err := reconcile.NewDesk(store)
+			desk, err := reconcile.NewDesk(guardOver(t, store), store)
 			must(t, err)
 			c := own(t, store, reservation("k"))
 			complete(t, store, c, "done")
@@ -85,7 +85,7 @@ func TestBustWhoseCommitIsCutOff(t *testing.T) {
 func TestOperatorWhoLeavesDuringCommit(t *testing.T) {
 	t.Parallel()
 	store, proxy := openProxied(t)
-	desk, err := reconcile.NewDesk(store)
+	desk, err := reconcile.NewDesk(guardOver(t, store), store)
 	must(t, err)
 	c := own(t, store, reservation("k"))
 	must(t, store.Abandon(t.Context(), c, "the connection was lost"))

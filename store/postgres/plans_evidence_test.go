@@ -16,7 +16,7 @@ func (p *planned) evidence() map[string]func() {
 			}
 		},
 		"notices": func() {
-			if found, err := p.store.Notices(p.Context(), "psp", p.notice(), "ch_1"); err != nil || len(found) != 1 {
+			if found, err := p.store.Notices(p.Context(), aboutCharge(p.notice(), "ch_1")); err != nil || len(found) != 1 {
 				p.Errorf("B3: notices are (%v, %v)", found, err)
 			}
 		},
@@ -37,9 +37,14 @@ func (p *planned) finding() onceward.ID {
 
 func (p *planned) notice() (subject string) {
 	subject = p.key()
-	_, err := p.store.AddNotice(p.Context(), onceward.Notice{Source: "psp", EventID: subject, Subject: subject})
+	_, err := p.store.AddNotice(p.Context(), onceward.Notice{Source: "psp", Scope: "tenant", EventID: subject, Subject: subject})
 	must(p, err)
 	return subject
+}
+
+// aboutCharge chooses what the provider says of a charge.
+func aboutCharge(subjects ...string) onceward.NoticeFilter {
+	return onceward.NoticeFilter{Source: "psp", Scope: "tenant", Subjects: subjects}
 }
 
 func (p *planned) act() onceward.ID {

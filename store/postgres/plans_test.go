@@ -220,8 +220,8 @@ func (p *planned) fill(n int) {
 		FROM generate_series(1, $1::integer) AS i, (SELECT * FROM onceward_record WHERE queue = 20 LIMIT 1) AS sample`, n)
 	exec(p, p.admin, `INSERT INTO onceward_finding (id, attempt, at, response)
 		SELECT gen_random_uuid(), 1, onceward_now() + i, '' FROM generate_series(1, $1::integer) AS i`, n)
-	exec(p, p.admin, `INSERT INTO onceward_notice (source, event_id, subject, at, received_at, body)
-		SELECT 'psp', int8send(i), int8send(i), i, onceward_now() + i, '' FROM generate_series(1, $1::integer) AS i`, n)
+	exec(p, p.admin, `INSERT INTO onceward_notice (any_scope, scope, source, event_id, subject, at, received_at, body)
+		SELECT false, 'tenant', 'psp', int8send(i), int8send(i), i, onceward_now() + i, '' FROM generate_series(1, $1::integer) AS i`, n)
 	exec(p, p.admin, `INSERT INTO onceward_audit (id, name, attempt, actor, action, reason, outcome, at)
 		SELECT gen_random_uuid(), '', 1, '', '', '', '', onceward_now() + i FROM generate_series(1, $1::integer) AS i`, n)
 }

@@ -116,13 +116,13 @@ func exerciseEvidence(t *testing.T, store *postgres.Store, word string) {
 	if err != nil || len(found) != 1 || string(found[0].Response.Body) != "late" {
 		t.Errorf("S6: findings are (%v, %v)", found, err)
 	}
-	notice := onceward.Notice{Source: "psp", EventID: word, Subject: c.Key, At: time.Now(), Body: []byte("paid")}
+	notice := onceward.Notice{Source: "psp", Scope: "tenant", EventID: word, Subject: c.Key, At: time.Now(), Body: []byte("paid")}
 	for _, want := range []bool{true, false} {
 		if added, err := store.AddNotice(t.Context(), notice); err != nil || added != want {
 			t.Errorf("B3: a notice was added (%t, %v), want %t", added, err, want)
 		}
 	}
-	notices, err := store.Notices(t.Context(), "psp", c.Key)
+	notices, err := store.Notices(t.Context(), aboutCharge(c.Key))
 	if err != nil || len(notices) != 1 || string(notices[0].Body) != "paid" {
 		t.Errorf("B3: notices are (%v, %v)", notices, err)
 	}

@@ -16,9 +16,10 @@ const (
 	selectFinding = `SELECT attempt, at, record FROM onceward_finding WHERE id = ?1 ORDER BY at, rowid`
 	deleteFinding = `DELETE FROM onceward_finding WHERE at <= ?1`
 
-	insertNotice = `INSERT INTO onceward_notice (source, event_id, subject, body, at, received_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-		ON CONFLICT (source, event_id) DO NOTHING`
-	selectNotice = `SELECT event_id, body, at, received_at FROM onceward_notice WHERE source = ?1 AND subject = ?2`
+	insertNotice = `INSERT INTO onceward_notice (source, scope, event_id, subject, body, any_scope, at, received_at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (source, any_scope, scope, event_id) DO NOTHING`
+	selectNotice = `SELECT event_id, body, at, received_at FROM onceward_notice
+		WHERE source = ?1 AND subject = ?2 AND scope = ?3 AND any_scope = ?4`
 	deleteNotice = `DELETE FROM onceward_notice WHERE rowid IN
 		(SELECT rowid FROM onceward_notice WHERE received_at < ?1 ORDER BY received_at LIMIT ?2)`
 
@@ -63,10 +64,14 @@ func (s *Store) Findings(ctx context.Context, id onceward.ID) (findings []oncewa
 
 // AddNotice implements [onceward.NoticeKeeper].
 func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) {
+	if n.AnyScope {
+		n.Scope = ""
+	}
 	added := false
 	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
 		err := execute(r.conn, insertNotice, func(stmt *sqlite3.Stmt) error {
-			return bind(stmt, blobs{[]byte(n.Source), []byte(n.EventID), []byte(n.Subject), n.Body}, micros(n.At), micros(now))
+			texts := blobs{[]byte(n.Source), []byte(n.Scope), []byte(n.EventID), []byte(n.Subject), n.Body}
+			return bind(stmt, texts, flag(n.AnyScope), micros(n.At), micros(now))
 		})
 		added = r.conn.Changes() == 1
 		return err
@@ -78,15 +83,19 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) 
 }
 
 // Notices implements [onceward.NoticeKeeper].
-func (s *Store) Notices(ctx context.Context, source string, subjects ...string) (notices []onceward.Notice, err error) {
-	subjects = slices.Compact(slices.Sorted(slices.Values(subjects)))
+func (s *Store) Notices(ctx context.Context, f onceward.NoticeFilter) (notices []onceward.Notice, err error) {
+	subjects := slices.Compact(slices.Sorted(slices.Values(f.Subjects)))
 	err = s.readers.with(ctx, func(one *reader) error {
 		for _, subject := range subjects {
-			found, err := noticesOf(one.conn, source, subject)
-			if err != nil {
-				return err
+			for _, like := range []onceward.Notice{
+				{Source: f.Source, Subject: subject, Scope: f.Scope}, {Source: f.Source, Subject: subject, AnyScope: true},
+			} {
+				found, err := noticesLike(one.conn, like)
+				if err != nil {
+					return err
+				}
+				notices = append(notices, found...)
 			}
-			notices = append(notices, found...)
 		}
 		return nil
 	})
@@ -96,14 +105,14 @@ func (s *Store) Notices(ctx context.Context, source string, subjects ...string) 
 	return notices, err
 }
 
-func noticesOf(conn *sqlite3.Conn, source, subject string) (notices []onceward.Notice, err error) {
+// noticesLike returns those with the source, the subject and the scope of one.
+func noticesLike(conn *sqlite3.Conn, n onceward.Notice) (notices []onceward.Notice, err error) {
 	err = query(conn, selectNotice, func(stmt *sqlite3.Stmt) error {
-		return bind(stmt, blobs{[]byte(source), []byte(subject)})
+		return bind(stmt, blobs{[]byte(n.Source), []byte(n.Subject), []byte(n.Scope)}, flag(n.AnyScope))
 	}, func(stmt *sqlite3.Stmt) error {
-		notices = append(notices, onceward.Notice{
-			Source: source, Subject: subject, EventID: string(stmt.ColumnRawBlob(0)), Body: stmt.ColumnBlob(1, nil),
-			At: timeOf(stmt, 2), ReceivedAt: timeOf(stmt, 3),
-		})
+		n.EventID, n.Body = string(stmt.ColumnRawBlob(0)), stmt.ColumnBlob(1, nil)
+		n.At, n.ReceivedAt = timeOf(stmt, 2), timeOf(stmt, 3)
+		notices = append(notices, n)
 		return nil
 	})
 	return notices, err
@@ -178,6 +187,14 @@ func bind(stmt *sqlite3.Stmt, first blobs, then ...int64) error {
 		}
 	}
 	return nil
+}
+
+// flag is how a bool is stored.
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // timeOf reads a time as micros wrote it.

@@ -167,7 +167,7 @@ func evidenceCalls(f Features) []call {
 			return err
 		}},
 		{"notices", f.Notices, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			_, err := s.(onceward.NoticeKeeper).Notices(ctx, "psp", c.Key)
+			_, err := s.(onceward.NoticeKeeper).Notices(ctx, onceward.NoticeFilter{Source: "psp", Scope: noticeScope, Subjects: []string{c.Key}})
 			return err
 		}},
 		{"purge notices", f.Notices, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -102,6 +103,8 @@ func request(id onceward.ID, options ...option) *onceward.Reservation {
 		TraceID:      "4bf92f3577b34da6a3ce929d0e0e4736",
 	}
 	_, _ = rand.Read(r.Nonce[:])
+	// Each comes from a node with another secret: only that of the first attempt counts.
+	r.DownstreamSecret = max(binary.NativeEndian.Uint32(r.Nonce[:]), 1)
 	for _, option := range options {
 		option(r)
 	}

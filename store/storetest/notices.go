@@ -29,6 +29,7 @@ func testNotices(t *testing.T, h Harness) {
 	h.test(t, "each event once", noticedOnce)
 	h.test(t, "in the order in which they happened", noticesInOrder)
 	h.test(t, "of several subjects", noticesOfSubjects)
+	h.test(t, "each scope for itself", noticesOfScopes)
 	h.test(t, "any text", anyNotice)
 	h.test(t, "any body", func(e *env) {
 		every := make([]byte, 256)
@@ -66,10 +67,13 @@ func testNotices(t *testing.T, h Harness) {
 	})
 }
 
+// noticeScope is the one that most notices are bound to.
+const noticeScope = "acme"
+
 // notice is one about a subject, whose moment is that of no clock here.
 func notice(source, event, subject string) onceward.Notice {
 	return onceward.Notice{
-		Source: source, EventID: event, Subject: subject, Body: []byte(event),
+		Source: source, Scope: noticeScope, EventID: event, Subject: subject, Body: []byte(event),
 		At: time.Date(2025, 12, 31, 23, 59, 59, 123_456_000, time.UTC),
 	}
 }
@@ -89,7 +93,13 @@ func (e *env) notice(n onceward.Notice, want bool) {
 
 func (e *env) notices(source string, subjects ...string) []onceward.Notice {
 	e.Helper()
-	found, err := e.noticed().Notices(e.ctx, source, subjects...)
+	return e.noticesFor(noticeScope, source, subjects...)
+}
+
+// noticesFor are those that may settle records of a scope.
+func (e *env) noticesFor(scope, source string, subjects ...string) []onceward.Notice {
+	e.Helper()
+	found, err := e.noticed().Notices(e.ctx, onceward.NoticeFilter{Source: source, Scope: scope, Subjects: subjects})
 	e.must(err)
 	return found
 }
@@ -97,17 +107,64 @@ func (e *env) notices(source string, subjects ...string) []onceward.Notice {
 // wantNotices checks what is kept about some subjects, in its order.
 func (e *env) wantNotices(source string, subjects []string, want ...onceward.Notice) {
 	e.Helper()
-	got := e.notices(source, subjects...)
+	e.wantNoticesFor(noticeScope, source, subjects, want...)
+}
+
+func (e *env) wantNoticesFor(scope, source string, subjects []string, want ...onceward.Notice) {
+	e.Helper()
+	got := e.noticesFor(scope, source, subjects...)
 	if len(got) != len(want) {
-		e.Fatalf("B3: %d notices of %.40q are kept about %.80q, want %d", len(got), source, subjects, len(want))
+		e.Fatalf("B3: %d notices of %.40q are kept about %.80q for scope %.40q, want %d", len(got), source, subjects, scope, len(want))
 	}
 	for i := range want {
 		g, w := got[i], want[i]
-		if g.Source != w.Source || g.EventID != w.EventID || g.Subject != w.Subject || !near(g.At, w.At, e.resolution()) || !bytes.Equal(g.Body, w.Body) {
-			e.Errorf("B3: notice %d is (%.40q, %.40q, %.40q, %s, %d bytes), want (%.40q, %.40q, %.40q, %s, %d bytes)",
-				i, g.Source, g.EventID, g.Subject, g.At, len(g.Body), w.Source, w.EventID, w.Subject, w.At, len(w.Body))
+		if g.Source != w.Source || g.Scope != w.Scope || g.AnyScope != w.AnyScope || g.EventID != w.EventID || g.Subject != w.Subject ||
+			!near(g.At, w.At, e.resolution()) || !bytes.Equal(g.Body, w.Body) {
+			e.Errorf("B3: notice %d is %s, want %s", i, describeNotice(&g), describeNotice(&w))
 		}
 	}
+}
+
+func describeNotice(n *onceward.Notice) string {
+	return fmt.Sprintf("(%.40q, scope %.40q, any %t, %.40q, %.40q, %s, %d bytes)",
+		n.Source, n.Scope, n.AnyScope, n.EventID, n.Subject, n.At, len(n.Body))
+}
+
+// noticesOfScopes checks that a sender speaks for its own scope alone (B6): it is not heard about the records of others, and does
+// not keep an event of theirs from being kept by taking its id first.
+func noticesOfScopes(e *env) {
+	bound := func(scope string, second int) onceward.Notice {
+		n := notice("psp", "evt", "charge")
+		n.Scope, n.At, n.Body = scope, n.At.Add(time.Duration(second)*time.Second), []byte("from "+scope)
+		return n
+	}
+	free := func(scope string) onceward.Notice {
+		n := bound(scope, 3)
+		n.AnyScope, n.Body = true, []byte("from the service's own account")
+		return n
+	}
+	foreign, own, nameless, account := bound("mallory", 0), bound("acme", 1), bound("", 2), free("")
+	for _, n := range []onceward.Notice{foreign, own, nameless, account} {
+		e.notice(n, true)
+		e.notice(n, false)
+	}
+	e.notice(free("acme"), false) // what counts for all scopes is bound to none
+	e.wantNoticesFor("acme", "psp", []string{"charge"}, own, account)
+	e.wantNoticesFor("mallory", "psp", []string{"charge"}, foreign, account)
+	e.wantNoticesFor("", "psp", []string{"charge"}, nameless, account)
+	e.wantNoticesFor("nobody", "psp", []string{"charge"}, account)
+	e.wantNoticesFor("acme", "another", []string{"charge"})
+	e.wantNoticesFor("acme", "psp", []string{"another"})
+	e.wantNoticesFor("acme", "psp", nil)
+	// Names that only together are the same, and those in another case, are other scopes.
+	for _, scope := range []string{"acm", "acme ", "ACME", "acme\x00"} {
+		e.wantNoticesFor(scope, "psp", []string{"charge"}, account)
+	}
+	alone := free("mallory")
+	alone.Source = "own account"
+	e.notice(alone, true)
+	alone.Scope = ""
+	e.wantNoticesFor("acme", "own account", []string{"charge"}, alone)
 }
 
 // noticedOnce sends events again, also with another content: the first one stays as it was.
@@ -171,16 +228,21 @@ func noticesOfSubjects(e *env) {
 // anyNotice puts each odd text in each place, beside what differs from it by little.
 func anyNotice(e *env) {
 	for name, text := range oddTexts() {
+		scoped := notice("by scope", name, name)
+		scoped.Scope = text
 		for place, n := range map[string]onceward.Notice{
 			"source": notice(text, name, name), "event id": notice("by event", text, name), "subject": notice("by subject", name, text),
+			"scope": scoped,
 		} {
 			e.notice(n, true)
 			e.notice(n, false)
-			e.wantNotices(n.Source, []string{n.Subject}, n)
+			e.wantNoticesFor(n.Scope, n.Source, []string{n.Subject}, n)
 			other := n
 			switch place {
 			case "source":
 				other.Source += "\x00"
+			case "scope":
+				other.Scope += "\x00"
 			case "event id":
 				other.EventID += "\x00"
 				other.Subject += ", another event"
@@ -188,7 +250,7 @@ func anyNotice(e *env) {
 				other.EventID, other.Subject = other.EventID+", another subject", other.Subject+"\x00!"
 			}
 			e.notice(other, true)
-			e.wantNotices(n.Source, []string{n.Subject}, n)
+			e.wantNoticesFor(n.Scope, n.Source, []string{n.Subject}, n)
 		}
 	}
 }
@@ -202,7 +264,7 @@ func receivedByClock(e *env) {
 	if received := e.notices("psp", "charge")[0].ReceivedAt; received.Before(from.Add(-e.resolution())) || received.After(to) {
 		e.Errorf("B3: a notice that came between %s and %s was received at %s", from, to, received)
 	}
-	timeless := onceward.Notice{Source: "psp", EventID: "timeless", Subject: "timeless"}
+	timeless := onceward.Notice{Source: "psp", Scope: noticeScope, EventID: "timeless", Subject: "timeless"}
 	e.notice(timeless, true)
 	e.wantNotices("psp", []string{"timeless"}, timeless)
 }

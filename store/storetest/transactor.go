@@ -102,6 +102,7 @@ func testTransactor(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "decided like reserve", transactDecides)
+	h.test(t, "the secret of downstream keys", transactKeepsSecret)
 	h.test(t, "over a retryable record", transactRetries)
 	h.test(t, "over an expired record", transactRecreates)
 	h.test(t, "in flight", transactInFlight)
@@ -213,5 +214,42 @@ func transactRecreates(e *env) {
 	next := e.own(target)
 	if next.Attempt <= last {
 		e.Errorf("S7: in reserved mode attempt %d was granted after attempt %d", next.Attempt, last)
+	}
+}
+
+// transactKeepsSecret checks that the work and its record have the same secret of downstream keys, that of the first attempt (B6):
+// what the work sends through the outbox carries keys of it.
+func transactKeepsSecret(e *env) {
+	first := request(id("retryable"))
+	v, err := e.Store.Reserve(e.ctx, first)
+	e.must(err)
+	e.must(e.Store.Release(e.ctx, onceward.Claim{ID: first.ID, Attempt: v.Record.Attempt}, "nothing was done"))
+	short := request(id("expired"), retain(e.brief()))
+	e.transacted(short, committing("once"), onceward.DecisionExecute, "E1")
+	e.pass(2 * e.brief())
+	for _, test := range []struct {
+		name string
+		end  onceward.Ending
+		want *onceward.Reservation
+	}{
+		{"committed", onceward.Commit, nil},
+		{"answered", onceward.CommitAnswer, nil},
+		{"retryable", onceward.Commit, first},
+		{"expired", onceward.Commit, nil},
+	} {
+		r := request(id(test.name))
+		want := r.DownstreamSecret
+		if test.want != nil {
+			want = test.want.DownstreamSecret
+		}
+		e.transacted(r, func(_ context.Context, v onceward.Verdict) onceward.Settlement {
+			if v.Record.DownstreamSecret != want {
+				e.Errorf("B6: the work of what is %s has secret %d, want %d", test.name, v.Record.DownstreamSecret, want)
+			}
+			return onceward.Settlement{Ending: test.end, Completion: *answer("done")}
+		}, onceward.DecisionExecute, "E1: "+test.name)
+		if got := e.get(r.ID).DownstreamSecret; got != want {
+			e.Errorf("B6: the record of what is %s keeps secret %d, want %d", test.name, got, want)
+		}
 	}
 }

@@ -113,6 +113,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 		Database: db, Secret: []byte(fingerprintSecret), Tokens: Tokens, Provider: s.Acquirer, WebhookSecret: WebhookSecret,
 		Timing: Timing, Logger: logger,
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
+			bank.guard = guard
 			mux.Handle(entries, guard.HandlerFunc(appendEntry, onceward.Transactional()))
 			mux.Handle(transfers, guard.HandlerFunc(bank.transfer, onceward.Reserved(onceward.FailureUnknown)))
 		},

@@ -32,6 +32,7 @@ const (
 type bank struct {
 	owners string
 	client *provider.Client
+	guard  *onceward.Guard
 }
 
 func (b *bank) rule() reconcile.Rule {
@@ -112,7 +113,11 @@ func (b *bank) ask(ctx context.Context, rec *onceward.Record) (reconcile.Answer,
 	if rec.Point != calling {
 		return reconcile.NotExecuted("the call was not begun"), nil
 	}
-	made, found, err := b.client.Find(ctx, onceward.DownstreamKey(rec.ID, transferStep))
+	key, err := b.guard.DownstreamKey(rec, transferStep)
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	made, found, err := b.client.Find(ctx, key)
 	switch {
 	case err != nil:
 		return reconcile.Answer{}, err

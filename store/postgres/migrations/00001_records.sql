@@ -61,14 +61,16 @@ CREATE INDEX onceward_finding_at ON onceward_finding (at);
 CREATE TABLE onceward_notice (
 	at          bigint NOT NULL, -- by the sender's clock
 	received_at bigint NOT NULL, -- by the store's
+	any_scope   boolean NOT NULL, -- whether the sender may settle records of every scope
+	scope       bytea NOT NULL,   -- else those of this one alone
 	source      bytea NOT NULL,
 	event_id    bytea NOT NULL,
 	subject     bytea NOT NULL,
 	body        bytea NOT NULL
 );
 
-CREATE UNIQUE INDEX onceward_notice_event ON onceward_notice (sha256(source), sha256(event_id));
-CREATE INDEX onceward_notice_subject ON onceward_notice (sha256(source), sha256(subject), at);
+CREATE UNIQUE INDEX onceward_notice_event ON onceward_notice (sha256(source), any_scope, sha256(scope), sha256(event_id));
+CREATE INDEX onceward_notice_subject ON onceward_notice (sha256(source), sha256(subject), any_scope, sha256(scope));
 CREATE INDEX onceward_notice_received ON onceward_notice (received_at);
 
 -- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is that of

@@ -22,15 +22,17 @@ CREATE INDEX onceward_finding_at ON onceward_finding (at);
 -- What other systems told by themselves, such as webhooks. Texts that come from outside are blobs: they may hold any byte.
 CREATE TABLE onceward_notice (
 	source      BLOB NOT NULL,
+	any_scope   INTEGER NOT NULL, -- 1 if the sender may settle records of every scope
+	scope       BLOB NOT NULL,    -- else those of this one alone
 	event_id    BLOB NOT NULL,
 	subject     BLOB NOT NULL,
 	at          INTEGER NOT NULL, -- by the sender's clock
 	received_at INTEGER NOT NULL, -- by the store's
 	body        BLOB NOT NULL,
-	UNIQUE (source, event_id)
+	UNIQUE (source, any_scope, scope, event_id)
 ) STRICT;
 
-CREATE INDEX onceward_notice_subject ON onceward_notice (source, subject, at);
+CREATE INDEX onceward_notice_subject ON onceward_notice (source, subject, any_scope, scope);
 CREATE INDEX onceward_notice_received ON onceward_notice (received_at);
 
 -- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is that of
