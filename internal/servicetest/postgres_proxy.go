@@ -20,13 +20,14 @@ import (
 // not by a match function.
 type Proxy struct {
 	url      *url.URL
-	target   string
+	target   atomic.Pointer[string]
 	listener net.Listener
 	ctx      context.Context
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 
 	refuse     atomic.Bool
+	accepted   atomic.Int64
 	roundTrips atomic.Int64
 	sprung     atomic.Int64
 
@@ -69,26 +70,46 @@ func NewProxy(t testing.TB, serverURL string) *Proxy {
 
 // StartProxy starts a proxy in front of the server with this URL. Close it when done.
 func StartProxy(serverURL string) (*Proxy, error) {
-	parsed, err := url.Parse(serverURL)
+	parsed, target, err := parseTarget(serverURL)
 	if err != nil {
 		return nil, err
-	}
-	target := parsed.Host
-	if parsed.Hostname() == "" {
-		return nil, fmt.Errorf("servicetest: a proxy needs a URL with a host, not %q", serverURL)
-	}
-	if parsed.Port() == "" {
-		target = net.JoinHostPort(parsed.Hostname(), "5432")
 	}
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{url: parsed, target: target, listener: listener, links: make(map[*link]struct{})}
+	p := &Proxy{url: parsed, listener: listener, links: make(map[*link]struct{})}
+	p.target.Store(&target)
 	p.url.Host = p.Addr()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.running.Go(p.accept)
 	return p, nil
+}
+
+// parseTarget finds the host and the port in the URL of a server.
+func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
+	parsed, err = url.Parse(serverURL)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case parsed.Hostname() == "":
+		return nil, "", fmt.Errorf("servicetest: a proxy needs a URL with a host, not %q", serverURL)
+	case parsed.Port() == "":
+		return parsed, net.JoinHostPort(parsed.Hostname(), "5432"), nil
+	default:
+		return parsed, parsed.Host, nil
+	}
+}
+
+// Retarget makes new connections lead to another server, as an address does that moves in a fail-over. Those that exist stay where
+// they are: see DropAll.
+func (p *Proxy) Retarget(serverURL string) error {
+	_, target, err := parseTarget(serverURL)
+	if err != nil {
+		return err
+	}
+	p.target.Store(&target)
+	return nil
 }
 
 // Addr is the host and the port that clients connect to.
@@ -158,6 +179,9 @@ func (p *Proxy) AwaitSprung(ctx context.Context, n int) error {
 // a connection is not a batch.
 func (p *Proxy) RoundTrips() int { return int(p.roundTrips.Load()) }
 
+// Connections is how many connections clients have made since the proxy was made, counting those that were refused.
+func (p *Proxy) Connections() int { return int(p.accepted.Load()) }
+
 // Refuse makes the proxy close new connections at once while it is true. Those that exist stay.
 func (p *Proxy) Refuse(refuse bool) { p.refuse.Store(refuse) }
 
@@ -190,6 +214,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
+		p.accepted.Add(1)
 		client := conn.(*net.TCPConn)
 		if p.refuse.Load() {
 			reset(client)
@@ -202,7 +227,7 @@ func (p *Proxy) accept() {
 // serve connects a client with the server, until one of them or the test ends it.
 func (p *Proxy) serve(client *net.TCPConn) {
 	dialer := net.Dialer{Timeout: 10 * time.Second}
-	server, err := dialer.DialContext(p.ctx, "tcp", p.target)
+	server, err := dialer.DialContext(p.ctx, "tcp", *p.target.Load())
 	if err != nil {
 		reset(client)
 		return

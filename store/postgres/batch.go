@@ -173,7 +173,7 @@ func (b *batcher) run(items []*item) {
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
 	err := b.attempt(ctx, items)
-	if err != nil && len(items) > 1 && !lost(err) {
+	if err != nil && len(items) > 1 && !lost(err) && !fromStandby(err) {
 		for _, t := range items {
 			t.err = b.attempt(ctx, []*item{t})
 			close(t.done)
@@ -189,7 +189,7 @@ func (b *batcher) run(items []*item) {
 // attempt runs a batch, and once more if its connection turned out dead or the server undid it.
 func (b *batcher) attempt(ctx context.Context, items []*item) error {
 	err := b.send(ctx, items)
-	if err != nil && (lost(err) || undone(err)) && ctx.Err() == nil {
+	if err != nil && (lost(err) || undone(err)) && !fromStandby(err) && ctx.Err() == nil {
 		if lost(err) {
 			b.pool.Reset() // the others are likely dead too
 		}
@@ -205,12 +205,13 @@ func lost(err error) bool {
 }
 
 // send makes the round trip: a statement for each kind that is there, all in one transaction.
-func (b *batcher) send(ctx context.Context, items []*item) error {
+func (b *batcher) send(ctx context.Context, items []*item) (err error) {
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
+	defer func() { noteStandby(conn.Conn(), err) }()
 	trip := pipeline{conn: conn.Conn(), unnamed: b.unnamed}
 	deadline, _ := ctx.Deadline()
 	var sorted [kinds][]*item

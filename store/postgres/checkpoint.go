@@ -42,7 +42,7 @@ func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
 	}
-	borrowed, err := s.handlers.acquire(ctx)
+	borrowed, err := s.borrow(ctx)
 	if err != nil {
 		return unavailable(err)
 	}
@@ -52,19 +52,14 @@ func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time
 	}
 	defer t.lent.giveBack()
 	locked, err := t.begin(ctx)
-	if sqlState(err) == stateNoSuchStatement {
-		t.close() // somebody has discarded what was prepared there
-	}
 	switch {
-	case err != nil && t.conn.IsClosed() && ctx.Err() == nil:
-		return fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
 	case err == nil && !locked:
 		err = unavailable(errors.New("another attempt of the operation is still in a transaction"))
 	case err == nil:
 		_, err = t.progress(c, onceward.Checkpoint{})
 	}
 	if err != nil {
-		return errors.Join(err, t.rollback())
+		return t.notBegun(ctx, err)
 	}
 	return t.advance(ctx, c, work)
 }

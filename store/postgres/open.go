@@ -94,6 +94,10 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.scout.pool, err = openOwn(ctx, config, &options{lanes: 1 - spareConnections}); err != nil {
+		return err
+	}
+	s.forgetStandbys(config)
 	if s.own, err = openOwn(ctx, config, &s.options); err != nil {
 		return err
 	}
@@ -240,6 +244,9 @@ func (s *Store) Close() error {
 	}
 	if s.bridge != nil {
 		s.bridge.close()
+	}
+	if s.scout.pool != nil {
+		s.scout.close()
 	}
 	if s.own != nil {
 		s.own.Close()

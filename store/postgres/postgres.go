@@ -57,6 +57,8 @@ type Store struct {
 	own *pgxpool.Pool
 	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
 	asking *pgxpool.Pool
+	// scout finds out whether the address leads to a server that takes writes.
+	scout scout
 
 	names names
 	sql   statements

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// awaitLock waits until nobody holds the lock: the transaction that did is then certainly over.
-	awaitLock = `SELECT pg_advisory_xact_lock($1)`
+	// awaitLock waits until nobody holds the lock: the transaction that did is then certainly over. A standby has locks of its own.
+	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
 	askTimeout = 20 * time.Second
 	askPause   = 50 * time.Millisecond
@@ -45,9 +45,6 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 		return onceward.Record{}, err
 	}
 	defer conn.Release()
-	if conn.Conn().PgConn().ParameterStatus("in_hot_standby") == "on" {
-		return onceward.Record{}, ErrStandby // it may not have heard of the commit yet
-	}
 	sql := &t.store.sql
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
 	trip.add(&sql.begin)
@@ -58,12 +55,16 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 	exists, found := false, row{id: t.hash}
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
 		v := values{raw: raw}
-		if statement == 2 {
+		switch {
+		case statement == 1 && v.bool(0):
+			return ErrStandby // it may not have heard of the commit yet
+		case statement == 2:
 			exists = true
 			found.read(&v, 1)
 		}
 		return v.err
 	})
+	noteStandby(conn.Conn(), err)
 	if err != nil || !exists {
 		return onceward.Record{}, err
 	}

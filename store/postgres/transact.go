@@ -134,7 +134,7 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 	if err := ctx.Err(); err != nil {
 		return v, unavailable(err)
 	}
-	borrowed, err := s.handlers.acquire(ctx)
+	borrowed, err := s.borrow(ctx)
 	if err != nil {
 		return v, unavailable(err)
 	}
@@ -144,14 +144,8 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 	if err == nil {
 		err = unavailable(ctx.Err())
 	}
-	if sqlState(err) == stateNoSuchStatement {
-		t.close() // somebody has discarded what was prepared there
-	}
-	if err != nil && t.conn.IsClosed() && ctx.Err() == nil {
-		return v, fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
-	}
 	if err != nil {
-		return v, errors.Join(err, t.rollback())
+		return v, t.notBegun(ctx, err)
 	}
 	v, err = t.decide(locked)
 	if err != nil || v.Decision != onceward.DecisionExecute {
@@ -160,12 +154,22 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 	return t.execute(ctx, v, work)
 }
 
+// notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another try if the
+// connection turned out dead, or if what was prepared there has been discarded.
+func (t *transaction) notBegun(ctx context.Context, err error) error {
+	noteStandby(t.conn, err)
+	if sqlState(err) == stateNoSuchStatement {
+		t.close()
+	}
+	if t.conn.IsClosed() && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return errors.Join(err, t.rollback())
+}
+
 // begin is the first round trip: BEGIN, the lock and the look-up. A caller who leaves does not cut it off, because the
 // server would keep the lock until it noticed.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
-	if t.onStandby() {
-		return false, unavailable(ErrStandby)
-	}
 	sql := &t.store.sql
 	trip := t.newTrip()
 	deadline := undisturbed(ctx)
@@ -201,11 +205,6 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		t.before, err = found.record(t.reservation.ID, t.store.operations.name)
 	}
 	return locked, err
-}
-
-// onStandby reports whether the server that was connected to takes no writes.
-func (t *transaction) onStandby() bool {
-	return t.conn.PgConn().ParameterStatus("in_hot_standby") == "on"
 }
 
 // newTrip begins a round trip on the transaction's connection.
