@@ -75,7 +75,7 @@ func (t *transaction) advance(ctx context.Context, c onceward.Claim, work func(c
 	p, err := t.step(ctx, work)
 	status := t.status()
 	switch {
-	case t.gate.ended || status == statusIdle:
+	case t.gate.ended.Load() || status == statusIdle:
 		return fmt.Errorf("%w: %w: the step did it itself", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)
 	case status == statusLost:
 		return unavailable(errors.Join(errors.New("the connection was lost before the step was done"), err))

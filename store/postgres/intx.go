@@ -72,7 +72,7 @@ func (t *transaction) runPlain(ctx context.Context, work func(ctx context.Contex
 func (t *transaction) finishPlain(err error) error {
 	status := t.status()
 	switch {
-	case t.gate.ended || status == statusIdle:
+	case t.gate.ended.Load() || status == statusIdle:
 		return errors.Join(fmt.Errorf("%w: %w: the work did it itself", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned), err)
 	case status == statusLost:
 		return unavailable(errors.Join(errors.New("the connection was lost before the work was done"), err))

@@ -78,7 +78,7 @@ func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) 
 }
 
 func open(ctx context.Context, handlers source, chosen []Option) (*Store, error) {
-	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[onceward.ID]chan struct{})}
+	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[onceward.ID]*flight)}
 	for _, option := range chosen {
 		option(&s.options)
 	}

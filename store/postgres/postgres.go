@@ -79,8 +79,7 @@ type Store struct {
 	messages   announcer
 
 	mu sync.Mutex
-	// inFlight are the transactions of this process, each with what is closed at its end if somebody waits for that.
-	inFlight map[onceward.ID]chan struct{}
+	inFlight map[onceward.ID]*flight // the transactions of this process
 }
 
 // hash names the record of an ID.

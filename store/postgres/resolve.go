@@ -94,9 +94,14 @@ func (t *transaction) landed(wanted, rec *onceward.Record) bool {
 		rec.Response.Equal(&wanted.Response) && rec.Attempt != t.before.Attempt
 }
 
-// unknown records, in a transaction of its own, that nobody knows what became of the work.
+// unknown ends the transaction, and records that nobody knows what became of the work.
 func (t *transaction) unknown(reason string) error {
 	_ = t.rollback()
+	return t.recordUnknown(reason)
+}
+
+// recordUnknown records, in a transaction of its own, that nobody knows what became of the work.
+func (t *transaction) recordUnknown(reason string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
 	claimed, err := t.store.change(ctx, t.reservation.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation})

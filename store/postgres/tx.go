@@ -47,6 +47,7 @@ func (handlerTx) Rollback(context.Context) error { return onceward.ErrTxOwned }
 func (tx handlerTx) Conn() *pgx.Conn {
 	if conn, err := tx.gate.enter(); err == nil {
 		defer tx.gate.leave()
+		tx.gate.raw.Store(true)
 		_ = tx.gate.flush(context.Background()) // from now on nobody sees what is a savepoint
 		return conn
 	}
@@ -61,6 +62,7 @@ func (tx handlerTx) LargeObjects() pgx.LargeObjects {
 		return pgx.LargeObjects{}
 	}
 	defer tx.gate.leave()
+	tx.gate.objects.Store(true)
 	begun, err := conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: `SELECT 1`})
 	if err != nil {
 		return pgx.LargeObjects{}
