@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,7 +74,7 @@ var waysToHang = map[string]hanging{
 	"with a batch unread": func(ctx context.Context, letGo <-chan struct{}) error {
 		batch := &pgx.Batch{}
 		batch.Queue(insertRow, "in a batch")
-		batch.Queue(`SELECT pg_sleep(600)`)
+		batch.Queue(`SELECT pg_sleep(60)`)
 		results := postgres.Tx(ctx).SendBatch(ctx, batch)
 		if _, err := results.Exec(); err != nil {
 			return err
@@ -83,11 +84,11 @@ var waysToHang = map[string]hanging{
 		return err
 	},
 	"in a statement": func(ctx context.Context, _ <-chan struct{}) error {
-		_, err := postgres.Tx(ctx).Exec(context.Background(), `SELECT pg_sleep(600)`)
+		_, err := postgres.Tx(ctx).Exec(context.Background(), `SELECT pg_sleep(60)`)
 		return err
 	},
 	"in a statement of database/sql": func(ctx context.Context, _ <-chan struct{}) error {
-		_, err := onceward.Tx(ctx).Exec(`SELECT pg_sleep(600)`)
+		_, err := onceward.Tx(ctx).Exec(`SELECT pg_sleep(60)`)
 		return err
 	},
 	"in a source of rows": func(ctx context.Context, letGo <-chan struct{}) error {
@@ -113,18 +114,25 @@ const insertRow = `INSERT INTO business (value) VALUES ($1)`
 
 // lateHandler is one that writes a row and hangs.
 type lateHandler struct {
-	letGo chan struct{}
-	ended chan error
+	letGo   chan struct{}
+	release func() // closes letGo
+	ended   chan error
 	// hung is what it hung in, and wrote what it tried afterwards.
 	hung, wrote error
 }
 
 // start has a handler hang in one key.
-func (s *lateSite) start(hang hanging) *lateHandler {
+func (s *lateSite) start(t *testing.T, hang hanging) *lateHandler {
 	l := &lateHandler{letGo: make(chan struct{}), ended: make(chan error, 1)}
+	l.release = sync.OnceFunc(func() { close(l.letGo) })
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		l.release()
+		running.Wait()
+	})
 	r := booking("key")
 	r.Lease = lateLease
-	go func() {
+	running.Go(func() {
 		_, err := s.store.Transact(context.Background(), r, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
 			if err := insertPgx(ctx, "first"); err != nil {
 				l.hung = err
@@ -136,7 +144,7 @@ func (s *lateSite) start(hang hanging) *lateHandler {
 			return onceward.Settlement{Ending: onceward.Commit, Completion: onceward.Completion{Response: onceward.Response{Status: http.StatusCreated}}}
 		})
 		l.ended <- err
-	}()
+	})
 	return l
 }
 
@@ -163,7 +171,7 @@ func TestHandlerNeverReturns(t *testing.T) {
 			t.Run(retry, func(t *testing.T) {
 				t.Parallel()
 				s := newLateSite(t)
-				l := s.start(hang)
+				l := s.start(t, hang)
 				s.awaitFree(t)
 				store := s.store
 				if elsewhere {
@@ -172,7 +180,7 @@ func TestHandlerNeverReturns(t *testing.T) {
 				p := &payer{handle: pgxHandle, value: "second"}
 				v, err := store.Transact(t.Context(), booking("key"), p.work)
 				wantVerdict(t, v, err, onceward.DecisionExecute, 1, "E8: no path leaves a key locked past its lease")
-				close(l.letGo)
+				l.release()
 				err = await(t, "the end of the handler", l.ended)
 				wantNotExecuted(t, err, "E1")
 				if !errors.Is(err, onceward.ErrDeadline) || l.wrote == nil {
@@ -213,7 +221,7 @@ func TestHandlerCommitsAndNeverReturns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newLateSite(t)
-			l := s.start(hang)
+			l := s.start(t, hang)
 			s.awaitFree(t)
 			wantStateOf(t, s.next, "key", onceward.StateUnknown, "I5: what was committed past the store is not forgotten")
 			p := &payer{handle: pgxHandle, value: "second"}
@@ -221,7 +229,7 @@ func TestHandlerCommitsAndNeverReturns(t *testing.T) {
 			if err != nil || v.Decision != onceward.DecisionUnknown {
 				t.Errorf("I1: a retry got (%s, %v), want unknown", v.Decision, err)
 			}
-			close(l.letGo)
+			l.release()
 			if err := await(t, "the end of the handler", l.ended); !errors.Is(err, onceward.ErrOutcomeUnknown) {
 				t.Errorf("E1: the late handler ended in %v, want ErrOutcomeUnknown", err)
 			}
@@ -240,6 +248,8 @@ func TestLateHandlerOverHTTP(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			store := s.store(t, h, s.url)
 			letGo, first := make(chan struct{}), make(chan struct{}, 1)
+			release := sync.OnceFunc(func() { close(letGo) })
+			t.Cleanup(release)
 			first <- struct{}{}
 			route := guardOver(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if err := h.insert(r.Context(), "paid"); err != nil {
@@ -264,7 +274,7 @@ func TestLateHandlerOverHTTP(t *testing.T) {
 				return retry.code() != "in-progress"
 			})
 			retry.want(t, http.StatusCreated, false, "E8")
-			close(letGo)
+			release()
 			reply := await(t, "the answer of the late handler", late)
 			reply.wantProblem(t, http.StatusServiceUnavailable, "deadline-exceeded", "E5")
 			s.wantRows(t, "paid", 1, "I1")

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -32,14 +33,21 @@ func transactNeverReturns(e *env) {
 
 // lateWork is work that hangs until it is let go.
 type lateWork struct {
-	release  chan struct{}
+	letGo    chan struct{}
+	release  func() // closes letGo
 	ended    chan error
 	writeErr error
 }
 
 // startLate begins work that writes a row and then hangs.
 func (e *env) startLate(target onceward.ID, open bool) *lateWork {
-	late := &lateWork{release: make(chan struct{}), ended: make(chan error, 1)}
+	late := &lateWork{letGo: make(chan struct{}), ended: make(chan error, 1)}
+	late.release = sync.OnceFunc(func() { close(late.letGo) })
+	var running sync.WaitGroup
+	e.Cleanup(func() {
+		late.release()
+		running.Wait()
+	})
 	entered := make(chan struct{})
 	hang := func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
 		if open {
@@ -50,14 +58,14 @@ func (e *env) startLate(target onceward.ID, open bool) *lateWork {
 			defer rows.Close()
 		}
 		close(entered)
-		<-late.release
+		<-late.letGo
 		late.writeErr = e.Business.Insert(ctx, "late")
 		return onceward.Settlement{Ending: onceward.Commit, Completion: *answer("late")}
 	}
-	go func() {
+	running.Go(func() {
 		_, err := e.transact(request(target, lease(lateLease)), e.inserting(target.Key, hang))
 		late.ended <- err
-	}()
+	})
 	select {
 	case <-entered:
 	case err := <-late.ended:
@@ -79,7 +87,7 @@ func (e *env) awaitFree(target onceward.ID) {
 // finish lets the work go, and checks that nothing comes of it.
 func (late *lateWork) finish(e *env) {
 	e.Helper()
-	close(late.release)
+	late.release()
 	err := <-late.ended
 	if late.writeErr == nil {
 		e.Error("E1: work that is late could write")
