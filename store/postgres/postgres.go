@@ -78,7 +78,7 @@ type Store struct {
 	waits      *watcher
 	messages   announcer
 
-	mu sync.Mutex
+	mu       sync.Mutex
 	inFlight map[onceward.ID]*flight // the transactions of this process
 }
 
