@@ -134,8 +134,8 @@ func Lease(d time.Duration) Option {
 	}
 }
 
-// Deadline bounds the handler's context. Default: 1 min; in transactional mode the lease at most, and on a store with a single
-// writer a third of it.
+// Deadline bounds the handler's context. Default: 1 min; in transactional mode the lease at most, and on a store
+// with a single writer a third of it.
 func Deadline(d time.Duration) Option {
 	return func(s *settings) error {
 		if d <= 0 {

@@ -101,8 +101,8 @@ func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
 	}
 }
 
-// Retarget makes new connections lead to another server, as an address does that moves in a fail-over. Those that exist stay where
-// they are: see DropAll.
+// Retarget makes new connections lead to another server, as an address does that moves in a fail-over. Those that
+// exist stay where they are: see DropAll.
 func (p *Proxy) Retarget(serverURL string) error {
 	_, target, err := parseTarget(serverURL)
 	if err != nil {

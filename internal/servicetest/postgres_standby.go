@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// NewStandby starts a server that follows this one, for this test alone, and closes it at the end. To copy its data, this one is
-// stopped for a moment.
+// NewStandby starts a server that follows this one, for this test alone, and closes it at the end. To copy its data,
+// this one is stopped for a moment.
 func (s *PostgresServer) NewStandby(t testing.TB) *PostgresServer {
 	t.Helper()
 	standby, err := s.StartStandby(t.Context())
@@ -33,8 +33,8 @@ func (s *PostgresServer) NewStandby(t testing.TB) *PostgresServer {
 	return standby
 }
 
-// StartStandby starts a server that follows this one, with the same settings on a port of its own. To copy its data, this one is
-// stopped for a moment. Close the standby when done.
+// StartStandby starts a server that follows this one, with the same settings on a port of its own. To copy its data,
+// this one is stopped for a moment. Close the standby when done.
 func (s *PostgresServer) StartStandby(ctx context.Context) (*PostgresServer, error) {
 	standby := &PostgresServer{programs: s.programs, as: s.as}
 	err := s.control(func() error {
@@ -61,8 +61,8 @@ func (s *PostgresServer) StartStandby(ctx context.Context) (*PostgresServer, err
 	return standby, nil
 }
 
-// Follow starts a server again as a standby of another one. If it was the primary before, that must have taken over after this one
-// was stopped in order, so that it has all that this one had.
+// Follow starts a server again as a standby of another one. If it was the primary before, that must have taken over
+// after this one was stopped in order, so that it has all that this one had.
 func (s *PostgresServer) Follow(primary *PostgresServer) error {
 	return s.control(func() error {
 		if err := s.stop(); err != nil {

@@ -9,8 +9,8 @@ func recovers(t *testing.T, url string) (standby bool) {
 	return standby
 }
 
-// TestFailOverAndBack: a standby has what its primary has, takes over, and is followed by the old one in turn. One address leads to
-// either.
+// TestFailOverAndBack: a standby has what its primary has, takes over, and is followed by the old one in turn. One
+// address leads to either.
 func TestFailOverAndBack(t *testing.T) {
 	t.Parallel()
 	first := NewPostgres(t)

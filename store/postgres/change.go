@@ -185,7 +185,8 @@ func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
 	}
 	defer conn.Release()
 	var standby bool
-	err = conn.QueryRow(ctx, s.sql.get, r.id).Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
+	err = conn.QueryRow(ctx, s.sql.get, r.id).
+		Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
 	if standby || errors.Is(err, pgx.ErrNoRows) && saysStandby(conn.Conn()) {
 		err = ErrStandby
 	}

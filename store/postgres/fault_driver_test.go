@@ -19,12 +19,13 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// Scenario 10: a driver that retries by itself. From v5.9.0 on pgx calls a statement safe to repeat when the connection was lost
-// before its reply, and database/sql repeats what its driver calls so. These tests say in which releases that is so, of
-// statements outside of our transactions, and that nothing is repeated inside of them. Onceward believes no error of a COMMIT.
+// Scenario 10: a driver that retries by itself. From v5.9.0 on pgx calls a statement safe to repeat when the
+// connection was lost before its reply, and database/sql repeats what its driver calls so. These tests say in which
+// releases that is so, of statements outside of our transactions, and that nothing is repeated inside of them.
+// Onceward believes no error of a COMMIT.
 
-// driverMinor is the minor version of pgx v5 that the test was built with. A test has no other way to know than the path of
-// the sources.
+// driverMinor is the minor version of pgx v5 that the test was built with. A test has no other way to know than the
+// path of the sources.
 func driverMinor(t *testing.T) int {
 	t.Helper()
 	at := reflect.ValueOf(pgx.Connect).Pointer()
@@ -99,7 +100,8 @@ func TestDriverOnALostCommit(t *testing.T) {
 	}
 }
 
-// TestDriverRepeatsAnExec: outside of our transactions, database/sql repeats a statement that pgx calls safe, with no sign of it.
+// TestDriverRepeatsAnExec: outside of our transactions, database/sql repeats a statement that pgx calls safe, with
+// no sign of it.
 func TestDriverRepeatsAnExec(t *testing.T) {
 	t.Parallel()
 	ways := map[string]struct {
@@ -134,8 +136,8 @@ func TestDriverRepeatsAnExec(t *testing.T) {
 	}
 }
 
-// TestDriverRepeatsNothingOfOurs: inside of a transaction of the store, a statement whose reply was lost is not repeated: the
-// transaction is gone with its connection, and nothing was executed.
+// TestDriverRepeatsNothingOfOurs: inside of a transaction of the store, a statement whose reply was lost is not
+// repeated: the transaction is gone with its connection, and nothing was executed.
 func TestDriverRepeatsNothingOfOurs(t *testing.T) {
 	t.Parallel()
 	const plain, withArgument = `INSERT INTO business (value) VALUES ('paid')`, `INSERT INTO business (value) VALUES ($1)`

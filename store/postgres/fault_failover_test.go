@@ -15,8 +15,9 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// Scenario 37: fail-over to a standby and back. While only a standby can be reached nothing is executed; what a connection or a pool
-// has learned of that is forgotten as soon as it is not so any more, however busy the traffic keeps it.
+// Scenario 37: fail-over to a standby and back. While only a standby can be reached nothing is executed; what a
+// connection or a pool has learned of that is forgotten as soon as it is not so any more, however busy the traffic
+// keeps it.
 
 // cluster is two servers, of which one follows the other, behind one address.
 type cluster struct {
@@ -182,7 +183,8 @@ func (c *cluster) outage(mended string, mend func()) {
 	c.wantServed(mended)
 }
 
-// TestFailOverAndBackUnderTraffic has the address lead to a standby and back to the primary, and then lead to standbys that are promoted.
+// TestFailOverAndBackUnderTraffic has the address lead to a standby and back to the primary, and then lead to
+// standbys that are promoted.
 func TestFailOverAndBackUnderTraffic(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
@@ -209,7 +211,8 @@ func (c *cluster) wantNothingTwice() {
 	}
 }
 
-// TestOutageIsNotAStormOfConnections: where the address leads is found out for all who ask at once by one connection (scenario 47).
+// TestOutageIsNotAStormOfConnections: where the address leads is found out for all who ask at once by one connection
+// (scenario 47).
 func TestOutageIsNotAStormOfConnections(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, pgxHandle)
@@ -237,8 +240,8 @@ func TestOutageIsNotAStormOfConnections(t *testing.T) {
 	}
 }
 
-// TestCommitLostInAFailOver loses the reply to a COMMIT while the address leads to a standby, which cannot tell what became of it.
-// It is found out as soon as the one that can tell is there.
+// TestCommitLostInAFailOver loses the reply to a COMMIT while the address leads to a standby, which cannot tell what
+// became of it. It is found out as soon as the one that can tell is there.
 func TestCommitLostInAFailOver(t *testing.T) {
 	t.Parallel()
 	back := map[string]func(c *cluster){

@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// Scenario 46: a handler that never returns. When its lease is over its key is free again, on its node and on others, whatever it hangs
-// in; and what it does afterwards comes to nothing.
+// Scenario 46: a handler that never returns. When its lease is over its key is free again, on its node and on
+// others, whatever it hangs in; and what it does afterwards comes to nothing.
 
 const lateLease = 300 * time.Millisecond
 
@@ -141,7 +141,8 @@ func (s *lateSite) start(t *testing.T, hang hanging) *lateHandler {
 			l.hung = hang(ctx, l.letGo)
 			<-l.letGo
 			l.wrote = errors.Join(insertPgx(ctx, "late"), insertSQL(ctx, "late"))
-			return onceward.Settlement{Ending: onceward.Commit, Completion: onceward.Completion{Response: onceward.Response{Status: http.StatusCreated}}}
+			done := onceward.Completion{Response: onceward.Response{Status: http.StatusCreated}}
+			return onceward.Settlement{Ending: onceward.Commit, Completion: done}
 		})
 		l.ended <- err
 	})
@@ -197,8 +198,8 @@ func TestHandlerNeverReturns(t *testing.T) {
 	}
 }
 
-// TestHandlerCommitsAndNeverReturns: where the handler may have ended the transaction by itself, nobody knows what it did, and that is
-// recorded.
+// TestHandlerCommitsAndNeverReturns: where the handler may have ended the transaction by itself, nobody knows what
+// it did, and that is recorded.
 func TestHandlerCommitsAndNeverReturns(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]hanging{

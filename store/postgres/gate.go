@@ -20,7 +20,8 @@ import (
 type gate struct {
 	t *transaction
 
-	// over is set before the gate is closed, so that nobody gets in between; late, if the handler has not returned by then.
+	// over is set before the gate is closed, so that nobody gets in between; late, if the handler has not returned
+	// by then.
 	over   atomic.Bool
 	late   atomic.Bool
 	mu     sync.Mutex
@@ -95,8 +96,8 @@ func (g *gate) lock() {
 	g.over.Store(true)
 }
 
-// seize closes the gate in front of a handler that has not returned, and reports whether it is done with the connection: no call is
-// under way, and no result is open.
+// seize closes the gate in front of a handler that has not returned, and reports whether it is done with the
+// connection: no call is under way, and no result is open.
 func (g *gate) seize() bool {
 	if g.objects.Load() || !g.mu.TryLock() {
 		return false
@@ -109,8 +110,8 @@ func (g *gate) seize() bool {
 	return true
 }
 
-// seizeWithin closes the gate when the call that is under way has noticed that its connection was cut. It reports false if that takes
-// longer, as it does where the handler's own code is called, such as a source of rows to copy.
+// seizeWithin closes the gate when the call that is under way has noticed that its connection was cut. It reports
+// false if that takes longer, as it does where the handler's own code is called, such as a source of rows to copy.
 func (g *gate) seizeWithin(limit time.Duration) bool {
 	for end := time.Now().Add(limit); !g.mu.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

@@ -9,8 +9,9 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Work that does not return would keep its key locked for ever. When its time is over the transaction is taken back from it: undone,
-// its lock let go, and its key free again. The work goes on without it, and whatever it tries or returns comes to nothing.
+// Work that does not return would keep its key locked for ever. When its time is over the transaction is taken back
+// from it: undone, its lock let go, and its key free again. The work goes on without it, and whatever it tries or
+// returns comes to nothing.
 
 const (
 	// lateGrace is how long work may take to notice its deadline before its transaction is taken back.
@@ -20,7 +21,8 @@ const (
 )
 
 // errLate is what late work sees, and what becomes of it.
-var errLate = fmt.Errorf("%w: the transaction was taken back, because the handler did not return in time", onceward.ErrDeadline)
+var errLate = fmt.Errorf("%w: the transaction was taken back, because the handler did not return in time",
+	onceward.ErrDeadline)
 
 // watch takes the transaction back if the work has not returned after so long.
 func (t *transaction) watch(longest time.Duration) {
@@ -28,7 +30,8 @@ func (t *transaction) watch(longest time.Duration) {
 	t.timer = time.AfterFunc(longest+lateGrace, t.takeBack)
 }
 
-// inTime notes that the work has returned. If the transaction was taken back before, it waits until that is done and reports false.
+// inTime notes that the work has returned. If the transaction was taken back before, it waits until that is done and
+// reports false.
 func (t *transaction) inTime() bool {
 	if t.timer == nil {
 		return true
@@ -63,16 +66,18 @@ func (t *transaction) takeBack() {
 	}
 }
 
-// undoLate ends the transaction, and returns what that came to. It reports whether the work is done with the connection.
+// undoLate ends the transaction, and returns what that came to. It reports whether the work is done with the
+// connection.
 func (t *transaction) undoLate() (quiet bool, err error) {
 	t.gate.lock()
 	switch {
 	case t.gate.raw.Load():
-		err := t.recordUnknown("the handler did not return, and had taken the connection itself: nobody knows what it did there")
+		err := t.recordUnknown("the handler did not return, and had taken the connection itself")
 		t.cut()
 		return false, err
 	case t.gate.seize():
-		if _, err := t.settle(onceward.Verdict{}, onceward.Settlement{Ending: onceward.Rollback}); errors.Is(err, onceward.ErrOutcomeUnknown) {
+		_, err := t.settle(onceward.Verdict{}, onceward.Settlement{Ending: onceward.Rollback})
+		if errors.Is(err, onceward.ErrOutcomeUnknown) {
 			return true, err
 		}
 		return true, unavailable(errLate)
@@ -82,7 +87,8 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 	}
 }
 
-// cut ends the connection under the work's hands. The server is told to give up what it is busy with: it would go on to its end.
+// cut ends the connection under the work's hands. The server is told to give up what it is busy with: it would go on
+// to its end.
 func (t *transaction) cut() {
 	pg := t.conn.PgConn()
 	_ = pg.Conn().Close() // it is given up whether or not the server hears of it

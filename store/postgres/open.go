@@ -94,10 +94,13 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
+	// caller who is alone.
+	config.ShouldPing = neverPing
 	if s.scout.pool, err = openOwn(ctx, config, &options{lanes: 1 - spareConnections}); err != nil {
 		return err
 	}
-	s.forgetStandbys(config)
+	config.ShouldPing = s.pingMisled
 	if s.own, err = openOwn(ctx, config, &s.options); err != nil {
 		return err
 	}
@@ -133,9 +136,6 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 		own.MaxConns = max(own.MaxConns, config.MaxConns)
 	}
 	own.MinConns, own.MinIdleConns = 0, 0
-	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
-	// caller who is alone.
-	own.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	if o.lockTimeout == "" {
 		return pgxpool.NewWithConfig(ctx, own)
 	}

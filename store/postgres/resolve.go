@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// awaitLock waits until nobody holds the lock: the transaction that did is then certainly over. A standby has locks of its own.
+	// awaitLock waits until nobody holds the lock: the transaction that did is then certainly over. A standby has
+	// locks of its own.
 	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
 	askTimeout = 20 * time.Second

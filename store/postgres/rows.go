@@ -189,8 +189,9 @@ func (b *handlerBatch) QueryRow() pgx.Row {
 	return &handlerRow{rows, err}
 }
 
-// Tx returns the handler's own transaction, which refuses to be ended, in the place of one that the batch has begun: that would
-// be the same transaction, without the gate. It is nil if the batch began none. Releases of pgx before v5.12.0 do not ask for it.
+// Tx returns the handler's own transaction, which refuses to be ended, in the place of one that the batch has begun:
+// that would be the same transaction, without the gate. It is nil if the batch began none. Releases of pgx before
+// v5.12.0 do not ask for it.
 func (b *handlerBatch) Tx() pgx.Tx {
 	results, ok := b.BatchResults.(interface{ Tx() pgx.Tx })
 	if !ok || results.Tx() == nil {

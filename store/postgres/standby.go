@@ -9,15 +9,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What a connection knows of its server gets old: a standby may be promoted, which an idle connection hears of with its next answer
-// alone, and the address may lead to another server by now, which only a new connection finds out. So nothing is refused for what
-// a connection has said before: it is asked again, and a new one tells where the address leads.
+// What a connection knows of its server gets old: a standby may be promoted, which an idle connection hears of with
+// its next answer alone, and the address may lead to another server by now, which only a new connection finds out.
+// So nothing is refused for what a connection has said before: it is asked again, and a new one tells where the
+// address leads.
 
 // standbyKey marks the connections whose server refused to write when it was asked last.
 const standbyKey = "onceward: leads to a standby"
 
-// saysStandby reports whether the server took no writes when it answered on this connection last. It tells by itself when that
-// changes; one before PostgreSQL 14 does not, nor do some poolers, and then it is noted.
+// saysStandby reports whether the server took no writes when it answered on this connection last. It tells by itself
+// when that changes; one before PostgreSQL 14 does not, nor do some poolers, and then it is noted.
 func saysStandby(conn *pgx.Conn) bool {
 	status := conn.PgConn().ParameterStatus("in_hot_standby")
 	return status == "on" || status == "" && conn.PgConn().CustomData()[standbyKey] != nil
@@ -53,8 +54,8 @@ func promoted(ctx context.Context, conn *pgx.Conn) bool {
 	return true
 }
 
-// borrow lends a connection for a transaction, of a server that takes writes. Those that lead to a standby are given up as soon as the
-// address leads elsewhere.
+// borrow lends a connection for a transaction, of a server that takes writes. Those that lead to a standby are given
+// up as soon as the address leads elsewhere.
 func (s *Store) borrow(ctx context.Context) (lent, error) {
 	for {
 		l, err := s.handlers.acquire(ctx)
@@ -69,26 +70,22 @@ func (s *Store) borrow(ctx context.Context) (lent, error) {
 	}
 }
 
-// forgetStandbys makes a pool of the store give up connections that lead to a standby as soon as the address leads elsewhere. Until
-// then they are used: the server refuses by itself, or takes writes by now.
-func (s *Store) forgetStandbys(config *pgxpool.Config) {
-	prepare, before := config.PrepareConn, config.BeforeAcquire
-	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-		switch {
-		case saysStandby(conn) && !promoted(ctx, conn) && s.scout.look(ctx):
-			return false, nil
-		case prepare != nil:
-			return prepare(ctx, conn)
-		case before != nil:
-			return before(ctx, conn), nil
-		default:
-			return true, nil
-		}
+// neverPing lets the connections of a pool be used without asking first.
+func neverPing(context.Context, pgxpool.ShouldPingParams) bool { return false }
+
+// pingMisled is neverPing but for connections that lead to a standby. They are given up as soon as the address leads
+// elsewhere, by a ping that must fail. Until then they are used: the server refuses by itself, or takes writes by
+// now.
+func (s *Store) pingMisled(ctx context.Context, p pgxpool.ShouldPingParams) bool {
+	if !saysStandby(p.Conn) || promoted(ctx, p.Conn) || !s.scout.look(ctx) {
+		return false
 	}
+	_ = p.Conn.Close(ctx) // it is given up whether or not the server hears of it
+	return true
 }
 
-// scout finds out whether the address leads to a server that takes writes, by connecting anew. However many ask, one connection is
-// made at a time, and everyone gets to know what was found after they had asked.
+// scout finds out whether the address leads to a server that takes writes, by connecting anew. However many ask, one
+// connection is made at a time, and everyone gets to know what was found after they had asked.
 type scout struct {
 	pool *pgxpool.Pool
 

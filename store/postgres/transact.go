@@ -41,8 +41,8 @@ type flight struct {
 	ended chan struct{} // closed at its end; nil as long as nobody waits for that
 }
 
-// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It returns nil if there
-// is one already.
+// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
+// returns nil if there is one already.
 func (s *Store) enter(id onceward.ID) *flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +54,8 @@ func (s *Store) enter(id onceward.ID) *flight {
 	return f
 }
 
-// leave notes that the transaction is over. One that was taken back from its work is over before that returns, and the next one may
-// be in flight by then.
+// leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
+// the next one may be in flight by then.
 func (s *Store) leave(id onceward.ID, f *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,8 +131,9 @@ type transaction struct {
 	defers bool
 	adds   atomic.Bool
 
-	// timer takes the transaction back from work that is late. claimed is for whoever is first, the work or the timer; taking is over
-	// when the transaction was taken back, and then late says what that came to, and given that the connection has gone back.
+	// timer takes the transaction back from work that is late. claimed is for whoever is first, the work or the
+	// timer; taking is over when the transaction was taken back, and then late says what that came to, and given
+	// that the connection has gone back.
 	timer   *time.Timer
 	claimed atomic.Bool
 	taking  sync.WaitGroup
@@ -175,8 +176,8 @@ func (t *transaction) try(ctx context.Context, work func(context.Context, oncewa
 	return t.execute(ctx, v, work)
 }
 
-// notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another try if the
-// connection turned out dead, or if what was prepared there has been discarded.
+// notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another
+// try if the connection turned out dead, or if what was prepared there has been discarded.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	noteStandby(t.conn, err)
 	if sqlState(err) == stateNoSuchStatement {

@@ -40,8 +40,8 @@ func endBatchTx(t *testing.T, ctx context.Context, results pgx.BatchResults) {
 	ownedErr(t, "Rollback of the batch's transaction", tx.Rollback(ctx))
 }
 
-// TestBatchBeginsNoTransaction: a batch of pgx v5.12.0 may begin a transaction and hand it out. Inside of a handler that would be
-// the handler's own, without its gate.
+// TestBatchBeginsNoTransaction: a batch of pgx v5.12.0 may begin a transaction and hand it out. Inside of a handler
+// that would be the handler's own, without its gate.
 func TestBatchBeginsNoTransaction(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, pgxHandle)
@@ -58,8 +58,8 @@ func TestBatchBeginsNoTransaction(t *testing.T) {
 	s.wantRows("E1", "before", "behind")
 }
 
-// TestBatchHandsOutNoRawTransaction: with a statement of its own that begins, a batch cannot be told from any other before pgx
-// hands out its transaction.
+// TestBatchHandsOutNoRawTransaction: with a statement of its own that begins, a batch cannot be told from any other
+// before pgx hands out its transaction.
 func TestBatchHandsOutNoRawTransaction(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, pgxHandle)
