@@ -54,16 +54,15 @@ func (t *transaction) takeBack() {
 	quiet, t.late = t.undoLate()
 	t.store.leave(t.reservation.ID, t.flight)
 	t.store.waits.settled(t.hash)
-	if !t.gate.raw.Load() {
-		if !quiet {
-			t.gate.mu.Lock() // what the work has in its hands now may be its own code, and take as long as that
-			t.gate.shut()
-			t.gate.mu.Unlock()
-		}
-		t.close() // it is not lent again: late work may know it
-		t.lent.giveBack()
-		t.given = true
+	if t.gate.raw.Load() || t.gate.objects.Load() {
+		return // the work can use it past the gate: it goes back when the work returns
 	}
+	if !quiet {
+		t.gate.close() // which waits as long as the call under way takes, that may be in the work's own code
+	}
+	t.close() // it is not lent again: late work may know it
+	t.lent.giveBack()
+	t.given = true
 }
 
 // undoLate ends the transaction, and returns what that came to. It reports whether the work is done with the
