@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -227,7 +228,11 @@ func (d *driven) transact(t *testing.T) {
 	d.lose()
 	_, err := d.store.Transact(t.Context(), booking("key"), work)
 	d.check(t, runs, payErr, err)
-	v, err := d.store.Transact(t.Context(), booking("key"), work)
+	var v onceward.Verdict
+	eventually(t, "the server has noticed that the connection is gone", 20*time.Second, func() bool {
+		v, err = d.store.Transact(t.Context(), booking("key"), work)
+		return v.Decision != onceward.DecisionInProgress
+	})
 	wantVerdict(t, v, err, onceward.DecisionExecute, 2, "the retry runs afresh")
 }
 
