@@ -42,8 +42,12 @@ help: ## Show this list
 test: needs lint ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, RabbitMQ), lint, all tests with -race
 	CGO_ENABLED=1 $(GO) test $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) ./...
 
+.PHONY: test-oldest
+test-oldest: needs ## Test store/postgres with the oldest pgx that it supports
+	CGO_ENABLED=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test $(RACE) -count=1 -vet=off $(TESTFLAGS) ./store/postgres
+
 .PHONY: lint
-lint: vet staticcheck format-check arrows ## Check without running the tests: vet, staticcheck, gofumpt, import arrows
+lint: vet vet-oldest staticcheck format-check arrows ## Check without running the tests: vet, staticcheck, gofumpt, import arrows
 
 .PHONY: fmt
 fmt: ## Format all Go files with gofumpt
@@ -99,6 +103,11 @@ needs:
 .PHONY: vet
 vet:
 	$(GO) vet ./...
+
+# store/postgres and its tests compile with the oldest pgx too; test-oldest runs them.
+.PHONY: vet-oldest
+vet-oldest:
+	@GO="$(GO)" sh scripts/with-oldest-pgx.sh vet ./store/postgres
 
 .PHONY: staticcheck
 staticcheck:

@@ -152,8 +152,8 @@ func Lease(d time.Duration) Option {
 	}
 }
 
-// Deadline bounds the handler's context. Default: 1 min; in transactional mode on a store with a single writer, a third
-// of the lease at most. Less than 1 ms is refused.
+// Deadline bounds the handler's context. Default: 1 min; in transactional mode the lease at most, and on a store with a
+// single writer a third of it. Less than 1 ms is refused.
 func Deadline(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastDeadline {

@@ -165,7 +165,9 @@ type Transactor interface {
 	// nothing was executed; one that wraps [ErrDeadline] says that work took too long, and one that wraps [ErrWorkRefused] that
 	// the database refused at the commit what work had written.
 	Transact(ctx context.Context, r *Reservation, work func(ctx context.Context, v Verdict) Settlement) (Verdict, error)
-	// LongestWork is the longest that work may take, zero for no limit.
+	// LongestWork is the longest that work may take, zero for no limit. From work that takes longer, with a little
+	// grace, the transaction is taken back: it is undone and its key is free, although Transact returns only when
+	// work does.
 	LongestWork(lease time.Duration) time.Duration
 	// InFlight reports whether a transaction for the ID is under way, as far as this process can see.
 	InFlight(id ID) bool

@@ -239,6 +239,7 @@ func TestTheFirstEncoding(t *testing.T) {
 		v, err := b.store.Reserve(t.Context(), &onceward.Reservation{
 			ID: onceward.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []onceward.Fingerprint{b.fingerprintOf(o)},
 			OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: 50 * time.Millisecond, Retention: time.Hour,
+			DownstreamSecret: b.downstreamSecret(),
 		})
 		must(t, err)
 		stored := `{"v":1,"via":"http","done":["seat"],"intent":"charge","data":{"Item":"a book","Seat":"12A","Charge":""}}`

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -96,7 +97,7 @@ func withParameter(address, name, value string) (string, error) {
 	}
 	query := parsed.Query()
 	query.Set(name, value)
-	parsed.RawQuery = query.Encode()
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign as it stands
 	return parsed.String(), nil
 }
 

@@ -20,7 +20,7 @@ import (
 // not by a match function.
 type Proxy struct {
 	url      *url.URL
-	target   string
+	target   atomic.Pointer[string]
 	listener net.Listener
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -70,26 +70,46 @@ func NewProxy(t testing.TB, serverURL string) *Proxy {
 
 // StartProxy starts a proxy in front of the server with this URL. Close it when done.
 func StartProxy(serverURL string) (*Proxy, error) {
-	parsed, err := url.Parse(serverURL)
+	parsed, target, err := parseTarget(serverURL)
 	if err != nil {
 		return nil, err
-	}
-	target := parsed.Host
-	if parsed.Hostname() == "" {
-		return nil, fmt.Errorf("servicetest: a proxy needs a URL with a host, not %q", serverURL)
-	}
-	if parsed.Port() == "" {
-		target = net.JoinHostPort(parsed.Hostname(), "5432")
 	}
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{url: parsed, target: target, listener: listener, links: make(map[*link]struct{})}
+	p := &Proxy{url: parsed, listener: listener, links: make(map[*link]struct{})}
+	p.target.Store(&target)
 	p.url.Host = p.Addr()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.running.Go(p.accept)
 	return p, nil
+}
+
+// parseTarget finds the host and the port in the URL of a server.
+func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
+	parsed, err = url.Parse(serverURL)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case parsed.Hostname() == "":
+		return nil, "", fmt.Errorf("servicetest: a proxy needs a URL with a host, not %q", serverURL)
+	case parsed.Port() == "":
+		return parsed, net.JoinHostPort(parsed.Hostname(), "5432"), nil
+	default:
+		return parsed, parsed.Host, nil
+	}
+}
+
+// Retarget makes new connections lead to another server, as an address does that moves in a fail-over. Those that
+// exist stay where they are: see DropAll.
+func (p *Proxy) Retarget(serverURL string) error {
+	_, target, err := parseTarget(serverURL)
+	if err != nil {
+		return err
+	}
+	p.target.Store(&target)
+	return nil
 }
 
 // Addr is the host and the port that clients connect to.
@@ -208,7 +228,7 @@ func (p *Proxy) accept() {
 // serve connects a client with the server, until one of them or the test ends it.
 func (p *Proxy) serve(client *net.TCPConn) {
 	dialer := net.Dialer{Timeout: 10 * time.Second}
-	server, err := dialer.DialContext(p.ctx, "tcp", p.target)
+	server, err := dialer.DialContext(p.ctx, "tcp", *p.target.Load())
 	if err != nil {
 		reset(client)
 		return

@@ -173,7 +173,7 @@ func (b *batcher) run(items []*item) {
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
 	err := b.attempt(ctx, items)
-	if err != nil && len(items) > 1 && !lost(err) {
+	if err != nil && len(items) > 1 && !lost(err) && !fromStandby(err) {
 		for _, t := range items {
 			t.err = b.attempt(ctx, []*item{t})
 			close(t.done)
@@ -198,7 +198,7 @@ func repeated(ctx context.Context, pool *pgxpool.Pool, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
 		switch {
-		case err == nil || ctx.Err() != nil || try >= maxTries:
+		case err == nil || ctx.Err() != nil || try >= maxTries || fromStandby(err):
 			return unavailable(err)
 		case undone(err):
 		case lost(err) && !dead:
@@ -217,12 +217,13 @@ func lost(err error) bool {
 }
 
 // send makes the round trip: a statement for each kind that is there, all in one transaction.
-func (b *batcher) send(ctx context.Context, items []*item) error {
+func (b *batcher) send(ctx context.Context, items []*item) (err error) {
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
+	defer func() { noteStandby(conn.Conn(), err) }()
 	trip := pipeline{conn: conn.Conn(), unnamed: b.unnamed}
 	deadline, _ := ctx.Deadline()
 	var sorted [kinds][]*item

@@ -92,6 +92,7 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 		s.own.Reset() // the others are likely dead too
 		return c, fmt.Errorf("%w: %w", errNotBegun, err)
 	}
+	noteStandby(conn.Conn(), err)
 	if err != nil {
 		return c, errors.Join(err, rollback(conn.Conn()))
 	}
@@ -182,24 +183,37 @@ func (s *Store) get(ctx context.Context, id onceward.ID) (rec onceward.Record, n
 		return rec, now, unavailable(err)
 	}
 	var at int64
-	var standby bool
 	r := row{id: s.hash(id)}
 	for range 2 {
-		err = s.own.QueryRow(ctx, s.sql.get, r.id).Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || !lost(err) || ctx.Err() != nil {
+		at, err = s.getOnce(ctx, &r)
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || fromStandby(err) || !lost(err) || ctx.Err() != nil {
 			break
 		}
 		s.own.Reset() // a connection turned out dead, and the others are likely dead too
 	}
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	if errors.Is(err, pgx.ErrNoRows) {
 		return rec, now, onceward.ErrNotFound
-	case err == nil && standby:
-		err = ErrStandby
 	}
 	if err != nil {
 		return rec, now, unavailable(err)
 	}
 	rec, err = r.record(id, s.operations.name)
 	return rec, fromMicros(at), err
+}
+
+// getOnce reads a row on one connection. What a standby does not have may be there all the same.
+func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
+	conn, err := s.own.Acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Release()
+	var standby bool
+	err = conn.QueryRow(ctx, s.sql.get, r.id).
+		Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
+	if standby || errors.Is(err, pgx.ErrNoRows) && saysStandby(conn.Conn()) {
+		err = ErrStandby
+	}
+	noteStandby(conn.Conn(), err)
+	return at, err
 }

@@ -42,7 +42,7 @@ func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
 	}
-	borrowed, err := s.handlers.acquire(ctx)
+	borrowed, err := s.borrow(ctx)
 	if err != nil {
 		return unavailable(err)
 	}
@@ -52,19 +52,14 @@ func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time
 	}
 	defer t.lent.giveBack()
 	locked, err := t.begin(ctx)
-	if sqlState(err) == stateNoSuchStatement {
-		t.close() // somebody has discarded what was prepared there
-	}
 	switch {
-	case err != nil && t.conn.IsClosed() && ctx.Err() == nil:
-		return fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
 	case err == nil && !locked:
 		err = unavailable(errors.New("another attempt of the operation is still in a transaction"))
 	case err == nil:
 		_, err = t.progress(c, onceward.Checkpoint{})
 	}
 	if err != nil {
-		return errors.Join(err, t.rollback())
+		return t.notBegun(ctx, err)
 	}
 	return t.advance(ctx, c, work)
 }
@@ -80,7 +75,7 @@ func (t *transaction) advance(ctx context.Context, c onceward.Claim, work func(c
 	p, err := t.step(ctx, work)
 	status := t.status()
 	switch {
-	case t.gate.ended || status == statusIdle:
+	case t.gate.ended.Load() || status == statusIdle:
 		return fmt.Errorf("%w: %w: the step did it itself", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)
 	case status == statusLost:
 		return unavailable(errors.Join(errors.New("the connection was lost before the step was done"), err))

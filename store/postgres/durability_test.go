@@ -128,4 +128,7 @@ func TestStandby(t *testing.T) {
 	if _, err := store.Get(t.Context(), idOf("key")); !errors.Is(err, postgres.ErrStandby) {
 		t.Errorf("scenario 13: a look at what a standby knows got %v, want ErrStandby", err)
 	}
+	if _, err := store.Get(t.Context(), idOf("absent")); !errors.Is(err, postgres.ErrStandby) {
+		t.Errorf("scenario 13: a look at what a standby may not know yet got %v, want ErrStandby", err)
+	}
 }

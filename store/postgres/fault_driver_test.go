@@ -1,16 +1,50 @@
 package postgres_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"regexp"
+	"runtime"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store/postgres"
 )
 
-// These tests are about pgx alone: they say which of its versions may be used. Onceward believes no error of a COMMIT, but
-// the application's own statements go through the same driver, and so do those that a pool or database/sql repeats.
+// Scenario 10: a driver that retries by itself. From v5.9.0 on pgx calls a statement safe to repeat when the
+// connection was lost before its reply, and database/sql repeats what its driver calls so. These tests say in which
+// releases that is so, of statements outside of our transactions, and that nothing is repeated inside of them.
+// Onceward believes no error of a COMMIT.
+
+// driverMinor is the minor version of pgx v5 that the test was built with. A test has no other way to know than the
+// path of the sources.
+func driverMinor(t *testing.T) int {
+	t.Helper()
+	at := reflect.ValueOf(pgx.Connect).Pointer()
+	file, _ := runtime.FuncForPC(at).FileLine(at)
+	found := regexp.MustCompile(`/pgx/v5@v5\.(\d+)\.`).FindStringSubmatch(file)
+	if found == nil {
+		t.Fatalf("the version of pgx cannot be told from %s", file)
+	}
+	minor, err := strconv.Atoi(found[1])
+	must(t, err)
+	return minor
+}
+
+// misjudges reports whether this pgx calls a statement safe to repeat although its reply was lost.
+func misjudges(t *testing.T) bool {
+	t.Helper()
+	return driverMinor(t) >= 9
+}
 
 // lostReply has statements of plain pgx run of which one lands, and its reply does not.
 func lostReply(t *testing.T, run func(conn *pgx.Conn) error) (s *site, err error) {
@@ -26,45 +60,60 @@ func lostReply(t *testing.T, run func(conn *pgx.Conn) error) (s *site, err error
 	return s, err
 }
 
-// TestDriverDoesNotCallALostCommitSafe would fail with pgx v5.9.0 to v5.11.0.
-func TestDriverDoesNotCallALostCommitSafe(t *testing.T) {
+// TestDriverOnALostCommit: what pgx says of a COMMIT whose reply was lost, and which has landed.
+func TestDriverOnALostCommit(t *testing.T) {
 	t.Parallel()
 	const pay = `INSERT INTO business (value) VALUES ('paid')`
-	ways := map[string]func(t *testing.T, conn *pgx.Conn) error{
-		"Tx.Commit": func(t *testing.T, conn *pgx.Conn) error {
+	ways := map[string]struct {
+		run func(t *testing.T, conn *pgx.Conn) error
+		// misjudged says that releases which misjudge do it here.
+		misjudged bool
+	}{
+		"Tx.Commit": {func(t *testing.T, conn *pgx.Conn) error {
 			tx, err := conn.Begin(t.Context())
 			must(t, err)
 			_, err = tx.Exec(t.Context(), pay)
 			must(t, err)
 			return tx.Commit(t.Context())
-		},
-		"Exec": func(t *testing.T, conn *pgx.Conn) error {
+		}, true},
+		"Exec": {func(t *testing.T, conn *pgx.Conn) error {
 			_, err := conn.Exec(t.Context(), "BEGIN; "+pay+"; COMMIT")
 			return err
-		},
-		"SendBatch": func(t *testing.T, conn *pgx.Conn) error {
+		}, true},
+		"SendBatch": {func(t *testing.T, conn *pgx.Conn) error {
 			batch := &pgx.Batch{}
 			batch.Queue(`BEGIN`)
 			batch.Queue(`INSERT INTO business (value) VALUES ($1)`, "paid")
 			batch.Queue(`COMMIT`)
 			return conn.SendBatch(t.Context(), batch).Close()
-		},
+		}, false},
 	}
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
-			s, err := lostReply(t, func(conn *pgx.Conn) error { return way(t, conn) })
-			if err == nil || pgconn.SafeToRetry(err) {
-				t.Errorf("the reply to COMMIT was lost: got %v, safe to retry %t; want an error that is not", err, pgconn.SafeToRetry(err))
+			s, err := lostReply(t, func(conn *pgx.Conn) error { return way.run(t, conn) })
+			want := way.misjudged && misjudges(t)
+			if safe := pgconn.SafeToRetry(err); err == nil || safe != want {
+				t.Errorf("the reply to COMMIT was lost: got %v, safe to retry %t; want an error, and %t from pgx v5.%d: "+
+					"correct decision 7 and the guide if this release differs", err, safe, want, driverMinor(t))
 			}
 			s.wantRows(t, "paid", 1, "the commit had landed")
 		})
 	}
 }
 
-// TestDriverDoesNotRepeatAnExec would fail with pgx v5.9.0 to v5.11.0: database/sql repeats what the driver calls safe.
-func TestDriverDoesNotRepeatAnExec(t *testing.T) {
+// TestDriverRepeatsAnExec: outside of our transactions, database/sql repeats a statement that pgx calls safe, with
+// no sign of it.
+func TestDriverRepeatsAnExec(t *testing.T) {
 	t.Parallel()
-	for name, args := range map[string][]any{"without arguments": nil, "with an argument": {"paid"}} {
+	ways := map[string]struct {
+		statement string
+		args      []any
+		misjudged bool
+	}{
+		"without arguments": {`INSERT INTO business (value) VALUES ('paid')`, nil, true},
+		"with an argument":  {`INSERT INTO business (value) VALUES ($1)`, []any{"paid"}, false},
+	}
+	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			proxy := servicetest.NewProxy(t, s.url)
@@ -73,16 +122,133 @@ func TestDriverDoesNotRepeatAnExec(t *testing.T) {
 			db := stdlib.OpenDB(*config)
 			defer db.Close()
 			must(t, db.PingContext(t.Context())) // a connection that was used before is the one that is lost
-			statement := `INSERT INTO business (value) VALUES ('paid')`
-			if len(args) > 0 {
-				statement = `INSERT INTO business (value) VALUES ($1)`
-			}
 			proxy.CutReply(matching(`INSERT INTO business`))
-			_, err = db.ExecContext(t.Context(), statement, args...)
-			if err == nil || proxy.Sprung() != 1 {
-				t.Errorf("the reply was cut %d times, and Exec returned %v, want once and an error", proxy.Sprung(), err)
+			_, err = db.ExecContext(t.Context(), way.statement, way.args...)
+			rows := 1
+			if way.misjudged && misjudges(t) {
+				rows = 2
 			}
-			s.wantRows(t, "paid", 1, "it was executed once")
+			if (err == nil) != (rows == 2) || proxy.Sprung() != 1 {
+				t.Errorf("with pgx v5.%d the reply was cut %d times, and Exec returned %v; want once, and no error only if it is repeated",
+					driverMinor(t), proxy.Sprung(), err)
+			}
+			s.wantRows(t, "paid", rows, "an Exec outside of our transactions")
 		})
 	}
+}
+
+// TestDriverRepeatsNothingOfOurs: inside of a transaction of the store, a statement whose reply was lost is not
+// repeated: the transaction is gone with its connection, and nothing was executed.
+func TestDriverRepeatsNothingOfOurs(t *testing.T) {
+	t.Parallel()
+	const plain, withArgument = `INSERT INTO business (value) VALUES ('paid')`, `INSERT INTO business (value) VALUES ($1)`
+	statements := map[string]func(ctx context.Context) error{
+		"pgx, no arguments": func(ctx context.Context) error {
+			_, err := postgres.Tx(ctx).Exec(ctx, plain)
+			return err
+		},
+		"pgx, an argument": func(ctx context.Context) error {
+			_, err := postgres.Tx(ctx).Exec(ctx, withArgument, "paid")
+			return err
+		},
+		"database/sql, no arguments": func(ctx context.Context) error {
+			_, err := onceward.Tx(ctx).ExecContext(ctx, plain)
+			return err
+		},
+		"database/sql, an argument": func(ctx context.Context) error {
+			_, err := onceward.Tx(ctx).ExecContext(ctx, withArgument, "paid")
+			return err
+		},
+		"database/sql, prepared": func(ctx context.Context) error {
+			stmt, err := onceward.Tx(ctx).PrepareContext(ctx, plain)
+			if err != nil {
+				return err
+			}
+			defer stmt.Close()
+			_, err = stmt.ExecContext(ctx)
+			return err
+		},
+		"database/sql, a query": func(ctx context.Context) error {
+			return onceward.Tx(ctx).QueryRowContext(ctx, plain+` RETURNING number`).Scan(new(int64))
+		},
+	}
+	for name, pay := range statements {
+		for _, h := range bothHandles {
+			t.Run(name+" on "+h.name, func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t, servicetest.Postgres(t))
+				proxy := servicetest.NewProxy(t, s.url)
+				store := s.store(t, h, proxy.URL())
+				d := &driven{store: store, proxy: proxy, pay: pay}
+				d.transact(t)
+				s.wantRows(t, "paid", 1, "I1: a transactional handler")
+				d.inTx(t)
+				s.wantRows(t, "paid", 2, "I1: InTx")
+			})
+		}
+	}
+}
+
+// driven loses the reply to a statement of a transaction, and then runs it once more in peace.
+type driven struct {
+	store *postgres.Store
+	proxy *servicetest.Proxy
+	pay   func(ctx context.Context) error
+	cut   int
+}
+
+// lose loses the next reply to a payment.
+func (d *driven) lose() {
+	d.cut++
+	d.proxy.CutReply(matching(`INSERT INTO business`))
+}
+
+// check checks that one run of the work met an error, and that nothing came of it.
+func (d *driven) check(t *testing.T, runs int, payErr, err error) {
+	t.Helper()
+	if runs != 1 || payErr == nil || d.proxy.Sprung() != d.cut {
+		t.Errorf("I1: the work ran %d times and got %v, with %d replies lost; want one run, an error, and %d",
+			runs, payErr, d.proxy.Sprung(), d.cut)
+	}
+	wantNotExecuted(t, err, "I4: the connection was lost with the reply")
+}
+
+func (d *driven) transact(t *testing.T) {
+	t.Helper()
+	runs, payErr := 0, error(nil)
+	work := func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		runs++
+		if payErr = d.pay(ctx); payErr != nil {
+			return onceward.Settlement{Ending: onceward.Rollback}
+		}
+		return onceward.Settlement{Ending: onceward.Commit, Completion: onceward.Completion{
+			Response: onceward.Response{Status: http.StatusCreated, Body: fmt.Appendf(nil, "run %d", runs)},
+		}}
+	}
+	d.lose()
+	_, err := d.store.Transact(t.Context(), booking("key"), work)
+	d.check(t, runs, payErr, err)
+	var v onceward.Verdict
+	eventually(t, "the server has noticed that the connection is gone", 20*time.Second, func() bool {
+		v, err = d.store.Transact(t.Context(), booking("key"), work)
+		return v.Decision != onceward.DecisionInProgress
+	})
+	wantVerdict(t, v, err, onceward.DecisionExecute, 2, "the retry runs afresh")
+}
+
+func (d *driven) inTx(t *testing.T) {
+	t.Helper()
+	runs, payErr := 0, error(nil)
+	work := func(ctx context.Context) error {
+		runs++
+		payErr = d.pay(ctx)
+		return payErr
+	}
+	d.lose()
+	err := d.store.InTx(t.Context(), work)
+	d.check(t, runs, payErr, err)
+	if errors.Is(err, onceward.ErrWorkRefused) {
+		t.Errorf("I4: a lost connection is no refusal, but got %v", err)
+	}
+	must(t, d.store.InTx(t.Context(), work))
 }

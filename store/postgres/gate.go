@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,8 +20,10 @@ import (
 type gate struct {
 	t *transaction
 
-	// over is set before the gate is closed, so that nobody gets in between.
+	// over is set before the gate is closed, so that nobody gets in between; late, if the handler has not returned
+	// by then.
 	over   atomic.Bool
+	late   atomic.Bool
 	mu     sync.Mutex
 	closed bool
 	// open results are closed with the gate, because they keep the connection busy.
@@ -38,8 +41,10 @@ type gate struct {
 	ctx    handlerContext
 
 	// ended says that a statement of the handler ended the transaction, undone that one failed because of the neighbours.
-	ended  bool
+	ended  atomic.Bool
 	undone bool
+	// raw says that the handler has taken the connection itself, objects that it can reach it by way of large objects.
+	raw, objects atomic.Bool
 }
 
 var errOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", onceward.ErrTxOwned)
@@ -54,6 +59,9 @@ func (g *gate) enter() (*pgx.Conn, error) {
 	g.mu.Lock()
 	if g.over.Load() {
 		g.mu.Unlock()
+		if g.late.Load() {
+			return nil, errLate
+		}
 		return nil, errOver
 	}
 	return g.t.conn, nil
@@ -65,17 +73,54 @@ func (g *gate) leave() { g.mu.Unlock() }
 func (g *gate) close() {
 	g.over.Store(true)
 	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut()
+}
+
+// shut closes what was left open. The caller holds the gate.
+func (g *gate) shut() {
 	g.closed = true
 	for r := range g.results {
 		r.Close()
 	}
 	g.results = nil
-	tx := g.sqlTx
-	g.mu.Unlock()
-	if tx != nil {
+	if tx := g.sqlTx; tx != nil {
 		// It only ends the handle, for which it waits until the handle's rows are closed; they can do no harm any more.
 		go func() { _ = tx.Rollback() }()
 	}
+}
+
+// lock keeps out a handler that has not returned. A call that is under way goes on.
+func (g *gate) lock() {
+	g.late.Store(true)
+	g.over.Store(true)
+}
+
+// seize closes the gate in front of a handler that has not returned, and reports whether it is done with the
+// connection: no call is under way, and no result is open.
+func (g *gate) seize() bool {
+	if g.objects.Load() || !g.mu.TryLock() {
+		return false
+	}
+	defer g.mu.Unlock()
+	if len(g.results) > 0 {
+		return false
+	}
+	g.shut()
+	return true
+}
+
+// seizeWithin closes the gate when the call that is under way has noticed that its connection was cut. It reports
+// false if that takes longer, as it does where the handler's own code is called, such as a source of rows to copy.
+func (g *gate) seizeWithin(limit time.Duration) bool {
+	for end := time.Now().Add(limit); !g.mu.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	defer g.mu.Unlock()
+	g.shut()
+	return true
 }
 
 // keep remembers a result until it is closed. The caller holds the gate.
@@ -90,7 +135,7 @@ func (g *gate) keep(r interface{ Close() }) {
 func (g *gate) note(tag pgconn.CommandTag, err error) {
 	switch verb, _, _ := strings.Cut(tag.String(), " "); verb {
 	case "COMMIT", "BEGIN", "START": // a savepoint's end has another tag, but for its ROLLBACK, which the status tells apart
-		g.ended = true
+		g.ended.Store(true)
 	case "SAVEPOINT":
 		g.atOnce = true // it came in disguise, such as under the name of a prepared statement
 	}
@@ -101,7 +146,7 @@ func (g *gate) note(tag pgconn.CommandTag, err error) {
 func (g *gate) noteStatus(err error) {
 	g.undone = g.undone || undone(err)
 	if !g.t.conn.IsClosed() && g.t.conn.PgConn().TxStatus() == statusIdle {
-		g.ended = true
+		g.ended.Store(true)
 	}
 }
 

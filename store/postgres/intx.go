@@ -29,35 +29,26 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 }
 
 func (s *Store) inTxOnce(ctx context.Context, work func(ctx context.Context) error) error {
-	borrowed, err := s.handlers.acquire(ctx)
+	borrowed, err := s.borrow(ctx)
 	if err != nil {
 		return unavailable(err)
 	}
 	t := &transaction{store: s, lent: borrowed, conn: borrowed.pgx()}
 	defer t.lent.giveBack()
 	if err := t.beginPlain(ctx); err != nil {
-		if t.conn.IsClosed() && ctx.Err() == nil {
-			return fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
-		}
-		return errors.Join(unavailable(err), t.rollback())
+		return t.notBegun(ctx, unavailable(err))
 	}
 	return t.finishPlain(t.runPlain(ctx, work))
 }
 
 // beginPlain begins the transaction.
 func (t *transaction) beginPlain(ctx context.Context) error {
-	if t.onStandby() {
-		return ErrStandby
-	}
 	trip, deadline := t.newTrip(), undisturbed(ctx)
 	if err := trip.prepare(ctx, deadline, t.store.sql.transactional()...); err != nil {
 		return err
 	}
 	trip.add(&t.store.sql.begin)
 	_, err := trip.run(deadline, func(int, [][]byte) error { return nil })
-	if sqlState(err) == stateNoSuchStatement {
-		t.close() // somebody has discarded what was prepared there
-	}
 	return err
 }
 
@@ -81,7 +72,7 @@ func (t *transaction) runPlain(ctx context.Context, work func(ctx context.Contex
 func (t *transaction) finishPlain(err error) error {
 	status := t.status()
 	switch {
-	case t.gate.ended || status == statusIdle:
+	case t.gate.ended.Load() || status == statusIdle:
 		return errors.Join(fmt.Errorf("%w: %w: the work did it itself", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned), err)
 	case status == statusLost:
 		return unavailable(errors.Join(errors.New("the connection was lost before the work was done"), err))

@@ -83,7 +83,7 @@ func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) 
 }
 
 func open(ctx context.Context, handlers source, chosen []Option) (*Store, error) {
-	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[onceward.ID]chan struct{})}
+	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[onceward.ID]*flight)}
 	for _, option := range chosen {
 		option(&s.options)
 	}
@@ -102,6 +102,13 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
+	// caller who is alone.
+	config.ShouldPing = neverPing
+	if s.scout.pool, err = openOwn(ctx, config, &options{lanes: 1 - spareConnections}); err != nil {
+		return err
+	}
+	config.ShouldPing = s.pingMisled
 	if s.own, err = openOwn(ctx, config, &s.options); err != nil {
 		return err
 	}
@@ -140,9 +147,6 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 		own.MaxConns = max(own.MaxConns, config.MaxConns)
 	}
 	own.MinConns, own.MinIdleConns = 0, 0
-	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
-	// caller who is alone.
-	own.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	if o.lockTimeout == "" {
 		return pgxpool.NewWithConfig(ctx, own)
 	}
@@ -263,6 +267,9 @@ func (s *Store) Close() error {
 	}
 	if s.bridge != nil {
 		s.bridge.close()
+	}
+	if s.scout.pool != nil {
+		s.scout.close()
 	}
 	if s.own != nil {
 		s.own.Close()

@@ -57,6 +57,8 @@ type Store struct {
 	own *pgxpool.Pool
 	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
 	asking *pgxpool.Pool
+	// scout finds out whether the address leads to a server that takes writes.
+	scout scout
 
 	names names
 	sql   statements
@@ -76,9 +78,8 @@ type Store struct {
 	waits      *watcher
 	messages   announcer
 
-	mu sync.Mutex
-	// inFlight are the transactions of this process, each with what is closed at its end if somebody waits for that.
-	inFlight map[onceward.ID]chan struct{}
+	mu       sync.Mutex
+	inFlight map[onceward.ID]*flight // the transactions of this process
 }
 
 // hash names the record of an ID.

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// awaitLock waits until nobody holds the lock: the transaction that did is then certainly over.
-	awaitLock = `SELECT pg_advisory_xact_lock($1)`
+	// awaitLock waits until nobody holds the lock: the transaction that did is then certainly over. A standby has
+	// locks of its own.
+	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
 	askTimeout = 20 * time.Second
 	askPause   = 50 * time.Millisecond
@@ -45,9 +46,6 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 		return onceward.Record{}, err
 	}
 	defer conn.Release()
-	if conn.Conn().PgConn().ParameterStatus("in_hot_standby") == "on" {
-		return onceward.Record{}, ErrStandby // it may not have heard of the commit yet
-	}
 	sql := &t.store.sql
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
 	trip.add(&sql.begin)
@@ -58,12 +56,16 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 	exists, found := false, row{id: t.hash}
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
 		v := values{raw: raw}
-		if statement == 2 {
+		switch {
+		case statement == 1 && v.bool(0):
+			return ErrStandby // it may not have heard of the commit yet
+		case statement == 2:
 			exists = true
 			found.read(&v, 1)
 		}
 		return v.err
 	})
+	noteStandby(conn.Conn(), err)
 	if err != nil || !exists {
 		return onceward.Record{}, err
 	}
@@ -93,9 +95,14 @@ func (t *transaction) landed(wanted, rec *onceward.Record) bool {
 		rec.Response.Equal(&wanted.Response) && rec.Attempt != t.before.Attempt
 }
 
-// unknown records, in a transaction of its own, that nobody knows what became of the work.
+// unknown ends the transaction, and records that nobody knows what became of the work.
 func (t *transaction) unknown(reason string) error {
 	_ = t.rollback()
+	return t.recordUnknown(reason)
+}
+
+// recordUnknown records, in a transaction of its own, that nobody knows what became of the work.
+func (t *transaction) recordUnknown(reason string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
 	claimed, err := t.store.change(ctx, t.reservation.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation})

@@ -11,6 +11,7 @@ import (
 type handlerRows struct {
 	pgx.Rows
 	gate *gate
+	over bool // they were read to their end, or closed
 }
 
 // Next reads the next row.
@@ -38,10 +39,48 @@ func (r *handlerRows) Close() {
 
 // ended forgets the rows. The caller holds the gate.
 func (r *handlerRows) ended() {
-	if _, open := r.gate.results[r.Rows]; open {
-		delete(r.gate.results, r.Rows)
-		r.gate.note(r.CommandTag(), r.Rows.Err())
+	if r.over {
+		return
 	}
+	r.over = true
+	delete(r.gate.results, r.Rows)
+	r.gate.note(r.Rows.CommandTag(), r.Rows.Err())
+}
+
+// Err says why there are no more rows.
+func (r *handlerRows) Err() error {
+	if _, err := r.gate.enter(); err != nil {
+		return err
+	}
+	defer r.gate.leave()
+	return r.Rows.Err()
+}
+
+// CommandTag tells how many rows there were.
+func (r *handlerRows) CommandTag() pgconn.CommandTag {
+	if _, err := r.gate.enter(); err != nil {
+		return pgconn.CommandTag{}
+	}
+	defer r.gate.leave()
+	return r.Rows.CommandTag()
+}
+
+// FieldDescriptions describes the columns.
+func (r *handlerRows) FieldDescriptions() []pgconn.FieldDescription {
+	if _, err := r.gate.enter(); err != nil {
+		return nil
+	}
+	defer r.gate.leave()
+	return r.Rows.FieldDescriptions()
+}
+
+// RawValues returns the values of the row as the server sent them.
+func (r *handlerRows) RawValues() [][]byte {
+	if _, err := r.gate.enter(); err != nil {
+		return nil
+	}
+	defer r.gate.leave()
+	return r.Rows.RawValues()
 }
 
 // Conn returns the connection itself, past the gate.
@@ -130,6 +169,37 @@ func (b *handlerBatch) Exec() (pgconn.CommandTag, error) {
 	return tag, err
 }
 
+// Query reads the rows of the next statement.
+func (b *handlerBatch) Query() (pgx.Rows, error) {
+	if _, err := b.gate.enter(); err != nil {
+		return failedRows{err: err}, err
+	}
+	defer b.gate.leave()
+	rows, err := b.BatchResults.Query()
+	if err != nil {
+		b.gate.note(pgconn.CommandTag{}, err)
+		return rows, err
+	}
+	return &handlerRows{Rows: rows, gate: b.gate}, nil
+}
+
+// QueryRow reads the one row of the next statement.
+func (b *handlerBatch) QueryRow() pgx.Row {
+	rows, err := b.Query()
+	return &handlerRow{rows, err}
+}
+
+// Tx returns the handler's own transaction, which refuses to be ended, in the place of one that the batch has begun:
+// that would be the same transaction, without the gate. It is nil if the batch began none. Releases of pgx before
+// v5.12.0 do not ask for it.
+func (b *handlerBatch) Tx() pgx.Tx {
+	results, ok := b.BatchResults.(interface{ Tx() pgx.Tx })
+	if !ok || results.Tx() == nil {
+		return nil
+	}
+	return handlerTx{b.gate}
+}
+
 // Close reads the batch to its end.
 func (b *handlerBatch) Close() error {
 	if _, err := b.gate.enter(); err != nil {
@@ -143,7 +213,10 @@ func (b *handlerBatch) Close() error {
 }
 
 // failedBatch is a batch that was not sent.
-type failedBatch struct{ err error }
+type failedBatch struct {
+	gate *gate
+	err  error
+}
 
 // Exec says why.
 func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
@@ -156,6 +229,9 @@ func (b failedBatch) QueryRow() pgx.Row { return &handlerRow{err: b.err} }
 
 // Close says why.
 func (b failedBatch) Close() error { return b.err }
+
+// Tx returns a transaction for callers that put off its Rollback before they look at the error: it refuses.
+func (b failedBatch) Tx() pgx.Tx { return handlerTx{b.gate} }
 
 // savepoint is a part of the transaction that the handler may undo.
 type savepoint struct {

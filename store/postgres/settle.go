@@ -32,7 +32,7 @@ const settleTimeout = 15 * time.Second
 func (t *transaction) settle(v onceward.Verdict, s onceward.Settlement) (onceward.Verdict, error) {
 	status := t.status()
 	switch {
-	case t.gate.ended || status == statusIdle:
+	case t.gate.ended.Load() || status == statusIdle:
 		return v, t.unknown("the handler ended the transaction that is not its to end")
 	case status == statusLost:
 		return v, unavailable(errors.New("the connection was lost before the work was done"))

@@ -50,6 +50,14 @@ func (l *lent) giveBack() {
 	}
 }
 
+// discard closes it instead.
+func (l *lent) discard() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	_ = l.pgx().Close(ctx) // it is given up whether or not the server hears of it
+	l.giveBack()
+}
+
 // poolSource lends from a pool of pgx.
 type poolSource struct {
 	pool      *pgxpool.Pool

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,29 +33,38 @@ const idleGrace = 5 * time.Second
 func (s *Store) InFlight(id onceward.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, there := s.inFlight[id]
-	return there
+	return s.inFlight[id] != nil
 }
 
-// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server.
-func (s *Store) enter(id onceward.ID) (entered bool) {
+// flight is a transaction of this process.
+type flight struct {
+	ended chan struct{} // closed at its end; nil as long as nobody waits for that
+}
+
+// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
+// returns nil if there is one already.
+func (s *Store) enter(id onceward.ID) *flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, there := s.inFlight[id]; there {
-		return false
+	if s.inFlight[id] != nil {
+		return nil
 	}
-	s.inFlight[id] = nil
-	return true
+	f := new(flight)
+	s.inFlight[id] = f
+	return f
 }
 
-// leave notes that the transaction is over.
-func (s *Store) leave(id onceward.ID) {
+// leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
+// the next one may be in flight by then.
+func (s *Store) leave(id onceward.ID, f *flight) {
 	s.mu.Lock()
-	ended := s.inFlight[id]
+	defer s.mu.Unlock()
+	if s.inFlight[id] != f {
+		return
+	}
 	delete(s.inFlight, id)
-	s.mu.Unlock()
-	if ended != nil {
-		close(ended)
+	if f.ended != nil {
+		close(f.ended)
 	}
 }
 
@@ -68,12 +78,14 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 	if err != nil {
 		return onceward.Verdict{}, err
 	}
-	if !s.enter(r.ID) {
+	f := s.enter(r.ID)
+	if f == nil {
 		return s.peek(ctx, r)
 	}
-	defer s.leave(r.ID)
+	defer s.leave(r.ID, f)
 	for try := 1; ; try++ {
-		v, err := s.transactOnce(ctx, r, number, work)
+		t := &transaction{store: s, reservation: r, hash: s.hash(r.ID), number: number, flight: f}
+		v, err := t.try(ctx, work)
 		if !errors.Is(err, errAgain) {
 			return v, err
 		}
@@ -108,6 +120,7 @@ type transaction struct {
 	reservation *onceward.Reservation
 	hash        [16]byte
 	number      int32
+	flight      *flight
 
 	view
 	granted onceward.Record
@@ -117,6 +130,15 @@ type transaction struct {
 	// defers says that messages of the handler wait for the answer, adds that there were any.
 	defers bool
 	adds   atomic.Bool
+
+	// timer takes the transaction back from work that is late. claimed is for whoever is first, the work or the
+	// timer; taking is over when the transaction was taken back, and then late says what that came to, and given
+	// that the connection has gone back.
+	timer   *time.Timer
+	claimed atomic.Bool
+	taking  sync.WaitGroup
+	late    error
+	given   bool
 }
 
 // view is what a transaction has seen at its beginning.
@@ -130,28 +152,22 @@ type view struct {
 // lockKey is the key of the advisory lock. Two keys may share it: while one is in flight the other is told to come again.
 func lockKey(hash [16]byte) int64 { return int64(binary.BigEndian.Uint64(hash[:8])) }
 
-func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, number int32, work func(context.Context, onceward.Verdict) onceward.Settlement) (v onceward.Verdict, err error) {
+// try decides, and executes if that is what was decided.
+func (t *transaction) try(ctx context.Context, work func(context.Context, onceward.Verdict) onceward.Settlement) (v onceward.Verdict, err error) {
 	if err := ctx.Err(); err != nil {
 		return v, unavailable(err)
 	}
-	borrowed, err := s.handlers.acquire(ctx)
-	if err != nil {
+	if t.lent, err = t.store.borrow(ctx); err != nil {
 		return v, unavailable(err)
 	}
-	t := &transaction{store: s, lent: borrowed, conn: borrowed.pgx(), reservation: r, hash: s.hash(r.ID), number: number}
-	defer t.lent.giveBack()
+	t.conn = t.lent.pgx()
+	defer t.giveBack()
 	locked, err := t.begin(ctx)
 	if err == nil {
 		err = unavailable(ctx.Err())
 	}
-	if sqlState(err) == stateNoSuchStatement {
-		t.close() // somebody has discarded what was prepared there
-	}
-	if err != nil && t.conn.IsClosed() && ctx.Err() == nil {
-		return v, fmt.Errorf("%w: %w", errAgain, err) // it was dead, and nothing was done
-	}
 	if err != nil {
-		return v, errors.Join(err, t.rollback())
+		return v, t.notBegun(ctx, err)
 	}
 	v, err = t.decide(locked)
 	if err != nil || v.Decision != onceward.DecisionExecute {
@@ -160,12 +176,22 @@ func (s *Store) transactOnce(ctx context.Context, r *onceward.Reservation, numbe
 	return t.execute(ctx, v, work)
 }
 
+// notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another
+// try if the connection turned out dead, or if what was prepared there has been discarded.
+func (t *transaction) notBegun(ctx context.Context, err error) error {
+	noteStandby(t.conn, err)
+	if sqlState(err) == stateNoSuchStatement {
+		t.close()
+	}
+	if t.conn.IsClosed() && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return errors.Join(err, t.rollback())
+}
+
 // begin is the first round trip: BEGIN, the lock and the look-up. A caller who leaves does not cut it off, because the
 // server would keep the lock until it noticed.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
-	if t.onStandby() {
-		return false, unavailable(ErrStandby)
-	}
 	sql := &t.store.sql
 	trip := t.newTrip()
 	deadline := undisturbed(ctx)
@@ -201,11 +227,6 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		t.before, err = found.record(t.reservation.ID, t.store.operations.name)
 	}
 	return locked, err
-}
-
-// onStandby reports whether the server that was connected to takes no writes.
-func (t *transaction) onStandby() bool {
-	return t.conn.PgConn().ParameterStatus("in_hot_standby") == "on"
 }
 
 // newTrip begins a round trip on the transaction's connection.
@@ -295,6 +316,9 @@ func (t *transaction) rollback() error {
 func (t *transaction) execute(ctx context.Context, v onceward.Verdict, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
 	settlement := t.run(ctx, v, work)
 	defer t.store.waits.settled(t.hash)
+	if t.late != nil {
+		return v, t.late
+	}
 	return t.settle(v, settlement)
 }
 
@@ -302,6 +326,9 @@ func (t *transaction) execute(ctx context.Context, v onceward.Verdict, work func
 func (t *transaction) run(ctx context.Context, v onceward.Verdict, work func(context.Context, onceward.Verdict) onceward.Settlement) (settlement onceward.Settlement) {
 	returned := false
 	defer func() {
+		if !t.inTime() {
+			return
+		}
 		t.gate.close()
 		if !returned {
 			_ = t.rollback()
@@ -309,6 +336,7 @@ func (t *transaction) run(ctx context.Context, v onceward.Verdict, work func(con
 	}()
 	t.defers = true
 	t.gate.open(t)
+	t.watch(t.store.LongestWork(t.reservation.Lease))
 	settlement = work(t.gate.context(context.WithoutCancel(ctx)), v)
 	returned = true
 	return settlement

@@ -2,7 +2,9 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -45,6 +47,7 @@ func (handlerTx) Rollback(context.Context) error { return onceward.ErrTxOwned }
 func (tx handlerTx) Conn() *pgx.Conn {
 	if conn, err := tx.gate.enter(); err == nil {
 		defer tx.gate.leave()
+		tx.gate.raw.Store(true)
 		_ = tx.gate.flush(context.Background()) // from now on nobody sees what is a savepoint
 		return conn
 	}
@@ -59,6 +62,7 @@ func (tx handlerTx) LargeObjects() pgx.LargeObjects {
 		return pgx.LargeObjects{}
 	}
 	defer tx.gate.leave()
+	tx.gate.objects.Store(true)
 	begun, err := conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: `SELECT 1`})
 	if err != nil {
 		return pgx.LargeObjects{}
@@ -126,13 +130,28 @@ func (tx handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 	return n, err
 }
 
-// SendBatch runs several statements in one round trip.
+// errNested is what a batch gets that begins a transaction.
+var errNested = fmt.Errorf("%w: a batch cannot begin another inside of it", onceward.ErrTxOwned)
+
+// begins reports whether a batch begins with a transaction, by pgx.Batch.BeginTx or by a statement.
+func begins(batch *pgx.Batch) bool {
+	if len(batch.QueuedQueries) == 0 {
+		return false
+	}
+	verb, _, _ := strings.Cut(strings.TrimSpace(batch.QueuedQueries[0].SQL), " ")
+	return strings.EqualFold(verb, "begin") || strings.EqualFold(verb, "start")
+}
+
+// SendBatch runs several statements in one round trip. As in pgx, the batch cannot begin a transaction.
 func (tx handlerTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
 	conn, err := tx.gate.enter()
 	if err != nil {
-		return failedBatch{err}
+		return failedBatch{tx.gate, err}
 	}
 	defer tx.gate.leave()
+	if begins(batch) {
+		return failedBatch{tx.gate, errNested}
+	}
 	tx.gate.foreseeBatch(ctx, batch)
 	results := &handlerBatch{BatchResults: conn.SendBatch(ctx, batch), gate: tx.gate}
 	tx.gate.keep(results.closer())

@@ -113,12 +113,14 @@ func (s *Store) waitForOwn(ctx context.Context, id onceward.ID) (waited bool, er
 func (s *Store) endOfOwn(id onceward.ID) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ended, there := s.inFlight[id]
-	if there && ended == nil {
-		ended = make(chan struct{})
-		s.inFlight[id] = ended
+	f := s.inFlight[id]
+	if f == nil {
+		return nil
 	}
-	return ended
+	if f.ended == nil {
+		f.ended = make(chan struct{})
+	}
+	return f.ended
 }
 
 // join waits together with whoever waits for the same.

@@ -124,7 +124,7 @@ func TestListenURL(t *testing.T) {
 	server := servicetest.Postgres(t)
 	book, logging := newLogbook()
 	name := "listens " + rand.Text()
-	c := newCouple(t, postgres.WithListenURL(server.URL()+"&application_name="+url.QueryEscape(name)), logging)
+	c := newCouple(t, postgres.WithListenURL(server.URL()+"&application_name="+url.PathEscape(name)), logging)
 	began := time.Now()
 	c.wakes(nil, c.completed())
 	if lines := book.find("cannot listen"); len(lines) > 0 {

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"crypto/rand"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -28,11 +29,11 @@ type couple struct {
 
 func newCouple(t *testing.T, options ...postgres.Option) *couple {
 	t.Helper()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	c := &couple{T: t, name: "waits " + rand.Text(), admin: openAdmin(t, url)}
-	c.proxy = servicetest.NewProxy(t, url)
-	c.owner = openStore(t, url+"&application_name=owns+"+rand.Text())
-	c.waiter = openUnasked(t, c.proxy.URL()+"&application_name="+strings.ReplaceAll(c.name, " ", "+"), options...)
+	address := servicetest.Postgres(t).SchemaURL(t)
+	c := &couple{T: t, name: "waits " + rand.Text(), admin: openAdmin(t, address)}
+	c.proxy = servicetest.NewProxy(t, address)
+	c.owner = openStore(t, address+"&application_name=owns%20"+rand.Text())
+	c.waiter = openUnasked(t, c.proxy.URL()+"&application_name="+url.PathEscape(c.name), options...)
 	return c
 }
 

@@ -107,6 +107,7 @@ func testTransactor(t *testing.T, h Harness) {
 	h.test(t, "over an expired record", transactRecreates)
 	h.test(t, "in flight", transactInFlight)
 	h.test(t, "in flight, reserved mode", reserveInFlight)
+	h.test(t, "work that never returns", transactNeverReturns)
 	h.test(t, "longest work", func(e *env) {
 		if d := e.Store.(onceward.Transactor).LongestWork(calm); d < 0 || d > calm {
 			e.Errorf("E1: with a lease of %s the work may take %s", calm, d)

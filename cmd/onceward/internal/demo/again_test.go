@@ -28,6 +28,11 @@ func TestAgain(t *testing.T) {
 		},
 		{Config{Store: "postgres://me:s3cret@host/db"}, directory{temporary: true}, "demo --seed 7 --store postgres://me@host/db", true},
 		{Config{Store: "postgres://me@host/db?password=s3cret"}, directory{temporary: true}, "demo --seed 7 --store postgres://me@host/db", true},
+		{
+			Config{Store: "postgres://me:s3cret@host/db?options=-c%20jit=off"}, // pgx takes a plus sign as it stands
+			directory{temporary: true},
+			"demo --seed 7 --store 'postgres://me@host/db?options=-c%20jit%3Doff'", true,
+		},
 		{Config{Store: "postgres://me:s3cret%@host/db"}, directory{temporary: true}, "demo --seed 7 --store URL", true},
 	} {
 		w := &world{config: test.config, dir: test.dir}

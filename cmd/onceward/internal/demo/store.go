@@ -45,7 +45,7 @@ func openStore(ctx context.Context, chosen string, dir directory, secret []byte)
 	}
 	query := parsed.Query()
 	query.Set("search_path", s.schema)
-	parsed.RawQuery = query.Encode()
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign as it stands
 	s.url = parsed.String()
 	if err := s.execute(ctx, "CREATE SCHEMA IF NOT EXISTS "+s.schema); err != nil {
 		return demoStore{}, schemaError(err)
@@ -126,6 +126,6 @@ func withoutPassword(store string) (shown string, had bool) {
 	if !had {
 		return store, false
 	}
-	parsed.RawQuery = query.Encode()
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign as it stands
 	return parsed.String(), true
 }

@@ -1,0 +1,171 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// What a connection knows of its server gets old: a standby may be promoted, which an idle connection hears of with
+// its next answer alone, and the address may lead to another server by now, which only a new connection finds out.
+// So nothing is refused for what a connection has said before: it is asked again, and a new one tells where the
+// address leads.
+
+// standbyKey marks the connections whose server refused to write when it was asked last.
+const standbyKey = "onceward: leads to a standby"
+
+// saysStandby reports whether the server took no writes when it answered on this connection last. It tells by itself
+// when that changes; one before PostgreSQL 14 does not, nor do some poolers, and then it is noted.
+func saysStandby(conn *pgx.Conn) bool {
+	status := conn.PgConn().ParameterStatus("in_hot_standby")
+	return status == "on" || status == "" && conn.PgConn().CustomData()[standbyKey] != nil
+}
+
+// noteStandby remembers what an error of the server says of it.
+func noteStandby(conn *pgx.Conn, err error) {
+	if fromStandby(err) {
+		conn.PgConn().CustomData()[standbyKey] = known{}
+	}
+}
+
+// The states by which a standby refuses to write, and to begin a transaction that may.
+const (
+	stateReadOnly     = "25006"
+	stateNotSupported = "0A000"
+)
+
+// fromStandby reports whether an error of this package's own statements is that of a standby.
+func fromStandby(err error) bool {
+	state := sqlState(err)
+	return state == stateReadOnly || state == stateNotSupported || errors.Is(err, ErrStandby)
+}
+
+// promoted asks the server whether it takes writes by now.
+func promoted(ctx context.Context, conn *pgx.Conn) bool {
+	standby := true
+	err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeSimpleProtocol).Scan(&standby)
+	if err != nil || standby {
+		return false
+	}
+	delete(conn.PgConn().CustomData(), standbyKey)
+	return true
+}
+
+// borrow lends a connection for a transaction, of a server that takes writes. Those that lead to a standby are given
+// up as soon as the address leads elsewhere.
+func (s *Store) borrow(ctx context.Context) (lent, error) {
+	for {
+		l, err := s.handlers.acquire(ctx)
+		if err != nil || !saysStandby(l.pgx()) || promoted(ctx, l.pgx()) {
+			return l, err
+		}
+		if !s.scout.look(ctx) {
+			l.giveBack()
+			return lent{}, ErrStandby
+		}
+		l.discard()
+	}
+}
+
+// neverPing lets the connections of a pool be used without asking first.
+func neverPing(context.Context, pgxpool.ShouldPingParams) bool { return false }
+
+// pingMisled is neverPing but for connections that lead to a standby. They are given up as soon as the address leads
+// elsewhere, by a ping that must fail. Until then they are used: the server refuses by itself, or takes writes by
+// now.
+func (s *Store) pingMisled(ctx context.Context, p pgxpool.ShouldPingParams) bool {
+	if !saysStandby(p.Conn) || promoted(ctx, p.Conn) || !s.scout.look(ctx) {
+		return false
+	}
+	_ = p.Conn.Close(ctx) // it is given up whether or not the server hears of it
+	return true
+}
+
+// scout finds out whether the address leads to a server that takes writes, by connecting anew. However many ask, one
+// connection is made at a time, and everyone gets to know what was found after they had asked.
+type scout struct {
+	pool *pgxpool.Pool
+
+	mu      sync.Mutex
+	current *sighting // under way
+	next    *sighting // for those who came when that had begun
+	closed  bool
+	running sync.WaitGroup
+}
+
+// sighting is what one new connection found.
+type sighting struct {
+	done    chan struct{}
+	primary bool
+}
+
+// blind is what a scout finds that is closed.
+var blind = func() *sighting {
+	one := &sighting{done: make(chan struct{})}
+	close(one.done)
+	return one
+}()
+
+// look reports whether a new connection leads to a server that takes writes.
+func (s *scout) look(ctx context.Context) bool {
+	one := s.join()
+	select {
+	case <-one.done:
+		return one.primary
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// join takes part in the next sighting.
+func (s *scout) join() *sighting {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return blind
+	case s.current == nil:
+		s.current = &sighting{done: make(chan struct{})}
+		s.running.Go(s.run)
+		return s.current
+	case s.next == nil:
+		s.next = &sighting{done: make(chan struct{})}
+	}
+	return s.next
+}
+
+// run makes sightings as long as they are asked for.
+func (s *scout) run() {
+	for one := s.current; one != nil; {
+		one.primary = s.sight()
+		close(one.done)
+		s.mu.Lock()
+		s.current, s.next = s.next, nil
+		one = s.current
+		s.mu.Unlock()
+	}
+}
+
+// sight connects anew.
+func (s *scout) sight() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return false
+	}
+	defer conn.Release()
+	defer func() { _ = conn.Conn().Close(ctx) }() // it is for this alone
+	return promoted(ctx, conn.Conn())
+}
+
+func (s *scout) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.running.Wait()
+	s.pool.Close()
+}
