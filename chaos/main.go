@@ -3,6 +3,7 @@
 // clients were told, what the nodes wrote, what the store holds and what the providers did.
 //
 //	go run ./chaos -store postgres -time 10m -seed 7
+//	go run ./chaos mutants -seeds 3
 package main
 
 import (
@@ -34,7 +35,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // who interrupts twice means it
-	err := chaos(ctx, os.Args[1:], os.Stdout)
+	err := command(ctx, os.Args[1:], os.Stdout)
 	if closed := servicetest.CloseAll(); closed != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", closed)
 	}
@@ -42,6 +43,14 @@ func main() {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
 	}
+}
+
+// command is the command line: a run, or what its first word names.
+func command(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) > 0 && args[0] == "mutants" {
+		return mutants(ctx, args[1:], out)
+	}
+	return chaos(ctx, args, out)
 }
 
 // errViolated is returned when a promise was broken.
@@ -59,7 +68,6 @@ func chaos(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&o.Every, "every", 700*time.Millisecond, "time between two faults")
 	only := flags.String("faults", "", "faults to let happen, with commas between them (default: all)")
 	flags.BoolVar(&o.Clocks, "clocks", true, "shift the clocks of nodes, for which a program is built first")
-	flags.StringVar(&o.Mutant, "mutant", "", "deliberate mistake to make (needs -tags onceward_mutants)")
 	flags.StringVar(&o.Keep, "keep", "", "directory to keep the history, the ledgers and logs of the nodes in")
 	flags.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long everything may take to be quiet after the last fault")
 	if err := flags.Parse(args); err != nil {

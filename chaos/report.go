@@ -41,9 +41,6 @@ func (o *options) flags() string {
 	if o.Only != nil {
 		flags += " -faults " + strings.Join(o.Only, ",")
 	}
-	if o.Mutant != "" {
-		flags += " -mutant " + o.Mutant
-	}
 	return flags
 }
 

@@ -24,7 +24,6 @@ type options struct {
 	Clients int
 	Every   time.Duration
 	Clocks  bool
-	Mutant  string
 	Keep    string
 	Settle  time.Duration
 	// Only are the faults that happen; nil for all.
@@ -35,34 +34,61 @@ type options struct {
 const (
 	servers = 3
 	workers = 2
+	// buildLimit and startLimit are how long it takes to build a program, with its standard library, and to start a world.
+	buildLimit = 5 * time.Minute
+	startLimit = 30 * time.Second
 	// progressEvery is how often a run says how far it is.
 	progressEvery = 15 * time.Second
 )
 
-// run is one run on one store, from nothing to the verdict.
-func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) {
+// run is one run on one store, from nothing to the verdict. One that hangs is an error that says what it waited for.
+func (o options) run(ctx context.Context, out io.Writer) (*report, error) {
+	type verdict struct {
+		*report
+		error
+	}
+	watch, done := newWatch(), make(chan verdict, 1)
+	go func() {
+		r, err := o.watched(ctx, out, watch)
+		done <- verdict{r, err}
+	}()
+	select {
+	case v := <-done:
+		return v.report, v.error
+	case <-watch.timer.C:
+		return nil, watch.hung()
+	}
+}
+
+func (o options) watched(ctx context.Context, out io.Writer, watch *watch) (r *report, err error) {
 	dir, done, err := o.directory()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	config := world.Config{
-		Store: o.Store, Dir: dir, Mutant: o.Mutant, Seed: o.Seed, Only: o.Only, Servers: servers, Workers: workers, Log: o.Keep != "",
+		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Servers: servers, Workers: workers, Log: o.Keep != "",
 	}
 	if config.Program, err = os.Executable(); err != nil {
 		return nil, err
 	}
 	if o.Clocks {
-		if config.Shifted, err = buildShifted(ctx, dir, o.tags(), "github.com/onceward/onceward/chaos"); err != nil {
+		watch.await("a program with a clock of its own to be built", buildLimit)
+		if config.Shifted, err = buildShifted(ctx, dir, "github.com/onceward/onceward/chaos"); err != nil {
 			return nil, err
 		}
 	}
 	fmt.Fprintf(out, "chaos on %s, seed %d, %s of faults\n", o.Store, o.Seed, o.Time)
+	watch.await("all processes to start", startLimit)
 	w, err := world.New(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
+	watch.ask(w.Busy)
+	defer func() {
+		watch.await("all processes to end", 0)
+		err = errors.Join(err, w.Close())
+	}()
 	clients := filepath.Join(dir, "clients.history")
 	recorder, err := history.NewRecorder(clients)
 	if err != nil {
@@ -70,13 +96,23 @@ func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) 
 	}
 	l := load.New(load.Config{Seed: o.Seed, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder})
 	began := time.Now()
+	watch.await("the faults to be over and the clients to return", o.Time+w.Round(o.Every))
+	operating, dismiss := context.WithCancel(ctx)
+	var operator sync.WaitGroup
+	operator.Go(func() { l.Operator(w.Unknown).Run(operating) })
+	defer operator.Wait()
+	defer dismiss()
 	if err := o.storm(ctx, out, w, l); err != nil {
 		return nil, err
 	}
+	watch.await("everything to be quiet", o.Settle)
 	unsettled, err := o.settle(ctx, w, l)
+	dismiss()
+	operator.Wait()
 	if err := errors.Join(err, l.Err(), recorder.Close(), w.Collapsed()); err != nil {
 		return nil, err
 	}
+	watch.await("the history to be read and checked", o.Time)
 	h, err := gather(ctx, w, clients)
 	if err != nil {
 		return nil, err
@@ -91,14 +127,6 @@ func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) 
 	r = &report{options: o, took: time.Since(began), counts: check.Summary(h), faults: h.Faults}
 	r.violations = append(unsettled, check.Check(h)...)
 	return r, nil
-}
-
-// tags are those that a program for this run is built with.
-func (o options) tags() string {
-	if o.Mutant == "" {
-		return ""
-	}
-	return "onceward_mutants"
 }
 
 // directory makes the directory of a run, and says how to be done with it.

@@ -4,11 +4,14 @@ import "github.com/onceward/onceward/chaos/internal/history"
 
 // The kinds of operations, and what they leave behind.
 const (
-	kindPayment = "payment"
+	kindPayment  = "payment"
+	kindShipment = "shipment"
 
 	bookCharges  = "charges"
 	tablePayment = "payment"
 	tableBooking = "booking"
+	tableArrival = "arrival"
+	tableEntry   = "entry"
 
 	rowCharged   = "charged"
 	rowDeclined  = "declined"
@@ -25,6 +28,9 @@ var promises = map[string]promise{
 	"refund":    {book: "refunds", table: "refund"},
 	"transfer":  {book: "transfers"},
 	"entry":     {table: "entry"},
+	"shipment":  {}, // what arrives is checked apart
+	"lapse":     {},
+	"doubt":     {},
 }
 
 // checkSingleEffect is I1: at most one effect in each book and one row in each table, whatever their references.
@@ -43,6 +49,9 @@ func checkSingleEffect(o *operation, f *findings) {
 		}
 	}
 	for _, r := range o.rows {
+		if r.Table == tableArrival {
+			continue // there are several of a shipment
+		}
 		if tables[r.Table]++; tables[r.Table] == 2 {
 			f.add("I1", o, "more than one row in %s, the second is %s", r.Table, r.ID)
 		}
@@ -129,7 +138,7 @@ func checkMoved(o *operation, a *history.Attempt, book string, promised int, f *
 // checkRefusals is the first half of I4: what the application refused left no trace.
 func checkRefusals(o *operation, f *findings) {
 	for _, a := range o.requests(refusal) {
-		if trace := o.trace(a.Reference); trace != "" {
+		if trace := o.trace(a); trace != "" {
 			f.add("I4", o, "a client saw %s, but there is %s", describe(a), trace)
 		}
 	}
@@ -171,7 +180,7 @@ func checkMismatches(o *operation, f *findings) {
 		if containsPayload(succeeded, a.Payload) {
 			continue
 		}
-		if trace := o.trace(a.Reference); trace != "" {
+		if trace := o.trace(a); trace != "" {
 			f.add("I8", o, "payload %q was a mismatch, but there is %s", a.Payload, trace)
 		}
 	}

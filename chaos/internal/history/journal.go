@@ -30,11 +30,13 @@ func OpenJournal(path, node string) (*Journal, error) {
 	return j, nil
 }
 
-// Begin notes that a call is about to be made, and returns the number that End has to name. It fills in the node, the time
-// and the number.
+// Begin notes that a call is about to be made, and returns the number that End has to name. It fills in the node, the
+// number, and the time unless that is there: a call of which only its result tells what it was about is noted afterwards.
 func (j *Journal) Begin(w Write) (seq uint64) {
 	w.Node, w.Seq, w.Ended = j.node, j.seq.Add(1), 0
-	w.Began = Now()
+	if w.Began == 0 {
+		w.Began = Now()
+	}
 	j.write(&line{Begin: &w})
 	return w.Seq
 }

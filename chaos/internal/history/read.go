@@ -83,6 +83,14 @@ func (r *reader) add(text []byte) error {
 		r.run.Stock = append(r.run.Stock, *l.Stock)
 	case l.Message != nil:
 		r.run.Messages = append(r.run.Messages, *l.Message)
+	case l.Act != nil:
+		r.run.Acts = append(r.run.Acts, *l.Act)
+	case l.Audit != nil:
+		r.run.Audits = append(r.run.Audits, *l.Audit)
+	case l.Forgery != nil:
+		r.run.Forgeries = append(r.run.Forgeries, *l.Forgery)
+	case l.Step != nil:
+		r.run.Steps = append(r.run.Steps, *l.Step)
 	case l.Fault != nil:
 		r.run.Faults[l.Fault.Name] += l.Fault.Times
 	case l.Planned != "":
@@ -107,8 +115,10 @@ func (r *reader) end(end *Write) error {
 	joined.Call = cmp.Or(end.Call, begun.Call)
 	joined.Scope = cmp.Or(end.Scope, begun.Scope)
 	joined.Key = cmp.Or(end.Key, begun.Key)
+	joined.Message = cmp.Or(end.Message, begun.Message)
 	joined.Attempt = cmp.Or(end.Attempt, begun.Attempt)
 	joined.Nonce = cmp.Or(end.Nonce, begun.Nonce)
+	joined.Lease = cmp.Or(end.Lease, begun.Lease)
 	joined.Digest = cmp.Or(end.Digest, begun.Digest)
 	*begun = joined
 	return nil

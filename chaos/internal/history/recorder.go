@@ -32,6 +32,12 @@ func NewRecorder(path string) (*Recorder, error) {
 // Add records an attempt. When it returns nil, the line has been handed to the system: it survives the death of the process.
 func (r *Recorder) Add(a Attempt) error { return r.write(&line{Attempt: &a}) }
 
+// AddAct records an act of an operator.
+func (r *Recorder) AddAct(a Act) error { return r.write(&line{Act: &a}) }
+
+// AddForgery records a webhook that the provider did not send.
+func (r *Recorder) AddForgery(f Forgery) error { return r.write(&line{Forgery: &f}) }
+
 func (r *Recorder) write(l *line) error {
 	text, err := json.Marshal(l)
 	if err != nil {

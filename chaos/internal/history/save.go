@@ -45,6 +45,12 @@ func harvested(run *Run) []line {
 	for i := range run.Messages {
 		lines = append(lines, line{Message: &run.Messages[i]})
 	}
+	for i := range run.Audits {
+		lines = append(lines, line{Audit: &run.Audits[i]})
+	}
+	for i := range run.Steps {
+		lines = append(lines, line{Step: &run.Steps[i]})
+	}
 	for _, name := range slices.Sorted(maps.Keys(run.Faults)) {
 		lines = append(lines, line{Fault: &fault{name, run.Faults[name]}})
 	}

@@ -112,21 +112,28 @@ func (l *Load) finished(random *rand.Rand, op *operation) {
 	if op.payment != "" {
 		l.paid[op.token] = append(l.paid[op.token], op.payment)
 	}
-	if random.Float64() < 0.25 {
+	if random.Float64() < 0.25 || op.expires() {
 		l.late = append(l.late, op)
 	}
 }
 
-// round sends an operation once, or several times at once, to servers that are drawn.
+// round sends an operation once, or several times at once, to servers that are drawn. A lapse is sent again as soon as the lease
+// of its first owner is over: that one waits for it.
 func (l *Load) round(ctx context.Context, random *rand.Rand, op *operation) {
 	copies := 1
-	if random.Float64() < 0.3 {
+	if op.kind == "lapse" && op.asked == 0 {
+		copies = 4
+	} else if random.Float64() < 0.3 {
 		copies = 2 + random.IntN(2)
 	}
 	var all sync.WaitGroup
-	for range copies {
+	for i := range copies {
 		request := op.requests[random.IntN(len(op.requests))]
 		delay := time.Duration(random.Int64N(int64(15 * time.Millisecond)))
+		if op.kind == "lapse" && op.asked == 0 {
+			request = op.requests[0]
+			delay += time.Duration(i) * node.LapseLease * 5 / 4
+		}
 		leave := time.Duration(0)
 		if random.Float64() < 0.08 {
 			leave = time.Duration(1 + random.Int64N(int64(50*time.Millisecond)))
@@ -137,7 +144,9 @@ func (l *Load) round(ctx context.Context, random *rand.Rand, op *operation) {
 			l.attempt(ctx, op, request, front, leave)
 		})
 	}
+	op.asked++
 	all.Wait()
+	l.forge(ctx, random, op)
 }
 
 // finishSome takes up what clients have given up, and sends again what was answered long ago.
@@ -145,12 +154,23 @@ func (l *Load) finishSome(ctx context.Context, random *rand.Rand) {
 	for ctx.Err() == nil {
 		if op := l.take(&l.late, random, 0.3); op != nil {
 			l.round(ctx, random, op)
+			l.again(random, op)
 		}
 		if op := l.take(&l.open, random, 1); op != nil {
 			l.finish(ctx, random, op)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// again keeps an operation whose answer expires to be sent still later.
+func (l *Load) again(random *rand.Rand, op *operation) {
+	if !op.expires() || random.Float64() < 0.1 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.late = append(l.late, op)
 }
 
 // finish sends an open operation again, and puts it back if it is still open.

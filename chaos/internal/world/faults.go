@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/chaos/internal/node"
 	"github.com/onceward/onceward/internal/provider"
 )
@@ -58,6 +59,7 @@ func (w *World) possible() []Fault {
 		{"provider-packets-lost", w.onWire(&w.providers, losing, fromServer, 500*time.Millisecond)},
 		{"provider-cut", w.onWire(&w.providers, resetting, fromServer, 300*time.Millisecond)},
 		{"clock-step", w.stepClock},
+		{"clock-leap", w.leapClock},
 	}
 	if w.Shifted != "" {
 		faults = append(faults, Fault{"node-clock-shift", w.shiftNode})
@@ -95,12 +97,36 @@ func (w *World) stepClock(ctx context.Context) error {
 	case "ahead":
 		w.offset += w.between(time.Second, 5*time.Minute)
 	case "back":
-		if err := w.database.setClock(ctx, w.offset-time.Hour); err != nil {
+		if err := w.setClock(ctx, w.offset-time.Hour); err != nil {
 			return err
 		}
 		pause(ctx, time.Second)
 	}
-	return w.database.setClock(ctx, w.offset)
+	return w.setClock(ctx, w.offset)
+}
+
+// setClock puts the store's clock off, and notes when. The caller holds the lock.
+func (w *World) setClock(ctx context.Context, offset time.Duration) error {
+	step := history.Step{Began: history.Now()}
+	err := w.database.setClock(ctx, offset)
+	step.Ended = history.Now()
+	w.steps = append(w.steps, step)
+	return err
+}
+
+// mostLeaps is how often the store's clock leaps in a run: other answers than those that are to expire are kept for a day.
+const mostLeaps = 12
+
+// leapClock puts the store's clock ahead by more than the shortest answers are kept.
+func (w *World) leapClock(ctx context.Context) error {
+	w.clock.Lock()
+	defer w.clock.Unlock()
+	if w.leaps == mostLeaps {
+		return errNotFired
+	}
+	w.leaps++
+	w.offset += node.Retention + w.between(time.Second, time.Minute)
+	return w.setClock(ctx, w.offset)
 }
 
 // ShiftVariable is the environment variable that puts the clock of a shifted program off, in seconds.
@@ -203,7 +229,41 @@ func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error 
 	}
 }
 
+// Round is how long it takes until each fault has happened once.
+func (w *World) Round(every time.Duration) time.Duration {
+	return time.Duration(len(w.Faults())) * (every + longestFault/atOnce)
+}
+
+// longestFault is how long a fault takes at most, on a machine that is not too busy.
+const longestFault = 10 * time.Second
+
+// Busy names the faults that happen at present.
+func (w *World) Busy() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var names []string
+	for name, n := range w.firing {
+		if n > 0 {
+			names = append(names, "the fault "+name)
+		}
+	}
+	if len(names) == 0 {
+		return "no fault"
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// note counts a fault that begins or ends.
+func (w *World) note(name string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.firing[name] += n
+}
+
 func (w *World) fire(ctx context.Context, fault Fault, failed chan<- error) {
+	w.note(fault.Name, 1)
+	defer w.note(fault.Name, -1)
 	err := fault.Fire(ctx)
 	for tries := 1; errors.Is(err, errNotFired) && tries < triesToFire; tries++ {
 		pause(ctx, 200*time.Millisecond)

@@ -39,6 +39,34 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 	return messages.Waiting == 0, err
 }
 
+// Unknown lists records whose outcome is unknown, past all faults. Close ends what it opened.
+func (w *World) Unknown(ctx context.Context) (found []onceward.Record, err error) {
+	db, err := w.looking(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, scope := range node.Tokens {
+		page, err := db.List(ctx, onceward.Filter{Scope: scope, State: onceward.StateUnknown, Limit: 200})
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, page...)
+	}
+	return found, nil
+}
+
+// looking opens the store once for all who look at it while the run goes on.
+func (w *World) looking(ctx context.Context) (*storeurl.Database, error) {
+	w.looks.Lock()
+	defer w.looks.Unlock()
+	if w.view != nil {
+		return w.view, nil
+	}
+	var err error
+	w.view, err = w.open(ctx)
+	return w.view, err
+}
+
 // Harvest reads what is there in the end: records, tables, messages and ledgers. Who asked for an effect is told by its
 // reference, which each request has of its own.
 func (w *World) Harvest(ctx context.Context, run *history.Run) error {
@@ -51,13 +79,17 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), harvestRows(ctx, db.Reads(), run, owners))
+	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), harvestRows(ctx, db.Reads(), run, owners),
+		harvestArrivals(ctx, db.Reads(), run, owners), harvestAudits(ctx, db, run))
 	left, failed := readStock(ctx, db.Reads())
 	for item, total := range w.stock {
 		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
 	}
 	err = errors.Join(err, failed)
 	err = errors.Join(err, db.Close(), w.harvestLedger("acquirer", "charges", run, owners), w.harvestLedger("bank", "transfers", run, owners))
+	w.clock.Lock()
+	run.Steps = append(run.Steps, w.steps...)
+	w.clock.Unlock()
 	run.Faults = w.Struck()
 	for _, fault := range w.Faults() {
 		run.Planned = append(run.Planned, fault.Name)
@@ -140,6 +172,51 @@ func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[s
 		}
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// harvestArrivals reads which parcels have arrived, and in which places.
+func harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+	rows, err := db.QueryContext(ctx, `SELECT reference, number, place FROM arrival`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		row := history.Row{Table: "arrival"}
+		if err := rows.Scan(&row.Reference, &row.Number, &row.Place); err != nil {
+			return err
+		}
+		owner := owners[row.Reference]
+		row.Scope, row.Key = owner.Scope, owner.Key
+		run.Rows = append(run.Rows, row)
+	}
+	return rows.Err()
+}
+
+// harvestAudits reads what the audit has about each operation that was settled from outside.
+func harvestAudits(ctx context.Context, db *storeurl.Database, run *history.Run) error {
+	touched := make(map[onceward.ID]bool)
+	for i := range run.Writes {
+		switch w := &run.Writes[i]; w.Call {
+		case history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallRequeue, history.CallBust:
+			touched[onceward.ID{Scope: w.Scope, Key: w.Key}] = true
+		}
+	}
+	for i := range run.Acts {
+		touched[onceward.ID{Scope: run.Acts[i].Scope, Key: run.Acts[i].Key}] = true
+	}
+	for id := range touched {
+		entries, err := db.Audit(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			run.Audits = append(run.Audits, history.Audit{
+				Scope: e.Scope, Key: e.Key, Attempt: e.Attempt, Actor: e.Actor, Action: e.Action, Reason: e.Reason, Outcome: e.Outcome,
+			})
 		}
 	}
 	return nil

@@ -13,8 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/chaos/internal/node"
 	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/internal/storeurl"
 )
 
 // Config says what a world consists of.
@@ -27,8 +29,6 @@ type Config struct {
 	Program string
 	// Shifted is a program whose clock is off by what [ShiftVariable] says. Empty if nodes' clocks are not shifted.
 	Shifted string
-	// Mutant names a deliberate mistake that all nodes make.
-	Mutant string
 	// Seed begins the faults of the providers.
 	Seed uint64
 	// Only names the faults that happen. Default: all.
@@ -55,11 +55,19 @@ type World struct {
 	stock map[string]int64
 
 	clock sync.Mutex
-	// offset is how far the store's clock is off.
+	// offset is how far the store's clock is off, and leaps how often it has leapt.
 	offset time.Duration
+	leaps  int
+	steps  []history.Step
+
+	looks sync.Mutex
+	// view is the store for those who look at it while the run goes on, nil until the first does.
+	view *storeurl.Database
 
 	mu     sync.Mutex
 	faults map[string]int
+	// firing are the faults that happen at present.
+	firing map[string]int
 	random *rand.Rand
 	// struck is what providers did before they were killed.
 	struck map[string]int
@@ -68,7 +76,7 @@ type World struct {
 // New builds a world and returns when everything in it runs.
 func New(ctx context.Context, config Config) (w *World, err error) {
 	w = &World{
-		Config: config, network: newNetwork(), faults: make(map[string]int), struck: make(map[string]int),
+		Config: config, network: newNetwork(), faults: make(map[string]int), firing: make(map[string]int), struck: make(map[string]int),
 		random: rand.New(rand.NewPCG(config.Seed, 2)),
 	}
 	defer func() {
@@ -126,7 +134,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		return err
 	}
 	settings := node.Settings{
-		Store: w.database.url(), Clock: w.database.clockFile(), Owners: owners, Mutant: w.Mutant,
+		Store: w.database.url(), Clock: w.database.clockFile(), Owners: owners,
 		Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
 	}
 	if w.Log {
@@ -213,10 +221,14 @@ func (w *World) Close() error {
 		}
 	}
 	w.network.close()
-	if w.database == nil {
-		return nil
+	var err error
+	if w.view != nil {
+		err = w.view.Close()
 	}
-	return w.database.close()
+	if w.database == nil {
+		return err
+	}
+	return errors.Join(err, w.database.close())
 }
 
 // between draws a time.

@@ -1,0 +1,62 @@
+package mutant
+
+// upper are mistakes of what is built on the stores.
+var upper = []Mutant{
+	{
+		Name: "stale-resolution", Layer: "reconcile", Mistake: "what was learned about one attempt settles another", Store: postgres,
+		Breaks: []string{"I6"},
+		Edits: []Edit{{
+			"step.go",
+			"func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {\n\tif rec.State == StateNone || rec.Attempt != ev.Attempt {",
+			"func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {\n\tif rec.State == StateNone {",
+		}},
+	},
+	{
+		Name: "not-found-believed", Layer: "reconcile", Mistake: "what a provider does not know of was never sent", Store: sqlite, Breaks: []string{"I1"},
+		Edits: []Edit{{
+			"reconcile/resolver.go",
+			"\tif r.Arrival <= 0 || r.OwnerGone == nil {",
+			"\tif r.OwnerGone != nil {\n\t\treturn NotExecuted(\"it is not there\"), nil\n\t}\n\tif r.Arrival <= 0 || r.OwnerGone == nil {",
+		}},
+	},
+	{
+		Name: "unsigned-webhook", Layer: "webhook", Mistake: "nobody looks at the signature", Store: sqlite, Breaks: []string{"I2"},
+		Edits: []Edit{{
+			"reconcile/webhook/receiver.go",
+			"\tif err := rc.cfg.Scheme.Verify(r.Header, body, rc.cfg.Now()); err != nil {",
+			"\tif err := rc.cfg.Scheme.Verify(r.Header, body, rc.cfg.Now()); err != nil && rc == nil {",
+		}},
+	},
+	{
+		Name: "failed-is-done", Layer: "outbox", Mistake: "a message whose delivery failed counts as delivered", Store: sqlite, Breaks: []string{"I10"},
+		Edits: []Edit{{
+			"outbox/deliver.go",
+			"\tend.ending = Ending{Lease: end.lease.Lease, State: Ready, Tries: end.tries, Error: shorten(err.Error())}",
+			"\tend.ending = Ending{Lease: end.lease.Lease, State: Done, Tries: end.tries, Error: shorten(err.Error())}",
+		}},
+	},
+	{
+		Name: "inbox-apart", Layer: "inbox", Mistake: "an event is remembered apart from its work", Store: sqlite, Breaks: []string{"I10"},
+		Edits: []Edit{{
+			"inbox/inbox.go",
+			"\t\tapplied = true\n\t\treturn fn(ctx)\n\t})\n",
+			"\t\tapplied = true\n\t\treturn nil\n\t})\n\tif applied && err == nil {\n\t\terr = b.store.InTx(ctx, fn)\n\t}\n",
+		}},
+	},
+	{
+		Name: "inbox-forgets", Layer: "inbox", Mistake: "an event that came before is applied again", Store: sqlite, Breaks: []string{"I10"},
+		Edits: []Edit{{
+			"inbox/inbox.go",
+			"\t\tfirst, err := b.store.RememberEvent(ctx, onceward.Tx(ctx), consumer, eventID)\n\t\tif err != nil || !first {",
+			"\t\tfirst, err := b.store.RememberEvent(ctx, onceward.Tx(ctx), consumer, eventID)\n\t\tif err != nil || first && !first {",
+		}},
+	},
+	{
+		Name: "no-audit", Layer: "audit", Mistake: "acts are done without a word in the audit", Store: sqlite, Breaks: []string{"I16"},
+		Edits: []Edit{{"reconcile/desk.go", "\tif auditor == nil {\n\t\treturn act()", "\tif auditor != nil {\n\t\treturn act()"}},
+	},
+	{
+		Name: "audit-lies", Layer: "audit", Mistake: "the audit says of each act that it was done", Store: sqlite, Breaks: []string{"I16"},
+		Edits: []Edit{{"reconcile/desk.go", "\t\te.Outcome = \"failed: \" + err.Error()", "\t\te.Outcome = \"done\""}},
+	},
+}
