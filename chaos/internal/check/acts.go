@@ -14,11 +14,14 @@ func actOf(call string) string {
 	case history.CallRequeue:
 		return "retry now"
 	case history.CallBust:
-		return "bust"
+		return busts
 	default:
 		return ""
 	}
 }
+
+// busts is how the audit's words for a bust begin, by force or not.
+const busts = "bust"
 
 // checkAudited is the first half of I16: what was changed from outside was announced in the audit.
 func checkAudited(o *operation, f *findings) {
@@ -37,7 +40,9 @@ func checkAudited(o *operation, f *findings) {
 // announced reports whether the audit says that an act on an attempt was about to be done.
 func (o *operation) announced(action string, attempt int64) bool {
 	for _, a := range o.audits {
-		if a.Outcome == "" && a.Action == action && a.Attempt == attempt {
+		// To bust is to remove whatever is there: the call names no attempt.
+		same := a.Action == action && a.Attempt == attempt || action == busts && strings.HasPrefix(a.Action, busts)
+		if a.Outcome == "" && same {
 			return true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/onceward/onceward/chaos/internal/history"
 )
@@ -20,13 +21,19 @@ type Counts struct {
 	Abandoned int
 	// Unknown are the operations whose outcome was not known for a while, and Settled those among them that have been settled.
 	Unknown, Settled int
+	// Fenced are the writes of owners and bearers that were refused, and Anew the executions after the answer had expired.
+	Fenced, Anew int
+	// Acts are those of operators, and Forgeries the webhooks of others than the provider.
+	Acts, Forgeries int
+	// Parcels are the messages of which several are about one thing.
+	Parcels int
 	// Answers counts the attempts by what came back: a problem code, "success", "refusal", "no answer" or "other".
 	Answers map[string]int
 }
 
 // Summary counts what happened in a run.
 func Summary(run *history.Run) Counts {
-	c := Counts{Attempts: len(run.Attempts), Answers: make(map[string]int)}
+	c := Counts{Attempts: len(run.Attempts), Answers: make(map[string]int), Acts: len(run.Acts), Forgeries: len(run.Forgeries)}
 	for i := range run.Attempts {
 		a := &run.Attempts[i]
 		if a.Replayed {
@@ -37,14 +44,30 @@ func Summary(run *history.Run) Counts {
 	for _, o := range newIndex(run).operations {
 		c.count(o)
 	}
+	for i := range run.Writes {
+		if w := &run.Writes[i]; !w.Accepted && w.Ended != 0 && (w.Call == history.CallFinishMessage && w.Err == "" || isFenced(w)) {
+			c.Fenced++
+		}
+	}
+	for i := range run.Rows {
+		if run.Rows[i].Table == tableArrival {
+			c.Parcels++
+		}
+	}
 	return c
 }
+
+// isFenced reports whether an owner's write was refused because it is not the owner any more.
+func isFenced(w *history.Write) bool { return ownerCall(w) && strings.Contains(w.Err, " refused: ") }
 
 func (c *Counts) count(o *operation) {
 	if len(o.attempts) == 0 {
 		return
 	}
 	c.Operations++
+	if lives := len(grants(o)); o.expires && lives > 1 {
+		c.Anew += lives - 1
+	}
 	if overlapping(o.attempts) {
 		c.Overlapping++
 	}
