@@ -99,6 +99,8 @@ const (
 	flagResponse
 	flagNotStored
 	flagSession
+	flagReconcileError
+	flagDownstreamSecret
 	flagsKnown = 1<<iota - 1
 )
 
@@ -131,6 +133,12 @@ func (r *Record) AppendBinary(dst []byte) []byte {
 	if r.hasResponse() {
 		dst = r.Response.appendBinary(dst)
 	}
+	if r.ReconcileError != "" {
+		dst = appendString(dst, r.ReconcileError)
+	}
+	if r.DownstreamSecret != 0 {
+		dst = binary.AppendUvarint(dst, uint64(r.DownstreamSecret))
+	}
 	return dst
 }
 
@@ -147,6 +155,8 @@ func (r *Record) flags() (flags byte) {
 	set(flagResponse, r.hasResponse())
 	set(flagNotStored, r.hasResponse() && r.Response.NotStored)
 	set(flagSession, r.Fingerprint.Session != [16]byte{})
+	set(flagReconcileError, r.ReconcileError != "")
+	set(flagDownstreamSecret, r.DownstreamSecret != 0)
 	return flags
 }
 
@@ -215,6 +225,12 @@ func (d *decoder) record() Record {
 	if flags&flagResponse != 0 {
 		r.Response = d.response()
 		r.Response.NotStored = flags&flagNotStored != 0
+	}
+	if flags&flagReconcileError != 0 {
+		r.ReconcileError = d.string()
+	}
+	if flags&flagDownstreamSecret != 0 {
+		r.DownstreamSecret = uint32(d.uint(math.MaxUint32))
 	}
 	return r
 }

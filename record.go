@@ -155,16 +155,21 @@ type Record struct {
 	NotReplayable bool
 	// Response is the answer of a completed record.
 	Response Response
-	// LastError says why the record was last released, abandoned or given up by the reconciler.
+	// LastError says why the record was last released, or why its outcome became unknown.
 	LastError string
 	// ReconcileAt is when an unknown record is due for reconciliation.
 	ReconcileAt time.Time
-	// ReconcileCount is how often reconciliation has failed.
+	// ReconcileCount is how often reconciliation was tried.
 	ReconcileCount int
+	// ReconcileError says why the last try to reconcile learned nothing, while the record is unknown.
+	ReconcileError string
 	// DeadLetter says that reconciliation has given up: a person must settle the record.
 	DeadLetter bool
 	// ProviderID is the id that the provider gave to the effect.
 	ProviderID string
+	// DownstreamSecret is the id of the secret that the operation's downstream keys are derived with. It stays that of the
+	// first attempt, so that a rotation of secrets changes no key.
+	DownstreamSecret uint32
 	// TraceID is that of the first execution.
 	TraceID string
 	// CreatedAt is when the record was made.
@@ -183,6 +188,14 @@ func (r *Record) expired(now time.Time) bool {
 // leaseOver reports whether the owner of a record in progress has lost its lease.
 func (r *Record) leaseOver(now time.Time) bool {
 	return r.State == StateInProgress && !now.Before(r.LeaseUntil)
+}
+
+// ownerless reports whether a record in progress belongs to no attempt: it waits for the next one.
+func (r *Record) ownerless() bool { return r.State == StateInProgress && r.Nonce == Nonce{} }
+
+// at reports whether the record stands at a checkpoint.
+func (r *Record) at(p *Checkpoint) bool {
+	return r.Point == p.Point && (p.Data == nil || bytes.Equal(r.Data, p.Data))
 }
 
 // Due is when background work must look at the record next: the end of its lease, its next reconciliation, or its

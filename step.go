@@ -34,14 +34,22 @@ const (
 	EventPostpone
 	// EventBust is an operator's removal.
 	EventBust
-	// EventRequeue is an operator's wish that reconciliation starts anew, now.
+	// EventRequeue is an operator's wish that reconciliation starts from the beginning, now.
 	EventRequeue
+	// EventBeginReconcile is one node's claim on the next try to reconcile.
+	EventBeginReconcile
+	// EventResolveStep is what was learned, from outside, of one step of a phased operation: the operation goes on.
+	EventResolveStep
+	eventsEnd
 )
 
-var eventNames = [...]string{
+var eventNames = [eventsEnd]string{
 	"none", "reserve", "extend", "checkpoint", "complete", "release", "abandon", "sweep", "reap",
-	"resolve completed", "resolve not executed", "postpone", "bust", "requeue",
+	"resolve completed", "resolve not executed", "postpone", "bust", "requeue", "begin reconcile", "resolve step",
 }
+
+// TakesToken reports whether the store must set [Event].Token: after the event no attempt before it may write any more.
+func (k EventKind) TakesToken() bool { return k == EventReserve || k == EventResolveStep }
 
 // String returns the name of the event.
 func (k EventKind) String() string {
@@ -56,20 +64,25 @@ type Event struct {
 	Kind EventKind
 	// Reservation is for EventReserve.
 	Reservation *Reservation
-	// Token is, for EventReserve, the smallest attempt token that the store may give out now: larger than any that it gave
-	// out for a record that it has removed since.
+	// Token is, where the kind takes one, the smallest attempt token that the store may give out now: larger than any that
+	// it gave out for a record that it has removed since.
 	Token int64
 	// Attempt names the owner, or what is resolved.
 	Attempt int64
-	// Lease is for EventExtend; for EventPostpone it is the wait before the next try.
+	// Lease is for EventExtend; for EventBeginReconcile and EventPostpone it is the wait before the next try.
 	Lease time.Duration
-	// Checkpoint is for EventCheckpoint.
+	// Checkpoint is for EventCheckpoint and EventResolveStep.
 	Checkpoint Checkpoint
 	// Completion is for EventComplete and EventResolveCompleted.
 	Completion *Completion
-	// Reason is kept as the record's last error.
+	// Reason is kept as the record's last error or, for EventPostpone and EventRequeue, as its reconcile error.
 	Reason string
-	// Limit is the number of failed reconciliations after which EventPostpone makes a dead letter; zero for no limit.
+	// Count is, for EventBeginReconcile and EventPostpone, the number of tries that the record must stand at: of several
+	// nodes that want to make the same try, one does.
+	Count int
+	// Untried makes EventPostpone take the try back: the node that began it was stopped before it had asked.
+	Untried bool
+	// Limit is the number of tries after which EventPostpone makes a dead letter; zero for no limit.
 	Limit int
 	// Soft makes EventReap keep the record as expired.
 	Soft bool
@@ -125,8 +138,10 @@ func Step(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 		return sweep(rec, now)
 	case EventReap:
 		return reap(rec, ev, now)
-	case EventResolveCompleted, EventResolveNotExecuted, EventPostpone, EventRequeue:
+	case EventResolveCompleted, EventResolveNotExecuted, EventResolveStep:
 		return resolve(rec, ev, now)
+	case EventBeginReconcile, EventPostpone, EventRequeue:
+		return reconcile(rec, ev, now)
 	case EventBust:
 		return bust(rec, ev, now)
 	default:
@@ -189,7 +204,7 @@ func create(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	}
 	fresh := Record{
 		ID: r.ID, Version: RecordVersion, Attempt: rec.Attempt,
-		Operation: r.Operation, Fingerprint: r.Fingerprints[0], TraceID: r.TraceID,
+		Operation: r.Operation, Fingerprint: r.Fingerprints[0], DownstreamSecret: r.DownstreamSecret, TraceID: r.TraceID,
 		CreatedAt: now,
 	}
 	return grant(fresh, ev, now, origin)
@@ -253,21 +268,27 @@ func progress(rec Record, ev Event, now time.Time) Record {
 	case EventExtend:
 		rec.LeaseUntil = now.Add(ev.Lease.Truncate(clockStep))
 	case EventCheckpoint:
-		if ev.Checkpoint.Point != "" {
-			rec.Point = ev.Checkpoint.Point
-		}
-		if ev.Checkpoint.Data != nil {
-			rec.Data = ev.Checkpoint.Data
-		}
-		rec.NotReplayable = rec.NotReplayable || ev.Checkpoint.NotReplayable
-		if ev.Checkpoint.ProviderID != "" {
-			rec.ProviderID = ev.Checkpoint.ProviderID
-		}
+		rec = reach(rec, &ev.Checkpoint)
 	case EventRelease:
 		rec.LastError = ev.Reason
 		rec = settle(rec, StateRetryable, now)
 	case EventAbandon:
 		rec = lose(rec, now, ev.Reason)
+	}
+	return rec
+}
+
+// reach advances a record to a checkpoint. What the checkpoint leaves empty stays.
+func reach(rec Record, p *Checkpoint) Record {
+	if p.Point != "" {
+		rec.Point = p.Point
+	}
+	if p.Data != nil {
+		rec.Data = p.Data
+	}
+	rec.NotReplayable = rec.NotReplayable || p.NotReplayable
+	if p.ProviderID != "" {
+		rec.ProviderID = p.ProviderID
 	}
 	return rec
 }
@@ -308,7 +329,6 @@ func answer(rec Record, done *Completion, now time.Time) Record {
 		rec.ProviderID = done.ProviderID
 	}
 	rec.LastError = ""
-	rec.DeadLetter = false
 	return settle(rec, StateCompleted, now)
 }
 
@@ -319,6 +339,7 @@ func settle(rec Record, to State, now time.Time) Record {
 	rec.SettledAt = now
 	rec.ExpiresAt = now.Add(rec.Retention)
 	rec.LeaseUntil, rec.ReconcileAt = time.Time{}, time.Time{}
+	rec.ReconcileError, rec.DeadLetter = "", false
 	return rec
 }
 
@@ -362,11 +383,11 @@ func tombstone(rec Record, now time.Time) Record {
 	}
 }
 
+// resolve settles from outside what its owner did not: a record that is unknown, or one of a phased operation that has lost its
+// owner. The latter is for a person who ends what no running code can go on with.
 func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
-	if rec.State == StateNone || rec.Attempt != ev.Attempt {
-		return rec, unchanged, fenced(&rec, ev)
-	}
-	if rec.State != StateUnknown {
+	lost := rec.OnLost == Resume && rec.leaseOver(now)
+	if rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {
 		return resolveAgain(rec, ev)
 	}
 	switch ev.Kind {
@@ -374,32 +395,74 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 		if err := ev.Completion.check(); err != nil {
 			return rec, unchanged, err
 		}
-		rec = answer(rec, ev.Completion, now)
+		return answer(rec, ev.Completion, now), written, nil
 	case EventResolveNotExecuted:
+		// The whole of it was not executed, or was undone: a retry starts at the beginning.
+		rec.Point, rec.Data = "", nil
 		rec.LastError = ev.Reason
-		rec.DeadLetter = false
-		rec = settle(rec, StateRetryable, now)
-	case EventPostpone:
-		rec.LastError = ev.Reason
-		rec.ReconcileCount++
-		rec.ReconcileAt = now.Add(max(ev.Lease, 0).Truncate(clockStep))
-		rec.DeadLetter = rec.DeadLetter || ev.Limit > 0 && rec.ReconcileCount >= ev.Limit
-	case EventRequeue:
-		rec.LastError = ev.Reason
-		rec.ReconcileCount, rec.ReconcileAt, rec.DeadLetter = 0, now, false
+		return settle(rec, StateRetryable, now), written, nil
+	default:
+		return resolveStep(rec, ev, now)
 	}
+}
+
+// resolveStep lets a phased operation go on with what was learned of one of its steps: it is in progress without an owner, due
+// at once for the next attempt. Its token is new, so that no earlier attempt writes over what was learned.
+func resolveStep(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	if ev.Checkpoint.Point == "" {
+		return rec, unchanged, fmt.Errorf("%w: a step is resolved by the recovery point at which the operation goes on", ErrInvalidEvent)
+	}
+	if rec.OnLost != Resume {
+		return rec, unchanged, fenced(&rec, ev)
+	}
+	rec = reach(rec, &ev.Checkpoint)
+	rec.State = StateInProgress
+	rec.Attempt = max(rec.Attempt+1, ev.Token)
+	rec.Nonce = Nonce{}
+	rec.LeaseUntil = now
+	rec.SettledAt, rec.ReconcileAt = time.Time{}, time.Time{}
+	rec.LastError, rec.ReconcileError = "", ""
+	rec.ReconcileCount, rec.DeadLetter = 0, false
 	return rec, written, nil
 }
 
-// resolveAgain accepts a resolution whose reply was lost, and refuses every other on a record that is not unknown.
+// resolveAgain accepts a resolution whose reply was lost, and refuses every other on a record that is not to be resolved.
 func resolveAgain(rec Record, ev Event) (Record, Outcome, error) {
-	completed := ev.Kind == EventResolveCompleted && rec.State == StateCompleted &&
-		ev.Completion != nil && rec.Response.Equal(&ev.Completion.Response)
-	notExecuted := ev.Kind == EventResolveNotExecuted && rec.State == StateRetryable
-	if completed || notExecuted {
+	same := rec.Attempt == ev.Attempt
+	switch {
+	case ev.Kind == EventResolveCompleted && same && rec.State == StateCompleted &&
+		ev.Completion != nil && rec.Response.Equal(&ev.Completion.Response),
+		ev.Kind == EventResolveNotExecuted && same && rec.State == StateRetryable,
+		ev.Kind == EventResolveStep && rec.Attempt > ev.Attempt && rec.ownerless() && rec.at(&ev.Checkpoint):
 		return rec, unchanged, nil
 	}
 	return rec, unchanged, fenced(&rec, ev)
+}
+
+// reconcile keeps the books of an unknown record: which try it stands at, when the next one is due, and what the last one said.
+func reconcile(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+	counted := ev.Kind == EventRequeue || rec.ReconcileCount == ev.Count
+	if rec.State != StateUnknown || rec.Attempt != ev.Attempt || !counted {
+		return rec, unchanged, fenced(&rec, ev)
+	}
+	wait := max(ev.Lease, 0).Truncate(clockStep)
+	switch ev.Kind {
+	case EventBeginReconcile:
+		rec.ReconcileCount++
+		rec.ReconcileAt = now.Add(wait)
+	case EventPostpone:
+		rec.ReconcileAt = now.Add(wait)
+		if ev.Untried {
+			rec.ReconcileCount = max(rec.ReconcileCount-1, 0)
+			break
+		}
+		rec.ReconcileError = ev.Reason
+		rec.DeadLetter = rec.DeadLetter || ev.Limit > 0 && rec.ReconcileCount >= ev.Limit
+	case EventRequeue:
+		rec.ReconcileError = ev.Reason
+		rec.ReconcileCount, rec.ReconcileAt, rec.DeadLetter = 0, now, false
+	}
+	return rec, written, nil
 }
 
 func bust(rec Record, ev Event, now time.Time) (Record, Outcome, error) {

@@ -98,18 +98,30 @@ func TestLostOwnerIsDueAtOnce(t *testing.T) {
 
 func TestPostponeEndsInADeadLetter(t *testing.T) {
 	t.Parallel()
-	ev := byOwner(onceward.EventPostpone)
-	ev.Lease, ev.Limit = time.Minute, 2
-	rec, _ := mustStep(t, recordAfter(t, storyUnknown...), ev, epoch)
-	if rec.ReconcileCount != 1 || rec.DeadLetter || !rec.ReconcileAt.Equal(epoch.Add(time.Minute)) || rec.LastError != "because" {
+	try := func(rec onceward.Record) onceward.Record {
+		begin, postpone := byOwner(onceward.EventBeginReconcile), byOwner(onceward.EventPostpone)
+		begin.Count, begin.Lease = rec.ReconcileCount, time.Hour
+		rec, _ = mustStep(t, rec, begin, epoch)
+		if !rec.ReconcileAt.Equal(epoch.Add(time.Hour)) {
+			t.Errorf("while a node asks, the record is due at %s", rec.ReconcileAt)
+		}
+		postpone.Count, postpone.Lease, postpone.Limit, postpone.Reason = rec.ReconcileCount, time.Minute, 2, "silence"
+		rec, _ = mustStep(t, rec, postpone, epoch)
+		return rec
+	}
+	rec := try(recordAfter(t, storyUnknown...))
+	if rec.ReconcileCount != 1 || rec.DeadLetter || !rec.ReconcileAt.Equal(epoch.Add(time.Minute)) {
 		t.Errorf("after one: %+v", rec)
 	}
-	rec, _ = mustStep(t, rec, ev, epoch)
+	if rec.ReconcileError != "silence" || rec.LastError != "because" {
+		t.Errorf("after one it says %q, and that it was lost because %q", rec.ReconcileError, rec.LastError)
+	}
+	rec = try(rec)
 	if rec.ReconcileCount != 2 || !rec.DeadLetter || rec.State != onceward.StateUnknown {
 		t.Errorf("after two: %+v", rec)
 	}
 	for _, kind := range []onceward.EventKind{onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventComplete} {
-		if settled, _ := mustStep(t, rec, byOwner(kind), epoch); settled.DeadLetter || !settled.State.Settled() {
+		if settled, _ := mustStep(t, rec, byOwner(kind), epoch); settled.DeadLetter || settled.ReconcileError != "" || !settled.State.Settled() {
 			t.Errorf("%s leaves a dead letter: %t, %s", kind, settled.DeadLetter, settled.State)
 		}
 	}
@@ -118,19 +130,20 @@ func TestPostponeEndsInADeadLetter(t *testing.T) {
 // TestRequeueStartsAnew: a dead letter is due at once with all its tries before it, and stays lost since it was lost.
 func TestRequeueStartsAnew(t *testing.T) {
 	t.Parallel()
-	postpone := byOwner(onceward.EventPostpone)
-	postpone.Limit = 1
-	dead := recordAfter(t, slices.Concat(storyUnknown, story{postpone})...)
+	begin, postpone := byOwner(onceward.EventBeginReconcile), byOwner(onceward.EventPostpone)
+	postpone.Limit, postpone.Count = 1, 1
+	dead := recordAfter(t, slices.Concat(storyUnknown, story{begin, postpone})...)
 	later := epoch.Add(time.Hour)
 	ev := byOwner(onceward.EventRequeue)
 	ev.Reason = "the provider is back"
 	rec, _ := mustStep(t, dead, ev, later)
 	want := dead
-	want.LastError, want.ReconcileAt, want.ReconcileCount, want.DeadLetter = "the provider is back", later, 0, false
+	want.ReconcileError, want.ReconcileAt, want.ReconcileCount, want.DeadLetter = "the provider is back", later, 0, false
 	if !dead.DeadLetter || !dead.SettledAt.Equal(epoch) || !reflect.DeepEqual(rec, want) {
 		t.Errorf("%+v\nwant %+v", rec, want)
 	}
 	postpone.Limit = 2
+	rec, _ = mustStep(t, rec, begin, later)
 	if rec, _ = mustStep(t, rec, postpone, later); rec.ReconcileCount != 1 || rec.DeadLetter {
 		t.Errorf("one try later: count %d, dead letter %t", rec.ReconcileCount, rec.DeadLetter)
 	}
@@ -169,12 +182,13 @@ func TestInvalidEvents(t *testing.T) {
 		event onceward.Event
 	}{
 		{"no kind", storyInProgress, onceward.Event{}},
-		{"no such kind", storyInProgress, onceward.Event{Kind: onceward.EventRequeue + 1}},
+		{"no such kind", storyInProgress, onceward.Event{Kind: onceward.EventResolveStep + 1}},
 		{"no reservation", storyAbsent, onceward.Event{Kind: onceward.EventReserve}},
 		{"no fingerprint", storyAbsent, without(func(r *onceward.Reservation) { r.Fingerprints = nil })},
 		{"no lease", storyAbsent, without(func(r *onceward.Reservation) { r.Lease = 0 })},
 		{"no retention", storyAbsent, without(func(r *onceward.Reservation) { r.Retention = 0 })},
 		{"no answer to complete with", storyInProgress, noAnswer(onceward.EventComplete)},
+		{"no point to go on from", storyInDoubt, noAnswer(onceward.EventResolveStep)},
 		{"no answer to resolve with", storyUnknown, noAnswer(onceward.EventResolveCompleted)},
 	}
 	for _, test := range tests {
@@ -198,7 +212,7 @@ func TestStepHasNoHands(t *testing.T) {
 	t.Parallel()
 	before := recordAfter(t, storyInProgress...)
 	kept := before
-	for kind := onceward.EventReserve; kind <= onceward.EventRequeue; kind++ {
+	for kind := onceward.EventReserve; kind <= onceward.EventResolveStep; kind++ {
 		ev := byOwner(kind)
 		ev.Reservation = newReservation()
 		_, _, _ = onceward.Step(before, ev, epoch.Add(testRetention))
@@ -211,7 +225,7 @@ func TestStepHasNoHands(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	const invalid = "invalid"
-	for kind := onceward.EventReserve; kind <= onceward.EventRequeue; kind++ {
+	for kind := onceward.EventReserve; kind <= onceward.EventResolveStep; kind++ {
 		if kind.String() == invalid {
 			t.Errorf("event %d has no name", kind)
 		}
@@ -225,5 +239,35 @@ func TestNames(t *testing.T) {
 		if s != invalid {
 			t.Errorf("a value that does not exist is called %q", s)
 		}
+	}
+}
+
+// TestResolvedStepGoesOn is I15: what was learned of a step is where the next attempt starts, and no attempt before it writes any
+// more.
+func TestResolvedStepGoesOn(t *testing.T) {
+	t.Parallel()
+	doubt := recordAfter(t, storyInDoubt...)
+	begin := byOwner(onceward.EventBeginReconcile)
+	doubt, _ = mustStep(t, doubt, begin, epoch)
+	ev := byOwner(onceward.EventResolveStep)
+	ev.Token = 40
+	later := epoch.Add(time.Hour)
+	rec, _ := mustStep(t, doubt, ev, later)
+	if rec.Attempt != 40 || rec.Point != "charged" || string(rec.Data) != "learned" || !rec.Due().Equal(later) {
+		t.Errorf("attempt %d at %q with %q, due at %s", rec.Attempt, rec.Point, rec.Data, rec.Due())
+	}
+	if rec.ReconcileCount != 0 || !rec.ReconcileAt.IsZero() || !rec.SettledAt.IsZero() || rec.LastError != "" {
+		t.Errorf("it still tells of the time when it was unknown: %+v", rec)
+	}
+	again, out, err := onceward.Step(rec, ev, later.Add(time.Hour))
+	if err != nil || out.Effect != onceward.EffectNone || !reflect.DeepEqual(again, rec) {
+		t.Errorf("repeated: %v, effect %d", err, out.Effect)
+	}
+	next, out := mustStep(t, rec, reserveWith(withResume, withNonce(2)), later)
+	if out.Origin != onceward.OriginResumed || next.Attempt != 41 {
+		t.Errorf("the next attempt is %s at %d", out.Origin, next.Attempt)
+	}
+	if _, _, err := onceward.Step(next, ev, later); !errors.Is(err, onceward.ErrFenced) {
+		t.Errorf("a resolution that was overtaken: %v", err)
 	}
 }

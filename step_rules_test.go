@@ -217,7 +217,7 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 		for _, version := range []uint8{0, onceward.RecordVersion + 1, 255} {
 			before := recordAfter(t, from...)
 			before.Version = version
-			for kind := onceward.EventReserve; kind <= onceward.EventRequeue; kind++ {
+			for kind := onceward.EventReserve; kind <= onceward.EventResolveStep; kind++ {
 				ev := byOwner(kind)
 				ev.Reservation, ev.Force = newReservation(), true
 				rec, out, err := onceward.Step(before, ev, epoch.Add(100*testRetention))

@@ -58,8 +58,11 @@ func reserveWith(changes ...func(*onceward.Reservation)) onceward.Event {
 // byOwner is an owner's write, or a resolution, in the name of attempt 1.
 func byOwner(kind onceward.EventKind) onceward.Event {
 	ev := onceward.Event{Kind: kind, Attempt: 1, Lease: testLease, Reason: "because"}
-	if kind == onceward.EventComplete || kind == onceward.EventResolveCompleted {
+	switch kind {
+	case onceward.EventComplete, onceward.EventResolveCompleted:
 		ev.Completion = &paidAnswer
+	case onceward.EventResolveStep:
+		ev.Checkpoint = onceward.Checkpoint{Point: "charged", Data: []byte("learned")}
 	}
 	return ev
 }
@@ -87,6 +90,7 @@ var (
 	storyCompleted  = story{reserveWith(), byOwner(onceward.EventComplete)}
 	storyRetryable  = story{reserveWith(), byOwner(onceward.EventRelease)}
 	storyUnknown    = story{reserveWith(), byOwner(onceward.EventAbandon)}
+	storyInDoubt    = story{reserveWith(withResume), byOwner(onceward.EventAbandon)}
 	storyBusted     = story{reserveWith(), {Kind: onceward.EventBust, Force: true}}
 )
 
@@ -127,6 +131,11 @@ func TestStepFollowsTheTable(t *testing.T) {
 		{"a resolution: completed", storyUnknown, byOwner(onceward.EventResolveCompleted), 0, kept, onceward.StateCompleted, 1, 0, 0},
 		{"a resolution: not executed", storyUnknown, byOwner(onceward.EventResolveNotExecuted), 0, kept, onceward.StateRetryable, 1, 0, 0},
 		{"a failed reconciliation", storyUnknown, byOwner(onceward.EventPostpone), 0, kept, onceward.StateUnknown, 1, 0, 0},
+		{"a try to reconcile", storyUnknown, byOwner(onceward.EventBeginReconcile), 0, kept, onceward.StateUnknown, 1, 0, 0},
+		{"a resolved step", storyInDoubt, byOwner(onceward.EventResolveStep), 0, kept, onceward.StateInProgress, 2, 0, 0},
+		{"a resolved step after the lease", storyResumable, byOwner(onceward.EventResolveStep), testLease, kept, onceward.StateInProgress, 2, 0, 0},
+		{"a person's answer after the lease", storyResumable, byOwner(onceward.EventResolveCompleted), testLease, kept, onceward.StateCompleted, 1, 0, 0},
+		{"not executed, said by a person after the lease", storyResumable, byOwner(onceward.EventResolveNotExecuted), testLease, kept, onceward.StateRetryable, 1, 0, 0},
 		{"a reconciliation anew", storyUnknown, byOwner(onceward.EventRequeue), 0, kept, onceward.StateUnknown, 1, 0, 0},
 		{"an answer reaped", storyCompleted, onceward.Event{Kind: onceward.EventReap}, testRetention, removed, onceward.StateCompleted, 1, 0, 0},
 		{"an answer marked expired", storyCompleted, onceward.Event{Kind: onceward.EventReap, Soft: true}, testRetention, kept, onceward.StateExpired, 1, 0, 0},
@@ -175,6 +184,11 @@ func TestStepRefuses(t *testing.T) {
 		ev.Completion = &declinedAnswer
 		return ev
 	}
+	atCount := func(kind onceward.EventKind, count int) onceward.Event {
+		ev := byOwner(kind)
+		ev.Count = count
+		return ev
+	}
 	type refusal struct {
 		name  string
 		from  story
@@ -197,6 +211,13 @@ func TestStepRefuses(t *testing.T) {
 		{"not executed, said of what is completed", storyCompleted, byOwner(onceward.EventResolveNotExecuted)},
 		{"completed, said of what was released", storyRetryable, byOwner(onceward.EventResolveCompleted)},
 		{"a failed reconciliation of what is completed", storyCompleted, byOwner(onceward.EventPostpone)},
+		{"a try to reconcile what is in progress", storyInProgress, byOwner(onceward.EventBeginReconcile)},
+		{"a try that another node has made", storyUnknown, atCount(onceward.EventBeginReconcile, 1)},
+		{"the end of a try that has not begun", storyUnknown, atCount(onceward.EventPostpone, 1)},
+		{"a person's answer during the lease", storyResumable, byOwner(onceward.EventResolveCompleted)},
+		{"a resolved step during the lease", storyResumable, byOwner(onceward.EventResolveStep)},
+		{"a resolved step of what is not resumed", storyUnknown, byOwner(onceward.EventResolveStep)},
+		{"a resolved step of what is completed", storyCompleted, byOwner(onceward.EventResolveStep)},
 		{"a reconciliation anew of what is in progress", storyInProgress, byOwner(onceward.EventRequeue)},
 		{"a reconciliation anew of what is completed", storyCompleted, byOwner(onceward.EventRequeue)},
 		{"a reconciliation anew of what was released", storyRetryable, byOwner(onceward.EventRequeue)},
@@ -209,7 +230,8 @@ func TestStepRefuses(t *testing.T) {
 			refusal{"another attempt: " + kind.String(), storyInProgress, old(kind)})
 	}
 	for _, kind := range []onceward.EventKind{
-		onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventPostpone, onceward.EventRequeue,
+		onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventResolveStep,
+		onceward.EventBeginReconcile, onceward.EventPostpone, onceward.EventRequeue,
 	} {
 		tests = append(tests, refusal{"nothing there: " + kind.String(), storyAbsent, byOwner(kind)},
 			refusal{"another attempt: " + kind.String(), storyUnknown, old(kind)})

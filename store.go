@@ -50,6 +50,8 @@ type Reservation struct {
 	Retention time.Duration
 	// NoCreate refuses a key that has no record; everything else is answered as usual.
 	NoCreate bool
+	// DownstreamSecret is kept with a new record: see [Record].DownstreamSecret.
+	DownstreamSecret uint32
 	// TraceID is kept with a new record.
 	TraceID string
 }
@@ -204,17 +206,44 @@ type Reaper interface {
 	Reap(ctx context.Context, limit int, soft bool) (reaped int, err error)
 }
 
-// Reconciler is a store whose unknown records can be settled from outside.
+// Reconciler is a store whose unknown records can be settled from outside. A phased operation whose owner is gone, which is one
+// that is in progress with [Resume] and past its lease, can be resolved as if it were unknown: a person ends it so if no
+// running code can go on with it.
 type Reconciler interface {
 	// ResolveCompleted stores the answer that was learned for an unknown attempt.
 	ResolveCompleted(ctx context.Context, c Claim, done *Completion) error
-	// ResolveNotExecuted says that an unknown attempt did nothing: a retry may execute.
+	// ResolveNotExecuted says that the operation did nothing, or that all it did was undone: a retry may execute, from the
+	// beginning.
 	ResolveNotExecuted(ctx context.Context, c Claim, reason string) error
-	// Postpone notes a reconciliation that learned nothing. Past the limit the record becomes a dead letter.
-	Postpone(ctx context.Context, c Claim, wait time.Duration, limit int, reason string) error
+	// ResolveStep stores what was learned of one step of a phased operation, as the recovery point at which the operation goes
+	// on, behind the step or at it. The record is then in progress without an owner, due at once for the next attempt, and the
+	// attempt that was resolved is fenced.
+	ResolveStep(ctx context.Context, c Claim, p Checkpoint) error
+	// BeginReconcile claims the next try at an unknown record, which must stand at that number of tries, and makes the one
+	// behind it due after the wait. Of several nodes that saw the record due one makes the try, the others get a
+	// [*FencedError]: any number of nodes counts it once.
+	BeginReconcile(ctx context.Context, c Claim, count int, wait time.Duration) error
+	// Postpone notes that the try of this number learned nothing, and why, and when the next one is due. At the limit the
+	// record becomes a dead letter.
+	Postpone(ctx context.Context, c Claim, p Postponement) error
 	// Requeue makes an unknown record due for reconciliation now, with all its tries before it: a dead letter is none any
 	// more.
 	Requeue(ctx context.Context, c Claim, reason string) error
+}
+
+// Postponement is a try to reconcile that learned nothing.
+type Postponement struct {
+	// Count is the number of the try: what the record stands at since it began.
+	Count int
+	// Wait is the time until the next one.
+	Wait time.Duration
+	// Limit is the number of tries after which the record becomes a dead letter; zero for no limit.
+	Limit int
+	// Reason says why nothing was learned.
+	Reason string
+	// Untried takes the try back, which then does not count: the node was stopped before it had asked. Limit and Reason say
+	// nothing then.
+	Untried bool
 }
 
 // Buster is a store whose records an operator can remove.

@@ -123,8 +123,8 @@ func TestResolverFails(t *testing.T) {
 				}
 				wantState(t, store, "good", onceward.StateCompleted)
 				rec := record(t, store, "bad")
-				if rec.State != onceward.StateUnknown || rec.ReconcileCount != 1 || !strings.Contains(rec.LastError, c.want) || len(rec.LastError) > 1100 {
-					t.Errorf("the record is %s after %d tries, because of %d bytes: %.100q", rec.State, rec.ReconcileCount, len(rec.LastError), rec.LastError)
+				if rec.State != onceward.StateUnknown || rec.ReconcileCount != 1 || !strings.Contains(rec.ReconcileError, c.want) || len(rec.ReconcileError) > 1100 {
+					t.Errorf("the record is %s after %d tries, because of %d bytes: %.100q", rec.State, rec.ReconcileCount, len(rec.ReconcileError), rec.ReconcileError)
 				}
 				if err := told.events[0].Err; err == nil || c.is != nil && !errors.Is(err, c.is) {
 					t.Errorf("the observer was told of %v, want %v", err, c.is)
@@ -178,7 +178,7 @@ func TestAnswerIsTooLate(t *testing.T) {
 					}), reconcile.Config{Observer: &told})
 					ask(t, poller, "k", reconcile.Report{})
 					after := record(t, store, "k")
-					if after.State != c.want || after.Attempt != before.Attempt || after.ReconcileCount != 0 || !after.SettledAt.Equal(before.SettledAt) {
+					if after.State != c.want || after.Attempt != before.Attempt || after.ReconcileCount != before.ReconcileCount || !after.SettledAt.Equal(before.SettledAt) {
 						t.Errorf("the record is %+v, want it as it was, %+v", after, before)
 					}
 					if len(told.events) != 0 {
@@ -217,8 +217,8 @@ func TestAnswerThatCannotBeStored(t *testing.T) {
 		run(t, poller, reconcile.Report{Postponed: 1})
 		time.Sleep(time.Minute)
 		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
-		if rec := record(t, store, "k"); !rec.DeadLetter || !strings.Contains(rec.LastError, "cannot be stored") || !strings.Contains(rec.LastError, "status 0") {
-			t.Errorf("dead letter %t because %q", rec.DeadLetter, rec.LastError)
+		if rec := record(t, store, "k"); !rec.DeadLetter || !strings.Contains(rec.ReconcileError, "cannot be stored") || !strings.Contains(rec.ReconcileError, "status 0") {
+			t.Errorf("dead letter %t because %q", rec.DeadLetter, rec.ReconcileError)
 		}
 	})
 }

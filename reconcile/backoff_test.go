@@ -98,8 +98,8 @@ func TestLimit(t *testing.T) {
 			}
 		}
 		threeTries()
-		if rec := record(t, store, "k"); !rec.DeadLetter || rec.State != onceward.StateUnknown || rec.LastError != "the bank is still at it" {
-			t.Errorf("after the limit the record is %s, dead letter %t, because %q", rec.State, rec.DeadLetter, rec.LastError)
+		if rec := record(t, store, "k"); !rec.DeadLetter || rec.State != onceward.StateUnknown || rec.ReconcileError != "the bank is still at it" {
+			t.Errorf("after the limit the record is %s, dead letter %t, because %q", rec.State, rec.DeadLetter, rec.ReconcileError)
 		}
 		if got := strings.Count(log.String(), "a person has to settle"); got != 1 || strings.Contains(log.String(), "tenant") {
 			t.Errorf("the log tells of a dead letter %d times, want once and without its key: %s", got, log.String())
@@ -131,8 +131,8 @@ func TestNoRule(t *testing.T) {
 		run(t, poller, reconcile.Report{Postponed: 1})
 		time.Sleep(time.Minute)
 		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
-		if rec := record(t, store, "k"); !rec.DeadLetter || !strings.Contains(rec.LastError, `no rule for the operation "POST /refunds"`) {
-			t.Errorf("dead letter %t because %q", rec.DeadLetter, rec.LastError)
+		if rec := record(t, store, "k"); !rec.DeadLetter || !strings.Contains(rec.ReconcileError, `no rule for the operation "POST /refunds"`) {
+			t.Errorf("dead letter %t because %q", rec.DeadLetter, rec.ReconcileError)
 		}
 		if len(told.events) != 2 || told.events[1].Err == nil {
 			t.Errorf("the observer was told %+v, want an error", told.events)

@@ -48,7 +48,7 @@ func TestActs(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				store := memory.New()
 				claim := lose(t, store, "k")
-				must(t, store.Postpone(t.Context(), claim, time.Hour, 1, "gave up"))
+				giveUp(t, store, claim)
 				must(t, a.do(t.Context(), newDesk(t, store), zoe, claim))
 				rec := record(t, store, "k")
 				if rec.State != a.want || rec.DeadLetter {

@@ -89,7 +89,7 @@ func ExampleDesk() {
 
 	letters, _ := desk.DeadLetters(ctx, onceward.ID{}, 10)
 	for _, rec := range letters {
-		fmt.Println(rec.Key, "waits for a person:", rec.LastError)
+		fmt.Println(rec.Key, "waits for a person:", rec.ReconcileError)
 		by := reconcile.By{Who: "zoe", Why: "the clerk on the phone says that it was not made"}
 		fmt.Println(desk.ResolveNotExecuted(ctx, by, onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}))
 

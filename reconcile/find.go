@@ -8,7 +8,8 @@ import (
 )
 
 // DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the zero ID.
-// A limit of zero is one of [onceward.MaxPage]. Why each of them waits is its LastError.
+// A limit of zero is one of [onceward.MaxPage]. Its LastError says why it became unknown,
+// its ReconcileError why the last try learned nothing.
 func (d *Desk) DeadLetters(ctx context.Context, after onceward.ID, limit int) ([]onceward.Record, error) {
 	if limit <= 0 {
 		limit = onceward.MaxPage

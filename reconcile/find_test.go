@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
@@ -26,16 +25,16 @@ func TestDeadLetters(t *testing.T) {
 		for i := range 7 {
 			claim := lose(t, store, fmt.Sprint("k", i))
 			if i%2 == 0 {
-				must(t, store.Postpone(t.Context(), claim, time.Hour, 1, "gave up"))
+				giveUp(t, store, claim)
 			}
 		}
 		settled := lose(t, store, "settled")
-		must(t, store.Postpone(t.Context(), settled, time.Hour, 1, "gave up"))
+		giveUp(t, store, settled)
 		must(t, desk.ResolveNotExecuted(t.Context(), zoe, settled))
 
 		all, err := desk.DeadLetters(t.Context(), onceward.ID{}, 0)
 		must(t, err)
-		if got, want := keysOf(all), []string{"k0", "k2", "k4", "k6"}; !slices.Equal(got, want) || all[0].LastError != "gave up" {
+		if got, want := keysOf(all), []string{"k0", "k2", "k4", "k6"}; !slices.Equal(got, want) || all[0].ReconcileError != "gave up" {
 			t.Errorf("dead letters are %s, want %s with their reason", got, want)
 		}
 		var paged []string

@@ -56,8 +56,8 @@ func TestNotFound(t *testing.T) {
 				poller := newPoller(t, store, c.rule, reconcile.Config{})
 				conclude := map[bool]reconcile.Report{false: {Postponed: 1}, true: {NotExecuted: 1}}
 				ask(t, poller, "k", conclude[c.first])
-				if rec := record(t, store, "k"); !strings.Contains(rec.LastError, c.reason) {
-					t.Errorf("the reason is %q, want %q", rec.LastError, c.reason)
+				if rec := record(t, store, "k"); !strings.Contains(rec.LastError+rec.ReconcileError, c.reason) {
+					t.Errorf("the reasons are %q and %q, want %q", rec.LastError, rec.ReconcileError, c.reason)
 				}
 				if c.first {
 					wantState(t, store, "k", onceward.StateRetryable)

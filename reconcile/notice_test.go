@@ -93,8 +93,8 @@ func TestUnreadableNoticeIsToldOf(t *testing.T) {
 				keep(t, store, about("k", "e1", 1, "garbled"))
 				lose(t, store, "k")
 				ask(t, newPoller(t, store, hearing(asked), reconcile.Config{}), "k", reconcile.Report{Postponed: 1})
-				if rec := record(t, store, "k"); rec.LastError != "this is no JSON" {
-					t.Errorf("the reason is %q", rec.LastError)
+				if rec := record(t, store, "k"); rec.ReconcileError != "this is no JSON" {
+					t.Errorf("the reason is %q", rec.ReconcileError)
 				}
 			})
 		})
@@ -294,8 +294,8 @@ func TestNoticesOnly(t *testing.T) {
 		lose(t, store, "k")
 		ask(t, poller, "k", reconcile.Report{Postponed: 1})
 		ask(t, poller, "k", reconcile.Report{Postponed: 1, DeadLetters: 1})
-		if rec := record(t, store, "k"); rec.LastError != "no notice has come" {
-			t.Errorf("the reason is %q", rec.LastError)
+		if rec := record(t, store, "k"); rec.ReconcileError != "no notice has come" {
+			t.Errorf("the reason is %q", rec.ReconcileError)
 		}
 	})
 }

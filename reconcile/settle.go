@@ -20,19 +20,34 @@ func (p *Poller) Reconcile(ctx context.Context, id onceward.ID) (Report, error) 
 	return p.reconcile(ctx, &rec)
 }
 
-// reconcile settles an unknown record, or postpones it. An answer that the store does not take is as good as none: it would not
-// take it the next time either. A store that is away, or a context that has ended, leaves the record due as before.
+// settleTimeout is what a node may need, beyond the time in which it learns, to write down what it has learned.
+const settleTimeout = 15 * time.Second
+
+// reconcile settles an unknown record, or postpones it. It claims the try first, so that any number of nodes asks and counts
+// once (B6); if this node dies, the next try is due when the claim is over. An answer that the store does not take is as good as
+// none: it would not take it the next time either.
 func (p *Poller) reconcile(ctx context.Context, rec *onceward.Record) (Report, error) {
+	if rec.ReconcileCount >= p.config.Limit && !rec.DeadLetter {
+		return p.postpone(ctx, rec, "given up after tries that were not heard of again", nil)
+	}
+	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	if err := p.settler.BeginReconcile(ctx, claim, rec.ReconcileCount, p.config.Timeout+settleTimeout); err != nil {
+		return Report{}, unlessFenced(err)
+	}
+	rec.ReconcileCount++
 	answer, learnErr := p.learn(ctx, *rec, true)
 	if answer.kind != stillUnknown {
 		report, err := p.settle(ctx, rec, answer)
-		if err == nil || errors.Is(err, onceward.ErrUnavailable) || ctx.Err() != nil {
-			return report, err
+		if err == nil {
+			return report, nil
+		}
+		if errors.Is(err, onceward.ErrUnavailable) || ctx.Err() != nil {
+			return report, errors.Join(err, p.giveBack(ctx, claim, rec.ReconcileCount))
 		}
 		answer, learnErr = StillUnknown("the answer cannot be stored: "+err.Error()), err
 	}
 	if ctx.Err() != nil {
-		return Report{}, ctx.Err()
+		return Report{}, errors.Join(ctx.Err(), p.giveBack(ctx, claim, rec.ReconcileCount))
 	}
 	return p.postpone(ctx, rec, answer.reason, learnErr)
 }
@@ -116,13 +131,23 @@ func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (re
 	return report, nil
 }
 
+// giveBack takes back a try that came to nothing for reasons of this node's own: the record is due as before. Should that fail,
+// it is due when the claim is over.
+func (p *Poller) giveBack(ctx context.Context, c onceward.Claim, count int) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
+	defer cancel()
+	return unlessFenced(p.settler.Postpone(ctx, c, onceward.Postponement{Count: count, Untried: true}))
+}
+
 // postpone writes down that nothing was learned. With the last try the record becomes a dead letter.
 func (p *Poller) postpone(ctx context.Context, rec *onceward.Record, reason string, learnErr error) (Report, error) {
 	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
-	if err := p.settler.Postpone(ctx, claim, p.pause(rec.ReconcileCount), p.config.Limit, short(reason)); err != nil {
+	if err := p.settler.Postpone(ctx, claim, onceward.Postponement{
+		Count: rec.ReconcileCount, Wait: p.pause(rec.ReconcileCount - 1), Limit: p.config.Limit, Reason: short(reason),
+	}); err != nil {
 		return Report{}, unlessFenced(err)
 	}
-	if !rec.DeadLetter && rec.ReconcileCount+1 < p.config.Limit {
+	if !rec.DeadLetter && rec.ReconcileCount < p.config.Limit {
 		p.observe(ctx, rec, "postponed", learnErr)
 		return Report{Postponed: 1}, nil
 	}

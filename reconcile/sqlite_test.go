@@ -62,8 +62,8 @@ func TestOnAFile(t *testing.T) {
 	}
 	for key, want := range map[string]string{"panics": "panic: no such field", "silent": "still at it"} {
 		runUntil(t, store, poller, key, func(rec *onceward.Record) bool { return rec.DeadLetter })
-		if rec := record(t, store, key); rec.ReconcileCount != 3 || !strings.Contains(rec.LastError, want) {
-			t.Errorf("%s was given up after %d tries, because %q", key, rec.ReconcileCount, rec.LastError)
+		if rec := record(t, store, key); rec.ReconcileCount != 3 || !strings.Contains(rec.ReconcileError, want) {
+			t.Errorf("%s was given up after %d tries, because %q", key, rec.ReconcileCount, rec.ReconcileError)
 		}
 	}
 	bank.wantAsked(t, 1+1+3+3) // not about what was told
@@ -75,9 +75,9 @@ func TestOperatorOnAFile(t *testing.T) {
 	store := openFile(t)
 	desk := newDesk(t, store)
 	claim := lose(t, store, "k")
-	must(t, store.Postpone(t.Context(), claim, time.Hour, 1, "gave up"))
+	giveUp(t, store, claim)
 	letters, err := desk.DeadLetters(t.Context(), onceward.ID{}, 10)
-	if err != nil || len(letters) != 1 || letters[0].LastError != "gave up" {
+	if err != nil || len(letters) != 1 || letters[0].ReconcileError != "gave up" {
 		t.Fatalf("dead letters are %+v, %v", letters, err)
 	}
 	found, err := desk.Find(t.Context(), reconcile.Query{Subject: about("k", "", 0, "").Subject, Steps: []string{"transfer"}})

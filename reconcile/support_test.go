@@ -224,8 +224,8 @@ func (f *faulty) ResolveCompleted(ctx context.Context, c onceward.Claim, done *o
 }
 
 // Postpone ends also when its context has ended, as a write does that is under way.
-func (f *faulty) Postpone(ctx context.Context, c onceward.Claim, wait time.Duration, limit int, reason string) error {
-	return f.Store.Postpone(context.WithoutCancel(ctx), c, wait, limit, reason)
+func (f *faulty) Postpone(ctx context.Context, c onceward.Claim, p onceward.Postponement) error {
+	return f.Store.Postpone(context.WithoutCancel(ctx), c, p)
 }
 
 // audit returns what the audit says about a key, one line for each entry.
@@ -238,4 +238,11 @@ func audit(t *testing.T, auditor onceward.Auditor, key string) string {
 		lines = append(lines, fmt.Sprintf("%s: %s, %s [%s]", e.Actor, e.Action, e.Reason, e.Outcome))
 	}
 	return strings.Join(lines, "\n")
+}
+
+// giveUp makes a dead letter of an unknown record.
+func giveUp(t *testing.T, store onceward.Reconciler, c onceward.Claim) {
+	t.Helper()
+	must(t, store.BeginReconcile(t.Context(), c, 0, time.Hour))
+	must(t, store.Postpone(t.Context(), c, onceward.Postponement{Count: 1, Wait: time.Hour, Limit: 1, Reason: "gave up"}))
 }

@@ -31,6 +31,10 @@ var faults = []action{
 	{"the reconciler", "writes not executed, the reply is lost"},
 	{"the operator", "busts by force"},
 	{"the operator", "requeues"},
+	{"the operator", "ends it as completed"},
+	{"the operator", "ends it as not executed"},
+	{"the reconciler", "begins to ask and is gone"},
+	{"the reconciler", "gives up after tries that were not heard of again"},
 }
 
 func checkFaults(t *testing.T, fired map[action]int) {
@@ -74,6 +78,10 @@ var rows = []transition{
 	{retryable, kept, reserve, onceward.DecisionMismatch, retryable, false},
 	{unknown, kept, onceward.EventResolveCompleted, 0, completed, false},
 	{unknown, kept, onceward.EventResolveNotExecuted, 0, retryable, false},
+	{unknown, kept, onceward.EventResolveStep, 0, inProgress, false},
+	{inProgress, over, onceward.EventResolveCompleted, 0, completed, false},
+	{inProgress, over, onceward.EventResolveNotExecuted, 0, retryable, false},
+	{unknown, kept, onceward.EventBeginReconcile, 0, unknown, false},
 	{unknown, kept, onceward.EventPostpone, 0, unknown, false},
 	{unknown, kept, onceward.EventRequeue, 0, unknown, false},
 	{completed, over, onceward.EventReap, 0, none, false},

@@ -22,8 +22,9 @@ const (
 	i8  breaches = 1 << 8
 	i12 breaches = 1 << 12
 	i13 breaches = 1 << 13
+	i15 breaches = 1 << 15
 
-	allInvariants = i1 | i2 | i3 | i4 | i5 | i6 | i7 | i8 | i12 | i13
+	allInvariants = i1 | i2 | i3 | i4 | i5 | i6 | i7 | i8 | i12 | i13 | i15
 	// outcomes are those that an operator who forces a bust was told may break.
 	outcomes = i1 | i2 | i3 | i4 | i5
 )
@@ -77,6 +78,9 @@ func (t *turn) judge(before, after *onceward.Record, ev onceward.Event, out once
 	if out.Decision == onceward.DecisionExecute {
 		t.judgeGrant(before, after, ev, created)
 	}
+	if ev.Kind == onceward.EventResolveStep {
+		t.judgeToken(after)
+	}
 	if removed && (over || busted) {
 		t.endWindow(before)
 	}
@@ -87,21 +91,26 @@ func (t *turn) judge(before, after *onceward.Record, ev onceward.Event, out once
 
 // judgeGrant holds a grant against I6 and I8: its token is new, and a record that counts is of the same request.
 func (t *turn) judgeGrant(before, after *onceward.Record, ev onceward.Event, created bool) {
+	t.judgeToken(after)
+	t.require(i8, created || before.Fingerprint.Sum == ev.Reservation.Fingerprints[0].Sum)
+}
+
+// judgeToken holds a new token to being new.
+func (t *turn) judgeToken(after *onceward.Record) {
 	t.require(i6, after.Attempt > int64(t.ledger.top))
 	t.ledger.top = max(t.ledger.top, int8(after.Attempt))
-	t.require(i8, created || before.Fingerprint.Sum == ev.Reservation.Fingerprints[0].Sum)
 }
 
 // endWindow forgets what belongs to a retention window that is rightly over. A provider that dedups must not: an owner
 // that was resumed can be paused for longer than any retention, and call then.
 func (t *turn) endWindow(before *onceward.Record) {
 	t.ledger.known = t.dedups && t.ledger.happened()
-	t.ledger.effects, t.ledger.by, t.ledger.answer, t.ledger.denied = 0, 0, noneYet, 0
+	t.ledger.effects, t.ledger.by, t.ledger.answer, t.ledger.denied, t.ledger.confirmed = 0, 0, noneYet, 0, false
 	t.ledger.over = int8(before.Attempt)
 	t.ledger.busted = t.ledger.busted || !before.State.Settled()
 }
 
-// inspect holds the world after a move against the invariants that are about states: I1, I2, I5 and, where everything
+// inspect holds the world after a move against the invariants that are about states: I1, I2, I5, I15 and, where everything
 // that could still act is gone, I13.
 func (t *turn) inspect() {
 	rec := t.stored()
@@ -111,6 +120,9 @@ func (t *turn) inspect() {
 	}
 	if t.ledger.effects > 0 {
 		t.require(i5, rec.State == onceward.StateInProgress || rec.State == onceward.StateUnknown || rec.State == onceward.StateCompleted)
+	}
+	if rec.State == onceward.StateCompleted && t.policy == onceward.Resume {
+		t.require(i15, t.ledger.confirmed)
 	}
 	if t.watch&i13 != 0 && t.ownersGone() {
 		t.require(i13, t.settles(rec))
@@ -145,10 +157,13 @@ func (t *turn) settles(rec onceward.Record) bool {
 	if rec.State != onceward.StateUnknown || rec.DeadLetter {
 		return true
 	}
-	verdict := notExecuted
+	told := inquiry{verdict: notExecuted, attempt: int8(rec.Attempt)}
 	if t.ledger.happened() {
-		verdict = found
+		told.verdict = found
 	}
-	rec, _, err = t.rules.step(rec, verdict.event(rec.Attempt), later)
+	rec, _, err = t.rules.step(rec, t.event(told), later)
+	if err == nil && rec.State == onceward.StateInProgress {
+		return t.policy == onceward.Resume // the next reservation resumes it
+	}
 	return err == nil && rec.State.Settled() && !later.Before(rec.SettledAt)
 }

@@ -79,27 +79,54 @@ func (s *search) reconcilerMoves(w world) {
 // is left that could still get there: that is what the wait for the longest transit and the knowledge that the owner is
 // gone come to (B3). A person who is asked about a dead letter does the same, but does not postpone it.
 func (s *search) askMoves(w world, rec *onceward.Record) {
-	attempt := int8(rec.Attempt)
-	failed := inquiry{noAnswer, attempt}
-	if rec.DeadLetter {
-		failed = inquiry{}
+	if rec.ReconcileCount >= postponeLimit && !rec.DeadLetter {
+		s.try(w, action{"the reconciler", "gives up after tries that were not heard of again"}, func(t *turn) {
+			t.asked = inquiry{noAnswer, int8(rec.Attempt), int8(rec.ReconcileCount)}
+		})
+		return
 	}
-	s.try(w, action{"the reconciler", "asks a provider that is silent"}, func(t *turn) { t.asked = failed })
+	try := inquiry{noAnswer, int8(rec.Attempt), int8(rec.ReconcileCount) + 1}
+	begin := func(t *turn) {
+		if rec.DeadLetter {
+			try.verdict = idle
+			return
+		}
+		_, _, _ = t.apply(onceward.Event{
+			Kind: onceward.EventBeginReconcile, Attempt: rec.Attempt, Count: rec.ReconcileCount, Lease: postpone,
+		})
+	}
+	s.try(w, action{"the reconciler", "asks a provider that is silent"}, func(t *turn) {
+		begin(t)
+		t.asked = try.or(idle)
+	})
+	s.try(w, action{"the reconciler", "begins to ask and is gone"}, begin)
 	s.try(w, action{"the reconciler", "asks the provider"}, func(t *turn) {
+		begin(t)
 		switch {
 		case t.ledger.happened():
-			t.asked = inquiry{found, attempt}
+			t.asked = try.or(found)
 		case t.ownersGone() || s.rules.hastyReconciler:
-			t.asked = inquiry{notExecuted, attempt}
+			t.asked = try.or(notExecuted)
 		default:
-			t.asked = failed
+			t.asked = try.or(idle)
 		}
 	})
 }
 
+// or is the inquiry with what was learned or, if that is nothing, as it began.
+func (i inquiry) or(learned verdict) inquiry {
+	if learned != idle {
+		i.verdict = learned
+	}
+	if i.verdict == idle {
+		return inquiry{}
+	}
+	return i
+}
+
 // conclude writes what was learned about an attempt, if it is still the one that is unknown.
 func (t *turn) conclude() {
-	_, _, err := t.apply(t.asked.verdict.event(int64(t.asked.attempt)))
+	_, _, err := t.apply(t.event(t.asked))
 	if err == nil && t.asked.verdict == notExecuted {
 		t.deny(t.asked.attempt)
 	}
@@ -109,20 +136,49 @@ func (v verdict) String() string {
 	return [...]string{"nothing", "completed", "not executed", "a failure"}[v]
 }
 
-func (v verdict) event(attempt int64) onceward.Event {
-	switch v {
-	case found:
-		return onceward.Event{
-			Kind: onceward.EventResolveCompleted, Attempt: attempt,
-			Completion: &onceward.Completion{Response: learned.response()},
-		}
-	case notExecuted:
-		return onceward.Event{Kind: onceward.EventResolveNotExecuted, Attempt: attempt}
+// event is how the reconciler writes down what it has learned: of a phased operation it is the step that was in doubt.
+func (t *turn) event(told inquiry) onceward.Event {
+	phased := t.policy == onceward.Resume && !t.rules.stepIsOperation
+	ev := onceward.Event{Attempt: int64(told.attempt), Token: int64(t.floor) + 1}
+	switch {
+	case told.verdict == found && phased:
+		ev.Kind, ev.Checkpoint.Point = onceward.EventResolveStep, pointCalled
+	case told.verdict == notExecuted && phased:
+		ev.Kind, ev.Checkpoint.Point = onceward.EventResolveStep, pointStart
+	case told.verdict == found:
+		ev.Kind, ev.Completion = onceward.EventResolveCompleted, &onceward.Completion{Response: learned.response()}
+	case told.verdict == notExecuted:
+		ev.Kind = onceward.EventResolveNotExecuted
 	default:
-		return onceward.Event{
-			Kind: onceward.EventPostpone, Attempt: attempt, Lease: postpone, Limit: postponeLimit,
-		}
+		ev.Kind, ev.Count, ev.Lease, ev.Limit = onceward.EventPostpone, int(told.count), postpone, postponeLimit
 	}
+	return ev
+}
+
+// endMoves are those of a person who ends a phased operation that has lost its owner, because no code goes on with it any more
+// (I16). The person looks at what was done, and waits until no owner can do more.
+func (s *search) endMoves(w world) {
+	rec := s.rows.record(w.row)
+	if !s.ends || rec.State != onceward.StateInProgress || now.Before(rec.LeaseUntil) {
+		return
+	}
+	s.try(w, action{"the operator", "ends it as completed"}, func(t *turn) {
+		if t.ledger.happened() && t.ledger.confirmed {
+			_, _, _ = t.apply(onceward.Event{
+				Kind: onceward.EventResolveCompleted, Attempt: rec.Attempt,
+				Completion: &onceward.Completion{Response: learned.response()},
+			})
+		}
+	})
+	s.try(w, action{"the operator", "ends it as not executed"}, func(t *turn) {
+		if t.ledger.happened() || !t.ownersGone() {
+			return
+		}
+		_, _, err := t.apply(onceward.Event{Kind: onceward.EventResolveNotExecuted, Attempt: rec.Attempt})
+		if err == nil {
+			t.deny(int8(rec.Attempt))
+		}
+	})
 }
 
 func (s *search) operatorMoves(w world) {

@@ -22,6 +22,7 @@ var truths = []scenario{
 	{name: "reserved, the clock steps back", requests: twice, attempts: depth, back: true},
 	{name: "reserved, an operator busts", requests: twice, attempts: depth - 1, bust: true, soft: true},
 	{name: "resumed, the provider dedups", requests: twice, attempts: depth, policy: onceward.Resume, dedups: true},
+	{name: "resumed, a person ends it", requests: twice, attempts: depth - 1, policy: onceward.Resume, dedups: true, ends: true},
 	{name: "transactional", requests: transactions, attempts: depth},
 	{name: "transactional and reserved on one key", requests: mixed, attempts: depth - 1},
 }

@@ -69,6 +69,14 @@ var mutants = []mutant{
 		rules: rules{step: mistaken},
 	}, []breaches{i8}},
 	{scenario{
+		name: "a settled step settles the operation", requests: twice, attempts: 3,
+		policy: onceward.Resume, dedups: true, rules: rules{stepIsOperation: true},
+	}, []breaches{i15}},
+	{scenario{
+		name: "a resolved step keeps its token", requests: twice, attempts: 3,
+		policy: onceward.Resume, dedups: true, rules: rules{step: sameToken},
+	}, []breaches{i6}},
+	{scenario{
 		name: "nobody sweeps", requests: twice, attempts: 3,
 		rules: rules{step: unswept},
 	}, []breaches{i13}},
@@ -137,6 +145,15 @@ func mistaken(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.R
 	after, out, err := onceward.Step(rec, ev, now)
 	if out.Origin == onceward.OriginRetried || out.Effect == onceward.EffectNone {
 		after.Fingerprint = stored
+	}
+	return after, out, err
+}
+
+// sameToken is a store that lets an operation go on under the token of the attempt that was resolved.
+func sameToken(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+	after, out, err := onceward.Step(rec, ev, now)
+	if ev.Kind == onceward.EventResolveStep {
+		after.Attempt = rec.Attempt
 	}
 	return after, out, err
 }

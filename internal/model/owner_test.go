@@ -7,8 +7,12 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// pointCalled is the recovery point behind the call to the provider.
-const pointCalled = "called"
+// The recovery points of a phased operation: before the call to the provider, behind it, and behind the last step.
+const (
+	pointStart     = "start"
+	pointCalled    = "called"
+	pointConfirmed = "confirmed"
+)
 
 var requestNames = [maxRequests]string{"request 1", "request 2", "request 3"}
 
@@ -33,6 +37,8 @@ func (s *search) ownerMoves(w world, i int) {
 		s.grantedMoves(&r, move)
 	case called:
 		s.calledMoves(move)
+	case confirmed:
+		s.completeMoves(move)
 	case settling:
 		move("repeats its completion", func(t *turn, r *request) { t.complete(r) })
 	case releasing:
@@ -41,7 +47,7 @@ func (s *search) ownerMoves(w world, i int) {
 	if r.flight != 0 {
 		s.flightMoves(i, move)
 	}
-	if r.place == granted || r.place == calling || r.place == called {
+	if r.place == granted || r.place == calling || r.place == called || r.place == confirmed {
 		s.ownedMoves(move)
 	}
 	if r.place != unsent && r.place != gone {
@@ -82,8 +88,11 @@ func (t *turn) decided(r *request, rec *onceward.Record, out onceward.Outcome, e
 		t.succeed(rec.Attempt, answerOf(&rec.Response))
 	case out.Decision == onceward.DecisionExecute:
 		r.place = granted
-		if rec.Point == pointCalled {
+		switch rec.Point {
+		case pointCalled:
 			r.place = called
+		case pointConfirmed:
+			r.place = confirmed
 		}
 		r.attempt = int8(rec.Attempt)
 		// A repeated grant does not say whether the first reply would have said "resumed".
@@ -120,17 +129,31 @@ func (s *search) flightMoves(i int, move mover) {
 	})
 }
 
+// calledMoves are those behind the call. A phased operation has one more step, which is done in one transaction with its
+// recovery point.
 func (s *search) calledMoves(move mover) {
+	if s.policy != onceward.Resume {
+		s.completeMoves(move)
+		return
+	}
+	move("records its recovery point", func(t *turn, r *request) {
+		_, _, _ = t.apply(r.owns(onceward.EventCheckpoint))
+	})
+	move("confirms", func(t *turn, r *request) {
+		ev := r.owns(onceward.EventCheckpoint)
+		ev.Checkpoint.Point = pointConfirmed
+		if _, _, err := t.apply(ev); err == nil {
+			r.place, t.ledger.confirmed = confirmed, true
+		}
+	})
+}
+
+func (s *search) completeMoves(move mover) {
 	move("completes", func(t *turn, r *request) { t.complete(r) })
 	move("completes, the reply is lost", func(t *turn, r *request) {
 		_, _, _ = t.apply(r.owns(onceward.EventComplete))
 		r.place = settling
 	})
-	if s.policy == onceward.Resume {
-		move("records its recovery point", func(t *turn, r *request) {
-			_, _, _ = t.apply(r.owns(onceward.EventCheckpoint))
-		})
-	}
 }
 
 // ownedMoves are those that an owner can make at any time. A heartbeat that does not get through is one that is not made.

@@ -32,6 +32,7 @@ type scenario struct {
 	soft     bool // the reaper keeps what expired
 	bust     bool // there is an operator who removes records, by force too, and has dead letters looked at again
 	back     bool // the clock may step back once
+	ends     bool // there is an operator who ends what has lost its owner
 	rules    rules
 	// watch is what the search looks for; other breaches are passed over. Zero watches everything.
 	watch breaches
@@ -53,6 +54,8 @@ type rules struct {
 	forgetfulStore bool
 	// waryRelease lets an owner say "nothing was done" for the owners before it.
 	waryRelease bool
+	// stepIsOperation takes what was learned of a step for the outcome of the operation.
+	stepIsOperation bool
 }
 
 // action is one edge of the search.
@@ -109,6 +112,7 @@ func (s *search) expand(w world) {
 	s.janitorMoves(w)
 	s.reconcilerMoves(w)
 	s.operatorMoves(w)
+	s.endMoves(w)
 	for i, spec := range s.requests {
 		if spec.mode == transactional {
 			s.transactionMoves(w, i)

@@ -54,6 +54,7 @@ const (
 	granted   // nothing was done yet
 	calling   // the call is out, its reply is not in
 	called    // the provider has answered
+	confirmed // what follows the call, in the owner's own database, is done too
 	settling  // the reply to the completion was lost
 	releasing // the reply to the release was lost
 	// Transactional mode.
@@ -77,6 +78,7 @@ func (r *request) mayAct() bool {
 type inquiry struct {
 	verdict verdict
 	attempt int8
+	count   int8 // the number of the try
 }
 
 type verdict uint8
@@ -99,6 +101,8 @@ type ledger struct {
 	over    int8   // the largest token of a window that is over
 	left    int8   // the ticks until what is settled expires
 	busted  bool   // an operator has forced a bust and was told what can happen
+
+	confirmed bool // a phased operation has done its last step
 }
 
 // answer tells definitive answers apart.
@@ -158,7 +162,7 @@ func (t *table) record(id rowID) onceward.Record { return t.records[id] }
 
 // essence leaves out of a record what decides nothing: notes for people, and what belongs to another state.
 func essence(rec onceward.Record) onceward.Record {
-	rec.LastError, rec.CreatedAt, rec.SettledAt = "", time.Time{}, time.Time{}
+	rec.LastError, rec.ReconcileError, rec.CreatedAt, rec.SettledAt = "", "", time.Time{}, time.Time{}
 	if rec.State != onceward.StateInProgress {
 		rec.Nonce = onceward.Nonce{}
 	}

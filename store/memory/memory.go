@@ -52,8 +52,7 @@ func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	event := onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: max(now.UnixMicro(), s.floor+1)}
-	rec, outcome, err := s.apply(r.ID, event, now)
+	rec, outcome, err := s.apply(r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r}, now)
 	return onceward.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: rec, Now: now}, err
 }
 
@@ -142,6 +141,9 @@ func (s *Store) apply(id onceward.ID, event onceward.Event, now time.Time) (once
 	var before onceward.Record
 	if stored != nil {
 		before = *stored
+	}
+	if event.Kind.TakesToken() {
+		event.Token = max(now.UnixMicro(), s.floor+1)
 	}
 	after, outcome, err := onceward.Step(before, event, now)
 	switch {

@@ -84,12 +84,12 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 	return c, unavailable(s.write(ctx, conn.Conn(), hash, exists, &c, number))
 }
 
-// look begins a transaction and reads a record under its lock, with the clock and, for a reservation, a fresh token.
+// look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh token.
 func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [16]byte, event *onceward.Event, c *changed) (exists bool, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(begin)
 	batch.Queue(s.sql.lockRecord, hash)
-	batch.Queue(s.sql.moment, event.Kind == onceward.EventReserve)
+	batch.Queue(s.sql.moment, event.Kind.TakesToken())
 	results := conn.SendBatch(ctx, batch)
 	defer func() { err = errors.Join(err, unavailable(results.Close())) }()
 	if _, err := results.Exec(); err != nil {

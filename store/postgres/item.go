@@ -66,7 +66,7 @@ func reserveItem(r *onceward.Reservation, id [16]byte, number int32) *item {
 		kind: kindReserve, id: id, span: r.Lease.Microseconds(), retention: packRetention(truncated(r.Retention)),
 		queue: int16(onceward.StateInProgress) * queueStates, create: !r.NoCreate, answer: r.Nonce[:],
 		request: appendRequest(make([]byte, 0, usualRequest), onceward.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
-		more:    appendTrace(nil, r.TraceID),
+		more:    appendSecret(appendTrace(nil, r.TraceID), r.DownstreamSecret),
 	}
 	if r.OnLost == onceward.Resume {
 		t.queue++
@@ -95,7 +95,7 @@ func (t *item) granted(r *onceward.Reservation) (onceward.Record, onceward.Origi
 	rec := onceward.Record{
 		ID: r.ID, Version: onceward.RecordVersion, State: onceward.StateInProgress, OnLost: r.OnLost, Operation: r.Operation,
 		Fingerprint: r.Fingerprints[0], Attempt: t.found.attempt, Nonce: r.Nonce, LeaseUntil: now.Add(truncated(r.Lease)),
-		Retention: unpackRetention(t.retention), TraceID: r.TraceID, CreatedAt: now,
+		Retention: unpackRetention(t.retention), DownstreamSecret: r.DownstreamSecret, TraceID: r.TraceID, CreatedAt: now,
 	}
 	switch t.outcome {
 	case outcomeCreated:
@@ -103,7 +103,7 @@ func (t *item) granted(r *onceward.Reservation) (onceward.Record, onceward.Origi
 	case outcomeRecreated:
 		return rec, onceward.OriginRecreated, nil
 	default:
-		rec.TraceID, rec.CreatedAt = "", time.Time{}
+		rec.DownstreamSecret, rec.TraceID, rec.CreatedAt = 0, "", time.Time{}
 		rec.Retention = unpackRetention(t.found.retention)
 		if err := parseMore(t.found.more, &rec); err != nil {
 			return rec, 0, unreadable(err)

@@ -23,6 +23,9 @@ const (
 	tagFlags        = 9  // one byte; empty for none
 	tagTraceIDBytes = 10 // a trace id of 32 hexadecimal digits, as sixteen bytes
 	tagOnLost       = 11 // one byte; only where the queue does not tell
+
+	tagReconcileError   = 12
+	tagDownstreamSecret = 13
 )
 
 const flagNotReplayable = 1
@@ -43,6 +46,8 @@ func appendMore(dst []byte, rec *onceward.Record) []byte {
 	}
 	dst = appendField(dst, tagProviderID, rec.ProviderID)
 	dst = appendTrace(dst, rec.TraceID)
+	dst = appendField(dst, tagReconcileError, rec.ReconcileError)
+	dst = appendSecret(dst, rec.DownstreamSecret)
 	if rec.NotReplayable {
 		dst = appendField(dst, tagFlags, string([]byte{flagNotReplayable}))
 	}
@@ -75,6 +80,13 @@ func appendTrace(dst []byte, trace string) []byte {
 		return appendField(dst, tagTraceIDBytes, string(packed))
 	}
 	return appendField(dst, tagTraceID, trace)
+}
+
+func appendSecret(dst []byte, secret uint32) []byte {
+	if secret == 0 {
+		return dst
+	}
+	return binary.BigEndian.AppendUint32(append(dst, tagDownstreamSecret, 4), secret)
 }
 
 // parseMore reads the fields into a record. The last of a kind counts: SQL functions append.
@@ -122,6 +134,13 @@ func setField(rec *onceward.Record, tag byte, value []byte) bool {
 		rec.TraceID = string(value)
 	case tagTraceIDBytes:
 		rec.TraceID = hex.EncodeToString(value)
+	case tagReconcileError:
+		rec.ReconcileError = string(value)
+	case tagDownstreamSecret:
+		if len(value) != 4 {
+			return false
+		}
+		rec.DownstreamSecret = binary.BigEndian.Uint32(value)
 	case tagFlags:
 		rec.NotReplayable = len(value) == 1 && value[0]&flagNotReplayable != 0
 	case tagOnLost:

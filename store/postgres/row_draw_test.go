@@ -44,8 +44,9 @@ func drawReservation(t *rapid.T, id onceward.ID) *onceward.Reservation {
 		}},
 		OnLost: rapid.SampledFrom([]onceward.LostPolicy{onceward.Reconcile, onceward.Resume}).Draw(t, "policy"),
 		Nonce:  nonce, Lease: time.Duration(rapid.Int64Range(1, 1<<40).Draw(t, "lease")) * time.Microsecond,
-		Retention: drawRetention(t),
-		TraceID:   rapid.OneOf(rapid.StringN(0, 40, -1), rapid.StringMatching(`[0-9a-f]{32}`)).Draw(t, "trace"),
+		Retention:        drawRetention(t),
+		DownstreamSecret: rapid.Uint32().Draw(t, "downstream secret"),
+		TraceID:          rapid.OneOf(rapid.StringN(0, 40, -1), rapid.StringMatching(`[0-9a-f]{32}`)).Draw(t, "trace"),
 	}
 }
 
@@ -80,7 +81,7 @@ func drawEvent(t *rapid.T, rec *onceward.Record, id onceward.ID) onceward.Event 
 		r.Fingerprints = []onceward.Fingerprint{rec.Fingerprint}
 	}
 	return onceward.Event{
-		Kind:        onceward.EventKind(rapid.IntRange(int(onceward.EventReserve), int(onceward.EventRequeue)).Draw(t, "kind")),
+		Kind:        onceward.EventKind(rapid.IntRange(int(onceward.EventReserve), int(onceward.EventResolveStep)).Draw(t, "kind")),
 		Reservation: r, Token: rapid.Int64Range(1, 1<<40).Draw(t, "token"), Attempt: rec.Attempt, Lease: r.Lease,
 		Checkpoint: onceward.Checkpoint{
 			Point: rapid.StringN(0, 10, -1).Draw(t, "point"), Data: drawOptional(t, "data"), NotReplayable: rapid.Bool().Draw(t, "not replayable"),

@@ -95,7 +95,8 @@ func exerciseReconciler(t *testing.T, store *postgres.Store, word string) {
 	for _, key := range keys(word+" unknown", 3) {
 		c := own(t, store, reservation(key))
 		must(t, store.Abandon(t.Context(), c, "the connection was lost"))
-		must(t, store.Postpone(t.Context(), c, time.Minute, 1, "not found yet"))
+		must(t, store.BeginReconcile(t.Context(), c, 0, time.Minute))
+		must(t, store.Postpone(t.Context(), c, onceward.Postponement{Count: 1, Wait: time.Minute, Limit: 1, Reason: "not found yet"}))
 		must(t, store.Requeue(t.Context(), c, "ask again"))
 		claims = append(claims, c)
 	}

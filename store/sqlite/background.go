@@ -107,10 +107,20 @@ func (s *Store) ResolveNotExecuted(ctx context.Context, c onceward.Claim, reason
 	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventResolveNotExecuted, Attempt: c.Attempt, Reason: reason})
 }
 
+// ResolveStep implements [onceward.Reconciler].
+func (s *Store) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventResolveStep, Attempt: c.Attempt, Checkpoint: p})
+}
+
+// BeginReconcile implements [onceward.Reconciler].
+func (s *Store) BeginReconcile(ctx context.Context, c onceward.Claim, count int, wait time.Duration) error {
+	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventBeginReconcile, Attempt: c.Attempt, Count: count, Lease: wait})
+}
+
 // Postpone implements [onceward.Reconciler].
-func (s *Store) Postpone(ctx context.Context, c onceward.Claim, wait time.Duration, limit int, reason string) error {
+func (s *Store) Postpone(ctx context.Context, c onceward.Claim, p onceward.Postponement) error {
 	return s.write(ctx, c.ID, onceward.Event{
-		Kind: onceward.EventPostpone, Attempt: c.Attempt, Lease: wait, Limit: limit, Reason: reason,
+		Kind: onceward.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, Limit: p.Limit, Reason: p.Reason, Untried: p.Untried,
 	})
 }
 

@@ -106,7 +106,7 @@ func (r *records) step(id onceward.ID, event onceward.Event, now time.Time) (onc
 	if err != nil {
 		return before, onceward.Outcome{}, err
 	}
-	if event.Kind == onceward.EventReserve {
+	if event.Kind.TakesToken() {
 		if event.Token, err = r.token(now); err != nil {
 			return before, onceward.Outcome{}, err
 		}

@@ -55,6 +55,7 @@ type call struct {
 func calls(f Features) []call {
 	own := func(e *env, id onceward.ID) onceward.Claim { return e.own(id) }
 	lose := func(e *env, id onceward.ID) onceward.Claim { return e.lose(id) }
+	loseResumable := func(e *env, id onceward.ID) onceward.Claim { return e.lose(id, resume) }
 	nothing := func(_ *env, id onceward.ID) onceward.Claim { return onceward.Claim{ID: id} }
 	lapsed := func(e *env, id onceward.ID) onceward.Claim {
 		c := e.own(id, lease(e.brief()))
@@ -107,8 +108,14 @@ func calls(f Features) []call {
 		{"resolve not executed", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
 			return s.(onceward.Reconciler).ResolveNotExecuted(ctx, c, "never arrived")
 		}},
+		{"resolve step", f.Reconciles, loseResumable, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Reconciler).ResolveStep(ctx, c, onceward.Checkpoint{Point: "shipped"})
+		}},
+		{"begin reconcile", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+			return s.(onceward.Reconciler).BeginReconcile(ctx, c, 0, time.Minute)
+		}},
 		{"postpone", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Reconciler).Postpone(ctx, c, time.Minute, 1, "not found")
+			return s.(onceward.Reconciler).Postpone(ctx, c, notYet(0, 1))
 		}},
 		{"requeue", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
 			return s.(onceward.Reconciler).Requeue(ctx, c, "the provider is back")

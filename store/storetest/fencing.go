@@ -98,8 +98,14 @@ func ownerWrites(features Features) []ownerWrite {
 		ownerWrite{"resolve not executed", func(e *env, c onceward.Claim) error {
 			return e.Store.(onceward.Reconciler).ResolveNotExecuted(e.ctx, c, "stale")
 		}},
+		ownerWrite{"resolve step", func(e *env, c onceward.Claim) error {
+			return e.resolver().ResolveStep(e.ctx, c, onceward.Checkpoint{Point: "stale", Data: []byte("stale")})
+		}},
+		ownerWrite{"begin reconcile", func(e *env, c onceward.Claim) error {
+			return e.resolver().BeginReconcile(e.ctx, c, 0, time.Minute)
+		}},
 		ownerWrite{"postpone", func(e *env, c onceward.Claim) error {
-			return e.Store.(onceward.Reconciler).Postpone(e.ctx, c, time.Minute, 1, "stale")
+			return e.resolver().Postpone(e.ctx, c, notYet(0, 1))
 		}},
 		ownerWrite{"requeue", func(e *env, c onceward.Claim) error {
 			return e.Store.(onceward.Reconciler).Requeue(e.ctx, c, "stale")

@@ -127,6 +127,22 @@ func backgroundFixtures() []fixture {
 			begin: func(e *env, id onceward.ID) { e.postpone(e.lose(id), 1) },
 		},
 		{
+			name: "unknown, being asked after", want: onceward.StateUnknown, needed: reconciles,
+			begin: func(e *env, id onceward.ID) {
+				e.must(e.resolver().BeginReconcile(e.ctx, e.lose(id), 0, time.Minute))
+			},
+		},
+		{
+			name: "unknown, at a point", want: onceward.StateUnknown,
+			begin: func(e *env, id onceward.ID) {
+				e.must(e.Store.Abandon(e.ctx, e.ownAtPoint(id, resume), "lost in doubt"))
+			},
+		},
+		{
+			name: "in progress by a resolved step", want: onceward.StateInProgress, needed: reconciles,
+			begin: func(e *env, id onceward.ID) { e.resolveStep(id) },
+		},
+		{
 			name: "unknown, requeued", want: onceward.StateUnknown, needed: reconciles,
 			begin: func(e *env, id onceward.ID) {
 				c := e.lose(id)
@@ -185,9 +201,17 @@ func (e *env) lose(id onceward.ID, options ...option) onceward.Claim {
 	return c
 }
 
+// postpone makes a try at an unknown record that learns nothing.
 func (e *env) postpone(c onceward.Claim, limit int) {
 	e.Helper()
-	e.must(e.Store.(onceward.Reconciler).Postpone(e.ctx, c, time.Minute, limit, "provider is down"))
+	count := e.get(c.ID).ReconcileCount
+	e.must(e.resolver().BeginReconcile(e.ctx, c, count, time.Minute))
+	e.must(e.resolver().Postpone(e.ctx, c, notYet(count+1, limit)))
+}
+
+// notYet is the outcome of a try of that number which learned nothing.
+func notYet(count, limit int) onceward.Postponement {
+	return onceward.Postponement{Count: count, Wait: time.Minute, Limit: limit, Reason: "provider is down"}
 }
 
 func (e *env) sweep(limit int) int {

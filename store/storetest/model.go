@@ -44,8 +44,14 @@ func (e *env) do(id onceward.ID, ev onceward.Event) (r reply) {
 		r.err = e.Store.(onceward.Reconciler).ResolveCompleted(e.ctx, c, ev.Completion)
 	case onceward.EventResolveNotExecuted:
 		r.err = e.Store.(onceward.Reconciler).ResolveNotExecuted(e.ctx, c, ev.Reason)
+	case onceward.EventResolveStep:
+		r.err = e.Store.(onceward.Reconciler).ResolveStep(e.ctx, c, ev.Checkpoint)
+	case onceward.EventBeginReconcile:
+		r.err = e.Store.(onceward.Reconciler).BeginReconcile(e.ctx, c, ev.Count, ev.Lease)
 	case onceward.EventPostpone:
-		r.err = e.Store.(onceward.Reconciler).Postpone(e.ctx, c, ev.Lease, ev.Limit, ev.Reason)
+		r.err = e.Store.(onceward.Reconciler).Postpone(e.ctx, c, onceward.Postponement{
+			Count: ev.Count, Wait: ev.Lease, Limit: ev.Limit, Reason: ev.Reason, Untried: ev.Untried,
+		})
 	case onceward.EventRequeue:
 		r.err = e.Store.(onceward.Reconciler).Requeue(e.ctx, c, ev.Reason)
 	case onceward.EventBust:
@@ -75,6 +81,9 @@ func (e *env) step(id onceward.ID, before onceward.Record, ev onceward.Event) (a
 		return after, err
 	}
 	ev.Token = got.verdict.Record.Attempt // the store chooses; the model only says from where on
+	if ev.Kind == onceward.EventResolveStep {
+		ev.Token = after.Attempt
+	}
 	slack := to.Sub(from) + e.resolution() - time.Microsecond
 	problem := e.judge(before, ev, from, slack, got, after)
 	if problem != nil && to.After(from) && e.judge(before, ev, to, slack, got, after) == nil {
@@ -83,7 +92,7 @@ func (e *env) step(id onceward.ID, before onceward.Record, ev onceward.Event) (a
 	if problem != nil {
 		return after, fmt.Errorf("%s of a record that was %s (section 4): %w", ev.Kind, describe(before), problem)
 	}
-	return after, e.checkToken(id, got.verdict)
+	return after, errors.Join(e.checkToken(id, got.verdict), e.checkFence(id, before, after))
 }
 
 // judge compares what a store did with what the model does at one moment.
@@ -173,6 +182,18 @@ func (e *env) checkToken(id onceward.ID, v onceward.Verdict) error {
 		return fmt.Errorf("S7: attempt %d was granted after attempt %d", v.Record.Attempt, last)
 	}
 	e.tokens[id] = v.Record.Attempt
+	return nil
+}
+
+// checkFence holds the store to the same where a token changes hands without a grant.
+func (e *env) checkFence(id onceward.ID, before, after onceward.Record) error {
+	if after.State != onceward.StateInProgress || after.Nonce != (onceward.Nonce{}) || after.Attempt == before.Attempt {
+		return nil
+	}
+	if last := e.tokens[id]; after.Attempt <= last {
+		return fmt.Errorf("S7: attempt %d follows attempt %d", after.Attempt, last)
+	}
+	e.tokens[id] = after.Attempt
 	return nil
 }
 

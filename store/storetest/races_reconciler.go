@@ -46,7 +46,7 @@ func testReconcilerRaces(t *testing.T, h Harness) {
 			c := e.lose(id)
 			var resolved, postponed error
 			pair(func() { resolved = e.resolver().ResolveCompleted(e.ctx, c, answer("found")) },
-				func() { postponed = e.resolver().Postpone(e.ctx, c, calm, 1, "not found") })
+				func() { postponed = e.resolver().Postpone(e.ctx, c, notYet(0, 1)) })
 			e.must(resolved)
 			if postponed != nil && !errors.Is(postponed, onceward.ErrFenced) {
 				e.Errorf("S6: postpone got %v, want nil or ErrFenced", postponed)
@@ -57,6 +57,8 @@ func testReconcilerRaces(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "not executed against retries", raceNotExecutedAndRetries)
+	h.test(t, "one try, many nodes", raceForTheTry)
+	h.test(t, "a resolved step against retries", raceResolvedStepAndRetries)
 }
 
 // resolver returns the store as a reconciler.

@@ -152,7 +152,8 @@ func (w *walk) ownerMove(rt *rapid.T) {
 
 // resolutions are what is done to an unknown record from outside. Most often it is put off, so that there are dead letters.
 var resolutions = []onceward.EventKind{
-	onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventPostpone, onceward.EventPostpone,
+	onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventResolveStep, onceward.EventResolveStep,
+	onceward.EventBeginReconcile, onceward.EventBeginReconcile, onceward.EventPostpone, onceward.EventPostpone,
 	onceward.EventRequeue,
 }
 
@@ -163,7 +164,13 @@ func (w *walk) resolveMove(rt *rapid.T) {
 		Attempt: w.drawAttempt(rt, target),
 		Lease:   drawDuration(rt),
 		Limit:   rapid.IntRange(0, 3).Draw(rt, "limit"),
+		Count:   w.model[target].ReconcileCount + rapid.SampledFrom([]int{0, 0, 0, -1, 1}).Draw(rt, "count"),
+		Untried: rapid.Bool().Draw(rt, "untried"),
 		Reason:  "because",
+		Checkpoint: onceward.Checkpoint{
+			Point: rapid.SampledFrom([]string{"", "charged", "shipped", "shipped"}).Draw(rt, "point"),
+			Data:  rapid.SampledFrom([][]byte{nil, {}, []byte("carried")}).Draw(rt, "data"),
+		},
 	}
 	if ev.Kind == onceward.EventResolveCompleted {
 		ev.Completion = drawAnswer(rt)

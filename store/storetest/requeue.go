@@ -75,8 +75,8 @@ func (e *env) requeue(c onceward.Claim, reason string) {
 func (e *env) wantQueued(c onceward.Claim, reason string) {
 	e.Helper()
 	rec, now := e.get(c.ID), e.now()
-	if rec.State != onceward.StateUnknown || rec.Attempt != c.Attempt || rec.DeadLetter || rec.ReconcileCount != 0 || rec.LastError != reason {
-		e.Errorf("B3: a requeued record is %s, dead letter %t, count %d, says %q", describe(rec), rec.DeadLetter, rec.ReconcileCount, rec.LastError)
+	if rec.State != onceward.StateUnknown || rec.Attempt != c.Attempt || rec.DeadLetter || rec.ReconcileCount != 0 || rec.ReconcileError != reason {
+		e.Errorf("B3: a requeued record is %s, dead letter %t, count %d, says %q", describe(rec), rec.DeadLetter, rec.ReconcileCount, rec.ReconcileError)
 	}
 	if rec.ReconcileAt.IsZero() || rec.ReconcileAt.After(now) {
 		e.Errorf("B3: a record that was requeued before %s is due at %s", now, rec.ReconcileAt)
@@ -104,7 +104,7 @@ func requeuedDeadLetter(e *env) {
 	if rec.ReconcileAt.Before(from.Add(-e.resolution())) {
 		e.Errorf("B3: a record that was requeued after %s is due at %s", from, rec.ReconcileAt)
 	}
-	rec.LastError, rec.ReconcileAt, rec.ReconcileCount, rec.DeadLetter = dead.LastError, dead.ReconcileAt, dead.ReconcileCount, true
+	rec.ReconcileError, rec.ReconcileAt, rec.ReconcileCount, rec.DeadLetter = dead.ReconcileError, dead.ReconcileAt, dead.ReconcileCount, true
 	if diff := diffRecords(rec, dead, 0); diff != "" {
 		e.Errorf("B3: a requeue changed more than when the record is due: %s", diff)
 	}

@@ -142,6 +142,7 @@ var groups = []group{
 	{name: "Reaper", needed: func(f Features) bool { return f.Reaps }, run: testReaper},
 	{name: "Reconciler", needed: func(f Features) bool { return f.Reconciles }, run: testReconciler},
 	{name: "Requeue", needed: func(f Features) bool { return f.Reconciles }, run: testRequeue},
+	{name: "ResolvedStep", needed: func(f Features) bool { return f.Reconciles }, run: testResolvedStep},
 	{name: "Buster", needed: func(f Features) bool { return f.Busts }, run: testBuster},
 	{name: "Lister", needed: func(f Features) bool { return f.Lists }, run: testLister},
 	{name: "Findings", needed: func(f Features) bool { return f.Findings }, run: testFindings},

@@ -87,9 +87,21 @@ func removals(features Features) []removal {
 		ways = append(ways, removal{name: "resolved as not executed", remove: func(e *env, c onceward.Claim) {
 			e.must(e.Store.Abandon(e.ctx, c, "timeout"))
 			e.must(e.Store.(onceward.Reconciler).ResolveNotExecuted(e.ctx, c, "never arrived"))
+		}}, removal{name: "resolved in a step", remove: func(e *env, c onceward.Claim) {
+			e.must(e.Store.Abandon(e.ctx, c, "timeout"))
+			e.must(e.resolver().ResolveStep(e.ctx, c, onceward.Checkpoint{Point: "shipped"}))
+			e.wantFenceBehind(c)
 		}})
 	}
 	return ways
+}
+
+// wantFenceBehind checks that a record in progress has left an attempt behind, and spends the token that did.
+func (e *env) wantFenceBehind(c onceward.Claim) {
+	e.Helper()
+	if rec := e.get(c.ID); rec.State != onceward.StateInProgress || rec.Attempt <= c.Attempt {
+		e.Errorf("S7: behind attempt %d the record is %s", c.Attempt, describe(rec))
+	}
 }
 
 // spend is granted a token and gives it up again.

@@ -84,6 +84,9 @@ func invalidActions(features Features) []action {
 		current("extend backwards", onceward.Event{Kind: onceward.EventExtend, Lease: -time.Second}),
 		current("complete without an answer", onceward.Event{Kind: onceward.EventComplete}),
 	}
+	if features.Reconciles {
+		all = append(all, current("resolve a step at no point", onceward.Event{Kind: onceward.EventResolveStep}))
+	}
 	for _, status := range []int{-1, 0, 99, 1000} {
 		done := &onceward.Completion{Response: onceward.Response{Status: status, Body: []byte("x")}}
 		all = append(all, current(fmt.Sprint("complete with status ", status), onceward.Event{Kind: onceward.EventComplete, Completion: done}))
@@ -204,9 +207,26 @@ func reconcilerActions() []action {
 		byEveryAttempt("resolve not executed", needed, onceward.Event{Kind: onceward.EventResolveNotExecuted, Reason: "never arrived"}),
 	)
 	all = append(all, byEveryAttempt("requeue", needed, onceward.Event{Kind: onceward.EventRequeue, Reason: "the provider is back"})...)
-	for _, limit := range []int{0, 1, 2, 5} {
-		postpone.Limit = limit
-		all = append(all, byEveryAttempt(fmt.Sprintf("postpone, limit %d", limit), needed, postpone)...)
+	for _, p := range []struct {
+		name string
+		onceward.Checkpoint
+	}{
+		{"", onceward.Checkpoint{Point: "shipped", Data: []byte("more"), ProviderID: "ch_3"}},
+		{", point only", onceward.Checkpoint{Point: "shipped"}},
+		{", as stored", onceward.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff")}},
+	} {
+		ev := onceward.Event{Kind: onceward.EventResolveStep, Checkpoint: p.Checkpoint}
+		all = append(all, byEveryAttempt("resolve step"+p.name, needed, ev)...)
+	}
+	for _, count := range []int{0, 1} {
+		begin := onceward.Event{Kind: onceward.EventBeginReconcile, Lease: time.Minute, Count: count}
+		all = append(all, byEveryAttempt(fmt.Sprintf("begin reconcile at %d", count), needed, begin)...)
+		untried := onceward.Event{Kind: onceward.EventPostpone, Count: count, Untried: true, Limit: 1}
+		all = append(all, byEveryAttempt(fmt.Sprintf("postpone at %d, untried", count), needed, untried)...)
+		for _, limit := range []int{0, 1, 5} {
+			postpone.Limit, postpone.Count = limit, count
+			all = append(all, byEveryAttempt(fmt.Sprintf("postpone at %d, limit %d", count, limit), needed, postpone)...)
+		}
 	}
 	return all
 }
