@@ -44,6 +44,7 @@ func Check(run *history.Run) []Violation {
 	checkStock(run, f)
 	checkForeignData(x, f)
 	checkMessages(run, f)
+	checkStreets(x, f)
 	checkBearers(run, f)
 	checkForgeries(run, f)
 	checkActs(run, f)

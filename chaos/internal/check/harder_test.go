@@ -14,8 +14,13 @@ func (s *story) shipments() {
 	s.ask(shipped)
 	s.stored(shipped, 1)
 	for number := 1; number <= 3; number++ {
-		s.Rows = append(s.Rows, history.Row{Table: tableArrival, Scope: "s", Key: "shipped", Reference: "S1", Number: number, Place: number})
+		s.Rows = append(s.Rows, history.Row{Table: tableArrival, Scope: "s", Key: "shipped", Item: "high", Reference: "S1", Number: number, Place: number})
 	}
+	again := ok("shipment", "shipped again", "S2")
+	again.Amount = 1
+	s.ask(again)
+	s.stored(again, 1)
+	s.Rows = append(s.Rows, history.Row{Table: tableArrival, Scope: "s", Key: "shipped again", Item: "high", Reference: "S2", Number: 1, Place: 4})
 	s.write(history.Write{Call: history.CallClaimMessage, Message: "m1", Attempt: 70, Granted: true, Accepted: true})
 	s.write(history.Write{Call: history.CallClaimMessage, Message: "m1", Attempt: 8, Granted: true, Accepted: true})
 	s.write(history.Write{Call: history.CallFinishMessage, Message: "m1", Attempt: 70})
@@ -94,6 +99,13 @@ var harderCorruptions = []corruption{
 	}, []string{"I10"}},
 	{"a parcel that came twice", func(s *story) { s.Rows = append(s.Rows, *s.arrival(2)) }, []string{"I10"}},
 	{"parcels out of order", func(s *story) { s.arrival(1).Place, s.arrival(2).Place = 2, 1 }, []string{"I10"}},
+	{"a shipment that overtook another one", func(s *story) {
+		for i := range s.Rows {
+			if s.Rows[i].Table == tableArrival && s.Rows[i].Reference == "S2" {
+				s.Rows[i].Place = 0
+			}
+		}
+	}, []string{"I10"}},
 	{"a bearer that was replaced", func(s *story) {
 		s.Writes[slices.IndexFunc(s.Writes, func(w history.Write) bool { return w.Call == history.CallFinishMessage })].Accepted = true
 	}, []string{"I6"}},
@@ -150,6 +162,6 @@ var harderExcuses = map[string]func(*story){
 		s.ask(wrong)
 	},
 	"a shipment was never committed": func(s *story) {
-		s.ask(history.Attempt{Kind: "shipment", Key: "unsent", Reference: "S2", Lost: "timeout"})
+		s.ask(history.Attempt{Kind: "shipment", Key: "unsent", Reference: "S3", Lost: "timeout"})
 	},
 }

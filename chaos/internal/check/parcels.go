@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/onceward/onceward/chaos/internal/history"
@@ -29,11 +30,62 @@ func checkArrivals(o *operation, f *findings) {
 		f.add("I10", o, "%d of %d parcels have arrived", len(arrived), want)
 	}
 	for i, r := range arrived {
-		if r.Number != i+1 || r.Place != r.Number {
+		if r.Number != i+1 || i > 0 && r.Place <= arrived[i-1].Place {
 			f.add("I10", o, "parcel %d of %s has arrived in place %d, and is the %d. by its number", r.Number, r.Reference, r.Place, i+1)
 			return
 		}
 	}
+}
+
+// checkStreets is the same among the shipments to one street: one that was asked for after another one had been answered
+// arrives after it.
+func checkStreets(x *index, f *findings) {
+	streets := make(map[string][]*shipment)
+	for _, o := range x.operations {
+		if s := newShipment(o); s != nil {
+			streets[s.street] = append(streets[s.street], s)
+		}
+	}
+	for _, shipments := range streets {
+		slices.SortFunc(shipments, func(a, b *shipment) int { return cmp.Compare(a.answered, b.answered) })
+		for i, later := range shipments {
+			for _, earlier := range shipments[:i] {
+				if earlier.answered < later.asked && earlier.last > later.first {
+					f.add("I10", later.operation, "a parcel has arrived in place %d of %s, before one of %s that was sent before it",
+						later.first, later.street, earlier.key)
+					return
+				}
+			}
+		}
+	}
+}
+
+// shipment is one that has arrived: when it was asked for and answered, and its first and last place.
+type shipment struct {
+	*operation
+	street          string
+	asked, answered int64
+	first, last     int
+}
+
+// newShipment returns nil if the operation is none that a client saw to succeed.
+func newShipment(o *operation) *shipment {
+	s := &shipment{operation: o, asked: math.MaxInt64, answered: math.MaxInt64, first: math.MaxInt}
+	for _, r := range o.rows {
+		if r.Table == tableArrival {
+			s.street, s.first, s.last = r.Item, min(s.first, r.Place), max(s.last, r.Place)
+		}
+	}
+	for _, a := range o.attempts {
+		s.asked = min(s.asked, a.Sent)
+		if classOf(a) == success {
+			s.answered = min(s.answered, a.Returned)
+		}
+	}
+	if s.street == "" || s.answered == math.MaxInt64 {
+		return nil
+	}
+	return s
 }
 
 // parcels is how many parcels the shipment has that was answered, 0 if nobody knows.

@@ -117,12 +117,12 @@ type Row struct {
 	Scope     string `json:"scope"`
 	Key       string `json:"key"`
 	Reference string `json:"reference,omitempty"`
-	// Item is what a booking took a place of.
+	// Item is what a booking took a place of, or the street that a parcel was sent to.
 	Item string `json:"item,omitempty"`
 	// State is, for a payment, "new", "charged" or "declined", and "confirmed" for a booking that came to its end.
 	State string `json:"state,omitempty"`
 	ID    string `json:"id,omitempty"`
-	// Number is that of a parcel, and Place the one in which it arrived, both from 1 on.
+	// Number is that of a parcel in its shipment, and Place the one in which it arrived in its street, both from 1 on.
 	Number int `json:"number,omitempty"`
 	Place  int `json:"place,omitempty"`
 }

@@ -76,7 +76,7 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 			return map[string]any{"item": item, "price": amount, "reference": reference}
 		})
 	case kind < 0.84:
-		op.drawHarder(random, name)
+		op.drawHarder(random, client, name)
 	default:
 		payment, charge := l.charged(ctx, random, op.token)
 		if payment == "" {
@@ -92,8 +92,8 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 
 // drawHarder makes up one of the operations that are there to meet what is rare otherwise. Those that only an operator could
 // settle are not abandoned: a retry has to take them over.
-func (o *operation) drawHarder(random *rand.Rand, name string) {
-	switch kind := random.IntN(5); kind {
+func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
+	switch kind := random.IntN(6); kind {
 	case 0:
 		o.kind, o.path = "flash", "/flashes"
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
@@ -109,13 +109,16 @@ func (o *operation) drawHarder(random *rand.Rand, name string) {
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Lapse{Reference: reference} })
 	default:
 		o.kind, o.path = "shipment", "/parcels"
-		parcels := 3 + random.IntN(3)
+		parcels, street := 2+random.IntN(3), fmt.Sprintf("street-%d", client%streets)
 		lapse := max(0, random.IntN(3*parcels)-2*parcels+1)
 		o.ask(random, name, int64(parcels), func(reference string, parcels int64) any {
-			return node.Shipment{Reference: reference, Parcels: int(parcels), Lapse: lapse}
+			return node.Shipment{Reference: reference, Street: street, Parcels: int(parcels), Lapse: lapse}
 		})
 	}
 }
+
+// streets is how many places there are that parcels are sent to.
+const streets = 6
 
 // orDeclined is the amount, or now and then one for which the provider declines the card.
 func orDeclined(random *rand.Rand, amount int64) int64 {

@@ -7,8 +7,8 @@ var upper = []Mutant{
 		Breaks: []string{"I6"},
 		Edits: []Edit{{
 			"step.go",
-			"func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {\n\tif rec.State == StateNone || rec.Attempt != ev.Attempt {",
-			"func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {\n\tif rec.State == StateNone {",
+			"\tif rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {",
+			"\tif rec.State != StateUnknown && !lost {",
 		}},
 	},
 	{

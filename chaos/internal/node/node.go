@@ -114,7 +114,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	}
 	silences := newSilences()
 	db.Store.(*journaled).silences = silences
-	lapse := &lapse{db: db, silences: silences}
+	lapse := &lapse{db: db, silences: silences, counts: s.Owners}
 	post, err := newPost(db, silences)
 	if err != nil {
 		return err

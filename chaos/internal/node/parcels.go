@@ -29,6 +29,8 @@ const (
 type Shipment struct {
 	Account   string `json:"account,omitempty"`
 	Reference string `json:"reference"`
+	// Street is where it goes: its parcels keep their order with those of other shipments there.
+	Street string `json:"street"`
 	// Parcels is how many messages there are to be.
 	Parcels int `json:"parcels"`
 	// Lapse is the number of the parcel whose first bearer is taken for dead, 0 for none.
@@ -38,6 +40,7 @@ type Shipment struct {
 // parcel is one message of a shipment.
 type parcel struct {
 	Reference string `json:"reference"`
+	Street    string `json:"street"`
 	Number    int    `json:"number"`
 	Lapse     bool   `json:"lapse,omitempty"`
 }
@@ -55,16 +58,17 @@ func newPost(db *storeurl.Database, silences *silences) (*post, error) {
 	return &post{db: db, box: box, inbox: inbox.New(db.Store), silences: silences}, err
 }
 
-// createArrivals makes the table of what has arrived. The place is counted from one in each shipment.
+// createArrivals makes the table of what has arrived. The place is counted from one in each street.
 func createArrivals(ctx context.Context, db *storeurl.Database) error {
 	return db.InTx(ctx, func(ctx context.Context) error {
 		tx := onceward.Tx(ctx)
 		if err := db.LockName(ctx, tx, "create the table of arrivals"); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS arrival (reference TEXT NOT NULL, number BIGINT NOT NULL, place BIGINT NOT NULL)`)
+		_, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS arrival (
+			street TEXT NOT NULL, reference TEXT NOT NULL, number BIGINT NOT NULL, place BIGINT NOT NULL)`)
 		if err == nil {
-			_, err = tx.ExecContext(ctx, `CREATE INDEX IF NOT EXISTS arrival_reference ON arrival (reference)`)
+			_, err = tx.ExecContext(ctx, `CREATE INDEX IF NOT EXISTS arrival_street ON arrival (street)`)
 		}
 		return err
 	})
@@ -78,10 +82,10 @@ func (p *post) ship(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for number := 1; number <= s.Parcels; number++ {
-		payload, err := json.Marshal(parcel{Reference: s.Reference, Number: number, Lapse: number == s.Lapse})
+		payload, err := json.Marshal(parcel{Reference: s.Reference, Street: s.Street, Number: number, Lapse: number == s.Lapse})
 		if err == nil {
 			_, err = p.box.Add(r.Context(), onceward.Tx(r.Context()), outbox.Message{
-				Topic: parcelsTopic, AggregateType: "shipment", AggregateID: s.Reference, Type: "parcel.sent", Payload: payload,
+				Topic: parcelsTopic, AggregateType: "street", AggregateID: s.Street, Type: "parcel.sent", Payload: payload,
 				Step: parcelsTopic + string(rune('a'+number)),
 			})
 		}
@@ -106,6 +110,9 @@ func (p *post) worker(logger *slog.Logger) (*outbox.Worker, error) {
 	})
 }
 
+// slowest is how long a parcel takes at most, if nothing happens to it.
+const slowest = 60 * time.Millisecond
+
 var errDropped = errors.New("the parcel was dropped")
 
 // deliver takes a parcel to the shelf, or drops it: before it is there, on the shelf, or on the way back.
@@ -120,14 +127,15 @@ func (p *post) deliver(ctx context.Context, d *outbox.Delivery) (outbox.Result, 
 	} else if one.Lapse {
 		time.Sleep(LapseLease / 2) // so that the one before meets this one
 	}
+	time.Sleep(time.Duration(rand.Int64N(int64(slowest))))
 	luck := rand.Float64()
 	if luck < 0.1 {
 		return outbox.Result{}, errDropped
 	}
 	_, err := p.inbox.Handle(ctx, shelf, d.ID, func(ctx context.Context) error {
 		_, err := onceward.Tx(ctx).ExecContext(ctx,
-			`INSERT INTO arrival (reference, number, place) SELECT $1, $2, count(*) + 1 FROM arrival WHERE reference = $3`,
-			one.Reference, one.Number, one.Reference)
+			`INSERT INTO arrival (street, reference, number, place) SELECT $1, $2, $3, count(*) + 1 FROM arrival WHERE street = $4`,
+			one.Street, one.Reference, one.Number, one.Street)
 		if err == nil && luck < 0.2 {
 			err = errDropped
 		}

@@ -179,14 +179,14 @@ func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[s
 
 // harvestArrivals reads which parcels have arrived, and in which places.
 func harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
-	rows, err := db.QueryContext(ctx, `SELECT reference, number, place FROM arrival`)
+	rows, err := db.QueryContext(ctx, `SELECT street, reference, number, place FROM arrival`)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		row := history.Row{Table: "arrival"}
-		if err := rows.Scan(&row.Reference, &row.Number, &row.Place); err != nil {
+		if err := rows.Scan(&row.Item, &row.Reference, &row.Number, &row.Place); err != nil {
 			return err
 		}
 		owner := owners[row.Reference]
