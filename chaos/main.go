@@ -4,6 +4,7 @@
 //
 //	go run ./chaos -store postgres -time 10m -seed 7
 //	go run ./chaos mutants -seeds 3
+//	go run ./chaos soak -store sqlite -hours 0.5 -dir soak
 package main
 
 import (
@@ -47,10 +48,14 @@ func main() {
 
 // command is the command line: a run, or what its first word names.
 func command(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) > 0 && args[0] == "mutants" {
+	switch {
+	case len(args) > 0 && args[0] == "mutants":
 		return mutants(ctx, args[1:], out)
+	case len(args) > 0 && args[0] == "soak":
+		return soakCommand(ctx, args[1:], out)
+	default:
+		return chaos(ctx, args, out)
 	}
-	return chaos(ctx, args, out)
 }
 
 // errViolated is returned when a promise was broken.

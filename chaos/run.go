@@ -42,33 +42,39 @@ const (
 )
 
 // run is one run on one store, from nothing to the verdict. One that hangs is an error that says what it waited for.
-func (o options) run(ctx context.Context, out io.Writer) (*report, error) {
-	type verdict struct {
-		*report
-		error
-	}
-	watch, done := newWatch(), make(chan verdict, 1)
-	go func() {
-		r, err := o.watched(ctx, out, watch)
-		done <- verdict{r, err}
-	}()
-	select {
-	case v := <-done:
-		return v.report, v.error
-	case <-watch.timer.C:
-		return nil, watch.hung()
-	}
+func (o options) run(ctx context.Context, out io.Writer) (r *report, err error) {
+	err = watched(func(watch *watch) error {
+		r, err = o.once(ctx, out, watch)
+		return err
+	})
+	return r, err
 }
 
-func (o options) watched(ctx context.Context, out io.Writer, watch *watch) (r *report, err error) {
+// once is a run with one window.
+func (o options) once(ctx context.Context, out io.Writer, watch *watch) (r *report, err error) {
 	dir, done, err := o.directory()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
+	fmt.Fprintf(out, "chaos on %s, seed %d, %s of faults\n", o.Store, o.Seed, o.Time)
+	w, err := o.world(ctx, watch, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		watch.await("all processes to end", 0)
+		err = errors.Join(err, w.Close())
+	}()
+	return o.window(ctx, out, watch, w, "")
+}
+
+// world builds the world of a run.
+func (o options) world(ctx context.Context, watch *watch, dir string) (*world.World, error) {
 	config := world.Config{
 		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Servers: servers, Workers: workers, Log: o.Keep != "",
 	}
+	var err error
 	if config.Program, err = os.Executable(); err != nil {
 		return nil, err
 	}
@@ -78,37 +84,29 @@ func (o options) watched(ctx context.Context, out io.Writer, watch *watch) (r *r
 			return nil, err
 		}
 	}
-	fmt.Fprintf(out, "chaos on %s, seed %d, %s of faults\n", o.Store, o.Seed, o.Time)
 	watch.await("all processes to start", startLimit)
 	w, err := world.New(ctx, config)
 	if err != nil {
 		return nil, err
 	}
 	watch.ask(w.Busy)
-	defer func() {
-		watch.await("all processes to end", 0)
-		err = errors.Join(err, w.Close())
-	}()
-	clients := filepath.Join(dir, "clients.history")
+	return w, nil
+}
+
+// window lets faults happen, waits until all is quiet, and checks what came of it. Its name is what its keys begin with.
+func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *world.World, name string) (*report, error) {
+	began := time.Now()
+	clients := filepath.Join(w.Dir, name+"clients.history")
 	recorder, err := history.NewRecorder(clients)
 	if err != nil {
 		return nil, err
 	}
-	l := load.New(load.Config{Seed: o.Seed, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder})
-	began := time.Now()
 	watch.await("the faults to be over and the clients to return", o.Time+w.Round(o.Every))
-	operating, dismiss := context.WithCancel(ctx)
-	var operator sync.WaitGroup
-	operator.Go(func() { l.Operator(w.Unknown).Run(operating) })
-	defer operator.Wait()
-	defer dismiss()
-	if err := o.storm(ctx, out, w, l); err != nil {
-		return nil, err
+	if err := w.Begin(ctx, name); err != nil {
+		return nil, errors.Join(err, recorder.Close())
 	}
-	watch.await("everything to be quiet", o.Settle)
-	unsettled, err := o.settle(ctx, w, l)
-	dismiss()
-	operator.Wait()
+	l := load.New(load.Config{Seed: o.Seed, Window: name, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder})
+	unsettled, err := o.weather(ctx, out, watch, w, l)
 	if err := errors.Join(err, l.Err(), recorder.Close(), w.Collapsed()); err != nil {
 		return nil, err
 	}
@@ -121,12 +119,26 @@ func (o options) watched(ctx context.Context, out io.Writer, watch *watch) (r *r
 	if o.Time >= time.Minute && o.Only == nil {
 		h.Planned = append(append(h.Planned, "client-leaves"), world.Misbehaviour()...)
 	}
-	if err := history.Save(filepath.Join(dir, "harvest.history"), h); err != nil {
+	if err := history.Save(filepath.Join(w.Dir, name+"harvest.history"), h); err != nil {
 		return nil, err
 	}
-	r = &report{options: o, took: time.Since(began), counts: check.Summary(h), faults: h.Faults}
+	r := &report{options: o, took: time.Since(began), counts: check.Summary(h), faults: h.Faults}
 	r.violations = append(unsettled, check.Check(h)...)
 	return r, nil
+}
+
+// weather is the storm and the quiet after it. An operator is there all the time.
+func (o options) weather(ctx context.Context, out io.Writer, watch *watch, w *world.World, l *load.Load) ([]check.Violation, error) {
+	operating, dismiss := context.WithCancel(ctx)
+	var operator sync.WaitGroup
+	operator.Go(func() { l.Operator(w.Unknown).Run(operating) })
+	defer operator.Wait()
+	defer dismiss()
+	if err := o.storm(ctx, out, w, l); err != nil {
+		return nil, err
+	}
+	watch.await("everything to be quiet", o.Settle)
+	return o.settle(ctx, w, l)
 }
 
 // directory makes the directory of a run, and says how to be done with it.
@@ -195,7 +207,7 @@ func gather(ctx context.Context, w *world.World, clients string) (*history.Run, 
 	if err != nil {
 		return nil, err
 	}
-	h, err := history.Read(append(journals, clients)...)
+	h, err := history.ReadWindow(append(journals, clients)...)
 	if err != nil {
 		return nil, err
 	}

@@ -47,3 +47,15 @@ func (w *watch) hung() error {
 	}
 	return err
 }
+
+// watched runs something that keeps a watch up to date, and ends with an error if it hangs.
+func watched(run func(*watch) error) error {
+	watch, done := newWatch(), make(chan error, 1)
+	go func() { done <- run(watch) }()
+	select {
+	case err := <-done:
+		return err
+	case <-watch.timer.C:
+		return watch.hung()
+	}
+}

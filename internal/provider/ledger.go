@@ -72,18 +72,32 @@ func (l Ledger) RefundsByReference(reference string) []Refund {
 // ReadLedger reads the effects from the ledger file of a provider, which may be running or dead, in this process or another.
 // A last line without its end is left out: it never happened.
 func ReadLedger(path string) (Ledger, error) {
-	entries, err := ReadEntries(path)
+	entries, err := ReadEntries(path, 0)
 	return effects(entries), err
 }
 
-// ReadEntries is [ReadLedger] with the charges that were declined too, which are no effects.
-func ReadEntries(path string) ([]Entry, error) {
-	data, err := os.ReadFile(path)
+// ReadEntries is [ReadLedger] with the charges that were declined too, which are no effects. It begins behind so many bytes,
+// which must be whole lines: what the file held at some time before.
+func ReadEntries(path string, behind int64) ([]Entry, error) {
+	data, err := readBehind(path, behind)
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
 	}
 	entries, _, err := parseLedger(data)
 	return entries, err
+}
+
+// readBehind reads the rest of a file.
+func readBehind(path string, behind int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if _, err := file.Seek(behind, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(file)
 }
 
 func effects(entries []Entry) Ledger {

@@ -12,17 +12,22 @@ import (
 
 // Read puts a run together from its files. A last line that was cut off is left out: its writer was killed. Any other line
 // that cannot be read is an error.
-func Read(paths ...string) (*Run, error) {
+func Read(paths ...string) (*Run, error) { return read(false, paths) }
+
+// ReadWindow is Read for files that were emptied while nodes went on: the end of a call that was begun before that is left out.
+func ReadWindow(paths ...string) (*Run, error) { return read(true, paths) }
+
+func read(emptied bool, paths []string) (*Run, error) {
 	run := &Run{Faults: make(map[string]int)}
 	for _, path := range paths {
-		if err := readFile(run, path); err != nil {
+		if err := readFile(run, path, emptied); err != nil {
 			return nil, fmt.Errorf("history: read %s: %w", path, err)
 		}
 	}
 	return run, nil
 }
 
-func readFile(run *Run, path string) error {
+func readFile(run *Run, path string, emptied bool) error {
 	file, err := os.Open(path)
 	if err != nil {
 		return err
@@ -30,7 +35,7 @@ func readFile(run *Run, path string) error {
 	// The file is only read: closing it cannot lose anything.
 	defer func() { _ = file.Close() }()
 
-	r := reader{run: run, open: make(map[call]int)}
+	r := reader{run: run, open: make(map[call]int), emptied: emptied}
 	lines := bufio.NewReaderSize(file, 1<<20)
 	for number := 1; ; number++ {
 		text, err := lines.ReadBytes('\n')
@@ -52,6 +57,8 @@ type reader struct {
 	run *Run
 	// open has the writes of this file that wait for their second line, by their index in the run.
 	open map[call]int
+	// emptied says that the file may have lost its beginning.
+	emptied bool
 }
 
 // call names one call of a node.
@@ -105,6 +112,9 @@ func (r *reader) add(text []byte) error {
 func (r *reader) end(end *Write) error {
 	id := call{end.Node, end.Seq}
 	index, ok := r.open[id]
+	if !ok && r.emptied {
+		return nil
+	}
 	if !ok {
 		return fmt.Errorf("node %s ends call %d, which it did not begin", end.Node, end.Seq)
 	}

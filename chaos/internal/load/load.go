@@ -21,6 +21,8 @@ import (
 type Config struct {
 	// Seed begins what the clients draw.
 	Seed uint64
+	// Window is what all keys and references begin with.
+	Window string
 	// Clients is how many there are.
 	Clients int
 	// Fronts are the URLs of the servers.

@@ -14,7 +14,7 @@ import (
 
 // operation is what a client wants to happen once.
 type operation struct {
-	token, key, kind, path string
+	window, token, key, kind, path string
 	// abandoned is set if the client does not come back: nobody but the workers in the background brings it to an end then.
 	abandoned bool
 	// requests are what is sent under the key: one, or a second one that is a mistake of the client.
@@ -51,31 +51,31 @@ func (o *operation) answered() bool {
 // draw makes up the next operation of a client. It returns nil if there is nothing to be done of the kind that was drawn.
 func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *operation {
 	name := fmt.Sprintf("%d-%d", client, n)
-	op := &operation{token: tokens[n%len(tokens)], key: "key-" + name}
+	op := &operation{window: l.Window, token: tokens[n%len(tokens)], key: l.Window + "key-" + name}
 	if random.Float64() < 0.3 {
-		op.key = fmt.Sprintf("both-%d-%d", client, n/len(tokens)) // the next account may use the same one
+		op.key = fmt.Sprintf("%sboth-%d-%d", l.Window, client, n/len(tokens)) // the next account may use the same one
 	}
 	op.abandoned = random.Float64() < 0.06
 	amount := 100 + random.Int64N(500) // below what is declined
 	switch kind := random.Float64(); {
-	case kind < 0.12:
+	case kind < 0.10:
 		op.kind, op.path = "entry", "/entries"
 		op.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
-	case kind < 0.36:
+	case kind < 0.30:
 		op.kind, op.path = "payment", "/payments"
 		op.ask(random, name, orDeclined(random, amount), func(reference string, amount int64) any {
 			return map[string]any{"customer": "c1", "amount": amount, "currency": "EUR", "reference": reference}
 		})
-	case kind < 0.58:
+	case kind < 0.48:
 		op.kind, op.path = "transfer", "/transfers"
 		op.ask(random, name, amount, func(reference string, amount int64) any { return node.Transfer{Reference: reference, Amount: amount} })
-	case kind < 0.70:
+	case kind < 0.58:
 		op.kind, op.path = "booking", "/bookings"
 		item := []string{"concert", "theatre", "circus"}[min(random.IntN(12)/5, 2)] // there are no places in the circus
 		op.ask(random, name, orDeclined(random, amount), func(reference string, amount int64) any {
 			return map[string]any{"item": item, "price": amount, "reference": reference}
 		})
-	case kind < 0.84:
+	case kind < 0.86:
 		op.drawHarder(random, client, name)
 	default:
 		payment, charge := l.charged(ctx, random, op.token)
@@ -93,23 +93,23 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 // drawHarder makes up one of the operations that are there to meet what is rare otherwise. Those that only an operator could
 // settle are not abandoned: a retry has to take them over.
 func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
-	switch kind := random.IntN(6); kind {
+	switch random.IntN(7) {
 	case 0:
 		o.kind, o.path = "flash", "/flashes"
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
 	case 1:
 		o.kind, o.path, o.abandoned = "spark", "/sparks", false
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
-	case 2:
+	case 2, 3:
 		o.kind, o.path, o.abandoned = "lapse", "/lapses", false
 		ending := []string{node.LapseComplete, node.LapseComplete, node.LapseRelease, node.LapseAbandon, node.LapseCheckpoint}[random.IntN(5)]
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Lapse{Reference: reference, Ending: ending} })
-	case 3:
+	case 4:
 		o.kind, o.path, o.abandoned = "doubt", "/doubts", false
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Lapse{Reference: reference} })
 	default:
 		o.kind, o.path = "shipment", "/parcels"
-		parcels, street := 2+random.IntN(3), fmt.Sprintf("street-%d", client%streets)
+		parcels, street := 2+random.IntN(3), fmt.Sprintf("%sstreet-%d", o.window, client%streets)
 		lapse := max(0, random.IntN(3*parcels)-2*parcels+1)
 		o.ask(random, name, int64(parcels), func(reference string, parcels int64) any {
 			return node.Shipment{Reference: reference, Street: street, Parcels: int(parcels), Lapse: lapse}
@@ -131,13 +131,13 @@ func orDeclined(random *rand.Rand, amount int64) int64 {
 // ask writes the request; now and then a second one with the same key, which must not be taken for the first. It is about
 // something else, or differs in the amount alone.
 func (o *operation) ask(random *rand.Rand, name string, amount int64, body func(reference string, amount int64) any) {
-	reference := fmt.Sprintf("%s-%s-a", o.kind, name)
+	reference := fmt.Sprintf("%s%s-%s-a", o.window, o.kind, name)
 	o.add(reference, amount, body)
 	switch mistake := random.Float64(); {
 	case mistake < 0.04 && amount > 0:
 		o.add(reference, amount+1, body)
 	case mistake < 0.08:
-		o.add(fmt.Sprintf("%s-%s-b", o.kind, name), amount, body)
+		o.add(fmt.Sprintf("%s%s-%s-b", o.window, o.kind, name), amount, body)
 	}
 }
 

@@ -10,6 +10,7 @@ var upper = []Mutant{
 			"\tif rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {",
 			"\tif rec.State != StateUnknown && !lost {",
 		}},
+		Faults: calm,
 	},
 	{
 		Name: "not-found-believed", Layer: "reconcile", Mistake: "what a provider does not know of was never sent", Store: sqlite, Breaks: []string{"I1"},

@@ -83,7 +83,12 @@ func (w *World) killProvider(ctx context.Context) error {
 	p := pick(w, []*Process{w.acquirer, w.bank})
 	w.noteStruck(ctx, p)
 	hook := w.webhook()
-	return p.Restart(w.short(), func(p *Process) { p.settings.Provider.Webhook = hook })
+	return p.Restart(w.short(), func(p *Process) {
+		p.settings.Provider.Webhook = hook
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.told, p)
+	})
 }
 
 // stepClock puts the store's clock off: for good by seconds in either direction or by minutes ahead, or by an hour back for a
@@ -165,7 +170,7 @@ func Misbehaviour() (names []string) {
 
 func struckName(kind provider.Kind) string { return "provider " + string(kind) }
 
-// noteStruck keeps what a provider did, which it forgets when it dies.
+// noteStruck keeps what a provider did since it was asked last. It forgets it when it dies.
 func (w *World) noteStruck(ctx context.Context, p *Process) {
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -176,8 +181,9 @@ func (w *World) noteStruck(ctx context.Context, p *Process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for kind, n := range stats {
-		w.struck[struckName(kind)] += n
+		w.struck[struckName(kind)] += n - w.told[p][kind]
 	}
+	w.told[p] = stats
 }
 
 // Struck counts the faults so far, by name.
@@ -200,7 +206,7 @@ const atOnce = 3
 func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error {
 	timed, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
-	random := rand.New(rand.NewPCG(w.Seed, 3))
+	random := rand.New(rand.NewPCG(w.Seed+w.windows, 3))
 	faults := w.Faults()
 	failed := make(chan error, 1)
 	running := make(chan struct{}, atOnce)

@@ -79,8 +79,8 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), harvestRows(ctx, db.Reads(), run, owners),
-		harvestArrivals(ctx, db.Reads(), run, owners), harvestAudits(ctx, db, run))
+	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), w.harvestRows(ctx, db.Reads(), run, owners),
+		w.harvestArrivals(ctx, db.Reads(), run, owners), harvestAudits(ctx, db, run))
 	left, failed := readStock(ctx, db.Reads())
 	for item, total := range w.stock {
 		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
@@ -97,26 +97,23 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	return err
 }
 
+// harvestRecords reads the record of each operation that was asked for.
 func harvestRecords(ctx context.Context, db *storeurl.Database, run *history.Run) error {
-	for _, scope := range node.Tokens {
-		filter := onceward.Filter{Scope: scope}
-		for {
-			page, err := db.List(ctx, filter)
-			if err != nil {
-				return err
-			}
-			for i := range page {
-				rec, err := db.Get(ctx, page[i].ID) // a list has no bodies
-				if err != nil {
-					return err
-				}
-				run.Records = append(run.Records, recordOf(&rec))
-			}
-			if len(page) < onceward.MaxPage {
-				break
-			}
-			filter.After = page[len(page)-1].ID
+	read := make(map[onceward.ID]bool)
+	for i := range run.Attempts {
+		id := onceward.ID{Scope: run.Attempts[i].Scope, Key: run.Attempts[i].Key}
+		if read[id] {
+			continue
 		}
+		read[id] = true
+		rec, err := db.Get(ctx, id)
+		if errors.Is(err, onceward.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		run.Records = append(run.Records, recordOf(&rec))
 	}
 	return nil
 }
@@ -132,8 +129,11 @@ func recordOf(rec *onceward.Record) history.Record {
 	return r
 }
 
+// harvestMessages reads the messages that were not delivered. What became of the others shows elsewhere.
 func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Run) error {
-	filter := outbox.Filter{Limit: 1000}
+	filter := outbox.Filter{
+		States: []outbox.State{outbox.Ready, outbox.Leased, outbox.Behind, outbox.Holding, outbox.Dead}, Limit: 1000,
+	}
 	for {
 		page, err := db.Messages(ctx, filter)
 		if err != nil {
@@ -152,9 +152,9 @@ func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Ru
 	}
 }
 
-func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
 	for table, columns := range map[string]string{"payment": "state, ''", "booking": "state, item", "refund": "'', ''", "entry": "'', ''"} {
-		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s`, columns, table))
+		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s WHERE reference LIKE $1`, columns, table), w.window+"%")
 		if err != nil {
 			return err
 		}
@@ -178,8 +178,8 @@ func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[s
 }
 
 // harvestArrivals reads which parcels have arrived, and in which places.
-func harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
-	rows, err := db.QueryContext(ctx, `SELECT street, reference, number, place FROM arrival`)
+func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+	rows, err := db.QueryContext(ctx, `SELECT street, reference, number, place FROM arrival WHERE reference LIKE $1`, w.window+"%")
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func readStock(ctx context.Context, db *sql.DB) (map[string]int64, error) {
 	return left, rows.Err()
 }
 
-// countStock notes how many places there are before anybody books one.
+// countStock notes how many places there are before anybody in the window books one.
 func (w *World) countStock(ctx context.Context) error {
 	db, err := w.open(ctx)
 	if err != nil {
@@ -252,7 +252,7 @@ func (w *World) countStock(ctx context.Context) error {
 }
 
 func (w *World) harvestLedger(name, book string, run *history.Run, owners map[string]onceward.ID) error {
-	entries, err := provider.ReadEntries(w.Ledger(name))
+	entries, err := provider.ReadEntries(w.Ledger(name), w.read[name])
 	if err != nil {
 		return err
 	}

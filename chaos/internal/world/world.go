@@ -51,8 +51,13 @@ type World struct {
 	fronts    []*wire
 	providers []*wire
 
-	// stock is how many places of each item there were at the start.
+	// window is the one that goes on, and windows how many there were with it.
+	window  string
+	windows uint64
+	// stock is how many places of each item there were at the start of the window, and read how much of each ledger was read
+	// before it.
 	stock map[string]int64
+	read  map[string]int64
 
 	clock sync.Mutex
 	// offset is how far the store's clock is off, and leaps how often it has leapt.
@@ -69,14 +74,15 @@ type World struct {
 	// firing are the faults that happen at present.
 	firing map[string]int
 	random *rand.Rand
-	// struck is what providers did before they were killed.
+	// struck is what providers did in this window, and told what each had done when it was asked last.
 	struck map[string]int
+	told   map[*Process]map[provider.Kind]int
 }
 
 // New builds a world and returns when everything in it runs.
 func New(ctx context.Context, config Config) (w *World, err error) {
 	w = &World{
-		Config: config, network: newNetwork(), faults: make(map[string]int), firing: make(map[string]int), struck: make(map[string]int),
+		Config: config, network: newNetwork(), told: make(map[*Process]map[provider.Kind]int), firing: make(map[string]int),
 		random: rand.New(rand.NewPCG(config.Seed, 2)),
 	}
 	defer func() {
@@ -93,11 +99,55 @@ func New(ctx context.Context, config Config) (w *World, err error) {
 	if err := w.startProviders(); err != nil {
 		return w, err
 	}
-	if err := w.startNodes(ctx); err != nil {
-		return w, err
-	}
-	return w, w.countStock(ctx)
+	return w, w.startNodes(ctx)
 }
+
+// Begin begins a window: a time of faults that is checked by itself. Its references begin with its name. Providers misbehave
+// until [World.Calm].
+func (w *World) Begin(ctx context.Context, window string) error {
+	w.mu.Lock()
+	w.window = window
+	w.windows++
+	w.faults, w.struck = make(map[string]int), make(map[string]int)
+	w.mu.Unlock()
+	w.clock.Lock()
+	w.leaps, w.steps = 0, nil
+	w.clock.Unlock()
+	w.read = make(map[string]int64)
+	for _, p := range []*Process{w.acquirer, w.bank} {
+		info, err := os.Stat(w.Ledger(p.name))
+		if err != nil {
+			return err
+		}
+		w.read[p.name] = info.Size()
+		p.settings.Provider.Faults = providerFaults(w.Seed + w.windows)
+		if err := (&provider.Client{URL: p.URL()}).SetFaults(ctx, p.settings.Provider.Faults); err != nil {
+			return err
+		}
+	}
+	return w.countStock(ctx)
+}
+
+// End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends after it
+// is left over in the journals.
+func (w *World) End() error {
+	journals, err := w.Journals()
+	if err != nil {
+		return err
+	}
+	errs := make([]error, 0, len(journals))
+	for _, path := range journals {
+		errs = append(errs, os.Truncate(path, 0)) // nodes append to theirs
+	}
+	owners, err := os.ReadDir(w.owners())
+	for _, file := range owners {
+		errs = append(errs, os.Remove(filepath.Join(w.owners(), file.Name())))
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// owners is where nodes show which calls they are still at.
+func (w *World) owners() string { return filepath.Join(w.Dir, "owners") }
 
 func (w *World) startProviders() error {
 	for _, p := range []struct {
@@ -106,7 +156,7 @@ func (w *World) startProviders() error {
 		dedup   bool
 	}{{&w.acquirer, "acquirer", true}, {&w.bank, "bank", false}} {
 		*p.process = w.process(p.name, node.Settings{Provider: &provider.Config{
-			LedgerPath: w.Ledger(p.name), Dedup: p.dedup, Faults: providerFaults(w.Seed),
+			LedgerPath: w.Ledger(p.name), Dedup: p.dedup,
 			Webhook: provider.Webhook{Secret: node.WebhookSecret},
 		}})
 		if err := (*p.process).Start(); err != nil {
@@ -129,12 +179,11 @@ func (w *World) process(name string, settings node.Settings) *Process {
 }
 
 func (w *World) startNodes(ctx context.Context) error {
-	owners := filepath.Join(w.Dir, "owners")
-	if err := os.MkdirAll(owners, 0o755); err != nil {
+	if err := os.MkdirAll(w.owners(), 0o755); err != nil {
 		return err
 	}
 	settings := node.Settings{
-		Store: w.database.url(), Clock: w.database.clockFile(), Owners: owners,
+		Store: w.database.url(), Clock: w.database.clockFile(), Owners: w.owners(),
 		Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
 	}
 	if w.Log {
