@@ -73,6 +73,7 @@ func chaos(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&o.Every, "every", 700*time.Millisecond, "time between two faults")
 	only := flags.String("faults", "", "faults to let happen, with commas between them (default: all)")
 	flags.BoolVar(&o.Clocks, "clocks", true, "shift the clocks of nodes, for which a program is built first")
+	flags.BoolVar(&o.Brief, "brief", false, "end the faults when the time is over, also if some have not happened yet")
 	flags.StringVar(&o.Keep, "keep", "", "directory to keep the history, the ledgers and logs of the nodes in")
 	flags.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long everything may take to be quiet after the last fault")
 	if err := flags.Parse(args); err != nil {

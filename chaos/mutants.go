@@ -99,7 +99,7 @@ func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed ui
 	defer cancel()
 	began := time.Now()
 	for {
-		args := []string{"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", "12s", "-every", "400ms", "-clocks=false"}
+		args := []string{"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", "12s", "-every", "400ms", "-clocks=false", "-brief"}
 		if m.Faults != nil {
 			args = append(args, "-faults", strings.Join(m.Faults, ","))
 		}

@@ -26,6 +26,8 @@ type options struct {
 	Clocks  bool
 	Keep    string
 	Settle  time.Duration
+	// Brief ends the faults when the time is over, also if some have not happened yet.
+	Brief bool
 	// Only are the faults that happen; nil for all.
 	Only []string
 }
@@ -72,7 +74,7 @@ func (o options) once(ctx context.Context, out io.Writer, watch *watch) (r *repo
 // world builds the world of a run.
 func (o options) world(ctx context.Context, watch *watch, dir string) (*world.World, error) {
 	config := world.Config{
-		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Servers: servers, Workers: workers, Log: o.Keep != "",
+		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Brief: o.Brief, Servers: servers, Workers: workers, Log: o.Keep != "",
 	}
 	var err error
 	if config.Program, err = os.Executable(); err != nil {

@@ -202,7 +202,8 @@ const triesToFire = 5
 const atOnce = 3
 
 // Nemesis lets faults happen for a time, or until the context ends, and returns when all of them are over. It goes through all
-// of them in an order that the seed shuffles, and then again: each happens as often as any other, and at least once.
+// of them in an order that the seed shuffles, and then again: each happens as often as any other, and at least once unless the
+// run is to be brief.
 func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error {
 	timed, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
@@ -210,7 +211,7 @@ func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error 
 	faults := w.Faults()
 	failed := make(chan error, 1)
 	running := make(chan struct{}, atOnce)
-	for first := true; ctx.Err() == nil && (first || timed.Err() == nil); first = false {
+	for first := !w.Brief; ctx.Err() == nil && (first || timed.Err() == nil); first = false {
 		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, fault := range faults {
 			pause(ctx, every/2+time.Duration(random.Int64N(int64(every))))

@@ -92,7 +92,9 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	w.clock.Unlock()
 	run.Faults = w.Struck()
 	for _, fault := range w.Faults() {
-		run.Planned = append(run.Planned, fault.Name)
+		if !w.Brief {
+			run.Planned = append(run.Planned, fault.Name)
+		}
 	}
 	return err
 }

@@ -33,6 +33,8 @@ type Config struct {
 	Seed uint64
 	// Only names the faults that happen. Default: all.
 	Only []string
+	// Brief ends the faults when their time is over, also if some have not happened yet.
+	Brief bool
 	// Servers and Workers are how many nodes there are of each kind.
 	Servers, Workers int
 	// Log makes nodes write logs.
