@@ -59,13 +59,11 @@ func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 		return a.begin(via, start)
 	}
 	a.recorded = true
-	state, err := parseEnvelope(stored)
-	if err == nil {
-		err = a.fits(&state)
-	}
+	state, err := a.read(stored)
 	switch {
 	case err != nil:
-		a.unknown(err)
+		// Another version of the program knows how to go on, and may do so at once: this was neither a try nor a loss.
+		a.op.Suspend(0)
 	case state.Via != via:
 		// A resumer looked before the first recovery point was stored, and could not know how the operation came.
 		err = errors.New("phase: the operation came another way; it is resumed again")
@@ -98,7 +96,7 @@ func (a *attempt[T]) takeOver() error {
 
 // begin starts an operation of which nothing is stored: whatever fails here, nothing was done.
 func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
-	a.state = envelope{Version: envelopeVersion, Via: via}
+	a.state = envelope{Version: envelopeVersion, Via: via, Defined: a.Version, Steps: a.names}
 	data, err := start()
 	_, final := asFinished(err)
 	switch {
@@ -141,11 +139,7 @@ func (a *attempt[T]) mayGoOn(ctx context.Context) error {
 
 // data is a fresh copy of the carried data: what a step changes in it counts only if the step succeeds.
 func (a *attempt[T]) data() (*T, error) {
-	data := new(T)
-	if err := json.Unmarshal(a.state.Data, data); err != nil {
-		return nil, fmt.Errorf("phase: the carried data does not fit its type: %w", err)
-	}
-	return data, nil
+	return decode[T](a.state.Data, false) // what was stored by others was decoded strictly when it was taken up
 }
 
 // after is the state behind a step that left the data so.
@@ -154,10 +148,7 @@ func (a *attempt[T]) after(s *Step[T], data *T) (envelope, error) {
 	if err != nil {
 		return envelope{}, fmt.Errorf("phase: the data cannot be stored: %w", err)
 	}
-	next := a.state
-	next.Done = append(append([]string(nil), a.state.Done...), s.name)
-	next.Intent, next.Tries, next.Lost, next.Data = "", 0, 0, raw
-	return next, nil
+	return a.state.finished(s.name, raw), nil
 }
 
 // checkpoint is what the store keeps of a state.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // envelope is what a record carries from attempt to attempt.
@@ -13,10 +12,15 @@ type envelope struct {
 	Version int `json:"v"`
 	// Via says how the operation came, and so how its answer is stored.
 	Via string `json:"via"`
+	// Defined is the version of the definition that wrote this, and Steps are the names of all its steps: by them a node of
+	// another version knows that it is not for it to go on. The first encoding had neither.
+	Defined int      `json:"defined,omitempty"`
+	Steps   []string `json:"steps,omitempty"`
 	// Done are the names of the finished steps, in order: they must be the first of the definition.
 	Done []string `json:"done,omitempty"`
-	// Intent is the name of the step that was about to make its call.
+	// Intent is the name of the step that was about to make its call, and By the attempt that was.
 	Intent string `json:"intent,omitempty"`
+	By     int64  `json:"by,omitempty"`
 	// Tries counts the attempts at the step that did not succeed.
 	Tries int `json:"tries,omitempty"`
 	// Lost counts the attempts that took over at this step and were not heard of again.
@@ -25,7 +29,8 @@ type envelope struct {
 	Data json.RawMessage `json:"data"`
 }
 
-const envelopeVersion = 1
+// envelopeVersion is raised with every change of the encoding: a node that does not know it leaves the operation alone.
+const envelopeVersion = 2
 
 // The ways in which an operation comes.
 const (
@@ -38,42 +43,10 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 	if err := json.Unmarshal(b, &e); err != nil {
 		return e, fmt.Errorf("phase: the carried data is damaged: %w", err)
 	}
-	if e.Version != envelopeVersion || e.Via != viaHTTP && e.Via != viaDo {
+	if e.Version < 1 || e.Version > envelopeVersion || e.Via != viaHTTP && e.Via != viaDo {
 		return e, fmt.Errorf("phase: the carried data has version %d (%q), which is not known to this program", e.Version, e.Via)
 	}
 	return e, nil
-}
-
-// ChangedError says that the steps of an operation are not those that a stored record went through: they were renamed,
-// reordered or removed while it was under way. It cannot go on, because nobody can know what its steps stand for now.
-type ChangedError struct {
-	// Operation is the name of the operation.
-	Operation string
-	// Stored are the steps that the record went through, and Defined those of the definition.
-	Stored, Defined []string
-}
-
-// Error describes the change.
-func (e *ChangedError) Error() string {
-	return fmt.Sprintf("phase: the steps of %q have changed under a stored operation: it went through [%s], the definition has [%s]; "+
-		"put them back, or settle the operation by hand", e.Operation, strings.Join(e.Stored, ", "), strings.Join(e.Defined, ", "))
-}
-
-// fits makes sure that the definition still has the steps that the record went through.
-func (o *Operation[T]) fits(e *envelope) error {
-	stored := slices.Clone(e.Done)
-	if e.Intent != "" {
-		stored = append(stored, e.Intent)
-	}
-	changed := len(stored) > len(o.names) || !slices.Equal(stored, o.names[:len(stored)])
-	if !changed && e.Intent != "" && !o.Steps[len(e.Done)].external() {
-		stored[len(e.Done)] += " (a call)"
-		changed = true
-	}
-	if changed {
-		return &ChangedError{Operation: o.Name, Stored: stored, Defined: o.names}
-	}
-	return nil
 }
 
 // encode makes the value to store, unless the data is too large.
@@ -86,6 +59,45 @@ func (e envelope) encode(limit int) ([]byte, error) {
 		return nil, fmt.Errorf("phase: the data cannot be stored: %w", err)
 	}
 	return b, nil
+}
+
+// finished is the state behind the step at hand.
+func (e envelope) finished(step string, data json.RawMessage) envelope {
+	e.Done = append(slices.Clone(e.Done), step)
+	e.Data = data
+	return e.withdrawn().fresh()
+}
+
+// withdrawn is the state without the intent.
+func (e envelope) withdrawn() envelope {
+	e.Intent, e.By = "", 0
+	return e
+}
+
+// fresh is the state with all tries before it.
+func (e envelope) fresh() envelope {
+	e.Tries, e.Lost = 0, 0
+	return e
+}
+
+// reached are the names of the steps that the operation has come to.
+func (e *envelope) reached() []string {
+	if e.Intent == "" {
+		return e.Done
+	}
+	return append(slices.Clone(e.Done), e.Intent)
+}
+
+// atHand is the name of the step that is to be done next, or in doubt; empty if there is none, or it is not known.
+func (e *envelope) atHand() string {
+	switch {
+	case e.Intent != "":
+		return e.Intent
+	case len(e.Done) < len(e.Steps):
+		return e.Steps[len(e.Done)]
+	default:
+		return ""
+	}
 }
 
 // point names how far the operation has come, for people who look at the record.

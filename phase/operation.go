@@ -2,6 +2,7 @@ package phase
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,9 +17,20 @@ type Definition[T any] struct {
 	// Name identifies the operation in stored records; on a route of http.ServeMux it is best the method and the pattern. A
 	// resumer finds the operation by it. Required.
 	Name string
-	// Steps are done one after the other. Their names are stored: renaming or reordering them strands what is under way,
-	// with a [*ChangedError]. Steps may be added at the end. Required.
+	// Steps are done one after the other. Their names are stored, and a node leaves an operation alone whose steps it does not
+	// know: see [*ChangedError]. Steps may be added at the end; for every other change raise the Version. Required.
 	Steps []Step[T]
+	// Version is that of the steps and of the carried data, and is stored with them. A node goes on with what an older version
+	// has stored, and leaves alone what a newer one has. Raise it when steps are changed other than by adding some at the
+	// end, and when the data is changed other than by adding fields with omitempty. Default: 0.
+	Version int
+	// Migrate makes data of this Version out of that of an older one, before it is decoded. An error leaves the operation to
+	// the nodes that know it. Default: the data is decoded as it is.
+	Migrate func(from int, data json.RawMessage) (json.RawMessage, error)
+	// LenientData decodes carried data as encoding/json does: a field that the type does not have is dropped, and one that the
+	// data does not have is zero. Default: both are errors, which leave the operation to the nodes that know it, but for
+	// fields with omitempty or omitzero, and for pointers.
+	LenientData bool
 	// Answer makes the answer when all steps are done. Required.
 	Answer func(data *T) Answer
 	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. That the route is
@@ -62,8 +74,8 @@ func New[T any](d Definition[T]) (*Operation[T], error) {
 		}
 		o.names = append(o.names, s.name)
 	}
-	if d.MaxData < 0 || d.Tries < 0 || d.Pause < 0 {
-		return nil, fmt.Errorf("phase: MaxData, Tries and Pause of %q cannot be negative", d.Name)
+	if d.MaxData < 0 || d.Tries < 0 || d.Pause < 0 || d.Version < 0 {
+		return nil, fmt.Errorf("phase: MaxData, Tries, Pause and Version of %q cannot be negative", d.Name)
 	}
 	o.setDefaults()
 	return o, nil
@@ -146,10 +158,18 @@ func (o *Operation[T]) value(ctx context.Context, start func() (*T, error)) ([]b
 // errLostBeforeStart is the start of an operation that is resumed without its caller: there is nothing to start from.
 var errLostBeforeStart = errors.New("phase: the operation was lost before its first recovery point; nothing was done")
 
-// resume implements [Resumable].
+// resume implements [Resumable]. What another version of the program has stored it leaves alone, with a [*ChangedError]: it does
+// not even take the right to execute, which a node that knows the operation may want at the same moment.
 func (o *Operation[T]) resume(ctx context.Context, guard *onceward.Guard, rec *onceward.Record) error {
 	none := func() (*T, error) { return nil, errLostBeforeStart }
-	if e, err := parseEnvelope(rec.Data); err == nil && e.Via == viaDo {
+	var state envelope
+	if rec.Point != "" {
+		var err error
+		if state, err = o.read(rec.Data); err != nil {
+			return err
+		}
+	}
+	if state.Via == viaDo {
 		_, err := guard.Resume(ctx, rec, func(ctx context.Context) ([]byte, error) { return o.value(ctx, none) }, o.options()...)
 		return err
 	}

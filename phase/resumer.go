@@ -93,7 +93,8 @@ type Resumed struct {
 	Waiting int
 	// Unknown counts those whose outcome became unknown.
 	Unknown int
-	// Strange counts those that are neither named like an operation of this resumer nor among the others of its configuration.
+	// Strange counts those that are neither named like an operation of this resumer nor among the others of its configuration,
+	// and those that another version of the program must go on with.
 	Strange int
 }
 
@@ -181,7 +182,11 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id oncewar
 	if err == nil && !rec.State.Settled() { // else somebody was faster
 		err = operation.resume(ctx, run.guard, &rec)
 	}
+	var changed *ChangedError
 	switch {
+	case errors.As(err, &changed):
+		run.config.Logger.WarnContext(ctx, "phase: a lost operation of another version", "key_hash", id.Hash(), "error", err)
+		run.count(func(report *Resumed) { report.Strange++ })
 	case err == nil, errors.Is(err, errLostBeforeStart), errors.Is(err, onceward.ErrNotFound), errors.Is(err, onceward.ErrRefused):
 		run.count(func(report *Resumed) { report.Finished++ })
 	case errors.Is(err, onceward.ErrInProgress):

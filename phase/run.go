@@ -88,13 +88,11 @@ func (a *attempt[T]) suspend(inDoubt bool) {
 
 // external does an external step: the intent, the call, the result.
 func (a *attempt[T]) external(ctx context.Context, s *Step[T]) error {
-	if a.state.Intent == s.name && a.op.Origin() != onceward.OriginRetried {
-		// An earlier attempt may have made the call. A record that was released since is one of which somebody knows
-		// that it was not.
-		return a.again(ctx, s)
+	if a.state.Intent == s.name {
+		return a.again(ctx, s) // an earlier attempt may have made the call
 	}
 	intended := a.state
-	intended.Intent = s.name
+	intended.Intent, intended.By = s.name, a.op.Attempt()
 	if err := a.record(intended); err != nil {
 		return a.localFailed(err)
 	}
@@ -156,7 +154,7 @@ func (a *attempt[T]) withdraw() bool {
 	if !a.intends {
 		return false
 	}
-	a.state.Intent, a.intends = "", false
+	a.state, a.intends = a.state.withdrawn(), false
 	return true
 }
 

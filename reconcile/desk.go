@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
 )
 
 // Desk is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
@@ -50,20 +51,17 @@ func (b By) check() error {
 	return nil
 }
 
-// ResolveCompleted settles an unknown attempt with an answer that the operator has learned: every retry gets it.
+// ResolveCompleted ends an operation with an answer that the operator has learned: every retry gets it. Like
+// [Desk.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its owner, and then it
+// is for the whole: steps that are left are not done any more. To settle one step, use [Desk.ResolveStep].
 func (d *Desk) ResolveCompleted(ctx context.Context, by By, c onceward.Claim, done onceward.Completion) error {
 	return d.act(ctx, by, c, "resolve completed", func() error { return d.settler.ResolveCompleted(ctx, c, &done) })
 }
 
-// ResolveNotExecuted settles an unknown attempt of which the operator knows that it did nothing and will do nothing: a
-// retry executes.
+// ResolveNotExecuted settles an attempt of which the operator knows that it did nothing and will do nothing, or that all it did was
+// undone: a retry executes, from the beginning.
 func (d *Desk) ResolveNotExecuted(ctx context.Context, by By, c onceward.Claim) error {
 	return d.act(ctx, by, c, "resolve not executed", func() error { return d.settler.ResolveNotExecuted(ctx, c, by.Why) })
-}
-
-// RetryNow has an unknown attempt, a dead letter or not, asked after again, at once and with all its tries before it.
-func (d *Desk) RetryNow(ctx context.Context, by By, c onceward.Claim) error {
-	return d.act(ctx, by, c, "retry now", func() error { return d.settler.Requeue(ctx, c, by.Why) })
 }
 
 // Bust removes a settled record before its time, so that the key can be used anew. With force it removes one that is in
@@ -113,6 +111,8 @@ func audited(ctx context.Context, auditor onceward.Auditor, e onceward.AuditEntr
 type History struct {
 	// Record is the record as it stands; its state is [onceward.StateNone] if it is gone.
 	Record onceward.Record
+	// Progress is what is known of each step of a phased operation; nil for others.
+	Progress *phase.Progress
 	// Findings are answers that came too late to be stored.
 	Findings []onceward.Finding
 	// Audit is what was done about it, by people and by the poller, oldest first.
@@ -124,6 +124,7 @@ func (d *Desk) History(ctx context.Context, id onceward.ID) (h History, err erro
 	if h.Record, err = d.store.Get(ctx, id); err != nil && !errors.Is(err, onceward.ErrNotFound) {
 		return h, err
 	}
+	h.Progress, _ = phase.Inspect(&h.Record) // one that this program cannot read has its Point all the same
 	if d.findings != nil {
 		if h.Findings, err = d.findings.Findings(ctx, id); err != nil {
 			return h, err

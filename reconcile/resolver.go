@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
 )
 
 // Resolver finds out what became of an unknown operation. It is asked about one attempt, which the record names, and its
@@ -26,10 +27,12 @@ func (f ResolverFunc) Resolve(ctx context.Context, rec *onceward.Record) (Answer
 	return f(ctx, rec)
 }
 
-// Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown].
+// Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown], and for a
+// phased operation with [Step], [NotExecuted], [NotFound], [StillUnknown] or [Finish]: they are about its step at hand.
 type Answer struct {
 	kind       answerKind
 	completion onceward.Completion
+	step       phase.StepOutcome
 	reason     string
 }
 
@@ -38,18 +41,39 @@ type answerKind uint8
 const (
 	stillUnknown answerKind = iota
 	completed
+	finished
+	stepSettled
 	notExecuted
 	notFound
 )
 
 // Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined is
 // completed too, with its failure as the answer. The provider's id may be empty.
+//
+// It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and [Finish].
 func Completed(response onceward.Response, providerID string) Answer {
 	return Answer{kind: completed, completion: onceward.Completion{Response: response, ProviderID: providerID}}
 }
 
+// Step says what was learned of the step at hand of a phased operation, which then goes on behind it or at it: its remaining steps
+// are done, and its answer is its own. With the definition at hand, [phase.Operation.InDoubt] makes the outcome:
+//
+//	doubt, err := book.InDoubt(rec)
+//	…
+//	doubt.Data.Charge = charge.ID
+//	return reconcile.Step(doubt.Done(charge.ID)), nil
+func Step(o phase.StepOutcome) Answer { return Answer{kind: stepSettled, step: o} }
+
+// Finish ends a phased operation with an answer, as [phase.Finish] does: for a card that was declined. The steps that are left are
+// not done, and what earlier ones did is for the resolver to take back before. The provider's id may be empty.
+func Finish(response onceward.Response, providerID string) Answer {
+	a := Completed(response, providerID)
+	a.kind = finished
+	return a
+}
+
 // NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A retry
-// executes.
+// executes. Of a phased operation it says so of the step at hand, which is then done when the operation goes on.
 func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason: reason} }
 
 // NotFound says that the other system does not know of the operation now. Whether that means that it was not executed is
@@ -92,7 +116,8 @@ type Rule struct {
 	// letter before.
 	Arrival time.Duration
 	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut off. It
-	// is called when "not found" was answered.
+	// is called when "not found" was answered. For a phased operation the record's Attempt is here the one that meant to make
+	// the call, which later ones may have taken over from.
 	OwnerGone func(ctx context.Context, rec *onceward.Record) (bool, error)
 
 	// Source names the sender of the notices about these operations, and Steps the steps whose downstream keys they carry. A
@@ -119,6 +144,17 @@ func (r *Rule) subjects(rec *onceward.Record) (subjects []string) {
 	return subjects
 }
 
+// ofCaller is the record with the attempt that meant to make the call.
+func ofCaller(rec *onceward.Record) *onceward.Record {
+	progress, err := phase.Inspect(rec)
+	if err != nil || progress.CalledBy == 0 {
+		return rec
+	}
+	caller := *rec
+	caller.Attempt = progress.CalledBy
+	return &caller
+}
+
 // onItsWay is the answer while the request may still arrive.
 var onItsWay = StillUnknown("the other system does not know of it yet: the request may still be on its way")
 
@@ -134,7 +170,7 @@ func (r *Rule) judgeNotFound(ctx context.Context, rec *onceward.Record, asked ti
 	if r.Arrival <= 0 || r.OwnerGone == nil {
 		return StillUnknown("the other system does not know of it, which proves nothing: the request may still arrive"), nil
 	}
-	gone, err := r.OwnerGone(ctx, rec)
+	gone, err := r.OwnerGone(ctx, ofCaller(rec))
 	if err != nil {
 		return Answer{}, fmt.Errorf("reconcile: is the owner gone: %w", err)
 	}

@@ -14,6 +14,8 @@ import (
 type Report struct {
 	// Completed and NotExecuted count the records that were settled.
 	Completed, NotExecuted int
+	// Steps counts the phased operations of which a step was settled: they go on.
+	Steps int
 	// Postponed counts those of which nothing was learned, and DeadLetters those of them that now wait for a person.
 	Postponed, DeadLetters int
 }
@@ -21,6 +23,7 @@ type Report struct {
 func (r *Report) add(o Report) {
 	r.Completed += o.Completed
 	r.NotExecuted += o.NotExecuted
+	r.Steps += o.Steps
 	r.Postponed += o.Postponed
 	r.DeadLetters += o.DeadLetters
 }

@@ -111,24 +111,20 @@ func (p *Poller) readNotices(ctx context.Context, rule *Rule, rec *onceward.Reco
 
 // settle writes down what was learned. If somebody else has settled the record, or it has moved on, then the answer was about
 // what is past: nothing is changed, and that is no error.
-func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (report Report, err error) {
-	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
-	entry := onceward.AuditEntry{ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor}
-	outcome := ""
-	if a.kind == completed {
-		outcome, report.Completed = "completed", 1
-		entry.Action, entry.Reason = "resolve completed", "the other system's answer"
-		err = audited(ctx, p.auditor, entry, func() error { return p.settler.ResolveCompleted(ctx, claim, &a.completion) })
-	} else {
-		outcome, report.NotExecuted = "not executed", 1
-		entry.Action, entry.Reason = "resolve not executed", short(a.reason)
-		err = audited(ctx, p.auditor, entry, func() error { return p.settler.ResolveNotExecuted(ctx, claim, entry.Reason) })
-	}
+func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (Report, error) {
+	resolved, err := a.resolve(rec)
 	if err != nil {
+		return Report{}, err
+	}
+	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	entry := onceward.AuditEntry{
+		ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor, Action: resolved.action, Reason: resolved.reason,
+	}
+	if err := audited(ctx, p.auditor, entry, func() error { return resolved.write(ctx, p.settler, claim) }); err != nil {
 		return Report{}, unlessFenced(err)
 	}
-	p.observe(ctx, rec, outcome, nil)
-	return report, nil
+	p.observe(ctx, rec, resolved.outcome, nil)
+	return resolved.report, nil
 }
 
 // giveBack takes back a try that came to nothing for reasons of this node's own: the record is due as before. Should that fail,

@@ -1,0 +1,99 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
+)
+
+// ResolveStep settles the step at hand of a phased operation that is unknown, or has lost its owner: the operation goes on behind
+// the step, or at it, and its remaining steps are done. [History].Progress shows which step that is. An outcome about another step
+// is refused.
+func (d *Desk) ResolveStep(ctx context.Context, by By, c onceward.Claim, o phase.StepOutcome) error {
+	return d.act(ctx, by, c, stepAction(o), func() error { return d.resolveStep(ctx, c, o) })
+}
+
+// resolveStep makes the checkpoint from the record as it stands at the attempt.
+func (d *Desk) resolveStep(ctx context.Context, c onceward.Claim, o phase.StepOutcome) error {
+	rec, err := d.store.Get(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	if rec.Attempt != c.Attempt {
+		return &onceward.FencedError{
+			Op: onceward.EventResolveStep.String(), Attempt: c.Attempt, Current: rec.Attempt, State: rec.State,
+		}
+	}
+	progress, err := phase.Inspect(&rec)
+	if err != nil {
+		return err
+	}
+	checkpoint, err := progress.Checkpoint(o)
+	if err != nil {
+		return err
+	}
+	return d.settler.ResolveStep(ctx, c, checkpoint)
+}
+
+// RetryNow has an unknown attempt, a dead letter or not, looked into again at once, with all tries before it: a phased operation by
+// its own steps, which know how to find out what they can, and every other by its resolver. A phased operation whose step cannot
+// find out becomes unknown again, and its resolver is asked then.
+func (d *Desk) RetryNow(ctx context.Context, by By, c onceward.Claim) error {
+	const action = "retry now"
+	rec, err := d.store.Get(ctx, c.ID)
+	if err != nil && !errors.Is(err, onceward.ErrNotFound) {
+		return err
+	}
+	progress, err := phase.Inspect(&rec)
+	if err != nil {
+		return d.act(ctx, by, c, action, func() error { return d.settler.Requeue(ctx, c, by.Why) })
+	}
+	again := phase.StepOutcome{Step: progress.Step, Result: phase.StepAgain}
+	return d.act(ctx, by, c, stepAction(again), func() error { return d.resolveStep(ctx, c, again) })
+}
+
+// stopLease is how long the desk may need to make a lost operation unknown. Should it die, the operation is lost as before.
+const stopLease = 30 * time.Second
+
+// Stop takes a phased operation, which has lost its owner, away from that owner and from all who could resume it: from then on it is
+// unknown, at the attempt that is returned. An owner that was only paused may have gone on since an operator has looked; after Stop
+// its writes are refused, so that what [Desk.History] shows stays true until the operation is resolved.
+func (d *Desk) Stop(ctx context.Context, by By, c onceward.Claim) (stopped onceward.Claim, err error) {
+	err = d.act(ctx, by, c, "stop", func() (err error) {
+		stopped, err = d.stop(ctx, c, by.Why)
+		return err
+	})
+	return stopped, err
+}
+
+func (d *Desk) stop(ctx context.Context, c onceward.Claim, reason string) (onceward.Claim, error) {
+	rec, err := d.store.Get(ctx, c.ID)
+	if err != nil {
+		return c, err
+	}
+	refused := &onceward.FencedError{Op: "stop", Attempt: c.Attempt, Current: rec.Attempt, State: rec.State}
+	if rec.Attempt != c.Attempt || rec.State != onceward.StateInProgress || rec.OnLost != onceward.Resume {
+		return c, refused
+	}
+	var nonce onceward.Nonce
+	_, _ = rand.Read(nonce[:]) // it never fails
+	v, err := d.store.Reserve(ctx, &onceward.Reservation{
+		ID: c.ID, Operation: rec.Operation, Fingerprints: []onceward.Fingerprint{rec.Fingerprint}, OnLost: onceward.Resume,
+		Nonce: nonce, Lease: stopLease, Retention: rec.Retention, NoCreate: true,
+	})
+	if err != nil {
+		return c, err
+	}
+	stopped := onceward.Claim{ID: c.ID, Attempt: v.Record.Attempt}
+	switch {
+	case v.Decision != onceward.DecisionExecute: // its owner holds its lease, or another attempt was faster
+		return c, refused
+	case v.Origin != onceward.OriginResumed: // it was released meanwhile: nothing was done, and nothing is
+		return c, errors.Join(refused, d.store.Release(ctx, stopped, reason))
+	}
+	return stopped, d.store.Abandon(ctx, stopped, "stopped by an operator: "+reason)
+}
