@@ -9,7 +9,7 @@ import (
 // actOf is what the audit calls a call to the store, empty for one that is not audited.
 func actOf(call string) string {
 	switch call {
-	case history.CallResolveCompleted, history.CallResolveNotExecuted:
+	case history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallResolveStep:
 		return call
 	case history.CallRequeue:
 		return "retry now"
@@ -40,8 +40,8 @@ func checkAudited(o *operation, f *findings) {
 // announced reports whether the audit says that an act on an attempt was about to be done.
 func (o *operation) announced(action string, attempt int64) bool {
 	for _, a := range o.audits {
-		// To bust is to remove whatever is there: the call names no attempt.
-		same := a.Action == action && a.Attempt == attempt || action == busts && strings.HasPrefix(a.Action, busts)
+		// The words for a step name it. To bust is to remove whatever is there: the call names no attempt.
+		same := strings.HasPrefix(a.Action, action) && (a.Attempt == attempt || action == busts)
 		if a.Outcome == "" && same {
 			return true
 		}

@@ -47,6 +47,7 @@ func Check(run *history.Run) []Violation {
 	checkStreets(x, f)
 	checkBearers(run, f)
 	checkForgeries(run, f)
+	checkStrays(run, f)
 	checkActs(run, f)
 	checkFaults(run, f)
 	return f.violations
@@ -71,6 +72,7 @@ var rules = []func(*operation, *findings){
 	checkLinear,             // I11
 	checkKept,               // I12
 	checkQuiet,              // I13
+	checkSteps,              // I15
 	checkAudited,            // I16
 }
 

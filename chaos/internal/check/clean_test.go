@@ -121,6 +121,7 @@ func clean() *history.Run {
 	s.transfers()
 	s.unexecuted()
 	s.shipments()
+	s.trips()
 	s.lives()
 	s.acts()
 	return s.Run

@@ -6,6 +6,7 @@ import "github.com/onceward/onceward/chaos/internal/history"
 const (
 	kindPayment  = "payment"
 	kindShipment = "shipment"
+	kindTrip     = "trip"
 
 	bookCharges  = "charges"
 	tablePayment = "payment"
@@ -31,6 +32,7 @@ var promises = map[string]promise{
 	"shipment":  {}, // what arrives is checked apart
 	"lapse":     {},
 	"doubt":     {},
+	kindTrip:    {book: "transfers", table: "stay hold"},
 }
 
 // checkSingleEffect is I1: at most one effect in each book and one row in each table, whatever their references.
@@ -164,11 +166,24 @@ func checkOrphans(o *operation, f *findings) {
 	for _, e := range o.effects {
 		state := o.state()
 		switch {
-		case e.Declined:
+		case e.Declined, e.Stray:
 		case len(o.attempts) == 0:
 			f.add("I5", o, "effect %s in %s (%s) belongs to no operation that a client asked for", e.ID, e.Book, e.Reference)
 		case state != "completed" && state != "unknown" && !o.busted:
 			f.add("I5", o, "effect %s in %s (%s) exists, but the record is %s", e.ID, e.Book, e.Reference, state)
+		}
+	}
+}
+
+// checkStrays is I5 for what others have put into the provider's ledger: the comparison finds it.
+func checkStrays(run *history.Run, f *findings) {
+	found := make(map[string]bool)
+	for _, finding := range run.Findings {
+		found[finding.Key] = true
+	}
+	for i := range run.Effects {
+		if e := &run.Effects[i]; e.Stray && !found[e.ID] {
+			f.addRun("I5", "effect %s (%s) is in the provider's ledger alone, and the comparison has not found it", e.ID, e.Reference)
 		}
 	}
 }

@@ -27,6 +27,25 @@ func (s *story) shipments() {
 	s.write(history.Write{Call: history.CallFinishMessage, Message: "m1", Attempt: 8, Accepted: true})
 }
 
+// trips adds a phased operation whose call was in doubt for a while.
+func (s *story) trips() {
+	s.grant("travelled", 1)
+	s.write(history.Write{Call: history.CallResolveStep, Key: "travelled", Attempt: 1, Accepted: true})
+	s.grant("travelled", 3)
+	s.complete("travelled", 3, "d-V1")
+	s.ask(ok("trip", "travelled", "V1"))
+	s.stored(ok("trip", "travelled", "V1"), 3)
+	s.effect("transfers", "travelled", "V1")
+	for _, step := range []string{"hold", "confirm", "thank"} {
+		s.row("stay "+step, "travelled", "V1", "")
+	}
+}
+
+// dropStep removes what a step left behind.
+func (s *story) dropStep(step string) {
+	s.Rows = slices.DeleteFunc(s.Rows, func(r history.Row) bool { return r.Table == "stay "+step })
+}
+
 // lives adds an operation that expired and was executed anew.
 func (s *story) lives() {
 	for life := int64(1); life <= 2; life++ {
@@ -53,6 +72,8 @@ func (s *story) acts() {
 	s.complete("doubted", 2, "d-D1")
 	s.ask(ok("doubt", "doubted", "D1"))
 	s.stored(ok("doubt", "doubted", "D1"), 2)
+	s.Effects = append(s.Effects, history.Effect{Book: bookCharges, ID: "ch_stray", Reference: "stray-1", Stray: true})
+	s.Findings = append(s.Findings, history.Finding{Key: "ch_stray", Kind: "missing here"})
 	s.Forgeries = append(s.Forgeries, history.Forgery{Scope: "s", Key: "refunded", How: "without a signature", Status: 401})
 }
 
@@ -114,6 +135,11 @@ var harderCorruptions = []corruption{
 	{"a token of an earlier life", func(s *story) { s.writeOf("flashed", 1).Attempt = 1 }, []string{"I6"}},
 	{"a life without its row", func(s *story) { s.dropRow("flashed") }, []string{"I2"}},
 	{"a row more than there are lives", func(s *story) { s.row(tableEntry, "flashed", "F3", "") }, []string{"I1"}},
+	{"a step that was left out", func(s *story) { s.dropStep("confirm") }, []string{"I15"}},
+	{"a step that was done twice", func(s *story) { s.row("stay confirm", "travelled", "V1", "") }, []string{"I1", "I15"}},
+	{"a step settled without a word", func(s *story) {
+		s.dropAudits(func(a history.Audit) bool { return a.Key == "travelled" })
+	}, []string{"I16"}},
 	{"a resolution that nobody announced", func(s *story) {
 		s.dropAudits(func(a history.Audit) bool { return a.Key == "doubted" && a.Attempt == 1 && a.Reason != "act 2" })
 	}, []string{"I16"}},
@@ -122,6 +148,7 @@ var harderCorruptions = []corruption{
 	}, []string{"I16"}},
 	{"an act that was done and failed by the audit", func(s *story) { s.setOutcome("act 1", "failed: away") }, []string{"I16"}},
 	{"an act that failed and was done by the audit", func(s *story) { s.setOutcome("act 2", "done") }, []string{"I16"}},
+	{"a stray effect that nobody found", func(s *story) { s.Findings = nil }, []string{"I5"}},
 	{"a forged webhook that was taken", func(s *story) { s.Forgeries[0].Status = 204 }, []string{"I2"}},
 	{"a mismatch in the amount alone that was executed", func(s *story) {
 		wrong := problem("transfer", "moved", "T1", 422, "mismatch")
@@ -133,6 +160,7 @@ var harderCorruptions = []corruption{
 
 // harderExcuses look broken and are not.
 var harderExcuses = map[string]func(*story){
+	"an older program ended a trip without the newest step": func(s *story) { s.dropStep("thank") },
 	"an owner let go before its lease was over": func(s *story) {
 		s.held(func() { s.write(history.Write{Call: history.CallRelease, Key: "moved", Attempt: 20, Accepted: true}) })
 	},

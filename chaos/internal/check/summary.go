@@ -133,7 +133,7 @@ func wasUnknown(o *operation) bool {
 			continue
 		}
 		switch w.Call {
-		case history.CallAbandon, history.CallResolveCompleted, history.CallResolveNotExecuted:
+		case history.CallAbandon, history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallResolveStep:
 			return true
 		}
 	}

@@ -103,7 +103,7 @@ func grants(o *operation) []*history.Write {
 func ownerCall(w *history.Write) bool {
 	switch w.Call {
 	case history.CallExtend, history.CallCheckpoint, history.CallComplete, history.CallRelease, history.CallAbandon,
-		history.CallResolveCompleted, history.CallResolveNotExecuted:
+		history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallResolveStep:
 		return true
 	}
 	return false

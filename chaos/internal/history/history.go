@@ -40,6 +40,7 @@ const (
 	CallAbandon            = "abandon"
 	CallResolveCompleted   = "resolve completed"
 	CallResolveNotExecuted = "resolve not executed"
+	CallResolveStep        = "resolve step"
 	CallRequeue            = "requeue"
 	CallBust               = "bust"
 	CallClaimMessage       = "claim message"
@@ -106,13 +107,15 @@ type Effect struct {
 	Key       string `json:"key,omitempty"`
 	Reference string `json:"reference,omitempty"`
 	Amount    int64  `json:"amount,omitempty"`
+	// Stray marks an effect that nobody here asked for: it was put into the ledger for the comparison to find.
+	Stray bool `json:"stray,omitempty"`
 	// Declined marks an entry by which no money moved: it is not an effect.
 	Declined bool `json:"declined,omitempty"`
 }
 
 // Row is one row of a business table when all is quiet.
 type Row struct {
-	// Table is "payment", "refund", "booking", "entry" or "arrival".
+	// Table is "payment", "refund", "booking", "entry", "arrival", or "stay" and the name of a step.
 	Table     string `json:"table"`
 	Scope     string `json:"scope"`
 	Key       string `json:"key"`
@@ -181,6 +184,13 @@ type Message struct {
 	State string `json:"state"`
 }
 
+// Finding is a difference that the comparison with the provider's ledger has found.
+type Finding struct {
+	// Key is the provider's id of the entry, and Kind what is wrong with it.
+	Key  string `json:"key"`
+	Kind string `json:"kind"`
+}
+
 // Step is when the store's clock was set to another time, by the machine's monotonic clock.
 type Step struct {
 	Began int64 `json:"began"`
@@ -200,6 +210,7 @@ type Run struct {
 	Audits   []Audit
 	// Forgeries are the webhooks of others than the provider.
 	Forgeries []Forgery
+	Findings  []Finding
 	// Steps are when the store's clock was set.
 	Steps []Step
 	// Faults counts the faults that fired, by name.

@@ -49,6 +49,9 @@ func (j *Journal) End(w Write) {
 	j.write(&line{End: &w})
 }
 
+// Find notes a difference between the ledgers.
+func (j *Journal) Find(f Finding) { j.write(&line{Finding: &f}) }
+
 func (j *Journal) write(l *line) {
 	err := j.recorder.write(l)
 	if err == nil {

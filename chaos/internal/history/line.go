@@ -14,6 +14,7 @@ type line struct {
 	Act     *Act     `json:"act,omitempty"`
 	Audit   *Audit   `json:"audit,omitempty"`
 	Forgery *Forgery `json:"forgery,omitempty"`
+	Finding *Finding `json:"finding,omitempty"`
 	Step    *Step    `json:"step,omitempty"`
 	Fault   *fault   `json:"fault,omitempty"`
 	// Planned is the name of a fault that has to fire at least once.

@@ -96,6 +96,8 @@ func (r *reader) add(text []byte) error {
 		r.run.Audits = append(r.run.Audits, *l.Audit)
 	case l.Forgery != nil:
 		r.run.Forgeries = append(r.run.Forgeries, *l.Forgery)
+	case l.Finding != nil:
+		r.run.Findings = append(r.run.Findings, *l.Finding)
 	case l.Step != nil:
 		r.run.Steps = append(r.run.Steps, *l.Step)
 	case l.Fault != nil:

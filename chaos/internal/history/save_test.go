@@ -18,7 +18,7 @@ func quiet() *history.Run {
 			},
 			{Scope: "s", Key: "l", State: "completed", Attempt: 2},
 		},
-		Effects: []history.Effect{{Book: "charges", ID: "e", Scope: "s", Key: "k", Reference: "r", Amount: 5, Declined: true}},
+		Effects: []history.Effect{{Book: "charges", ID: "e", Scope: "s", Key: "k", Reference: "r", Amount: 5, Stray: true, Declined: true}},
 		Rows: []history.Row{
 			{Table: "booking", Scope: "s", Key: "k", Reference: "r", Item: "concert", State: "confirmed", ID: "1", Number: 2, Place: 3},
 		},

@@ -93,7 +93,7 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 // drawHarder makes up one of the operations that are there to meet what is rare otherwise. Those that only an operator could
 // settle are not abandoned: a retry has to take them over.
 func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
-	switch random.IntN(7) {
+	switch random.IntN(10) {
 	case 0:
 		o.kind, o.path = "flash", "/flashes"
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
@@ -104,13 +104,21 @@ func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
 		o.kind, o.path, o.abandoned = "lapse", "/lapses", false
 		ending := []string{node.LapseComplete, node.LapseComplete, node.LapseRelease, node.LapseAbandon, node.LapseCheckpoint}[random.IntN(5)]
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Lapse{Reference: reference, Ending: ending} })
-	case 4:
+	case 4, 5:
+		o.kind, o.path = "trip", []string{"/trips", "/tours"}[random.IntN(2)]
+		o.ask(random, name, 100+random.Int64N(500), func(reference string, amount int64) any {
+			return node.Trip{Reference: reference, Amount: amount}
+		})
+	case 6:
 		o.kind, o.path, o.abandoned = "doubt", "/doubts", false
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Lapse{Reference: reference} })
 	default:
 		o.kind, o.path = "shipment", "/parcels"
 		parcels, street := 2+random.IntN(3), fmt.Sprintf("%sstreet-%d", o.window, client%streets)
-		lapse := max(0, random.IntN(3*parcels)-2*parcels+1)
+		lapse := 0
+		if random.IntN(6) == 0 {
+			lapse = 1 + random.IntN(parcels)
+		}
 		o.ask(random, name, int64(parcels), func(reference string, parcels int64) any {
 			return node.Shipment{Reference: reference, Street: street, Parcels: int(parcels), Lapse: lapse}
 		})
@@ -118,7 +126,7 @@ func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
 }
 
 // streets is how many places there are that parcels are sent to.
-const streets = 6
+const streets = 4
 
 // orDeclined is the amount, or now and then one for which the provider declines the card.
 func orDeclined(random *rand.Rand, amount int64) int64 {

@@ -3,6 +3,28 @@ package mutant
 // upper are mistakes of what is built on the stores.
 var upper = []Mutant{
 	{
+		Name: "intended-again", Layer: "phase", Mistake: "a step that was meant to be done is done, whoever meant it", Store: sqlite, Breaks: []string{"I1"},
+		Edits: []Edit{{"phase/run.go", "\tif a.state.Intent == s.name {\n", "\tif a.state.Intent == s.name && s.repeat {\n"}},
+	},
+	{
+		Name: "done-again", Layer: "phase", Mistake: "who takes over begins with the last step that was done", Store: sqlite,
+		Breaks: []string{"I1", "I15"},
+		Edits: []Edit{{
+			"phase/engine.go",
+			"\tfor i := len(a.state.Done); i < len(a.Steps) && err == nil; i++ {",
+			"\tif n := len(a.state.Done); n > 0 && a.op.Resumed() {\n\t\ta.state.Done = a.state.Done[:n-1]\n\t}\n" +
+				"\tfor i := len(a.state.Done); i < len(a.Steps) && err == nil; i++ {",
+		}},
+	},
+	{
+		Name: "settled-is-over", Layer: "phase", Mistake: "steps behind one that was settled are not done", Store: sqlite, Breaks: []string{"I15"},
+		Edits: []Edit{{
+			"phase/progress.go",
+			"\t\treturn next.finished(p.Step, data), nil",
+			"\t\tdone := next.finished(p.Step, data)\n\t\tdone.Done = append([]string(nil), done.Steps...)\n\t\treturn done, nil",
+		}},
+	},
+	{
 		Name: "stale-resolution", Layer: "reconcile", Mistake: "what was learned about one attempt settles another", Store: postgres,
 		Breaks: []string{"I6"},
 		Edits: []Edit{{
@@ -27,6 +49,15 @@ var upper = []Mutant{
 			"\tif err := rc.cfg.Scheme.Verify(r.Header, body, rc.cfg.Now()); err != nil {",
 			"\tif err := rc.cfg.Scheme.Verify(r.Header, body, rc.cfg.Now()); err != nil && rc == nil {",
 		}},
+	},
+	{
+		Name: "ledger-blind", Layer: "ledger", Mistake: "what only the provider has is not reported", Store: sqlite, Breaks: []string{"I5"},
+		Edits: []Edit{{
+			"reconcile/ledger/compare.go",
+			"\t\terr = m.oneSided(Finding{Kind: MissingHere, Side: Provider, Key: key, Provider: provider}, provider.At)",
+			"\t\tm.counts.Matched++",
+		}},
+		Faults: []string{"server-kill", "worker-pause"}, // strays are there to be found only while the clocks agree
 	},
 	{
 		Name: "failed-is-done", Layer: "outbox", Mistake: "a message whose delivery failed counts as delivered", Store: sqlite, Breaks: []string{"I10"},

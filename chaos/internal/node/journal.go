@@ -68,6 +68,13 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
+// observe keeps what the comparison with the provider's ledger has found.
+func (j *journaled) observe(_ context.Context, e onceward.ObserverEvent) {
+	if found, ok := e.(onceward.LedgerFindingEvent); ok {
+		j.journal.Find(history.Finding{Key: found.Key, Kind: found.Kind})
+	}
+}
+
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -159,4 +166,9 @@ func (j *journaled) Bust(ctx context.Context, id onceward.ID, force bool) error 
 // Requeue implements [onceward.Reconciler].
 func (j *journaled) Requeue(ctx context.Context, c onceward.Claim, reason string) error {
 	return j.claimed(history.CallRequeue, c, "", func() error { return j.Store.Requeue(ctx, c, reason) })
+}
+
+// ResolveStep implements [onceward.Reconciler].
+func (j *journaled) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	return j.claimed(history.CallResolveStep, c, "", func() error { return j.Store.ResolveStep(ctx, c, p) })
 }

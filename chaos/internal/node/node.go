@@ -19,7 +19,6 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/storeurl"
-	"github.com/onceward/onceward/reconcile"
 )
 
 // Variable is the environment variable that makes the program a child: it holds its [Settings] as JSON.
@@ -46,6 +45,8 @@ type Settings struct {
 	Owners string
 	// Clock is a file that holds how far the machine's clock is off. Empty if the store has a clock of its own.
 	Clock string
+	// Generation is that of the program: the second one has a step more.
+	Generation int
 	// Log is a file for what an operator should know; empty for none.
 	Log string
 }
@@ -54,7 +55,7 @@ type Settings struct {
 // on its way for as long as wires hold it back and providers delay it.
 var Timing = payments.Timing{
 	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond, Pause: 100 * time.Millisecond,
-	Compare: 20 * time.Second, Settle: 10 * time.Second,
+	Compare: 3 * time.Second, Settle: time.Second,
 }
 
 // Retention is how long the routes keep their answers that the store's clock leaps past.
@@ -109,7 +110,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(createEntries(ctx, db), createArrivals(ctx, db)); err != nil {
+	if err := errors.Join(createEntries(ctx, db), createArrivals(ctx, db), createStays(ctx, db)); err != nil {
 		return err
 	}
 	silences := newSilences()
@@ -120,10 +121,19 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	bank := &bank{owners: s.Owners, client: &provider.Client{URL: s.Bank}}
+	agency, err := newAgency(bank, s.Generation)
+	if err != nil {
+		return err
+	}
+	rules := agency.rules()
+	rules[transfers] = bank.rule()
+	var guarding *onceward.Guard
 	system, err := payments.New(ctx, payments.Config{
 		Database: db, Secret: []byte(fingerprintSecret), Tokens: Tokens, Provider: s.Acquirer, WebhookSecret: WebhookSecret,
-		Timing: Timing, Logger: logger,
+		Timing: Timing, Logger: logger, Observer: onceward.ObserverFunc(db.Store.(*journaled).observe),
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
+			guarding = guard
+			agency.routes(mux, guard)
 			mux.Handle(entries, guard.HandlerFunc(appendEntry, onceward.Transactional()))
 			mux.Handle(transfers, guard.HandlerFunc(bank.transfer, onceward.Reserved(onceward.FailureUnknown)))
 			mux.Handle(parcels, guard.HandlerFunc(post.ship, onceward.Transactional()))
@@ -133,12 +143,16 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 				onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume), onceward.Lease(LapseLease)))
 			mux.Handle(doubts, guard.HandlerFunc(lapse.doubt, onceward.Reserved(onceward.FailureUnknown)))
 		},
-		Rules: map[string]reconcile.Rule{transfers: bank.rule()},
+		Rules: rules,
 	})
 	if err != nil {
 		return err
 	}
 	worker, err := post.worker(logger)
+	if err != nil {
+		return err
+	}
+	resumer, err := agency.resumer(guarding, db, logger)
 	if err != nil {
 		return err
 	}
@@ -157,6 +171,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	}
 	if s.Work {
 		go worker.Run(ctx)
+		go resumer.Run(ctx)
 		err = system.Work(ctx)
 	}
 	<-ctx.Done()

@@ -111,7 +111,7 @@ func (p *post) worker(logger *slog.Logger) (*outbox.Worker, error) {
 }
 
 // slowest is how long a parcel takes at most, if nothing happens to it.
-const slowest = 60 * time.Millisecond
+const slowest = 150 * time.Millisecond
 
 var errDropped = errors.New("the parcel was dropped")
 

@@ -58,6 +58,7 @@ func (w *World) possible() []Fault {
 		{"packets-lost", w.onWire(&w.fronts, losing, toServer, 500*time.Millisecond)},
 		{"provider-packets-lost", w.onWire(&w.providers, losing, fromServer, 500*time.Millisecond)},
 		{"provider-cut", w.onWire(&w.providers, resetting, fromServer, 300*time.Millisecond)},
+		{"deploy", w.deploy},
 		{"clock-step", w.stepClock},
 		{"clock-leap", w.leapClock},
 	}
@@ -88,6 +89,14 @@ func (w *World) killProvider(ctx context.Context) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.told, p)
+	})
+}
+
+// deploy starts a node again with the other generation of the program. The last worker always has the newer one: what a newer
+// program began only a newer one can end.
+func (w *World) deploy(context.Context) error {
+	return pick(w, w.nodes()[:len(w.servers)+len(w.workers)-1]).Restart(w.short(), func(p *Process) {
+		p.settings.Generation = 3 - p.settings.Generation
 	})
 }
 

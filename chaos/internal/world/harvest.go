@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
@@ -36,7 +37,10 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 		}
 	}
 	messages, err := db.MessageStats(ctx)
-	return messages.Waiting == 0, err
+	if err != nil || messages.Waiting > 0 {
+		return false, err
+	}
+	return w.straysFound()
 }
 
 // Unknown lists records whose outcome is unknown, past all faults. Close ends what it opened.
@@ -80,7 +84,7 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 		return err
 	}
 	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), w.harvestRows(ctx, db.Reads(), run, owners),
-		w.harvestArrivals(ctx, db.Reads(), run, owners), harvestAudits(ctx, db, run))
+		w.harvestArrivals(ctx, db.Reads(), run, owners), w.harvestStays(ctx, db.Reads(), run, owners), harvestAudits(ctx, db, run))
 	left, failed := readStock(ctx, db.Reads())
 	for item, total := range w.stock {
 		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
@@ -198,12 +202,33 @@ func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Ru
 	return rows.Err()
 }
 
+// harvestStays reads which steps of phased operations were done.
+func (w *World) harvestStays(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+	rows, err := db.QueryContext(ctx, `SELECT reference, step FROM stay WHERE reference LIKE $1`, w.window+"%")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var row history.Row
+		var step string
+		if err := rows.Scan(&row.Reference, &step); err != nil {
+			return err
+		}
+		owner := owners[row.Reference]
+		row.Table, row.Scope, row.Key = "stay "+step, owner.Scope, owner.Key
+		run.Rows = append(run.Rows, row)
+	}
+	return rows.Err()
+}
+
 // harvestAudits reads what the audit has about each operation that was settled from outside.
 func harvestAudits(ctx context.Context, db *storeurl.Database, run *history.Run) error {
 	touched := make(map[onceward.ID]bool)
 	for i := range run.Writes {
 		switch w := &run.Writes[i]; w.Call {
-		case history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallRequeue, history.CallBust:
+		case history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallResolveStep, history.CallRequeue,
+			history.CallBust:
 			touched[onceward.ID{Scope: w.Scope, Key: w.Key}] = true
 		}
 	}
@@ -266,6 +291,7 @@ func (w *World) harvestLedger(name, book string, run *history.Run, owners map[st
 			effect.Book = "refunds"
 			effect.ID, effect.Reference, effect.Amount = entry.Refund.ID, entry.Refund.Reference, entry.Refund.Amount
 		}
+		effect.Stray = strings.HasPrefix(effect.Reference, w.window+stray)
 		owner := owners[effect.Reference]
 		effect.Scope, effect.Key = owner.Scope, owner.Key
 		run.Effects = append(run.Effects, effect)

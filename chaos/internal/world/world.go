@@ -127,6 +127,7 @@ func (w *World) Begin(ctx context.Context, window string) error {
 			return err
 		}
 	}
+	w.plantStrays(ctx)
 	return w.countStock(ctx)
 }
 
@@ -192,7 +193,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		settings.Log = filepath.Join(w.Dir, "nodes.log")
 	}
 	for i := range w.Servers {
-		settings.Serve, settings.Work = true, i == 0 // one node does both, as small services do
+		settings.Serve, settings.Work, settings.Generation = true, i == 0, 1+i%2 // one node does both, as small services do
 		server := w.process(fmt.Sprintf("server-%d", i+1), settings)
 		w.servers = append(w.servers, server)
 		if err := server.Start(); err != nil {
@@ -205,7 +206,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		w.fronts = append(w.fronts, front)
 	}
 	for i := range w.Workers {
-		settings.Serve, settings.Work = false, true
+		settings.Serve, settings.Work, settings.Generation = false, true, 2
 		worker := w.process(fmt.Sprintf("worker-%d", i+1), settings)
 		w.workers = append(w.workers, worker)
 		if err := worker.Start(); err != nil {
