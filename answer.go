@@ -145,7 +145,7 @@ func (x *exchange) answer(l *landing) {
 		panic(x.panicked)
 	}
 	if x.recorder.streaming {
-		endStream(l)
+		x.endStream(l)
 		return
 	}
 	w, r := x.recorder.real, x.request
@@ -171,18 +171,19 @@ func (x *exchange) answer(l *landing) {
 	}
 }
 
-// endStream ends an answer that is already sent. If its end could not be stored the connection is cut, so that the client
-// does not take it for a success.
-func endStream(l *landing) {
+// endStream ends an answer that is already sent, with its trailers. If its end could not be stored the connection is
+// cut, so that the client does not take it for a success.
+func (x *exchange) endStream(l *landing) {
 	if l.kind != landedAnswer {
 		panic(http.ErrAbortHandler)
 	}
+	sendTrailers(x.recorder.real, x.recorder.trailers)
 }
 
 // sendOwn sends the answer that was just stored.
 func (x *exchange) sendOwn(l *landing) {
 	x.expires(x.recorder.sendHeader(1), l)
-	send(x.recorder.real, l.response.Status, l.response.Body)
+	send(x.recorder.real, l.response.Status, l.response.Body, x.recorder.trailers)
 }
 
 // sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place.
@@ -193,7 +194,7 @@ func (x *exchange) sendUnkept() {
 		return
 	}
 	rec.sendHeader(0)
-	send(rec.real, rec.status, rec.body)
+	send(rec.real, rec.status, rec.body, rec.trailers)
 }
 
 // replay sends the stored answer, byte for byte.
@@ -209,7 +210,7 @@ func (x *exchange) replay(l *landing) {
 	room = append(room, "true")
 	h[x.guard.config.ReplayedHeader] = room[len(room)-1 : len(room) : len(room)]
 	x.expires(room, l)
-	send(w, response.Status, response.Body)
+	send(w, response.Status, response.Body, nil)
 }
 
 // expires tells the client until when the answer is kept.

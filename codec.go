@@ -165,15 +165,29 @@ func (r *Response) appendBinary(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(r.Header)))
 	for i := range r.Header {
 		f := &r.Header[i]
-		mode := byte(0)
-		if f.Append {
-			mode = 1
-		}
-		dst = append(dst, mode)
+		dst = append(dst, f.mode())
 		dst = appendString(dst, f.Name)
 		dst = appendString(dst, f.Value)
 	}
 	return appendString(dst, r.Body)
+}
+
+// The modes of an encoded header field.
+const (
+	fieldSet byte = iota
+	fieldAppended
+	fieldRemoved
+)
+
+func (f *HeaderField) mode() byte {
+	switch {
+	case f.Removed:
+		return fieldRemoved
+	case f.Append:
+		return fieldAppended
+	default:
+		return fieldSet
+	}
 }
 
 // DecodeRecord reads what [Record.AppendBinary] wrote, by this program or an older one. A version that is newer, or bytes
@@ -245,7 +259,12 @@ func (d *decoder) response() Response {
 		r.Header = make([]HeaderField, n)
 	}
 	for i := range r.Header {
-		r.Header[i] = HeaderField{Append: d.byte() == 1, Name: d.string(), Value: d.string()}
+		mode := d.byte()
+		if d.err == nil && mode > fieldRemoved {
+			d.err = errors.New("a header field of a kind that is not known")
+		}
+		r.Header[i] = HeaderField{Name: d.string(), Value: d.string()}
+		r.Header[i].Append, r.Header[i].Removed = mode == fieldAppended, mode == fieldRemoved
 	}
 	r.Body = d.bytes()
 	return r

@@ -56,6 +56,9 @@ func drawRecord(t *rapid.T) onceward.Record {
 
 func drawResponse(t *rapid.T, text *rapid.Generator[string], optional *rapid.Generator[[]byte]) onceward.Response {
 	field := rapid.Custom(func(t *rapid.T) onceward.HeaderField {
+		if rapid.Bool().Draw(t, "removed") {
+			return onceward.HeaderField{Name: text.Draw(t, "name"), Removed: true}
+		}
 		return onceward.HeaderField{Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
 	})
 	return onceward.Response{

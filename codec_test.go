@@ -42,6 +42,13 @@ var goldenRecords = map[string]onceward.Record{
 			Header: []onceward.HeaderField{{Name: "Location", Value: "/payments/1"}, {Name: "Vary", Value: "Accept", Append: true}},
 		},
 	},
+	"removed-header": {
+		Version: 1, State: onceward.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
+		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
+		Response: onceward.Response{
+			Status: 200, Header: []onceward.HeaderField{{Name: "Server", Removed: true}, {Name: "Vary", Value: "Accept"}},
+		},
+	},
 	"not-stored": {
 		Version: 1, State: onceward.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),

@@ -48,7 +48,7 @@ type Config struct {
 	// MaxWaiters is how many requests may wait at one time for an operation in flight; more are answered with 409 at once.
 	// Default: 1024.
 	MaxWaiters int
-	// StoreTimeout bounds each call to the store. Default: 5 s.
+	// StoreTimeout bounds each call to the store. Default: 5 s; less than 1 ms is refused.
 	StoreTimeout time.Duration
 	// SettleTimeout bounds how long storing an answer is tried before the outcome is given up as unknown. Default: 15 s.
 	SettleTimeout time.Duration
@@ -65,6 +65,7 @@ const (
 	defaultReplayedHeader = "Idempotent-Replayed"
 	defaultMaxWaiters     = 1024
 	defaultStoreTimeout   = 5 * time.Second
+	leastStoreTimeout     = time.Millisecond
 	defaultSettleTimeout  = 15 * time.Second
 )
 
@@ -89,6 +90,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.StoreTimeout == 0 {
 		c.StoreTimeout = defaultStoreTimeout
+	}
+	if c.StoreTimeout < leastStoreTimeout {
+		return c, fmt.Errorf("onceward: no store answers within a StoreTimeout of %s; the least is %s", c.StoreTimeout, leastStoreTimeout)
 	}
 	if c.SettleTimeout == 0 {
 		c.SettleTimeout = defaultSettleTimeout

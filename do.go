@@ -53,9 +53,8 @@ func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) 
 	f := &function{fn: fn}
 	f.prepare(g, s, ctx, ID{Scope: call.Scope, Key: call.Key}, call.Operation)
 	e := newEncoder()
-	e.field(call.Operation)
-	e.sum(bodyCustom, call.Payload)
-	f.res.Fingerprints = e.fingerprints(f.prints[:0], g.secrets, call.Scope, "")
+	e.call(&call)
+	f.res.Fingerprints = e.fingerprints(f.prints[:0], callRules, g.secrets, call.Scope, "")
 	e.free()
 	l := f.run(f)
 	if f.panicked != nil {

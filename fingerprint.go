@@ -19,9 +19,14 @@ import (
 	"github.com/onceward/onceward/internal/canon"
 )
 
-// fingerprintRules is the version of the encoding in this file. A change to it that changes a hash is a new version, and
-// the old encoding stays as long as records made by it may live.
-const fingerprintRules = 1
+// The versions of the encodings in this file. A change to one of them that changes a hash is a new version, and the
+// old encoding stays as long as records made by it may live. By rules 1 the method of a request did not count under a
+// name, nor did a prefix that was taken off some targets: requests of those rules cannot be told apart, so that their
+// records are not compared (D6).
+const (
+	callRules    = 1
+	requestRules = 2
+)
 
 // The tags of the body's encoding: what was hashed one way never equals what was hashed another.
 const (
@@ -39,8 +44,8 @@ const (
 	queryRaw
 )
 
-// FingerprintFunc says what counts in a request instead of its query, media type and body. The operation and the path count
-// all the same. An error is answered with 400 and its text, and nothing is executed.
+// FingerprintFunc says what counts in a request instead of its query, media type and body. The method, the operation
+// and the path count all the same. An error is answered with 400 and its text, and nothing is executed.
 type FingerprintFunc func(r *http.Request, body []byte) ([]byte, error)
 
 // fingerprintOptions is what a route lets count (F4).
@@ -105,6 +110,7 @@ func (e *encoder) sum(tag byte, last []byte) {
 
 // request hashes what a request means (F1).
 func (e *encoder) request(r *http.Request, operation string, body []byte, options *fingerprintOptions) error {
+	e.field(r.Method)
 	e.field(operation)
 	e.field(target(r))
 	e.count(len(options.headers))
@@ -126,14 +132,6 @@ func (e *encoder) request(r *http.Request, operation string, body []byte, option
 	e.query(r.URL.RawQuery)
 	e.body(r.Header, body, options.selection)
 	return nil
-}
-
-// target is the path as the client sent it: a router may have taken a prefix off r.URL.
-func target(r *http.Request) string {
-	if path, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(path, "/") {
-		return path
-	}
-	return r.URL.EscapedPath()
 }
 
 // query adds the query's values; one that cannot be parsed counts as it was written.
@@ -260,10 +258,17 @@ func isJSON(kind string) bool {
 	return kind == "application/json" || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json")
 }
 
-// fingerprints keys the digest for a scope and session, under each secret of the ring. It appends to dst.
-func (e *encoder) fingerprints(dst []Fingerprint, keys []secretKey, scope, session string) []Fingerprint {
+// call hashes what a call of [Guard.Do] means.
+func (e *encoder) call(c *Call) {
+	e.field(c.Operation)
+	e.sum(bodyCustom, c.Payload)
+}
+
+// fingerprints keys the digest, made by those rules, for a scope and session, under each secret of the ring. It
+// appends to dst.
+func (e *encoder) fingerprints(dst []Fingerprint, rules uint8, keys []secretKey, scope, session string) []Fingerprint {
 	for i := range keys {
-		dst = append(dst, Fingerprint{Secret: keys[i].id, Rules: fingerprintRules})
+		dst = append(dst, Fingerprint{Secret: keys[i].id, Rules: rules})
 		f := &dst[len(dst)-1]
 		e.message = append(e.message[:0], 'F')
 		e.field(scope)

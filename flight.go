@@ -177,7 +177,16 @@ func (f *flight) reserve(w worker) landing {
 		f.giveBack("the caller left before execution")
 		return landing{kind: landedLeft}
 	}
-	return f.execute(w, sent)
+	return f.execute(w, leaseStart(&v, f.settings.lease, sent))
+}
+
+// leaseStart is from when an owner counts its lease, by this node's clock: never later than the store counts (S5).
+// The store decided no earlier than the call was sent, and its own times tell how much of the lease was left then. Of
+// a grant that is repeated by its nonce a part is used up, whichever earlier call it was that got through, and
+// whenever that was.
+func leaseStart(v *Verdict, lease time.Duration, sent time.Time) time.Time {
+	left := v.Record.LeaseUntil.Sub(v.Now)
+	return sent.Add(min(left-lease, 0))
 }
 
 // storeContext bounds one call to the store. A context is used once; later calls get a new one.
@@ -194,7 +203,8 @@ func checkVerdict(v *Verdict, r *Reservation) error {
 	ok := rec.ID == r.ID || rec.State == StateNone && rec.ID == ID{}
 	switch v.Decision {
 	case DecisionExecute:
-		ok = ok && rec.State == StateInProgress && rec.Nonce == r.Nonce && rec.Attempt != 0
+		held := !v.Now.IsZero() && v.Now.Before(rec.LeaseUntil)
+		ok = ok && rec.State == StateInProgress && rec.Nonce == r.Nonce && rec.Attempt != 0 && held
 	case DecisionReplay:
 		same, err := sameRequest(&rec.Fingerprint, r.Fingerprints)
 		known := rec.Version != 0 && rec.Version <= RecordVersion
@@ -232,23 +242,10 @@ func (f *flight) reserveFailed(err error) landing {
 	if !errors.Is(err, ErrUnreadable) {
 		f.guard.storeFailed(f.base, f.op.name, "reserve", err)
 		if f.res.OnLost == Reconcile {
-			go f.releaseOrphan()
+			f.guard.orphans.add(&f.res)
 		}
 	}
 	return landing{kind: landedFailed, err: err}
-}
-
-// releaseOrphan looks for a grant of this flight's nonce and releases it.
-func (f *flight) releaseOrphan() {
-	again := f.res
-	again.NoCreate = true
-	f.persist(func(ctx context.Context) error {
-		v, err := f.guard.store.Reserve(ctx, &again)
-		if err != nil || v.Decision != DecisionExecute || v.Record.Nonce != again.Nonce {
-			return err
-		}
-		return f.guard.store.Release(ctx, Claim{ID: f.res.ID, Attempt: v.Record.Attempt}, "the reply to the reservation was lost")
-	})
 }
 
 // begin takes over what was granted.
@@ -268,12 +265,13 @@ func (f *flight) giveBack(reason string) {
 	}
 }
 
-// execute runs the worker under a lease, and settles.
-func (f *flight) execute(w worker, sent time.Time) landing {
+// execute runs the worker under a lease that counts from start, and settles.
+func (f *flight) execute(w worker, start time.Time) landing {
 	ctx := f.workCtx.start(f.base, time.Now().Add(f.settings.deadline), ErrDeadline)
 	ctx.op = &f.op
 	f.lease.claim = Claim{ID: f.res.ID, Attempt: f.op.attempt}
-	f.lease.name, f.lease.ttl, f.lease.sent, f.lease.until, f.lease.ctx = f.op.name, f.settings.lease, sent, ctx.deadline, ctx
+	f.lease.name, f.lease.ttl, f.lease.ctx = f.op.name, f.settings.lease, ctx
+	f.lease.start, f.lease.until = start, ctx.deadline
 	f.op.lease = &f.lease
 	defer ctx.release()
 	if _, held := f.lease.held(time.Now()); !held {

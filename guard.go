@@ -16,6 +16,7 @@ type Guard struct {
 	config     Config
 	secrets    []secretKey
 	keeper     keeper
+	orphans    orphans
 	waiting    atomic.Int64
 }
 
@@ -33,7 +34,7 @@ func New(store Store, config Config) (*Guard, error) {
 		return nil, err
 	}
 	g := &Guard{store: store, config: config, secrets: secrets}
-	g.keeper.guard = g
+	g.keeper.guard, g.orphans.guard = g, g
 	g.transactor, _ = store.(Transactor)
 	g.waiter, _ = store.(Waiter)
 	g.findings, _ = store.(FindingKeeper)

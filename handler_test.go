@@ -213,7 +213,7 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 		<-started
 		<-started
 	}}
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(1<<30))
+	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(256<<20))
 	first := post(h, "leaver", strings.Repeat("a", 4000), withHeader("X-Leave", "yes"))
 	for i := range 200 {
 		body := strings.Repeat("b", 4000)

@@ -57,6 +57,12 @@ var madeAnew = map[string]bool{
 	"Tracestate": true, "Traceresponse": true, "X-Amzn-Trace-Id": true, "X-Cloud-Trace-Context": true,
 }
 
+// ofConnection holds the headers of which not even a removal is stored: what they say is up to each connection.
+var ofConnection = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true, "Upgrade": true,
+	"Content-Length": true,
+}
+
 var madeAnewPrefixes = []string{"Ratelimit-", "X-Ratelimit-", "Access-Control-", "X-B3-"}
 
 // keeps reports whether a response header is stored.
@@ -77,12 +83,19 @@ func (h *headerRules) keeps(name string) bool {
 	return true
 }
 
+// keepsRemoval reports whether it is stored that a handler removed a header. That says nothing about a caller or a
+// transmission, and so it is stored of more headers than a value is.
+func (h *headerRules) keepsRemoval(name string) bool {
+	return !ofConnection[name] && !slices.Contains(h.drop, name)
+}
+
 // fields captures what a handler did to the header, compared with how it was before the handler ran: those to store first,
-// in a stable order, then those that are sent with this answer only.
+// in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none of
+// them; how an answer is framed is the server's, so that the first one and its replays are alike.
 func (h *headerRules) fields(before, after http.Header) (all []HeaderField, stored int) {
-	n := 0
+	n := len(before)
 	for _, values := range after {
-		n += len(values)
+		n += max(len(values), 1)
 	}
 	all = make([]HeaderField, 0, n)
 	connection := after["Connection"]
@@ -92,14 +105,35 @@ func (h *headerRules) fields(before, after http.Header) (all []HeaderField, stor
 			all = appendFields(all, name, values, before[name])
 		}
 	}
+	all = h.appendRemovals(all, before, after, true)
 	stored = len(all)
 	slices.SortStableFunc(all, func(a, b HeaderField) int { return strings.Compare(a.Name, b.Name) })
 	for name, values := range after {
-		if canonical := textproto.CanonicalMIMEHeaderKey(name); !h.keeps(canonical) || listed(connection, canonical) {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" {
+			continue
+		}
+		if !h.keeps(canonical) || listed(connection, canonical) {
 			all = appendFields(all, name, values, before[name])
 		}
 	}
-	return all, stored
+	return h.appendRemovals(all, before, after, false), stored
+}
+
+// appendRemovals adds what a handler deleted, and what it set to nothing, which is how net/http is told not to add a
+// field of its own: those to store, or those that are for this answer only.
+func (h *headerRules) appendRemovals(all []HeaderField, before, after http.Header, stored bool) []HeaderField {
+	for name := range before {
+		if _, there := after[name]; !there && h.keepsRemoval(name) == stored {
+			all = append(all, HeaderField{Name: name, Removed: true})
+		}
+	}
+	for name, values := range after {
+		if len(values) == 0 && h.keepsRemoval(textproto.CanonicalMIMEHeaderKey(name)) == stored {
+			all = append(all, HeaderField{Name: name, Removed: true})
+		}
+	}
+	return all
 }
 
 // appendFields adds the values that a handler set, or added behind those that stood there.
@@ -131,6 +165,10 @@ func setFields(h http.Header, fields []HeaderField, extra int) (room []string) {
 	values := make([]string, 0, len(fields)+extra)
 	for i := range fields {
 		f := &fields[i]
+		if f.Removed {
+			remove(h, f.Name)
+			continue
+		}
 		continued := i > 0 && fields[i-1].Name == f.Name
 		if f.Append || continued {
 			h[f.Name] = append(h[f.Name], f.Value)
@@ -140,4 +178,13 @@ func setFields(h http.Header, fields []HeaderField, extra int) (room []string) {
 		h[f.Name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	return values
+}
+
+// remove takes a field out of a header, or keeps the server from adding it where nothing stands there.
+func remove(h http.Header, name string) {
+	if _, there := h[name]; there {
+		delete(h, name)
+	} else {
+		h[name] = nil
+	}
 }

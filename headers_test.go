@@ -3,6 +3,7 @@ package onceward_test
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -202,6 +203,93 @@ func TestTrailersAreNotStored(t *testing.T) {
 	for _, field := range rec.Response.Header {
 		if field.Name == "Trailer" || field.Name == "X-Sum" || strings.HasPrefix(field.Name, http.TrailerPrefix) {
 			t.Errorf("A3: %s: %q is stored", field.Name, field.Value)
+		}
+	}
+}
+
+// TestRemovedHeadersStayRemoved: what a handler took away does not come back on a replay (A9).
+func TestRemovedHeadersStayRemoved(t *testing.T) {
+	t.Parallel()
+	removed := []string{
+		"X-Frame-Options", "Server", "X-Request-Id", "Set-Cookie", "Access-Control-Allow-Origin", "Cache-Control", "X-Nil",
+	}
+	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+		for _, name := range removed {
+			w.Header().Del(name)
+		}
+		w.Header()["X-Nil"], w.Header()["Date"] = nil, nil
+		w.Header().Del("Content-Type")
+		w.Header().Del("X-Dropped")
+		w.Header().Del("Connection")
+		io.WriteString(w, "<html>")
+	}}
+	inner := newGuard(t, memory.New()).Handler(handler,
+		onceward.Reserved(onceward.FailureUnknown), onceward.DropHeaders("X-Dropped"))
+	server := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range append(removed, "Content-Type", "X-Dropped", "Connection") {
+			w.Header().Set(name, "close")
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	first, second := send(t, server, "k", `{}`), send(t, server, "k", `{}`)
+	second.want(t, "A9", http.StatusOK, true)
+	for i, a := range []answer{first, second} {
+		for _, name := range append(removed, "Date") {
+			if got, ok := a.header[name]; ok {
+				t.Errorf("A9: answer %d: the handler removed %s, but it was sent as %q", i+1, name, got)
+			}
+		}
+		if got := a.header.Get("Content-Type"); got != "text/html; charset=utf-8" {
+			t.Errorf("A9: answer %d: Content-Type is %q, want what net/http takes the body for", i+1, got)
+		}
+	}
+	if first.header.Get("X-Dropped") != "" || second.header.Get("X-Dropped") != "close" {
+		t.Errorf("A2: X-Dropped is not to be stored: got %v, then %v", first.header["X-Dropped"], second.header["X-Dropped"])
+	}
+}
+
+// TestASuppressedContentType: a header that is set to nothing keeps net/http from adding its own.
+func TestASuppressedContentType(t *testing.T) {
+	t.Parallel()
+	server, handler := serveHandler(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Content-Type"] = nil
+		io.WriteString(w, "<html>")
+	})
+	for i := range 2 {
+		a := send(t, server, "k", `{}`)
+		a.want(t, "A9", http.StatusOK, i == 1)
+		if got, ok := a.header["Content-Type"]; ok {
+			t.Errorf("A9: answer %d: Content-Type is %q, want none", i+1, got)
+		}
+	}
+	handler.wantRuns(t, "A9", 1)
+}
+
+// TestTransferEncodingOfAHandler: how an answer is framed is the server's, and the first answer is as its replays are.
+func TestTransferEncodingOfAHandler(t *testing.T) {
+	t.Parallel()
+	for _, coding := range []string{"chunked", "identity", "gzip"} {
+		for _, body := range []string{"<html>", "<html>" + strings.Repeat("large ", 2000)} {
+			t.Run(fmt.Sprint(coding, len(body)), func(t *testing.T) {
+				t.Parallel()
+				server, handler := serveHandler(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Transfer-Encoding", coding)
+					io.WriteString(w, body)
+				})
+				first, second := send(t, server, "k", `{}`), send(t, server, "k", `{}`)
+				first.want(t, "A2", http.StatusOK, false)
+				second.want(t, "A2", http.StatusOK, true)
+				second.wantSame(t, "A2", first)
+				for i, a := range []answer{first, second} {
+					if got := a.header.Get("Content-Type"); got != "text/html; charset=utf-8" || a.body != body {
+						t.Errorf("A2: answer %d: Content-Type %q with %d bytes", i+1, got, len(a.body))
+					}
+					if got := a.header.Get("Content-Length"); got != fmt.Sprint(len(body)) {
+						t.Errorf("A2: answer %d: Content-Length is %q, want %d", i+1, got, len(body))
+					}
+				}
+				handler.wantRuns(t, "A2", 1)
+			})
 		}
 	}
 }

@@ -131,6 +131,8 @@ func (p *protected) caller(r *http.Request) (scope, session string, problem *Pro
 // refuseByHeader refuses what needs no look at the body.
 func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	switch {
+	case r.RequestURI == "":
+		return problemNoTarget.detailed("its http.Request has no RequestURI; nothing was executed")
 	case r.Header.Get("Upgrade") != "" && !strings.EqualFold(r.Header.Get("Upgrade"), "h2c") && listed(r.Header["Connection"], "Upgrade"):
 		return problemUpgrade.detailed("a switched connection cannot be replayed; send the request without Upgrade")
 	case r.ContentLength > p.settings.bodyLimit:
@@ -194,7 +196,7 @@ func (x *exchange) read(buffer *[]byte) *Problem {
 	if err := e.request(x.request, x.op.name, x.body.content, &x.settings.fingerprint); err != nil {
 		return problemBadRequest.detailed(err.Error())
 	}
-	x.res.Fingerprints = e.fingerprints(x.prints[:0], x.guard.secrets, x.res.Scope, x.session)
+	x.res.Fingerprints = e.fingerprints(x.prints[:0], requestRules, x.guard.secrets, x.res.Scope, x.session)
 	return nil
 }
 

@@ -29,20 +29,6 @@ func TestMountsUnderPrefixesAreDifferentRoutes(t *testing.T) {
 	handler.wantRuns(t, "F1", 1)
 }
 
-func TestARequestWithoutARequestURI(t *testing.T) {
-	t.Parallel()
-	handler := new(counted)
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))
-	to := func(target, uri string) answer {
-		return serve(h, newRequest(http.MethodPost, target, "k", `{}`, func(r *http.Request) { r.RequestURI = uri }))
-	}
-	to("/accounts/1", "").want(t, "F1: made by a program", http.StatusCreated, false)
-	to("/accounts/1", "/accounts/1").want(t, "F1: sent by a client", http.StatusCreated, true)
-	to("/accounts/1", "http://example.com/accounts/1").want(t, "F1: sent through a proxy", http.StatusCreated, true)
-	to("/accounts/2", "").wantProblem(t, "F1: another path", http.StatusUnprocessableEntity, "mismatch")
-	handler.wantRuns(t, "F1", 1)
-}
-
 const formType = "application/x-www-form-urlencoded"
 
 func parseForm(r *http.Request) error { return r.ParseForm() }

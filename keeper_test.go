@@ -27,7 +27,7 @@ func (e *extender) Extend(_ context.Context, c Claim, _ time.Duration) error {
 func newLease(key string, ttl, until time.Duration) *lease {
 	now := time.Now()
 	ctx := new(lazyContext).start(context.Background(), now.Add(until), ErrDeadline)
-	return &lease{claim: Claim{ID: ID{Key: key}}, ttl: ttl, ctx: ctx, sent: now, until: now.Add(until)}
+	return &lease{claim: Claim{ID: ID{Key: key}}, ttl: ttl, ctx: ctx, start: now, until: now.Add(until)}
 }
 
 func TestLeasesAreKeptInTheirOrder(t *testing.T) {

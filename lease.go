@@ -19,7 +19,7 @@ type lease struct {
 	beating sync.Mutex
 
 	mu       sync.Mutex
-	sent     time.Time // when the last successful reserve or extend was sent
+	start    time.Time // from when it counts: see leaseStart; after a heartbeat, when that was sent
 	until    time.Time // when heartbeats end; zero for not at all
 	lost     bool      // the store said so, or could not be asked in time
 	finished bool
@@ -30,18 +30,18 @@ type lease struct {
 }
 
 // localEnd is when the owner must take its lease to be over: counted from when the last successful extend was sent, because
-// the store cannot have started to count earlier (S5).
+// the store cannot have started to count earlier (S5). One whose reply was lost does not count.
 func (l *lease) localEnd() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.sent.Add(l.ttl)
+	return l.start.Add(l.ttl)
 }
 
 // held reports whether the owner may still take itself for the owner, and until when.
 func (l *lease) held(now time.Time) (until time.Time, held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	until = l.sent.Add(l.ttl)
+	until = l.start.Add(l.ttl)
 	return until, !l.lost && now.Before(until)
 }
 
@@ -72,7 +72,7 @@ type keeper struct {
 
 // add starts the heartbeats of a lease.
 func (k *keeper) add(l *lease) {
-	l.next = l.sent.Add(l.ttl / 3)
+	l.next = l.start.Add(l.ttl / 3)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	heap.Push(&k.leases, l)
@@ -150,7 +150,7 @@ func (k *keeper) extend(l *lease) {
 	switch {
 	case err == nil:
 		l.mu.Lock()
-		l.sent = sent
+		l.start = sent
 		l.mu.Unlock()
 		k.again(l, sent.Add(l.ttl/3))
 	case errors.Is(err, ErrFenced) || !time.Now().Before(end):

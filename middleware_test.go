@@ -2,6 +2,7 @@ package onceward_test
 
 import (
 	"errors"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -121,6 +122,12 @@ func TestRoutesThatAreRefused(t *testing.T) {
 		"transactional on memory":     {options: []onceward.Option{onceward.Transactional()}, says: "transactions"},
 		"retention under an hour":     {options: []onceward.Option{reserved, onceward.Retain(time.Hour - 1)}, says: "Retain"},
 		"a lease that is too short":   {options: []onceward.Option{reserved, onceward.Lease(time.Millisecond)}, says: "Lease"},
+		"a lease of 100 years":        {options: []onceward.Option{reserved, onceward.Lease(100 * year)}, says: "Lease"},
+		"a lease past the longest":    {options: []onceward.Option{reserved, onceward.Lease(onceward.MaxLease + 1)}, says: "24h"},
+		"retention for 100 years":     {options: []onceward.Option{reserved, onceward.Retain(100 * year)}, says: "Retain"},
+		"a deadline nobody can meet":  {options: []onceward.Option{reserved, onceward.Deadline(1)}, says: "Deadline"},
+		"a response of a terabyte":    {options: []onceward.Option{reserved, onceward.ResponseLimit(1 << 40)}, says: "ResponseLimit"},
+		"a tolerance of all the time": {options: []onceward.Option{reserved, onceward.CheckFirstSent(20 * time.Hour)}, says: "tolerance"},
 		"no deadline":                 {options: []onceward.Option{reserved, onceward.Deadline(0)}, says: "Deadline"},
 		"no wait":                     {options: []onceward.Option{reserved, onceward.Wait(0)}, says: "Wait"},
 		"a status path without slash": {options: []onceward.Option{reserved, onceward.Accepted("/operations")}, says: "slash"},
@@ -158,6 +165,23 @@ func TestRoutesThatAreRefused(t *testing.T) {
 	}
 }
 
+const year = 365 * 24 * time.Hour
+
+func TestTheLongestLeaseAndRetention(t *testing.T) {
+	t.Parallel()
+	store, handler := memory.New(), &counted{then: func(w http.ResponseWriter, r *http.Request) {
+		onceward.FromContext(r.Context()).Retain(math.MaxInt64)
+		w.WriteHeader(http.StatusCreated)
+	}}
+	longest := []onceward.Option{
+		onceward.Reserved(onceward.FailureUnknown), onceward.Lease(onceward.MaxLease), onceward.Retain(onceward.MaxRetention),
+	}
+	post(newGuard(t, store).Handler(handler, longest...), "k", `{}`).want(t, "section 11", http.StatusCreated, false)
+	if rec, err := store.Get(t.Context(), aliceID("k")); err != nil || rec.Retention != onceward.MaxRetention {
+		t.Errorf("section 11: the answer is kept for %s (%v), want %s", rec.Retention, err, onceward.MaxRetention)
+	}
+}
+
 // panicOf runs f and returns what it panicked with.
 func panicOf(f func()) (value any) {
 	defer func() { value = recover() }()
@@ -175,6 +199,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		"a negative cap of waiters": {MaxWaiters: -1},
 		"a negative store timeout":  {StoreTimeout: -1},
 		"a negative settle timeout": {SettleTimeout: -1},
+		"a store timeout of 1 ns":   {StoreTimeout: 1},
 	} {
 		config.Secret = testSecret
 		if _, err := onceward.New(memory.New(), config); err == nil {

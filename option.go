@@ -42,6 +42,14 @@ const (
 	inFlightAccepted
 )
 
+// The longest lease and the longest retention of a route, which every store can keep.
+const (
+	// MaxLease is the longest lease: a key whose owner is lost stays locked for no longer.
+	MaxLease = 24 * time.Hour
+	// MaxRetention is the longest retention, 50 years.
+	MaxRetention = 50 * 365 * 24 * time.Hour
+)
+
 // The defaults and limits of a route.
 const (
 	defaultRetention = 24 * time.Hour
@@ -49,7 +57,9 @@ const (
 	defaultLease     = 30 * time.Second
 	leastLease       = 100 * time.Millisecond
 	defaultDeadline  = time.Minute
+	leastDeadline    = time.Millisecond
 	defaultBodyLimit = 1 << 20
+	maxResponseLimit = 256 << 20
 )
 
 // settings is what a route was built with.
@@ -112,22 +122,30 @@ func OnLost(policy LostPolicy) Option {
 	}
 }
 
-// Retain keeps the answer for this long after it was stored. Default: 24 h; less than 1 h is refused.
+// Retain keeps the answer for this long after it was stored. Default: 24 h; less than 1 h and more than [MaxRetention] are
+// refused.
 func Retain(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastRetention {
 			return fmt.Errorf("Retain(%s): clients retry for longer than that; the least is %s", d, leastRetention)
+		}
+		if d > MaxRetention {
+			return fmt.Errorf("Retain(%s): the most is %s", d, MaxRetention)
 		}
 		s.retention = d
 		return nil
 	}
 }
 
-// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Default: 30 s.
+// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Default: 30 s; less
+// than 100 ms and more than [MaxLease] are refused.
 func Lease(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastLease {
 			return fmt.Errorf("Lease(%s): the least is %s", d, leastLease)
+		}
+		if d > MaxLease {
+			return fmt.Errorf("Lease(%s): a key would stay locked for that long when its owner is lost; the most is %s", d, MaxLease)
 		}
 		s.lease = d
 		return nil
@@ -135,11 +153,11 @@ func Lease(d time.Duration) Option {
 }
 
 // Deadline bounds the handler's context. Default: 1 min; in transactional mode on a store with a single writer, a third
-// of the lease at most.
+// of the lease at most. Less than 1 ms is refused.
 func Deadline(d time.Duration) Option {
 	return func(s *settings) error {
-		if d <= 0 {
-			return fmt.Errorf("Deadline(%s): it must be positive", d)
+		if d < leastDeadline {
+			return fmt.Errorf("Deadline(%s): the least is %s", d, leastDeadline)
 		}
 		s.deadline = d
 		return nil
@@ -213,11 +231,12 @@ func BodyLimit(bytes int64) Option {
 }
 
 // ResponseLimit is the largest response body that is stored, in bytes. A larger one is sent but not stored in reserved
-// mode, and refused with a rollback in transactional mode. Default: 1 MiB.
+// mode, and refused with a rollback in transactional mode. Default: 1 MiB; more than 256 MiB is refused, because no database
+// takes rows of every size.
 func ResponseLimit(bytes int) Option {
 	return func(s *settings) error {
-		if bytes < 0 {
-			return fmt.Errorf("ResponseLimit(%d): it cannot be negative", bytes)
+		if bytes < 0 || bytes > maxResponseLimit {
+			return fmt.Errorf("ResponseLimit(%d): the limits are 0 and %d", bytes, maxResponseLimit)
 		}
 		s.responseLimit = bytes
 		return nil
@@ -226,8 +245,9 @@ func ResponseLimit(bytes int) Option {
 
 // OperationName names the operation where the route pattern cannot be seen: under a router that does not set
 // http.Request.Pattern, or in a middleware in front of the router (with chi, protect single routes by With, not a whole
-// router by Use). Default: the method and the pattern, or the path. The name counts in the fingerprint: a route that
-// changes its name answers the retries of before with a mismatch.
+// router by Use). Default: the method and the pattern, or the path. It is the name by which a reconciler or a resumer
+// finds the operation. It counts in the fingerprint beside the method and the path: a route that changes its name
+// answers the retries of before with a mismatch.
 func OperationName(name string) Option {
 	return func(s *settings) error {
 		s.operation = name
@@ -298,6 +318,10 @@ func newSettings(options ...[]Option) (*settings, error) {
 	}
 	if s.mode == modeUnset {
 		return nil, errors.New("onceward: the route does not say how it executes: add Transactional(), or Reserved(…) with what a failure means")
+	}
+	if s.firstSent.tolerance > s.retention/2 {
+		return nil, fmt.Errorf("onceward: a tolerance of %s for the first-sent time leaves too little of the retention, %s, to accept requests in: the most is half of it",
+			s.firstSent.tolerance, s.retention)
 	}
 	if len(s.include) > 0 || len(s.ignore) > 0 {
 		selection, err := canon.Select(s.include, s.ignore)

@@ -37,6 +37,7 @@ var (
 	problemBodyTooLarge   = Problem{Code: "body-too-large", Status: 413, Title: "The request body is too large"}
 	problemBodyIncomplete = Problem{Code: "body-incomplete", Status: 400, Title: "The request body was cut off", Retryable: true}
 	problemBodyConsumed   = Problem{Code: "body-consumed", Status: 500, Title: "The request body was read before the request could be identified"}
+	problemNoTarget       = Problem{Code: "target-missing", Status: 500, Title: "The request does not say where it was sent"}
 	problemBadRequest     = Problem{Code: "invalid-request", Status: 400, Title: "The request cannot be identified"}
 	problemUpgrade        = Problem{Code: "upgrade-refused", Status: 400, Title: "A protected request cannot switch protocols"}
 	problemNotSentFirst   = Problem{Code: "first-sent-missing", Status: 400, Title: "The time of the first sending is required"}

@@ -103,6 +103,9 @@ type HeaderField struct {
 	Value string
 	// Append says that the handler added to what stood there before it ran, so that a replay adds too.
 	Append bool
+	// Removed says that the handler took away what stood there before it ran, or kept the server from adding the
+	// field, so that a replay does too. There is no value then.
+	Removed bool
 }
 
 // Response is a stored answer.

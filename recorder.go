@@ -25,6 +25,8 @@ type recorder struct {
 	before    http.Header // what the real header held when the handler started; nil if nothing
 	header    http.Header
 	fields    []HeaderField
+	announced []string    // the names of trailers to come
+	trailers  http.Header // as net/http wants them set behind the body
 	stored    int
 	status    int
 	body      []byte
@@ -81,6 +83,7 @@ func (rec *recorder) writeHeader(status int) {
 		return
 	}
 	rec.status = status
+	rec.announced = rec.header["Trailer"]
 	rec.fields, rec.stored = rec.settings.headers.fields(rec.before, rec.header)
 }
 
@@ -161,21 +164,22 @@ func (rec *recorder) startStreaming() error {
 	return nil
 }
 
-// sendHeader brings the handler's header to the real writer and returns room for extra values.
+// sendHeader brings the handler's header to the real writer and returns room for extra values. Trailers leave no room
+// for a length.
 func (rec *recorder) sendHeader(extra int) []string {
 	h := rec.real.Header()
-	for name := range rec.before {
-		if _, kept := rec.header[name]; !kept {
-			delete(h, name)
-		}
+	room := setFields(h, rec.fields, extra)
+	if len(rec.announced) > 0 || len(rec.trailers) > 0 {
+		delete(h, "Content-Length")
 	}
-	return setFields(h, rec.fields, extra)
+	return room
 }
 
 // response is the answer to store. The body is copied: the recorder's buffer is used again.
 func (rec *recorder) response() Response {
 	if rec.status == 0 {
 		rec.writeHeader(http.StatusOK)
+		rec.trailers = trailers(rec.header, rec.announced)
 	}
 	response := Response{Status: rec.status, Header: rec.fields[:rec.stored:rec.stored], NotStored: rec.streaming}
 	if len(rec.body) > 0 && !rec.streaming {
@@ -191,6 +195,9 @@ var errHandlerEnded = errors.New("onceward: the handler has ended")
 func (rec *recorder) end() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
+	if !rec.ended && rec.status != 0 {
+		rec.trailers = trailers(rec.header, rec.announced)
+	}
 	rec.ended = true
 }
 
@@ -211,17 +218,19 @@ func (rec *recorder) close() []byte {
 	return buffer
 }
 
-// send writes an answer with its body. A body that net/http would send in chunks gets its length, so that the first answer
-// and its replays are framed alike; a length that the handler announced is made anew.
-func send(w http.ResponseWriter, status int, body []byte) {
+// send writes an answer with its body and its trailers, if it has any. A body that net/http would send in chunks gets
+// its length, so that the first answer and its replays are framed alike; a length that the handler announced is made
+// anew. Trailers need chunks.
+func send(w http.ResponseWriter, status int, body []byte, trailers http.Header) {
 	h := w.Header()
-	if bodyAllowed(status) && (len(body) > chunkedFrom || h["Content-Length"] != nil) {
+	if len(trailers) == 0 && bodyAllowed(status) && (len(body) > chunkedFrom || h["Content-Length"] != nil) {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	w.WriteHeader(status)
 	if len(body) > 0 {
 		_, _ = w.Write(body) // a client that is gone retries, and gets the answer then
 	}
+	sendTrailers(w, trailers)
 }
 
 // chunkedFrom is the size up to which net/http computes the length of a body by itself.

@@ -119,7 +119,8 @@ type Verdict struct {
 	Origin Origin
 	// Record is the record as it stands after the decision. In transactional mode it is empty where nothing is visible yet.
 	Record Record
-	// Now is the store's clock at the decision.
+	// Now is the store's clock at the decision. An owner counts on what is left of its lease by it: a grant that is
+	// repeated keeps the lease that it had.
 	Now time.Time
 }
 

@@ -76,9 +76,10 @@ func (c *counted) wantRuns(t testing.TB, rule string, want int64) {
 
 // answer is what a client sees.
 type answer struct {
-	status int
-	header http.Header
-	body   string
+	status  int
+	header  http.Header
+	trailer http.Header // of one that came over the network
+	body    string
 }
 
 func (a answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == "true" }
@@ -191,7 +192,7 @@ func trySend(ctx context.Context, server *httptest.Server, key, body string, edi
 	}
 	defer res.Body.Close()
 	content, err := io.ReadAll(res.Body)
-	return answer{status: res.StatusCode, header: res.Header, body: string(content)}, err
+	return answer{status: res.StatusCode, header: res.Header, trailer: res.Trailer, body: string(content)}, err
 }
 
 // faultyStore is the memory store with faults: a hook that is set is called instead of the method of its name.

@@ -7,6 +7,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
+const year = 365 * 24 * time.Hour
+
 // TestRefusedConfigs: a worker that could not work is not made, and the error says why.
 func TestRefusedConfigs(t *testing.T) {
 	t.Parallel()
@@ -33,7 +35,17 @@ func TestRefusedConfigs(t *testing.T) {
 		`outbox: Lease is negative: -1s`:                                      worker(func(c *outbox.WorkerConfig) { c.Lease = -time.Second }),
 		`outbox: Poll is negative: -1s`:                                       worker(func(c *outbox.WorkerConfig) { c.Poll = -time.Second }),
 		`outbox: Retention is negative: -1s`:                                  worker(func(c *outbox.WorkerConfig) { c.Retention = -time.Second }),
-		`outbox: Grace is negative: -1s`:                                      worker(func(c *outbox.WorkerConfig) { c.Grace = -time.Second }),
+		`outbox: a Lease of 876000h0m0s: the limits are 100ms and 24h0m0s`:    worker(func(c *outbox.WorkerConfig) { c.Lease = 100 * year }),
+		`outbox: a Lease of 1ns: the limits are 100ms and 24h0m0s`:            worker(func(c *outbox.WorkerConfig) { c.Lease = 1 }),
+		`outbox: a Poll of 1ns: the limits are 1ms and 438000h0m0s`:           worker(func(c *outbox.WorkerConfig) { c.Poll = 1 }),
+		`outbox: a Retention of 876000h0m0s: the limits are 1ns and 438000h0m0s`: worker(func(c *outbox.WorkerConfig) {
+			c.Retention = 100 * year
+		}),
+		`outbox: a Timeout of 1ns: the limits are 1ms and 438000h0m0s`: route(func(r *outbox.Route) { r.Timeout = 1 }),
+		`outbox: a LongestPause of 876000h0m0s: the limits are 1ns and 438000h0m0s`: route(func(r *outbox.Route) {
+			r.LongestPause = 100 * year
+		}),
+		`outbox: Grace is negative: -1s`: worker(func(c *outbox.WorkerConfig) { c.Grace = -time.Second }),
 	} {
 		if _, err := outbox.NewWorker(new(spyStore), config); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)

@@ -39,8 +39,8 @@ type WorkerConfig struct {
 	// worker's own store, if it is one.
 	Records onceward.Store
 
-	// Lease is how long a message belongs to the worker without a sign of life. It is extended while the worker lives.
-	// Default: 30 s.
+	// Lease is how long a message belongs to the worker without a sign of life. It is extended while the worker lives. Less than
+	// 100 ms and more than [onceward.MaxLease] are refused. Default: 30 s.
 	Lease time.Duration
 	// Poll is the time between two looks for messages of other processes while there are none and the store does not tell of
 	// them. While it does, it is twice as long. Default: 500 ms.
@@ -91,10 +91,10 @@ func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
 	}
 	c.Routes = routes
 	err := setDefaults([]setting{
-		{"Lease", &c.Lease, 30 * time.Second},
-		{"Poll", &c.Poll, 500 * time.Millisecond},
-		{"Retention", &c.Retention, 7 * 24 * time.Hour},
-		{"Grace", &c.Grace, 10 * time.Second},
+		{"Lease", &c.Lease, 30 * time.Second, 100 * time.Millisecond, onceward.MaxLease},
+		{"Poll", &c.Poll, 500 * time.Millisecond, time.Millisecond, onceward.MaxRetention},
+		{"Retention", &c.Retention, 7 * 24 * time.Hour, 1, onceward.MaxRetention},
+		{"Grace", &c.Grace, 10 * time.Second, 1, onceward.MaxRetention},
 	})
 	if c.Observer == nil {
 		c.Observer = onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) {})
@@ -121,17 +121,18 @@ func (r Route) withDefaults(topic string) (Route, error) {
 		r.Concurrency = 64
 	}
 	return r, setDefaults([]setting{
-		{"Timeout", &r.Timeout, 30 * time.Second},
-		{"Pause", &r.Pause, time.Second},
-		{"LongestPause", &r.LongestPause, max(15*time.Minute, r.Pause)},
+		{"Timeout", &r.Timeout, 30 * time.Second, time.Millisecond, onceward.MaxRetention},
+		{"Pause", &r.Pause, time.Second, 1, onceward.MaxRetention},
+		{"LongestPause", &r.LongestPause, max(15*time.Minute, r.Pause), 1, onceward.MaxRetention},
 	})
 }
 
-// setting is a duration of the configuration, with what it usually is.
+// setting is a duration of the configuration, with what it usually is and its limits.
 type setting struct {
-	name  string
-	value *time.Duration
-	usual time.Duration
+	name        string
+	value       *time.Duration
+	usual       time.Duration
+	least, most time.Duration
 }
 
 func setDefaults(settings []setting) error {
@@ -141,6 +142,9 @@ func setDefaults(settings []setting) error {
 		}
 		if *s.value == 0 {
 			*s.value = s.usual
+		}
+		if *s.value < s.least || *s.value > s.most {
+			return fmt.Errorf("outbox: a %s of %s: the limits are %s and %s", s.name, *s.value, s.least, s.most)
 		}
 	}
 	return nil

@@ -230,5 +230,5 @@ func (a *attempt[T]) pauseAfter(tries int) time.Duration {
 	for range tries - 1 {
 		pause = min(2*pause, longestPause)
 	}
-	return min(pause, longestPause)
+	return pause
 }

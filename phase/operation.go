@@ -40,7 +40,7 @@ type Definition[T any] struct {
 	MaxData int
 	// Tries is how often a step is tried before the operation is given up as unknown. Default: 10.
 	Tries int
-	// Pause is the time before the second try; it doubles with each one, up to a minute. Default: 1 s.
+	// Pause is the time before the second try; it doubles with each one, up to a minute, which is the most. Default: 1 s.
 	Pause time.Duration
 }
 
@@ -76,6 +76,9 @@ func New[T any](d Definition[T]) (*Operation[T], error) {
 	}
 	if d.MaxData < 0 || d.Tries < 0 || d.Pause < 0 || d.Version < 0 {
 		return nil, fmt.Errorf("phase: MaxData, Tries, Pause and Version of %q cannot be negative", d.Name)
+	}
+	if d.Pause > longestPause {
+		return nil, fmt.Errorf("phase: a Pause of %s for %q: the most is %s", d.Pause, d.Name, longestPause)
 	}
 	o.setDefaults()
 	return o, nil

@@ -3,6 +3,7 @@ package phase_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -173,6 +174,7 @@ func TestDefinitions(t *testing.T) {
 		"an empty step":     {Name: "n", Steps: []phase.Step[order]{{}}, Answer: answer},
 		"no function":       {Name: "n", Steps: []phase.Step[order]{phase.Local[order]("seat", nil)}, Answer: answer},
 		"a repeated local":  {Name: "n", Steps: []phase.Step[order]{seat.Repeat()}, Answer: answer},
+		"a pause of years":  {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, Pause: math.MaxInt64},
 		"a negative number": {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, Tries: -1},
 	} {
 		if _, err := phase.New(d); err == nil {

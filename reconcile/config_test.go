@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"a negative long pause": {reconcile.Config{Default: &good, LongestPause: -1}, "duration"},
 		"a negative timeout":    {reconcile.Config{Default: &good, Timeout: -1}, "duration"},
 		"negative retentions":   {reconcile.Config{Default: &good, KeepNotices: -1}, "duration"},
+		"pauses of centuries":   {reconcile.Config{Default: &good, LongestPause: math.MaxInt64}, "duration"},
 		"a negative audit":      {reconcile.Config{Default: &good, KeepAudit: -1}, "duration"},
 		"a negative limit":      {reconcile.Config{Default: &good, Limit: -1}, "Limit"},
 		"negative concurrency":  {reconcile.Config{Default: &good, Concurrency: -1}, "Concurrency"},

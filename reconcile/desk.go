@@ -71,7 +71,12 @@ func (d *Desk) Bust(ctx context.Context, by By, id onceward.ID, force bool) erro
 	if force {
 		action = "bust by force"
 	}
-	return d.act(ctx, by, onceward.Claim{ID: id}, action, func() error { return d.buster.Bust(ctx, id, force) })
+	rec, err := d.store.Get(ctx, id) // the audit tells of which attempt it was
+	if err != nil && !refused(err) {
+		return fmt.Errorf("reconcile: nothing was done, because the record could not be looked at: %w", err)
+	}
+	c := onceward.Claim{ID: id, Attempt: rec.Attempt}
+	return d.act(ctx, by, c, action, func() error { return d.buster.Bust(ctx, id, force) })
 }
 
 func (d *Desk) act(ctx context.Context, by By, c onceward.Claim, action string, do func() error) error {
@@ -96,15 +101,30 @@ func audited(ctx context.Context, auditor onceward.Auditor, e onceward.AuditEntr
 		return fmt.Errorf("reconcile: nothing was done, because it could not be written to the audit: %w", err)
 	}
 	err := act()
-	e.Outcome = "done"
-	if err != nil {
+	switch {
+	case err == nil:
+		e.Outcome = "done"
+	case refused(err):
 		e.Outcome = "failed: " + err.Error()
+	default:
+		e.Outcome = "not known whether it was done: " + err.Error()
 	}
 	// The act counts, also if its end is not written: the first entry stands without an outcome.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
 	_ = auditor.AddAudit(ctx, e)
 	return err
+}
+
+// refused reports whether an error is the store's own word on a record, after which nothing was done. After any other, such as
+// a lost connection, an act may have been done all the same.
+func refused(err error) bool {
+	for _, word := range []error{onceward.ErrFenced, onceward.ErrNotFound, onceward.ErrUnreadable, onceward.ErrInvalidEvent} {
+		if errors.Is(err, word) {
+			return true
+		}
+	}
+	return false
 }
 
 // History is all that is known about an operation.

@@ -61,9 +61,61 @@ func TestActs(t *testing.T) {
 				if got := audit(t, store, "k"); got != want {
 					t.Errorf("the audit says\n%s\nwant\n%s", got, want)
 				}
+				wantAttempts(t, store, claim)
 			})
 		})
 	}
+}
+
+// wantAttempts checks that each entry about a record names the attempt that it was about.
+func wantAttempts(t *testing.T, store onceward.Auditor, c onceward.Claim) {
+	t.Helper()
+	entries, err := store.Audit(t.Context(), c.ID)
+	must(t, err)
+	for _, e := range entries {
+		if e.Attempt != c.Attempt {
+			t.Errorf("I16: the audit says %q of attempt %d, want %d", e.Action, e.Attempt, c.Attempt)
+		}
+	}
+}
+
+// TestActThatMayHaveBeenDone: after a failure of the store nobody knows, and the audit does not say that it failed.
+func TestActThatMayHaveBeenDone(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := &faulty{Store: memory.New()}
+		claim := lose(t, store, "k")
+		store.before = func(call string) error {
+			if call != "resolve" {
+				return nil
+			}
+			must(t, store.Store.ResolveCompleted(t.Context(), claim, &onceward.Completion{Response: paid}))
+			return errDown // the reply was lost
+		}
+		if err := acts["completed"].do(t.Context(), newDesk(t, store), zoe, claim); !errors.Is(err, errDown) {
+			t.Errorf("got %v", err)
+		}
+		if got := audit(t, store, "k"); !strings.Contains(got, "[not known whether it was done: ") {
+			t.Errorf("I16: the audit says %s", got)
+		}
+	})
+}
+
+func TestBustNeedsToSeeTheRecord(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		store := &faulty{Store: memory.New()}
+		claim := lose(t, store, "k")
+		store.before = func(call string) error {
+			if call == "get" {
+				return errDown
+			}
+			return nil
+		}
+		err := newDesk(t, store).Bust(t.Context(), zoe, claim.ID, true)
+		if !errors.Is(err, errDown) || !strings.Contains(err.Error(), "nothing was done") {
+			t.Errorf("got %v", err)
+		}
+		wantUntouched(t, store.Store, "k")
+	})
 }
 
 func TestActsNeedWhoAndWhy(t *testing.T) {
@@ -179,7 +231,7 @@ func TestOutcomeIsWrittenAfterTheEnd(t *testing.T) {
 		if err := acts["completed"].do(ctx, newDesk(t, store), zoe, claim); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
-		if got := audit(t, store, "k"); !strings.HasSuffix(got, "[failed: context canceled]") {
+		if got := audit(t, store, "k"); !strings.HasSuffix(got, "[not known whether it was done: context canceled]") {
 			t.Errorf("the audit says %s", got)
 		}
 	})
@@ -224,6 +276,7 @@ func TestHistory(t *testing.T) {
 		if h.Record.State != onceward.StateNone || len(h.Findings) != 1 || len(h.Audit) != 4 || h.Audit[3].Action != "bust" {
 			t.Errorf("when the record is gone, the history is %+v", h)
 		}
+		wantAttempts(t, store, claim)
 		if h, err = desk.History(t.Context(), idOf("nobody")); err != nil || len(h.Audit)+len(h.Findings) != 0 {
 			t.Errorf("of nothing the history is %+v, %v", h, err)
 		}

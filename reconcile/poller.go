@@ -60,7 +60,7 @@ func (c Config) withDefaults() (Config, error) {
 		{&c.KeepNotices, 30 * 24 * time.Hour},
 		{&c.KeepAudit, 400 * 24 * time.Hour},
 	} {
-		if *d.value < 0 {
+		if *d.value < 0 || *d.value > onceward.MaxRetention {
 			return c, fmt.Errorf("reconcile: a duration of %s in the configuration", *d.value)
 		}
 		if *d.value == 0 {

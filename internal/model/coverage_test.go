@@ -15,6 +15,7 @@ var faults = []action{
 	{requestNames[0], "repeats its completion"},
 	{requestNames[0], "releases, the reply is lost"},
 	{requestNames[0], "repeats its release"},
+	{requestNames[0], "sends a heartbeat, the reply is lost"},
 	{requestNames[0], "abandons"},
 	{requestNames[0], "fails and rolls back"},
 	{requestNames[0], "crashes in its transaction"},

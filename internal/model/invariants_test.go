@@ -9,7 +9,7 @@ import (
 )
 
 // breaches is a set of invariants of docs/reliability.md, by their numbers.
-type breaches uint16
+type breaches uint32
 
 const (
 	i1  breaches = 1 << 1
@@ -23,17 +23,18 @@ const (
 	i12 breaches = 1 << 12
 	i13 breaches = 1 << 13
 	i15 breaches = 1 << 15
+	i17 breaches = 1 << 17
 
-	allInvariants = i1 | i2 | i3 | i4 | i5 | i6 | i7 | i8 | i12 | i13 | i15
+	allInvariants = i1 | i2 | i3 | i4 | i5 | i6 | i7 | i8 | i12 | i13 | i15 | i17
 	// outcomes are those that an operator who forces a bust was told may break.
-	outcomes = i1 | i2 | i3 | i4 | i5
+	outcomes = i1 | i2 | i3 | i4 | i5 | i17
 )
 
 // String lists the invariants.
 func (b breaches) String() string {
 	var names []string
 	for ; b != 0; b &= b - 1 {
-		names = append(names, fmt.Sprintf("I%d", bits.TrailingZeros16(uint16(b))))
+		names = append(names, fmt.Sprintf("I%d", bits.TrailingZeros32(uint32(b))))
 	}
 	return strings.Join(names, ", ")
 }
@@ -110,8 +111,8 @@ func (t *turn) endWindow(before *onceward.Record) {
 	t.ledger.busted = t.ledger.busted || !before.State.Settled()
 }
 
-// inspect holds the world after a move against the invariants that are about states: I1, I2, I5, I15 and, where everything
-// that could still act is gone, I13.
+// inspect holds the world after a move against the invariants that are about states: I1, I2, I5, I15, I17 and, where
+// everything that could still act is gone, I13.
 func (t *turn) inspect() {
 	rec := t.stored()
 	t.require(i1, t.ledger.effects <= 1)
@@ -124,9 +125,20 @@ func (t *turn) inspect() {
 	if rec.State == onceward.StateCompleted && t.policy == onceward.Resume {
 		t.require(i15, t.ledger.confirmed)
 	}
+	t.require(i17, t.holders() <= 1)
 	if t.watch&i13 != 0 && t.ownersGone() {
 		t.require(i13, t.settles(rec))
 	}
+}
+
+// holders counts the requests that take themselves for the owner.
+func (t *turn) holders() (n int) {
+	for i := range t.world.requests {
+		if t.world.requests[i].holds() {
+			n++
+		}
+	}
+	return n
 }
 
 // ownersGone reports whether nobody who was granted the operation can still do anything.

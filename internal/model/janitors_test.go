@@ -16,6 +16,7 @@ func (s *search) clockMoves(w world) {
 		t.pass(1)
 		for i := range t.world.requests {
 			r := &t.world.requests[i]
+			r.lease = max(r.lease-1, 0)
 			if r.flight = max(r.flight-1, 0); r.flight == 0 {
 				t.timeOut(r)
 			}

@@ -29,6 +29,10 @@ var mutants = []mutant{
 		rules: rules{step: unrecorded},
 	}, []breaches{i1}},
 	{scenario{
+		name: "a repeated grant counts from its repetition", requests: twice, attempts: 3,
+		policy: onceward.Resume, dedups: true, rules: rules{freshLease: true},
+	}, []breaches{i17}},
+	{scenario{
 		name: "early reap: what is not settled", requests: twice, attempts: 3,
 		rules: rules{step: reapsUnsettled},
 	}, []breaches{i1, i5, i12}},

@@ -95,9 +95,19 @@ func (t *turn) decided(r *request, rec *onceward.Record, out onceward.Outcome, e
 			r.place = confirmed
 		}
 		r.attempt = int8(rec.Attempt)
+		r.lease = t.leaseOf(rec)
 		// A repeated grant does not say whether the first reply would have said "resumed".
 		r.wary = out.Origin == onceward.OriginResumed || out.Origin == onceward.OriginRepeated && t.policy == onceward.Resume
 	}
+}
+
+// leaseOf is for how many ticks an owner counts on what it was granted: what the store says is left (S5).
+func (t *turn) leaseOf(rec *onceward.Record) int8 {
+	left := lease
+	if !t.rules.freshLease {
+		left = min(left, rec.LeaseUntil.Sub(now))
+	}
+	return int8(left / tick)
 }
 
 func (s *search) grantedMoves(r *request, move mover) {
@@ -156,9 +166,15 @@ func (s *search) completeMoves(move mover) {
 	})
 }
 
-// ownedMoves are those that an owner can make at any time. A heartbeat that does not get through is one that is not made.
+// ownedMoves are those that an owner can make at any time. A heartbeat that does not get through is one that is not
+// made; one whose reply is lost lengthens the lease in the store alone.
 func (s *search) ownedMoves(move mover) {
 	move("sends a heartbeat", func(t *turn, r *request) {
+		if _, _, err := t.apply(r.owns(onceward.EventExtend)); err == nil {
+			r.lease = int8(lease / tick)
+		}
+	})
+	move("sends a heartbeat, the reply is lost", func(t *turn, r *request) {
 		_, _, _ = t.apply(r.owns(onceward.EventExtend))
 	})
 	move("abandons", func(t *turn, r *request) {

@@ -52,6 +52,8 @@ type rules struct {
 	ownAnswer bool
 	// forgetfulStore loses the tokens of what it removes.
 	forgetfulStore bool
+	// freshLease makes an owner count the lease of a repeated grant from its repetition.
+	freshLease bool
 	// waryRelease lets an owner say "nothing was done" for the owners before it.
 	waryRelease bool
 	// stepIsOperation takes what was learned of a step for the outcome of the operation.

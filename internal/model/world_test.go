@@ -39,6 +39,7 @@ type request struct {
 	place   place
 	attempt int8  // the token that was granted
 	flight  int8  // the ticks after which a call on its way is lost, or a transaction rolled back
+	lease   int8  // the ticks for which the owner takes itself for the owner, by its own count
 	wary    bool  // an earlier owner may have done something, or may still do it
 	seen    rowID // what a transaction's look-up saw
 }
@@ -72,6 +73,11 @@ const (
 // to its reservation must ask again before it does anything.
 func (r *request) mayAct() bool {
 	return r.place != unsent && r.place != reserving && r.place != gone || r.flight != 0
+}
+
+// holds reports whether the request takes itself for the owner of the operation.
+func (r *request) holds() bool {
+	return r.lease > 0 && (r.place == granted || r.place == calling || r.place == called || r.place == confirmed)
 }
 
 // inquiry is what the reconciler has learned and not yet written.
@@ -196,6 +202,9 @@ func (w *world) canonical() {
 			*r = request{place: gone}
 		case r.mayAct():
 			acting |= 1 << r.attempt
+		}
+		if !r.holds() {
+			r.lease = 0
 		}
 	}
 	w.ledger.denied &= acting

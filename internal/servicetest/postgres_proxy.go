@@ -27,6 +27,7 @@ type Proxy struct {
 	running  sync.WaitGroup
 
 	refuse     atomic.Bool
+	attempts   atomic.Int64
 	roundTrips atomic.Int64
 	sprung     atomic.Int64
 
@@ -158,6 +159,9 @@ func (p *Proxy) AwaitSprung(ctx context.Context, n int) error {
 // a connection is not a batch.
 func (p *Proxy) RoundTrips() int { return int(p.roundTrips.Load()) }
 
+// Connections is how many connections clients have tried to make since the proxy was made, counting those that were refused.
+func (p *Proxy) Connections() int { return int(p.attempts.Load()) }
+
 // Refuse makes the proxy close new connections at once while it is true. Those that exist stay.
 func (p *Proxy) Refuse(refuse bool) { p.refuse.Store(refuse) }
 
@@ -190,6 +194,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
+		p.attempts.Add(1)
 		client := conn.(*net.TCPConn)
 		if p.refuse.Load() {
 			reset(client)

@@ -223,8 +223,12 @@ func TestDropAllAndRefuse(t *testing.T) {
 	execute(t, through, "SELECT 1")
 	proxy.Refuse(true)
 	execute(t, through, "SELECT 1")
+	before := proxy.Connections()
 	if conn, err := pgx.Connect(t.Context(), proxy.URL()); err == nil {
 		t.Error("a connection was accepted", conn.Close(t.Context()))
+	}
+	if before == 0 || proxy.Connections() == before {
+		t.Errorf("%d connections before one was refused, %d after it", before, proxy.Connections())
 	}
 	proxy.DropAll()
 	if err := through.Ping(t.Context()); err == nil {

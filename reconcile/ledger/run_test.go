@@ -158,6 +158,7 @@ func TestConfigMustMakeSense(t *testing.T) {
 		"Local":           func(c *ledger.Config, _ *ledger.Window) { c.Local = nil },
 		"negative":        func(c *ledger.Config, _ *ledger.Window) { c.Grace = -1 },
 		"no count":        func(c *ledger.Config, _ *ledger.Window) { c.Windows = -1 },
+		"Windows of":      func(c *ledger.Config, _ *ledger.Window) { c.Windows = 1 << 20 },
 		"twice the grace": func(_ *ledger.Config, w *ledger.Window) { w.From = w.To.Add(-2 * ledger.DefaultGrace) },
 		"has not ended":   func(_ *ledger.Config, w *ledger.Window) { w.To = time.Now().Add(time.Minute) },
 	} {

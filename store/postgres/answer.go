@@ -36,11 +36,12 @@ var (
 	codeOfField = make(map[onceward.HeaderField]byte)
 )
 
-// The codes of header fields: zero for one that is written out, then the common names, then the common fields. Doubled,
-// with one more for a field that is appended.
+// The codes of header fields: zero for one that is written out, then the common names, one for a field that was
+// removed, then the common fields. Doubled, with one more for a field that is appended.
 const (
 	codeLiteral = 0
 	firstName   = 1
+	codeRemoved = 63
 	firstField  = 64
 )
 
@@ -68,6 +69,9 @@ func appendAnswer(dst []byte, r *onceward.Response) []byte {
 }
 
 func appendHeader(dst []byte, f *onceward.HeaderField) []byte {
+	if f.Removed {
+		return appendText(append(dst, codeRemoved<<1), f.Name)
+	}
 	added := byte(0)
 	if f.Append {
 		added = 1
@@ -114,6 +118,8 @@ func (d *reader) header(f *onceward.HeaderField) bool {
 	case code == codeLiteral:
 		f.Name = string(d.text())
 		f.Value = string(d.text())
+	case code == codeRemoved && !added:
+		f.Name, f.Removed = string(d.text()), true
 	case int(code-firstName) < len(commonNames) && code < firstField:
 		f.Name = commonNames[code-firstName]
 		f.Value = string(d.text())

@@ -186,16 +186,27 @@ func (b *batcher) run(items []*item) {
 	}
 }
 
-// attempt runs a batch, and once more if its connection turned out dead or the server undid it.
+// attempt runs a batch, and again if its connection turned out dead or the server undid it.
 func (b *batcher) attempt(ctx context.Context, items []*item) error {
-	err := b.send(ctx, items)
-	if err != nil && (lost(err) || undone(err)) && ctx.Err() == nil {
-		if lost(err) {
-			b.pool.Reset() // the others are likely dead too
+	return repeated(ctx, b.pool, func() error { return b.send(ctx, items) })
+}
+
+// repeated does what may be done again: once more if a connection turned out dead, and some times if the server undid it.
+func repeated(ctx context.Context, pool *pgxpool.Pool, do func() error) error {
+	dead := false
+	for try := 0; ; try++ {
+		err := do()
+		switch {
+		case err == nil || ctx.Err() != nil || try >= maxTries:
+			return unavailable(err)
+		case undone(err):
+		case lost(err) && !dead:
+			dead = true
+			pool.Reset() // the others are likely dead too
+		default:
+			return unavailable(err)
 		}
-		err = b.send(ctx, items)
 	}
-	return unavailable(err)
 }
 
 // lost reports whether an error came from the connection, not from the server's judgement.

@@ -29,6 +29,9 @@ type changed struct {
 	before, after onceward.Record
 	outcome       onceward.Outcome
 	now           time.Time
+	// found is the row that was there, if exists says that there was one, and wrote the one that took its place.
+	found, wrote row
+	exists       bool
 }
 
 // change applies an event to a record in a transaction of its own. It is the way of everything that is rare; what is
@@ -43,14 +46,28 @@ func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event
 	}
 	for try := 0; ; try++ {
 		c, err = s.changeOnce(ctx, id, event, number)
-		if err == nil || try >= maxTries || !undone(err) && !s.lostRace(err) && !errors.Is(err, errNotBegun) {
+		if errors.Is(err, errUnanswered) && event.Kind != onceward.EventReserve {
+			if err = s.landed(ctx, id, &c, err); err == nil {
+				return c, nil
+			}
+		}
+		if err == nil || try >= maxTries || ctx.Err() != nil || !s.mayRepeat(err) {
 			return c, err
 		}
 	}
 }
 
+// mayRepeat reports whether a change is made again after an error: nothing was written then, or, of a reservation, nothing
+// that its nonce would not find again.
+func (s *Store) mayRepeat(err error) bool {
+	return undone(err) || s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered)
+}
+
 // errNotBegun says that the connection turned out dead before anything was written.
 var errNotBegun = errors.New("not begun")
+
+// errUnanswered says that the reply to COMMIT did not come.
+var errUnanswered = errors.New("nobody knows yet what became of the commit")
 
 // maxTries is how often a transaction is repeated that the server undid.
 const maxTries = 5
@@ -70,7 +87,7 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 	}
 	defer conn.Release() // the pool closes a connection that is still in its transaction
 	hash := s.hash(id)
-	exists, err := s.look(ctx, conn.Conn(), id, hash, &event, &c)
+	err = s.look(ctx, conn.Conn(), id, hash, &event, &c)
 	if err != nil && conn.Conn().IsClosed() && ctx.Err() == nil {
 		s.own.Reset() // the others are likely dead too
 		return c, fmt.Errorf("%w: %w", errNotBegun, err)
@@ -81,11 +98,16 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 	if c.after, c.outcome, err = onceward.Step(c.before, event, c.now); err != nil || c.outcome.Effect == onceward.EffectNone {
 		return c, errors.Join(err, unavailable(rollback(conn.Conn())))
 	}
-	return c, unavailable(s.write(ctx, conn.Conn(), hash, exists, &c, number))
+	err = s.write(ctx, conn.Conn(), hash, &c, number)
+	if err != nil && lost(err) {
+		s.own.Reset() // the others are likely dead too
+		err = fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	return c, unavailable(err)
 }
 
 // look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh token.
-func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [16]byte, event *onceward.Event, c *changed) (exists bool, err error) {
+func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [16]byte, event *onceward.Event, c *changed) (err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(begin)
 	batch.Queue(s.sql.lockRecord, hash)
@@ -93,22 +115,23 @@ func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [
 	results := conn.SendBatch(ctx, batch)
 	defer func() { err = errors.Join(err, unavailable(results.Close())) }()
 	if _, err := results.Exec(); err != nil {
-		return false, unavailable(err)
+		return unavailable(err)
 	}
-	r := row{id: hash}
+	c.found = row{id: hash}
+	r := &c.found
 	err = results.QueryRow().Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more)
-	if exists = err == nil; exists {
+	if c.exists = err == nil; c.exists {
 		c.before, err = r.record(id, s.operations.name)
 	}
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return exists, notFoundAsIs(err)
+		return notFoundAsIs(err)
 	}
 	var now int64
 	if err := results.QueryRow().Scan(&now, &event.Token, nil); err != nil {
-		return exists, unavailable(err)
+		return unavailable(err)
 	}
 	c.now = fromMicros(now)
-	return exists, nil
+	return nil
 }
 
 // notFoundAsIs keeps what is said of a record, and wraps what is said of the database.
@@ -120,7 +143,7 @@ func notFoundAsIs(err error) error {
 }
 
 // write carries an effect out and commits, in one round trip.
-func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, exists bool, c *changed, number int32) error {
+func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *changed, number int32) error {
 	batch := &pgx.Batch{}
 	switch {
 	case c.outcome.Effect == onceward.EffectRemove:
@@ -129,10 +152,10 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, exists
 		if number == 0 {
 			number = s.operations.known(c.after.Operation)
 		}
-		var r row
+		r := &c.wrote
 		r.encode(&c.after, hash, number)
 		statement := s.sql.updateRecord
-		if !exists {
+		if !c.exists {
 			statement = s.sql.insertRecord
 		}
 		batch.Queue(statement, r.id, r.attempt, r.due, r.retention, r.answer, r.queue, r.request, r.more)

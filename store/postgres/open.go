@@ -43,16 +43,21 @@ func openHandlers(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openTuned(ctx, config, idleParameter, openedIdle)
+	tuned := config.Copy()
+	setDefault(tuned, idleParameter, openedIdle)
+	return openTuned(ctx, tuned, config)
 }
 
-// openTuned opens a pool whose connections have a parameter, unless they have it already or a pooler does not let them.
-func openTuned(ctx context.Context, config *pgxpool.Config, parameter, value string) (*pgxpool.Pool, error) {
-	if config.ConnConfig.RuntimeParams[parameter] != "" {
-		return pgxpool.NewWithConfig(ctx, config)
+// setDefault gives connections a parameter, unless they have it already.
+func setDefault(config *pgxpool.Config, parameter, value string) {
+	if config.ConnConfig.RuntimeParams[parameter] == "" {
+		config.ConnConfig.RuntimeParams[parameter] = value
 	}
-	tuned := config.Copy()
-	tuned.ConnConfig.RuntimeParams[parameter] = value
+}
+
+// openTuned opens a pool whose connections have some parameters more, or one without them behind a pooler that does not let
+// them.
+func openTuned(ctx context.Context, tuned, config *pgxpool.Config) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, tuned)
 	if err != nil {
 		return nil, err
@@ -82,6 +87,9 @@ func open(ctx context.Context, handlers source, chosen []Option) (*Store, error)
 	for _, option := range chosen {
 		option(&s.options)
 	}
+	if s.options.lanes > maxLanes {
+		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d", s.options.lanes, maxLanes)
+	}
 	s.logger = s.options.logger
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: open: %w", err), s.Close())
@@ -98,6 +106,9 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	if s.asking, err = openOwn(ctx, config, &options{lanes: askingConnections - spareConnections}); err != nil {
+		return err
+	}
+	if err := s.inspect(ctx); err != nil {
 		return err
 	}
 	if err := s.place(ctx); err != nil {
@@ -135,7 +146,12 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 	if o.lockTimeout == "" {
 		return pgxpool.NewWithConfig(ctx, own)
 	}
-	return openTuned(ctx, own, "lock_timeout", o.lockTimeout)
+	tuned := own.Copy()
+	setDefault(tuned, "lock_timeout", o.lockTimeout)
+	// The statements look at what they write, and are made for this level: at a stricter one, which a database may have as its
+	// default, the server would undo what meets a neighbour.
+	tuned.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
+	return openTuned(ctx, tuned, own)
 }
 
 const (
@@ -145,21 +161,28 @@ const (
 	askingConnections = 8
 )
 
-// selectSession asks how connections are set up: the bound on idle transactions, and whether a plain BEGIN begins what is
+// selectSession asks how the connections of handlers are set up: the bound on idle transactions, and whether a plain BEGIN begins what is
 // needed, on a server that tells when it turns into a standby.
 const selectSession = `SELECT setting::bigint,
 		current_setting('default_transaction_isolation') = 'read committed' AND current_setting('default_transaction_read_only') = 'off'
 		AND current_setting('server_version_num')::integer >= 140000
 	FROM pg_settings WHERE name = $1`
 
-// place finds out in which schema the tables are, and how the connections are bounded.
-func (s *Store) place(ctx context.Context) error {
-	var idle int64
-	err := s.own.QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
+// inspect finds out how the connections of handlers are set up.
+func (s *Store) inspect(ctx context.Context) error {
+	borrowed, err := s.handlers.acquire(ctx)
 	if err != nil {
 		return err
 	}
+	defer borrowed.giveBack()
+	var idle int64
+	err = borrowed.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
 	s.idle = time.Duration(idle) * time.Millisecond
+	return err
+}
+
+// place finds out in which schema the tables are.
+func (s *Store) place(ctx context.Context) error {
 	s.names = names{schema: s.options.schema, prefix: s.options.prefix}
 	if s.names.schema == "" {
 		if err := s.own.QueryRow(ctx, `SELECT coalesce(current_schema(), '')`).Scan(&s.names.schema); err != nil {
@@ -170,7 +193,7 @@ func (s *Store) place(ctx context.Context) error {
 		return err
 	}
 	var exists bool
-	err = s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{s.names.schema}.Sanitize()).Scan(&exists)
+	err := s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{s.names.schema}.Sanitize()).Scan(&exists)
 	if err == nil && !exists {
 		err = fmt.Errorf("there is no schema %q: create it first", s.names.schema)
 	}

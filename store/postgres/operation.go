@@ -6,25 +6,38 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// maxOperations is how many operations get a number. A program has a few dozen; one that makes up names for Guard.Do
-// stores those in full.
-const maxOperations = 4096
-
 const (
-	insertOperation = `INSERT INTO @operation (name) VALUES ($1) ON CONFLICT (name) DO NOTHING`
-	selectOperation = `SELECT number, name FROM @operation WHERE number <= $1`
+	// maxOperations is how many operations get a number. A program has a few dozen; one that makes up names, or calls its
+	// operations by paths with values in them, stores those in full.
+	maxOperations = 4096
+	// maxOperationName is the longest name that gets a number: an index does not take values of every length.
+	maxOperationName = 1024
 	// lookTimeout bounds what is read on the side.
 	lookTimeout = 5 * time.Second
+)
+
+// The statements about operations. One node at a time gives out numbers, so that the bound holds and none is used up by a row
+// that was there already; as the lock is taken before the statement that looks, it sees what the last node has committed. The
+// oldest numbers count, should there ever be more rows than the bound.
+const (
+	lockOperations  = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
+	insertOperation = `INSERT INTO @operation (name) SELECT $1
+		WHERE NOT EXISTS (SELECT FROM @operation WHERE name = $1) AND (SELECT count(*) FROM @operation) < $2
+		ON CONFLICT (name) DO NOTHING`
+	selectOperations = `SELECT number, name FROM @operation ORDER BY number LIMIT $1`
 )
 
 // operations knows the numbers of operations.
 type operations struct {
 	pool   *pgxpool.Pool
+	lock   string
 	insert string
 	read   string
+	adding chan struct{} // holds a token while this process gives out a number
 
 	mu      sync.RWMutex
 	numbers map[string]int32
@@ -33,29 +46,37 @@ type operations struct {
 
 func newOperations(pool *pgxpool.Pool, n names) *operations {
 	return &operations{
-		pool: pool, insert: n.render(insertOperation), read: n.render(selectOperation),
-		numbers: make(map[string]int32), names: make(map[int32]string),
+		pool: pool, lock: "onceward operation " + n.channel(), insert: n.render(insertOperation), read: n.render(selectOperations),
+		adding: make(chan struct{}, 1), numbers: make(map[string]int32), names: make(map[int32]string),
 	}
 }
 
 // number returns that of an operation, giving it one if it has none; zero if it is to be stored by its name.
 func (o *operations) number(ctx context.Context, name string) (int32, error) {
-	o.mu.RLock()
-	number, known := o.numbers[name]
-	full := len(o.names) >= maxOperations
-	o.mu.RUnlock()
-	if known || full || name == "" {
+	if number, decided := o.decided(name); decided {
 		return number, nil
 	}
-	if _, err := o.pool.Exec(ctx, o.insert, []byte(name)); err != nil {
-		return 0, unavailable(err)
+	select {
+	case o.adding <- struct{}{}:
+		defer func() { <-o.adding }()
+	case <-ctx.Done():
+		return 0, unavailable(ctx.Err())
 	}
-	if err := o.load(ctx); err != nil {
+	if number, decided := o.decided(name); decided {
+		return number, nil // by the one before
+	}
+	if err := repeated(ctx, o.pool, func() error { return o.add(ctx, name) }); err != nil {
 		return 0, err
 	}
+	return o.known(name), nil
+}
+
+// decided returns the number of an operation, if nobody has to be asked for it.
+func (o *operations) decided(name string) (number int32, decided bool) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	return o.numbers[name], nil
+	number, known := o.numbers[name]
+	return number, known || name == "" || len(name) > maxOperationName || len(o.names) >= maxOperations
 }
 
 // known returns the number of an operation that has been used by this process before.
@@ -86,22 +107,38 @@ func (o *operations) name(number int32) (string, error) {
 	return name, nil
 }
 
+// add gives an operation a number, if there is one left, and reads all that have one. The statements of a batch are one
+// transaction, which needs nothing of this node to end: one that stops here keeps no other from its turn.
+func (o *operations) add(ctx context.Context, name string) error {
+	batch := &pgx.Batch{}
+	batch.Queue(lockOperations, o.lock)
+	batch.Queue(o.insert, []byte(name), maxOperations)
+	if err := o.pool.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	return o.load(ctx)
+}
+
+// numbered is a row of the table of operations.
+type numbered struct {
+	Number int32
+	Name   []byte
+}
+
 // load reads all that have numbers.
 func (o *operations) load(ctx context.Context) error {
 	rows, err := o.pool.Query(ctx, o.read, maxOperations)
 	if err != nil {
 		return unavailable(err)
 	}
-	defer rows.Close()
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[numbered])
+	if err != nil {
+		return unavailable(err)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for rows.Next() {
-		var number int32
-		var name []byte
-		if err := rows.Scan(&number, &name); err != nil {
-			return unavailable(err)
-		}
-		o.numbers[string(name)], o.names[number] = number, string(name)
+	for _, op := range all {
+		o.numbers[string(op.Name)], o.names[op.Number] = op.Number, string(op.Name)
 	}
-	return unavailable(rows.Err())
+	return nil
 }

@@ -22,8 +22,11 @@ func defaults() options {
 	return options{prefix: defaultPrefix, lanes: defaultLanes, lockTimeout: "2s", logger: slog.Default()}
 }
 
-// defaultLanes is how many statements of the batcher may be on the wire at once.
-const defaultLanes = 2
+// How many statements of the batcher may be on the wire at once.
+const (
+	defaultLanes = 2
+	maxLanes     = 1000
+)
 
 // WithSchema puts the tables into a schema, which must exist. Default: the first of the user's search_path that exists.
 func WithSchema(name string) Option { return func(o *options) { o.schema = name } }
@@ -39,7 +42,7 @@ func WithManualMigration() Option { return func(o *options) { o.manual = true } 
 func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
 
 // WithLanes is how many statements of reserved mode may be on the wire at once; what arrives while all are busy is gathered
-// into the next. Each takes a connection. Default: 2.
+// into the next. Each takes a connection; more than 1,000 are refused. Default: 2.
 func WithLanes(n int) Option { return func(o *options) { o.lanes = max(n, 1) } }
 
 // WithoutBatching sends each call of reserved mode as a statement of its own, on as many connections as the pool has. It is

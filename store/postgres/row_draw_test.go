@@ -55,6 +55,9 @@ func drawResponse(t *rapid.T) onceward.Response {
 	field := rapid.OneOf(
 		rapid.SampledFrom(commonFields),
 		rapid.Custom(func(t *rapid.T) onceward.HeaderField {
+			return onceward.HeaderField{Name: rapid.OneOf(rapid.SampledFrom(commonNames), text).Draw(t, "name"), Removed: true}
+		}),
+		rapid.Custom(func(t *rapid.T) onceward.HeaderField {
 			return onceward.HeaderField{Name: rapid.SampledFrom(commonNames).Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
 		}),
 		rapid.Custom(func(t *rapid.T) onceward.HeaderField {

@@ -145,3 +145,8 @@ func TestWrongPlaces(t *testing.T) {
 	wantOpenFails(t, server.URL()+"&search_path=no_such_schema", "use WithSchema")
 	openStore(t, url, postgres.WithTablePrefix(strings.Repeat("x", 30)))
 }
+
+func TestTooManyLanes(t *testing.T) {
+	t.Parallel()
+	wantOpenFails(t, servicetest.Postgres(t).SchemaURL(t), "lanes", postgres.WithLanes(1<<32))
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -196,5 +197,15 @@ func TestOpenWhileHeld(t *testing.T) {
 	}
 	if err := second.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestBusyTimeoutsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []time.Duration{-1, 2 * time.Hour, math.MaxInt64} {
+		store, err := sqlite.Open(t.Context(), newFile(t), sqlite.WithBusyTimeout(busy))
+		if err == nil {
+			t.Errorf("a busy timeout of %s was accepted (%v)", busy, store.Close())
+		}
 	}
 }

@@ -60,12 +60,15 @@ func WithClock(now func() time.Time) Option {
 	return func(s *Store) { s.now = now }
 }
 
-// WithBusyTimeout is how long a write waits for another process that holds the file. Default: 5 s.
+// WithBusyTimeout is how long a write waits for another process that holds the file, an hour at most. Default: 5 s.
 func WithBusyTimeout(d time.Duration) Option {
 	return func(s *Store) { s.busy = d }
 }
 
-const defaultBusyTimeout = 5 * time.Second
+const (
+	defaultBusyTimeout = 5 * time.Second
+	longestBusyTimeout = time.Hour
+)
 
 // Open opens the file at path, creates it and its directory if they do not exist, readable for their owner only, and brings
 // its tables up to date. It refuses a file that is damaged, is not an SQLite database, or was written by a newer version.
@@ -73,6 +76,9 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	s := &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[onceward.ID]chan struct{})}
 	for _, option := range options {
 		option(s)
+	}
+	if s.busy < 0 || s.busy > longestBusyTimeout {
+		return nil, fmt.Errorf("sqlite: open %s: a busy timeout of %s: the limits are 0 and %s", path, s.busy, longestBusyTimeout)
 	}
 	file, err := createFile(path)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward"
 )
@@ -32,6 +33,7 @@ func testContent(t *testing.T, h Harness) {
 		"many headers":      {Status: 200, Header: manyHeaders(200), Body: []byte("x")},
 		"repeated headers":  {Status: 200, Header: repeatedHeaders()},
 		"odd header values": {Status: 200, Header: oddHeaders()},
+		"removed headers":   {Status: 200, Header: removedHeaders()},
 		"not stored":        {Status: 200, Header: manyHeaders(2), NotStored: true},
 		"everything":        rich().Response,
 	}
@@ -46,6 +48,7 @@ func testContent(t *testing.T, h Harness) {
 	h.test(t, "carried data", carriedData)
 	h.test(t, "facts about the record", factsKept)
 	h.test(t, "reasons of any kind", anyReason)
+	h.test(t, "the longest lease and retention", longestTimes)
 }
 
 func manyHeaders(n int) []onceward.HeaderField {
@@ -65,6 +68,15 @@ func repeatedHeaders() []onceward.HeaderField {
 		{Name: "Link", Value: "b, c"},
 		{Name: "Vary", Value: "Origin", Append: true},
 		{Name: "link", Value: "lower"},
+	}
+}
+
+func removedHeaders() []onceward.HeaderField {
+	return []onceward.HeaderField{
+		{Name: "Content-Type", Removed: true},
+		{Name: "Vary", Value: "Origin"},
+		{Name: "X-Frame-Options", Removed: true},
+		{Name: "X-Value"},
 	}
 }
 
@@ -163,5 +175,31 @@ func anyReason(e *env) {
 		c = e.own(id(fmt.Sprint("abandon ", i)))
 		e.must(e.Store.Abandon(e.ctx, c, reason))
 		e.wantState(c.ID, onceward.StateUnknown, "E5: abandoned with any reason")
+	}
+}
+
+// longestTimes checks that the longest lease and the longest retention that a route may have are kept as they are.
+func longestTimes(e *env) {
+	longest := func(key string) *onceward.Reservation {
+		return request(id(key), lease(onceward.MaxLease), func(r *onceward.Reservation) { r.Retention = onceward.MaxRetention })
+	}
+	kept := func(key string) {
+		rec := e.get(id(key))
+		if rec.Retention != onceward.MaxRetention || rec.ExpiresAt.Sub(rec.SettledAt) != onceward.MaxRetention {
+			e.Errorf("section 11: %q is kept for %s, from %s until %s, want %s",
+				key, rec.Retention, rec.SettledAt, rec.ExpiresAt, onceward.MaxRetention)
+		}
+	}
+	v := e.wantDecision(longest("reserved"), onceward.DecisionExecute, "S5")
+	if off := v.Record.LeaseUntil.Sub(v.Now) - onceward.MaxLease; off.Abs() > time.Second {
+		e.Errorf("S5: a lease of %s lasts from %s until %s", onceward.MaxLease, v.Now, v.Record.LeaseUntil)
+	}
+	c := onceward.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+	e.must(e.Store.Extend(e.ctx, c, onceward.MaxLease))
+	e.complete(c, "done")
+	kept("reserved")
+	if e.features.Transactions {
+		e.transacted(longest("transacted"), ending(onceward.Commit, "done"), onceward.DecisionExecute, "E1")
+		kept("transacted")
 	}
 }

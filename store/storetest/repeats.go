@@ -97,6 +97,10 @@ func (e *env) repeats(first onceward.Verdict, r *onceward.Reservation, origin st
 	if first.Decision != onceward.DecisionExecute || first.Origin.String() != origin {
 		e.Errorf("section 4: got (%s, %s), want (execute, %s)", first.Decision, first.Origin, origin)
 	}
+	if left := first.Record.LeaseUntil.Sub(first.Now); left > r.Lease || left < r.Lease-e.resolution() {
+		e.Errorf("S5: of a lease of %s the grant says that %s are left", r.Lease, left)
+	}
+	e.pass(e.brief() / 2)
 	for range 3 {
 		again := e.reserve(r)
 		if again.Decision != onceward.DecisionExecute || again.Origin != onceward.OriginRepeated {
@@ -104,6 +108,10 @@ func (e *env) repeats(first onceward.Verdict, r *onceward.Reservation, origin st
 		}
 		if again.Record.Attempt != first.Record.Attempt {
 			e.Errorf("S9: the same nonce got attempt %d, then %d", first.Record.Attempt, again.Record.Attempt)
+		}
+		left := first.Record.LeaseUntil.Sub(first.Now)
+		if got := again.Record.LeaseUntil.Sub(again.Now); got > left-e.brief()/2+e.resolution() {
+			e.Errorf("S5: %s were left of the lease, and %s after another %s", left, got, e.brief()/2)
 		}
 	}
 }

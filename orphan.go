@@ -1,0 +1,121 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// orphan is a grant that the store may hold although the reply to its reservation never came.
+type orphan struct {
+	id    ID
+	nonce Nonce
+	until time.Time // when its lease is over: from then on there is nothing to give back
+}
+
+// orphans looks for the orphans of a guard and releases them, so that no key is locked for a lease, and unknown afterwards,
+// for nothing. In an outage every request may leave one behind: one look at a time serves them all, and while the store does
+// not answer, the pauses between looks grow. Nothing runs while there is nothing to look for, or during a pause.
+type orphans struct {
+	guard *Guard
+
+	mu      sync.Mutex
+	waiting []orphan // the first is the one that is looked for
+	looking bool     // a look is planned or under way
+	pause   time.Duration
+	next    time.Time // no look is made before
+}
+
+const (
+	// maxOrphans is how many are looked for. The oldest stay: it is the beginning of an outage that cuts off replies, later
+	// ones are refused before they reach the store. What finds no room ends by its lease.
+	maxOrphans = 1024
+	// The pauses while the store does not answer.
+	firstOrphanPause   = 100 * time.Millisecond
+	longestOrphanPause = 2 * time.Second
+)
+
+// add has a grant looked for that may have been made.
+func (o *orphans) add(r *Reservation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.waiting) >= maxOrphans {
+		return
+	}
+	o.waiting = append(o.waiting, orphan{id: r.ID, nonce: r.Nonce, until: time.Now().Add(r.Lease)})
+	if !o.looking {
+		o.plan()
+	}
+}
+
+// plan makes a look at the next moment that is allowed. The caller holds the lock.
+func (o *orphans) plan() {
+	o.looking = true
+	time.AfterFunc(time.Until(o.next), o.look)
+}
+
+// look goes through the orphans for as long as the store answers.
+func (o *orphans) look() {
+	for {
+		first, found := o.first()
+		if !found {
+			return
+		}
+		if err := o.release(first); err != nil && !final(err) {
+			o.failed()
+			return
+		}
+		o.answered()
+	}
+}
+
+// first returns the next orphan whose lease is not over, or ends the looking.
+func (o *orphans) first() (orphan, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	for len(o.waiting) > 0 && !now.Before(o.waiting[0].until) {
+		o.waiting = o.waiting[1:]
+	}
+	if len(o.waiting) == 0 {
+		o.waiting, o.looking = nil, false
+		return orphan{}, false
+	}
+	return o.waiting[0], true
+}
+
+// answered forgets the first orphan: it is released, or there is none.
+func (o *orphans) answered() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = o.waiting[1:]
+	o.pause, o.next = 0, time.Time{}
+}
+
+// failed plans the next look, for another orphan: it may be this one alone that the store has trouble with.
+func (o *orphans) failed() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = append(o.waiting[1:], o.waiting[0])
+	o.pause = min(max(2*o.pause, firstOrphanPause), longestOrphanPause)
+	o.next = time.Now().Add(o.pause)
+	o.plan()
+}
+
+// release gives back a grant that nobody took, if there is one. It reads the record, because another reservation could take
+// the key from a retry.
+func (o *orphans) release(lost orphan) error {
+	ctx, cancel := context.WithTimeout(context.Background(), o.guard.config.StoreTimeout)
+	defer cancel()
+	rec, err := o.guard.store.Get(ctx, lost.id)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case rec.State != StateInProgress || rec.Nonce != lost.nonce:
+		return nil
+	}
+	return o.guard.store.Release(ctx, Claim{ID: lost.id, Attempt: rec.Attempt}, "the reply to the reservation was lost")
+}

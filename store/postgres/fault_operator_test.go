@@ -1,0 +1,121 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/reconcile"
+)
+
+// I16: what an operator did is in the audit as it really ended, also if the connection was lost during its COMMIT.
+
+// operatorActs are all that an operator can do to an unknown record, with the state that it leaves.
+var operatorActs = map[string]struct {
+	act   func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error
+	state onceward.State
+}{
+	"resolve completed": {func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error {
+		return desk.ResolveCompleted(t.Context(), zoe, c, *answer("learned"))
+	}, onceward.StateCompleted},
+	"resolve not executed": {func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error {
+		return desk.ResolveNotExecuted(t.Context(), zoe, c)
+	}, onceward.StateRetryable},
+	"retry now": {func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error {
+		return desk.RetryNow(t.Context(), zoe, c)
+	}, onceward.StateUnknown},
+	"bust by force": {func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error {
+		return desk.Bust(t.Context(), zoe, c.ID, true)
+	}, onceward.StateExpired},
+}
+
+var zoe = reconcile.By{Who: "zoe", Why: "the bank says so"}
+
+func TestOperatorWhoseCommitIsCutOff(t *testing.T) {
+	t.Parallel()
+	for name, test := range operatorActs {
+		for kind, cut := range map[string]func(*servicetest.Proxy, func(string) bool){
+			"the reply is lost": (*servicetest.Proxy).CutReply, "the request is lost": (*servicetest.Proxy).CutRequest,
+		} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				store, proxy := openProxied(t)
+				desk, err := reconcile.NewDesk(store)
+				must(t, err)
+				c := own(t, store, reservation("k"))
+				must(t, store.Abandon(t.Context(), c, "the connection was lost"))
+				cut(proxy, isCommit)
+				if err := test.act(t, desk, c); err != nil {
+					t.Errorf("S6: %v, want that it was done", err)
+				}
+				if n := proxy.Sprung(); n != 1 {
+					t.Fatalf("%d were cut, want 1", n)
+				}
+				wantState(t, store, "k", test.state, "I16")
+				wantAudit(t, store, c, name)
+			})
+		}
+	}
+}
+
+func TestBustWhoseCommitIsCutOff(t *testing.T) {
+	t.Parallel()
+	for kind, cut := range map[string]func(*servicetest.Proxy, func(string) bool){
+		"the reply is lost": (*servicetest.Proxy).CutReply, "the request is lost": (*servicetest.Proxy).CutRequest,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			store, proxy := openProxied(t)
+			desk, err := reconcile.NewDesk(store)
+			must(t, err)
+			c := own(t, store, reservation("k"))
+			complete(t, store, c, "done")
+			cut(proxy, isCommit)
+			if err := desk.Bust(t.Context(), zoe, c.ID, false); err != nil {
+				t.Errorf("S6: %v, want that it was done", err)
+			}
+			wantState(t, store, "k", onceward.StateNone, "I16")
+			wantAudit(t, store, c, "bust")
+		})
+	}
+}
+
+// TestOperatorWhoLeavesDuringCommit: what cannot be learned any more is not called a failure.
+func TestOperatorWhoLeavesDuringCommit(t *testing.T) {
+	t.Parallel()
+	store, proxy := openProxied(t)
+	desk, err := reconcile.NewDesk(store)
+	must(t, err)
+	c := own(t, store, reservation("k"))
+	must(t, store.Abandon(t.Context(), c, "the connection was lost"))
+	release := proxy.HoldReply(isCommit)
+	defer release()
+	ctx, leave := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- desk.ResolveNotExecuted(ctx, zoe, c) }()
+	awaitCaught(t, proxy, 1)
+	leave()
+	if err := await(t, "the end of the act", done); err == nil {
+		t.Error("the act was said to be done")
+	}
+	entries, err := store.Audit(t.Context(), c.ID)
+	must(t, err)
+	if len(entries) != 2 || !strings.HasPrefix(entries[1].Outcome, "not known") {
+		t.Errorf("I16: the audit says %+v", entries)
+	}
+}
+
+// wantAudit checks that the acts about a record are this one, which was done.
+func wantAudit(t *testing.T, store onceward.Auditor, c onceward.Claim, action string) {
+	t.Helper()
+	entries, err := store.Audit(t.Context(), c.ID)
+	must(t, err)
+	told := ""
+	for _, e := range entries {
+		told += fmt.Sprintf("%s at %d [%s] ", e.Action, e.Attempt, e.Outcome)
+	}
+	if want := fmt.Sprintf("%[1]s at %[2]d [] %[1]s at %[2]d [done] ", action, c.Attempt); told != want {
+		t.Errorf("I16: the audit says %q, want %q", told, want)
+	}
+}
