@@ -19,6 +19,11 @@ DEMOFLAGS  ?=
 STORE ?= sqlite,postgres
 TIME  ?= 60s
 SEED  ?= 0
+# In how many runs each mutant has to be caught, and which ones (default: all); how long a soak goes on, and its directory.
+SEEDS   ?= 1
+MUTANTS ?=
+HOURS   ?= 1
+SOAKDIR ?= soak-$(STORE)
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
@@ -68,6 +73,15 @@ bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 
 .PHONY: chaos
 chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres, SEED=..., TIME=60s)
 	$(GO) run ./chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)
+
+.PHONY: mutants
+mutants: needs ## Build programs with deliberate mistakes and check that chaos catches each within a minute (SEEDS=3, MUTANTS=a,b)
+	$(GO) run ./chaos mutants -seeds '$(SEEDS)' -only '$(MUTANTS)'
+
+.PHONY: soak
+soak: needs ## A chaos run of hours, checked window by window; goes on where it was interrupted (STORE=sqlite|postgres, HOURS=0.5)
+	@case '$(STORE)' in sqlite|postgres) ;; *) echo "say on which store: make soak STORE=sqlite HOURS=0.5"; exit 1 ;; esac
+	$(GO) run ./chaos soak -store '$(STORE)' -hours '$(HOURS)' -dir '$(SOAKDIR)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)

@@ -161,12 +161,12 @@ func (w *World) shiftNode(context.Context) error {
 // misbehaviour is what the providers do to a part of the requests, all the time.
 var misbehaviour = map[provider.Kind]float64{
 	provider.TimeoutBefore: 0.01, provider.TimeoutAfter: 0.02, provider.ErrorBefore: 0.02, provider.ErrorAfter: 0.02,
-	provider.ResetBefore: 0.02, provider.ResetAfter: 0.03, provider.Delay: 0.01,
+	provider.ResetBefore: 0.02, provider.ResetAfter: 0.03, provider.Delay: 0.03,
 	provider.WebhookDuplicate: 0.1, provider.WebhookDrop: 0.3, provider.WebhookReordered: 0.1, provider.WebhookFirst: 0.05,
 }
 
 func providerFaults(seed uint64) provider.Faults {
-	return provider.RandomFaults(seed, 1200*time.Millisecond, misbehaviour)
+	return provider.RandomFaults(seed, 2*time.Second, misbehaviour)
 }
 
 // Misbehaviour names the faults of the providers. They strike by chance, so that only a longer run has them all.
