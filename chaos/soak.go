@@ -24,6 +24,8 @@ type soak struct {
 	options
 	dir   string
 	hours float64
+	// done is called after each window; nil for nobody.
+	done func()
 
 	mu    sync.Mutex
 	total soaked
@@ -161,6 +163,9 @@ func (s *soak) windows(ctx context.Context, out io.Writer, watch *watch) (err er
 		s.add(r, time.Since(began))
 		if err := errors.Join(s.keep(r, w, out), s.forget(w)); err != nil {
 			return err
+		}
+		if s.done != nil {
+			s.done()
 		}
 	}
 	return nil
