@@ -19,9 +19,10 @@ DEMOFLAGS  ?=
 STORE ?= sqlite,postgres
 TIME  ?= 60s
 SEED  ?= 0
-# In how many runs each mutant has to be caught, and which ones (default: all); how long a soak goes on, and its directory.
+# In how many runs each mutant has to be caught, and which ones (default: all).
 SEEDS   ?= 1
 MUTANTS ?=
+# How long a soak goes on, and its directory.
 HOURS   ?= 1
 SOAKDIR ?= soak-$(STORE)
 
@@ -75,12 +76,12 @@ chaos: needs ## Let processes be killed, paused and cut off, and check every pro
 	$(GO) run ./chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: mutants
-mutants: needs ## Build programs with deliberate mistakes and check that chaos catches each within a minute (SEEDS=3, MUTANTS=a,b)
+mutants: needs ## Check that chaos catches deliberate mistakes within a minute each (SEEDS=3, MUTANTS=a,b)
 	$(GO) run ./chaos mutants -seeds '$(SEEDS)' -only '$(MUTANTS)'
 
 .PHONY: soak
-soak: needs ## A chaos run of hours, checked window by window; goes on where it was interrupted (STORE=sqlite|postgres, HOURS=0.5)
-	@case '$(STORE)' in sqlite|postgres) ;; *) echo "say on which store: make soak STORE=sqlite HOURS=0.5"; exit 1 ;; esac
+soak: needs ## A chaos run of hours, which goes on where it was interrupted (STORE=sqlite, HOURS=0.5)
+	@case '$(STORE)' in *,*) echo "say on which store: make soak STORE=sqlite HOURS=0.5"; exit 1 ;; esac
 	$(GO) run ./chaos soak -store '$(STORE)' -hours '$(HOURS)' -dir '$(SOAKDIR)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: fuzz

@@ -1,6 +1,6 @@
-// Command chaos lets processes of the reference payments system be killed, paused, cut off and put off by an hour while
-// clients go on, and then checks that none of the promises was broken: RELIABILITY's invariants I1 to I13, from what the
-// clients were told, what the nodes wrote, what the store holds and what the providers did.
+// Command chaos lets processes of the reference payments system be killed, paused, cut off and put off by an hour
+// while clients go on, and then checks that none of the promises was broken: RELIABILITY's invariants I1 to I13, from
+// what the clients were told, what the nodes wrote, what the store holds and what the providers did.
 //
 //	go run ./chaos -store postgres -time 10m -seed 7
 //	go run ./chaos mutants -seeds 3

@@ -34,7 +34,8 @@ func mutants(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("chaos mutants", flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.IntVar(&h.Seeds, "seeds", 1, "runs in which each mutant has to be caught, each with a seed of its own")
-	flags.DurationVar(&h.Within, "within", time.Minute, "how long a run may take to catch it, apart from the time to build it")
+	flags.DurationVar(&h.Within, "within", time.Minute,
+		"how long a run may take to catch it, apart from the time to build it")
 	only := flags.String("only", "", "names of the mutants, with commas between them (default: all)")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -93,13 +94,17 @@ const nothing = "NOTHING"
 // afterwards is how long a run that was told to stop may take to do so.
 const afterwards = 20 * time.Second
 
-// one runs a mutant until it is caught or the time is up. A run is short, because whoever is caught is caught at its end.
+// one runs a mutant until it is caught or the time is up. A run is short, because whoever is caught is caught at its
+// end.
 func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed uint64) (catch, error) {
 	within, cancel := context.WithTimeout(ctx, h.Within)
 	defer cancel()
 	began := time.Now()
 	for {
-		args := []string{"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", "12s", "-every", "400ms", "-clocks=false", "-brief"}
+		args := []string{
+			"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", "12s", "-every",
+			"400ms", "-clocks=false", "-brief",
+		}
 		if m.Faults != nil {
 			args = append(args, "-faults", strings.Join(m.Faults, ","))
 		}

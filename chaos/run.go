@@ -36,7 +36,8 @@ type options struct {
 const (
 	servers = 3
 	workers = 2
-	// buildLimit and startLimit are how long it takes to build a program, with its standard library, and to start a world.
+	// buildLimit and startLimit are how long it takes to build a program, with its standard library, and to start a
+	// world.
 	buildLimit = 5 * time.Minute
 	startLimit = 30 * time.Second
 	// progressEvery is how often a run says how far it is.
@@ -74,7 +75,8 @@ func (o options) once(ctx context.Context, out io.Writer, watch *watch) (r *repo
 // world builds the world of a run.
 func (o options) world(ctx context.Context, watch *watch, dir string) (*world.World, error) {
 	config := world.Config{
-		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Brief: o.Brief, Servers: servers, Workers: workers, Log: o.Keep != "",
+		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Brief: o.Brief, Servers: servers, Workers: workers,
+		Log: o.Keep != "",
 	}
 	var err error
 	if config.Program, err = os.Executable(); err != nil {
@@ -95,8 +97,11 @@ func (o options) world(ctx context.Context, watch *watch, dir string) (*world.Wo
 	return w, nil
 }
 
-// window lets faults happen, waits until all is quiet, and checks what came of it. Its name is what its keys begin with.
-func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *world.World, name string) (*report, error) {
+// window lets faults happen, waits until all is quiet, and checks what came of it. Its name is what its keys begin
+// with.
+func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *world.World, name string) (*report,
+	error,
+) {
 	began := time.Now()
 	clients := filepath.Join(w.Dir, name+"clients.history")
 	recorder, err := history.NewRecorder(clients)
@@ -130,7 +135,9 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 }
 
 // weather is the storm and the quiet after it. An operator is there all the time.
-func (o options) weather(ctx context.Context, out io.Writer, watch *watch, w *world.World, l *load.Load) ([]check.Violation, error) {
+func (o options) weather(ctx context.Context, out io.Writer, watch *watch, w *world.World,
+	l *load.Load,
+) ([]check.Violation, error) {
 	operating, dismiss := context.WithCancel(ctx)
 	var operator sync.WaitGroup
 	operator.Go(func() { l.Operator(w.Unknown).Run(operating) })

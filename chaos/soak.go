@@ -18,8 +18,9 @@ import (
 	"github.com/onceward/onceward/chaos/internal/world"
 )
 
-// soak is a long run. It goes on window by window: the faults end for a moment, everything becomes quiet, what happened is
-// checked and forgotten, and the same processes go on with the same database. So it never has more to keep than one window.
+// soak is a long run. It goes on window by window: the faults end for a moment, everything becomes quiet, what
+// happened is checked and forgotten, and the same processes go on with the same database. So it never has more to
+// keep than one window.
 type soak struct {
 	options
 	dir   string
@@ -53,13 +54,14 @@ func soakCommand(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("chaos soak", flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.StringVar(&s.Store, "store", "sqlite", "store to run on")
-	flags.Float64Var(&s.hours, "hours", 1, "how long it goes on, fractions included, with what was done in the directory before")
-	flags.StringVar(&s.dir, "dir", "", "directory that holds how far it is; one that was interrupted goes on (default: a new one)")
+	flags.Float64Var(&s.hours, "hours", 1, "how long it goes on, with what was done before; fractions too")
+	flags.StringVar(&s.dir, "dir", "", "directory by which it goes on when it was interrupted (default: a new one)")
 	flags.Uint64Var(&s.Seed, "seed", 0, "seed of faults and requests (default: drawn)")
 	flags.DurationVar(&s.Time, "window", s.Time, "how long faults happen before everything is checked")
 	flags.IntVar(&s.Clients, "clients", 24, "number of clients")
 	flags.DurationVar(&s.Every, "every", 700*time.Millisecond, "time between two faults")
-	flags.DurationVar(&s.Settle, "settle", 2*time.Minute, "how long everything may take to be quiet after the last fault")
+	flags.DurationVar(&s.Settle, "settle", 2*time.Minute,
+		"how long everything may take to be quiet after the last fault")
 	flags.BoolVar(&s.Clocks, "clocks", true, "shift the clocks of nodes, for which a program is built first")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -75,12 +77,14 @@ func (s *soak) run(ctx context.Context, out io.Writer) error {
 	if err := s.resume(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "soak on %s, seed %d, %.2f hours, in %s: %s so far\n", s.Store, s.Seed, s.hours, s.dir, s.total.Took.Round(time.Second))
+	fmt.Fprintf(out, "soak on %s, seed %d, %.2f hours, in %s: %s so far\n", s.Store, s.Seed, s.hours, s.dir,
+		s.total.Took.Round(time.Second))
 	telling, stop := context.WithCancel(ctx)
 	defer stop()
 	go s.tell(telling, out)
 	if err := watched(func(watch *watch) error { return s.windows(ctx, out, watch) }); err != nil {
-		return fmt.Errorf("%w; go on with: go run ./chaos soak -store %s -hours %g -dir %s", err, s.Store, s.hours, s.dir)
+		return fmt.Errorf("%w; go on with: go run ./chaos soak -store %s -hours %g -dir %s", err, s.Store, s.hours,
+			s.dir)
 	}
 	fmt.Fprintf(out, "faults: %s\n%s\n", listed(s.total.Faults), s.line())
 	if s.total.Violations > 0 {
@@ -229,8 +233,9 @@ func (s *soak) line() string {
 	for _, n := range s.total.Faults {
 		faults += n
 	}
+	t := &s.total
 	return fmt.Sprintf("soak on %s: %s in %d windows, %d operations, %d attempts, %d faults, %d violations",
-		s.Store, s.total.Took.Round(time.Second), s.total.Windows, s.total.Operations, s.total.Attempts, faults, s.total.Violations)
+		s.Store, t.Took.Round(time.Second), t.Windows, t.Operations, t.Attempts, faults, t.Violations)
 }
 
 // histories is a directory of which only the files are seen in which a run is recorded.

@@ -10,12 +10,14 @@ import (
 	"time"
 )
 
-// TestSoakGoesOn: a soak that was started again on its directory counts on from where it was, and leaves nothing else there.
+// TestSoakGoesOn: a soak that was started again on its directory counts on from where it was, and leaves nothing else
+// there.
 func TestSoakGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	for start, hours := range []float64{1e-9, 1e9} {
 		s := soak{dir: dir, hours: hours, options: options{
-			Store: "sqlite", Seed: 3, Time: time.Second, Clients: 8, Every: 200 * time.Millisecond, Settle: 90 * time.Second, Brief: true,
+			Store: "sqlite", Seed: 3, Time: time.Second, Clients: 8, Every: 200 * time.Millisecond,
+			Settle: 90 * time.Second, Brief: true,
 			Only: []string{"server-kill", "clock-step"},
 		}}
 		var out bytes.Buffer
@@ -32,7 +34,8 @@ func TestSoakGoesOn(t *testing.T) {
 		}
 	}
 	kept, err := os.ReadFile(filepath.Join(dir, "soak.json"))
-	if err != nil || !strings.Contains(string(kept), `"windows": 3`) || !strings.Contains(string(kept), `"violations": 0`) {
+	if err != nil || !strings.Contains(string(kept), `"windows": 3`) || !strings.Contains(string(kept),
+		`"violations": 0`) {
 		t.Errorf("it kept %s, %v; want 3 windows without violations", kept, err)
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {

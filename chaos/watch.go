@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// patience is how much longer than planned a stage of a run may take before the run counts as hung. It leaves room for a busy
-// machine; whoever waits for a run that hangs knows after a minute.
+// patience is how much longer than planned a stage of a run may take before the run counts as hung. It leaves room
+// for a busy machine; whoever waits for a run that hangs knows after a minute.
 const patience = 45 * time.Second
 
 // watch knows what a run is waiting for, so that one which hangs ends and says where.

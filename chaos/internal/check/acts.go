@@ -49,8 +49,8 @@ func (o *operation) announced(action string, attempt int64) bool {
 	return false
 }
 
-// checkActs is the other half of I16: what an operator was told to have been done, or not, is in the audit as it ended. That an
-// outcome is missing is allowed: the act counts also if its end could not be written.
+// checkActs is the other half of I16: what an operator was told to have been done, or not, is in the audit as it
+// ended. That an outcome is missing is allowed: the act counts also if its end could not be written.
 func checkActs(run *history.Run, f *findings) {
 	outcomes, announced := make(map[string]string), make(map[string]bool)
 	for i := range run.Audits {
@@ -71,13 +71,14 @@ func checkActs(run *history.Run, f *findings) {
 		case a.Done && strings.HasPrefix(outcome, "failed"):
 			f.add("I16", o, "%q of token %d was done (%s), but the audit says %q", a.Action, a.Attempt, a.Why, outcome)
 		case !a.Done && outcome == "done":
-			f.add("I16", o, "%q of token %d was not done (%s: %s), but the audit says that it was", a.Action, a.Attempt, a.Why, a.Err)
+			f.add("I16", o, "%q of token %d was not done (%s: %s), but the audit says that it was", a.Action,
+				a.Attempt, a.Why, a.Err)
 		}
 	}
 }
 
-// checkForgeries is I2 for what others than the provider say: a webhook without the provider's signature is not taken, because
-// it could make a success of what never happened.
+// checkForgeries is I2 for what others than the provider say: a webhook without the provider's signature is not
+// taken, because it could make a success of what never happened.
 func checkForgeries(run *history.Run, f *findings) {
 	for i := range run.Forgeries {
 		if g := &run.Forgeries[i]; g.Status >= 200 && g.Status < 300 {

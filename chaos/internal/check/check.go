@@ -23,8 +23,9 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s/%s: %s", v.Invariant, v.Scope, v.Key, v.Detail)
 }
 
-// Check returns what the run broke, invariant by invariant. An operation that an operator busted is excused from what busting
-// allows: its record may be gone or made anew, so that its answers may differ. It is not excused from having one effect at most.
+// Check returns what the run broke, invariant by invariant. An operation that an operator busted is excused from what
+// busting allows: its record may be gone or made anew, so that its answers may differ. It is not excused from having
+// one effect at most.
 func Check(run *history.Run) []Violation {
 	x := newIndex(run)
 	f := new(findings)

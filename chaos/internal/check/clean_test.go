@@ -47,7 +47,10 @@ func (s *story) write(w history.Write) {
 	w.Began, w.Ended = s.tick(), s.tick()
 	s.Writes = append(s.Writes, w)
 	if act := actOf(w.Call); act != "" {
-		s.Audits = append(s.Audits, history.Audit{Scope: "s", Key: w.Key, Attempt: w.Attempt, Actor: "olga", Action: act})
+		s.Audits = append(s.Audits, history.Audit{
+			Scope: "s", Key: w.Key, Attempt: w.Attempt, Actor: "olga",
+			Action: act,
+		})
 	}
 }
 

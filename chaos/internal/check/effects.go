@@ -19,8 +19,8 @@ const (
 	rowConfirmed = "confirmed"
 )
 
-// promise is what a success of a kind leaves behind: one effect in a book, and one row in a table, in a state if it names
-// one. What it does not name it does not leave.
+// promise is what a success of a kind leaves behind: one effect in a book, and one row in a table, in a state if it
+// names one. What it does not name it does not leave.
 type promise struct{ book, table, state string }
 
 var promises = map[string]promise{
@@ -60,8 +60,8 @@ func checkSingleEffect(o *operation, f *findings) {
 	}
 }
 
-// checkStock is I1 for what has no owner: each place that is gone has its booking. A step that ran twice takes two places
-// and leaves one row.
+// checkStock is I1 for what has no owner: each place that is gone has its booking. A step that ran twice takes two
+// places and leaves one row.
 func checkStock(run *history.Run, f *findings) {
 	booked := make(map[string]int64)
 	for i := range run.Rows {
@@ -113,8 +113,8 @@ func checkPromise(o *operation, a *history.Attempt, f *findings) {
 	checkMoved(o, a, p.book, effects, f)
 }
 
-// checkMoved is what a success says about money: as many effects as promised, in the book of its kind and in no other one,
-// each over the amount that was asked for.
+// checkMoved is what a success says about money: as many effects as promised, in the book of its kind and in no other
+// one, each over the amount that was asked for.
 func checkMoved(o *operation, a *history.Attempt, book string, promised int, f *findings) {
 	n := 0
 	for _, e := range o.effects {
@@ -183,7 +183,8 @@ func checkStrays(run *history.Run, f *findings) {
 	}
 	for i := range run.Effects {
 		if e := &run.Effects[i]; e.Stray && !found[e.ID] {
-			f.addRun("I5", "effect %s (%s) is in the provider's ledger alone, and the comparison has not found it", e.ID, e.Reference)
+			f.addRun("I5", "effect %s (%s) is in the provider's ledger alone, and the comparison has not found it",
+				e.ID, e.Reference)
 		}
 	}
 }

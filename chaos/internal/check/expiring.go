@@ -6,8 +6,8 @@ import (
 	"github.com/onceward/onceward/chaos/internal/history"
 )
 
-// checkExpiring is for operations that may execute anew when their answers have expired. Most of the other rules hold for each
-// life of the record alone; what they come to is that no life begins before the one before it has expired.
+// checkExpiring is for operations that may execute anew when their answers have expired. Most of the other rules hold
+// for each life of the record alone; what they come to is that no life begins before the one before it has expired.
 func checkExpiring(o *operation, steps []history.Step, f *findings) {
 	checkTokens(o, f)  // I6: also across the removal of the record
 	checkOwnData(o, f) // I9
@@ -43,8 +43,8 @@ func stepped(w *history.Write, steps []history.Step) bool {
 	return false
 }
 
-// checkRowOfEachLife is I1 and I2 for transactions: each success that a client saw has its row, and there is no row more than
-// there were transactions that committed, or may have.
+// checkRowOfEachLife is I1 and I2 for transactions: each success that a client saw has its row, and there is no row
+// more than there were transactions that committed, or may have.
 func checkRowOfEachLife(o *operation, f *findings) {
 	rows, committed := make(map[string]int), 0
 	for _, r := range o.rows {

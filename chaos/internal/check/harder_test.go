@@ -14,13 +14,19 @@ func (s *story) shipments() {
 	s.ask(shipped)
 	s.stored(shipped, 1)
 	for number := 1; number <= 3; number++ {
-		s.Rows = append(s.Rows, history.Row{Table: tableArrival, Scope: "s", Key: "shipped", Item: "high", Reference: "S1", Number: number, Place: number})
+		s.Rows = append(s.Rows, history.Row{
+			Table: tableArrival, Scope: "s", Key: "shipped", Item: "high",
+			Reference: "S1", Number: number, Place: number,
+		})
 	}
 	again := ok("shipment", "shipped again", "S2")
 	again.Amount = 1
 	s.ask(again)
 	s.stored(again, 1)
-	s.Rows = append(s.Rows, history.Row{Table: tableArrival, Scope: "s", Key: "shipped again", Item: "high", Reference: "S2", Number: 1, Place: 4})
+	s.Rows = append(s.Rows, history.Row{
+		Table: tableArrival, Scope: "s", Key: "shipped again", Item: "high",
+		Reference: "S2", Number: 1, Place: 4,
+	})
 	s.write(history.Write{Call: history.CallClaimMessage, Message: "m1", Attempt: 70, Granted: true, Accepted: true})
 	s.write(history.Write{Call: history.CallClaimMessage, Message: "m1", Attempt: 8, Granted: true, Accepted: true})
 	s.write(history.Write{Call: history.CallFinishMessage, Message: "m1", Attempt: 70})
@@ -51,7 +57,8 @@ func (s *story) lives() {
 	for life := int64(1); life <= 2; life++ {
 		reference := "F" + string(rune('0'+life))
 		s.write(history.Write{
-			Call: history.CallTransact, Key: "flashed", Attempt: life, Granted: true, Accepted: true, Now: 1000 * life, Expires: 1000*life + 900,
+			Call: history.CallTransact, Key: "flashed", Attempt: life, Granted: true, Accepted: true,
+			Now: 1000 * life, Expires: 1000*life + 900,
 		})
 		flashed := ok("flash", "flashed", "F")
 		flashed.Body = `{"id":"r-` + reference + `","reference":"F","account":"s"}`
@@ -74,24 +81,30 @@ func (s *story) acts() {
 	s.stored(ok("doubt", "doubted", "D1"), 2)
 	s.Effects = append(s.Effects, history.Effect{Book: bookCharges, ID: "ch_stray", Reference: "stray-1", Stray: true})
 	s.Findings = append(s.Findings, history.Finding{Key: "ch_stray", Kind: "missing here"})
-	s.Forgeries = append(s.Forgeries, history.Forgery{Scope: "s", Key: "refunded", How: "without a signature", Status: 401})
+	s.Forgeries = append(s.Forgeries, history.Forgery{
+		Scope: "s", Key: "refunded", How: "without a signature",
+		Status: 401,
+	})
 }
 
 // act adds an act with what the audit says of it.
 func (s *story) act(key string, attempt int64, why, outcome string) {
 	s.Acts = append(s.Acts, history.Act{
-		Scope: "s", Key: key, Attempt: attempt, Action: "resolve not executed", Why: why, Answered: true, Done: outcome == "done",
+		Scope: "s", Key: key, Attempt: attempt, Action: "resolve not executed", Why: why, Answered: true,
+		Done: outcome == "done",
 	})
 	for _, said := range []string{"", outcome} {
 		s.Audits = append(s.Audits, history.Audit{
-			Scope: "s", Key: key, Attempt: attempt, Actor: "olga", Action: "resolve not executed", Reason: why, Outcome: said,
+			Scope: "s", Key: key, Attempt: attempt, Actor: "olga", Action: "resolve not executed", Reason: why,
+			Outcome: said,
 		})
 	}
 }
 
 // arrival returns the parcel of that number.
 func (s *story) arrival(number int) *history.Row {
-	return &s.Rows[slices.IndexFunc(s.Rows, func(r history.Row) bool { return r.Table == tableArrival && r.Number == number })]
+	is := func(r history.Row) bool { return r.Table == tableArrival && r.Number == number }
+	return &s.Rows[slices.IndexFunc(s.Rows, is)]
 }
 
 func (s *story) dropAudits(which func(a history.Audit) bool) {
@@ -109,9 +122,15 @@ func (s *story) setOutcome(why, outcome string) {
 
 // held adds a grant by a lease that lasts, and then another one.
 func (s *story) held(between func()) {
-	s.write(history.Write{Call: history.CallReserve, Key: "moved", Attempt: 20, Granted: true, Accepted: true, Lease: 1000})
+	s.write(history.Write{
+		Call: history.CallReserve, Key: "moved", Attempt: 20, Granted: true, Accepted: true,
+		Lease: 1000,
+	})
 	between()
-	s.write(history.Write{Call: history.CallReserve, Key: "moved", Attempt: 21, Granted: true, Accepted: true, Lease: 1000})
+	s.write(history.Write{
+		Call: history.CallReserve, Key: "moved", Attempt: 21, Granted: true, Accepted: true,
+		Lease: 1000,
+	})
 }
 
 var harderCorruptions = []corruption{
@@ -128,7 +147,8 @@ var harderCorruptions = []corruption{
 		}
 	}, []string{"I10"}},
 	{"a bearer that was replaced", func(s *story) {
-		s.Writes[slices.IndexFunc(s.Writes, func(w history.Write) bool { return w.Call == history.CallFinishMessage })].Accepted = true
+		finished := func(w history.Write) bool { return w.Call == history.CallFinishMessage }
+		s.Writes[slices.IndexFunc(s.Writes, finished)].Accepted = true
 	}, []string{"I6"}},
 	{"a second owner while a lease lasts", func(s *story) { s.held(func() {}) }, []string{"I6"}},
 	{"a life that began too early", func(s *story) { s.writeOf("flashed", 1).Now = 1899 }, []string{"I12"}},
@@ -136,7 +156,10 @@ var harderCorruptions = []corruption{
 	{"a life without its row", func(s *story) { s.dropRow("flashed") }, []string{"I2"}},
 	{"a row more than there are lives", func(s *story) { s.row(tableEntry, "flashed", "F3", "") }, []string{"I1"}},
 	{"a step that was left out", func(s *story) { s.dropStep("confirm") }, []string{"I15"}},
-	{"a step that was done twice", func(s *story) { s.row("stay confirm", "travelled", "V1", "") }, []string{"I1", "I15"}},
+	{
+		"a step that was done twice", func(s *story) { s.row("stay confirm", "travelled", "V1", "") },
+		[]string{"I1", "I15"},
+	},
 	{"a step settled without a word", func(s *story) {
 		s.dropAudits(func(a history.Audit) bool { return a.Key == "travelled" })
 	}, []string{"I16"}},
@@ -146,7 +169,10 @@ var harderCorruptions = []corruption{
 	{"an act that is not in the audit", func(s *story) {
 		s.dropAudits(func(a history.Audit) bool { return a.Reason == "act 1" })
 	}, []string{"I16"}},
-	{"an act that was done and failed by the audit", func(s *story) { s.setOutcome("act 1", "failed: away") }, []string{"I16"}},
+	{
+		"an act that was done and failed by the audit", func(s *story) { s.setOutcome("act 1", "failed: away") },
+		[]string{"I16"},
+	},
 	{"an act that failed and was done by the audit", func(s *story) { s.setOutcome("act 2", "done") }, []string{"I16"}},
 	{"a stray effect that nobody found", func(s *story) { s.Findings = nil }, []string{"I5"}},
 	{"a forged webhook that was taken", func(s *story) { s.Forgeries[0].Status = 204 }, []string{"I2"}},

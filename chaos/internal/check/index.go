@@ -107,8 +107,8 @@ func (o *operation) rowsOf(table, reference string) []*history.Row {
 	return rows
 }
 
-// trace describes an effect or a row that a request left behind. It is empty if there is none. Where two requests differ in the
-// amount alone, what was moved tells them apart.
+// trace describes an effect or a row that a request left behind. It is empty if there is none. Where two requests
+// differ in the amount alone, what was moved tells them apart.
 func (o *operation) trace(a *history.Attempt) string {
 	shared := slices.ContainsFunc(o.attempts, func(b *history.Attempt) bool {
 		return b.Reference == a.Reference && b.Payload != a.Payload

@@ -31,14 +31,15 @@ func checkArrivals(o *operation, f *findings) {
 	}
 	for i, r := range arrived {
 		if r.Number != i+1 || i > 0 && r.Place <= arrived[i-1].Place {
-			f.add("I10", o, "parcel %d of %s has arrived in place %d, and is the %d. by its number", r.Number, r.Reference, r.Place, i+1)
+			f.add("I10", o, "parcel %d of %s has arrived in place %d, and is the %d. by its number", r.Number,
+				r.Reference, r.Place, i+1)
 			return
 		}
 	}
 }
 
-// checkStreets is the same among the shipments to one street: one that was asked for after another one had been answered
-// arrives after it.
+// checkStreets is the same among the shipments to one street: one that was asked for after another one had been
+// answered arrives after it.
 func checkStreets(x *index, f *findings) {
 	streets := make(map[string][]*shipment)
 	for _, o := range x.operations {
@@ -51,7 +52,7 @@ func checkStreets(x *index, f *findings) {
 		for i, later := range shipments {
 			for _, earlier := range shipments[:i] {
 				if earlier.answered < later.asked && earlier.last > later.first {
-					f.add("I10", later.operation, "a parcel has arrived in place %d of %s, before one of %s that was sent before it",
+					f.add("I10", later.operation, "place %d of %s was taken before one of %s, which was sent before",
 						later.first, later.street, earlier.key)
 					return
 				}
@@ -110,7 +111,7 @@ func checkBearers(run *history.Run, f *findings) {
 			continue
 		}
 		if other := replacedBy(w, claims[w.Message]); other != nil {
-			f.addRun("I6", "message %s was finished by %s (call %d) with token %d after it had been given to %s with token %d",
+			f.addRun("I6", "message %s was finished by %s (call %d) with token %d after %s had got token %d",
 				w.Message, w.Node, w.Seq, w.Attempt, other.Node, other.Attempt)
 		}
 	}

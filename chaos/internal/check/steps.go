@@ -1,7 +1,7 @@
 package check
 
-// checkSteps is I15: when a phased operation has succeeded all its steps were done, each once, also those behind one that was
-// settled from outside. The last step is one that only newer nodes know.
+// checkSteps is I15: when a phased operation has succeeded all its steps were done, each once, also those behind one
+// that was settled from outside. The last step is one that only newer nodes know.
 func checkSteps(o *operation, f *findings) {
 	for _, a := range o.requests(success) {
 		if a.Kind != kindTrip {

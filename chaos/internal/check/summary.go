@@ -19,9 +19,11 @@ type Counts struct {
 	Overlapping int
 	// Abandoned are the operations of which nobody saw a definitive answer.
 	Abandoned int
-	// Unknown are the operations whose outcome was not known for a while, and Settled those among them that have been settled.
+	// Unknown are the operations whose outcome was not known for a while, and Settled those among them that have been
+	// settled.
 	Unknown, Settled int
-	// Fenced are the writes of owners and bearers that were refused, and Anew the executions after the answer had expired.
+	// Fenced are the writes of owners and bearers that were refused, and Anew the executions after the answer had
+	// expired.
 	Fenced, Anew int
 	// Acts are those of operators, and Forgeries the webhooks of others than the provider.
 	Acts, Forgeries int
@@ -33,7 +35,10 @@ type Counts struct {
 
 // Summary counts what happened in a run.
 func Summary(run *history.Run) Counts {
-	c := Counts{Attempts: len(run.Attempts), Answers: make(map[string]int), Acts: len(run.Acts), Forgeries: len(run.Forgeries)}
+	c := Counts{
+		Attempts: len(run.Attempts), Answers: make(map[string]int), Acts: len(run.Acts),
+		Forgeries: len(run.Forgeries),
+	}
 	for i := range run.Attempts {
 		a := &run.Attempts[i]
 		if a.Replayed {
@@ -45,7 +50,7 @@ func Summary(run *history.Run) Counts {
 		c.count(o)
 	}
 	for i := range run.Writes {
-		if w := &run.Writes[i]; !w.Accepted && w.Ended != 0 && (w.Call == history.CallFinishMessage && w.Err == "" || isFenced(w)) {
+		if isFenced(&run.Writes[i]) {
 			c.Fenced++
 		}
 	}
@@ -57,8 +62,13 @@ func Summary(run *history.Run) Counts {
 	return c
 }
 
-// isFenced reports whether an owner's write was refused because it is not the owner any more.
-func isFenced(w *history.Write) bool { return ownerCall(w) && strings.Contains(w.Err, " refused: ") }
+// isFenced reports whether a write was refused because its owner, or the bearer of a message, is that no longer.
+func isFenced(w *history.Write) bool {
+	if w.Call == history.CallFinishMessage {
+		return !w.Accepted && w.Ended != 0 && w.Err == ""
+	}
+	return ownerCall(w) && strings.Contains(w.Err, " refused: ")
+}
 
 func (c *Counts) count(o *operation) {
 	if len(o.attempts) == 0 {
@@ -100,7 +110,8 @@ func answerName(a *history.Attempt) string {
 	}
 }
 
-// overlapping reports whether two attempts were under way at once. One without an answer is so until the end of the run.
+// overlapping reports whether two attempts were under way at once. One without an answer is so until the end of the
+// run.
 func overlapping(attempts []*history.Attempt) bool {
 	sent := slices.Clone(attempts)
 	slices.SortFunc(sent, func(a, b *history.Attempt) int { return cmp.Compare(a.Sent, b.Sent) })

@@ -37,8 +37,9 @@ func checkTokens(o *operation, f *findings) {
 	}
 }
 
-// checkLeases is I6 for the time in which a right lasts: while a lease lasts by the store's word, nobody else is granted the same
-// key, unless its owner has let go of it. Where the store's clock was set in between, nobody can tell.
+// checkLeases is I6 for the time in which a right lasts: while a lease lasts by the store's word, nobody else is
+// granted the same key, unless its owner has let go of it. Where the store's clock was set in between, nobody can
+// tell.
 func checkLeases(o *operation, steps []history.Step, f *findings) {
 	granted := grants(o)
 	if len(granted) < 2 || o.busted {
@@ -61,8 +62,8 @@ func checkLeases(o *operation, steps []history.Step, f *findings) {
 	}
 }
 
-// letGo reports whether an owner may have let go of its right before the time, or have asked for another lease: one that is
-// suspended asks for a shorter one.
+// letGo reports whether an owner may have let go of its right before the time, or have asked for another lease: one
+// that is suspended asks for a shorter one.
 func letGo(o *operation, held *history.Write, time int64) bool {
 	return slices.ContainsFunc(o.writes, func(w *history.Write) bool {
 		if w.Attempt != held.Attempt || w.Began >= time {
@@ -84,8 +85,8 @@ func repeatsReservation(first, second *history.Write) bool {
 	return first.Nonce != "" && first.Nonce == second.Nonce && first.Node == second.Node
 }
 
-// grants returns the calls by which the right to execute was granted for certain. A call that never came back says nothing,
-// and a transaction that was not committed left nothing to be fenced.
+// grants returns the calls by which the right to execute was granted for certain. A call that never came back says
+// nothing, and a transaction that was not committed left nothing to be fenced.
 func grants(o *operation) []*history.Write {
 	var granted []*history.Write
 	for _, w := range o.writes {
@@ -176,7 +177,8 @@ func checkSettledOnce(o *operation, f *findings) {
 	}
 }
 
-// stillHolds reports whether the record has the answer, or had it until it expired: then it has lost its digest with it.
+// stillHolds reports whether the record has the answer, or had it until it expired: then it has lost its digest with
+// it.
 func stillHolds(record *history.Record, digest string) bool {
 	return record.State == "completed" && record.Digest == digest ||
 		record.State == "expired" && (record.Digest == digest || record.Digest == "")

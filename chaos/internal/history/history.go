@@ -8,9 +8,11 @@ type Attempt struct {
 	Key   string `json:"key"`
 	// Kind is what was asked for, such as "payment".
 	Kind string `json:"kind"`
-	// Payload is what was asked for. Equal payloads are equal requests; another payload under the same key is a mismatch.
+	// Payload is what was asked for. Equal payloads are equal requests; another payload under the same key is a
+	// mismatch.
 	Payload string `json:"payload"`
-	// Reference is the name in this payload under which its effect would appear in the ledgers. It belongs to the payload.
+	// Reference is the name in this payload under which its effect would appear in the ledgers. It belongs to the
+	// payload.
 	Reference string `json:"reference"`
 	// Amount is how much this payload asks to move, 0 for a kind without money. For a shipment it is how many parcels.
 	Amount int64 `json:"amount,omitempty"`
@@ -19,7 +21,8 @@ type Attempt struct {
 	Returned int64 `json:"returned,omitempty"`
 	// Status is 0 if no answer came.
 	Status int `json:"status,omitempty"`
-	// Code is the problem code of Onceward ("in-progress", "mismatch"), or empty if the answer is the application's own.
+	// Code is the problem code of Onceward ("in-progress", "mismatch"), or empty if the answer is the application's
+	// own.
 	Code     string `json:"code,omitempty"`
 	Replayed bool   `json:"replayed,omitempty"`
 	Body     string `json:"body,omitempty"`
@@ -47,8 +50,8 @@ const (
 	CallFinishMessage      = "finish message"
 )
 
-// Write is one call of a node to its store, as the node's own journal has it. Times are of the machine's monotonic clock,
-// the same for all nodes.
+// Write is one call of a node to its store, as the node's own journal has it. Times are of the machine's monotonic
+// clock, the same for all nodes.
 type Write struct {
 	Node  string `json:"node"`
 	Began int64  `json:"began,omitempty"`
@@ -72,8 +75,8 @@ type Write struct {
 	Granted bool `json:"granted,omitempty"`
 	// Accepted says that the call returned no error.
 	Accepted bool `json:"accepted,omitempty"`
-	// Now is the store's clock at the decision (reserve, transact), and Expires until when an answer that was stored is kept
-	// (complete, transact). Both are in microseconds since 1970, and 0 if they are not known.
+	// Now is the store's clock at the decision (reserve, transact), and Expires until when an answer that was stored
+	// is kept (complete, transact). Both are in microseconds since 1970, and 0 if they are not known.
 	Now     int64 `json:"now,omitempty"`
 	Expires int64 `json:"expires,omitempty"`
 	// Digest is that of the response, for complete and resolve completed.

@@ -10,11 +10,12 @@ import (
 	"os"
 )
 
-// Read puts a run together from its files. A last line that was cut off is left out: its writer was killed. Any other line
-// that cannot be read is an error.
+// Read puts a run together from its files. A last line that was cut off is left out: its writer was killed. Any other
+// line that cannot be read is an error.
 func Read(paths ...string) (*Run, error) { return read(false, paths) }
 
-// ReadWindow is Read for files that were emptied while nodes went on: the end of a call that was begun before that is left out.
+// ReadWindow is Read for files that were emptied while nodes went on: the end of a call that was begun before that is
+// left out.
 func ReadWindow(paths ...string) (*Run, error) { return read(true, paths) }
 
 func read(emptied bool, paths []string) (*Run, error) {

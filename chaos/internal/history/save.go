@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Save writes what was harvested when all was quiet to a file, in the place of what the file held. The attempts and the
-// writes are left out, because their files have them already: [Read] of those and of this one gives the whole run again, so
-// that a run that was kept can be checked once more.
+// Save writes what was harvested when all was quiet to a file, in the place of what the file held. The attempts and
+// the writes are left out, because their files have them already: [Read] of those and of this one gives the whole run
+// again, so that a run that was kept can be checked once more.
 func Save(path string, run *Run) error {
 	if err := os.WriteFile(path, nil, 0o644); err != nil {
 		return fmt.Errorf("history: make the file to save to: %w", err)

@@ -18,7 +18,8 @@ import (
 // forgeries is the part of the rounds of refunds after which a webhook is forged.
 const forgeries = 0.3
 
-// forge sends a webhook that the provider did not: that the refund was made. The forger knows all about it but the secret.
+// forge sends a webhook that the provider did not: that the refund was made. The forger knows all about it but the
+// secret.
 func (l *Load) forge(ctx context.Context, random *rand.Rand, op *operation) {
 	if op.kind != "refund" || random.Float64() > forgeries {
 		return
@@ -26,7 +27,10 @@ func (l *Load) forge(ctx context.Context, random *rand.Rand, op *operation) {
 	id := onceward.ID{Scope: op.scope(), Key: op.key}
 	made := provider.Refund{
 		ID: "re_forged" + op.key, Status: provider.Succeeded, IdempotencyKey: node.RefundKey(id), Created: time.Now(),
-		RefundRequest: provider.RefundRequest{Charge: op.charge, Amount: op.requests[0].amount, Reference: op.requests[0].reference},
+		RefundRequest: provider.RefundRequest{
+			Charge: op.charge, Amount: op.requests[0].amount,
+			Reference: op.requests[0].reference,
+		},
 	}
 	body, err := json.Marshal(provider.Event{
 		ID: fmt.Sprintf("evt_forged_%s_%d", op.key, op.asked), Type: provider.EventRefunded, Created: made.Created,

@@ -1,6 +1,6 @@
-// Package load is the clients of a chaos run. They lose their connections, leave before the answer, send the same request
-// several times at once and another one under the same key, and go on until they have an answer. All that they ask and are
-// told is recorded.
+// Package load is the clients of a chaos run. They lose their connections, leave before the answer, send the same
+// request several times at once and another one under the same key, and go on until they have an answer. All that
+// they ask and are told is recorded.
 package load
 
 import (
@@ -49,7 +49,8 @@ type Load struct {
 
 // New returns clients that have nothing to do yet.
 func New(config Config) *Load {
-	// A connection that is used again hides attempts: net/http sends a request with a key again by itself when it breaks.
+	// A connection that is used again hides attempts: net/http sends a request with a key again by itself when it
+	// breaks.
 	transport := &http.Transport{DisableKeepAlives: true}
 	return &Load{Config: config, http: &http.Client{Transport: transport, Timeout: answerLimit}, paid: make(map[string][]string)}
 }
@@ -57,7 +58,8 @@ func New(config Config) *Load {
 const (
 	// answerLimit is how long a client waits for an answer.
 	answerLimit = 4 * time.Second
-	// patience is how many rounds a client spends on one operation before it leaves it to those who finish what is open.
+	// patience is how many rounds a client spends on one operation before it leaves it to those who finish what is
+	// open.
 	patience = 4
 	// finishers is how many of these there are.
 	finishers = 8
@@ -119,8 +121,8 @@ func (l *Load) finished(random *rand.Rand, op *operation) {
 	}
 }
 
-// round sends an operation once, or several times at once, to servers that are drawn. A lapse is sent again as soon as the lease
-// of its first owner is over: that one waits for it.
+// round sends an operation once, or several times at once, to servers that are drawn. A lapse is sent again as soon
+// as the lease of its first owner is over: that one waits for it.
 func (l *Load) round(ctx context.Context, random *rand.Rand, op *operation) {
 	copies := 1
 	if op.kind == "lapse" && op.asked == 0 {

@@ -15,7 +15,8 @@ import (
 // operation is what a client wants to happen once.
 type operation struct {
 	window, token, key, kind, path string
-	// abandoned is set if the client does not come back: nobody but the workers in the background brings it to an end then.
+	// abandoned is set if the client does not come back: nobody but the workers in the background brings it to an end
+	// then.
 	abandoned bool
 	// requests are what is sent under the key: one, or a second one that is a mistake of the client.
 	requests []request
@@ -48,7 +49,8 @@ func (o *operation) answered() bool {
 	return o.done
 }
 
-// draw makes up the next operation of a client. It returns nil if there is nothing to be done of the kind that was drawn.
+// draw makes up the next operation of a client. It returns nil if there is nothing to be done of the kind that was
+// drawn.
 func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *operation {
 	name := fmt.Sprintf("%d-%d", client, n)
 	op := &operation{window: l.Window, token: tokens[n%len(tokens)], key: l.Window + "key-" + name}
@@ -68,7 +70,11 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 		})
 	case kind < 0.48:
 		op.kind, op.path = "transfer", "/transfers"
-		op.ask(random, name, amount, func(reference string, amount int64) any { return node.Transfer{Reference: reference, Amount: amount} })
+		op.ask(random, name, amount, func(reference string,
+			amount int64,
+		) any {
+			return node.Transfer{Reference: reference, Amount: amount}
+		})
 	case kind < 0.58:
 		op.kind, op.path = "booking", "/bookings"
 		item := []string{"concert", "theatre", "circus"}[min(random.IntN(12)/5, 2)] // there are no places in the circus
@@ -90,8 +96,8 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 	return op
 }
 
-// drawHarder makes up one of the operations that are there to meet what is rare otherwise. Those that only an operator could
-// settle are not abandoned: a retry has to take them over.
+// drawHarder makes up one of the operations that are there to meet what is rare otherwise. Those that only an
+// operator could settle are not abandoned: a retry has to take them over.
 func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
 	switch random.IntN(10) {
 	case 0:
@@ -102,8 +108,15 @@ func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
 	case 2, 3:
 		o.kind, o.path, o.abandoned = "lapse", "/lapses", false
-		ending := []string{node.LapseComplete, node.LapseComplete, node.LapseRelease, node.LapseAbandon, node.LapseCheckpoint}[random.IntN(5)]
-		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Lapse{Reference: reference, Ending: ending} })
+		ending := []string{
+			node.LapseComplete, node.LapseComplete, node.LapseRelease, node.LapseAbandon,
+			node.LapseCheckpoint,
+		}[random.IntN(5)]
+		o.ask(random, name, 0, func(reference string,
+			_ int64,
+		) any {
+			return node.Lapse{Reference: reference, Ending: ending}
+		})
 	case 4, 5:
 		o.kind, o.path = "trip", []string{"/trips", "/tours"}[random.IntN(2)]
 		o.ask(random, name, 100+random.Int64N(500), func(reference string, amount int64) any {
@@ -136,8 +149,8 @@ func orDeclined(random *rand.Rand, amount int64) int64 {
 	return amount
 }
 
-// ask writes the request; now and then a second one with the same key, which must not be taken for the first. It is about
-// something else, or differs in the amount alone.
+// ask writes the request; now and then a second one with the same key, which must not be taken for the first. It is
+// about something else, or differs in the amount alone.
 func (o *operation) ask(random *rand.Rand, name string, amount int64, body func(reference string, amount int64) any) {
 	reference := fmt.Sprintf("%s%s-%s-a", o.window, o.kind, name)
 	o.add(reference, amount, body)

@@ -41,7 +41,10 @@ func TestSameSeedSameOperations(t *testing.T) {
 			shared++
 		}
 	}
-	for _, kind := range []string{"payment", "transfer", "booking", "entry", "flash", "spark", "lapse", "doubt", "shipment", "trip"} {
+	for _, kind := range []string{
+		"payment", "transfer", "booking", "entry", "flash", "spark", "lapse", "doubt",
+		"shipment", "trip",
+	} {
 		if kinds[kind] == 0 || mistakes == 0 || shared == 0 {
 			t.Errorf("500 operations were %v, with %d mistakes and %d keys in both scopes", kinds, mistakes, shared)
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/onceward/onceward/chaos/internal/node"
 )
 
-// Operator is a person who settles what no machine can. The page that the operator looks at is now and then an old one: then
-// an act is about an attempt that has been settled since, and must not be done.
+// Operator is a person who settles what no machine can. The page that the operator looks at is now and then an old
+// one: then an act is about an attempt that has been settled since, and must not be done.
 type Operator struct {
 	load   *Load
 	random *rand.Rand
@@ -60,7 +60,8 @@ func (o *Operator) Run(ctx context.Context) {
 	}
 }
 
-// attend looks after one record: it is settled if that is for a person to do, and asked after again now and then if not.
+// attend looks after one record: it is settled if that is for a person to do, and asked after again now and then if
+// not.
 func (o *Operator) attend(ctx context.Context, rec *onceward.Record) {
 	if !slices.Contains(node.ByHand, rec.Operation) {
 		if o.random.Float64() < 0.02 {
@@ -79,8 +80,14 @@ func (o *Operator) attend(ctx context.Context, rec *onceward.Record) {
 // act acts, records what came of it, and reports whether it was done.
 func (o *Operator) act(ctx context.Context, action string, id onceward.ID, attempt int64) bool {
 	o.acts++
-	a := history.Act{Scope: id.Scope, Key: id.Key, Attempt: attempt, Action: action, Why: fmt.Sprintf("act %d of seed %d", o.acts, o.load.Seed)}
-	status, said := o.post(ctx, node.Act{Action: action, Scope: a.Scope, Key: a.Key, Attempt: attempt, Who: "olga", Why: a.Why})
+	a := history.Act{
+		Scope: id.Scope, Key: id.Key, Attempt: attempt, Action: action,
+		Why: fmt.Sprintf("act %d of seed %d", o.acts, o.load.Seed),
+	}
+	status, said := o.post(ctx, node.Act{
+		Action: action, Scope: a.Scope, Key: a.Key, Attempt: attempt, Who: "olga",
+		Why: a.Why,
+	})
 	a.Answered, a.Done, a.Err = status != 0, status == http.StatusNoContent, said
 	o.load.keep(o.load.Recorder.AddAct(a))
 	return a.Done
@@ -94,7 +101,8 @@ func (o *Operator) post(ctx context.Context, act node.Act) (status int, said str
 	}
 	front := o.load.Fronts[o.random.IntN(len(o.load.Fronts))]
 	// An act that was begun is seen to its end also when the run ends, because its answer counts.
-	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPost, front+node.DeskPath, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPost, front+node.DeskPath,
+		bytes.NewReader(body))
 	if err != nil {
 		return 0, err.Error()
 	}

@@ -1,6 +1,6 @@
-// Package mutant makes programs with a deliberate mistake in them, to see whether the checker finds it (I14). A mutant is a few
-// edits to the source, which only the compiler sees: by an overlay the mutated text takes the place of the file. Nothing of it
-// is in the product, and every line of the product can be mutated, SQL included.
+// Package mutant makes programs with a deliberate mistake in them, to see whether the checker finds it (I14). A
+// mutant is a few edits to the source, which only the compiler sees: by an overlay the mutated text takes the place
+// of the file. Nothing of it is in the product, and every line of the product can be mutated, SQL included.
 package mutant
 
 import (
@@ -104,8 +104,8 @@ func (m *Mutant) overlay(root, dir string) (string, error) {
 	return path, os.WriteFile(path, list, 0o644)
 }
 
-// mutate returns the mutated text of each file that is edited. An edit that does not fit the source any more is an error: a
-// mutant without its mistake would prove nothing.
+// mutate returns the mutated text of each file that is edited. An edit that does not fit the source any more is an
+// error: a mutant without its mistake would prove nothing.
 func (m *Mutant) mutate(read func(file string) (string, error)) (map[string]string, error) {
 	mutated := make(map[string]string)
 	for _, edit := range m.Edits {
@@ -117,7 +117,8 @@ func (m *Mutant) mutate(read func(file string) (string, error)) (map[string]stri
 			}
 		}
 		if n := strings.Count(text, edit.Old); n != 1 {
-			return nil, fmt.Errorf("mutant %s: %s holds %d times what is to be replaced, instead of once: %q", m.Name, edit.File, n, edit.Old)
+			return nil, fmt.Errorf("mutant %s: %s holds %d times what is to be replaced, instead of once: %q",
+				m.Name, edit.File, n, edit.Old)
 		}
 		mutated[edit.File] = strings.Replace(text, edit.Old, edit.New, 1)
 	}

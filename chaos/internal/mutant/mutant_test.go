@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestMutantsFitTheSource: each edit is found where it says, so that whoever changes the source learns it here, not when the
-// mutants are run.
+// TestMutantsFitTheSource: each edit is found where it says, so that whoever changes the source learns it here, not
+// when the mutants are run.
 func TestMutantsFitTheSource(t *testing.T) {
 	t.Parallel()
 	root, err := moduleRoot(t.Context())
@@ -30,7 +30,8 @@ func TestMutantsFitTheSource(t *testing.T) {
 		names[m.Name], layers[m.Layer] = true, true
 	}
 	for _, layer := range []string{
-		"engine", "fingerprint", "lease", "sweeper", "reaper", "sqlite", "postgres", "phase", "reconcile", "webhook", "ledger", "outbox",
+		"engine", "fingerprint", "lease", "sweeper", "reaper", "sqlite", "postgres", "phase", "reconcile", "webhook",
+		"ledger", "outbox",
 		"inbox", "audit",
 	} {
 		if !layers[layer] {

@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// These routes keep their answers for as short as the guard allows. The store's clock leaps past that now and then, so that
-// the same key is reaped and executes anew within a run.
+// These routes keep their answers for as short as the guard allows. The store's clock leaps past that now and then,
+// so that the same key is reaped and executes anew within a run.
 const (
 	// flashes is transactional, and appends a row.
 	flashes = "POST /flashes"

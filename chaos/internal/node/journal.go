@@ -25,7 +25,9 @@ func (j *journaled) claimed(call string, c onceward.Claim, digest string, do fun
 }
 
 // settled is the same for a call that says until when the record is kept.
-func (j *journaled) settled(call string, c onceward.Claim, digest string, do func() (expires time.Time, err error)) error {
+func (j *journaled) settled(call string, c onceward.Claim, digest string,
+	do func() (expires time.Time, err error),
+) error {
 	w := history.Write{Call: call, Scope: c.Scope, Key: c.Key, Attempt: c.Attempt, Digest: digest}
 	w.Seq = j.journal.Begin(w)
 	expires, err := do()
@@ -45,7 +47,10 @@ func (j *journaled) end(w history.Write) {
 
 // decided journals a call that decides.
 func (j *journaled) decided(call string, r *onceward.Reservation, do func() (onceward.Verdict, error)) (onceward.Verdict, error) {
-	w := history.Write{Call: call, Scope: r.Scope, Key: r.Key, Nonce: hex.EncodeToString(r.Nonce[:]), Lease: int64(r.Lease)}
+	w := history.Write{
+		Call: call, Scope: r.Scope, Key: r.Key, Nonce: hex.EncodeToString(r.Nonce[:]),
+		Lease: int64(r.Lease),
+	}
 	w.Seq = j.journal.Begin(w)
 	v, err := do()
 	// A transaction that was rolled back was granted nothing that lasts: its token is drawn when its answer is stored.

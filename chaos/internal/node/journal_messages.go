@@ -12,12 +12,15 @@ import (
 // The calls about messages are journaled too: which worker was given a message, and whose word about it was taken.
 
 // ClaimMessages implements [outbox.Store].
-func (j *journaled) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
+func (j *journaled) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed,
+	error,
+) {
 	began := history.Now()
 	claimed, err := j.Store.ClaimMessages(ctx, wants, lease)
 	for i := range claimed {
 		w := history.Write{
-			Call: history.CallClaimMessage, Message: claimed[i].ID, Attempt: claimed[i].Token, Began: began, Granted: true, Accepted: true,
+			Call: history.CallClaimMessage, Message: claimed[i].ID, Attempt: claimed[i].Token, Began: began,
+			Granted: true, Accepted: true,
 		}
 		w.Seq = j.journal.Begin(w)
 		j.end(w)
@@ -26,8 +29,11 @@ func (j *journaled) ClaimMessages(ctx context.Context, wants []outbox.Want, leas
 }
 
 // ExtendMessages implements [outbox.Store]. Renewals that do not get through look as if they did: the worker goes on.
-func (j *journaled) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease time.Duration) ([]outbox.Lease, error) {
-	heard := slices.DeleteFunc(slices.Clone(leases), func(l outbox.Lease) bool { return j.silences.silentMessage(l.ID) })
+func (j *journaled) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease time.Duration) ([]outbox.Lease,
+	error,
+) {
+	heard := slices.DeleteFunc(slices.Clone(leases),
+		func(l outbox.Lease) bool { return j.silences.silentMessage(l.ID) })
 	return j.Store.ExtendMessages(ctx, heard, lease)
 }
 
@@ -47,7 +53,9 @@ func (j *journaled) FinishMessages(ctx context.Context, endings []outbox.Ending)
 }
 
 // FinishMessageTx implements [outbox.Store].
-func (j *journaled) FinishMessageTx(ctx context.Context, ending outbox.Ending, work func(ctx context.Context) error) error {
+func (j *journaled) FinishMessageTx(ctx context.Context, ending outbox.Ending,
+	work func(ctx context.Context) error,
+) error {
 	w := history.Write{Call: history.CallFinishMessage, Message: ending.ID, Attempt: ending.Token}
 	w.Seq = j.journal.Begin(w)
 	err := j.Store.FinishMessageTx(ctx, ending, work)

@@ -14,11 +14,11 @@ import (
 	"github.com/onceward/onceward/internal/storeurl"
 )
 
-// These routes make sure that old owners meet new ones, which by chance alone is rare. Neither has an effect outside: whose
-// answer is stored tells who was taken for the owner.
+// These routes make sure that old owners meet new ones, which by chance alone is rare. Neither has an effect outside:
+// whose answer is stored tells who was taken for the owner.
 const (
-	// lapses is taken over by a retry as soon as its lease is over. Its first owner loses its heartbeats, waits until it has been
-	// replaced, and then writes as if nothing had happened.
+	// lapses is taken over by a retry as soon as its lease is over. Its first owner loses its heartbeats, waits until
+	// it has been replaced, and then writes as if nothing had happened.
 	lapses = "POST /lapses"
 	// doubts ends as unknown twice before it succeeds. Only an operator settles it.
 	doubts = "POST /doubts"
@@ -48,7 +48,8 @@ type Lapse struct {
 const (
 	// longestLapse is how long an owner waits for another one to take its place. Clients wait for longer than that.
 	longestLapse = 3 * time.Second
-	// holds is how long the next owner stays at it, so that the old one meets it, and so that its heartbeats are needed.
+	// holds is how long the next owner stays at it, so that the old one meets it, and so that its heartbeats are
+	// needed.
 	holds = 3 * LapseLease / 2
 )
 

@@ -1,5 +1,5 @@
-// Package node is the system under test of a chaos run, as processes of their own: nodes that run the reference payments
-// system with two harder routes beside it, and the providers that they call.
+// Package node is the system under test of a chaos run, as processes of their own: nodes that run the reference
+// payments system with two harder routes beside it, and the providers that they call.
 package node
 
 import (
@@ -51,8 +51,8 @@ type Settings struct {
 	Log string
 }
 
-// Timing is how long things take in a chaos run: short, so that much happens, but long enough for a busy machine. A request is
-// on its way for as long as wires hold it back and providers delay it.
+// Timing is how long things take in a chaos run: short, so that much happens, but long enough for a busy machine. A
+// request is on its way for as long as wires hold it back and providers delay it.
 var Timing = payments.Timing{
 	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond, Pause: 100 * time.Millisecond,
 	Compare: 3 * time.Second, Settle: time.Second,
@@ -138,9 +138,11 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 			mux.Handle(transfers, guard.HandlerFunc(bank.transfer, onceward.Reserved(onceward.FailureUnknown)))
 			mux.Handle(parcels, guard.HandlerFunc(post.ship, onceward.Transactional()))
 			mux.Handle(flashes, guard.HandlerFunc(appendEntry, onceward.Transactional(), onceward.Retain(Retention)))
-			mux.Handle(sparks, guard.HandlerFunc(spark, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(Retention)))
+			mux.Handle(sparks, guard.HandlerFunc(spark, onceward.Reserved(onceward.FailureUnknown),
+				onceward.Retain(Retention)))
 			mux.Handle(lapses, guard.HandlerFunc(lapse.serve,
-				onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume), onceward.Lease(LapseLease)))
+				onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume),
+				onceward.Lease(LapseLease)))
 			mux.Handle(doubts, guard.HandlerFunc(lapse.doubt, onceward.Reserved(onceward.FailureUnknown)))
 		},
 		Rules: rules,

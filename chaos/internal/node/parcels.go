@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// parcels is a transactional route that adds several messages about one thing, which have to arrive in their order. Whoever
-// receives them has an inbox, and is not to be relied on.
+// parcels is a transactional route that adds several messages about one thing, which have to arrive in their order.
+// Whoever receives them has an inbox, and is not to be relied on.
 const parcels = "POST /parcels"
 
 // parcelsTopic is where the messages go, and shelf who receives them.
@@ -82,11 +82,15 @@ func (p *post) ship(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for number := 1; number <= s.Parcels; number++ {
-		payload, err := json.Marshal(parcel{Reference: s.Reference, Street: s.Street, Number: number, Lapse: number == s.Lapse})
+		payload, err := json.Marshal(parcel{
+			Reference: s.Reference, Street: s.Street, Number: number,
+			Lapse: number == s.Lapse,
+		})
 		if err == nil {
 			_, err = p.box.Add(r.Context(), onceward.Tx(r.Context()), outbox.Message{
-				Topic: parcelsTopic, AggregateType: "street", AggregateID: s.Street, Type: "parcel.sent", Payload: payload,
-				Step: parcelsTopic + string(rune('a'+number)),
+				Topic: parcelsTopic, AggregateType: "street", AggregateID: s.Street, Type: "parcel.sent",
+				Payload: payload,
+				Step:    parcelsTopic + string(rune('a'+number)),
 			})
 		}
 		if err != nil {
@@ -104,7 +108,8 @@ func (p *post) ship(w http.ResponseWriter, r *http.Request) {
 func (p *post) worker(logger *slog.Logger) (*outbox.Worker, error) {
 	return outbox.NewWorker(p.db.Store, outbox.WorkerConfig{
 		Routes: map[string]outbox.Route{parcelsTopic: {
-			Handler: p.deliver, Timeout: 2 * longestLapse, Limit: 1000, Pause: Timing.Pause, LongestPause: 5 * Timing.Pause, Concurrency: 16,
+			Handler: p.deliver, Timeout: 2 * longestLapse, Limit: 1000, Pause: Timing.Pause,
+			LongestPause: 5 * Timing.Pause, Concurrency: 16,
 		}},
 		Lease: 2 * LapseLease, Poll: Timing.Look, Logger: logger,
 	})
@@ -134,7 +139,8 @@ func (p *post) deliver(ctx context.Context, d *outbox.Delivery) (outbox.Result, 
 	}
 	_, err := p.inbox.Handle(ctx, shelf, d.ID, func(ctx context.Context) error {
 		_, err := onceward.Tx(ctx).ExecContext(ctx,
-			`INSERT INTO arrival (street, reference, number, place) SELECT $1, $2, $3, count(*) + 1 FROM arrival WHERE street = $4`,
+			`INSERT INTO arrival (street, reference, number, place)
+			SELECT $1, $2, $3, count(*) + 1 FROM arrival WHERE street = $4`,
 			one.Street, one.Reference, one.Number, one.Street)
 		if err == nil && luck < 0.2 {
 			err = errDropped
@@ -152,7 +158,8 @@ func (p *post) awaitSuccessor(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, longestLapse)
 	defer cancel()
 	for ctx.Err() == nil {
-		if found, err := p.db.Messages(ctx, outbox.Filter{ID: id}); err == nil && len(found) == 1 && found[0].Tries > 1 {
+		found, err := p.db.Messages(ctx, outbox.Filter{ID: id})
+		if err == nil && len(found) == 1 && found[0].Tries > 1 {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -14,8 +14,8 @@ import (
 	"github.com/onceward/onceward/reconcile"
 )
 
-// These are phased operations whose call goes to the bank, which recognises no key: it must not be made again on a guess. Each
-// local step appends a row, so that one which ran twice shows.
+// These are phased operations whose call goes to the bank, which recognises no key: it must not be made again on a
+// guess. Each local step appends a row, so that one which ran twice shows.
 const (
 	// trips stops as unknown if its call is in doubt.
 	trips = "POST /trips"
@@ -72,7 +72,8 @@ func (a *agency) define(name string, generation int, pay phase.Step[Trip]) phase
 // note is a local step that appends a row.
 func note(step string) phase.Step[Trip] {
 	return phase.Local(step, func(ctx context.Context, t *Trip) error {
-		_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO stay (reference, step) VALUES ($1, $2)`, t.Reference, step)
+		_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO stay (reference, step) VALUES ($1, $2)`,
+			t.Reference, step)
 		return err
 	})
 }
@@ -98,7 +99,10 @@ func (a *agency) routes(mux *onceward.Mux, guard *onceward.Guard) {
 // rules say how unknown outcomes are settled.
 func (a *agency) rules() map[string]reconcile.Rule {
 	rule := func(o *phase.Operation[Trip]) reconcile.Rule {
-		return reconcile.Rule{Resolver: reconcile.ResolverFunc(a.asker(o)), Arrival: Timing.Arrival, OwnerGone: a.bank.ownerGone}
+		return reconcile.Rule{
+			Resolver: reconcile.ResolverFunc(a.asker(o)), Arrival: Timing.Arrival,
+			OwnerGone: a.bank.ownerGone,
+		}
 	}
 	return map[string]reconcile.Rule{trips: rule(a.trips), tours: rule(a.tours)}
 }
@@ -126,7 +130,10 @@ func (a *agency) pay(ctx context.Context, key string, t *Trip) error {
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, Timing.Call)
 	defer cancel()
-	made, err := a.bank.client.Charge(ctx, key, provider.ChargeRequest{Amount: t.Amount, Currency: "EUR", Reference: t.Reference})
+	made, err := a.bank.client.Charge(ctx, key, provider.ChargeRequest{
+		Amount: t.Amount, Currency: "EUR",
+		Reference: t.Reference,
+	})
 	var refused *provider.RefusedError
 	if errors.As(err, &refused) {
 		return onceward.NotExecuted(err)

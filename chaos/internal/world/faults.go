@@ -92,16 +92,16 @@ func (w *World) killProvider(ctx context.Context) error {
 	})
 }
 
-// deploy starts a node again with the other generation of the program. The last worker always has the newer one: what a newer
-// program began only a newer one can end.
+// deploy starts a node again with the other generation of the program. The last worker always has the newer one: what
+// a newer program began only a newer one can end.
 func (w *World) deploy(context.Context) error {
 	return pick(w, w.nodes()[:len(w.servers)+len(w.workers)-1]).Restart(w.short(), func(p *Process) {
 		p.settings.Generation = 3 - p.settings.Generation
 	})
 }
 
-// stepClock puts the store's clock off: for good by seconds in either direction or by minutes ahead, or by an hour back for a
-// moment. It is never put far back for good, because what is due would then rightly wait for that long.
+// stepClock puts the store's clock off: for good by seconds in either direction or by minutes ahead, or by an hour
+// back for a moment. It is never put far back for good, because what is due would then rightly wait for that long.
 func (w *World) stepClock(ctx context.Context) error {
 	w.clock.Lock()
 	defer w.clock.Unlock()
@@ -128,7 +128,8 @@ func (w *World) setClock(ctx context.Context, offset time.Duration) error {
 	return err
 }
 
-// mostLeaps is how often the store's clock leaps in a run: other answers than those that are to expire are kept for a day.
+// mostLeaps is how often the store's clock leaps in a run: other answers than those that are to expire are kept for a
+// day.
 const mostLeaps = 12
 
 // leapClock puts the store's clock ahead by more than the shortest answers are kept.
@@ -146,7 +147,8 @@ func (w *World) leapClock(ctx context.Context) error {
 // ShiftVariable is the environment variable that puts the clock of a shifted program off, in seconds.
 const ShiftVariable = "ONCEWARD_CHAOS_CLOCK_SECONDS"
 
-// shiftNode starts a node again whose own clock is an hour behind or ahead; one whose clock is off gets the right time back.
+// shiftNode starts a node again whose own clock is an hour behind or ahead; one whose clock is off gets the right
+// time back.
 func (w *World) shiftNode(context.Context) error {
 	offset := pick(w, []string{"-3600", "3600"})
 	return pick(w, w.nodes()).Restart(w.short(), func(p *Process) {
@@ -210,9 +212,9 @@ const triesToFire = 5
 // atOnce is how many faults happen at one time.
 const atOnce = 3
 
-// Nemesis lets faults happen for a time, or until the context ends, and returns when all of them are over. It goes through all
-// of them in an order that the seed shuffles, and then again: each happens as often as any other, and at least once unless the
-// run is to be brief.
+// Nemesis lets faults happen for a time, or until the context ends, and returns when all of them are over. It goes
+// through all of them in an order that the seed shuffles, and then again: each happens as often as any other, and at
+// least once unless the run is to be brief.
 func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error {
 	timed, cancel := context.WithTimeout(ctx, length)
 	defer cancel()

@@ -83,8 +83,10 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), w.harvestRows(ctx, db.Reads(), run, owners),
-		w.harvestArrivals(ctx, db.Reads(), run, owners), w.harvestStays(ctx, db.Reads(), run, owners), harvestAudits(ctx, db, run))
+	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run),
+		w.harvestRows(ctx, db.Reads(), run, owners),
+		w.harvestArrivals(ctx, db.Reads(), run, owners), w.harvestStays(ctx, db.Reads(), run,
+			owners), harvestAudits(ctx, db, run))
 	left, failed := readStock(ctx, db.Reads())
 	for item, total := range w.stock {
 		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
@@ -160,7 +162,8 @@ func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Ru
 
 func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
 	for table, columns := range map[string]string{"payment": "state, ''", "booking": "state, item", "refund": "'', ''", "entry": "'', ''"} {
-		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s WHERE reference LIKE $1`, columns, table), w.window+"%")
+		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s WHERE reference LIKE $1`,
+			columns, table), w.window+"%")
 		if err != nil {
 			return err
 		}
@@ -184,8 +187,11 @@ func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, o
 }
 
 // harvestArrivals reads which parcels have arrived, and in which places.
-func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
-	rows, err := db.QueryContext(ctx, `SELECT street, reference, number, place FROM arrival WHERE reference LIKE $1`, w.window+"%")
+func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run,
+	owners map[string]onceward.ID,
+) error {
+	rows, err := db.QueryContext(ctx, `SELECT street, reference, number, place FROM arrival WHERE reference LIKE $1`,
+		w.window+"%")
 	if err != nil {
 		return err
 	}
@@ -242,7 +248,8 @@ func harvestAudits(ctx context.Context, db *storeurl.Database, run *history.Run)
 		}
 		for _, e := range entries {
 			run.Audits = append(run.Audits, history.Audit{
-				Scope: e.Scope, Key: e.Key, Attempt: e.Attempt, Actor: e.Actor, Action: e.Action, Reason: e.Reason, Outcome: e.Outcome,
+				Scope: e.Scope, Key: e.Key, Attempt: e.Attempt, Actor: e.Actor, Action: e.Action, Reason: e.Reason,
+				Outcome: e.Outcome,
 			})
 		}
 	}

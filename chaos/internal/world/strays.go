@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/internal/provider"
 )
 
-// Strays are charges that nobody here has asked for, put into the acquirer's ledger for the comparison to find. They are there
-// only if the store's clock is left alone: windows end by clocks, and promise nothing where these are hours apart.
+// Strays are charges that nobody here has asked for, put into the acquirer's ledger for the comparison to find. They
+// are there only if the store's clock is left alone: windows end by clocks, and promise nothing where these are hours
+// apart.
 const (
 	stray  = "stray-"
 	strays = 3
@@ -18,7 +20,7 @@ const (
 
 // setsClock reports whether the store's clock is set in this world.
 func (w *World) setsClock() bool {
-	return slices.ContainsFunc(w.Faults(), func(f Fault) bool { return f.Name == "clock-step" || f.Name == "clock-leap" })
+	return slices.ContainsFunc(w.Faults(), func(f Fault) bool { return strings.HasPrefix(f.Name, "clock-") })
 }
 
 // plantStrays puts them into the ledger. One that the provider does not take, as it misbehaves, is none.
@@ -29,7 +31,10 @@ func (w *World) plantStrays(ctx context.Context) {
 	acquirer := &provider.Client{URL: w.acquirer.URL()}
 	for i := range strays {
 		name := fmt.Sprintf("%s%s%d", w.window, stray, i)
-		_, _ = acquirer.Charge(ctx, name, provider.ChargeRequest{Amount: 1, Currency: "EUR", Reference: name}) // the ledger tells
+		_, _ = acquirer.Charge(ctx, name, provider.ChargeRequest{
+			Amount: 1, Currency: "EUR",
+			Reference: name,
+		}) // the ledger tells
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package world is where a chaos run takes place: servers, workers and providers as processes of their own, the database,
-// and the wires between them; and what can happen to each of them.
+// Package world is where a chaos run takes place: servers, workers and providers as processes of their own, the
+// database, and the wires between them; and what can happen to each of them.
 package world
 
 import (
@@ -56,8 +56,8 @@ type World struct {
 	// window is the one that goes on, and windows how many there were with it.
 	window  string
 	windows uint64
-	// stock is how many places of each item there were at the start of the window, and read how much of each ledger was read
-	// before it.
+	// stock is how many places of each item there were at the start of the window, and read how much of each ledger
+	// was read before it.
 	stock map[string]int64
 	read  map[string]int64
 
@@ -84,7 +84,8 @@ type World struct {
 // New builds a world and returns when everything in it runs.
 func New(ctx context.Context, config Config) (w *World, err error) {
 	w = &World{
-		Config: config, network: newNetwork(), told: make(map[*Process]map[provider.Kind]int), firing: make(map[string]int),
+		Config: config, network: newNetwork(), told: make(map[*Process]map[provider.Kind]int),
+		firing: make(map[string]int),
 		random: rand.New(rand.NewPCG(config.Seed, 2)),
 	}
 	defer func() {
@@ -104,8 +105,8 @@ func New(ctx context.Context, config Config) (w *World, err error) {
 	return w, w.startNodes(ctx)
 }
 
-// Begin begins a window: a time of faults that is checked by itself. Its references begin with its name. Providers misbehave
-// until [World.Calm].
+// Begin begins a window: a time of faults that is checked by itself. Its references begin with its name. Providers
+// misbehave until [World.Calm].
 func (w *World) Begin(ctx context.Context, window string) error {
 	w.mu.Lock()
 	w.window = window
@@ -131,8 +132,8 @@ func (w *World) Begin(ctx context.Context, window string) error {
 	return w.countStock(ctx)
 }
 
-// End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends after it
-// is left over in the journals.
+// End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends
+// after it is left over in the journals.
 func (w *World) End() error {
 	journals, err := w.Journals()
 	if err != nil {
@@ -193,7 +194,8 @@ func (w *World) startNodes(ctx context.Context) error {
 		settings.Log = filepath.Join(w.Dir, "nodes.log")
 	}
 	for i := range w.Servers {
-		settings.Serve, settings.Work, settings.Generation = true, i == 0, 1+i%2 // one node does both, as small services do
+		settings.Serve, settings.Work = true, i == 0 // one node does both, as small services do
+		settings.Generation = 1 + i%2
 		server := w.process(fmt.Sprintf("server-%d", i+1), settings)
 		w.servers = append(w.servers, server)
 		if err := server.Start(); err != nil {
