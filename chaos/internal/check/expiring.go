@@ -24,13 +24,29 @@ func checkLives(o *operation, steps []history.Step, f *findings) {
 			continue
 		}
 		for _, w := range o.writes {
-			if w.Accepted && w.Expires > g.Now && w.Ended != 0 && w.Ended < g.Began {
+			early := w.Accepted && w.Expires > g.Now && w.Ended != 0 && w.Ended < g.Began
+			if early && !passed(w, g.Ended, steps) {
 				f.add("I12", o, "token %d was granted to %s (call %d) %d ms before the answer of token %d expired",
 					g.Attempt, g.Node, g.Seq, (w.Expires-g.Now)/1000, w.Attempt)
 				return
 			}
 		}
 	}
+}
+
+// passed reports whether the store's clock has passed the expiry of an answer before a time. It may have gone back
+// since: what was removed stays so.
+func passed(w *history.Write, before int64, steps []history.Step) bool {
+	for i, s := range steps {
+		until := before
+		if i+1 < len(steps) {
+			until = min(until, steps[i+1].Ended)
+		}
+		if s.Began < before && until > w.Ended && s.Clock+(until-s.Ended)/1000 >= w.Expires {
+			return true
+		}
+	}
+	return false
 }
 
 // stepped reports whether the store's clock was set during the call: then nobody can tell which time it went by.

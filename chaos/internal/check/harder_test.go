@@ -152,6 +152,10 @@ var harderCorruptions = []corruption{
 	}, []string{"I6"}},
 	{"a second owner while a lease lasts", func(s *story) { s.held(func() {}) }, []string{"I6"}},
 	{"a life that began too early", func(s *story) { s.writeOf("flashed", 1).Now = 1899 }, []string{"I12"}},
+	{"a life that began before the clock went ahead", func(s *story) {
+		s.writeOf("flashed", 1).Now = 1899
+		s.Steps = append(s.Steps, history.Step{Began: s.tick(), Ended: s.tick(), Clock: 5000})
+	}, []string{"I12"}},
 	{"a token of an earlier life", func(s *story) { s.writeOf("flashed", 1).Attempt = 1 }, []string{"I6"}},
 	{"a life without its row", func(s *story) { s.dropRow("flashed") }, []string{"I2"}},
 	{"a row more than there are lives", func(s *story) { s.row(tableEntry, "flashed", "F3", "") }, []string{"I1"}},
@@ -202,6 +206,12 @@ var harderExcuses = map[string]func(*story){
 		began := s.writeOf("flashed", 1)
 		began.Now = 1
 		s.Steps = append(s.Steps, history.Step{Began: began.Began, Ended: began.Ended})
+	},
+	"the clock went past an expiry, and back": func(s *story) {
+		ended := s.writeOf("flashed", 0).Ended
+		s.writeOf("flashed", 1).Now = 1
+		ahead := history.Step{Began: ended, Ended: ended + 1, Clock: 5000}
+		s.Steps = append(s.Steps, ahead, history.Step{Began: ended + 2, Ended: ended + 3})
 	},
 	"the outcome of an act is missing": func(s *story) {
 		s.dropAudits(func(a history.Audit) bool { return a.Outcome != "" })

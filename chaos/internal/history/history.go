@@ -198,6 +198,8 @@ type Finding struct {
 type Step struct {
 	Began int64 `json:"began"`
 	Ended int64 `json:"ended"`
+	// Clock is what the store's clock said then, in microseconds since 1970.
+	Clock int64 `json:"clock"`
 }
 
 // Run is everything that a run left behind.

@@ -33,7 +33,7 @@ func quiet() *history.Run {
 		Audits: []history.Audit{
 			{Scope: "s", Key: "k", Attempt: 3, Actor: "olga", Action: "bust", Reason: "asked for", Outcome: "done"},
 		},
-		Steps:   []history.Step{{Began: 1, Ended: 2}},
+		Steps:   []history.Step{{Began: 1, Ended: 2, Clock: 3}},
 		Faults:  map[string]int{"kill": 2, "pause": 0},
 		Planned: []string{"pause", "kill"},
 	}

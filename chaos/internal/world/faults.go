@@ -121,10 +121,10 @@ func (w *World) stepClock(ctx context.Context) error {
 
 // setClock puts the store's clock off, and notes when. The caller holds the lock.
 func (w *World) setClock(ctx context.Context, offset time.Duration) error {
-	step := history.Step{Began: history.Now()}
+	began := history.Now()
 	err := w.database.setClock(ctx, offset)
-	step.Ended = history.Now()
-	w.steps = append(w.steps, step)
+	clock := time.Now().Add(offset)
+	w.steps = append(w.steps, history.Step{Began: began, Ended: history.Now(), Clock: clock.UnixMicro()})
 	return err
 }
 

@@ -114,7 +114,8 @@ func (w *World) Begin(ctx context.Context, window string) error {
 	w.faults, w.struck = make(map[string]int), make(map[string]int)
 	w.mu.Unlock()
 	w.clock.Lock()
-	w.leaps, w.steps = 0, nil
+	now := history.Now()
+	w.leaps, w.steps = 0, []history.Step{{Began: now, Ended: now, Clock: time.Now().Add(w.offset).UnixMicro()}}
 	w.clock.Unlock()
 	w.read = make(map[string]int64)
 	for _, p := range []*Process{w.acquirer, w.bank} {
