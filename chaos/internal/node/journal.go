@@ -53,7 +53,6 @@ func (j *journaled) decided(call string, r *onceward.Reservation, do func() (onc
 	}
 	w.Seq = j.journal.Begin(w)
 	v, err := do()
-	// A transaction that was rolled back was granted nothing that lasts: its token is drawn when its answer is stored.
 	w.Attempt, w.Granted = v.Record.Attempt, err == nil && v.Decision == onceward.DecisionExecute && v.Record.Attempt != 0
 	w.Accepted, w.Err = err == nil, text(err)
 	w.Now = micros(v.Now)
@@ -102,9 +101,28 @@ func (j *journaled) Reserve(ctx context.Context, r *onceward.Reservation) (oncew
 	return j.decided(history.CallReserve, r, func() (onceward.Verdict, error) { return j.Store.Reserve(ctx, r) })
 }
 
-// Transact implements [onceward.Transactor].
-func (j *journaled) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
-	return j.decided(history.CallTransact, r, func() (onceward.Verdict, error) { return j.Store.Transact(ctx, r, work) })
+// Transact implements [onceward.Transactor]. A transaction that was rolled back was granted nothing that lasts: its token is
+// drawn when its answer is stored, and what comes back is the record that was there before.
+func (j *journaled) Transact(
+	ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement,
+) (onceward.Verdict, error) {
+	var before onceward.Record
+	v, err := j.decided(history.CallTransact, r, func() (onceward.Verdict, error) {
+		undone := false
+		v, err := j.Store.Transact(ctx, r, func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+			settled := work(ctx, v)
+			undone = settled.Ending == onceward.Rollback
+			return settled
+		})
+		if undone {
+			before, v.Record = v.Record, onceward.Record{}
+		}
+		return v, err
+	})
+	if v.Record.ID == (onceward.ID{}) {
+		v.Record = before
+	}
+	return v, err
 }
 
 // errSilent is returned for a heartbeat that does not get through.
