@@ -201,13 +201,20 @@ func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]ch
 			return nil, nil
 		}
 		if settling.Err() != nil {
-			return []check.Violation{{Invariant: "I13", Detail: fmt.Sprintf("it was not quiet %s after the last fault", o.Settle)}}, ctx.Err()
+			return []check.Violation{{Invariant: "I13", Detail: o.loud(ctx, w)}}, ctx.Err()
 		}
 		if err != nil {
 			return nil, err
 		}
 		time.Sleep(200 * time.Millisecond) // nobody tells when the last worker is done
 	}
+}
+
+// loud says that it was not quiet in time, and why.
+func (o options) loud(ctx context.Context, w *world.World) string {
+	asking, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return fmt.Sprintf("it was not quiet %s after the last fault: %s", o.Settle, w.Waiting(asking))
 }
 
 // gather reads all that the run has left behind.

@@ -43,6 +43,23 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 	return w.straysFound()
 }
 
+// Waiting describes what is left to be done, for people: how many records are open and messages on their way, and what the
+// database is at.
+func (w *World) Waiting(ctx context.Context) string {
+	db, err := w.open(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	defer db.Close()
+	records, err := db.Stats(ctx)
+	messages, failed := db.MessageStats(ctx)
+	if err := errors.Join(err, failed); err != nil {
+		return err.Error()
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%d records in progress, %d unknown, %d messages; %s",
+		records.Records[onceward.StateInProgress], records.Records[onceward.StateUnknown], messages.Waiting, w.database.busy(ctx)), "; ")
+}
+
 // Unknown lists records whose outcome is unknown, past all faults. Close ends what it opened.
 func (w *World) Unknown(ctx context.Context) (found []onceward.Record, err error) {
 	db, err := w.looking(ctx)
