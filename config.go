@@ -92,7 +92,8 @@ func (c Config) withDefaults() (Config, error) {
 		c.StoreTimeout = defaultStoreTimeout
 	}
 	if c.StoreTimeout < leastStoreTimeout {
-		return c, fmt.Errorf("onceward: no store answers within a StoreTimeout of %s; the least is %s", c.StoreTimeout, leastStoreTimeout)
+		return c, fmt.Errorf("onceward: no store answers within a StoreTimeout of %s; the least is %s",
+			c.StoreTimeout, leastStoreTimeout)
 	}
 	if c.SettleTimeout == 0 {
 		c.SettleTimeout = defaultSettleTimeout

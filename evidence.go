@@ -61,8 +61,8 @@ type AuditEntry struct {
 	Action string
 	// Reason is why, in the actor's words.
 	Reason string
-	// Outcome is empty in the entry that is written before the act, and says in a second one how the act ended, or that this
-	// could not be learned.
+	// Outcome is empty in the entry that is written before the act, and says in a second one how the act ended, or that
+	// this could not be learned.
 	Outcome string
 	// At is when it was written; the store sets it.
 	At time.Time

@@ -17,8 +17,8 @@ type firstSentRule struct {
 }
 
 // RequireFirstSent refuses requests that do not carry a first-sent time, an HTTP date, or one that is older than the
-// retention: a captured request then cannot be replayed after its record has gone. Clocks may differ by the tolerance, which
-// is half of the retention at most.
+// retention: a captured request then cannot be replayed after its record has gone. Clocks may differ by the
+// tolerance, which is half of the retention at most.
 //
 // This helps only if the header is covered by the caller's signature: whoever can replay a request can otherwise also
 // change its date.

@@ -79,13 +79,14 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.serve()
 }
 
-// operation names what the request does: method and route pattern.
+// operation names what the request does: method and route pattern. A path is not taken for a name, because it may have values
+// in it: without a pattern or a name of its own, the operation is called by its method. The path counts in the fingerprint.
 func (p *protected) operation(r *http.Request) string {
 	switch {
 	case p.settings.operation != "":
 		return p.settings.operation
 	case r.Pattern == "":
-		return r.Method + " " + r.URL.Path
+		return r.Method
 	case strings.HasPrefix(r.Pattern, r.Method+" "):
 		return r.Pattern
 	default:
@@ -239,6 +240,7 @@ func (x *exchange) handle(ctx context.Context) {
 	request.ContentLength = int64(len(x.body.content))
 	request.TransferEncoding = nil
 	x.route.next.ServeHTTP(x.recorder, request)
+	x.recorder.gatherTrailers()
 }
 
 // markStreaming implements [streamMarker] (A4).

@@ -94,7 +94,8 @@ func TestInFrontOfARouter(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("POST /accounts/{id}", handler)
 	h := newGuard(t, memory.New()).Handler(mux, onceward.Reserved(onceward.FailureUnknown))
-	want := map[string]string{"/accounts/1": "POST /accounts/1", "/accounts/2": "POST /accounts/2"}
+	// The pattern is not known yet, and a path with values in it would make a name of each account.
+	want := map[string]string{"/accounts/1": "POST", "/accounts/2": "POST"}
 	wantOncePerPath(t, h, handler, want)
 	wantNames(t, seen, want)
 }

@@ -95,7 +95,7 @@ func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
 		t.Errorf("M1: the attempts are %d, %d and %d", decided[0].Attempt, executed[0].Attempt, settled[0].Attempt)
 	}
 	for _, operation := range []string{decided[0].Operation, executed[0].Operation, settled[0].Operation} {
-		if operation != "POST /payments" {
+		if operation != "POST" { // its route has no pattern
 			t.Errorf("M1: the operation is %q", operation)
 		}
 	}

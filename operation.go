@@ -146,7 +146,8 @@ func (o *Operation) KeepWrites() {
 	}
 }
 
-// Retain keeps the answer for at least this long, if that is longer than the route's retention; [MaxRetention] is the most.
+// Retain keeps the answer for at least this long, if that is longer than the route's retention; [MaxRetention] is the
+// most.
 func (o *Operation) Retain(d time.Duration) {
 	if o != nil {
 		o.retention.Store(int64(min(d, MaxRetention)))

@@ -25,7 +25,9 @@ func TestWhatAHandlerKnows(t *testing.T) {
 	guard := newGuard(t, store, func(c *onceward.Config) {
 		c.TraceID = func(context.Context) string { return "trace-1" }
 	})
-	post(guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)), `"the key"`, `{}`)
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	post(mux, `"the key"`, `{}`)
 	rec, err := store.Get(context.Background(), aliceID("the key"))
 	if err != nil {
 		t.Fatal(err)

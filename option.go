@@ -122,8 +122,8 @@ func OnLost(policy LostPolicy) Option {
 	}
 }
 
-// Retain keeps the answer for this long after it was stored. Default: 24 h; less than 1 h and more than [MaxRetention] are
-// refused.
+// Retain keeps the answer for this long after it was stored. Default: 24 h; less than 1 h and more than
+// [MaxRetention] are refused.
 func Retain(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastRetention {
@@ -137,8 +137,8 @@ func Retain(d time.Duration) Option {
 	}
 }
 
-// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Default: 30 s; less
-// than 100 ms and more than [MaxLease] are refused.
+// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Default: 30
+// s; less than 100 ms and more than [MaxLease] are refused.
 func Lease(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastLease {
@@ -230,9 +230,9 @@ func BodyLimit(bytes int64) Option {
 	}
 }
 
-// ResponseLimit is the largest response body that is stored, in bytes. A larger one is sent but not stored in reserved
-// mode, and refused with a rollback in transactional mode. Default: 1 MiB; more than 256 MiB is refused, because no database
-// takes rows of every size.
+// ResponseLimit is the largest response body that is stored, in bytes. A larger one is sent but not stored in
+// reserved mode, and refused with a rollback in transactional mode. Default: 1 MiB; more than 256 MiB is refused,
+// because no database takes rows of every size.
 func ResponseLimit(bytes int) Option {
 	return func(s *settings) error {
 		if bytes < 0 || bytes > maxResponseLimit {
@@ -245,7 +245,7 @@ func ResponseLimit(bytes int) Option {
 
 // OperationName names the operation where the route pattern cannot be seen: under a router that does not set
 // http.Request.Pattern, or in a middleware in front of the router (with chi, protect single routes by With, not a whole
-// router by Use). Default: the method and the pattern, or the path. It is the name by which a reconciler or a resumer
+// router by Use). Default: the method and the pattern, or the method alone. It is the name by which a reconciler or a resumer
 // finds the operation. It counts in the fingerprint beside the method and the path: a route that changes its name
 // answers the retries of before with a mismatch.
 func OperationName(name string) Option {
@@ -320,8 +320,8 @@ func newSettings(options ...[]Option) (*settings, error) {
 		return nil, errors.New("onceward: the route does not say how it executes: add Transactional(), or Reserved(…) with what a failure means")
 	}
 	if s.firstSent.tolerance > s.retention/2 {
-		return nil, fmt.Errorf("onceward: a tolerance of %s for the first-sent time leaves too little of the retention, %s, to accept requests in: the most is half of it",
-			s.firstSent.tolerance, s.retention)
+		return nil, fmt.Errorf("onceward: a first-sent tolerance of %s leaves too little of the retention to accept requests in: "+
+			"the most is half of %s", s.firstSent.tolerance, s.retention)
 	}
 	if len(s.include) > 0 || len(s.ignore) > 0 {
 		selection, err := canon.Select(s.include, s.ignore)

@@ -14,9 +14,10 @@ type orphan struct {
 	until time.Time // when its lease is over: from then on there is nothing to give back
 }
 
-// orphans looks for the orphans of a guard and releases them, so that no key is locked for a lease, and unknown afterwards,
-// for nothing. In an outage every request may leave one behind: one look at a time serves them all, and while the store does
-// not answer, the pauses between looks grow. Nothing runs while there is nothing to look for, or during a pause.
+// orphans looks for the orphans of a guard and releases them, so that no key is locked for a lease, and unknown
+// afterwards, for nothing. In an outage every request may leave one behind: one look at a time serves them all, and
+// while the store does not answer, the pauses between looks grow. Nothing runs while there is nothing to look for, or
+// during a pause.
 type orphans struct {
 	guard *Guard
 
@@ -28,8 +29,8 @@ type orphans struct {
 }
 
 const (
-	// maxOrphans is how many are looked for. The oldest stay: it is the beginning of an outage that cuts off replies, later
-	// ones are refused before they reach the store. What finds no room ends by its lease.
+	// maxOrphans is how many are looked for. The oldest stay: it is the beginning of an outage that cuts off replies,
+	// later ones are refused before they reach the store. What finds no room ends by its lease.
 	maxOrphans = 1024
 	// The pauses while the store does not answer.
 	firstOrphanPause   = 100 * time.Millisecond
@@ -103,8 +104,8 @@ func (o *orphans) failed() {
 	o.plan()
 }
 
-// release gives back a grant that nobody took, if there is one. It reads the record, because another reservation could take
-// the key from a retry.
+// release gives back a grant that nobody took, if there is one. It reads the record, because another reservation
+// could take the key from a retry.
 func (o *orphans) release(lost orphan) error {
 	ctx, cancel := context.WithTimeout(context.Background(), o.guard.config.StoreTimeout)
 	defer cancel()

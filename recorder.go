@@ -201,6 +201,16 @@ func (rec *recorder) end() {
 	rec.ended = true
 }
 
+// gatherTrailers takes the trailers of a handler that has returned. Of one that panicked nothing is read any more: what it left
+// behind may go on writing to the header.
+func (rec *recorder) gatherTrailers() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.status != 0 {
+		rec.trailers = trailers(rec.header, rec.announced)
+	}
+}
+
 func (rec *recorder) hasEnded() bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

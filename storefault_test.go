@@ -180,7 +180,8 @@ func TestTheSearchForAnOrphanMakesNothing(t *testing.T) {
 			post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 			time.Sleep(time.Minute)
 			if reserves.Load() != 2 || looks.Load() != 1 {
-				t.Errorf("S9: %d reservations and %d looks, want two of the request and one for an orphan", reserves.Load(), looks.Load())
+				t.Errorf("S9: %d reservations and %d looks, want two of the request and one for an orphan",
+					reserves.Load(), looks.Load())
 			}
 		}
 		refused()

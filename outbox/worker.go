@@ -39,8 +39,8 @@ type WorkerConfig struct {
 	// worker's own store, if it is one.
 	Records onceward.Store
 
-	// Lease is how long a message belongs to the worker without a sign of life. It is extended while the worker lives. Less than
-	// 100 ms and more than [onceward.MaxLease] are refused. Default: 30 s.
+	// Lease is how long a message belongs to the worker without a sign of life. It is extended while the worker lives.
+	// Less than 100 ms and more than [onceward.MaxLease] are refused. Default: 30 s.
 	Lease time.Duration
 	// Poll is the time between two looks for messages of other processes while there are none and the store does not tell of
 	// them. While it does, it is twice as long. Default: 500 ms.

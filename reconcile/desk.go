@@ -116,8 +116,8 @@ func audited(ctx context.Context, auditor onceward.Auditor, e onceward.AuditEntr
 	return err
 }
 
-// refused reports whether an error is the store's own word on a record, after which nothing was done. After any other, such as
-// a lost connection, an act may have been done all the same.
+// refused reports whether an error is the store's own word on a record, after which nothing was done. After any
+// other, such as a lost connection, an act may have been done all the same.
 func refused(err error) bool {
 	for _, word := range []error{onceward.ErrFenced, onceward.ErrNotFound, onceward.ErrUnreadable, onceward.ErrInvalidEvent} {
 		if errors.Is(err, word) {

@@ -159,7 +159,8 @@ func (p *Proxy) AwaitSprung(ctx context.Context, n int) error {
 // a connection is not a batch.
 func (p *Proxy) RoundTrips() int { return int(p.roundTrips.Load()) }
 
-// Connections is how many connections clients have tried to make since the proxy was made, counting those that were refused.
+// Connections is how many connections clients have tried to make since the proxy was made, counting those that were
+// refused.
 func (p *Proxy) Connections() int { return int(p.attempts.Load()) }
 
 // Refuse makes the proxy close new connections at once while it is true. Those that exist stay.

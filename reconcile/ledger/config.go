@@ -80,7 +80,8 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.Windows, DefaultWindows)
 	orDefault(&c.Deadline, c.Interval)
 	if c.Interval > onceward.MaxRetention/(time.Duration(c.Windows)+1) {
-		return c, fmt.Errorf("ledger: %d Windows of %s are more than the longest retention, %s", c.Windows, c.Interval, onceward.MaxRetention)
+		return c, fmt.Errorf("ledger: %d Windows of %s are more than the longest retention, %s",
+			c.Windows, c.Interval, onceward.MaxRetention)
 	}
 	if c.Report == nil {
 		c.Report = func(context.Context, Finding) error { return nil }

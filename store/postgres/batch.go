@@ -191,7 +191,8 @@ func (b *batcher) attempt(ctx context.Context, items []*item) error {
 	return repeated(ctx, b.pool, func() error { return b.send(ctx, items) })
 }
 
-// repeated does what may be done again: once more if a connection turned out dead, and some times if the server undid it.
+// repeated does what may be done again: once more if a connection turned out dead, and some times if the server undid
+// it.
 func repeated(ctx context.Context, pool *pgxpool.Pool, do func() error) error {
 	dead := false
 	for try := 0; ; try++ {

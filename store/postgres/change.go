@@ -57,8 +57,8 @@ func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event
 	}
 }
 
-// mayRepeat reports whether a change is made again after an error: nothing was written then, or, of a reservation, nothing
-// that its nonce would not find again.
+// mayRepeat reports whether a change is made again after an error: nothing was written then, or, of a reservation,
+// nothing that its nonce would not find again.
 func (s *Store) mayRepeat(err error) bool {
 	return undone(err) || s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered)
 }
@@ -106,7 +106,8 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 	return c, unavailable(err)
 }
 
-// look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh token.
+// look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh
+// token.
 func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [16]byte, event *onceward.Event, c *changed) (err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(begin)

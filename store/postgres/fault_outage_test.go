@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/internal/servicetest"
 )
 
-// Scenario 47: hundreds of requests are refused in an outage. They leave no work behind that hammers the server, and a grant
-// whose reply was lost is released when it is back.
+// Scenario 47: hundreds of requests are refused in an outage. They leave no work behind that hammers the server, and
+// a grant whose reply was lost is released when it is back.
 func TestRefusedRequestsLeaveTheServerAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servicetest.Postgres(t))

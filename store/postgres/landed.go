@@ -12,9 +12,9 @@ import (
 // errNotLanded says that a change whose reply was lost was not made, for certain.
 var errNotLanded = fmt.Errorf("%w: the commit did not land", errNotBegun)
 
-// landed finds out whether a change was made whose COMMIT was not answered: the record is looked at under its lock, so that
-// the transaction is over. It asks for as long as the caller waits, through a restart of the server. It returns nil if the
-// change was made, errNotLanded if it was not, and the cause if that cannot be told any more.
+// landed finds out whether a change was made whose COMMIT was not answered: the record is looked at under its lock,
+// so that the transaction is over. It asks for as long as the caller waits, through a restart of the server. It
+// returns nil if the change was made, errNotLanded if it was not, and the cause if that cannot be told any more.
 func (s *Store) landed(ctx context.Context, id onceward.ID, c *changed, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -55,8 +55,8 @@ func setDefault(config *pgxpool.Config, parameter, value string) {
 	}
 }
 
-// openTuned opens a pool whose connections have some parameters more, or one without them behind a pooler that does not let
-// them.
+// openTuned opens a pool whose connections have some parameters more, or one without them behind a pooler that does
+// not let them.
 func openTuned(ctx context.Context, tuned, config *pgxpool.Config) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, tuned)
 	if err != nil {
@@ -148,8 +148,8 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 	}
 	tuned := own.Copy()
 	setDefault(tuned, "lock_timeout", o.lockTimeout)
-	// The statements look at what they write, and are made for this level: at a stricter one, which a database may have as its
-	// default, the server would undo what meets a neighbour.
+	// The statements look at what they write, and are made for this level: at a stricter one, which a database may have
+	// as its default, the server would undo what meets a neighbour.
 	tuned.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
 	return openTuned(ctx, tuned, own)
 }
@@ -161,8 +161,8 @@ const (
 	askingConnections = 8
 )
 
-// selectSession asks how the connections of handlers are set up: the bound on idle transactions, and whether a plain BEGIN begins what is
-// needed, on a server that tells when it turns into a standby.
+// selectSession asks how the connections of handlers are set up: the bound on idle transactions, and whether a plain
+// BEGIN begins what is needed, on a server that tells when it turns into a standby.
 const selectSession = `SELECT setting::bigint,
 		current_setting('default_transaction_isolation') = 'read committed' AND current_setting('default_transaction_read_only') = 'off'
 		AND current_setting('server_version_num')::integer >= 140000

@@ -20,9 +20,9 @@ const (
 	lookTimeout = 5 * time.Second
 )
 
-// The statements about operations. One node at a time gives out numbers, so that the bound holds and none is used up by a row
-// that was there already; as the lock is taken before the statement that looks, it sees what the last node has committed. The
-// oldest numbers count, should there ever be more rows than the bound.
+// The statements about operations. One node at a time gives out numbers, so that the bound holds and none is used up
+// by a row that was there already; as the lock is taken before the statement that looks, it sees what the last node
+// has committed. The oldest numbers count, should there ever be more rows than the bound.
 const (
 	lockOperations  = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
 	insertOperation = `INSERT INTO @operation (name) SELECT $1
@@ -46,7 +46,8 @@ type operations struct {
 
 func newOperations(pool *pgxpool.Pool, n names) *operations {
 	return &operations{
-		pool: pool, lock: "onceward operation " + n.channel(), insert: n.render(insertOperation), read: n.render(selectOperations),
+		pool: pool, lock: "onceward operation " + n.channel(),
+		insert: n.render(insertOperation), read: n.render(selectOperations),
 		adding: make(chan struct{}, 1), numbers: make(map[string]int32), names: make(map[int32]string),
 	}
 }

@@ -51,7 +51,8 @@ func TestOperationsAreBounded(t *testing.T) {
 	proxy := servicetest.NewProxy(t, url)
 	store, other, admin := openStore(t, proxy.URL()), openStore(t, url), openAdmin(t, url)
 	exec(t, admin, `SELECT setval(pg_get_serial_sequence('onceward_operation', 'number'), 1000)`) // there may be gaps
-	exec(t, admin, `INSERT INTO onceward_operation (name) SELECT convert_to('POST /old/' || i, 'UTF8') FROM generate_series(1, $1::int) i`, bound-3)
+	exec(t, admin, `INSERT INTO onceward_operation (name)
+		SELECT convert_to('POST /old/' || i, 'UTF8') FROM generate_series(1, $1::int) i`, bound-3)
 	for i := range 10 {
 		own(t, store, called(fmt.Sprint("k", i), fmt.Sprint("POST /new/", i)))
 	}
@@ -104,14 +105,15 @@ func TestNodesShareTheNumbersOfOperations(t *testing.T) {
 	})
 	ended()
 	admin := openAdmin(t, url)
-	n, last := number(t, admin, `SELECT count(*) FROM onceward_operation`), number(t, admin, `SELECT max(number) FROM onceward_operation`)
+	n := number(t, admin, `SELECT count(*) FROM onceward_operation`)
+	last := number(t, admin, `SELECT max(number) FROM onceward_operation`)
 	if n != operations || last != n {
 		t.Errorf("%d operations have numbers up to %d, want %d", n, last, operations)
 	}
 }
 
-// TestNewOperationsWhereAllIsStricter: where a database makes every transaction serializable, or repeats reads, nodes that meet
-// a new route at the same moment serve it all the same.
+// TestNewOperationsWhereAllIsStricter: where a database makes every transaction serializable, or repeats reads, nodes
+// that meet a new route at the same moment serve it all the same.
 func TestNewOperationsWhereAllIsStricter(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"serializable", "repeatable+read"} {
