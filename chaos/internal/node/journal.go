@@ -101,8 +101,8 @@ func (j *journaled) Reserve(ctx context.Context, r *onceward.Reservation) (oncew
 	return j.decided(history.CallReserve, r, func() (onceward.Verdict, error) { return j.Store.Reserve(ctx, r) })
 }
 
-// Transact implements [onceward.Transactor]. A transaction that was rolled back was granted nothing that lasts: its token is
-// drawn when its answer is stored, and what comes back is the record that was there before.
+// Transact implements [onceward.Transactor]. A transaction that was rolled back was granted nothing that lasts: its
+// token is drawn when its answer is stored, and what comes back is the record that was there before.
 func (j *journaled) Transact(
 	ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement,
 ) (onceward.Verdict, error) {

@@ -43,8 +43,8 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 	return w.straysFound()
 }
 
-// Waiting describes what is left to be done, for people: how many records are open and messages on their way, and what the
-// database is at.
+// Waiting describes what is left to be done, for people: how many records are open and messages on their way, and what
+// the database is at.
 func (w *World) Waiting(ctx context.Context) string {
 	db, err := w.open(ctx)
 	if err != nil {
@@ -56,8 +56,13 @@ func (w *World) Waiting(ctx context.Context) string {
 	if err := errors.Join(err, failed); err != nil {
 		return err.Error()
 	}
-	return strings.TrimSuffix(fmt.Sprintf("%d records in progress, %d unknown, %d messages; %s",
-		records.Records[onceward.StateInProgress], records.Records[onceward.StateUnknown], messages.Waiting, w.database.busy(ctx)), "; ")
+	in := records.Records
+	left := fmt.Sprintf("%d records in progress, %d unknown, %d messages",
+		in[onceward.StateInProgress], in[onceward.StateUnknown], messages.Waiting)
+	if busy := w.database.busy(ctx); busy != "" {
+		left += "; " + busy
+	}
+	return left
 }
 
 // Unknown lists records whose outcome is unknown, past all faults. Close ends what it opened.
