@@ -19,6 +19,12 @@ DEMOFLAGS  ?=
 STORE ?= sqlite,postgres
 TIME  ?= 60s
 SEED  ?= 0
+# In how many runs each mutant has to be caught, and which ones (default: all).
+SEEDS   ?= 1
+MUTANTS ?=
+# How long a soak goes on, and its directory.
+HOURS   ?= 1
+SOAKDIR ?= soak-$(STORE)
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
@@ -72,6 +78,15 @@ bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 
 .PHONY: chaos
 chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres, SEED=..., TIME=60s)
 	$(GO) run ./chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)
+
+.PHONY: mutants
+mutants: needs ## Check that chaos catches deliberate mistakes within a minute each (SEEDS=3, MUTANTS=a,b)
+	$(GO) run ./chaos mutants -seeds '$(SEEDS)' -only '$(MUTANTS)'
+
+.PHONY: soak
+soak: needs ## A chaos run of hours, which goes on where it was interrupted (STORE=sqlite, HOURS=0.5)
+	@case '$(STORE)' in *,*) echo "say on which store: make soak STORE=sqlite HOURS=0.5"; exit 1 ;; esac
+	$(GO) run ./chaos soak -store '$(STORE)' -hours '$(HOURS)' -dir '$(SOAKDIR)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)

@@ -56,7 +56,6 @@ func TestCommandLine(t *testing.T) {
 		"-store floppy": `"floppy"`,
 		"-time soon":    "soon",
 		"-faults plague -store sqlite -clocks=false -time 1s": "server-kill",
-		"-mutant sloth -store sqlite -clocks=false -time 1s":  "-tags onceward_mutants",
 	} {
 		var out bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -76,7 +75,7 @@ func TestShiftedClock(t *testing.T) {
 	if err := os.WriteFile(source, []byte("package main\n\nimport \"time\"\n\nfunc main() { println(time.Now().Unix()) }\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	program, err := buildShifted(t.Context(), dir, "", source)
+	program, err := buildShifted(t.Context(), dir, source)
 	if err != nil {
 		t.Fatal(err)
 	}

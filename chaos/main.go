@@ -1,8 +1,10 @@
-// Command chaos lets processes of the reference payments system be killed, paused, cut off and put off by an hour while
-// clients go on, and then checks that none of the promises was broken: RELIABILITY's invariants I1 to I13, from what the
-// clients were told, what the nodes wrote, what the store holds and what the providers did.
+// Command chaos lets processes of the reference payments system be killed, paused, cut off and put off by an hour
+// while clients go on, and then checks that none of the promises was broken: RELIABILITY's invariants I1 to I13, from
+// what the clients were told, what the nodes wrote, what the store holds and what the providers did.
 //
 //	go run ./chaos -store postgres -time 10m -seed 7
+//	go run ./chaos mutants -seeds 3
+//	go run ./chaos soak -store sqlite -hours 0.5 -dir soak
 package main
 
 import (
@@ -34,13 +36,25 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // who interrupts twice means it
-	err := chaos(ctx, os.Args[1:], os.Stdout)
+	err := command(ctx, os.Args[1:], os.Stdout)
 	if closed := servicetest.CloseAll(); closed != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", closed)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
+	}
+}
+
+// command is the command line: a run, or what its first word names.
+func command(ctx context.Context, args []string, out io.Writer) error {
+	switch {
+	case len(args) > 0 && args[0] == "mutants":
+		return mutants(ctx, args[1:], out)
+	case len(args) > 0 && args[0] == "soak":
+		return soakCommand(ctx, args[1:], out)
+	default:
+		return chaos(ctx, args, out)
 	}
 }
 
@@ -59,7 +73,7 @@ func chaos(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&o.Every, "every", 700*time.Millisecond, "time between two faults")
 	only := flags.String("faults", "", "faults to let happen, with commas between them (default: all)")
 	flags.BoolVar(&o.Clocks, "clocks", true, "shift the clocks of nodes, for which a program is built first")
-	flags.StringVar(&o.Mutant, "mutant", "", "deliberate mistake to make (needs -tags onceward_mutants)")
+	flags.BoolVar(&o.Brief, "brief", false, "end the faults when the time is over, also if some have not happened yet")
 	flags.StringVar(&o.Keep, "keep", "", "directory to keep the history, the ledgers and logs of the nodes in")
 	flags.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long everything may take to be quiet after the last fault")
 	if err := flags.Parse(args); err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/onceward/onceward/chaos/internal/world"
 )
 
-// buildShifted builds a program with a clock that can be put off, and returns its path. No process can have a clock of its
-// own otherwise: time.Now reads the machine's. So the program is compiled with a time package in which it adds what the
-// environment says; everything else, drivers included, is as it is.
-func buildShifted(ctx context.Context, dir, tags, source string) (string, error) {
+// buildShifted builds a program with a clock that can be put off, and returns its path. No process can have a clock
+// of its own otherwise: time.Now reads the machine's. So the program is compiled with a time package in which it adds
+// what the environment says; everything else, drivers included, is as it is.
+func buildShifted(ctx context.Context, dir, source string) (string, error) {
 	root, err := goCommand(ctx, "env", "GOROOT")
 	if err != nil {
 		return "", err
@@ -42,7 +42,7 @@ func buildShifted(ctx context.Context, dir, tags, source string) (string, error)
 			return "", err
 		}
 	}
-	_, err = goCommand(ctx, "build", "-overlay", overlay, "-tags", tags, "-o", program, source)
+	_, err = goCommand(ctx, "build", "-overlay", overlay, "-o", program, source)
 	return program, err
 }
 

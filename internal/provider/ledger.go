@@ -14,8 +14,8 @@ type EntryType string
 const (
 	// EntryCharge is a charge that moved money.
 	EntryCharge EntryType = "charge"
-	// EntryDeclined is a charge that was declined. It is written down so that its key and its ID survive a restart, but it is
-	// no effect.
+	// EntryDeclined is a charge that was declined. It is written down so that its key and its ID survive a restart,
+	// but it is no effect.
 	EntryDeclined EntryType = "declined"
 	// EntryRefund is a refund.
 	EntryRefund EntryType = "refund"
@@ -34,8 +34,8 @@ type Entry struct {
 // Ledger is the effects of a provider in the order in which they happened: what moved money, and nothing else.
 type Ledger []Entry
 
-// Charges returns the charges with the given reference that moved money. More than one is a double charge, if the caller
-// gives each payment a reference of its own.
+// Charges returns the charges with the given reference that moved money. More than one is a double charge, if the
+// caller gives each payment a reference of its own.
 func (l Ledger) Charges(reference string) []Charge {
 	var found []Charge
 	for _, e := range l {
@@ -57,8 +57,8 @@ func (l Ledger) Refunds(charge string) []Refund {
 	return found
 }
 
-// RefundsByReference returns the refunds with the given reference of their own. More than one is a double refund, if the
-// caller gives each refund a reference of its own.
+// RefundsByReference returns the refunds with the given reference of their own. More than one is a double refund, if
+// the caller gives each refund a reference of its own.
 func (l Ledger) RefundsByReference(reference string) []Refund {
 	var found []Refund
 	for _, e := range l {
@@ -69,21 +69,35 @@ func (l Ledger) RefundsByReference(reference string) []Refund {
 	return found
 }
 
-// ReadLedger reads the effects from the ledger file of a provider, which may be running or dead, in this process or another.
-// A last line without its end is left out: it never happened.
+// ReadLedger reads the effects from the ledger file of a provider, which may be running or dead, in this process or
+// another. A last line without its end is left out: it never happened.
 func ReadLedger(path string) (Ledger, error) {
-	entries, err := ReadEntries(path)
+	entries, err := ReadEntries(path, 0)
 	return effects(entries), err
 }
 
-// ReadEntries is [ReadLedger] with the charges that were declined too, which are no effects.
-func ReadEntries(path string) ([]Entry, error) {
-	data, err := os.ReadFile(path)
+// ReadEntries is [ReadLedger] with the charges that were declined too, which are no effects. It begins behind so many
+// bytes, which must be whole lines: what the file held at some time before.
+func ReadEntries(path string, behind int64) ([]Entry, error) {
+	data, err := readBehind(path, behind)
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
 	}
 	entries, _, err := parseLedger(data)
 	return entries, err
+}
+
+// readBehind reads the rest of a file.
+func readBehind(path string, behind int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if _, err := file.Seek(behind, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(file)
 }
 
 func effects(entries []Entry) Ledger {
@@ -167,7 +181,8 @@ func recoverLedger(file *os.File) ([]Entry, error) {
 	return entries, nil
 }
 
-// append makes the entry durable. The line goes out in one write, so that a reader sees it torn at most at the very end.
+// append makes the entry durable. The line goes out in one write, so that a reader sees it torn at most at the very
+// end.
 func (l *ledgerFile) append(e Entry) error {
 	if l.broken != nil || l.file == nil {
 		return l.broken

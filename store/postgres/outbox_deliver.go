@@ -174,6 +174,7 @@ func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
+	leases, again := apart(leases, func(l outbox.Lease) string { return l.ID })
 	ids, tokens := make([]string, len(leases)), make([]int64, len(leases))
 	for i, l := range leases {
 		ids[i], tokens[i] = l.ID, l.Token
@@ -186,7 +187,35 @@ func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return missing(leases, held), nil
+	lost = missing(leases, held)
+	if len(again) == 0 {
+		return lost, nil
+	}
+	more, err := s.ExtendMessages(ctx, again, lease)
+	return append(lost, more...), err
+}
+
+// apart takes those out that name a message which an earlier one names too, under another lease: the statements answer with the
+// names of messages alone.
+func apart[T any](all []T, name func(T) string) (first, again []T) {
+	named := make(map[string]bool, len(all))
+	for i, one := range all {
+		switch id := name(one); {
+		case named[id] && first == nil:
+			first, again = slices.Clone(all[:i]), append(again, one)
+		case named[id]:
+			again = append(again, one)
+		default:
+			named[id] = true
+			if first != nil {
+				first = append(first, one)
+			}
+		}
+	}
+	if first == nil {
+		return all, nil
+	}
+	return first, again
 }
 
 // missing are the leases whose ID is not among those.
@@ -220,6 +249,7 @@ func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Ending) (fe
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
+	endings, again := apart(endings, func(e outbox.Ending) string { return e.ID })
 	rows, err := s.own.Query(ctx, s.names.render(finishMessages), finishArgs(endings)...)
 	if err != nil {
 		return nil, unavailable(err)
@@ -240,7 +270,11 @@ func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Ending) (fe
 	}
 	fenced = missing(leases, finished)
 	s.freeLanes(ctx, append(lanes, s.lanesOf(ctx, fenced)...))
-	return fenced, nil
+	if len(again) == 0 {
+		return fenced, nil
+	}
+	more, err := s.FinishMessages(ctx, again)
+	return append(fenced, more...), err
 }
 
 // lanesOf are those of messages whose lease was no longer held. An earlier try to finish them may have done it, and its reply,

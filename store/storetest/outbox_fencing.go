@@ -23,6 +23,7 @@ func testOutboxFencing(t *testing.T, h Harness) {
 		e.refusesLease(held)
 	})
 	h.test(t, "some held, some lost", someHeld)
+	h.test(t, "both leases of one message", bothLeases)
 	h.test(t, "the provider's id", providerIDs)
 }
 
@@ -41,6 +42,31 @@ func takenByAnother(e *env) {
 		}
 		e.wantMessage(id, state, "O2: the end of the worker that has the lease")
 		e.refusesLease(old[0])
+	}
+}
+
+// bothLeases has a worker that was given a message a second time write under both leases at once: each is judged by its token.
+func bothLeases(e *env) {
+	for _, oldFirst := range []bool{true, false} {
+		id := e.add(about("", "given twice"))[0]
+		old := e.claimBriefly()
+		e.wantIDs(old, "O2", id)
+		lapse(e)
+		next := e.claimOne(id, "O2: a lease that ran out")
+		both := []outbox.Lease{next.Lease(), old[0].Lease()}
+		endings := []outbox.Ending{to(outbox.Done, next), to(outbox.Ready, old[0])}
+		if oldFirst {
+			slices.Reverse(both)
+			slices.Reverse(endings)
+		}
+		want := []outbox.Lease{old[0].Lease()}
+		if lost, err := e.box().ExtendMessages(e.ctx, both, calm); err != nil || !slices.Equal(lost, want) {
+			e.Errorf("I6: ExtendMessages under both leases of a message returned (%v, %v), want the older", lost, err)
+		}
+		if fenced, err := e.box().FinishMessages(e.ctx, endings); err != nil || !slices.Equal(fenced, want) {
+			e.Errorf("I6: FinishMessages under both leases of a message returned (%v, %v), want the older", fenced, err)
+		}
+		e.wantMessage(id, outbox.Done, "I6: the end under the lease that is held")
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 // Violation is a promise that was broken.
 type Violation struct {
-	// Invariant is "I1" to "I14", or "I11 undecided" if the search for an order took too long.
+	// Invariant is "I1" to "I16", or "I11 undecided" if the search for an order took too long.
 	Invariant string
 	// Scope and Key name the operation, if it is about one.
 	Scope, Key string
@@ -23,19 +23,33 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s/%s: %s", v.Invariant, v.Scope, v.Key, v.Detail)
 }
 
-// Check returns what the run broke, invariant by invariant. An operation that an operator busted is excused from what busting
-// allows: its record may be gone or made anew, so that its answers may differ. It is not excused from having one effect at most.
+// Check returns what the run broke, invariant by invariant. An operation that an operator busted is excused from what
+// busting allows: its record may be gone or made anew, so that its answers may differ. It is not excused from having
+// one effect at most.
 func Check(run *history.Run) []Violation {
 	x := newIndex(run)
 	f := new(findings)
 	for _, rule := range rules {
 		for _, o := range x.operations {
-			rule(o, f)
+			if !o.expires {
+				rule(o, f)
+			}
 		}
+	}
+	for _, o := range x.operations {
+		if o.expires {
+			checkExpiring(o, run.Steps, f)
+		}
+		checkLeases(o, run.Steps, f)
 	}
 	checkStock(run, f)
 	checkForeignData(x, f)
 	checkMessages(run, f)
+	checkStreets(x, f)
+	checkBearers(run, f)
+	checkForgeries(run, f)
+	checkStrays(run, f)
+	checkActs(run, f)
 	checkFaults(run, f)
 	return f.violations
 }
@@ -55,9 +69,12 @@ var rules = []func(*operation, *findings){
 	checkOwnData,            // I9
 	checkPayments,           // I10
 	checkUnsolicitedCharges, // I10
+	checkArrivals,           // I10
 	checkLinear,             // I11
 	checkKept,               // I12
 	checkQuiet,              // I13
+	checkSteps,              // I15
+	checkAudited,            // I16
 }
 
 // findings collects violations.

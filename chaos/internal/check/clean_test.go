@@ -31,7 +31,7 @@ func (s *story) ask(a history.Attempt) {
 	if a.Payload == "" {
 		a.Payload = a.Reference
 	}
-	if a.Kind != "entry" {
+	if a.Kind != "entry" && a.Amount == 0 {
 		a.Amount = price
 	}
 	a.Sent = s.tick()
@@ -46,6 +46,12 @@ func (s *story) write(w history.Write) {
 	w.Node, w.Scope, w.Seq = "n", "s", uint64(len(s.Writes))
 	w.Began, w.Ended = s.tick(), s.tick()
 	s.Writes = append(s.Writes, w)
+	if act := actOf(w.Call); act != "" {
+		s.Audits = append(s.Audits, history.Audit{
+			Scope: "s", Key: w.Key, Attempt: w.Attempt, Actor: "olga",
+			Action: act,
+		})
+	}
 }
 
 // grant adds a reservation that was granted.
@@ -117,6 +123,10 @@ func clean() *history.Run {
 	s.refunds()
 	s.transfers()
 	s.unexecuted()
+	s.shipments()
+	s.trips()
+	s.lives()
+	s.acts()
 	return s.Run
 }
 

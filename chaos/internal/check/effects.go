@@ -4,19 +4,23 @@ import "github.com/onceward/onceward/chaos/internal/history"
 
 // The kinds of operations, and what they leave behind.
 const (
-	kindPayment = "payment"
+	kindPayment  = "payment"
+	kindShipment = "shipment"
+	kindTrip     = "trip"
 
 	bookCharges  = "charges"
 	tablePayment = "payment"
 	tableBooking = "booking"
+	tableArrival = "arrival"
+	tableEntry   = "entry"
 
 	rowCharged   = "charged"
 	rowDeclined  = "declined"
 	rowConfirmed = "confirmed"
 )
 
-// promise is what a success of a kind leaves behind: one effect in a book, and one row in a table, in a state if it names
-// one. What it does not name it does not leave.
+// promise is what a success of a kind leaves behind: one effect in a book, and one row in a table, in a state if it
+// names one. What it does not name it does not leave.
 type promise struct{ book, table, state string }
 
 var promises = map[string]promise{
@@ -25,6 +29,10 @@ var promises = map[string]promise{
 	"refund":    {book: "refunds", table: "refund"},
 	"transfer":  {book: "transfers"},
 	"entry":     {table: "entry"},
+	"shipment":  {}, // what arrives is checked apart
+	"lapse":     {},
+	"doubt":     {},
+	kindTrip:    {book: "transfers", table: "stay hold"},
 }
 
 // checkSingleEffect is I1: at most one effect in each book and one row in each table, whatever their references.
@@ -43,14 +51,17 @@ func checkSingleEffect(o *operation, f *findings) {
 		}
 	}
 	for _, r := range o.rows {
+		if r.Table == tableArrival {
+			continue // there are several of a shipment
+		}
 		if tables[r.Table]++; tables[r.Table] == 2 {
 			f.add("I1", o, "more than one row in %s, the second is %s", r.Table, r.ID)
 		}
 	}
 }
 
-// checkStock is I1 for what has no owner: each place that is gone has its booking. A step that ran twice takes two places
-// and leaves one row.
+// checkStock is I1 for what has no owner: each place that is gone has its booking. A step that ran twice takes two
+// places and leaves one row.
 func checkStock(run *history.Run, f *findings) {
 	booked := make(map[string]int64)
 	for i := range run.Rows {
@@ -102,8 +113,8 @@ func checkPromise(o *operation, a *history.Attempt, f *findings) {
 	checkMoved(o, a, p.book, effects, f)
 }
 
-// checkMoved is what a success says about money: as many effects as promised, in the book of its kind and in no other one,
-// each over the amount that was asked for.
+// checkMoved is what a success says about money: as many effects as promised, in the book of its kind and in no other
+// one, each over the amount that was asked for.
 func checkMoved(o *operation, a *history.Attempt, book string, promised int, f *findings) {
 	n := 0
 	for _, e := range o.effects {
@@ -129,7 +140,7 @@ func checkMoved(o *operation, a *history.Attempt, book string, promised int, f *
 // checkRefusals is the first half of I4: what the application refused left no trace.
 func checkRefusals(o *operation, f *findings) {
 	for _, a := range o.requests(refusal) {
-		if trace := o.trace(a.Reference); trace != "" {
+		if trace := o.trace(a); trace != "" {
 			f.add("I4", o, "a client saw %s, but there is %s", describe(a), trace)
 		}
 	}
@@ -155,11 +166,25 @@ func checkOrphans(o *operation, f *findings) {
 	for _, e := range o.effects {
 		state := o.state()
 		switch {
-		case e.Declined:
+		case e.Declined, e.Stray:
 		case len(o.attempts) == 0:
 			f.add("I5", o, "effect %s in %s (%s) belongs to no operation that a client asked for", e.ID, e.Book, e.Reference)
 		case state != "completed" && state != "unknown" && !o.busted:
 			f.add("I5", o, "effect %s in %s (%s) exists, but the record is %s", e.ID, e.Book, e.Reference, state)
+		}
+	}
+}
+
+// checkStrays is I5 for what others have put into the provider's ledger: the comparison finds it.
+func checkStrays(run *history.Run, f *findings) {
+	found := make(map[string]bool)
+	for _, finding := range run.Findings {
+		found[finding.Key] = true
+	}
+	for i := range run.Effects {
+		if e := &run.Effects[i]; e.Stray && !found[e.ID] {
+			f.addRun("I5", "effect %s (%s) is in the provider's ledger alone, and the comparison has not found it",
+				e.ID, e.Reference)
 		}
 	}
 }
@@ -171,7 +196,7 @@ func checkMismatches(o *operation, f *findings) {
 		if containsPayload(succeeded, a.Payload) {
 			continue
 		}
-		if trace := o.trace(a.Reference); trace != "" {
+		if trace := o.trace(a); trace != "" {
 			f.add("I8", o, "payload %q was a mismatch, but there is %s", a.Payload, trace)
 		}
 	}

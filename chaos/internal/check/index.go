@@ -1,6 +1,10 @@
 package check
 
-import "github.com/onceward/onceward/chaos/internal/history"
+import (
+	"slices"
+
+	"github.com/onceward/onceward/chaos/internal/history"
+)
 
 // id names an operation.
 type id struct{ scope, key string }
@@ -14,9 +18,16 @@ type operation struct {
 	record  *history.Record
 	effects []*history.Effect
 	rows    []*history.Row
+	// audits are what the audit has about it.
+	audits []*history.Audit
 	// busted says that an operator removed the record, or may have.
 	busted bool
+	// expires says that its answers are kept so briefly that it may execute anew within a run.
+	expires bool
 }
+
+// expiring are the kinds whose answers are kept for less than a run lasts, by the store's clock.
+var expiring = map[string]bool{"flash": true, "spark": true}
 
 // index is the history by operation.
 type index struct {
@@ -33,6 +44,7 @@ func newIndex(run *history.Run) *index {
 		a := &run.Attempts[i]
 		o := x.operation(a.Scope, a.Key)
 		o.attempts = append(o.attempts, a)
+		o.expires = expiring[a.Kind]
 		x.scopes[a.Scope] = true
 	}
 	for i := range run.Writes {
@@ -65,6 +77,11 @@ func (x *index) addRemains(run *history.Run) {
 		o := x.operation(r.Scope, r.Key)
 		o.rows = append(o.rows, r)
 	}
+	for i := range run.Audits {
+		a := &run.Audits[i]
+		o := x.operation(a.Scope, a.Key)
+		o.audits = append(o.audits, a)
+	}
 }
 
 // operation finds the operation, or begins it.
@@ -90,26 +107,34 @@ func (o *operation) rowsOf(table, reference string) []*history.Row {
 	return rows
 }
 
-// trace describes an effect or a row that the operation left under the reference. It is empty if there is none.
-func (o *operation) trace(reference string) string {
-	return o.traceWhere(func(r string) bool { return r == reference })
-}
-
-// anyTrace is the same under any reference.
-func (o *operation) anyTrace() string {
-	return o.traceWhere(func(string) bool { return true })
-}
-
-func (o *operation) traceWhere(matches func(reference string) bool) string {
+// trace describes an effect or a row that a request left behind. It is empty if there is none. Where two requests
+// differ in the amount alone, what was moved tells them apart.
+func (o *operation) trace(a *history.Attempt) string {
+	shared := slices.ContainsFunc(o.attempts, func(b *history.Attempt) bool {
+		return b.Reference == a.Reference && b.Payload != a.Payload
+	})
 	for _, e := range o.effects {
-		if !e.Declined && matches(e.Reference) {
+		if !e.Declined && e.Reference == a.Reference && (!shared || e.Amount == a.Amount) {
 			return "effect " + e.ID + " in " + e.Book
 		}
 	}
 	for _, r := range o.rows {
-		if matches(r.Reference) {
+		if r.Reference == a.Reference && !shared {
 			return "row " + r.ID + " in " + r.Table
 		}
+	}
+	return ""
+}
+
+// anyTrace is the same for all requests.
+func (o *operation) anyTrace() string {
+	for _, e := range o.effects {
+		if !e.Declined {
+			return "effect " + e.ID + " in " + e.Book
+		}
+	}
+	for _, r := range o.rows {
+		return "row " + r.ID + " in " + r.Table
 	}
 	return ""
 }

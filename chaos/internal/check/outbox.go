@@ -22,7 +22,8 @@ func checkPayments(o *operation, f *findings) {
 // checkUnsolicitedCharges is the other half of I10: no charge was asked for by a payment that did not commit.
 func checkUnsolicitedCharges(o *operation, f *findings) {
 	for _, e := range o.effects {
-		if e.Book == bookCharges && o.kindOf(e.Reference) == kindPayment && len(o.rowsOf(tablePayment, e.Reference)) == 0 {
+		if e.Book == bookCharges && !e.Stray && o.kindOf(e.Reference) == kindPayment && len(o.rowsOf(tablePayment,
+			e.Reference)) == 0 {
 			f.add("I10", o, "charge %s (%s) has no payment", e.ID, e.Reference)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/onceward/onceward/chaos/internal/history"
 )
@@ -18,15 +19,26 @@ type Counts struct {
 	Overlapping int
 	// Abandoned are the operations of which nobody saw a definitive answer.
 	Abandoned int
-	// Unknown are the operations whose outcome was not known for a while, and Settled those among them that have been settled.
+	// Unknown are the operations whose outcome was not known for a while, and Settled those among them that have been
+	// settled.
 	Unknown, Settled int
+	// Fenced are the writes of owners and bearers that were refused, and Anew the executions after the answer had
+	// expired.
+	Fenced, Anew int
+	// Acts are those of operators, and Forgeries the webhooks of others than the provider.
+	Acts, Forgeries int
+	// Parcels are the messages of which several are about one thing.
+	Parcels int
 	// Answers counts the attempts by what came back: a problem code, "success", "refusal", "no answer" or "other".
 	Answers map[string]int
 }
 
 // Summary counts what happened in a run.
 func Summary(run *history.Run) Counts {
-	c := Counts{Attempts: len(run.Attempts), Answers: make(map[string]int)}
+	c := Counts{
+		Attempts: len(run.Attempts), Answers: make(map[string]int), Acts: len(run.Acts),
+		Forgeries: len(run.Forgeries),
+	}
 	for i := range run.Attempts {
 		a := &run.Attempts[i]
 		if a.Replayed {
@@ -37,7 +49,25 @@ func Summary(run *history.Run) Counts {
 	for _, o := range newIndex(run).operations {
 		c.count(o)
 	}
+	for i := range run.Writes {
+		if isFenced(&run.Writes[i]) {
+			c.Fenced++
+		}
+	}
+	for i := range run.Rows {
+		if run.Rows[i].Table == tableArrival {
+			c.Parcels++
+		}
+	}
 	return c
+}
+
+// isFenced reports whether a write was refused because its owner, or the bearer of a message, is that no longer.
+func isFenced(w *history.Write) bool {
+	if w.Call == history.CallFinishMessage {
+		return !w.Accepted && w.Ended != 0 && w.Err == ""
+	}
+	return ownerCall(w) && strings.Contains(w.Err, " refused: ")
 }
 
 func (c *Counts) count(o *operation) {
@@ -45,6 +75,9 @@ func (c *Counts) count(o *operation) {
 		return
 	}
 	c.Operations++
+	if lives := len(grants(o)); o.expires && lives > 1 {
+		c.Anew += lives - 1
+	}
 	if overlapping(o.attempts) {
 		c.Overlapping++
 	}
@@ -77,7 +110,8 @@ func answerName(a *history.Attempt) string {
 	}
 }
 
-// overlapping reports whether two attempts were under way at once. One without an answer is so until the end of the run.
+// overlapping reports whether two attempts were under way at once. One without an answer is so until the end of the
+// run.
 func overlapping(attempts []*history.Attempt) bool {
 	sent := slices.Clone(attempts)
 	slices.SortFunc(sent, func(a, b *history.Attempt) int { return cmp.Compare(a.Sent, b.Sent) })

@@ -37,13 +37,56 @@ func checkTokens(o *operation, f *findings) {
 	}
 }
 
+// checkLeases is I6 for the time in which a right lasts: while a lease lasts by the store's word, nobody else is
+// granted the same key, unless its owner has let go of it. Where the store's clock was set in between, nobody can
+// tell.
+func checkLeases(o *operation, steps []history.Step, f *findings) {
+	granted := grants(o)
+	if len(granted) < 2 || o.busted {
+		return
+	}
+	for _, held := range o.writes {
+		holds := held.Call == history.CallExtend || held.Call == history.CallReserve && held.Granted
+		if !holds || held.Ended == 0 || !held.Accepted {
+			continue
+		}
+		for _, g := range granted {
+			during := g.Began > held.Ended && g.Ended < held.Began+held.Lease && g.Attempt != held.Attempt
+			span := &history.Write{Began: held.Began, Ended: g.Ended}
+			if during && !stepped(span, steps) && !letGo(o, held, g.Ended) {
+				f.add("I6", o, "token %d was granted to %s (call %d) while %s held token %d (call %d) by a lease",
+					g.Attempt, g.Node, g.Seq, held.Node, held.Attempt, held.Seq)
+				return
+			}
+		}
+	}
+}
+
+// letGo reports whether an owner may have let go of its right before the time, or have asked for another lease: one
+// that is suspended asks for a shorter one.
+func letGo(o *operation, held *history.Write, time int64) bool {
+	return slices.ContainsFunc(o.writes, func(w *history.Write) bool {
+		if w.Attempt != held.Attempt || w.Began >= time {
+			return false
+		}
+		switch w.Call {
+		case history.CallComplete, history.CallRelease, history.CallAbandon:
+			return true
+		case history.CallExtend:
+			return w.Began > held.Began
+		default:
+			return false
+		}
+	})
+}
+
 // repeatsReservation reports whether two grants are one reservation whose answer was lost or given up (S9).
 func repeatsReservation(first, second *history.Write) bool {
 	return first.Nonce != "" && first.Nonce == second.Nonce && first.Node == second.Node
 }
 
-// grants returns the calls by which the right to execute was granted for certain. A call that never came back says nothing,
-// and a transaction that was not committed left nothing to be fenced.
+// grants returns the calls by which the right to execute was granted for certain. A call that never came back says
+// nothing, and a transaction that was not committed left nothing to be fenced.
 func grants(o *operation) []*history.Write {
 	var granted []*history.Write
 	for _, w := range o.writes {
@@ -134,7 +177,8 @@ func checkSettledOnce(o *operation, f *findings) {
 	}
 }
 
-// stillHolds reports whether the record has the answer, or had it until it expired: then it has lost its digest with it.
+// stillHolds reports whether the record has the answer, or had it until it expired: then it has lost its digest with
+// it.
 func stillHolds(record *history.Record, digest string) bool {
 	return record.State == "completed" && record.Digest == digest ||
 		record.State == "expired" && (record.Digest == digest || record.Digest == "")

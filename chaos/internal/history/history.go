@@ -6,20 +6,23 @@ type Attempt struct {
 	// Scope and Key identify the operation.
 	Scope string `json:"scope"`
 	Key   string `json:"key"`
-	// Kind is "payment", "refund", "booking", "transfer" or "entry".
+	// Kind is what was asked for, such as "payment".
 	Kind string `json:"kind"`
-	// Payload is what was asked for. Equal payloads are equal requests; another payload under the same key is a mismatch.
+	// Payload is what was asked for. Equal payloads are equal requests; another payload under the same key is a
+	// mismatch.
 	Payload string `json:"payload"`
-	// Reference is the name in this payload under which its effect would appear in the ledgers. It belongs to the payload.
+	// Reference is the name in this payload under which its effect would appear in the ledgers. It belongs to the
+	// payload.
 	Reference string `json:"reference"`
-	// Amount is how much this payload asks to move, 0 for a kind without money.
+	// Amount is how much this payload asks to move, 0 for a kind without money. For a shipment it is how many parcels.
 	Amount int64 `json:"amount,omitempty"`
 	// Sent and Returned are in nanoseconds. Returned is 0 if no answer ever came: a timeout, a cut connection.
 	Sent     int64 `json:"sent"`
 	Returned int64 `json:"returned,omitempty"`
 	// Status is 0 if no answer came.
 	Status int `json:"status,omitempty"`
-	// Code is the problem code of Onceward ("in-progress", "mismatch"), or empty if the answer is the application's own.
+	// Code is the problem code of Onceward ("in-progress", "mismatch"), or empty if the answer is the application's
+	// own.
 	Code     string `json:"code,omitempty"`
 	Replayed bool   `json:"replayed,omitempty"`
 	Body     string `json:"body,omitempty"`
@@ -41,11 +44,14 @@ const (
 	CallResolveCompleted   = "resolve completed"
 	CallResolveNotExecuted = "resolve not executed"
 	CallResolveStep        = "resolve step"
+	CallRequeue            = "requeue"
 	CallBust               = "bust"
+	CallClaimMessage       = "claim message"
+	CallFinishMessage      = "finish message"
 )
 
-// Write is one call of a node to its store, as the node's own journal has it. Times are of the machine's monotonic clock,
-// the same for all nodes.
+// Write is one call of a node to its store, as the node's own journal has it. Times are of the machine's monotonic
+// clock, the same for all nodes.
 type Write struct {
 	Node  string `json:"node"`
 	Began int64  `json:"began,omitempty"`
@@ -57,14 +63,22 @@ type Write struct {
 	Call  string `json:"call,omitempty"`
 	Scope string `json:"scope,omitempty"`
 	Key   string `json:"key,omitempty"`
-	// Attempt is the token that was granted (reserve, transact) or named.
+	// Message is what a call about the outbox names instead of a scope and a key.
+	Message string `json:"message,omitempty"`
+	// Attempt is the token that was granted (reserve, transact, claim message) or named.
 	Attempt int64 `json:"attempt,omitempty"`
 	// Nonce is that of a reservation: repeated with the same one, it is granted the same token again (S9).
 	Nonce string `json:"nonce,omitempty"`
+	// Lease is for how long the right to execute was asked for, in nanoseconds (reserve, extend).
+	Lease int64 `json:"lease,omitempty"`
 	// Granted says, for reserve and transact, that the right to execute was granted.
 	Granted bool `json:"granted,omitempty"`
 	// Accepted says that the call returned no error.
 	Accepted bool `json:"accepted,omitempty"`
+	// Now is the store's clock at the decision (reserve, transact), and Expires until when an answer that was stored
+	// is kept (complete, transact). Both are in microseconds since 1970, and 0 if they are not known.
+	Now     int64 `json:"now,omitempty"`
+	Expires int64 `json:"expires,omitempty"`
 	// Digest is that of the response, for complete and resolve completed.
 	Digest string `json:"digest,omitempty"`
 	Err    string `json:"err,omitempty"`
@@ -96,22 +110,63 @@ type Effect struct {
 	Key       string `json:"key,omitempty"`
 	Reference string `json:"reference,omitempty"`
 	Amount    int64  `json:"amount,omitempty"`
+	// Stray marks an effect that nobody here asked for: it was put into the ledger for the comparison to find.
+	Stray bool `json:"stray,omitempty"`
 	// Declined marks an entry by which no money moved: it is not an effect.
 	Declined bool `json:"declined,omitempty"`
 }
 
 // Row is one row of a business table when all is quiet.
 type Row struct {
-	// Table is "payment", "refund", "booking" or "entry".
+	// Table is "payment", "refund", "booking", "entry", "arrival", or "stay" and the name of a step.
 	Table     string `json:"table"`
 	Scope     string `json:"scope"`
 	Key       string `json:"key"`
 	Reference string `json:"reference,omitempty"`
-	// Item is what a booking took a place of.
+	// Item is what a booking took a place of, or the street that a parcel was sent to.
 	Item string `json:"item,omitempty"`
 	// State is, for a payment, "new", "charged" or "declined", and "confirmed" for a booking that came to its end.
 	State string `json:"state,omitempty"`
 	ID    string `json:"id,omitempty"`
+	// Number is that of a parcel in its shipment, and Place the one in which it arrived in its street, both from 1 on.
+	Number int `json:"number,omitempty"`
+	Place  int `json:"place,omitempty"`
+}
+
+// Act is one act of an operator, and what the operator was told.
+type Act struct {
+	Scope   string `json:"scope"`
+	Key     string `json:"key"`
+	Attempt int64  `json:"attempt"`
+	Action  string `json:"action"`
+	// Why is the reason that was given. No other act has the same.
+	Why string `json:"why"`
+	// Answered says that there was an answer, and Done that the act was done. Err is why it was not.
+	Answered bool   `json:"answered,omitempty"`
+	Done     bool   `json:"done,omitempty"`
+	Err      string `json:"err,omitempty"`
+}
+
+// Audit is one entry of the audit when all is quiet.
+type Audit struct {
+	Scope   string `json:"scope"`
+	Key     string `json:"key"`
+	Attempt int64  `json:"attempt"`
+	Actor   string `json:"actor"`
+	Action  string `json:"action"`
+	Reason  string `json:"reason"`
+	// Outcome is empty in the entry that is written before the act.
+	Outcome string `json:"outcome,omitempty"`
+}
+
+// Forgery is a webhook that the provider did not send, and what it was answered with.
+type Forgery struct {
+	Scope string `json:"scope"`
+	Key   string `json:"key"`
+	// How says what is wrong with it.
+	How string `json:"how"`
+	// Status is 0 if no answer came.
+	Status int `json:"status,omitempty"`
 }
 
 // Stock is how much of an item is left to be booked when all is quiet.
@@ -132,6 +187,21 @@ type Message struct {
 	State string `json:"state"`
 }
 
+// Finding is a difference that the comparison with the provider's ledger has found.
+type Finding struct {
+	// Key is the provider's id of the entry, and Kind what is wrong with it.
+	Key  string `json:"key"`
+	Kind string `json:"kind"`
+}
+
+// Step is when the store's clock was set to another time, by the machine's monotonic clock.
+type Step struct {
+	Began int64 `json:"began"`
+	Ended int64 `json:"ended"`
+	// Clock is what the store's clock said then, in microseconds since 1970.
+	Clock int64 `json:"clock"`
+}
+
 // Run is everything that a run left behind.
 type Run struct {
 	Attempts []Attempt
@@ -141,6 +211,13 @@ type Run struct {
 	Rows     []Row
 	Stock    []Stock
 	Messages []Message
+	Acts     []Act
+	Audits   []Audit
+	// Forgeries are the webhooks of others than the provider.
+	Forgeries []Forgery
+	Findings  []Finding
+	// Steps are when the store's clock was set.
+	Steps []Step
 	// Faults counts the faults that fired, by name.
 	Faults map[string]int
 	// Planned are the names of the faults that have to fire at least once.

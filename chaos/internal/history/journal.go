@@ -30,22 +30,28 @@ func OpenJournal(path, node string) (*Journal, error) {
 	return j, nil
 }
 
-// Begin notes that a call is about to be made, and returns the number that End has to name. It fills in the node, the time
-// and the number.
+// Begin notes that a call is about to be made, and returns the number that End has to name. It fills in the node, the
+// number, and the time unless that is there: a call of which only its result tells what it was about is noted
+// afterwards.
 func (j *Journal) Begin(w Write) (seq uint64) {
 	w.Node, w.Seq, w.Ended = j.node, j.seq.Add(1), 0
-	w.Began = Now()
+	if w.Began == 0 {
+		w.Began = Now()
+	}
 	j.write(&line{Begin: &w})
 	return w.Seq
 }
 
-// End notes how the call with the number w.Seq came back. It fills in the node and the time; what is left empty stays as
-// Begin had it.
+// End notes how the call with the number w.Seq came back. It fills in the node and the time; what is left empty stays
+// as Begin had it.
 func (j *Journal) End(w Write) {
 	w.Ended = Now()
 	w.Node, w.Began = j.node, 0
 	j.write(&line{End: &w})
 }
+
+// Find notes a difference between the ledgers.
+func (j *Journal) Find(f Finding) { j.write(&line{Finding: &f}) }
 
 func (j *Journal) write(l *line) {
 	err := j.recorder.write(l)

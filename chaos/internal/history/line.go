@@ -11,6 +11,11 @@ type line struct {
 	Row     *Row     `json:"row,omitempty"`
 	Stock   *Stock   `json:"stock,omitempty"`
 	Message *Message `json:"message,omitempty"`
+	Act     *Act     `json:"act,omitempty"`
+	Audit   *Audit   `json:"audit,omitempty"`
+	Forgery *Forgery `json:"forgery,omitempty"`
+	Finding *Finding `json:"finding,omitempty"`
+	Step    *Step    `json:"step,omitempty"`
 	Fault   *fault   `json:"fault,omitempty"`
 	// Planned is the name of a fault that has to fire at least once.
 	Planned string `json:"planned,omitempty"`

@@ -10,19 +10,25 @@ import (
 	"os"
 )
 
-// Read puts a run together from its files. A last line that was cut off is left out: its writer was killed. Any other line
-// that cannot be read is an error.
-func Read(paths ...string) (*Run, error) {
+// Read puts a run together from its files. A last line that was cut off is left out: its writer was killed. Any other
+// line that cannot be read is an error.
+func Read(paths ...string) (*Run, error) { return read(false, paths) }
+
+// ReadWindow is Read for files that were emptied while nodes went on: the end of a call that was begun before that is
+// left out.
+func ReadWindow(paths ...string) (*Run, error) { return read(true, paths) }
+
+func read(emptied bool, paths []string) (*Run, error) {
 	run := &Run{Faults: make(map[string]int)}
 	for _, path := range paths {
-		if err := readFile(run, path); err != nil {
+		if err := readFile(run, path, emptied); err != nil {
 			return nil, fmt.Errorf("history: read %s: %w", path, err)
 		}
 	}
 	return run, nil
 }
 
-func readFile(run *Run, path string) error {
+func readFile(run *Run, path string, emptied bool) error {
 	file, err := os.Open(path)
 	if err != nil {
 		return err
@@ -30,7 +36,7 @@ func readFile(run *Run, path string) error {
 	// The file is only read: closing it cannot lose anything.
 	defer func() { _ = file.Close() }()
 
-	r := reader{run: run, open: make(map[call]int)}
+	r := reader{run: run, open: make(map[call]int), emptied: emptied}
 	lines := bufio.NewReaderSize(file, 1<<20)
 	for number := 1; ; number++ {
 		text, err := lines.ReadBytes('\n')
@@ -52,6 +58,8 @@ type reader struct {
 	run *Run
 	// open has the writes of this file that wait for their second line, by their index in the run.
 	open map[call]int
+	// emptied says that the file may have lost its beginning.
+	emptied bool
 }
 
 // call names one call of a node.
@@ -83,6 +91,16 @@ func (r *reader) add(text []byte) error {
 		r.run.Stock = append(r.run.Stock, *l.Stock)
 	case l.Message != nil:
 		r.run.Messages = append(r.run.Messages, *l.Message)
+	case l.Act != nil:
+		r.run.Acts = append(r.run.Acts, *l.Act)
+	case l.Audit != nil:
+		r.run.Audits = append(r.run.Audits, *l.Audit)
+	case l.Forgery != nil:
+		r.run.Forgeries = append(r.run.Forgeries, *l.Forgery)
+	case l.Finding != nil:
+		r.run.Findings = append(r.run.Findings, *l.Finding)
+	case l.Step != nil:
+		r.run.Steps = append(r.run.Steps, *l.Step)
 	case l.Fault != nil:
 		r.run.Faults[l.Fault.Name] += l.Fault.Times
 	case l.Planned != "":
@@ -97,6 +115,9 @@ func (r *reader) add(text []byte) error {
 func (r *reader) end(end *Write) error {
 	id := call{end.Node, end.Seq}
 	index, ok := r.open[id]
+	if !ok && r.emptied {
+		return nil
+	}
 	if !ok {
 		return fmt.Errorf("node %s ends call %d, which it did not begin", end.Node, end.Seq)
 	}
@@ -107,8 +128,10 @@ func (r *reader) end(end *Write) error {
 	joined.Call = cmp.Or(end.Call, begun.Call)
 	joined.Scope = cmp.Or(end.Scope, begun.Scope)
 	joined.Key = cmp.Or(end.Key, begun.Key)
+	joined.Message = cmp.Or(end.Message, begun.Message)
 	joined.Attempt = cmp.Or(end.Attempt, begun.Attempt)
 	joined.Nonce = cmp.Or(end.Nonce, begun.Nonce)
+	joined.Lease = cmp.Or(end.Lease, begun.Lease)
 	joined.Digest = cmp.Or(end.Digest, begun.Digest)
 	*begun = joined
 	return nil

@@ -16,8 +16,8 @@ type Recorder struct {
 	file *os.File
 }
 
-// NewRecorder opens the file for appending, and makes it if need be. What an earlier process was writing when it was killed
-// is cut off, so that it does not garble the next line.
+// NewRecorder opens the file for appending, and makes it if need be. What an earlier process was writing when it was
+// killed is cut off, so that it does not garble the next line.
 func NewRecorder(path string) (*Recorder, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -29,8 +29,15 @@ func NewRecorder(path string) (*Recorder, error) {
 	return &Recorder{file: file}, nil
 }
 
-// Add records an attempt. When it returns nil, the line has been handed to the system: it survives the death of the process.
+// Add records an attempt. When it returns nil, the line has been handed to the system: it survives the death of the
+// process.
 func (r *Recorder) Add(a Attempt) error { return r.write(&line{Attempt: &a}) }
+
+// AddAct records an act of an operator.
+func (r *Recorder) AddAct(a Act) error { return r.write(&line{Act: &a}) }
+
+// AddForgery records a webhook that the provider did not send.
+func (r *Recorder) AddForgery(f Forgery) error { return r.write(&line{Forgery: &f}) }
 
 func (r *Recorder) write(l *line) error {
 	text, err := json.Marshal(l)

@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Save writes what was harvested when all was quiet to a file, in the place of what the file held. The attempts and the
-// writes are left out, because their files have them already: [Read] of those and of this one gives the whole run again, so
-// that a run that was kept can be checked once more.
+// Save writes what was harvested when all was quiet to a file, in the place of what the file held. The attempts and
+// the writes are left out, because their files have them already: [Read] of those and of this one gives the whole run
+// again, so that a run that was kept can be checked once more.
 func Save(path string, run *Run) error {
 	if err := os.WriteFile(path, nil, 0o644); err != nil {
 		return fmt.Errorf("history: make the file to save to: %w", err)
@@ -44,6 +44,12 @@ func harvested(run *Run) []line {
 	}
 	for i := range run.Messages {
 		lines = append(lines, line{Message: &run.Messages[i]})
+	}
+	for i := range run.Audits {
+		lines = append(lines, line{Audit: &run.Audits[i]})
+	}
+	for i := range run.Steps {
+		lines = append(lines, line{Step: &run.Steps[i]})
 	}
 	for _, name := range slices.Sorted(maps.Keys(run.Faults)) {
 		lines = append(lines, line{Fault: &fault{name, run.Faults[name]}})

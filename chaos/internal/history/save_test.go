@@ -18,18 +18,29 @@ func quiet() *history.Run {
 			},
 			{Scope: "s", Key: "l", State: "completed", Attempt: 2},
 		},
-		Effects: []history.Effect{{Book: "charges", ID: "e", Scope: "s", Key: "k", Reference: "r", Amount: 5, Declined: true}},
+		Effects: []history.Effect{{
+			Book: "charges", ID: "e", Scope: "s", Key: "k", Reference: "r", Amount: 5,
+			Stray: true, Declined: true,
+		}},
 		Rows: []history.Row{
-			{Table: "booking", Scope: "s", Key: "k", Reference: "r", Item: "concert", State: "confirmed", ID: "1"},
+			{
+				Table: "booking", Scope: "s", Key: "k", Reference: "r", Item: "concert", State: "confirmed", ID: "1",
+				Number: 2, Place: 3,
+			},
 		},
 		Stock:    []history.Stock{{Item: "concert", Total: 10, Left: 9}, {Item: "circus"}},
 		Messages: []history.Message{{ID: "m", Scope: "s", Key: "k", Topic: "t", State: "done"}},
-		Faults:   map[string]int{"kill": 2, "pause": 0},
-		Planned:  []string{"pause", "kill"},
+		Audits: []history.Audit{
+			{Scope: "s", Key: "k", Attempt: 3, Actor: "olga", Action: "bust", Reason: "asked for", Outcome: "done"},
+		},
+		Steps:   []history.Step{{Began: 1, Ended: 2, Clock: 3}},
+		Faults:  map[string]int{"kill": 2, "pause": 0},
+		Planned: []string{"pause", "kill"},
 	}
 }
 
-// wantAllSet reports the fields of a struct that hold nothing, so that a field that is added later is not forgotten here.
+// wantAllSet reports the fields of a struct that hold nothing, so that a field that is added later is not forgotten
+// here.
 func wantAllSet(t *testing.T, value any) {
 	t.Helper()
 	v := reflect.ValueOf(value)
@@ -43,7 +54,10 @@ func wantAllSet(t *testing.T, value any) {
 func TestSavedRunComesBack(t *testing.T) {
 	t.Parallel()
 	want := quiet()
-	for _, full := range []any{want.Records[0], want.Effects[0], want.Rows[0], want.Stock[0], want.Messages[0]} {
+	for _, full := range []any{
+		want.Records[0], want.Effects[0], want.Rows[0], want.Stock[0], want.Messages[0],
+		want.Audits[0], want.Steps[0],
+	} {
 		wantAllSet(t, full)
 	}
 	file := path(t)

@@ -16,7 +16,7 @@ import (
 func (l *Load) attempt(ctx context.Context, op *operation, sent request, front string, leave time.Duration) {
 	a := history.Attempt{
 		Scope: op.scope(), Key: op.key, Kind: op.kind, Payload: op.path + " " + sent.body, Reference: sent.reference,
-		Amount: op.amount,
+		Amount: sent.amount,
 	}
 	// An attempt that was begun is seen to its end also when the run ends, because its answer counts.
 	sending := context.WithoutCancel(ctx)
@@ -35,12 +35,18 @@ func (l *Load) attempt(ctx context.Context, op *operation, sent request, front s
 			l.Left.Add(1)
 		}
 	}
-	if err := l.Recorder.Add(a); err != nil {
-		l.mu.Lock()
-		l.recorded = errors.Join(l.recorded, err)
-		l.mu.Unlock()
-	}
+	l.keep(l.Recorder.Add(a))
 	op.note(&a)
+}
+
+// keep keeps a failure to record something.
+func (l *Load) keep(err error) {
+	if err == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.recorded = errors.Join(l.recorded, err)
 }
 
 func (l *Load) send(ctx context.Context, op *operation, sent request, front string, a *history.Attempt) error {

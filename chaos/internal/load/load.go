@@ -1,6 +1,6 @@
-// Package load is the clients of a chaos run. They lose their connections, leave before the answer, send the same request
-// several times at once and another one under the same key, and go on until they have an answer. All that they ask and are
-// told is recorded.
+// Package load is the clients of a chaos run. They lose their connections, leave before the answer, send the same
+// request several times at once and another one under the same key, and go on until they have an answer. All that
+// they ask and are told is recorded.
 package load
 
 import (
@@ -21,6 +21,8 @@ import (
 type Config struct {
 	// Seed begins what the clients draw.
 	Seed uint64
+	// Window is what all keys and references begin with.
+	Window string
 	// Clients is how many there are.
 	Clients int
 	// Fronts are the URLs of the servers.
@@ -47,7 +49,8 @@ type Load struct {
 
 // New returns clients that have nothing to do yet.
 func New(config Config) *Load {
-	// A connection that is used again hides attempts: net/http sends a request with a key again by itself when it breaks.
+	// A connection that is used again hides attempts: net/http sends a request with a key again by itself when it
+	// breaks.
 	transport := &http.Transport{DisableKeepAlives: true}
 	return &Load{Config: config, http: &http.Client{Transport: transport, Timeout: answerLimit}, paid: make(map[string][]string)}
 }
@@ -55,7 +58,8 @@ func New(config Config) *Load {
 const (
 	// answerLimit is how long a client waits for an answer.
 	answerLimit = 4 * time.Second
-	// patience is how many rounds a client spends on one operation before it leaves it to those who finish what is open.
+	// patience is how many rounds a client spends on one operation before it leaves it to those who finish what is
+	// open.
 	patience = 4
 	// finishers is how many of these there are.
 	finishers = 8
@@ -112,21 +116,28 @@ func (l *Load) finished(random *rand.Rand, op *operation) {
 	if op.payment != "" {
 		l.paid[op.token] = append(l.paid[op.token], op.payment)
 	}
-	if random.Float64() < 0.25 {
+	if random.Float64() < 0.25 || op.expires() {
 		l.late = append(l.late, op)
 	}
 }
 
-// round sends an operation once, or several times at once, to servers that are drawn.
+// round sends an operation once, or several times at once, to servers that are drawn. A lapse is sent again as soon
+// as the lease of its first owner is over: that one waits for it.
 func (l *Load) round(ctx context.Context, random *rand.Rand, op *operation) {
 	copies := 1
-	if random.Float64() < 0.3 {
+	if op.kind == "lapse" && op.asked == 0 {
+		copies = 4
+	} else if random.Float64() < 0.3 {
 		copies = 2 + random.IntN(2)
 	}
 	var all sync.WaitGroup
-	for range copies {
+	for i := range copies {
 		request := op.requests[random.IntN(len(op.requests))]
 		delay := time.Duration(random.Int64N(int64(15 * time.Millisecond)))
+		if op.kind == "lapse" && op.asked == 0 {
+			request = op.requests[0]
+			delay += time.Duration(i) * node.LapseLease * 5 / 4
+		}
 		leave := time.Duration(0)
 		if random.Float64() < 0.08 {
 			leave = time.Duration(1 + random.Int64N(int64(50*time.Millisecond)))
@@ -137,7 +148,9 @@ func (l *Load) round(ctx context.Context, random *rand.Rand, op *operation) {
 			l.attempt(ctx, op, request, front, leave)
 		})
 	}
+	op.asked++
 	all.Wait()
+	l.forge(ctx, random, op)
 }
 
 // finishSome takes up what clients have given up, and sends again what was answered long ago.
@@ -145,12 +158,23 @@ func (l *Load) finishSome(ctx context.Context, random *rand.Rand) {
 	for ctx.Err() == nil {
 		if op := l.take(&l.late, random, 0.3); op != nil {
 			l.round(ctx, random, op)
+			l.again(random, op)
 		}
 		if op := l.take(&l.open, random, 1); op != nil {
 			l.finish(ctx, random, op)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// again keeps an operation whose answer expires to be sent still later.
+func (l *Load) again(random *rand.Rand, op *operation) {
+	if !op.expires() || random.Float64() < 0.1 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.late = append(l.late, op)
 }
 
 // finish sends an open operation again, and puts it back if it is still open.

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -40,15 +41,20 @@ func TestSameSeedSameOperations(t *testing.T) {
 			shared++
 		}
 	}
-	if kinds["payment"] == 0 || kinds["transfer"] == 0 || kinds["booking"] == 0 || kinds["entry"] == 0 || mistakes == 0 || shared == 0 {
-		t.Errorf("500 operations were %v, with %d mistakes and %d keys in both scopes", kinds, mistakes, shared)
+	for _, kind := range []string{
+		"payment", "transfer", "booking", "entry", "flash", "spark", "lapse", "doubt",
+		"shipment", "trip",
+	} {
+		if kinds[kind] == 0 || mistakes == 0 || shared == 0 {
+			t.Errorf("500 operations were %v, with %d mistakes and %d keys in both scopes", kinds, mistakes, shared)
+		}
 	}
 }
 
-// TestReferencesAreUnique: an effect is told by its reference, so that no two requests may share one.
+// TestReferencesAreUnique: an effect is told by its reference and its amount, so that no two requests may share both.
 func TestReferencesAreUnique(t *testing.T) {
 	t.Parallel()
-	l, seen := New(Config{}), make(map[string]bool)
+	l, seen, alike := New(Config{}), make(map[string]bool), 0
 	for client := range 10 {
 		random := rand.New(rand.NewPCG(1, uint64(client)))
 		for n := range 200 {
@@ -56,12 +62,19 @@ func TestReferencesAreUnique(t *testing.T) {
 			if op == nil {
 				continue
 			}
-			for _, request := range op.requests {
-				if seen[request.reference] {
-					t.Fatalf("%s is used twice", request.reference)
+			for i, request := range op.requests {
+				name := fmt.Sprint(request.reference, " ", request.amount)
+				if seen[name] {
+					t.Fatalf("%s is used twice", name)
 				}
-				seen[request.reference] = true
+				seen[name] = true
+				if i > 0 && request.reference == op.requests[0].reference {
+					alike++
+				}
 			}
 		}
+	}
+	if alike == 0 {
+		t.Error("no two requests differ in the amount alone")
 	}
 }

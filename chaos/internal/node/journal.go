@@ -15,15 +15,24 @@ import (
 // journaled writes down each call that grants the right to execute or changes a record, before and after.
 type journaled struct {
 	storeurl.Store
-	journal *history.Journal
+	journal  *history.Journal
+	silences *silences
 }
 
 // claimed journals a call of an owner or a reconciler.
 func (j *journaled) claimed(call string, c onceward.Claim, digest string, do func() error) error {
+	return j.settled(call, c, digest, func() (time.Time, error) { return time.Time{}, do() })
+}
+
+// settled is the same for a call that says until when the record is kept.
+func (j *journaled) settled(call string, c onceward.Claim, digest string,
+	do func() (expires time.Time, err error),
+) error {
 	w := history.Write{Call: call, Scope: c.Scope, Key: c.Key, Attempt: c.Attempt, Digest: digest}
 	w.Seq = j.journal.Begin(w)
-	err := do()
+	expires, err := do()
 	w.Accepted, w.Err = err == nil, text(err)
+	w.Expires = micros(expires)
 	j.end(w)
 	return err
 }
@@ -38,14 +47,36 @@ func (j *journaled) end(w history.Write) {
 
 // decided journals a call that decides.
 func (j *journaled) decided(call string, r *onceward.Reservation, do func() (onceward.Verdict, error)) (onceward.Verdict, error) {
-	w := history.Write{Call: call, Scope: r.Scope, Key: r.Key, Nonce: hex.EncodeToString(r.Nonce[:])}
+	w := history.Write{
+		Call: call, Scope: r.Scope, Key: r.Key, Nonce: hex.EncodeToString(r.Nonce[:]),
+		Lease: int64(r.Lease),
+	}
 	w.Seq = j.journal.Begin(w)
 	v, err := do()
-	// A transaction that was rolled back was granted nothing that lasts: its token is drawn when its answer is stored.
 	w.Attempt, w.Granted = v.Record.Attempt, err == nil && v.Decision == onceward.DecisionExecute && v.Record.Attempt != 0
 	w.Accepted, w.Err = err == nil, text(err)
+	w.Now = micros(v.Now)
+	if rec := &v.Record; call == history.CallTransact && w.Granted && !rec.ExpiresAt.IsZero() {
+		// Where there was no record, the store's clock was not asked before the end.
+		w.Now, w.Expires = micros(rec.ExpiresAt.Add(-rec.Retention)), micros(rec.ExpiresAt)
+	}
 	j.end(w)
 	return v, err
+}
+
+// micros is a time in microseconds, 0 for none.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// observe keeps what the comparison with the provider's ledger has found.
+func (j *journaled) observe(_ context.Context, e onceward.ObserverEvent) {
+	if found, ok := e.(onceward.LedgerFindingEvent); ok {
+		j.journal.Find(history.Finding{Key: found.Key, Kind: found.Kind})
+	}
 }
 
 func text(err error) string {
@@ -70,14 +101,44 @@ func (j *journaled) Reserve(ctx context.Context, r *onceward.Reservation) (oncew
 	return j.decided(history.CallReserve, r, func() (onceward.Verdict, error) { return j.Store.Reserve(ctx, r) })
 }
 
-// Transact implements [onceward.Transactor].
-func (j *journaled) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
-	return j.decided(history.CallTransact, r, func() (onceward.Verdict, error) { return j.Store.Transact(ctx, r, work) })
+// Transact implements [onceward.Transactor]. A transaction that was rolled back was granted nothing that lasts: its
+// token is drawn when its answer is stored, and what comes back is the record that was there before.
+func (j *journaled) Transact(
+	ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement,
+) (onceward.Verdict, error) {
+	var before onceward.Record
+	v, err := j.decided(history.CallTransact, r, func() (onceward.Verdict, error) {
+		undone := false
+		v, err := j.Store.Transact(ctx, r, func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+			settled := work(ctx, v)
+			undone = settled.Ending == onceward.Rollback
+			return settled
+		})
+		if undone {
+			before, v.Record = v.Record, onceward.Record{}
+		}
+		return v, err
+	})
+	if v.Record.ID == (onceward.ID{}) {
+		v.Record = before
+	}
+	return v, err
 }
+
+// errSilent is returned for a heartbeat that does not get through.
+var errSilent = fmt.Errorf("the heartbeat was lost: %w", onceward.ErrUnavailable)
 
 // Extend implements [onceward.Store].
 func (j *journaled) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
-	return j.claimed(history.CallExtend, c, "", func() error { return j.Store.Extend(ctx, c, lease) })
+	if j.silences.silent(c) {
+		return errSilent
+	}
+	w := history.Write{Call: history.CallExtend, Scope: c.Scope, Key: c.Key, Attempt: c.Attempt, Lease: int64(lease)}
+	w.Seq = j.journal.Begin(w)
+	err := j.Store.Extend(ctx, c, lease)
+	w.Accepted, w.Err = err == nil, text(err)
+	j.end(w)
+	return err
 }
 
 // Checkpoint implements [onceward.Store].
@@ -92,9 +153,10 @@ func (j *journaled) CheckpointTx(ctx context.Context, c onceward.Claim, lease ti
 
 // Complete implements [onceward.Store].
 func (j *journaled) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (expires time.Time, err error) {
-	err = j.claimed(history.CallComplete, c, Digest(&done.Response), func() (err error) {
+	err = j.settled(history.CallComplete, c, Digest(&done.Response), func() (time.Time, error) {
+		var err error
 		expires, err = j.Store.Complete(ctx, c, done)
-		return err
+		return expires, err
 	})
 	return expires, err
 }
@@ -119,12 +181,17 @@ func (j *journaled) ResolveNotExecuted(ctx context.Context, c onceward.Claim, re
 	return j.claimed(history.CallResolveNotExecuted, c, "", func() error { return j.Store.ResolveNotExecuted(ctx, c, reason) })
 }
 
-// ResolveStep implements [onceward.Reconciler].
-func (j *journaled) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
-	return j.claimed(history.CallResolveStep, c, "", func() error { return j.Store.ResolveStep(ctx, c, p) })
-}
-
 // Bust implements [onceward.Buster].
 func (j *journaled) Bust(ctx context.Context, id onceward.ID, force bool) error {
 	return j.claimed(history.CallBust, onceward.Claim{ID: id}, "", func() error { return j.Store.Bust(ctx, id, force) })
+}
+
+// Requeue implements [onceward.Reconciler].
+func (j *journaled) Requeue(ctx context.Context, c onceward.Claim, reason string) error {
+	return j.claimed(history.CallRequeue, c, "", func() error { return j.Store.Requeue(ctx, c, reason) })
+}
+
+// ResolveStep implements [onceward.Reconciler].
+func (j *journaled) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	return j.claimed(history.CallResolveStep, c, "", func() error { return j.Store.ResolveStep(ctx, c, p) })
 }

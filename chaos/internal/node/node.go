@@ -1,5 +1,5 @@
-// Package node is the system under test of a chaos run, as processes of their own: nodes that run the reference payments
-// system with two harder routes beside it, and the providers that they call.
+// Package node is the system under test of a chaos run, as processes of their own: nodes that run the reference
+// payments system with two harder routes beside it, and the providers that they call.
 package node
 
 import (
@@ -19,7 +19,6 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/storeurl"
-	"github.com/onceward/onceward/reconcile"
 )
 
 // Variable is the environment variable that makes the program a child: it holds its [Settings] as JSON.
@@ -46,18 +45,24 @@ type Settings struct {
 	Owners string
 	// Clock is a file that holds how far the machine's clock is off. Empty if the store has a clock of its own.
 	Clock string
+	// Generation is that of the program: the second one has a step more.
+	Generation int
 	// Log is a file for what an operator should know; empty for none.
 	Log string
-	// Mutant names a deliberate mistake to make. Only programs built for that make any.
-	Mutant string
 }
 
-// Timing is how long things take in a chaos run: short, so that much happens, but long enough for a busy machine. A request is
-// on its way for as long as wires hold it back and providers delay it.
+// Timing is how long things take in a chaos run: short, so that much happens, but long enough for a busy machine. A
+// request is on its way for as long as wires hold it back and providers delay it.
 var Timing = payments.Timing{
 	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond, Pause: 100 * time.Millisecond,
-	Compare: 20 * time.Second, Settle: 10 * time.Second,
+	Compare: 3 * time.Second, Settle: time.Second,
 }
+
+// Retention is how long the routes keep their answers that the store's clock leaps past.
+const Retention = time.Hour
+
+// ByHand are the operations that only an operator settles: no machine can learn what became of them, and nothing did.
+var ByHand = []string{lapses, doubts, sparks}
 
 // What nodes and clients of a run have in common.
 const (
@@ -105,38 +110,77 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	if err := createEntries(ctx, db); err != nil {
+	if err := errors.Join(createEntries(ctx, db), createArrivals(ctx, db), createStays(ctx, db)); err != nil {
+		return err
+	}
+	silences := newSilences()
+	db.Store.(*journaled).silences = silences
+	lapse := &lapse{db: db, silences: silences, counts: s.Owners}
+	post, err := newPost(db, silences)
+	if err != nil {
 		return err
 	}
 	bank := &bank{owners: s.Owners, client: &provider.Client{URL: s.Bank}}
+	agency, err := newAgency(bank, s.Generation)
+	if err != nil {
+		return err
+	}
+	rules := agency.rules()
+	rules[transfers] = bank.rule()
+	var guarding *onceward.Guard
 	system, err := payments.New(ctx, payments.Config{
 		Database: db, Secret: []byte(fingerprintSecret), Tokens: Tokens, Provider: s.Acquirer, WebhookSecret: WebhookSecret,
-		Timing: Timing, Logger: logger,
+		Timing: Timing, Logger: logger, Observer: onceward.ObserverFunc(db.Store.(*journaled).observe),
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
-			bank.guard = guard
+			guarding, bank.guard = guard, guard
+			agency.routes(mux, guard)
 			mux.Handle(entries, guard.HandlerFunc(appendEntry, onceward.Transactional()))
 			mux.Handle(transfers, guard.HandlerFunc(bank.transfer, onceward.Reserved(onceward.FailureUnknown)))
+			mux.Handle(parcels, guard.HandlerFunc(post.ship, onceward.Transactional()))
+			mux.Handle(flashes, guard.HandlerFunc(appendEntry, onceward.Transactional(), onceward.Retain(Retention)))
+			mux.Handle(sparks, guard.HandlerFunc(spark, onceward.Reserved(onceward.FailureUnknown),
+				onceward.Retain(Retention)))
+			mux.Handle(lapses, guard.HandlerFunc(lapse.serve,
+				onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume),
+				onceward.Lease(LapseLease)))
+			mux.Handle(doubts, guard.HandlerFunc(lapse.doubt, onceward.Reserved(onceward.FailureUnknown)))
 		},
-		Rules: map[string]reconcile.Rule{transfers: bank.rule()},
+		Rules: rules,
 	})
+	if err != nil {
+		return err
+	}
+	worker, err := post.worker(logger)
+	if err != nil {
+		return err
+	}
+	resumer, err := agency.resumer(guarding, db, logger)
+	if err != nil {
+		return err
+	}
+	desk, err := newDesk(guarding, db)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("http://%s\n", listener.Addr())
 	if s.Serve {
-		server := &http.Server{Handler: system, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+		mux := http.NewServeMux()
+		mux.Handle("POST "+DeskPath, desk)
+		mux.Handle("/", system)
+		server := &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 		go func() { _ = server.Serve(listener) }() // it ends with the process
 		defer server.Close()
 	}
 	if s.Work {
+		go worker.Run(ctx)
+		go resumer.Run(ctx)
 		err = system.Work(ctx)
 	}
 	<-ctx.Done()
 	return errors.Join(err, db.Close())
 }
 
-// open opens the store, with the mistake that was asked for and the journal around it, so that the journal shows what the
-// store answered.
+// open opens the store, with the journal around it.
 func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
 	config := storeurl.Config{Logger: slog.New(slog.DiscardHandler)}
 	if s.Clock != "" {
@@ -154,11 +198,7 @@ func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	broken, err := mutate(db.Store, s.Mutant)
-	if err != nil {
-		return nil, err
-	}
-	db.Store = &journaled{Store: broken, journal: journal}
+	db.Store = &journaled{Store: db.Store, journal: journal}
 	return db, nil
 }
 

@@ -30,6 +30,8 @@ type database interface {
 	clockFile() string
 	// setClock puts the store's clock off.
 	setClock(ctx context.Context, offset time.Duration) error
+	// busy tells what the database itself is at, for people; empty if there is nothing to tell.
+	busy(ctx context.Context) string
 	// faults are those that only this kind of database can have.
 	faults() []Fault
 	close() error
@@ -62,6 +64,8 @@ func (f *file) url() string       { return f.path }
 func (f *file) direct() string    { return f.path }
 func (f *file) clockFile() string { return f.clock }
 func (f *file) close() error      { return nil }
+
+func (f *file) busy(context.Context) string { return "" }
 
 func (f *file) setClock(_ context.Context, offset time.Duration) error {
 	return node.SetClock(f.clock, offset)
@@ -170,6 +174,26 @@ func (s *server) setClock(ctx context.Context, offset time.Duration) error {
 	}
 	_, err = conn.Exec(ctx, `UPDATE clock_offset SET micros = $1`, offset.Microseconds())
 	return errors.Join(err, conn.Close(ctx))
+}
+
+// busy lists the sessions that are in a transaction or wait for a lock.
+func (s *server) busy(ctx context.Context) string {
+	conn, err := pgx.Connect(ctx, s.past)
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close(ctx)
+	rows, err := conn.Query(ctx, `SELECT format('session %s is %s since %s, waits for %s, %s', pid, state,
+		clock_timestamp() - state_change, coalesce(wait_event, 'nothing'), left(query, 100))
+		FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (state <> 'idle' OR wait_event_type = 'Lock')`)
+	if err != nil {
+		return err.Error()
+	}
+	sessions, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(sessions, "; ")
 }
 
 func (s *server) close() error {

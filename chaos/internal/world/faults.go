@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/chaos/internal/node"
 	"github.com/onceward/onceward/internal/provider"
 )
@@ -57,7 +58,9 @@ func (w *World) possible() []Fault {
 		{"packets-lost", w.onWire(&w.fronts, losing, toServer, 500*time.Millisecond)},
 		{"provider-packets-lost", w.onWire(&w.providers, losing, fromServer, 500*time.Millisecond)},
 		{"provider-cut", w.onWire(&w.providers, resetting, fromServer, 300*time.Millisecond)},
+		{"deploy", w.deploy},
 		{"clock-step", w.stepClock},
+		{"clock-leap", w.leapClock},
 	}
 	if w.Shifted != "" {
 		faults = append(faults, Fault{"node-clock-shift", w.shiftNode})
@@ -81,11 +84,24 @@ func (w *World) killProvider(ctx context.Context) error {
 	p := pick(w, []*Process{w.acquirer, w.bank})
 	w.noteStruck(ctx, p)
 	hook := w.webhook()
-	return p.Restart(w.short(), func(p *Process) { p.settings.Provider.Webhook = hook })
+	return p.Restart(w.short(), func(p *Process) {
+		p.settings.Provider.Webhook = hook
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.told, p)
+	})
 }
 
-// stepClock puts the store's clock off: for good by seconds in either direction or by minutes ahead, or by an hour back for a
-// moment. It is never put far back for good, because what is due would then rightly wait for that long.
+// deploy starts a node again with the other generation of the program. The last worker always has the newer one: what
+// a newer program began only a newer one can end.
+func (w *World) deploy(context.Context) error {
+	return pick(w, w.nodes()[:len(w.servers)+len(w.workers)-1]).Restart(w.short(), func(p *Process) {
+		p.settings.Generation = 3 - p.settings.Generation
+	})
+}
+
+// stepClock puts the store's clock off: for good by seconds in either direction or by minutes ahead, or by an hour
+// back for a moment. It is never put far back for good, because what is due would then rightly wait for that long.
 func (w *World) stepClock(ctx context.Context) error {
 	w.clock.Lock()
 	defer w.clock.Unlock()
@@ -95,18 +111,44 @@ func (w *World) stepClock(ctx context.Context) error {
 	case "ahead":
 		w.offset += w.between(time.Second, 5*time.Minute)
 	case "back":
-		if err := w.database.setClock(ctx, w.offset-time.Hour); err != nil {
+		if err := w.setClock(ctx, w.offset-time.Hour); err != nil {
 			return err
 		}
 		pause(ctx, time.Second)
 	}
-	return w.database.setClock(ctx, w.offset)
+	return w.setClock(ctx, w.offset)
+}
+
+// setClock puts the store's clock off, and notes when. The caller holds the lock.
+func (w *World) setClock(ctx context.Context, offset time.Duration) error {
+	began := history.Now()
+	err := w.database.setClock(ctx, offset)
+	clock := time.Now().Add(offset)
+	w.steps = append(w.steps, history.Step{Began: began, Ended: history.Now(), Clock: clock.UnixMicro()})
+	return err
+}
+
+// mostLeaps is how often the store's clock leaps in a run: other answers than those that are to expire are kept for a
+// day.
+const mostLeaps = 12
+
+// leapClock puts the store's clock ahead by more than the shortest answers are kept.
+func (w *World) leapClock(ctx context.Context) error {
+	w.clock.Lock()
+	defer w.clock.Unlock()
+	if w.leaps == mostLeaps {
+		return errNotFired
+	}
+	w.leaps++
+	w.offset += node.Retention + w.between(time.Second, time.Minute)
+	return w.setClock(ctx, w.offset)
 }
 
 // ShiftVariable is the environment variable that puts the clock of a shifted program off, in seconds.
 const ShiftVariable = "ONCEWARD_CHAOS_CLOCK_SECONDS"
 
-// shiftNode starts a node again whose own clock is an hour behind or ahead; one whose clock is off gets the right time back.
+// shiftNode starts a node again whose own clock is an hour behind or ahead; one whose clock is off gets the right
+// time back.
 func (w *World) shiftNode(context.Context) error {
 	offset := pick(w, []string{"-3600", "3600"})
 	return pick(w, w.nodes()).Restart(w.short(), func(p *Process) {
@@ -121,12 +163,12 @@ func (w *World) shiftNode(context.Context) error {
 // misbehaviour is what the providers do to a part of the requests, all the time.
 var misbehaviour = map[provider.Kind]float64{
 	provider.TimeoutBefore: 0.01, provider.TimeoutAfter: 0.02, provider.ErrorBefore: 0.02, provider.ErrorAfter: 0.02,
-	provider.ResetBefore: 0.02, provider.ResetAfter: 0.03, provider.Delay: 0.01,
+	provider.ResetBefore: 0.02, provider.ResetAfter: 0.03, provider.Delay: 0.03,
 	provider.WebhookDuplicate: 0.1, provider.WebhookDrop: 0.3, provider.WebhookReordered: 0.1, provider.WebhookFirst: 0.05,
 }
 
 func providerFaults(seed uint64) provider.Faults {
-	return provider.RandomFaults(seed, 1200*time.Millisecond, misbehaviour)
+	return provider.RandomFaults(seed, 2*time.Second, misbehaviour)
 }
 
 // Misbehaviour names the faults of the providers. They strike by chance, so that only a longer run has them all.
@@ -139,7 +181,7 @@ func Misbehaviour() (names []string) {
 
 func struckName(kind provider.Kind) string { return "provider " + string(kind) }
 
-// noteStruck keeps what a provider did, which it forgets when it dies.
+// noteStruck keeps what a provider did since it was asked last. It forgets it when it dies.
 func (w *World) noteStruck(ctx context.Context, p *Process) {
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -150,8 +192,9 @@ func (w *World) noteStruck(ctx context.Context, p *Process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for kind, n := range stats {
-		w.struck[struckName(kind)] += n
+		w.struck[struckName(kind)] += n - w.told[p][kind]
 	}
+	w.told[p] = stats
 }
 
 // Struck counts the faults so far, by name.
@@ -169,16 +212,17 @@ const triesToFire = 5
 // atOnce is how many faults happen at one time.
 const atOnce = 3
 
-// Nemesis lets faults happen for a time, or until the context ends, and returns when all of them are over. It goes through all
-// of them in an order that the seed shuffles, and then again: each happens as often as any other, and at least once.
+// Nemesis lets faults happen for a time, or until the context ends, and returns when all of them are over. It goes
+// through all of them in an order that the seed shuffles, and then again: each happens as often as any other, and at
+// least once unless the run is to be brief.
 func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error {
 	timed, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
-	random := rand.New(rand.NewPCG(w.Seed, 3))
+	random := rand.New(rand.NewPCG(w.Seed+w.windows, 3))
 	faults := w.Faults()
 	failed := make(chan error, 1)
 	running := make(chan struct{}, atOnce)
-	for first := true; ctx.Err() == nil && (first || timed.Err() == nil); first = false {
+	for first := !w.Brief; ctx.Err() == nil && (first || timed.Err() == nil); first = false {
 		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, fault := range faults {
 			pause(ctx, every/2+time.Duration(random.Int64N(int64(every))))
@@ -203,7 +247,41 @@ func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error 
 	}
 }
 
+// Round is how long it takes until each fault has happened once.
+func (w *World) Round(every time.Duration) time.Duration {
+	return time.Duration(len(w.Faults())) * (every + longestFault/atOnce)
+}
+
+// longestFault is how long a fault takes at most, on a machine that is not too busy.
+const longestFault = 10 * time.Second
+
+// Busy names the faults that happen at present.
+func (w *World) Busy() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var names []string
+	for name, n := range w.firing {
+		if n > 0 {
+			names = append(names, "the fault "+name)
+		}
+	}
+	if len(names) == 0 {
+		return "no fault"
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// note counts a fault that begins or ends.
+func (w *World) note(name string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.firing[name] += n
+}
+
 func (w *World) fire(ctx context.Context, fault Fault, failed chan<- error) {
+	w.note(fault.Name, 1)
+	defer w.note(fault.Name, -1)
 	err := fault.Fire(ctx)
 	for tries := 1; errors.Is(err, errNotFired) && tries < triesToFire; tries++ {
 		pause(ctx, 200*time.Millisecond)

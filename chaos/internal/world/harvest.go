@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
@@ -36,7 +37,60 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 		}
 	}
 	messages, err := db.MessageStats(ctx)
-	return messages.Waiting == 0, err
+	if err != nil || messages.Waiting > 0 {
+		return false, err
+	}
+	return w.straysFound()
+}
+
+// Waiting describes what is left to be done, for people: how many records are open and messages on their way, and what
+// the database is at.
+func (w *World) Waiting(ctx context.Context) string {
+	db, err := w.open(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	defer db.Close()
+	records, err := db.Stats(ctx)
+	messages, failed := db.MessageStats(ctx)
+	if err := errors.Join(err, failed); err != nil {
+		return err.Error()
+	}
+	in := records.Records
+	left := fmt.Sprintf("%d records in progress, %d unknown, %d messages",
+		in[onceward.StateInProgress], in[onceward.StateUnknown], messages.Waiting)
+	if busy := w.database.busy(ctx); busy != "" {
+		left += "; " + busy
+	}
+	return left
+}
+
+// Unknown lists records whose outcome is unknown, past all faults. Close ends what it opened.
+func (w *World) Unknown(ctx context.Context) (found []onceward.Record, err error) {
+	db, err := w.looking(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, scope := range node.Tokens {
+		page, err := db.List(ctx, onceward.Filter{Scope: scope, State: onceward.StateUnknown, Limit: 200})
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, page...)
+	}
+	return found, nil
+}
+
+// looking opens the store once for all who look at it while the run goes on.
+func (w *World) looking(ctx context.Context) (*storeurl.Database, error) {
+	w.looks.Lock()
+	defer w.looks.Unlock()
+	if w.view != nil {
+		return w.view, nil
+	}
+	var err error
+	w.view, err = w.open(ctx)
+	return w.view, err
 }
 
 // Harvest reads what is there in the end: records, tables, messages and ledgers. Who asked for an effect is told by its
@@ -51,40 +105,45 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run), harvestRows(ctx, db.Reads(), run, owners))
+	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run),
+		w.harvestRows(ctx, db.Reads(), run, owners),
+		w.harvestArrivals(ctx, db.Reads(), run, owners), w.harvestStays(ctx, db.Reads(), run,
+			owners), harvestAudits(ctx, db, run))
 	left, failed := readStock(ctx, db.Reads())
 	for item, total := range w.stock {
 		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
 	}
 	err = errors.Join(err, failed)
 	err = errors.Join(err, db.Close(), w.harvestLedger("acquirer", "charges", run, owners), w.harvestLedger("bank", "transfers", run, owners))
+	w.clock.Lock()
+	run.Steps = append(run.Steps, w.steps...)
+	w.clock.Unlock()
 	run.Faults = w.Struck()
 	for _, fault := range w.Faults() {
-		run.Planned = append(run.Planned, fault.Name)
+		if !w.Brief {
+			run.Planned = append(run.Planned, fault.Name)
+		}
 	}
 	return err
 }
 
+// harvestRecords reads the record of each operation that was asked for.
 func harvestRecords(ctx context.Context, db *storeurl.Database, run *history.Run) error {
-	for _, scope := range node.Tokens {
-		filter := onceward.Filter{Scope: scope}
-		for {
-			page, err := db.List(ctx, filter)
-			if err != nil {
-				return err
-			}
-			for i := range page {
-				rec, err := db.Get(ctx, page[i].ID) // a list has no bodies
-				if err != nil {
-					return err
-				}
-				run.Records = append(run.Records, recordOf(&rec))
-			}
-			if len(page) < onceward.MaxPage {
-				break
-			}
-			filter.After = page[len(page)-1].ID
+	read := make(map[onceward.ID]bool)
+	for i := range run.Attempts {
+		id := onceward.ID{Scope: run.Attempts[i].Scope, Key: run.Attempts[i].Key}
+		if read[id] {
+			continue
 		}
+		read[id] = true
+		rec, err := db.Get(ctx, id)
+		if errors.Is(err, onceward.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		run.Records = append(run.Records, recordOf(&rec))
 	}
 	return nil
 }
@@ -100,8 +159,11 @@ func recordOf(rec *onceward.Record) history.Record {
 	return r
 }
 
+// harvestMessages reads the messages that were not delivered. What became of the others shows elsewhere.
 func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Run) error {
-	filter := outbox.Filter{Limit: 1000}
+	filter := outbox.Filter{
+		States: []outbox.State{outbox.Ready, outbox.Leased, outbox.Behind, outbox.Holding, outbox.Dead}, Limit: 1000,
+	}
 	for {
 		page, err := db.Messages(ctx, filter)
 		if err != nil {
@@ -120,9 +182,10 @@ func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Ru
 	}
 }
 
-func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
 	for table, columns := range map[string]string{"payment": "state, ''", "booking": "state, item", "refund": "'', ''", "entry": "'', ''"} {
-		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s`, columns, table))
+		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s WHERE reference LIKE $1`,
+			columns, table), w.window+"%")
 		if err != nil {
 			return err
 		}
@@ -140,6 +203,76 @@ func harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[s
 		}
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// harvestArrivals reads which parcels have arrived, and in which places.
+func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run,
+	owners map[string]onceward.ID,
+) error {
+	rows, err := db.QueryContext(ctx, `SELECT street, reference, number, place FROM arrival WHERE reference LIKE $1`,
+		w.window+"%")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		row := history.Row{Table: "arrival"}
+		if err := rows.Scan(&row.Item, &row.Reference, &row.Number, &row.Place); err != nil {
+			return err
+		}
+		owner := owners[row.Reference]
+		row.Scope, row.Key = owner.Scope, owner.Key
+		run.Rows = append(run.Rows, row)
+	}
+	return rows.Err()
+}
+
+// harvestStays reads which steps of phased operations were done.
+func (w *World) harvestStays(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+	rows, err := db.QueryContext(ctx, `SELECT reference, step FROM stay WHERE reference LIKE $1`, w.window+"%")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var row history.Row
+		var step string
+		if err := rows.Scan(&row.Reference, &step); err != nil {
+			return err
+		}
+		owner := owners[row.Reference]
+		row.Table, row.Scope, row.Key = "stay "+step, owner.Scope, owner.Key
+		run.Rows = append(run.Rows, row)
+	}
+	return rows.Err()
+}
+
+// harvestAudits reads what the audit has about each operation that was settled from outside.
+func harvestAudits(ctx context.Context, db *storeurl.Database, run *history.Run) error {
+	touched := make(map[onceward.ID]bool)
+	for i := range run.Writes {
+		switch w := &run.Writes[i]; w.Call {
+		case history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallResolveStep, history.CallRequeue,
+			history.CallBust:
+			touched[onceward.ID{Scope: w.Scope, Key: w.Key}] = true
+		}
+	}
+	for i := range run.Acts {
+		touched[onceward.ID{Scope: run.Acts[i].Scope, Key: run.Acts[i].Key}] = true
+	}
+	for id := range touched {
+		entries, err := db.Audit(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			run.Audits = append(run.Audits, history.Audit{
+				Scope: e.Scope, Key: e.Key, Attempt: e.Attempt, Actor: e.Actor, Action: e.Action, Reason: e.Reason,
+				Outcome: e.Outcome,
+			})
 		}
 	}
 	return nil
@@ -164,7 +297,7 @@ func readStock(ctx context.Context, db *sql.DB) (map[string]int64, error) {
 	return left, rows.Err()
 }
 
-// countStock notes how many places there are before anybody books one.
+// countStock notes how many places there are before anybody in the window books one.
 func (w *World) countStock(ctx context.Context) error {
 	db, err := w.open(ctx)
 	if err != nil {
@@ -175,7 +308,7 @@ func (w *World) countStock(ctx context.Context) error {
 }
 
 func (w *World) harvestLedger(name, book string, run *history.Run, owners map[string]onceward.ID) error {
-	entries, err := provider.ReadEntries(w.Ledger(name))
+	entries, err := provider.ReadEntries(w.Ledger(name), w.read[name])
 	if err != nil {
 		return err
 	}
@@ -187,6 +320,7 @@ func (w *World) harvestLedger(name, book string, run *history.Run, owners map[st
 			effect.Book = "refunds"
 			effect.ID, effect.Reference, effect.Amount = entry.Refund.ID, entry.Refund.Reference, entry.Refund.Amount
 		}
+		effect.Stray = strings.HasPrefix(effect.Reference, w.window+stray)
 		owner := owners[effect.Reference]
 		effect.Scope, effect.Key = owner.Scope, owner.Key
 		run.Effects = append(run.Effects, effect)

@@ -1,5 +1,5 @@
-// Package world is where a chaos run takes place: servers, workers and providers as processes of their own, the database,
-// and the wires between them; and what can happen to each of them.
+// Package world is where a chaos run takes place: servers, workers and providers as processes of their own, the
+// database, and the wires between them; and what can happen to each of them.
 package world
 
 import (
@@ -13,8 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/chaos/internal/node"
 	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/internal/storeurl"
 )
 
 // Config says what a world consists of.
@@ -27,12 +29,12 @@ type Config struct {
 	Program string
 	// Shifted is a program whose clock is off by what [ShiftVariable] says. Empty if nodes' clocks are not shifted.
 	Shifted string
-	// Mutant names a deliberate mistake that all nodes make.
-	Mutant string
 	// Seed begins the faults of the providers.
 	Seed uint64
 	// Only names the faults that happen. Default: all.
 	Only []string
+	// Brief ends the faults when their time is over, also if some have not happened yet.
+	Brief bool
 	// Servers and Workers are how many nodes there are of each kind.
 	Servers, Workers int
 	// Log makes nodes write logs.
@@ -51,24 +53,39 @@ type World struct {
 	fronts    []*wire
 	providers []*wire
 
-	// stock is how many places of each item there were at the start.
+	// window is the one that goes on, and windows how many there were with it.
+	window  string
+	windows uint64
+	// stock is how many places of each item there were at the start of the window, and read how much of each ledger
+	// was read before it.
 	stock map[string]int64
+	read  map[string]int64
 
 	clock sync.Mutex
-	// offset is how far the store's clock is off.
+	// offset is how far the store's clock is off, and leaps how often it has leapt.
 	offset time.Duration
+	leaps  int
+	steps  []history.Step
+
+	looks sync.Mutex
+	// view is the store for those who look at it while the run goes on, nil until the first does.
+	view *storeurl.Database
 
 	mu     sync.Mutex
 	faults map[string]int
+	// firing are the faults that happen at present.
+	firing map[string]int
 	random *rand.Rand
-	// struck is what providers did before they were killed.
+	// struck is what providers did in this window, and told what each had done when it was asked last.
 	struck map[string]int
+	told   map[*Process]map[provider.Kind]int
 }
 
 // New builds a world and returns when everything in it runs.
 func New(ctx context.Context, config Config) (w *World, err error) {
 	w = &World{
-		Config: config, network: newNetwork(), faults: make(map[string]int), struck: make(map[string]int),
+		Config: config, network: newNetwork(), told: make(map[*Process]map[provider.Kind]int),
+		firing: make(map[string]int),
 		random: rand.New(rand.NewPCG(config.Seed, 2)),
 	}
 	defer func() {
@@ -85,11 +102,57 @@ func New(ctx context.Context, config Config) (w *World, err error) {
 	if err := w.startProviders(); err != nil {
 		return w, err
 	}
-	if err := w.startNodes(ctx); err != nil {
-		return w, err
-	}
-	return w, w.countStock(ctx)
+	return w, w.startNodes(ctx)
 }
+
+// Begin begins a window: a time of faults that is checked by itself. Its references begin with its name. Providers
+// misbehave until [World.Calm].
+func (w *World) Begin(ctx context.Context, window string) error {
+	w.mu.Lock()
+	w.window = window
+	w.windows++
+	w.faults, w.struck = make(map[string]int), make(map[string]int)
+	w.mu.Unlock()
+	w.clock.Lock()
+	now := history.Now()
+	w.leaps, w.steps = 0, []history.Step{{Began: now, Ended: now, Clock: time.Now().Add(w.offset).UnixMicro()}}
+	w.clock.Unlock()
+	w.read = make(map[string]int64)
+	for _, p := range []*Process{w.acquirer, w.bank} {
+		info, err := os.Stat(w.Ledger(p.name))
+		if err != nil {
+			return err
+		}
+		w.read[p.name] = info.Size()
+		p.settings.Provider.Faults = providerFaults(w.Seed + w.windows)
+		if err := (&provider.Client{URL: p.URL()}).SetFaults(ctx, p.settings.Provider.Faults); err != nil {
+			return err
+		}
+	}
+	w.plantStrays(ctx)
+	return w.countStock(ctx)
+}
+
+// End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends
+// after it is left over in the journals.
+func (w *World) End() error {
+	journals, err := w.Journals()
+	if err != nil {
+		return err
+	}
+	errs := make([]error, 0, len(journals))
+	for _, path := range journals {
+		errs = append(errs, os.Truncate(path, 0)) // nodes append to theirs
+	}
+	owners, err := os.ReadDir(w.owners())
+	for _, file := range owners {
+		errs = append(errs, os.Remove(filepath.Join(w.owners(), file.Name())))
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// owners is where nodes show which calls they are still at.
+func (w *World) owners() string { return filepath.Join(w.Dir, "owners") }
 
 func (w *World) startProviders() error {
 	for _, p := range []struct {
@@ -98,7 +161,7 @@ func (w *World) startProviders() error {
 		dedup   bool
 	}{{&w.acquirer, "acquirer", true}, {&w.bank, "bank", false}} {
 		*p.process = w.process(p.name, node.Settings{Provider: &provider.Config{
-			LedgerPath: w.Ledger(p.name), Dedup: p.dedup, Faults: providerFaults(w.Seed),
+			LedgerPath: w.Ledger(p.name), Dedup: p.dedup,
 			Webhook: provider.Webhook{Secret: node.WebhookSecret},
 		}})
 		if err := (*p.process).Start(); err != nil {
@@ -121,12 +184,11 @@ func (w *World) process(name string, settings node.Settings) *Process {
 }
 
 func (w *World) startNodes(ctx context.Context) error {
-	owners := filepath.Join(w.Dir, "owners")
-	if err := os.MkdirAll(owners, 0o755); err != nil {
+	if err := os.MkdirAll(w.owners(), 0o755); err != nil {
 		return err
 	}
 	settings := node.Settings{
-		Store: w.database.url(), Clock: w.database.clockFile(), Owners: owners, Mutant: w.Mutant,
+		Store: w.database.url(), Clock: w.database.clockFile(), Owners: w.owners(),
 		Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
 	}
 	if w.Log {
@@ -134,6 +196,7 @@ func (w *World) startNodes(ctx context.Context) error {
 	}
 	for i := range w.Servers {
 		settings.Serve, settings.Work = true, i == 0 // one node does both, as small services do
+		settings.Generation = 1 + i%2
 		server := w.process(fmt.Sprintf("server-%d", i+1), settings)
 		w.servers = append(w.servers, server)
 		if err := server.Start(); err != nil {
@@ -146,7 +209,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		w.fronts = append(w.fronts, front)
 	}
 	for i := range w.Workers {
-		settings.Serve, settings.Work = false, true
+		settings.Serve, settings.Work, settings.Generation = false, true, 2
 		worker := w.process(fmt.Sprintf("worker-%d", i+1), settings)
 		w.workers = append(w.workers, worker)
 		if err := worker.Start(); err != nil {
@@ -213,10 +276,14 @@ func (w *World) Close() error {
 		}
 	}
 	w.network.close()
-	if w.database == nil {
-		return nil
+	var err error
+	if w.view != nil {
+		err = w.view.Close()
 	}
-	return w.database.close()
+	if w.database == nil {
+		return err
+	}
+	return errors.Join(err, w.database.close())
 }
 
 // between draws a time.

@@ -1,0 +1,137 @@
+package mutant
+
+// engine are mistakes of the state machine, the guard and the fingerprint.
+var engine = []Mutant{
+	{
+		Name: "no-fence", Layer: "engine", Store: sqlite, Breaks: []string{"I6"},
+		Mistake: "writes of an owner whose time is over are taken",
+		Edits: []Edit{{
+			"step.go",
+			"func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {\n" +
+				"\tif rec.State == StateNone || rec.Attempt != ev.Attempt {",
+			"func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {\n" +
+				"\tif rec.State == StateNone {",
+		}},
+	},
+	{
+		Name: "two-owners", Layer: "engine", Store: sqlite, Breaks: []string{"I1", "I6"},
+		Mistake: "who meets an attempt in progress is granted it too",
+		Edits: []Edit{{
+			"step.go",
+			"\tcase !rec.leaseOver(now):\n\t\treturn rec, Outcome{Decision: DecisionInProgress}, nil",
+			"\tcase !rec.leaseOver(now):\n\t\trec.Nonce = ev.Reservation.Nonce\n" +
+				"\t\treturn rec, Outcome{Effect: EffectWrite, Decision: DecisionExecute, Origin: OriginRepeated}, nil",
+		}},
+	},
+	{
+		Name: "lost-is-free", Layer: "engine", Store: sqlite, Breaks: []string{"I1"},
+		Mistake: "what a lost owner began is executed again",
+		Edits: []Edit{
+			{
+				"step.go",
+				"\t\trec = lose(rec, now, \"lease ran out\")\n" +
+					"\t\treturn rec, Outcome{Effect: EffectWrite, Decision: DecisionUnknown}, nil",
+				"\t\treturn grant(rec, ev, now, OriginRetried)",
+			},
+			{"step.go", "\tif !rec.leaseOver(now) || rec.OnLost == Resume {", "\tif true {"},
+		},
+	},
+	{
+		Name: "no-intent", Layer: "engine", Store: sqlite, Breaks: []string{"I1"},
+		Mistake: "that a call is about to be made is not written down",
+		Edits: []Edit{{
+			"progress.go",
+			"f.persist(func(ctx context.Context) error { return f.guard.store.Checkpoint(ctx, f.claim(), p) })",
+			"nil",
+		}},
+	},
+	{
+		Name: "unstored-answer", Layer: "engine", Store: sqlite, Breaks: []string{"I2", "I3"},
+		Mistake: "an answer is sent although it could not be stored",
+		Edits: []Edit{{
+			"settle.go",
+			"\tif err != nil {\n\t\treturn f.notCompleted(err)\n\t}\n\tf.settled(StateCompleted, nil)",
+			"\tf.settled(StateCompleted, nil)",
+		}},
+	},
+	{
+		Name: "no-heartbeat", Layer: "lease", Store: sqlite, Breaks: []string{"I6"},
+		Mistake: "a heartbeat is taken and extends nothing",
+		Edits: []Edit{{
+			"step.go",
+			"\t\trec.LeaseUntil = now.Add(ev.Lease.Truncate(clockStep))\n\tcase EventCheckpoint:",
+			"\tcase EventCheckpoint:",
+		}},
+	},
+	{
+		Name: "amount-ignored", Layer: "fingerprint", Store: sqlite, Breaks: []string{"I2", "I3", "I8"},
+		Mistake: "bodies that differ in the amount alone are taken for one",
+		Edits: []Edit{
+			{"fingerprint.go", "\t\"net/url\"\n", "\t\"net/url\"\n\t\"regexp\"\n"},
+			{
+				"fingerprint.go", "\tcanonical := extended[start:]\n",
+				"\tcanonical := amounts.ReplaceAll(extended[start:], nil)\n",
+			},
+			{
+				"fingerprint.go", "// jsonBody ends the message",
+				"var amounts = regexp.MustCompile(`\"(amount|price|parcels)\":[0-9]+`)\n\n// jsonBody ends the message",
+			},
+		},
+	},
+}
+
+// janitors are mistakes of those who clean up.
+var janitors = []Mutant{
+	{
+		Name: "early-sweep", Layer: "sweeper", Store: sqlite, Breaks: []string{"I6"},
+		Mistake: "attempts are given up while their lease lasts",
+		Edits: []Edit{
+			{
+				"step.go", "\tif !rec.leaseOver(now) || rec.OnLost == Resume {",
+				"\tif rec.State != StateInProgress || rec.OnLost == Resume {",
+			},
+			{
+				"store/sqlite/background.go", "int64(queue), micros(now), int64(limit)",
+				"int64(queue), micros(now.Add(time.Minute)), int64(limit)",
+			},
+		},
+	},
+	{
+		Name: "early-reap", Layer: "reaper", Store: sqlite, Breaks: []string{"I1", "I12"},
+		Mistake: "answers are removed before they expire",
+		Edits: []Edit{
+			{
+				"step.go", "\tover := !now.Before(rec.ExpiresAt)\n",
+				"\tover := !now.Add(2 * time.Hour).Before(rec.ExpiresAt)\n",
+			},
+			{
+				"store/sqlite/background.go", "int64(queue), micros(now), int64(limit)",
+				"int64(queue), micros(now.Add(2*time.Hour)), int64(limit)",
+			},
+		},
+	},
+	{
+		Name: "open-reap", Layer: "reaper", Store: sqlite, Breaks: []string{"I1", "I12"},
+		Mistake: "what is unknown is removed, to free its key",
+		Edits: []Edit{
+			{
+				"step.go",
+				"\tcase rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:",
+				"\tcase rec.State == StateUnknown, rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:",
+			},
+			{
+				"store/sqlite/background.go", "queueCompleted, queueRetryable, queueExpired)",
+				"queueCompleted, queueRetryable, queueExpired, queueUnknown)",
+			},
+		},
+	},
+	{
+		Name: "early-reap-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I12"},
+		Mistake: "the function that reaps runs two hours ahead",
+		Edits: []Edit{{
+			"store/postgres/migrations/00001_records.sql",
+			"\tnow_us bigint := onceward_now();\n\tsettled smallint;",
+			"\tnow_us bigint := onceward_now() + 7200000000;\n\tsettled smallint;",
+		}},
+	},
+}

@@ -1,0 +1,105 @@
+package mutant
+
+// stores are mistakes of single statements.
+var stores = []Mutant{
+	{
+		Name: "token-reuse", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
+		Mistake: "a record that is made anew begins with the token of the one before",
+		Edits:   []Edit{{"store/sqlite/records.go", "\treturn max(now.UnixMicro(), r.lowest), nil", "\treturn 1, nil"}},
+	},
+	{
+		Name: "finish-unfenced", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
+		Mistake: "a worker finishes a message that another one has",
+		Edits: []Edit{{
+			"store/sqlite/finish.go", "WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane",
+			"WHERE id = ?1 AND ?2 = ?2 RETURNING lane",
+		}},
+	},
+	{
+		Name: "order-ignored", Layer: "sqlite", Store: sqlite, Breaks: []string{"I10"},
+		Mistake: "a message is taken before an earlier one about the same thing",
+		Edits: []Edit{{
+			"store/sqlite/claim.go", "\t\tif blocked || i >= len(front) || front[i].number != next.number {",
+			"\t\tif blocked || len(front) < 0 || i < 0 {",
+		}},
+	},
+	{
+		Name: "complete-unfenced", Layer: "postgres", Store: postgres, Breaks: []string{"I3", "I6", "I7"},
+		Mistake: "an answer is stored whoever owns the record",
+		Edits: []Edit{
+			{
+				"store/postgres/batchsql.go",
+				"AS u (id, attempt, retention, answer, more)\n" +
+					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND",
+				"AS u (id, attempt, retention, answer, more)\n" +
+					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND",
+			},
+			{
+				"store/postgres/batchsql.go",
+				"@span(excluded.retention))\n\t\tWHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)",
+				"@span(excluded.retention))\n\t\tWHERE r.queue IN (10, 11)",
+			},
+		},
+		Faults: calm,
+	},
+	{
+		Name: "retaken-at-will", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I6"},
+		Mistake: "a reservation takes over what is in progress",
+		Edits: []Edit{{
+			"store/postgres/batchsql.go", "\t\t\t\t\tELSE s.queue = 30 AND s.request = u.request",
+			"\t\t\t\t\tELSE s.queue IN (10, 30) AND s.request = u.request",
+		}},
+	},
+	{
+		Name: "finish-unfenced-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I6"},
+		Mistake: "a worker finishes a message that another one has",
+		Edits: []Edit{{
+			"store/postgres/migrations/00002_outbox.sql", "WHERE o.id = u.id AND o.token = u.token AND o.state = 1",
+			"WHERE o.id = u.id",
+		}},
+		Faults: calm,
+	},
+	{
+		Name: "order-ignored-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I10"},
+		Mistake: "a message is taken before an earlier one about the same thing",
+		Edits: []Edit{{
+			"store/postgres/migrations/00002_outbox.sql", "coalesce(c.number > b.number, false) AS waits",
+			"false AS waits",
+		}},
+		Faults: calm,
+	},
+	{
+		Name: "blind-commit", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I2"},
+		Mistake: "a transaction whose COMMIT was not answered is run again",
+		Edits: []Edit{
+			{
+				"store/postgres/settle.go",
+				"\t\treturn t.resolve(v, &t.settled, err)\n",
+				"\t\tt.close()\n\t\treturn v, fmt.Errorf(\"%w: %w\", errAgain, err)\n",
+			},
+			{
+				"store/postgres/transact.go",
+				"\t\tv, err := t.try(ctx, work)\n",
+				"\t\tv, err := t.try(context.WithValue(ctx, blind{}, try > 1), work)\n",
+			},
+			{
+				"store/postgres/transact.go",
+				"\tv, err = t.decide(locked)\n\tif err != nil || v.Decision != onceward.DecisionExecute {\n",
+				`	v, err = t.decide(locked)
+	if err == nil && ctx.Value(blind{}) == true && v.Decision == onceward.DecisionReplay {
+		event := onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation, Token: 1}
+		t.granted, _, _ = onceward.Step(onceward.Record{}, event, t.now)
+		v = onceward.Verdict{Decision: onceward.DecisionExecute, Origin: onceward.OriginCreated, Record: t.granted,
+			Now: t.now}
+	}
+	if err != nil || v.Decision != onceward.DecisionExecute {
+`,
+			},
+			{"store/postgres/transact.go", "// errAgain says", "type blind struct{}\n\n// errAgain says"},
+		},
+		Faults: []string{"commit-reply-cut", "server-kill"},
+	},
+}
+
+// calm are faults that leave the database alone: what needs several parts to meet does so more often then.
+var calm = []string{"server-kill", "server-pause", "worker-kill", "worker-pause", "clock-leap"}

@@ -1,0 +1,118 @@
+package mutant
+
+// upper are mistakes of what is built on the stores.
+var upper = []Mutant{
+	{
+		Name: "intended-again", Layer: "phase", Store: sqlite, Breaks: []string{"I1"},
+		Mistake: "a step that was meant to be done is done, whoever meant it",
+		Edits: []Edit{{
+			"phase/run.go", "\tif a.state.Intent == s.name {\n",
+			"\tif a.state.Intent == s.name && s.repeat {\n",
+		}},
+	},
+	{
+		Name: "done-again", Layer: "phase", Store: sqlite, Breaks: []string{"I1", "I15"},
+		Mistake: "who takes over begins with the last step that was done",
+		Edits: []Edit{{
+			"phase/engine.go",
+			"\tfor i := len(a.state.Done); i < len(a.Steps) && err == nil; i++ {",
+			"\tif n := len(a.state.Done); n > 0 && a.op.Resumed() {\n\t\ta.state.Done = a.state.Done[:n-1]\n\t}\n" +
+				"\tfor i := len(a.state.Done); i < len(a.Steps) && err == nil; i++ {",
+		}},
+	},
+	{
+		Name: "settled-is-over", Layer: "phase", Store: sqlite, Breaks: []string{"I15"},
+		Mistake: "steps behind one that was settled are not done",
+		Edits: []Edit{{
+			"phase/progress.go",
+			"\t\treturn next.finished(p.Step, data), nil",
+			"\t\tdone := next.finished(p.Step, data)\n\t\tdone.Done = append([]string(nil), done.Steps...)\n" +
+				"\t\treturn done, nil",
+		}},
+	},
+	{
+		Name: "stale-resolution", Layer: "reconcile", Store: postgres, Breaks: []string{"I6"},
+		Mistake: "what was learned about one attempt settles another",
+		Edits: []Edit{{
+			"step.go",
+			"\tif rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {",
+			"\tif rec.State != StateUnknown && !lost {",
+		}},
+		Faults: calm,
+	},
+	{
+		Name: "not-found-believed", Layer: "reconcile", Store: sqlite, Breaks: []string{"I1"},
+		Mistake: "what a provider does not know of was never sent",
+		Edits: []Edit{{
+			"reconcile/resolver.go",
+			"\tif r.Arrival <= 0 || r.OwnerGone == nil {",
+			"\tif r.OwnerGone != nil {\n\t\treturn NotExecuted(\"it is not there\"), nil\n\t}\n" +
+				"\tif r.Arrival <= 0 || r.OwnerGone == nil {",
+		}},
+	},
+	{
+		Name: "unsigned-webhook", Layer: "webhook", Store: sqlite, Breaks: []string{"I2"},
+		Mistake: "nobody looks at the signature",
+		Edits: []Edit{{
+			"reconcile/webhook/receiver.go",
+			"\t\terr = scheme.Verify(r.Header, body, rc.cfg.Now())\n",
+			"\t\t_ = scheme.Verify(r.Header, body, rc.cfg.Now())\n",
+		}},
+	},
+	{
+		Name: "ledger-blind", Layer: "ledger", Store: sqlite, Breaks: []string{"I5"},
+		Mistake: "what only the provider has is not reported",
+		Edits: []Edit{{
+			"reconcile/ledger/compare.go",
+			"\t\terr = m.oneSided(Finding{Kind: MissingHere, Side: Provider, Key: key, Provider: provider}, provider.At)",
+			"\t\tm.counts.Matched++",
+		}},
+		Faults: []string{"server-kill", "worker-pause"}, // strays are there to be found only while the clocks agree
+	},
+	{
+		Name: "failed-is-done", Layer: "outbox", Store: sqlite, Breaks: []string{"I10"},
+		Mistake: "a message whose delivery failed counts as delivered",
+		Edits: []Edit{{
+			"outbox/deliver.go",
+			"\tend.ending = Ending{Lease: end.lease.Lease, State: Ready, Tries: end.tries, Error: shorten(err.Error())}",
+			"\tend.ending = Ending{Lease: end.lease.Lease, State: Done, Tries: end.tries, Error: shorten(err.Error())}",
+		}},
+	},
+	{
+		Name: "inbox-apart", Layer: "inbox", Store: sqlite, Breaks: []string{"I10"},
+		Mistake: "an event is remembered apart from its work",
+		Edits: []Edit{{
+			"inbox/inbox.go",
+			"\t\tapplied = true\n\t\treturn fn(ctx)\n\t})\n",
+			"\t\tapplied = true\n\t\treturn nil\n\t})\n\tif applied && err == nil {\n" +
+				"\t\terr = b.store.InTx(ctx, fn)\n\t}\n",
+		}},
+	},
+	{
+		Name: "inbox-forgets", Layer: "inbox", Store: sqlite, Breaks: []string{"I10"},
+		Mistake: "an event that came before is applied again",
+		Edits: []Edit{{
+			"inbox/inbox.go",
+			"\t\tfirst, err := b.store.RememberEvent(ctx, onceward.Tx(ctx), consumer, eventID)\n" +
+				"\t\tif err != nil || !first {",
+			"\t\tfirst, err := b.store.RememberEvent(ctx, onceward.Tx(ctx), consumer, eventID)\n" +
+				"\t\tif err != nil || first && !first {",
+		}},
+	},
+	{
+		Name: "no-audit", Layer: "audit", Store: sqlite, Breaks: []string{"I16"},
+		Mistake: "acts are done without a word in the audit",
+		Edits: []Edit{{
+			"reconcile/desk.go", "\tif auditor == nil {\n\t\treturn act()",
+			"\tif auditor != nil {\n\t\treturn act()",
+		}},
+	},
+	{
+		Name: "audit-lies", Layer: "audit", Store: sqlite, Breaks: []string{"I16"},
+		Mistake: "the audit says of each act that it was done",
+		Edits: []Edit{{
+			"reconcile/desk.go", "\t\te.Outcome = \"failed: \" + err.Error()",
+			"\t\te.Outcome = \"done\"",
+		}},
+	},
+}
