@@ -55,7 +55,7 @@ type shopSettings struct {
 }
 
 const (
-	shopLease   = 400 * time.Millisecond
+	shopLease   = time.Second
 	shopSecret  = "the secret of the shop, long enough"
 	hookSecret  = "the secret of the webhooks"
 	callTimeout = 300 * time.Millisecond
