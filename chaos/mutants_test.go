@@ -12,7 +12,7 @@ import (
 // TestMutantsAreCaught demands that the checker finds a few of the mutants, by the promise that they break (I14). `make
 // mutants` demands it of all.
 func TestMutantsAreCaught(t *testing.T) {
-	chosen, err := mutant.Named("two-owners", "amount-ignored", "no-audit")
+	chosen, err := mutant.Named("inbox-apart", "no-audit") // they are built soonest
 	if err != nil {
 		t.Fatal(err)
 	}

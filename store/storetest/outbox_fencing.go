@@ -45,7 +45,8 @@ func takenByAnother(e *env) {
 	}
 }
 
-// bothLeases has a worker that was given a message a second time write under both leases at once: each is judged by its token.
+// bothLeases has a worker that was given a message a second time write under both leases at once: each is judged by its
+// token.
 func bothLeases(e *env) {
 	for _, oldFirst := range []bool{true, false} {
 		id := e.add(about("", "given twice"))[0]
