@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,8 +39,8 @@ func insertInTransaction(t *testing.T, conn *pgx.Conn) error {
 func TestCutReplyOfCommit(t *testing.T) {
 	proxy, through, around := proxied(t)
 	proxy.CutReply(statementIs("commit"))
-	if err := insertInTransaction(t, through); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("commit: %v, want a reset of the connection", err)
+	if err := insertInTransaction(t, through); err == nil || !through.IsClosed() {
+		t.Errorf("commit: %v, want the connection to be lost", err) // newer drivers say only that it is closed
 	}
 	if n := count(t, around, "things"); n != 1 {
 		t.Errorf("%d rows although the server had committed", n)
