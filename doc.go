@@ -13,9 +13,9 @@
 //
 // # The pieces
 //
-// A [Store] keeps the records and decides: package store/sqlite for one machine, package store/memory for tests. What only
-// some stores can do is an optional interface, such as [Transactor] or [Waiter]. [Step] is the state machine that all of
-// them follow.
+// A [Store] keeps the records and decides: package store/postgres for production, store/sqlite for one machine,
+// store/memory for tests. What only some stores can do is an optional interface, such as [Transactor] or [Waiter]. [Step]
+// is the state machine that all of them follow.
 //
 // A [Guard] is the engine over a store. It reserves, executes, keeps the lease by heartbeats, and makes the answer durable
 // before the first byte of it is sent. [Guard.Handler] and [Guard.Middleware] protect what speaks HTTP, under any router that

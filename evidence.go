@@ -27,8 +27,8 @@ type FindingKeeper interface {
 // Notice is what another system told about an effect by itself, such as a provider's webhook. It is kept before anything
 // is done about it, because it may come before the record that it is about.
 type Notice struct {
-	// Source, Scope, AnyScope and EventID identify the notice: one that comes again is the same. Whoever speaks for one scope has no
-	// word about the events of another, not even by an event id that it takes first.
+	// Source, Scope, AnyScope and EventID identify the notice: one that comes again is the same. The scope is part of
+	// it so that a sender for one scope cannot keep out an event of another by taking its id first.
 	Source  string
 	EventID string
 	// Scope is the one whose records the sender may settle: the notice says nothing about those of others, whatever its subject.

@@ -209,3 +209,45 @@ func ExampleAudit_chi() {
 	// Output:
 	// not protected: POST /refunds
 }
+
+// The secret of the downstream keys is rotated. An operation keeps the keys that it has sent; new ones get others. A
+// node without the secret of a record executes nothing, and derives no key for it.
+func ExampleConfig_downstreamSecret() {
+	ctx, store := context.Background(), memory.New()
+	node := func(current []byte, old ...[]byte) *onceward.Guard {
+		guard, err := onceward.New(store, onceward.Config{
+			Scope: onceward.SingleScope("shop"), Secret: exampleSecret, Logger: slog.New(slog.DiscardHandler),
+			DownstreamSecret: current, OldDownstreamSecrets: old,
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		return guard
+	}
+	first, second := []byte("random bytes of last year"), []byte("random bytes of this year")
+
+	call := onceward.Call{Scope: "shop", Key: "order-7", Operation: "transfer"}
+	var sent string
+	_, _ = node(first).Do(ctx, call, func(ctx context.Context) ([]byte, error) {
+		sent = onceward.FromContext(ctx).DownstreamKey("transfer") // the bank is sent this one
+		return nil, errors.New("the bank did not answer")
+	}, onceward.Reserved(onceward.FailureUnknown))
+	rec, err := store.Get(ctx, onceward.ID{Scope: "shop", Key: "order-7"})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// In three deploys, because nodes of two configurations meet while each rolls.
+	for _, guard := range []*onceward.Guard{
+		node(first, second), // 1. every node can read what is made with the new secret
+		node(second, first), // 2. new operations use it
+		node(second),        // 3. only when no record of the old one is left: here it is too early
+	} {
+		key, err := guard.DownstreamKey(&rec, "transfer")
+		fmt.Println(key == sent, errors.Is(err, onceward.ErrUnreadable))
+	}
+	// Output:
+	// true false
+	// true false
+	// false true
+}

@@ -104,7 +104,7 @@ func (o *orphans) failed() {
 	o.plan()
 }
 
-// release gives back a grant that nobody took, if there is one. It reads the record, because another reservation
+// release gives back a grant that was not taken, if there is one. It reads the record, because another reservation
 // could take the key from a retry.
 func (o *orphans) release(lost orphan) error {
 	ctx, cancel := context.WithTimeout(context.Background(), o.guard.config.StoreTimeout)

@@ -229,8 +229,8 @@ func (rec *recorder) close() []byte {
 }
 
 // send writes an answer with its body and its trailers, if it has any. A body that net/http would send in chunks gets
-// its length, so that the first answer and its replays are framed alike; a length that the handler announced is made
-// anew. Trailers need chunks.
+// its length, so that the first answer and its replays are framed alike; a length that the handler announced is
+// replaced by the true one. Trailers need chunks.
 func send(w http.ResponseWriter, status int, body []byte, trailers http.Header) {
 	h := w.Header()
 	if len(trailers) == 0 && bodyAllowed(status) && (len(body) > chunkedFrom || h["Content-Length"] != nil) {

@@ -7,8 +7,9 @@ import (
 
 // KeepTarget keeps where a request was sent for the fingerprint, before a router takes a prefix off its path. It
 // belongs in front of everything else, and only where requests come without [http.Request.RequestURI]: from
-// net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of net/http sets it. Without it a
-// protected request is refused, because behind [http.StripPrefix] two routes would look like one.
+// net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of net/http sets it, and so does
+// httptest.NewRequest, but not [http.NewRequest], which is for clients. Without it a protected request is refused,
+// because behind [http.StripPrefix] two routes would look like one.
 func KeepTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.RequestURI == "" {

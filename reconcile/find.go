@@ -69,9 +69,10 @@ func (d *Desk) search(ctx context.Context, f onceward.Filter, limit int, wanted 
 	}
 }
 
-// Lost returns the phased operations that have lost their owners, at most limit of them, behind the ID given; start
-// with the zero ID. A limit of zero is one of [onceward.MaxPage]. One that is resumed soon is among them; one whose
-// LeaseUntil is long past is not: no running program knows its name, its steps or its data, and a person can end it.
+// Lost returns the phased operations, and what else resumes, that have lost their owners: at most limit of them, behind
+// the ID given; start with the zero ID. A limit of zero is one of [onceward.MaxPage]. Most are resumed soon. One whose
+// LeaseUntil is long past will not be, because no running program knows its name, its steps or its data: a person can
+// end it.
 func (d *Desk) Lost(ctx context.Context, after onceward.ID, limit int) ([]onceward.Record, error) {
 	if limit <= 0 {
 		limit = onceward.MaxPage

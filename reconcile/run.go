@@ -107,7 +107,7 @@ func (p *Poller) newRound(ctx context.Context) *round {
 	return r
 }
 
-// look begins to ask after what is due, and forgets what nobody needs any more.
+// look begins to ask after what is due, and forgets what is not needed any more.
 func (r *round) look() error {
 	r.letters.Store(r.lettersDue())
 	err := r.run.Look()

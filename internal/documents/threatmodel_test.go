@@ -191,6 +191,27 @@ func TestThreatModelNamesRealTests(t *testing.T) {
 	}
 }
 
+// TestReliabilityNamesRealTests: what shows an invariant or a scenario exists, and each of them is there.
+func TestReliabilityNamesRealTests(t *testing.T) {
+	t.Parallel()
+	m := &model{text: readDocument(t, "reliability.md"), exists: make(declaredTests).has}
+	if err := m.checkTests(); err != nil {
+		t.Errorf("docs/reliability.md:\n%v", err)
+	}
+	for _, row := range append(numbered("I", 1, 17), numbered("", 37, 49)...) {
+		if !regexp.MustCompile(`(?m)^\| ` + row + ` \|.*Test`).MatchString(m.text) {
+			t.Errorf("docs/reliability.md has no row %s that names a test", row)
+		}
+	}
+}
+
+func numbered(prefix string, from, to int) (names []string) {
+	for i := from; i <= to; i++ {
+		names = append(names, fmt.Sprint(prefix, i))
+	}
+	return names
+}
+
 // TestThreatModelCheckHasTeeth breaks a model that is in order, in each way that the check is for.
 func TestThreatModelCheckHasTeeth(t *testing.T) {
 	t.Parallel()

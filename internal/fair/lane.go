@@ -15,7 +15,7 @@ type operation struct {
 	name    string
 	lanes   map[string]*lane // by scope
 	rest                     // of scopes that have no lane
-	reading bool             // somebody reads the rest
+	reading bool             // the rest is being read
 }
 
 // lane holds records of one operation and scope.

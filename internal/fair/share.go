@@ -17,7 +17,7 @@ type share struct {
 	stuck   chan struct{} // closed while every place is taken by a task that hangs
 }
 
-// use returns the share of that name, which lives until nobody uses it any more.
+// use returns the share of that name, which lives as long as it is used.
 func (p *Pool) use(key shareKey) *share {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"time"
@@ -64,4 +65,62 @@ func Example() {
 	// Output:
 	// kept, now applied: msg_1 about order-17
 	// 204
+}
+
+// One endpoint for many tenants, each with a secret of its own at the provider. What a tenant has signed settles its
+// own records alone, whatever the event says.
+func ExampleTenant() {
+	secrets := map[string]string{
+		"acme": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+		"bolt": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+	}
+	tenant := func(r *http.Request) (webhook.Tenant, error) {
+		name := r.PathValue("tenant") // a claim: it counts if the signature is that tenant's
+		secret, ok := secrets[name]
+		if !ok {
+			return webhook.Tenant{}, webhook.ErrSignature
+		}
+		scheme, err := webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: []string{secret}})
+		return webhook.Tenant{Scope: name, Scheme: scheme}, err
+	}
+	receiver, err := webhook.New(webhook.Config{
+		Source: "pay", Tenant: tenant,
+		Keeper: &keeper{}, // the store that also keeps the records
+		Parse: webhook.ParseJSON(func(header http.Header, e struct{ Reference string }) (webhook.Event, error) {
+			return webhook.Event{ID: header.Get(webhook.HeaderID), Subject: e.Reference}, nil
+		}),
+		Apply: func(_ context.Context, n onceward.Notice) error { // usually the Apply of a reconcile.Poller
+			fmt.Printf("about %s: may settle acme's %t, bolt's %t\n", n.Subject, n.MaySettle("acme"), n.MaySettle("bolt"))
+			return nil
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /hooks/{tenant}", receiver)
+
+	// What the provider does, and then bolt, who would like to speak for acme:
+	for _, delivery := range []struct{ to, secret string }{{"acme", secrets["acme"]}, {"acme", secrets["bolt"]}} {
+		signer, err := webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: []string{delivery.secret}})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		body := []byte(`{"reference":"order-17"}`)
+		r := httptest.NewRequest(http.MethodPost, "/hooks/"+delivery.to, bytes.NewReader(body))
+		if err := signer.Sign(r.Header, "msg_1", body, time.Now()); err != nil {
+			fmt.Println(err)
+			return
+		}
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// about order-17: may settle acme's true, bolt's false
+	// 204
+	// 401
 }

@@ -67,7 +67,7 @@ func (s *Store) mayRepeat(err error) bool {
 var errNotBegun = errors.New("not begun")
 
 // errUnanswered says that the reply to COMMIT did not come.
-var errUnanswered = errors.New("nobody knows yet what became of the commit")
+var errUnanswered = errors.New("it is not known yet what became of the commit")
 
 // maxTries is how often a transaction is repeated that the server undid.
 const maxTries = 5

@@ -20,7 +20,7 @@ import (
 type gate struct {
 	t *transaction
 
-	// over is set before the gate is closed, so that nobody gets in between; late, if the handler has not returned
+	// over is set before the gate is closed, so that no call gets in between; late, if the handler has not returned
 	// by then.
 	over   atomic.Bool
 	late   atomic.Bool

@@ -40,7 +40,7 @@ func (s *Store) landed(ctx context.Context, id onceward.ID, c *changed, cause er
 // longestAskPause is the longest time between two questions after a commit.
 const longestAskPause = time.Second
 
-// lookAgain reads a record when nobody changes it.
+// lookAgain reads a record while nothing changes it.
 func (s *Store) lookAgain(ctx context.Context, id onceward.ID, now *changed) error {
 	conn, err := s.own.Acquire(ctx)
 	if err != nil {

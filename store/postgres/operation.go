@@ -72,7 +72,7 @@ func (o *operations) number(ctx context.Context, name string) (int32, error) {
 	return o.known(name), nil
 }
 
-// decided returns the number of an operation, if nobody has to be asked for it.
+// decided returns the number of an operation, if the database need not be asked for it.
 func (o *operations) decided(name string) (number int32, decided bool) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// awaitLock waits until nobody holds the lock: the transaction that did is then certainly over. A standby has
+	// awaitLock waits until the lock is free: the transaction that did is then certainly over. A standby has
 	// locks of its own.
 	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
@@ -95,13 +95,13 @@ func (t *transaction) landed(wanted, rec *onceward.Record) bool {
 		rec.Response.Equal(&wanted.Response) && rec.Attempt != t.before.Attempt
 }
 
-// unknown ends the transaction, and records that nobody knows what became of the work.
+// unknown ends the transaction, and records that it is not known what became of the work.
 func (t *transaction) unknown(reason string) error {
 	_ = t.rollback()
 	return t.recordUnknown(reason)
 }
 
-// recordUnknown records, in a transaction of its own, that nobody knows what became of the work.
+// recordUnknown records, in a transaction of its own, that it is not known what became of the work.
 func (t *transaction) recordUnknown(reason string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()

@@ -84,7 +84,7 @@ func (s *Store) pingMisled(ctx context.Context, p pgxpool.ShouldPingParams) bool
 	return true
 }
 
-// scout finds out whether the address leads to a server that takes writes, by connecting anew. However many ask, one
+// scout finds out whether the address leads to a server that takes writes, by a new connection. However many ask, one
 // connection is made at a time, and everyone gets to know what was found after they had asked.
 type scout struct {
 	pool *pgxpool.Pool
@@ -149,7 +149,7 @@ func (s *scout) run() {
 	}
 }
 
-// sight connects anew.
+// sight makes a new connection.
 func (s *scout) sight() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()

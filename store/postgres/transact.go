@@ -38,7 +38,7 @@ func (s *Store) InFlight(id onceward.ID) bool {
 
 // flight is a transaction of this process.
 type flight struct {
-	ended chan struct{} // closed at its end; nil as long as nobody waits for that
+	ended chan struct{} // closed at its end; nil as long as that is not waited for
 }
 
 // enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
@@ -131,7 +131,7 @@ type transaction struct {
 	defers bool
 	adds   atomic.Bool
 
-	// timer takes the transaction back from work that is late. claimed is for whoever is first, the work or the
+	// timer takes the transaction back from work that is late. claimed goes to the first of the two, the work or the
 	// timer; taking is over when the transaction was taken back, and then late says what that came to, and given
 	// that the connection has gone back.
 	timer   *time.Timer

@@ -9,7 +9,7 @@ import (
 )
 
 // openWork is what a system has not brought to an end yet of what its clients have asked for. What it does for itself is left
-// out: a comparison of the ledgers that has met a fault is tried again later, which nobody waits for here.
+// out: a comparison of the ledgers that has met a fault is tried again later, and is not waited for here.
 type openWork struct {
 	// InProgress and Unknown count the clients' operations, and Waiting the messages of the outbox.
 	InProgress, Unknown, Waiting int
