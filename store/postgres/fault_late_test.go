@@ -213,6 +213,22 @@ func TestHandlerCommitsAndNeverReturns(t *testing.T) {
 			<-letGo
 			return err
 		},
+		"a COMMIT in a statement that does not end": func(ctx context.Context, _ <-chan struct{}) error {
+			_, err := postgres.Tx(ctx).Exec(context.Background(), `COMMIT; SELECT pg_sleep(60)`)
+			return err
+		},
+		"a COMMIT in a statement of database/sql that does not end": func(ctx context.Context, _ <-chan struct{}) error {
+			_, err := onceward.Tx(ctx).Exec(`END; SELECT pg_sleep(60)`)
+			return err
+		},
+		"a COMMIT in a batch that does not end": func(ctx context.Context, letGo <-chan struct{}) error {
+			batch := &pgx.Batch{}
+			batch.Queue(`COMMIT`)
+			batch.Queue(`SELECT pg_sleep(60)`)
+			results := postgres.Tx(ctx).SendBatch(context.Background(), batch)
+			<-letGo
+			return results.Close()
+		},
 		"a COMMIT on the connection itself": func(ctx context.Context, letGo <-chan struct{}) error {
 			_, err := postgres.Tx(ctx).Conn().Exec(ctx, `COMMIT`)
 			<-letGo
