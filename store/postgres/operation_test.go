@@ -133,7 +133,7 @@ func TestNodesShareTheNumbersOfOperations(t *testing.T) {
 // that meet a new route at the same moment serve it all the same.
 func TestNewOperationsWhereAllIsStricter(t *testing.T) {
 	t.Parallel()
-	for _, level := range []string{"serializable", "repeatable+read"} {
+	for _, level := range []string{"serializable", "repeatable%20read"} {
 		t.Run(level, func(t *testing.T) {
 			url := servicetest.Postgres(t).SchemaURL(t) + "&default_transaction_isolation=" + level
 			nodes := []*postgres.Store{openStore(t, url), openStore(t, url), openStore(t, url), openStore(t, url)}
