@@ -114,6 +114,7 @@ func (t *transaction) giveBack() {
 		return
 	}
 	if t.late != nil {
+		t.gate.close() // it stayed open for what the work holds
 		t.close()
 	}
 	t.lent.giveBack()
