@@ -147,7 +147,8 @@ func (g *gate) note(tag pgconn.CommandTag, err error) {
 // noteStatus looks at the state of the transaction after a statement. The caller holds the gate.
 func (g *gate) noteStatus(err error) {
 	g.undone = g.undone || undone(err)
-	if !g.t.conn.IsClosed() && g.t.conn.PgConn().TxStatus() == statusIdle {
+	lost := g.t.conn.IsClosed()
+	if lost && g.ending.Load() || !lost && g.t.conn.PgConn().TxStatus() == statusIdle {
 		g.ended.Store(true)
 	}
 }

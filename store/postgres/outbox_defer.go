@@ -110,7 +110,7 @@ func (g *gate) flush(ctx context.Context) error {
 
 // foresee looks at a statement before it is run. The caller holds the gate.
 func (g *gate) foresee(ctx context.Context, statement string) {
-	g.ending.Store(mayEnd(statement))
+	g.ending.Store(mayEnd(statement) && !g.t.conn.IsClosed())
 	if !g.atOnce && g.t.defers && mentionsSavepoint(statement) {
 		_ = g.flush(ctx) // what could not be added goes with the answer
 	}
