@@ -239,7 +239,7 @@ func (f *flight) reserveFailed(err error) landing {
 	if !errors.Is(err, ErrUnreadable) {
 		f.guard.storeFailed(f.base, f.op.name, "reserve", err)
 		if f.res.OnLost == Reconcile {
-			f.guard.orphans.add(&f.res)
+			f.guard.orphans.add(&f.res, err)
 		}
 	}
 	return landing{kind: landedFailed, err: err}

@@ -129,6 +129,9 @@ func (h *headerRules) appendRemovals(all []HeaderField, before, after http.Heade
 		}
 	}
 	for name, values := range after {
+		if old, there := before[name]; there && len(old) == 0 {
+			continue // it was so before
+		}
 		if len(values) == 0 && h.keepsRemoval(textproto.CanonicalMIMEHeaderKey(name)) == stored {
 			all = append(all, HeaderField{Name: name, Removed: true})
 		}

@@ -265,6 +265,26 @@ func TestASuppressedContentType(t *testing.T) {
 	handler.wantRuns(t, "A9", 1)
 }
 
+// TestAHeaderThatAMiddlewareSuppresses stays suppressed under a handler that does nothing to it.
+func TestAHeaderThatAMiddlewareSuppresses(t *testing.T) {
+	t.Parallel()
+	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }}
+	inner := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	server := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Date"], w.Header()["Content-Type"] = nil, nil
+		inner.ServeHTTP(w, r)
+	}))
+	for i := range 2 {
+		a := send(t, server, "k", `{}`)
+		a.want(t, "A9", http.StatusOK, i == 1)
+		for _, name := range []string{"Date", "Content-Type"} {
+			if got, ok := a.header[name]; ok {
+				t.Errorf("A9: answer %d: %s is %q, want none", i+1, name, got)
+			}
+		}
+	}
+}
+
 // TestTransferEncodingOfAHandler: how an answer is framed is the server's, and the first answer is as its replays are.
 func TestTransferEncodingOfAHandler(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,8 @@ type orphan struct {
 	id    ID
 	nonce Nonce
 	until time.Time // when its lease is over: from then on there is nothing to give back
+	// again is when to look again should it not be there: the reservation may still be on its way. Zero if it is not.
+	again time.Duration
 }
 
 // orphans looks for the orphans of a guard and releases them, so that no key is locked for a lease, and unknown
@@ -23,6 +25,7 @@ type orphans struct {
 
 	mu      sync.Mutex
 	waiting []orphan // the first is the one that is looked for
+	later   int      // those that come back after a while
 	looking bool     // a look is planned or under way
 	pause   time.Duration
 	next    time.Time // no look is made before
@@ -35,16 +38,28 @@ const (
 	// The pauses while the store does not answer.
 	firstOrphanPause   = 100 * time.Millisecond
 	longestOrphanPause = 2 * time.Second
+	// orphanOnItsWay is the first time after which one is looked for again that is not there; it doubles.
+	orphanOnItsWay = time.Second
 )
 
-// add has a grant looked for that may have been made.
-func (o *orphans) add(r *Reservation) {
+// add has a grant looked for that may have been made. One that was waited for in vain may be made yet, such as in a store
+// whose commits wait for a standby.
+func (o *orphans) add(r *Reservation, err error) {
+	one := orphan{id: r.ID, nonce: r.Nonce, until: time.Now().Add(r.Lease)}
+	if errors.Is(err, context.DeadlineExceeded) {
+		one.again = orphanOnItsWay
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.waiting) >= maxOrphans {
+	o.put(one)
+}
+
+// put has an orphan looked for. The caller holds the lock.
+func (o *orphans) put(one orphan) {
+	if len(o.waiting)+o.later >= maxOrphans {
 		return
 	}
-	o.waiting = append(o.waiting, orphan{id: r.ID, nonce: r.Nonce, until: time.Now().Add(r.Lease)})
+	o.waiting = append(o.waiting, one)
 	if !o.looking {
 		o.plan()
 	}
@@ -63,11 +78,12 @@ func (o *orphans) look() {
 		if !found {
 			return
 		}
-		if err := o.release(first); err != nil && !final(err) {
+		there, err := o.release(first)
+		if err != nil && !final(err) {
 			o.failed()
 			return
 		}
-		o.answered()
+		o.answered(there)
 	}
 }
 
@@ -86,12 +102,24 @@ func (o *orphans) first() (orphan, bool) {
 	return o.waiting[0], true
 }
 
-// answered forgets the first orphan: it is released, or there is none.
-func (o *orphans) answered() {
+// answered forgets the first orphan, which is released, or puts it off, if it is not there yet.
+func (o *orphans) answered(there bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	one := o.waiting[0]
 	o.waiting = o.waiting[1:]
 	o.pause, o.next = 0, time.Time{}
+	if there || one.again == 0 || time.Now().Add(one.again).After(one.until) {
+		return
+	}
+	o.later++
+	time.AfterFunc(one.again, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.later--
+		one.again *= 2
+		o.put(one)
+	})
 }
 
 // failed plans the next look, for another orphan: it may be this one alone that the store has trouble with.
@@ -104,19 +132,19 @@ func (o *orphans) failed() {
 	o.plan()
 }
 
-// release gives back a grant that was not taken, if there is one. It reads the record, because another reservation
-// could take the key from a retry.
-func (o *orphans) release(lost orphan) error {
+// release gives back a grant that was not taken, and reports whether there is one. It reads the record, because another
+// reservation could take the key from a retry.
+func (o *orphans) release(lost orphan) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.guard.config.StoreTimeout)
 	defer cancel()
 	rec, err := o.guard.store.Get(ctx, lost.id)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return nil
+		return false, nil
 	case err != nil:
-		return err
+		return false, err
 	case rec.State != StateInProgress || rec.Nonce != lost.nonce:
-		return nil
+		return false, nil
 	}
-	return o.guard.store.Release(ctx, Claim{ID: lost.id, Attempt: rec.Attempt}, "the reply to the reservation was lost")
+	return true, o.guard.store.Release(ctx, Claim{ID: lost.id, Attempt: rec.Attempt}, "the reply to the reservation was lost")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -203,6 +204,33 @@ func TestOneLostGrantThatCannotBeReleasedHoldsUpNoOther(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if states := store.states(t, 10); states[onceward.StateRetryable] != 9 {
 			t.Errorf("S9: the store holds %v, want 9 released", states)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestAGrantThatLandsLate: a reservation may still be on its way when its caller has given up on it, as when the store waits for its
+// standby. It is looked for again until its lease could have begun no more.
+func TestAGrantThatLandsLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaultyStore()
+		var landed sync.Once
+		store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+			late := *r
+			late.Fingerprints = slices.Clone(r.Fingerprints)
+			landed.Do(func() {
+				time.AfterFunc(8*time.Second, func() { _, _ = store.Store.Reserve(context.Background(), &late) })
+			})
+			<-ctx.Done()
+			return onceward.Verdict{}, fmt.Errorf("%w: %w", onceward.ErrUnavailable, ctx.Err())
+		}
+		h := newGuard(t, store).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(30*time.Second))
+		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
+		time.Sleep(20 * time.Second)
+		rec, err := store.Store.Get(t.Context(), aliceID("k"))
+		if err != nil || rec.State != onceward.StateRetryable {
+			t.Errorf("E8: the record is (%s, %v), want that it may be retried: nothing was executed", rec.State, err)
 		}
 		time.Sleep(time.Minute)
 	})

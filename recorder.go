@@ -195,9 +195,6 @@ var errHandlerEnded = errors.New("onceward: the handler has ended")
 func (rec *recorder) end() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if !rec.ended && rec.status != 0 {
-		rec.trailers = trailers(rec.header, rec.announced)
-	}
 	rec.ended = true
 }
 

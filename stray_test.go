@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,4 +124,40 @@ func TestWhatAnUndoneRunLeftBehind(t *testing.T) {
 		t.Errorf("E1: an undone run's words are stored: %+v", store.done)
 	}
 	handler.wantRuns(t, "E1", 2)
+}
+
+// TestAStrayGoroutineBehindAPanic: it goes on with the header of an answer that nobody sends any more. A look at that header
+// would be a fault that no process survives.
+func TestAStrayGoroutineBehindAPanic(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		stop, started, stopped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+			h := w.Header()
+			for i := range 500 {
+				h.Set("X-"+strconv.Itoa(i), "x")
+			}
+			w.WriteHeader(http.StatusCreated)
+			go func() {
+				defer close(stopped)
+				for i := 0; ; i++ {
+					h.Set("X-"+strconv.Itoa(i%1000), "y")
+					if i == 0 {
+						close(started)
+					}
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+			}()
+			<-started
+			panic("the handler's panic")
+		}}
+		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureStore))
+		panicOf(func() { post(h, "k", `{}`) })
+		close(stop)
+		<-stopped
+	}
 }

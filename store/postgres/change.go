@@ -47,8 +47,9 @@ func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event
 	for try := 0; ; try++ {
 		c, err = s.changeOnce(ctx, id, event, number)
 		if errors.Is(err, errUnanswered) && event.Kind != onceward.EventReserve {
-			if err = s.landed(ctx, id, &c, err); err == nil {
-				return c, nil
+			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came since.
+			if err = s.landed(ctx, id, &c, err); !errors.Is(err, errNotLanded) {
+				return c, err
 			}
 		}
 		if err == nil || try >= maxTries || ctx.Err() != nil || !s.mayRepeat(err) {

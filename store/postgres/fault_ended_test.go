@@ -61,6 +61,23 @@ func TestHandlerEndsItsTransaction(t *testing.T) {
 	}
 }
 
+// TestHandlerLosesTheReplyToItsOwnCommit: it did what is not its to do, and then nobody knows whether that was done.
+func TestHandlerLosesTheReplyToItsOwnCommit(t *testing.T) {
+	t.Parallel()
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			s := newSite(t, servicetest.Postgres(t))
+			proxy := servicetest.NewProxy(t, s.url)
+			store := s.store(t, h, proxy.URL())
+			route := spoiling(t, h, store, `COMMIT /* of the handler */`, http.StatusCreated)
+			proxy.CutReply(matching(`of the handler`))
+			post(route, "key").wantProblem(t, http.StatusInternalServerError, "outcome-unknown", "E1")
+			post(route, "key").wantProblem(t, http.StatusConflict, "outcome-unknown", "E1")
+			s.wantRows(t, "row", 1, "I5: it is never executed again")
+		})
+	}
+}
+
 // TestHandlerRefusesAfterAFailedStatement is a handler that runs into a violation, and says so.
 func TestHandlerRefusesAfterAFailedStatement(t *testing.T) {
 	t.Parallel()

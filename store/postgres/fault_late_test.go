@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"net/http"
 	"sync"
@@ -213,6 +214,22 @@ func TestHandlerCommitsAndNeverReturns(t *testing.T) {
 			<-letGo
 			return err
 		},
+		"a COMMIT in a statement that does not end": func(ctx context.Context, _ <-chan struct{}) error {
+			_, err := postgres.Tx(ctx).Exec(context.Background(), `COMMIT; SELECT pg_sleep(60)`)
+			return err
+		},
+		"a COMMIT in a statement of database/sql that does not end": func(ctx context.Context, _ <-chan struct{}) error {
+			_, err := onceward.Tx(ctx).Exec(`END; SELECT pg_sleep(60)`)
+			return err
+		},
+		"a COMMIT in a batch that does not end": func(ctx context.Context, letGo <-chan struct{}) error {
+			batch := &pgx.Batch{}
+			batch.Queue(`COMMIT`)
+			batch.Queue(`SELECT pg_sleep(60)`)
+			results := postgres.Tx(ctx).SendBatch(context.Background(), batch)
+			<-letGo
+			return results.Close()
+		},
 		"a COMMIT on the connection itself": func(ctx context.Context, letGo <-chan struct{}) error {
 			_, err := postgres.Tx(ctx).Conn().Exec(ctx, `COMMIT`)
 			<-letGo
@@ -282,4 +299,27 @@ func TestLateHandlerOverHTTP(t *testing.T) {
 			post(route, "key").want(t, http.StatusCreated, true, "I3")
 		})
 	}
+}
+
+// TestLateHandlerLeavesNoHandle: the *sql.Tx of a late handler that took the connection too ends with the handler: until then it
+// holds a goroutine.
+func TestLateHandlerLeavesNoHandle(t *testing.T) {
+	t.Parallel()
+	s := newLateSite(t)
+	var tx *sql.Tx
+	l := s.start(t, func(ctx context.Context, letGo <-chan struct{}) error {
+		tx = onceward.Tx(ctx)
+		postgres.Tx(ctx).Conn()
+		<-letGo
+		return nil
+	})
+	s.awaitFree(t)
+	l.release()
+	if err := await(t, "the end of the handler", l.ended); !errors.Is(err, onceward.ErrOutcomeUnknown) {
+		t.Errorf("E1: the late handler ended in %v, want ErrOutcomeUnknown", err)
+	}
+	eventually(t, "the handle is over", 10*time.Second, func() bool {
+		_, err := tx.Exec(`SELECT 1`)
+		return errors.Is(err, sql.ErrTxDone)
+	})
 }

@@ -119,3 +119,24 @@ func wantAudit(t *testing.T, store onceward.Auditor, c onceward.Claim, action st
 		t.Errorf("I16: the audit says %q, want %q", told, want)
 	}
 }
+
+// TestBustIsNotRepeatedOnANewRecord: a bust whose reply was lost removed what the operator saw. What a client has done under the
+// key since is not the operator's to remove: it would be done once more.
+func TestBustIsNotRepeatedOnANewRecord(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	proxy := servicetest.NewProxy(t, url)
+	store, other := openUnasked(t, proxy.URL()), openStore(t, url)
+	complete(t, store, own(t, store, reservation("k")), "first")
+	release := proxy.HoldReply(isCommit)
+	defer release()
+	done := make(chan error, 1)
+	go func() { done <- store.Bust(t.Context(), idOf("k"), false) }()
+	awaitCaught(t, proxy, 1)
+	complete(t, other, own(t, other, reservation("k")), "second")
+	proxy.DropAll()
+	if err := await(t, "the end of the bust", done); err == nil {
+		t.Error("S6: it was said to be done, though nobody can tell")
+	}
+	wantReplay(t, other, "k", "second", "I1")
+}

@@ -43,6 +43,8 @@ type gate struct {
 	// ended says that a statement of the handler ended the transaction, undone that one failed because of the neighbours.
 	ended  atomic.Bool
 	undone bool
+	// ending says that the last statement of the handler may end the transaction, whose answer may never come.
+	ending atomic.Bool
 	// raw says that the handler has taken the connection itself, objects that it can reach it by way of large objects.
 	raw, objects atomic.Bool
 }
@@ -97,13 +99,13 @@ func (g *gate) lock() {
 }
 
 // seize closes the gate in front of a handler that has not returned, and reports whether it is done with the
-// connection: no call is under way, and no result is open.
+// connection: no call is under way, no result is open, and the last call did not take it past the gate.
 func (g *gate) seize() bool {
-	if g.objects.Load() || !g.mu.TryLock() {
+	if !g.mu.TryLock() {
 		return false
 	}
 	defer g.mu.Unlock()
-	if len(g.results) > 0 {
+	if g.raw.Load() || g.objects.Load() || len(g.results) > 0 {
 		return false
 	}
 	g.shut()
@@ -145,8 +147,40 @@ func (g *gate) note(tag pgconn.CommandTag, err error) {
 // noteStatus looks at the state of the transaction after a statement. The caller holds the gate.
 func (g *gate) noteStatus(err error) {
 	g.undone = g.undone || undone(err)
-	if !g.t.conn.IsClosed() && g.t.conn.PgConn().TxStatus() == statusIdle {
+	lost := g.t.conn.IsClosed()
+	if lost && g.ending.Load() || !lost && g.t.conn.PgConn().TxStatus() == statusIdle {
 		g.ended.Store(true)
+	}
+}
+
+// mayEnd reports whether one of the statements in a text ends a transaction. A semicolon in a string makes it cautious.
+func mayEnd(text string) bool {
+	for more := true; more; {
+		var one string
+		one, text, more = strings.Cut(text, ";")
+		verb := firstWord(one)
+		if strings.EqualFold(verb, "commit") || strings.EqualFold(verb, "end") || strings.EqualFold(verb, "prepare") {
+			return true
+		}
+	}
+	return false
+}
+
+// firstWord is that of a statement, behind its comments.
+func firstWord(statement string) string {
+	for {
+		statement = strings.TrimSpace(statement)
+		switch {
+		case strings.HasPrefix(statement, "--"):
+			_, statement, _ = strings.Cut(statement, "\n")
+		case strings.HasPrefix(statement, "/*"):
+			_, statement, _ = strings.Cut(statement, "*/")
+		default:
+			if end := strings.IndexFunc(statement, func(r rune) bool { return r <= ' ' || r == '/' || r == '-' }); end >= 0 {
+				return statement[:end]
+			}
+			return statement
+		}
 	}
 }
 

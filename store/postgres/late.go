@@ -99,8 +99,8 @@ func (t *transaction) cut() {
 // endCut waits until a transaction whose connection was cut is over.
 func (t *transaction) endCut() (quiet bool, err error) {
 	quiet = t.gate.seizeWithin(quietWait)
-	if t.gate.ended.Load() {
-		return quiet, t.recordUnknown("the handler ended the transaction that is not its to end, and did not return")
+	if t.gate.ended.Load() || t.gate.ending.Load() || t.gate.raw.Load() {
+		return quiet, t.recordUnknown("the handler ended the transaction that is not its to end, or may have, and did not return")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
@@ -114,6 +114,7 @@ func (t *transaction) giveBack() {
 		return
 	}
 	if t.late != nil {
+		t.gate.close() // it stayed open for what the work holds
 		t.close()
 	}
 	t.lent.giveBack()

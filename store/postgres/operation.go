@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -29,6 +30,7 @@ const (
 		WHERE NOT EXISTS (SELECT FROM @operation WHERE name = $1) AND (SELECT count(*) FROM @operation) < $2
 		ON CONFLICT (name) DO NOTHING`
 	selectOperations = `SELECT number, name FROM @operation ORDER BY number LIMIT $1`
+	selectOperation  = `SELECT name FROM @operation WHERE number = $1`
 )
 
 // operations knows the numbers of operations.
@@ -37,6 +39,7 @@ type operations struct {
 	lock   string
 	insert string
 	read   string
+	find   string
 	adding chan struct{} // holds a token while this process gives out a number
 
 	mu      sync.RWMutex
@@ -47,7 +50,7 @@ type operations struct {
 func newOperations(pool *pgxpool.Pool, n names) *operations {
 	return &operations{
 		pool: pool, lock: "onceward operation " + n.channel(),
-		insert: n.render(insertOperation), read: n.render(selectOperations),
+		insert: n.render(insertOperation), read: n.render(selectOperations), find: n.render(selectOperation),
 		adding: make(chan struct{}, 1), numbers: make(map[string]int32), names: make(map[int32]string),
 	}
 }
@@ -101,11 +104,28 @@ func (o *operations) name(number int32) (string, error) {
 		return "", err
 	}
 	o.mu.RLock()
-	defer o.mu.RUnlock()
-	if name, known = o.names[number]; !known {
+	name, known = o.names[number]
+	o.mu.RUnlock()
+	if known {
+		return name, nil
+	}
+	return o.nameBeyond(ctx, number)
+}
+
+// nameBeyond is name for a number that does not count, because there are more than the bound: records may have it all the same.
+func (o *operations) nameBeyond(ctx context.Context, number int32) (string, error) {
+	var name []byte
+	err := o.pool.QueryRow(ctx, o.find, number).Scan(&name)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return "", fmt.Errorf("its operation has number %d, which is not in the table of operations", number)
 	}
-	return name, nil
+	if err != nil {
+		return "", unavailable(err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.names[number] = string(name)
+	return string(name), nil
 }
 
 // add gives an operation a number, if there is one left, and reads all that have one. The statements of a batch are one

@@ -76,6 +76,23 @@ func TestOperationsAreBounded(t *testing.T) {
 	}
 }
 
+// TestOperationsPastTheBoundAreRead: numbers that were given out before the bound held stay those of their operations.
+func TestOperationsPastTheBoundAreRead(t *testing.T) {
+	t.Parallel()
+	url := servicetest.Postgres(t).SchemaURL(t)
+	store, admin := openStore(t, url), openAdmin(t, url)
+	exec(t, admin, `SELECT setval(pg_get_serial_sequence('onceward_operation', 'number'), 10000)`)
+	complete(t, store, own(t, store, called("k", "POST /payments")), "done")
+	exec(t, admin, `INSERT INTO onceward_operation (number, name) OVERRIDING SYSTEM VALUE
+		SELECT i, convert_to('POST /old/' || i, 'UTF8') FROM generate_series(1, 4096) i`)
+	next := openStore(t, url)
+	wantOperation(t, next, "k", "POST /payments")
+	v, err := next.Reserve(t.Context(), called("k", "POST /payments"))
+	if err != nil || v.Decision != onceward.DecisionReplay {
+		t.Errorf("S8: a retry got (%s, %v), want the stored answer", v.Decision, err)
+	}
+}
+
 // TestGapsAmongOperations: numbers that were never given out, as by transactions that were undone, count for nothing.
 func TestGapsAmongOperations(t *testing.T) {
 	t.Parallel()

@@ -110,6 +110,7 @@ func (g *gate) flush(ctx context.Context) error {
 
 // foresee looks at a statement before it is run. The caller holds the gate.
 func (g *gate) foresee(ctx context.Context, statement string) {
+	g.ending.Store(mayEnd(statement) && !g.t.conn.IsClosed())
 	if !g.atOnce && g.t.defers && mentionsSavepoint(statement) {
 		_ = g.flush(ctx) // what could not be added goes with the answer
 	}
@@ -117,9 +118,12 @@ func (g *gate) foresee(ctx context.Context, statement string) {
 
 // foreseeBatch looks at the statements of a batch. The caller holds the gate.
 func (g *gate) foreseeBatch(ctx context.Context, batch *pgx.Batch) {
+	ending := false
 	for _, q := range batch.QueuedQueries {
 		g.foresee(ctx, q.SQL)
+		ending = ending || g.ending.Load()
 	}
+	g.ending.Store(ending)
 }
 
 // mentionsSavepoint is cautious: the word may as well stand in a text.
