@@ -47,8 +47,9 @@ func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event
 	for try := 0; ; try++ {
 		c, err = s.changeOnce(ctx, id, event, number)
 		if errors.Is(err, errUnanswered) && event.Kind != onceward.EventReserve {
-			if err = s.landed(ctx, id, &c, err); err == nil {
-				return c, nil
+			err = s.landed(ctx, id, &c, err)
+			if errors.Is(err, errUnanswered) { // made again, it could change what the record has become since
+				return c, err
 			}
 		}
 		if err == nil || try >= maxTries || ctx.Err() != nil || !s.mayRepeat(err) {
