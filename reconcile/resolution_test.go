@@ -113,3 +113,31 @@ func TestNoticeAboutAnotherStep(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusedStepIsInTheAudit as refused: that nothing was done is known.
+func TestRefusedStepIsInTheAudit(t *testing.T) {
+	const state = `{"v":2,"via":"http","steps":["charge","confirm"],"intent":"charge","by":1,"data":{"price":5}}`
+	for name, c := range map[string]struct {
+		data    string
+		outcome phase.StepOutcome
+	}{
+		"another step":       {state, phase.StepOutcome{Step: "confirm", Result: phase.StepDone}},
+		"no result":          {state, phase.StepOutcome{Step: "charge"}},
+		"data without price": {state, phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: []byte(`{}`)}},
+		"no steps":           {`{"page":7}`, phase.StepOutcome{Step: "charge", Result: phase.StepDone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T) {
+				store := memory.New()
+				claim := loseResumed(t, store, c.data)
+				if err := newDesk(t, store).ResolveStep(t.Context(), zoe, claim, c.outcome); err == nil {
+					t.Error("the act was said to be done")
+				}
+				wantUntouched(t, store, "k")
+				if got := audit(t, store, "k"); !strings.Contains(got, "[failed: ") {
+					t.Errorf("I16: the audit says %s", got)
+				}
+			})
+		})
+	}
+}
