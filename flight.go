@@ -261,8 +261,8 @@ func (f *flight) begin(v *Verdict) (err error) {
 	return err
 }
 
-// giveBack ends a grant that nobody takes. A resumed operation has a past: it is left for the next attempt, at once. Should
-// that fail, the lease ends by itself.
+// giveBack ends a grant that nobody takes. A resumed operation has a past: it is left for the next attempt, at once.
+// Should that fail, the lease ends by itself.
 func (f *flight) giveBack(reason string) {
 	if !f.op.resumed {
 		f.settleRelease(reason)

@@ -12,8 +12,8 @@ import (
 )
 
 // decode reads carried data. Strictly, it refuses fields that the type does not have, and data without a field that the
-// type has: a field that was renamed must not be zero without a word. A field may be missing, or null, if the type leaves
-// it out when it is empty (omitempty, omitzero), or if it is nil then, as a pointer is.
+// type has: a field that was renamed must not be zero without a word. A field may be missing, or null, if the type
+// leaves it out when it is empty (omitempty, omitzero), or if it is nil then, as a pointer is.
 func decode[T any](raw json.RawMessage, strict bool) (*T, error) {
 	data := new(T)
 	decoder := json.NewDecoder(bytes.NewReader(raw))

@@ -72,8 +72,8 @@ func TestPhasedByALaterProgram(t *testing.T) {
 	}
 }
 
-// TestNoticeAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not settle
-// the step whose call is in doubt, however the notice names the operation.
+// TestNoticeAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not
+// settle the step whose call is in doubt, however the notice names the operation.
 func TestNoticeAboutAnotherStep(t *testing.T) {
 	for name, c := range map[string]struct {
 		subject string
@@ -92,7 +92,8 @@ func TestNoticeAboutAnotherStep(t *testing.T) {
 				})
 				must(t, err)
 				claim := onceward.Claim{ID: idOf("k"), Attempt: v.Record.Attempt}
-				const state = `{"v":2,"via":"http","steps":["reserve","transfer"],"done":["reserve"],"intent":"transfer","by":1,"data":{}}`
+				const state = `{"v":2,"via":"http","steps":["reserve","transfer"],"done":["reserve"],` +
+					`"intent":"transfer","by":1,"data":{}}`
 				must(t, store.Checkpoint(t.Context(), claim, onceward.Checkpoint{
 					Point: "transfer (begun)", Data: []byte(state), ProviderID: "hold_1",
 				}))

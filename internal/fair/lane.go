@@ -96,8 +96,8 @@ func (r *Run) serve(o *operation, l *lane) {
 	r.readOperation(o)
 }
 
-// next takes the first record of a lane. A lane without any is closed. One that has more in the store gives way to scopes
-// that wait for a lane.
+// next takes the first record of a lane. A lane without any is closed. One that has more in the store gives way to
+// scopes that wait for a lane.
 func (r *Run) next(o *operation, l *lane) (item Item, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

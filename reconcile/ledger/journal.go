@@ -143,8 +143,8 @@ func (c *Config) rewind(j *journal, now time.Time) bool {
 	return j.Next.Before(was)
 }
 
-// settledAt is how far a comparison can have come at a moment of the clock: no window that has not settled then may count
-// as compared, however many moves ago it was opened.
+// settledAt is how far a comparison can have come at a moment of the clock: no window that has not settled then may
+// count as compared, however many moves ago it was opened.
 func (c *Config) settledAt(j *journal, now time.Time) time.Time {
 	next := now.Add(-c.Settle).Truncate(c.Interval).Add(-c.Grace)
 	if next.Before(j.Begin) {
