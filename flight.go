@@ -261,11 +261,14 @@ func (f *flight) begin(v *Verdict) (err error) {
 	return err
 }
 
-// giveBack ends a grant that nobody takes. A resumed operation has a past: it is left for the next attempt.
+// giveBack ends a grant that nobody takes. A resumed operation has a past: it is left for the next attempt, at once.
+// Should that fail, the lease ends by itself.
 func (f *flight) giveBack(reason string) {
 	if !f.op.resumed {
 		f.settleRelease(reason)
+		return
 	}
+	_ = f.once(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), clockStep) })
 }
 
 // execute runs the worker under a lease that counts from start, and settles.

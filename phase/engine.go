@@ -109,7 +109,10 @@ func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
 	case err != nil:
 		return err
 	}
-	if a.state.Data, err = json.Marshal(data); err != nil {
+	if a.state.Data, err = json.Marshal(data); err == nil {
+		_, err = decode[T](a.state.Data, !a.LenientData) // or no later attempt could go on with it
+	}
+	if err != nil {
 		err = fmt.Errorf("phase: the data cannot be stored: %w", err)
 		a.never(err)
 	}

@@ -3,6 +3,7 @@ package phase_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -19,6 +20,38 @@ func definition(steps ...phase.Step[order]) phase.Definition[order] {
 	return phase.Definition[order]{
 		Name: "POST /orders", Steps: steps,
 		Answer: func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+	}
+}
+
+// priced writes more than it reads.
+type priced struct {
+	Price int64 `json:"price"`
+}
+
+func (p priced) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, `{"price":%d,"total":%d}`, p.Price, 2*p.Price), nil
+}
+
+// TestDataThatItsTypeCannotRead: nobody could go on with an operation that carries it, so nothing of it is begun.
+func TestDataThatItsTypeCannotRead(t *testing.T) {
+	t.Parallel()
+	for _, lenient := range []bool{false, true} {
+		b := newBench(t, memory.New())
+		charged := false
+		o := phase.Must(phase.New(phase.Definition[priced]{
+			Name: "POST /orders", LenientData: lenient,
+			Steps: []phase.Step[priced]{phase.External("charge", func(context.Context, string, *priced) error {
+				charged = true
+				return nil
+			})},
+			Answer: func(p *priced) phase.Answer { return phase.JSON(http.StatusCreated, p) },
+		}))
+		b.send(o.Handler(b.guard, func(*http.Request) (*priced, error) { return &priced{Price: 5}, nil }), "k")
+		rec := b.record("k")
+		told := rec.State == onceward.StateRetryable && strings.Contains(rec.LastError, `"total"`)
+		if charged != lenient || !lenient && !told {
+			t.Errorf("lenient %t: charged %t, and the record is %s: %s", lenient, charged, rec.State, rec.LastError)
+		}
 	}
 }
 

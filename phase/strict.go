@@ -12,8 +12,8 @@ import (
 )
 
 // decode reads carried data. Strictly, it refuses fields that the type does not have, and data without a field that the
-// type has: a field that was renamed must not be zero without a word. A field may be missing if the type leaves it out
-// when it is empty (omitempty, omitzero), or if it is nil then, as a pointer is.
+// type has: a field that was renamed must not be zero without a word. A field may be missing, or null, if the type
+// leaves it out when it is empty (omitempty, omitzero), or if it is nil then, as a pointer is.
 func decode[T any](raw json.RawMessage, strict bool) (*T, error) {
 	data := new(T)
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -34,7 +34,7 @@ func decode[T any](raw json.RawMessage, strict bool) (*T, error) {
 	if err != nil {
 		return nil, fmt.Errorf("phase: the carried data cannot be written again: %w", err)
 	}
-	if field := missing(parse(written), parse(raw)); field != "" {
+	if field := missing(parse(written), withoutNulls(parse(raw))); field != "" {
 		return nil, fmt.Errorf("phase: the carried data lacks the field %q", field)
 	}
 	return data, nil
@@ -43,6 +43,19 @@ func decode[T any](raw json.RawMessage, strict bool) (*T, error) {
 // parse makes maps and slices of valid JSON.
 func parse(raw []byte) (value any) {
 	_ = json.Unmarshal(raw, &value)
+	return value
+}
+
+// withoutNulls leaves out the members that are null: encoding/json leaves a field as it is then, as if there were none.
+func withoutNulls(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		maps.DeleteFunc(value, func(_ string, member any) bool { return withoutNulls(member) == nil })
+	case []any:
+		for _, element := range value {
+			withoutNulls(element)
+		}
+	}
 	return value
 }
 

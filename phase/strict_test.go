@@ -51,6 +51,8 @@ func TestStrictDecoding(t *testing.T) {
 		"one that is not known within": {`{"id":"","price":0,"lines":[{"item":"x","count":1,"size":3}]}`, "unknown field"},
 		"another type":                 {`{"id":"","price":"0","lines":[]}`, "does not fit its type"},
 		"more than one value":          {`{"id":"","price":0,"lines":[]} {}`, "followed by more"},
+		"null for a number":            {`{"id":"","price":null,"lines":[]}`, `lacks the field "price"`},
+		"null for one in a list":       {`{"id":"","price":0,"lines":[{"item":"","count":null}]}`, `"lines.0.count"`},
 		"nothing":                      {``, "does not fit its type"},
 		"null":                         {`null`, `lacks the field`},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -25,12 +26,21 @@ func (d *Desk) resolveStep(ctx context.Context, by By, c onceward.Claim, o phase
 	if err == nil && state == onceward.StateInProgress {
 		if c, err = d.stop(ctx, c, by.Why); err == nil {
 			_, checkpoint, err = d.checkpoint(ctx, c, o)
+			err = afterStop(c, err)
 		}
 	}
 	if err != nil {
 		return err
 	}
 	return d.settler.ResolveStep(ctx, c, checkpoint)
+}
+
+// afterStop adds to a failure that the operation was stopped: that much was done.
+func afterStop(c onceward.Claim, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("reconcile: the operation was stopped, and is unknown at attempt %d: %w", c.Attempt, err)
 }
 
 // checkpoint is where the operation goes on after the outcome, if it is still at the attempt.
@@ -45,10 +55,12 @@ func (d *Desk) checkpoint(
 		return s, p, refusal(onceward.EventResolveStep.String(), c, &rec)
 	}
 	progress, err := phase.Inspect(&rec)
-	if err != nil {
-		return s, p, err
+	if err == nil {
+		p, err = progress.Checkpoint(o)
 	}
-	p, err = progress.Checkpoint(o)
+	if err != nil { // nothing was done, and the audit says so
+		err = fmt.Errorf("%w: %w", onceward.ErrInvalidEvent, err)
+	}
 	return rec.State, p, err
 }
 

@@ -71,3 +71,74 @@ func TestPhasedByALaterProgram(t *testing.T) {
 		})
 	}
 }
+
+// TestNoticeAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not
+// settle the step whose call is in doubt, however the notice names the operation.
+func TestNoticeAboutAnotherStep(t *testing.T) {
+	for name, c := range map[string]struct {
+		subject string
+		want    reconcile.Report
+	}{
+		"of the step in doubt":        {downstreamKey("k", "transfer"), reconcile.Report{Steps: 1}},
+		"of an earlier step":          {downstreamKey("k", "reserve"), reconcile.Report{Postponed: 1}},
+		"of an earlier step's effect": {"hold_1", reconcile.Report{Postponed: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T) {
+				store := memory.New()
+				v, err := store.Reserve(t.Context(), &onceward.Reservation{
+					ID: idOf("k"), Operation: transfers, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+					Lease: time.Minute, Retention: 24 * time.Hour, OnLost: onceward.Resume, DownstreamSecret: guardSecret,
+				})
+				must(t, err)
+				claim := onceward.Claim{ID: idOf("k"), Attempt: v.Record.Attempt}
+				const state = `{"v":2,"via":"http","steps":["reserve","transfer"],"done":["reserve"],` +
+					`"intent":"transfer","by":1,"data":{}}`
+				must(t, store.Checkpoint(t.Context(), claim, onceward.Checkpoint{
+					Point: "transfer (begun)", Data: []byte(state), ProviderID: "hold_1",
+				}))
+				abandon(t, store, claim)
+				notice := about("k", "e1", 1, "cancelled")
+				notice.Subject = c.subject
+				keep(t, store, notice)
+				poller := newPoller(t, store, hearing(nil), reconcile.Config{})
+				must(t, poller.Apply(t.Context(), notice))
+				if c.want.Steps == 0 {
+					wantUntouched(t, store, "k")
+					ask(t, poller, "k", c.want)
+					wantState(t, store, "k", onceward.StateUnknown)
+					return
+				}
+				wantState(t, store, "k", onceward.StateInProgress)
+			})
+		})
+	}
+}
+
+// TestRefusedStepIsInTheAudit as refused: that nothing was done is known.
+func TestRefusedStepIsInTheAudit(t *testing.T) {
+	const state = `{"v":2,"via":"http","steps":["charge","confirm"],"intent":"charge","by":1,"data":{"price":5}}`
+	for name, c := range map[string]struct {
+		data    string
+		outcome phase.StepOutcome
+	}{
+		"another step":       {state, phase.StepOutcome{Step: "confirm", Result: phase.StepDone}},
+		"no result":          {state, phase.StepOutcome{Step: "charge"}},
+		"data without price": {state, phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: []byte(`{}`)}},
+		"no steps":           {`{"page":7}`, phase.StepOutcome{Step: "charge", Result: phase.StepDone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T) {
+				store := memory.New()
+				claim := loseResumed(t, store, c.data)
+				if err := newDesk(t, store).ResolveStep(t.Context(), zoe, claim, c.outcome); err == nil {
+					t.Error("the act was said to be done")
+				}
+				wantUntouched(t, store, "k")
+				if got := audit(t, store, "k"); !strings.Contains(got, "[failed: ") {
+					t.Errorf("I16: the audit says %s", got)
+				}
+			})
+		})
+	}
+}

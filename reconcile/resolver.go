@@ -126,6 +126,8 @@ type Rule struct {
 
 	// Source names the sender of the notices about these operations, and Steps the steps whose downstream keys they carry. A
 	// notice may also carry the provider's id that the record holds. Notices are read before the resolver is asked.
+	// While a call of a phased operation is in doubt, only those that carry the key of its step are read: others are
+	// about other steps.
 	Source string
 	Steps  []string
 	// Interpret makes an answer of the notices about a record, in the order in which they happened: the last one counts, and
@@ -150,6 +152,20 @@ func (r *Rule) subjects(guard *onceward.Guard, rec *onceward.Record) (subjects [
 		subjects = append(subjects, key)
 	}
 	return subjects, nil
+}
+
+// heeded are the subjects of the notices that may settle a record. While a call of a phased operation is in doubt that
+// is the key of its step alone: the provider's id that the record holds is most likely that of an earlier one.
+func (r *Rule) heeded(guard *onceward.Guard, rec *onceward.Record) ([]string, error) {
+	progress, err := phase.Inspect(rec)
+	if err != nil || !progress.InDoubt {
+		return r.subjects(guard, rec)
+	}
+	if !slices.Contains(r.Steps, progress.Step) {
+		return nil, nil
+	}
+	key, err := guard.DownstreamKey(rec, progress.Step)
+	return []string{key}, err
 }
 
 // ofCaller is the record with the attempt that meant to make the call.

@@ -102,7 +102,7 @@ func (p *Poller) readNotices(ctx context.Context, rule *Rule, rec *onceward.Reco
 	if rule.Source == "" {
 		return StillUnknown("no notices"), nil
 	}
-	subjects, err := rule.subjects(p.guard, rec)
+	subjects, err := rule.heeded(p.guard, rec)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -326,3 +326,33 @@ func TestATurnForEach(t *testing.T) {
 		}
 	})
 }
+
+// TestManyScopesWithVeryManyRecords: more than half of the lanes are of scopes that have very many records. Those that
+// have one, and no lane yet, do not wait for all of that.
+func TestManyScopesWithVeryManyRecords(t *testing.T) {
+	const large, each, small = 40, 500, 60
+	s := &shelf{size: large*each + small, at: func(i int) (string, string) {
+		if i < large*each {
+			return "op", fmt.Sprintf("large %02d", i/each)
+		}
+		return "op", fmt.Sprintf("small %02d", i-large*each)
+	}}
+	inTime(t, s, fair.Bounds{PerOperation: 8}, func(b *bench) {
+		began := time.Now()
+		var last time.Duration // when the last of the small ones was worked on
+		r := b.run(b.Context(), func(_ context.Context, item fair.Item) {
+			time.Sleep(time.Second)
+			if index(item.ID) >= large*each {
+				b.mu.Lock()
+				last = time.Since(began)
+				b.mu.Unlock()
+			}
+		})
+		b.look(r)
+		r.Wait()
+		s.wantOnce(b.T)
+		if last > 1000*time.Second {
+			b.Errorf("a scope with one record waited for %s", last)
+		}
+	})
+}

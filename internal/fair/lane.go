@@ -16,6 +16,8 @@ type operation struct {
 	lanes   map[string]*lane // by scope
 	rest                     // of scopes that have no lane
 	reading bool             // the rest is being read
+	// parked are scopes that gave up their lanes to others when they had had their turn, with what is left of them.
+	parked map[string]rest
 }
 
 // lane holds records of one operation and scope.
@@ -31,6 +33,9 @@ type rest struct {
 	after onceward.ID
 }
 
+// maxParked is the most scopes that are parked: lanes beyond them go on.
+const maxParked = 1024
+
 // offer puts a record into its lane, or leaves it in the store. Where something was left before, it is not put in front
 // of that.
 func (r *Run) offer(rec *onceward.Record, before onceward.ID) {
@@ -38,11 +43,12 @@ func (r *Run) offer(rec *onceward.Record, before onceward.ID) {
 	defer r.mu.Unlock()
 	o := r.operations[rec.Operation]
 	if o == nil {
-		o = &operation{name: rec.Operation, lanes: make(map[string]*lane)}
+		o = &operation{name: rec.Operation, lanes: make(map[string]*lane), parked: make(map[string]rest)}
 		r.operations[o.name] = o
 	}
 	l := o.lanes[rec.Scope]
 	switch {
+	case o.parked[rec.Scope].left:
 	case l != nil && !l.left && !r.add(o, rec):
 		l.rest = rest{true, before}
 	case l == nil && !o.left && !r.add(o, rec):
@@ -90,11 +96,16 @@ func (r *Run) serve(o *operation, l *lane) {
 	r.readOperation(o)
 }
 
-// next takes the first record of a lane. A lane without any is closed.
+// next takes the first record of a lane. A lane without any is closed. One that has more in the store gives way to
+// scopes that wait for a lane.
 func (r *Run) next(o *operation, l *lane) (item Item, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(l.items) == 0 && l.left {
+	switch {
+	case len(l.items) > 0 || !l.left:
+	case o.left && len(o.parked) < maxParked:
+		o.parked[l.scope] = l.rest
+	default:
 		r.mu.Unlock()
 		r.readLane(o, l)
 		r.mu.Lock()
@@ -138,11 +149,25 @@ func (r *Run) readLane(o *operation, l *lane) {
 	r.failed(err)
 }
 
+// unpark gives lanes to scopes that are parked, when no other waits for one.
+func (r *Run) unpark(o *operation) {
+	for scope, left := range o.parked {
+		if o.left || len(o.lanes) >= maxLanes {
+			return
+		}
+		l := &lane{scope: scope, rest: left}
+		delete(o.parked, scope)
+		o.lanes[scope] = l
+		r.wg.Go(func() { r.serve(o, l) })
+	}
+}
+
 // readOperation reads on where an operation had too many lanes, when half of them are closed.
 func (r *Run) readOperation(o *operation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.tidy(o)
+	defer r.unpark(o)
 	if !o.left || o.reading || len(o.lanes) > maxLanes/2 {
 		return
 	}
@@ -157,7 +182,7 @@ func (r *Run) readOperation(o *operation) {
 		defer r.mu.Unlock()
 		l := o.lanes[rec.Scope]
 		switch {
-		case l != nil && l.left || r.add(o, rec):
+		case o.parked[rec.Scope].left || l != nil && l.left || r.add(o, rec):
 		case l != nil:
 			l.rest = rest{true, before}
 		default:
@@ -175,7 +200,7 @@ func (r *Run) readOperation(o *operation) {
 
 // tidy forgets an operation of which nothing waits.
 func (r *Run) tidy(o *operation) {
-	if len(o.lanes) == 0 && !o.left && r.operations[o.name] == o {
+	if len(o.lanes)+len(o.parked) == 0 && !o.left && r.operations[o.name] == o {
 		delete(r.operations, o.name)
 	}
 }

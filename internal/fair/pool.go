@@ -3,9 +3,9 @@
 //
 // Records wait in lanes, one for each operation and scope. Each lane is served in order; which lane comes next is
 // decided by shares: an operation has so many places, one scope at most half of them, and all operations together a
-// total. Lanes that wait for a place get it in turn. A lane holds few records. What does not fit is left in the store
-// and read again from there, so that memory is bounded however much is due, and a look through the store never waits
-// for a task.
+// total. Lanes that wait for a place get it in turn, and scopes that wait for a lane get it from those that had their
+// turn. A lane holds few records. What does not fit is left in the store and read again from there, so that memory is
+// bounded however much is due, and a look through the store never waits for a task.
 package fair
 
 import (

@@ -256,6 +256,38 @@ func TestTheStoresClockStepsBack(t *testing.T) {
 	}
 }
 
+// TestTheStoresClockIsFarAhead: it is ahead for longer than the journal remembers how it moved on, and by more windows
+// than it holds. What had not ended when they were compared is compared when it has.
+func TestTheStoresClockIsFarAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ahead offset
+		store, got := memory.New(memory.WithClock(ahead.clock)), &report{}
+		entries := effects(time.Now().Add(-10*time.Hour), time.Hour, 99)
+		l := &ledgers{entries: entries[:10]}
+		cfg := l.config(store, got)
+		cfg.Since = entries[0].At
+		comparer := newComparer(t, cfg)
+		ahead.set(400 * day)
+		for range 60 {
+			if _, err := comparer.RunOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if until := status(t, comparer).Until; until.Before(time.Now().Add(390 * day)) {
+			t.Fatalf("compared is until %s: the test sets nothing back", until)
+		}
+		ahead.set(0)
+		l.mu.Lock()
+		l.entries = entries
+		l.mu.Unlock()
+		defer inBackground(t, comparer)()
+		time.Sleep(7 * day)
+		synctest.Wait()
+		requireAll(t, got, entries)
+	})
+}
+
 // TestWhatFailedByAClockThatWasAhead: what has ended is tried again soon, and what has not is not due.
 func TestWhatFailedByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()

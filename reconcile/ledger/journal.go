@@ -133,7 +133,7 @@ func (c *Config) rewind(j *journal, now time.Time) bool {
 		j.Begin, j.Next = c.Since.UTC(), c.Since.UTC()
 	}
 	if i := slices.IndexFunc(j.Moves, func(m move) bool { return m.Clock.After(now) }); i >= 0 {
-		from := j.Moves[i].From
+		from := earlier(j.Moves[i].From, c.settledAt(j, now))
 		j.Next, j.Moves = earlier(j.Next, from), j.Moves[:i]
 		j.Open = slices.DeleteFunc(j.Open, func(p *pending) bool { return !p.Window.From.Add(p.Grace).Before(from) })
 		for _, p := range j.Open {
@@ -141,6 +141,16 @@ func (c *Config) rewind(j *journal, now time.Time) bool {
 		}
 	}
 	return j.Next.Before(was)
+}
+
+// settledAt is how far a comparison can have come at a moment of the clock: no window that has not settled then may
+// count as compared, however many moves ago it was opened.
+func (c *Config) settledAt(j *journal, now time.Time) time.Time {
+	next := now.Add(-c.Settle).Truncate(c.Interval).Add(-c.Grace)
+	if next.Before(j.Begin) {
+		return j.Begin
+	}
+	return next.UTC()
 }
 
 func earlier(a, b time.Time) time.Time {
