@@ -323,3 +323,18 @@ func TestLateHandlerLeavesNoHandle(t *testing.T) {
 		return errors.Is(err, sql.ErrTxDone)
 	})
 }
+
+// TestNoConnectionBehindTheHandler: a handler that keeps its transaction does not get at the connection when it has returned: that
+// may be another request's by then.
+func TestNoConnectionBehindTheHandler(t *testing.T) {
+	t.Parallel()
+	store := openStore(t, servicetest.Postgres(t).SchemaURL(t))
+	var kept pgx.Tx
+	transacted(t, store, "kept", func(ctx context.Context) error {
+		kept = postgres.Tx(ctx)
+		return nil
+	})
+	if conn := kept.Conn(); conn != nil {
+		t.Errorf("E1: behind its end the handler was given the connection %p", conn)
+	}
+}

@@ -43,15 +43,17 @@ func (handlerTx) Commit(context.Context) error { return onceward.ErrTxOwned }
 // Rollback refuses.
 func (handlerTx) Rollback(context.Context) error { return onceward.ErrTxOwned }
 
-// Conn returns the connection itself, past the gate.
+// Conn returns the connection itself, past the gate. Behind the handler's end it is nil: the connection may be another
+// request's by then.
 func (tx handlerTx) Conn() *pgx.Conn {
-	if conn, err := tx.gate.enter(); err == nil {
-		defer tx.gate.leave()
-		tx.gate.raw.Store(true)
-		_ = tx.gate.flush(context.Background()) // from now on nobody sees what is a savepoint
-		return conn
+	conn, err := tx.gate.enter()
+	if err != nil {
+		return nil
 	}
-	return tx.gate.t.conn
+	defer tx.gate.leave()
+	tx.gate.raw.Store(true)
+	_ = tx.gate.flush(context.Background()) // from now on nobody sees what is a savepoint
+	return conn
 }
 
 // LargeObjects gives access to the large objects of the transaction. Only a transaction that pgx began can make them, so it
