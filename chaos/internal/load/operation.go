@@ -82,7 +82,7 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 			return map[string]any{"item": item, "price": amount, "reference": reference}
 		})
 	case kind < 0.86:
-		op.drawHarder(random, client, name)
+		op.drawHarder(random, client, n, name)
 	default:
 		payment, charge := l.charged(ctx, random, op.token)
 		if payment == "" {
@@ -98,7 +98,7 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 
 // drawHarder makes up one of the operations that are there to meet what is rare otherwise. Those that only an
 // operator could settle are not abandoned: a retry has to take them over.
-func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
+func (o *operation) drawHarder(random *rand.Rand, client, n int, name string) {
 	switch random.IntN(10) {
 	case 0:
 		o.kind, o.path = "flash", "/flashes"
@@ -127,7 +127,8 @@ func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Lapse{Reference: reference} })
 	default:
 		o.kind, o.path = "shipment", "/parcels"
-		parcels, street := 2+random.IntN(3), fmt.Sprintf("%sstreet-%d", o.window, client%streets)
+		parcels := 2 + random.IntN(3)
+		street := fmt.Sprintf("%sstreet-%d-%d", o.window, client%streets, n/shipments)
 		lapse := 0
 		if random.IntN(6) == 0 {
 			lapse = 1 + random.IntN(parcels)
@@ -138,8 +139,12 @@ func (o *operation) drawHarder(random *rand.Rand, client int, name string) {
 	}
 }
 
-// streets is how many places there are that parcels are sent to.
-const streets = 4
+// streets is how many places there are that parcels are sent to, and shipments after how many operations of a client they
+// are others: parcels to one street arrive one by one, so that those of a long run would never all have arrived.
+const (
+	streets   = 4
+	shipments = 30
+)
 
 // orDeclined is the amount, or now and then one for which the provider declines the card.
 func orDeclined(random *rand.Rand, amount int64) int64 {
