@@ -177,5 +177,6 @@ func (l *lapse) count(reference string) (int64, error) {
 func answerLapse(w http.ResponseWriter, op *onceward.Operation, asked Lapse) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
+	// It is kept in memory until it is stored.
 	_ = json.NewEncoder(w).Encode(Lapse{Account: op.Scope(), Reference: asked.Reference, Attempt: op.Attempt()})
 }
