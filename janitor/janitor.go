@@ -91,6 +91,9 @@ func capability[T any](store onceward.Store, job string) (T, error) {
 
 func nameOf[T any]() string { return fmt.Sprintf("%T", (*T)(nil))[1:] }
 
+// storeTimeout bounds one step of the store: its machine may vanish without a word, and the loop must outlive that.
+const storeTimeout = time.Minute
+
 // inBatches repeats a step of the store until it finds less than it might have changed. A store that fails half-way has
 // still done what the report says.
 func inBatches(ctx context.Context, limit int, step func(ctx context.Context, limit int) (int, error)) (Report, error) {
@@ -99,13 +102,19 @@ func inBatches(ctx context.Context, limit int, step func(ctx context.Context, li
 		if err := ctx.Err(); err != nil {
 			return report, err
 		}
-		changed, err := step(ctx, limit)
+		changed, err := bounded(ctx, limit, step)
 		report.Count += changed
 		report.Batches++
 		if err != nil || changed < limit {
 			return report, err
 		}
 	}
+}
+
+func bounded(ctx context.Context, limit int, step func(ctx context.Context, limit int) (int, error)) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return step(ctx, limit)
 }
 
 // loop runs the work now and then until the context ends.

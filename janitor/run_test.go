@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,6 +175,40 @@ func TestCancellationIsNoFailure(t *testing.T) {
 		}
 		if waited := time.Since(began); waited != 0 || logged.Len() > 0 {
 			t.Errorf("it took %s and logged %q", waited, &logged)
+		}
+	})
+}
+
+// silent is a store whose machine vanishes without a word: the first sweep gets no answer.
+type silent struct {
+	*memory.Store
+	asked atomic.Int64
+}
+
+func (s *silent) Sweep(ctx context.Context, limit int) (int, error) {
+	if s.asked.Add(1) == 1 {
+		<-ctx.Done()
+		return 0, errDown
+	}
+	return s.Store.Sweep(ctx, limit)
+}
+
+// TestNoAnswerDoesNotStopALoop: a step that the store does not answer is given up, and the loop goes on.
+func TestNoAnswerDoesNotStopALoop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &silent{Store: memory.New()}
+		sweeper, err := janitor.NewSweeper(store, quiet(janitor.Config{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reserve(t, store, 1)
+		stop := inBackground(t, sweeper.Run)
+		defer stop()
+		time.Sleep(lease + 10*time.Minute)
+		synctest.Wait()
+		if n := count(t, store.Store, onceward.StateUnknown); n != 1 {
+			t.Errorf("%d are unknown after %d sweeps, want 1", n, store.asked.Load())
 		}
 	})
 }

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -14,6 +15,8 @@ const (
 	purgeBatch = 1000
 	// freeEvery is in leases: what a worker that died has left behind becomes free then anyway.
 	freeEvery = 2
+	// storeTimeout bounds each call: the store's machine may vanish without a word, and the worker must outlive that.
+	storeTimeout = time.Minute
 )
 
 // pump takes messages and hands them to deliveries until the context ends or, once, until there are none.
@@ -108,8 +111,11 @@ func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
 		return 0, true, nil
 	}
 	sent := time.Now()
-	// The end of the worker does not cut a claim off: what it takes would be nobody's until its lease is over.
-	claimed, err := s.store.ClaimMessages(s.hard, wants, s.config.Lease)
+	// The end of the worker does not cut a claim off: what it takes would be nobody's until its lease is over. After that
+	// time it is worth nothing.
+	claiming, cancel := context.WithTimeout(s.hard, min(s.config.Lease, storeTimeout))
+	claimed, err := s.store.ClaimMessages(claiming, wants, s.config.Lease)
+	cancel()
 	if err != nil {
 		return 0, false, err
 	}
@@ -144,16 +150,18 @@ func (s *session) crowded() bool {
 // maintain frees what nobody will free and removes what is old, when it is time, and reports whether it was. It does one of
 // them at a time and, while there is more that is old, goes on with the next look.
 func (s *session) maintain(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
 	switch now := time.Now(); {
 	case now.Sub(s.maintained) >= s.config.Lease/freeEvery:
 		s.maintained = now
-		if _, err := s.store.FreeMessages(ctx); err != nil && ctx.Err() == nil {
+		if _, err := s.store.FreeMessages(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 			s.config.Logger.WarnContext(ctx, "outbox: messages that wait for nothing could not be looked after", "error", err)
 		}
 		return true
 	case now.Sub(s.purged) >= purgeEvery:
 		purged, err := s.store.PurgeMessages(ctx, s.config.Retention, purgeBatch)
-		if err != nil && ctx.Err() == nil {
+		if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 			s.config.Logger.WarnContext(ctx, "outbox: old messages could not be removed", "error", err)
 		}
 		if err == nil && purged >= purgeBatch {

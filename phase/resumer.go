@@ -219,7 +219,7 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id oncewar
 			run.count(func(report *Resumed) { report.Waiting++ })
 		}
 	}()
-	rec, err := run.store.Get(ctx, id)
+	rec, err := run.get(ctx, id)
 	if err == nil && !rec.State.Settled() { // else somebody was faster
 		err = operation.resume(ctx, run.guard, &rec)
 	}
@@ -237,6 +237,15 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id oncewar
 	default:
 		run.note(err)
 	}
+}
+
+// storeTimeout bounds a look at a record: the store's machine may vanish without a word.
+const storeTimeout = 15 * time.Second
+
+func (run *resumeRun) get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return run.store.Get(ctx, id)
 }
 
 func (run *resumeRun) count(add func(*Resumed)) {

@@ -35,8 +35,11 @@ func (r *Report) add(o Report) {
 	r.DeadLetters += o.DeadLetters
 }
 
-// purgeBatch is how many old notices and audit entries a run removes.
-const purgeBatch = 1000
+// purgeBatch is how many old notices and audit entries a run removes, and purgeTimeout how long that may take.
+const (
+	purgeBatch   = 1000
+	purgeTimeout = time.Minute
+)
 
 // RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. Nobody is
 // asked about dead letters, but now and then their notices are read. It does not wait for questions that hang.
@@ -186,6 +189,8 @@ func (p *Poller) unknown(ctx context.Context, each func(rec *onceward.Record) bo
 
 // get returns a record, or the zero record if there is none.
 func (p *Poller) get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
 	rec, err := p.store.Get(ctx, id)
 	if errors.Is(err, onceward.ErrNotFound) {
 		return onceward.Record{}, nil
@@ -195,6 +200,8 @@ func (p *Poller) get(ctx context.Context, id onceward.ID) (onceward.Record, erro
 
 // purge forgets what nobody needs any more.
 func (p *Poller) purge(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
+	defer cancel()
 	if p.notices != nil {
 		_, err = p.notices.PurgeNotices(ctx, p.config.KeepNotices, purgeBatch)
 	}

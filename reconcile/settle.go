@@ -20,7 +20,8 @@ func (p *Poller) Reconcile(ctx context.Context, id onceward.ID) (Report, error) 
 	return p.reconcile(ctx, &rec)
 }
 
-// settleTimeout is what a node may need, beyond the time in which it learns, to write down what it has learned.
+// settleTimeout is what a node may need, beyond the time in which it learns, to write down what it has learned. It bounds each
+// call of the store's: its machine may vanish without a word.
 const settleTimeout = 15 * time.Second
 
 // reconcile settles an unknown record, or postpones it. It claims the try first, so that any number of nodes asks and counts
@@ -31,7 +32,7 @@ func (p *Poller) reconcile(ctx context.Context, rec *onceward.Record) (Report, e
 		return p.postpone(ctx, rec, "given up after tries that were not heard of again", nil)
 	}
 	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
-	if err := p.settler.BeginReconcile(ctx, claim, rec.ReconcileCount, p.config.Timeout+settleTimeout); err != nil {
+	if err := p.begin(ctx, claim, rec.ReconcileCount); err != nil {
 		return Report{}, unlessFenced(err)
 	}
 	rec.ReconcileCount++
@@ -50,6 +51,13 @@ func (p *Poller) reconcile(ctx context.Context, rec *onceward.Record) (Report, e
 		return Report{}, errors.Join(ctx.Err(), p.giveBack(ctx, claim, rec.ReconcileCount))
 	}
 	return p.postpone(ctx, rec, answer.reason, learnErr)
+}
+
+// begin claims a try, for as long as it may take.
+func (p *Poller) begin(ctx context.Context, c onceward.Claim, count int) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	return p.settler.BeginReconcile(ctx, c, count, p.config.Timeout+settleTimeout)
 }
 
 // learn reads the notices first, and then, if it is to ask, asks. The record is a copy: whoever is asked cannot change which
@@ -120,6 +128,8 @@ func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (Re
 	if err != nil {
 		return Report{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
 	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	entry := onceward.AuditEntry{
 		ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor, Action: resolved.action, Reason: resolved.reason,
@@ -141,6 +151,8 @@ func (p *Poller) giveBack(ctx context.Context, c onceward.Claim, count int) erro
 
 // postpone writes down that nothing was learned. With the last try the record becomes a dead letter.
 func (p *Poller) postpone(ctx context.Context, rec *onceward.Record, reason string, learnErr error) (Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
 	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if err := p.settler.Postpone(ctx, claim, onceward.Postponement{
 		Count: rec.ReconcileCount, Wait: p.pause(rec.ReconcileCount - 1), Limit: p.config.Limit, Reason: short(reason),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,4 +198,39 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%+v was accepted", b)
 		}
 	}
+}
+
+// silent is a store whose machine vanishes without a word: the first page gets no answer.
+type silent struct {
+	*shelf
+	asked atomic.Int64
+}
+
+func (s *silent) List(ctx context.Context, f onceward.Filter) ([]onceward.Record, error) {
+	if s.asked.Add(1) == 1 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.shelf.List(ctx, f)
+}
+
+// TestNoAnswerDoesNotStopARun: a page that the store does not answer with is given up, and the next look finds all.
+func TestNoAnswerDoesNotStopARun(t *testing.T) {
+	s := &shelf{size: 10, at: func(int) (string, string) { return "op", "scope" }}
+	inTime(t, s, fair.Bounds{}, func(b *bench) {
+		pool := fair.NewPool(fair.Config{
+			Lister: &silent{shelf: s}, State: onceward.StateUnknown, Overdue: time.Minute,
+			Bounds: fair.Bounds{Total: 4, PerOperation: 4}, Hangs: func(fair.Item) {}, Returned: func(fair.Item) {},
+		})
+		r := pool.NewRun(b.Context(), fair.Work{
+			Wants: func(*onceward.Record) bool { return true },
+			Do:    func(_ context.Context, item fair.Item) { s.finish(item.ID) },
+		})
+		if err := r.Look(); !errors.Is(err, context.DeadlineExceeded) {
+			b.Errorf("a look at a store that does not answer returns %v", err)
+		}
+		b.look(r)
+		r.Wait()
+		s.wantOnce(b.T)
+	})
 }

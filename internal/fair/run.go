@@ -3,6 +3,7 @@ package fair
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/onceward/onceward"
 )
@@ -53,7 +54,7 @@ func (r *Run) Wait() { r.wg.Wait() }
 func (r *Run) walk(filter onceward.Filter, each func(rec *onceward.Record, before onceward.ID) bool) error {
 	filter.State, filter.Due = r.pool.config.State, true
 	for {
-		page, err := r.pool.config.Lister.List(r.ctx, filter)
+		page, err := r.list(filter)
 		if err != nil {
 			return err
 		}
@@ -67,4 +68,13 @@ func (r *Run) walk(filter onceward.Filter, each func(rec *onceward.Record, befor
 			return nil
 		}
 	}
+}
+
+// storeTimeout bounds one look at a page: the store's machine may vanish without a word, and the run must outlive that.
+const storeTimeout = time.Minute
+
+func (r *Run) list(filter onceward.Filter) ([]onceward.Record, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
+	defer cancel()
+	return r.pool.config.Lister.List(ctx, filter)
 }
