@@ -23,6 +23,12 @@ var excuses = map[string]func(*story){
 	"a transaction that was not committed has an old token": func(s *story) {
 		s.write(history.Write{Call: history.CallTransact, Key: "booked", Attempt: 1, Granted: true, Err: "rolled back"})
 	},
+	"a transaction learned that another one has stored its answer": func(s *story) {
+		s.write(history.Write{Call: history.CallTransact, Key: "booked", Attempt: 9, Granted: true, Accepted: true})
+		twin := s.Writes[len(s.Writes)-1]
+		twin.Began, twin.Ended = twin.Began-5, twin.Ended+5
+		s.Writes = append(s.Writes, twin)
+	},
 	"two grants at once came back in the other order": func(s *story) {
 		s.grant("moved", 9)
 		s.grant("moved", 8)

@@ -16,7 +16,7 @@ func checkTokens(o *operation, f *findings) {
 	}
 	seen := make(map[int64]*history.Write, len(granted))
 	for _, g := range granted {
-		if other, twice := seen[g.Attempt]; twice && !repeatsReservation(other, g) {
+		if other, twice := seen[g.Attempt]; twice && !repeatsReservation(other, g) && !learned(other, g) {
 			f.add("I6", o, "token %d was granted twice: to %s (call %d) and to %s (call %d)",
 				g.Attempt, other.Node, other.Seq, g.Node, g.Seq)
 		}
@@ -83,6 +83,13 @@ func letGo(o *operation, held *history.Write, time int64) bool {
 // repeatsReservation reports whether two grants are one reservation whose answer was lost or given up (S9).
 func repeatsReservation(first, second *history.Write) bool {
 	return first.Nonce != "" && first.Nonce == second.Nonce && first.Node == second.Node
+}
+
+// learned reports whether of two transactions at one time one may have learned, when its commit got no answer, that the
+// other had stored the very answer that it had made itself: then the record of the other is its own.
+func learned(first, second *history.Write) bool {
+	return first.Call == history.CallTransact && second.Call == history.CallTransact &&
+		first.Began < second.Ended && second.Began < first.Ended
 }
 
 // grants returns the calls by which the right to execute was granted for certain. A call that never came back says
