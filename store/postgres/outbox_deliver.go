@@ -250,6 +250,8 @@ func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Ending) (fe
 		return nil, err
 	}
 	endings, again := apart(endings, func(e outbox.Ending) string { return e.ID })
+	// In one order, because an earlier try whose reply was lost may still be under way.
+	endings = slices.SortedFunc(slices.Values(endings), func(a, b outbox.Ending) int { return cmp.Compare(a.ID, b.ID) })
 	rows, err := s.own.Query(ctx, s.names.render(finishMessages), finishArgs(endings)...)
 	if err != nil {
 		return nil, unavailable(err)

@@ -300,3 +300,36 @@ func TestTakersInParallel(t *testing.T) {
 		next[d.AggregateID] = d.Payload[0] + 1
 	}
 }
+
+// TestFreeingLocksInOrder: messages are freed in the order of their ids, in which they are finished too, wherever they lie: so no
+// worker that finishes some and one that frees others stand in each other's way for good.
+func TestFreeingLocksInOrder(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t, "&deadlock_timeout=50ms")
+	u.add("topic", "1", "first", "second")
+	exec(t, u.admin, `SELECT onceward_outbox_take_up(10)`)
+	for _, kind := range []string{"second", "first"} { // a worker died before it could free them; where they lie, the first is last
+		exec(t, u.admin, `UPDATE onceward_delivery SET state = 2 WHERE type = $1`, kind)
+	}
+	conn, err := u.admin.Acquire(t.Context())
+	must(t, err)
+	defer conn.Release()
+	lock := func(kind string) {
+		_, err := conn.Exec(t.Context(), `SELECT FROM onceward_delivery WHERE type = $1 FOR UPDATE`, kind)
+		must(t, err)
+	}
+	_, err = conn.Exec(t.Context(), `BEGIN`)
+	must(t, err)
+	lock("first")
+	freed := make(chan error, 1)
+	go func() {
+		_, err := u.store.FreeMessages(t.Context())
+		freed <- err
+	}()
+	awaitLockWait(t, u.url)
+	lock("second")
+	_, err = conn.Exec(t.Context(), `ROLLBACK`)
+	must(t, err)
+	must(t, <-freed)
+	u.wantClaimed(u.claim(), "first", "second")
+}

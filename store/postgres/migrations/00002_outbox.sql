@@ -169,7 +169,8 @@ END
 $$;
 -- +goose StatementEnd
 
--- Ends leases that are still held, and returns which, with their lanes: these are to be freed afterwards.
+-- Ends leases that are still held, and returns which, with their lanes: these are to be freed afterwards. The ids are to be in
+-- order, because that is how others lock messages too.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_outbox_finish(ids uuid[], tokens bigint[], states smallint[], waits bigint[], counts integer[],
 	providers text[], errors text[])
@@ -222,7 +223,8 @@ $$;
 -- +goose StatementEnd
 
 -- Makes messages ready that have nothing in front of them any more: of each lane at most a hundred, the earliest. They are
--- due as of old, so that they are taken before what came after them.
+-- due as of old, so that they are taken before what came after them. They are locked in the order of their ids, as those are
+-- that are finished: so neither waits for the other one while that waits for it.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_outbox_free(lanes bigint[]) RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -235,20 +237,23 @@ AS $$
 DECLARE
 	freed integer;
 BEGIN
-	-- The sum keeps the planner from looking for all that is behind: it is to go by place alone.
+	-- The sums keep the planner from looking for all that is behind: it is to go by place alone.
 	UPDATE onceward_delivery o SET state = 0, due = o.created
 	WHERE o.state + 0 = 2 AND o.ctid = ANY (ARRAY(
-		SELECT f.place
-		FROM (SELECT DISTINCT unnest(lanes) AS lane) l
-		CROSS JOIN LATERAL (
-			SELECT e.ctid AS place, e.state, first_value(e.state) OVER (ORDER BY e.number) AS first
-			FROM (
-				SELECT t.ctid, t.number, t.state FROM onceward_delivery t
-				WHERE t.lane = l.lane AND t.state < 4 AND t.lane <> 0
-				ORDER BY t.lane, t.number LIMIT 100
-			) e
-		) f
-		WHERE f.state = 2 AND f.first = 2));
+		SELECT b.ctid FROM onceward_delivery b
+		WHERE b.state + 0 = 2 AND b.ctid = ANY (ARRAY(
+			SELECT f.place
+			FROM (SELECT DISTINCT unnest(lanes) AS lane) l
+			CROSS JOIN LATERAL (
+				SELECT e.ctid AS place, e.state, first_value(e.state) OVER (ORDER BY e.number) AS first
+				FROM (
+					SELECT t.ctid, t.number, t.state FROM onceward_delivery t
+					WHERE t.lane = l.lane AND t.state < 4 AND t.lane <> 0
+					ORDER BY t.lane, t.number LIMIT 100
+				) e
+			) f
+			WHERE f.state = 2 AND f.first = 2))
+		ORDER BY b.id FOR UPDATE));
 	GET DIAGNOSTICS freed = ROW_COUNT;
 	RETURN freed;
 END
