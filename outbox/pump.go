@@ -23,8 +23,11 @@ const (
 func (s *session) pump(ctx context.Context, once bool) error {
 	pause := shortestPause
 	for ctx.Err() == nil {
-		if s.maintain(ctx) && !once && !s.await(ctx, pause) {
-			continue // an idle worker asks no more often because of it
+		if s.maintain(ctx) && !once {
+			s.await(ctx, pause) // an idle worker asks no more often because of it
+			if ctx.Err() != nil {
+				break
+			}
 		}
 		idle := s.idle() // asked before the look: what is under way may add something after it
 		found, full, err := s.claim(ctx)
