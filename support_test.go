@@ -17,10 +17,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 var testSecret = []byte("the secret of the tests")
 

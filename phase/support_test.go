@@ -17,13 +17,14 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(servicetest.Main(watchdog.Over(m))) }
 
 // onStores runs a test on every kind of store: with transactions, embedded and not, and without.
 func onStores(t *testing.T, test func(t *testing.T, b *bench)) {

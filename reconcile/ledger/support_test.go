@@ -15,11 +15,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 var (
 	errAway = errors.New("the test pulled the plug")

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(watchdog.Over(m))
 }
 
 // newFile is the path of a file that does not exist yet.
