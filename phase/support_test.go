@@ -183,7 +183,8 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 		b.Fatal(err)
 	}
 	var sum phase.Resumed
-	for ctx := b.Context(); ; {
+	ctx, began := b.Context(), time.Now()
+	for time.Since(began) < patience {
 		report, err := resumer.RunOnce(ctx)
 		if err != nil {
 			b.Fatal(err)
@@ -200,16 +201,32 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 		}
 		b.await(left[0].LeaseUntil)
 	}
+	b.Fatalf("after %s of resuming, the operation is still in progress", patience)
+	return sum
 }
+
+// patience bounds a wait for what has to come.
+const patience = 30 * time.Second
 
 // await waits until a lease is over.
 func (b *bench) await(until time.Time) {
 	b.Helper()
-	select {
-	case <-time.After(time.Until(until) + time.Millisecond):
-	case <-b.Context().Done():
-		b.Fatal("the lease did not end")
+	left := time.Until(until)
+	if left > patience {
+		b.Fatalf("the lease does not end within %s, but in %s", patience, left)
 	}
+	time.Sleep(left + time.Millisecond)
+}
+
+// await takes what comes from a channel, or fails.
+func await[T any](t testing.TB, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(patience):
+		t.Fatalf("%s did not come within %s", what, patience)
+	}
+	return value
 }
 
 // local is a step that notes that it ran.
