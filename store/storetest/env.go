@@ -55,6 +55,27 @@ func open(t *testing.T, h Harness) *env {
 	return e
 }
 
+// sequences bounds a test of many short sequences of calls, each by itself: on a busy machine all of them together may
+// take longer than a store that hangs deserves. It returns what is called when a sequence begins. One that takes too
+// long fails the test, and those that follow it, by which a shorter one would be sought, fail at once.
+func (e *env) sequences() (begin func()) {
+	ctx, cancel := context.WithCancel(e.T.Context())
+	timer := time.AfterFunc(patience/2, func() {
+		e.Errorf("a sequence of calls did not end within %s", patience/2)
+		cancel()
+	})
+	e.Cleanup(func() {
+		timer.Stop()
+		cancel()
+	})
+	e.ctx = ctx
+	return func() {
+		if ctx.Err() == nil {
+			timer.Reset(patience / 2)
+		}
+	}
+}
+
 // with returns the same store for a subtest.
 func (e *env) with(t *testing.T) *env {
 	sub := *e
