@@ -271,3 +271,46 @@ func TestSlowCommitLostWithoutLocks(t *testing.T) {
 	wantVerdict(t, v, err, onceward.DecisionReplay, 1, "I3")
 	s.wantRows(t, "paid", 1, "I1")
 }
+
+// TestConflictAtCommitWithoutLocks has the first commits of several nodes fail with 40001, as those of a server do that
+// learns of its conflicts at the end: whoever is undone decides again.
+func TestConflictAtCommitWithoutLocks(t *testing.T) {
+	t.Parallel()
+	const nodes = 3
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			s := newLocklessSite(t, isolations[0])
+			s.failAtCommit(t, "40001", nodes)
+			together := newMeeting(nodes)
+			p := &payer{handle: h, value: "paid", before: func(run int64) {
+				if run <= nodes {
+					together.meet(t)
+				}
+			}}
+			done := make(chan ended, nodes)
+			for _, store := range s.nodes(t, h, nodes) {
+				go func() {
+					v, err := store.Transact(context.Background(), booking("paid"), p.work)
+					done <- ended{v, err}
+				}()
+			}
+			wantOneExecuted(t, done, nodes)
+			s.wantRows(t, "paid", 1, "I1")
+		})
+	}
+}
+
+// TestConflictAtCommitOfAConsumer: the event is applied in the transaction that is run again.
+func TestConflictAtCommitOfAConsumer(t *testing.T) {
+	t.Parallel()
+	s := newLocklessSite(t, isolations[0])
+	s.failAtCommit(t, "40001", 2)
+	consumer := inbox.New(s.store(t, pgxHandle, s.url))
+	for _, want := range []bool{true, false} {
+		applied, err := consumer.Handle(t.Context(), "books", "event", func(ctx context.Context) error { return insertPgx(ctx, "event") })
+		if applied != want || err != nil {
+			t.Errorf("I10: applied is %t (%v), want %t", applied, err, want)
+		}
+	}
+	s.wantRows(t, "event", 1, "I10")
+}
