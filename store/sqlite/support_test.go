@@ -237,6 +237,17 @@ func post(h http.Handler, key string) answer {
 	return answer{status: w.Code, header: w.Result().Header, body: w.Body.String()}
 }
 
+// await takes what comes from a channel, or fails the test.
+func await[T any](t testing.TB, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s did not come", what)
+	}
+	return value
+}
+
 // within fails the test if f does not end in time: what it waits for is an event, not a pause.
 func within(t testing.TB, what string, f func()) {
 	t.Helper()

@@ -243,6 +243,17 @@ func (e *env) wantFenced(err error, rule string) {
 	}
 }
 
+// await takes what comes from a channel, or ends the test.
+func await[T any](e *env, what string, from <-chan T) (value T) {
+	e.Helper()
+	select {
+	case value = <-from:
+	case <-e.ctx.Done():
+		e.Fatalf("%s did not come within %s", what, patience)
+	}
+	return value
+}
+
 // together runs f n times at the same moment and waits for all.
 func together(n int, f func(i int)) {
 	var ready, done sync.WaitGroup
