@@ -64,11 +64,11 @@ func TestTheClientLeavesWhileTheHandlerRuns(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	conn := dial(t, server.Listener.Addr().String(), wholeRequest)
-	<-running
+	await(t, "the handler", running)
 	leaveAndWait(t, conn, outer)
 	send(t, server, "k", `{}`).wantProblem(t, "E6: still running", http.StatusConflict, "in-progress")
 	close(goOn)
-	<-done
+	await(t, "the end of the request", done)
 	a := send(t, server, "k", `{}`)
 	a.want(t, "E6: the retry finds the result", http.StatusCreated, true)
 	if a.body != "the answer" {
@@ -83,7 +83,7 @@ func TestTheClientLeavesBeforeItsBodyIsComplete(t *testing.T) {
 	server, done := startServerSignalling(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
 	conn := dial(t, server.Listener.Addr().String(), head+"Idempotency-Key: k\nContent-Length: 2\n\n{")
 	conn.Close()
-	<-done
+	await(t, "the end of the request", done)
 	handler.wantRuns(t, "scenario 17", 0)
 	wantNothingStored(t, "F5", store)
 	send(t, server, "k", `{}`).want(t, "scenario 17", http.StatusCreated, false)
@@ -111,10 +111,10 @@ func TestTheClientLeavesWhileReserving(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	conn := dial(t, server.Listener.Addr().String(), wholeRequest)
-	<-reserving
+	await(t, "the reservation", reserving)
 	leaveAndWait(t, conn, outer)
 	close(goOn)
-	<-done
+	await(t, "the end of the request", done)
 	handler.wantRuns(t, "S9: nobody waits for it", 0)
 	wantState(t, "S9: the grant is released at once", store, "k", onceward.StateRetryable)
 	if settled := observed[onceward.SettledEvent](events); len(settled) != 1 || settled[0].State != onceward.StateRetryable {
@@ -147,10 +147,10 @@ func TestTheClientLeavesWhileTheAnswerIsWritten(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	conn := dial(t, server.Listener.Addr().String(), wholeRequest)
-	<-completing
+	await(t, "the completion", completing)
 	leaveAndWait(t, conn, outer)
 	close(goOn)
-	<-done
+	await(t, "the end of the request", done)
 	wantState(t, "E6", store, "k", onceward.StateCompleted)
 	a := send(t, server, "k", `{}`)
 	a.want(t, "scenario 18: the answer was lost after completion", http.StatusOK, true)
@@ -171,7 +171,7 @@ func TestTheClientLeavesInTheMiddleOfTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	<-done
+	await(t, "the end of the request", done)
 	a := send(t, server, "k", `{}`)
 	a.want(t, "scenario 18", http.StatusOK, true)
 	if a.body != large {
@@ -190,18 +190,18 @@ func TestTheClientLeavesWhileItWaits(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}}
 	h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Wait(time.Minute))
-	firstDone := make(chan answer)
+	firstDone := make(chan answer, 1)
 	go func() { firstDone <- post(h, "k", `{}`) }()
-	<-running
+	await(t, "the handler", running)
 	ctx, leave := context.WithCancel(t.Context())
-	waiterDone := make(chan answer)
+	waiterDone := make(chan answer, 1)
 	go func() {
 		waiterDone <- post(h, "k", `{}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
 	}()
 	leave()
-	(<-waiterDone).wantProblem(t, "S9", http.StatusServiceUnavailable, "not-executed")
+	await(t, "the answer to the one that left", waiterDone).wantProblem(t, "S9", http.StatusServiceUnavailable, "not-executed")
 	close(goOn)
-	(<-firstDone).want(t, "S9", http.StatusServiceUnavailable, false)
+	await(t, "the answer to the first", firstDone).want(t, "S9", http.StatusServiceUnavailable, false)
 	wantState(t, "S9: a waiter that left takes no grant", store, "k", onceward.StateRetryable)
 	handler.wantRuns(t, "S9", 1)
 }

@@ -222,7 +222,7 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if complaint := <-leftovers; complaint != "" {
+		if complaint := await(t, "the end of a goroutine that was left", leftovers); complaint != "" {
 			t.Errorf("F5: %s", complaint)
 		}
 	}

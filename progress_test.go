@@ -106,7 +106,7 @@ func TestSuspendDuringAHeartbeat(t *testing.T) {
 	}}
 	h := newGuard(t, store).Handler(handler, resumable(onceward.Lease(time.Second))...)
 	post(h, "k", `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
-	<-beaten
+	await(t, "the heartbeat", beaten)
 	if left := time.Until(recordOf(t, store, "k").LeaseUntil); left < pause-time.Minute {
 		t.Errorf("E3: it can be taken over in %s: a heartbeat took the pause away", left)
 	}

@@ -239,10 +239,10 @@ func TestTheStreamGoesOnWithoutItsReader(t *testing.T) {
 	leave()
 	res.Body.Close()
 	close(gone)
-	if err := <-ended; err != nil {
+	if err := await(t, "the end of the handler", ended); err != nil {
 		t.Errorf("E6: the handler was told that the client left: %v", err)
 	}
-	<-done
+	await(t, "the end of the request", done)
 	wantState(t, "E6", store, "k", onceward.StateCompleted)
 	send(t, server, "k", `{}`).wantProblem(t, "scenario 25", http.StatusConflict, "response-not-stored")
 	handler.wantRuns(t, "E6", 1)

@@ -46,7 +46,7 @@ func pauseInCall(t *testing.T, with func(phase.Step[order]) phase.Step[order]) (
 	store := &deafStore{Store: memory.New()}
 	p := &paused{
 		bench: newBench(t, store), store: store, arrived: make(chan struct{}), letGo: make(chan struct{}),
-		answer: make(chan *httptest.ResponseRecorder, 1), keys: make(chan string, 2),
+		answer: make(chan *httptest.ResponseRecorder, 1), keys: make(chan string, 10),
 	}
 	step := p.call("charge", func(ctx context.Context, key string, o *order) error {
 		p.keys <- key
@@ -67,7 +67,7 @@ func pauseInCall(t *testing.T, with func(phase.Step[order]) phase.Step[order]) (
 	}
 	store.deaf.Store(true)
 	go func() { p.answer <- p.post(o, "k") }()
-	<-p.arrived
+	await(t, "the call", p.arrived)
 	p.await(p.record("k").LeaseUntil)
 	store.deaf.Store(false)
 	return p, o
@@ -78,11 +78,11 @@ func TestTakeOverRepeats(t *testing.T) {
 	t.Parallel()
 	p, o := pauseInCall(t, phase.Step[order].Repeat)
 	p.want(p.post(o, "k"), http.StatusCreated, "ch_1")
-	if first, second := <-p.keys, <-p.keys; first != second {
+	if first, second := await(t, "the first call", p.keys), await(t, "the second call", p.keys); first != second {
 		t.Errorf("the calls had the keys %s and %s", first, second)
 	}
 	close(p.letGo)
-	p.want(<-p.answer, http.StatusCreated, "ch_1") // the first owner is fenced, and sends the stored answer
+	p.want(await(t, "the first owner's answer", p.answer), http.StatusCreated, "ch_1") // the first owner is fenced, and sends the stored answer
 	p.wantTrace("seat charge charge confirm")
 }
 
@@ -96,7 +96,7 @@ func TestTakeOverIsUnknown(t *testing.T) {
 	}
 	p.want(p.post(o, "k"), http.StatusConflict, "outcome-unknown")
 	close(p.letGo)
-	p.want(<-p.answer, http.StatusInternalServerError, "outcome-unknown")
+	p.want(await(t, "the first owner's answer", p.answer), http.StatusInternalServerError, "outcome-unknown")
 	p.wantTrace("seat charge")
 }
 
@@ -131,7 +131,7 @@ func TestTakeOverLooksFirst(t *testing.T) {
 			p, o := pauseInCall(t, c.with)
 			p.want(p.post(o, "k"), c.status, c.body)
 			close(p.letGo)
-			<-p.answer
+			await(t, "the first owner's answer", p.answer)
 			p.wantTrace(c.trace)
 		})
 	}

@@ -49,13 +49,16 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	store := &deafStore{Store: memory.New()}
 	store.deaf.Store(true)
 	b := newBench(t, store)
-	arrived, never := make(chan struct{}), make(chan struct{})
 	const tries = 3
+	arrived, never := make(chan struct{}, 2+tries), make(chan struct{})
 	o, err := phase.New(phase.Definition[order]{
 		Name: "POST /orders", Pause: quickly, Tries: tries,
 		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
 			arrived <- struct{}{}
-			<-never
+			select {
+			case <-never:
+			case <-time.After(patience): // it is one attempt too many, or the test has failed
+			}
 			return errDown
 		})},
 		Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
@@ -64,13 +67,13 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
+	ended := make(chan struct{}, 1+tries)
 	for range 1 + tries { // the first attempt, and as many that take over
 		go func() {
 			b.post(o, "k")
 			ended <- struct{}{}
 		}()
-		<-arrived
+		await(t, "the call of the last step", arrived)
 		b.await(b.record("k").LeaseUntil)
 	}
 	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
@@ -82,6 +85,6 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	store.deaf.Store(false) // so that the late ones are told at once
 	close(never)
 	for range 1 + tries {
-		<-ended
+		await(t, "the end of an attempt", ended)
 	}
 }

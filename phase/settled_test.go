@@ -216,7 +216,7 @@ func TestTheSettledAttemptIsFenced(t *testing.T) {
 	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: data}
 	must(t, desk.ResolveStep(t.Context(), zoe, p.claim(), outcome))
 	close(p.letGo)
-	<-p.answer
+	await(t, "the first owner's answer", p.answer)
 	p.resume(o)
 	p.want(p.post(o, "k"), http.StatusCreated, "found")
 	p.wantTrace("seat charge confirm")
@@ -358,7 +358,7 @@ func TestWhoMadeTheCall(t *testing.T) {
 		t.Errorf("the poller reports %+v, %v, and asked after attempt %d, want %d", got, err, asked, caller)
 	}
 	close(p.letGo)
-	<-p.answer
+	await(t, "the first owner's answer", p.answer)
 }
 
 func must(t *testing.T, err error) {

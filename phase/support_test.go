@@ -17,13 +17,14 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(servicetest.Main(watchdog.Over(m))) }
 
 // onStores runs a test on every kind of store: with transactions, embedded and not, and without.
 func onStores(t *testing.T, test func(t *testing.T, b *bench)) {
@@ -182,7 +183,8 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 		b.Fatal(err)
 	}
 	var sum phase.Resumed
-	for ctx := b.Context(); ; {
+	ctx, began := b.Context(), time.Now()
+	for time.Since(began) < patience {
 		report, err := resumer.RunOnce(ctx)
 		if err != nil {
 			b.Fatal(err)
@@ -199,16 +201,32 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 		}
 		b.await(left[0].LeaseUntil)
 	}
+	b.Fatalf("after %s of resuming, the operation is still in progress", patience)
+	return sum
 }
+
+// patience bounds a wait for what has to come.
+const patience = 30 * time.Second
 
 // await waits until a lease is over.
 func (b *bench) await(until time.Time) {
 	b.Helper()
-	select {
-	case <-time.After(time.Until(until) + time.Millisecond):
-	case <-b.Context().Done():
-		b.Fatal("the lease did not end")
+	left := time.Until(until)
+	if left > patience/3 {
+		b.Fatalf("the lease ends in %s, want it to be short", left)
 	}
+	time.Sleep(left + time.Millisecond)
+}
+
+// await takes what comes from a channel, or fails.
+func await[T any](t testing.TB, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(patience):
+		t.Fatalf("%s did not come within %s", what, patience)
+	}
+	return value
 }
 
 // local is a step that notes that it ran.

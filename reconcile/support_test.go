@@ -14,11 +14,12 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(servicetest.Tests{M: m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(servicetest.Tests{M: watchdog.Over(m)}) }
 
 const transfers = "POST /transfers"
 

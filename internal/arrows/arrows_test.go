@@ -30,7 +30,7 @@ var (
 		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./proxy", "./console", "./client", "./check",
 	}
 	wiring    = []string{"./internal/storeurl", "./cmd", "./examples", "./bench", "./chaos"}
-	testParts = []string{"./store/storetest", "./internal/servicetest"}
+	testParts = []string{"./store/storetest", "./internal/servicetest", "./internal/watchdog"}
 	// measuring is not part of the product: these programs measure and torture it.
 	measuring = []string{"./bench", "./chaos"}
 )
@@ -111,7 +111,7 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "only tests, and the programs that measure, depend on storetest, servicetest and testing",
+		name: "only tests, and the programs that measure, depend on storetest, servicetest, watchdog and testing",
 		from: func(pkg string) bool { return ours(pkg) && !under(pkg, testParts...) && !under(pkg, measuring...) },
 		forbidden: func(_, dep string) bool {
 			return under(dep, testParts...) || under(dep, "testing")

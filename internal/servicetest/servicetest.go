@@ -15,7 +15,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"testing"
 )
 
 // fleet is what this process has started and not yet closed. It is the one global of the package: servers are expensive, so
@@ -56,7 +55,7 @@ func CloseAll() error {
 }
 
 // Main runs the tests, then stops and removes all servers of this process, and returns the code to exit with.
-func Main(m *testing.M) int {
+func Main(m interface{ Run() int }) int {
 	code := m.Run()
 	if err := CloseAll(); err != nil {
 		fmt.Fprintln(os.Stderr, "servicetest:", err)
@@ -68,7 +67,7 @@ func Main(m *testing.M) int {
 // Tests is a TestMain's argument that runs like Main, for use with a checker that wants to run the tests itself:
 //
 //	goleak.VerifyTestMain(servicetest.Tests{M: m})
-type Tests struct{ M *testing.M }
+type Tests struct{ M interface{ Run() int } }
 
 // Run is Main.
 func (t Tests) Run() int { return Main(t.M) }

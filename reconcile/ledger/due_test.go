@@ -363,45 +363,74 @@ func TestTheFirstRun(t *testing.T) {
 	})
 }
 
+// deploy is what one changes about the windows, and the looks that follow before the next.
+type deploy struct {
+	interval, grace, settle time.Duration
+	looks                   []look
+}
+
+// look is a run of the comparison after some time, with the provider up or down.
+type look struct {
+	pass time.Duration
+	down bool
+}
+
+func drawDeploys(t *rapid.T) []deploy {
+	minutes := func(name string, least, most int) time.Duration {
+		return time.Duration(rapid.IntRange(least, most).Draw(t, name)) * time.Minute
+	}
+	deploys := make([]deploy, rapid.IntRange(1, 4).Draw(t, "deploys"))
+	for i := range deploys {
+		d := &deploys[i]
+		d.interval, d.grace, d.settle = minutes("interval", 100, 2000), minutes("grace", 1, 200), minutes("settle", 1, 500)
+		d.looks = make([]look, rapid.IntRange(1, 4).Draw(t, "looks"))
+		for k := range d.looks {
+			d.looks[k] = look{minutes("pass", 1, 500), rapid.Bool().Draw(t, "down")}
+		}
+	}
+	return deploys
+}
+
+// play compares through the deploys, and then to the end. It returns how many effects there were, and were reported.
+func play(t *testing.T, deploys []deploy) (effected, reported int, err error) {
+	began := time.Now()
+	store, got := memory.New(), &report{}
+	l := &ledgers{entries: effects(began, 11*time.Minute, 200)}
+	cfg := l.config(store, got)
+	cfg.Since = began
+	for _, d := range deploys {
+		cfg.Interval, cfg.Grace, cfg.Settle = d.interval, d.grace, d.settle
+		for _, look := range d.looks {
+			time.Sleep(look.pass)
+			l.setDown(look.down)
+			if _, err := newComparer(t, cfg).RunOnce(t.Context()); err != nil && !look.down {
+				return 0, 0, err
+			}
+		}
+	}
+	time.Sleep(30 * day)
+	l.setDown(false)
+	cfg.Interval = day
+	comparer := newComparer(t, cfg)
+	for {
+		compared, err := comparer.RunOnce(t.Context())
+		if err != nil || len(compared) == 0 {
+			return len(l.entries), len(got.different()), err
+		}
+	}
+}
+
 // TestDeploysLeaveNoGap: each of them changes what it likes about the windows, also while some are uncompared.
 func TestDeploysLeaveNoGap(t *testing.T) {
 	t.Parallel()
 	outer := t
 	rapid.Check(t, func(t *rapid.T) {
-		began := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-		var passed atomic.Int64
-		now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
-		store, got := memory.New(memory.WithClock(now)), &report{}
-		l := &ledgers{entries: effects(began, 11*time.Minute, 200)}
-		cfg := l.config(store, got)
-		cfg.Since = began
-		for range rapid.IntRange(1, 4).Draw(t, "deploys") {
-			minutes := func(name string, least, most int) time.Duration {
-				return time.Duration(rapid.IntRange(least, most).Draw(t, name)) * time.Minute
-			}
-			cfg.Interval, cfg.Grace = minutes("interval", 100, 2000), minutes("grace", 1, 200)
-			cfg.Settle = minutes("settle", 1, 500)
-			for range rapid.IntRange(1, 4).Draw(t, "looks") {
-				passed.Add(int64(minutes("pass", 1, 500)))
-				l.down = rapid.Bool().Draw(t, "down")
-				if _, err := newComparer(outer, cfg).RunOnce(outer.Context()); (err != nil) && !l.down {
-					t.Fatal(err)
-				}
-			}
-		}
-		passed.Store(int64(30 * day))
-		l.down = false
-		cfg.Interval = day
-		comparer := newComparer(outer, cfg)
-		for more := true; more; {
-			compared, err := comparer.RunOnce(outer.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			more = len(compared) > 0
-		}
-		if n := len(got.different()); n != len(l.entries) {
-			t.Errorf("%d of %d effects were reported", n, len(l.entries))
+		deploys := drawDeploys(t)
+		var effected, reported int
+		var err error
+		synctest.Test(outer, func(t *testing.T) { effected, reported, err = play(t, deploys) })
+		if err != nil || reported != effected {
+			t.Fatalf("%d of %d effects were reported (%v)", reported, effected, err)
 		}
 	})
 }

@@ -111,14 +111,14 @@ func TestOnlyOneNodeRuns(t *testing.T) {
 	store := newStore()
 	var got report
 	cfg := config(store, "a", "a", &got)
-	reached, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error)
+	reached, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	slow := cfg
 	slow.Provider = breaking(list("a"), func() { close(reached); <-goOn }, 0)
 	go func() {
 		_, err := newComparer(t, slow).RunOnce(t.Context())
 		done <- err
 	}()
-	<-reached
+	await(t, "the turn of the first node", reached)
 	cfg.Provider = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
 		t.Error("the second node runs too")
 		return stream(nil, nil)
@@ -131,7 +131,7 @@ func TestOnlyOneNodeRuns(t *testing.T) {
 		t.Errorf("meanwhile the status is %+v, %v", status, err)
 	}
 	close(goOn)
-	if err := <-done; err != nil {
+	if err := await(t, "the end of the first node's turn", done); err != nil {
 		t.Error(err)
 	}
 	if compared, err := second.RunOnce(t.Context()); err != nil || len(compared) != 0 {

@@ -15,11 +15,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 var (
 	errAway = errors.New("the test pulled the plug")
@@ -89,6 +90,17 @@ func breaking(entries []ledger.Entry, breaks func(), at ...int) ledger.Source {
 			}
 		}
 	}
+}
+
+// await takes what comes from a channel, or fails the test.
+func await[T any](t testing.TB, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s did not come", what)
+	}
+	return value
 }
 
 // newStore returns a store whose clock starts when the window has settled.

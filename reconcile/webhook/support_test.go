@@ -15,10 +15,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile/webhook"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 const (
 	secretText      = "0123456789abcdef0123456789abcdef"

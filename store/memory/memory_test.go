@@ -1,13 +1,17 @@
 package memory_test
 
 import (
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/store/storetest"
 )
+
+func TestMain(m *testing.M) { os.Exit(watchdog.Over(m).Run()) }
 
 // harness opens stores whose clocks stand still until the suite moves them.
 var harness = storetest.Harness{

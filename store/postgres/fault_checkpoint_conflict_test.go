@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,8 +58,7 @@ func TestStepsInADeadlock(t *testing.T) {
 			exec(t, s.admin, `CREATE TABLE balance (account TEXT PRIMARY KEY, amount INT NOT NULL)`)
 			exec(t, s.admin, `INSERT INTO balance VALUES ('a', 0), ('b', 0)`)
 			store := s.store(t, h, s.url+"&deadlock_timeout=50ms")
-			var meet sync.WaitGroup
-			meet.Add(2)
+			both := newMeeting(2)
 			var runs atomic.Int64
 			transfer := func(from, to string) <-chan error {
 				c := takeOver(t, store, from+to, time.Minute)
@@ -69,8 +67,7 @@ func TestStepsInADeadlock(t *testing.T) {
 					done <- store.CheckpointTx(context.Background(), c, time.Minute, func(ctx context.Context) (onceward.Checkpoint, error) {
 						err := h.change(ctx, from)
 						if runs.Add(1) <= 2 {
-							meet.Done()
-							meet.Wait()
+							both.meet(t)
 						}
 						return charged, errors.Join(err, h.change(ctx, to))
 					})

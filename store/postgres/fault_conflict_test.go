@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -29,8 +28,9 @@ func (h handle) change(ctx context.Context, row string) (err error) {
 // transfer is a handler that changes two rows, in the order that its key says, and answers with the number of its run. In
 // its first run it waits between the two until everybody has changed the first.
 type transfer struct {
+	testing.TB
 	handle handle
-	meet   sync.WaitGroup
+	both   *meeting
 	runs   atomic.Int64
 }
 
@@ -40,8 +40,7 @@ func (x *transfer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	from, to := key[:1], key[1:]
 	err := x.handle.change(r.Context(), from)
 	if run <= 2 {
-		x.meet.Done()
-		x.meet.Wait()
+		x.both.meet(x)
 	}
 	if err == nil {
 		err = x.handle.change(r.Context(), to)
@@ -63,8 +62,7 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 			exec(t, s.admin, `INSERT INTO balance VALUES ('a', 0), ('b', 0)`)
 			// A server looks for deadlocks after a second; these sessions do not wait so long.
 			store := s.store(t, h, s.url+"&deadlock_timeout=50ms")
-			x := &transfer{handle: h}
-			x.meet.Add(2)
+			x := &transfer{TB: t, handle: h, both: newMeeting(2)}
 			route := guardOver(t, store).Handler(x, onceward.Transactional())
 			replies := make(map[string]chan httpReply)
 			for _, key := range []string{"ab", "ba"} {

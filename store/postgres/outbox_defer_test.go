@@ -333,7 +333,7 @@ func TestDeadlockWithAMessage(t *testing.T) {
 		must(t, tx.Rollback(t.Context()))
 		wantRuns, want = 1, "of the store"
 	}
-	must(t, <-done)
+	must(t, await(t, "the end of the transaction", done))
 	if got := typesInOrder(t, u.store); runs != wantRuns || got != want {
 		t.Errorf("O1: the messages are %q after %d runs, want %q after %d", got, runs, want, wantRuns)
 	}
@@ -387,7 +387,7 @@ func TestTransactionsOfTheApplicationWait(t *testing.T) {
 	}()
 	awaitLockWait(t, u.url)
 	must(t, first.Commit(t.Context()))
-	must(t, <-done)
+	must(t, await(t, "the end of the transaction", done))
 	if got, want := typesInOrder(t, u.store), "first second"; got != want {
 		t.Errorf("O2: the messages are %q, want %q", got, want)
 	}

@@ -104,7 +104,7 @@ func TestTakeUpUnderWay(t *testing.T) {
 			awaitLockWait(t, u.url)
 			_, err = conn.Exec(t.Context(), end)
 			must(t, err)
-			must(t, <-late)
+			must(t, await(t, "the end of the claim", late))
 		})
 	}
 }

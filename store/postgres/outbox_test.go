@@ -60,7 +60,7 @@ func TestIdleWorkerIsQuiet(t *testing.T) {
 	time.Sleep(watched)
 	sent := statements.sent.Load() - before
 	stop()
-	<-ended
+	await(t, "the end of the worker", ended)
 	if most := int64(2 * watched / time.Second); sent > most {
 		t.Errorf("O2: an idle worker sent %d statements in %s, want at most %d", sent, watched, most)
 	}
@@ -80,9 +80,7 @@ func TestOtherProcessesWake(t *testing.T) {
 		return s
 	}
 	adder, watcher := open(), open()
-	for !watcher.HearsMessages() {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "the store hears of messages", 30*time.Second, watcher.HearsMessages)
 	hints, unwatch := watcher.WatchMessages()
 	defer unwatch()
 	for drained := false; !drained; { // its own greeting may have come

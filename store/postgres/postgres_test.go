@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/storetest"
 )
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
-	os.Exit(servicetest.Main(m))
+	os.Exit(servicetest.Main(watchdog.Over(m)))
 }
 
 var features = storetest.Features{

@@ -13,6 +13,9 @@ const (
 	// awaitLock waits until the lock is free: the transaction that did is then certainly over. A standby has
 	// locks of its own.
 	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
+	// underWay finds the transaction by its beginning. Where locks do nothing, as with some servers and poolers, it may
+	// not be over yet.
+	underWay = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE xact_start = $1)`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
 	askTimeout = 20 * time.Second
 	askPause   = 50 * time.Millisecond
@@ -39,6 +42,9 @@ func (t *transaction) resolve(v onceward.Verdict, wanted *onceward.Record, cause
 	}
 }
 
+// errUnderWay says that a transaction is not over.
+var errUnderWay = errors.New("the transaction is still under way")
+
 // ask looks the record up when the transaction is over. A record in StateNone stands for none.
 func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 	conn, err := t.store.asking.Acquire(ctx)
@@ -50,6 +56,7 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
 	trip.add(&sql.begin)
 	trip.add(&sql.awaitLock, trip.int64(lockKey(t.hash)))
+	trip.add(&sql.underWay, trip.int64(t.began))
 	trip.add(&sql.lookUp, t.hash[:])
 	trip.add(&sql.commit)
 	deadline, _ := ctx.Deadline()
@@ -59,7 +66,9 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 		switch {
 		case statement == 1 && v.bool(0):
 			return ErrStandby // it may not have heard of the commit yet
-		case statement == 2:
+		case statement == 2 && v.bool(0):
+			return errUnderWay
+		case statement == 3:
 			exists = true
 			found.read(&v, 1)
 		}

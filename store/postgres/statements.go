@@ -9,7 +9,7 @@ type statements struct {
 
 	remember string
 
-	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, advance statement
+	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, underWay, advance statement
 
 	batch [kinds]statement
 	add   addStatements
@@ -29,7 +29,8 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		lookUp:       named("lookup", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
-		advance: named("advance", advance),
+		underWay: named("underway", underWay),
+		advance:  named("advance", advance),
 	}
 	all.add = prepareAdd(channel, named)
 	if usual {

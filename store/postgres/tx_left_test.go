@@ -80,7 +80,7 @@ func TestGoroutineGoesOn(t *testing.T) {
 				left <- ctx
 				return h.insert(ctx, "in time")
 			})
-			late := <-left
+			late := await(t, "the context of the handler", left)
 			transacted(t, s.store, "second", func(ctx context.Context) error {
 				for name, insert := range map[string]func(context.Context, string) error{"pgx": insertPgx, "database/sql": insertSQL} {
 					if err := insert(late, "late by "+name); err == nil {

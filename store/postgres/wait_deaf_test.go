@@ -67,11 +67,11 @@ func (c *couple) completed() func() (onceward.ID, int64, func()) {
 }
 
 // wantLooking checks that a store that hears nothing looks often enough.
-func (c *couple) wantLooking(what string) {
+func (c *couple) wantLooking(what string, begin func() (id onceward.ID, attempt int64, end func())) {
 	c.Helper()
 	fastest := time.Hour
 	for range 3 {
-		if fastest = min(fastest, c.wakes(nil, c.completed())); fastest < calm/2 {
+		if fastest = min(fastest, c.wakes(nil, begin)); fastest < calm/2 {
 			return
 		}
 	}
@@ -88,7 +88,7 @@ func TestListenerLost(t *testing.T) {
 	c.proxy.Refuse(true)
 	exec(t, c.admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = ANY ($1)`, first)
 	eventually(t, "nobody listens", 10*time.Second, func() bool { return len(c.listeners()) == 0 })
-	c.wantLooking("without a listener")
+	c.wantLooking("without a listener", c.completed())
 	if again := c.listeners(); len(again) != 0 {
 		t.Fatalf("%v listens although it cannot connect", again)
 	}
@@ -113,9 +113,9 @@ func TestPoolerLosesNotifications(t *testing.T) {
 	deaf.Path = "/" + database
 	book, logging := newLogbook()
 	c := newCouple(t, postgres.WithListenURL(deaf.String()), logging)
-	c.wantLooking("before it is found out")
+	c.wantLooking("before it is found out", c.completed())
 	eventually(t, "the store has warned", 20*time.Second, func() bool { return len(book.find("cannot listen for notifications")) > 0 })
-	c.wantLooking("after it was found out")
+	c.wantLooking("after it was found out", c.completed())
 }
 
 // TestListenURL: listening past the pooler works as listening does.

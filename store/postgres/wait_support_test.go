@@ -83,7 +83,9 @@ func (c *couple) wakes(ears *pgx.Conn, begin func() (id onceward.ID, attempt int
 	id, attempt, end := begin()
 	ended := c.waits(id, attempt)
 	if ears != nil {
-		_, err := ears.WaitForNotification(c.Context()) // that somebody waits
+		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
+		_, err := ears.WaitForNotification(ctx) // that somebody waits
+		cancel()
 		must(c, err)
 	}
 	select {

@@ -54,7 +54,7 @@ func TestStepThatDoesNotReturn(t *testing.T) {
 			return onceward.Checkpoint{Point: "late"}, nil
 		})
 	}()
-	<-entered
+	await(t, "the step", entered)
 	within(t, "what waits for the step", func() {
 		if err := store.Extend(t.Context(), c, time.Minute); err != nil {
 			t.Errorf("E2: the heartbeat of the same claim got %v", err)
@@ -65,7 +65,7 @@ func TestStepThatDoesNotReturn(t *testing.T) {
 		}
 	})
 	close(release)
-	err := <-ended
+	err := await(t, "the end of the step", ended)
 	wantUnavailable(t, err, takenBack, "E3: a step that held the writer for too long")
 	if !errors.Is(err, onceward.ErrDeadline) {
 		t.Errorf("E5: %v, want it to say that the deadline was passed", err)
@@ -105,7 +105,7 @@ func TestStepOfAShortCaller(t *testing.T) {
 		transacted(t, store, reservation("other"), inserting("other"), onceward.DecisionExecute, "E3: the others go on")
 	})
 	close(release)
-	wantUnavailable(t, <-ended, takenBack, "E3: a step that outlasted its caller")
+	wantUnavailable(t, await(t, "the end of the step", ended), takenBack, "E3: a step that outlasted its caller")
 	wantRows(t, store, "row", 0, "E3")
 	wantPoint(t, store, "key", "", "E3")
 }

@@ -188,7 +188,7 @@ func TestClientLeaves(t *testing.T) {
 	if _, err := send(ctx, server, "key"); err == nil {
 		t.Error("the client did not leave")
 	}
-	<-done
+	await(t, "the end of the handler", done)
 	mustSend(t, server, "key").want(t, http.StatusCreated, true, "E6: the retry finds the answer")
 	handler.wantRuns(t, 1, "I1")
 	wantRows(t, store, "payment", 1, "I1")

@@ -129,7 +129,7 @@ func TestFinishTxDeadline(t *testing.T) {
 		return err
 	})
 	wantUnavailable(t, err, takenBack, "E1")
-	if err := <-other; err != nil {
+	if err := await(t, "the end of the other transaction", other); err != nil {
 		t.Errorf("the others go on, but got %v", err)
 	}
 	wantRows(t, store, "late", 0, "E1")

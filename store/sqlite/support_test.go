@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(watchdog.Over(m))
 }
 
 // newFile is the path of a file that does not exist yet.
@@ -234,6 +235,17 @@ func post(h http.Handler, key string) answer {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, newRequest(key))
 	return answer{status: w.Code, header: w.Result().Header, body: w.Body.String()}
+}
+
+// await takes what comes from a channel, or fails the test.
+func await[T any](t testing.TB, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s did not come", what)
+	}
+	return value
 }
 
 // within fails the test if f does not end in time: what it waits for is an event, not a pause.

@@ -49,7 +49,7 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 		})
 		ended <- err
 	}()
-	<-entered
+	await(t, "the handler", entered)
 	started := time.Now()
 	transacted(t, store, reservation("other"), inserting("other"), onceward.DecisionExecute, "E1: the others go on")
 	if waited := time.Since(started); waited > 10*time.Second {
@@ -62,7 +62,7 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 	})
 	transacted(t, store, reservation("key"), inserting("row"), onceward.DecisionExecute, "E8: no path leaves a key locked past its lease")
 	close(release)
-	err := <-ended
+	err := await(t, "the end of the handler", ended)
 	wantUnavailable(t, err, takenBack, "E1: a handler that held the writer for too long")
 	if !errors.Is(err, onceward.ErrDeadline) {
 		t.Errorf("E5: %v, want it to say that the deadline was passed", err)

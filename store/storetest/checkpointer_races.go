@@ -56,7 +56,7 @@ func stepTakenOver(e *env) {
 		})
 		return checkpointAt("charged"), nil
 	}))
-	<-ended
+	await(e, "the end of the other attempt", ended)
 	e.must(takeErr)
 	if taken.Decision != onceward.DecisionExecute || taken.Origin != onceward.OriginResumed {
 		e.Fatalf("section 4: the next attempt got (%s, %s), want to resume", taken.Decision, taken.Origin)
@@ -94,7 +94,7 @@ func stepSettled(e *env) {
 			ended = beside(func() { settleErr = settle(c) })
 			return checkpointAt("charged"), nil
 		}))
-		<-ended
+		await(e, "the end of the settlement", ended)
 		e.must(settleErr)
 		rows := 0
 		if err == nil {

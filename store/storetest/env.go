@@ -55,6 +55,27 @@ func open(t *testing.T, h Harness) *env {
 	return e
 }
 
+// sequences bounds a test of many short sequences of calls, each by itself: on a busy machine all of them together may
+// take longer than a store that hangs deserves. It returns what is called when a sequence begins. One that takes too
+// long fails the test, and those that follow it, by which a shorter one would be sought, fail at once.
+func (e *env) sequences() (begin func()) {
+	ctx, cancel := context.WithCancel(e.T.Context())
+	timer := time.AfterFunc(patience/2, func() {
+		e.Errorf("a sequence of calls did not end within %s", patience/2)
+		cancel()
+	})
+	e.Cleanup(func() {
+		timer.Stop()
+		cancel()
+	})
+	e.ctx = ctx
+	return func() {
+		if ctx.Err() == nil {
+			timer.Reset(patience / 2)
+		}
+	}
+}
+
 // with returns the same store for a subtest.
 func (e *env) with(t *testing.T) *env {
 	sub := *e
@@ -220,6 +241,17 @@ func (e *env) wantFenced(err error, rule string) {
 	if !errors.Is(err, onceward.ErrFenced) {
 		e.Errorf("%s: got error %v, want ErrFenced", rule, err)
 	}
+}
+
+// await takes what comes from a channel, or ends the test.
+func await[T any](e *env, what string, from <-chan T) (value T) {
+	e.Helper()
+	select {
+	case value = <-from:
+	case <-e.ctx.Done():
+		e.Fatalf("%s did not come within %s", what, patience)
+	}
+	return value
 }
 
 // together runs f n times at the same moment and waits for all.

@@ -63,7 +63,7 @@ func (e *env) begin(work func(ctx context.Context) error) (end func(error) error
 	}
 	return func(err error) error {
 		finish(err)
-		return <-done
+		return await(e, "the end of a transaction", done)
 	}
 }
 

@@ -16,8 +16,10 @@ import (
 // with a model (O2, O3).
 func testOutboxRandom(t *testing.T, h Harness) {
 	e := open(t, h)
+	begin := e.sequences()
 	checks := 0
 	rapid.Check(t, func(rt *rapid.T) {
+		begin()
 		checks++
 		now, err := e.clock()
 		if err != nil {

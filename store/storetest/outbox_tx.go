@@ -154,11 +154,13 @@ func beganFirst(e *env) {
 	case <-began:
 	case err := <-over:
 		e.Fatalf("O2: a transaction ended before its work did: %v", err)
+	case <-e.ctx.Done():
+		e.Fatal("O2: a transaction did not get its work done")
 	}
 	e.pass(e.resolution())
 	first := e.add(about("x", "committed first"))
 	goOn()
-	e.must(<-over)
+	e.must(await(e, "the end of the transaction that began first", over))
 	e.pass(e.resolution())
 	got := slices.DeleteFunc(e.delivered(), func(id string) bool { return slices.Contains(own, id) })
 	if want := append(first, last...); !slices.Equal(got, want) {

@@ -15,8 +15,10 @@ import (
 // is stepped by [onceward.Step].
 func testRandom(t *testing.T, h Harness) {
 	e := open(t, h)
+	begin := e.sequences()
 	checks := 0
 	rapid.Check(t, func(rt *rapid.T) {
+		begin()
 		checks++
 		m := newWalk(e, fmt.Sprint("check ", checks))
 		if err := m.quiet(); err != nil {

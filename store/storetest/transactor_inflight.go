@@ -67,7 +67,7 @@ func reserveInFlight(e *env) {
 			return onceward.Settlement{Ending: onceward.Commit, Completion: *answer("done")}
 		}))
 		e.must(err)
-		second := <-duplicate
+		second := await(e, "the decision about the duplicate", duplicate)
 		e.must(second.err)
 		e.onlyWinner([]onceward.Verdict{v, second.verdict})
 		want := 0
@@ -99,7 +99,7 @@ func transactWaits(e *env) {
 			return onceward.Settlement{Ending: end, Completion: *answer("done")}
 		}, onceward.DecisionExecute, "E1")
 		for range waiters {
-			if err := <-waited; err != nil {
+			if err := await(e, "the end of a wait", waited); err != nil {
 				e.Fatalf("section 6: a duplicate that waits for a transaction got %v, want to be woken by its end", err)
 			}
 		}

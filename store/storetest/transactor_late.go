@@ -71,6 +71,8 @@ func (e *env) startLate(target onceward.ID, open bool) *lateWork {
 	case <-entered:
 	case err := <-late.ended:
 		e.Fatalf("work that hangs did not begin: %v", err)
+	case <-e.ctx.Done():
+		e.Fatal("work that hangs did not begin")
 	}
 	return late
 }
@@ -90,7 +92,7 @@ func (e *env) awaitFree(target onceward.ID) {
 func (late *lateWork) finish(e *env) {
 	e.Helper()
 	late.release()
-	err := <-late.ended
+	err := await(e, "the end of late work", late.ended)
 	if late.writeErr == nil {
 		e.Error("E1: work that is late could write")
 	}

@@ -112,7 +112,7 @@ func (e *env) wakes(c onceward.Claim, change func()) {
 	e.get(c.ID) // a round trip, in which most of them come to wait
 	change()
 	for range waiters {
-		if err := <-waited; err != nil {
+		if err := await(e, "the end of a wait", waited); err != nil {
 			e.Fatalf("section 6: a duplicate that waits is woken by the end, but got %v", err)
 		}
 	}

@@ -1,0 +1,99 @@
+// Package watchdog ends tests that hang. A test that is stuck, in what it waits for or in cleaning up behind a failure,
+// would otherwise be noticed when the time of its whole package is over, among the stacks of all the others. It is for
+// TestMain alone:
+//
+//	func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+package watchdog
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	// limit is how long a test may stay at one point: longer than anything takes on a busy machine, and less than a minute.
+	limit = 50 * time.Second
+	// pause is the time between two looks.
+	pause = 2 * time.Second
+	// maxStacks bounds a look, in bytes.
+	maxStacks = 16 << 20
+)
+
+// Tests are those of a package, such as a *testing.M.
+type Tests interface{ Run() int }
+
+// Over returns the same tests with a watchdog over them.
+func Over(tests Tests) Tests { return watched{tests} }
+
+type watched struct{ tests Tests }
+
+// Run runs the tests. If one hangs it says which, and where, and ends the process.
+func (w watched) Run() int {
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { watch(over) })
+	defer watching.Wait()
+	defer close(over)
+	return w.tests.Run()
+}
+
+// watch looks at the tests from outside: the clock of one that runs in a synctest bubble is not that of the machine, and
+// goes on without an end while a worker of the bubble waits for its next turn.
+func watch(over <-chan struct{}) {
+	var w watcher
+	for {
+		select {
+		case <-over:
+			return
+		case <-time.After(pause):
+		}
+		if hanging := w.look(stacks(), time.Now()); len(hanging) > 0 {
+			for _, g := range hanging {
+				fmt.Fprintf(os.Stderr, "FAIL: %s hangs: for %s it has been in %s\n%s\n", g.test(), limit, g.point(), g.text)
+			}
+			os.Exit(2)
+		}
+	}
+}
+
+// stacks are those of all goroutines.
+func stacks() string {
+	for size := 1 << 18; ; size *= 4 {
+		all := make([]byte, size)
+		if n := runtime.Stack(all, true); n < size || size >= maxStacks {
+			return string(all[:n])
+		}
+	}
+}
+
+// watcher knows since when each test has been at one point.
+type watcher struct{ seen map[string]sighting }
+
+// sighting is a point and when the test was seen there first.
+type sighting struct {
+	at    string
+	since time.Time
+}
+
+// look returns the tests that have not moved for the limit.
+func (w *watcher) look(stacks string, now time.Time) (hanging []goroutine) {
+	seen := make(map[string]sighting)
+	for _, g := range parse(stacks) {
+		if !g.runsTest() {
+			continue
+		}
+		s, known := w.seen[g.id]
+		if at := g.position(); !known || s.at != at {
+			s = sighting{at: at, since: now}
+		}
+		seen[g.id] = s
+		if now.Sub(s.since) >= limit {
+			hanging = append(hanging, g)
+		}
+	}
+	w.seen = seen
+	return hanging
+}

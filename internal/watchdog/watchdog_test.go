@@ -1,0 +1,100 @@
+package watchdog
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestMain has these tests watched too.
+func TestMain(m *testing.M) { os.Exit(Over(m).Run()) }
+
+// hangingIn returns what a watcher says of tests that stay where they are, but for this one.
+func hangingIn(t *testing.T, after time.Duration) []goroutine {
+	t.Helper()
+	var w watcher
+	now := time.Now()
+	if early := w.look(stacks(), now); len(early) > 0 {
+		t.Fatalf("%s hangs at first sight", early[0].test())
+	}
+	return w.look(stacks(), now.Add(after))
+}
+
+// waiting reports whether a test is seen where its line says so.
+func waiting(line string) bool {
+	for _, g := range parse(stacks()) {
+		if g.runsTest() && strings.Contains(g.point(), line) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestHangingTest: it is found when it has not moved for the limit, by its name and the line at which it waits; its parent,
+// which waits for it, is not meant.
+func TestHangingTest(t *testing.T) {
+	never := make(chan struct{})
+	for name, test := range map[string]struct {
+		hang func(t *testing.T)
+		want string
+	}{
+		"for an event":    {func(*testing.T) { <-never }, "{ <-never }"},
+		"in its clean-up": {func(t *testing.T) { t.Cleanup(func() { <-never }) }, "t.Cleanup(func() { <-never })"},
+		"in a bubble in which time goes on": {func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				over := make(chan struct{})
+				go tick(over)
+				waitAndStop(never, over)
+			})
+		}, "<-never"},
+	} {
+		never = make(chan struct{})
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			t.Run(name, test.hang)
+		}()
+		for !waiting(test.want) {
+			runtime.Gosched()
+		}
+		if early := hangingIn(t, limit-1); len(early) > 0 {
+			t.Errorf("%s: %s hangs before its time", name, early[0].test())
+		}
+		hanging := hangingIn(t, limit)
+		if len(hanging) != 1 || !strings.Contains(hanging[0].test(), "TestHangingTest.func") ||
+			!strings.Contains(hanging[0].point(), "watchdog_test.go:") {
+			t.Errorf("%s: hanging are %+v", name, hanging)
+		}
+		close(never)
+		<-ended
+	}
+}
+
+// tick is work in a bubble that waits for its next turn, again and again.
+func tick(over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-time.After(time.Minute):
+		}
+	}
+}
+
+func waitAndStop(never <-chan struct{}, over chan struct{}) {
+	<-never
+	close(over)
+}
+
+// TestMovingTest: one that goes on is left alone, however long it takes.
+func TestMovingTest(t *testing.T) {
+	var w watcher
+	now := time.Now()
+	w.look(stacks(), now)
+	if hanging := w.look(stacks(), now.Add(time.Hour)); len(hanging) > 0 {
+		t.Errorf("%s hangs, at %s", hanging[0].test(), hanging[0].point())
+	}
+}
