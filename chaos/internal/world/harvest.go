@@ -18,7 +18,11 @@ import (
 
 // open opens the store past all faults.
 func (w *World) open(ctx context.Context) (*storeurl.Database, error) {
-	return storeurl.Open(ctx, w.database.direct(), storeurl.Config{Logger: slog.New(slog.DiscardHandler)})
+	return openURL(ctx, w.database.direct())
+}
+
+func openURL(ctx context.Context, url string) (*storeurl.Database, error) {
+	return storeurl.Open(ctx, url, storeurl.Config{Logger: slog.New(slog.DiscardHandler)})
 }
 
 // Quiet reports whether nothing is left to be done: no operation open, no message on its way.
