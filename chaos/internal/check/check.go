@@ -47,7 +47,7 @@ func Check(run *history.Run) []Violation {
 	checkMessages(run, f)
 	checkStreets(x, f)
 	checkBearers(run, f)
-	checkForgeries(run, f)
+	checkForgeries(x, run, f)
 	checkStrays(run, f)
 	checkActs(run, f)
 	checkFaults(run, f)

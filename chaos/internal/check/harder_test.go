@@ -82,8 +82,9 @@ func (s *story) acts() {
 	s.Effects = append(s.Effects, history.Effect{Book: bookCharges, ID: "ch_stray", Reference: "stray-1", Stray: true})
 	s.Findings = append(s.Findings, history.Finding{Key: "ch_stray", Kind: "missing here"})
 	s.Forgeries = append(s.Forgeries, history.Forgery{
-		Scope: "s", Key: "refunded", How: "without a signature",
-		Status: 401,
+		Scope: "s", Key: "refunded", How: "without a signature", Status: 401, Claims: "re_forged",
+	}, history.Forgery{
+		Scope: "s", Key: "refunded", How: "signed by ben", Foreign: true, Status: 204, Claims: "re_foreign",
 	})
 }
 
@@ -180,6 +181,21 @@ var harderCorruptions = []corruption{
 	{"an act that failed and was done by the audit", func(s *story) { s.setOutcome("act 2", "done") }, []string{"I16"}},
 	{"a stray effect that nobody found", func(s *story) { s.Findings = nil }, []string{"I5"}},
 	{"a forged webhook that was taken", func(s *story) { s.Forgeries[0].Status = 204 }, []string{"I2"}},
+	{"a webhook of another account that was written down", func(s *story) {
+		s.rowOf("refunded").ID = "re_foreign"
+	}, []string{"I2"}},
+	{"a webhook of another account that is the answer", func(s *story) {
+		body := s.recordOf("refunded").Body + " re_foreign"
+		s.recordOf("refunded").Body = body
+		for i := range s.Attempts {
+			if s.Attempts[i].Key == "refunded" && s.Attempts[i].Status == 201 {
+				s.Attempts[i].Body = body
+			}
+		}
+	}, []string{"I2"}},
+	{"a forged webhook that was refused and believed", func(s *story) {
+		s.recordOf("refunded").Body += " re_forged"
+	}, []string{"I2", "I3"}},
 	{"a mismatch in the amount alone that was executed", func(s *story) {
 		wrong := problem("transfer", "moved", "T1", 422, "mismatch")
 		wrong.Payload, wrong.Amount = "T1 over less", price-1
@@ -225,6 +241,7 @@ var harderExcuses = map[string]func(*story){
 		wrong.Payload, wrong.Amount = "T1 over less", price-1
 		s.ask(wrong)
 	},
+	"a webhook of another account was refused": func(s *story) { s.Forgeries[1].Status = 401 },
 	"a shipment was never committed": func(s *story) {
 		s.ask(history.Attempt{Kind: "shipment", Key: "unsent", Reference: "S3", Lost: "timeout"})
 	},

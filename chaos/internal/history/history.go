@@ -165,6 +165,10 @@ type Forgery struct {
 	Key   string `json:"key"`
 	// How says what is wrong with it.
 	How string `json:"how"`
+	// Foreign says that it is signed as it should be, by another account: it may be kept, and settles nothing.
+	Foreign bool `json:"foreign,omitempty"`
+	// Claims is the id of the effect that it tells of, which does not exist.
+	Claims string `json:"claims,omitempty"`
 	// Status is 0 if no answer came.
 	Status int `json:"status,omitempty"`
 }

@@ -60,6 +60,14 @@ var upper = []Mutant{
 		}},
 	},
 	{
+		Name: "foreign-webhook", Layer: "webhook", Store: sqlite, Breaks: []string{"I2"},
+		Mistake: "a tenant's signature counts for all tenants",
+		Edits: []Edit{{
+			"reconcile/webhook/scope.go", "\tcase s.kind == scopeOne:\n\t\treturn s.name, false, nil",
+			"\tcase s.kind == scopeOne:\n\t\treturn \"\", true, nil",
+		}},
+	},
+	{
 		Name: "ledger-blind", Layer: "ledger", Store: sqlite, Breaks: []string{"I5"},
 		Mistake: "what only the provider has is not reported",
 		Edits: []Edit{{

@@ -71,6 +71,18 @@ const (
 	WebhookSecret = "the webhooks of a chaos run"
 )
 
+// TenantSecret is what is signed with for an account that is a customer of the acquirer itself.
+func TenantSecret(account string) string { return "the webhooks of " + account + " alone" }
+
+// tenantSecrets are those of all accounts.
+func tenantSecrets() map[string]string {
+	secrets := make(map[string]string)
+	for _, account := range Tokens {
+		secrets[account] = TenantSecret(account)
+	}
+	return secrets
+}
+
 // Tokens are the accounts of a run by their bearer tokens.
 var Tokens = map[string]string{"token-of-anna": "anna", "token-of-ben": "ben"}
 
@@ -130,7 +142,8 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	var guarding *onceward.Guard
 	system, err := payments.New(ctx, payments.Config{
 		Database: db, Secret: []byte(fingerprintSecret), Tokens: Tokens, Provider: s.Acquirer, WebhookSecret: WebhookSecret,
-		Timing: Timing, Logger: logger, Observer: onceward.ObserverFunc(db.Store.(*journaled).observe),
+		WebhookSecrets: tenantSecrets(),
+		Timing:         Timing, Logger: logger, Observer: onceward.ObserverFunc(db.Store.(*journaled).observe),
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
 			guarding, bank.guard = guard, guard
 			agency.routes(mux, guard)
