@@ -117,7 +117,7 @@ type System struct {
 	poller   *reconcile.Poller
 	worker   *outbox.Worker
 	resumer  *phase.Resumer
-	comparer *ledger.Comparer
+	compares []*ledger.Comparer
 	sweeper  *janitor.Sweeper
 	reaper   *janitor.Reaper
 }
@@ -181,11 +181,11 @@ func (s *System) assemble() (err error) {
 	if s.worker, err = s.newWorker(); err != nil {
 		return err
 	}
-	if s.comparer, err = s.newComparer(); err != nil {
+	if s.compares, err = s.Comparers("", s.config.Since, s.config.Timing.Compare); err != nil {
 		return err
 	}
 	s.resumer, err = phase.NewResumer(s.guard, s.db.Store, phase.ResumerConfig{
-		Interval: s.config.Timing.Look, Others: []string{comparisonRuns}, Logger: s.config.Logger,
+		Interval: s.config.Timing.Look, Others: Comparisons, Logger: s.config.Logger,
 	}, s.bookings)
 	if err != nil {
 		return err
@@ -279,7 +279,9 @@ func (s *System) Work(ctx context.Context) error {
 	}
 	all.Go(func() { s.poller.Run(ctx) })
 	all.Go(func() { s.resumer.Run(ctx) })
-	all.Go(func() { s.comparer.Run(ctx) })
+	for _, comparer := range s.compares {
+		all.Go(func() { comparer.Run(ctx) })
+	}
 	all.Go(func() { s.sweeper.Run(ctx) })
 	all.Go(func() { s.reaper.Run(ctx) })
 	all.Wait()

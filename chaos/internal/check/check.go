@@ -48,7 +48,7 @@ func Check(run *history.Run) []Violation {
 	checkStreets(x, f)
 	checkBearers(run, f)
 	checkForgeries(x, run, f)
-	checkStrays(run, f)
+	checkLedgers(run, f)
 	checkActs(run, f)
 	checkFaults(run, f)
 	return f.violations

@@ -175,20 +175,6 @@ func checkOrphans(o *operation, f *findings) {
 	}
 }
 
-// checkStrays is I5 for what others have put into the provider's ledger: the comparison finds it.
-func checkStrays(run *history.Run, f *findings) {
-	found := make(map[string]bool)
-	for _, finding := range run.Findings {
-		found[finding.Key] = true
-	}
-	for i := range run.Effects {
-		if e := &run.Effects[i]; e.Stray && !found[e.ID] {
-			f.addRun("I5", "effect %s (%s) is in the provider's ledger alone, and the comparison has not found it",
-				e.ID, e.Reference)
-		}
-	}
-}
-
 // checkMismatches is I8: what was refused as a mismatch was not executed.
 func checkMismatches(o *operation, f *findings) {
 	succeeded := o.requests(success)

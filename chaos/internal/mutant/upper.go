@@ -75,7 +75,16 @@ var upper = []Mutant{
 			"\t\terr = m.oneSided(Finding{Kind: MissingHere, Side: Provider, Key: key, Provider: provider}, provider.At)",
 			"\t\tm.counts.Matched++",
 		}},
-		Faults: []string{"server-kill", "worker-pause"}, // strays are there to be found only while the clocks agree
+		Faults: []string{"stray-effect", "server-kill", "worker-pause"},
+	},
+	{
+		Name: "node-clock-windows", Layer: "ledger", Store: sqlite, Breaks: []string{"I5"},
+		Mistake: "windows end by the clock of the node that compares them",
+		Edits: []Edit{{
+			"reconcile/ledger/turn.go", "\tif t.read, err = t.clock(ctx); err != nil {",
+			"\tif t.read = time.Now(); err != nil {",
+		}},
+		Faults: []string{"stray-effect", "clock-leap", "server-kill"},
 	},
 	{
 		Name: "failed-is-done", Layer: "outbox", Store: sqlite, Breaks: []string{"I10"},
