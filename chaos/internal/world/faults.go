@@ -25,8 +25,11 @@ var errNotFired = errors.New("the fault met nobody")
 
 // Faults are what happens to this world: all that can, or those that were chosen.
 func (w *World) Faults() []Fault {
-	return slices.DeleteFunc(w.possible(), func(f Fault) bool { return w.Only != nil && !slices.Contains(w.Only, f.Name) })
+	return slices.DeleteFunc(w.possible(), func(f Fault) bool { return !w.has(f.Name) })
 }
+
+// has reports whether a fault is among those that were chosen.
+func (w *World) has(fault string) bool { return w.Only == nil || slices.Contains(w.Only, fault) }
 
 // checkOnly refuses faults that do not exist: a run without any would look like a success.
 func (w *World) checkOnly() error {

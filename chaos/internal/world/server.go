@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/internal/servicetest"
 )
 
-// server is a PostgreSQL server with a standby. In front of the primary are a proxy that knows its protocol and a wire,
+// server is a PostgreSQL server with a standby, if that is ever to take over. In front of the primary are a proxy that knows its protocol and a wire,
 // for the nodes, and another proxy for those who go past all faults. Both lead to the other server when that takes over.
 type server struct {
 	world       *World
@@ -34,7 +34,10 @@ func openServer(ctx context.Context, w *World) (database, error) {
 	if s.primary, err = servicetest.StartPostgres(ctx, serverSettings...); err != nil {
 		return nil, err
 	}
-	if s.standby, err = s.primary.StartStandby(ctx); err == nil {
+	if w.has(failsOver) {
+		s.standby, err = s.primary.StartStandby(ctx)
+	}
+	if err == nil {
 		s.past, err = servicetest.StartProxy(s.primary.URL())
 	}
 	if err == nil {
@@ -125,7 +128,7 @@ func (s *server) faults() []Fault {
 	return []Fault{
 		{"database-kill", s.die},
 		{"database-pause", s.sleep},
-		{"database-fail-over", s.failOver},
+		{failsOver, s.failOver},
 		{"database-cut", func(ctx context.Context) error {
 			return s.wire.snap(ctx, s.world.between(50*time.Millisecond, 500*time.Millisecond))
 		}},
@@ -154,6 +157,9 @@ func (s *server) sleep(ctx context.Context) error {
 	pause(ctx, s.world.between(200*time.Millisecond, 2*time.Second))
 	return s.primary.Resume()
 }
+
+// failsOver is the fault for which there is a standby.
+const failsOver = "database-fail-over"
 
 // switchLimit is how long a standby may take to have all that its primary has. It is the limit of a machine on which
 // nothing else gets done.

@@ -143,7 +143,10 @@ func (w *World) Begin(ctx context.Context, window string) error {
 
 // End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends
 // after it is left over in the journals.
-func (w *World) End() error {
+func (w *World) End(ctx context.Context) error {
+	if err := w.removeStrays(ctx); err != nil {
+		return err
+	}
 	journals, err := w.Journals()
 	if err != nil {
 		return err
