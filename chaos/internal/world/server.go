@@ -14,8 +14,9 @@ import (
 	"github.com/onceward/onceward/internal/servicetest"
 )
 
-// server is a PostgreSQL server with a standby, if that is ever to take over. In front of the primary are a proxy that knows its protocol and a wire,
-// for the nodes, and another proxy for those who go past all faults. Both lead to the other server when that takes over.
+// server is a PostgreSQL server with a standby, if that is ever to take over. In front of the primary are a proxy that
+// knows its protocol and a wire, for the nodes, and another proxy for those who go past all faults. Both lead to the
+// other server when that takes over.
 type server struct {
 	world       *World
 	proxy, past *servicetest.Proxy
@@ -184,10 +185,8 @@ func (s *server) switchOver(ctx context.Context) error {
 	s.acts.Lock()
 	defer s.acts.Unlock()
 	old, next := s.primary, s.standby
-	following, cancel := context.WithTimeout(ctx, switchLimit)
-	defer cancel()
-	if err := old.AwaitStandby(following, next); err != nil {
-		return fmt.Errorf("the standby does not follow: %w", err)
+	if err := s.awaitStandby(ctx); err != nil { // so that the outage is short
+		return err
 	}
 	if err := s.proxy.Retarget(next.URL()); err != nil {
 		return err
@@ -196,7 +195,7 @@ func (s *server) switchOver(ctx context.Context) error {
 		s.proxy.DropAll()
 	}
 	pause(ctx, s.world.between(50*time.Millisecond, 800*time.Millisecond))
-	if err := old.Stop(); err != nil {
+	if err := errors.Join(s.awaitStandby(ctx), old.Stop()); err != nil {
 		return err
 	}
 	if err := errors.Join(next.Promote(ctx), s.past.Retarget(next.URL())); err != nil {
@@ -205,6 +204,16 @@ func (s *server) switchOver(ctx context.Context) error {
 	s.past.DropAll()
 	s.primary, s.standby = next, old
 	return old.Follow(next)
+}
+
+// awaitStandby waits until the standby has all that the primary has written so far.
+func (s *server) awaitStandby(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, switchLimit)
+	defer cancel()
+	if err := s.primary.AwaitStandby(ctx, s.standby); err != nil {
+		return fmt.Errorf("the standby does not follow: %w", err)
+	}
+	return nil
 }
 
 // commitsCut is how many commits are lost at a time.
