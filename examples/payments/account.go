@@ -12,7 +12,8 @@ import (
 
 // isOpen reports whether a path needs no token: the provider signs its webhooks, and health is for the load balancer.
 func isOpen(path string) bool {
-	return path == "/events" || strings.HasPrefix(path, "/events/") || path == "/health" || path == "/counters"
+	account, ofAccount := strings.CutPrefix(path, "/events/")
+	return path == "/events" || ofAccount && !strings.Contains(account, "/") || path == "/health" || path == "/counters"
 }
 
 type accountKey struct{}
