@@ -123,14 +123,14 @@ func onFile(t *testing.T) *world {
 	return newWorld(t, storeOf(t, "sqlite"), func(s *settings) { s.idle = true })
 }
 
-// TestRoutesAreAllProtected: no route that changes state is without a guard, but for the receiver of webhooks.
+// TestRoutesAreAllProtected: no route that changes state is without a guard, but for the receivers of webhooks.
 func TestRoutesAreAllProtected(t *testing.T) {
 	t.Parallel()
 	routes := onFile(t).routes()
-	if unprotected := onceward.Audit(routes, "POST /events"); len(unprotected) != 0 {
+	if unprotected := onceward.Audit(routes, "POST /events", "POST /events/{account}"); len(unprotected) != 0 {
 		t.Errorf("unprotected: %v", unprotected)
 	}
-	if len(routes) != 9 || len(onceward.Audit(routes)) != 1 {
+	if len(routes) != 10 || len(onceward.Audit(routes)) != 2 {
 		t.Errorf("the audit saw %v", routes)
 	}
 }
