@@ -102,7 +102,7 @@ func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed ui
 	began := time.Now()
 	for {
 		args := []string{
-			"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", "12s", "-every",
+			"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", "20s", "-every",
 			"400ms", "-clocks=false", "-brief",
 		}
 		if m.Faults != nil {

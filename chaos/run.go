@@ -122,6 +122,7 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 	if err != nil {
 		return nil, err
 	}
+	h.Unsettled = len(unsettled) > 0
 	h.Faults["client-leaves"], h.Faults["webhook-foreign"] = int(l.Left.Load()), int(l.Foreign.Load())
 	if o.Time >= time.Minute && o.Only == nil {
 		h.Planned = append(append(h.Planned, "client-leaves", "webhook-foreign"), world.Misbehaviour()...)

@@ -225,6 +225,33 @@ var harderCorruptions = []corruption{
 	{"a refund that is said to be missing at the provider", func(s *story) {
 		s.find("refunds 1/2", "e-R1", missingThere)
 	}, []string{"I5"}},
+	{"a parcel that came twice in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.Rows = append(s.Rows, *s.arrival(2))
+	}, []string{"I10"}},
+	{"a payment charged twice in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.rowOf("paid").State = "new"
+		s.effect("charges", "paid", "P1")
+	}, []string{"I1", "I10"}},
+	{"a payment without its charge in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.dropEffect("paid")
+	}, []string{"I2", "I10"}},
+	{"a message that waits in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.Messages[0].State = "pending"
+	}, []string{"I13"}},
+	{"a stray found falsely in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.find("refunds 1/2", "e-R1", missingThere)
+	}, []string{"I5"}},
+	{"an effect in progress in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.ask(history.Attempt{Kind: "transfer", Key: "gone", Reference: "T3", Lost: "timeout"})
+		s.record("gone", "in_progress", 1, "")
+		s.effect("transfers", "gone", "T3")
+	}, []string{"I13"}},
 	{"a charge that is said to differ", func(s *story) { s.find("charges 1/2", "e-P1", "differs") }, []string{"I5"}},
 	{"a forged webhook that was taken", func(s *story) { s.Forgeries[0].Status = 204 }, []string{"I2"}},
 	{"a webhook of another account that was written down", func(s *story) {
@@ -290,6 +317,18 @@ var harderExcuses = map[string]func(*story){
 	"a stray was found again and again": func(s *story) {
 		s.find("charges 2/3", "ch_stray", missingHere)
 		s.find(history.FinalRun+"refunds 1/2", "re_9", missingThere)
+	},
+	"a parcel is on its way in a run that is not quiet": func(s *story) {
+		s.Unsettled = true
+		s.Rows = slices.DeleteFunc(s.Rows, func(r history.Row) bool { return r.Number == 3 })
+	},
+	"a payment is not charged yet in a run that is not quiet": func(s *story) {
+		s.Unsettled = true
+		s.dropEffect("paid")
+		s.rowOf("paid").State = "new"
+	},
+	"nothing was compared in a run that is not quiet": func(s *story) {
+		s.Unsettled, s.Findings = true, nil
 	},
 	"a webhook of another account was refused": func(s *story) { s.Forgeries[1].Status = 401 },
 	"a shipment was never committed": func(s *story) {

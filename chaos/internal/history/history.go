@@ -234,4 +234,6 @@ type Run struct {
 	Faults map[string]int
 	// Planned are the names of the faults that have to fire at least once.
 	Planned []string
+	// Unsettled says that not everything had become quiet when the run was looked at: what is missing may be on its way.
+	Unsettled bool
 }

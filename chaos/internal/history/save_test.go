@@ -35,7 +35,7 @@ func quiet() *history.Run {
 		},
 		Steps:   []history.Step{{Began: 1, Ended: 2, Clock: 3}},
 		Faults:  map[string]int{"kill": 2, "pause": 0},
-		Planned: []string{"pause", "kill"},
+		Planned: []string{"pause", "kill"}, Unsettled: true,
 	}
 }
 

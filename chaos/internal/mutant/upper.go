@@ -84,7 +84,8 @@ var upper = []Mutant{
 			"reconcile/ledger/turn.go", "\tif t.read, err = t.clock(ctx); err != nil {",
 			"\tif t.read = time.Now(); err != nil {",
 		}},
-		Faults: []string{"stray-effect", "clock-leap", "server-kill"},
+		// The clocks of all nodes are ahead. Were they behind, it would never be quiet, and that shows too little.
+		Faults: []string{"stray-effect", "server-kill"},
 	},
 	{
 		Name: "failed-is-done", Layer: "outbox", Store: sqlite, Breaks: []string{"I10"},
