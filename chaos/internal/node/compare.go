@@ -27,14 +27,14 @@ type Comparison struct {
 	Until  time.Time `json:"until"`
 }
 
-// auditor compares the books from the beginning of a window, apart from the comparisons that go on all the time. It
-// answers 204 when those and these have come to the end of the window, and 202 before.
+// auditor compares the books from the beginning of a window, and goes on with the comparisons that are made all the
+// time: those who make them sleep until a window is due by what the clock said before it was set. It answers 204 when
+// all have come to the end of the window, and 202 before.
 type auditor struct {
 	system *payments.System
 
 	mu        sync.Mutex
 	window    string
-	standing  []*ledger.Comparer
 	comparers []*ledger.Comparer
 }
 
@@ -67,7 +67,7 @@ func (a *auditor) compare(ctx context.Context, asked Comparison) (done bool, err
 			return false, err
 		}
 	}
-	for _, comparer := range append(a.standing, a.comparers...) {
+	for _, comparer := range a.comparers {
 		status, err := comparer.Status(ctx)
 		if err != nil || status.Until.Before(asked.Until) || len(status.Uncompared) > 0 {
 			return false, err
@@ -77,14 +77,18 @@ func (a *auditor) compare(ctx context.Context, asked Comparison) (done bool, err
 }
 
 // prepare makes the comparers of a window.
-func (a *auditor) prepare(asked Comparison) (err error) {
+func (a *auditor) prepare(asked Comparison) error {
 	if a.comparers != nil && a.window == asked.Window {
 		return nil
 	}
-	a.window = asked.Window
-	if a.standing, err = a.system.Comparers("", time.Time{}, Timing.Compare); err != nil {
+	standing, err := a.system.Comparers("", time.Time{}, Timing.Compare)
+	if err != nil {
 		return err
 	}
-	a.comparers, err = a.system.Comparers(history.FinalRun+asked.Window, asked.Since, FinalInterval)
-	return err
+	final, err := a.system.Comparers(history.FinalRun+asked.Window, asked.Since, FinalInterval)
+	if err != nil {
+		return err
+	}
+	a.window, a.comparers = asked.Window, append(standing, final...)
+	return nil
 }
