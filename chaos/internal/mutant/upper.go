@@ -68,7 +68,7 @@ var upper = []Mutant{
 		}},
 	},
 	{
-		Name: "ledger-blind", Layer: "ledger", Store: sqlite, Breaks: []string{"I5"},
+		Name: "ledger-blind", Layer: "ledger", Store: sqlite, Breaks: []string{"I5"}, Quiet: true,
 		Mistake: "what only the provider has is not reported",
 		Edits: []Edit{{
 			"reconcile/ledger/compare.go",
@@ -78,7 +78,7 @@ var upper = []Mutant{
 		Faults: []string{"stray-effect", "server-kill", "worker-pause"},
 	},
 	{
-		Name: "node-clock-windows", Layer: "ledger", Store: sqlite, Breaks: []string{"I5"},
+		Name: "node-clock-windows", Layer: "ledger", Store: sqlite, Breaks: []string{"I5"}, Quiet: true,
 		Mistake: "windows end by the clock of the node that compares them",
 		Edits: []Edit{{
 			"reconcile/ledger/turn.go", "\tif t.read, err = t.clock(ctx); err != nil {",
@@ -88,7 +88,7 @@ var upper = []Mutant{
 		Faults: []string{"stray-effect", "server-kill"},
 	},
 	{
-		Name: "failed-is-done", Layer: "outbox", Store: sqlite, Breaks: []string{"I10"},
+		Name: "failed-is-done", Layer: "outbox", Store: sqlite, Breaks: []string{"I10"}, Quiet: true,
 		Mistake: "a message whose delivery failed counts as delivered",
 		Edits: []Edit{{
 			"outbox/deliver.go",
@@ -97,7 +97,7 @@ var upper = []Mutant{
 		}},
 	},
 	{
-		Name: "inbox-apart", Layer: "inbox", Store: sqlite, Breaks: []string{"I10"},
+		Name: "inbox-apart", Layer: "inbox", Store: sqlite, Breaks: []string{"I10"}, Quiet: true,
 		Mistake: "an event is remembered apart from its work",
 		Edits: []Edit{{
 			"inbox/inbox.go",
