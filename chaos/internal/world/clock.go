@@ -10,9 +10,10 @@ import (
 	"github.com/onceward/onceward/chaos/internal/node"
 )
 
-// The store and the providers go by one clock, which is not that of the nodes. What windows of time are about, the books
-// of both sides, is dated by it, as it would be by clocks that agree; and a node that went by its own would be wrong. The
-// clock of a provider is never behind that of the store: what happens is in a window that has not ended there.
+// The store and the providers go by one clock, which is not that of the nodes. What windows of time are about, the
+// books of both sides, is dated by it, as it would be by clocks that agree; and a node that went by its own would be
+// wrong. The clock of a provider is never behind that of the store: what happens is in a window that has not ended
+// there.
 
 // startOffset is how far the clock is off at first: the clocks of all nodes are ahead of it then, and behind it when it
 // has leapt.

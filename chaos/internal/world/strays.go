@@ -29,8 +29,8 @@ func (w *World) strayName() string {
 // isStray reports whether a reference is that of a stray.
 func (w *World) isStray(reference string) bool { return strings.HasPrefix(reference, w.window+stray) }
 
-// strayEffect puts a charge and a refund of it into the ledger. What came of one that the acquirer does not answer, as it
-// misbehaves, its ledger tells.
+// strayEffect puts a charge and a refund of it into the ledger. What came of one that the acquirer does not answer, as
+// it misbehaves, its ledger tells.
 func (w *World) strayEffect(ctx context.Context) error {
 	acquirer, name := &provider.Client{URL: w.acquirer.URL()}, w.strayName()
 	made, err := acquirer.Charge(ctx, name, provider.ChargeRequest{Amount: 2, Currency: "EUR", Reference: name})
