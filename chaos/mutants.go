@@ -102,7 +102,7 @@ func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed ui
 	began := time.Now()
 	for {
 		args := []string{
-			"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", "12s", "-every",
+			"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", settles(m), "-every",
 			"400ms", "-clocks=false", "-brief",
 		}
 		if m.Faults != nil {
@@ -122,6 +122,14 @@ func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed ui
 		}
 		seed += 1000
 	}
+}
+
+// settles is how long a run may take to be quiet. Most mutants show before, and some never let it be.
+func settles(m *mutant.Mutant) string {
+	if m.Quiet {
+		return "40s"
+	}
+	return "12s"
 }
 
 // run runs a program and returns all that it said.

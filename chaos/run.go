@@ -122,9 +122,10 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 	if err != nil {
 		return nil, err
 	}
-	h.Faults["client-leaves"] = int(l.Left.Load())
+	h.Unsettled = len(unsettled) > 0
+	h.Faults["client-leaves"], h.Faults["webhook-foreign"] = int(l.Left.Load()), int(l.Foreign.Load())
 	if o.Time >= time.Minute && o.Only == nil {
-		h.Planned = append(append(h.Planned, "client-leaves"), world.Misbehaviour()...)
+		h.Planned = append(append(h.Planned, "client-leaves", "webhook-foreign"), world.Misbehaviour()...)
 	}
 	if err := history.Save(filepath.Join(w.Dir, name+"harvest.history"), h); err != nil {
 		return nil, err

@@ -165,7 +165,7 @@ func (s *soak) windows(ctx context.Context, out io.Writer, watch *watch) (err er
 			return err
 		}
 		s.add(r, time.Since(began))
-		if err := errors.Join(s.keep(r, w, out), s.forget(w)); err != nil {
+		if err := errors.Join(s.keep(r, w, out), s.forget(ctx, w)); err != nil {
 			return err
 		}
 		if s.done != nil {
@@ -203,12 +203,12 @@ func (s *soak) keep(r *report, w *world.World, out io.Writer) error {
 }
 
 // forget removes what was recorded in a window.
-func (s *soak) forget(w *world.World) error {
+func (s *soak) forget(ctx context.Context, w *world.World) error {
 	files, err := filepath.Glob(filepath.Join(w.Dir, "*.history"))
 	for _, file := range files {
 		err = errors.Join(err, os.Remove(file))
 	}
-	return errors.Join(err, w.End())
+	return errors.Join(err, w.End(ctx))
 }
 
 // tell writes a line a minute.

@@ -18,7 +18,7 @@ func TestSoakGoesOn(t *testing.T) {
 		s := soak{dir: dir, hours: hours, options: options{
 			Store: "sqlite", Seed: 3, Time: time.Second, Clients: 8, Every: 200 * time.Millisecond,
 			Settle: 90 * time.Second, Brief: true,
-			Only: []string{"server-kill", "clock-step"},
+			Only: []string{"server-kill", "clock-step", "stray-row", "stray-effect"},
 		}}
 		var out bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())

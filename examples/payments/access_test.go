@@ -16,7 +16,7 @@ import (
 )
 
 // openRoutes need no token.
-var openRoutes = []string{"POST /events", "GET /health", "GET /counters"}
+var openRoutes = []string{"POST /events", "POST /events/{account}", "GET /health", "GET /counters"}
 
 // routes returns the routes of a system.
 func (w *world) routes() []onceward.RouteInfo {
@@ -43,7 +43,7 @@ func TestAccess(t *testing.T) {
 // tokens: every route wants a token that is known, but for those that are open.
 func tokens(w *world) {
 	for _, route := range w.routes() {
-		path := strings.NewReplacer("{id}", "x", "{key}", "x").Replace(route.Pattern)
+		path := strings.NewReplacer("{id}", "x", "{key}", "x", "{account}", "x").Replace(route.Pattern)
 		isOpen := slices.Contains(openRoutes, route.String())
 		for _, header := range []string{"", "Bearer ", "Bearer wrong", alice, "Basic " + alice, "Bearer " + alice + alice} {
 			request, err := http.NewRequestWithContext(w.Context(), route.Method, w.server.URL+path, strings.NewReader(`{}`))
@@ -123,14 +123,14 @@ func onFile(t *testing.T) *world {
 	return newWorld(t, storeOf(t, "sqlite"), func(s *settings) { s.idle = true })
 }
 
-// TestRoutesAreAllProtected: no route that changes state is without a guard, but for the receiver of webhooks.
+// TestRoutesAreAllProtected: no route that changes state is without a guard, but for the receivers of webhooks.
 func TestRoutesAreAllProtected(t *testing.T) {
 	t.Parallel()
 	routes := onFile(t).routes()
-	if unprotected := onceward.Audit(routes, "POST /events"); len(unprotected) != 0 {
+	if unprotected := onceward.Audit(routes, "POST /events", "POST /events/{account}"); len(unprotected) != 0 {
 		t.Errorf("unprotected: %v", unprotected)
 	}
-	if len(routes) != 9 || len(onceward.Audit(routes)) != 1 {
+	if len(routes) != 10 || len(onceward.Audit(routes)) != 2 {
 		t.Errorf("the audit saw %v", routes)
 	}
 }

@@ -10,15 +10,18 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// open are the paths that need no token: the provider signs its webhooks, and health is for the load balancer.
-var open = map[string]bool{"/events": true, "/health": true, "/counters": true}
+// isOpen reports whether a path needs no token: the provider signs its webhooks, and health is for the load balancer.
+func isOpen(path string) bool {
+	account, ofAccount := strings.CutPrefix(path, "/events/")
+	return path == "/events" || ofAccount && !strings.Contains(account, "/") || path == "/health" || path == "/counters"
+}
 
 type accountKey struct{}
 
 // authenticate lets nobody past without a known token, and notes whose request it is.
 func (s *System) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if open[r.URL.Path] {
+		if isOpen(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -39,7 +39,7 @@ func (f *findings) all() []string {
 	return slices.Compact(slices.Sorted(slices.Values(f.found)))
 }
 
-// TestLedgerComparison: a charge that we know nothing of is found and counted, and what we know is not. The comparison begins
+// TestLedgerComparison: charges and refunds that we know nothing of are found and counted, and what we know is not. The comparison begins
 // when all is written down, so that nothing is taken for missing that is on its way.
 func TestLedgerComparison(t *testing.T) {
 	t.Parallel()
@@ -51,19 +51,22 @@ func TestLedgerComparison(t *testing.T) {
 			s.Timing.Compare, s.Timing.Settle, s.Observer, s.idle = time.Second, time.Millisecond, &told, true
 			s.Since = began.Add(-time.Minute)
 		})
-		w.payment(1900, "ours")
+		ours := w.payment(1900, "ours")
+		w.refund(ours, 500).want(http.StatusCreated, "")
 		w.payment(provider.DeclinedAmount, "ours and declined")
 		w.post("/bookings", "b", place("concert", 4500, "ours and booked")).want(http.StatusCreated, "")
 		stray, err := w.bank.Client().Charge(t.Context(), "stray", provider.ChargeRequest{Amount: 700, Currency: "EUR"})
+		must(t, err)
+		back, err := w.bank.Client().Refund(t.Context(), "stray", provider.RefundRequest{Charge: stray.ID, Amount: 300})
 		must(t, err)
 		comparing.work(comparing.system)
 		counter := func() int64 {
 			shown := comparing.send(http.MethodGet, "/counters", "", "", "").want(http.StatusOK, "")
 			return decode[map[string]int64](shown)["ledger missing here"]
 		}
-		comparing.eventually("the finding", func() bool { return counter() > 0 })
-		if found := told.all(); !slices.Equal(found, []string{"missing here " + stray.ID}) {
-			t.Errorf("found are %v, want only %s", found, stray.ID)
+		comparing.eventually("the findings", func() bool { return counter() > 1 && len(told.all()) > 1 })
+		if found := told.all(); !slices.Equal(found, []string{"missing here " + stray.ID, "missing here " + back.ID}) {
+			t.Errorf("found are %v, want only %s and %s", found, stray.ID, back.ID)
 		}
 	})
 }

@@ -109,7 +109,10 @@ func (s *System) noteRefund(ctx context.Context, payment string, made provider.R
 		_, err := s.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
 			Table: "refund", Key: []natural.Column{{Name: "id", Value: made.ID}},
 			Values: []natural.Column{
-				{Name: "payment", Value: payment}, {Name: "amount", Value: made.Amount}, {Name: "reference", Value: made.Reference},
+				{Name: "payment", Value: payment},
+				{Name: "amount", Value: made.Amount},
+				{Name: "reference", Value: made.Reference},
+				{Name: "made_at", Value: made.Created.UnixMicro()},
 			},
 		})
 		return err

@@ -159,7 +159,7 @@ func TestRefundSettledByWebhook(t *testing.T) {
 	onStores(t, func(s *settings) {
 		s.Timing.Call = 300 * time.Millisecond
 		s.faults = []provider.Rule{
-			{Kind: provider.TimeoutAfter, Times: 1, Match: provider.Match{Path: "/refunds"}},
+			{Kind: provider.TimeoutAfter, Times: 1, Match: provider.Match{Method: http.MethodPost, Path: "/refunds"}},
 			{Kind: provider.ErrorBefore, Match: provider.Match{Path: "/refunds"}},
 		}
 	}, func(t *testing.T, w *world) {

@@ -64,18 +64,51 @@ func (s *System) readRefundEvent(ctx context.Context, rec *onceward.Record, noti
 	return s.settleRefund(ctx, rec.Scope, *event.Data.Refund)
 }
 
-// newReceiver takes the provider's webhooks. An event is kept first and applied second, so that one which comes before our
-// own commit is not lost. The account at the provider is the system's own and no customer has its secret, so that its events settle
-// records of every scope. Charges are followed up by the outbox, which repeats them until they are answered.
+// newReceiver takes the provider's webhooks. The account at the provider is the system's own and no customer has its
+// secret, so that its events settle records of every scope.
 func (s *System) newReceiver() (http.Handler, error) {
-	scheme, err := webhook.NewTimestamped(webhook.TimestampedConfig{
-		Header: provider.SignatureHeader, Secrets: [][]byte{[]byte(s.config.WebhookSecret)},
-	})
+	scheme, err := newScheme(s.config.WebhookSecret)
 	if err != nil {
 		return nil, err
 	}
-	return webhook.New(webhook.Config{
-		Source: providerSource, Scheme: scheme, Scope: webhook.AllScopes(), Keeper: s.db.Store, Apply: s.poller.Apply,
+	config := s.receiving()
+	config.Scheme, config.Scope = scheme, webhook.AllScopes()
+	return webhook.New(config)
+}
+
+// newTenants takes the webhooks of accounts that are the provider's customers themselves. Each can have its secret seen,
+// and so says whatever it likes: it is heard about its own records alone.
+func (s *System) newTenants() (http.Handler, error) {
+	schemes := make(map[string]webhook.Scheme)
+	for account, secret := range s.config.WebhookSecrets {
+		scheme, err := newScheme(secret)
+		if err != nil {
+			return nil, err
+		}
+		schemes[account] = scheme
+	}
+	config := s.receiving()
+	config.Tenant = func(r *http.Request) (webhook.Tenant, error) {
+		account := r.PathValue("account")
+		if schemes[account] == nil {
+			return webhook.Tenant{}, webhook.ErrSignature
+		}
+		return webhook.Tenant{Scope: account, Scheme: schemes[account]}, nil
+	}
+	return webhook.New(config)
+}
+
+func newScheme(secret string) (webhook.Scheme, error) {
+	return webhook.NewTimestamped(webhook.TimestampedConfig{
+		Header: provider.SignatureHeader, Secrets: [][]byte{[]byte(secret)},
+	})
+}
+
+// receiving is what all receivers have in common. An event is kept first and applied second, so that one which comes
+// before our own commit is not lost. Charges are followed up by the outbox, which repeats them until they are answered.
+func (s *System) receiving() webhook.Config {
+	return webhook.Config{
+		Source: providerSource, Keeper: s.db.Store, Apply: s.poller.Apply,
 		Observer: s.counters, Logger: s.config.Logger,
 		Parse: webhook.ParseJSON(func(_ http.Header, e provider.Event) (webhook.Event, error) {
 			if e.Data.Refund == nil {
@@ -83,5 +116,5 @@ func (s *System) newReceiver() (http.Handler, error) {
 			}
 			return webhook.Event{ID: e.ID, Subject: e.Data.Refund.IdempotencyKey, At: e.Created}, nil
 		}),
-	})
+	}
 }

@@ -32,6 +32,9 @@ type Config struct {
 	Provider string
 	// WebhookSecret is what the provider signs its webhooks with: at least 16 bytes.
 	WebhookSecret string
+	// WebhookSecrets are what the provider signs with for accounts that are customers of its own: their events come to
+	// /events/{account}, and settle records of that account alone. Default: none.
+	WebhookSecrets map[string]string
 	// Timing says how long things take. Default: see [Timing].
 	Timing Timing
 	// Since is when the books begin: charges from then on are compared with the provider's. Default: a window before
@@ -114,7 +117,7 @@ type System struct {
 	poller   *reconcile.Poller
 	worker   *outbox.Worker
 	resumer  *phase.Resumer
-	comparer *ledger.Comparer
+	compares []*ledger.Comparer
 	sweeper  *janitor.Sweeper
 	reaper   *janitor.Reaper
 }
@@ -165,7 +168,7 @@ func newTransport() http.RoundTripper {
 }
 
 // exempt are the routes that change state and need no key: the receiver recognises a webhook by the id of its event.
-var exempt = []string{"POST /events"}
+var exempt = []string{"POST /events", "POST /events/{account}"}
 
 func (s *System) assemble() (err error) {
 	if s.box, err = outbox.New(s.db.Store, outbox.Config{Source: "https://payments.example", Guard: s.guard}); err != nil {
@@ -178,11 +181,11 @@ func (s *System) assemble() (err error) {
 	if s.worker, err = s.newWorker(); err != nil {
 		return err
 	}
-	if s.comparer, err = s.newComparer(); err != nil {
+	if s.compares, err = s.Comparers("", s.config.Since, s.config.Timing.Compare); err != nil {
 		return err
 	}
 	s.resumer, err = phase.NewResumer(s.guard, s.db.Store, phase.ResumerConfig{
-		Interval: s.config.Timing.Look, Others: []string{comparisonRuns}, Logger: s.config.Logger,
+		Interval: s.config.Timing.Look, Others: Comparisons, Logger: s.config.Logger,
 	}, s.bookings)
 	if err != nil {
 		return err
@@ -202,6 +205,10 @@ func (s *System) routes() error {
 	if err != nil {
 		return err
 	}
+	tenants, err := s.newTenants()
+	if err != nil {
+		return err
+	}
 	s.mux.Handle("POST /payments", s.transactional(s.createPayment))
 	s.mux.HandleFunc("GET /payments", s.listPayments)
 	s.mux.HandleFunc("GET /payments/{id}", s.showPayment)
@@ -209,6 +216,7 @@ func (s *System) routes() error {
 	s.mux.Handle("POST /bookings", s.bookingHandler())
 	s.mux.Handle("GET "+statusPath+"{key}", s.guard.StatusHandler())
 	s.mux.Handle("POST /events", receiver)
+	s.mux.Handle("POST /events/{account}", tenants)
 	s.mux.HandleFunc("GET /health", s.health)
 	s.mux.Handle("GET /counters", s.counters)
 	if s.config.Routes != nil {
@@ -271,7 +279,9 @@ func (s *System) Work(ctx context.Context) error {
 	}
 	all.Go(func() { s.poller.Run(ctx) })
 	all.Go(func() { s.resumer.Run(ctx) })
-	all.Go(func() { s.comparer.Run(ctx) })
+	for _, comparer := range s.compares {
+		all.Go(func() { comparer.Run(ctx) })
+	}
 	all.Go(func() { s.sweeper.Run(ctx) })
 	all.Go(func() { s.reaper.Run(ctx) })
 	all.Wait()

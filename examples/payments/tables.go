@@ -35,7 +35,8 @@ var schema = []string{
 		id         TEXT PRIMARY KEY,
 		payment    TEXT NOT NULL,
 		amount     BIGINT NOT NULL,
-		reference  TEXT NOT NULL
+		reference  TEXT NOT NULL,
+		made_at    BIGINT NOT NULL
 	)`,
 	`CREATE TABLE IF NOT EXISTS booking (
 		id         TEXT PRIMARY KEY,

@@ -13,6 +13,7 @@ import (
 type book struct {
 	dedup    bool
 	declined []int64
+	now      func() time.Time
 
 	mu           sync.Mutex
 	file         *ledgerFile
@@ -32,7 +33,7 @@ func openBook(cfg Config) (*book, error) {
 		return nil, err
 	}
 	b := &book{
-		dedup: cfg.Dedup, declined: cfg.DeclinedAmounts, file: file,
+		dedup: cfg.Dedup, declined: cfg.DeclinedAmounts, now: cfg.Now, file: file,
 		chargeByID: map[string]int{}, chargeByKey: map[string]int{}, refundByKey: map[string]int{}, refunded: map[string]int64{},
 	}
 	for _, e := range entries {
@@ -97,7 +98,7 @@ func (b *book) refundable(req RefundRequest) error {
 // creation gives each entry a time after the one before, so that the order of times is the order of ids even if the clock
 // is set back.
 func (b *book) creation() time.Time {
-	now := time.Now().UTC().Truncate(time.Microsecond)
+	now := b.now().UTC().Truncate(time.Microsecond)
 	if !now.After(b.lastCreation) {
 		now = b.lastCreation.Add(time.Microsecond)
 	}

@@ -76,6 +76,17 @@ func (c *Client) FindReference(ctx context.Context, reference string) ([]Charge,
 // List returns a page of at most limit charges that were made at or after from and that follow the charge with the ID after.
 // Zero values do not restrict; a limit of zero leaves the size of the page to the provider.
 func (c *Client) List(ctx context.Context, from time.Time, after string, limit int) (Page, error) {
+	return c.page(ctx, listed(from, after, limit))
+}
+
+// ListRefunds is List for refunds.
+func (c *Client) ListRefunds(ctx context.Context, from time.Time, after string, limit int) (made []Refund, more bool, err error) {
+	var page refundPage
+	err = c.call(ctx, http.MethodGet, "/refunds?"+listed(from, after, limit).Encode(), "", nil, &page)
+	return page.Data, page.HasMore, err
+}
+
+func listed(from time.Time, after string, limit int) url.Values {
 	values := url.Values{}
 	if !from.IsZero() {
 		values.Set("created_from", from.UTC().Format(time.RFC3339Nano))
@@ -86,7 +97,7 @@ func (c *Client) List(ctx context.Context, from time.Time, after string, limit i
 	if limit > 0 {
 		values.Set("limit", strconv.Itoa(limit))
 	}
-	return c.page(ctx, values)
+	return values
 }
 
 // SetFaults replaces the script of faults.

@@ -33,6 +33,8 @@ type Config struct {
 	WebhookPause time.Duration
 	// Faults are the faults to begin with. Default: none.
 	Faults Faults
+	// Now is the clock that charges and refunds are dated by. Default: [time.Now].
+	Now func() time.Time `json:"-"`
 	// Logger gets what goes wrong inside the provider. Default: nothing is logged.
 	Logger *slog.Logger `json:"-"`
 }
@@ -46,6 +48,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.WebhookPause <= 0 {
 		c.WebhookPause = defaultWebhookPause
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/onceward/onceward/chaos/internal/history"
@@ -77,12 +78,27 @@ func checkActs(run *history.Run, f *findings) {
 	}
 }
 
-// checkForgeries is I2 for what others than the provider say: a webhook without the provider's signature is not
-// taken, because it could make a success of what never happened.
-func checkForgeries(run *history.Run, f *findings) {
+// checkForgeries is I2 for what others than the provider say, because it could make a success of what never happened: a
+// webhook without the provider's signature is not taken, and one that another account has signed settles nothing.
+func checkForgeries(x *index, run *history.Run, f *findings) {
 	for i := range run.Forgeries {
-		if g := &run.Forgeries[i]; g.Status >= 200 && g.Status < 300 {
-			f.add("I2", &operation{id: id{g.Scope, g.Key}}, "a forged webhook %s was answered with %d", g.How, g.Status)
+		g := &run.Forgeries[i]
+		o := x.operation(g.Scope, g.Key)
+		if g.Status >= 200 && g.Status < 300 && !g.Foreign {
+			f.add("I2", o, "a forged webhook %s was answered with %d", g.How, g.Status)
+		}
+		if o.believes(g.Claims) {
+			f.add("I2", o, "a webhook %s was believed: %s never happened", g.How, g.Claims)
 		}
 	}
+}
+
+// believes reports whether an answer, the record or a row tells of an effect by its id.
+func (o *operation) believes(effect string) bool {
+	if effect == "" {
+		return false
+	}
+	told := slices.ContainsFunc(o.attempts, func(a *history.Attempt) bool { return strings.Contains(a.Body, effect) })
+	noted := slices.ContainsFunc(o.rows, func(r *history.Row) bool { return r.ID == effect })
+	return told || noted || o.record != nil && strings.Contains(o.record.Body, effect)
 }

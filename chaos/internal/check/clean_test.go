@@ -127,6 +127,7 @@ func clean() *history.Run {
 	s.trips()
 	s.lives()
 	s.acts()
+	s.strays()
 	return s.Run
 }
 

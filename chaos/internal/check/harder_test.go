@@ -79,12 +79,36 @@ func (s *story) acts() {
 	s.complete("doubted", 2, "d-D1")
 	s.ask(ok("doubt", "doubted", "D1"))
 	s.stored(ok("doubt", "doubted", "D1"), 2)
-	s.Effects = append(s.Effects, history.Effect{Book: bookCharges, ID: "ch_stray", Reference: "stray-1", Stray: true})
-	s.Findings = append(s.Findings, history.Finding{Key: "ch_stray", Kind: "missing here"})
 	s.Forgeries = append(s.Forgeries, history.Forgery{
-		Scope: "s", Key: "refunded", How: "without a signature",
-		Status: 401,
+		Scope: "s", Key: "refunded", How: "without a signature", Status: 401, Claims: "re_forged",
+	}, history.Forgery{
+		Scope: "s", Key: "refunded", How: "signed by ben", Foreign: true, Status: 204, Claims: "re_foreign",
 	})
+}
+
+// strays adds a charge and a refund of nobody, and a row of a refund that was never made. While one more refund is being
+// written down, it is missing.
+func (s *story) strays() {
+	s.Effects = append(s.Effects,
+		history.Effect{Book: bookCharges, ID: "ch_stray", Reference: "stray-1", Stray: true},
+		history.Effect{Book: "refunds", ID: "re_stray", Reference: "stray-1", Stray: true})
+	s.Rows = append(s.Rows, history.Row{Table: "refund", ID: "re_9", Reference: "stray-2", Stray: true})
+	for _, prefix := range []string{"", history.FinalRun} {
+		s.Findings = append(s.Findings,
+			history.Finding{Run: prefix + "charges 1/2", Key: "ch_stray", Kind: missingHere},
+			history.Finding{Run: prefix + "refunds 1/2", Key: "re_stray", Kind: missingHere},
+			history.Finding{Run: prefix + "refunds 1/2", Key: "re_9", Kind: missingThere})
+	}
+	s.find("refunds 1/2", "e-R1", missingHere)
+}
+
+func (s *story) find(run, key, kind string) {
+	s.Findings = append(s.Findings, history.Finding{Run: run, Key: key, Kind: kind})
+}
+
+// dropFinding removes what a comparison found.
+func (s *story) dropFinding(run, key string) {
+	s.Findings = slices.DeleteFunc(s.Findings, func(f history.Finding) bool { return f.Run == run && f.Key == key })
 }
 
 // act adds an act with what the audit says of it.
@@ -178,8 +202,73 @@ var harderCorruptions = []corruption{
 		[]string{"I16"},
 	},
 	{"an act that failed and was done by the audit", func(s *story) { s.setOutcome("act 2", "done") }, []string{"I16"}},
-	{"a stray effect that nobody found", func(s *story) { s.Findings = nil }, []string{"I5"}},
+	{"a comparison that never was", func(s *story) { s.Findings = nil }, []string{"I5"}},
+	{"a stray charge that was not found in time", func(s *story) {
+		s.dropFinding("charges 1/2", "ch_stray")
+	}, []string{"I5"}},
+	{"a stray refund that was not found in time", func(s *story) {
+		s.dropFinding("refunds 1/2", "re_stray")
+	}, []string{"I5"}},
+	{"a refund that never was and was not missed", func(s *story) {
+		s.dropFinding("refunds 1/2", "re_9")
+	}, []string{"I5"}},
+	{"a stray refund that was not found in the quiet", func(s *story) {
+		s.dropFinding(history.FinalRun+"refunds 1/2", "re_stray")
+	}, []string{"I5"}},
+	{"a stray that was found to be something else", func(s *story) {
+		s.dropFinding("charges 1/2", "ch_stray")
+		s.find("charges 1/2", "ch_stray", "differs")
+	}, []string{"I5"}},
+	{"a refund that is missing for good", func(s *story) {
+		s.find(history.FinalRun+"refunds 1/2", "e-R1", missingHere)
+	}, []string{"I5"}},
+	{"a refund that is said to be missing at the provider", func(s *story) {
+		s.find("refunds 1/2", "e-R1", missingThere)
+	}, []string{"I5"}},
+	{"a parcel that came twice in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.Rows = append(s.Rows, *s.arrival(2))
+	}, []string{"I10"}},
+	{"a payment charged twice in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.rowOf("paid").State = "new"
+		s.effect("charges", "paid", "P1")
+	}, []string{"I1", "I10"}},
+	{"a payment without its charge in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.dropEffect("paid")
+	}, []string{"I2", "I10"}},
+	{"a message that waits in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.Messages[0].State = "pending"
+	}, []string{"I13"}},
+	{"a stray found falsely in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.find("refunds 1/2", "e-R1", missingThere)
+	}, []string{"I5"}},
+	{"an effect in progress in a run that is not quiet", func(s *story) {
+		s.Unsettled = true
+		s.ask(history.Attempt{Kind: "transfer", Key: "gone", Reference: "T3", Lost: "timeout"})
+		s.record("gone", "in_progress", 1, "")
+		s.effect("transfers", "gone", "T3")
+	}, []string{"I13"}},
+	{"a charge that is said to differ", func(s *story) { s.find("charges 1/2", "e-P1", "differs") }, []string{"I5"}},
 	{"a forged webhook that was taken", func(s *story) { s.Forgeries[0].Status = 204 }, []string{"I2"}},
+	{"a webhook of another account that was written down", func(s *story) {
+		s.rowOf("refunded").ID = "re_foreign"
+	}, []string{"I2"}},
+	{"a webhook of another account that is the answer", func(s *story) {
+		body := s.recordOf("refunded").Body + " re_foreign"
+		s.recordOf("refunded").Body = body
+		for i := range s.Attempts {
+			if s.Attempts[i].Key == "refunded" && s.Attempts[i].Status == 201 {
+				s.Attempts[i].Body = body
+			}
+		}
+	}, []string{"I2"}},
+	{"a forged webhook that was refused and believed", func(s *story) {
+		s.recordOf("refunded").Body += " re_forged"
+	}, []string{"I2", "I3"}},
 	{"a mismatch in the amount alone that was executed", func(s *story) {
 		wrong := problem("transfer", "moved", "T1", 422, "mismatch")
 		wrong.Payload, wrong.Amount = "T1 over less", price-1
@@ -225,6 +314,23 @@ var harderExcuses = map[string]func(*story){
 		wrong.Payload, wrong.Amount = "T1 over less", price-1
 		s.ask(wrong)
 	},
+	"a stray was found again and again": func(s *story) {
+		s.find("charges 2/3", "ch_stray", missingHere)
+		s.find(history.FinalRun+"refunds 1/2", "re_9", missingThere)
+	},
+	"a parcel is on its way in a run that is not quiet": func(s *story) {
+		s.Unsettled = true
+		s.Rows = slices.DeleteFunc(s.Rows, func(r history.Row) bool { return r.Number == 3 })
+	},
+	"a payment is not charged yet in a run that is not quiet": func(s *story) {
+		s.Unsettled = true
+		s.dropEffect("paid")
+		s.rowOf("paid").State = "new"
+	},
+	"nothing was compared in a run that is not quiet": func(s *story) {
+		s.Unsettled, s.Findings = true, nil
+	},
+	"a webhook of another account was refused": func(s *story) { s.Forgeries[1].Status = 401 },
 	"a shipment was never committed": func(s *story) {
 		s.ask(history.Attempt{Kind: "shipment", Key: "unsent", Reference: "S3", Lost: "timeout"})
 	},

@@ -23,7 +23,7 @@ func TestSummaryCounts(t *testing.T) {
 	// Idle was never answered, nor what the other scope asked for.
 	want := Counts{
 		Operations: 16, Attempts: 28, Replays: 1, Overlapping: 2, Abandoned: 4, Unknown: 5, Settled: 4,
-		Fenced: 2, Anew: 1, Acts: 2, Forgeries: 1, Parcels: 4,
+		Fenced: 2, Anew: 1, Acts: 2, Forgeries: 2, Parcels: 4,
 		Answers: map[string]int{
 			"success": 13, "refusal": 2, "no answer": 2, "in-progress": 1, "outcome-unknown": 4, "mismatch": 2,
 			"not-executed": 1, "store-unavailable": 2, "other": 1,

@@ -110,7 +110,7 @@ type Effect struct {
 	Key       string `json:"key,omitempty"`
 	Reference string `json:"reference,omitempty"`
 	Amount    int64  `json:"amount,omitempty"`
-	// Stray marks an effect that nobody here asked for: it was put into the ledger for the comparison to find.
+	// Stray marks an effect that nobody here asked for: it was put into the ledger for the comparisons to find.
 	Stray bool `json:"stray,omitempty"`
 	// Declined marks an entry by which no money moved: it is not an effect.
 	Declined bool `json:"declined,omitempty"`
@@ -128,6 +128,8 @@ type Row struct {
 	// State is, for a payment, "new", "charged" or "declined", and "confirmed" for a booking that came to its end.
 	State string `json:"state,omitempty"`
 	ID    string `json:"id,omitempty"`
+	// Stray marks a row of what never happened: it was put into the table for the comparisons to find.
+	Stray bool `json:"stray,omitempty"`
 	// Number is that of a parcel in its shipment, and Place the one in which it arrived in its street, both from 1 on.
 	Number int `json:"number,omitempty"`
 	Place  int `json:"place,omitempty"`
@@ -165,6 +167,10 @@ type Forgery struct {
 	Key   string `json:"key"`
 	// How says what is wrong with it.
 	How string `json:"how"`
+	// Foreign says that it is signed as it should be, by another account: it may be kept, and settles nothing.
+	Foreign bool `json:"foreign,omitempty"`
+	// Claims is the id of the effect that it tells of, which does not exist.
+	Claims string `json:"claims,omitempty"`
 	// Status is 0 if no answer came.
 	Status int `json:"status,omitempty"`
 }
@@ -187,12 +193,18 @@ type Message struct {
 	State string `json:"state"`
 }
 
-// Finding is a difference that the comparison with the provider's ledger has found.
+// Finding is a difference that a comparison with the provider's ledger has found.
 type Finding struct {
+	// Run names the comparison and the window.
+	Run string `json:"run"`
 	// Key is the provider's id of the entry, and Kind what is wrong with it.
 	Key  string `json:"key"`
 	Kind string `json:"kind"`
 }
+
+// FinalRun is how the names of comparisons begin that are made when all is quiet. What is on one side only is so for good
+// then, while a comparison that is made in the storm finds what is still on its way.
+const FinalRun = "final "
 
 // Step is when the store's clock was set to another time, by the machine's monotonic clock.
 type Step struct {
@@ -222,4 +234,6 @@ type Run struct {
 	Faults map[string]int
 	// Planned are the names of the faults that have to fire at least once.
 	Planned []string
+	// Unsettled says that not everything had become quiet when the run was looked at: what is missing may be on its way.
+	Unsettled bool
 }

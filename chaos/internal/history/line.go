@@ -19,6 +19,8 @@ type line struct {
 	Fault   *fault   `json:"fault,omitempty"`
 	// Planned is the name of a fault that has to fire at least once.
 	Planned string `json:"planned,omitempty"`
+	// Unsettled says that not everything had become quiet.
+	Unsettled bool `json:"unsettled,omitempty"`
 }
 
 // fault says how often a fault fired.

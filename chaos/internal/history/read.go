@@ -103,6 +103,8 @@ func (r *reader) add(text []byte) error {
 		r.run.Steps = append(r.run.Steps, *l.Step)
 	case l.Fault != nil:
 		r.run.Faults[l.Fault.Name] += l.Fault.Times
+	case l.Unsettled:
+		r.run.Unsettled = true
 	case l.Planned != "":
 		r.run.Planned = append(r.run.Planned, l.Planned)
 	default:

@@ -57,5 +57,8 @@ func harvested(run *Run) []line {
 	for _, name := range run.Planned {
 		lines = append(lines, line{Planned: name})
 	}
+	if run.Unsettled {
+		lines = append(lines, line{Unsettled: true})
+	}
 	return lines
 }

@@ -25,7 +25,7 @@ func quiet() *history.Run {
 		Rows: []history.Row{
 			{
 				Table: "booking", Scope: "s", Key: "k", Reference: "r", Item: "concert", State: "confirmed", ID: "1",
-				Number: 2, Place: 3,
+				Stray: true, Number: 2, Place: 3,
 			},
 		},
 		Stock:    []history.Stock{{Item: "concert", Total: 10, Left: 9}, {Item: "circus"}},
@@ -35,7 +35,7 @@ func quiet() *history.Run {
 		},
 		Steps:   []history.Step{{Began: 1, Ended: 2, Clock: 3}},
 		Faults:  map[string]int{"kill": 2, "pause": 0},
-		Planned: []string{"pause", "kill"},
+		Planned: []string{"pause", "kill"}, Unsettled: true,
 	}
 }
 

@@ -36,8 +36,9 @@ type Load struct {
 	Config
 	http *http.Client
 
-	// Started, Done and Abandoned count operations, Left the attempts whose client left before the answer.
-	Started, Done, Abandoned, Left atomic.Int64
+	// Started, Done and Abandoned count operations, Left the attempts whose client left before the answer, and Foreign
+	// the webhooks about operations of others that were kept.
+	Started, Done, Abandoned, Left, Foreign atomic.Int64
 
 	mu sync.Mutex
 	// paid are the payments of each token, which may be refunded once they are charged.

@@ -26,15 +26,18 @@ type Operator struct {
 	unknown func(ctx context.Context) ([]onceward.Record, error)
 	// settled is the last attempt of each operation that the operator settled.
 	settled map[onceward.ID]int64
-	acts    int
-	http    *http.Client
+	// asked is how often the operator had each operation looked into again.
+	asked map[onceward.ID]int
+	acts  int
+	http  *http.Client
 }
 
 // Operator returns the operator of these clients' operations.
 func (l *Load) Operator(unknown func(ctx context.Context) ([]onceward.Record, error)) *Operator {
 	return &Operator{
 		load: l, random: rand.New(rand.NewPCG(l.Seed, 7)), unknown: unknown, settled: make(map[onceward.ID]int64),
-		http: &http.Client{Transport: l.http.Transport, Timeout: actLimit},
+		asked: make(map[onceward.ID]int),
+		http:  &http.Client{Transport: l.http.Transport, Timeout: actLimit},
 	}
 }
 
@@ -43,6 +46,9 @@ const (
 	operatorPause = 100 * time.Millisecond
 	// actLimit is how long an operator waits for an answer. There is more to do.
 	actLimit = 1500 * time.Millisecond
+	// mostAsked is how often an operation is looked into again: each time a phased one becomes unknown anew, and
+	// nothing is believed of its call before that has had the time to arrive.
+	mostAsked = 3
 )
 
 // Run acts until the context ends.
@@ -64,7 +70,8 @@ func (o *Operator) Run(ctx context.Context) {
 // not.
 func (o *Operator) attend(ctx context.Context, rec *onceward.Record) {
 	if !slices.Contains(node.ByHand, rec.Operation) {
-		if o.random.Float64() < 0.02 {
+		if o.asked[rec.ID] < mostAsked && o.random.Float64() < 0.02 {
+			o.asked[rec.ID]++
 			o.act(ctx, node.ActRetry, rec.ID, rec.Attempt)
 		}
 		return

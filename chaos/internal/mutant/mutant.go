@@ -28,6 +28,8 @@ type Mutant struct {
 	Edits []Edit
 	// Faults are those that let it show soonest. Default: all.
 	Faults []string
+	// Quiet says that it shows only when all is quiet: what is missing then is missing for good.
+	Quiet bool
 }
 
 // Edit replaces a text that occurs once in a file.

@@ -6,6 +6,7 @@ var stores = []Mutant{
 		Name: "token-reuse", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
 		Mistake: "a record that is made anew begins with the token of the one before",
 		Edits:   []Edit{{"store/sqlite/records.go", "\treturn max(now.UnixMicro(), r.lowest), nil", "\treturn 1, nil"}},
+		Faults:  calm, // answers expire when the clock leaps
 	},
 	{
 		Name: "finish-unfenced", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
@@ -80,13 +81,13 @@ var stores = []Mutant{
 			{
 				"store/postgres/transact.go",
 				"\t\tv, err := t.try(ctx, work)\n",
-				"\t\tv, err := t.try(context.WithValue(ctx, blind{}, try > 1), work)\n",
+				"\t\tv, err := t.try(context.WithValue(ctx, again{}, try > 1), work)\n",
 			},
 			{
 				"store/postgres/transact.go",
 				"\tv, err = t.decide(locked)\n\tif err != nil || v.Decision != onceward.DecisionExecute {\n",
 				`	v, err = t.decide(locked)
-	if err == nil && ctx.Value(blind{}) == true && v.Decision == onceward.DecisionReplay {
+	if err == nil && ctx.Value(again{}) == true && v.Decision == onceward.DecisionReplay {
 		event := onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation, Token: 1}
 		t.granted, _, _ = onceward.Step(onceward.Record{}, event, t.now)
 		v = onceward.Verdict{Decision: onceward.DecisionExecute, Origin: onceward.OriginCreated, Record: t.granted,
@@ -95,7 +96,7 @@ var stores = []Mutant{
 	if err != nil || v.Decision != onceward.DecisionExecute {
 `,
 			},
-			{"store/postgres/transact.go", "// errAgain says", "type blind struct{}\n\n// errAgain says"},
+			{"store/postgres/transact.go", "// errAgain says", "type again struct{}\n\n// errAgain says"},
 		},
 		Faults: []string{"commit-reply-cut", "server-kill"},
 	},

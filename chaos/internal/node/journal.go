@@ -75,7 +75,7 @@ func micros(t time.Time) int64 {
 // observe keeps what the comparison with the provider's ledger has found.
 func (j *journaled) observe(_ context.Context, e onceward.ObserverEvent) {
 	if found, ok := e.(onceward.LedgerFindingEvent); ok {
-		j.journal.Find(history.Finding{Key: found.Key, Kind: found.Kind})
+		j.journal.Find(history.Finding{Run: found.Run, Key: found.Key, Kind: found.Kind})
 	}
 }
 

@@ -30,6 +30,8 @@ type Settings struct {
 	Name string
 	// Addr is where it listens. A port of 0 takes a free one.
 	Addr string
+	// Clock is a file that holds how far the machine's clock is off. Empty if the store has a clock of its own.
+	Clock string
 	// Provider is set for a process that is a provider, and says how it behaves. The other fields are for nodes.
 	Provider *provider.Config
 
@@ -43,8 +45,6 @@ type Settings struct {
 	Journal string
 	// Owners is a directory in which nodes show which calls they are still at.
 	Owners string
-	// Clock is a file that holds how far the machine's clock is off. Empty if the store has a clock of its own.
-	Clock string
 	// Generation is that of the program: the second one has a step more.
 	Generation int
 	// Log is a file for what an operator should know; empty for none.
@@ -52,10 +52,11 @@ type Settings struct {
 }
 
 // Timing is how long things take in a chaos run: short, so that much happens, but long enough for a busy machine. A
-// request is on its way for as long as wires hold it back and providers delay it.
+// request is on its way for as long as wires hold it back and providers delay it. The windows of comparisons are longer,
+// because the store's clock leaps by hours, and each of them is compared.
 var Timing = payments.Timing{
 	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond, Pause: 100 * time.Millisecond,
-	Compare: 3 * time.Second, Settle: time.Second,
+	Compare: 20 * time.Second, Settle: time.Second,
 }
 
 // Retention is how long the routes keep their answers that the store's clock leaps past.
@@ -70,6 +71,18 @@ const (
 	// WebhookSecret is what the acquirer signs with.
 	WebhookSecret = "the webhooks of a chaos run"
 )
+
+// TenantSecret is what is signed with for an account that is a customer of the acquirer itself.
+func TenantSecret(account string) string { return "the webhooks of " + account + " alone" }
+
+// tenantSecrets are those of all accounts.
+func tenantSecrets() map[string]string {
+	secrets := make(map[string]string)
+	for _, account := range Tokens {
+		secrets[account] = TenantSecret(account)
+	}
+	return secrets
+}
 
 // Tokens are the accounts of a run by their bearer tokens.
 var Tokens = map[string]string{"token-of-anna": "anna", "token-of-ben": "ben"}
@@ -94,6 +107,9 @@ func Main() (ran bool, err error) {
 		cancel()
 	}()
 	if s.Provider != nil {
+		if s.Provider.Now, err = openClock(s.Clock); err != nil {
+			return true, err
+		}
 		fmt.Printf("http://%s\n", listener.Addr())
 		return true, provider.Serve(ctx, *s.Provider, listener)
 	}
@@ -130,7 +146,8 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	var guarding *onceward.Guard
 	system, err := payments.New(ctx, payments.Config{
 		Database: db, Secret: []byte(fingerprintSecret), Tokens: Tokens, Provider: s.Acquirer, WebhookSecret: WebhookSecret,
-		Timing: Timing, Logger: logger, Observer: onceward.ObserverFunc(db.Store.(*journaled).observe),
+		WebhookSecrets: tenantSecrets(),
+		Timing:         Timing, Logger: logger, Observer: onceward.ObserverFunc(db.Store.(*journaled).observe),
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
 			guarding, bank.guard = guard, guard
 			agency.routes(mux, guard)
@@ -165,6 +182,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	fmt.Printf("http://%s\n", listener.Addr())
 	if s.Serve {
 		mux := http.NewServeMux()
+		mux.Handle("POST "+ComparePath, &auditor{system: system})
 		mux.Handle("POST "+DeskPath, desk)
 		mux.Handle("/", system)
 		server := &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/storeurl"
 	"github.com/onceward/onceward/phase"
@@ -110,7 +111,7 @@ func (a *agency) rules() map[string]reconcile.Rule {
 // resumer takes over what was lost. The other phased operations of the system have a resumer of their own.
 func (a *agency) resumer(guard *onceward.Guard, db *storeurl.Database, logger *slog.Logger) (*phase.Resumer, error) {
 	return phase.NewResumer(guard, db.Store, phase.ResumerConfig{
-		Interval: Timing.Look, Others: []string{"POST /bookings", lapses, "ledger comparison charges"}, Logger: logger,
+		Interval: Timing.Look, Others: append([]string{"POST /bookings", lapses}, payments.Comparisons...), Logger: logger,
 	}, a.trips, a.tours)
 }
 

@@ -4,18 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/ncruces/go-sqlite3"
 
 	"github.com/onceward/onceward/chaos/internal/node"
-	"github.com/onceward/onceward/internal/servicetest"
-	"github.com/onceward/onceward/internal/storeurl"
 )
 
 // Stores are the kinds of durable stores that a run can take place on. One that is added joins all runs.
@@ -109,153 +104,4 @@ func (f *file) lock(ctx context.Context) error {
 	}
 	pause(ctx, f.world.between(200*time.Millisecond, 1500*time.Millisecond))
 	return conn.Exec(`ROLLBACK`)
-}
-
-// server is a PostgreSQL server. In front of it are a proxy that knows its protocol and a wire.
-type server struct {
-	world *World
-	*servicetest.PostgresServer
-	proxy *servicetest.Proxy
-	wire  *wire
-	past  string
-	// acts makes those who kill and pause the server wait for each other, and cuts those who cut commits.
-	acts, cuts sync.Mutex
-}
-
-func openServer(ctx context.Context, w *World) (database, error) {
-	running, err := servicetest.StartPostgres(ctx, "max_connections=300")
-	if err != nil {
-		return nil, err
-	}
-	s := &server{world: w, PostgresServer: running, past: running.URL()}
-	if s.proxy, err = servicetest.StartProxy(s.past); err == nil {
-		s.wire, err = w.network.lay("database", s.proxy.Addr())
-	}
-	if err == nil {
-		err = s.prepare(ctx)
-	}
-	return s, err
-}
-
-// prepare makes the tables, and gives the store a clock that can be put off.
-func (s *server) prepare(ctx context.Context) error {
-	db, err := storeurl.Open(ctx, s.past, storeurl.Config{})
-	if err != nil {
-		return err
-	}
-	if err := db.Close(); err != nil {
-		return err
-	}
-	return s.Exec(ctx, `
-		CREATE TABLE clock_offset (id int PRIMARY KEY, micros bigint NOT NULL);
-		INSERT INTO clock_offset VALUES (1, 0);
-		CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS
-		'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + micros FROM public.clock_offset WHERE id = 1'`)
-}
-
-func (s *server) url() string {
-	u, err := url.Parse(s.past)
-	if err != nil {
-		return s.past // it was parsed before
-	}
-	u.Host = s.wire.addr()
-	return u.String()
-}
-
-func (s *server) direct() string    { return s.past }
-func (s *server) clockFile() string { return "" }
-
-func (s *server) setClock(ctx context.Context, offset time.Duration) error {
-	s.acts.Lock()
-	defer s.acts.Unlock()
-	conn, err := pgx.Connect(ctx, s.past)
-	if err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, `UPDATE clock_offset SET micros = $1`, offset.Microseconds())
-	return errors.Join(err, conn.Close(ctx))
-}
-
-// busy lists the sessions that are in a transaction or wait for a lock.
-func (s *server) busy(ctx context.Context) string {
-	conn, err := pgx.Connect(ctx, s.past)
-	if err != nil {
-		return err.Error()
-	}
-	defer conn.Close(ctx)
-	rows, err := conn.Query(ctx, `SELECT format('session %s is %s since %s, waits for %s, %s', pid, state,
-		clock_timestamp() - state_change, coalesce(wait_event, 'nothing'), left(query, 100))
-		FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (state <> 'idle' OR wait_event_type = 'Lock')`)
-	if err != nil {
-		return err.Error()
-	}
-	sessions, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err.Error()
-	}
-	return strings.Join(sessions, "; ")
-}
-
-func (s *server) close() error {
-	var err error
-	if s.proxy != nil {
-		err = s.proxy.Close()
-	}
-	return errors.Join(err, s.Close())
-}
-
-func (s *server) faults() []Fault {
-	return []Fault{
-		{"database-kill", s.die},
-		{"database-pause", s.sleep},
-		{"database-cut", func(ctx context.Context) error {
-			return s.wire.snap(ctx, s.world.between(50*time.Millisecond, 500*time.Millisecond))
-		}},
-		{"database-slow", func(ctx context.Context) error { return s.wire.suffer(ctx, slow, fromServer, time.Second) }},
-		{"commit-reply-cut", func(ctx context.Context) error { return s.trap(ctx, s.proxy.CutReply) }},
-		{"commit-request-cut", func(ctx context.Context) error { return s.trap(ctx, s.proxy.CutRequest) }},
-	}
-}
-
-func (s *server) die(ctx context.Context) error {
-	s.acts.Lock()
-	defer s.acts.Unlock()
-	if err := s.Kill(); err != nil {
-		return err
-	}
-	pause(ctx, s.world.between(50*time.Millisecond, 600*time.Millisecond))
-	return s.Restart()
-}
-
-func (s *server) sleep(ctx context.Context) error {
-	s.acts.Lock()
-	defer s.acts.Unlock()
-	if err := s.Pause(); err != nil {
-		return err
-	}
-	pause(ctx, s.world.between(200*time.Millisecond, 2*time.Second))
-	return s.Resume()
-}
-
-// commitsCut is how many commits are lost at a time.
-const commitsCut = 5
-
-// trap catches some commits, one after the other.
-func (s *server) trap(ctx context.Context, arm func(match func(sql string) bool)) error {
-	s.cuts.Lock()
-	defer s.cuts.Unlock()
-	defer s.proxy.Disarm()
-	isCommit := func(sql string) bool { return strings.HasPrefix(strings.ToLower(sql), "commit") }
-	waiting, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	for caught := range commitsCut {
-		before := s.proxy.Sprung()
-		arm(isCommit)
-		if err := s.proxy.AwaitSprung(waiting, before+1); err != nil && caught == 0 {
-			return errNotFired // nobody committed
-		} else if err != nil {
-			return nil
-		}
-	}
-	return nil
 }

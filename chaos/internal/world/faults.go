@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/chaos/internal/node"
 	"github.com/onceward/onceward/internal/provider"
 )
@@ -26,8 +25,11 @@ var errNotFired = errors.New("the fault met nobody")
 
 // Faults are what happens to this world: all that can, or those that were chosen.
 func (w *World) Faults() []Fault {
-	return slices.DeleteFunc(w.possible(), func(f Fault) bool { return w.Only != nil && !slices.Contains(w.Only, f.Name) })
+	return slices.DeleteFunc(w.possible(), func(f Fault) bool { return !w.has(f.Name) })
 }
+
+// has reports whether a fault is among those that were chosen.
+func (w *World) has(fault string) bool { return w.Only == nil || slices.Contains(w.Only, fault) }
 
 // checkOnly refuses faults that do not exist: a run without any would look like a success.
 func (w *World) checkOnly() error {
@@ -61,6 +63,8 @@ func (w *World) possible() []Fault {
 		{"deploy", w.deploy},
 		{"clock-step", w.stepClock},
 		{"clock-leap", w.leapClock},
+		{"stray-effect", w.strayEffect},
+		{"stray-row", w.strayRow},
 	}
 	if w.Shifted != "" {
 		faults = append(faults, Fault{"node-clock-shift", w.shiftNode})
@@ -98,50 +102,6 @@ func (w *World) deploy(context.Context) error {
 	return pick(w, w.nodes()[:len(w.servers)+len(w.workers)-1]).Restart(w.short(), func(p *Process) {
 		p.settings.Generation = 3 - p.settings.Generation
 	})
-}
-
-// stepClock puts the store's clock off: for good by seconds in either direction or by minutes ahead, or by an hour
-// back for a moment. It is never put far back for good, because what is due would then rightly wait for that long.
-func (w *World) stepClock(ctx context.Context) error {
-	w.clock.Lock()
-	defer w.clock.Unlock()
-	switch pick(w, []string{"jitter", "ahead", "back"}) {
-	case "jitter":
-		w.offset += w.between(-3*time.Second, 3*time.Second)
-	case "ahead":
-		w.offset += w.between(time.Second, 5*time.Minute)
-	case "back":
-		if err := w.setClock(ctx, w.offset-time.Hour); err != nil {
-			return err
-		}
-		pause(ctx, time.Second)
-	}
-	return w.setClock(ctx, w.offset)
-}
-
-// setClock puts the store's clock off, and notes when. The caller holds the lock.
-func (w *World) setClock(ctx context.Context, offset time.Duration) error {
-	began := history.Now()
-	err := w.database.setClock(ctx, offset)
-	clock := time.Now().Add(offset)
-	w.steps = append(w.steps, history.Step{Began: began, Ended: history.Now(), Clock: clock.UnixMicro()})
-	return err
-}
-
-// mostLeaps is how often the store's clock leaps in a run: other answers than those that are to expire are kept for a
-// day.
-const mostLeaps = 12
-
-// leapClock puts the store's clock ahead by more than the shortest answers are kept.
-func (w *World) leapClock(ctx context.Context) error {
-	w.clock.Lock()
-	defer w.clock.Unlock()
-	if w.leaps == mostLeaps {
-		return errNotFired
-	}
-	w.leaps++
-	w.offset += node.Retention + w.between(time.Second, time.Minute)
-	return w.setClock(ctx, w.offset)
 }
 
 // ShiftVariable is the environment variable that puts the clock of a shifted program off, in seconds.

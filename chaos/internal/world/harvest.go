@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
@@ -18,7 +17,11 @@ import (
 
 // open opens the store past all faults.
 func (w *World) open(ctx context.Context) (*storeurl.Database, error) {
-	return storeurl.Open(ctx, w.database.direct(), storeurl.Config{Logger: slog.New(slog.DiscardHandler)})
+	return openURL(ctx, w.database.direct())
+}
+
+func openURL(ctx context.Context, url string) (*storeurl.Database, error) {
+	return storeurl.Open(ctx, url, storeurl.Config{Logger: slog.New(slog.DiscardHandler)})
 }
 
 // Quiet reports whether nothing is left to be done: no operation open, no message on its way.
@@ -40,7 +43,7 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 	if err != nil || messages.Waiting > 0 {
 		return false, err
 	}
-	return w.straysFound()
+	return w.compared(ctx)
 }
 
 // Waiting describes what is left to be done, for people: how many records are open and messages on their way, and what
@@ -197,6 +200,10 @@ func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, o
 			if table == "booking" && row.State == "declined" {
 				continue // its place was given back
 			}
+			if w.isLate(row.ID) {
+				continue
+			}
+			row.Stray = w.isStray(row.Reference)
 			owner := owners[row.Reference]
 			row.Scope, row.Key = owner.Scope, owner.Key
 			run.Rows = append(run.Rows, row)
@@ -320,7 +327,7 @@ func (w *World) harvestLedger(name, book string, run *history.Run, owners map[st
 			effect.Book = "refunds"
 			effect.ID, effect.Reference, effect.Amount = entry.Refund.ID, entry.Refund.Reference, entry.Refund.Amount
 		}
-		effect.Stray = strings.HasPrefix(effect.Reference, w.window+stray)
+		effect.Stray = w.isStray(effect.Reference)
 		owner := owners[effect.Reference]
 		effect.Scope, effect.Key = owner.Scope, owner.Key
 		run.Effects = append(run.Effects, effect)

@@ -1,64 +1,122 @@
 package world
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
+	"net/http"
 	"strings"
+	"time"
 
-	"github.com/onceward/onceward/chaos/internal/history"
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/chaos/internal/node"
 	"github.com/onceward/onceward/internal/provider"
 )
 
-// Strays are charges that nobody here has asked for, put into the acquirer's ledger for the comparison to find. They
-// are there only if the store's clock is left alone: windows end by clocks, and promise nothing where these are hours
-// apart.
-const (
-	stray  = "stray-"
-	strays = 3
-)
+// Strays are on one side only: charges and refunds in the acquirer's ledger that nobody here has asked for, and rows of
+// refunds that were never made. The comparisons have to find each of them, and nothing else when all is quiet.
+const stray = "stray-"
 
-// setsClock reports whether the store's clock is set in this world.
-func (w *World) setsClock() bool {
-	return slices.ContainsFunc(w.Faults(), func(f Fault) bool { return strings.HasPrefix(f.Name, "clock-") })
+// strayName is a name that no other stray has.
+func (w *World) strayName() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprintf("%s%s%d", w.window, stray, w.random.Int64())
 }
 
-// plantStrays puts them into the ledger. One that the provider does not take, as it misbehaves, is none.
-func (w *World) plantStrays(ctx context.Context) {
-	if w.setsClock() {
-		return
+// isStray reports whether a reference is that of a stray.
+func (w *World) isStray(reference string) bool { return strings.HasPrefix(reference, w.window+stray) }
+
+// strayEffect puts a charge and a refund of it into the ledger. What came of one that the acquirer does not answer, as
+// it misbehaves, its ledger tells.
+func (w *World) strayEffect(ctx context.Context) error {
+	acquirer, name := &provider.Client{URL: w.acquirer.URL()}, w.strayName()
+	made, err := acquirer.Charge(ctx, name, provider.ChargeRequest{Amount: 2, Currency: "EUR", Reference: name})
+	if err == nil {
+		_, err = acquirer.Refund(ctx, name, provider.RefundRequest{Charge: made.ID, Amount: 1, Reference: name})
 	}
-	acquirer := &provider.Client{URL: w.acquirer.URL()}
-	for i := range strays {
-		name := fmt.Sprintf("%s%s%d", w.window, stray, i)
-		_, _ = acquirer.Charge(ctx, name, provider.ChargeRequest{
-			Amount: 1, Currency: "EUR",
-			Reference: name,
-		}) // the ledger tells
+	if err != nil {
+		return errNotFired
 	}
+	return nil
 }
 
-// straysFound reports whether the comparison has found them all.
-func (w *World) straysFound() (bool, error) {
-	if w.setsClock() {
-		return true, nil
+// strayTime is how long it may take to put a row into a table before its window may have ended.
+const strayTime = 10 * time.Second
+
+// strayRow writes down a refund that was never made. It is dated ahead, so that it is there when its window ends: the
+// clock is not set meanwhile.
+func (w *World) strayRow(ctx context.Context) error {
+	w.clock.Lock()
+	defer w.clock.Unlock()
+	name := w.strayName()
+	id := "re_9" + fmt.Sprintf("%011d", w.strayNumber()) // behind those of the acquirer
+	db, err := w.looking(ctx)
+	if err != nil {
+		return errNotFired
 	}
-	journals, err := w.Journals()
+	began := time.Now()
+	w.late[id] = true // until it is known to be there in time
+	err = db.InTx(ctx, func(ctx context.Context) error {
+		_, err := onceward.Tx(ctx).ExecContext(ctx,
+			`INSERT INTO refund (id, payment, amount, reference, made_at) VALUES ($1, $2, 1, $3, $4)`,
+			id, "", name, began.Add(w.offset+strayTime).UnixMicro())
+		return err
+	})
+	if err != nil || time.Since(began) > strayTime {
+		return errNotFired
+	}
+	delete(w.late, id)
+	return nil
+}
+
+// removeStrays takes the rows out again: a comparison that goes back, as the clock does, would find them in a later
+// window of the run, where nobody knows of them.
+func (w *World) removeStrays(ctx context.Context) error {
+	db, err := w.open(ctx)
+	if err != nil {
+		return err
+	}
+	err = db.InTx(ctx, func(ctx context.Context) error {
+		_, err := onceward.Tx(ctx).ExecContext(ctx, `DELETE FROM refund WHERE reference LIKE $1`, w.window+stray+"%")
+		return err
+	})
+	return errors.Join(err, db.Close())
+}
+
+func (w *World) strayNumber() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.random.Int64N(1e11)
+}
+
+// compared asks a server, whatever its clock says, to compare all books of the window, and reports whether they are.
+func (w *World) compared(ctx context.Context) (bool, error) {
+	if err := w.endWindow(ctx); err != nil {
+		return false, err
+	}
+	asked, err := json.Marshal(node.Comparison{Window: w.window, Since: w.began, Until: w.ended})
 	if err != nil {
 		return false, err
 	}
-	run, err := history.ReadWindow(journals...)
+	url := pick(w, w.servers).URL() + node.ComparePath
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(asked))
 	if err != nil {
 		return false, err
 	}
-	if err := w.harvestLedger("acquirer", "charges", run, nil); err != nil {
-		return false, err
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false, nil // it is asked again until there is no time left
 	}
-	for i := range run.Effects {
-		e := &run.Effects[i]
-		if e.Stray && !slices.ContainsFunc(run.Findings, func(f history.Finding) bool { return f.Key == e.ID }) {
-			return false, nil
-		}
-	}
-	return true, nil
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusNoContent, nil
+}
+
+// isLate reports whether a row was put into its table too late to be found.
+func (w *World) isLate(id string) bool {
+	w.clock.Lock()
+	defer w.clock.Unlock()
+	return w.late[id]
 }

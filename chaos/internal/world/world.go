@@ -62,10 +62,15 @@ type World struct {
 	read  map[string]int64
 
 	clock sync.Mutex
-	// offset is how far the store's clock is off, and leaps how often it has leapt.
-	offset time.Duration
-	leaps  int
-	steps  []history.Step
+	// offset is how far the clock of the store and the providers is off for good, set how far it is at present, and
+	// leaps how often it has leapt.
+	offset, set time.Duration
+	leaps       int
+	steps       []history.Step
+	// began is when the window began by that clock, and ended when it was quiet at last, zero before.
+	began, ended time.Time
+	// late are the rows that were put into a table too late to be found.
+	late map[string]bool
 
 	looks sync.Mutex
 	// view is the store for those who look at it while the run goes on, nil until the first does.
@@ -99,6 +104,9 @@ func New(ctx context.Context, config Config) (w *World, err error) {
 	if err := w.checkOnly(); err != nil {
 		return w, err
 	}
+	if err := w.startClock(ctx); err != nil {
+		return w, err
+	}
 	if err := w.startProviders(); err != nil {
 		return w, err
 	}
@@ -115,7 +123,8 @@ func (w *World) Begin(ctx context.Context, window string) error {
 	w.mu.Unlock()
 	w.clock.Lock()
 	now := history.Now()
-	w.leaps, w.steps = 0, []history.Step{{Began: now, Ended: now, Clock: time.Now().Add(w.offset).UnixMicro()}}
+	w.began, w.ended, w.late = time.Now().Add(w.offset), time.Time{}, make(map[string]bool)
+	w.leaps, w.steps = 0, []history.Step{{Began: now, Ended: now, Clock: w.began.UnixMicro()}}
 	w.clock.Unlock()
 	w.read = make(map[string]int64)
 	for _, p := range []*Process{w.acquirer, w.bank} {
@@ -129,13 +138,15 @@ func (w *World) Begin(ctx context.Context, window string) error {
 			return err
 		}
 	}
-	w.plantStrays(ctx)
 	return w.countStock(ctx)
 }
 
 // End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends
 // after it is left over in the journals.
-func (w *World) End() error {
+func (w *World) End(ctx context.Context) error {
+	if err := w.removeStrays(ctx); err != nil {
+		return err
+	}
 	journals, err := w.Journals()
 	if err != nil {
 		return err
@@ -160,7 +171,7 @@ func (w *World) startProviders() error {
 		name    string
 		dedup   bool
 	}{{&w.acquirer, "acquirer", true}, {&w.bank, "bank", false}} {
-		*p.process = w.process(p.name, node.Settings{Provider: &provider.Config{
+		*p.process = w.process(p.name, node.Settings{Clock: w.providerClock(), Provider: &provider.Config{
 			LedgerPath: w.Ledger(p.name), Dedup: p.dedup,
 			Webhook: provider.Webhook{Secret: node.WebhookSecret},
 		}})

@@ -1,0 +1,69 @@
+package payments_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/provider"
+)
+
+// aliceSecret and bobSecret are what the provider signs with for accounts that are customers of its own.
+const (
+	aliceSecret = "the webhooks of alice alone"
+	bobSecret   = "the webhooks of bob alone"
+)
+
+// TestWebhooksOfAccounts: an account that is the provider's customer itself is heard about its own refunds, whatever
+// else it has to say.
+func TestWebhooksOfAccounts(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(s *settings) {
+		s.Timing.Call = 300 * time.Millisecond
+		s.WebhookSecrets = map[string]string{"alice": aliceSecret, "bob": bobSecret}
+		s.faults = []provider.Rule{
+			{Kind: provider.TimeoutAfter, Times: 1, Match: provider.Match{Method: http.MethodPost, Path: "/refunds"}},
+			{Kind: provider.ErrorBefore, Match: provider.Match{Path: "/refunds"}},
+		}
+	}, func(t *testing.T, w *world) {
+		w.bank.SetWebhook(provider.Webhook{})
+		p := w.payment(1900, "r")
+		w.refund(p, 500).want(http.StatusInternalServerError, "outcome-unknown")
+		made := w.bank.Ledger().Refunds(p.Charge)[0]
+		for _, sent := range []struct {
+			account, secret string
+			status          int
+		}{
+			{"bob", bobSecret, http.StatusNoContent},
+			{"alice", bobSecret, http.StatusUnauthorized},
+			{"carol", bobSecret, http.StatusUnauthorized},
+		} {
+			if status := w.tell(sent.account, sent.secret, made); status != sent.status {
+				t.Errorf("what %q signed for %s was answered with %d, want %d", sent.secret, sent.account, status, sent.status)
+			}
+			w.refund(p, 500).want(http.StatusConflict, "outcome-unknown")
+		}
+		if status := w.tell("alice", aliceSecret, made); status != http.StatusNoContent {
+			t.Errorf("alice was answered with %d", status)
+		}
+		w.wantOneRefund(p, w.refunded(p, 500))
+	})
+}
+
+// tell delivers a webhook of an account about a refund.
+func (w *world) tell(account, secret string, made provider.Refund) int {
+	w.Helper()
+	body, err := json.Marshal(provider.Event{
+		ID: "evt_" + made.ID, Type: provider.EventRefunded, Created: made.Created, Data: provider.EventData{Refund: &made},
+	})
+	must(w, err)
+	request, err := http.NewRequestWithContext(w.Context(), http.MethodPost, w.server.URL+"/events/"+account, bytes.NewReader(body))
+	must(w, err)
+	request.Header.Set(provider.SignatureHeader, provider.Sign(secret, time.Now(), body))
+	response, err := http.DefaultClient.Do(request)
+	must(w, err)
+	must(w, response.Body.Close())
+	return response.StatusCode
+}
