@@ -15,8 +15,10 @@ const (
 	purgeBatch = 1000
 	// freeEvery is in leases: what a worker that died has left behind becomes free then anyway.
 	freeEvery = 2
-	// storeTimeout bounds each call: the store's machine may vanish without a word, and the worker must outlive that.
+	// storeTimeout bounds each call: the store's machine may vanish without a word, and the worker must outlive that. A claim
+	// gets claimTimeout, or as long as its lease lasts.
 	storeTimeout = time.Minute
+	claimTimeout = 15 * time.Second
 )
 
 // pump takes messages and hands them to deliveries until the context ends or, once, until there are none.
@@ -114,9 +116,8 @@ func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
 		return 0, true, nil
 	}
 	sent := time.Now()
-	// The end of the worker does not cut a claim off: what it takes would be nobody's until its lease is over. After that
-	// time it is worth nothing.
-	claiming, cancel := context.WithTimeout(s.hard, min(s.config.Lease, storeTimeout))
+	// The end of the worker does not cut a claim off: what it takes would be nobody's until its lease is over.
+	claiming, cancel := context.WithTimeout(s.hard, max(s.config.Lease, claimTimeout))
 	claimed, err := s.store.ClaimMessages(claiming, wants, s.config.Lease)
 	cancel()
 	if err != nil {
@@ -157,10 +158,10 @@ func (s *session) maintain(ctx context.Context) bool {
 	defer cancel()
 	switch now := time.Now(); {
 	case now.Sub(s.maintained) >= s.config.Lease/freeEvery:
-		s.maintained = now
 		if _, err := s.store.FreeMessages(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 			s.config.Logger.WarnContext(ctx, "outbox: messages that wait for nothing could not be looked after", "error", err)
 		}
+		s.maintained = time.Now()
 		return true
 	case now.Sub(s.purged) >= purgeEvery:
 		purged, err := s.store.PurgeMessages(ctx, s.config.Retention, purgeBatch)

@@ -35,11 +35,8 @@ func (r *Report) add(o Report) {
 	r.DeadLetters += o.DeadLetters
 }
 
-// purgeBatch is how many old notices and audit entries a run removes, and purgeTimeout how long that may take.
-const (
-	purgeBatch   = 1000
-	purgeTimeout = time.Minute
-)
+// purgeBatch is how many old notices and audit entries a run removes.
+const purgeBatch = 1000
 
 // RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. Nobody is
 // asked about dead letters, but now and then their notices are read. It does not wait for questions that hang.
@@ -189,7 +186,7 @@ func (p *Poller) unknown(ctx context.Context, each func(rec *onceward.Record) bo
 
 // get returns a record, or the zero record if there is none.
 func (p *Poller) get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	rec, err := p.store.Get(ctx, id)
 	if errors.Is(err, onceward.ErrNotFound) {
@@ -200,14 +197,18 @@ func (p *Poller) get(ctx context.Context, id onceward.ID) (onceward.Record, erro
 
 // purge forgets what nobody needs any more.
 func (p *Poller) purge(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
-	defer cancel()
 	if p.notices != nil {
-		_, err = p.notices.PurgeNotices(ctx, p.config.KeepNotices, purgeBatch)
+		err = purge(ctx, p.config.KeepNotices, p.notices.PurgeNotices)
 	}
 	if p.auditor != nil {
-		_, auditErr := p.auditor.PurgeAudit(ctx, p.config.KeepAudit, purgeBatch)
-		err = errors.Join(err, auditErr)
+		err = errors.Join(err, purge(ctx, p.config.KeepAudit, p.auditor.PurgeAudit))
 	}
+	return err
+}
+
+func purge(ctx context.Context, keep time.Duration, batch func(ctx context.Context, age time.Duration, limit int) (int, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	_, err := batch(ctx, keep, purgeBatch)
 	return err
 }

@@ -20,9 +20,12 @@ func (p *Poller) Reconcile(ctx context.Context, id onceward.ID) (Report, error) 
 	return p.reconcile(ctx, &rec)
 }
 
-// settleTimeout is what a node may need, beyond the time in which it learns, to write down what it has learned. It bounds each
-// call of the store's: its machine may vanish without a word.
-const settleTimeout = 15 * time.Second
+const (
+	// settleTimeout is what a node may need, beyond the time in which it learns, to write down what it has learned.
+	settleTimeout = 15 * time.Second
+	// storeTimeout bounds what is asked of the store: its machine may vanish without a word. One that is only slow takes less.
+	storeTimeout = time.Minute
+)
 
 // reconcile settles an unknown record, or postpones it. It claims the try first, so that any number of nodes asks and counts
 // once (B6); if this node dies, the next try is due when the claim is over. An answer that the store does not take is as good as
@@ -55,7 +58,7 @@ func (p *Poller) reconcile(ctx context.Context, rec *onceward.Record) (Report, e
 
 // begin claims a try, for as long as it may take.
 func (p *Poller) begin(ctx context.Context, c onceward.Claim, count int) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return p.settler.BeginReconcile(ctx, c, count, p.config.Timeout+settleTimeout)
 }
@@ -128,7 +131,7 @@ func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (Re
 	if err != nil {
 		return Report{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	entry := onceward.AuditEntry{
@@ -144,14 +147,14 @@ func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (Re
 // giveBack takes back a try that came to nothing for reasons of this node's own: the record is due as before. Should that fail,
 // it is due when the claim is over.
 func (p *Poller) giveBack(ctx context.Context, c onceward.Claim, count int) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	return unlessFenced(p.settler.Postpone(ctx, c, onceward.Postponement{Count: count, Untried: true}))
 }
 
 // postpone writes down that nothing was learned. With the last try the record becomes a dead letter.
 func (p *Poller) postpone(ctx context.Context, rec *onceward.Record, reason string, learnErr error) (Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if err := p.settler.Postpone(ctx, claim, onceward.Postponement{

@@ -26,6 +26,8 @@ const (
 	stateDeadlock             = "40P01"
 	stateInvalidText          = "22P02"
 	stateNoSuchStatement      = "26000"
+	stateInsufficientRights   = "42501"
+	stateUndefinedTable       = "42P01"
 )
 
 // sqlState is the code that the server gave to an error, or nothing.

@@ -20,15 +20,30 @@ const (
 	finishMessages = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
 	extendMessages = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
 	freeMessages   = `SELECT @outbox_free($1)`
-	rescueMessages = `SELECT @outbox_rescue()`
+	rescueMessages = `SELECT @outbox_rescue(1000)` // lanes, so that it ends soon: what is left has its turn in the next round
 	purgeMessages  = `SELECT @purge_outbox($1, $2)`
 	recordProvider = `UPDATE @delivery SET provider = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
 	selectLanes    = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
 	holdMessage    = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
-// takesUp is how many new messages are taken up at once. It is more than one claim takes, so that not each has to.
+// takesUp is how many new messages are taken up at once. It is more than one claim takes, so that not each has to. After a
+// failure it is half as many, down to one, and then twice as many again: messages can be large and a server slow, and what
+// is cut off would otherwise be cut off the next time too.
 const takesUp = 1000
+
+// takeUp takes up new messages, and reports whether these were all.
+func (s *Store) takeUp(ctx context.Context) (all bool, err error) {
+	most, taken := takesUp>>min(s.takeUpFailures.Load(), 9), 0
+	if err := s.own.QueryRow(ctx, s.names.render(takeUpMessages), most).Scan(&taken); err != nil {
+		s.takeUpFailures.Add(1)
+		return false, err
+	}
+	if failures := s.takeUpFailures.Load(); failures > 0 {
+		s.takeUpFailures.CompareAndSwap(failures, min(failures, 9)-1) // it is a hint: of two at once one may be lost
+	}
+	return taken < most, nil
+}
 
 // ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is less than is
 // wanted, new messages are taken up, in a transaction of its own: whoever is slow to read what it has claimed is in nobody's way.
@@ -41,7 +56,6 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 		found, err := s.claimOnce(ctx, wants, lease, token)
 		claimed = append(claimed, found.claimed...)
 		wants = stillWanted(wants, found.claimed)
-		taken := 0
 		switch {
 		case err != nil:
 		case len(claimed) == 0 && len(found.behind)+len(found.damaged) > 0:
@@ -49,11 +63,11 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 		case all || !found.more || len(wants) == 0:
 			return claimed, nil
 		default:
-			err = s.own.QueryRow(ctx, s.names.render(takeUpMessages), takesUp).Scan(&taken)
+			all, err = s.takeUp(ctx)
 		}
 		switch {
 		case err == nil:
-			all = taken < takesUp || len(claimed) > 0
+			all = all || len(claimed) > 0
 		case len(claimed) > 0:
 			return claimed, nil // the next one meets it too
 		case undone(err) && undoings < maxTries:

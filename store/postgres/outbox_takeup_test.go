@@ -311,25 +311,80 @@ func TestFreeingLocksInOrder(t *testing.T) {
 	for _, kind := range []string{"second", "first"} { // a worker died before it could free them; where they lie, the first is last
 		exec(t, u.admin, `UPDATE onceward_delivery SET state = 2 WHERE type = $1`, kind)
 	}
-	conn, err := u.admin.Acquire(t.Context())
+	u.lockBoth(func() error {
+		_, err := u.store.FreeMessages(t.Context())
+		return err
+	})
+	u.wantClaimed(u.claim(), "first", "second")
+}
+
+// TestFinishingLocksInOrder: the same holds for those that are finished, whatever else there is and whenever they are due.
+func TestFinishingLocksInOrder(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t, "&deadlock_timeout=50ms")
+	exec(t, u.admin, `INSERT INTO onceward_delivery (id, number, lane, due, created, attempt, state, topic, aggregatetype, aggregateid, type,
+			downstream, attributes, payload)
+		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, 0, 0, 0, 4, 'topic', '', '', 'done', '', '{}', ''
+		FROM generate_series(1, 20000)`)
+	u.add("topic", "", "first", "second")
+	claimed, err := u.store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 2}}, time.Hour)
 	must(t, err)
+	exec(t, u.admin, `UPDATE onceward_delivery SET due = due - 1000000 WHERE type = 'second'`)
+	exec(t, u.admin, `VACUUM ANALYZE onceward_delivery`)
+	endings := make([]outbox.Ending, len(claimed))
+	for i, c := range claimed {
+		endings[len(claimed)-1-i] = outbox.Ending{Lease: c.Lease(), State: outbox.Done}
+	}
+	u.lockBoth(func() error {
+		fenced, err := u.store.FinishMessages(t.Context(), endings)
+		if len(fenced) > 0 {
+			t.Errorf("O2: %d leases that are held were said to be lost", len(fenced))
+		}
+		return err
+	})
+}
+
+// lockBoth locks the first message and, when something waits for it, the second.
+func (u *takeUp) lockBoth(waits func() error) {
+	u.Helper()
+	conn, err := u.admin.Acquire(u.Context())
+	must(u, err)
 	defer conn.Release()
 	lock := func(kind string) {
-		_, err := conn.Exec(t.Context(), `SELECT FROM onceward_delivery WHERE type = $1 FOR UPDATE`, kind)
-		must(t, err)
+		_, err := conn.Exec(u.Context(), `SELECT FROM onceward_delivery WHERE type = $1 FOR UPDATE`, kind)
+		must(u, err)
 	}
-	_, err = conn.Exec(t.Context(), `BEGIN`)
-	must(t, err)
+	_, err = conn.Exec(u.Context(), `BEGIN`)
+	must(u, err)
 	lock("first")
-	freed := make(chan error, 1)
-	go func() {
-		_, err := u.store.FreeMessages(t.Context())
-		freed <- err
-	}()
-	awaitLockWait(t, u.url)
+	over := make(chan error, 1)
+	go func() { over <- waits() }()
+	awaitLockWait(u, u.url)
 	lock("second")
-	_, err = conn.Exec(t.Context(), `ROLLBACK`)
-	must(t, err)
-	must(t, <-freed)
-	u.wantClaimed(u.claim(), "first", "second")
+	_, err = conn.Exec(u.Context(), `ROLLBACK`)
+	must(u, err)
+	must(u, <-over)
+}
+
+// TestSlowTakeUp: where to take up all at once takes longer than a claim may, fewer are taken up until it does not.
+func TestSlowTakeUp(t *testing.T) {
+	t.Parallel()
+	u := newTakeUp(t, "")
+	exec(t, u.admin, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$`)
+	exec(t, u.admin, `CREATE TRIGGER dawdle BEFORE INSERT ON onceward_delivery FOR EACH ROW EXECUTE FUNCTION dawdle()`)
+	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
+			downstream, attributes, payload)
+		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'topic', '', '', 't', '', '{}', ''
+		FROM generate_series(1, 1000)`)
+	for tries := 1; ; tries++ {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		claimed, err := u.store.ClaimMessages(ctx, []outbox.Want{{Topic: "topic", Limit: 10}}, time.Minute)
+		cancel()
+		if len(claimed) == 10 {
+			return
+		}
+		if tries == 10 {
+			t.Fatalf("O2: after %d tries nothing was claimed: %v", tries, err)
+		}
+	}
 }

@@ -67,16 +67,19 @@ type Store struct {
 	// usual says that a plain BEGIN does.
 	usual bool
 	// idle is the bound on idle transactions that the connections of handlers have by themselves.
-	idle       time.Duration
-	channel    string
-	secret     atomic.Pointer[[]byte] // what hashes are keyed with; nil until the tables are there
-	closed     atomic.Bool
-	preparing  sync.Mutex
-	operations *operations
-	batches    *batcher
-	bridge     *bridge
-	waits      *watcher
-	messages   announcer
+	idle    time.Duration
+	channel string
+	secret  atomic.Pointer[[]byte] // what hashes are keyed with; nil until the tables are there
+	closed  atomic.Bool
+	// takeUpFailures counts those of the last time, and secretive says that the server keeps to itself what is under way.
+	takeUpFailures atomic.Int32
+	secretive      atomic.Bool
+	preparing      sync.Mutex
+	operations     *operations
+	batches        *batcher
+	bridge         *bridge
+	waits          *watcher
+	messages       announcer
 
 	mu       sync.Mutex
 	inFlight map[onceward.ID]*flight // the transactions of this process

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/onceward/onceward"
 )
 
@@ -14,7 +16,7 @@ const (
 	// locks of its own.
 	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
 	// underWay finds the transaction by its beginning. Where locks do nothing, as with some servers and poolers, it may
-	// not be over yet.
+	// not be over yet. A server that does not tell is not asked: then the lock alone counts.
 	underWay = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE xact_start = $1)`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
 	askTimeout = 20 * time.Second
@@ -56,7 +58,10 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
 	trip.add(&sql.begin)
 	trip.add(&sql.awaitLock, trip.int64(lockKey(t.hash)))
-	trip.add(&sql.underWay, trip.int64(t.began))
+	told := !t.store.secretive.Load()
+	if told {
+		trip.add(&sql.underWay, trip.int64(t.began))
+	}
 	trip.add(&sql.lookUp, t.hash[:])
 	trip.add(&sql.commit)
 	deadline, _ := ctx.Deadline()
@@ -66,19 +71,31 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 		switch {
 		case statement == 1 && v.bool(0):
 			return ErrStandby // it may not have heard of the commit yet
-		case statement == 2 && v.bool(0):
-			return errUnderWay
-		case statement == 3:
+		case statement == 2 && told:
+			if v.bool(0) {
+				return errUnderWay
+			}
+		case statement > 1:
 			exists = true
 			found.read(&v, 1)
 		}
 		return v.err
 	})
+	if refusesToTell(err) {
+		t.store.secretive.Store(true) // the next question is without it
+	}
 	noteStandby(conn.Conn(), err)
 	if err != nil || !exists {
 		return onceward.Record{}, err
 	}
 	return found.record(t.reservation.ID, t.store.operations.name)
+}
+
+// refusesToTell reports whether a server has no activity to look at, or not for this user.
+func refusesToTell(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) &&
+		(refused.Code == stateInsufficientRights || refused.Code == stateUndefinedTable)
 }
 
 // learned answers by what is stored. If the commit did not land nothing was executed; what somebody else has stored since

@@ -191,7 +191,8 @@ BEGIN
 	SET state = CASE WHEN u.state = 2 AND o.lane = 0 THEN 0 ELSE u.state END, due = now_us + u.wait, tries = u.count, token = 0,
 		provider = coalesce(u.provider, o.provider), error = coalesce(u.error, o.error)
 	FROM unnest(ids, tokens, states, waits, counts, providers, errors) AS u (id, token, state, wait, count, provider, error)
-	WHERE o.id = u.id AND o.token = u.token AND o.state = 1
+	-- The sum keeps the planner from the order of what is due: by the primary key, they are locked in the order of their ids.
+	WHERE o.id = u.id AND o.token = u.token AND o.state + 0 = 1
 	RETURNING o.id, o.lane;
 END
 $$;
