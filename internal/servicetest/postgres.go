@@ -19,7 +19,7 @@ const (
 	// postgresVariable names the environment variable that holds the URL of a server to use instead of starting one.
 	postgresVariable = "ONCEWARD_TEST_POSTGRES"
 	// startLimit is how long a server may take to accept connections, with recovery after a crash on a slow machine.
-	startLimit = 60 * time.Second
+	startLimit = 2 * time.Minute
 	// stopLimit is how long a clean shutdown may take.
 	stopLimit = 30 * time.Second
 	// portTries is how many ports are tried: between finding a free one and using it another process may take it.

@@ -50,7 +50,7 @@ func watch(over <-chan struct{}) {
 			return
 		case <-time.After(pause):
 		}
-		if hanging := w.look(stacks(), time.Now()); len(hanging) > 0 {
+		if hanging := w.look(stacks()); len(hanging) > 0 {
 			for _, g := range hanging {
 				fmt.Fprintf(os.Stderr, "FAIL: %s hangs: for %s it has been in %s\n%s\n", g.test(), limit, g.point(), g.text)
 			}
@@ -69,28 +69,30 @@ func stacks() string {
 	}
 }
 
-// watcher knows since when each test has been at one point.
+// watcher knows for how many looks each test has been at one point. It does not go by the clock: a machine that stood
+// still for a while is no test that hangs.
 type watcher struct{ seen map[string]sighting }
 
-// sighting is a point and when the test was seen there first.
+// sighting is a point, and how often the test was seen there in a row.
 type sighting struct {
 	at    string
-	since time.Time
+	looks int
 }
 
 // look returns the tests that have not moved for the limit.
-func (w *watcher) look(stacks string, now time.Time) (hanging []goroutine) {
+func (w *watcher) look(stacks string) (hanging []goroutine) {
 	seen := make(map[string]sighting)
 	for _, g := range parse(stacks) {
 		if !g.runsTest() {
 			continue
 		}
-		s, known := w.seen[g.id]
-		if at := g.position(); !known || s.at != at {
-			s = sighting{at: at, since: now}
+		s := w.seen[g.id]
+		if at := g.position(); s.at != at {
+			s = sighting{at: at}
 		}
+		s.looks++
 		seen[g.id] = s
-		if now.Sub(s.since) >= limit {
+		if s.looks > int(limit/pause) {
 			hanging = append(hanging, g)
 		}
 	}

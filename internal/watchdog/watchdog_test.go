@@ -12,15 +12,13 @@ import (
 // TestMain has these tests watched too.
 func TestMain(m *testing.M) { os.Exit(Over(m).Run()) }
 
-// hangingIn returns what a watcher says of tests that stay where they are, but for this one.
-func hangingIn(t *testing.T, after time.Duration) []goroutine {
-	t.Helper()
+// hangingIn returns what a watcher says at last of tests that stay where they are, but for this one.
+func hangingIn(looks int) (hanging []goroutine) {
 	var w watcher
-	now := time.Now()
-	if early := w.look(stacks(), now); len(early) > 0 {
-		t.Fatalf("%s hangs at first sight", early[0].test())
+	for i := range looks {
+		hanging = w.look(stacksAt(i))
 	}
-	return w.look(stacks(), now.Add(after))
+	return hanging
 }
 
 // waiting reports whether a test is seen where its line says so.
@@ -60,10 +58,10 @@ func TestHangingTest(t *testing.T) {
 		for !waiting(test.want) {
 			runtime.Gosched()
 		}
-		if early := hangingIn(t, limit-1); len(early) > 0 {
+		if early := hangingIn(int(limit / pause)); len(early) > 0 {
 			t.Errorf("%s: %s hangs before its time", name, early[0].test())
 		}
-		hanging := hangingIn(t, limit)
+		hanging := hangingIn(int(limit/pause) + 1)
 		if len(hanging) != 1 || !strings.Contains(hanging[0].test(), "TestHangingTest.func") ||
 			!strings.Contains(hanging[0].point(), "watchdog_test.go:") {
 			t.Errorf("%s: hanging are %+v", name, hanging)
@@ -92,9 +90,17 @@ func waitAndStop(never <-chan struct{}, over chan struct{}) {
 // TestMovingTest: one that goes on is left alone, however long it takes.
 func TestMovingTest(t *testing.T) {
 	var w watcher
-	now := time.Now()
-	w.look(stacks(), now)
-	if hanging := w.look(stacks(), now.Add(time.Hour)); len(hanging) > 0 {
-		t.Errorf("%s hangs, at %s", hanging[0].test(), hanging[0].point())
+	for i := range 100 {
+		if hanging := w.look(stacksAt(i)); len(hanging) > 0 {
+			t.Errorf("%s hangs, at %s", hanging[0].test(), hanging[0].point())
+		}
 	}
+}
+
+// stacksAt takes the stacks at one of two points, so that whoever calls it moves.
+func stacksAt(i int) string {
+	if i%2 == 0 {
+		return stacks()
+	}
+	return stacks()
 }
