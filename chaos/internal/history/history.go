@@ -79,7 +79,7 @@ type Write struct {
 	// is kept (complete, transact). Both are in microseconds since 1970, and 0 if they are not known.
 	Now     int64 `json:"now,omitempty"`
 	Expires int64 `json:"expires,omitempty"`
-	// Digest is that of the response, for complete and resolve completed.
+	// Digest is that of the response, for complete and resolve completed, and for a transaction that was committed.
 	Digest string `json:"digest,omitempty"`
 	Err    string `json:"err,omitempty"`
 }
