@@ -102,6 +102,11 @@ func (s *story) strays() {
 	s.find("refunds 1/2", "e-R1", missingHere)
 }
 
+// strayLate adds a row of a refund that was never made, which may not have been there in time.
+func (s *story) strayLate(id string) {
+	s.Rows = append(s.Rows, history.Row{Table: "refund", ID: id, Reference: "stray-3", Stray: true, Late: true})
+}
+
 func (s *story) find(run, key, kind string) {
 	s.Findings = append(s.Findings, history.Finding{Run: run, Key: key, Kind: kind})
 }
@@ -219,6 +224,10 @@ var harderCorruptions = []corruption{
 		s.dropFinding("charges 1/2", "ch_stray")
 		s.find("charges 1/2", "ch_stray", "differs")
 	}, []string{"I5"}},
+	{"a stray that may have come too late and was found to be something else", func(s *story) {
+		s.strayLate("re_99")
+		s.find("refunds 1/2", "re_99", "differs")
+	}, []string{"I5"}},
 	{"a refund that is missing for good", func(s *story) {
 		s.find(history.FinalRun+"refunds 1/2", "e-R1", missingHere)
 	}, []string{"I5"}},
@@ -317,6 +326,12 @@ var harderExcuses = map[string]func(*story){
 	"a stray was found again and again": func(s *story) {
 		s.find("charges 2/3", "ch_stray", missingHere)
 		s.find(history.FinalRun+"refunds 1/2", "re_9", missingThere)
+	},
+	"a stray that may have come too late was not found": func(s *story) { s.strayLate("re_99") },
+	"a stray that may have come too late was found": func(s *story) {
+		s.strayLate("re_99")
+		s.find("refunds 1/2", "re_99", missingThere)
+		s.find(history.FinalRun+"refunds 1/2", "re_99", missingThere)
 	},
 	"a parcel is on its way in a run that is not quiet": func(s *story) {
 		s.Unsettled = true

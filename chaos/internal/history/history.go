@@ -130,6 +130,8 @@ type Row struct {
 	ID    string `json:"id,omitempty"`
 	// Stray marks a row of what never happened: it was put into the table for the comparisons to find.
 	Stray bool `json:"stray,omitempty"`
+	// Late marks a stray of which it is not known whether it was there in time: comparisons may find it, and need not.
+	Late bool `json:"late,omitempty"`
 	// Number is that of a parcel in its shipment, and Place the one in which it arrived in its street, both from 1 on.
 	Number int `json:"number,omitempty"`
 	Place  int `json:"place,omitempty"`
