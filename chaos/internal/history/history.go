@@ -202,6 +202,8 @@ type Finding struct {
 	// Key is the provider's id of the entry, and Kind what is wrong with it.
 	Key  string `json:"key"`
 	Kind string `json:"kind"`
+	// At is when it was reported, by the machine's monotonic clock.
+	At int64 `json:"at,omitempty"`
 }
 
 // FinalRun is how the names of comparisons begin that are made when all is quiet. What is on one side only is so for good
