@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/internal/storeurl"
 )
 
-// TestTablesOfEarlierVersion: a table that lacks a column gets it, once, and nodes that do not know the column still write
-// to the table.
+// TestTablesOfEarlierVersion: a table that lacks a column gets it, once, and nodes that do not know the column still
+// write to the table.
 func TestTablesOfEarlierVersion(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"sqlite", "postgres"} {
@@ -20,7 +20,8 @@ func TestTablesOfEarlierVersion(t *testing.T) {
 			earlier, err := storeurl.Open(t.Context(), url, storeurl.Config{})
 			must(t, err)
 			t.Cleanup(func() { must(t, earlier.Close()) })
-			write(t, earlier, `CREATE TABLE refund (id TEXT PRIMARY KEY, payment TEXT NOT NULL, amount BIGINT NOT NULL, reference TEXT NOT NULL)`)
+			write(t, earlier, `CREATE TABLE refund (
+				id TEXT PRIMARY KEY, payment TEXT NOT NULL, amount BIGINT NOT NULL, reference TEXT NOT NULL)`)
 			const insert = `INSERT INTO refund (id, payment, amount, reference) VALUES ($1, 'p', 1, 'r')`
 			write(t, earlier, insert, "before")
 			w := newWorld(t, url, nil)
