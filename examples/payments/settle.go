@@ -52,8 +52,8 @@ func (s *System) askAboutRefund(ctx context.Context, rec *onceward.Record) (reco
 	}
 }
 
-// readRefundEvent makes the same answer of what the provider has told by itself. What came with the secret of an account
-// may be of the account's own making: it is a hint to ask, and nothing that it says is written down.
+// readRefundEvent makes the same answer of what the provider has told by itself. What came with the secret of an
+// account may be of the account's own making: it is a hint to ask, and nothing that it says is written down.
 func (s *System) readRefundEvent(ctx context.Context, rec *onceward.Record, notices []onceward.Notice) (reconcile.Answer, error) {
 	latest, told := webhook.Latest(slices.DeleteFunc(notices, func(n onceward.Notice) bool { return !n.AnyScope }))
 	if !told {

@@ -54,8 +54,8 @@ var schema = []string{
 	`INSERT INTO stock (item, places) VALUES ('concert', 1000000), ('theatre', 1000000), ('cellar', 1) ON CONFLICT DO NOTHING`,
 }
 
-// addition is a column that tables of an earlier version lack. It has a default, so that nodes of that version, which run
-// beside newer ones while those are rolled out, can go on writing.
+// addition is a column that tables of an earlier version lack. It has a default, so that nodes of that version, which
+// run beside newer ones while those are rolled out, can go on writing.
 type addition struct{ table, column, kind string }
 
 // additions are made after the tables. A refund whose time is 0 was written down by a node that did not know of it: a

@@ -53,8 +53,8 @@ func TestWebhooksOfAccounts(t *testing.T) {
 	})
 }
 
-// claimsRefundOfOther: alice says that a refund of hers has the id of one that was made of another payment. The provider
-// is asked instead.
+// claimsRefundOfOther: alice says that a refund of hers has the id of one that was made of another payment. The
+// provider is asked instead.
 func (w *world) claimsRefundOfOther(p payments.Payment, other provider.Refund) {
 	w.Helper()
 	w.refund(p, 300).want(http.StatusInternalServerError, "outcome-unknown")
@@ -77,7 +77,8 @@ func (w *world) claimsRefundOfOther(p payments.Payment, other provider.Refund) {
 func (w *world) tell(account, secret string, made provider.Refund) int {
 	w.Helper()
 	body, err := json.Marshal(provider.Event{
-		ID: "evt_" + made.Charge + made.ID, Type: provider.EventRefunded, Created: made.Created, Data: provider.EventData{Refund: &made},
+		ID: "evt_" + made.Charge + made.ID, Type: provider.EventRefunded, Created: made.Created,
+		Data: provider.EventData{Refund: &made},
 	})
 	must(w, err)
 	request, err := http.NewRequestWithContext(w.Context(), http.MethodPost, w.server.URL+"/events/"+account, bytes.NewReader(body))

@@ -62,8 +62,9 @@ func checkLedgers(x *index, run *history.Run, f *findings) {
 	}
 }
 
-// writtenBy has the times by which effects were certainly written down, where the history tells: the rows of refunds and
-// bookings are written before their answers are stored. When the charge of a payment was written down it does not say.
+// writtenBy has the times by which effects were certainly written down, where the history tells: the rows of refunds
+// and bookings are written before their answers are stored. When the charge of a payment was written down it does not
+// say.
 func writtenBy(x *index) map[string]int64 {
 	times := make(map[string]int64)
 	for _, o := range x.operations {

@@ -40,8 +40,8 @@ func (s *story) late(key, call, digest string) {
 	s.write(history.Write{Call: call, Key: key, Attempt: 1, Accepted: true, Digest: digest})
 }
 
-// transactTwins adds two transactions of one token, on two nodes: the second one is of the reservation and the answer that
-// are given, and overlaps the first one by a time, if that is not below zero.
+// transactTwins adds two transactions of one token, on two nodes: the second one is of the reservation and the answer
+// that are given, and overlaps the first one by a time, if that is not below zero.
 func (s *story) transactTwins(nonce, digest string, overlap int64) {
 	s.write(history.Write{
 		Call: history.CallTransact, Key: "booked", Attempt: 9, Nonce: "n1", Digest: "d-B1", Granted: true, Accepted: true,

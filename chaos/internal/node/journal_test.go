@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/internal/storeurl"
 )
 
-// TestJournalKeepsAnswersOfTransactions: a transaction that was committed is journaled with the answer that it has made, so
-// that two of one token can be told apart.
+// TestJournalKeepsAnswersOfTransactions: a transaction that was committed is journaled with the answer that it has made,
+// so that two of one token can be told apart.
 func TestJournalKeepsAnswersOfTransactions(t *testing.T) {
 	t.Parallel()
 	must := func(err error) {
@@ -33,7 +33,8 @@ func TestJournalKeepsAnswersOfTransactions(t *testing.T) {
 	for i, ending := range []onceward.Ending{onceward.Commit, onceward.CommitAnswer, onceward.Rollback} {
 		_, err := store.Transact(t.Context(), &onceward.Reservation{
 			ID: onceward.ID{Scope: "s", Key: string(rune('a' + i))}, Operation: "POST /x", Nonce: onceward.Nonce{1},
-			Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}}, Lease: time.Minute, Retention: time.Hour,
+			Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
+			Lease:        time.Minute, Retention: time.Hour,
 		}, func(context.Context, onceward.Verdict) onceward.Settlement {
 			return onceward.Settlement{Ending: ending, Completion: onceward.Completion{Response: response}}
 		})

@@ -43,8 +43,8 @@ func (w *World) strayEffect(ctx context.Context) error {
 	return nil
 }
 
-// strayTime is how long it may take to put a row into a table before its window may have ended. One that takes longer, or
-// whose commit ends in an error, may be found all the same.
+// strayTime is how long it may take to put a row into a table before its window may have ended. One that takes longer,
+// or whose commit ends in an error, may be found all the same.
 const strayTime = 10 * time.Second
 
 // strayRow writes down a refund that was never made. It is dated ahead, so that it is there when its window ends: the
