@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
@@ -51,9 +52,13 @@ func (s *System) askAboutRefund(ctx context.Context, rec *onceward.Record) (reco
 	}
 }
 
-// readRefundEvent makes the same answer of what the provider has told by itself.
+// readRefundEvent makes the same answer of what the provider has told by itself. What came with the secret of an
+// account may be of the account's own making: it is a hint to ask, and nothing that it says is written down.
 func (s *System) readRefundEvent(ctx context.Context, rec *onceward.Record, notices []onceward.Notice) (reconcile.Answer, error) {
-	latest, _ := webhook.Latest(notices)
+	latest, told := webhook.Latest(slices.DeleteFunc(notices, func(n onceward.Notice) bool { return !n.AnyScope }))
+	if !told {
+		return s.askAboutRefund(ctx, rec)
+	}
 	var event provider.Event
 	if err := json.Unmarshal(latest.Body, &event); err != nil {
 		return reconcile.Answer{}, err
@@ -77,7 +82,7 @@ func (s *System) newReceiver() (http.Handler, error) {
 }
 
 // newTenants takes the webhooks of accounts that are the provider's customers themselves. Each can have its secret seen,
-// and so says whatever it likes: it is heard about its own records alone.
+// and so says whatever it likes: it is heard about its own records alone, and the provider is asked about those.
 func (s *System) newTenants() (http.Handler, error) {
 	schemes := make(map[string]webhook.Scheme)
 	for account, secret := range s.config.WebhookSecrets {

@@ -33,7 +33,7 @@ type Config struct {
 	// WebhookSecret is what the provider signs its webhooks with: at least 16 bytes.
 	WebhookSecret string
 	// WebhookSecrets are what the provider signs with for accounts that are customers of its own: their events come to
-	// /events/{account}, and settle records of that account alone. Default: none.
+	// /events/{account}, and have the provider asked about records of that account alone. Default: none.
 	WebhookSecrets map[string]string
 	// Timing says how long things take. Default: see [Timing].
 	Timing Timing

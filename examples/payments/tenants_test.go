@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/internal/provider"
 )
 
@@ -24,8 +25,7 @@ func TestWebhooksOfAccounts(t *testing.T) {
 		s.Timing.Call = 300 * time.Millisecond
 		s.WebhookSecrets = map[string]string{"alice": aliceSecret, "bob": bobSecret}
 		s.faults = []provider.Rule{
-			{Kind: provider.TimeoutAfter, Times: 1, Match: provider.Match{Method: http.MethodPost, Path: "/refunds"}},
-			{Kind: provider.ErrorBefore, Match: provider.Match{Path: "/refunds"}},
+			{Kind: provider.TimeoutAfter, Times: 2, Match: provider.Match{Method: http.MethodPost, Path: "/refunds"}},
 		}
 	}, func(t *testing.T, w *world) {
 		w.bank.SetWebhook(provider.Webhook{})
@@ -49,14 +49,36 @@ func TestWebhooksOfAccounts(t *testing.T) {
 			t.Errorf("alice was answered with %d", status)
 		}
 		w.wantOneRefund(p, w.refunded(p, 500))
+		w.claimsRefundOfOther(w.payment(1900, "claiming"), made)
 	})
+}
+
+// claimsRefundOfOther: alice says that a refund of hers has the id of one that was made of another payment. The
+// provider is asked instead.
+func (w *world) claimsRefundOfOther(p payments.Payment, other provider.Refund) {
+	w.Helper()
+	w.refund(p, 300).want(http.StatusInternalServerError, "outcome-unknown")
+	claimed := w.bank.Ledger().Refunds(p.Charge)[0]
+	claimed.ID, claimed.Amount = other.ID, 1
+	if status := w.tell("alice", aliceSecret, claimed); status != http.StatusNoContent {
+		w.Errorf("alice was answered with %d", status)
+	}
+	w.wantOneRefund(p, w.refunded(p, 300))
+	for _, made := range []provider.Refund{other, w.bank.Ledger().Refunds(p.Charge)[0]} {
+		n := w.number(`SELECT count(*) FROM refund WHERE id = $1 AND amount = $2 AND payment IN
+			(SELECT id FROM payment WHERE charge = $3)`, made.ID, made.Amount, made.Charge)
+		if n != 1 {
+			w.Errorf("the refund %+v is not written down as it was made", made)
+		}
+	}
 }
 
 // tell delivers a webhook of an account about a refund.
 func (w *world) tell(account, secret string, made provider.Refund) int {
 	w.Helper()
 	body, err := json.Marshal(provider.Event{
-		ID: "evt_" + made.ID, Type: provider.EventRefunded, Created: made.Created, Data: provider.EventData{Refund: &made},
+		ID: "evt_" + made.Charge + made.ID, Type: provider.EventRefunded, Created: made.Created,
+		Data: provider.EventData{Refund: &made},
 	})
 	must(w, err)
 	request, err := http.NewRequestWithContext(w.Context(), http.MethodPost, w.server.URL+"/events/"+account, bytes.NewReader(body))

@@ -50,10 +50,20 @@ type Database struct {
 	reads *sql.DB
 	// owned is set if the reading side is not closed with the store.
 	owned bool
+	// countColumns counts the columns of a table with a name: none or one.
+	countColumns string
 }
 
 // Reads is for reading tables of the application. Writes go through a transaction of the store.
 func (d *Database) Reads() *sql.DB { return d.reads }
+
+// HasColumn reports whether a table has a column, for programs that add to tables of an earlier version: SQLite has no
+// ADD COLUMN IF NOT EXISTS.
+func (d *Database) HasColumn(ctx context.Context, tx *sql.Tx, table, column string) (bool, error) {
+	var n int
+	err := tx.QueryRowContext(ctx, d.countColumns, table, column).Scan(&n)
+	return n > 0, err
+}
 
 // Close closes the store and the connections for reading.
 func (d *Database) Close() error {
@@ -109,7 +119,11 @@ func openPostgres(ctx context.Context, url string, config Config) (*Database, er
 	reads := stdlib.OpenDB(*parsed.ConnConfig)
 	reads.SetMaxOpenConns(maxReads)
 	reads.SetMaxIdleConns(maxReads)
-	return &Database{Store: store, reads: reads, owned: true}, nil
+	return &Database{
+		Store: store, reads: reads, owned: true,
+		countColumns: `SELECT count(*) FROM pg_attribute
+			WHERE attrelid = to_regclass($1) AND attname = $2 AND attnum > 0 AND NOT attisdropped`,
+	}, nil
 }
 
 func openSQLite(ctx context.Context, path string, config Config) (*Database, error) {
@@ -121,5 +135,7 @@ func openSQLite(ctx context.Context, path string, config Config) (*Database, err
 	if err != nil {
 		return nil, err
 	}
-	return &Database{Store: store, reads: store.DB()}, nil
+	return &Database{
+		Store: store, reads: store.DB(), countColumns: `SELECT count(*) FROM pragma_table_info($1) WHERE name = $2`,
+	}, nil
 }

@@ -49,7 +49,7 @@ func Check(run *history.Run) []Violation {
 	checkStreets(x, f)
 	checkBearers(run, f)
 	checkForgeries(x, run, f)
-	checkLedgers(run, f)
+	checkLedgers(x, run, f)
 	checkActs(run, f)
 	checkFaults(run, f)
 	return f.violations

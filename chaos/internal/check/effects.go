@@ -11,6 +11,7 @@ const (
 	bookCharges  = "charges"
 	tablePayment = "payment"
 	tableBooking = "booking"
+	tableRefund  = "refund"
 	tableArrival = "arrival"
 	tableEntry   = "entry"
 
@@ -27,7 +28,7 @@ type promise struct{ book, table, state string }
 var promises = map[string]promise{
 	kindPayment: {book: bookCharges, table: tablePayment},
 	"booking":   {book: bookCharges, table: tableBooking, state: rowConfirmed},
-	"refund":    {book: "refunds", table: "refund"},
+	"refund":    {book: "refunds", table: tableRefund},
 	"transfer":  {book: "transfers"},
 	"entry":     {table: "entry"},
 	"shipment":  {}, // what arrives is checked apart

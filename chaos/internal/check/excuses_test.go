@@ -24,10 +24,7 @@ var excuses = map[string]func(*story){
 		s.write(history.Write{Call: history.CallTransact, Key: "booked", Attempt: 1, Granted: true, Err: "rolled back"})
 	},
 	"a transaction learned that another one has stored its answer": func(s *story) {
-		s.write(history.Write{Call: history.CallTransact, Key: "booked", Attempt: 9, Granted: true, Accepted: true})
-		twin := s.Writes[len(s.Writes)-1]
-		twin.Began, twin.Ended = twin.Began-5, twin.Ended+5
-		s.Writes = append(s.Writes, twin)
+		s.transactTwins("n2", "d-B1", 5)
 	},
 	"two grants at once came back in the other order": func(s *story) {
 		s.grant("moved", 9)

@@ -2,6 +2,7 @@ package check
 
 import (
 	"slices"
+	"time"
 
 	"github.com/onceward/onceward/chaos/internal/history"
 )
@@ -102,8 +103,21 @@ func (s *story) strays() {
 	s.find("refunds 1/2", "e-R1", missingHere)
 }
 
+// strayLate adds a row of a refund that was never made, which may not have been there in time.
+func (s *story) strayLate(id string) {
+	s.Rows = append(s.Rows, history.Row{Table: "refund", ID: id, Reference: "stray-3", Stray: true, Late: true})
+}
+
 func (s *story) find(run, key, kind string) {
 	s.Findings = append(s.Findings, history.Finding{Run: run, Key: key, Kind: kind})
+}
+
+// missRefund adds that a refund is missing, at a time after it was answered.
+func (s *story) missRefund(after time.Duration) {
+	s.Findings = append(s.Findings, history.Finding{
+		Run: "refunds 2/3", Key: s.effectOf("refunded").ID, Kind: missingHere,
+		At: s.writeOf("refunded", 2).Ended + int64(after),
+	})
 }
 
 // dropFinding removes what a comparison found.
@@ -219,6 +233,15 @@ var harderCorruptions = []corruption{
 		s.dropFinding("charges 1/2", "ch_stray")
 		s.find("charges 1/2", "ch_stray", "differs")
 	}, []string{"I5"}},
+	{"a stray that may have come too late and was found to be something else", func(s *story) {
+		s.strayLate("re_99")
+		s.find("refunds 1/2", "re_99", "differs")
+	}, []string{"I5"}},
+	{"a refund that is missing long after its answer", func(s *story) {
+		s.missRefund(-time.Second)
+		s.missRefund(2 * time.Minute)
+		s.missRefund(3 * time.Minute)
+	}, []string{"I5"}},
 	{"a refund that is missing for good", func(s *story) {
 		s.find(history.FinalRun+"refunds 1/2", "e-R1", missingHere)
 	}, []string{"I5"}},
@@ -317,6 +340,26 @@ var harderExcuses = map[string]func(*story){
 	"a stray was found again and again": func(s *story) {
 		s.find("charges 2/3", "ch_stray", missingHere)
 		s.find(history.FinalRun+"refunds 1/2", "re_9", missingThere)
+	},
+	"a stray that may have come too late was not found": func(s *story) { s.strayLate("re_99") },
+	"a stray that may have come too late was found": func(s *story) {
+		s.strayLate("re_99")
+		s.find("refunds 1/2", "re_99", missingThere)
+		s.find(history.FinalRun+"refunds 1/2", "re_99", missingThere)
+	},
+	"a refund was missing before its answer": func(s *story) { s.missRefund(-time.Hour) },
+	"a refund was missing for who had read before its answer": func(s *story) {
+		s.missRefund(20 * time.Second)
+	},
+	"a refund was missing that may have been made again": func(s *story) {
+		s.write(history.Write{Call: history.CallBust, Key: "refunded"})
+		s.writeOf("refunded", 3).Ended = 0
+		s.missRefund(time.Hour)
+	},
+	"a charge of a payment was missing after the answer": func(s *story) {
+		s.Findings = append(s.Findings, history.Finding{
+			Run: "charges 2/3", Key: s.effectOf("paid").ID, Kind: missingHere, At: int64(time.Hour),
+		})
 	},
 	"a parcel is on its way in a run that is not quiet": func(s *story) {
 		s.Unsettled = true

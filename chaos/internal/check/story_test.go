@@ -40,6 +40,20 @@ func (s *story) late(key, call, digest string) {
 	s.write(history.Write{Call: call, Key: key, Attempt: 1, Accepted: true, Digest: digest})
 }
 
+// transactTwins adds two transactions of one token, on two nodes: the second one is of the reservation and the answer
+// that are given, and overlaps the first one by a time, if that is not below zero.
+func (s *story) transactTwins(nonce, digest string, overlap int64) {
+	s.write(history.Write{
+		Call: history.CallTransact, Key: "booked", Attempt: 9, Nonce: "n1", Digest: "d-B1", Granted: true, Accepted: true,
+	})
+	twin := s.Writes[len(s.Writes)-1]
+	length := twin.Ended - twin.Began
+	twin.Node, twin.Nonce, twin.Digest = "m", nonce, digest
+	twin.Began = twin.Ended - overlap
+	twin.Ended = twin.Began + length + max(overlap, 0)
+	s.Writes = append(s.Writes, twin)
+}
+
 // giveUp adds an operation whose client left after two attempts without an answer.
 func (s *story) giveUp(kind, key string) {
 	for range 2 {

@@ -133,6 +133,17 @@ var tokenCorruptions = []corruption{
 		twin.Node = "m"
 		s.Writes = append(s.Writes, twin)
 	}, []string{"I6"}},
+	{"a token of two transactions with different answers", func(s *story) {
+		s.transactTwins("n2", "d-B2", 5)
+	}, []string{"I6"}},
+	{"a token of two transactions with answers that are not known", func(s *story) {
+		s.transactTwins("n2", "", 5)
+		s.Writes[len(s.Writes)-2].Digest = ""
+	}, []string{"I6"}},
+	{"a token of one reservation on two nodes", func(s *story) { s.transactTwins("n1", "d-B1", 5) }, []string{"I6"}},
+	{"a token of two transactions one after the other", func(s *story) {
+		s.transactTwins("n2", "d-B1", -1)
+	}, []string{"I6"}},
 	{"a heartbeat of the older of two grants at once", func(s *story) {
 		s.grant("moved", 9)
 		s.grant("moved", 8)

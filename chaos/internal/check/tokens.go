@@ -85,10 +85,12 @@ func repeatsReservation(first, second *history.Write) bool {
 	return first.Nonce != "" && first.Nonce == second.Nonce && first.Node == second.Node
 }
 
-// learned reports whether of two transactions at one time one may have learned, when its commit got no answer, that the
-// other had stored the very answer that it had made itself: then the record of the other is its own.
+// learned reports whether of two transactions at one time, of two reservations, one may have learned, when its commit
+// got no answer, that the other had stored the very answer that it had made itself: then the record of the other is its
+// own.
 func learned(first, second *history.Write) bool {
 	return first.Call == history.CallTransact && second.Call == history.CallTransact &&
+		first.Digest != "" && first.Digest == second.Digest && first.Nonce != second.Nonce &&
 		first.Began < second.Ended && second.Began < first.Ended
 }
 

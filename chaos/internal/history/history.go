@@ -79,7 +79,7 @@ type Write struct {
 	// is kept (complete, transact). Both are in microseconds since 1970, and 0 if they are not known.
 	Now     int64 `json:"now,omitempty"`
 	Expires int64 `json:"expires,omitempty"`
-	// Digest is that of the response, for complete and resolve completed.
+	// Digest is that of the response, for complete and resolve completed, and for a transaction that was committed.
 	Digest string `json:"digest,omitempty"`
 	Err    string `json:"err,omitempty"`
 }
@@ -130,6 +130,8 @@ type Row struct {
 	ID    string `json:"id,omitempty"`
 	// Stray marks a row of what never happened: it was put into the table for the comparisons to find.
 	Stray bool `json:"stray,omitempty"`
+	// Late marks a stray of which it is not known whether it was there in time: comparisons may find it, and need not.
+	Late bool `json:"late,omitempty"`
 	// Number is that of a parcel in its shipment, and Place the one in which it arrived in its street, both from 1 on.
 	Number int `json:"number,omitempty"`
 	Place  int `json:"place,omitempty"`
@@ -200,6 +202,8 @@ type Finding struct {
 	// Key is the provider's id of the entry, and Kind what is wrong with it.
 	Key  string `json:"key"`
 	Kind string `json:"kind"`
+	// At is when it was reported, by the machine's monotonic clock.
+	At int64 `json:"at,omitempty"`
 }
 
 // FinalRun is how the names of comparisons begin that are made when all is quiet. What is on one side only is so for good

@@ -50,8 +50,11 @@ func (j *Journal) End(w Write) {
 	j.write(&line{End: &w})
 }
 
-// Find notes a difference between the ledgers.
-func (j *Journal) Find(f Finding) { j.write(&line{Finding: &f}) }
+// Find notes a difference between the ledgers. It fills in the time.
+func (j *Journal) Find(f Finding) {
+	f.At = Now()
+	j.write(&line{Finding: &f})
+}
 
 func (j *Journal) write(l *line) {
 	err := j.recorder.write(l)

@@ -93,3 +93,15 @@ func TestJournalKeepsItsFirstError(t *testing.T) {
 		t.Error("a line that could not be written left no error")
 	}
 }
+
+func TestJournalSaysWhenAFindingWasReported(t *testing.T) {
+	t.Parallel()
+	file := path(t)
+	j := journal(t, file, "node-1")
+	before := history.Now()
+	j.Find(history.Finding{Run: "refunds 1/2", Key: "re_1", Kind: "missing here"})
+	found := read(t, file).Findings
+	if len(found) != 1 || found[0].At < before || found[0].At > history.Now() {
+		t.Errorf("got %+v, want one that was reported after %d", found, before)
+	}
+}

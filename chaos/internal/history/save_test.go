@@ -25,7 +25,7 @@ func quiet() *history.Run {
 		Rows: []history.Row{
 			{
 				Table: "booking", Scope: "s", Key: "k", Reference: "r", Item: "concert", State: "confirmed", ID: "1",
-				Stray: true, Number: 2, Place: 3,
+				Stray: true, Late: true, Number: 2, Place: 3,
 			},
 		},
 		Stock:    []history.Stock{{Item: "concert", Total: 10, Left: 9}, {Item: "circus"}},

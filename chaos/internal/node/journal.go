@@ -45,8 +45,10 @@ func (j *journaled) end(w history.Write) {
 	}
 }
 
-// decided journals a call that decides.
-func (j *journaled) decided(call string, r *onceward.Reservation, do func() (onceward.Verdict, error)) (onceward.Verdict, error) {
+// decided journals a call that decides. The answer is the one that the call has made by then, nil if it makes none.
+func (j *journaled) decided(call string, r *onceward.Reservation, answer *onceward.Response,
+	do func() (onceward.Verdict, error),
+) (onceward.Verdict, error) {
 	w := history.Write{
 		Call: call, Scope: r.Scope, Key: r.Key, Nonce: hex.EncodeToString(r.Nonce[:]),
 		Lease: int64(r.Lease),
@@ -56,6 +58,9 @@ func (j *journaled) decided(call string, r *onceward.Reservation, do func() (onc
 	w.Attempt, w.Granted = v.Record.Attempt, err == nil && v.Decision == onceward.DecisionExecute && v.Record.Attempt != 0
 	w.Accepted, w.Err = err == nil, text(err)
 	w.Now = micros(v.Now)
+	if w.Granted && answer != nil {
+		w.Digest = Digest(answer)
+	}
 	if rec := &v.Record; call == history.CallTransact && w.Granted && !rec.ExpiresAt.IsZero() {
 		// Where there was no record, the store's clock was not asked before the end.
 		w.Now, w.Expires = micros(rec.ExpiresAt.Add(-rec.Retention)), micros(rec.ExpiresAt)
@@ -98,20 +103,22 @@ func Digest(r *onceward.Response) string {
 
 // Reserve implements [onceward.Store].
 func (j *journaled) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-	return j.decided(history.CallReserve, r, func() (onceward.Verdict, error) { return j.Store.Reserve(ctx, r) })
+	return j.decided(history.CallReserve, r, nil, func() (onceward.Verdict, error) { return j.Store.Reserve(ctx, r) })
 }
 
 // Transact implements [onceward.Transactor]. A transaction that was rolled back was granted nothing that lasts: its
-// token is drawn when its answer is stored, and what comes back is the record that was there before.
+// token is drawn when its answer is stored, and what comes back is the record that was there before. The answer that is
+// journaled is the one that the work made: the record that comes back may be of another transaction.
 func (j *journaled) Transact(
 	ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement,
 ) (onceward.Verdict, error) {
 	var before onceward.Record
-	v, err := j.decided(history.CallTransact, r, func() (onceward.Verdict, error) {
+	var answer onceward.Response
+	v, err := j.decided(history.CallTransact, r, &answer, func() (onceward.Verdict, error) {
 		undone := false
 		v, err := j.Store.Transact(ctx, r, func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
 			settled := work(ctx, v)
-			undone = settled.Ending == onceward.Rollback
+			undone, answer = settled.Ending == onceward.Rollback, settled.Completion.Response
 			return settled
 		})
 		if undone {

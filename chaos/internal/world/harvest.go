@@ -200,10 +200,7 @@ func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, o
 			if table == "booking" && row.State == "declined" {
 				continue // its place was given back
 			}
-			if w.isLate(row.ID) {
-				continue
-			}
-			row.Stray = w.isStray(row.Reference)
+			row.Stray, row.Late = w.isStray(row.Reference), w.isLate(row.ID)
 			owner := owners[row.Reference]
 			row.Scope, row.Key = owner.Scope, owner.Key
 			run.Rows = append(run.Rows, row)

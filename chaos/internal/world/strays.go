@@ -43,7 +43,8 @@ func (w *World) strayEffect(ctx context.Context) error {
 	return nil
 }
 
-// strayTime is how long it may take to put a row into a table before its window may have ended.
+// strayTime is how long it may take to put a row into a table before its window may have ended. One that takes longer,
+// or whose commit ends in an error, may be found all the same.
 const strayTime = 10 * time.Second
 
 // strayRow writes down a refund that was never made. It is dated ahead, so that it is there when its window ends: the
@@ -114,7 +115,7 @@ func (w *World) compared(ctx context.Context) (bool, error) {
 	return response.StatusCode == http.StatusNoContent, nil
 }
 
-// isLate reports whether a row was put into its table too late to be found.
+// isLate reports whether a stray may have been put into its table too late to be found.
 func (w *World) isLate(id string) bool {
 	w.clock.Lock()
 	defer w.clock.Unlock()

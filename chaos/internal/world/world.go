@@ -69,7 +69,7 @@ type World struct {
 	steps       []history.Step
 	// began is when the window began by that clock, and ended when it was quiet at last, zero before.
 	began, ended time.Time
-	// late are the rows that were put into a table too late to be found.
+	// late are the rows that may have been put into a table too late to be found.
 	late map[string]bool
 
 	looks sync.Mutex
