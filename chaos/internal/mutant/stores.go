@@ -55,7 +55,7 @@ var stores = []Mutant{
 		Name: "finish-unfenced-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I6"},
 		Mistake: "a worker finishes a message that another one has",
 		Edits: []Edit{{
-			"store/postgres/migrations/00002_outbox.sql", "WHERE o.id = u.id AND o.token = u.token AND o.state = 1",
+			"store/postgres/migrations/00002_outbox.sql", "WHERE o.id = u.id AND o.token = u.token AND o.state + 0 = 1",
 			"WHERE o.id = u.id",
 		}},
 		Faults: calm,
