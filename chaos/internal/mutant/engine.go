@@ -35,6 +35,7 @@ var engine = []Mutant{
 			},
 			{"step.go", "\tif !rec.leaseOver(now) || rec.OnLost == Resume {", "\tif true {"},
 		},
+		Faults: []string{"server-kill", "server-pause"}, // owners are lost
 	},
 	{
 		Name: "no-intent", Layer: "engine", Store: sqlite, Breaks: []string{"I1"},
@@ -95,6 +96,7 @@ var janitors = []Mutant{
 				"int64(queue), micros(now.Add(time.Minute)), int64(limit)",
 			},
 		},
+		Faults: []string{"server-kill", "worker-kill"}, // how long a lease lasts cannot be told when the clock is set
 	},
 	{
 		Name: "early-reap", Layer: "reaper", Store: sqlite, Breaks: []string{"I1", "I12"},
