@@ -205,10 +205,13 @@ func (l *Load) take(list *[]*operation, random *rand.Rand, rate float64) *operat
 
 // Finish goes on with what is open until there is nothing left or the context ends, and returns how many were left.
 func (l *Load) Finish(ctx context.Context) (left int) {
+	var randoms [finishers]*rand.Rand
+	for i := range randoms {
+		randoms[i] = rand.New(rand.NewPCG(l.Seed, uint64(i)+50))
+	}
 	for ctx.Err() == nil && l.Open() > 0 {
 		var all sync.WaitGroup
-		for finisher := range finishers {
-			random := rand.New(rand.NewPCG(l.Seed, uint64(finisher)+50))
+		for _, random := range randoms {
 			all.Go(func() {
 				if op := l.take(&l.open, random, 1); op != nil {
 					l.finish(ctx, random, op)
