@@ -70,10 +70,9 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 		})
 	case kind < 0.48:
 		op.kind, op.path = "transfer", "/transfers"
-		op.ask(random, name, amount, func(reference string,
-			amount int64,
-		) any {
-			return node.Transfer{Reference: reference, Amount: amount}
+		stall := random.Float64() < 0.1
+		op.ask(random, name, amount, func(reference string, amount int64) any {
+			return node.Transfer{Reference: reference, Amount: amount, Stall: stall}
 		})
 	case kind < 0.58:
 		op.kind, op.path = "booking", "/bookings"

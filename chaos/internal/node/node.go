@@ -136,7 +136,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	bank := &bank{owners: s.Owners, client: &provider.Client{URL: s.Bank}}
+	bank := &bank{owners: s.Owners, client: &provider.Client{URL: s.Bank}, silences: silences}
 	agency, err := newAgency(bank, s.Generation)
 	if err != nil {
 		return err

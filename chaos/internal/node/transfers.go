@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,9 +31,10 @@ const (
 
 // bank is the route and how its unknown outcomes are settled.
 type bank struct {
-	owners string
-	client *provider.Client
-	guard  *onceward.Guard
+	owners   string
+	client   *provider.Client
+	guard    *onceward.Guard
+	silences *silences
 }
 
 func (b *bank) rule() reconcile.Rule {
@@ -45,6 +47,8 @@ type Transfer struct {
 	Account   string `json:"account,omitempty"`
 	Reference string `json:"reference"`
 	Amount    int64  `json:"amount"`
+	// Stall has the owner lose its heartbeats when the bank has answered, and outlast its lease.
+	Stall bool `json:"stall,omitempty"`
 }
 
 // transfer records that the call is about to be made, and makes it. From then on only the bank can say whether it was.
@@ -84,6 +88,10 @@ func (b *bank) transfer(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		op.Unknown() // the guard says so to the client
 	default:
+		if asked.Stall {
+			b.silences.claim(onceward.Claim{ID: onceward.ID{Scope: op.Scope(), Key: op.Key()}, Attempt: op.Attempt()})
+			time.Sleep(Timing.Lease * 3 / 2)
+		}
 		answerTransfer(w, op.Scope(), made)
 	}
 }
