@@ -35,7 +35,7 @@ var engine = []Mutant{
 			},
 			{"step.go", "\tif !rec.leaseOver(now) || rec.OnLost == Resume {", "\tif true {"},
 		},
-		Faults: []string{"server-kill", "server-pause"}, // owners are lost
+		Faults: []string{"server-kill", "worker-kill"}, // most servers are up, and their owners stall
 	},
 	{
 		Name: "no-intent", Layer: "engine", Store: sqlite, Breaks: []string{"I1"},
