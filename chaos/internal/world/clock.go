@@ -96,7 +96,7 @@ func (w *World) leapClock(ctx context.Context) error {
 	w.clock.Lock()
 	defer w.clock.Unlock()
 	if w.leaps == mostLeaps {
-		return errNotFired
+		return errOften
 	}
 	w.leaps++
 	w.offset += node.Retention + w.between(time.Second, time.Minute)

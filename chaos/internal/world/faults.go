@@ -20,8 +20,11 @@ type Fault struct {
 	Fire func(ctx context.Context) error
 }
 
-// errNotFired is returned by a fault that met nobody.
-var errNotFired = errors.New("the fault met nobody")
+var (
+	// errNotFired is returned by a fault that met nobody, and errOften by one that has happened often enough.
+	errNotFired = errors.New("the fault met nobody")
+	errOften    = errors.New("the fault has happened often enough")
+)
 
 // Faults are what happens to this world: all that can, or those that were chosen.
 func (w *World) Faults() []Fault {
@@ -166,8 +169,8 @@ func (w *World) Struck() map[string]int {
 	return all
 }
 
-// triesToFire is how often a fault is tried that meets nobody: what it was meant for may just be down.
-const triesToFire = 5
+// fireWithin is how long a fault is tried that meets nobody: what it was meant for may just be down.
+const fireWithin = 10 * time.Second
 
 // atOnce is how many faults happen at one time.
 const atOnce = 3
@@ -243,11 +246,11 @@ func (w *World) fire(ctx context.Context, fault Fault, failed chan<- error) {
 	w.note(fault.Name, 1)
 	defer w.note(fault.Name, -1)
 	err := fault.Fire(ctx)
-	for tries := 1; errors.Is(err, errNotFired) && tries < triesToFire; tries++ {
+	for began := time.Now(); errors.Is(err, errNotFired) && time.Since(began) < fireWithin; {
 		pause(ctx, 200*time.Millisecond)
 		err = fault.Fire(ctx)
 	}
-	if errors.Is(err, errNotFired) {
+	if errors.Is(err, errNotFired) || errors.Is(err, errOften) {
 		return
 	}
 	if err != nil {
