@@ -83,8 +83,11 @@ func (w *World) pastLease() time.Duration {
 	return w.between(node.Timing.Lease/2, node.Timing.Lease*2)
 }
 
-func (w *World) onWire(wires *[]*wire, how, direction string, length time.Duration) func(context.Context) error {
-	return func(ctx context.Context) error { return pick(w, *wires).suffer(ctx, how, direction, length) }
+func (w *World) onWire(wires *[]*wire, how trouble, direction int, length time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		pick(w, *wires).suffer(ctx, how, direction, length)
+		return nil
+	}
 }
 
 func (w *World) killProvider(ctx context.Context) error {

@@ -133,7 +133,10 @@ func (s *server) faults() []Fault {
 		{"database-cut", func(ctx context.Context) error {
 			return s.wire.snap(ctx, s.world.between(50*time.Millisecond, 500*time.Millisecond))
 		}},
-		{"database-slow", func(ctx context.Context) error { return s.wire.suffer(ctx, slow, fromServer, time.Second) }},
+		{"database-slow", func(ctx context.Context) error {
+			s.wire.suffer(ctx, slow, fromServer, time.Second)
+			return nil
+		}},
 		{"commit-reply-cut", func(ctx context.Context) error { return s.trap(ctx, s.proxy.CutReply) }},
 		{"commit-request-cut", func(ctx context.Context) error { return s.trap(ctx, s.proxy.CutRequest) }},
 	}
