@@ -5,16 +5,18 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+
+	"github.com/onceward/onceward/store"
 )
 
-// ending judges what the handler did and said (E5). Its own word goes before everything that happened afterwards.
-func (x *exchange) ending(ctx context.Context, op *Operation) ending {
+// outcome judges what the handler did and said (E5). Its own word goes before everything that happened afterwards.
+func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	rec := x.recorder
 	if rec.streaming {
-		return x.streamedEnding(ctx, op)
+		return x.streamedOutcome(ctx, op)
 	}
 	silent := rec.status == 0 && ctx.Err() != nil
-	switch said := op.ending.Load(); {
+	switch said := op.outcome.Load(); {
 	case said == endedUnknown:
 		return x.saidUnknown()
 	case said == endedNotExecuted, said == endedNeverExecuted:
@@ -26,7 +28,7 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 	case x.panicked != nil:
 		return x.failure(ctx, "the handler panicked", &problemHandlerFailed)
 	case rec.broken != nil:
-		return x.brokenEnding()
+		return x.brokenOutcome()
 	case silent:
 		return x.failure(ctx, "the handler ran past its deadline, or lost its lease, and wrote no answer", &problemDeadline)
 	}
@@ -35,12 +37,12 @@ func (x *exchange) ending(ctx context.Context, op *Operation) ending {
 	case response.Status < http.StatusOK:
 		return x.failure(ctx, "the handler tried to switch protocols", &problemHandlerFailed)
 	case retryLater(response.Status):
-		return ending{kind: endRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
+		return outcome{kind: outcomeRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
 	case response.Status >= http.StatusInternalServerError:
-		return x.failedEnding(ctx, response)
+		return x.failedOutcome(ctx, response)
 	default:
 		undo := response.Status >= http.StatusBadRequest && !op.keepWrites.Load()
-		return ending{kind: endAnswer, response: response, undoWork: undo}
+		return outcome{kind: outcomeAnswer, response: response, undoWork: undo}
 	}
 }
 
@@ -52,10 +54,10 @@ func retryLater(status int) bool {
 // failed reports whether an answer of this status is no completion by itself (E5).
 func failed(status int) bool { return status >= http.StatusInternalServerError || retryLater(status) }
 
-// failedEnding judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing was
+// failedOutcome judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing was
 // done, while a gateway's 502 or 504 says nothing about what was. What the route says of failures does not cover an owner
 // that lost its lease (E2).
-func (x *exchange) failedEnding(ctx context.Context, response Response) ending {
+func (x *httpExecution) failedOutcome(ctx context.Context, response store.Response) outcome {
 	reason := "the handler answered " + strconv.Itoa(response.Status)
 	onFailure := x.settings.onFailure
 	if x.settings.mode == modeTransactional {
@@ -73,74 +75,74 @@ func (x *exchange) failedEnding(ctx context.Context, response Response) ending {
 	}
 	switch onFailure {
 	case FailureStore:
-		return ending{kind: endAnswer, response: response, reason: reason}
+		return outcome{kind: outcomeAnswer, response: response, reason: reason}
 	case FailureRetry:
-		return ending{kind: endRelease, reason: reason}
+		return outcome{kind: outcomeRelease, reason: reason}
 	default:
 		x.passOn = true
-		return ending{kind: endUnknown, reason: reason}
+		return outcome{kind: outcomeUnknown, reason: reason}
 	}
 }
 
-// failure is the ending of a handler without an answer of its own. Here too, what the route says does not cover a lost lease.
-func (x *exchange) failure(ctx context.Context, reason string, problem *Problem) ending {
+// failure is the outcome of a handler without an answer of its own. Here too, what the route says does not cover a lost lease.
+func (x *httpExecution) failure(ctx context.Context, reason string, problem *Problem) outcome {
 	x.problem = problem
 	if x.settings.mode == modeReserved && errors.Is(context.Cause(ctx), ErrLeaseLost) {
-		return ending{kind: endUnknown, reason: reason}
+		return outcome{kind: outcomeUnknown, reason: reason}
 	}
 	switch {
 	case x.settings.mode == modeTransactional || x.settings.onFailure == FailureRetry:
-		return ending{kind: endRelease, reason: reason}
+		return outcome{kind: outcomeRelease, reason: reason}
 	case x.settings.onFailure == FailureStore:
 		// Not into the handler's own recorder: a goroutine that it left behind may still hold that.
 		x.recorder = x.recorder.another()
 		x.recorder.start()
 		problemHandlerFailed.write(x.recorder, x.request)
 		x.recorder.end()
-		return ending{kind: endAnswer, response: x.recorder.response(), reason: reason}
+		return outcome{kind: outcomeAnswer, response: x.recorder.response(), reason: reason}
 	default:
-		return ending{kind: endUnknown, reason: reason}
+		return outcome{kind: outcomeUnknown, reason: reason}
 	}
 }
 
-// brokenEnding is that of an answer which could not be kept: too large for a transaction, which is undone, or marked as not
+// brokenOutcome is that of an answer which could not be kept: too large for a transaction, which is undone, or marked as not
 // replayable without success.
-func (x *exchange) brokenEnding() ending {
+func (x *httpExecution) brokenOutcome() outcome {
 	if x.recorder.overflow {
 		x.problem = &problemTooLarge
-		return ending{kind: endRelease, reason: errTooLarge.Error()}
+		return outcome{kind: outcomeRelease, reason: errTooLarge.Error()}
 	}
-	return ending{kind: endUnknown, reason: x.recorder.broken.Error()}
+	return outcome{kind: outcomeUnknown, reason: x.recorder.broken.Error()}
 }
 
-// streamedEnding is that of an answer that is already on its way. After that a failure is unknown, whatever the route says.
-func (x *exchange) streamedEnding(ctx context.Context, op *Operation) ending {
-	if x.panicked != nil || op.ending.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) {
-		return ending{kind: endUnknown, reason: "the handler failed after a part of its response was sent"}
+// streamedOutcome is that of an answer that is already on its way. After that a failure is unknown, whatever the route says.
+func (x *httpExecution) streamedOutcome(ctx context.Context, op *Operation) outcome {
+	if x.panicked != nil || op.outcome.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) {
+		return outcome{kind: outcomeUnknown, reason: "the handler failed after a part of its response was sent"}
 	}
-	return ending{kind: endAnswer, response: x.recorder.response()}
+	return outcome{kind: outcomeAnswer, response: x.recorder.response()}
 }
 
 // saidUnknown: in a transaction nothing stays, so nothing is unknown.
-func (x *exchange) saidUnknown() ending {
-	reason := x.op.because("the handler said that the outcome is unknown")
+func (x *httpExecution) saidUnknown() outcome {
+	reason := x.op.reasonOr("the handler said that the outcome is unknown")
 	if x.settings.mode == modeTransactional {
 		return x.saidNotExecuted()
 	}
 	x.passOn = x.recorder.status >= http.StatusInternalServerError && x.recorder.broken == nil
-	return ending{kind: endUnknown, reason: reason}
+	return outcome{kind: outcomeUnknown, reason: reason}
 }
 
 // saidNotExecuted: an answer that claims success would contradict it, and is replaced; so is one that is not whole.
-func (x *exchange) saidNotExecuted() ending {
+func (x *httpExecution) saidNotExecuted() outcome {
 	if x.recorder.status < http.StatusBadRequest || x.recorder.broken != nil {
 		x.problem = problemNotExecuted.detailed("retry with the same key")
 	}
-	return ending{kind: endRelease, reason: x.op.because("the handler said that nothing was executed")}
+	return outcome{kind: outcomeRelease, reason: x.op.reasonOr("the handler said that nothing was executed")}
 }
 
-// answer sends what the landing calls for. A panic of the handler goes on to the server's own recovery (E8).
-func (x *exchange) answer(l *landing) {
+// answer sends what the result calls for. A panic of the handler goes on to the server's own recovery (E8).
+func (x *httpExecution) answer(l *result) {
 	if x.panicked != nil {
 		panic(x.panicked)
 	}
@@ -150,22 +152,22 @@ func (x *exchange) answer(l *landing) {
 	}
 	w, r := x.recorder.real, x.request
 	switch l.kind {
-	case landedAnswer:
+	case resultAnswer:
 		x.sendOwn(l)
-	case landedStored:
+	case resultStored:
 		x.replay(l)
-	case landedReleased:
+	case resultReleased:
 		x.sendUnkept()
-	case landedUnknown:
+	case resultUnknown:
 		if !x.passOn {
 			x.problem = becameUnknown()
 		}
 		x.sendUnkept()
-	case landedDecision:
+	case resultDecision:
 		x.decline(l)
-	case landedFailed:
+	case resultFailed:
 		failureProblem(l.err).write(w, r)
-	case landedLeft:
+	case resultCallerLeft:
 		// Nobody reads this; it is written for whoever logs it.
 		problemNotExecuted.detailed("the client left before execution").write(w, r)
 	}
@@ -173,21 +175,21 @@ func (x *exchange) answer(l *landing) {
 
 // endStream ends an answer that is already sent, with its trailers. If its end could not be stored the connection is
 // cut, so that the client does not take it for a success.
-func (x *exchange) endStream(l *landing) {
-	if l.kind != landedAnswer {
+func (x *httpExecution) endStream(l *result) {
+	if l.kind != resultAnswer {
 		panic(http.ErrAbortHandler)
 	}
 	sendTrailers(x.recorder.real, x.recorder.trailers)
 }
 
 // sendOwn sends the answer that was just stored.
-func (x *exchange) sendOwn(l *landing) {
+func (x *httpExecution) sendOwn(l *result) {
 	x.expires(x.recorder.sendHeader(1), l)
 	send(x.recorder.real, l.response.Status, l.response.Body, x.recorder.trailers)
 }
 
 // sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place.
-func (x *exchange) sendUnkept() {
+func (x *httpExecution) sendUnkept() {
 	rec := x.recorder
 	if x.problem != nil {
 		x.problem.write(rec.real, x.request)
@@ -198,7 +200,7 @@ func (x *exchange) sendUnkept() {
 }
 
 // replay sends the stored answer, byte for byte.
-func (x *exchange) replay(l *landing) {
+func (x *httpExecution) replay(l *result) {
 	response := l.answer()
 	w := x.recorder.real
 	if response.NotStored {
@@ -214,15 +216,15 @@ func (x *exchange) replay(l *landing) {
 }
 
 // expires tells the client until when the answer is kept.
-func (x *exchange) expires(room []string, l *landing) {
+func (x *httpExecution) expires(room []string, l *result) {
 	room = append(room, l.expires.UTC().Format(http.TimeFormat))
 	x.recorder.real.Header()[expiresHeader] = room[len(room)-1 : len(room) : len(room)]
 }
 
 // decline answers a request that may neither execute nor be replayed.
-func (x *exchange) decline(l *landing) {
+func (x *httpExecution) decline(l *result) {
 	w, r := x.recorder.real, x.request
-	if l.decision == DecisionInProgress && x.settings.inFlight == inFlightAccepted {
+	if l.decision == store.DecisionInProgress && x.settings.inFlight == inFlightAccepted {
 		x.guard.accepted(w, x.settings.statusPath, x.res.Key)
 		return
 	}

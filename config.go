@@ -23,10 +23,10 @@ func SingleScope(scope string) ScopeFunc {
 type Profile uint8
 
 const (
-	// IETF answers a mismatch with 422, as the IETF draft does. This is the default.
-	IETF Profile = iota
-	// Stripe answers a mismatch with 400.
-	Stripe
+	// ProfileIETF answers a mismatch with 422, as the IETF draft does. This is the default.
+	ProfileIETF Profile = iota
+	// ProfileStripe answers a mismatch with 400.
+	ProfileStripe
 )
 
 // Config configures a [Guard].
@@ -91,7 +91,7 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Secret) == 0 {
 		return c, errors.New("onceward: Config.Secret is missing: it keys the fingerprints, and must be the same on every node and stay the same over restarts")
 	}
-	if c.Profile > Stripe {
+	if c.Profile > ProfileStripe {
 		return c, fmt.Errorf("onceward: profile %d does not exist: use onceward.IETF or onceward.Stripe", c.Profile)
 	}
 	if c.MaxWaiters < 0 || c.StoreTimeout < 0 || c.SettleTimeout < 0 {

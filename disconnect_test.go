@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -35,7 +36,7 @@ func leaveAndWait(t *testing.T, conn net.Conn, request context.Context) {
 	select {
 	case <-request.Done():
 	case <-time.After(10 * time.Second):
-		t.Error("net/http did not notice that the client left")
+		t.Error("net/http did not external event that the client left")
 	}
 }
 
@@ -92,18 +93,18 @@ func TestTheClientLeavesBeforeItsBodyIsComplete(t *testing.T) {
 
 func TestTheClientLeavesWhileReserving(t *testing.T) {
 	t.Parallel()
-	store, handler, events := newFaultyStore(), new(counted), new(journal)
+	s, handler, events := newFaultyStore(), new(counted), new(journal)
 	reserving, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+	s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 		once.Do(func() {
 			close(reserving)
 			<-goOn
 		})
-		return store.Store.Reserve(ctx, r)
+		return s.Store.Reserve(ctx, r)
 	}
 	var outer context.Context
-	inner := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	inner := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	server, done := startServerSignalling(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if outer == nil {
 			outer = r.Context()
@@ -116,8 +117,8 @@ func TestTheClientLeavesWhileReserving(t *testing.T) {
 	close(goOn)
 	await(t, "the end of the request", done)
 	handler.wantRuns(t, "S9: nobody waits for it", 0)
-	wantState(t, "S9: the grant is released at once", store, "k", onceward.StateRetryable)
-	if settled := observed[onceward.SettledEvent](events); len(settled) != 1 || settled[0].State != onceward.StateRetryable {
+	wantState(t, "S9: the grant is released at once", s, "k", store.StateRetryable)
+	if settled := observed[onceward.SettledEvent](events); len(settled) != 1 || settled[0].State != store.StateRetryable {
 		t.Errorf("S9: settled: %+v, want one release", settled)
 	}
 	send(t, server, "k", `{}`).want(t, "scenario 17", http.StatusCreated, false)
@@ -126,20 +127,20 @@ func TestTheClientLeavesWhileReserving(t *testing.T) {
 
 func TestTheClientLeavesWhileTheAnswerIsWritten(t *testing.T) {
 	t.Parallel()
-	store := newFaultyStore()
+	s := newFaultyStore()
 	completing, goOn := make(chan struct{}), make(chan struct{})
-	store.complete = func(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+	s.complete = func(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 		close(completing)
 		<-goOn
 		if err := ctx.Err(); err != nil {
 			t.Errorf("E6: the context that stores the answer ended with the client: %v", err)
 		}
-		return store.Store.Complete(ctx, c, done)
+		return s.Store.Complete(ctx, c, done)
 	}
 	large := strings.Repeat("0123456789", 50_000)
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, large) }}
 	var outer context.Context
-	inner := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	inner := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	server, done := startServerSignalling(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if outer == nil {
 			outer = r.Context()
@@ -151,7 +152,7 @@ func TestTheClientLeavesWhileTheAnswerIsWritten(t *testing.T) {
 	leaveAndWait(t, conn, outer)
 	close(goOn)
 	await(t, "the end of the request", done)
-	wantState(t, "E6", store, "k", onceward.StateCompleted)
+	wantState(t, "E6", s, "k", store.StateCompleted)
 	a := send(t, server, "k", `{}`)
 	a.want(t, "scenario 18: the answer was lost after completion", http.StatusOK, true)
 	if a.body != large {
@@ -182,14 +183,14 @@ func TestTheClientLeavesInTheMiddleOfTheAnswer(t *testing.T) {
 
 func TestTheClientLeavesWhileItWaits(t *testing.T) {
 	t.Parallel()
-	store, events := memory.New(), new(journal)
+	s, events := memory.New(), new(journal)
 	running, goOn := make(chan struct{}), make(chan struct{})
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 		close(running)
 		<-goOn
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}}
-	h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Wait(time.Minute))
+	h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.InFlightWait(time.Minute))
 	firstDone := make(chan answer, 1)
 	go func() { firstDone <- post(h, "k", `{}`) }()
 	await(t, "the handler", running)
@@ -202,7 +203,7 @@ func TestTheClientLeavesWhileItWaits(t *testing.T) {
 	await(t, "the answer to the one that left", waiterDone).wantProblem(t, "S9", http.StatusServiceUnavailable, "not-executed")
 	close(goOn)
 	await(t, "the answer to the first", firstDone).want(t, "S9", http.StatusServiceUnavailable, false)
-	wantState(t, "S9: a waiter that left takes no grant", store, "k", onceward.StateRetryable)
+	wantState(t, "S9: a waiter that left takes no grant", s, "k", store.StateRetryable)
 	handler.wantRuns(t, "S9", 1)
 }
 

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // Call names one logical operation that is not an HTTP request: a message, a job, a gRPC call.
@@ -41,7 +43,7 @@ type Result struct {
 // [Failure]. A panic counts as an error and goes on.
 //
 // Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrOutcomeUnknown], [ErrUnavailable],
-// [ErrUnreadable], [ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
+// [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
 func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
 	s, err := g.settings(options)
 	if err != nil {
@@ -51,7 +53,7 @@ func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) 
 		return Result{}, err
 	}
 	f := &function{fn: fn}
-	f.prepare(g, s, ctx, ID{Scope: call.Scope, Key: call.Key}, call.Operation)
+	f.prepare(g, s, ctx, store.ID{Scope: call.Scope, Key: call.Key}, call.Operation)
 	e := newEncoder()
 	e.call(&call)
 	f.res.Fingerprints = e.fingerprints(f.prints[:0], callRules, g.secrets, call.Scope, "")
@@ -74,39 +76,39 @@ func (c *Call) check() error {
 }
 
 // NotExecuted marks an error of a function run by [Guard.Do]: nothing was done, and a retry may execute.
-func NotExecuted(err error) error { return marked(err, endRelease) }
+func NotExecuted(err error) error { return marked(err, outcomeRelease) }
 
 // OutcomeUnknown marks an error of a function run by [Guard.Do]: it is not known what was done.
-func OutcomeUnknown(err error) error { return marked(err, endUnknown) }
+func OutcomeUnknown(err error) error { return marked(err, outcomeUnknown) }
 
 // IsNotExecuted reports whether an error says of itself that nothing was done: whether it wraps one of [NotExecuted].
 func IsNotExecuted(err error) bool {
-	var marked *endingError
-	return errors.As(err, &marked) && marked.kind == endRelease
+	var marked *outcomeError
+	return errors.As(err, &marked) && marked.kind == outcomeRelease
 }
 
-func marked(err error, kind endingKind) error {
+func marked(err error, kind outcomeKind) error {
 	if err == nil {
 		return nil
 	}
-	return &endingError{err: err, kind: kind}
+	return &outcomeError{err: err, kind: kind}
 }
 
-// endingError is an error with a word about what was done.
-type endingError struct {
+// outcomeError is an error with a word about what was done.
+type outcomeError struct {
 	err  error
-	kind endingKind
+	kind outcomeKind
 }
 
 // Error returns the text of the marked error.
-func (e *endingError) Error() string { return e.err.Error() }
+func (e *outcomeError) Error() string { return e.err.Error() }
 
 // Unwrap returns the marked error.
-func (e *endingError) Unwrap() error { return e.err }
+func (e *outcomeError) Unwrap() error { return e.err }
 
 // function is one call of Do.
 type function struct {
-	flight
+	execution
 	fn       func(ctx context.Context) ([]byte, error)
 	err      error
 	unstored []byte // a value that is too large to be stored
@@ -114,11 +116,11 @@ type function struct {
 }
 
 // work implements [worker].
-func (f *function) work(ctx context.Context, op *Operation) ending {
+func (f *function) work(ctx context.Context, op *Operation) outcome {
 	f.err, f.unstored, f.panicked = nil, nil, nil
 	op.restart()
 	value, err := f.call(ctx)
-	said := op.ending.Load()
+	said := op.outcome.Load()
 	switch {
 	case said == endedUnknown:
 		f.err = OutcomeUnknown(orError(err, "onceward: the function said that the outcome is unknown"))
@@ -131,7 +133,7 @@ func (f *function) work(ctx context.Context, op *Operation) ending {
 	case len(value) > f.settings.responseLimit:
 		return f.tooLarge(value)
 	default:
-		return ending{kind: endAnswer, response: Response{Status: http.StatusOK, Body: slices.Clone(value)}}
+		return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusOK, Body: slices.Clone(value)}}
 	}
 	return f.failed(ctx)
 }
@@ -144,7 +146,7 @@ func orError(err error, text string) error {
 	return errors.New(text)
 }
 
-// call runs the function and turns a panic into an error that goes on after the landing.
+// call runs the function and turns a panic into an error that goes on after the result.
 func (f *function) call(ctx context.Context) (value []byte, err error) {
 	defer func() {
 		if f.panicked = recover(); f.panicked != nil {
@@ -156,67 +158,67 @@ func (f *function) call(ctx context.Context) (value []byte, err error) {
 
 // tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere. The
 // caller that executed gets it all the same (A4).
-func (f *function) tooLarge(value []byte) ending {
+func (f *function) tooLarge(value []byte) outcome {
 	if f.settings.mode == modeTransactional {
 		f.err = fmt.Errorf("%w: %d bytes", errTooLarge, len(value))
-		return ending{kind: endRelease, reason: f.err.Error()}
+		return outcome{kind: outcomeRelease, reason: f.err.Error()}
 	}
 	f.unstored = value
-	return ending{kind: endAnswer, response: Response{Status: http.StatusOK, NotStored: true}}
+	return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusOK, NotStored: true}}
 }
 
 // failed judges an error by what it says of itself, then by what the route says of failures. That word does not cover an
 // owner that lost its lease (E2).
-func (f *function) failed(ctx context.Context) ending {
-	var marked *endingError
+func (f *function) failed(ctx context.Context) outcome {
+	var marked *outcomeError
 	reason := f.err.Error()
-	if f.op.ending.Load() != endedAsWritten {
-		reason = f.op.because(reason)
+	if f.op.outcome.Load() != endedAsWritten {
+		reason = f.op.reasonOr(reason)
 	}
 	switch {
-	case f.settings.mode == modeTransactional || errors.As(f.err, &marked) && marked.kind == endRelease:
-		return ending{kind: endRelease, reason: reason}
+	case f.settings.mode == modeTransactional || errors.As(f.err, &marked) && marked.kind == outcomeRelease:
+		return outcome{kind: outcomeRelease, reason: reason}
 	case marked != nil || errors.Is(context.Cause(ctx), ErrLeaseLost):
-		return ending{kind: endUnknown, reason: reason}
+		return outcome{kind: outcomeUnknown, reason: reason}
 	}
 	switch f.settings.onFailure {
 	case FailureRetry:
-		return ending{kind: endRelease, reason: reason}
+		return outcome{kind: outcomeRelease, reason: reason}
 	case FailureStore:
-		return ending{kind: endAnswer, response: Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}}
+		return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}}
 	default:
-		return ending{kind: endUnknown, reason: reason}
+		return outcome{kind: outcomeUnknown, reason: reason}
 	}
 }
 
-// result turns the landing into what the caller gets.
-func (f *function) result(l *landing) (Result, error) {
+// result turns the result into what the caller gets.
+func (f *function) result(l *result) (Result, error) {
 	switch l.kind {
-	case landedAnswer, landedStored:
+	case resultAnswer, resultStored:
 		return f.answered(l)
-	case landedReleased:
+	case resultReleased:
 		return Result{}, f.err
-	case landedUnknown:
+	case resultUnknown:
 		cause := f.err
 		if cause == nil {
 			cause = l.err
 		}
-		return Result{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause)
-	case landedDecision:
+		return Result{}, fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, cause)
+	case resultDecision:
 		return Result{}, decisionError(l)
-	case landedLeft:
+	case resultCallerLeft:
 		return Result{}, context.Cause(f.caller)
 	default:
-		if errors.Is(l.err, ErrUnreadable) || errors.Is(l.err, ErrWorkRefused) {
+		if errors.Is(l.err, store.ErrUnreadable) || errors.Is(l.err, store.ErrWorkRefused) {
 			return Result{}, l.err
 		}
-		return Result{}, errors.Join(ErrUnavailable, l.err)
+		return Result{}, errors.Join(store.ErrUnavailable, l.err)
 	}
 }
 
-func (f *function) answered(l *landing) (Result, error) {
+func (f *function) answered(l *result) (Result, error) {
 	response := l.answer()
-	result := Result{Replayed: l.kind == landedStored, ExpiresAt: l.expires}
+	result := Result{Replayed: l.kind == resultStored, ExpiresAt: l.expires}
 	if !result.Replayed {
 		result.Attempt = f.op.attempt
 	}
@@ -236,13 +238,13 @@ func (f *function) answered(l *landing) (Result, error) {
 	}
 }
 
-func decisionError(l *landing) error {
+func decisionError(l *result) error {
 	switch l.decision {
-	case DecisionMismatch:
+	case store.DecisionMismatch:
 		return ErrMismatch
-	case DecisionUnknown:
-		return ErrOutcomeUnknown
-	case DecisionRefused:
+	case store.DecisionUnknown:
+		return store.ErrOutcomeUnknown
+	case store.DecisionRefused:
 		return ErrRefused
 	default:
 		return &InProgressError{Attempt: l.record.Attempt, RetryAfter: problemInProgress.retryAfter}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -38,9 +39,9 @@ func (w *work) wantRuns(t testing.TB, rule string, want int) {
 
 var someCall = onceward.Call{Scope: "queue", Key: "message-1", Operation: "charge", Payload: []byte("10 EUR")}
 
-func stateOfCall(t testing.TB, store onceward.Store) onceward.State {
+func stateOfCall(t testing.TB, s store.Store) store.State {
 	t.Helper()
-	rec, err := store.Get(context.Background(), onceward.ID{Scope: someCall.Scope, Key: someCall.Key})
+	rec, err := s.Get(context.Background(), store.ID{Scope: someCall.Scope, Key: someCall.Key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,14 +110,14 @@ func TestDoOutcomes(t *testing.T) {
 		return nil, context.Cause(ctx)
 	}
 	const (
-		released = onceward.StateRetryable
-		stored   = onceward.StateCompleted
-		unknown  = onceward.StateUnknown
+		released = store.StateRetryable
+		stored   = store.StateCompleted
+		unknown  = store.StateUnknown
 	)
 	for name, test := range map[string]struct {
 		then                  func(context.Context, *onceward.Operation) ([]byte, error)
 		is                    error // what the error wraps in any case
-		retry, store, unknown onceward.State
+		retry, store, unknown store.State
 	}{
 		"an error":                        {returns(errCard), errCard, released, stored, unknown},
 		"not executed":                    {returns(onceward.NotExecuted(errCard)), errCard, released, released, released},
@@ -124,29 +125,29 @@ func TestDoOutcomes(t *testing.T) {
 		"outcome unknown":                 {returns(onceward.OutcomeUnknown(errCard)), errCard, unknown, unknown, unknown},
 		"says not executed":               {says((*onceward.Operation).NotExecuted, nil), nil, released, released, released},
 		"says not executed, and an error": {says((*onceward.Operation).NotExecuted, errCard), errCard, released, released, released},
-		"says unknown":                    {says((*onceward.Operation).Unknown, nil), onceward.ErrOutcomeUnknown, unknown, unknown, unknown},
+		"says unknown":                    {says((*onceward.Operation).Unknown, nil), store.ErrOutcomeUnknown, unknown, unknown, unknown},
 		"says unknown, and an error":      {says((*onceward.Operation).Unknown, errCard), errCard, unknown, unknown, unknown},
-		"past its deadline":               {overdue, onceward.ErrDeadline, released, stored, unknown},
+		"past its deadline":               {overdue, store.ErrDeadline, released, stored, unknown},
 	} {
-		for policy, want := range map[onceward.Failure]onceward.State{
+		for policy, want := range map[onceward.Failure]store.State{
 			onceward.FailureRetry: test.retry, onceward.FailureStore: test.store, onceward.FailureUnknown: test.unknown,
 		} {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					store, w := memory.New(), &work{then: test.then}
-					guard := newGuard(t, store)
+					s, w := memory.New(), &work{then: test.then}
+					guard := newGuard(t, s)
 					result, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(policy))
 					if err == nil || test.is != nil && !errors.Is(err, test.is) {
 						t.Errorf("E5: the error is %v, want one that wraps %v", err, test.is)
 					}
-					if errors.Is(err, onceward.ErrOutcomeUnknown) != (want == unknown) {
+					if errors.Is(err, store.ErrOutcomeUnknown) != (want == unknown) {
 						t.Errorf("E5: the error is %v, the record is to be %s", err, want)
 					}
 					if result.Value != nil {
 						t.Errorf("E5: a value beside an error: %q", result.Value)
 					}
-					if got := stateOfCall(t, store); got != want {
+					if got := stateOfCall(t, s); got != want {
 						t.Errorf("E5: the record is %s, want %s", got, want)
 					}
 					w.then = nil
@@ -158,21 +159,21 @@ func TestDoOutcomes(t *testing.T) {
 }
 
 // checkRetryOfDo calls again, with a function that succeeds.
-func checkRetryOfDo(t *testing.T, guard *onceward.Guard, w *work, policy onceward.Failure, state onceward.State, first error) {
+func checkRetryOfDo(t *testing.T, guard *onceward.Guard, w *work, policy onceward.Failure, state store.State, first error) {
 	t.Helper()
 	again, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(policy))
 	switch state {
-	case onceward.StateRetryable:
+	case store.StateRetryable:
 		if err != nil || string(again.Value) != "value 2" {
 			t.Errorf("E5: released, but again: %+v, %v", again, err)
 		}
 		w.wantRuns(t, "E5", 2)
-	case onceward.StateUnknown:
-		if !errors.Is(err, onceward.ErrOutcomeUnknown) {
+	case store.StateUnknown:
+		if !errors.Is(err, store.ErrOutcomeUnknown) {
 			t.Errorf("E5: unknown, but again: %v", err)
 		}
 		w.wantRuns(t, "E5", 1)
-	case onceward.StateCompleted:
+	case store.StateCompleted:
 		var failure *onceward.StoredFailure
 		if !errors.As(err, &failure) || !errors.Is(err, onceward.ErrStoredFailure) || failure.Message != first.Error() || !again.Replayed {
 			t.Errorf("E5: stored, but again: %+v, %v; want the failure %q", again, err, first)
@@ -183,8 +184,8 @@ func checkRetryOfDo(t *testing.T, guard *onceward.Guard, w *work, policy oncewar
 
 func TestDoAndPanics(t *testing.T) {
 	t.Parallel()
-	for policy, want := range map[onceward.Failure]onceward.State{
-		onceward.FailureRetry: onceward.StateRetryable, onceward.FailureStore: onceward.StateCompleted, onceward.FailureUnknown: onceward.StateUnknown,
+	for policy, want := range map[onceward.Failure]store.State{
+		onceward.FailureRetry: store.StateRetryable, onceward.FailureStore: store.StateCompleted, onceward.FailureUnknown: store.StateUnknown,
 	} {
 		store := memory.New()
 		w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { panic("the function's panic") }}
@@ -222,10 +223,10 @@ func TestDoInFlight(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(errCard) })
-		if _, err := guard.Do(ctx, someCall, w.do, onceward.Reserved(onceward.FailureUnknown), onceward.Wait(time.Minute)); err != errCard {
+		if _, err := guard.Do(ctx, someCall, w.do, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute)); err != errCard {
 			t.Errorf("S9: a caller that left while it waited: %v, want the cause", err)
 		}
-		waited, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown), onceward.Wait(time.Minute))
+		waited, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute))
 		if err != nil || string(waited.Value) != "slow" || !waited.Replayed {
 			t.Errorf("section 6: a duplicate that waited: %+v, %v", waited, err)
 		}
@@ -275,24 +276,24 @@ func TestDoWithATooLargeValue(t *testing.T) {
 
 func TestDoWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
-	store, w := newFaultyStore(), new(work)
-	guard := newGuard(t, store, giveUpSoon)
+	s, w := newFaultyStore(), new(work)
+	guard := newGuard(t, s, giveUpSoon)
 	reserved := onceward.Reserved(onceward.FailureUnknown)
-	store.reserve = refusingReserve(store)
+	s.reserve = refusingReserve(s)
 	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, onceward.ErrRefused) {
 		t.Errorf("S9: new keys refused: %v", err)
 	}
-	store.reserve = func(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
-		return onceward.Verdict{}, &onceward.UnreadableError{Version: 9}
+	s.reserve = func(context.Context, *store.Reservation) (store.Verdict, error) {
+		return store.Verdict{}, &store.UnreadableError{Version: 9}
 	}
-	var unreadable *onceward.UnreadableError
-	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, onceward.ErrUnreadable) || !errors.As(err, &unreadable) {
+	var unreadable *store.UnreadableError
+	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, store.ErrUnreadable) || !errors.As(err, &unreadable) {
 		t.Errorf("S8: an unreadable record: %v", err)
 	}
 	w.wantRuns(t, "L2", 0)
-	store.reserve = nil
-	store.complete = brokenComplete
-	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, onceward.ErrOutcomeUnknown) || !errors.Is(err, onceward.ErrUnavailable) {
+	s.reserve = nil
+	s.complete = brokenComplete
+	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, store.ErrOutcomeUnknown) || !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("E7: a value that could not be stored: %v", err)
 	}
 	w.wantRuns(t, "E7", 1)
@@ -300,9 +301,9 @@ func TestDoWhenTheStoreFails(t *testing.T) {
 
 func TestDoWhenTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
-	store, w := &scriptedTransactor{Store: memory.New(), failure: onceward.ErrWorkRefused}, new(work)
-	_, err := newGuard(t, store).Do(t.Context(), someCall, w.do, onceward.Transactional())
-	if !errors.Is(err, onceward.ErrWorkRefused) || errors.Is(err, onceward.ErrUnavailable) {
+	s, w := &scriptedTransactor{Store: memory.New(), failure: store.ErrWorkRefused}, new(work)
+	_, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Transactional())
+	if !errors.Is(err, store.ErrWorkRefused) || errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("E1: %v, want ErrWorkRefused alone: it does not help to wait", err)
 	}
 	w.wantRuns(t, "E1", 1)
@@ -311,10 +312,10 @@ func TestDoWhenTheDatabaseRefuses(t *testing.T) {
 func TestDoWhenTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, w := newFaultyStore(), new(work)
-		store.reserve = brokenReserve
-		_, err := newGuard(t, store).Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
-		if !errors.Is(err, onceward.ErrUnavailable) {
+		s, w := newFaultyStore(), new(work)
+		s.reserve = brokenReserve
+		_, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+		if !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("L2: %v, want ErrUnavailable", err)
 		}
 		w.wantRuns(t, "L2", 0)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -16,13 +17,13 @@ func TestMarkingNoError(t *testing.T) {
 			if err := mark(nil); err != nil {
 				t.Errorf("E4: %s(nil) = %v, want nil", name, err)
 			}
-			store := memory.New()
+			s := memory.New()
 			w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { return []byte("done"), mark(nil) }}
-			got, err := newGuard(t, store).Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+			got, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
 			if err != nil || string(got.Value) != "done" {
 				t.Errorf("E4: got %q, %v; want the value", got.Value, err)
 			}
-			if state := stateOfCall(t, store); state != onceward.StateCompleted {
+			if state := stateOfCall(t, s); state != store.StateCompleted {
 				t.Errorf("E4: the record is %s, want completed", state)
 			}
 		})

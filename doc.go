@@ -13,8 +13,8 @@
 //
 // # The pieces
 //
-// A [Store] keeps the records and decides: package store/postgres for production, store/sqlite for one machine,
-// store/memory for tests. What only some stores can do is an optional interface, such as [Transactor] or [Waiter]. [Step]
+// A [store.Store] keeps the records and decides: package store/postgres for production, store/sqlite for one machine,
+// store/memory for tests. What only some stores can do is an optional interface, such as [store.Transactor] or [store.Waiter]. [store.Step]
 // is the state machine that all of them follow.
 //
 // A [Guard] is the engine over a store. It reserves, executes, keeps the lease by heartbeats, and makes the answer durable
@@ -26,8 +26,8 @@
 // that call other systems, and must be told what a failure means: see [Failure]. There is no default, because a wrong one
 // would be silent until the first crash.
 //
-// A duplicate of an operation in flight is refused by [Conflict], made to wait by [Wait], or sent to a status page by
-// [Accepted] and [Guard.StatusHandler].
+// A duplicate of an operation in flight is refused by [InFlightConflict], made to wait by [InFlightWait], or sent to a status page by
+// [InFlightAccepted] and [Guard.StatusHandler].
 //
 // A handler reaches its [Operation] with [FromContext]: to derive the key that it sends to the next system, to ask whether it
 // still holds the right to execute, and to say how it ended.

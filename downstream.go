@@ -4,6 +4,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+
+	"github.com/onceward/onceward/store"
 )
 
 // The labels of what is derived: what was derived for one purpose never equals what was derived for another. They never change,
@@ -27,7 +29,7 @@ func newDownstreamRing(c *Config) (downstreamRing, error) {
 	if len(c.DownstreamSecret) > 0 {
 		configured = slices.Insert(configured, 0, c.DownstreamSecret)
 	}
-	label := appendString([]byte(labelDownstreamSecret), c.Namespace)
+	label := appendField([]byte(labelDownstreamSecret), c.Namespace)
 	derived := make([][]byte, 0, len(configured))
 	for _, secret := range configured {
 		from, err := newSecretKey(secret)
@@ -43,21 +45,21 @@ func newDownstreamRing(c *Config) (downstreamRing, error) {
 func (d downstreamRing) current() uint32 { return d[0].id }
 
 // secret finds the secret of a record. Without it no key is made up: another one would be another operation to a provider.
-func (d downstreamRing) secret(rec *Record) (*secretKey, error) {
+func (d downstreamRing) secret(rec *store.Record) (*secretKey, error) {
 	for i := range d {
 		if d[i].id == rec.DownstreamSecret {
 			return &d[i], nil
 		}
 	}
-	return nil, &UnreadableError{Version: rec.Version, Reason: fmt.Sprintf("its downstream keys are derived with secret %d, which is not "+
+	return nil, &store.UnreadableError{Version: rec.Version, Reason: fmt.Sprintf("its downstream keys are derived with secret %d, which is not "+
 		"configured: put the secret back, into OldDownstreamSecrets or OldSecrets, and the Namespace as it was", rec.DownstreamSecret)}
 }
 
 // downstreamKey derives the key of a step of an operation.
-func (k *secretKey) downstreamKey(id ID, step string) string {
-	message := appendString([]byte(labelDownstreamKey), id.Scope)
-	message = appendString(message, id.Key)
-	return k.hex(appendString(message, step))
+func (k *secretKey) downstreamKey(id store.ID, step string) string {
+	message := appendField([]byte(labelDownstreamKey), id.Scope)
+	message = appendField(message, id.Key)
+	return k.hex(appendField(message, step))
 }
 
 func (k *secretKey) hex(message []byte) string {
@@ -66,7 +68,7 @@ func (k *secretKey) hex(message []byte) string {
 
 // DownstreamKey is [Operation.DownstreamKey] for those who have the record but are not in its handler, such as a resolver that asks
 // another system what became of it. The error wraps [ErrUnreadable]: the record's secret is not configured any more.
-func (g *Guard) DownstreamKey(rec *Record, step string) (string, error) {
+func (g *Guard) DownstreamKey(rec *store.Record, step string) (string, error) {
 	secret, err := g.downstream.secret(rec)
 	if err != nil {
 		return "", err
@@ -77,6 +79,6 @@ func (g *Guard) DownstreamKey(rec *Record, step string) (string, error) {
 // FollowingKey derives the downstream key of an effect that follows another one, which was sent with that key, such as a message
 // that is added when another one was delivered. Those who know the first key cannot compute it.
 func (g *Guard) FollowingKey(key, step string) string {
-	message := appendString([]byte(labelFollowingKey), key)
-	return g.downstream[0].hex(appendString(message, step))
+	message := appendField([]byte(labelFollowingKey), key)
+	return g.downstream[0].hex(appendField(message, step))
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -47,9 +48,9 @@ func readVectors(t *testing.T) (v downstreamVectors) {
 }
 
 // derive returns the key of a record that was made with a secret.
-func derive(t testing.TB, g *onceward.Guard, id onceward.ID, secret uint32, step string) string {
+func derive(t testing.TB, g *onceward.Guard, id store.ID, secret uint32, step string) string {
 	t.Helper()
-	key, err := g.DownstreamKey(&onceward.Record{ID: id, Version: onceward.RecordVersion, DownstreamSecret: secret}, step)
+	key, err := g.DownstreamKey(&store.Record{ID: id, Version: store.RecordVersion, DownstreamSecret: secret}, step)
 	if err != nil {
 		t.Error(err)
 	}
@@ -70,7 +71,7 @@ func TestDownstreamKeyVectors(t *testing.T) {
 	}
 	for i, v := range vectors.Keys {
 		for j, config := range configs(v.Secret, v.Namespace) {
-			got := derive(t, newGuard(t, memory.New(), config), onceward.ID{Scope: v.Scope, Key: v.Key}, v.SecretID, v.Step)
+			got := derive(t, newGuard(t, memory.New(), config), store.ID{Scope: v.Scope, Key: v.Key}, v.SecretID, v.Step)
 			if got != v.DownstreamKey {
 				t.Errorf("B6: vector %d, configuration %d: %q, want %q: a retry would charge twice", i, j, got, v.DownstreamKey)
 			}
@@ -86,7 +87,7 @@ func TestDownstreamKeyVectors(t *testing.T) {
 }
 
 // keysOf are the downstream keys and the secret that operations have on a guard.
-func keysOf(t testing.TB, store onceward.Store, g *onceward.Guard, key string, steps ...string) (keys []string, secret uint32) {
+func keysOf(t testing.TB, store store.Store, g *onceward.Guard, key string, steps ...string) (keys []string, secret uint32) {
 	t.Helper()
 	h := g.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, step := range steps {
@@ -100,22 +101,22 @@ func keysOf(t testing.TB, store onceward.Store, g *onceward.Guard, key string, s
 // TestDownstreamKeys is E3: each step of each operation has its own, and those in the handler and those from its record are one.
 func TestDownstreamKeys(t *testing.T) {
 	t.Parallel()
-	store := memory.New()
-	g := newGuard(t, store)
-	keys, secret := keysOf(t, store, g, "k", "charge", "refund", "")
+	s := memory.New()
+	g := newGuard(t, s)
+	keys, secret := keysOf(t, s, g, "k", "charge", "refund", "")
 	if !regexp.MustCompile(`^[0-9a-f]{40}$`).MatchString(keys[0]) {
 		t.Errorf("E3: the downstream key is %q", keys[0])
 	}
-	rec := recordOf(t, store, "k")
+	rec := recordOf(t, s, "k")
 	if again, err := g.DownstreamKey(&rec, "charge"); err != nil || again != keys[0] || rec.DownstreamSecret == 0 {
 		t.Errorf("E3: the record has the key %q by secret %d, %v, want %q", again, rec.DownstreamSecret, err, keys[0])
 	}
 	seen := map[string]string{keys[0]: "the same", keys[1]: "another step", keys[2]: "no step"}
 	for name, key := range map[string]string{
 		"another key":   derive(t, g, aliceID("l"), secret, "charge"),
-		"another scope": derive(t, g, onceward.ID{Scope: "bob", Key: "k"}, secret, "charge"),
-		"moved border":  derive(t, g, onceward.ID{Scope: "alicek", Key: ""}, secret, "charge"),
-		"moved border2": derive(t, g, onceward.ID{Scope: "alice", Key: "kcharge"}, secret, ""),
+		"another scope": derive(t, g, store.ID{Scope: "bob", Key: "k"}, secret, "charge"),
+		"moved border":  derive(t, g, store.ID{Scope: "alicek", Key: ""}, secret, "charge"),
+		"moved border2": derive(t, g, store.ID{Scope: "alice", Key: "kcharge"}, secret, ""),
 		"what follows":  g.FollowingKey(keys[0], "charge"),
 	} {
 		if other, dup := seen[key]; dup {
@@ -204,7 +205,7 @@ func TestADownstreamSecretThatIsLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store, handler := memory.New(), new(counted)
+			s, handler := memory.New(), new(counted)
 			var log strings.Builder
 			silently := lost
 			lost := func(c *onceward.Config) {
@@ -212,7 +213,7 @@ func TestADownstreamSecretThatIsLost(t *testing.T) {
 				c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			}
 			route := func(config func(*onceward.Config), next http.Handler) http.Handler {
-				return newGuard(t, store, config).Handler(next, onceward.Reserved(onceward.FailureRetry))
+				return newGuard(t, s, config).Handler(next, onceward.Reserved(onceward.FailureRetry))
 			}
 			unavailable := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 			post(route(before, unavailable), "k", `{}`)
@@ -223,11 +224,11 @@ func TestADownstreamSecretThatIsLost(t *testing.T) {
 			if !strings.Contains(log.String(), "OldDownstreamSecrets") {
 				t.Errorf("B6: the operator is told %q", &log)
 			}
-			rec := recordOf(t, store, "k")
-			if rec.State != onceward.StateRetryable || !strings.Contains(rec.LastError, "OldDownstreamSecrets") {
+			rec := recordOf(t, s, "k")
+			if rec.State != store.StateRetryable || !strings.Contains(rec.LastError, "OldDownstreamSecrets") {
 				t.Errorf("B6: the record is %s, %q", rec.State, rec.LastError)
 			}
-			if _, err := newGuard(t, store, lost).DownstreamKey(&rec, "charge"); !errors.Is(err, onceward.ErrUnreadable) {
+			if _, err := newGuard(t, s, lost).DownstreamKey(&rec, "charge"); !errors.Is(err, store.ErrUnreadable) {
 				t.Errorf("B6: a key that cannot be known: %v", err)
 			}
 			post(route(before, handler), "k", `{}`).want(t, "B6: the secret is back", http.StatusCreated, false)
@@ -241,32 +242,32 @@ func TestADownstreamSecretThatIsLost(t *testing.T) {
 func TestLostDownstreamSecretOfAPhasedOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New()
-		own := newGuard(t, store, func(c *onceward.Config) { c.DownstreamSecret = oldSecret })
-		lost := newGuard(t, store, func(c *onceward.Config) { c.DownstreamSecret = newSecret })
+		s := memory.New()
+		own := newGuard(t, s, func(c *onceward.Config) { c.DownstreamSecret = oldSecret })
+		lost := newGuard(t, s, func(c *onceward.Config) { c.DownstreamSecret = newSecret })
 		call := onceward.Call{Scope: "alice", Key: "k", Operation: "charge"}
 		var keys []string
 		_, err := own.Do(t.Context(), call, func(ctx context.Context) ([]byte, error) {
 			op := onceward.FromContext(ctx)
 			keys = append(keys, op.DownstreamKey("charge"))
 			op.Suspend(0)
-			return nil, op.Checkpoint(onceward.Checkpoint{Point: "calling"})
+			return nil, op.Checkpoint(store.Checkpoint{Point: "calling"})
 		}, resumable()...)
 		if !errors.Is(err, onceward.ErrInProgress) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Millisecond)
-		before := recordOf(t, store, "k")
+		before := recordOf(t, s, "k")
 		never := func(context.Context) ([]byte, error) { return nil, errors.New("it was executed") }
 		_, err = lost.Resume(t.Context(), &before, never, resumable()...)
 		wantUnreadable(t, "a resumer", err)
 		wantUnreadable(t, "a resumer of HTTP", lost.ResumeHandler(t.Context(), &before, new(counted), resumable()...))
-		if rec := recordOf(t, store, "k"); rec.Attempt != before.Attempt {
+		if rec := recordOf(t, s, "k"); rec.Attempt != before.Attempt {
 			t.Errorf("B6: the resumer took attempt %d", rec.Attempt)
 		}
 		_, err = lost.Do(t.Context(), call, never, resumable()...)
 		wantUnreadable(t, "a retry", err)
-		if rec := recordOf(t, store, "k"); rec.State != onceward.StateInProgress || rec.Point != "calling" {
+		if rec := recordOf(t, s, "k"); rec.State != store.StateInProgress || rec.Point != "calling" {
 			t.Errorf("B6: the record is %s at %q", rec.State, rec.Point)
 		}
 		time.Sleep(time.Millisecond) // a caller who tries again and again must not keep it from those who can go on
@@ -282,7 +283,7 @@ func TestLostDownstreamSecretOfAPhasedOperation(t *testing.T) {
 
 func wantUnreadable(t testing.TB, who string, err error) {
 	t.Helper()
-	if !errors.Is(err, onceward.ErrUnreadable) || !strings.Contains(err.Error(), "OldDownstreamSecrets") {
+	if !errors.Is(err, store.ErrUnreadable) || !strings.Contains(err.Error(), "OldDownstreamSecrets") {
 		t.Errorf("B6: %s without the secret came to %v", who, err)
 	}
 }
@@ -306,7 +307,7 @@ func TestDownstreamSecretsThatAreRefused(t *testing.T) {
 // forgetful is a store that does not keep what it is told to.
 type forgetful struct{ *memory.Store }
 
-func (f forgetful) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+func (f forgetful) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	without := *r
 	without.DownstreamSecret = 0
 	return f.Store.Reserve(ctx, &without)
@@ -315,9 +316,9 @@ func (f forgetful) Reserve(ctx context.Context, r *onceward.Reservation) (oncewa
 // TestAStoreThatForgetsTheSecret: without it no retry could have the same keys, so there is no first attempt either.
 func TestAStoreThatForgetsTheSecret(t *testing.T) {
 	t.Parallel()
-	store, handler := memory.New(), new(counted)
-	h := newGuard(t, forgetful{store}).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	s, handler := memory.New(), new(counted)
+	h := newGuard(t, forgetful{s}).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	post(h, "k", `{}`).wantProblem(t, "B6", http.StatusInternalServerError, "record-unreadable")
 	handler.wantRuns(t, "B6", 0)
-	wantState(t, "B6", store, "k", onceward.StateRetryable)
+	wantState(t, "B6", s, "k", store.StateRetryable)
 }

@@ -4,26 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
-)
 
-// These errors are returned by stores.
-var (
-	// ErrNotFound is returned when there is no record for an ID.
-	ErrNotFound = errors.New("onceward: no such record")
-	// ErrFenced is returned when a write names an attempt, or expects a state, that is no longer current. Nothing was
-	// changed. The error is a [*FencedError].
-	ErrFenced = errors.New("onceward: fenced")
-	// ErrUnavailable is returned when the store cannot answer now. A reservation that ends so was not executed; whether a
-	// settlement that ends so has landed is not known.
-	ErrUnavailable = errors.New("onceward: store unavailable")
-	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred constraint
-	// does. Nothing was executed. To repeat it ends the same way, unless it was in conflict with something that is over.
-	ErrWorkRefused = errors.New("onceward: the database refused the work")
-	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or the secret
-	// that it was made with is gone.
-	ErrUnreadable = errors.New("onceward: record unreadable")
-	// ErrInvalidEvent is returned when a transition is asked for that no state allows, such as one without an attempt.
-	ErrInvalidEvent = errors.New("onceward: invalid event")
+	"github.com/onceward/onceward/store"
 )
 
 // These errors say how a protected call ended when it has no answer.
@@ -32,8 +14,6 @@ var (
 	ErrInProgress = errors.New("onceward: operation in progress")
 	// ErrMismatch is returned when the key was used before for a different request.
 	ErrMismatch = errors.New("onceward: key was used for a different request")
-	// ErrOutcomeUnknown is returned when it is not known whether the work was done. It is not executed again.
-	ErrOutcomeUnknown = errors.New("onceward: outcome unknown")
 	// ErrRefused is returned when the reservation was told not to create a record and there is none.
 	ErrRefused = errors.New("onceward: new key refused")
 	// ErrNotStored is returned when the operation was completed but its answer was too large to keep.
@@ -43,66 +23,28 @@ var (
 	ErrStoredFailure = errors.New("onceward: stored failure")
 )
 
+// These errors come from the store and mean the same here: what a caller of [Guard.Do] or a handler may want to test for.
+var (
+	// ErrUnavailable is returned when the store cannot answer now: nothing was executed.
+	ErrUnavailable = store.ErrUnavailable
+	// ErrUnreadable is returned when the record of the key cannot be read: nothing was executed.
+	ErrUnreadable = store.ErrUnreadable
+	// ErrOutcomeUnknown is returned when it is not known whether the work was done. It is not executed again.
+	ErrOutcomeUnknown = store.ErrOutcomeUnknown
+	// ErrTxOwned is returned by Commit and Rollback of the transaction handed to a handler: the guard ends it.
+	ErrTxOwned = store.ErrTxOwned
+)
+
 // These are the causes for which the context of a handler ends.
 var (
 	// ErrLeaseLost is the cause when the owner can no longer be sure of its right to execute.
 	ErrLeaseLost = errors.New("onceward: lease lost")
 	// ErrDeadline is the cause when the deadline of the route has passed.
-	ErrDeadline = errors.New("onceward: handler deadline exceeded")
+	ErrDeadline = store.ErrDeadline
 )
 
-// These errors are for the functions that a user supplies, and for the transaction that a handler is given.
-var (
-	// ErrUnauthenticated is returned by a [ScopeFunc] when the caller is not known: the answer is 401.
-	ErrUnauthenticated = errors.New("onceward: caller not authenticated")
-	// ErrTxOwned is returned by Commit and Rollback of the transaction handed to a handler: the guard ends it.
-	ErrTxOwned = errors.New("onceward: the transaction is ended by the guard, not by the handler")
-)
-
-// FencedError is a refused write, with what stands in the store instead.
-type FencedError struct {
-	// Op is the write that was refused.
-	Op string
-	// Attempt is the one that the write named.
-	Attempt int64
-	// Current is the attempt that the store holds, zero if there is no record.
-	Current int64
-	// State is the state that the record is in.
-	State State
-	// Response is the stored answer if State is [StateCompleted]: the owner sends it instead of its own.
-	Response *Response
-	// ExpiresAt is when that answer expires.
-	ExpiresAt time.Time
-	// Fingerprint is that of the request which the record belongs to now.
-	Fingerprint Fingerprint
-}
-
-// Error describes the refusal.
-func (e *FencedError) Error() string {
-	if e.State == StateNone {
-		return fmt.Sprintf("onceward: %s by attempt %d refused: there is no record", e.Op, e.Attempt)
-	}
-	return fmt.Sprintf("onceward: %s by attempt %d refused: the record is %s at attempt %d", e.Op, e.Attempt, e.State, e.Current)
-}
-
-// Is makes errors.Is(err, ErrFenced) true.
-func (e *FencedError) Is(target error) bool { return target == ErrFenced }
-
-// UnreadableError says why a record cannot be read.
-type UnreadableError struct {
-	// Version is the version that the record claims.
-	Version uint8
-	// Reason is what is wrong.
-	Reason string
-}
-
-// Error describes what is wrong with the record.
-func (e *UnreadableError) Error() string {
-	return fmt.Sprintf("onceward: record of version %d unreadable: %s", e.Version, e.Reason)
-}
-
-// Is makes errors.Is(err, ErrUnreadable) true.
-func (e *UnreadableError) Is(target error) bool { return target == ErrUnreadable }
+// ErrUnauthenticated is returned by a [ScopeFunc] when the caller is not known: the answer is 401.
+var ErrUnauthenticated = errors.New("onceward: caller not authenticated")
 
 // InProgressError says that another attempt is running, and when it is worth asking again.
 type InProgressError struct {

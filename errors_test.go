@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 func TestErrorsSayWhatTheyAre(t *testing.T) {
@@ -16,9 +17,9 @@ func TestErrorsSayWhatTheyAre(t *testing.T) {
 		is   error
 		says []string
 	}{
-		{&onceward.FencedError{Op: "complete", Attempt: 7, Current: 9, State: onceward.StateUnknown}, onceward.ErrFenced, []string{"complete", "7", "9", "unknown"}},
-		{&onceward.FencedError{Op: "extend", Attempt: 7}, onceward.ErrFenced, []string{"extend", "7", "no record"}},
-		{&onceward.UnreadableError{Version: 3, Reason: "it is cut off"}, onceward.ErrUnreadable, []string{"3", "cut off"}},
+		{&store.FencedError{Op: "complete", Attempt: 7, Current: 9, State: store.StateUnknown}, store.ErrFenced, []string{"complete", "7", "9", "unknown"}},
+		{&store.FencedError{Op: "extend", Attempt: 7}, store.ErrFenced, []string{"extend", "7", "no record"}},
+		{&store.UnreadableError{Version: 3, Reason: "it is cut off"}, store.ErrUnreadable, []string{"3", "cut off"}},
 		{&onceward.InProgressError{RetryAfter: time.Second}, onceward.ErrInProgress, []string{"in progress", "1s"}},
 		{&onceward.StoredFailure{Message: "declined"}, onceward.ErrStoredFailure, []string{"declined"}},
 	} {

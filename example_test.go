@@ -16,6 +16,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -110,7 +111,7 @@ func ExampleNotExecuted() {
 	call := onceward.Call{Scope: "jobs", Key: "job-1", Operation: "charge"}
 	for range 3 {
 		_, err := guard.Do(context.Background(), call, charge, onceward.Reserved(onceward.FailureUnknown))
-		fmt.Println("unknown:", errors.Is(err, onceward.ErrOutcomeUnknown))
+		fmt.Println("unknown:", errors.Is(err, store.ErrOutcomeUnknown))
 		connected = true
 	}
 	// Output:
@@ -158,7 +159,7 @@ func ExampleFromContext() {
 	guard := newExampleGuard()
 	h := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op := onceward.FromContext(r.Context())
-		if err := op.Alive(); err != nil {
+		if err := op.CheckLease(); err != nil {
 			op.NotExecuted()
 			return
 		}
@@ -213,9 +214,9 @@ func ExampleAudit_chi() {
 // The secret of the downstream keys is rotated. An operation keeps the keys that it has sent; new ones get others. A
 // node without the secret of a record executes nothing, and derives no key for it.
 func ExampleConfig_downstreamSecret() {
-	ctx, store := context.Background(), memory.New()
+	ctx, s := context.Background(), memory.New()
 	node := func(current []byte, old ...[]byte) *onceward.Guard {
-		guard, err := onceward.New(store, onceward.Config{
+		guard, err := onceward.New(s, onceward.Config{
 			Scope: onceward.SingleScope("shop"), Secret: exampleSecret, Logger: slog.New(slog.DiscardHandler),
 			DownstreamSecret: current, OldDownstreamSecrets: old,
 		})
@@ -232,7 +233,7 @@ func ExampleConfig_downstreamSecret() {
 		sent = onceward.FromContext(ctx).DownstreamKey("transfer") // the bank is sent this one
 		return nil, errors.New("the bank did not answer")
 	}, onceward.Reserved(onceward.FailureUnknown))
-	rec, err := store.Get(ctx, onceward.ID{Scope: "shop", Key: "order-7"})
+	rec, err := s.Get(ctx, store.ID{Scope: "shop", Key: "order-7"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -244,7 +245,7 @@ func ExampleConfig_downstreamSecret() {
 		node(second),        // 3. only when no record of the old one is left: here it is too early
 	} {
 		key, err := guard.DownstreamKey(&rec, "transfer")
-		fmt.Println(key == sent, errors.Is(err, onceward.ErrUnreadable))
+		fmt.Println(key == sent, errors.Is(err, store.ErrUnreadable))
 	}
 	// Output:
 	// true false

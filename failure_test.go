@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -16,7 +17,7 @@ import (
 type outcome struct {
 	status int    // of the first answer; 0 for a panic that goes on
 	code   string // of the problem in it, if it is Onceward's own
-	state  onceward.State
+	state  store.State
 }
 
 // The outcomes of a handler that fails, by how it fails and what the route says of failures (E5, D1).
@@ -40,9 +41,9 @@ func failures() map[string]struct {
 	panics := func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }
 	overdue := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	const (
-		released  = onceward.StateRetryable
-		completed = onceward.StateCompleted
-		unknown   = onceward.StateUnknown
+		released  = store.StateRetryable
+		completed = store.StateCompleted
+		unknown   = store.StateUnknown
 	)
 	type row = struct {
 		fail                  http.HandlerFunc
@@ -131,8 +132,8 @@ func TestHowAReservedHandlerFails(t *testing.T) {
 
 // checkFailure lets a handler fail once, then retries with a handler that succeeds.
 func checkFailure(t *testing.T, fail http.HandlerFunc, failure onceward.Failure, want outcome) {
-	store, handler := memory.New(), &counted{then: fail}
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(failure), onceward.Deadline(2*time.Second))
+	s, handler := memory.New(), &counted{then: fail}
+	h := newGuard(t, s).Handler(handler, onceward.Reserved(failure), onceward.Deadline(2*time.Second))
 	var first answer
 	panicked := panicOf(func() { first = post(h, "k", `{}`) })
 	switch {
@@ -149,19 +150,19 @@ func checkFailure(t *testing.T, fail http.HandlerFunc, failure onceward.Failure,
 			t.Errorf("E5: the answer is %q, want the handler's own words", first.body)
 		}
 	}
-	wantState(t, "E5, D1", store, "k", want.state)
+	wantState(t, "E5, D1", s, "k", want.state)
 
 	handler.then = nil
 	again := post(h, "k", `{}`)
 	switch want.state {
-	case onceward.StateRetryable:
+	case store.StateRetryable:
 		again.want(t, "E5: released, the retry executes", http.StatusCreated, false)
 		post(h, "k", `{}`).want(t, "E5: and its answer is kept", http.StatusCreated, true)
 		handler.wantRuns(t, "E5", 2)
-	case onceward.StateUnknown:
+	case store.StateUnknown:
 		again.wantProblem(t, "E5: unknown, the retry does not execute", http.StatusConflict, "outcome-unknown")
 		handler.wantRuns(t, "E5", 1)
-	case onceward.StateCompleted:
+	case store.StateCompleted:
 		handler.wantRuns(t, "E5", 1)
 		if want.status == 0 {
 			again.wantProblem(t, "E5: stored, the retry gets the failure", http.StatusInternalServerError, "handler-failed")
@@ -188,14 +189,14 @@ func TestPanicGoesOnAsItIs(t *testing.T) {
 
 func TestTheServerSurvivesAPanic(t *testing.T) {
 	t.Parallel()
-	store, handler := memory.New(), &counted{then: func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }}
-	server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	s, handler := memory.New(), &counted{then: func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }}
+	server := startServer(t, newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
 	// http.Transport would send a request with this header again by itself on a kept-alive connection: it counts as
 	// idempotent. The first use of a connection is not repeated.
 	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
 		t.Errorf("E8: the client got %d %q, want a connection that is cut", a.status, a.body)
 	}
-	wantState(t, "E8: no path leaves a key locked", store, "k", onceward.StateUnknown)
+	wantState(t, "E8: no path leaves a key locked", s, "k", store.StateUnknown)
 	send(t, server, "k", `{}`).wantProblem(t, "E8", http.StatusConflict, "outcome-unknown")
 	handler.wantRuns(t, "E8", 1)
 }
@@ -212,7 +213,7 @@ func TestDeadlineEndsTheContext(t *testing.T) {
 			if got := r.Context().Err(); got != context.DeadlineExceeded {
 				t.Errorf("E6: Err() = %v", got)
 			}
-			if got := context.Cause(r.Context()); got != onceward.ErrDeadline {
+			if got := context.Cause(r.Context()); got != store.ErrDeadline {
 				t.Errorf("E6: the cause is %v, want ErrDeadline", got)
 			}
 		}}

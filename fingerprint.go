@@ -17,6 +17,7 @@ import (
 	"sync"
 
 	"github.com/onceward/onceward/internal/canon"
+	"github.com/onceward/onceward/store"
 )
 
 // The versions of the encodings in this file. A change to one of them that changes a hash is a new version, and the
@@ -82,7 +83,7 @@ func (e *encoder) free() {
 }
 
 // field adds one length-prefixed field to the message.
-func (e *encoder) field(s string) { e.message = appendString(e.message, s) }
+func (e *encoder) field(s string) { e.message = appendField(e.message, s) }
 
 // count adds a number of fields that follow.
 func (e *encoder) count(n int) { e.message = binary.AppendUvarint(e.message, uint64(n)) }
@@ -234,7 +235,7 @@ func (e *encoder) part(part *multipart.Part) bool {
 	}
 	e.count(1)
 	e.values(header)
-	e.message = appendString(e.message, content)
+	e.message = appendField(e.message, content)
 	return true
 }
 
@@ -266,9 +267,9 @@ func (e *encoder) call(c *Call) {
 
 // fingerprints keys the digest, made by those rules, for a scope and session, under each secret of the ring. It
 // appends to dst.
-func (e *encoder) fingerprints(dst []Fingerprint, rules uint8, keys []secretKey, scope, session string) []Fingerprint {
+func (e *encoder) fingerprints(dst []store.Fingerprint, rules uint8, keys []secretKey, scope, session string) []store.Fingerprint {
 	for i := range keys {
-		dst = append(dst, Fingerprint{Secret: keys[i].id, Rules: rules})
+		dst = append(dst, store.Fingerprint{Secret: keys[i].id, Rules: rules})
 		f := &dst[len(dst)-1]
 		e.message = append(e.message[:0], 'F')
 		e.field(scope)
@@ -283,12 +284,17 @@ func (e *encoder) fingerprints(dst []Fingerprint, rules uint8, keys []secretKey,
 
 // sessionTag names a caller's session without telling it.
 func sessionTag(key *secretKey, scope, session string) (tag [16]byte) {
-	message := appendString([]byte{'S'}, scope)
-	message = appendString(message, session)
+	message := appendField([]byte{'S'}, scope)
+	message = appendField(message, session)
 	var sum [sha256.Size]byte
 	key.sum(sum[:], message)
 	copy(tag[:], sum[:])
 	return tag
+}
+
+// appendField adds a value behind its length, so that no two lists of values have one encoding.
+func appendField[T string | []byte](dst []byte, s T) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
 // Payload hashes the arguments of a function for [Call].Payload: each part counts, and so does where one ends.
@@ -297,7 +303,7 @@ func Payload(parts ...[]byte) []byte {
 	defer e.free()
 	e.count(len(parts))
 	for _, part := range parts {
-		e.message = appendString(e.message, part)
+		e.message = appendField(e.message, part)
 	}
 	e.sum(bodyRaw, nil)
 	return bytes.Clone(e.digest[:])

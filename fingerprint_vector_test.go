@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -69,12 +70,12 @@ func TestFingerprintVectors(t *testing.T) {
 	}
 	t.Run("a call", func(t *testing.T) {
 		t.Parallel()
-		store := memory.New()
-		_, err := newGuard(t, store).Do(t.Context(), someCall, new(work).do, onceward.Reserved(onceward.FailureUnknown))
+		s := memory.New()
+		_, err := newGuard(t, s).Do(t.Context(), someCall, new(work).do, onceward.Reserved(onceward.FailureUnknown))
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec, err := store.Get(t.Context(), onceward.ID{Scope: someCall.Scope, Key: someCall.Key})
+		rec, err := s.Get(t.Context(), store.ID{Scope: someCall.Scope, Key: someCall.Key})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+
+	"github.com/onceward/onceward/store"
 )
 
 // Guard is the engine: it reserves, executes, keeps the lease and settles. It holds no state that another node would need;
 // the store decides. Make one for each store and share it.
 type Guard struct {
-	store      Store
-	transactor Transactor
-	waiter     Waiter
-	findings   FindingKeeper
+	store      store.Store
+	transactor store.Transactor
+	waiter     store.Waiter
+	lateCompletions   store.LateCompletionKeeper
 	config     Config
 	secrets    []secretKey
 	downstream downstreamRing
@@ -22,8 +24,8 @@ type Guard struct {
 }
 
 // New returns a guard over a store.
-func New(store Store, config Config) (*Guard, error) {
-	if store == nil {
+func New(s store.Store, config Config) (*Guard, error) {
+	if s == nil {
 		return nil, errors.New("onceward: the store is nil")
 	}
 	config, err := config.withDefaults()
@@ -38,11 +40,11 @@ func New(store Store, config Config) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Guard{store: store, config: config, secrets: secrets, downstream: downstream}
+	g := &Guard{store: s, config: config, secrets: secrets, downstream: downstream}
 	g.keeper.guard, g.orphans.guard = g, g
-	g.transactor, _ = store.(Transactor)
-	g.waiter, _ = store.(Waiter)
-	g.findings, _ = store.(FindingKeeper)
+	g.transactor, _ = s.(store.Transactor)
+	g.waiter, _ = s.(store.Waiter)
+	g.lateCompletions, _ = s.(store.LateCompletionKeeper)
 	return g, nil
 }
 
@@ -75,8 +77,8 @@ func (g *Guard) storeFailed(ctx context.Context, operation, call string, err err
 }
 
 // noteFenced counts a refused write; other errors it leaves to their own path.
-func (g *Guard) noteFenced(ctx context.Context, id ID, operation string, err error) {
-	var fenced *FencedError
+func (g *Guard) noteFenced(ctx context.Context, id store.ID, operation string, err error) {
+	var fenced *store.FencedError
 	if !errors.As(err, &fenced) {
 		return
 	}

@@ -5,6 +5,8 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+
+	"github.com/onceward/onceward/store"
 )
 
 // headerRules says which response headers of a route are stored, where that differs from the rules of A2.
@@ -92,12 +94,12 @@ func (h *headerRules) keepsRemoval(name string) bool {
 // fields captures what a handler did to the header, compared with how it was before the handler ran: those to store first,
 // in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none of
 // them; how an answer is framed is the server's, so that the first one and its replays are alike.
-func (h *headerRules) fields(before, after http.Header) (all []HeaderField, stored int) {
+func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField, stored int) {
 	n := len(before)
 	for _, values := range after {
 		n += max(len(values), 1)
 	}
-	all = make([]HeaderField, 0, n)
+	all = make([]store.HeaderField, 0, n)
 	connection := after["Connection"]
 	for name, values := range after {
 		name = textproto.CanonicalMIMEHeaderKey(name)
@@ -107,7 +109,7 @@ func (h *headerRules) fields(before, after http.Header) (all []HeaderField, stor
 	}
 	all = h.appendRemovals(all, before, after, true)
 	stored = len(all)
-	slices.SortStableFunc(all, func(a, b HeaderField) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(all, func(a, b store.HeaderField) int { return strings.Compare(a.Name, b.Name) })
 	for name, values := range after {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" {
@@ -122,10 +124,10 @@ func (h *headerRules) fields(before, after http.Header) (all []HeaderField, stor
 
 // appendRemovals adds what a handler deleted, and what it set to nothing, which is how net/http is told not to add a
 // field of its own: those to store, or those that are for this answer only.
-func (h *headerRules) appendRemovals(all []HeaderField, before, after http.Header, stored bool) []HeaderField {
+func (h *headerRules) appendRemovals(all []store.HeaderField, before, after http.Header, stored bool) []store.HeaderField {
 	for name := range before {
 		if _, there := after[name]; !there && h.keepsRemoval(name) == stored {
-			all = append(all, HeaderField{Name: name, Removed: true})
+			all = append(all, store.HeaderField{Name: name, Removed: true})
 		}
 	}
 	for name, values := range after {
@@ -133,20 +135,20 @@ func (h *headerRules) appendRemovals(all []HeaderField, before, after http.Heade
 			continue // it was so before
 		}
 		if len(values) == 0 && h.keepsRemoval(textproto.CanonicalMIMEHeaderKey(name)) == stored {
-			all = append(all, HeaderField{Name: name, Removed: true})
+			all = append(all, store.HeaderField{Name: name, Removed: true})
 		}
 	}
 	return all
 }
 
 // appendFields adds the values that a handler set, or added behind those that stood there.
-func appendFields(all []HeaderField, name string, values, before []string) []HeaderField {
+func appendFields(all []store.HeaderField, name string, values, before []string) []store.HeaderField {
 	added := len(before) > 0 && len(values) >= len(before) && slices.Equal(values[:len(before)], before)
 	if added {
 		values = values[len(before):]
 	}
 	for _, value := range values {
-		all = append(all, HeaderField{Name: name, Value: value, Append: added})
+		all = append(all, store.HeaderField{Name: name, Value: value, Append: added})
 	}
 	return all
 }
@@ -164,7 +166,7 @@ func listed(connection []string, name string) bool {
 }
 
 // setFields writes fields into a header that is about to be sent, and leaves room for more values in one allocation.
-func setFields(h http.Header, fields []HeaderField, extra int) (room []string) {
+func setFields(h http.Header, fields []store.HeaderField, extra int) (room []string) {
 	values := make([]string, 0, len(fields)+extra)
 	for i := range fields {
 		f := &fields[i]

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // Handler protects next. It panics if the options cannot be right, as http.ServeMux does with a bad pattern: such a route
@@ -72,7 +74,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	x := &exchange{route: p, request: r, session: session}
+	x := &httpExecution{route: p, request: r, session: session}
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)
 	x.firstRecorder.real, x.firstRecorder.settings = w, p.settings
 	x.body, x.recorder = &x.firstBody, &x.firstRecorder
@@ -96,7 +98,7 @@ func (p *protected) operation(r *http.Request) string {
 
 // identify finds out who calls and under which key, from the header alone (A5). An empty key means that the request runs
 // unprotected.
-func (p *protected) identify(r *http.Request) (id ID, session string, problem *Problem) {
+func (p *protected) identify(r *http.Request) (id store.ID, session string, problem *Problem) {
 	scope, session, problem := p.caller(r)
 	if problem != nil {
 		return id, "", problem
@@ -108,7 +110,7 @@ func (p *protected) identify(r *http.Request) (id ID, session string, problem *P
 	if err != nil {
 		return id, "", keyProblem(err)
 	}
-	return ID{Scope: scope, Key: key}, session, p.refuseByHeader(r)
+	return store.ID{Scope: scope, Key: key}, session, p.refuseByHeader(r)
 }
 
 // caller finds out whose request it is, and of which session where keys are bound to one.
@@ -153,9 +155,9 @@ func (p *protected) reject(w http.ResponseWriter, r *http.Request, operation str
 	problem.write(w, r)
 }
 
-// exchange is one protected HTTP request.
-type exchange struct {
-	flight
+// execution is one protected HTTP request.
+type httpExecution struct {
+	execution
 	route    *protected
 	request  *http.Request
 	session  string
@@ -169,8 +171,8 @@ type exchange struct {
 	firstRecorder recorder
 }
 
-// serve reads the request, takes it to its landing, and answers.
-func (x *exchange) serve() {
+// serve reads the request, takes it to its result, and answers.
+func (x *httpExecution) serve() {
 	in, out := newBuffer(), newBuffer()
 	x.recorder.body = *out
 	defer func() {
@@ -188,7 +190,7 @@ func (x *exchange) serve() {
 }
 
 // read takes in the body and the fingerprint: the last thing that can refuse a request before the store is asked.
-func (x *exchange) read(buffer *[]byte) *Problem {
+func (x *httpExecution) read(buffer *[]byte) *Problem {
 	if problem := x.body.read(x.request, buffer, x.settings.bodyLimit); problem != nil {
 		return problem
 	}
@@ -202,7 +204,7 @@ func (x *exchange) read(buffer *[]byte) *Problem {
 }
 
 // work runs the handler. It implements [worker].
-func (x *exchange) work(ctx context.Context, op *Operation) ending {
+func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	x.panicked, x.problem, x.passOn = nil, nil, false
 	op.restart()
 	if x.recorder.hasEnded() {
@@ -216,7 +218,7 @@ func (x *exchange) work(ctx context.Context, op *Operation) ending {
 	}
 	started := time.Now()
 	x.handle(ctx)
-	end := x.ending(ctx, op)
+	end := x.outcome(ctx, op)
 	if x.guard.config.Observer != nil {
 		x.guard.observe(ctx, ExecutedEvent{
 			ID: x.res.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
@@ -226,8 +228,8 @@ func (x *exchange) work(ctx context.Context, op *Operation) ending {
 	return end
 }
 
-// handle calls the handler and keeps its panic for after the landing (E8).
-func (x *exchange) handle(ctx context.Context) {
+// handle calls the handler and keeps its panic for after the result (E8).
+func (x *httpExecution) handle(ctx context.Context) {
 	request := x.request.WithContext(ctx)
 	defer func() {
 		x.panicked = recover()
@@ -244,8 +246,8 @@ func (x *exchange) handle(ctx context.Context) {
 }
 
 // markStreaming implements [streamMarker] (A4).
-func (x *exchange) markStreaming() error {
+func (x *httpExecution) markStreaming() error {
 	return x.persist(func(ctx context.Context) error {
-		return x.guard.store.Checkpoint(ctx, x.claim(), Checkpoint{NotReplayable: true})
+		return x.guard.store.Checkpoint(ctx, x.claim(), store.Checkpoint{NotReplayable: true})
 	})
 }

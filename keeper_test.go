@@ -8,16 +8,18 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // extender is the part of a store that a keeper uses.
 type extender struct {
-	Store
+	store.Store
 	mu    sync.Mutex
 	beats map[string]int
 }
 
-func (e *extender) Extend(_ context.Context, c Claim, _ time.Duration) error {
+func (e *extender) Extend(_ context.Context, c store.Claim, _ time.Duration) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.beats[c.Key]++
@@ -26,8 +28,8 @@ func (e *extender) Extend(_ context.Context, c Claim, _ time.Duration) error {
 
 func newLease(key string, ttl, until time.Duration) *lease {
 	now := time.Now()
-	ctx := new(lazyContext).start(context.Background(), now.Add(until), ErrDeadline)
-	return &lease{claim: Claim{ID: ID{Key: key}}, ttl: ttl, ctx: ctx, start: now, until: now.Add(until)}
+	ctx := new(lazyContext).start(context.Background(), now.Add(until), store.ErrDeadline)
+	return &lease{claim: store.Claim{ID: store.ID{Key: key}}, ttl: ttl, ctx: ctx, start: now, until: now.Add(until)}
 }
 
 func TestLeasesAreKeptInTheirOrder(t *testing.T) {
@@ -106,7 +108,7 @@ func TestALeaseThatEndsDuringItsHeartbeat(t *testing.T) {
 		if len(g.keeper.leases) != 0 {
 			t.Error("S5: a lease that has ended came back")
 		}
-		g.keeper.lose(l, ErrFenced)
+		g.keeper.lose(l, store.ErrFenced)
 		if l.lost || l.ctx.Err() != nil {
 			t.Error("S5: a lease that has ended was lost")
 		}

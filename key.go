@@ -13,11 +13,11 @@ import (
 type KeySyntax uint8
 
 const (
-	// Lenient accepts a quoted string of RFC 9651 or a bare value of visible ASCII without quotes, backslashes, commas and
+	// SyntaxLenient accepts a quoted string of RFC 9651 or a bare value of visible ASCII without quotes, backslashes, commas and
 	// semicolons. k and "k" are the same key. This is the default.
-	Lenient KeySyntax = iota
-	// Strict accepts only the quoted string that the IETF draft asks for.
-	Strict
+	SyntaxLenient KeySyntax = iota
+	// SyntaxStrict accepts only the quoted string that the IETF draft asks for.
+	SyntaxStrict
 )
 
 // The limits of a key's length (H3).
@@ -124,7 +124,7 @@ func (k *KeyRules) decode(value string) (string, error) {
 		return "", badKey("it is empty")
 	case value[0] == '"':
 		return decodeQuoted(value)
-	case k.Syntax == Strict:
+	case k.Syntax == SyntaxStrict:
 		return "", badKey(`it must be a quoted string, as in "%s"`, "8e03978e-40d5-43dd-bc93-6894a57f9324")
 	default:
 		return decodeBare(value)

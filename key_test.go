@@ -42,7 +42,7 @@ func TestAcceptedKeys(t *testing.T) {
 			if err != nil || key != test.key {
 				t.Errorf("H2: lenient: ParseKey(%q) = %q, %v; want %q", test.line, key, err, test.key)
 			}
-			key, err = onceward.ParseKey(test.line, onceward.KeyRules{Syntax: onceward.Strict})
+			key, err = onceward.ParseKey(test.line, onceward.KeyRules{Syntax: onceward.SyntaxStrict})
 			if test.strict && (err != nil || key != test.key) {
 				t.Errorf("H2: strict: ParseKey(%q) = %q, %v; want %q", test.line, key, err, test.key)
 			}
@@ -90,7 +90,7 @@ var refusedKeys = map[string][]string{
 func TestRefusedKeysExecuteNothing(t *testing.T) {
 	t.Parallel()
 	for name, lines := range refusedKeys {
-		for _, syntax := range []onceward.KeySyntax{onceward.Lenient, onceward.Strict} {
+		for _, syntax := range []onceward.KeySyntax{onceward.SyntaxLenient, onceward.SyntaxStrict} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				store, handler := memory.New(), new(counted)
@@ -110,7 +110,7 @@ func TestRefusedKeysExecuteNothing(t *testing.T) {
 func TestStrictRefusesEverythingButStrings(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{"token", "42", "4.2", ":aGk=:", "?1", "@1659578233", `%"display"`, `("a")`} {
-		if _, err := onceward.ParseKey(line, onceward.KeyRules{Syntax: onceward.Strict}); !errors.Is(err, onceward.ErrBadKey) {
+		if _, err := onceward.ParseKey(line, onceward.KeyRules{Syntax: onceward.SyntaxStrict}); !errors.Is(err, onceward.ErrBadKey) {
 			t.Errorf("H2: strict: ParseKey(%q): %v, want ErrBadKey", line, err)
 		}
 	}
@@ -268,7 +268,7 @@ func FuzzParseKey(f *testing.F) {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		strictKey, strictErr := onceward.ParseKey(line, onceward.KeyRules{Syntax: onceward.Strict})
+		strictKey, strictErr := onceward.ParseKey(line, onceward.KeyRules{Syntax: onceward.SyntaxStrict})
 		key, err := onceward.ParseKey(line, onceward.KeyRules{})
 		if strictErr == nil && (err != nil || key != strictKey) {
 			t.Fatalf("H2: strict gives %q for %q, lenient %q, %v", strictKey, line, key, err)
@@ -288,7 +288,7 @@ func FuzzParseKey(f *testing.F) {
 			}
 		}
 		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
-		for _, syntax := range []onceward.KeySyntax{onceward.Lenient, onceward.Strict} {
+		for _, syntax := range []onceward.KeySyntax{onceward.SyntaxLenient, onceward.SyntaxStrict} {
 			if again, err := onceward.ParseKey(quoted, onceward.KeyRules{Syntax: syntax}); err != nil || again != key {
 				t.Fatalf("H2: %q is the key %q, but quoted it is %q, %v", line, key, again, err)
 			}

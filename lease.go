@@ -6,11 +6,13 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // lease is one attempt's right to execute, kept by heartbeats while it runs.
 type lease struct {
-	claim Claim
+	claim store.Claim
 	name  string
 	ttl   time.Duration
 	ctx   *lazyContext // the owner's, ended when the lease is lost
@@ -153,7 +155,7 @@ func (k *keeper) extend(l *lease) {
 		l.start = sent
 		l.mu.Unlock()
 		k.again(l, sent.Add(l.ttl/3))
-	case errors.Is(err, ErrFenced) || !time.Now().Before(end):
+	case errors.Is(err, store.ErrFenced) || !time.Now().Before(end):
 		k.lose(l, err)
 	default:
 		k.guard.storeFailed(ctx, l.name, "extend", err)

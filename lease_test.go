@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -29,7 +30,7 @@ func newHeartbeatStore() *heartbeatStore {
 	return &heartbeatStore{Store: memory.New(), started: time.Now()}
 }
 
-func (s *heartbeatStore) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+func (s *heartbeatStore) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
 	after := time.Since(s.started)
 	s.mu.Lock()
 	s.beats = append(s.beats, after)
@@ -62,7 +63,7 @@ func TestHeartbeatsKeepALongHandler(t *testing.T) {
 		var h http.Handler
 		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(95 * time.Second)
-			if err := onceward.FromContext(r.Context()).Alive(); err != nil {
+			if err := onceward.FromContext(r.Context()).CheckLease(); err != nil {
 				t.Errorf("S5: %v", err)
 			}
 			if err := r.Context().Err(); err != nil {
@@ -108,7 +109,7 @@ func TestALostLeaseEndsTheContext(t *testing.T) {
 	}{
 		"the store is down":      {func(after time.Duration) error { return failAfter(after, 15*time.Second, errDown) }, 40 * time.Second},
 		"down from the start":    {func(time.Duration) error { return errDown }, 30 * time.Second},
-		"the attempt was fenced": {func(after time.Duration) error { return failAfter(after, 15*time.Second, &onceward.FencedError{}) }, 20 * time.Second},
+		"the attempt was fenced": {func(after time.Duration) error { return failAfter(after, 15*time.Second, &store.FencedError{}) }, 20 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +124,7 @@ func TestALostLeaseEndsTheContext(t *testing.T) {
 					if cause := context.Cause(r.Context()); !errors.Is(cause, onceward.ErrLeaseLost) {
 						t.Errorf("S5: the cause is %v, want ErrLeaseLost", cause)
 					}
-					if err := onceward.FromContext(r.Context()).Alive(); !errors.Is(err, onceward.ErrLeaseLost) {
+					if err := onceward.FromContext(r.Context()).CheckLease(); !errors.Is(err, onceward.ErrLeaseLost) {
 						t.Errorf("S5: Alive() = %v, want ErrLeaseLost", err)
 					}
 				}}
@@ -146,17 +147,17 @@ func TestALostLeaseInAFunction(t *testing.T) {
 		t.Run(fmt.Sprint(policy), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := newHeartbeatStore()
-				store.fault = func(time.Duration) error { return errDown }
+				s := newHeartbeatStore()
+				s.fault = func(time.Duration) error { return errDown }
 				w := &work{then: func(ctx context.Context, _ *onceward.Operation) ([]byte, error) {
 					<-ctx.Done()
 					return nil, context.Cause(ctx)
 				}}
-				_, err := newGuard(t, store).Do(t.Context(), someCall, w.do, onceward.Reserved(policy))
-				if !errors.Is(err, onceward.ErrOutcomeUnknown) || !errors.Is(err, onceward.ErrLeaseLost) {
+				_, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Reserved(policy))
+				if !errors.Is(err, store.ErrOutcomeUnknown) || !errors.Is(err, onceward.ErrLeaseLost) {
 					t.Errorf("E2: %v, want ErrOutcomeUnknown because of ErrLeaseLost", err)
 				}
-				if got := stateOfCall(t, store); got != onceward.StateUnknown {
+				if got := stateOfCall(t, s); got != store.StateUnknown {
 					t.Errorf("E2: the record is %s, want unknown", got)
 				}
 			})
@@ -226,14 +227,14 @@ func TestHeartbeatsThatFailAndRecover(t *testing.T) {
 func TestAHeartbeatThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
+		s := newFaultyStore()
 		calls := 0
-		store.extend = func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+		s.extend = func(ctx context.Context, c store.Claim, lease time.Duration) error {
 			if calls++; calls == 1 {
 				<-ctx.Done()
 				return ctx.Err()
 			}
-			return store.Store.Extend(ctx, c, lease)
+			return s.Store.Extend(ctx, c, lease)
 		}
 		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(50 * time.Second)
@@ -242,7 +243,7 @@ func TestAHeartbeatThatHangs(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		post(h, "k", `{}`).want(t, "S5", http.StatusCreated, false)
 	})
 }
@@ -250,27 +251,27 @@ func TestAHeartbeatThatHangs(t *testing.T) {
 func TestHeartbeatsEndWithTheDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newHeartbeatStore()
+		s := newHeartbeatStore()
 		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(45 * time.Second) // it does not look at its context
-			if cause := context.Cause(r.Context()); cause != onceward.ErrDeadline {
+			if cause := context.Cause(r.Context()); cause != store.ErrDeadline {
 				t.Errorf("E6: the cause is %v, want ErrDeadline", cause)
 			}
-			if n, err := store.Sweep(context.Background(), 10); n != 0 || err != nil {
+			if n, err := s.Sweep(context.Background(), 10); n != 0 || err != nil {
 				t.Errorf("S5: swept %d, %v, before the lease was over", n, err)
 			}
 			time.Sleep(10 * time.Second)
-			if n, err := store.Sweep(context.Background(), 10); n != 1 || err != nil {
+			if n, err := s.Sweep(context.Background(), 10); n != 1 || err != nil {
 				t.Errorf("S5: swept %d, %v; want the handler that hangs", n, err)
 			}
-			if err := onceward.FromContext(r.Context()).Alive(); !errors.Is(err, onceward.ErrLeaseLost) {
+			if err := onceward.FromContext(r.Context()).CheckLease(); !errors.Is(err, onceward.ErrLeaseLost) {
 				t.Errorf("S5: Alive() = %v, want ErrLeaseLost", err)
 			}
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(25*time.Second))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(25*time.Second))
 		post(h, "k", `{}`).want(t, "section 4: it knows the answer, if late", http.StatusCreated, false)
-		if got, want := store.seen(), seconds(10, 20); !slices.Equal(got, want) {
+		if got, want := s.seen(), seconds(10, 20); !slices.Equal(got, want) {
 			t.Errorf("S5: heartbeats came at %v, want %v, none after the deadline of 25 s", got, want)
 		}
 		post(h, "k", `{}`).want(t, "section 4", http.StatusCreated, true)
@@ -281,23 +282,23 @@ func TestHeartbeatsEndWithTheDeadline(t *testing.T) {
 func TestHeartbeatsGoOnWhileSettling(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
+		s, handler := newFaultyStore(), new(counted)
 		started := time.Now()
 		extended := 0
-		store.extend = func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+		s.extend = func(ctx context.Context, c store.Claim, lease time.Duration) error {
 			extended++
-			return store.Store.Extend(ctx, c, lease)
+			return s.Store.Extend(ctx, c, lease)
 		}
-		store.complete = func(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+		s.complete = func(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 			if time.Since(started) < 10*time.Second {
 				return time.Time{}, errDown
 			}
-			if n, err := store.Sweep(ctx, 10); n != 0 || err != nil {
+			if n, err := s.Sweep(ctx, 10); n != 0 || err != nil {
 				t.Errorf("S5: swept %d, %v, while the owner was settling", n, err)
 			}
-			return store.Store.Complete(ctx, c, done)
+			return s.Store.Complete(ctx, c, done)
 		}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
 			onceward.Lease(3*time.Second), onceward.Deadline(time.Second))
 		post(h, "k", `{}`).want(t, "E7", http.StatusCreated, false)
 		if extended < 8 {

@@ -12,19 +12,20 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // This file is about leases that are over while somebody still counts on them.
 
 // slowGrant lets the reply to the first reservation take its time, after the store has granted it.
-func slowGrant(store *faultyStore, d time.Duration, meanwhile func(onceward.Claim)) {
+func slowGrant(s *faultyStore, d time.Duration, meanwhile func(store.Claim)) {
 	var calls atomic.Int64
-	store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-		v, err := store.Store.Reserve(ctx, r)
+	s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+		v, err := s.Store.Reserve(ctx, r)
 		if calls.Add(1) == 1 {
 			time.Sleep(d)
-			meanwhile(onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt})
+			meanwhile(store.Claim{ID: r.ID, Attempt: v.Record.Attempt})
 		}
 		return v, err
 	}
@@ -32,9 +33,9 @@ func slowGrant(store *faultyStore, d time.Duration, meanwhile func(onceward.Clai
 
 func TestAGrantThatIsOlderThanItsLease(t *testing.T) {
 	t.Parallel()
-	for name, meanwhile := range map[string]func(*testing.T, *memory.Store, onceward.Claim){
-		"nobody noticed": func(*testing.T, *memory.Store, onceward.Claim) {},
-		"swept, and resolved as not executed": func(t *testing.T, store *memory.Store, c onceward.Claim) {
+	for name, meanwhile := range map[string]func(*testing.T, *memory.Store, store.Claim){
+		"nobody noticed": func(*testing.T, *memory.Store, store.Claim) {},
+		"swept, and resolved as not executed": func(t *testing.T, store *memory.Store, c store.Claim) {
 			if n, err := store.Sweep(context.Background(), 10); n != 1 || err != nil {
 				t.Errorf("B1: swept %d, %v; want the grant that nobody took", n, err)
 			}
@@ -46,9 +47,9 @@ func TestAGrantThatIsOlderThanItsLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store, handler := newFaultyStore(), new(counted)
-				slowGrant(store, 3*time.Second, func(c onceward.Claim) { meanwhile(t, store.Store, c) })
-				h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(2*time.Second))
+				s, handler := newFaultyStore(), new(counted)
+				slowGrant(s, 3*time.Second, func(c store.Claim) { meanwhile(t, s.Store, c) })
+				h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(2*time.Second))
 				a := post(h, "k", `{}`)
 				if p := a.wantProblem(t, "S5: the lease was over before the start", http.StatusServiceUnavailable, "store-unavailable"); !p.Retryable {
 					t.Error("A1: nothing was executed, so the request may be sent again")
@@ -65,10 +66,10 @@ func TestAGrantThatIsOlderThanItsLease(t *testing.T) {
 func TestAnOldGrantDoesNotRunBesideItsSuccessor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
-		slowGrant(store, 3*time.Second, func(onceward.Claim) {})
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
-			onceward.Lease(time.Second), onceward.OnLost(onceward.Resume))
+		s, handler := newFaultyStore(), new(counted)
+		slowGrant(s, 3*time.Second, func(store.Claim) {})
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+			onceward.Lease(time.Second), onceward.OnLost(store.LostResume))
 		late := make(chan answer)
 		go func() { late <- post(h, "k", `{}`) }()
 		time.Sleep(2 * time.Second)
@@ -83,11 +84,11 @@ func TestAnOldGrantDoesNotRunBesideItsSuccessor(t *testing.T) {
 func TestAFunctionWhoseGrantIsTooOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, w := newFaultyStore(), new(work)
-		slowGrant(store, 3*time.Second, func(onceward.Claim) {})
-		guard := newGuard(t, store)
+		s, w := newFaultyStore(), new(work)
+		slowGrant(s, 3*time.Second, func(store.Claim) {})
+		guard := newGuard(t, s)
 		options := []onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.Lease(2 * time.Second)}
-		if _, err := guard.Do(t.Context(), someCall, w.do, options...); !errors.Is(err, onceward.ErrUnavailable) || !errors.Is(err, onceward.ErrLeaseLost) {
+		if _, err := guard.Do(t.Context(), someCall, w.do, options...); !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, onceward.ErrLeaseLost) {
 			t.Errorf("S5, E4: %v, want ErrUnavailable because of ErrLeaseLost", err)
 		}
 		w.wantRuns(t, "S5", 0)
@@ -123,9 +124,9 @@ func TestAHandlerThatEndsItsGoroutine(t *testing.T) {
 func TestAFunctionThatEndsItsGoroutine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newHeartbeatStore()
+		s := newHeartbeatStore()
 		w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { runtime.Goexit(); return nil, nil }}
-		guard := newGuard(t, store)
+		guard := newGuard(t, s)
 		options := []onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(time.Hour)}
 		ended := make(chan struct{})
 		go func() {
@@ -134,7 +135,7 @@ func TestAFunctionThatEndsItsGoroutine(t *testing.T) {
 		}()
 		<-ended
 		time.Sleep(31 * time.Second)
-		if _, err := guard.Do(t.Context(), someCall, w.do, options...); !errors.Is(err, onceward.ErrOutcomeUnknown) {
+		if _, err := guard.Do(t.Context(), someCall, w.do, options...); !errors.Is(err, store.ErrOutcomeUnknown) {
 			t.Errorf("E8: no path leaves a key locked: %v, want ErrOutcomeUnknown", err)
 		}
 		w.wantRuns(t, "E2", 1)
@@ -169,17 +170,17 @@ func TestAPanicAfterALostLease(t *testing.T) {
 		t.Run(fmt.Sprint(policy), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := newHeartbeatStore()
-				store.fault = func(time.Duration) error { return errDown }
+				s := newHeartbeatStore()
+				s.fault = func(time.Duration) error { return errDown }
 				handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
 					<-r.Context().Done()
 					panic(context.Cause(r.Context()))
 				}}
-				h := newGuard(t, store).Handler(handler, onceward.Reserved(policy), onceward.Deadline(5*time.Minute))
+				h := newGuard(t, s).Handler(handler, onceward.Reserved(policy), onceward.Deadline(5*time.Minute))
 				if got := panicOf(func() { post(h, "k", `{}`) }); got != onceward.ErrLeaseLost {
 					t.Errorf("E8: the server's recovery gets %v, want the handler's panic", got)
 				}
-				wantState(t, "E2: a lost lease ends in unknown", store, "k", onceward.StateUnknown)
+				wantState(t, "E2: a lost lease ends in unknown", s, "k", store.StateUnknown)
 				handler.then = nil
 				post(h, "k", `{}`).wantProblem(t, "E2", http.StatusConflict, "outcome-unknown")
 				handler.wantRuns(t, "E2", 1)
@@ -195,7 +196,7 @@ func TestAWaiterLearnsThatTheOwnerIsLost(t *testing.T) {
 		store.fault = func(time.Duration) error { return errDown }
 		goOn := make(chan struct{})
 		handler := &counted{then: func(http.ResponseWriter, *http.Request) { <-goOn }} // it does not look at its context
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Wait(5*time.Minute))
+		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(5*time.Minute))
 		owner := make(chan answer)
 		go func() { owner <- post(h, "k", `{}`) }()
 		time.Sleep(time.Second)
@@ -216,7 +217,7 @@ func TestAWaiterOutlastsALeaseThatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := slow(95*time.Second, http.StatusCreated)
 		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
-			onceward.Wait(5*time.Minute), onceward.Deadline(5*time.Minute))
+			onceward.InFlightWait(5*time.Minute), onceward.Deadline(5*time.Minute))
 		if got := tally(crowd(5, h)); got[http.StatusCreated] != 5 {
 			t.Errorf("section 6: the answers are %v, want 201 for all", got)
 		}

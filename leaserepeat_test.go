@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -37,7 +38,7 @@ func (o *owners) alive() (attempts []int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, op := range o.all {
-		if op.Alive() == nil {
+		if op.CheckLease() == nil {
 			attempts = append(attempts, op.Attempt())
 		}
 	}
@@ -73,7 +74,7 @@ func byFunction(g *onceward.Guard, work func(ctx context.Context)) {
 	_, _ = g.Do(context.Background(), call, functionOf(work), resumable(onceward.Lease(shortLease))...)
 }
 
-func byResumer(store onceward.Store) attempt {
+func byResumer(store store.Store) attempt {
 	return func(g *onceward.Guard, work func(ctx context.Context)) {
 		if rec, err := store.Get(context.Background(), aliceID("k")); err == nil {
 			_, _ = g.Resume(context.Background(), &rec, functionOf(work), resumable(onceward.Lease(shortLease))...)
@@ -89,34 +90,34 @@ func functionOf(work func(ctx context.Context)) func(ctx context.Context) ([]byt
 }
 
 // occupy leaves a record in progress behind, held by another owner for one lease.
-func occupy(t *testing.T, store *memory.Store, try attempt) onceward.Claim {
+func occupy(t *testing.T, s *memory.Store, try attempt) store.Claim {
 	t.Helper()
 	dead := newFaultyStore()
-	dead.Store = store
-	dead.release = func(context.Context, onceward.Claim, string) error { return errDown }
-	dead.complete = func(context.Context, onceward.Claim, *onceward.Completion) (time.Time, error) {
-		return time.Time{}, onceward.ErrInvalidEvent
+	dead.Store = s
+	dead.release = func(context.Context, store.Claim, string) error { return errDown }
+	dead.complete = func(context.Context, store.Claim, *store.Completion) (time.Time, error) {
+		return time.Time{}, store.ErrInvalidEvent
 	}
-	dead.abandon = func(context.Context, onceward.Claim, string) error { return errDown }
+	dead.abandon = func(context.Context, store.Claim, string) error { return errDown }
 	try(newGuard(t, dead), func(context.Context) {})
-	rec := recordOf(t, store, "k")
-	if rec.State != onceward.StateInProgress {
+	rec := recordOf(t, s, "k")
+	if rec.State != store.StateInProgress {
 		t.Fatalf("the record is %s, want one in progress whose owner is gone", rec.State)
 	}
-	return onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	return store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 }
 
 // losesAReply carries a reservation out and lets its caller hear of an error, later.
 func losesAReply(s *faultyStore, after time.Duration) {
 	lost := false
-	s.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+	s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 		v, err := s.Store.Reserve(ctx, r)
-		if lost || v.Decision != onceward.DecisionExecute {
+		if lost || v.Decision != store.DecisionExecute {
 			return v, err
 		}
 		lost = true
 		time.Sleep(after)
-		return onceward.Verdict{}, errDown
+		return store.Verdict{}, errDown
 	}
 }
 
@@ -124,22 +125,22 @@ func losesAReply(s *faultyStore, after time.Duration) {
 // and loses what its caller sends next.
 func arrivesLate(t *testing.T, s *faultyStore, free func()) {
 	var sent, arrived, lost atomic.Bool
-	s.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+	s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 		switch {
 		case sent.CompareAndSwap(false, true):
 			late := *r
 			time.AfterFunc(1010*time.Millisecond, func() {
 				free()
 				v, err := s.Store.Reserve(context.Background(), &late)
-				if err != nil || v.Decision != onceward.DecisionExecute {
+				if err != nil || v.Decision != store.DecisionExecute {
 					t.Errorf("the late reservation got (%s, %v)", v.Decision, err)
 				}
 				arrived.Store(true)
 			})
-			return onceward.Verdict{}, errDown
+			return store.Verdict{}, errDown
 		case arrived.Load() && lost.CompareAndSwap(false, true):
 			time.Sleep(4 * time.Second)
-			return onceward.Verdict{}, errDown
+			return store.Verdict{}, errDown
 		default:
 			return s.Store.Reserve(ctx, r)
 		}
@@ -167,7 +168,7 @@ func TestTwoAttemptsNeverHoldTheLeaseAtOnce(t *testing.T) {
 		"a duplicate that waited": func(t *testing.T, lossy *faultyStore) attempt {
 			occupy(t, lossy.Store, byHandler())
 			losesAReply(lossy, replyLostAfter)
-			return byHandler(onceward.Wait(time.Minute))
+			return byHandler(onceward.InFlightWait(time.Minute))
 		},
 		"a duplicate whose first reservation arrived late": func(t *testing.T, lossy *faultyStore) attempt {
 			c := occupy(t, lossy.Store, byHandler())
@@ -176,7 +177,7 @@ func TestTwoAttemptsNeverHoldTheLeaseAtOnce(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			return byHandler(onceward.Wait(time.Minute))
+			return byHandler(onceward.InFlightWait(time.Minute))
 		},
 	} {
 		for heartbeats, extend := range map[string]func(s *faultyStore) extends{
@@ -198,29 +199,29 @@ func TestTwoAttemptsNeverHoldTheLeaseAtOnce(t *testing.T) {
 }
 
 // extends is what a store does with a heartbeat.
-type extends func(ctx context.Context, c onceward.Claim, lease time.Duration) error
+type extends func(ctx context.Context, c store.Claim, lease time.Duration) error
 
 // losesHeartbeats and losesReplies are stores that heartbeats do not reach, or do not come back from.
 func losesHeartbeats(*faultyStore) extends {
-	return func(context.Context, onceward.Claim, time.Duration) error { return errDown }
+	return func(context.Context, store.Claim, time.Duration) error { return errDown }
 }
 
 func losesReplies(s *faultyStore) extends {
-	return func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+	return func(ctx context.Context, c store.Claim, lease time.Duration) error {
 		_ = s.Store.Extend(ctx, c, lease)
 		return errDown
 	}
 }
 
 // withoutNotice is a store that does not notify: who waits asks again from time to time, and learns late of a change.
-type withoutNotice struct{ onceward.Store }
+type withoutExternalEvent struct{ store.Store }
 
 // compete has two guards try for one key, one of which loses replies of the store.
 func compete(t *testing.T, lossy *faultyStore, try attempt) {
 	t.Helper()
 	o := new(owners)
 	var done sync.WaitGroup
-	done.Go(func() { try(newGuard(t, withoutNotice{lossy}), o.work) })
+	done.Go(func() { try(newGuard(t, withoutExternalEvent{lossy}), o.work) })
 	done.Go(func() {
 		rival := newGuard(t, lossy.Store)
 		for range 200 {

@@ -3,6 +3,8 @@ package onceward
 import (
 	"context"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // Observer is told what the engine does: for metrics, traces and logs. It is called on the path of the request, so it must
@@ -24,17 +26,17 @@ type ObserverEvent interface{ observerEvent() }
 type (
 	// DecidedEvent is a reservation that was answered.
 	DecidedEvent struct {
-		ID
+		store.ID
 		Operation string
-		Decision  Decision
-		Origin    Origin
+		Decision  store.Decision
+		Origin    store.Origin
 		Attempt   int64
 		Elapsed   time.Duration
 	}
 
 	// ExecutedEvent is a handler that has ended.
 	ExecutedEvent struct {
-		ID
+		store.ID
 		Operation string
 		Attempt   int64
 		Status    int
@@ -42,26 +44,26 @@ type (
 		Elapsed   time.Duration
 	}
 
-	// SettledEvent is the end of an attempt: the state that its record was left in. Err is why that is [StateUnknown], or
+	// SettledEvent is the end of an attempt: the state that its record was left in. Err is why that is [store.StateUnknown], or
 	// why the state could not be written.
 	SettledEvent struct {
-		ID
+		store.ID
 		Operation string
 		Attempt   int64
-		State     State
+		State     store.State
 		Err       error
 	}
 
 	// FencedEvent is a write that was refused because its attempt is no longer current.
 	FencedEvent struct {
-		ID
+		store.ID
 		Operation string
-		Err       *FencedError
+		Err       *store.FencedError
 	}
 
 	// LeaseLostEvent is an owner that can no longer be sure of its right to execute.
 	LeaseLostEvent struct {
-		ID
+		store.ID
 		Operation string
 		Attempt   int64
 		Err       error
@@ -77,10 +79,10 @@ type (
 	// DeliveredEvent is a delivery from an outbox that has ended: the topic of the message, its ID, the operation that added
 	// it if one did, and the outcome, one of "done", "retry", "dead letter" and "lost". Err is why it is not done.
 	DeliveredEvent struct {
-		ID
+		store.ID
 		Topic   string
 		Message string
-		Tries   int
+		Attempts   int
 		Outcome string
 		Elapsed time.Duration
 		Err     error
@@ -104,7 +106,7 @@ type (
 
 	// ReconciledEvent is an unknown record that was asked after or settled from outside.
 	ReconciledEvent struct {
-		ID
+		store.ID
 		Operation string
 		Attempt   int64
 		// Outcome is "completed", "not executed", "step done", "step not executed", "step to be tried again", "postponed" or
@@ -115,8 +117,8 @@ type (
 		Err error
 	}
 
-	// NoticeEvent is a webhook delivery.
-	NoticeEvent struct {
+	// ReceivedEvent is a webhook delivery.
+	ReceivedEvent struct {
 		Source string
 		// Outcome is "kept", "duplicate", "refused" or "failed".
 		Outcome string
@@ -155,6 +157,6 @@ func (UnprotectedEvent) observerEvent()   {}
 func (SweptEvent) observerEvent()         {}
 func (ReapedEvent) observerEvent()        {}
 func (ReconciledEvent) observerEvent()    {}
-func (NoticeEvent) observerEvent()        {}
+func (ReceivedEvent) observerEvent()      {}
 func (LedgerFindingEvent) observerEvent() {}
 func (LedgerWindowEvent) observerEvent()  {}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -104,15 +105,15 @@ func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
 func TestTheLogTellsNoKeysAndNoBodies(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	store := newFaultyStore()
+	s := newFaultyStore()
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
-		claim := onceward.Claim{ID: aliceID("private-key"), Attempt: onceward.FromContext(r.Context()).Attempt()}
-		if err := store.Bust(r.Context(), claim.ID, true); err != nil {
+		claim := store.Claim{ID: aliceID("private-key"), Attempt: onceward.FromContext(r.Context()).Attempt()}
+		if err := s.Bust(r.Context(), claim.ID, true); err != nil {
 			t.Error(err)
 		}
 		fmt.Fprint(w, "private-answer")
 	}}
-	guard := newGuard(t, store, func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	guard := newGuard(t, s, func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(2*time.Hour))
 	post(h, "private-key", `{"private-body":1}`)
 	if !strings.Contains(log.String(), "write refused") {
@@ -149,10 +150,10 @@ func TestTheContextOfEventsOutlivesTheCaller(t *testing.T) {
 func TestNamesOfDecisions(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for d := onceward.Decision(0); d <= onceward.DecisionRefused+1; d++ {
+	for d := store.Decision(0); d <= store.DecisionRefused+1; d++ {
 		names = append(names, d.String())
 	}
-	for o := onceward.Origin(0); o <= onceward.OriginRepeated+1; o++ {
+	for o := store.Origin(0); o <= store.OriginRepeated+1; o++ {
 		names = append(names, o.String())
 	}
 	want := []string{
@@ -161,5 +162,19 @@ func TestNamesOfDecisions(t *testing.T) {
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("M1: the names of decisions and origins are %q, want %q", names, want)
+	}
+}
+
+func TestTheLogNamesAnUnknownOutcomeByItsHash(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }}
+	guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	post(guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "private-key", `{}`)
+	if !strings.Contains(log.String(), "outcome unknown") || !strings.Contains(log.String(), aliceID("private-key").Hash()) {
+		t.Errorf("M3: the log does not say which outcome is unknown: %s", log.String())
+	}
+	if strings.Contains(log.String(), "private-key") {
+		t.Errorf("M3: the log tells the key: %s", log.String())
 	}
 }

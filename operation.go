@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 type operationKey struct{}
@@ -12,7 +14,7 @@ type operationKey struct{}
 // Operation is what a handler can know and say about the attempt that it runs in. The methods of a nil Operation are those
 // of a request without protection.
 type Operation struct {
-	id         ID
+	id         store.ID
 	name       string
 	attempt    int64
 	secret     *secretKey // of its downstream keys
@@ -20,9 +22,9 @@ type Operation struct {
 	point      string
 	data       []byte
 	lease      *lease
-	origin     Origin
-	flight     *flight // of a reserved attempt
-	ending     atomic.Uint32
+	origin     store.Origin
+	execution  *execution // of a reserved attempt
+	outcome    atomic.Uint32
 	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64
@@ -108,16 +110,16 @@ func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
 // outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
 func (o *Operation) Unknown() { o.end(endedUnknown) }
 
-// Because keeps a text as the record's last error, where the operation ends as unknown or as not executed: for whoever has
+// SetReason keeps a text as the record's last error, where the operation ends as unknown or as not executed: for whoever has
 // to settle it.
-func (o *Operation) Because(reason string) {
+func (o *Operation) SetReason(reason string) {
 	if o != nil {
 		o.reason.Store(&reason)
 	}
 }
 
-// because is what the handler said, or else the text.
-func (o *Operation) because(text string) string {
+// reasonOr is what the handler said, or else the text.
+func (o *Operation) reasonOr(text string) string {
 	if said := o.reason.Load(); said != nil {
 		return *said
 	}
@@ -126,7 +128,7 @@ func (o *Operation) because(text string) string {
 
 func (o *Operation) end(word uint32) {
 	if o != nil {
-		o.ending.Store(word)
+		o.outcome.Store(word)
 	}
 }
 
@@ -152,9 +154,9 @@ func (o *Operation) SetProviderID(id string) {
 	}
 }
 
-// Alive reports whether the attempt still holds its lease; a handler asks before each effect. The error wraps
+// CheckLease reports whether the attempt still holds its lease; a handler asks before each effect. The error wraps
 // [ErrLeaseLost]. The lease counts from the moment the last successful heartbeat was sent, by this node's clock.
-func (o *Operation) Alive() error {
+func (o *Operation) CheckLease() error {
 	if o == nil || o.lease == nil {
 		return nil
 	}
@@ -167,7 +169,7 @@ func (o *Operation) Alive() error {
 // restart forgets what an earlier run said that was undone.
 func (o *Operation) restart() {
 	o.parts.reset()
-	o.ending.Store(endedAsWritten)
+	o.outcome.Store(endedAsWritten)
 	o.keepWrites.Store(false)
 	o.retention.Store(0)
 	o.providerID.Store(nil)
@@ -175,8 +177,8 @@ func (o *Operation) restart() {
 }
 
 // completion adds what the handler said to its answer.
-func (o *Operation) completion(response Response) Completion {
-	done := Completion{Response: response, Retention: time.Duration(o.retention.Load())}
+func (o *Operation) completion(response store.Response) store.Completion {
+	done := store.Completion{Response: response, Retention: time.Duration(o.retention.Load())}
 	if id := o.providerID.Load(); id != nil {
 		done.ProviderID = *id
 	}

@@ -15,7 +15,7 @@ func TestWhatAHandlerKnows(t *testing.T) {
 	var op *onceward.Operation
 	handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
 		op = onceward.FromContext(r.Context())
-		if err := op.Alive(); err != nil {
+		if err := op.CheckLease(); err != nil {
 			t.Errorf("S5: %v", err)
 		}
 		op.SetProviderID("ch_123")
@@ -58,7 +58,7 @@ func TestOperationsThatAreNone(t *testing.T) {
 	op.SetProviderID("x")
 	point, data := op.Point()
 	if op.Key() != "" || op.Scope() != "" || op.Name() != "" || op.Attempt() != 0 || op.Resumed() || point != "" || data != nil ||
-		op.DownstreamKey("x") != "" || op.Alive() != nil {
+		op.DownstreamKey("x") != "" || op.CheckLease() != nil {
 		t.Error("the methods of no operation do not answer as those of an unprotected request")
 	}
 }

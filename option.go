@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/canon"
+	"github.com/onceward/onceward/store"
 )
 
 // Failure says what it means when a reserved handler fails: answers 5xx, panics, or runs past its deadline.
@@ -24,6 +25,16 @@ const (
 	FailureRetry
 	// FailureStore keeps the failure as the answer: every retry gets it.
 	FailureStore
+)
+
+// LostPolicy says what becomes of an operation whose owner was lost: see [OnLost].
+type LostPolicy = store.LostPolicy
+
+const (
+	// LostReconcile makes the operation unknown: it is never executed again on a guess. This is the default.
+	LostReconcile = store.LostReconcile
+	// LostResume lets a later attempt go on from the last recovery point.
+	LostResume = store.LostResume
 )
 
 type mode uint8
@@ -66,7 +77,7 @@ const (
 type settings struct {
 	mode          mode
 	onFailure     Failure
-	onLost        LostPolicy
+	onLost        store.LostPolicy
 	retention     time.Duration
 	lease         time.Duration
 	deadline      time.Duration
@@ -112,9 +123,9 @@ func Reserved(onFailure Failure) Option {
 
 // OnLost says what becomes of an operation whose owner was lost. Default: Reconcile. Resume is for operations that go on from
 // a recovery point and whose effects are recognised by their downstream key: a handler that starts over does its work again.
-func OnLost(policy LostPolicy) Option {
+func OnLost(policy store.LostPolicy) Option {
 	return func(s *settings) error {
-		if policy > Resume {
+		if policy > store.LostResume {
 			return fmt.Errorf("OnLost: policy %d does not exist", policy)
 		}
 		s.onLost = policy
@@ -164,16 +175,16 @@ func Deadline(d time.Duration) Option {
 	}
 }
 
-// Conflict answers a duplicate of an operation in flight with 409 and Retry-After. This is the default.
-func Conflict() Option {
+// InFlightConflict answers a duplicate of an operation in flight with 409 and Retry-After. This is the default.
+func InFlightConflict() Option {
 	return func(s *settings) error {
 		s.inFlight = inFlightConflict
 		return nil
 	}
 }
 
-// Wait lets a duplicate of an operation in flight wait up to d for the answer; then it is a conflict.
-func Wait(d time.Duration) Option {
+// InFlightWait lets a duplicate of an operation in flight wait up to d for the answer; then it is a conflict.
+func InFlightWait(d time.Duration) Option {
 	return func(s *settings) error {
 		if d <= 0 {
 			return fmt.Errorf("Wait(%s): it must be positive", d)
@@ -183,9 +194,9 @@ func Wait(d time.Duration) Option {
 	}
 }
 
-// Accepted answers a duplicate of an operation in flight with 202 and the address of its status: path with the key behind
+// InFlightAccepted answers a duplicate of an operation in flight with 202 and the address of its status: path with the key behind
 // it. Mount [Guard.StatusHandler] there, for example under "GET /operations/{key}" for the path "/operations/".
-func Accepted(path string) Option {
+func InFlightAccepted(path string) Option {
 	return func(s *settings) error {
 		if !strings.HasPrefix(path, "/") || !strings.HasSuffix(path, "/") {
 			return fmt.Errorf("Accepted(%q): the path starts and ends with a slash", path)
@@ -225,7 +236,7 @@ func BodyLimit(bytes int64) Option {
 		if bytes < 0 {
 			return fmt.Errorf("BodyLimit(%d): it cannot be negative", bytes)
 		}
-		s.bodyLimit = min(bytes, math.MaxInt64-1) // one byte more is read to notice a body that is larger
+		s.bodyLimit = min(bytes, math.MaxInt64-1) // one byte more is read to external event a body that is larger
 		return nil
 	}
 }

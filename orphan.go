@@ -5,12 +5,14 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // orphan is a grant that the store may hold although the reply to its reservation never came.
 type orphan struct {
-	id    ID
-	nonce Nonce
+	id    store.ID
+	nonce store.Nonce
 	until time.Time // when its lease is over: from then on there is nothing to give back
 	// again is when to look again should it not be there: the reservation may still be on its way. Zero if it is not.
 	again time.Duration
@@ -44,7 +46,7 @@ const (
 
 // add has a grant looked for that may have been made. One that was waited for in vain may be made yet, such as in a store
 // whose commits wait for a standby.
-func (o *orphans) add(r *Reservation, err error) {
+func (o *orphans) add(r *store.Reservation, err error) {
 	one := orphan{id: r.ID, nonce: r.Nonce, until: time.Now().Add(r.Lease)}
 	if errors.Is(err, context.DeadlineExceeded) {
 		one.again = orphanOnItsWay
@@ -139,12 +141,12 @@ func (o *orphans) release(lost orphan) (there bool, err error) {
 	defer cancel()
 	rec, err := o.guard.store.Get(ctx, lost.id)
 	switch {
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		return false, nil
 	case err != nil:
 		return false, err
-	case rec.State != StateInProgress || rec.Nonce != lost.nonce:
+	case rec.State != store.StateInProgress || rec.Nonce != lost.nonce:
 		return false, nil
 	}
-	return true, o.guard.store.Release(ctx, Claim{ID: lost.id, Attempt: rec.Attempt}, "the reply to the reservation was lost")
+	return true, o.guard.store.Release(ctx, store.Claim{ID: lost.id, Attempt: rec.Attempt}, "the reply to the reservation was lost")
 }

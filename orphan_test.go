@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // outage is a store that can be down. It counts the calls by which grants are looked for.
@@ -30,20 +31,20 @@ type outage struct {
 func newOutage(granted bool) *outage {
 	o := &outage{faultyStore: newFaultyStore()}
 	o.down.Store(true)
-	o.reserve = func(ctx context.Context, r *onceward.Reservation) (v onceward.Verdict, err error) {
+	o.reserve = func(ctx context.Context, r *store.Reservation) (v store.Verdict, err error) {
 		defer o.enter()()
 		if granted || !o.down.Load() {
 			v, err = o.Store.Reserve(ctx, r)
 		}
 		if o.down.Load() {
-			return onceward.Verdict{}, errDown
+			return store.Verdict{}, errDown
 		}
 		return v, err
 	}
-	o.get = func(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+	o.get = func(ctx context.Context, id store.ID) (store.Record, error) {
 		defer o.enter()()
 		if o.down.Load() {
-			return onceward.Record{}, errDown
+			return store.Record{}, errDown
 		}
 		return o.Store.Get(ctx, id)
 	}
@@ -87,9 +88,9 @@ func (o *outage) refuseMany(t *testing.T, h http.Handler, n int) {
 	o.forget()
 }
 
-func (o *outage) states(t *testing.T, n int) map[onceward.State]int {
+func (o *outage) states(t *testing.T, n int) map[store.State]int {
 	t.Helper()
-	states := make(map[onceward.State]int)
+	states := make(map[store.State]int)
 	for i := range n {
 		rec, err := o.Store.Get(t.Context(), aliceID(fmt.Sprint("k", i)))
 		if err != nil {
@@ -144,16 +145,16 @@ func TestLostGrantsAreReleasedWhenTheStoreIsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const requests = 800
-		store, handler := newOutage(true), new(counted)
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
-		store.refuseMany(t, h, requests)
+		s, handler := newOutage(true), new(counted)
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
+		s.refuseMany(t, h, requests)
 		time.Sleep(40 * time.Second) // longer than settling is tried
-		if states := store.states(t, requests); states[onceward.StateInProgress] != requests {
+		if states := s.states(t, requests); states[store.StateInProgress] != requests {
 			t.Fatalf("the store holds %v, want %d grants", states, requests)
 		}
-		store.down.Store(false)
+		s.down.Store(false)
 		time.Sleep(5 * time.Second)
-		if states := store.states(t, requests); states[onceward.StateRetryable] != requests {
+		if states := s.states(t, requests); states[store.StateRetryable] != requests {
 			t.Errorf("S9: 5 s after the store is back it holds %v, want %d released", states, requests)
 		}
 		handler.wantRuns(t, "L2", 0)
@@ -166,21 +167,21 @@ func TestTheSearchForLostGrantsIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const requests, bound = 3000, 1024
-		store := newOutage(true)
-		h := newGuard(t, store).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
-		store.refuseMany(t, h, requests)
-		store.down.Store(false)
+		s := newOutage(true)
+		h := newGuard(t, s).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
+		s.refuseMany(t, h, requests)
+		s.down.Store(false)
 		time.Sleep(10 * time.Second)
-		states := store.states(t, requests)
-		if states[onceward.StateRetryable] != bound || states[onceward.StateInProgress] != requests-bound {
+		states := s.states(t, requests)
+		if states[store.StateRetryable] != bound || states[store.StateInProgress] != requests-bound {
 			t.Errorf("S9: the store holds %v, want %d released and the others in progress", states, bound)
 		}
 		// The others end by their lease.
 		time.Sleep(time.Minute)
-		if _, err := store.Sweep(t.Context(), requests); err != nil {
+		if _, err := s.Sweep(t.Context(), requests); err != nil {
 			t.Fatal(err)
 		}
-		if states := store.states(t, requests); states[onceward.StateUnknown] != requests-bound {
+		if states := s.states(t, requests); states[store.StateUnknown] != requests-bound {
 			t.Errorf("S2: the store holds %v", states)
 		}
 	})
@@ -189,20 +190,20 @@ func TestTheSearchForLostGrantsIsBounded(t *testing.T) {
 func TestOneLostGrantThatCannotBeReleasedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newOutage(true)
-		store.release = func(ctx context.Context, c onceward.Claim, reason string) error {
+		s := newOutage(true)
+		s.release = func(ctx context.Context, c store.Claim, reason string) error {
 			if c.Key == "k0" {
 				return errDown
 			}
-			return store.Store.Release(ctx, c, reason)
+			return s.Store.Release(ctx, c, reason)
 		}
-		h := newGuard(t, store).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
+		h := newGuard(t, s).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
 		for i := range 10 {
 			post(h, fmt.Sprint("k", i), `{}`)
 		}
-		store.down.Store(false)
+		s.down.Store(false)
 		time.Sleep(10 * time.Second)
-		if states := store.states(t, 10); states[onceward.StateRetryable] != 9 {
+		if states := s.states(t, 10); states[store.StateRetryable] != 9 {
 			t.Errorf("S9: the store holds %v, want 9 released", states)
 		}
 		time.Sleep(time.Minute)
@@ -214,22 +215,22 @@ func TestOneLostGrantThatCannotBeReleasedHoldsUpNoOther(t *testing.T) {
 func TestAGrantThatLandsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
+		s := newFaultyStore()
 		var landed sync.Once
-		store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+		s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 			late := *r
 			late.Fingerprints = slices.Clone(r.Fingerprints)
 			landed.Do(func() {
-				time.AfterFunc(8*time.Second, func() { _, _ = store.Store.Reserve(context.Background(), &late) })
+				time.AfterFunc(8*time.Second, func() { _, _ = s.Store.Reserve(context.Background(), &late) })
 			})
 			<-ctx.Done()
-			return onceward.Verdict{}, fmt.Errorf("%w: %w", onceward.ErrUnavailable, ctx.Err())
+			return store.Verdict{}, fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
 		}
-		h := newGuard(t, store).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(30*time.Second))
+		h := newGuard(t, s).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(30*time.Second))
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(20 * time.Second)
-		rec, err := store.Store.Get(t.Context(), aliceID("k"))
-		if err != nil || rec.State != onceward.StateRetryable {
+		rec, err := s.Store.Get(t.Context(), aliceID("k"))
+		if err != nil || rec.State != store.StateRetryable {
 			t.Errorf("E8: the record is (%s, %v), want that it may be retried: nothing was executed", rec.State, err)
 		}
 		time.Sleep(time.Minute)

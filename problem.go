@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // ProblemTypePrefix comes before the code in the type of a problem. The codes are documented in docs/problems.md.
@@ -112,19 +114,19 @@ func keyProblem(err error) *Problem {
 }
 
 // decisionProblem answers a decision that neither executes nor replays.
-func (g *Guard) decisionProblem(l *landing) *Problem {
+func (g *Guard) decisionProblem(l *result) *Problem {
 	switch l.decision {
-	case DecisionMismatch:
+	case store.DecisionMismatch:
 		p := problemMismatch.detailed("use a new key for a new request; the original can still be retried as it was")
-		if g.config.Profile == Stripe {
+		if g.config.Profile == ProfileStripe {
 			p.Status = http.StatusBadRequest
 		}
 		return p
-	case DecisionUnknown:
+	case store.DecisionUnknown:
 		p := problemUnknown.detailed("an earlier attempt may have taken effect; it is not executed again until its outcome has been settled")
 		p.retryAfter = unknownRetryAfter(l)
 		return p
-	case DecisionRefused:
+	case store.DecisionRefused:
 		return &problemRefused
 	default:
 		return problemInProgress.detailed("retry later with the same key to get the answer")
@@ -137,7 +139,7 @@ const (
 	mostUnknownRetry  = time.Minute
 )
 
-func unknownRetryAfter(l *landing) time.Duration {
+func unknownRetryAfter(l *result) time.Duration {
 	return min(max(l.record.ReconcileAt.Sub(l.now), leastUnknownRetry), mostUnknownRetry)
 }
 
@@ -151,11 +153,11 @@ func becameUnknown() *Problem {
 // failureProblem answers when the store could not, or the database would not: nothing was executed.
 func failureProblem(err error) *Problem {
 	switch {
-	case errors.Is(err, ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		return problemUnreadable.detailed("nothing was executed; the operator has to look at the record")
-	case errors.Is(err, ErrWorkRefused):
+	case errors.Is(err, store.ErrWorkRefused):
 		return problemWorkRefused.detailed("the database refused what the request would have written")
-	case errors.Is(err, ErrDeadline):
+	case errors.Is(err, store.ErrDeadline):
 		return problemDeadline.detailed("retry later with the same key")
 	}
 	return problemUnavailable.detailed("retry later with the same key")

@@ -17,7 +17,7 @@ func TestMismatchByProfile(t *testing.T) {
 		profile onceward.Profile
 		status  int
 	}{
-		"IETF": {onceward.IETF, http.StatusUnprocessableEntity}, "Stripe": {onceward.Stripe, http.StatusBadRequest},
+		"IETF": {onceward.ProfileIETF, http.StatusUnprocessableEntity}, "Stripe": {onceward.ProfileStripe, http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,7 +105,7 @@ var answers = map[string]struct {
 func TestAnswersOfSection6(t *testing.T) {
 	t.Parallel()
 	for name, row := range answers {
-		for _, profile := range []onceward.Profile{onceward.IETF, onceward.Stripe} {
+		for _, profile := range []onceward.Profile{onceward.ProfileIETF, onceward.ProfileStripe} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				a := row.happen(t, func(c *onceward.Config) { c.Profile = profile })

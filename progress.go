@@ -6,25 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"time"
-)
 
-// TxCheckpointer is a store that can commit a checkpoint together with what a handler writes.
-type TxCheckpointer interface {
-	// CheckpointTx calls work with a context that carries a transaction, as [Transactor] does, and commits what work wrote
-	// together with the checkpoint that it returned, if the claim still holds. It may call work again after a rollback that
-	// was not work's own doing, never after a commit. A node that stops in mid-work holds on to what it locked for little
-	// longer than the lease.
-	//
-	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot learn whether
-	// the transaction was committed, together with [ErrTxOwned] if work itself ended it; after any other error nothing was. One
-	// that wraps [ErrWorkRefused] says that the database refused at the commit what work had written.
-	CheckpointTx(ctx context.Context, c Claim, lease time.Duration, work func(ctx context.Context) (Checkpoint, error)) error
-}
+	"github.com/onceward/onceward/store"
+)
 
 var errNoProgress = errors.New("onceward: recovery points need a reserved route: a transaction is done as a whole or not at all")
 
 // Origin says where this attempt's right to execute came from.
-func (o *Operation) Origin() Origin {
+func (o *Operation) Origin() store.Origin {
 	if o == nil {
 		return 0
 	}
@@ -34,27 +23,27 @@ func (o *Operation) Origin() Origin {
 // SharesTransactions reports whether [Operation.CheckpointTx] can be used: whether the store's transactions can hold what
 // the handler writes.
 func (o *Operation) SharesTransactions() bool {
-	if o == nil || o.flight == nil {
+	if o == nil || o.execution == nil {
 		return false
 	}
-	_, shares := o.flight.guard.store.(TxCheckpointer)
+	_, shares := o.execution.guard.store.(store.TxCheckpointer)
 	return shares
 }
 
 // Checkpoint records how far the operation has come: the next attempt finds it with [Operation.Point]. It is tried again
-// while the store cannot answer, for as long as settling is. An error that wraps [ErrFenced] says that the attempt is no
+// while the store cannot answer, for as long as settling is. An error that wraps [store.ErrFenced] says that the attempt is no
 // longer current, and must stop.
-func (o *Operation) Checkpoint(p Checkpoint) error {
-	if o == nil || o.flight == nil {
+func (o *Operation) Checkpoint(p store.Checkpoint) error {
+	if o == nil || o.execution == nil {
 		return errNoProgress
 	}
-	f := o.flight
+	f := o.execution
 	p = o.withProvider(p)
 	return f.noteProgress(f.persist(func(ctx context.Context) error { return f.guard.store.Checkpoint(ctx, f.claim(), p) }))
 }
 
 // withProvider adds the provider's id that the handler has told.
-func (o *Operation) withProvider(p Checkpoint) Checkpoint {
+func (o *Operation) withProvider(p store.Checkpoint) store.Checkpoint {
 	if id := o.providerID.Load(); id != nil && p.ProviderID == "" {
 		p.ProviderID = *id
 	}
@@ -63,22 +52,22 @@ func (o *Operation) withProvider(p Checkpoint) Checkpoint {
 
 // CheckpointTx is [Operation.Checkpoint] together with what work writes to its transaction, which it takes from its
 // context with [Tx]. An error of work undoes the transaction and is returned.
-func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Context) (Checkpoint, error)) error {
-	if o == nil || o.flight == nil {
+func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Context) (store.Checkpoint, error)) error {
+	if o == nil || o.execution == nil {
 		return errNoProgress
 	}
-	f := o.flight
-	store, shares := f.guard.store.(TxCheckpointer)
+	f := o.execution
+	s, shares := f.guard.store.(store.TxCheckpointer)
 	if !shares {
 		return errors.New("onceward: the store does not share its transactions")
 	}
-	return f.noteProgress(store.CheckpointTx(ctx, f.claim(), f.settings.lease, func(ctx context.Context) (Checkpoint, error) {
+	return f.noteProgress(s.CheckpointTx(ctx, f.claim(), f.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
 		p, err := work(ctx)
 		return o.withProvider(p), err
 	}))
 }
 
-func (f *flight) noteProgress(err error) error {
+func (f *execution) noteProgress(err error) error {
 	if err != nil {
 		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
 	}
@@ -95,24 +84,24 @@ func (o *Operation) NeverExecuted() { o.end(endedNeverExecuted) }
 // that nothing was done.
 func (o *Operation) Suspend(pause time.Duration) {
 	if o != nil {
-		o.pause.Store(int64(max(pause, clockStep)))
+		o.pause.Store(int64(max(pause, store.ClockStep)))
 		o.end(endedSuspended)
 	}
 }
 
 // suspended ends an attempt that goes on later.
-func (f *flight) suspended() ending {
-	if f.settings.onLost != Resume {
-		return ending{kind: endUnknown, reason: "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)"}
+func (f *execution) suspended() outcome {
+	if f.settings.onLost != store.LostResume {
+		return outcome{kind: outcomeUnknown, reason: "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)"}
 	}
-	return ending{kind: endSuspend}
+	return outcome{kind: outcomeSuspend}
 }
 
 // settleSuspend lets the lease end after the pause: from then on the operation can be taken over. Should that fail, the
 // lease ends by itself. No heartbeat may come after it.
-func (f *flight) settleSuspend(try func(write func(ctx context.Context) error) error) landing {
+func (f *execution) settleSuspend(try func(write func(ctx context.Context) error) error) result {
 	f.guard.keeper.quiet(&f.lease)
-	pause := max(time.Duration(f.op.pause.Load()), clockStep)
+	pause := max(time.Duration(f.op.pause.Load()), store.ClockStep)
 	err := try(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), pause) })
 	if err != nil {
 		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
@@ -120,15 +109,15 @@ func (f *flight) settleSuspend(try func(write func(ctx context.Context) error) e
 			return l
 		}
 	}
-	f.settled(StateInProgress, err)
+	f.settled(store.StateInProgress, err)
 	return f.goesOn()
 }
 
-// goesOn is the landing of an attempt whose operation is not over.
-func (f *flight) goesOn() landing {
-	return landing{
-		kind: landedDecision, decision: DecisionInProgress, suspended: true,
-		record: Record{ID: f.res.ID, State: StateInProgress, Attempt: f.op.attempt},
+// goesOn is the result of an attempt whose operation is not over.
+func (f *execution) goesOn() result {
+	return result{
+		kind: resultDecision, decision: store.DecisionInProgress, suspended: true,
+		record: store.Record{ID: f.res.ID, State: store.StateInProgress, Attempt: f.op.attempt},
 	}
 }
 
@@ -137,7 +126,7 @@ func (f *flight) goesOn() landing {
 // must have OnLost(Resume). Errors are those of Do: an [ErrInProgress] says that somebody else was faster, or that
 // the operation was suspended again, an [ErrRefused] that it is gone, or was released since: then only its caller may
 // want it done.
-func (g *Guard) Resume(ctx context.Context, rec *Record, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
+func (g *Guard) Resume(ctx context.Context, rec *store.Record, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
 	s, err := g.resumeSettings(options)
 	if err != nil {
 		return Result{}, err
@@ -155,7 +144,7 @@ func (g *Guard) Resume(ctx context.Context, rec *Record, fn func(ctx context.Con
 
 // ResumeHandler is [Guard.Resume] for an operation that came by HTTP. The handler gets a request without a body, and its
 // answer is stored as that of the route would be.
-func (g *Guard) ResumeHandler(ctx context.Context, rec *Record, next http.Handler, options ...Option) error {
+func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.Handler, options ...Option) error {
 	s, err := g.resumeSettings(options)
 	if err != nil {
 		return err
@@ -164,7 +153,7 @@ func (g *Guard) ResumeHandler(ctx context.Context, rec *Record, next http.Handle
 	if err != nil {
 		return err
 	}
-	x := &exchange{route: &protected{guard: g, settings: s, next: next}, request: request}
+	x := &httpExecution{route: &protected{guard: g, settings: s, next: next}, request: request}
 	if err := x.prepareResume(g, s, ctx, rec); err != nil {
 		return err
 	}
@@ -180,7 +169,7 @@ func (g *Guard) ResumeHandler(ctx context.Context, rec *Record, next http.Handle
 
 func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 	s, err := g.settings(options)
-	if err == nil && (s.mode != modeReserved || s.onLost != Resume) {
+	if err == nil && (s.mode != modeReserved || s.onLost != store.LostResume) {
 		err = errors.New("onceward: only a route with Reserved(…) and OnLost(Resume) can be resumed")
 	}
 	if err != nil {
@@ -192,7 +181,7 @@ func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 
 // prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose downstream keys this
 // node cannot derive is left to one that can.
-func (f *flight) prepareResume(g *Guard, s *settings, caller context.Context, rec *Record) error {
+func (f *execution) prepareResume(g *Guard, s *settings, caller context.Context, rec *store.Record) error {
 	f.prepare(g, s, caller, rec.ID, rec.Operation)
 	f.res.Fingerprints = append(f.prints[:0], rec.Fingerprint)
 	f.res.ResumeOnly = true
@@ -201,21 +190,21 @@ func (f *flight) prepareResume(g *Guard, s *settings, caller context.Context, re
 }
 
 // resumeError says what became of an operation that was resumed. Its answer is in the store.
-func (f *flight) resumeError(l *landing) error {
+func (f *execution) resumeError(l *result) error {
 	switch l.kind {
-	case landedAnswer, landedStored, landedReleased:
+	case resultAnswer, resultStored, resultReleased:
 		return nil
-	case landedLeft:
+	case resultCallerLeft:
 		return context.Cause(f.caller)
-	case landedUnknown:
-		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, l.err)
-	case landedDecision:
+	case resultUnknown:
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, l.err)
+	case resultDecision:
 		return decisionError(l)
 	default:
-		if errors.Is(l.err, ErrUnreadable) {
+		if errors.Is(l.err, store.ErrUnreadable) {
 			return l.err
 		}
-		return errors.Join(ErrUnavailable, l.err)
+		return errors.Join(store.ErrUnavailable, l.err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // TestSuspendInATransaction: all is undone with the transaction, so nothing is told that was not done.
@@ -20,11 +21,11 @@ func TestSuspendInATransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := &scriptedTransactor{Store: newFaultyStore().Store}
-			h := newGuard(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s := &scriptedTransactor{Store: newFaultyStore().Store}
+			h := newGuard(t, s).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				onceward.FromContext(r.Context()).Suspend(time.Second)
 				write(w)
-			}, onceward.Transactional(), onceward.OnLost(onceward.Resume))
+			}, onceward.Transactional(), onceward.OnLost(store.LostResume))
 			post(h, "k", `{}`).wantProblem(t, "E5", http.StatusServiceUnavailable, "not-executed")
 		})
 	}
@@ -42,12 +43,12 @@ func TestSuspendInATransaction(t *testing.T) {
 func TestProgressNeedsAReservation(t *testing.T) {
 	t.Parallel()
 	refused := func(op *onceward.Operation) {
-		if err := op.Checkpoint(onceward.Checkpoint{Point: "here"}); err == nil {
+		if err := op.Checkpoint(store.Checkpoint{Point: "here"}); err == nil {
 			t.Error("E3: a checkpoint was accepted")
 		}
-		err := op.CheckpointTx(context.Background(), func(context.Context) (onceward.Checkpoint, error) {
+		err := op.CheckpointTx(context.Background(), func(context.Context) (store.Checkpoint, error) {
 			t.Error("E3: the work of a checkpoint ran")
-			return onceward.Checkpoint{}, nil
+			return store.Checkpoint{}, nil
 		})
 		if err == nil || op.SharesTransactions() {
 			t.Errorf("E3: CheckpointTx returned %v; shares transactions: %t", err, op.SharesTransactions())
@@ -57,7 +58,7 @@ func TestProgressNeedsAReservation(t *testing.T) {
 	var none *onceward.Operation
 	none.Suspend(time.Second)
 	none.NeverExecuted()
-	none.Because("nothing")
+	none.SetReason("nothing")
 	if none.Origin() != 0 {
 		t.Errorf("E3: the origin of no operation is %s", none.Origin())
 	}
@@ -73,34 +74,34 @@ func TestProgressNeedsAReservation(t *testing.T) {
 func TestCheckpoint(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), &counted{}
+		s, handler := newFaultyStore(), &counted{}
 		failures := 3
-		store.checkpoint = func(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+		s.checkpoint = func(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 			if failures > 0 {
 				failures--
 				return errDown
 			}
-			return store.Store.Checkpoint(ctx, c, p)
+			return s.Store.Checkpoint(ctx, c, p)
 		}
 		handler.then = func(w http.ResponseWriter, r *http.Request) {
 			op := onceward.FromContext(r.Context())
 			if handler.runs.Load() == 1 {
-				if op.Origin() != onceward.OriginCreated || op.SharesTransactions() {
+				if op.Origin() != store.OriginCreated || op.SharesTransactions() {
 					t.Errorf("E3: the origin is %s, shares transactions: %t", op.Origin(), op.SharesTransactions())
 				}
-				if err := op.Checkpoint(onceward.Checkpoint{Point: "charged", Data: []byte("ch_1")}); err != nil {
+				if err := op.Checkpoint(store.Checkpoint{Point: "charged", Data: []byte("ch_1")}); err != nil {
 					t.Errorf("E3: a checkpoint is tried again, but failed: %v", err)
 				}
 				op.Suspend(time.Second)
 				return
 			}
 			point, data := op.Point()
-			if op.Origin() != onceward.OriginResumed || point != "charged" || string(data) != "ch_1" {
+			if op.Origin() != store.OriginResumed || point != "charged" || string(data) != "ch_1" {
 				t.Errorf("E3: %s at %q with %q, want resumed at charged with ch_1", op.Origin(), point, data)
 			}
 			w.WriteHeader(http.StatusCreated)
 		}
-		h := newGuard(t, store).Handler(handler, resumable()...)
+		h := newGuard(t, s).Handler(handler, resumable()...)
 		post(h, "k", `{}`)
 		time.Sleep(time.Second)
 		post(h, "k", `{}`).want(t, "E3", http.StatusCreated, false)
@@ -110,13 +111,13 @@ func TestCheckpoint(t *testing.T) {
 // TestACheckpointThatIsFenced tells the attempt to stop, and is counted.
 func TestACheckpointThatIsFenced(t *testing.T) {
 	t.Parallel()
-	store, events := newFaultyStore(), new(journal)
-	h := newGuard(t, store, observedBy(events)).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	s, events := newFaultyStore(), new(journal)
+	h := newGuard(t, s, observedBy(events)).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		op := onceward.FromContext(r.Context())
-		if err := store.Bust(r.Context(), aliceID("k"), true); err != nil {
+		if err := s.Bust(r.Context(), aliceID("k"), true); err != nil {
 			t.Error(err)
 		}
-		if err := op.Checkpoint(onceward.Checkpoint{Point: "here"}); !errors.Is(err, onceward.ErrFenced) {
+		if err := op.Checkpoint(store.Checkpoint{Point: "here"}); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("S6: the checkpoint returned %v, want that it is fenced", err)
 		}
 		op.Suspend(time.Second)
@@ -131,16 +132,16 @@ func TestACheckpointThatIsFenced(t *testing.T) {
 func TestNeverExecuted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
-		loseOwner(t, store)
+		s, handler := newFaultyStore(), new(counted)
+		loseOwner(t, s)
 		handler.then = func(_ http.ResponseWriter, r *http.Request) {
 			op := onceward.FromContext(r.Context())
-			op.Because("no recovery point")
+			op.SetReason("no recovery point")
 			op.NeverExecuted()
 		}
-		h := newGuard(t, store).Handler(handler, resumable()...)
+		h := newGuard(t, s).Handler(handler, resumable()...)
 		post(h, "k", `{}`).wantProblem(t, "E3", http.StatusServiceUnavailable, "not-executed")
-		if rec := recordOf(t, store, "k"); rec.State != onceward.StateRetryable || rec.LastError != "no recovery point" {
+		if rec := recordOf(t, s, "k"); rec.State != store.StateRetryable || rec.LastError != "no recovery point" {
 			t.Errorf("E3: the record is %s: %s, want it released with the reason", rec.State, rec.LastError)
 		}
 	})
@@ -150,8 +151,8 @@ func TestNeverExecuted(t *testing.T) {
 func TestNeverExecutedByWhoWasReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
-		store.extend = func(context.Context, onceward.Claim, time.Duration) error { return errDown }
+		s, handler := newFaultyStore(), new(counted)
+		s.extend = func(context.Context, store.Claim, time.Duration) error { return errDown }
 		handler.then = func(w http.ResponseWriter, r *http.Request) {
 			first := handler.runs.Load() == 1
 			time.Sleep(40 * time.Second)
@@ -160,7 +161,7 @@ func TestNeverExecutedByWhoWasReplaced(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}
-		h := newGuard(t, store).Handler(handler, resumable()...)
+		h := newGuard(t, s).Handler(handler, resumable()...)
 		first, second := make(chan answer), make(chan answer)
 		go func() { first <- post(h, "k", `{}`) }()
 		time.Sleep(31 * time.Second)
@@ -174,14 +175,14 @@ func TestNeverExecutedByWhoWasReplaced(t *testing.T) {
 func TestAReleaseThatFailsOnARouteThatResumes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, events := newFaultyStore(), new(journal)
-		store.release = func(context.Context, onceward.Claim, string) error { return errDown }
-		h := newGuard(t, store, observedBy(events)).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		s, events := newFaultyStore(), new(journal)
+		s.release = func(context.Context, store.Claim, string) error { return errDown }
+		h := newGuard(t, s, observedBy(events)).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			onceward.FromContext(r.Context()).NotExecuted()
 		}, resumable()...)
 		post(h, "k", `{}`).wantProblem(t, "E7", http.StatusConflict, "in-progress")
 		settled := observed[onceward.SettledEvent](events)
-		if len(settled) != 1 || settled[0].State != onceward.StateInProgress || settled[0].Err == nil {
+		if len(settled) != 1 || settled[0].State != store.StateInProgress || settled[0].Err == nil {
 			t.Errorf("E7: settled as %+v, want in progress with the reason", settled)
 		}
 	})
@@ -192,23 +193,23 @@ func TestBecause(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		say   func(op *onceward.Operation)
-		state onceward.State
+		state store.State
 	}{
-		"unknown":        {(*onceward.Operation).Unknown, onceward.StateUnknown},
-		"not executed":   {(*onceward.Operation).NotExecuted, onceward.StateRetryable},
-		"never executed": {(*onceward.Operation).NeverExecuted, onceward.StateRetryable},
+		"unknown":        {(*onceward.Operation).Unknown, store.StateUnknown},
+		"not executed":   {(*onceward.Operation).NotExecuted, store.StateRetryable},
+		"never executed": {(*onceward.Operation).NeverExecuted, store.StateRetryable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := newFaultyStore()
-			guard := newGuard(t, store)
+			s := newFaultyStore()
+			guard := newGuard(t, s)
 			say := func(op *onceward.Operation) {
-				op.Because("the bank is on fire")
+				op.SetReason("the bank is on fire")
 				c.say(op)
 			}
 			h := guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { say(onceward.FromContext(r.Context())) }, resumable()...)
 			post(h, "k", `{}`)
-			if rec := recordOf(t, store, "k"); rec.State != c.state || rec.LastError != "the bank is on fire" {
+			if rec := recordOf(t, s, "k"); rec.State != c.state || rec.LastError != "the bank is on fire" {
 				t.Errorf("E5: the record of the handler is %s: %s", rec.State, rec.LastError)
 			}
 			w := &work{then: func(_ context.Context, op *onceward.Operation) ([]byte, error) {
@@ -218,7 +219,7 @@ func TestBecause(t *testing.T) {
 			if _, err := guard.Do(t.Context(), someCall, w.do, resumable()...); !errors.Is(err, errCard) {
 				t.Errorf("E5: Do returned %v, want the error of the function", err)
 			}
-			rec, err := store.Get(t.Context(), onceward.ID{Scope: someCall.Scope, Key: someCall.Key})
+			rec, err := s.Get(t.Context(), store.ID{Scope: someCall.Scope, Key: someCall.Key})
 			if err != nil || rec.State != c.state || rec.LastError != "the bank is on fire" {
 				t.Errorf("E5: the record of the function is %s: %s, %v", rec.State, rec.LastError, err)
 			}
@@ -229,15 +230,15 @@ func TestBecause(t *testing.T) {
 // TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for whoever asks or is told about it.
 func TestAnUnknownOutcomeKnowsItsProvider(t *testing.T) {
 	t.Parallel()
-	store := newFaultyStore()
-	h := newGuard(t, store).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	s := newFaultyStore()
+	h := newGuard(t, s).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		op := onceward.FromContext(r.Context())
 		op.SetProviderID("ch_1")
 		op.Unknown()
 	}, onceward.Reserved(onceward.FailureUnknown))
 	post(h, "k", `{}`).wantProblem(t, "E7", http.StatusInternalServerError, "outcome-unknown")
-	rec, err := store.Get(t.Context(), aliceID("k"))
-	if err != nil || rec.State != onceward.StateUnknown || rec.ProviderID != "ch_1" {
+	rec, err := s.Get(t.Context(), aliceID("k"))
+	if err != nil || rec.State != store.StateUnknown || rec.ProviderID != "ch_1" {
 		t.Errorf("B3: the record is %s with the provider's id %q, %v", rec.State, rec.ProviderID, err)
 	}
 }

@@ -11,16 +11,17 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // resumable are the options of a route whose operations are gone on with.
 func resumable(more ...onceward.Option) []onceward.Option {
-	return append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume)}, more...)
+	return append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume)}, more...)
 }
 
 // recordOf is the record of a key of alice.
-func recordOf(t testing.TB, store onceward.Store, key string) onceward.Record {
+func recordOf(t testing.TB, store store.Store, key string) store.Record {
 	t.Helper()
 	rec, err := store.Get(context.Background(), aliceID(key))
 	if err != nil {
@@ -44,18 +45,18 @@ func suspends(pause time.Duration) *counted {
 func TestSuspend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler, events := newFaultyStore(), suspends(10*time.Second), new(journal)
-		h := newGuard(t, store, observedBy(events)).Handler(handler, resumable()...)
+		s, handler, events := newFaultyStore(), suspends(10*time.Second), new(journal)
+		h := newGuard(t, s, observedBy(events)).Handler(handler, resumable()...)
 		a := post(h, "k", `{}`)
 		a.wantProblem(t, "E3: whatever the handler answers", http.StatusConflict, "in-progress")
 		if seconds, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || seconds < 1 {
 			t.Errorf("section 6: Retry-After is %q, want at least 1", a.header.Get("Retry-After"))
 		}
-		if left := time.Until(recordOf(t, store, "k").LeaseUntil); left != 10*time.Second {
+		if left := time.Until(recordOf(t, s, "k").LeaseUntil); left != 10*time.Second {
 			t.Errorf("E3: it can be taken over in %s, want after the pause", left)
 		}
 		settled := observed[onceward.SettledEvent](events)
-		if len(settled) != 1 || settled[0].State != onceward.StateInProgress || settled[0].Err != nil {
+		if len(settled) != 1 || settled[0].State != store.StateInProgress || settled[0].Err != nil {
 			t.Errorf("E3: settled as %+v, want in progress", settled)
 		}
 		time.Sleep(9 * time.Second)
@@ -85,12 +86,12 @@ func TestSuspendWithoutAPause(t *testing.T) {
 func TestSuspendDuringAHeartbeat(t *testing.T) {
 	t.Parallel()
 	const pause = time.Hour
-	store, beating, overtaken, beaten := newFaultyStore(), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	s, beating, overtaken, beaten := newFaultyStore(), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var first, last sync.Once
-	store.extend = func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+	s.extend = func(ctx context.Context, c store.Claim, lease time.Duration) error {
 		if lease == pause {
 			defer close(overtaken)
-			return store.Store.Extend(ctx, c, lease)
+			return s.Store.Extend(ctx, c, lease)
 		}
 		first.Do(func() { close(beating) })
 		defer last.Do(func() { close(beaten) })
@@ -98,16 +99,16 @@ func TestSuspendDuringAHeartbeat(t *testing.T) {
 		case <-overtaken:
 		case <-time.After(100 * time.Millisecond): // long enough for a pause that does not wait
 		}
-		return store.Store.Extend(ctx, c, lease)
+		return s.Store.Extend(ctx, c, lease)
 	}
 	handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
 		<-beating
 		onceward.FromContext(r.Context()).Suspend(pause)
 	}}
-	h := newGuard(t, store).Handler(handler, resumable(onceward.Lease(time.Second))...)
+	h := newGuard(t, s).Handler(handler, resumable(onceward.Lease(time.Second))...)
 	post(h, "k", `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
 	await(t, "the heartbeat", beaten)
-	if left := time.Until(recordOf(t, store, "k").LeaseUntil); left < pause-time.Minute {
+	if left := time.Until(recordOf(t, s, "k").LeaseUntil); left < pause-time.Minute {
 		t.Errorf("E3: it can be taken over in %s: a heartbeat took the pause away", left)
 	}
 }
@@ -116,20 +117,20 @@ func TestSuspendDuringAHeartbeat(t *testing.T) {
 func TestNoHeartbeatAfterSuspend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
+		s := newFaultyStore()
 		var until time.Time
-		store.extend = func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
-			err := store.Store.Extend(ctx, c, lease)
+		s.extend = func(ctx context.Context, c store.Claim, lease time.Duration) error {
+			err := s.Store.Extend(ctx, c, lease)
 			if lease == 2*time.Minute {
-				until = recordOf(t, store, "k").LeaseUntil
+				until = recordOf(t, s, "k").LeaseUntil
 				time.Sleep(20 * time.Second) // the reply is late, and a heartbeat would be due
 			}
 			return err
 		}
-		h := newGuard(t, store).Handler(suspends(2*time.Minute), resumable()...)
+		h := newGuard(t, s).Handler(suspends(2*time.Minute), resumable()...)
 		post(h, "k", `{}`)
 		time.Sleep(time.Minute)
-		if now := recordOf(t, store, "k").LeaseUntil; !now.Equal(until) {
+		if now := recordOf(t, s, "k").LeaseUntil; !now.Equal(until) {
 			t.Errorf("E3: the pause ends at %s, want at %s", now, until)
 		}
 	})
@@ -138,12 +139,12 @@ func TestNoHeartbeatAfterSuspend(t *testing.T) {
 // TestSuspendOnARouteThatDoesNotResume: nobody would go on, so somebody has to settle it.
 func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 	t.Parallel()
-	store, handler := newFaultyStore(), suspends(time.Second)
-	guard := newGuard(t, store)
+	s, handler := newFaultyStore(), suspends(time.Second)
+	guard := newGuard(t, s)
 	h := guard.Handler(handler, onceward.Reserved(onceward.FailureRetry))
 	post(h, "k", `{}`).wantProblem(t, "E3", http.StatusInternalServerError, "outcome-unknown")
-	rec := recordOf(t, store, "k")
-	if rec.State != onceward.StateUnknown || rec.LastError != "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)" {
+	rec := recordOf(t, s, "k")
+	if rec.State != store.StateUnknown || rec.LastError != "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)" {
 		t.Errorf("E3: the record is %s: %s", rec.State, rec.LastError)
 	}
 	w := &work{then: func(_ context.Context, op *onceward.Operation) ([]byte, error) {
@@ -151,7 +152,7 @@ func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 		return nil, nil
 	}}
 	_, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureRetry))
-	if !errors.Is(err, onceward.ErrOutcomeUnknown) || stateOfCall(t, store) != onceward.StateUnknown {
+	if !errors.Is(err, store.ErrOutcomeUnknown) || stateOfCall(t, s) != store.StateUnknown {
 		t.Errorf("E3: Do returned %v, want that the outcome is unknown", err)
 	}
 }
@@ -159,7 +160,7 @@ func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 // TestSuspendThatIsAccepted: where duplicates are told a status, so is the caller of an operation that goes on later.
 func TestSuspendThatIsAccepted(t *testing.T) {
 	t.Parallel()
-	h := newGuard(t, memory.New()).Handler(suspends(time.Second), resumable(onceward.Accepted("/operations/"))...)
+	h := newGuard(t, memory.New()).Handler(suspends(time.Second), resumable(onceward.InFlightAccepted("/operations/"))...)
 	a := post(h, "k", `{}`)
 	if a.status != http.StatusAccepted || a.header.Get("Location") != "/operations/k" || a.header.Get("Retry-After") == "" {
 		t.Errorf("section 6: got %d with %v, want 202 with the address of the status", a.status, a.header)
@@ -171,7 +172,7 @@ func TestSuspendIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := suspends(time.Second)
-		h := newGuard(t, memory.New()).Handler(handler, resumable(onceward.Wait(time.Hour))...)
+		h := newGuard(t, memory.New()).Handler(handler, resumable(onceward.InFlightWait(time.Hour))...)
 		started := time.Now()
 		post(h, "k", `{}`).wantProblem(t, "section 6", http.StatusConflict, "in-progress")
 		if took := time.Since(started); took != 0 {
@@ -190,7 +191,7 @@ func TestSuspendAfterAWait(t *testing.T) {
 		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
 			onceward.FromContext(r.Context()).Suspend(time.Second)
 		}}
-		h := newGuard(t, memory.New()).Handler(handler, resumable(onceward.Wait(time.Hour))...)
+		h := newGuard(t, memory.New()).Handler(handler, resumable(onceward.InFlightWait(time.Hour))...)
 		post(h, "k", `{}`)
 		started := time.Now()
 		post(h, "k", `{}`).wantProblem(t, "section 6", http.StatusConflict, "in-progress")
@@ -205,12 +206,12 @@ func TestSuspendAfterAWait(t *testing.T) {
 func TestSuspendOfAStaleOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
-		store.extend = func(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+		s := newFaultyStore()
+		s.extend = func(ctx context.Context, c store.Claim, lease time.Duration) error {
 			if lease == 30*time.Second {
 				return errDown // heartbeats do not get through
 			}
-			return store.Store.Extend(ctx, c, lease)
+			return s.Store.Extend(ctx, c, lease)
 		}
 		handler := &counted{}
 		handler.then = func(_ http.ResponseWriter, r *http.Request) {
@@ -222,14 +223,14 @@ func TestSuspendOfAStaleOwner(t *testing.T) {
 			}
 			time.Sleep(20 * time.Second)
 		}
-		h := newGuard(t, store).Handler(handler, resumable()...)
+		h := newGuard(t, s).Handler(handler, resumable()...)
 		first := make(chan answer)
 		go func() { first <- post(h, "k", `{}`) }()
 		time.Sleep(31 * time.Second)
 		second := make(chan answer)
 		go func() { second <- post(h, "k", `{}`) }()
 		(<-first).wantProblem(t, "S6: somebody else is at it", http.StatusConflict, "in-progress")
-		if left := time.Until(recordOf(t, store, "k").LeaseUntil); left > 30*time.Second {
+		if left := time.Until(recordOf(t, s, "k").LeaseUntil); left > 30*time.Second {
 			t.Errorf("S6: the stale owner extended the lease of the other to %s", left)
 		}
 		(<-second).want(t, "S6", http.StatusOK, false)
@@ -240,9 +241,9 @@ func TestSuspendOfAStaleOwner(t *testing.T) {
 func TestSuspendThatCannotBeStored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), suspends(time.Second)
-		store.extend = func(context.Context, onceward.Claim, time.Duration) error { return errDown }
-		h := newGuard(t, store).Handler(handler, resumable()...)
+		s, handler := newFaultyStore(), suspends(time.Second)
+		s.extend = func(context.Context, store.Claim, time.Duration) error { return errDown }
+		h := newGuard(t, s).Handler(handler, resumable()...)
 		post(h, "k", `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
 		time.Sleep(31 * time.Second)
 		post(h, "k", `{}`).want(t, "E3", http.StatusCreated, false)
@@ -279,13 +280,13 @@ func TestSuspendByDo(t *testing.T) {
 // TestAPanicAfterSuspend goes on to the server; the operation waits.
 func TestAPanicAfterSuspend(t *testing.T) {
 	t.Parallel()
-	store := newFaultyStore()
-	h := newGuard(t, store).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	s := newFaultyStore()
+	h := newGuard(t, s).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		onceward.FromContext(r.Context()).Suspend(time.Minute)
 		panic(http.ErrAbortHandler)
 	}), resumable()...)
 	if got := panicOf(func() { post(h, "k", `{}`) }); got != http.ErrAbortHandler {
 		t.Errorf("E8: recovered %v, want the panic of the handler", got)
 	}
-	wantState(t, "E3", store, "k", onceward.StateInProgress)
+	wantState(t, "E3", s, "k", store.StateInProgress)
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // recorder is the ResponseWriter that a protected handler writes to. It keeps the answer until it is stored; nothing is
@@ -24,7 +26,7 @@ type recorder struct {
 	ended     bool
 	before    http.Header // what the real header held when the handler started; nil if nothing
 	header    http.Header
-	fields    []HeaderField
+	fields    []store.HeaderField
 	announced []string    // the names of trailers to come
 	trailers  http.Header // as net/http wants them set behind the body
 	stored    int
@@ -176,12 +178,12 @@ func (rec *recorder) sendHeader(extra int) []string {
 }
 
 // response is the answer to store. The body is copied: the recorder's buffer is used again.
-func (rec *recorder) response() Response {
+func (rec *recorder) response() store.Response {
 	if rec.status == 0 {
 		rec.writeHeader(http.StatusOK)
 		rec.trailers = trailers(rec.header, rec.announced)
 	}
-	response := Response{Status: rec.status, Header: rec.fields[:rec.stored:rec.stored], NotStored: rec.streaming}
+	response := store.Response{Status: rec.status, Header: rec.fields[:rec.stored:rec.stored], NotStored: rec.streaming}
 	if len(rec.body) > 0 && !rec.streaming {
 		response.Body = append(make([]byte, 0, len(rec.body)), rec.body...)
 	}

@@ -9,18 +9,19 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // This file is about owners that come back to a record which somebody else has settled.
 
 // settleBehind makes the outcome of an attempt unknown and resolves it, as a sweeper and a webhook do.
-func settleBehind(t *testing.T, store *memory.Store, claim onceward.Claim, response onceward.Response) {
+func settleBehind(t *testing.T, s *memory.Store, claim store.Claim, response store.Response) {
 	t.Helper()
-	if err := store.Abandon(context.Background(), claim, "swept"); err != nil {
+	if err := s.Abandon(context.Background(), claim, "swept"); err != nil {
 		t.Error(err)
 	}
-	if err := store.ResolveCompleted(context.Background(), claim, &onceward.Completion{Response: response}); err != nil {
+	if err := s.ResolveCompleted(context.Background(), claim, &store.Completion{Response: response}); err != nil {
 		t.Error(err)
 	}
 }
@@ -42,13 +43,13 @@ func TestAnOwnerThatLosesToAResolution(t *testing.T) {
 		for _, policy := range []onceward.Failure{onceward.FailureRetry, onceward.FailureStore, onceward.FailureUnknown} {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
 				t.Parallel()
-				store := memory.New()
+				s := memory.New()
 				handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
-					claim := onceward.Claim{ID: aliceID("k"), Attempt: onceward.FromContext(r.Context()).Attempt()}
-					settleBehind(t, store, claim, onceward.Response{Status: http.StatusAccepted, Body: []byte("paid, says the provider")})
+					claim := store.Claim{ID: aliceID("k"), Attempt: onceward.FromContext(r.Context()).Attempt()}
+					settleBehind(t, s, claim, store.Response{Status: http.StatusAccepted, Body: []byte("paid, says the provider")})
 					end(w, r)
 				}}
-				h := newGuard(t, store).Handler(handler, onceward.Reserved(policy))
+				h := newGuard(t, s).Handler(handler, onceward.Reserved(policy))
 				first := post(h, "k", `{}`)
 				first.want(t, "S6: the stored answer, not its own", http.StatusAccepted, true)
 				if first.header.Get("Idempotency-Key-Expires") == "" {
@@ -73,13 +74,13 @@ func TestAFunctionThatLosesToAResolution(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := memory.New()
+			s := memory.New()
 			w := &work{then: func(_ context.Context, op *onceward.Operation) ([]byte, error) {
-				claim := onceward.Claim{ID: onceward.ID{Scope: someCall.Scope, Key: someCall.Key}, Attempt: op.Attempt()}
-				settleBehind(t, store, claim, onceward.Response{Status: http.StatusOK, Body: []byte("paid")})
+				claim := store.Claim{ID: store.ID{Scope: someCall.Scope, Key: someCall.Key}, Attempt: op.Attempt()}
+				settleBehind(t, s, claim, store.Response{Status: http.StatusOK, Body: []byte("paid")})
 				return end()
 			}}
-			guard := newGuard(t, store)
+			guard := newGuard(t, s)
 			for range 2 {
 				got, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
 				if err != nil || string(got.Value) != "paid" || !got.Replayed {
@@ -146,18 +147,18 @@ func TestAFencedOwnerGetsNoForeignAnswer(t *testing.T) {
 
 func TestAFencedErrorSaysWhoseAnswerItHolds(t *testing.T) {
 	t.Parallel()
-	store, handler := memory.New(), new(counted)
-	post(newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
-	rec, err := store.Get(t.Context(), aliceID("k"))
+	s, handler := memory.New(), new(counted)
+	post(newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
+	rec, err := s.Get(t.Context(), aliceID("k"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = store.Release(t.Context(), onceward.Claim{ID: rec.ID, Attempt: rec.Attempt + 1}, "late")
-	var fenced *onceward.FencedError
+	err = s.Release(t.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt + 1}, "late")
+	var fenced *store.FencedError
 	if !errors.As(err, &fenced) || fenced.Response == nil {
 		t.Fatalf("S6: the error is %v, want one with the stored answer", err)
 	}
-	if fenced.Fingerprint != rec.Fingerprint || fenced.Fingerprint == (onceward.Fingerprint{}) {
+	if fenced.Fingerprint != rec.Fingerprint || fenced.Fingerprint == (store.Fingerprint{}) {
 		t.Errorf("S6: the fingerprint is %+v, want that of the record, %+v", fenced.Fingerprint, rec.Fingerprint)
 	}
 }

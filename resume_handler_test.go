@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // writesMuch is an answer with all that the guard looks at.
@@ -27,7 +28,7 @@ func writesMuch(w http.ResponseWriter, _ *http.Request) {
 }
 
 // lost makes a record of the key whose owner suspended itself, which can be taken over.
-func lost(t *testing.T, guard *onceward.Guard, store onceward.Store, key string, options ...onceward.Option) *onceward.Record {
+func lost(t *testing.T, guard *onceward.Guard, store store.Store, key string, options ...onceward.Option) *store.Record {
 	t.Helper()
 	h := guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		onceward.FromContext(r.Context()).Suspend(0)
@@ -57,17 +58,17 @@ func TestResumeHandlerStoresWhatTheRouteWould(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := newFaultyStore()
-				guard := newGuard(t, store)
+				s := newFaultyStore()
+				guard := newGuard(t, s)
 				options := resumable(onceward.ResponseLimit(1000), onceward.DropHeaders("X-Secret"))
 				route := guard.Handler(handler, options...)
 				post(route, "direct", `{}`)
-				rec := lost(t, guard, store, "resumed", options...)
+				rec := lost(t, guard, s, "resumed", options...)
 				if err := guard.ResumeHandler(t.Context(), rec, handler, options...); err != nil {
 					t.Fatal(err)
 				}
-				direct, resumed := recordOf(t, store, "direct"), recordOf(t, store, "resumed")
-				if resumed.State != onceward.StateCompleted || !resumed.Response.Equal(&direct.Response) {
+				direct, resumed := recordOf(t, s, "direct"), recordOf(t, s, "resumed")
+				if resumed.State != store.StateCompleted || !resumed.Response.Equal(&direct.Response) {
 					t.Errorf("B5: the resumed record is %s with %+v, want %+v", resumed.State, resumed.Response, direct.Response)
 				}
 				a, b := post(route, "direct", `{}`), post(route, "resumed", `{}`)
@@ -86,15 +87,15 @@ func TestResumeHandlerGetsNoBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type name struct{}
-		store := newFaultyStore()
-		guard := newGuard(t, store)
-		rec := lost(t, guard, store, "k", resumable()...)
+		s := newFaultyStore()
+		guard := newGuard(t, s)
+		rec := lost(t, guard, s, "k", resumable()...)
 		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 			if b, err := io.ReadAll(r.Body); len(b) != 0 || err != nil {
 				t.Errorf("B5: the body is %q, %v", b, err)
 			}
 			op := onceward.FromContext(r.Context())
-			if op.Key() != "k" || !op.Resumed() || op.Origin() != onceward.OriginResumed || r.Context().Value(name{}) != "node 1" {
+			if op.Key() != "k" || !op.Resumed() || op.Origin() != store.OriginResumed || r.Context().Value(name{}) != "node 1" {
 				t.Errorf("B5: the operation is %+v", op)
 			}
 		}}
@@ -112,19 +113,19 @@ func TestResumeHandlerGetsNoBody(t *testing.T) {
 
 func TestResumeRefusesOtherRoutes(t *testing.T) {
 	t.Parallel()
-	store := &scriptedTransactor{Store: newFaultyStore().Store}
-	guard := newGuard(t, store)
+	s := &scriptedTransactor{Store: newFaultyStore().Store}
+	guard := newGuard(t, s)
 	handler, w := new(counted), new(work)
 	for name, c := range map[string]struct {
 		reason  string
 		options []onceward.Option
 	}{
-		"no mode":        {"does not say how it executes", []onceward.Option{onceward.OnLost(onceward.Resume)}},
+		"no mode":        {"does not say how it executes", []onceward.Option{onceward.OnLost(store.LostResume)}},
 		"reconcile":      {"OnLost(Resume)", []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
-		"a transaction":  {"Reserved(…)", []onceward.Option{onceward.Transactional(), onceward.OnLost(onceward.Resume)}},
+		"a transaction":  {"Reserved(…)", []onceward.Option{onceward.Transactional(), onceward.OnLost(store.LostResume)}},
 		"a wrong option": {"the least is", []onceward.Option{onceward.Lease(0)}},
 	} {
-		rec := &onceward.Record{ID: aliceID("k")}
+		rec := &store.Record{ID: aliceID("k")}
 		if err := guard.ResumeHandler(t.Context(), rec, handler, c.options...); err == nil || !strings.Contains(err.Error(), c.reason) {
 			t.Errorf("D5: %s: ResumeHandler returned %v, want that %q", name, err, c.reason)
 		}
@@ -134,22 +135,22 @@ func TestResumeRefusesOtherRoutes(t *testing.T) {
 	}
 	handler.wantRuns(t, "D5", 0)
 	w.wantRuns(t, "D5", 0)
-	wantNothingStored(t, "D5", store)
+	wantNothingStored(t, "D5", s)
 }
 
-// TestHowAResumedHandlerEnds says for each ending what its driver is told, and what is stored.
+// TestHowAResumedHandlerEnds says for each outcome what its driver is told, and what is stored.
 func TestHowAResumedHandlerEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		then  func(op *onceward.Operation)
 		err   error
-		state onceward.State
+		state store.State
 	}{
-		"an answer":      {func(*onceward.Operation) {}, nil, onceward.StateCompleted},
-		"never executed": {(*onceward.Operation).NeverExecuted, nil, onceward.StateRetryable},
-		"not executed":   {(*onceward.Operation).NotExecuted, onceward.ErrOutcomeUnknown, onceward.StateUnknown},
-		"unknown":        {(*onceward.Operation).Unknown, onceward.ErrOutcomeUnknown, onceward.StateUnknown},
-		"suspended":      {func(op *onceward.Operation) { op.Suspend(time.Hour) }, onceward.ErrInProgress, onceward.StateInProgress},
+		"an answer":      {func(*onceward.Operation) {}, nil, store.StateCompleted},
+		"never executed": {(*onceward.Operation).NeverExecuted, nil, store.StateRetryable},
+		"not executed":   {(*onceward.Operation).NotExecuted, store.ErrOutcomeUnknown, store.StateUnknown},
+		"unknown":        {(*onceward.Operation).Unknown, store.ErrOutcomeUnknown, store.StateUnknown},
+		"suspended":      {func(op *onceward.Operation) { op.Suspend(time.Hour) }, onceward.ErrInProgress, store.StateInProgress},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -171,47 +172,47 @@ func TestHowAResumedHandlerEnds(t *testing.T) {
 // TestResumeOfWhatIsNotLost: the store decides, whatever the list said a moment ago, and nothing runs.
 func TestResumeOfWhatIsNotLost(t *testing.T) {
 	t.Parallel()
-	claim := func(rec *onceward.Record) onceward.Claim { return onceward.Claim{ID: rec.ID, Attempt: rec.Attempt} }
+	claim := func(rec *store.Record) store.Claim { return store.Claim{ID: rec.ID, Attempt: rec.Attempt} }
 	for name, c := range map[string]struct {
-		change func(store *faultyStore, rec *onceward.Record) error
+		change func(store *faultyStore, rec *store.Record) error
 		err    error
 	}{
-		"somebody is at it": {func(store *faultyStore, rec *onceward.Record) error {
+		"somebody is at it": {func(store *faultyStore, rec *store.Record) error {
 			return store.Extend(context.Background(), claim(rec), time.Minute)
 		}, onceward.ErrInProgress},
-		"it is unknown": {func(store *faultyStore, rec *onceward.Record) error {
+		"it is unknown": {func(store *faultyStore, rec *store.Record) error {
 			return store.Abandon(context.Background(), claim(rec), "lost")
-		}, onceward.ErrOutcomeUnknown},
-		"it was released": {func(store *faultyStore, rec *onceward.Record) error {
+		}, store.ErrOutcomeUnknown},
+		"it was released": {func(store *faultyStore, rec *store.Record) error {
 			return store.Release(context.Background(), claim(rec), "its caller was told that nothing was done")
 		}, onceward.ErrRefused},
-		"it is gone": {func(store *faultyStore, rec *onceward.Record) error {
+		"it is gone": {func(store *faultyStore, rec *store.Record) error {
 			return store.Bust(context.Background(), rec.ID, true)
 		}, onceward.ErrRefused},
-		"it is another request's": {func(_ *faultyStore, rec *onceward.Record) error {
+		"it is another request's": {func(_ *faultyStore, rec *store.Record) error {
 			rec.Fingerprint.Sum[0]++
 			return nil
 		}, onceward.ErrMismatch},
-		"the store is down": {func(store *faultyStore, _ *onceward.Record) error {
-			store.reserve = func(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
-				return onceward.Verdict{}, errDown
+		"the store is down": {func(s *faultyStore, _ *store.Record) error {
+			s.reserve = func(context.Context, *store.Reservation) (store.Verdict, error) {
+				return store.Verdict{}, errDown
 			}
 			return nil
-		}, onceward.ErrUnavailable},
-		"it cannot be read": {func(store *faultyStore, _ *onceward.Record) error {
-			store.reserve = func(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
-				return onceward.Verdict{}, &onceward.UnreadableError{Version: 9}
+		}, store.ErrUnavailable},
+		"it cannot be read": {func(s *faultyStore, _ *store.Record) error {
+			s.reserve = func(context.Context, *store.Reservation) (store.Verdict, error) {
+				return store.Verdict{}, &store.UnreadableError{Version: 9}
 			}
 			return nil
-		}, onceward.ErrUnreadable},
+		}, store.ErrUnreadable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store, handler, w := newFaultyStore(), new(counted), new(work)
-				guard := newGuard(t, store)
-				rec := lost(t, guard, store, "k", resumable()...)
-				if err := c.change(store, rec); err != nil {
+				s, handler, w := newFaultyStore(), new(counted), new(work)
+				guard := newGuard(t, s)
+				rec := lost(t, guard, s, "k", resumable()...)
+				if err := c.change(s, rec); err != nil {
 					t.Fatal(err)
 				}
 				if err := guard.ResumeHandler(t.Context(), rec, handler, resumable()...); !errors.Is(err, c.err) {
@@ -223,7 +224,7 @@ func TestResumeOfWhatIsNotLost(t *testing.T) {
 				handler.wantRuns(t, "B5", 0)
 				w.wantRuns(t, "B5", 0)
 				if name == "it was released" {
-					wantState(t, "S9: the grant is given back", store, "k", onceward.StateRetryable)
+					wantState(t, "S9: the grant is given back", s, "k", store.StateRetryable)
 				}
 			})
 		})
@@ -234,16 +235,16 @@ func TestResumeOfWhatIsNotLost(t *testing.T) {
 func TestResumeByWhoIsStopping(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
-		guard := newGuard(t, store)
-		rec := lost(t, guard, store, "k", resumable()...)
+		s, handler := newFaultyStore(), new(counted)
+		guard := newGuard(t, s)
+		rec := lost(t, guard, s, "k", resumable()...)
 		ctx, stop := context.WithCancelCause(t.Context())
 		stop(errCard)
-		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); !errors.Is(err, errCard) || errors.Is(err, onceward.ErrUnavailable) {
+		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); !errors.Is(err, errCard) || errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("S9: the error is %v, want the reason of the context alone", err)
 		}
 		handler.wantRuns(t, "S9", 0)
-		wantState(t, "S9", store, "k", onceward.StateInProgress)
+		wantState(t, "S9", s, "k", store.StateInProgress)
 	})
 }
 
@@ -251,14 +252,14 @@ func TestResumeByWhoIsStopping(t *testing.T) {
 func TestAPanicInAResumedHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
-		guard := newGuard(t, store)
-		rec := lost(t, guard, store, "k", resumable()...)
+		s := newFaultyStore()
+		guard := newGuard(t, s)
+		rec := lost(t, guard, s, "k", resumable()...)
 		panics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a nil map") })
 		if got := panicOf(func() { _ = guard.ResumeHandler(t.Context(), rec, panics, resumable()...) }); got != "a nil map" {
 			t.Errorf("E8: recovered %v", got)
 		}
-		wantState(t, "E8", store, "k", onceward.StateUnknown)
+		wantState(t, "E8", s, "k", store.StateUnknown)
 	})
 }
 
@@ -266,8 +267,8 @@ func TestAPanicInAResumedHandler(t *testing.T) {
 func TestResume(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, w := newFaultyStore(), new(work)
-		guard := newGuard(t, store)
+		s, w := newFaultyStore(), new(work)
+		guard := newGuard(t, s)
 		w.then = func(_ context.Context, op *onceward.Operation) ([]byte, error) {
 			if w.runs == 1 {
 				op.Suspend(0)
@@ -277,7 +278,7 @@ func TestResume(t *testing.T) {
 		}
 		_, _ = guard.Do(t.Context(), someCall, w.do, resumable()...) // that it is in progress is tested elsewhere
 		time.Sleep(time.Millisecond)
-		rec, err := store.Get(t.Context(), onceward.ID{Scope: someCall.Scope, Key: someCall.Key})
+		rec, err := s.Get(t.Context(), store.ID{Scope: someCall.Scope, Key: someCall.Key})
 		if err != nil {
 			t.Fatal(err)
 		}

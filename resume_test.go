@@ -8,19 +8,20 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 func TestAResumedOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
-		store.extend = func(context.Context, onceward.Claim, time.Duration) error { return errDown }
+		s := newFaultyStore()
+		s.extend = func(context.Context, store.Claim, time.Duration) error { return errDown }
 		handler := &counted{}
 		handler.then = func(w http.ResponseWriter, r *http.Request) {
 			op := onceward.FromContext(r.Context())
 			if handler.runs.Load() == 1 {
-				claim := onceward.Claim{ID: aliceID("k"), Attempt: op.Attempt()}
-				if err := store.Checkpoint(r.Context(), claim, onceward.Checkpoint{Point: "charged", Data: []byte("ch_1")}); err != nil {
+				claim := store.Claim{ID: aliceID("k"), Attempt: op.Attempt()}
+				if err := s.Checkpoint(r.Context(), claim, store.Checkpoint{Point: "charged", Data: []byte("ch_1")}); err != nil {
 					t.Error(err)
 				}
 				time.Sleep(time.Minute) // as a process that was stopped
@@ -33,7 +34,7 @@ func TestAResumedOperation(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume))
 		first := make(chan answer)
 		go func() { first <- post(h, "k", `{}`) }()
 		time.Sleep(45 * time.Second)
@@ -45,22 +46,22 @@ func TestAResumedOperation(t *testing.T) {
 }
 
 // loseOwner leaves a record behind whose owner was lost, and whose lease is over.
-func loseOwner(t *testing.T, store *faultyStore) {
+func loseOwner(t *testing.T, s *faultyStore) {
 	t.Helper()
 	handler := &counted{then: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }}
-	store.abandon = func(context.Context, onceward.Claim, string) error { return errDown } // as if the process had died
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume))
+	s.abandon = func(context.Context, store.Claim, string) error { return errDown } // as if the process had died
+	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume))
 	panicOf(func() { post(h, "k", `{}`) })
-	store.abandon = nil
+	s.abandon = nil
 	time.Sleep(31 * time.Second)
-	wantState(t, "section 4", store, "k", onceward.StateInProgress)
+	wantState(t, "section 4", s, "k", store.StateInProgress)
 }
 
 func TestAResumedAttemptIsNotReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
-		loseOwner(t, store)
+		s := newFaultyStore()
+		loseOwner(t, s)
 		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 			op := onceward.FromContext(r.Context())
 			if !op.Resumed() {
@@ -69,9 +70,9 @@ func TestAResumedAttemptIsNotReleased(t *testing.T) {
 			op.NotExecuted() // it did nothing, but the attempt before it may have
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(onceward.Resume))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(store.LostResume))
 		post(h, "k", `{}`).wantProblem(t, "section 4: release only where it is proven that nothing was done", http.StatusInternalServerError, "outcome-unknown")
-		wantState(t, "section 4", store, "k", onceward.StateUnknown)
+		wantState(t, "section 4", s, "k", store.StateUnknown)
 		handler.wantRuns(t, "section 4", 1)
 	})
 }
@@ -79,14 +80,14 @@ func TestAResumedAttemptIsNotReleased(t *testing.T) {
 func TestAResumedGrantThatNobodyTakes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
-		loseOwner(t, store)
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume))
+		s, handler := newFaultyStore(), new(counted)
+		loseOwner(t, s)
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume))
 		ctx, leave := context.WithCancel(context.Background())
 		leave()
 		post(h, "k", `{}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
 		handler.wantRuns(t, "S9", 0)
-		wantState(t, "S9: its past may have effects, so it is not released", store, "k", onceward.StateInProgress)
+		wantState(t, "S9: its past may have effects, so it is not released", s, "k", store.StateInProgress)
 		time.Sleep(31 * time.Second)
 		post(h, "k", `{}`).want(t, "section 4: the next attempt resumes", http.StatusCreated, false)
 		handler.wantRuns(t, "section 4", 1)

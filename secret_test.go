@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -53,9 +54,9 @@ func TestSecretRotationIsNoMismatch(t *testing.T) {
 
 func TestALostSecretFailsClosed(t *testing.T) {
 	t.Parallel()
-	store, handler := memory.New(), new(counted)
-	post(newGuard(t, store, withSecrets(oldSecret)).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
-	h := newGuard(t, store, withSecrets(newSecret)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	s, handler := memory.New(), new(counted)
+	post(newGuard(t, s, withSecrets(oldSecret)).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
+	h := newGuard(t, s, withSecrets(newSecret)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	for _, body := range []string{`{}`, `{"other":true}`} {
 		p := post(h, "k", body).wantProblem(t, "section 6, D6", http.StatusInternalServerError, "record-unreadable")
 		if p.Retryable {
@@ -63,19 +64,19 @@ func TestALostSecretFailsClosed(t *testing.T) {
 		}
 	}
 	handler.wantRuns(t, "D6", 1)
-	wantState(t, "D6", store, "k", onceward.StateCompleted)
+	wantState(t, "D6", s, "k", store.StateCompleted)
 }
 
 func TestFingerprintsAreKeyedByScope(t *testing.T) {
 	t.Parallel()
-	store, handler := memory.New(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	s, handler := memory.New(), new(counted)
+	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	post(h, "k", `{}`, as("alice"))
 	post(h, "k", `{}`, as("bob")).want(t, "section 1: another scope is another key", http.StatusCreated, false)
 	post(h, "k", `{"other":1}`, as("carol")).want(t, "section 1: another scope is another key", http.StatusCreated, false)
 	var sums [][]byte
 	for _, scope := range []string{"alice", "bob"} {
-		rec, err := store.Get(context.Background(), onceward.ID{Scope: scope, Key: "k"})
+		rec, err := s.Get(context.Background(), store.ID{Scope: scope, Key: "k"})
 		if err != nil {
 			t.Fatal(err)
 		}

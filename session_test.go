@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -21,7 +22,7 @@ func TestAKeyBelongsToItsSession(t *testing.T) {
 		profile onceward.Profile
 		status  int
 	}{
-		"IETF": {onceward.IETF, http.StatusUnprocessableEntity}, "Stripe": {onceward.Stripe, http.StatusBadRequest},
+		"IETF": {onceward.ProfileIETF, http.StatusUnprocessableEntity}, "Stripe": {onceward.ProfileStripe, http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -56,7 +57,7 @@ func TestNoSession(t *testing.T) {
 func TestAnotherSessionInFlight(t *testing.T) {
 	t.Parallel()
 	for name, option := range map[string]onceward.Option{
-		"conflict": onceward.Conflict(), "accepted": onceward.Accepted("/operations/"),
+		"conflict": onceward.InFlightConflict(), "accepted": onceward.InFlightAccepted("/operations/"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var h http.Handler
@@ -73,13 +74,13 @@ func TestAnotherSessionInFlight(t *testing.T) {
 
 func TestTheSameSessionInAnotherScope(t *testing.T) {
 	t.Parallel()
-	store, handler := memory.New(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BindSession(sessionOf))
+	s, handler := memory.New(), new(counted)
+	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BindSession(sessionOf))
 	post(h, "k", `{}`, inSession("one"), as("alice"))
 	post(h, "k", `{}`, inSession("one"), as("bob")).want(t, "section 1", http.StatusCreated, false)
 	handler.wantRuns(t, "section 1", 2)
-	alice, errAlice := store.Get(context.Background(), aliceID("k"))
-	bob, errBob := store.Get(context.Background(), onceward.ID{Scope: "bob", Key: "k"})
+	alice, errAlice := s.Get(context.Background(), aliceID("k"))
+	bob, errBob := s.Get(context.Background(), store.ID{Scope: "bob", Key: "k"})
 	if err := errors.Join(errAlice, errBob); err != nil {
 		t.Fatal(err)
 	}

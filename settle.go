@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // settle writes how an execution ended into the store, before anybody is told (E7).
-func (f *flight) settle(end ending) landing {
+func (f *execution) settle(end outcome) result {
 	switch {
-	case end.kind == endAnswer:
+	case end.kind == outcomeAnswer:
 		return f.settleAnswer(end.response)
-	case end.kind == endSuspend:
+	case end.kind == outcomeSuspend:
 		return f.settleSuspend(f.persist)
-	case end.kind == endRelease && (!f.op.resumed || f.op.ending.Load() == endedNeverExecuted):
+	case end.kind == outcomeRelease && (!f.op.resumed || f.op.outcome.Load() == endedNeverExecuted):
 		return f.settleRelease(end.reason)
 	default:
 		// A resumed attempt that did nothing says nothing about the attempts before it.
@@ -21,9 +23,9 @@ func (f *flight) settle(end ending) landing {
 	}
 }
 
-func (f *flight) claim() Claim { return Claim{ID: f.res.ID, Attempt: f.op.attempt} }
+func (f *execution) claim() store.Claim { return store.Claim{ID: f.res.ID, Attempt: f.op.attempt} }
 
-func (f *flight) settleAnswer(response Response) landing {
+func (f *execution) settleAnswer(response store.Response) result {
 	f.done = f.op.completion(response)
 	ctx := f.storeContext(&f.settleCtx, time.Now())
 	expires, err := f.guard.store.Complete(ctx, f.claim(), &f.done)
@@ -34,44 +36,44 @@ func (f *flight) settleAnswer(response Response) landing {
 	if err != nil {
 		return f.notCompleted(err)
 	}
-	f.settled(StateCompleted, nil)
-	return landing{kind: landedAnswer, response: &f.done.Response, expires: expires}
+	f.settled(store.StateCompleted, nil)
+	return result{kind: resultAnswer, response: &f.done.Response, expires: expires}
 }
 
-// notCompleted lands a flight whose answer was not stored.
-func (f *flight) notCompleted(err error) landing {
+// notCompleted lands an execution whose answer was not stored.
+func (f *execution) notCompleted(err error) result {
 	switch {
-	case !final(err) && f.settings.onLost == Resume:
+	case !final(err) && f.settings.onLost == store.LostResume:
 		// A later attempt goes on from the recovery point, and makes the same answer. The store was asked for long enough.
 		f.guard.storeFailed(f.base, f.op.name, "complete", err)
 		return f.settleSuspend(f.once)
-	case !errors.Is(err, ErrFenced):
+	case !errors.Is(err, store.ErrFenced):
 		return f.settleUnknown(err)
 	}
 	f.refused(&f.done, err)
 	if l, ok := f.resolved(err); ok {
 		return l
 	}
-	f.settled(StateUnknown, err)
-	return landing{kind: landedUnknown, err: err}
+	f.settled(store.StateUnknown, err)
+	return result{kind: resultUnknown, err: err}
 }
 
-// resolved is the landing of an owner that lost to an answer of the same request (S6). An answer to another request, which
+// resolved is the result of an owner that lost to an answer of the same request (S6). An answer to another request, which
 // took the key after it was busted, is none of its business.
-func (f *flight) resolved(err error) (landing, bool) {
-	var fenced *FencedError
+func (f *execution) resolved(err error) (result, bool) {
+	var fenced *store.FencedError
 	if !errors.As(err, &fenced) || fenced.Response == nil {
-		return landing{}, false
+		return result{}, false
 	}
-	if same, err := sameRequest(&fenced.Fingerprint, f.res.Fingerprints); err != nil || !same {
-		return landing{}, false
+	if same, err := fenced.Fingerprint.Matches(f.res.Fingerprints); err != nil || !same {
+		return result{}, false
 	}
-	return landing{kind: landedStored, response: fenced.Response, expires: fenced.ExpiresAt}, true
+	return result{kind: resultStored, response: fenced.Response, expires: fenced.ExpiresAt}, true
 }
 
 // completeAgain repeats a completion that failed until it is answered or given up. Repeating is safe: a completion that
 // already happened succeeds.
-func (f *flight) completeAgain(done *Completion, err error) (expires time.Time, _ error) {
+func (f *execution) completeAgain(done *store.Completion, err error) (expires time.Time, _ error) {
 	if final(err) {
 		return expires, err
 	}
@@ -84,18 +86,18 @@ func (f *flight) completeAgain(done *Completion, err error) (expires time.Time, 
 }
 
 // refused keeps an answer that came too late as evidence for whoever reconciles (S6).
-func (f *flight) refused(done *Completion, err error) {
+func (f *execution) refused(done *store.Completion, err error) {
 	f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
-	if f.guard.findings == nil {
+	if f.guard.lateCompletions == nil {
 		return
 	}
-	finding := Finding{Claim: f.claim(), Response: done.Response, At: time.Now()}
-	if err := f.persist(func(ctx context.Context) error { return f.guard.findings.AddFinding(ctx, finding) }); err != nil {
-		f.guard.storeFailed(f.base, f.op.name, "add finding", err)
+	late := store.LateCompletion{Claim: f.claim(), Response: done.Response, At: time.Now()}
+	if err := f.persist(func(ctx context.Context) error { return f.guard.lateCompletions.AddLateCompletion(ctx, late) }); err != nil {
+		f.guard.storeFailed(f.base, f.op.name, "add late completion", err)
 	}
 }
 
-func (f *flight) settleRelease(reason string) landing {
+func (f *execution) settleRelease(reason string) result {
 	err := f.persist(func(ctx context.Context) error { return f.guard.store.Release(ctx, f.claim(), reason) })
 	if err != nil {
 		// The lease runs out and the record becomes unknown: safe, but somebody has to settle it.
@@ -103,23 +105,23 @@ func (f *flight) settleRelease(reason string) landing {
 		if l, ok := f.resolved(err); ok {
 			return l
 		}
-		if f.settings.onLost == Resume {
+		if f.settings.onLost == store.LostResume {
 			// Or somebody goes on with it, or has done so already: nobody may be told that nothing is done.
-			f.settled(StateInProgress, err)
+			f.settled(store.StateInProgress, err)
 			return f.goesOn()
 		}
-		f.settled(StateUnknown, err)
-		return landing{kind: landedReleased}
+		f.settled(store.StateUnknown, err)
+		return result{kind: resultReleased}
 	}
-	f.settled(StateRetryable, nil)
-	return landing{kind: landedReleased}
+	f.settled(store.StateRetryable, nil)
+	return result{kind: resultReleased}
 }
 
-func (f *flight) settleUnknown(cause error) landing {
+func (f *execution) settleUnknown(cause error) result {
 	f.logUnknown(cause)
 	ctx := f.storeContext(new(lazyContext), time.Now())
 	defer ctx.release()
-	if p := f.op.withProvider(Checkpoint{}); p.ProviderID != "" {
+	if p := f.op.withProvider(store.Checkpoint{}); p.ProviderID != "" {
 		// Whoever settles it finds it by that. Should this fail, it can be found by the downstream key.
 		_ = f.guard.store.Checkpoint(ctx, f.claim(), p)
 	}
@@ -131,17 +133,17 @@ func (f *flight) settleUnknown(cause error) landing {
 		}
 		f.guard.storeFailed(f.base, f.op.name, "abandon", err)
 	}
-	f.settled(StateUnknown, cause)
-	return landing{kind: landedUnknown, err: cause}
+	f.settled(store.StateUnknown, cause)
+	return result{kind: resultUnknown, err: cause}
 }
 
 // logUnknown tells an operator what waits to be settled.
-func (f *flight) logUnknown(cause error) {
+func (f *execution) logUnknown(cause error) {
 	f.guard.config.Logger.ErrorContext(f.base, "onceward: outcome unknown",
 		"operation", f.op.name, "key_hash", f.res.ID.Hash(), "attempt", f.op.attempt, "error", cause)
 }
 
-func (f *flight) settled(state State, err error) {
+func (f *execution) settled(state store.State, err error) {
 	if f.guard.config.Observer != nil {
 		f.guard.observe(f.base, SettledEvent{ID: f.res.ID, Operation: f.op.name, Attempt: f.op.attempt, State: state, Err: err})
 	}
@@ -149,7 +151,7 @@ func (f *flight) settled(state State, err error) {
 
 // final reports whether an error will not go away by trying again.
 func final(err error) bool {
-	return errors.Is(err, ErrFenced) || errors.Is(err, ErrUnreadable) || errors.Is(err, ErrInvalidEvent)
+	return errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrInvalidEvent)
 }
 
 // The pauses between tries to settle.
@@ -159,14 +161,14 @@ const (
 )
 
 // once makes a write for which there is no time left to repeat it.
-func (f *flight) once(write func(ctx context.Context) error) error {
+func (f *execution) once(write func(ctx context.Context) error) error {
 	ctx := f.storeContext(new(lazyContext), time.Now())
 	defer ctx.release()
 	return write(ctx)
 }
 
 // persist repeats a write until it is answered, or until settling is given up.
-func (f *flight) persist(write func(ctx context.Context) error) error {
+func (f *execution) persist(write func(ctx context.Context) error) error {
 	deadline := time.Now().Add(f.guard.config.SettleTimeout)
 	pause := firstPause
 	for {
@@ -180,8 +182,8 @@ func (f *flight) persist(write func(ctx context.Context) error) error {
 }
 
 // transact executes inside a transaction of the store: nothing to reserve, keep or abandon.
-func (f *flight) transact(w worker) landing {
-	t := &transaction{flight: f, worker: w}
+func (f *execution) transact(w runner) result {
+	t := &transaction{execution: f, runner: w}
 	sent := time.Now()
 	ctx := f.storeContext(&f.reserveCtx, sent)
 	v, err := f.guard.transactor.Transact(ctx, &f.res, t.work)
@@ -189,72 +191,72 @@ func (f *flight) transact(w worker) landing {
 	if err == nil {
 		err = t.err
 	}
-	if err == nil && v.Decision != DecisionExecute {
-		err = checkVerdict(&v, &f.res)
+	if err == nil && v.Decision != store.DecisionExecute {
+		err = v.Check(&f.res)
 		f.decided(&v, sent)
 	}
-	return t.landing(&v, err)
+	return t.result(&v, err)
 }
 
-// transaction is one call of a [Transactor].
+// transaction is one call of a [store.Transactor].
 type transaction struct {
-	*flight
-	worker worker
+	*execution
+	runner runner
 	ran    bool
 	left   bool
-	end    ending
+	end    outcome
 	err    error
 }
 
 // work runs the handler inside the transaction. It starts afresh each time it is called.
-func (t *transaction) work(ctx context.Context, v Verdict) Settlement {
-	t.end, t.err, t.ran, t.left = ending{}, checkVerdict(&v, &t.res), true, t.flight.left()
+func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
+	t.end, t.err, t.ran, t.left = outcome{}, v.Check(&t.res), true, t.execution.left()
 	if t.err != nil || t.left {
-		return Settlement{Ending: Rollback}
+		return store.Settlement{Action: store.TxRollback}
 	}
 	t.decided(&v, time.Now())
 	if t.err = t.begin(&v); t.err != nil {
-		return Settlement{Ending: Rollback}
+		return store.Settlement{Action: store.TxRollback}
 	}
-	workCtx := new(lazyContext).start(context.WithoutCancel(ctx), time.Now().Add(t.settings.deadline), ErrDeadline)
+	workCtx := new(lazyContext).start(context.WithoutCancel(ctx), time.Now().Add(t.settings.deadline), store.ErrDeadline)
 	workCtx.op = &t.op
-	t.end = t.worker.work(workCtx, &t.op)
+	t.end = t.runner.work(workCtx, &t.op)
 	workCtx.release()
 	switch {
-	case t.end.kind != endAnswer:
-		return Settlement{Ending: Rollback}
+	case t.end.kind != outcomeAnswer:
+		return store.Settlement{Action: store.TxRollback}
 	case t.end.undoWork:
-		return Settlement{Ending: CommitAnswer, Completion: t.op.completion(t.end.response)}
+		return store.Settlement{Action: store.TxCommitAnswer, Completion: t.op.completion(t.end.response)}
 	default:
-		return Settlement{Ending: Commit, Completion: t.op.completion(t.end.response)}
+		return store.Settlement{Action: store.TxCommit, Completion: t.op.completion(t.end.response)}
 	}
 }
 
-// landing says what became of the transaction.
-func (t *transaction) landing(v *Verdict, err error) landing {
+// result says what became of the transaction.
+func (t *transaction) result(v *store.Verdict, err error) result {
 	switch {
-	case errors.Is(err, ErrOutcomeUnknown):
+	case errors.Is(err, store.ErrOutcomeUnknown):
 		t.logUnknown(err)
-		t.settled(StateUnknown, err)
-		return landing{kind: landedUnknown, err: err}
-	case errors.Is(err, ErrWorkRefused):
+		t.settled(store.StateUnknown, err)
+		return result{kind: resultUnknown, err: err}
+	case errors.Is(err, store.ErrWorkRefused):
 		t.guard.config.Logger.ErrorContext(t.base, "onceward: the database refused what the handler wrote", "operation", t.op.name, "error", err)
-		return landing{kind: landedFailed, err: err}
+		return result{kind: resultFailed, err: err}
 	case err != nil:
-		if !errors.Is(err, ErrUnreadable) && !errors.Is(err, ErrDeadline) {
+		if !errors.Is(err, store.ErrUnreadable) && !errors.Is(err, store.ErrDeadline) {
 			t.guard.storeFailed(t.base, t.op.name, "transact", err)
 		}
-		return landing{kind: landedFailed, err: err}
-	case v.Decision != DecisionExecute:
-		return landed(v)
+		return result{kind: resultFailed, err: err}
+	case v.Decision != store.DecisionExecute:
+		return decidedResult(v)
 	case !t.ran:
-		return landing{kind: landedFailed, err: &UnreadableError{Reason: "the store granted an execution and did not call it"}}
+		return result{kind: resultFailed, err: &store.UnreadableError{Reason: "the store granted an execution and did not call it"}}
 	case t.left:
-		return landing{kind: landedLeft}
-	case t.end.kind != endAnswer:
-		return landing{kind: landedReleased}
+		return result{kind: resultCallerLeft}
+	case t.end.kind != outcomeAnswer:
+		return result{kind: resultReleased}
 	default:
-		t.settled(StateCompleted, nil)
-		return landing{kind: landedAnswer, response: &t.end.response, expires: v.Record.ExpiresAt}
+		t.settled(store.StateCompleted, nil)
+		return result{kind: resultAnswer, response: &t.end.response, expires: v.Record.ExpiresAt}
 	}
 }

@@ -8,25 +8,26 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-func brokenComplete(context.Context, onceward.Claim, *onceward.Completion) (time.Time, error) {
+func brokenComplete(context.Context, store.Claim, *store.Completion) (time.Time, error) {
 	return time.Time{}, errDown
 }
 
 func TestCompleteThatFailsAndRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
+		s, handler := newFaultyStore(), new(counted)
 		failures := 5
-		store.complete = func(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+		s.complete = func(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 			if failures > 0 {
 				failures--
 				return time.Time{}, errDown
 			}
-			return store.Store.Complete(ctx, c, done)
+			return s.Store.Complete(ctx, c, done)
 		}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		first := post(h, "k", `{}`)
 		first.want(t, "E7: after retries", http.StatusCreated, false)
 		again := post(h, "k", `{}`)
@@ -39,17 +40,17 @@ func TestCompleteThatFailsAndRecovers(t *testing.T) {
 func TestCompleteThatHangsThenRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
+		s, handler := newFaultyStore(), new(counted)
 		hangs := true
-		store.complete = func(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+		s.complete = func(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 			if hangs {
 				hangs = false
 				<-ctx.Done()
 				return time.Time{}, ctx.Err()
 			}
-			return store.Store.Complete(ctx, c, done)
+			return s.Store.Complete(ctx, c, done)
 		}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		post(h, "k", `{}`).want(t, "E7", http.StatusCreated, false)
 		handler.wantRuns(t, "E7", 1)
 	})
@@ -58,17 +59,17 @@ func TestCompleteThatHangsThenRecovers(t *testing.T) {
 func TestCompleteWhoseReplyIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler, events := newFaultyStore(), new(counted), new(journal)
+		s, handler, events := newFaultyStore(), new(counted), new(journal)
 		lost := true
-		store.complete = func(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
-			expires, err := store.Store.Complete(ctx, c, done)
+		s.complete = func(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+			expires, err := s.Store.Complete(ctx, c, done)
 			if lost {
 				lost = false
 				return time.Time{}, errDown
 			}
 			return expires, err
 		}
-		h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		first := post(h, "k", `{}`)
 		first.want(t, "S6: a repeated settlement succeeds", http.StatusCreated, false)
 		if first.header.Get("Idempotency-Key-Expires") == "" {
@@ -88,12 +89,12 @@ func TestCompleteThatFailsForGood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store, handler, events := newFaultyStore(), new(counted), new(journal)
-				store.complete = brokenComplete
+				s, handler, events := newFaultyStore(), new(counted), new(journal)
+				s.complete = brokenComplete
 				if !abandon {
-					store.abandon = func(context.Context, onceward.Claim, string) error { return errDown }
+					s.abandon = func(context.Context, store.Claim, string) error { return errDown }
 				}
-				h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry))
+				h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry))
 				started := time.Now()
 				a := post(h, "k", `{}`)
 				a.wantProblem(t, "E7", http.StatusInternalServerError, "outcome-unknown")
@@ -104,16 +105,16 @@ func TestCompleteThatFailsForGood(t *testing.T) {
 					t.Errorf("E7: it was given up after %s, want about 15 s", took)
 				}
 				settled := observed[onceward.SettledEvent](events)
-				if len(settled) != 1 || settled[0].State != onceward.StateUnknown || settled[0].Err == nil {
+				if len(settled) != 1 || settled[0].State != store.StateUnknown || settled[0].Err == nil {
 					t.Errorf("E7: settled as %+v, want unknown with the reason", settled)
 				}
-				store.complete, store.abandon = nil, nil
+				s.complete, s.abandon = nil, nil
 				if abandon {
-					wantState(t, "E7: never released", store, "k", onceward.StateUnknown)
+					wantState(t, "E7: never released", s, "k", store.StateUnknown)
 				} else {
-					wantState(t, "E7: never released", store, "k", onceward.StateInProgress)
+					wantState(t, "E7: never released", s, "k", store.StateInProgress)
 					time.Sleep(31 * time.Second)
-					if n, err := store.Sweep(context.Background(), 10); n != 1 || err != nil {
+					if n, err := s.Sweep(context.Background(), 10); n != 1 || err != nil {
 						t.Errorf("S5: the sweeper found %d, %v: heartbeats went on after settling was given up", n, err)
 					}
 				}
@@ -129,36 +130,36 @@ func TestCompleteThatFailsForGood(t *testing.T) {
 
 func TestCompleteThatLosesToAResolution(t *testing.T) {
 	t.Parallel()
-	store, events := newFaultyStore(), new(journal)
+	s, events := newFaultyStore(), new(journal)
 	id := aliceID("k")
-	resolution := onceward.Response{
+	resolution := store.Response{
 		Status: http.StatusAccepted, Body: []byte("learned from the provider"),
-		Header: []onceward.HeaderField{{Name: "Content-Type", Value: "text/plain"}},
+		Header: []store.HeaderField{{Name: "Content-Type", Value: "text/plain"}},
 	}
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
-		claim := onceward.Claim{ID: id, Attempt: onceward.FromContext(r.Context()).Attempt()}
-		if err := store.Abandon(r.Context(), claim, "the test swept it"); err != nil {
+		claim := store.Claim{ID: id, Attempt: onceward.FromContext(r.Context()).Attempt()}
+		if err := s.Abandon(r.Context(), claim, "the test swept it"); err != nil {
 			t.Error(err)
 		}
-		if err := store.ResolveCompleted(r.Context(), claim, &onceward.Completion{Response: resolution}); err != nil {
+		if err := s.ResolveCompleted(r.Context(), claim, &store.Completion{Response: resolution}); err != nil {
 			t.Error(err)
 		}
 		w.Header().Set("Location", "/the/owner's/own")
 		w.WriteHeader(http.StatusCreated)
 	}}
-	h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	first := post(h, "k", `{}`)
 	first.want(t, "S6: the stored answer is sent, not the owner's", http.StatusAccepted, true)
 	if first.body != "learned from the provider" || first.header.Get("Location") != "" {
 		t.Errorf("S6: the owner sent %q with %v", first.body, first.header)
 	}
 	post(h, "k", `{}`).wantSame(t, "I3: all definitive answers are equal", first)
-	if fenced := observed[onceward.FencedEvent](events); len(fenced) != 1 || fenced[0].Err.State != onceward.StateCompleted {
+	if fenced := observed[onceward.FencedEvent](events); len(fenced) != 1 || fenced[0].Err.State != store.StateCompleted {
 		t.Errorf("S6: the fenced write is counted as %+v", fenced)
 	}
-	findings, err := store.Findings(context.Background(), id)
-	if err != nil || len(findings) != 1 || findings[0].Response.Status != http.StatusCreated {
-		t.Errorf("S6: the findings are %+v, %v; want the refused completion", findings, err)
+	lateCompletions, err := s.LateCompletions(context.Background(), id)
+	if err != nil || len(lateCompletions) != 1 || lateCompletions[0].Response.Status != http.StatusCreated {
+		t.Errorf("S6: the late completions are %+v, %v; want the refused completion", lateCompletions, err)
 	}
 	handler.wantRuns(t, "S6", 1)
 }
@@ -174,8 +175,8 @@ func TestCompleteThatLosesToABust(t *testing.T) {
 	}}
 	h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	post(h, "k", `{}`).wantProblem(t, "S6", http.StatusInternalServerError, "outcome-unknown")
-	if findings, err := store.Findings(context.Background(), aliceID("k")); err != nil || len(findings) != 1 {
-		t.Errorf("S6: the findings are %+v, %v", findings, err)
+	if lateCompletions, err := store.LateCompletions(context.Background(), aliceID("k")); err != nil || len(lateCompletions) != 1 {
+		t.Errorf("S6: the late completions are %+v, %v", lateCompletions, err)
 	}
 	if fenced := observed[onceward.FencedEvent](events); len(fenced) == 0 {
 		t.Error("S6: the fenced write was not counted")
@@ -185,15 +186,15 @@ func TestCompleteThatLosesToABust(t *testing.T) {
 
 func TestALateOwnerStillKnowsTheAnswer(t *testing.T) {
 	t.Parallel()
-	store := newFaultyStore()
+	s := newFaultyStore()
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
-		claim := onceward.Claim{ID: aliceID("k"), Attempt: onceward.FromContext(r.Context()).Attempt()}
-		if err := store.Abandon(r.Context(), claim, "the test swept it"); err != nil {
+		claim := store.Claim{ID: aliceID("k"), Attempt: onceward.FromContext(r.Context()).Attempt()}
+		if err := s.Abandon(r.Context(), claim, "the test swept it"); err != nil {
 			t.Error(err)
 		}
 		w.WriteHeader(http.StatusCreated)
 	}}
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	post(h, "k", `{}`).want(t, "section 4: the same attempt, finishing late", http.StatusCreated, false)
 	post(h, "k", `{}`).want(t, "section 4", http.StatusCreated, true)
 	handler.wantRuns(t, "section 4", 1)
@@ -202,24 +203,24 @@ func TestALateOwnerStillKnowsTheAnswer(t *testing.T) {
 func TestReleaseThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, events := newFaultyStore(), new(journal)
+		s, events := newFaultyStore(), new(journal)
 		failures := 3
-		store.release = func(ctx context.Context, c onceward.Claim, reason string) error {
+		s.release = func(ctx context.Context, c store.Claim, reason string) error {
 			if failures > 0 {
 				failures--
 				return errDown
 			}
-			return store.Store.Release(ctx, c, reason)
+			return s.Store.Release(ctx, c, reason)
 		}
 		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }}
-		h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry))
+		h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry))
 		post(h, "k", `{}`).want(t, "E5", http.StatusServiceUnavailable, false)
-		wantState(t, "E5: released after retries", store, "k", onceward.StateRetryable)
+		wantState(t, "E5: released after retries", s, "k", store.StateRetryable)
 
 		failures = 1 << 30
 		post(h, "k", `{}`).want(t, "E5", http.StatusServiceUnavailable, false)
 		settled := observed[onceward.SettledEvent](events)
-		if last := settled[len(settled)-1]; last.State != onceward.StateUnknown || last.Err == nil {
+		if last := settled[len(settled)-1]; last.State != store.StateUnknown || last.Err == nil {
 			t.Errorf("E7: settled as %+v, want unknown with the reason", last)
 		}
 		time.Sleep(31 * time.Second)
@@ -228,7 +229,7 @@ func TestReleaseThatFails(t *testing.T) {
 	})
 }
 
-func TestFindingsThatCannotBeKept(t *testing.T) {
+func TestLateCompletionsThatCannotBeKept(t *testing.T) {
 	t.Parallel()
 	// A store without that capability: the refusal is counted all the same.
 	store, events := newFaultyStore(), new(journal)
@@ -245,4 +246,4 @@ func TestFindingsThatCannotBeKept(t *testing.T) {
 }
 
 // plainStore is a store without any capability beyond the least.
-type plainStore struct{ onceward.Store }
+type plainStore struct{ store.Store }

@@ -9,6 +9,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // Status is what a status handler answers about an operation, within the caller's scope.
@@ -31,7 +33,7 @@ func (g *Guard) accepted(w http.ResponseWriter, statusPath, key string) {
 	h := w.Header()
 	h.Set("Location", statusPath+pathSegment(key))
 	h.Set("Retry-After", retryAfter(time.Second))
-	writeStatus(w, http.StatusAccepted, &Status{Key: key, State: StateInProgress.String()})
+	writeStatus(w, http.StatusAccepted, &Status{Key: key, State: store.StateInProgress.String()})
 }
 
 // pathSegment escapes a key so that it stays one segment of a path: two dots would lead out of it.
@@ -42,7 +44,7 @@ func pathSegment(key string) string {
 	return url.PathEscape(key)
 }
 
-// StatusHandler answers what became of an operation: mount it at the path given to [Accepted], for example under
+// StatusHandler answers what became of an operation: mount it at the path given to [InFlightAccepted], for example under
 // "GET /operations/{key}". It takes the key from the path value "key", or else from the last segment of the path.
 //
 // It answers within the caller's scope only. A key that does not exist, that lives in another scope, or that is bound to
@@ -68,14 +70,14 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		problem.write(w, r)
 		return
 	}
-	id := ID{Scope: scope, Key: statusKey(r)}
+	id := store.ID{Scope: scope, Key: statusKey(r)}
 	ctx, cancel := context.WithTimeout(r.Context(), h.guard.config.StoreTimeout)
 	defer cancel()
 	rec, err := h.guard.store.Get(ctx, id)
 	switch {
-	case errors.Is(err, ErrNotFound) && h.inFlight(id):
+	case errors.Is(err, store.ErrNotFound) && h.inFlight(id):
 		h.inProgress(w, id)
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
 	case err != nil:
 		h.guard.storeFailed(ctx, "status", "get", err)
@@ -90,7 +92,7 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // show answers with the record, unless it has expired.
-func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http.Request, rec *Record) {
+func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http.Request, rec *store.Record) {
 	switch expired, err := h.expired(ctx, rec); {
 	case err != nil:
 		h.guard.storeFailed(ctx, "status", "reserve", err)
@@ -105,32 +107,32 @@ func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http
 // expired lets the store say whether the record counts for nothing any more, because a node's clock does not decide that (S3).
 // It is asked with a reservation for a request that is not the record's own, and that must not create: the record is a
 // mismatch as long as it counts, and refused as absent from then on. Neither changes anything.
-func (h *statusHandler) expired(ctx context.Context, rec *Record) (bool, error) {
+func (h *statusHandler) expired(ctx context.Context, rec *store.Record) (bool, error) {
 	if !rec.State.Settled() {
-		return rec.State == StateExpired, nil
+		return rec.State == store.StateExpired, nil
 	}
 	other := rec.Fingerprint
 	other.Sum[0] ^= 1
-	v, err := h.guard.store.Reserve(ctx, &Reservation{
-		ID: rec.ID, Operation: rec.Operation, Fingerprints: []Fingerprint{other}, NoCreate: true,
-		Nonce: newNonce(), Lease: clockStep, Retention: clockStep,
+	v, err := h.guard.store.Reserve(ctx, &store.Reservation{
+		ID: rec.ID, Operation: rec.Operation, Fingerprints: []store.Fingerprint{other}, NoCreate: true,
+		Nonce: newNonce(), Lease: store.ClockStep, Retention: store.ClockStep,
 	})
-	return v.Decision == DecisionRefused, err
+	return v.Decision == store.DecisionRefused, err
 }
 
 // inFlight reports whether a transaction that nobody can see yet is under way. With keys that are bound to a session it
 // could be another session's, so nothing is told.
-func (h *statusHandler) inFlight(id ID) bool {
+func (h *statusHandler) inFlight(id store.ID) bool {
 	return h.guard.transactor != nil && h.settings.session == nil && h.guard.transactor.InFlight(id)
 }
 
-func (h *statusHandler) inProgress(w http.ResponseWriter, id ID) {
+func (h *statusHandler) inProgress(w http.ResponseWriter, id store.ID) {
 	w.Header().Set("Retry-After", retryAfter(time.Second))
-	writeStatus(w, http.StatusOK, &Status{Key: id.Key, State: StateInProgress.String()})
+	writeStatus(w, http.StatusOK, &Status{Key: id.Key, State: store.StateInProgress.String()})
 }
 
 // visible reports whether the caller's session may see the record.
-func (h *statusHandler) visible(rec *Record, session string) bool {
+func (h *statusHandler) visible(rec *store.Record, session string) bool {
 	if rec.Fingerprint.Session == [16]byte{} {
 		return true
 	}
@@ -156,7 +158,7 @@ func statusKey(r *http.Request) string {
 	return key
 }
 
-func showStatus(w http.ResponseWriter, rec *Record) {
+func showStatus(w http.ResponseWriter, rec *store.Record) {
 	status := &Status{
 		Key: rec.Key, Operation: rec.Operation, State: rec.State.String(), StatusCode: rec.Response.Status,
 		CreatedAt: optionalTime(rec.CreatedAt), SettledAt: optionalTime(rec.SettledAt), ExpiresAt: optionalTime(rec.ExpiresAt),
@@ -166,7 +168,7 @@ func showStatus(w http.ResponseWriter, rec *Record) {
 			status.Location = field.Value
 		}
 	}
-	if rec.State == StateInProgress || rec.State == StateUnknown {
+	if rec.State == store.StateInProgress || rec.State == store.StateUnknown {
 		w.Header().Set("Retry-After", retryAfter(time.Second))
 	}
 	writeStatus(w, http.StatusOK, status)

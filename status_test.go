@@ -15,15 +15,16 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // service is a route with the accepted policy, and its status handler beside it.
-func service(t testing.TB, store onceward.Store, handler http.Handler, options ...onceward.Option) http.Handler {
+func service(t testing.TB, store store.Store, handler http.Handler, options ...onceward.Option) http.Handler {
 	t.Helper()
 	guard := newGuard(t, store)
 	mux := http.NewServeMux()
-	all := append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.Accepted("/operations/")}, options...)
+	all := append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.InFlightAccepted("/operations/")}, options...)
 	mux.Handle("POST /payments", guard.Handler(handler, all...))
 	mux.Handle("GET /operations/{key}", guard.StatusHandler(options...))
 	return mux

@@ -9,16 +9,17 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func brokenReserve(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
-	return onceward.Verdict{}, errDown
+func brokenReserve(context.Context, *store.Reservation) (store.Verdict, error) {
+	return store.Verdict{}, errDown
 }
 
 // refusingReserve is what the limits of section 9 do: no new keys.
-func refusingReserve(s *faultyStore) func(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
-	return func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+func refusingReserve(s *faultyStore) func(context.Context, *store.Reservation) (store.Verdict, error) {
+	return func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 		r.NoCreate = true
 		return s.Store.Reserve(ctx, r)
 	}
@@ -57,12 +58,12 @@ func TestReserveThatFails(t *testing.T) {
 func TestReserveThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
-		store.reserve = func(ctx context.Context, _ *onceward.Reservation) (onceward.Verdict, error) {
+		s, handler := newFaultyStore(), new(counted)
+		s.reserve = func(ctx context.Context, _ *store.Reservation) (store.Verdict, error) {
 			<-ctx.Done()
-			return onceward.Verdict{}, ctx.Err()
+			return store.Verdict{}, ctx.Err()
 		}
-		guard := newGuard(t, store, func(c *onceward.Config) { c.StoreTimeout = 3 * time.Second })
+		guard := newGuard(t, s, func(c *onceward.Config) { c.StoreTimeout = 3 * time.Second })
 		h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		started := time.Now()
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
@@ -76,25 +77,25 @@ func TestReserveThatHangs(t *testing.T) {
 
 func TestReserveWhoseReplyIsLostOnce(t *testing.T) {
 	t.Parallel()
-	store, handler := newFaultyStore(), new(counted)
+	s, handler := newFaultyStore(), new(counted)
 	var calls atomic.Int64
-	var nonces [2]onceward.Nonce
-	store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+	var nonces [2]store.Nonce
+	s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 		n := calls.Add(1)
 		nonces[n-1] = r.Nonce
-		v, err := store.Store.Reserve(ctx, r)
+		v, err := s.Store.Reserve(ctx, r)
 		if n == 1 {
-			return onceward.Verdict{}, errDown
+			return store.Verdict{}, errDown
 		}
 		return v, err
 	}
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	post(h, "k", `{}`).want(t, "S9", http.StatusCreated, false)
-	if calls.Load() != 2 || nonces[0] != nonces[1] || nonces[0] == (onceward.Nonce{}) {
+	if calls.Load() != 2 || nonces[0] != nonces[1] || nonces[0] == (store.Nonce{}) {
 		t.Errorf("S9: %d reservations with the nonces %x; want two with the same", calls.Load(), nonces)
 	}
 	handler.wantRuns(t, "S9: the same nonce gets the same grant", 1)
-	store.reserve = nil
+	s.reserve = nil
 	post(h, "k", `{}`).want(t, "S9", http.StatusCreated, true)
 	handler.wantRuns(t, "S9", 1)
 }
@@ -102,28 +103,28 @@ func TestReserveWhoseReplyIsLostOnce(t *testing.T) {
 func TestReserveWhoseRepliesAreLostForGood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
+		s, handler := newFaultyStore(), new(counted)
 		var up atomic.Bool
-		store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-			v, err := store.Store.Reserve(ctx, r)
+		s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+			v, err := s.Store.Reserve(ctx, r)
 			if !up.Load() {
-				return onceward.Verdict{}, errDown
+				return store.Verdict{}, errDown
 			}
 			return v, err
 		}
-		store.get = func(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+		s.get = func(ctx context.Context, id store.ID) (store.Record, error) {
 			if !up.Load() {
-				return onceward.Record{}, errDown
+				return store.Record{}, errDown
 			}
-			return store.Store.Get(ctx, id)
+			return s.Store.Get(ctx, id)
 		}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
-		wantState(t, "S9: the store holds a grant that nobody took", store.Store, "k", onceward.StateInProgress)
+		wantState(t, "S9: the store holds a grant that nobody took", s.Store, "k", store.StateInProgress)
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 		up.Store(true)
 		time.Sleep(5 * time.Second)
-		wantState(t, "S9: a grant that nobody takes is released", store, "k", onceward.StateRetryable)
+		wantState(t, "S9: a grant that nobody takes is released", s, "k", store.StateRetryable)
 		post(h, "k", `{}`).want(t, "S9: a later retry executes", http.StatusCreated, false)
 		handler.wantRuns(t, "S9", 1)
 		time.Sleep(time.Minute)
@@ -133,23 +134,23 @@ func TestReserveWhoseRepliesAreLostForGood(t *testing.T) {
 func TestTheSearchForAnOrphanTakesNobodyElsesGrant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
+		s := newFaultyStore()
 		var up atomic.Bool
-		store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+		s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 			if !up.Load() {
-				return onceward.Verdict{}, errDown
+				return store.Verdict{}, errDown
 			}
-			return store.Store.Reserve(ctx, r)
+			return s.Store.Reserve(ctx, r)
 		}
 		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(10 * time.Second) // long enough for the search to meet this execution
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 		up.Store(true)
 		post(h, "k", `{}`).want(t, "S9", http.StatusCreated, false)
-		wantState(t, "S9: the record belongs to the second request", store, "k", onceward.StateCompleted)
+		wantState(t, "S9: the record belongs to the second request", s, "k", store.StateCompleted)
 		handler.wantRuns(t, "S9", 1)
 		time.Sleep(time.Minute)
 	})
@@ -158,21 +159,21 @@ func TestTheSearchForAnOrphanTakesNobodyElsesGrant(t *testing.T) {
 func TestTheSearchForAnOrphanMakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, handler := newFaultyStore(), new(counted)
+		s, handler := newFaultyStore(), new(counted)
 		var reserves, looks, releases atomic.Int64
-		store.reserve = func(context.Context, *onceward.Reservation) (onceward.Verdict, error) {
+		s.reserve = func(context.Context, *store.Reservation) (store.Verdict, error) {
 			reserves.Add(1)
-			return onceward.Verdict{}, errDown // never applied
+			return store.Verdict{}, errDown // never applied
 		}
-		store.get = func(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+		s.get = func(ctx context.Context, id store.ID) (store.Record, error) {
 			looks.Add(1)
-			return store.Store.Get(ctx, id)
+			return s.Store.Get(ctx, id)
 		}
-		store.release = func(ctx context.Context, c onceward.Claim, reason string) error {
+		s.release = func(ctx context.Context, c store.Claim, reason string) error {
 			releases.Add(1)
-			return store.Store.Release(ctx, c, reason)
+			return s.Store.Release(ctx, c, reason)
 		}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		refused := func() {
 			t.Helper()
 			reserves.Store(0)
@@ -185,64 +186,64 @@ func TestTheSearchForAnOrphanMakesNothing(t *testing.T) {
 			}
 		}
 		refused()
-		wantNothingStored(t, "S9: the search finds, it does not make", store)
+		wantNothingStored(t, "S9: the search finds, it does not make", s)
 
-		foreign := reservation(t, store.Store, "k")
+		foreign := reservation(t, s.Store, "k")
 		refused()
 		if releases.Load() != 0 {
 			t.Error("S9: the grant of another call was released")
 		}
-		if err := store.Store.Release(t.Context(), foreign, "nothing was done"); err != nil {
+		if err := s.Store.Release(t.Context(), foreign, "nothing was done"); err != nil {
 			t.Fatal(err)
 		}
 		refused()
-		wantState(t, "S9: what was released is left to its callers", store, "k", onceward.StateRetryable)
+		wantState(t, "S9: what was released is left to its callers", s, "k", store.StateRetryable)
 		handler.wantRuns(t, "L2", 0)
 	})
 }
 
 // reservation takes the key for a caller of its own, past the guard.
-func reservation(t *testing.T, store onceward.Store, key string) onceward.Claim {
+func reservation(t *testing.T, s store.Store, key string) store.Claim {
 	t.Helper()
-	v, err := store.Reserve(t.Context(), &onceward.Reservation{
-		ID: aliceID(key), Operation: "POST /payments", Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1}},
-		Nonce: onceward.Nonce{1}, Lease: time.Hour, Retention: time.Hour,
+	v, err := s.Reserve(t.Context(), &store.Reservation{
+		ID: aliceID(key), Operation: "POST /payments", Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1}},
+		Nonce: store.Nonce{1}, Lease: time.Hour, Retention: time.Hour,
 	})
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	if err != nil || v.Decision != store.DecisionExecute {
 		t.Fatalf("%s (%v), want a grant", v.Decision, err)
 	}
-	return onceward.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+	return store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
 }
 
 // lies are answers that a store cannot rightly give.
-var lies = map[string]func(v *onceward.Verdict){
-	"a foreign scope":         func(v *onceward.Verdict) { v.Record.Scope = "bob" },
-	"a foreign key":           func(v *onceward.Verdict) { v.Record.Key = "other" },
-	"no record":               func(v *onceward.Verdict) { v.Record = onceward.Record{} },
-	"a grant of another call": func(v *onceward.Verdict) { v.Record.Nonce[0]++ },
-	"a grant without a token": func(v *onceward.Verdict) { v.Record.Attempt = 0 },
-	"a grant of what is done": func(v *onceward.Verdict) { v.Record.State = onceward.StateCompleted },
-	"no decision":             func(v *onceward.Verdict) { v.Decision = 0 },
-	"a decision that is none": func(v *onceward.Verdict) { v.Decision = onceward.DecisionRefused + 1 },
-	"a replay of nothing":     func(v *onceward.Verdict) { v.Decision = onceward.DecisionReplay },
-	"a replay of another's":   func(v *onceward.Verdict) { replayOf(v).Scope = "bob" },
-	"a replay of another request": func(v *onceward.Verdict) {
+var lies = map[string]func(v *store.Verdict){
+	"a foreign scope":         func(v *store.Verdict) { v.Record.Scope = "bob" },
+	"a foreign key":           func(v *store.Verdict) { v.Record.Key = "other" },
+	"no record":               func(v *store.Verdict) { v.Record = store.Record{} },
+	"a grant of another call": func(v *store.Verdict) { v.Record.Nonce[0]++ },
+	"a grant without a token": func(v *store.Verdict) { v.Record.Attempt = 0 },
+	"a grant of what is done": func(v *store.Verdict) { v.Record.State = store.StateCompleted },
+	"no decision":             func(v *store.Verdict) { v.Decision = 0 },
+	"a decision that is none": func(v *store.Verdict) { v.Decision = store.DecisionRefused + 1 },
+	"a replay of nothing":     func(v *store.Verdict) { v.Decision = store.DecisionReplay },
+	"a replay of another's":   func(v *store.Verdict) { replayOf(v).Scope = "bob" },
+	"a replay of another request": func(v *store.Verdict) {
 		replayOf(v).Fingerprint.Sum[0]++
 	},
-	"a replay under another secret": func(v *onceward.Verdict) { replayOf(v).Fingerprint.Secret++ },
-	"a replay of a newer version":   func(v *onceward.Verdict) { replayOf(v).Version = onceward.RecordVersion + 1 },
-	"in progress, foreign": func(v *onceward.Verdict) {
-		v.Decision, v.Record.Scope = onceward.DecisionInProgress, "bob"
+	"a replay under another secret": func(v *store.Verdict) { replayOf(v).Fingerprint.Secret++ },
+	"a replay of a newer version":   func(v *store.Verdict) { replayOf(v).Version = store.RecordVersion + 1 },
+	"in progress, foreign": func(v *store.Verdict) {
+		v.Decision, v.Record.Scope = store.DecisionInProgress, "bob"
 	},
-	"unknown, foreign": func(v *onceward.Verdict) {
-		v.Decision, v.Record.State, v.Record.Scope = onceward.DecisionUnknown, onceward.StateUnknown, "bob"
+	"unknown, foreign": func(v *store.Verdict) {
+		v.Decision, v.Record.State, v.Record.Scope = store.DecisionUnknown, store.StateUnknown, "bob"
 	},
-	"mismatch, foreign": func(v *onceward.Verdict) { v.Decision, v.Record.Scope = onceward.DecisionMismatch, "bob" },
+	"mismatch, foreign": func(v *store.Verdict) { v.Decision, v.Record.Scope = store.DecisionMismatch, "bob" },
 }
 
-func replayOf(v *onceward.Verdict) *onceward.Record {
-	v.Decision, v.Record.State = onceward.DecisionReplay, onceward.StateCompleted
-	v.Record.Response = onceward.Response{Status: http.StatusOK, Body: []byte("another's secret")}
+func replayOf(v *store.Verdict) *store.Record {
+	v.Decision, v.Record.State = store.DecisionReplay, store.StateCompleted
+	v.Record.Response = store.Response{Status: http.StatusOK, Body: []byte("another's secret")}
 	return &v.Record
 }
 
@@ -251,13 +252,13 @@ func TestAStoreThatLies(t *testing.T) {
 	for name, lie := range lies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store, handler := newFaultyStore(), new(counted)
-			store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-				v, err := store.Store.Reserve(ctx, r)
+			s, handler := newFaultyStore(), new(counted)
+			s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+				v, err := s.Store.Reserve(ctx, r)
 				lie(&v)
 				return v, err
 			}
-			h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 			a := post(h, "k", `{}`)
 			a.wantProblem(t, "I9: assert and refuse", http.StatusInternalServerError, "record-unreadable")
 			handler.wantRuns(t, "I9", 0)
@@ -267,17 +268,17 @@ func TestAStoreThatLies(t *testing.T) {
 
 func TestARecordOfAnUnknownVersion(t *testing.T) {
 	t.Parallel()
-	store, handler := newFaultyStore(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	s, handler := newFaultyStore(), new(counted)
+	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	post(h, "k", `{}`)
-	store.reserve = func(_ context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-		rec, err := store.Store.Get(context.Background(), r.ID)
+	s.reserve = func(_ context.Context, r *store.Reservation) (store.Verdict, error) {
+		rec, err := s.Store.Get(context.Background(), r.ID)
 		if err != nil {
-			return onceward.Verdict{}, err
+			return store.Verdict{}, err
 		}
-		rec.Version = onceward.RecordVersion + 1
-		rec, outcome, err := onceward.Step(rec, onceward.Event{Kind: onceward.EventReserve, Reservation: r}, time.Now())
-		return onceward.Verdict{Decision: outcome.Decision, Record: rec}, err
+		rec.Version = store.RecordVersion + 1
+		rec, outcome, err := store.Step(rec, store.Event{Kind: store.EventReserve, Reservation: r}, time.Now())
+		return store.Verdict{Decision: outcome.Decision, Record: rec}, err
 	}
 	p := post(h, "k", `{}`).wantProblem(t, "S8", http.StatusInternalServerError, "record-unreadable")
 	if p.Retryable {
@@ -288,18 +289,18 @@ func TestARecordOfAnUnknownVersion(t *testing.T) {
 
 func TestStatusOfAStoreThatFails(t *testing.T) {
 	t.Parallel()
-	foreign := func(context.Context, onceward.ID) (onceward.Record, error) {
-		return onceward.Record{ID: onceward.ID{Scope: "bob", Key: "k"}, State: onceward.StateCompleted, Operation: "hidden"}, nil
+	foreign := func(context.Context, store.ID) (store.Record, error) {
+		return store.Record{ID: store.ID{Scope: "bob", Key: "k"}, State: store.StateCompleted, Operation: "hidden"}, nil
 	}
-	unreadable := func(context.Context, onceward.ID) (onceward.Record, error) {
-		return onceward.Record{}, &onceward.UnreadableError{Version: 9, Reason: "hidden"}
+	unreadable := func(context.Context, store.ID) (store.Record, error) {
+		return store.Record{}, &store.UnreadableError{Version: 9, Reason: "hidden"}
 	}
 	for name, test := range map[string]struct {
-		get    func(context.Context, onceward.ID) (onceward.Record, error)
+		get    func(context.Context, store.ID) (store.Record, error)
 		status int
 		code   string
 	}{
-		"down":       {func(context.Context, onceward.ID) (onceward.Record, error) { return onceward.Record{}, errDown }, http.StatusServiceUnavailable, "store-unavailable"},
+		"down":       {func(context.Context, store.ID) (store.Record, error) { return store.Record{}, errDown }, http.StatusServiceUnavailable, "store-unavailable"},
 		"foreign":    {foreign, http.StatusInternalServerError, "record-unreadable"},
 		"unreadable": {unreadable, http.StatusInternalServerError, "record-unreadable"},
 	} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -19,12 +20,12 @@ import (
 func TestAStrayGoroutineUnderAStoredFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newFaultyStore()
+		s := newFaultyStore()
 		storing, done := make(chan struct{}), make(chan struct{})
-		store.complete = func(ctx context.Context, c onceward.Claim, completion *onceward.Completion) (time.Time, error) {
+		s.complete = func(ctx context.Context, c store.Claim, completion *store.Completion) (time.Time, error) {
 			close(storing)
 			<-done
-			return store.Store.Complete(ctx, c, completion)
+			return s.Store.Complete(ctx, c, completion)
 		}
 		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 			go func() {
@@ -39,7 +40,7 @@ func TestAStrayGoroutineUnderAStoredFailure(t *testing.T) {
 			}()
 			<-r.Context().Done()
 		}}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureStore))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureStore))
 		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Frame-Options", "DENY")
 			h.ServeHTTP(w, r)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -62,16 +63,16 @@ func TestAFailureThatIsTooLarge(t *testing.T) {
 		for _, policy := range []onceward.Failure{onceward.FailureRetry, onceward.FailureStore, onceward.FailureUnknown} {
 			t.Run(fmt.Sprint(status, policy), func(t *testing.T) {
 				t.Parallel()
-				store := memory.New()
+				s := memory.New()
 				handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 					w.WriteHeader(status)
 					io.WriteString(w, strings.Repeat("x", 101))
 				}}
-				h := newGuard(t, store).Handler(handler, onceward.Reserved(policy), onceward.ResponseLimit(100))
+				h := newGuard(t, s).Handler(handler, onceward.Reserved(policy), onceward.ResponseLimit(100))
 				if got := panicOf(func() { post(h, "k", `{}`) }); got != http.ErrAbortHandler {
 					t.Errorf("A4: the connection is not cut: %v", got)
 				}
-				wantState(t, "A4: a failure after a part was sent is unknown", store, "k", onceward.StateUnknown)
+				wantState(t, "A4: a failure after a part was sent is unknown", s, "k", store.StateUnknown)
 				post(h, "k", `{}`).wantProblem(t, "A4", http.StatusConflict, "outcome-unknown")
 				handler.wantRuns(t, "A4", 1)
 			})
@@ -81,17 +82,17 @@ func TestAFailureThatIsTooLarge(t *testing.T) {
 
 func TestAStreamThatItsDeadlineEnds(t *testing.T) {
 	t.Parallel()
-	store := memory.New()
+	s := memory.New()
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "a part")
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	}}
-	server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Deadline(20*time.Millisecond)))
+	server := startServer(t, newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Deadline(20*time.Millisecond)))
 	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
 		t.Errorf("A4: the client takes %d %q for a whole answer", a.status, a.body)
 	}
-	wantState(t, "A4", store, "k", onceward.StateUnknown)
+	wantState(t, "A4", s, "k", store.StateUnknown)
 	send(t, server, "k", `{}`).wantProblem(t, "A4", http.StatusConflict, "outcome-unknown")
 	handler.wantRuns(t, "A4", 1)
 }
@@ -99,24 +100,24 @@ func TestAStreamThatItsDeadlineEnds(t *testing.T) {
 func TestAStreamThatLosesItsLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newHeartbeatStore()
-		store.fault = func(time.Duration) error { return errDown }
+		s := newHeartbeatStore()
+		s.fault = func(time.Duration) error { return errDown }
 		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, "a part")
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		}}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Deadline(5*time.Minute))
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Deadline(5*time.Minute))
 		if got := panicOf(func() { post(h, "k", `{}`) }); got != http.ErrAbortHandler {
 			t.Errorf("A4: the connection is not cut: %v", got)
 		}
-		wantState(t, "A4, E2", store, "k", onceward.StateUnknown)
+		wantState(t, "A4, E2", s, "k", store.StateUnknown)
 		handler.wantRuns(t, "A4", 1)
 	})
 }
 
 // startProxy puts a protected reverse proxy in front of an upstream that answers in chunks.
-func startProxy(t *testing.T, store onceward.Store, upstream http.Handler, option onceward.Option) *httptest.Server {
+func startProxy(t *testing.T, store store.Store, upstream http.Handler, option onceward.Option) *httptest.Server {
 	t.Helper()
 	behind := startServer(t, upstream)
 	target, err := url.Parse(behind.URL)
@@ -136,7 +137,7 @@ func TestAReverseProxyWhoseUpstreamFails(t *testing.T) {
 		row := rows[fmt.Sprint(status)]
 		for policy, test := range map[string]struct {
 			failure onceward.Failure
-			state   onceward.State
+			state   store.State
 		}{
 			"retry":   {onceward.FailureRetry, row.retry.state},
 			"store":   {onceward.FailureStore, row.store.state},
@@ -144,25 +145,25 @@ func TestAReverseProxyWhoseUpstreamFails(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(status, ", ", policy), func(t *testing.T) {
 				t.Parallel()
-				store := memory.New()
+				s := memory.New()
 				upstream := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 					w.WriteHeader(status)
 					w.(http.Flusher).Flush()
 					fmt.Fprint(w, "the upstream's own words")
 				}}
-				server := startProxy(t, store, upstream, onceward.Reserved(test.failure))
+				server := startProxy(t, s, upstream, onceward.Reserved(test.failure))
 				first := send(t, server, "k", `{}`)
 				first.want(t, "E5", status, false)
 				if first.body != "the upstream's own words" {
 					t.Errorf("E5: the answer is %q, want the upstream's own words", first.body)
 				}
-				wantState(t, "E5", store, "k", test.state)
+				wantState(t, "E5", s, "k", test.state)
 				again := send(t, server, "k", `{}`)
 				switch test.state {
-				case onceward.StateRetryable:
+				case store.StateRetryable:
 					again.want(t, "E5: released, the retry executes", status, false)
 					upstream.wantRuns(t, "E5", 2)
-				case onceward.StateCompleted:
+				case store.StateCompleted:
 					again.want(t, "E5: stored", status, true)
 					again.wantSame(t, "E5: stored", first)
 					upstream.wantRuns(t, "E5", 1)
@@ -177,16 +178,16 @@ func TestAReverseProxyWhoseUpstreamFails(t *testing.T) {
 
 func TestAReverseProxyWhoseUpstreamBreaksOff(t *testing.T) {
 	t.Parallel()
-	store := memory.New()
+	s := memory.New()
 	upstream := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "a part")
 		w.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	}}
-	server := startProxy(t, store, upstream, onceward.Reserved(onceward.FailureRetry))
+	server := startProxy(t, s, upstream, onceward.Reserved(onceward.FailureRetry))
 	if a, err := trySend(t.Context(), server, "k", `{}`); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("A4: the client takes %d %q for a whole answer: %v", a.status, a.body, err)
 	}
-	wantState(t, "A4", store, "k", onceward.StateUnknown)
+	wantState(t, "A4", s, "k", store.StateUnknown)
 	upstream.wantRuns(t, "A4", 1)
 }

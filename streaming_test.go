@@ -11,19 +11,20 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 func TestAStreamIsMarkedThenSentAndNotRepeated(t *testing.T) {
 	t.Parallel()
-	store := newFaultyStore()
+	s := newFaultyStore()
 	marked := make(chan struct{})
-	store.checkpoint = func(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+	s.checkpoint = func(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 		if !p.NotReplayable {
 			t.Error("A4: the record is not marked as not replayable")
 		}
 		close(marked)
-		return store.Store.Checkpoint(ctx, c, p)
+		return s.Store.Checkpoint(ctx, c, p)
 	}
 	goOn := make(chan struct{})
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
@@ -37,7 +38,7 @@ func TestAStreamIsMarkedThenSentAndNotRepeated(t *testing.T) {
 		w.(http.Flusher).Flush()
 		io.WriteString(w, "three\n")
 	}}
-	server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	server := startServer(t, newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments", strings.NewReader(`{}`))
 	if err != nil {
 		t.Fatal(err)
@@ -57,8 +58,8 @@ func TestAStreamIsMarkedThenSentAndNotRepeated(t *testing.T) {
 	default:
 		t.Error("A4: a byte was sent before the record was marked")
 	}
-	rec, err := store.Get(t.Context(), aliceID("k"))
-	if err != nil || !rec.NotReplayable || rec.State != onceward.StateInProgress {
+	rec, err := s.Get(t.Context(), aliceID("k"))
+	if err != nil || !rec.NotReplayable || rec.State != store.StateInProgress {
 		t.Errorf("A4: while it streams the record is %s, not replayable %t, %v", rec.State, rec.NotReplayable, err)
 	}
 	send(t, server, "k", `{}`).wantProblem(t, "section 6: in flight", http.StatusConflict, "in-progress")
@@ -69,7 +70,7 @@ func TestAStreamIsMarkedThenSentAndNotRepeated(t *testing.T) {
 	for range 2 {
 		send(t, server, "k", `{}`).wantProblem(t, "A4", http.StatusConflict, "response-not-stored")
 	}
-	wantState(t, "A4", store, "k", onceward.StateCompleted)
+	wantState(t, "A4", s, "k", store.StateCompleted)
 	handler.wantRuns(t, "A4: never executed again", 1)
 }
 
@@ -132,17 +133,17 @@ func TestFailureAfterAPartWasSentIsUnknown(t *testing.T) {
 		for _, policy := range []onceward.Failure{onceward.FailureRetry, onceward.FailureStore, onceward.FailureUnknown} {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
 				t.Parallel()
-				store := memory.New()
+				s := memory.New()
 				handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 					fmt.Fprint(w, "a part")
 					w.(http.Flusher).Flush()
 					fail(onceward.FromContext(r.Context()))
 				}}
-				server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(policy)))
+				server := startServer(t, newGuard(t, s).Handler(handler, onceward.Reserved(policy)))
 				if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
 					t.Errorf("A4: the client takes %d %q for a whole answer", a.status, a.body)
 				}
-				wantState(t, "A4", store, "k", onceward.StateUnknown)
+				wantState(t, "A4", s, "k", store.StateUnknown)
 				send(t, server, "k", `{}`).wantProblem(t, "A4", http.StatusConflict, "outcome-unknown")
 				handler.wantRuns(t, "A4", 1)
 			})
@@ -152,12 +153,12 @@ func TestFailureAfterAPartWasSentIsUnknown(t *testing.T) {
 
 func TestAMarkThatFailsSendsNothing(t *testing.T) {
 	t.Parallel()
-	store := newFaultyStore()
-	store.checkpoint = func(context.Context, onceward.Claim, onceward.Checkpoint) error { return errDown }
+	s := newFaultyStore()
+	s.checkpoint = func(context.Context, store.Claim, store.Checkpoint) error { return errDown }
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Stream", "yes")
 		fmt.Fprint(w, "a part")
-		if err := http.NewResponseController(w).Flush(); !errors.Is(err, onceward.ErrUnavailable) {
+		if err := http.NewResponseController(w).Flush(); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("A4: Flush = %v, want the store's error", err)
 		}
 		if _, err := fmt.Fprint(w, "more"); err == nil {
@@ -167,30 +168,30 @@ func TestAMarkThatFailsSendsNothing(t *testing.T) {
 			t.Error("A4: a write of a string after that succeeds")
 		}
 	}}
-	server := startServer(t, newGuard(t, store, giveUpSoon).Handler(handler, onceward.Reserved(onceward.FailureRetry)))
+	server := startServer(t, newGuard(t, s, giveUpSoon).Handler(handler, onceward.Reserved(onceward.FailureRetry)))
 	a := send(t, server, "k", `{}`)
 	a.wantProblem(t, "A4", http.StatusInternalServerError, "outcome-unknown")
 	if a.header.Get("X-Stream") != "" || strings.Contains(a.body, "part") {
 		t.Errorf("A4: something of the handler's answer was sent: %v %q", a.header, a.body)
 	}
-	wantState(t, "A4", store, "k", onceward.StateUnknown)
+	wantState(t, "A4", s, "k", store.StateUnknown)
 	send(t, server, "k", `{}`).wantProblem(t, "A4", http.StatusConflict, "outcome-unknown")
 	handler.wantRuns(t, "A4", 1)
 }
 
 func TestAStreamWhoseEndCannotBeStoredIsCut(t *testing.T) {
 	t.Parallel()
-	store := newFaultyStore()
-	store.complete = brokenComplete
+	s := newFaultyStore()
+	s.complete = brokenComplete
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "a part")
 		w.(http.Flusher).Flush()
 	}}
-	server := startServer(t, newGuard(t, store, giveUpSoon).Handler(handler, onceward.Reserved(onceward.FailureRetry)))
+	server := startServer(t, newGuard(t, s, giveUpSoon).Handler(handler, onceward.Reserved(onceward.FailureRetry)))
 	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
 		t.Errorf("E7: the client takes %d %q for a success", a.status, a.body)
 	}
-	wantState(t, "E7", store, "k", onceward.StateUnknown)
+	wantState(t, "E7", s, "k", store.StateUnknown)
 	handler.wantRuns(t, "E7", 1)
 }
 
@@ -207,7 +208,7 @@ func TestFlushWithoutABody(t *testing.T) {
 
 func TestTheStreamGoesOnWithoutItsReader(t *testing.T) {
 	t.Parallel()
-	store := memory.New()
+	s := memory.New()
 	gone, ended := make(chan struct{}), make(chan error, 1)
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "one")
@@ -224,7 +225,7 @@ func TestTheStreamGoesOnWithoutItsReader(t *testing.T) {
 		}
 		ended <- failed
 	}}
-	protected := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	protected := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	server, done := startServerSignalling(t, protected)
 	ctx, leave := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/payments", strings.NewReader(`{}`))
@@ -243,7 +244,7 @@ func TestTheStreamGoesOnWithoutItsReader(t *testing.T) {
 		t.Errorf("E6: the handler was told that the client left: %v", err)
 	}
 	await(t, "the end of the request", done)
-	wantState(t, "E6", store, "k", onceward.StateCompleted)
+	wantState(t, "E6", s, "k", store.StateCompleted)
 	send(t, server, "k", `{}`).wantProblem(t, "scenario 25", http.StatusConflict, "response-not-stored")
 	handler.wantRuns(t, "E6", 1)
 }

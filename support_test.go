@@ -18,6 +18,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -45,7 +46,7 @@ func byToken(r *http.Request) (string, error) {
 	return token, nil
 }
 
-func newGuard(t testing.TB, store onceward.Store, configure ...func(*onceward.Config)) *onceward.Guard {
+func newGuard(t testing.TB, store store.Store, configure ...func(*onceward.Config)) *onceward.Guard {
 	t.Helper()
 	config := onceward.Config{Scope: byToken, Secret: testSecret, Logger: slog.New(slog.DiscardHandler)}
 	for _, f := range configure {
@@ -59,7 +60,7 @@ func newGuard(t testing.TB, store onceward.Store, configure ...func(*onceward.Co
 }
 
 // aliceID is the ID of a key of the default caller.
-func aliceID(key string) onceward.ID { return onceward.ID{Scope: "alice", Key: key} }
+func aliceID(key string) store.ID { return store.ID{Scope: "alice", Key: key} }
 
 // counted is a handler that knows how often it ran. Without a function of its own it answers 201 with that number.
 type counted struct {
@@ -210,60 +211,60 @@ func trySend(ctx context.Context, server *httptest.Server, key, body string, edi
 // faultyStore is the memory store with faults: a hook that is set is called instead of the method of its name.
 type faultyStore struct {
 	*memory.Store
-	reserve    func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error)
-	extend     func(ctx context.Context, c onceward.Claim, lease time.Duration) error
-	checkpoint func(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error
-	complete   func(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error)
-	release    func(ctx context.Context, c onceward.Claim, reason string) error
-	abandon    func(ctx context.Context, c onceward.Claim, reason string) error
-	get        func(ctx context.Context, id onceward.ID) (onceward.Record, error)
+	reserve    func(ctx context.Context, r *store.Reservation) (store.Verdict, error)
+	extend     func(ctx context.Context, c store.Claim, lease time.Duration) error
+	checkpoint func(ctx context.Context, c store.Claim, p store.Checkpoint) error
+	complete   func(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error)
+	release    func(ctx context.Context, c store.Claim, reason string) error
+	abandon    func(ctx context.Context, c store.Claim, reason string) error
+	get        func(ctx context.Context, id store.ID) (store.Record, error)
 }
 
 func newFaultyStore() *faultyStore { return &faultyStore{Store: memory.New()} }
 
-func (s *faultyStore) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+func (s *faultyStore) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	if s.reserve != nil {
 		return s.reserve(ctx, r)
 	}
 	return s.Store.Reserve(ctx, r)
 }
 
-func (s *faultyStore) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+func (s *faultyStore) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
 	if s.extend != nil {
 		return s.extend(ctx, c, lease)
 	}
 	return s.Store.Extend(ctx, c, lease)
 }
 
-func (s *faultyStore) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+func (s *faultyStore) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	if s.checkpoint != nil {
 		return s.checkpoint(ctx, c, p)
 	}
 	return s.Store.Checkpoint(ctx, c, p)
 }
 
-func (s *faultyStore) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+func (s *faultyStore) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 	if s.complete != nil {
 		return s.complete(ctx, c, done)
 	}
 	return s.Store.Complete(ctx, c, done)
 }
 
-func (s *faultyStore) Release(ctx context.Context, c onceward.Claim, reason string) error {
+func (s *faultyStore) Release(ctx context.Context, c store.Claim, reason string) error {
 	if s.release != nil {
 		return s.release(ctx, c, reason)
 	}
 	return s.Store.Release(ctx, c, reason)
 }
 
-func (s *faultyStore) Abandon(ctx context.Context, c onceward.Claim, reason string) error {
+func (s *faultyStore) Abandon(ctx context.Context, c store.Claim, reason string) error {
 	if s.abandon != nil {
 		return s.abandon(ctx, c, reason)
 	}
 	return s.Store.Abandon(ctx, c, reason)
 }
 
-func (s *faultyStore) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+func (s *faultyStore) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	if s.get != nil {
 		return s.get(ctx, id)
 	}
@@ -271,14 +272,14 @@ func (s *faultyStore) Get(ctx context.Context, id onceward.ID) (onceward.Record,
 }
 
 // errDown is what a store says that cannot answer.
-var errDown = fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+var errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 
 // stateOf is the state that a key of alice is in.
-func stateOf(t testing.TB, store onceward.Store, key string) onceward.State {
+func stateOf(t testing.TB, s store.Store, key string) store.State {
 	t.Helper()
-	rec, err := store.Get(context.Background(), aliceID(key))
-	if err == onceward.ErrNotFound {
-		return onceward.StateNone
+	rec, err := s.Get(context.Background(), aliceID(key))
+	if err == store.ErrNotFound {
+		return store.StateNone
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +287,7 @@ func stateOf(t testing.TB, store onceward.Store, key string) onceward.State {
 	return rec.State
 }
 
-func wantState(t testing.TB, rule string, store onceward.Store, key string, want onceward.State) {
+func wantState(t testing.TB, rule string, store store.Store, key string, want store.State) {
 	t.Helper()
 	if got := stateOf(t, store, key); got != want {
 		t.Errorf("%s: the record is %s, want %s", rule, got, want)
@@ -294,9 +295,9 @@ func wantState(t testing.TB, rule string, store onceward.Store, key string, want
 }
 
 // wantNothingStored checks that no record came into being.
-func wantNothingStored(t testing.TB, rule string, store onceward.Lister) {
+func wantNothingStored(t testing.TB, rule string, s store.Lister) {
 	t.Helper()
-	records, err := store.List(context.Background(), onceward.Filter{})
+	records, err := s.List(context.Background(), store.Filter{})
 	if err != nil || len(records) != 0 {
 		t.Errorf("%s: %d records, error %v; want none", rule, len(records), err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -261,21 +262,21 @@ func TestTheMethodCounts(t *testing.T) {
 // neither replayed nor executed again.
 func TestRecordsOfEarlierRules(t *testing.T) {
 	t.Parallel()
-	store, handler := memory.New(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	s, handler := memory.New(), new(counted)
+	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	post(h, "now", `{}`).want(t, "F1", http.StatusCreated, false)
-	earlier := recordOf(t, store, "now").Fingerprint
+	earlier := recordOf(t, s, "now").Fingerprint
 	earlier.Rules--
 	ctx := context.Background()
-	v, err := store.Reserve(ctx, &onceward.Reservation{
-		ID: aliceID("before"), Fingerprints: []onceward.Fingerprint{earlier}, Nonce: onceward.Nonce{1},
+	v, err := s.Reserve(ctx, &store.Reservation{
+		ID: aliceID("before"), Fingerprints: []store.Fingerprint{earlier}, Nonce: store.Nonce{1},
 		Lease: shortLease, Retention: shortLease,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := onceward.Claim{ID: aliceID("before"), Attempt: v.Record.Attempt}
-	if _, err := store.Complete(ctx, claim, &onceward.Completion{Response: onceward.Response{Status: 200}}); err != nil {
+	claim := store.Claim{ID: aliceID("before"), Attempt: v.Record.Attempt}
+	if _, err := s.Complete(ctx, claim, &store.Completion{Response: store.Response{Status: 200}}); err != nil {
 		t.Fatal(err)
 	}
 	post(h, "before", `{}`).wantProblem(t, "D6", http.StatusInternalServerError, "record-unreadable")

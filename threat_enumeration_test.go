@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -32,14 +33,14 @@ func TestForeignKeysCannotBeEnumerated(t *testing.T) {
 	t.Parallel()
 	victims := map[string]struct {
 		end   func(op *onceward.Operation) // what alice's handler says
-		state onceward.State
+		state store.State
 		after time.Duration // when mallory asks
 	}{
-		"completed":   {func(*onceward.Operation) {}, onceward.StateCompleted, 0},
-		"released":    {(*onceward.Operation).NotExecuted, onceward.StateRetryable, 0},
-		"unknown":     {(*onceward.Operation).Unknown, onceward.StateUnknown, 0},
-		"in progress": {nil, onceward.StateInProgress, 0},
-		"expired":     {func(*onceward.Operation) {}, onceward.StateExpired, 25 * time.Hour},
+		"completed":   {func(*onceward.Operation) {}, store.StateCompleted, 0},
+		"released":    {(*onceward.Operation).NotExecuted, store.StateRetryable, 0},
+		"unknown":     {(*onceward.Operation).Unknown, store.StateUnknown, 0},
+		"in progress": {nil, store.StateInProgress, 0},
+		"expired":     {func(*onceward.Operation) {}, store.StateExpired, 25 * time.Hour},
 	}
 	for name, victim := range victims {
 		t.Run(name, func(t *testing.T) {
@@ -88,10 +89,10 @@ func TestAFingerprintIsNoOracle(t *testing.T) {
 	}{
 		"alice's": {testSecret, "alice"}, "the attacker's own": {testSecret, "mallory"}, "made elsewhere": {newSecret, "alice"},
 	} {
-		store := memory.New()
-		h := newGuard(t, store, withSecrets(made.secret)).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown))
+		s := memory.New()
+		h := newGuard(t, s, withSecrets(made.secret)).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown))
 		post(h, "k", guess, as(made.scope)).want(t, "F1", http.StatusCreated, false)
-		rec, err := store.Get(context.Background(), onceward.ID{Scope: made.scope, Key: "k"})
+		rec, err := s.Get(context.Background(), store.ID{Scope: made.scope, Key: "k"})
 		if err != nil {
 			t.Fatal(err)
 		}

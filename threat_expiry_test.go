@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -21,12 +22,12 @@ func TestACrowdAtTheMomentOfExpiry(t *testing.T) {
 		t.Run(fmt.Sprint("soft ", soft), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store, handler := memory.New(), new(counted)
-				h := newGuard(t, store).Handler(handler,
-					onceward.Reserved(onceward.FailureUnknown), onceward.Retain(time.Hour), onceward.Wait(time.Minute))
+				s, handler := memory.New(), new(counted)
+				h := newGuard(t, s).Handler(handler,
+					onceward.Reserved(onceward.FailureUnknown), onceward.Retain(time.Hour), onceward.InFlightWait(time.Minute))
 				first := post(h, "k", `{}`)
 				time.Sleep(time.Hour - time.Microsecond)
-				for _, a := range crowdBesideReapers(t, h, store, soft) {
+				for _, a := range crowdBesideReapers(t, h, s, soft) {
 					a.want(t, "S2: before the expiry", http.StatusCreated, true)
 					a.wantSame(t, "S2: before the expiry", first)
 				}
@@ -34,7 +35,7 @@ func TestACrowdAtTheMomentOfExpiry(t *testing.T) {
 
 				time.Sleep(time.Microsecond)
 				executed := 0
-				for _, a := range crowdBesideReapers(t, h, store, soft) {
+				for _, a := range crowdBesideReapers(t, h, s, soft) {
 					if !a.replayed() {
 						executed++
 					}
@@ -46,7 +47,7 @@ func TestACrowdAtTheMomentOfExpiry(t *testing.T) {
 					t.Errorf("scenario 22: %d of the retries executed, want one", executed)
 				}
 				handler.wantRuns(t, "scenario 22", 2)
-				wantState(t, "S10: what was made anew stays", store, "k", onceward.StateCompleted)
+				wantState(t, "S10: what was made anew stays", s, "k", store.StateCompleted)
 			})
 		})
 	}

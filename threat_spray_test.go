@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -21,8 +22,8 @@ func TestOneKeySprayed(t *testing.T) {
 	const requests, clients, early = 100_000, 8, 1000
 	var decisions atomic.Int64
 	sprayed := make(chan struct{})
-	store := memory.New()
-	guard := newGuard(t, store, func(c *onceward.Config) {
+	s := memory.New()
+	guard := newGuard(t, s, func(c *onceward.Config) {
 		c.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
 			if _, ok := e.(onceward.DecidedEvent); ok && decisions.Add(1) == early {
 				close(sprayed)
@@ -67,7 +68,7 @@ func TestOneKeySprayed(t *testing.T) {
 	if conflicts := seen[http.StatusConflict].Load(); conflicts < early/2 {
 		t.Errorf("only %d requests met the one that was running", conflicts)
 	}
-	if records, err := store.List(t.Context(), onceward.Filter{}); err != nil || len(records) != 1 {
+	if records, err := s.List(t.Context(), store.Filter{}); err != nil || len(records) != 1 {
 		t.Errorf("scenario 33: %d records, %v, want one", len(records), err)
 	}
 }
@@ -78,27 +79,27 @@ func TestInventedKeysLastForTheirRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 2000
-		store, handler := memory.New(), new(counted)
-		guard := newGuard(t, store, func(c *onceward.Config) { c.Keys.MinLength = 16 })
+		s, handler := memory.New(), new(counted)
+		guard := newGuard(t, s, func(c *onceward.Config) { c.Keys.MinLength = 16 })
 		h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(time.Hour))
 		for i := range keys {
 			post(h, fmt.Sprint(i), `{}`).wantProblem(t, "H3", http.StatusBadRequest, "invalid-key")
 		}
-		wantNothingStored(t, "H4", store)
+		wantNothingStored(t, "H4", s)
 		handler.wantRuns(t, "H4", 0)
 
 		for i := range keys {
 			post(h, fmt.Sprintf("invented-%016d", i), `{}`).want(t, "L1 is planned", http.StatusCreated, false)
 		}
 		handler.wantRuns(t, "L1 is planned", keys)
-		stats, err := store.Stats(t.Context())
-		if err != nil || stats.Records[onceward.StateCompleted] != keys {
-			t.Errorf("%d records, %v, want %d", stats.Records[onceward.StateCompleted], err, keys)
+		stats, err := s.Stats(t.Context())
+		if err != nil || stats.Records[store.StateCompleted] != keys {
+			t.Errorf("%d records, %v, want %d", stats.Records[store.StateCompleted], err, keys)
 		}
 		time.Sleep(time.Hour)
-		if reaped, err := store.Reap(t.Context(), 2*keys, false); err != nil || reaped != keys {
+		if reaped, err := s.Reap(t.Context(), 2*keys, false); err != nil || reaped != keys {
 			t.Errorf("B2: the reaper took %d records, %v, want all %d", reaped, err, keys)
 		}
-		wantNothingStored(t, "B2", store)
+		wantNothingStored(t, "B2", s)
 	})
 }

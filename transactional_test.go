@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -20,30 +21,30 @@ type scriptedTransactor struct {
 	reruns  int   // how often a transaction is undone and its work repeated
 	failure error // what becomes of the COMMIT
 	longest time.Duration
-	flying  map[onceward.ID]bool
+	flying  map[store.ID]bool
 
-	endings []onceward.Ending
-	done    onceward.Completion
+	endings []store.TxAction
+	done    store.Completion
 }
 
-func (s *scriptedTransactor) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
+func (s *scriptedTransactor) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
 	if s.flying[r.ID] {
-		return onceward.Verdict{Decision: onceward.DecisionInProgress}, nil
+		return store.Verdict{Decision: store.DecisionInProgress}, nil
 	}
 	v, err := s.Reserve(ctx, r)
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	if err != nil || v.Decision != store.DecisionExecute {
 		return v, err
 	}
-	s.flying = map[onceward.ID]bool{r.ID: true}
+	s.flying = map[store.ID]bool{r.ID: true}
 	defer delete(s.flying, r.ID)
-	var end onceward.Settlement
+	var end store.Settlement
 	for range s.reruns + 1 {
 		end = work(ctx, v)
-		s.endings = append(s.endings, end.Ending)
+		s.endings = append(s.endings, end.Action)
 	}
 	s.done = end.Completion
-	claim := onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}
-	if end.Ending == onceward.Rollback || s.failure != nil {
+	claim := store.Claim{ID: r.ID, Attempt: v.Record.Attempt}
+	if end.Action == store.TxRollback || s.failure != nil {
 		return v, errors.Join(s.Release(ctx, claim, "rolled back"), s.failure)
 	}
 	v.Record.ExpiresAt, err = s.Complete(ctx, claim, &end.Completion)
@@ -52,7 +53,7 @@ func (s *scriptedTransactor) Transact(ctx context.Context, r *onceward.Reservati
 
 func (s *scriptedTransactor) LongestWork(time.Duration) time.Duration { return s.longest }
 
-func (s *scriptedTransactor) InFlight(id onceward.ID) bool { return s.flying[id] }
+func (s *scriptedTransactor) InFlight(id store.ID) bool { return s.flying[id] }
 
 func TestHowATransactionEnds(t *testing.T) {
 	t.Parallel()
@@ -67,31 +68,31 @@ func TestHowATransactionEnds(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		f      http.HandlerFunc
-		ending onceward.Ending
+		ending store.TxAction
 		status int // 0 for a panic
 		code   string
 	}{
-		"201":                 {answers(201), onceward.Commit, 201, ""},
-		"303":                 {answers(303), onceward.Commit, 303, ""},
-		"409":                 {answers(409), onceward.CommitAnswer, 409, ""},
-		"409, writes kept":    {says((*onceward.Operation).KeepWrites, answers(409)), onceward.Commit, 409, ""},
-		"429":                 {answers(429), onceward.Rollback, 429, ""},
-		"500":                 {answers(500), onceward.Rollback, 500, ""},
-		"500, writes kept":    {says((*onceward.Operation).KeepWrites, answers(500)), onceward.Rollback, 500, ""},
-		"503":                 {answers(503), onceward.Rollback, 503, ""},
-		"panic":               {func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }, onceward.Rollback, 0, ""},
-		"not executed":        {says((*onceward.Operation).NotExecuted, answers(201)), onceward.Rollback, 503, "not-executed"},
-		"unknown":             {says((*onceward.Operation).Unknown, answers(201)), onceward.Rollback, 503, "not-executed"},
-		"past its deadline":   {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, onceward.Rollback, 503, "deadline-exceeded"},
-		"too large":           {func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 101)) }, onceward.Rollback, 500, "response-too-large"},
-		"a flush is gathered": {func(w http.ResponseWriter, r *http.Request) { answers(201)(w, r); w.(http.Flusher).Flush() }, onceward.Commit, 201, ""},
+		"201":                 {answers(201), store.TxCommit, 201, ""},
+		"303":                 {answers(303), store.TxCommit, 303, ""},
+		"409":                 {answers(409), store.TxCommitAnswer, 409, ""},
+		"409, writes kept":    {says((*onceward.Operation).KeepWrites, answers(409)), store.TxCommit, 409, ""},
+		"429":                 {answers(429), store.TxRollback, 429, ""},
+		"500":                 {answers(500), store.TxRollback, 500, ""},
+		"500, writes kept":    {says((*onceward.Operation).KeepWrites, answers(500)), store.TxRollback, 500, ""},
+		"503":                 {answers(503), store.TxRollback, 503, ""},
+		"panic":               {func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }, store.TxRollback, 0, ""},
+		"not executed":        {says((*onceward.Operation).NotExecuted, answers(201)), store.TxRollback, 503, "not-executed"},
+		"unknown":             {says((*onceward.Operation).Unknown, answers(201)), store.TxRollback, 503, "not-executed"},
+		"past its deadline":   {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, store.TxRollback, 503, "deadline-exceeded"},
+		"too large":           {func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 101)) }, store.TxRollback, 500, "response-too-large"},
+		"a flush is gathered": {func(w http.ResponseWriter, r *http.Request) { answers(201)(w, r); w.(http.Flusher).Flush() }, store.TxCommit, 201, ""},
 	} {
 		for _, reruns := range []int{0, 2} {
 			t.Run(fmt.Sprint(name, reruns), func(t *testing.T) {
 				t.Parallel()
-				store := &scriptedTransactor{Store: memory.New(), longest: 10 * time.Millisecond, reruns: reruns}
+				s := &scriptedTransactor{Store: memory.New(), longest: 10 * time.Millisecond, reruns: reruns}
 				handler := &counted{then: test.f}
-				h := newGuard(t, store).Handler(handler, onceward.Transactional(), onceward.ResponseLimit(100))
+				h := newGuard(t, s).Handler(handler, onceward.Transactional(), onceward.ResponseLimit(100))
 				var a answer
 				panicked := panicOf(func() { a = post(h, "k", `{}`) })
 				switch {
@@ -102,18 +103,18 @@ func TestHowATransactionEnds(t *testing.T) {
 				case test.status != 0:
 					a.want(t, "E1", test.status, false)
 				}
-				for _, ending := range store.endings {
+				for _, ending := range s.endings {
 					if ending != test.ending {
-						t.Errorf("E1: the transaction ended with %v, want %d", store.endings, test.ending)
+						t.Errorf("E1: the transaction ended with %v, want %d", s.endings, test.ending)
 					}
 				}
-				if test.ending != onceward.Rollback && (store.done.Response.Status != test.status || string(store.done.Response.Body) != "the answer") {
-					t.Errorf("E1: the answer to store is %d %q", store.done.Response.Status, store.done.Response.Body)
+				if test.ending != store.TxRollback && (s.done.Response.Status != test.status || string(s.done.Response.Body) != "the answer") {
+					t.Errorf("E1: the answer to store is %d %q", s.done.Response.Status, s.done.Response.Body)
 				}
 				handler.wantRuns(t, "E1", int64(reruns+1))
 				handler.then = answers(202)
 				again := post(h, "k", `{}`)
-				if test.ending == onceward.Rollback {
+				if test.ending == store.TxRollback {
 					again.want(t, "E1: the retry runs afresh", 202, false)
 				} else {
 					again.want(t, "E1: stored", test.status, true)
@@ -131,23 +132,23 @@ func TestATransactionWhoseCommitIsLost(t *testing.T) {
 		status int
 		code   string
 	}{
-		"unknown":    {fmt.Errorf("%w: the connection broke", onceward.ErrOutcomeUnknown), http.StatusInternalServerError, "outcome-unknown"},
+		"unknown":    {fmt.Errorf("%w: the connection broke", store.ErrOutcomeUnknown), http.StatusInternalServerError, "outcome-unknown"},
 		"failed":     {errDown, http.StatusServiceUnavailable, "store-unavailable"},
-		"refused":    {fmt.Errorf("%w: a deferred constraint", onceward.ErrWorkRefused), http.StatusInternalServerError, "work-refused"},
-		"unreadable": {&onceward.UnreadableError{}, http.StatusInternalServerError, "record-unreadable"},
+		"refused":    {fmt.Errorf("%w: a deferred constraint", store.ErrWorkRefused), http.StatusInternalServerError, "work-refused"},
+		"unreadable": {&store.UnreadableError{}, http.StatusInternalServerError, "record-unreadable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			events := new(journal)
-			store := &scriptedTransactor{Store: memory.New(), failure: test.err}
-			h := newGuard(t, store, observedBy(events)).Handler(new(counted), onceward.Transactional())
+			s := &scriptedTransactor{Store: memory.New(), failure: test.err}
+			h := newGuard(t, s, observedBy(events)).Handler(new(counted), onceward.Transactional())
 			a := post(h, "k", `{}`)
 			a.wantProblem(t, "E7", test.status, test.code)
 			if strings.Contains(a.body, "execution") || a.header.Get("Location") != "" {
 				t.Errorf("E7: an answer that is not durable was sent: %v %s", a.header, a.body)
 			}
 			settled := observed[onceward.SettledEvent](events)
-			if unknown := len(settled) == 1 && settled[0].State == onceward.StateUnknown; unknown != (name == "unknown") {
+			if unknown := len(settled) == 1 && settled[0].State == store.StateUnknown; unknown != (name == "unknown") {
 				t.Errorf("E7: settled as %+v", settled)
 			}
 			if failed := observed[onceward.StoreFailedEvent](events); (len(failed) == 1) != (name == "failed") {
@@ -159,13 +160,13 @@ func TestATransactionWhoseCommitIsLost(t *testing.T) {
 
 func TestATransactionInFlight(t *testing.T) {
 	t.Parallel()
-	store := &scriptedTransactor{Store: memory.New()}
-	guard := newGuard(t, store)
+	st := &scriptedTransactor{Store: memory.New()}
+	guard := newGuard(t, st)
 	var h, statuses http.Handler
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 		post(h, "k", `{"other":1}`).wantProblem(t, "S4: a conflict, whatever its payload", http.StatusConflict, "in-progress")
-		if op := onceward.FromContext(r.Context()); op.Alive() != nil || op.Attempt() == 0 {
-			t.Errorf("E1: Alive() = %v, attempt %d", op.Alive(), op.Attempt())
+		if op := onceward.FromContext(r.Context()); op.CheckLease() != nil || op.Attempt() == 0 {
+			t.Errorf("E1: Alive() = %v, attempt %d", op.CheckLease(), op.Attempt())
 		}
 	}}
 	h = guard.Handler(handler, onceward.Transactional())
@@ -174,7 +175,7 @@ func TestATransactionInFlight(t *testing.T) {
 	handler.wantRuns(t, "E1", 1)
 
 	// Nothing is visible before the commit, but this process knows that something is under way.
-	store.flying = map[onceward.ID]bool{aliceID("hidden"): true}
+	st.flying = map[store.ID]bool{aliceID("hidden"): true}
 	if s := status(t, ask(statuses, "/operations/hidden")); s.State != "in_progress" {
 		t.Errorf("section 6: the status of a transaction in flight is %+v", s)
 	}
@@ -218,34 +219,34 @@ func TestAFunctionInATransaction(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		then   func(context.Context, *onceward.Operation) ([]byte, error)
-		ending onceward.Ending
+		ending store.TxAction
 		is     error
 	}{
-		"a value":  {func(context.Context, *onceward.Operation) ([]byte, error) { return []byte("v"), nil }, onceward.Commit, nil},
-		"an error": {func(context.Context, *onceward.Operation) ([]byte, error) { return nil, errCard }, onceward.Rollback, errCard},
+		"a value":  {func(context.Context, *onceward.Operation) ([]byte, error) { return []byte("v"), nil }, store.TxCommit, nil},
+		"an error": {func(context.Context, *onceward.Operation) ([]byte, error) { return nil, errCard }, store.TxRollback, errCard},
 		"unknown": {func(context.Context, *onceward.Operation) ([]byte, error) {
 			return nil, onceward.OutcomeUnknown(errCard)
-		}, onceward.Rollback, errCard},
+		}, store.TxRollback, errCard},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store, w := &scriptedTransactor{Store: memory.New()}, &work{then: test.then}
-			guard := newGuard(t, store)
-			if _, err := guard.Do(t.Context(), someCall, w.do, onceward.Transactional()); !errors.Is(err, test.is) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+			s, w := &scriptedTransactor{Store: memory.New()}, &work{then: test.then}
+			guard := newGuard(t, s)
+			if _, err := guard.Do(t.Context(), someCall, w.do, onceward.Transactional()); !errors.Is(err, test.is) || errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("E1, E4: the error is %v, want %v", err, test.is)
 			}
-			if len(store.endings) != 1 || store.endings[0] != test.ending {
-				t.Errorf("E1, E4: the transaction ended with %v, want %d", store.endings, test.ending)
+			if len(s.endings) != 1 || s.endings[0] != test.ending {
+				t.Errorf("E1, E4: the transaction ended with %v, want %d", s.endings, test.ending)
 			}
 		})
 	}
-	store := &scriptedTransactor{Store: memory.New()}
+	s := &scriptedTransactor{Store: memory.New()}
 	w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { return make([]byte, 101), nil }}
-	if _, err := newGuard(t, store).Do(t.Context(), someCall, w.do, onceward.Transactional(), onceward.ResponseLimit(100)); err == nil {
+	if _, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Transactional(), onceward.ResponseLimit(100)); err == nil {
 		t.Error("A4: a value that is too large was committed without being stored")
 	}
-	if len(store.endings) != 1 || store.endings[0] != onceward.Rollback {
-		t.Errorf("A4: the transaction ended with %v, want a rollback", store.endings)
+	if len(s.endings) != 1 || s.endings[0] != store.TxRollback {
+		t.Errorf("A4: the transaction ended with %v, want a rollback", s.endings)
 	}
 }
 

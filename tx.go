@@ -3,9 +3,9 @@ package onceward
 import (
 	"context"
 	"database/sql"
-)
 
-type txKey struct{}
+	"github.com/onceward/onceward/store"
+)
 
 // Tx returns the transaction of a transactional handler. What the handler writes through it becomes durable together with
 // its answer, or not at all. The guard ends it: its Commit and Rollback return [ErrTxOwned].
@@ -21,25 +21,4 @@ func Tx(ctx context.Context) *sql.Tx {
 }
 
 // LookupTx returns the transaction of a transactional handler, if there is one.
-func LookupTx(ctx context.Context) (*sql.Tx, bool) {
-	switch tx := ctx.Value(txKey{}).(type) {
-	case *sql.Tx:
-		return tx, true
-	case func() *sql.Tx:
-		made := tx()
-		return made, made != nil
-	default:
-		return nil, false
-	}
-}
-
-// ContextWithTx is for stores: it returns a context from which [Tx] takes the transaction.
-func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
-	return context.WithValue(ctx, txKey{}, tx)
-}
-
-// ContextWithTxFunc is for stores whose own handle is not a *sql.Tx: [Tx] calls the function each time it is asked, so that
-// a handler that does not ask does not pay. The function returns the same transaction each time, or nil if it cannot.
-func ContextWithTxFunc(ctx context.Context, tx func() *sql.Tx) context.Context {
-	return context.WithValue(ctx, txKey{}, tx)
-}
+func LookupTx(ctx context.Context) (*sql.Tx, bool) { return store.LookupTx(ctx) }

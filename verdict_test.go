@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -16,13 +17,13 @@ func TestAVerdictWithoutAResponse(t *testing.T) {
 	for _, status := range []int{0, http.StatusContinue, http.StatusSwitchingProtocols, 199} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
-			store, handler := newFaultyStore(), new(counted)
-			store.reserve = func(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-				v, err := store.Store.Reserve(ctx, r)
-				replayOf(&v).Response = onceward.Response{Status: status}
+			s, handler := newFaultyStore(), new(counted)
+			s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+				v, err := s.Store.Reserve(ctx, r)
+				replayOf(&v).Response = store.Response{Status: status}
 				return v, err
 			}
-			h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 			post(h, "k", `{}`).wantProblem(t, "I9: assert and refuse", http.StatusInternalServerError, "record-unreadable")
 			handler.wantRuns(t, "I9", 0)
 		})
@@ -32,20 +33,20 @@ func TestAVerdictWithoutAResponse(t *testing.T) {
 // idleTransactor grants an execution and does not call it.
 type idleTransactor struct{ scriptedTransactor }
 
-func (s *idleTransactor) Transact(ctx context.Context, r *onceward.Reservation, _ func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
+func (s *idleTransactor) Transact(ctx context.Context, r *store.Reservation, _ func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
 	return s.Reserve(ctx, r)
 }
 
 func TestATransactorThatDoesNotCallTheWork(t *testing.T) {
 	t.Parallel()
-	store, handler := &idleTransactor{scriptedTransactor{Store: memory.New()}}, new(counted)
-	guard := newGuard(t, store)
+	s, handler := &idleTransactor{scriptedTransactor{Store: memory.New()}}, new(counted)
+	guard := newGuard(t, s)
 	h := guard.Handler(handler, onceward.Transactional())
 	post(h, "k", `{}`).wantProblem(t, "I9: assert and refuse", http.StatusInternalServerError, "record-unreadable")
 	handler.wantRuns(t, "I9", 0)
 
 	w := new(work)
-	if _, err := guard.Do(t.Context(), someCall, w.do, onceward.Transactional()); !errors.Is(err, onceward.ErrUnreadable) {
+	if _, err := guard.Do(t.Context(), someCall, w.do, onceward.Transactional()); !errors.Is(err, store.ErrUnreadable) {
 		t.Errorf("I9, E4: %v, want ErrUnreadable", err)
 	}
 	w.wantRuns(t, "I9, E4", 0)

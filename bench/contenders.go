@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -24,10 +25,10 @@ const (
 var businessRow = []any{"ORD-2024-000184", 18497, "card tok_1MzxLq2eZvKYlo2CqQTfYQ4B"}
 
 // reservation is what a handler of the HTTP side would ask for.
-func reservation(key string) *onceward.Reservation {
-	r := &onceward.Reservation{
-		ID: onceward.ID{Scope: "alice", Key: key}, Operation: "POST /payments",
-		Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1}}, Lease: 30 * time.Second, Retention: 24 * time.Hour,
+func reservation(key string) *store.Reservation {
+	r := &store.Reservation{
+		ID: store.ID{Scope: "alice", Key: key}, Operation: "POST /payments",
+		Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1}}, Lease: 30 * time.Second, Retention: 24 * time.Hour,
 	}
 	copy(r.Fingerprints[0].Sum[:], key)
 	copy(r.Nonce[:], key)
@@ -35,10 +36,10 @@ func reservation(key string) *onceward.Reservation {
 }
 
 // completion is the answer that is stored.
-func completion() onceward.Completion {
-	return onceward.Completion{Response: onceward.Response{
+func completion() store.Completion {
+	return store.Completion{Response: store.Response{
 		Status: http.StatusCreated,
-		Header: []onceward.HeaderField{{Name: "Content-Type", Value: contentType}, {Name: "Location", Value: location}},
+		Header: []store.HeaderField{{Name: "Content-Type", Value: contentType}, {Name: "Location", Value: location}},
 		Body:   []byte(answer),
 	}}
 }
@@ -55,19 +56,19 @@ func openReserved(ctx context.Context, file string) (*arena, error) {
 	}, nil
 }
 
-func reserveAndComplete(ctx context.Context, store onceward.Store, key string) error {
+func reserveAndComplete(ctx context.Context, s store.Store, key string) error {
 	r := reservation(key)
-	v, err := store.Reserve(ctx, r)
-	if err := decided(v, err, onceward.DecisionExecute); err != nil {
+	v, err := s.Reserve(ctx, r)
+	if err := decided(v, err, store.DecisionExecute); err != nil {
 		return err
 	}
 	done := completion()
-	_, err = store.Complete(ctx, onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
+	_, err = s.Complete(ctx, store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
 	return err
 }
 
 // decided makes sure that the store did what is measured.
-func decided(v onceward.Verdict, err error, want onceward.Decision) error {
+func decided(v store.Verdict, err error, want store.Decision) error {
 	if err == nil && v.Decision != want {
 		err = fmt.Errorf("the store decided %s instead of %s", v.Decision, want)
 	}
@@ -91,18 +92,18 @@ func openTransactional(ctx context.Context, file string) (*arena, error) {
 	return a, err
 }
 
-func transact(ctx context.Context, store *sqlite.Store) error {
+func transact(ctx context.Context, s *sqlite.Store) error {
 	var inserted error
-	v, err := store.Transact(ctx, reservation(newKey()), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	v, err := s.Transact(ctx, reservation(newKey()), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if _, inserted = onceward.Tx(ctx).ExecContext(ctx, insertBusiness, businessRow...); inserted != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
-		return onceward.Settlement{Ending: onceward.Commit, Completion: completion()}
+		return store.Settlement{Action: store.TxCommit, Completion: completion()}
 	})
 	if inserted != nil {
 		return inserted
 	}
-	return decided(v, err, onceward.DecisionExecute)
+	return decided(v, err, store.DecisionExecute)
 }
 
 // replayedKeys is among how many completed keys a replay chooses.
@@ -110,20 +111,20 @@ const replayedKeys = 4096
 
 // openReplay is the reservation of keys that are completed.
 func openReplay(ctx context.Context, file string) (*arena, error) {
-	store, err := sqlite.Open(ctx, file)
+	s, err := sqlite.Open(ctx, file)
 	if err != nil {
 		return nil, err
 	}
 	keys := newKeys(replayedKeys)
 	operate := func(ctx context.Context) error {
-		v, err := store.Reserve(ctx, reservation(keys[rand.N(len(keys))]))
-		return decided(v, err, onceward.DecisionReplay)
+		v, err := s.Reserve(ctx, reservation(keys[rand.N(len(keys))]))
+		return decided(v, err, store.DecisionReplay)
 	}
-	return &arena{operate: operate, close: store.Close}, fill(ctx, store, keys)
+	return &arena{operate: operate, close: s.Close}, fill(ctx, s, keys)
 }
 
 // fill completes keys, many at a time, so that they share commits.
-func fill(ctx context.Context, store onceward.Store, keys []string) (err error) {
+func fill(ctx context.Context, store store.Store, keys []string) (err error) {
 	var wg sync.WaitGroup
 	var failed sync.Once
 	for worker := range manyCallers {

@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -158,25 +158,25 @@ func (b withMessage) openIn(ctx context.Context, s *pgSite, run runInTx) (*pgAre
 
 // openProtected is a business in a handler of Onceward that also adds a message.
 func (b withMessage) openProtected(ctx context.Context, s *pgSite) (*pgArena, error) {
-	store, err := postgres.New(ctx, s.pool, postgres.WithSchema(s.schema))
+	st, err := postgres.New(ctx, s.pool, postgres.WithSchema(s.schema))
 	if err != nil {
 		return nil, err
 	}
-	box, err := outbox.New(store, outbox.Config{})
+	box, err := outbox.New(st, outbox.Config{})
 	if err != nil {
 		return nil, err
 	}
 	work := func(ctx context.Context, tx pgx.Tx) error { return b.inTx(ctx, tx, box) }
 	return &pgArena{
 		operate: func(ctx context.Context) error {
-			return transactOnce(ctx, store, reservation(newKey()), completion(), work, onceward.DecisionExecute)
+			return transactOnce(ctx, st, reservation(newKey()), completion(), work, store.DecisionExecute)
 		},
 		check: func(ctx context.Context, done int64) error {
 			return errors.Join(b.checkRecords(ctx, s, done), s.expect(ctx, done, `SELECT count(*) FROM onceward_outbox`))
 		},
 		filled: rowsBefore,
-		close:  store.Close,
-	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, store))
+		close:  st.Close,
+	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, st))
 }
 
 // businessMessage is about one of as many aggregates as there are accounts.

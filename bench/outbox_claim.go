@@ -94,7 +94,7 @@ func (c *claimSide) turn(ctx context.Context) (mean time.Duration, err error) {
 			return 0, err
 		}
 		start := time.Now()
-		claimed, err := c.store.ClaimMessages(ctx, []outbox.Want{{Topic: outboxTopic, Limit: claimBatch}}, time.Minute)
+		claimed, err := c.store.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: outboxTopic, Limit: claimBatch}}, time.Minute)
 		took += time.Since(start)
 		if err == nil && len(claimed) != claimBatch {
 			err = fmt.Errorf("%d messages were claimed, want %d", len(claimed), claimBatch)
@@ -102,9 +102,9 @@ func (c *claimSide) turn(ctx context.Context) (mean time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		endings := make([]outbox.Ending, len(claimed))
+		endings := make([]outbox.Outcome, len(claimed))
 		for i := range claimed {
-			endings[i] = outbox.Ending{Lease: claimed[i].Lease(), State: outbox.Done, Tries: claimed[i].Tries}
+			endings[i] = outbox.Outcome{Lease: claimed[i].Lease(), State: outbox.StateDone, Attempts: claimed[i].Attempts}
 		}
 		if _, err := c.store.FinishMessages(ctx, endings); err != nil {
 			return 0, err

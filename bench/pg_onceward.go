@@ -5,15 +5,15 @@ import (
 	"log/slog"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
 // pgStore is what the measurements need of the store.
 type pgStore interface {
-	onceward.Store
-	onceward.Transactor
-	onceward.Reaper
+	store.Store
+	store.Transactor
+	store.Reaper
 	Close() error
 }
 

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // pgRecords counts the records of the store in the state completed.
@@ -15,15 +15,15 @@ const pgRecords = `SELECT count(*) FROM onceward_record WHERE queue / 10 = 2`
 
 // transactOnce does work once under the key, in the transaction of the store.
 func transactOnce(
-	ctx context.Context, store onceward.Transactor, r *onceward.Reservation, done onceward.Completion,
-	work func(context.Context, pgx.Tx) error, want onceward.Decision,
+	ctx context.Context, s store.Transactor, r *store.Reservation, done store.Completion,
+	work func(context.Context, pgx.Tx) error, want store.Decision,
 ) error {
 	var failed error
-	v, err := store.Transact(ctx, r, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	v, err := s.Transact(ctx, r, func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if failed = work(ctx, storeTx(ctx)); failed != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
-		return onceward.Settlement{Ending: onceward.Commit, Completion: done}
+		return store.Settlement{Action: store.TxCommit, Completion: done}
 	})
 	if failed != nil {
 		return failed
@@ -36,18 +36,18 @@ func noWork(context.Context, pgx.Tx) error { return nil }
 
 // openTransactional is the claim, the business and the stored answer in one transaction.
 func (b *pgBusiness) openTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
-	store, err := openStore(ctx, s)
+	st, err := openStore(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	return &pgArena{
 		operate: func(ctx context.Context) error {
-			return transactOnce(ctx, store, reservation(newKey()), completion(), b.work, onceward.DecisionExecute)
+			return transactOnce(ctx, st, reservation(newKey()), completion(), b.work, store.DecisionExecute)
 		},
 		check:  func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
 		filled: rowsBefore,
-		close:  store.Close,
-	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, store))
+		close:  st.Close,
+	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, st))
 }
 
 // checkRecords makes sure that each operation did the work once and left a completed record.
@@ -59,8 +59,8 @@ func (b *pgBusiness) checkRecords(ctx context.Context, s *pgSite, done int64) er
 }
 
 // fillRecords makes as many records as there are payments.
-func fillRecords(ctx context.Context, s *pgSite, store pgStore) error {
-	if err := transactOnce(ctx, store, reservation(newKey()), completion(), noWork, onceward.DecisionExecute); err != nil {
+func fillRecords(ctx context.Context, s *pgSite, st pgStore) error {
+	if err := transactOnce(ctx, st, reservation(newKey()), completion(), noWork, store.DecisionExecute); err != nil {
 		return err
 	}
 	return cloneRecords(ctx, s, rowsBefore-1, false)
@@ -68,29 +68,29 @@ func fillRecords(ctx context.Context, s *pgSite, store pgStore) error {
 
 // openReservedOperation is the business in a transaction of its own, between reserve and complete.
 func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*pgArena, error) {
-	store, err := openStore(ctx, s)
+	st, err := openStore(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	operate := func(ctx context.Context) error {
 		r := reservation(newKey())
-		v, err := store.Reserve(ctx, r)
-		if err := decided(v, err, onceward.DecisionExecute); err != nil {
+		v, err := st.Reserve(ctx, r)
+		if err := decided(v, err, store.DecisionExecute); err != nil {
 			return err
 		}
 		if err := b.plainly(ctx, s); err != nil {
 			return err
 		}
 		done := completion()
-		_, err = store.Complete(ctx, onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
+		_, err = st.Complete(ctx, store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
 		return err
 	}
 	return &pgArena{
 		operate: operate,
 		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
 		filled:  rowsBefore,
-		close:   store.Close,
-	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, store))
+		close:   st.Close,
+	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, st))
 }
 
 // storeOpener opens a store with or without batches.
@@ -112,28 +112,28 @@ func openReserveComplete(opener storeOpener) func(context.Context, *pgSite) (*pg
 }
 
 // replayer asks the store for the answer to a key that is completed.
-type replayer func(ctx context.Context, store pgStore, r *onceward.Reservation) error
+type replayer func(ctx context.Context, store pgStore, r *store.Reservation) error
 
-func replayByReserve(ctx context.Context, store pgStore, r *onceward.Reservation) error {
+func replayByReserve(ctx context.Context, store pgStore, r *store.Reservation) error {
 	v, err := store.Reserve(ctx, r)
 	return replayed(v, err)
 }
 
 // replayByTransact asks again if another caller is just asking for the same key: a store may call that in progress.
-func replayByTransact(ctx context.Context, store pgStore, r *onceward.Reservation) error {
+func replayByTransact(ctx context.Context, s pgStore, r *store.Reservation) error {
 	for {
-		v, err := store.Transact(ctx, r, func(context.Context, onceward.Verdict) onceward.Settlement {
-			return onceward.Settlement{Ending: onceward.Rollback}
+		v, err := s.Transact(ctx, r, func(context.Context, store.Verdict) store.Settlement {
+			return store.Settlement{Action: store.TxRollback}
 		})
-		if err != nil || v.Decision != onceward.DecisionInProgress {
+		if err != nil || v.Decision != store.DecisionInProgress {
 			return replayed(v, err)
 		}
 	}
 }
 
 // replayed makes sure that the whole answer came back.
-func replayed(v onceward.Verdict, err error) error {
-	if err := decided(v, err, onceward.DecisionReplay); err != nil {
+func replayed(v store.Verdict, err error) error {
+	if err := decided(v, err, store.DecisionReplay); err != nil {
 		return err
 	}
 	if got := len(v.Record.Response.Body); got != len(answer) {

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The sizes of the tables that are compared.
@@ -49,7 +49,7 @@ func (s *scaleSide) name() string { return grouped(float64(s.records)) + " recor
 
 func (s *scaleSide) reserve(ctx context.Context) error {
 	v, err := s.store.Reserve(ctx, reservation(newKey()))
-	return decided(v, err, onceward.DecisionExecute)
+	return decided(v, err, store.DecisionExecute)
 }
 
 func (s *scaleSide) replay(ctx context.Context) error {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The table of a textbook, in the manner of most libraries and of many articles.
@@ -138,14 +138,14 @@ func fillBySQL(create, insert string) func(context.Context, *pgSite, int) error 
 }
 
 // sizedReservation is for the account that the other layouts have, whose names are as long.
-func sizedReservation() *onceward.Reservation {
+func sizedReservation() *store.Reservation {
 	r := reservation(newKey())
 	r.Scope = "acct_1042"
 	return r
 }
 
 // sizedCompletion is the answer that the other layouts have.
-func sizedCompletion() onceward.Completion {
+func sizedCompletion() store.Completion {
 	done := completion()
 	done.Response.Header = done.Response.Header[:1]
 	return done
@@ -155,8 +155,8 @@ func sizedCompletion() onceward.Completion {
 // written, as the other layouts are filled: by one statement, with an expiry that is spread over a day.
 func fillByTransact(ctx context.Context, s *pgSite, keys int) error {
 	written := min(keys, storeKeys)
-	err := fillByStore(ctx, s, written, func(ctx context.Context, store pgStore) error {
-		return transactOnce(ctx, store, sizedReservation(), sizedCompletion(), noWork, onceward.DecisionExecute)
+	err := fillByStore(ctx, s, written, func(ctx context.Context, st pgStore) error {
+		return transactOnce(ctx, st, sizedReservation(), sizedCompletion(), noWork, store.DecisionExecute)
 	})
 	if err != nil {
 		return err
@@ -166,14 +166,14 @@ func fillByTransact(ctx context.Context, s *pgSite, keys int) error {
 
 // fillByReserve reserves keys and completes them, which leaves a dead row for each until the table is vacuumed.
 func fillByReserve(ctx context.Context, s *pgSite, keys int) error {
-	err := fillByStore(ctx, s, keys, func(ctx context.Context, store pgStore) error {
+	err := fillByStore(ctx, s, keys, func(ctx context.Context, st pgStore) error {
 		r := sizedReservation()
-		v, err := store.Reserve(ctx, r)
-		if err := decided(v, err, onceward.DecisionExecute); err != nil {
+		v, err := st.Reserve(ctx, r)
+		if err := decided(v, err, store.DecisionExecute); err != nil {
 			return err
 		}
 		done := sizedCompletion()
-		_, err = store.Complete(ctx, onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
+		_, err = st.Complete(ctx, store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
 		return err
 	})
 	if err != nil {

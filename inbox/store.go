@@ -17,7 +17,7 @@ type Store interface {
 	ConsumedEvents(ctx context.Context, eventID string) ([]Consumption, error)
 	// InTx runs work in a transaction of its own, which work takes from its context, with [onceward.Tx] or the way of the
 	// store's own package. It commits if work returns nil. Work may be called again after a rollback that was not its own
-	// doing. An error that wraps [onceward.ErrWorkRefused] says that the database refused at the commit what work had written.
+	// doing. An error that wraps [store.ErrWorkRefused] says that the database refused at the commit what work had written.
 	InTx(ctx context.Context, work func(ctx context.Context) error) error
 }
 

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -28,13 +28,13 @@ func Example() {
 func ExampleSweeper_RunOnce() {
 	ctx := context.Background()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	store := memory.New(memory.WithClock(func() time.Time { return now }))
+	s := memory.New(memory.WithClock(func() time.Time { return now }))
 
 	// An owner reserves and is never heard of again.
-	_, err := store.Reserve(ctx, &onceward.Reservation{
-		ID:           onceward.ID{Scope: "tenant", Key: "key"},
-		Fingerprints: []onceward.Fingerprint{{Secret: 1}},
-		Nonce:        onceward.Nonce{1},
+	_, err := s.Reserve(ctx, &store.Reservation{
+		ID:           store.ID{Scope: "tenant", Key: "key"},
+		Fingerprints: []store.Fingerprint{{Secret: 1}},
+		Nonce:        store.Nonce{1},
 		Lease:        30 * time.Second,
 		Retention:    24 * time.Hour,
 	})
@@ -44,7 +44,7 @@ func ExampleSweeper_RunOnce() {
 	}
 	now = now.Add(time.Minute)
 
-	sweeper, err := janitor.NewSweeper(store, janitor.Config{Logger: slog.New(slog.DiscardHandler)})
+	sweeper, err := janitor.NewSweeper(s, janitor.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		fmt.Println(err)
 		return

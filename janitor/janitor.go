@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The defaults of [Config].
@@ -67,7 +68,7 @@ type Report struct {
 
 // Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if the
 // store cannot do both.
-func Run(ctx context.Context, store onceward.Store, cfg Config) error {
+func Run(ctx context.Context, store store.Store, cfg Config) error {
 	sweeper, sweeperErr := NewSweeper(store, cfg)
 	reaper, reaperErr := NewReaper(store, cfg)
 	if err := errors.Join(sweeperErr, reaperErr); err != nil {
@@ -81,7 +82,7 @@ func Run(ctx context.Context, store onceward.Store, cfg Config) error {
 }
 
 // capability finds out whether a store can do a job.
-func capability[T any](store onceward.Store, job string) (T, error) {
+func capability[T any](store store.Store, job string) (T, error) {
 	able, ok := store.(T)
 	if !ok {
 		return able, fmt.Errorf("janitor: %T cannot %s, it is no %s: %w", store, job, nameOf[T](), errors.ErrUnsupported)

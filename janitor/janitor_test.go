@@ -16,6 +16,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -26,7 +27,7 @@ const (
 	retention = 24 * time.Hour
 )
 
-var errDown = fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+var errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 
 // journal collects what an observer is told.
 type journal struct {
@@ -52,41 +53,41 @@ func quiet(cfg janitor.Config) janitor.Config {
 	return cfg
 }
 
-func idOf(i int) onceward.ID { return onceward.ID{Scope: "tenant", Key: fmt.Sprint("key ", i)} }
+func idOf(i int) store.ID { return store.ID{Scope: "tenant", Key: fmt.Sprint("key ", i)} }
 
 // reserve makes n records in progress, with the claims of their owners.
-func reserve(t *testing.T, store onceward.Store, n int) []onceward.Claim {
+func reserve(t *testing.T, s store.Store, n int) []store.Claim {
 	t.Helper()
-	claims := make([]onceward.Claim, n)
+	claims := make([]store.Claim, n)
 	for i := range claims {
-		v, err := store.Reserve(t.Context(), &onceward.Reservation{
-			ID: idOf(i), Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+		v, err := s.Reserve(t.Context(), &store.Reservation{
+			ID: idOf(i), Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
 			Lease: lease, Retention: retention,
 		})
-		if err != nil || v.Decision != onceward.DecisionExecute {
+		if err != nil || v.Decision != store.DecisionExecute {
 			t.Fatal(v.Decision, err)
 		}
-		claims[i] = onceward.Claim{ID: idOf(i), Attempt: v.Record.Attempt}
+		claims[i] = store.Claim{ID: idOf(i), Attempt: v.Record.Attempt}
 	}
 	return claims
 }
 
 // complete makes n completed records.
-func complete(t *testing.T, store onceward.Store, n int) {
+func complete(t *testing.T, store store.Store, n int) {
 	t.Helper()
 	for _, claim := range reserve(t, store, n) {
 		answer(t, store, claim)
 	}
 }
 
-func answer(t *testing.T, store onceward.Store, claim onceward.Claim) {
+func answer(t *testing.T, s store.Store, claim store.Claim) {
 	t.Helper()
-	if _, err := store.Complete(t.Context(), claim, &onceward.Completion{Response: onceward.Response{Status: 201}}); err != nil {
+	if _, err := s.Complete(t.Context(), claim, &store.Completion{Response: store.Response{Status: 201}}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func count(t *testing.T, store *memory.Store, state onceward.State) int64 {
+func count(t *testing.T, store *memory.Store, state store.State) int64 {
 	t.Helper()
 	stats, err := store.Stats(t.Context())
 	if err != nil {
@@ -99,10 +100,10 @@ func TestSweeperSweepsInBatches(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ records, batch, batches int }{{0, 2, 1}, {1, 2, 1}, {2, 2, 2}, {5, 2, 3}, {5, 0, 1}} {
 		synctest.Test(t, func(t *testing.T) {
-			store, told := memory.New(), &journal{}
-			reserve(t, store, test.records)
+			s, told := memory.New(), &journal{}
+			reserve(t, s, test.records)
 			time.Sleep(lease)
-			sweeper, err := janitor.NewSweeper(store, quiet(janitor.Config{Batch: test.batch, Observer: told}))
+			sweeper, err := janitor.NewSweeper(s, quiet(janitor.Config{Batch: test.batch, Observer: told}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +111,7 @@ func TestSweeperSweepsInBatches(t *testing.T) {
 			if want := (janitor.Report{Count: test.records, Batches: test.batches}); report != want || err != nil {
 				t.Errorf("%+v, %v; want %+v", report, err, want)
 			}
-			if n := count(t, store, onceward.StateUnknown); n != int64(test.records) {
+			if n := count(t, s, store.StateUnknown); n != int64(test.records) {
 				t.Errorf("%d are unknown, want %d", n, test.records)
 			}
 			if want := fmt.Sprintf("[{Count:%d}]", test.records); told.String() != want {
@@ -199,9 +200,9 @@ func TestRunOnceEndsHalfWay(t *testing.T) {
 	type worker interface {
 		RunOnce(context.Context) (janitor.Report, error)
 	}
-	workers := map[string]func(onceward.Store, janitor.Config) (worker, error){
-		"sweeper": func(s onceward.Store, c janitor.Config) (worker, error) { return janitor.NewSweeper(s, c) },
-		"reaper":  func(s onceward.Store, c janitor.Config) (worker, error) { return janitor.NewReaper(s, c) },
+	workers := map[string]func(store.Store, janitor.Config) (worker, error){
+		"sweeper": func(s store.Store, c janitor.Config) (worker, error) { return janitor.NewSweeper(s, c) },
+		"reaper":  func(s store.Store, c janitor.Config) (worker, error) { return janitor.NewReaper(s, c) },
 	}
 	for name, build := range workers {
 		for _, cancels := range []bool{false, true} {
@@ -232,7 +233,7 @@ func TestRunOnceEndsHalfWay(t *testing.T) {
 }
 
 // plain is a store that can do nothing beyond what it must.
-type plain struct{ onceward.Store }
+type plain struct{ store.Store }
 
 func TestStoreMustBeAble(t *testing.T) {
 	t.Parallel()

@@ -4,18 +4,19 @@ import (
 	"context"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Reaper removes settled records past their expiry or, if it is soft, first marks them expired and removes them one
 // retention later. What is in progress or unknown is never removed.
 type Reaper struct {
 	cfg   Config
-	store onceward.Reaper
+	store store.Reaper
 }
 
-// NewReaper returns a reaper. The store must be an [onceward.Reaper]; if it is not, the error is [errors.ErrUnsupported].
-func NewReaper(store onceward.Store, cfg Config) (*Reaper, error) {
-	able, err := capability[onceward.Reaper](store, "reap")
+// NewReaper returns a reaper. The store must be a [store.Reaper]; if it is not, the error is [errors.ErrUnsupported].
+func NewReaper(s store.Store, cfg Config) (*Reaper, error) {
+	able, err := capability[store.Reaper](s, "reap")
 	if err != nil {
 		return nil, err
 	}

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -37,25 +37,25 @@ func inBackground(t *testing.T, run func(context.Context)) (stop func()) {
 func TestRunDoesBoth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New()
-		claims := reserve(t, store, 3)
+		s := memory.New()
+		claims := reserve(t, s, 3)
 		for _, claim := range claims[1:] {
-			answer(t, store, claim)
+			answer(t, s, claim)
 		}
 		var stops []func()
 		for range 3 {
 			stops = append(stops, inBackground(t, func(ctx context.Context) {
-				if err := janitor.Run(ctx, store, quiet(janitor.Config{})); err != nil {
+				if err := janitor.Run(ctx, s, quiet(janitor.Config{})); err != nil {
 					t.Error(err)
 				}
 			}))
 		}
 		time.Sleep(lease + janitor.DefaultInterval)
-		if n := count(t, store, onceward.StateUnknown); n != 1 {
+		if n := count(t, s, store.StateUnknown); n != 1 {
 			t.Errorf("%d are unknown, want 1", n)
 		}
 		time.Sleep(retention)
-		if n := count(t, store, onceward.StateCompleted); n != 0 {
+		if n := count(t, s, store.StateCompleted); n != 0 {
 			t.Errorf("%d are still completed", n)
 		}
 		for _, stop := range stops {
@@ -98,24 +98,24 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const interval = 32 * time.Second
 		var logged bytes.Buffer
-		store := &flaky{Store: memory.New(), down: true}
-		sweeper, err := janitor.NewSweeper(store, janitor.Config{Interval: interval, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+		s := &flaky{Store: memory.New(), down: true}
+		sweeper, err := janitor.NewSweeper(s, janitor.Config{Interval: interval, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		reserve(t, store, 1)
+		reserve(t, s, 1)
 		stop := inBackground(t, sweeper.Run)
 		defer stop()
 
 		time.Sleep(10 * interval)
 		synctest.Wait()
 		// The first pauses are short and double; none is longer than the interval.
-		requirePauses(t, store.pauses(false), interval/16, interval/8, interval/4, interval/2, interval, interval)
+		requirePauses(t, s.pauses(false), interval/16, interval/8, interval/4, interval/2, interval, interval)
 
 		time.Sleep(10 * interval)
 		synctest.Wait()
-		requirePauses(t, store.pauses(false), interval, interval)
-		if n := count(t, store.Store, onceward.StateUnknown); n != 1 {
+		requirePauses(t, s.pauses(false), interval, interval)
+		if n := count(t, s.Store, store.StateUnknown); n != 1 {
 			t.Errorf("after the failures %d are unknown, want 1", n)
 		}
 		for _, want := range []string{"cannot sweep", "pulled the plug", "leases ran out"} {
@@ -197,18 +197,18 @@ func (s *silent) Sweep(ctx context.Context, limit int) (int, error) {
 func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &silent{Store: memory.New()}
-		sweeper, err := janitor.NewSweeper(store, quiet(janitor.Config{}))
+		s := &silent{Store: memory.New()}
+		sweeper, err := janitor.NewSweeper(s, quiet(janitor.Config{}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		reserve(t, store, 1)
+		reserve(t, s, 1)
 		stop := inBackground(t, sweeper.Run)
 		defer stop()
 		time.Sleep(lease + 10*time.Minute)
 		synctest.Wait()
-		if n := count(t, store.Store, onceward.StateUnknown); n != 1 {
-			t.Errorf("%d are unknown after %d sweeps, want 1", n, store.asked.Load())
+		if n := count(t, s.Store, store.StateUnknown); n != 1 {
+			t.Errorf("%d are unknown after %d sweeps, want 1", n, s.asked.Load())
 		}
 	})
 }

@@ -4,19 +4,20 @@ import (
 	"context"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Sweeper makes unknown what is still in progress when its lease has run out: its owner was lost, and only a reconciler or
 // a person can say what it did. What its route resumes is left to the resumer.
 type Sweeper struct {
 	cfg   Config
-	store onceward.Sweeper
+	store store.Sweeper
 }
 
-// NewSweeper returns a sweeper. The store must be an [onceward.Sweeper]; if it is not, the error is
+// NewSweeper returns a sweeper. The store must be a [store.Sweeper]; if it is not, the error is
 // [errors.ErrUnsupported].
-func NewSweeper(store onceward.Store, cfg Config) (*Sweeper, error) {
-	able, err := capability[onceward.Sweeper](store, "sweep")
+func NewSweeper(s store.Store, cfg Config) (*Sweeper, error) {
+	able, err := capability[store.Sweeper](s, "sweep")
 	if err != nil {
 		return nil, err
 	}

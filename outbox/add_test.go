@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // spyStore notes what is added to it, and keeps it, if it has a store to keep it in.
@@ -137,7 +137,7 @@ func TestDefaults(t *testing.T) {
 		if full.Source != "s" || full.Subject != "j" || full.ContentType != "text/plain" || full.Step != "p" || full.Headers["Trace"] != "1" {
 			b.Errorf("kept was %+v", full)
 		}
-		if short.State != outbox.Ready || !short.CreatedAt.Equal(before) || !short.Due.Equal(before) || short.Tries != 0 {
+		if short.State != outbox.StateReady || !short.CreatedAt.Equal(before) || !short.Due.Equal(before) || short.Attempts != 0 {
 			b.Errorf("it begins as %+v", short)
 		}
 		spy, box := newSpy(b.T, nil)
@@ -169,7 +169,7 @@ func TestDelay(t *testing.T) {
 func TestStates(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for state := outbox.Ready; state <= outbox.Captured+1; state++ {
+	for state := outbox.StateReady; state <= outbox.StateCaptured+1; state++ {
 		names = append(names, state.String())
 	}
 	if got := strings.Join(names, " "); got != "ready leased behind holding done dead captured state 7" {
@@ -182,7 +182,7 @@ func TestEvent(t *testing.T) {
 	t.Parallel()
 	e := outbox.Entry{
 		Message: outbox.Message{Topic: topic, AggregateType: "payment", AggregateID: "p1", Type: "t", Source: "s", Subject: "j", ContentType: "c", Payload: []byte("d")},
-		ID:      "i", DownstreamKey: "k", CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("", 3600)), Origin: onceward.ID{Key: "x"},
+		ID:      "i", DownstreamKey: "k", CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("", 3600)), Origin: store.ID{Key: "x"},
 	}
 	var attributes []string
 	event := e.Event()

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // deliver delivers one message, and reports whether the next one of its aggregate may follow.
 func (s *session) deliver(route *routeState, t taken) (done bool) {
-	tries := t.Tries
+	tries := t.Attempts
 	if !t.counted {
 		tries++
 	}
@@ -21,7 +21,7 @@ func (s *session) deliver(route *routeState, t taken) (done bool) {
 		s.lost(end, err)
 		return false
 	}
-	if tries > route.Limit {
+	if tries > route.MaxAttempts {
 		end.tries-- // this one is not begun
 		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.tries)))
 		return false
@@ -32,7 +32,7 @@ func (s *session) deliver(route *routeState, t taken) (done bool) {
 	defer cancelTimeout()
 	began := time.Now()
 	entry := t.Entry
-	entry.Tries = tries
+	entry.Attempts = tries
 	result, err := call(ctx, route.Handler, &Delivery{Entry: entry, lease: t.lease})
 	end.elapsed = time.Since(began)
 	route.took(end.elapsed)
@@ -72,7 +72,7 @@ func recovered(what string, err *error) {
 // latest, that the message is done.
 func (s *session) succeeded(ctx context.Context, end finished, result Result) (done bool) {
 	result.ProviderID = shorten(result.ProviderID)
-	end.ending = Ending{Lease: end.lease.Lease, State: Done, Tries: end.tries, ProviderID: result.ProviderID}
+	end.ending = Outcome{Lease: end.lease.Lease, State: StateDone, Attempts: end.tries, ProviderID: result.ProviderID}
 	if result.Then == nil && result.Settle == nil {
 		s.finish.add(end)
 		return true
@@ -121,22 +121,22 @@ func (s *session) conclude(ctx context.Context, end finished, result Result) (er
 
 // settle stores the answer of the operation that added the message, if its record waits for one. If it still is in progress,
 // its handler is about to end: then the message is tried again a little later.
-func (s *session) settle(ctx context.Context, c *Claimed, done *onceward.Completion) error {
-	reconciler, ok := s.config.Records.(onceward.Reconciler)
+func (s *session) settle(ctx context.Context, c *Claimed, done *store.Completion) error {
+	reconciler, ok := s.config.Records.(store.Reconciler)
 	if !ok {
 		return Permanent(errors.New("WorkerConfig.Records has no store whose records can be settled"))
 	}
-	if c.Origin == (onceward.ID{}) {
+	if c.Origin == (store.ID{}) {
 		return Permanent(errors.New("the message was not added by an operation: there is nothing to settle"))
 	}
-	resolveErr := reconciler.ResolveCompleted(ctx, onceward.Claim{ID: c.Origin, Attempt: c.Attempt}, done)
+	resolveErr := reconciler.ResolveCompleted(ctx, store.Claim{ID: c.Origin, Attempt: c.OriginAttempt}, done)
 	if resolveErr == nil {
 		return nil
 	}
 	rec, err := s.config.Records.Get(ctx, c.Origin)
-	waits := rec.Attempt == c.Attempt && (rec.State == onceward.StateInProgress || rec.State == onceward.StateUnknown)
+	waits := rec.Attempt == c.OriginAttempt && (rec.State == store.StateInProgress || rec.State == store.StateUnknown)
 	switch {
-	case errors.Is(err, onceward.ErrNotFound), err == nil && !waits:
+	case errors.Is(err, store.ErrNotFound), err == nil && !waits:
 		s.config.Logger.WarnContext(ctx, "outbox: the operation that a message was to settle is settled otherwise", "message", c.ID, "error", resolveErr)
 		return nil
 	default:
@@ -147,19 +147,19 @@ func (s *session) settle(ctx context.Context, c *Claimed, done *onceward.Complet
 // failed plans another try, or gives up.
 func (s *session) failed(end finished, err error) {
 	end.err = err
-	end.ending = Ending{Lease: end.lease.Lease, State: Ready, Tries: end.tries, Error: shorten(err.Error())}
+	end.ending = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.tries, Error: shorten(err.Error())}
 	var asked *retryAfterError
 	switch {
-	case (errors.Is(err, ErrPermanent) || end.tries >= end.route.Limit) && end.route.Strict && end.Ordered():
-		end.ending.State = Holding
-	case errors.Is(err, ErrPermanent) || end.tries >= end.route.Limit:
-		end.ending.State = Dead
+	case (errors.Is(err, ErrPermanent) || end.tries >= end.route.MaxAttempts) && end.route.BlockOnDeadLetter && end.Ordered():
+		end.ending.State = StateHolding
+	case errors.Is(err, ErrPermanent) || end.tries >= end.route.MaxAttempts:
+		end.ending.State = StateDead
 	case errors.As(err, &asked):
 		end.ending.After = max(asked.wait, end.route.pause(end.tries))
 	default:
 		end.ending.After = end.route.pause(end.tries)
 	}
-	if end.ending.State != Ready {
+	if end.ending.State != StateReady {
 		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic, "tries", end.tries, "error", err)
 	}
 	s.finish.add(end)

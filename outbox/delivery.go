@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The errors of this package.
@@ -31,7 +31,7 @@ type Result struct {
 	// message is delivered again, with the ProviderID at hand.
 	Then func(ctx context.Context) error
 	// Settle is the answer for the operation that added the message, where its record was left as unknown to wait for this.
-	Settle *onceward.Completion
+	Settle *store.Completion
 }
 
 // Delivery is one try to deliver a message.
@@ -40,9 +40,9 @@ type Delivery struct {
 	lease *heldLease
 }
 
-// Alive reports whether the worker still holds its lease on the message; a handler of several steps asks before each. The
+// CheckLease reports whether the worker still holds its lease on the message; a handler of several steps asks before each. The
 // error wraps [ErrFenced].
-func (d *Delivery) Alive() error {
+func (d *Delivery) CheckLease() error {
 	if d.lease == nil {
 		return nil
 	}

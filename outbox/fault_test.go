@@ -21,14 +21,14 @@ type faulty struct {
 	calls                      atomic.Int32 // of FinishMessages
 }
 
-func (f *faulty) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
+func (f *faulty) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
 	if f.claims.Add(-1) >= 0 {
 		return nil, errDown
 	}
 	return f.Store.ClaimMessages(ctx, wants, lease)
 }
 
-func (f *faulty) FinishMessages(ctx context.Context, endings []outbox.Ending) ([]outbox.Lease, error) {
+func (f *faulty) FinishMessages(ctx context.Context, endings []outbox.Outcome) ([]outbox.Lease, error) {
 	f.calls.Add(1)
 	failing := f.finishes.Add(-1) >= 0
 	if failing && !f.answersLost {
@@ -59,7 +59,7 @@ func TestFinishingIsRepeated(t *testing.T) {
 		b.run(b.worker(store, outbox.Route{Handler: mail.deliver}, watched(events)), outbox.Report{Delivered: 1})
 		mail.want(b, "once", "m")
 		events.want(b, "once", "done")
-		b.wantStates("in the end", id, outbox.Done)
+		b.wantStates("in the end", id, outbox.StateDone)
 		// 20, 40, …, 1280 ms, and then three times 2 s.
 		if took := time.Since(began); took < 8540*time.Millisecond || took > 9*time.Second || store.calls.Load() != 11 {
 			b.Errorf("%d tries took %s: the pauses do not grow as they should", store.calls.Load(), took)
@@ -77,7 +77,7 @@ func TestFinishingIsInDoubt(t *testing.T) {
 		b.run(b.worker(store, outbox.Route{Handler: mail.deliver}), outbox.Report{Lost: 1})
 		b.run(b.worker(store, outbox.Route{Handler: mail.deliver}), outbox.Report{})
 		mail.want(b, "once", "m")
-		b.wantStates("done", id, outbox.Done)
+		b.wantStates("done", id, outbox.StateDone)
 	})
 }
 
@@ -96,7 +96,7 @@ func TestStoreDownWhileStopping(t *testing.T) {
 			b.Errorf("stopping took %s", took)
 		}
 		events.want(b, "given up", "lost")
-		b.wantStates("not written", id, outbox.Leased)
+		b.wantStates("not written", id, outbox.StateLeased)
 		time.Sleep(30 * time.Second)
 		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}), outbox.Report{Delivered: 1})
 		mail.want(b, "at least once", "m m")
@@ -170,7 +170,7 @@ type lateStore struct {
 	once  atomic.Bool
 }
 
-func (s *lateStore) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
+func (s *lateStore) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
 	claimed, err := s.Store.ClaimMessages(ctx, wants, lease)
 	if err == nil && len(claimed) == 0 && s.once.CompareAndSwap(false, true) {
 		close(s.letGo)

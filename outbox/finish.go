@@ -12,7 +12,7 @@ import (
 type finished struct {
 	taken
 	route   *routeState
-	ending  Ending
+	ending  Outcome
 	tries   int
 	elapsed time.Duration
 	err     error
@@ -165,7 +165,7 @@ func (f *finisher) tryEach(batch []finished, err error) (refused, rest []finishe
 }
 
 func (f *finisher) try(batch []finished) ([]Lease, error) {
-	endings := make([]Ending, len(batch))
+	endings := make([]Outcome, len(batch))
 	for i := range batch {
 		endings[i] = batch[i].ending
 	}
@@ -208,17 +208,17 @@ func (s *session) ended(end finished) {
 	switch {
 	case end.fenced:
 		outcome, count = "lost", func(r *Report) { r.Lost++ }
-	case end.ending.State == Dead || end.ending.State == Holding:
+	case end.ending.State == StateDead || end.ending.State == StateHolding:
 		outcome, count = "dead letter", func(r *Report) { r.DeadLetters++ }
-	case end.ending.State != Done && end.err == nil:
+	case end.ending.State != StateDone && end.err == nil:
 		outcome, count = "", func(*Report) {} // it was not begun
-	case end.ending.State != Done:
+	case end.ending.State != StateDone:
 		outcome, count = "retry", func(r *Report) { r.Retried++ }
 	}
 	s.let(end.route, end.lease, count)
 	if outcome != "" {
 		s.config.Observer.Observe(s.hard, onceward.DeliveredEvent{
-			ID: end.Origin, Topic: end.Topic, Message: end.ID, Tries: end.tries, Outcome: outcome, Elapsed: end.elapsed, Err: end.err,
+			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.tries, Outcome: outcome, Elapsed: end.elapsed, Err: end.err,
 		})
 	}
 }

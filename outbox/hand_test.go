@@ -76,7 +76,7 @@ func TestPauseBounds(t *testing.T) {
 		{time.Minute, time.Second, 1, time.Second},
 		{1, 1, 5, 1},
 	} {
-		r := &Route{Pause: test.pause, LongestPause: test.longest}
+		r := &Route{MinBackoff: test.pause, MaxBackoff: test.longest}
 		for range 100 {
 			if got := r.pause(test.tries); got < test.want/2 || got > test.want {
 				t.Fatalf("after %d tries the pause is %s, want it between half of %s and that", test.tries, got, test.want)

@@ -20,7 +20,7 @@ type refusingStore struct {
 	refused atomic.Int64
 }
 
-func (s *refusingStore) FinishMessages(ctx context.Context, endings []outbox.Ending) ([]outbox.Lease, error) {
+func (s *refusingStore) FinishMessages(ctx context.Context, endings []outbox.Outcome) ([]outbox.Lease, error) {
 	for _, e := range endings {
 		if e.ProviderID == s.id {
 			s.refused.Add(1)
@@ -46,7 +46,7 @@ func TestAnEndingThatIsRefused(t *testing.T) {
 		ids := b.add(about("", "bad"), about("", "b"), about("", "c"), about("", "d"))
 		stop := b.start(worker)
 		time.Sleep(20 * time.Second)
-		b.wantStates("written", ids[1:], outbox.Done, outbox.Done, outbox.Done)
+		b.wantStates("written", ids[1:], outbox.StateDone, outbox.StateDone, outbox.StateDone)
 		stop()
 		if store.refused.Load() == 0 {
 			b.Error("nothing was refused")
@@ -68,7 +68,7 @@ func TestAnEndingThatIsRefusedAlone(t *testing.T) {
 		}
 		ids := b.add(about("", "b"), about("", "c"))
 		time.Sleep(20 * time.Second)
-		b.wantStates("written", ids, outbox.Done, outbox.Done)
+		b.wantStates("written", ids, outbox.StateDone, outbox.StateDone)
 		stop()
 	})
 }
@@ -114,7 +114,7 @@ func TestAHandlerThatHangs(t *testing.T) {
 		}}), outbox.Report{Delivered: 1})
 		close(letGo)
 		stop()
-		if e := b.entry(ids[0]); e.State != outbox.Done || e.ProviderID != "new" {
+		if e := b.entry(ids[0]); e.State != outbox.StateDone || e.ProviderID != "new" {
 			b.Errorf("the message is %s as %q", e.State, e.ProviderID)
 		}
 		if n := strings.Count(log.String(), "hangs past its time"); n == 0 {

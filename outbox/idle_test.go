@@ -33,7 +33,7 @@ func (s *emptyStore) called(kind string) {
 	s.kinds[kind]++
 }
 
-func (s *emptyStore) ClaimMessages(context.Context, []outbox.Want, time.Duration) ([]outbox.Claimed, error) {
+func (s *emptyStore) ClaimMessages(context.Context, []outbox.ClaimRequest, time.Duration) ([]outbox.Claimed, error) {
 	s.called("claim")
 	return nil, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 )
 
 // adding is a transactional route that adds messages.
@@ -45,15 +46,15 @@ func TestKeysOfAnOperation(t *testing.T) {
 		if len(first) != 3 || !distinct(first) {
 			b.Fatalf("the keys are %q", first)
 		}
-		id := onceward.ID{Scope: "shop", Key: "k"}
+		id := store.ID{Scope: "shop", Key: "k"}
 		rec, err := b.store.Get(b.Context(), id)
 		b.must(err)
 		if want, err := b.newGuard().DownstreamKey(&rec, "outbox "+topic); err != nil || first[0] != want {
 			b.Errorf("the key is %s, want %s, %v, which is that of the record", first[0], want, err)
 		}
 		for _, e := range spy.added {
-			if e.Origin != id || e.Attempt == 0 {
-				b.Errorf("a message comes from %v, attempt %d", e.Origin, e.Attempt)
+			if e.Origin != id || e.OriginAttempt == 0 {
+				b.Errorf("a message comes from %v, attempt %d", e.Origin, e.OriginAttempt)
 			}
 		}
 		post(h, "k") // a replay adds nothing
@@ -76,7 +77,7 @@ func TestKeysWithoutAggregates(t *testing.T) {
 	inTime(t, func(b *bench) {
 		spy, box := newSpy(b.T, b.store)
 		post(adding(b, box, about("a", "m")), "k")
-		b.must(b.store.Bust(b.Context(), onceward.ID{Scope: "shop", Key: "k"}, true))
+		b.must(b.store.Bust(b.Context(), store.ID{Scope: "shop", Key: "k"}, true))
 		post(adding(b, box, about("b", "n")), "k")
 		if keys := spy.keys(); len(keys) != 2 || keys[0] != keys[1] {
 			b.Errorf("the keys are %q", keys)
@@ -94,7 +95,7 @@ func TestKeysOfSteps(t *testing.T) {
 			return err
 		}
 		o, err := phase.New(phase.Definition[struct{}]{
-			Name: "POST /orders", Pause: time.Second,
+			Name: "POST /orders", MinBackoff: time.Second,
 			Steps: []phase.Step[struct{}]{phase.Local("book", add), phase.Local("mail", func(ctx context.Context, s *struct{}) error {
 				err := errors.Join(add(ctx, s), add(ctx, s))
 				if failing {
@@ -130,7 +131,7 @@ func TestKeysWithoutAnOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if keys := spy.keys(); !distinct(keys) || len(keys[0]) != 40 || spy.added[0].Origin != (onceward.ID{}) {
+	if keys := spy.keys(); !distinct(keys) || len(keys[0]) != 40 || spy.added[0].Origin != (store.ID{}) {
 		t.Errorf("the keys are %q from %v", keys, spy.added[0].Origin)
 	}
 }
@@ -177,10 +178,10 @@ func TestTheKeyOfEachDelivery(t *testing.T) {
 		id := b.add(about("a", "m"))[0]
 		want := b.entry(id).DownstreamKey
 		tries := 0
-		w := b.worker(b.store, outbox.Route{Limit: 5, Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
+		w := b.worker(b.store, outbox.Route{MaxAttempts: 5, Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
 			tries++
-			if d.ID != id || d.DownstreamKey != want || d.Event().IdempotencyKey != want || d.Tries != tries {
-				b.Errorf("try %d is the %d. of %s under %s", tries, d.Tries, d.ID, d.DownstreamKey)
+			if d.ID != id || d.DownstreamKey != want || d.Event().IdempotencyKey != want || d.Attempts != tries {
+				b.Errorf("try %d is the %d. of %s under %s", tries, d.Attempts, d.ID, d.DownstreamKey)
 			}
 			return outbox.Result{}, errDown
 		}})

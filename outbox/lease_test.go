@@ -18,7 +18,7 @@ type deafStore struct {
 	deaf atomic.Bool
 }
 
-func (s *deafStore) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
+func (s *deafStore) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
 	if s.deaf.Load() {
 		return nil, errDown
 	}
@@ -37,7 +37,7 @@ func TestLongDelivery(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := &clerk{does: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
 			time.Sleep(2 * time.Minute)
-			return outbox.Result{}, d.Alive()
+			return outbox.Result{}, d.CheckLease()
 		}}
 		b.add(about("a", "first"), about("a", "second"))
 		route := outbox.Route{Handler: mail.deliver, Timeout: time.Hour}
@@ -69,7 +69,7 @@ func startStray(b *bench, then outbox.Handler) *stray {
 	s.ids = b.add(about("a", "first"), about("a", "second"))
 	s.old.does = func(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
 		<-ctx.Done()
-		s.cause, s.alive = context.Cause(ctx), d.Alive()
+		s.cause, s.alive = context.Cause(ctx), d.CheckLease()
 		<-s.taken
 		return then(ctx, d)
 	}
@@ -123,7 +123,7 @@ func TestLostLease(t *testing.T) {
 					b.Errorf("the handler's context ended with %v, and it is alive: %v", s.cause, s.alive)
 				}
 				for _, id := range s.ids {
-					if e := b.entry(id); e.State != outbox.Done || e.ProviderID != "new" || e.LastError != "" {
+					if e := b.entry(id); e.State != outbox.StateDone || e.ProviderID != "new" || e.LastError != "" {
 						b.Errorf("%s is %s as %q: %q", e.Type, e.State, e.ProviderID, e.LastError)
 					}
 				}
@@ -143,15 +143,15 @@ func TestAliveByTheClock(t *testing.T) {
 		w := b.worker(store, outbox.Route{Timeout: time.Hour, Handler: func(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
 			store.deaf.Store(true)
 			defer store.deaf.Store(false)
-			if err := d.Alive(); err != nil {
+			if err := d.CheckLease(); err != nil {
 				b.Errorf("at the beginning: %v", err)
 			}
 			time.Sleep(30*time.Second - time.Nanosecond)
-			if err := d.Alive(); err != nil {
+			if err := d.CheckLease(); err != nil {
 				b.Errorf("before the end: %v", err)
 			}
 			time.Sleep(time.Nanosecond)
-			if err := d.Alive(); !errors.Is(err, outbox.ErrFenced) {
+			if err := d.CheckLease(); !errors.Is(err, outbox.ErrFenced) {
 				b.Errorf("at the end: %v", err)
 			}
 			<-ctx.Done()
@@ -175,7 +175,7 @@ func TestLeaseOverBeforeTheDelivery(t *testing.T) {
 		ids := b.add(about("a", "first"), about("a", "second"))
 		stop := b.start(b.worker(store, outbox.Route{Handler: old.deliver, Timeout: time.Hour}))
 		synctest.Wait()
-		b.wantStates("in hand", ids, outbox.Leased, outbox.Leased)
+		b.wantStates("in hand", ids, outbox.StateLeased, outbox.StateLeased)
 		store.deaf.Store(true)
 		time.Sleep(30 * time.Second)
 		next := new(clerk)
@@ -185,6 +185,6 @@ func TestLeaseOverBeforeTheDelivery(t *testing.T) {
 		stop()
 		old.want(b, "the old one begins nothing", "first")
 		next.want(b, "the new one does", "first second")
-		b.wantStates("done", ids, outbox.Done, outbox.Done)
+		b.wantStates("done", ids, outbox.StateDone, outbox.StateDone)
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Message is something that is to happen outside of the database once the transaction that adds it has been committed.
@@ -124,20 +124,20 @@ type State uint8
 
 // The states of a message.
 const (
-	// Ready is a message that is delivered when it is due.
-	Ready State = iota
-	// Leased is one that a worker has taken. If its lease runs out, another worker takes it.
-	Leased
-	// Behind is one that waits for an earlier message of its aggregate.
-	Behind
-	// Holding is a dead letter that holds up its aggregate.
-	Holding
-	// Done is one that was delivered.
-	Done
-	// Dead is a dead letter: nobody delivers it until an operator says so.
-	Dead
-	// Captured is one without a topic, for change-data-capture.
-	Captured
+	// StateReady is a message that is delivered when it is due.
+	StateReady State = iota
+	// StateLeased is one that a worker has taken. If its lease runs out, another worker takes it.
+	StateLeased
+	// StateBehind is one that waits for an earlier message of its aggregate.
+	StateBehind
+	// StateHolding is a dead letter that holds up its aggregate.
+	StateHolding
+	// StateDone is one that was delivered.
+	StateDone
+	// StateDead is a dead letter: nobody delivers it until an operator says so.
+	StateDead
+	// StateCaptured is one without a topic, for change-data-capture.
+	StateCaptured
 )
 
 // String returns the name of the state.
@@ -154,9 +154,9 @@ type Entry struct {
 	Message
 	// ID names the message for ever, also towards those who receive it: a UUID.
 	ID string
-	// Origin is the operation that added the message, and Attempt its attempt. Both are zero if none did.
-	Origin  onceward.ID
-	Attempt int64
+	// Origin is the operation that added the message, and OriginAttempt its attempt. Both are zero if none did.
+	Origin  store.ID
+	OriginAttempt int64
 	// DownstreamKey is the idempotency key to send along: the same for every delivery.
 	DownstreamKey string
 	// CreatedAt is when the message was added, by the store's clock.
@@ -165,8 +165,8 @@ type Entry struct {
 	// State is where it stands, and Due when it is delivered, when its lease ends, or when it was done.
 	State State
 	Due   time.Time
-	// Tries is how often a delivery was begun, as far as that is known.
-	Tries int
+	// Attempts is how often a delivery was begun, as far as that is known.
+	Attempts int
 	// ProviderID is the id that the receiver gave to the effect.
 	ProviderID string
 	// LastError is why the last delivery failed.

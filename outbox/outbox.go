@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Config configures an [Outbox].
@@ -77,15 +78,15 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 	}
 	e := &Entry{Message: m, ID: newID(time.Now())}
 	if m.Topic == "" {
-		e.State = Captured
+		e.State = StateCaptured
 	}
 	op, parent := onceward.FromContext(ctx), parentOf(ctx)
 	switch {
 	case op != nil:
-		e.Origin, e.Attempt = onceward.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt()
+		e.Origin, e.OriginAttempt = store.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt()
 		e.DownstreamKey = op.DownstreamKey(onceward.Part(ctx, "outbox "+m.Step))
 	case parent != nil:
-		e.Origin, e.Attempt = parent.Origin, parent.Attempt
+		e.Origin, e.OriginAttempt = parent.Origin, parent.OriginAttempt
 		e.DownstreamKey = o.following(parent, onceward.Part(ctx, m.Step))
 	default:
 		e.DownstreamKey = randomKey()

@@ -16,14 +16,14 @@ func TestPoison(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := &clerk{does: fails(errDown, "poison")}
 		ids := b.add(about("a", "poison"), about("a", "behind-1"), about("a", "behind-2"), about("b", "other"), about("", "free"))
-		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, Limit: 3})
+		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, MaxAttempts: 3})
 		b.run(w, outbox.Report{Delivered: 2, Retried: 1})
-		b.wantStates("nobody else waits", ids, outbox.Ready, outbox.Behind, outbox.Behind, outbox.Done, outbox.Done)
+		b.wantStates("nobody else waits", ids, outbox.StateReady, outbox.StateBehind, outbox.StateBehind, outbox.StateDone, outbox.StateDone)
 		time.Sleep(time.Second)
 		b.run(w, outbox.Report{Retried: 1})
 		time.Sleep(2 * time.Second)
 		b.run(w, outbox.Report{Delivered: 2, DeadLetters: 1})
-		b.wantStates("its aggregate goes on", ids, outbox.Dead, outbox.Done, outbox.Done, outbox.Done, outbox.Done)
+		b.wantStates("its aggregate goes on", ids, outbox.StateDead, outbox.StateDone, outbox.StateDone, outbox.StateDone, outbox.StateDone)
 		seen := mail.deliveries()
 		if tail := fmt.Sprint(seen[len(seen)-3:]); tail != "[poison behind-1 behind-2]" {
 			b.Errorf("the aggregate went on with %s", tail)
@@ -39,40 +39,40 @@ func TestManyPoisons(t *testing.T) {
 			b.add(about("", "poison"))
 		}
 		id := b.add(about("", "good"))
-		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, Concurrency: 2, Limit: 100})
+		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, Concurrency: 2, MaxAttempts: 100})
 		stop := b.start(w)
 		time.Sleep(time.Second)
-		b.wantStates("others get through", id, outbox.Done)
+		b.wantStates("others get through", id, outbox.StateDone)
 		stop()
 	})
 }
 
 // stricts leaves a dead letter in a strict route, with others behind it. The handler succeeds from now on.
-func stricts(b *bench) (mail *clerk, w *outbox.Worker, desk *outbox.Desk, ids []string) {
+func stricts(b *bench) (mail *clerk, w *outbox.Worker, operator *outbox.Operator, ids []string) {
 	b.Helper()
 	mail = &clerk{does: fails(outbox.Permanent(errDown), "poison")}
 	ids = b.add(about("a", "poison"), about("a", "behind-1"), about("a", "behind-2"), about("b", "other"))
-	w = b.worker(b.store, outbox.Route{Handler: mail.deliver, Strict: true})
+	w = b.worker(b.store, outbox.Route{Handler: mail.deliver, BlockOnDeadLetter: true})
 	b.run(w, outbox.Report{Delivered: 1, DeadLetters: 1})
 	time.Sleep(time.Hour)
 	b.run(w, outbox.Report{})
-	b.wantStates("strict", ids, outbox.Holding, outbox.Behind, outbox.Behind, outbox.Done)
-	desk, err := outbox.NewDesk(b.store)
+	b.wantStates("strict", ids, outbox.StateHolding, outbox.StateBehind, outbox.StateBehind, outbox.StateDone)
+	operator, err := outbox.NewOperator(b.store)
 	b.must(err)
 	mail.does = nil
-	return mail, w, desk, ids
+	return mail, w, operator, ids
 }
 
 // TestStrictReplayed: the aggregate goes on when its dead letter was delivered after all, and in its order.
 func TestStrictReplayed(t *testing.T) {
 	inTime(t, func(b *bench) {
-		mail, w, desk, ids := stricts(b)
+		mail, w, operator, ids := stricts(b)
 		mail.does = fails(outbox.Permanent(errDown), "poison")
-		b.must(desk.Replay(b.Context(), "zoe", "the bank is back", ids[0]))
+		b.must(operator.Replay(b.Context(), "zoe", "the bank is back", ids[0]))
 		b.run(w, outbox.Report{DeadLetters: 1}) // it is not
-		b.wantStates("failed again", ids, outbox.Holding, outbox.Behind, outbox.Behind, outbox.Done)
+		b.wantStates("failed again", ids, outbox.StateHolding, outbox.StateBehind, outbox.StateBehind, outbox.StateDone)
 		mail.does, mail.seen = nil, nil
-		b.must(desk.Replay(b.Context(), "zoe", "now it is", ids[0]))
+		b.must(operator.Replay(b.Context(), "zoe", "now it is", ids[0]))
 		b.run(w, outbox.Report{Delivered: 3})
 		mail.want(b, "in order", "poison behind-1 behind-2")
 	})
@@ -81,14 +81,14 @@ func TestStrictReplayed(t *testing.T) {
 // TestStrictDropped: the aggregate goes on without what an operator has given up.
 func TestStrictDropped(t *testing.T) {
 	inTime(t, func(b *bench) {
-		mail, w, desk, ids := stricts(b)
+		mail, w, operator, ids := stricts(b)
 		mail.seen = nil
 		stop := b.start(w)
 		defer stop()
-		b.must(desk.Drop(b.Context(), "zoe", "it was a test", ids[0]))
+		b.must(operator.Drop(b.Context(), "zoe", "it was a test", ids[0]))
 		synctest.Wait() // a worker that runs is told
 		mail.want(b, "without it", "behind-1 behind-2")
-		b.wantStates("dropped", ids, outbox.Dead, outbox.Done, outbox.Done, outbox.Done)
+		b.wantStates("dropped", ids, outbox.StateDead, outbox.StateDone, outbox.StateDone, outbox.StateDone)
 	})
 }
 
@@ -96,9 +96,9 @@ func TestStrictDropped(t *testing.T) {
 func TestStrictWithoutAnAggregate(t *testing.T) {
 	inTime(t, func(b *bench) {
 		ids := b.add(about("", "poison"), about("", "other"))
-		w := b.worker(b.store, outbox.Route{Handler: fails(outbox.Permanent(errDown), "poison"), Strict: true})
+		w := b.worker(b.store, outbox.Route{Handler: fails(outbox.Permanent(errDown), "poison"), BlockOnDeadLetter: true})
 		b.run(w, outbox.Report{Delivered: 1, DeadLetters: 1})
-		b.wantStates("strict", ids, outbox.Dead, outbox.Done)
+		b.wantStates("strict", ids, outbox.StateDead, outbox.StateDone)
 	})
 }
 
@@ -110,11 +110,11 @@ func TestBegunTooOften(t *testing.T) {
 		for range 3 {
 			b.crash(1)
 		}
-		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver, Limit: 3}), outbox.Report{Delivered: 1, DeadLetters: 1})
+		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver, MaxAttempts: 3}), outbox.Report{Delivered: 1, DeadLetters: 1})
 		mail.want(b, "the killer is left alone", "behind")
 		e := b.entry(ids[0])
-		if e.State != outbox.Dead || e.Tries != 3 || e.LastError != "outbox: the message cannot be delivered: a delivery was begun 3 times, and did not come to an end" {
-			b.Errorf("it is %s after %d tries: %q", e.State, e.Tries, e.LastError)
+		if e.State != outbox.StateDead || e.Attempts != 3 || e.LastError != "outbox: the message cannot be delivered: a delivery was begun 3 times, and did not come to an end" {
+			b.Errorf("it is %s after %d tries: %q", e.State, e.Attempts, e.LastError)
 		}
 	})
 }
@@ -135,13 +135,13 @@ func TestAfterACrash(t *testing.T) {
 		stop := b.start(b.worker(b.store, outbox.Route{Handler: mail.deliver}))
 		defer stop()
 		synctest.Wait()
-		b.wantStates("alone", ids, outbox.Leased, outbox.Behind, outbox.Behind)
-		if e := b.entry(ids[1]); e.Tries != 0 {
-			b.Errorf("what was not begun counts as tried %d times", e.Tries)
+		b.wantStates("alone", ids, outbox.StateLeased, outbox.StateBehind, outbox.StateBehind)
+		if e := b.entry(ids[1]); e.Attempts != 0 {
+			b.Errorf("what was not begun counts as tried %d times", e.Attempts)
 		}
 		close(letGo)
 		time.Sleep(time.Second) // a file that is busy for a moment makes the worker wait, which ends no synctest.Wait
 		mail.want(b, "in order", "first second third")
-		b.wantStates("all", ids, outbox.Done, outbox.Done, outbox.Done)
+		b.wantStates("all", ids, outbox.StateDone, outbox.StateDone, outbox.StateDone)
 	})
 }

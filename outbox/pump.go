@@ -102,7 +102,7 @@ func (s *session) awaitRoom(ctx context.Context) {
 // claim takes messages of those routes that have room, and starts to deliver them. It reports whether some route has no room
 // left for what may be there.
 func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
-	wants := make([]Want, 0, len(s.routes))
+	wants := make([]ClaimRequest, 0, len(s.routes))
 	for topic, route := range s.routes {
 		route.short.Store(true) // before the look at it, so that none that ends is missed
 		if !route.room() {
@@ -110,7 +110,7 @@ func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
 			continue
 		}
 		route.short.Store(false)
-		wants = append(wants, Want{Topic: topic, Limit: max(route.target()-int(route.inHand.Load()), 1)})
+		wants = append(wants, ClaimRequest{Topic: topic, Limit: max(route.target()-int(route.inHand.Load()), 1)})
 	}
 	if len(wants) == 0 {
 		return 0, true, nil

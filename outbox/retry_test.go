@@ -18,11 +18,11 @@ func (b *bench) pauses(w *outbox.Worker, id string) (pauses []time.Duration) {
 		_, err := w.RunOnce(b.Context())
 		b.must(err)
 		e := b.entry(id)
-		if e.State != outbox.Ready {
+		if e.State != outbox.StateReady {
 			return pauses
 		}
 		pauses = append(pauses, time.Until(e.Due))
-		if _, err := w.RunOnce(b.Context()); err != nil || b.entry(id).Tries != e.Tries {
+		if _, err := w.RunOnce(b.Context()); err != nil || b.entry(id).Attempts != e.Attempts {
 			b.Fatalf("the message was delivered before it was due (%v)", err)
 		}
 		time.Sleep(time.Until(e.Due))
@@ -34,7 +34,7 @@ func TestGrowingPauses(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := &clerk{does: fails(errDown, "m")}
 		id := b.add(about("", "m"))[0]
-		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, Limit: 7, Pause: time.Second, LongestPause: 5 * time.Second})
+		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, MaxAttempts: 7, MinBackoff: time.Second, MaxBackoff: 5 * time.Second})
 		longest := []time.Duration{1, 2, 4, 5, 5, 5}
 		got := b.pauses(w, id)
 		if len(got) != len(longest) {
@@ -46,8 +46,8 @@ func TestGrowingPauses(t *testing.T) {
 			}
 		}
 		e := b.entry(id)
-		if e.State != outbox.Dead || e.Tries != 7 || e.LastError != errDown.Error() {
-			b.Errorf("in the end it is %s after %d tries: %q", e.State, e.Tries, e.LastError)
+		if e.State != outbox.StateDead || e.Attempts != 7 || e.LastError != errDown.Error() {
+			b.Errorf("in the end it is %s after %d tries: %q", e.State, e.Attempts, e.LastError)
 		}
 	})
 }
@@ -60,7 +60,7 @@ func TestPausesDiffer(t *testing.T) {
 			messages = append(messages, about("", "m"))
 		}
 		ids := b.add(messages...)
-		w := b.worker(b.store, outbox.Route{Handler: fails(errDown, "m"), Pause: 10 * time.Second})
+		w := b.worker(b.store, outbox.Route{Handler: fails(errDown, "m"), MinBackoff: 10 * time.Second})
 		b.run(w, outbox.Report{Retried: len(ids)})
 		halves := make(map[bool]int)
 		for _, id := range ids {
@@ -83,7 +83,7 @@ func TestPanicIsAFailure(t *testing.T) {
 		}}
 		ids := b.add(about("a", "bad"), about("b", "good"), about("", "good"))
 		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}), outbox.Report{Delivered: 2, Retried: 1})
-		b.wantStates("one message", ids, outbox.Ready, outbox.Done, outbox.Done)
+		b.wantStates("one message", ids, outbox.StateReady, outbox.StateDone, outbox.StateDone)
 		if e := b.entry(ids[0]); !strings.Contains(e.LastError, "panicked: a nil map") {
 			b.Errorf("the reason is %q", e.LastError)
 		}
@@ -111,8 +111,8 @@ func TestPermanent(t *testing.T) {
 		reason := errors.New("there is no such account")
 		id := b.add(about("", "m"))[0]
 		b.run(b.worker(b.store, outbox.Route{Handler: fails(outbox.Permanent(reason), "m")}), outbox.Report{DeadLetters: 1})
-		if e := b.entry(id); e.State != outbox.Dead || e.Tries != 1 || !strings.Contains(e.LastError, reason.Error()) {
-			b.Errorf("it is %s after %d tries: %q", e.State, e.Tries, e.LastError)
+		if e := b.entry(id); e.State != outbox.StateDead || e.Attempts != 1 || !strings.Contains(e.LastError, reason.Error()) {
+			b.Errorf("it is %s after %d tries: %q", e.State, e.Attempts, e.LastError)
 		}
 		if err := outbox.Permanent(reason); !errors.Is(err, reason) || !errors.Is(err, outbox.ErrPermanent) {
 			b.Errorf("%v wraps not both", err)
@@ -137,7 +137,7 @@ func TestRetryAfter(t *testing.T) {
 			return outbox.Result{}, outbox.RetryAfter(errDown, time.Millisecond)
 		}}
 		ids := b.add(about("", "long"), about("", "short"))
-		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver, Pause: time.Minute}), outbox.Report{Retried: 2})
+		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver, MinBackoff: time.Minute}), outbox.Report{Retried: 2})
 		if wait := time.Until(b.entry(ids[0]).Due); wait != time.Hour {
 			b.Errorf("the receiver asked for an hour, and gets %s", wait)
 		}

@@ -40,17 +40,17 @@ func (s *session) start(claimed []Claimed, until time.Time) {
 func (s *session) deliverRun(route *routeState, run []taken) {
 	route.slots <- struct{}{}
 	defer func() { <-route.slots }()
-	if run[0].Tries > 1 && len(run) > 1 {
-		s.giveBack(route, run[1:], Behind)
+	if run[0].Attempts > 1 && len(run) > 1 {
+		s.giveBack(route, run[1:], StateBehind)
 		run = run[:1]
 	}
 	for i, t := range run {
 		if s.stopping.Load() {
-			s.giveBack(route, run[i:], Ready)
+			s.giveBack(route, run[i:], StateReady)
 			return
 		}
 		if !s.deliver(route, t) {
-			s.giveBack(route, run[i+1:], Behind)
+			s.giveBack(route, run[i+1:], StateBehind)
 			return
 		}
 	}
@@ -59,10 +59,10 @@ func (s *session) deliverRun(route *routeState, run []taken) {
 // giveBack returns messages that were not begun. That does not count as a try.
 func (s *session) giveBack(route *routeState, run []taken, state State) {
 	for _, t := range run {
-		tries := t.Tries
+		tries := t.Attempts
 		if t.counted {
 			tries--
 		}
-		s.finish.add(finished{taken: t, route: route, ending: Ending{Lease: t.lease.Lease, State: state, Tries: tries}})
+		s.finish.add(finished{taken: t, route: route, ending: Outcome{Lease: t.lease.Lease, State: state, Attempts: tries}})
 	}
 }

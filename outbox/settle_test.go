@@ -11,6 +11,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // shop is a service whose clients wait for what a worker does.
@@ -65,8 +66,8 @@ func (s *shop) wantAnswer(rule, key string, status int, body string) {
 
 // settles is a handler that has the client's answer.
 func settles(context.Context, *outbox.Delivery) (outbox.Result, error) {
-	return outbox.Result{ProviderID: "ch_1", Settle: &onceward.Completion{
-		Response: onceward.Response{Status: http.StatusCreated, Body: []byte("paid")}, ProviderID: "ch_1",
+	return outbox.Result{ProviderID: "ch_1", Settle: &store.Completion{
+		Response: store.Response{Status: http.StatusCreated, Body: []byte("paid")}, ProviderID: "ch_1",
 	}}, nil
 }
 
@@ -79,8 +80,8 @@ func TestSettle(t *testing.T) {
 		mail := &clerk{does: settles}
 		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}), outbox.Report{Delivered: 1})
 		s.wantAnswer("after", "k", http.StatusCreated, "paid")
-		rec, err := b.store.Get(b.Context(), onceward.ID{Scope: "shop", Key: "k"})
-		if err != nil || rec.State != onceward.StateCompleted || rec.ProviderID != "ch_1" {
+		rec, err := b.store.Get(b.Context(), store.ID{Scope: "shop", Key: "k"})
+		if err != nil || rec.State != store.StateCompleted || rec.ProviderID != "ch_1" {
 			b.Errorf("the record is %s, %q, %v", rec.State, rec.ProviderID, err)
 		}
 		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}), outbox.Report{})
@@ -112,16 +113,16 @@ func TestSettleTooEarly(t *testing.T) {
 
 // TestSettledOtherwise: somebody else has said what became of it. That stands, and the message is done all the same.
 func TestSettledOtherwise(t *testing.T) {
-	id := onceward.ID{Scope: "shop", Key: "k"}
-	for name, otherwise := range map[string]func(b *bench, s *shop, c onceward.Claim) error{
-		"completed": func(b *bench, _ *shop, c onceward.Claim) error {
-			return b.store.ResolveCompleted(b.Context(), c, &onceward.Completion{Response: onceward.Response{Status: 402, Body: []byte("declined")}})
+	id := store.ID{Scope: "shop", Key: "k"}
+	for name, otherwise := range map[string]func(b *bench, s *shop, c store.Claim) error{
+		"completed": func(b *bench, _ *shop, c store.Claim) error {
+			return b.store.ResolveCompleted(b.Context(), c, &store.Completion{Response: store.Response{Status: 402, Body: []byte("declined")}})
 		},
-		"removed": func(b *bench, _ *shop, c onceward.Claim) error { return b.store.Bust(b.Context(), c.ID, true) },
-		"not executed": func(b *bench, _ *shop, c onceward.Claim) error {
+		"removed": func(b *bench, _ *shop, c store.Claim) error { return b.store.Bust(b.Context(), c.ID, true) },
+		"not executed": func(b *bench, _ *shop, c store.Claim) error {
 			return b.store.ResolveNotExecuted(b.Context(), c, "the clerk says so")
 		},
-		"executed again": func(b *bench, s *shop, c onceward.Claim) error {
+		"executed again": func(b *bench, s *shop, c store.Claim) error {
 			err := b.store.ResolveNotExecuted(b.Context(), c, "the clerk says so")
 			s.wantAnswer("again", "k", http.StatusInternalServerError, "outcome-unknown")
 			return err
@@ -133,12 +134,12 @@ func TestSettledOtherwise(t *testing.T) {
 				s.wantAnswer("before", "k", http.StatusInternalServerError, "outcome-unknown")
 				rec, err := b.store.Get(b.Context(), id)
 				b.must(err)
-				b.must(otherwise(b, s, onceward.Claim{ID: id, Attempt: rec.Attempt}))
+				b.must(otherwise(b, s, store.Claim{ID: id, Attempt: rec.Attempt}))
 				first, err := b.store.Messages(b.Context(), outbox.Filter{Limit: 1})
 				b.must(err)
 				_, err = b.worker(b.store, outbox.Route{Handler: settles}).RunOnce(b.Context())
 				b.must(err)
-				b.wantStates("done", []string{first[0].ID}, outbox.Done)
+				b.wantStates("done", []string{first[0].ID}, outbox.StateDone)
 				if name == "completed" {
 					s.wantAnswer("I7", "k", 402, "declined")
 				}
@@ -161,13 +162,13 @@ func TestNothingToSettle(t *testing.T) {
 		s := newShop(b, func() {})
 		s.wantAnswer("before", "k", http.StatusInternalServerError, "outcome-unknown")
 		b.run(b.worker(withoutRecords{b.store}, outbox.Route{Handler: settles}), outbox.Report{DeadLetters: 1})
-		letters, err := b.store.Messages(b.Context(), outbox.Filter{States: []outbox.State{outbox.Dead}, After: id})
+		letters, err := b.store.Messages(b.Context(), outbox.Filter{States: []outbox.State{outbox.StateDead}, After: id})
 		if err != nil || len(letters) != 1 || !strings.Contains(letters[0].LastError, "WorkerConfig.Records has no store") {
 			b.Errorf("the dead letters are %+v, %v", letters, err)
 		}
-		desk, err := outbox.NewDesk(b.store)
+		operator, err := outbox.NewOperator(b.store)
 		b.must(err)
-		b.must(desk.Replay(b.Context(), "zoe", "configured", letters[0].ID))
+		b.must(operator.Replay(b.Context(), "zoe", "configured", letters[0].ID))
 		elsewhere := func(c *outbox.WorkerConfig) { c.Records = b.store }
 		b.run(b.worker(withoutRecords{b.store}, outbox.Route{Handler: settles}, elsewhere), outbox.Report{Delivered: 1})
 		s.wantAnswer("settled", "k", http.StatusCreated, "paid")

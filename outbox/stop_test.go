@@ -21,16 +21,16 @@ func TestStopWaits(t *testing.T) {
 		ids := b.add(about("a", "first"), about("a", "second"), about("a", "third"))
 		stop := b.start(b.worker(b.store, outbox.Route{Handler: mail.deliver}))
 		time.Sleep(time.Second)
-		b.wantStates("in hand", ids, outbox.Leased, outbox.Leased, outbox.Leased)
+		b.wantStates("in hand", ids, outbox.StateLeased, outbox.StateLeased, outbox.StateLeased)
 		began := time.Now()
 		stop()
 		if took := time.Since(began); took != 4*time.Second {
 			b.Errorf("stopping took %s, want what the delivery still needed", took)
 		}
 		mail.want(b, "no more", "first")
-		b.wantStates("given back", ids, outbox.Done, outbox.Ready, outbox.Ready)
-		if e := b.entry(ids[1]); e.Tries != 0 || e.LastError != "" || e.Due.After(time.Now()) {
-			b.Errorf("what was not begun has %d tries, %q, due %s", e.Tries, e.LastError, e.Due)
+		b.wantStates("given back", ids, outbox.StateDone, outbox.StateReady, outbox.StateReady)
+		if e := b.entry(ids[1]); e.Attempts != 0 || e.LastError != "" || e.Due.After(time.Now()) {
+			b.Errorf("what was not begun has %d tries, %q, due %s", e.Attempts, e.LastError, e.Due)
 		}
 		next := new(clerk)
 		b.run(b.worker(b.store, outbox.Route{Handler: next.deliver}), outbox.Report{Delivered: 2})
@@ -53,15 +53,15 @@ func TestStopGivesBackTheFirst(t *testing.T) {
 		synctest.Wait()
 		ids := b.add(about("", "slow"), about("", "slow"), about("", "slow"))
 		synctest.Wait()
-		b.wantStates("in hand", ids, outbox.Leased, outbox.Leased, outbox.Leased)
+		b.wantStates("in hand", ids, outbox.StateLeased, outbox.StateLeased, outbox.StateLeased)
 		stop()
 		done := 0
 		for _, id := range ids {
 			switch e := b.entry(id); {
-			case e.State == outbox.Done:
+			case e.State == outbox.StateDone:
 				done++
-			case e.State != outbox.Ready || e.Tries != 0:
-				b.Errorf("what was not begun is %s after %d tries", e.State, e.Tries)
+			case e.State != outbox.StateReady || e.Attempts != 0:
+				b.Errorf("what was not begun is %s after %d tries", e.State, e.Attempts)
 			}
 		}
 		if done != 1 {
@@ -87,8 +87,8 @@ func TestStopCutsOff(t *testing.T) {
 			b.Errorf("stopping took %s, want the grace", took)
 		}
 		events.want(b, "recorded", "retry")
-		if e := b.entry(id); e.State != outbox.Ready || e.Tries != 1 || e.LastError != context.Canceled.Error() {
-			b.Errorf("it is %s after %d tries: %q", e.State, e.Tries, e.LastError)
+		if e := b.entry(id); e.State != outbox.StateReady || e.Attempts != 1 || e.LastError != context.Canceled.Error() {
+			b.Errorf("it is %s after %d tries: %q", e.State, e.Attempts, e.LastError)
 		}
 	})
 }
@@ -112,7 +112,7 @@ type slowStore struct {
 	taken chan struct{}
 }
 
-func (s *slowStore) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
+func (s *slowStore) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
 	claimed, err := s.Store.ClaimMessages(ctx, wants, lease)
 	if err != nil || len(claimed) == 0 {
 		return claimed, err
@@ -137,9 +137,9 @@ func TestStopWhileClaiming(t *testing.T) {
 		<-store.taken
 		stop()
 		mail.want(b, "no more", "")
-		b.wantStates("given back", id, outbox.Ready)
-		if e := b.entry(id[0]); e.Tries != 0 {
-			b.Errorf("it counts as tried %d times", e.Tries)
+		b.wantStates("given back", id, outbox.StateReady)
+		if e := b.entry(id[0]); e.Attempts != 0 {
+			b.Errorf("it counts as tried %d times", e.Attempts)
 		}
 	})
 }

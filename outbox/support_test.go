@@ -17,6 +17,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 const topic = "charges"
 
 var (
-	errDown = fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+	errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 	quiet   = slog.New(slog.DiscardHandler)
 )
 
@@ -99,7 +100,7 @@ func (b *bench) wantStates(rule string, ids []string, want ...outbox.State) {
 	b.Helper()
 	for i, id := range ids {
 		if e := b.entry(id); e.State != want[i] {
-			b.Errorf("%s: %s is %s after %d tries (%s), want %s", rule, e.Type, e.State, e.Tries, e.LastError, want[i])
+			b.Errorf("%s: %s is %s after %d tries (%s), want %s", rule, e.Type, e.State, e.Attempts, e.LastError, want[i])
 		}
 	}
 }
@@ -256,7 +257,7 @@ func (b *bench) wantLines(rule, want string) {
 // crash leaves behind what a worker does that took messages and died: leases that nobody holds, and that have run out.
 func (b *bench) crash(limit int) {
 	b.Helper()
-	claimed, err := b.store.ClaimMessages(b.Context(), []outbox.Want{{Topic: topic, Limit: limit}}, time.Second)
+	claimed, err := b.store.ClaimMessages(b.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: limit}}, time.Second)
 	if err != nil || len(claimed) == 0 {
 		b.Fatalf("there was nothing to take: %v", err)
 	}

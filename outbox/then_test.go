@@ -17,7 +17,7 @@ func TestProviderID(t *testing.T) {
 		b.run(b.worker(b.store, outbox.Route{Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
 			return outbox.Result{ProviderID: "ch_1"}, nil
 		}}), outbox.Report{Delivered: 1})
-		if e := b.entry(id); e.State != outbox.Done || e.ProviderID != "ch_1" {
+		if e := b.entry(id); e.State != outbox.StateDone || e.ProviderID != "ch_1" {
 			b.Errorf("it is %s as %q", e.State, e.ProviderID)
 		}
 	})
@@ -39,8 +39,8 @@ func TestProviderIDAtOnce(t *testing.T) {
 		b.run(w, outbox.Report{Retried: 1})
 		time.Sleep(time.Second)
 		b.run(w, outbox.Report{Delivered: 1})
-		if e := b.entry(id); e.ProviderID != "ch_1" || e.Tries != 2 {
-			b.Errorf("it is %q after %d tries", e.ProviderID, e.Tries)
+		if e := b.entry(id); e.ProviderID != "ch_1" || e.Attempts != 2 {
+			b.Errorf("it is %q after %d tries", e.ProviderID, e.Attempts)
 		}
 	})
 }
@@ -49,7 +49,7 @@ func TestProviderIDAtOnce(t *testing.T) {
 func TestADeliveryWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	d := new(outbox.Delivery)
-	if err := d.Alive(); err != nil {
+	if err := d.CheckLease(); err != nil {
 		t.Errorf("it is not alive: %v", err)
 	}
 	if err := d.RecordProviderID(t.Context(), "ch_1"); err == nil || err.Error() != "outbox: this delivery is not a worker's" {
@@ -66,7 +66,7 @@ func TestThenIsAtomic(t *testing.T) {
 			return outbox.Result{ProviderID: "ch_1", Then: func(ctx context.Context) error {
 				err := write(ctx, "paid")
 				b.wantLines("before the commit", "")
-				b.wantStates("before the commit", id, outbox.Leased)
+				b.wantStates("before the commit", id, outbox.StateLeased)
 				if got := b.entry(id[0]).ProviderID; got != "ch_1" {
 					b.Errorf("O3: the receiver's id is %q before the message is done", got)
 				}
@@ -74,7 +74,7 @@ func TestThenIsAtomic(t *testing.T) {
 			}}, nil
 		}}), outbox.Report{Delivered: 1})
 		b.wantLines("after the commit", "paid")
-		b.wantStates("after the commit", id, outbox.Done)
+		b.wantStates("after the commit", id, outbox.StateDone)
 	})
 }
 
@@ -97,7 +97,7 @@ func TestThenFails(t *testing.T) {
 		}})
 		b.run(w, outbox.Report{Retried: 1})
 		b.wantLines("undone", "")
-		b.wantStates("undone", id, outbox.Ready)
+		b.wantStates("undone", id, outbox.StateReady)
 		failing = false
 		time.Sleep(time.Second)
 		b.run(w, outbox.Report{Delivered: 1})
@@ -125,7 +125,7 @@ func TestThenPanics(t *testing.T) {
 			}}, nil
 		}}), outbox.Report{Delivered: 1, Retried: 1})
 		b.wantLines("undone", "")
-		b.wantStates("one message", ids, outbox.Ready, outbox.Done)
+		b.wantStates("one message", ids, outbox.StateReady, outbox.StateDone)
 		if e := b.entry(ids[0]); e.LastError != "Result.Then panicked: a nil map" {
 			b.Errorf("the reason is %q", e.LastError)
 		}

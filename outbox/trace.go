@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/store"
 )
 
 // Tracer follows an operation from the client's key to those who consumed what it sent, from any point on the way.
@@ -14,15 +14,15 @@ type Tracer struct {
 	// Messages is the outbox. Required.
 	Messages Store
 	// Records is where operations are recorded. Default: the store of the messages, if it is one.
-	Records onceward.Store
+	Records store.Store
 	// Inboxes are those of the consumers, as far as they can be reached. Default: the store of the messages, if it is one.
 	Inboxes []inbox.Store
 }
 
-// Clue is one thing that is known. The ID of a message is at the same time the ID of the event that consumers see.
-type Clue struct {
+// TraceQuery is one thing that is known. The ID of a message is at the same time the ID of the event that consumers see.
+type TraceQuery struct {
 	// Request is the scope and the key of the client's request.
-	Request onceward.ID
+	Request store.ID
 	// MessageID is the ID of a message or an event.
 	MessageID string
 	// DownstreamKey is the idempotency key that a receiver has seen.
@@ -33,8 +33,8 @@ type Clue struct {
 type Trail struct {
 	// Request is the client's scope and key, and Record what became of the request; it is nil if there was no request, or its
 	// record has expired.
-	Request onceward.ID
-	Record  *onceward.Record
+	Request store.ID
+	Record  *store.Record
 	// Message is what was sent because of it, with its downstream key and the receiver's id.
 	Message Entry
 	// Consumers are those who have applied it.
@@ -42,8 +42,8 @@ type Trail struct {
 }
 
 // Trace returns the trails of all messages of the operation that a clue leads to, the oldest first. It returns
-// [onceward.ErrNotFound] if there is no such message.
-func (t *Tracer) Trace(ctx context.Context, clue Clue) ([]Trail, error) {
+// [store.ErrNotFound] if there is no such message.
+func (t *Tracer) Trace(ctx context.Context, clue TraceQuery) ([]Trail, error) {
 	entries, err := t.entries(ctx, clue)
 	if err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func (t *Tracer) Trace(ctx context.Context, clue Clue) ([]Trail, error) {
 }
 
 // entries finds the messages: the one that the clue names, and those that were added by the same operation.
-func (t *Tracer) entries(ctx context.Context, clue Clue) ([]Entry, error) {
-	if clue == (Clue{}) {
+func (t *Tracer) entries(ctx context.Context, clue TraceQuery) ([]Entry, error) {
+	if clue == (TraceQuery{}) {
 		return nil, errors.New("outbox: a trace needs a clue: a request, the ID of a message, or a downstream key")
 	}
 	found, err := t.all(ctx, Filter{Origin: clue.Request, ID: clue.MessageID, DownstreamKey: clue.DownstreamKey})
@@ -69,9 +69,9 @@ func (t *Tracer) entries(ctx context.Context, clue Clue) ([]Entry, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("outbox: no message that is still kept fits the clue: %w", onceward.ErrNotFound)
+		return nil, fmt.Errorf("outbox: no message that is still kept fits the clue: %w", store.ErrNotFound)
 	}
-	if origin := found[0].Origin; clue.Request == (onceward.ID{}) && origin != (onceward.ID{}) {
+	if origin := found[0].Origin; clue.Request == (store.ID{}) && origin != (store.ID{}) {
 		return t.all(ctx, Filter{Origin: origin})
 	}
 	return found, nil
@@ -92,12 +92,12 @@ func (t *Tracer) all(ctx context.Context, f Filter) (entries []Entry, err error)
 
 func (t *Tracer) trail(ctx context.Context, e Entry) (Trail, error) {
 	trail := Trail{Request: e.Origin, Message: e}
-	if records := t.records(); records != nil && e.Origin != (onceward.ID{}) {
+	if records := t.records(); records != nil && e.Origin != (store.ID{}) {
 		rec, err := records.Get(ctx, e.Origin)
 		switch {
 		case err == nil:
 			trail.Record = &rec
-		case !errors.Is(err, onceward.ErrNotFound):
+		case !errors.Is(err, store.ErrNotFound):
 			return trail, err
 		}
 	}
@@ -111,11 +111,11 @@ func (t *Tracer) trail(ctx context.Context, e Entry) (Trail, error) {
 	return trail, nil
 }
 
-func (t *Tracer) records() onceward.Store {
+func (t *Tracer) records() store.Store {
 	if t.Records != nil {
 		return t.Records
 	}
-	records, _ := t.Messages.(onceward.Store)
+	records, _ := t.Messages.(store.Store)
 	return records
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // consumers apply each event that is published to them once, in their own database.
@@ -71,23 +72,23 @@ func TestTrace(t *testing.T) {
 	wayOfARequest(b, elsewhere)
 	b.add(about("a", "other"))
 	tracer := &outbox.Tracer{Messages: b.store, Inboxes: []inbox.Store{elsewhere.store}}
-	request := onceward.ID{Scope: "shop", Key: "k"}
-	trails, err := tracer.Trace(t.Context(), outbox.Clue{Request: request})
+	request := store.ID{Scope: "shop", Key: "k"}
+	trails, err := tracer.Trace(t.Context(), outbox.TraceQuery{Request: request})
 	if err != nil || len(trails) != 2 {
 		t.Fatalf("there are %d trails, %v", len(trails), err)
 	}
 	for i, name := range []string{"charged", "booked"} {
 		trail := trails[i]
-		if trail.Request != request || trail.Record == nil || trail.Record.State != onceward.StateCompleted || trail.Record.ID != request {
+		if trail.Request != request || trail.Record == nil || trail.Record.State != store.StateCompleted || trail.Record.ID != request {
 			t.Errorf("%s comes from %v, which is %+v", name, trail.Request, trail.Record)
 		}
-		if trail.Message.Type != name || trail.Message.State != outbox.Done || trail.Message.ProviderID != "offset-"+name {
+		if trail.Message.Type != name || trail.Message.State != outbox.StateDone || trail.Message.ProviderID != "offset-"+name {
 			t.Errorf("the message is %+v", trail.Message)
 		}
 		if c := trail.Consumers; len(c) != 2 || c[0].Consumer != "ledger" || c[1].Consumer != "mailer" || c[0].EventID != trail.Message.ID {
 			t.Errorf("%s was consumed by %+v", name, c)
 		}
-		for _, clue := range []outbox.Clue{{MessageID: trail.Message.ID}, {DownstreamKey: trail.Message.DownstreamKey}} {
+		for _, clue := range []outbox.TraceQuery{{MessageID: trail.Message.ID}, {DownstreamKey: trail.Message.DownstreamKey}} {
 			same, err := tracer.Trace(t.Context(), clue)
 			if err != nil || !reflect.DeepEqual(same, trails) {
 				t.Errorf("%+v leads to %+v, %v", clue, same, err)
@@ -104,14 +105,14 @@ func TestTraceWithoutARequest(t *testing.T) {
 	ids := b.add(about("a", "m"), about("a", "n"))
 	own := consumers{inbox.New(b.store), []string{"mailer"}}
 	b.run(b.worker(b.store, outbox.Route{Handler: publishes(own)}), outbox.Report{Delivered: 2})
-	trails, err := (&outbox.Tracer{Messages: b.store}).Trace(t.Context(), outbox.Clue{MessageID: ids[1]})
+	trails, err := (&outbox.Tracer{Messages: b.store}).Trace(t.Context(), outbox.TraceQuery{MessageID: ids[1]})
 	if err != nil || len(trails) != 1 {
 		t.Fatalf("there are %d trails, %v", len(trails), err)
 	}
 	if trail := trails[0]; trail.Record != nil || trail.Message.ID != ids[1] || len(trail.Consumers) != 1 {
 		t.Errorf("the trail is %+v", trail)
 	}
-	alone, err := (&outbox.Tracer{Messages: withoutRecords{b.store}}).Trace(t.Context(), outbox.Clue{MessageID: ids[1]})
+	alone, err := (&outbox.Tracer{Messages: withoutRecords{b.store}}).Trace(t.Context(), outbox.TraceQuery{MessageID: ids[1]})
 	if err != nil || len(alone) != 1 || alone[0].Consumers != nil {
 		t.Errorf("where there is nothing else the trail is %+v, %v", alone, err)
 	}
@@ -124,7 +125,7 @@ func TestTraceAfterTheRecord(t *testing.T) {
 	post(adding(b, b.box, about("a", "m")), "k")
 	records := newBench(t) // one that has never heard of it
 	tracer := &outbox.Tracer{Messages: b.store, Records: records.store}
-	trails, err := tracer.Trace(t.Context(), outbox.Clue{Request: onceward.ID{Scope: "shop", Key: "k"}})
+	trails, err := tracer.Trace(t.Context(), outbox.TraceQuery{Request: store.ID{Scope: "shop", Key: "k"}})
 	if err != nil || len(trails) != 1 || trails[0].Record != nil || trails[0].Request.Key != "k" {
 		t.Errorf("the trail is %+v, %v", trails, err)
 	}
@@ -144,13 +145,13 @@ func (s *longStore) Messages(_ context.Context, f outbox.Filter) ([]outbox.Entry
 // TestManyTrails: an operation that added more messages than fit on a page has them all.
 func TestManyTrails(t *testing.T) {
 	t.Parallel()
-	request := onceward.ID{Scope: "shop", Key: "k"}
+	request := store.ID{Scope: "shop", Key: "k"}
 	for _, n := range []int{999, 1000, 2500} {
 		store := new(longStore)
 		for i := range n {
 			store.entries = append(store.entries, outbox.Entry{ID: fmt.Sprint("m", i), Origin: request})
 		}
-		trails, err := (&outbox.Tracer{Messages: store}).Trace(t.Context(), outbox.Clue{Request: request})
+		trails, err := (&outbox.Tracer{Messages: store}).Trace(t.Context(), outbox.TraceQuery{Request: request})
 		if err != nil || len(trails) != n || trails[n-1].Message.ID != store.entries[n-1].ID {
 			t.Errorf("there are %d trails of %d, %v", len(trails), n, err)
 		}
@@ -162,11 +163,11 @@ func TestTraceLeadsNowhere(t *testing.T) {
 	b := newBench(t)
 	b.add(about("a", "m"))
 	tracer := &outbox.Tracer{Messages: b.store}
-	if _, err := tracer.Trace(t.Context(), outbox.Clue{}); err == nil || !strings.Contains(err.Error(), "a trace needs a clue") {
+	if _, err := tracer.Trace(t.Context(), outbox.TraceQuery{}); err == nil || !strings.Contains(err.Error(), "a trace needs a clue") {
 		t.Errorf("without a clue: %v", err)
 	}
-	for _, clue := range []outbox.Clue{{Request: onceward.ID{Scope: "shop", Key: "k"}}, {MessageID: "no such id"}, {DownstreamKey: "no such key"}} {
-		if trails, err := tracer.Trace(t.Context(), clue); !errors.Is(err, onceward.ErrNotFound) || trails != nil {
+	for _, clue := range []outbox.TraceQuery{{Request: store.ID{Scope: "shop", Key: "k"}}, {MessageID: "no such id"}, {DownstreamKey: "no such key"}} {
+		if trails, err := tracer.Trace(t.Context(), clue); !errors.Is(err, store.ErrNotFound) || trails != nil {
 			t.Errorf("%+v leads to %+v, %v", clue, trails, err)
 		}
 	}
@@ -199,7 +200,7 @@ func TestTraceOfWhatFollows(t *testing.T) {
 			}}, nil
 		}
 		b.run(b.worker(b.store, outbox.Route{Handler: handler}), outbox.Report{Delivered: 3})
-		trails, err := (&outbox.Tracer{Messages: b.store}).Trace(b.Context(), outbox.Clue{Request: onceward.ID{Scope: "shop", Key: "k"}})
+		trails, err := (&outbox.Tracer{Messages: b.store}).Trace(b.Context(), outbox.TraceQuery{Request: store.ID{Scope: "shop", Key: "k"}})
 		b.must(err)
 		return trails
 	}

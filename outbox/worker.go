@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Route says how the messages of a topic are delivered.
@@ -20,24 +21,24 @@ type Route struct {
 	Timeout time.Duration
 	// Concurrency is how many deliveries of this worker may be under way at one time. Default: 64.
 	Concurrency int
-	// Limit is the number of tries after which a message becomes a dead letter. Default: 20.
-	Limit int
-	// Pause is the longest time until the second try. It doubles with each further one, up to LongestPause. Up to half of it
-	// is left out at random. Default: 1 s, and 15 min or Pause if that is longer.
-	Pause        time.Duration
-	LongestPause time.Duration
-	// Strict makes a dead letter hold up the later messages of its aggregate, until an operator replays or drops it. Default:
+	// MaxAttempts is the number of tries after which a message becomes a dead letter. Default: 20.
+	MaxAttempts int
+	// MinBackoff is the longest time until the second try. It doubles with each further one, up to MaxBackoff. Up to half of it
+	// is left out at random. Default: 1 s, and 15 min or MinBackoff if that is longer.
+	MinBackoff        time.Duration
+	MaxBackoff time.Duration
+	// BlockOnDeadLetter makes a dead letter hold up the later messages of its aggregate, until an operator replays or drops it. Default:
 	// they go on without it.
-	Strict bool
+	BlockOnDeadLetter bool
 }
 
 // WorkerConfig configures a [Worker].
 type WorkerConfig struct {
 	// Routes say how the messages of each topic are delivered. Topics without a route are left to other workers. Required.
 	Routes map[string]Route
-	// Records is where the operations are recorded that [Result.Settle] settles: an [onceward.Reconciler]. Default: the
+	// Records is where the operations are recorded that [Result.Settle] settles: a [store.Reconciler]. Default: the
 	// worker's own store, if it is one.
-	Records onceward.Store
+	Records store.Store
 
 	// Lease is how long a message belongs to the worker without a sign of life. It is extended while the worker lives.
 	// Less than 100 ms and more than [onceward.MaxLease] are refused. Default: 30 s.
@@ -63,8 +64,8 @@ type Worker struct {
 }
 
 // NewWorker returns a worker over a store.
-func NewWorker(store Store, config WorkerConfig) (*Worker, error) {
-	if store == nil {
+func NewWorker(s Store, config WorkerConfig) (*Worker, error) {
+	if s == nil {
 		return nil, errors.New("outbox: there is no store")
 	}
 	config, err := config.withDefaults()
@@ -72,9 +73,9 @@ func NewWorker(store Store, config WorkerConfig) (*Worker, error) {
 		return nil, err
 	}
 	if config.Records == nil {
-		config.Records, _ = store.(onceward.Store)
+		config.Records, _ = s.(store.Store)
 	}
-	return &Worker{config: config, store: store}, nil
+	return &Worker{config: config, store: s}, nil
 }
 
 func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
@@ -111,19 +112,19 @@ func (r Route) withDefaults(topic string) (Route, error) {
 		return r, errors.New("outbox: a route without a topic: messages without one are for change-data-capture alone")
 	case r.Handler == nil:
 		return r, fmt.Errorf("outbox: the route for %q has no Handler", topic)
-	case r.Limit < 0 || r.Concurrency < 0:
+	case r.MaxAttempts < 0 || r.Concurrency < 0:
 		return r, fmt.Errorf("outbox: the route for %q has a negative Limit or Concurrency", topic)
 	}
-	if r.Limit == 0 {
-		r.Limit = 20
+	if r.MaxAttempts == 0 {
+		r.MaxAttempts = 20
 	}
 	if r.Concurrency == 0 {
 		r.Concurrency = 64
 	}
 	return r, setDefaults([]setting{
 		{"Timeout", &r.Timeout, 30 * time.Second, time.Millisecond, onceward.MaxRetention},
-		{"Pause", &r.Pause, time.Second, 1, onceward.MaxRetention},
-		{"LongestPause", &r.LongestPause, max(15*time.Minute, r.Pause), 1, onceward.MaxRetention},
+		{"Pause", &r.MinBackoff, time.Second, 1, onceward.MaxRetention},
+		{"LongestPause", &r.MaxBackoff, max(15*time.Minute, r.MinBackoff), 1, onceward.MaxRetention},
 	})
 }
 
@@ -152,9 +153,9 @@ func setDefaults(settings []setting) error {
 
 // pause is the time before the next try: longer with each, and never the same for two.
 func (r *Route) pause(tries int) time.Duration {
-	pause := min(r.Pause, r.LongestPause)
-	for ; tries > 1 && pause < r.LongestPause; tries-- {
-		pause = min(2*pause, r.LongestPause)
+	pause := min(r.MinBackoff, r.MaxBackoff)
+	for ; tries > 1 && pause < r.MaxBackoff; tries-- {
+		pause = min(2*pause, r.MaxBackoff)
 	}
 	return pause/2 + rand.N(pause/2+1)
 }

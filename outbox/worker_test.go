@@ -51,7 +51,7 @@ func TestReport(t *testing.T) {
 		later := about("", "later")
 		later.Delay = time.Hour
 		b.add(about("", "fine"), about("", "fine"), about("", "fails"), later)
-		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, Limit: 2}, watched(events))
+		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, MaxAttempts: 2}, watched(events))
 		b.run(w, outbox.Report{Delivered: 2, Retried: 1})
 		time.Sleep(time.Second)
 		b.run(w, outbox.Report{DeadLetters: 1})
@@ -59,7 +59,7 @@ func TestReport(t *testing.T) {
 		b.run(w, outbox.Report{Delivered: 1})
 		mail.wantEach(b, "each as often as needed", map[string]int{"fine": 2, "fails": 2, "later": 1})
 		for _, e := range events.events {
-			if e.Topic != topic || e.Message == "" || e.Tries == 0 || (e.Err == nil) != (e.Outcome == "done") {
+			if e.Topic != topic || e.Message == "" || e.Attempts == 0 || (e.Err == nil) != (e.Outcome == "done") {
 				b.Errorf("the observer was told %+v", e)
 			}
 		}
@@ -77,7 +77,7 @@ func TestOtherTopics(t *testing.T) {
 		ids := b.add(other, captured, about("", "own"))
 		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}), outbox.Report{Delivered: 1})
 		mail.want(b, "its own", "own")
-		b.wantStates("the others", ids, outbox.Ready, outbox.Captured, outbox.Done)
+		b.wantStates("the others", ids, outbox.StateReady, outbox.StateCaptured, outbox.StateDone)
 	})
 }
 
@@ -124,7 +124,7 @@ func TestOvertaking(t *testing.T) {
 		behind := b.add(about("a", "behind"), about("b", "x"), about("", "y"))
 		synctest.Wait()
 		mail.wantEach(b, "others overtake", map[string]int{"slow": 1, "x": 1, "y": 1})
-		b.wantStates("its own aggregate waits", behind, outbox.Behind, outbox.Done, outbox.Done)
+		b.wantStates("its own aggregate waits", behind, outbox.StateBehind, outbox.StateDone, outbox.StateDone)
 		close(letGo)
 		synctest.Wait()
 		mail.wantEach(b, "and goes on", map[string]int{"slow": 1, "x": 1, "y": 1, "behind": 1})
@@ -143,6 +143,6 @@ func TestOneAggregateInTwoTopics(t *testing.T) {
 			c.Routes = map[string]outbox.Route{topic: {Handler: mail.deliver}, "refunds": {Handler: mail.deliver}}
 		})
 		b.run(w, outbox.Report{Delivered: 2, Retried: 1})
-		b.wantStates("only its own waits", ids, outbox.Ready, outbox.Behind, outbox.Done, outbox.Done)
+		b.wantStates("only its own waits", ids, outbox.StateReady, outbox.StateBehind, outbox.StateDone, outbox.StateDone)
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -32,7 +33,7 @@ func selling[T any](
 	b *bench, down *bool, amount func(*T) *int64, change func(*phase.Definition[T]),
 ) *phase.Operation[T] {
 	d := phase.Definition[T]{
-		Name: "POST /sales", Pause: quickly,
+		Name: "POST /sales", MinBackoff: quickly,
 		Steps: []phase.Step[T]{
 			phase.Local("price", func(_ context.Context, data *T) error {
 				*amount(data) = 1900
@@ -107,7 +108,7 @@ func TestStepsThatAnOldNodeDoesNotKnow(t *testing.T) {
 					b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
 					b.once(b.resumer(phase.ResumerConfig{}, old))
 				}
-				if rec := b.record("k"); rec.State != onceward.StateInProgress || string(rec.Data) != string(tries) {
+				if rec := b.record("k"); rec.State != store.StateInProgress || string(rec.Data) != string(tries) {
 					t.Errorf("the record is %s with %s, want it as it was with %s", rec.State, rec.Data, tries)
 				}
 				if got := b.resume(next); got.Finished != 1 {
@@ -182,7 +183,7 @@ func TestAMigrationThatFails(t *testing.T) {
 				if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got != (phase.Resumed{Strange: 1}) {
 					t.Errorf("the resumer reports %+v", got)
 				}
-				if rec := b.record("k"); rec.State != onceward.StateInProgress || string(rec.Data) != string(before.Data) {
+				if rec := b.record("k"); rec.State != store.StateInProgress || string(rec.Data) != string(before.Data) {
 					t.Errorf("the record is %s with %s, want %s", rec.State, rec.Data, before.Data)
 				}
 				b.want(b.send(old, "k"), http.StatusCreated, "1900")
@@ -246,7 +247,7 @@ func TestARollingDeploy(t *testing.T) {
 			return nil
 		}
 		old := phase.Must(phase.New(phase.Definition[sale]{
-			Name: "POST /sales", Pause: quickly,
+			Name: "POST /sales", MinBackoff: quickly,
 			Answer: func(s *sale) phase.Answer { return phase.JSON(http.StatusCreated, s) },
 			Steps: []phase.Step[sale]{
 				phase.Local("price", func(_ context.Context, s *sale) error { s.Price = 1900; return nil }),
@@ -254,7 +255,7 @@ func TestARollingDeploy(t *testing.T) {
 			},
 		}))
 		next := phase.Must(phase.New(phase.Definition[saleRenamed]{
-			Name: "POST /sales", Pause: quickly, Version: 1,
+			Name: "POST /sales", MinBackoff: quickly, Version: 1,
 			Answer: func(s *saleRenamed) phase.Answer { return phase.JSON(http.StatusCreated, s) },
 			Migrate: func(_ int, data json.RawMessage) (json.RawMessage, error) {
 				return []byte(strings.Replace(string(data), `"price"`, `"amount"`, 1)), nil

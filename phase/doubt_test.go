@@ -13,6 +13,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
@@ -77,8 +78,8 @@ type doubtfulStore struct {
 	err     error
 }
 
-// CheckpointTx implements [onceward.TxCheckpointer].
-func (s *doubtfulStore) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+// CheckpointTx implements [store.TxCheckpointer].
+func (s *doubtfulStore) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
 	err := s.err
 	if s.err = nil; err == nil {
 		return s.Store.CheckpointTx(ctx, c, lease, work)
@@ -95,7 +96,7 @@ func (s *doubtfulStore) CheckpointTx(ctx context.Context, c onceward.Claim, leas
 // in progress, and the next attempt finds out.
 func TestTheFirstStepIsInDoubt(t *testing.T) {
 	t.Parallel()
-	lost := fmt.Errorf("%w: the reply to the commit was lost", onceward.ErrOutcomeUnknown)
+	lost := fmt.Errorf("%w: the reply to the commit was lost", store.ErrOutcomeUnknown)
 	for name, c := range map[string]struct {
 		commits bool
 		err     error
@@ -103,7 +104,7 @@ func TestTheFirstStepIsInDoubt(t *testing.T) {
 	}{
 		"committed":     {true, lost, "seat"},
 		"not committed": {false, lost, "seat"},
-		"fenced":        {false, &onceward.FencedError{Op: "checkpoint"}, "seat"},
+		"fenced":        {false, &store.FencedError{Op: "checkpoint"}, "seat"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +117,7 @@ func TestTheFirstStepIsInDoubt(t *testing.T) {
 			o := b.define(b.local("seat", takeSeat))
 			b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
 			rec := b.record("k")
-			if rec.State != onceward.StateInProgress {
+			if rec.State != store.StateInProgress {
 				t.Errorf("the record is %s: what expires is forgotten, and it may have been executed", rec.State)
 			}
 			b.await(rec.LeaseUntil)
@@ -134,7 +135,7 @@ func TestAStepThatCommitsByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = inner.Close() })
-	b := newBench(t, &doubtfulStore{Store: inner, err: fmt.Errorf("%w: %w", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)})
+	b := newBench(t, &doubtfulStore{Store: inner, err: fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned)})
 	o := b.define(b.local("seat", takeSeat))
 	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	b.want(b.post(o, "k"), http.StatusConflict, "outcome-unknown")
@@ -179,8 +180,8 @@ type slowStore struct {
 	slow bool
 }
 
-// Checkpoint implements [onceward.Store].
-func (s *slowStore) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+// Checkpoint implements [store.Store].
+func (s *slowStore) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	if s.slow && strings.HasSuffix(p.Point, "(begun)") {
 		s.slow = false
 		s.deaf.Store(true)

@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // orphan leaves the operation k behind, in progress and past its lease, with a call in doubt. Its code has another name
 // now.
-func (b *bench) orphan() (renamed *phase.Operation[order], desk *reconcile.Desk) {
+func (b *bench) orphan() (renamed *phase.Operation[order], operator *reconcile.Operator) {
 	b.Helper()
 	o := b.define(b.local("seat", takeSeat), b.call("charge", func(context.Context, string, *order) error {
 		return errDown
@@ -26,9 +26,9 @@ func (b *bench) orphan() (renamed *phase.Operation[order], desk *reconcile.Desk)
 	b.await(b.record("k").LeaseUntil)
 	d := o.Definition
 	d.Name = "POST /purchases"
-	desk, err := reconcile.NewDesk(b.guard, b.store)
+	operator, err := reconcile.NewOperator(b.guard, b.store)
 	must(b.T, err)
-	return phase.Must(phase.New(d)), desk
+	return phase.Must(phase.New(d)), operator
 }
 
 // TestAPersonEndsWhatHasNoCode: an operation that no running program knows can be ended, with what is known of each
@@ -36,34 +36,34 @@ func (b *bench) orphan() (renamed *phase.Operation[order], desk *reconcile.Desk)
 func TestAPersonEndsWhatHasNoCode(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		end   func(ctx context.Context, desk *reconcile.Desk, c onceward.Claim) error
-		want  onceward.State
+		end   func(ctx context.Context, operator *reconcile.Operator, c store.Claim) error
+		want  store.State
 		audit string
 	}{
-		"completed": {func(ctx context.Context, desk *reconcile.Desk, c onceward.Claim) error {
+		"completed": {func(ctx context.Context, operator *reconcile.Operator, c store.Claim) error {
 			answer := reconcile.Response(http.StatusCreated, nil, []byte("by hand"))
-			return desk.ResolveCompleted(ctx, zoe, c, onceward.Completion{Response: answer})
-		}, onceward.StateCompleted, "zoe: resolve completed, the bank told me [done]"},
-		"not executed": {func(ctx context.Context, desk *reconcile.Desk, c onceward.Claim) error {
-			return desk.ResolveNotExecuted(ctx, zoe, c)
-		}, onceward.StateRetryable, "zoe: resolve not executed, the bank told me [done]"},
+			return operator.ResolveCompleted(ctx, zoe, c, store.Completion{Response: answer})
+		}, store.StateCompleted, "zoe: resolve completed, the bank told me [done]"},
+		"not executed": {func(ctx context.Context, operator *reconcile.Operator, c store.Claim) error {
+			return operator.ResolveNotExecuted(ctx, zoe, c)
+		}, store.StateRetryable, "zoe: resolve not executed, the bank told me [done]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onStores(t, func(t *testing.T, b *bench) {
-				renamed, desk := b.orphan()
+				renamed, operator := b.orphan()
 				if got := b.once(b.resumer(phase.ResumerConfig{}, renamed)); got != (phase.Resumed{Strange: 1}) {
 					t.Errorf("the resumer reports %+v", got)
 				}
-				lost, err := desk.Lost(t.Context(), onceward.ID{}, 0)
+				lost, err := operator.Lost(t.Context(), store.ID{}, 0)
 				must(t, err)
 				if len(lost) != 1 || lost[0].Key != "k" {
 					t.Fatalf("lost are %+v", lost)
 				}
-				history, err := desk.History(t.Context(), lost[0].ID)
+				history, err := operator.History(t.Context(), lost[0].ID)
 				must(t, err)
 				wantSteps(t, history.Progress)
-				must(t, c.end(t.Context(), desk, b.claim()))
+				must(t, c.end(t.Context(), operator, b.claim()))
 				if rec := b.record("k"); rec.State != c.want {
 					t.Errorf("the record is %s, want %s", rec.State, c.want)
 				}
@@ -93,19 +93,19 @@ func wantSteps(t *testing.T, p *phase.Progress) {
 func TestAnOwnerKeepsItsOperation(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		desk, err := reconcile.NewDesk(b.guard, b.store)
+		operator, err := reconcile.NewOperator(b.guard, b.store)
 		must(t, err)
 		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *order) error {
 			claim := b.claim()
 			again := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
-			_, stopErr := desk.Stop(ctx, zoe, claim)
-			stepErr := desk.ResolveStep(ctx, zoe, claim, again)
-			for _, err := range []error{stopErr, stepErr, desk.ResolveNotExecuted(ctx, zoe, claim)} {
-				if !errors.Is(err, onceward.ErrFenced) {
+			_, stopErr := operator.Stop(ctx, zoe, claim)
+			stepErr := operator.ResolveStep(ctx, zoe, claim, again)
+			for _, err := range []error{stopErr, stepErr, operator.ResolveNotExecuted(ctx, zoe, claim)} {
+				if !errors.Is(err, store.ErrFenced) {
 					t.Errorf("got %v, want it refused", err)
 				}
 			}
-			if lost, err := desk.Lost(ctx, onceward.ID{}, 0); err != nil || len(lost) != 0 {
+			if lost, err := operator.Lost(ctx, store.ID{}, 0); err != nil || len(lost) != 0 {
 				t.Errorf("lost are %d, %v", len(lost), err)
 			}
 			return charge(ctx, key, o)
@@ -118,28 +118,28 @@ func TestAnOwnerKeepsItsOperation(t *testing.T) {
 func TestStop(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		renamed, desk := b.orphan()
+		renamed, operator := b.orphan()
 		before := b.claim()
-		stopped, err := desk.Stop(t.Context(), zoe, before)
+		stopped, err := operator.Stop(t.Context(), zoe, before)
 		must(t, err)
 		rec := b.record("k")
-		if rec.State != onceward.StateUnknown || rec.Attempt != stopped.Attempt || stopped.Attempt <= before.Attempt {
+		if rec.State != store.StateUnknown || rec.Attempt != stopped.Attempt || stopped.Attempt <= before.Attempt {
 			t.Fatalf("the record is %s at attempt %d, stopped at %d", rec.State, rec.Attempt, stopped.Attempt)
 		}
-		checkpoint := onceward.Checkpoint{Point: "charge", Data: []byte("late")}
-		if err := b.store.Checkpoint(t.Context(), before, checkpoint); !errors.Is(err, onceward.ErrFenced) {
+		checkpoint := store.Checkpoint{Point: "charge", Data: []byte("late")}
+		if err := b.store.Checkpoint(t.Context(), before, checkpoint); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("an owner that was stopped writes: %v", err)
 		}
-		if _, err := desk.Stop(t.Context(), zoe, stopped); !errors.Is(err, onceward.ErrFenced) {
+		if _, err := operator.Stop(t.Context(), zoe, stopped); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("what is unknown is stopped: %v", err)
 		}
-		history, err := desk.History(t.Context(), rec.ID)
+		history, err := operator.History(t.Context(), rec.ID)
 		must(t, err)
 		wantSteps(t, history.Progress)
-		must(t, desk.ResolveStep(t.Context(), zoe, stopped, phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}))
+		must(t, operator.ResolveStep(t.Context(), zoe, stopped, phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}))
 		b.wantAudit(`zoe: resolve step "charge" as not executed, the bank told me [done]`)
 		done := phase.StepOutcome{Step: "charge", Result: phase.StepDone}
-		if err := desk.ResolveStep(t.Context(), zoe, stopped, done); !errors.Is(err, onceward.ErrFenced) {
+		if err := operator.ResolveStep(t.Context(), zoe, stopped, done); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("it is resolved a second time: %v", err)
 		}
 		d := renamed.Definition
@@ -157,8 +157,8 @@ type movingStore struct {
 	move func()
 }
 
-// Get implements [onceward.Store].
-func (s *movingStore) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+// Get implements [store.Store].
+func (s *movingStore) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	if move := s.move; move != nil {
 		s.move = nil
@@ -171,17 +171,17 @@ func (s *movingStore) Get(ctx context.Context, id onceward.ID) (onceward.Record,
 // the person is told that the step at hand is another.
 func TestAnOwnerThatWakesUp(t *testing.T) {
 	t.Parallel()
-	store := &movingStore{Store: memory.New()}
-	b := newBench(t, store)
-	_, desk := b.orphan()
+	s := &movingStore{Store: memory.New()}
+	b := newBench(t, s)
+	_, operator := b.orphan()
 	owner := b.claim()
-	store.move = func() {
+	s.move = func() {
 		moved := `{"v":2,"via":"http","steps":["seat","charge","confirm"],"done":["seat","charge"],` +
 			`"data":{"Item":"a book","Seat":"12A","Charge":"ch_1"}}`
-		must(t, store.Checkpoint(t.Context(), owner, onceward.Checkpoint{Point: "charge", Data: []byte(moved)}))
+		must(t, s.Checkpoint(t.Context(), owner, store.Checkpoint{Point: "charge", Data: []byte(moved)}))
 	}
 	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
-	if err := desk.ResolveStep(t.Context(), zoe, owner, outcome); err == nil {
+	if err := operator.ResolveStep(t.Context(), zoe, owner, outcome); err == nil {
 		t.Error("a call that was made was resolved as not executed")
 	}
 	if rec := b.record("k"); rec.Point != "charge" || !strings.Contains(string(rec.Data), "ch_1") {
@@ -197,11 +197,11 @@ func TestWrongDataCanBeMended(t *testing.T) {
 		d := newDoubtful(b, true)
 		resolve := func(step string, result phase.StepResult, data string) {
 			o := phase.StepOutcome{Step: step, Result: result, Data: []byte(data)}
-			must(t, d.desk.ResolveStep(t.Context(), zoe, b.claim(), o))
+			must(t, d.operator.ResolveStep(t.Context(), zoe, b.claim(), o))
 		}
 		resolve("charge", phase.StepDone, `{"Item":"a book","Seat":"12A","Charge":"","Chrage":"ch_1"}`)
 		b.wantLeftAlone(d.operation, "unknown field")
-		if lost, err := d.desk.Lost(t.Context(), onceward.ID{}, 1); err != nil || len(lost) != 1 {
+		if lost, err := d.operator.Lost(t.Context(), store.ID{}, 1); err != nil || len(lost) != 1 {
 			t.Errorf("lost are %d, %v", len(lost), err)
 		}
 		resolve("confirm", phase.StepAgain, `{"Item":"a book","Seat":"12A","Charge":"ch_1"}`)
@@ -213,14 +213,14 @@ func TestWrongDataCanBeMended(t *testing.T) {
 func TestProgressOfOthers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		rec       onceward.Record
+		rec       store.Record
 		notPhased bool
 	}{
-		"no recovery point": {onceward.Record{OnLost: onceward.Resume}, true},
-		"not resumed":       {onceward.Record{Point: "calling"}, true},
-		"another's data":    {onceward.Record{OnLost: onceward.Resume, Point: "page 7", Data: []byte(`{"page":7}`)}, true},
-		"no data":           {onceward.Record{OnLost: onceward.Resume, Point: "page 7"}, true},
-		"a later encoding":  {onceward.Record{OnLost: onceward.Resume, Point: "s", Data: []byte(`{"v":99,"via":"do"}`)}, false},
+		"no recovery point": {store.Record{OnLost: store.LostResume}, true},
+		"not resumed":       {store.Record{Point: "calling"}, true},
+		"another's data":    {store.Record{OnLost: store.LostResume, Point: "page 7", Data: []byte(`{"page":7}`)}, true},
+		"no data":           {store.Record{OnLost: store.LostResume, Point: "page 7"}, true},
+		"a later encoding":  {store.Record{OnLost: store.LostResume, Point: "s", Data: []byte(`{"v":99,"via":"do"}`)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -236,15 +236,15 @@ func TestTheFirstEncoding(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		o := b.define(b.local("seat", takeSeat), b.call("charge", charge).Repeat(), b.local("confirm", confirm))
-		v, err := b.store.Reserve(t.Context(), &onceward.Reservation{
-			ID: onceward.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []onceward.Fingerprint{b.fingerprintOf(o)},
-			OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: 50 * time.Millisecond, Retention: time.Hour,
+		v, err := b.store.Reserve(t.Context(), &store.Reservation{
+			ID: store.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []store.Fingerprint{b.fingerprintOf(o)},
+			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: 50 * time.Millisecond, Retention: time.Hour,
 			DownstreamSecret: b.downstreamSecret(),
 		})
 		must(t, err)
 		stored := `{"v":1,"via":"http","done":["seat"],"intent":"charge","data":{"Item":"a book","Seat":"12A","Charge":""}}`
-		claim := onceward.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
-		must(t, b.store.Checkpoint(t.Context(), claim, onceward.Checkpoint{Point: "charge (begun)", Data: []byte(stored)}))
+		claim := store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+		must(t, b.store.Checkpoint(t.Context(), claim, store.Checkpoint{Point: "charge (begun)", Data: []byte(stored)}))
 		rec := b.record("k")
 		progress, err := phase.Inspect(&rec)
 		must(t, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -43,7 +44,7 @@ func TestAnAnswerThatIsNotStored(t *testing.T) {
 				}))
 				b.post(o, "k")
 				rec := b.record("k")
-				if rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, strconv.Itoa(status)) {
+				if rec.State != store.StateUnknown || !strings.Contains(rec.LastError, strconv.Itoa(status)) {
 					t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 				}
 				b.want(b.post(o, "k"), http.StatusConflict, "outcome-unknown")
@@ -63,7 +64,7 @@ func TestAStartThatIsRefusedForNow(t *testing.T) {
 			o := b.define(b.local("seat", takeSeat))
 			h := o.Handler(b.guard, func(*http.Request) (*order, error) { return nil, phase.Finish(phase.JSON(status, "later")) })
 			b.want(b.send(h, "k"), status, "later")
-			if rec := b.record("k"); rec.State != onceward.StateRetryable {
+			if rec := b.record("k"); rec.State != store.StateRetryable {
 				t.Errorf("the record is %s, want it released", rec.State)
 			}
 			b.want(b.post(o, "k"), http.StatusCreated, "12A")
@@ -106,7 +107,7 @@ func TestDataThatCannotBeStored(t *testing.T) {
 	if !onceward.IsNotExecuted(err) {
 		t.Errorf("the result is %q, %v, want that nothing was executed", result.Value, err)
 	}
-	if rec := b.record("k"); rec.State != onceward.StateRetryable {
+	if rec := b.record("k"); rec.State != store.StateRetryable {
 		t.Errorf("the record is %s, want it released", rec.State)
 	}
 	if result, err := o.Do(t.Context(), b.guard, call, measure{Value: 1}); err != nil || string(result.Value) != `{"Value":1}` {
@@ -127,7 +128,7 @@ func TestGivingUpByDo(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		rec := b.record("k")
-		if !errors.Is(err, onceward.ErrOutcomeUnknown) || !errors.Is(err, errDown) || rec.LastError != "given up after 4 tries: down for a moment" {
+		if !errors.Is(err, store.ErrOutcomeUnknown) || !errors.Is(err, errDown) || rec.LastError != "given up after 4 tries: down for a moment" {
 			t.Errorf("the error is %v, the record %s: %s", err, rec.State, rec.LastError)
 		}
 	})
@@ -159,7 +160,7 @@ func TestPanicsOutsideOfSteps(t *testing.T) {
 			b.send(h, "k")
 		}
 		recovers(o.Handler(b.guard, func(*http.Request) (*order, error) { panic("the start") }), "the start")
-		if rec := b.record("k"); rec.State != onceward.StateRetryable {
+		if rec := b.record("k"); rec.State != store.StateRetryable {
 			t.Errorf("after the start the record is %s, want it released", rec.State)
 		}
 		recovers(o.Handler(b.guard, start), "the answer")
@@ -177,12 +178,12 @@ func TestTheEngineKeepsItsOptions(t *testing.T) {
 		Name: "POST /orders", Steps: []phase.Step[order]{b.local("seat", takeSeat)},
 		Answer: func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
 		Options: []onceward.Option{
-			onceward.Transactional(), onceward.OnLost(onceward.Reconcile), onceward.OperationName("another"), onceward.Retain(48 * time.Hour),
+			onceward.Transactional(), onceward.OnLost(store.LostReconcile), onceward.OperationName("another"), onceward.Retain(48 * time.Hour),
 		},
 	}))
 	b.want(b.post(o, "k"), http.StatusCreated, "12A")
 	rec := b.record("k")
-	if rec.OnLost != onceward.Resume || rec.Operation != o.Name || rec.Retention != 48*time.Hour {
+	if rec.OnLost != store.LostResume || rec.Operation != o.Name || rec.Retention != 48*time.Hour {
 		t.Errorf("the record is one of %q, kept for %s, with the policy %d", rec.Operation, rec.Retention, rec.OnLost)
 	}
 }
@@ -193,8 +194,8 @@ type forgetfulStore struct {
 	forgets bool
 }
 
-// Get implements [onceward.Store].
-func (s *forgetfulStore) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+// Get implements [store.Store].
+func (s *forgetfulStore) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	if s.forgets {
 		s.forgets = false

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // attempt is one attempt at an operation.
@@ -83,7 +84,7 @@ func (a *attempt[T]) takeOver() error {
 	}
 	next := a.state
 	next.Lost++
-	if next.Lost > a.Tries {
+	if next.Lost > a.MaxAttempts {
 		err := fmt.Errorf("phase: given up after %d attempts that were lost behind %q", a.state.Lost, a.state.point())
 		a.unknown(err)
 		return err
@@ -122,7 +123,7 @@ func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
 // step does one step, if the attempt still holds its right to.
 func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
 	if err := a.mayGoOn(ctx); err != nil {
-		a.op.Suspend(a.Pause)
+		a.op.Suspend(a.MinBackoff)
 		return err
 	}
 	if s.external() {
@@ -134,7 +135,7 @@ func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
 // mayGoOn reports whether there is a right to go on, and time. A call that is begun when its context has ended would be in
 // doubt for nothing.
 func (a *attempt[T]) mayGoOn(ctx context.Context) error {
-	if err := a.op.Alive(); err != nil {
+	if err := a.op.CheckLease(); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
@@ -155,9 +156,9 @@ func (a *attempt[T]) after(s *Step[T], data *T) (envelope, error) {
 }
 
 // checkpoint is what the store keeps of a state.
-func (a *attempt[T]) checkpoint(e envelope) (onceward.Checkpoint, error) {
+func (a *attempt[T]) checkpoint(e envelope) (store.Checkpoint, error) {
 	b, err := e.encode(a.MaxData)
-	return onceward.Checkpoint{Point: e.point(), Data: b}, err
+	return store.Checkpoint{Point: e.point(), Data: b}, err
 }
 
 // record stores a state.
@@ -206,7 +207,7 @@ func (a *attempt[T]) fail(cause error) {
 	}
 	next := a.state
 	next.Tries, next.Lost = next.Tries+1, 0
-	if next.Tries >= a.Tries {
+	if next.Tries >= a.MaxAttempts {
 		a.unknown(fmt.Errorf("given up after %d tries: %w", next.Tries, cause))
 		return
 	}
@@ -217,19 +218,19 @@ func (a *attempt[T]) fail(cause error) {
 
 // never ends an attempt at an operation of which nothing was ever done.
 func (a *attempt[T]) never(cause error) {
-	a.op.Because(cause.Error())
+	a.op.SetReason(cause.Error())
 	a.op.NeverExecuted()
 }
 
 // unknown ends an attempt that nobody can go on with.
 func (a *attempt[T]) unknown(cause error) {
-	a.op.Because(cause.Error())
+	a.op.SetReason(cause.Error())
 	a.op.Unknown()
 }
 
 // pauseAfter doubles with each try.
 func (a *attempt[T]) pauseAfter(tries int) time.Duration {
-	pause := a.Pause
+	pause := a.MinBackoff
 	for range tries - 1 {
 		pause = min(2*pause, longestPause)
 	}

@@ -74,7 +74,7 @@ func Example() {
 			}),
 		},
 		Answer: func(b *booking) phase.Answer { return phase.JSON(http.StatusCreated, b) },
-		Pause:  time.Millisecond,
+		MinBackoff:  time.Millisecond,
 	}))
 	h := book.Handler(guard, func(r *http.Request) (*booking, error) {
 		return &booking{Guest: r.FormValue("guest")}, nil

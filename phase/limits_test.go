@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -48,7 +49,7 @@ func TestDataThatItsTypeCannotRead(t *testing.T) {
 		}))
 		b.send(o.Handler(b.guard, func(*http.Request) (*priced, error) { return &priced{Price: 5}, nil }), "k")
 		rec := b.record("k")
-		told := rec.State == onceward.StateRetryable && strings.Contains(rec.LastError, `"total"`)
+		told := rec.State == store.StateRetryable && strings.Contains(rec.LastError, `"total"`)
 		if charged != lenient || !lenient && !told {
 			t.Errorf("lenient %t: charged %t, and the record is %s: %s", lenient, charged, rec.State, rec.LastError)
 		}
@@ -94,14 +95,14 @@ func TestTheLastTry(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, memory.New())
 			d := definition(b.call("charge", func(context.Context, string, *order) error { return errDown }).Repeat())
-			d.Tries = tries
+			d.MaxAttempts = tries
 			o := phase.Must(phase.New(d))
 			for range 20 {
 				b.post(o, "k")
 				time.Sleep(2 * time.Minute)
 			}
 			rec := b.record("k")
-			if rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, errDown.Error()) {
+			if rec.State != store.StateUnknown || !strings.Contains(rec.LastError, errDown.Error()) {
 				t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 			}
 			b.wantTrace(strings.TrimSpace(strings.Repeat("charge ", want)))
@@ -121,7 +122,7 @@ func TestAStoreThatIsDownIsNoTry(t *testing.T) {
 			}
 			return nil
 		}), b.local("mail", confirm))
-		d.Tries = 2
+		d.MaxAttempts = 2
 		o := phase.Must(phase.New(d))
 		for range 3 {
 			b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
@@ -139,10 +140,10 @@ type downStore struct {
 	until time.Time
 }
 
-// Checkpoint implements [onceward.Store].
-func (s *downStore) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+// Checkpoint implements [store.Store].
+func (s *downStore) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	if time.Now().Before(s.until) {
-		return onceward.ErrUnavailable
+		return store.ErrUnavailable
 	}
 	return s.Store.Checkpoint(ctx, c, p)
 }
@@ -157,13 +158,13 @@ func TestMaxData(t *testing.T) {
 			o.Item = strings.Repeat("x", size-empty)
 			return nil
 		}))
-		d.MaxData, d.Tries = 100, 1
+		d.MaxData, d.MaxAttempts = 100, 1
 		o := phase.Must(phase.New(d))
 		result, err := o.Do(t.Context(), b.guard, onceward.Call{Scope: "shop", Key: "k"}, order{})
 		if fits && (err != nil || len(result.Value) != size) {
 			t.Errorf("%d bytes: %s, %v", size, result.Value, err)
 		}
-		if !fits && (!errors.Is(err, onceward.ErrOutcomeUnknown) || !strings.Contains(b.record("k").LastError, "takes 101 bytes; the limit is 100")) {
+		if !fits && (!errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(b.record("k").LastError, "takes 101 bytes; the limit is 100")) {
 			t.Errorf("%d bytes: %v, %s", size, err, b.record("k").LastError)
 		}
 	}
@@ -177,7 +178,7 @@ func TestTooMuchToStartWith(t *testing.T) {
 		d.MaxData = 20
 		o := phase.Must(phase.New(d))
 		b.want(b.post(o, "k"), http.StatusServiceUnavailable, "not-executed")
-		if rec := b.record("k"); rec.State != onceward.StateRetryable || !strings.Contains(rec.LastError, "the limit is 20") {
+		if rec := b.record("k"); rec.State != store.StateRetryable || !strings.Contains(rec.LastError, "the limit is 20") {
 			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 		}
 	})

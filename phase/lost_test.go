@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -21,10 +22,10 @@ type deafStore struct {
 	deaf atomic.Bool
 }
 
-// Extend implements [onceward.Store].
-func (s *deafStore) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+// Extend implements [store.Store].
+func (s *deafStore) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
 	if s.deaf.Load() {
-		return onceward.ErrUnavailable
+		return store.ErrUnavailable
 	}
 	return s.Store.Extend(ctx, c, lease)
 }
@@ -57,7 +58,7 @@ func pauseInCall(t *testing.T, with func(phase.Step[order]) phase.Step[order]) (
 		return charge(ctx, key, o)
 	})
 	o, err := phase.New(phase.Definition[order]{
-		Name: "POST /orders", Pause: quickly,
+		Name: "POST /orders", MinBackoff: quickly,
 		Steps:   []phase.Step[order]{p.local("seat", takeSeat), with(step), p.local("confirm", confirm)},
 		Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
 		Options: []onceward.Option{onceward.Lease(100 * time.Millisecond)},
@@ -183,7 +184,7 @@ func (b *bench) wantLeftAlone(o *phase.Operation[order], why string) {
 		b.Errorf("the resumer reports %+v, and logs %s", got, log.String())
 	}
 	rec := b.record("k")
-	if rec.State != onceward.StateInProgress || string(rec.Data) != string(before.Data) || rec.Point != before.Point {
+	if rec.State != store.StateInProgress || string(rec.Data) != string(before.Data) || rec.Point != before.Point {
 		b.Errorf("the record is %s at %q with %s, want it as it was with %s", rec.State, rec.Point, rec.Data, before.Data)
 	}
 }
@@ -236,9 +237,9 @@ func TestLostBeforeTheStart(t *testing.T) {
 		o := b.define(b.local("seat", takeSeat))
 		// A process that died between its reservation and its first step leaves this.
 		fingerprint := b.fingerprintOf(o)
-		_, err := b.store.Reserve(t.Context(), &onceward.Reservation{
-			ID: onceward.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []onceward.Fingerprint{fingerprint},
-			OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: time.Millisecond, Retention: time.Hour,
+		_, err := b.store.Reserve(t.Context(), &store.Reservation{
+			ID: store.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []store.Fingerprint{fingerprint},
+			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Millisecond, Retention: time.Hour,
 			DownstreamSecret: b.downstreamSecret(),
 		})
 		if err != nil {
@@ -248,7 +249,7 @@ func TestLostBeforeTheStart(t *testing.T) {
 		if got := b.resume(o); got.Finished != 1 {
 			t.Errorf("the resumer reports %+v", got)
 		}
-		if rec := b.record("k"); rec.State != onceward.StateRetryable {
+		if rec := b.record("k"); rec.State != store.StateRetryable {
 			t.Errorf("the record is %s, want it released", rec.State)
 		}
 		b.want(b.post(o, "k"), http.StatusCreated, "12A")
@@ -257,7 +258,7 @@ func TestLostBeforeTheStart(t *testing.T) {
 }
 
 // fingerprintOf is that of the request that post sends.
-func (b *bench) fingerprintOf(o *phase.Operation[order]) onceward.Fingerprint {
+func (b *bench) fingerprintOf(o *phase.Operation[order]) store.Fingerprint {
 	b.Helper()
 	b.want(b.post(o, "another"), http.StatusCreated, "12A")
 	return b.record("another").Fingerprint

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Definition describes an operation.
@@ -39,10 +40,10 @@ type Definition[T any] struct {
 	Options []onceward.Option
 	// MaxData is the most bytes that the carried data may take as JSON. Default: 64 KiB.
 	MaxData int
-	// Tries is how often a step is tried before the operation is given up as unknown. Default: 10.
-	Tries int
-	// Pause is the time before the second try; it doubles with each one, up to a minute, which is the most. Default: 1 s.
-	Pause time.Duration
+	// MaxAttempts is how often a step is tried before the operation is given up as unknown. Default: 10.
+	MaxAttempts int
+	// MinBackoff is the time before the second try; it doubles with each one, up to a minute, which is the most. Default: 1 s.
+	MinBackoff time.Duration
 }
 
 // The defaults and limits of a definition.
@@ -75,11 +76,11 @@ func New[T any](d Definition[T]) (*Operation[T], error) {
 		}
 		o.names = append(o.names, s.name)
 	}
-	if d.MaxData < 0 || d.Tries < 0 || d.Pause < 0 || d.Version < 0 {
+	if d.MaxData < 0 || d.MaxAttempts < 0 || d.MinBackoff < 0 || d.Version < 0 {
 		return nil, fmt.Errorf("phase: MaxData, Tries, Pause and Version of %q cannot be negative", d.Name)
 	}
-	if d.Pause > longestPause {
-		return nil, fmt.Errorf("phase: a Pause of %s for %q: the most is %s", d.Pause, d.Name, longestPause)
+	if d.MinBackoff > longestPause {
+		return nil, fmt.Errorf("phase: a Pause of %s for %q: the most is %s", d.MinBackoff, d.Name, longestPause)
 	}
 	o.setDefaults()
 	return o, nil
@@ -89,11 +90,11 @@ func (o *Operation[T]) setDefaults() {
 	if o.MaxData == 0 {
 		o.MaxData = defaultMaxData
 	}
-	if o.Tries == 0 {
-		o.Tries = defaultTries
+	if o.MaxAttempts == 0 {
+		o.MaxAttempts = defaultTries
 	}
-	if o.Pause == 0 {
-		o.Pause = defaultPause
+	if o.MinBackoff == 0 {
+		o.MinBackoff = defaultPause
 	}
 }
 
@@ -108,7 +109,7 @@ func Must[T any](o *Operation[T], err error) *Operation[T] {
 // options are those of the route, which the engine adds its own to: whoever is lost is taken over.
 func (o *Operation[T]) options() []onceward.Option {
 	return append(slices.Clone(o.Options),
-		onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume), onceward.OperationName(o.Name))
+		onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume), onceward.OperationName(o.Name))
 }
 
 // Handler protects a route that runs the operation. The function start makes the data from the request, once; an error
@@ -160,7 +161,7 @@ var errLostBeforeStart = errors.New("phase: the operation was lost before its fi
 // resume implements [Resumable]. What another version of the program has stored it leaves alone, with a
 // [*ChangedError]: it does not even take the right to execute, which a node that knows the operation may want at the
 // same moment.
-func (o *Operation[T]) resume(ctx context.Context, guard *onceward.Guard, rec *onceward.Record) error {
+func (o *Operation[T]) resume(ctx context.Context, guard *onceward.Guard, rec *store.Record) error {
 	none := func() (*T, error) { return nil, errLostBeforeStart }
 	var state envelope
 	if rec.Point != "" {

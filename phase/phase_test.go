@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 )
 
 func TestStepsRunOnce(t *testing.T) {
@@ -81,7 +82,7 @@ func TestTheFirstStepFails(t *testing.T) {
 			return takeSeat(ctx, o)
 		}))
 		b.want(b.post(o, "k"), http.StatusServiceUnavailable, `"code":"not-executed"`)
-		if rec := b.record("k"); rec.State != onceward.StateRetryable || rec.LastError != errDown.Error() {
+		if rec := b.record("k"); rec.State != store.StateRetryable || rec.LastError != errDown.Error() {
 			t.Errorf("the record is %s: %s, want it released with the reason", rec.State, rec.LastError)
 		}
 		b.want(b.post(o, "k"), http.StatusCreated, "12A")
@@ -98,7 +99,7 @@ func TestAStepThatNeverSucceeds(t *testing.T) {
 			t.Errorf("the resumer reports %+v, want one that became unknown", got)
 		}
 		rec := b.record("k")
-		if rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, "given up after 4 tries: down for a moment") {
+		if rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 4 tries: down for a moment") {
 			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 		}
 		b.wantTrace("seat confirm confirm confirm confirm")
@@ -155,7 +156,7 @@ func TestDataIsLimited(t *testing.T) {
 		}))
 		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
 		b.resume(o)
-		if rec := b.record("k"); rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, "the limit is 65536") {
+		if rec := b.record("k"); rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "the limit is 65536") {
 			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 		}
 	})
@@ -174,8 +175,8 @@ func TestDefinitions(t *testing.T) {
 		"an empty step":     {Name: "n", Steps: []phase.Step[order]{{}}, Answer: answer},
 		"no function":       {Name: "n", Steps: []phase.Step[order]{phase.Local[order]("seat", nil)}, Answer: answer},
 		"a repeated local":  {Name: "n", Steps: []phase.Step[order]{seat.Repeat()}, Answer: answer},
-		"a pause of years":  {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, Pause: math.MaxInt64},
-		"a negative number": {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, Tries: -1},
+		"a pause of years":  {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, MinBackoff: math.MaxInt64},
+		"a negative number": {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, MaxAttempts: -1},
 	} {
 		if _, err := phase.New(d); err == nil {
 			t.Errorf("%s: the definition was accepted", name)

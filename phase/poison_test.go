@@ -9,6 +9,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -35,7 +36,7 @@ func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 		if got := b.resume(o); got.Unknown != 1 {
 			t.Errorf("the resumer reports %+v, want one that became unknown", got)
 		}
-		if rec := b.record("k"); rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, "given up after 4 tries: onceward: the database refused the work") {
+		if rec := b.record("k"); rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 4 tries: onceward: the database refused the work") {
 			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 		}
 		b.wantTrace("seat confirm confirm confirm confirm")
@@ -46,13 +47,13 @@ func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 // hang; one that kills its process looks the same to those that come after it.
 func TestAStepThatNobodySurvives(t *testing.T) {
 	t.Parallel()
-	store := &deafStore{Store: memory.New()}
-	store.deaf.Store(true)
-	b := newBench(t, store)
+	s := &deafStore{Store: memory.New()}
+	s.deaf.Store(true)
+	b := newBench(t, s)
 	const tries = 3
 	arrived, never := make(chan struct{}, 2+tries), make(chan struct{})
 	o, err := phase.New(phase.Definition[order]{
-		Name: "POST /orders", Pause: quickly, Tries: tries,
+		Name: "POST /orders", MinBackoff: quickly, MaxAttempts: tries,
 		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
 			arrived <- struct{}{}
 			select {
@@ -78,11 +79,11 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	}
 	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	rec := b.record("k")
-	if rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, "given up after 3 attempts that were lost behind \"seat\"") {
+	if rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 3 attempts that were lost behind \"seat\"") {
 		t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 	}
 	b.wantTrace("seat confirm confirm confirm confirm")
-	store.deaf.Store(false) // so that the late ones are told at once
+	s.deaf.Store(false) // so that the late ones are told at once
 	close(never)
 	for range 1 + tries {
 		await(t, "the end of an attempt", ended)

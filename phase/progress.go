@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // ErrNotPhased is returned when a record is not one of a phased operation that has a recovery point.
@@ -68,11 +69,11 @@ func (s StepState) String() string {
 	return "invalid"
 }
 
-// Inspect reads how far a phased operation has come. The record must be whole, as [onceward.Store.Get] returns it:
+// Inspect reads how far a phased operation has come. The record must be whole, as [store.Store.Get] returns it:
 // lists leave out what it carries. The error is [ErrNotPhased] if the record is not one of this package, and another
 // one if it was written by a version of it that this program cannot read.
-func Inspect(rec *onceward.Record) (*Progress, error) {
-	if rec.OnLost != onceward.Resume || rec.Point == "" {
+func Inspect(rec *store.Record) (*Progress, error) {
+	if rec.OnLost != store.LostResume || rec.Point == "" {
 		return nil, ErrNotPhased
 	}
 	e, err := parseEnvelope(rec.Data)
@@ -158,12 +159,12 @@ type definedAs struct {
 	steps          []string
 }
 
-// Checkpoint is where the operation goes on after an outcome: hand it to [onceward.Reconciler.ResolveStep], for the
+// Checkpoint is where the operation goes on after an outcome: hand it to [store.Reconciler.ResolveStep], for the
 // attempt whose record this is the progress of.
-func (p *Progress) Checkpoint(o StepOutcome) (onceward.Checkpoint, error) {
+func (p *Progress) Checkpoint(o StepOutcome) (store.Checkpoint, error) {
 	next, err := p.after(&o)
 	if err != nil {
-		return onceward.Checkpoint{}, err
+		return store.Checkpoint{}, err
 	}
 	limit := len(p.Data) + defaultMaxData
 	next.Version = envelopeVersion
@@ -171,7 +172,7 @@ func (p *Progress) Checkpoint(o StepOutcome) (onceward.Checkpoint, error) {
 		next.Defined, next.Steps, limit = o.typed.version, o.typed.steps, o.typed.limit
 	}
 	b, err := next.encode(limit)
-	return onceward.Checkpoint{Point: next.point(), Data: b, ProviderID: o.ProviderID}, err
+	return store.Checkpoint{Point: next.point(), Data: b, ProviderID: o.ProviderID}, err
 }
 
 // after is the state behind an outcome.
@@ -226,7 +227,7 @@ type Doubt[T any] struct {
 // InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. A record that another version of the
 // program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation, knows
 // what key the call sent along.
-func (o *Operation[T]) InDoubt(guard *onceward.Guard, rec *onceward.Record) (*Doubt[T], error) {
+func (o *Operation[T]) InDoubt(guard *onceward.Guard, rec *store.Record) (*Doubt[T], error) {
 	if rec.Operation != o.Name {
 		return nil, fmt.Errorf("phase: the record is one of %q, not of %q", rec.Operation, o.Name)
 	}

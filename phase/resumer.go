@@ -12,12 +12,13 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/fair"
+	"github.com/onceward/onceward/store"
 )
 
 // Resumable is an operation that can be taken over: an [*Operation].
 type Resumable interface {
 	operationName() string
-	resume(ctx context.Context, guard *onceward.Guard, rec *onceward.Record) error
+	resume(ctx context.Context, guard *onceward.Guard, rec *store.Record) error
 }
 
 // ResumerConfig configures a [Resumer].
@@ -52,16 +53,16 @@ const (
 // number of nodes may run one: each operation is taken over by the one that the store grants it to.
 type Resumer struct {
 	guard      *onceward.Guard
-	store      onceward.Store
-	lister     onceward.Lister
+	store      store.Store
+	lister     store.Lister
 	operations map[string]Resumable
 	config     ResumerConfig
 	pool       *fair.Pool
 }
 
-// NewResumer returns a resumer for the operations. The store must be the guard's own, and an [onceward.Lister].
-func NewResumer(guard *onceward.Guard, store onceward.Store, config ResumerConfig, operations ...Resumable) (*Resumer, error) {
-	lister, ok := store.(onceward.Lister)
+// NewResumer returns a resumer for the operations. The store must be the guard's own, and a [store.Lister].
+func NewResumer(guard *onceward.Guard, s store.Store, config ResumerConfig, operations ...Resumable) (*Resumer, error) {
+	lister, ok := s.(store.Lister)
 	if !ok {
 		return nil, fmt.Errorf("phase: the store cannot be looked through for lost operations: %w", errors.ErrUnsupported)
 	}
@@ -72,7 +73,7 @@ func NewResumer(guard *onceward.Guard, store onceward.Store, config ResumerConfi
 	if err != nil {
 		return nil, err
 	}
-	r := &Resumer{guard: guard, store: store, lister: lister, config: config, operations: make(map[string]Resumable)}
+	r := &Resumer{guard: guard, store: s, lister: lister, config: config, operations: make(map[string]Resumable)}
 	for _, o := range operations {
 		if r.operations[o.operationName()] != nil {
 			return nil, fmt.Errorf("phase: two operations are called %q", o.operationName())
@@ -117,7 +118,7 @@ func (r *Resumer) newPool() *fair.Pool {
 		}
 	}
 	return fair.NewPool(fair.Config{
-		Lister: r.lister, State: onceward.StateInProgress, Overdue: r.config.Overdue,
+		Lister: r.lister, State: store.StateInProgress, Overdue: r.config.Overdue,
 		Bounds:   fair.Bounds{Total: r.config.Concurrency, PerOperation: r.config.PerOperation},
 		Hangs:    tell("phase: a resumed operation hangs in a step, and takes a place of those of its name"),
 		Returned: tell("phase: a resumed operation that hung in a step has returned"),
@@ -187,7 +188,7 @@ type resumeRun struct {
 func (r *Resumer) newRun(ctx context.Context) *resumeRun {
 	run := &resumeRun{Resumer: r}
 	run.Run = r.pool.NewRun(ctx, fair.Work{
-		Wants:  func(rec *onceward.Record) bool { return run.wants(ctx, rec) },
+		Wants:  func(rec *store.Record) bool { return run.wants(ctx, rec) },
 		Do:     func(ctx context.Context, item fair.Item) { run.drive(ctx, run.operations[item.Operation], item.ID) },
 		Failed: run.note,
 	})
@@ -195,8 +196,8 @@ func (r *Resumer) newRun(ctx context.Context) *resumeRun {
 }
 
 // wants chooses the lost operations that this resumer has the code of.
-func (run *resumeRun) wants(ctx context.Context, rec *onceward.Record) bool {
-	if rec.OnLost != onceward.Resume {
+func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
+	if rec.OnLost != store.LostResume {
 		return false
 	}
 	if run.operations[rec.Operation] != nil {
@@ -212,7 +213,7 @@ func (run *resumeRun) wants(ctx context.Context, rec *onceward.Record) bool {
 
 // drive takes one operation over. What it carries is read here, because lists leave it out. A panic of a step has been
 // settled as that of a handler; it does not end the resumer.
-func (run *resumeRun) drive(ctx context.Context, operation Resumable, id onceward.ID) {
+func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.ID) {
 	defer func() {
 		if p := recover(); p != nil {
 			run.config.Logger.ErrorContext(ctx, "phase: a step panicked", "operation", operation.operationName(), "key_hash", id.Hash(), "panic", p)
@@ -228,11 +229,11 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id oncewar
 	case errors.As(err, &changed):
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation of another version", "key_hash", id.Hash(), "error", err)
 		run.count(func(report *Resumed) { report.Strange++ })
-	case err == nil, errors.Is(err, errLostBeforeStart), errors.Is(err, onceward.ErrNotFound), errors.Is(err, onceward.ErrRefused):
+	case err == nil, errors.Is(err, errLostBeforeStart), errors.Is(err, store.ErrNotFound), errors.Is(err, onceward.ErrRefused):
 		run.count(func(report *Resumed) { report.Finished++ })
 	case errors.Is(err, onceward.ErrInProgress):
 		run.count(func(report *Resumed) { report.Waiting++ })
-	case errors.Is(err, onceward.ErrOutcomeUnknown):
+	case errors.Is(err, store.ErrOutcomeUnknown):
 		run.count(func(report *Resumed) { report.Unknown++ })
 	default:
 		run.note(err)
@@ -242,7 +243,7 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id oncewar
 // storeTimeout bounds a look at a record: the store's machine may vanish without a word.
 const storeTimeout = 15 * time.Second
 
-func (run *resumeRun) get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+func (run *resumeRun) get(ctx context.Context, id store.ID) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return run.store.Get(ctx, id)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -29,7 +30,7 @@ func (b *bench) losingAs(name string, then func(ctx context.Context, scope strin
 		return ctx.Err()
 	})
 	return phase.Must(phase.New(phase.Definition[order]{
-		Name: name, Pause: quickly, Answer: func(*order) phase.Answer { return phase.Answer{} },
+		Name: name, MinBackoff: quickly, Answer: func(*order) phase.Answer { return phase.Answer{} },
 		Options: []onceward.Option{onceward.Lease(2 * time.Second)},
 		Steps:   []phase.Step[order]{b.local("seat", takeSeat), confirm},
 	}))
@@ -74,7 +75,7 @@ func TestOneOperationHangs(t *testing.T) {
 		b.lose(sound, "shop", "b")
 		time.Sleep(time.Second)
 		stop := b.runs(b.resumer(phase.ResumerConfig{Interval: time.Second}, hanging, sound))
-		if rec := b.record("b"); rec.State != onceward.StateCompleted {
+		if rec := b.record("b"); rec.State != store.StateCompleted {
 			t.Errorf("at once, what is behind those that hang is %s", rec.State)
 		}
 		for i := range 5 {
@@ -82,7 +83,7 @@ func TestOneOperationHangs(t *testing.T) {
 			b.lose(sound, "shop", later)
 			time.Sleep(quickly + 1500*time.Millisecond)
 			synctest.Wait()
-			if rec := b.record(later); rec.State != onceward.StateCompleted {
+			if rec := b.record(later); rec.State != store.StateCompleted {
 				t.Errorf("%s is %s", later, rec.State)
 			}
 		}
@@ -107,7 +108,7 @@ func TestOneScopeHangs(t *testing.T) {
 		b.lose(o, "shop", "b")
 		time.Sleep(time.Second)
 		stop := b.runs(b.resumer(phase.ResumerConfig{}, o))
-		if rec := b.record("b"); rec.State != onceward.StateCompleted {
+		if rec := b.record("b"); rec.State != store.StateCompleted {
 			t.Errorf("what is behind those that hang is %s", rec.State)
 		}
 		stop()

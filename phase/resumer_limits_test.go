@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -34,7 +34,7 @@ func TestStrangeOperations(t *testing.T) {
 		if s := log.String(); strings.Count(s, "POST /orders") != 2 || strings.Contains(s, "k0") {
 			t.Errorf("the log is %q", s)
 		}
-		if rec := b.record("k0"); rec.State != onceward.StateInProgress {
+		if rec := b.record("k0"); rec.State != store.StateInProgress {
 			t.Errorf("the record is %s", rec.State)
 		}
 	})
@@ -67,12 +67,12 @@ func TestManyOperations(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, memory.New())
 	o := b.define(b.local("seat", takeSeat))
-	const n = onceward.MaxPage + 10
+	const n = store.MaxPage + 10
 	secret := b.downstreamSecret()
 	for i := range n {
-		_, err := b.store.Reserve(t.Context(), &onceward.Reservation{
-			ID: onceward.ID{Scope: "shop", Key: fmt.Sprint("k", i)}, Operation: o.Name, Fingerprints: make([]onceward.Fingerprint, 1),
-			OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
+		_, err := b.store.Reserve(t.Context(), &store.Reservation{
+			ID: store.ID{Scope: "shop", Key: fmt.Sprint("k", i)}, Operation: o.Name, Fingerprints: make([]store.Fingerprint, 1),
+			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
 			DownstreamSecret: secret,
 		})
 		if err != nil {
@@ -89,33 +89,33 @@ func TestManyOperations(t *testing.T) {
 func TestTheResumerLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &listStore{Store: memory.New()}
-		b := newBench(t, store)
+		s := &listStore{Store: memory.New()}
+		b := newBench(t, s)
 		o := b.losing(func(string) {})
 		b.loses(o, 1)
-		stale, err := store.List(t.Context(), onceward.Filter{})
+		stale, err := s.List(t.Context(), store.Filter{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		rec := b.record("k0")
-		if err := store.Release(t.Context(), onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}, "asked"); err != nil {
+		if err := s.Release(t.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt}, "asked"); err != nil {
 			t.Fatal(err)
 		}
-		_, err = store.Reserve(t.Context(), &onceward.Reservation{
-			ID: onceward.ID{Scope: "shop", Key: "reconciled"}, Operation: o.Name, Fingerprints: make([]onceward.Fingerprint, 1),
-			Nonce: onceward.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
+		_, err = s.Reserve(t.Context(), &store.Reservation{
+			ID: store.ID{Scope: "shop", Key: "reconciled"}, Operation: o.Name, Fingerprints: make([]store.Fingerprint, 1),
+			Nonce: store.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		store.list = func(found []onceward.Record) ([]onceward.Record, error) { return append(found, stale...), nil }
+		s.list = func(found []store.Record) ([]store.Record, error) { return append(found, stale...), nil }
 		b.once(b.resumer(phase.ResumerConfig{}, o))
 		b.wantTrace("seat")
-		if after := b.record("k0"); after.State != onceward.StateRetryable || after.LastError != "asked" || after.Attempt != rec.Attempt {
+		if after := b.record("k0"); after.State != store.StateRetryable || after.LastError != "asked" || after.Attempt != rec.Attempt {
 			t.Errorf("the record is %s at attempt %d: %s, want it untouched", after.State, after.Attempt, after.LastError)
 		}
-		if rec := b.record("reconciled"); rec.State != onceward.StateInProgress {
+		if rec := b.record("reconciled"); rec.State != store.StateInProgress {
 			t.Errorf("the one for the sweeper is %s", rec.State)
 		}
 	})
@@ -132,9 +132,9 @@ func TestClocksApart(t *testing.T) {
 				b := newBench(t, memory.New(memory.WithClock(func() time.Time { return time.Now().Add(ahead) })))
 				o := b.losing(func(string) {})
 				b.loses(o, 1)
-				_, err := b.store.Reserve(t.Context(), &onceward.Reservation{
-					ID: onceward.ID{Scope: "shop", Key: "held"}, Operation: o.Name, Fingerprints: make([]onceward.Fingerprint, 1),
-					OnLost: onceward.Resume, Nonce: onceward.Nonce{1}, Lease: time.Minute, Retention: time.Hour,
+				_, err := b.store.Reserve(t.Context(), &store.Reservation{
+					ID: store.ID{Scope: "shop", Key: "held"}, Operation: o.Name, Fingerprints: make([]store.Fingerprint, 1),
+					OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Minute, Retention: time.Hour,
 					DownstreamSecret: b.downstreamSecret(),
 				})
 				if err != nil {
@@ -158,12 +158,12 @@ func TestClocksApart(t *testing.T) {
 func TestAResumerThatIsStopped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &listStore{Store: memory.New()}
-		b := newBench(t, store)
+		s := &listStore{Store: memory.New()}
+		b := newBench(t, s)
 		o := b.losing(func(string) {})
 		b.loses(o, 2)
 		ctx, stop := context.WithCancel(t.Context())
-		store.list = func(found []onceward.Record) ([]onceward.Record, error) {
+		s.list = func(found []store.Record) ([]store.Record, error) {
 			stop()
 			return found, nil
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -71,7 +72,7 @@ func (b *bench) wantAll(n int) {
 	b.mu.Unlock()
 	for i := range n {
 		key := fmt.Sprint("k", i)
-		if rec := b.record(key); rec.State != onceward.StateCompleted || strings.Count(trace, " confirm-"+key+" ") != 1 {
+		if rec := b.record(key); rec.State != store.StateCompleted || strings.Count(trace, " confirm-"+key+" ") != 1 {
 			b.Errorf("%s is %s, and the steps did %s", key, rec.State, trace)
 		}
 	}
@@ -98,7 +99,7 @@ func TestRun(t *testing.T) {
 		<-ended
 		b.want(b.post(o, "late"), http.StatusConflict, "in-progress")
 		time.Sleep(time.Minute)
-		if rec := b.record("late"); rec.State != onceward.StateInProgress {
+		if rec := b.record("late"); rec.State != store.StateInProgress {
 			t.Errorf("what came after the end is %s", rec.State)
 		}
 	})
@@ -108,12 +109,12 @@ func TestRun(t *testing.T) {
 func TestRunGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &listStore{Store: memory.New()}
-		b := newBench(t, store)
+		s := &listStore{Store: memory.New()}
+		b := newBench(t, s)
 		o := b.losing(func(string) {})
 		b.loses(o, 1)
-		store.list = func([]onceward.Record) ([]onceward.Record, error) {
-			store.list = nil
+		s.list = func([]store.Record) ([]store.Record, error) {
+			s.list = nil
 			return nil, errDown
 		}
 		var log lockedBuffer
@@ -205,7 +206,7 @@ func TestAPanicUnderTheResumer(t *testing.T) {
 		if got := b.once(r); got != (phase.Resumed{Finished: 1}) {
 			t.Errorf("then it reports %+v", got)
 		}
-		if rec := b.record("k0"); rec.State != onceward.StateCompleted {
+		if rec := b.record("k0"); rec.State != store.StateCompleted {
 			t.Errorf("the record is %s", rec.State)
 		}
 	})

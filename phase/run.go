@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // local does a local step.
@@ -13,7 +14,7 @@ func (a *attempt[T]) local(ctx context.Context, s *Step[T]) error {
 		return a.localApart(ctx, s)
 	}
 	var next envelope
-	err := a.op.CheckpointTx(ctx, func(ctx context.Context) (p onceward.Checkpoint, err error) {
+	err := a.op.CheckpointTx(ctx, func(ctx context.Context) (p store.Checkpoint, err error) {
 		if next, err = a.do(ctx, s); err != nil {
 			return p, err
 		}
@@ -61,13 +62,13 @@ func (a *attempt[T]) localFailed(err error) error {
 	if _, ok := asFinished(err); ok {
 		return err
 	}
-	if errors.Is(err, onceward.ErrOutcomeUnknown) && errors.Is(err, onceward.ErrTxOwned) {
+	if errors.Is(err, store.ErrOutcomeUnknown) && errors.Is(err, store.ErrTxOwned) {
 		a.unknown(err) // the step itself committed something, and would do so again
 		return err
 	}
 	// It may have been committed, or somebody else may have gone on: that is not for this attempt to say.
-	inDoubt := errors.Is(err, onceward.ErrFenced) || errors.Is(err, onceward.ErrOutcomeUnknown)
-	if inDoubt || a.recorded && errors.Is(err, onceward.ErrUnavailable) {
+	inDoubt := errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrOutcomeUnknown)
+	if inDoubt || a.recorded && errors.Is(err, store.ErrUnavailable) {
 		a.suspend(inDoubt) // the fault is not the step's: it does not count as a try
 		return err
 	}
@@ -83,7 +84,7 @@ func (a *attempt[T]) suspend(inDoubt bool) {
 		found.Lost = 0
 		_ = a.record(found) // should this fail, the attempt counts as lost
 	}
-	a.op.Suspend(a.Pause)
+	a.op.Suspend(a.MinBackoff)
 }
 
 // external does an external step: the intent, the call, the result.
@@ -139,7 +140,7 @@ func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
 		if a.withdraw() {
 			_ = a.record(a.state) // should this fail, the next attempt is in doubt: that is safe
 		}
-		a.op.Suspend(a.Pause)
+		a.op.Suspend(a.MinBackoff)
 		return err
 	}
 	if err := s.call(ctx, a.op.DownstreamKey(s.name), data); err != nil {

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 var zoe = reconcile.By{Who: "zoe", Why: "the bank told me"}
@@ -22,7 +22,7 @@ type doubtful struct {
 	*bench
 	operation *phase.Operation[order]
 	poller    *reconcile.Poller
-	desk      *reconcile.Desk
+	operator      *reconcile.Operator
 	charged   bool
 	key       string // of the lost call
 }
@@ -40,15 +40,15 @@ func newDoubtful(b *bench, charged bool) *doubtful {
 	})
 	d.operation = b.define(b.local("seat", takeSeat), call, b.local("confirm", confirm))
 	var err error
-	if d.desk, err = reconcile.NewDesk(b.guard, b.store); err != nil {
+	if d.operator, err = reconcile.NewOperator(b.guard, b.store); err != nil {
 		b.Fatal(err)
 	}
 	d.poller = b.poller(reconcile.Rule{
-		Resolver: reconcile.ResolverFunc(func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+		Resolver: reconcile.ResolverFunc(func(_ context.Context, rec *store.Record) (reconcile.Answer, error) {
 			return d.answer(rec)
 		}),
 		Source: "bank", Steps: []string{"charge"},
-		Interpret: func(_ context.Context, rec *onceward.Record, _ []onceward.Notice) (reconcile.Answer, error) {
+		Interpret: func(_ context.Context, rec *store.Record, _ []store.ExternalEvent) (reconcile.Answer, error) {
 			return d.answer(rec)
 		},
 	})
@@ -67,7 +67,7 @@ func (b *bench) poller(rule reconcile.Rule) *reconcile.Poller {
 }
 
 // answer is what a resolver of the operation says.
-func (d *doubtful) answer(rec *onceward.Record) (reconcile.Answer, error) {
+func (d *doubtful) answer(rec *store.Record) (reconcile.Answer, error) {
 	doubt, err := d.operation.InDoubt(d.guard, rec)
 	if err != nil {
 		return reconcile.Answer{}, err
@@ -83,10 +83,10 @@ func (d *doubtful) answer(rec *onceward.Record) (reconcile.Answer, error) {
 }
 
 // claim names the attempt that the record stands at.
-func (b *bench) claim() onceward.Claim {
+func (b *bench) claim() store.Claim {
 	b.Helper()
 	rec := b.record("k")
-	return onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	return store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 }
 
 // settlers are those who can find out, and say so.
@@ -96,19 +96,19 @@ var settlers = map[string]func(d *doubtful) error{
 		return err
 	},
 	"webhook": func(d *doubtful) error {
-		notice := onceward.Notice{Source: "bank", Scope: "shop", EventID: "e1", Subject: d.key}
-		if _, err := d.store.(onceward.NoticeKeeper).AddNotice(d.Context(), notice); err != nil {
+		event := store.ExternalEvent{Source: "bank", Scope: "shop", EventID: "e1", Subject: d.key}
+		if _, err := d.store.(store.ExternalEventKeeper).AddExternalEvent(d.Context(), event); err != nil {
 			return err
 		}
-		return d.poller.Apply(d.Context(), notice)
+		return d.poller.Apply(d.Context(), event)
 	},
 	"operator": (*doubtful).settledByHand,
 }
 
 // settledByHand is a person who has no code of the operation, only what the record says.
 func (d *doubtful) settledByHand() error {
-	history, err := d.desk.History(d.Context(), onceward.ID{Scope: "shop", Key: "k"})
-	if err != nil || history.Record.State != onceward.StateUnknown {
+	history, err := d.operator.History(d.Context(), store.ID{Scope: "shop", Key: "k"})
+	if err != nil || history.Record.State != store.StateUnknown {
 		return err
 	}
 	outcome := phase.StepOutcome{Step: history.Progress.Step, Result: phase.StepNotExecuted}
@@ -124,8 +124,8 @@ func (d *doubtful) settledByHand() error {
 		}
 		outcome = phase.StepOutcome{Step: history.Progress.Step, Result: phase.StepDone, Data: data, ProviderID: "ch_1"}
 	}
-	claim := onceward.Claim{ID: history.Record.ID, Attempt: history.Record.Attempt}
-	return d.desk.ResolveStep(d.Context(), zoe, claim, outcome)
+	claim := store.Claim{ID: history.Record.ID, Attempt: history.Record.Attempt}
+	return d.operator.ResolveStep(d.Context(), zoe, claim, outcome)
 }
 
 // goers are those who go on, on a node of their own: the one that settled may be gone.
@@ -168,7 +168,7 @@ func TestSettlingAStep(t *testing.T) {
 							t.Fatal(err)
 						}
 						rec := b.record("k")
-						if rec.State != onceward.StateInProgress || charged && rec.ProviderID != "ch_1" {
+						if rec.State != store.StateInProgress || charged && rec.ProviderID != "ch_1" {
 							t.Errorf("the record is %s, with the id %q", rec.State, rec.ProviderID)
 						}
 						goOn(d, newBench(t, b.store))
@@ -208,13 +208,13 @@ func TestTheSettledAttemptIsFenced(t *testing.T) {
 	t.Parallel()
 	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
 	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	desk, err := reconcile.NewDesk(p.bench.guard, p.bench.store)
+	operator, err := reconcile.NewOperator(p.bench.guard, p.bench.store)
 	if err != nil {
 		t.Fatal(err)
 	}
 	data := json.RawMessage(`{"Item":"a book","Seat":"12A","Charge":"found"}`)
 	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: data}
-	must(t, desk.ResolveStep(t.Context(), zoe, p.claim(), outcome))
+	must(t, operator.ResolveStep(t.Context(), zoe, p.claim(), outcome))
 	close(p.letGo)
 	await(t, "the first owner's answer", p.answer)
 	p.resume(o)
@@ -231,8 +231,8 @@ func TestCompletedSkipsNoStep(t *testing.T) {
 		d := newDoubtful(b, true)
 		says := func(a reconcile.Answer) reconcile.Report {
 			poller := b.poller(reconcile.Rule{Resolver: reconcile.ResolverFunc(
-				func(context.Context, *onceward.Record) (reconcile.Answer, error) { return a, nil })})
-			report, err := poller.Reconcile(t.Context(), onceward.ID{Scope: "shop", Key: "k"})
+				func(context.Context, *store.Record) (reconcile.Answer, error) { return a, nil })})
+			report, err := poller.Reconcile(t.Context(), store.ID{Scope: "shop", Key: "k"})
 			must(t, err)
 			return report
 		}
@@ -247,7 +247,7 @@ func TestCompletedSkipsNoStep(t *testing.T) {
 				t.Errorf("%+v came to %+v", refused, got)
 			}
 			rec := b.record("k")
-			if rec.State != onceward.StateUnknown || !strings.Contains(rec.ReconcileError, "cannot be stored") {
+			if rec.State != store.StateUnknown || !strings.Contains(rec.ReconcileError, "cannot be stored") {
 				t.Errorf("the record is %s: %s", rec.State, rec.ReconcileError)
 			}
 		}
@@ -274,7 +274,7 @@ func TestAStepThatWasGivenUp(t *testing.T) {
 		b.post(o, "k")
 		b.resume(o)
 		poller := b.poller(reconcile.Rule{Deduplicates: true, Resolver: reconcile.ResolverFunc(
-			func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+			func(_ context.Context, rec *store.Record) (reconcile.Answer, error) {
 				if _, err := o.InDoubt(b.guard, rec); err == nil {
 					t.Error("a local step is in doubt")
 				}
@@ -284,9 +284,9 @@ func TestAStepThatWasGivenUp(t *testing.T) {
 			t.Errorf("the poller reports %+v, %v", got, err)
 		}
 		failing = false
-		desk, err := reconcile.NewDesk(b.guard, b.store)
+		operator, err := reconcile.NewOperator(b.guard, b.store)
 		must(t, err)
-		must(t, desk.RetryNow(t.Context(), zoe, b.claim()))
+		must(t, operator.RetryNow(t.Context(), zoe, b.claim()))
 		if got := b.resume(o); got.Finished != 1 {
 			t.Errorf("the resumer reports %+v", got)
 		}
@@ -299,7 +299,7 @@ func TestAStepThatWasGivenUp(t *testing.T) {
 // wantAudit checks how the last act on k is written down.
 func (b *bench) wantAudit(want string) {
 	b.Helper()
-	entries, err := b.store.(onceward.Auditor).Audit(b.Context(), onceward.ID{Scope: "shop", Key: "k"})
+	entries, err := b.store.(store.Auditor).Audit(b.Context(), store.ID{Scope: "shop", Key: "k"})
 	must(b.T, err)
 	last := entries[len(entries)-1]
 	if got := last.Actor + ": " + last.Action + ", " + last.Reason + " [" + last.Outcome + "]"; got != want {
@@ -313,7 +313,7 @@ func TestTriedAgainWhileInDoubt(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		d := newDoubtful(b, true)
-		must(t, d.desk.RetryNow(t.Context(), zoe, b.claim()))
+		must(t, d.operator.RetryNow(t.Context(), zoe, b.claim()))
 		if got := b.resume(d.operation); got.Unknown != 1 {
 			t.Errorf("the resumer reports %+v", got)
 		}
@@ -330,7 +330,7 @@ func TestResolvedAsAWhole(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		d := newDoubtful(b, false)
-		must(t, d.desk.ResolveNotExecuted(t.Context(), zoe, b.claim()))
+		must(t, d.operator.ResolveNotExecuted(t.Context(), zoe, b.claim()))
 		b.want(b.post(d.operation, "k"), http.StatusCreated, "ch_1")
 		b.wantTrace("seat charge seat charge confirm")
 	})
@@ -345,11 +345,11 @@ func TestWhoMadeTheCall(t *testing.T) {
 	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	asked := int64(0)
 	poller := p.poller(reconcile.Rule{
-		Resolver: reconcile.ResolverFunc(func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+		Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
 			return reconcile.NotFound(), nil
 		}),
 		Arrival: 1,
-		OwnerGone: func(_ context.Context, rec *onceward.Record) (bool, error) {
+		OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
 			asked = rec.Attempt
 			return false, nil
 		},

@@ -19,6 +19,7 @@ import (
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
@@ -62,14 +63,14 @@ func onTransactions(t *testing.T, test func(t *testing.T, b *bench)) {
 // bench is a store with a guard, and the trace of what steps did.
 type bench struct {
 	*testing.T
-	store onceward.Store
+	store store.Store
 	guard *onceward.Guard
 
 	mu    sync.Mutex
 	trace []string
 }
 
-func newBench(t *testing.T, store onceward.Store) *bench {
+func newBench(t *testing.T, store store.Store) *bench {
 	t.Helper()
 	guard, err := onceward.New(store, onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"),
@@ -126,7 +127,7 @@ const quickly = 5 * time.Millisecond
 func (b *bench) define(steps ...phase.Step[order]) *phase.Operation[order] {
 	b.Helper()
 	o, err := phase.New(phase.Definition[order]{
-		Name: "POST /orders", Steps: steps, Pause: quickly, Tries: 4,
+		Name: "POST /orders", Steps: steps, MinBackoff: quickly, MaxAttempts: 4,
 		Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
 		Options: []onceward.Option{onceward.Lease(2 * time.Second)},
 	})
@@ -166,9 +167,9 @@ func (b *bench) want(w *httptest.ResponseRecorder, status int, body string) {
 }
 
 // record returns the record of a key.
-func (b *bench) record(key string) onceward.Record {
+func (b *bench) record(key string) store.Record {
 	b.Helper()
-	rec, err := b.store.Get(b.Context(), onceward.ID{Scope: "shop", Key: key})
+	rec, err := b.store.Get(b.Context(), store.ID{Scope: "shop", Key: key})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 		sum.Finished += report.Finished
 		sum.Unknown += report.Unknown
 		sum.Strange += report.Strange
-		left, err := b.store.(onceward.Lister).List(ctx, onceward.Filter{State: onceward.StateInProgress})
+		left, err := b.store.(store.Lister).List(ctx, store.Filter{State: store.StateInProgress})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -258,16 +259,16 @@ func charge(_ context.Context, _ string, o *order) error {
 func confirm(context.Context, *order) error { return nil }
 
 // blindStore has nothing beyond the least.
-type blindStore struct{ onceward.Store }
+type blindStore struct{ store.Store }
 
 // listStore lets a test change what is listed.
 type listStore struct {
 	*memory.Store
-	list func(found []onceward.Record) ([]onceward.Record, error)
+	list func(found []store.Record) ([]store.Record, error)
 }
 
-// List implements [onceward.Lister].
-func (s *listStore) List(ctx context.Context, f onceward.Filter) ([]onceward.Record, error) {
+// List implements [store.Lister].
+func (s *listStore) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	found, err := s.Store.List(ctx, f)
 	if err == nil && s.list != nil {
 		return s.list(found)

@@ -10,59 +10,60 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // saying is a rule whose resolver is a function.
-func saying(answer func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error)) reconcile.Rule {
+func saying(answer func(ctx context.Context, rec *store.Record) (reconcile.Answer, error)) reconcile.Rule {
 	return reconcile.Rule{Resolver: reconcile.ResolverFunc(answer)}
 }
 
 func TestAnswersSettle(t *testing.T) {
-	declined := onceward.Response{Status: 402, Body: []byte("declined")}
+	declined := store.Response{Status: 402, Body: []byte("declined")}
 	for name, c := range map[string]struct {
 		answer reconcile.Answer
 		report reconcile.Report
-		state  onceward.State
+		state  store.State
 		tale   string
 		audit  string
 	}{
 		"completed": {
 			reconcile.Completed(paid, "ch_1"),
 			reconcile.Report{Completed: 1},
-			onceward.StateCompleted, "completed",
+			store.StateCompleted, "completed",
 			"night shift: resolve completed, the other system's answer []\nnight shift: resolve completed, the other system's answer [done]",
 		},
 		"declined is completed too": {
 			reconcile.Completed(declined, "ch_1"),
 			reconcile.Report{Completed: 1},
-			onceward.StateCompleted, "completed",
+			store.StateCompleted, "completed",
 			"night shift: resolve completed, the other system's answer []\nnight shift: resolve completed, the other system's answer [done]",
 		},
 		"not executed": {
 			reconcile.NotExecuted("cancelled"),
 			reconcile.Report{NotExecuted: 1},
-			onceward.StateRetryable, "not executed",
+			store.StateRetryable, "not executed",
 			"night shift: resolve not executed, cancelled []\nnight shift: resolve not executed, cancelled [done]",
 		},
-		"still unknown": {reconcile.StillUnknown("processing"), reconcile.Report{Postponed: 1}, onceward.StateUnknown, "postponed", ""},
-		"nothing":       {reconcile.Answer{}, reconcile.Report{Postponed: 1}, onceward.StateUnknown, "postponed", ""},
+		"still unknown": {reconcile.StillUnknown("processing"), reconcile.Report{Postponed: 1}, store.StateUnknown, "postponed", ""},
+		"nothing":       {reconcile.Answer{}, reconcile.Report{Postponed: 1}, store.StateUnknown, "postponed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := memory.New()
-				claim := lose(t, store, "k")
+				s := memory.New()
+				claim := lose(t, s, "k")
 				var told journal
-				poller := newPoller(t, store, reconcile.Rule{Resolver: always(c.answer)}, reconcile.Config{Actor: "night shift", Observer: &told})
+				poller := newPoller(t, s, reconcile.Rule{Resolver: always(c.answer)}, reconcile.Config{Actor: "night shift", Observer: &told})
 				run(t, poller, c.report)
-				rec := record(t, store, "k")
+				rec := record(t, s, "k")
 				if rec.State != c.state || rec.Attempt != claim.Attempt {
 					t.Errorf("the record is %s at attempt %d, want %s at %d", rec.State, rec.Attempt, c.state, claim.Attempt)
 				}
-				if c.state == onceward.StateCompleted && (rec.ProviderID != "ch_1" || len(rec.Response.Body) == 0) {
+				if c.state == store.StateCompleted && (rec.ProviderID != "ch_1" || len(rec.Response.Body) == 0) {
 					t.Errorf("the record has the id %q and the answer %+v", rec.ProviderID, rec.Response)
 				}
-				if got := audit(t, store, "k"); got != c.audit {
+				if got := audit(t, s, "k"); got != c.audit {
 					t.Errorf("the audit says\n%s\nwant\n%s", got, c.audit)
 				}
 				want := onceward.ReconciledEvent{ID: claim.ID, Operation: transfers, Attempt: claim.Attempt, Outcome: c.tale}
@@ -77,53 +78,53 @@ func TestAnswersSettle(t *testing.T) {
 // TestResolverFails: an error, a panic and silence are tries that learned nothing. They end nobody but themselves.
 func TestResolverFails(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error)
+		answer func(ctx context.Context, rec *store.Record) (reconcile.Answer, error)
 		want   string
 		is     error
 	}{
 		"with an error": {
-			func(context.Context, *onceward.Record) (reconcile.Answer, error) { return reconcile.Answer{}, errDown }, "pulled the plug", errDown,
+			func(context.Context, *store.Record) (reconcile.Answer, error) { return reconcile.Answer{}, errDown }, "pulled the plug", errDown,
 		},
 		"with an error beside an answer": {
-			func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+			func(context.Context, *store.Record) (reconcile.Answer, error) {
 				return reconcile.Completed(paid, ""), errDown
 			}, "pulled the plug", errDown,
 		},
 		"with a panic": {
-			func(context.Context, *onceward.Record) (reconcile.Answer, error) { panic("no such field") }, "panic: no such field", nil,
+			func(context.Context, *store.Record) (reconcile.Answer, error) { panic("no such field") }, "panic: no such field", nil,
 		},
 		"with silence": {
-			func(ctx context.Context, _ *onceward.Record) (reconcile.Answer, error) {
+			func(ctx context.Context, _ *store.Record) (reconcile.Answer, error) {
 				<-ctx.Done()
 				return reconcile.Answer{}, ctx.Err()
 			}, "no answer within 7s", context.DeadlineExceeded,
 		},
 		"with a long story": {
-			func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+			func(context.Context, *store.Record) (reconcile.Answer, error) {
 				return reconcile.Answer{}, errors.New("<html>" + strings.Repeat("ö", 1<<20))
 			}, "<html>", nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := memory.New()
-				lose(t, store, "bad")
-				lose(t, store, "good")
+				s := memory.New()
+				lose(t, s, "bad")
+				lose(t, s, "good")
 				var told journal
-				poller := newPoller(t, store, saying(func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+				poller := newPoller(t, s, saying(func(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 					if rec.Key == "good" {
 						return reconcile.Completed(paid, ""), nil
 					}
 					return c.answer(ctx, rec)
-				}), reconcile.Config{Timeout: 7 * time.Second, Concurrency: 1, Limit: 2, LongestPause: time.Minute, Observer: &told})
+				}), reconcile.Config{Timeout: 7 * time.Second, Concurrency: 1, MaxAttempts: 2, MaxBackoff: time.Minute, Observer: &told})
 				begin := time.Now()
 				run(t, poller, reconcile.Report{Completed: 1, Postponed: 1})
 				if took := time.Since(begin); took > 7*time.Second {
 					t.Errorf("it took %s", took)
 				}
-				wantState(t, store, "good", onceward.StateCompleted)
-				rec := record(t, store, "bad")
-				if rec.State != onceward.StateUnknown || rec.ReconcileCount != 1 || !strings.Contains(rec.ReconcileError, c.want) || len(rec.ReconcileError) > 1100 {
+				wantState(t, s, "good", store.StateCompleted)
+				rec := record(t, s, "bad")
+				if rec.State != store.StateUnknown || rec.ReconcileCount != 1 || !strings.Contains(rec.ReconcileError, c.want) || len(rec.ReconcileError) > 1100 {
 					t.Errorf("the record is %s after %d tries, because of %d bytes: %.100q", rec.State, rec.ReconcileCount, len(rec.ReconcileError), rec.ReconcileError)
 				}
 				if err := told.events[0].Err; err == nil || c.is != nil && !errors.Is(err, c.is) {
@@ -131,7 +132,7 @@ func TestResolverFails(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
-				if got := audit(t, store, "bad"); got != "" {
+				if got := audit(t, s, "bad"); got != "" {
 					t.Errorf("nothing was done, but the audit says %s", got)
 				}
 			})
@@ -143,48 +144,48 @@ func TestResolverFails(t *testing.T) {
 // moved to another attempt. That is no error.
 func TestAnswerIsTooLate(t *testing.T) {
 	for name, c := range map[string]struct {
-		meanwhile func(t *testing.T, store *memory.Store, c onceward.Claim)
-		want      onceward.State
+		meanwhile func(t *testing.T, store *memory.Store, c store.Claim)
+		want      store.State
 	}{
-		"completed by its owner": {func(t *testing.T, store *memory.Store, c onceward.Claim) {
-			_, err := store.Complete(t.Context(), c, &onceward.Completion{Response: onceward.Response{Status: 200}})
+		"completed by its owner": {func(t *testing.T, s *memory.Store, c store.Claim) {
+			_, err := s.Complete(t.Context(), c, &store.Completion{Response: store.Response{Status: 200}})
 			must(t, err)
-		}, onceward.StateCompleted},
-		"a new attempt in progress": {func(t *testing.T, store *memory.Store, c onceward.Claim) {
+		}, store.StateCompleted},
+		"a new attempt in progress": {func(t *testing.T, store *memory.Store, c store.Claim) {
 			must(t, store.ResolveNotExecuted(t.Context(), c, "a person knew"))
 			start(t, store, transfers, "k")
-		}, onceward.StateInProgress},
-		"a new attempt that is unknown": {func(t *testing.T, store *memory.Store, c onceward.Claim) {
+		}, store.StateInProgress},
+		"a new attempt that is unknown": {func(t *testing.T, store *memory.Store, c store.Claim) {
 			must(t, store.ResolveNotExecuted(t.Context(), c, "a person knew"))
 			lose(t, store, "k")
-		}, onceward.StateUnknown},
-		"removed": {func(t *testing.T, store *memory.Store, c onceward.Claim) {
+		}, store.StateUnknown},
+		"removed": {func(t *testing.T, store *memory.Store, c store.Claim) {
 			must(t, store.Bust(t.Context(), c.ID, true))
-		}, onceward.StateExpired},
+		}, store.StateExpired},
 	} {
 		for kind, answer := range map[string]reconcile.Answer{
 			"completed": reconcile.Completed(paid, "ch_1"), "not executed": reconcile.NotExecuted("cancelled"), "nothing": reconcile.StillUnknown("?"),
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				inTime(t, func(t *testing.T) {
-					store := memory.New()
-					claim := lose(t, store, "k")
+					s := memory.New()
+					claim := lose(t, s, "k")
 					var told journal
-					var before onceward.Record
-					poller := newPoller(t, store, saying(func(context.Context, *onceward.Record) (reconcile.Answer, error) {
-						c.meanwhile(t, store, claim)
-						before = record(t, store, "k")
+					var before store.Record
+					poller := newPoller(t, s, saying(func(context.Context, *store.Record) (reconcile.Answer, error) {
+						c.meanwhile(t, s, claim)
+						before = record(t, s, "k")
 						return answer, nil
 					}), reconcile.Config{Observer: &told})
 					ask(t, poller, "k", reconcile.Report{})
-					after := record(t, store, "k")
+					after := record(t, s, "k")
 					if after.State != c.want || after.Attempt != before.Attempt || after.ReconcileCount != before.ReconcileCount || !after.SettledAt.Equal(before.SettledAt) {
 						t.Errorf("the record is %+v, want it as it was, %+v", after, before)
 					}
 					if len(told.events) != 0 {
 						t.Errorf("the observer was told %+v of what did not happen", told.events)
 					}
-					if got := audit(t, store, "k"); kind != "nothing" && !strings.Contains(got, "[failed: onceward: resolve") {
+					if got := audit(t, s, "k"); kind != "nothing" && !strings.Contains(got, "[failed: onceward: resolve") {
 						t.Errorf("the audit does not tell that it was refused: %s", got)
 					}
 				})
@@ -196,28 +197,28 @@ func TestAnswerIsTooLate(t *testing.T) {
 // TestResolverCannotRedirect: a resolver that changes the record it is shown does not change what its answer is for.
 func TestResolverCannotRedirect(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		lose(t, store, "k")
-		other := lose(t, store, "other")
-		ask(t, newPoller(t, store, saying(func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+		s := memory.New()
+		lose(t, s, "k")
+		other := lose(t, s, "other")
+		ask(t, newPoller(t, s, saying(func(_ context.Context, rec *store.Record) (reconcile.Answer, error) {
 			rec.ID, rec.Attempt = other.ID, other.Attempt
 			return reconcile.Completed(paid, ""), nil
 		}), reconcile.Config{}), "k", reconcile.Report{Completed: 1})
-		wantState(t, store, "k", onceward.StateCompleted)
-		wantUntouched(t, store, "other")
+		wantState(t, s, "k", store.StateCompleted)
+		wantUntouched(t, s, "other")
 	})
 }
 
 // TestAnswerThatCannotBeStored: it would be refused for ever, so it counts as a try and ends with a person.
 func TestAnswerThatCannotBeStored(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		lose(t, store, "k")
-		poller := newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Completed(onceward.Response{}, ""))}, reconcile.Config{Limit: 2, LongestPause: time.Minute})
+		s := memory.New()
+		lose(t, s, "k")
+		poller := newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(store.Response{}, ""))}, reconcile.Config{MaxAttempts: 2, MaxBackoff: time.Minute})
 		run(t, poller, reconcile.Report{Postponed: 1})
 		time.Sleep(time.Minute)
 		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
-		if rec := record(t, store, "k"); !rec.DeadLetter || !strings.Contains(rec.ReconcileError, "cannot be stored") || !strings.Contains(rec.ReconcileError, "status 0") {
+		if rec := record(t, s, "k"); !rec.DeadLetter || !strings.Contains(rec.ReconcileError, "cannot be stored") || !strings.Contains(rec.ReconcileError, "status 0") {
 			t.Errorf("dead letter %t because %q", rec.DeadLetter, rec.ReconcileError)
 		}
 	})
@@ -228,20 +229,20 @@ func TestStoreIsAway(t *testing.T) {
 	for _, away := range []string{"get", "audit", "resolve"} {
 		t.Run(away, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := &faulty{Store: memory.New()}
-				lose(t, store, "k")
-				store.before = func(call string) error {
+				s := &faulty{Store: memory.New()}
+				lose(t, s, "k")
+				s.before = func(call string) error {
 					if call == away {
 						return errDown
 					}
 					return nil
 				}
-				poller := newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{})
-				if got, err := poller.RunOnce(t.Context()); !errors.Is(err, onceward.ErrUnavailable) || got != (reconcile.Report{}) {
+				poller := newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{})
+				if got, err := poller.RunOnce(t.Context()); !errors.Is(err, store.ErrUnavailable) || got != (reconcile.Report{}) {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				wantUntouched(t, store.Store, "k")
-				store.before = nil
+				wantUntouched(t, s.Store, "k")
+				s.before = nil
 				run(t, poller, reconcile.Report{Completed: 1})
 			})
 		})
@@ -268,7 +269,7 @@ func TestNotUnknown(t *testing.T) {
 func TestResponse(t *testing.T) {
 	t.Parallel()
 	got := reconcile.Response(201, http.Header{"x-b": {"2", "1"}, "Location": {"/c/1"}, "A": {"0"}}, []byte("body"))
-	want := onceward.Response{Status: 201, Body: []byte("body"), Header: []onceward.HeaderField{
+	want := store.Response{Status: 201, Body: []byte("body"), Header: []store.HeaderField{
 		{Name: "A", Value: "0"}, {Name: "Location", Value: "/c/1"}, {Name: "X-B", Value: "2"}, {Name: "X-B", Value: "1"},
 	}}
 	if !got.Equal(&want) {

@@ -11,13 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // pauseAfter asks once more, and says how long the pause is until the next time.
-func pauseAfter(t *testing.T, store onceward.Store, poller *reconcile.Poller, key string) time.Duration {
+func pauseAfter(t *testing.T, store store.Store, poller *reconcile.Poller, key string) time.Duration {
 	t.Helper()
 	ask(t, poller, key, reconcile.Report{Postponed: 1})
 	return time.Until(record(t, store, key).ReconcileAt)
@@ -29,7 +29,7 @@ func TestPausesGrowToALimit(t *testing.T) {
 		want   []time.Duration
 	}{
 		"as configured": {
-			reconcile.Config{Pause: 10 * time.Second, LongestPause: time.Minute},
+			reconcile.Config{MinBackoff: 10 * time.Second, MaxBackoff: time.Minute},
 			[]time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute, time.Minute},
 		},
 		"by default": {
@@ -37,10 +37,10 @@ func TestPausesGrowToALimit(t *testing.T) {
 			[]time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second, 640 * time.Second, 15 * time.Minute, 15 * time.Minute},
 		},
 		"a first pause that is long": {
-			reconcile.Config{Pause: time.Hour}, []time.Duration{time.Hour, time.Hour, time.Hour},
+			reconcile.Config{MinBackoff: time.Hour}, []time.Duration{time.Hour, time.Hour, time.Hour},
 		},
 		"a first pause longer than the longest": {
-			reconcile.Config{Pause: time.Hour, LongestPause: time.Minute}, []time.Duration{time.Minute, time.Minute},
+			reconcile.Config{MinBackoff: time.Hour, MaxBackoff: time.Minute}, []time.Duration{time.Minute, time.Minute},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestPausesGrowToALimit(t *testing.T) {
 func TestPausesDiffer(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
-		poller := newPoller(t, store, reconcile.Rule{Resolver: &oracle{}}, reconcile.Config{Pause: time.Minute})
+		poller := newPoller(t, store, reconcile.Rule{Resolver: &oracle{}}, reconcile.Config{MinBackoff: time.Minute})
 		seen := make(map[time.Duration]bool)
 		shortest, longest := time.Hour, time.Duration(0)
 		for i := range 200 {
@@ -81,13 +81,13 @@ func TestPausesDiffer(t *testing.T) {
 // TestLimit: with the last try a record becomes a dead letter, which nobody is asked about until a person says so.
 func TestLimit(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		claim := lose(t, store, "k")
+		s := memory.New()
+		claim := lose(t, s, "k")
 		var told journal
 		var log strings.Builder
 		bank := &oracle{}
-		poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{
-			Limit: 3, LongestPause: time.Minute, Observer: &told, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		poller := newPoller(t, s, reconcile.Rule{Resolver: bank}, reconcile.Config{
+			MaxAttempts: 3, MaxBackoff: time.Minute, Observer: &told, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		threeTries := func() {
 			t.Helper()
@@ -98,7 +98,7 @@ func TestLimit(t *testing.T) {
 			}
 		}
 		threeTries()
-		if rec := record(t, store, "k"); !rec.DeadLetter || rec.State != onceward.StateUnknown || rec.ReconcileError != "the bank is still at it" {
+		if rec := record(t, s, "k"); !rec.DeadLetter || rec.State != store.StateUnknown || rec.ReconcileError != "the bank is still at it" {
 			t.Errorf("after the limit the record is %s, dead letter %t, because %q", rec.State, rec.DeadLetter, rec.ReconcileError)
 		}
 		if got := strings.Count(log.String(), "a person has to settle"); got != 1 || strings.Contains(log.String(), "tenant") {
@@ -110,9 +110,9 @@ func TestLimit(t *testing.T) {
 		}
 		bank.wantAsked(t, 3)
 
-		desk, err := reconcile.NewDesk(guard, store)
+		operator, err := reconcile.NewOperator(guard, s)
 		must(t, err)
-		must(t, desk.RetryNow(t.Context(), zoe, claim))
+		must(t, operator.RetryNow(t.Context(), zoe, claim))
 		threeTries()
 		bank.wantAsked(t, 6)
 		if got, want := told.outcomes(), "postponed, postponed, dead letter, postponed, postponed, dead letter"; got != want {
@@ -127,7 +127,7 @@ func TestNoRule(t *testing.T) {
 		store := memory.New()
 		loseAt(t, store, "POST /refunds", "k")
 		var told journal
-		poller := newPoller(t, store, reconcile.Rule{Resolver: &oracle{}}, reconcile.Config{Limit: 2, LongestPause: time.Minute, Observer: &told})
+		poller := newPoller(t, store, reconcile.Rule{Resolver: &oracle{}}, reconcile.Config{MaxAttempts: 2, MaxBackoff: time.Minute, Observer: &told})
 		run(t, poller, reconcile.Report{Postponed: 1})
 		time.Sleep(time.Minute)
 		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
@@ -142,17 +142,17 @@ func TestNoRule(t *testing.T) {
 
 func TestDefaultRule(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		lose(t, store, "own")
-		loseAt(t, store, "POST /refunds", "other")
+		s := memory.New()
+		lose(t, s, "own")
+		loseAt(t, s, "POST /refunds", "other")
 		own, others := &oracle{}, always(reconcile.Completed(paid, ""))
-		run(t, newPoller(t, store, reconcile.Rule{}, reconcile.Config{
+		run(t, newPoller(t, s, reconcile.Rule{}, reconcile.Config{
 			Rules: map[string]reconcile.Rule{transfers: {Resolver: own}}, Default: &reconcile.Rule{Resolver: others},
 		}), reconcile.Report{Completed: 1, Postponed: 1})
 		own.wantAsked(t, 1)
 		others.wantAsked(t, 1)
-		wantState(t, store, "own", onceward.StateUnknown)
-		wantState(t, store, "other", onceward.StateCompleted)
+		wantState(t, s, "own", store.StateUnknown)
+		wantState(t, s, "other", store.StateCompleted)
 	})
 }
 
@@ -170,7 +170,7 @@ func TestRun(t *testing.T) {
 		bank := &oracle{}
 		var log strings.Builder
 		poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{
-			Interval: 10 * time.Second, Pause: time.Second, LongestPause: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Interval: 10 * time.Second, MinBackoff: time.Second, MaxBackoff: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -204,18 +204,18 @@ func TestRun(t *testing.T) {
 // TestFailuresOfManyAreOne: a store that is away does not fill the log with one line for each record.
 func TestFailuresOfManyAreOne(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := &faulty{Store: memory.New()}
+		s := &faulty{Store: memory.New()}
 		for i := range 50 {
-			lose(t, store, fmt.Sprint("k", i))
+			lose(t, s, fmt.Sprint("k", i))
 		}
-		store.before = func(call string) error {
+		s.before = func(call string) error {
 			if call == "get" {
 				return errDown
 			}
 			return nil
 		}
-		_, err := newPoller(t, store, reconcile.Rule{Resolver: &oracle{}}, reconcile.Config{}).RunOnce(t.Context())
-		if !errors.Is(err, onceward.ErrUnavailable) || strings.Count(err.Error(), "plug") != 1 || !strings.Contains(err.Error(), "50 records") {
+		_, err := newPoller(t, s, reconcile.Rule{Resolver: &oracle{}}, reconcile.Config{}).RunOnce(t.Context())
+		if !errors.Is(err, store.ErrUnavailable) || strings.Count(err.Error(), "plug") != 1 || !strings.Contains(err.Error(), "50 records") {
 			t.Errorf("got %v, want one failure that stands for 50", err)
 		}
 	})

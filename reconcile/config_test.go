@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func interpretNothing(context.Context, *onceward.Record, []onceward.Notice) (reconcile.Answer, error) {
+func interpretNothing(context.Context, *store.Record, []store.ExternalEvent) (reconcile.Answer, error) {
 	return reconcile.StillUnknown("nothing yet"), nil
 }
 
@@ -34,13 +34,13 @@ func TestConfigIsChecked(t *testing.T) {
 		"an interpreter alone":  {with(reconcile.Rule{Interpret: interpretNothing}), "both Source and Interpret"},
 		"a negative arrival":    {with(reconcile.Rule{Resolver: &oracle{}, Arrival: -1}), "negative Arrival"},
 		"a negative interval":   {reconcile.Config{Default: &good, Interval: -time.Second}, "-1s"},
-		"a negative pause":      {reconcile.Config{Default: &good, Pause: -1}, "duration"},
-		"a negative long pause": {reconcile.Config{Default: &good, LongestPause: -1}, "duration"},
+		"a negative pause":      {reconcile.Config{Default: &good, MinBackoff: -1}, "duration"},
+		"a negative long pause": {reconcile.Config{Default: &good, MaxBackoff: -1}, "duration"},
 		"a negative timeout":    {reconcile.Config{Default: &good, Timeout: -1}, "duration"},
-		"negative retentions":   {reconcile.Config{Default: &good, KeepNotices: -1}, "duration"},
-		"pauses of centuries":   {reconcile.Config{Default: &good, LongestPause: math.MaxInt64}, "duration"},
+		"negative retentions":   {reconcile.Config{Default: &good, KeepExternalEvents: -1}, "duration"},
+		"pauses of centuries":   {reconcile.Config{Default: &good, MaxBackoff: math.MaxInt64}, "duration"},
 		"a negative audit":      {reconcile.Config{Default: &good, KeepAudit: -1}, "duration"},
-		"a negative limit":      {reconcile.Config{Default: &good, Limit: -1}, "Limit"},
+		"a negative limit":      {reconcile.Config{Default: &good, MaxAttempts: -1}, "Limit"},
 		"negative concurrency":  {reconcile.Config{Default: &good, Concurrency: -1}, "Concurrency"},
 		"a negative share":      {reconcile.Config{Default: &good, PerOperation: -1}, "PerOperation"},
 	} {
@@ -52,7 +52,7 @@ func TestConfigIsChecked(t *testing.T) {
 	for name, config := range map[string]reconcile.Config{
 		"a rule":       with(good),
 		"a default":    {Default: &good},
-		"notices only": with(reconcile.Rule{Source: "bank", Interpret: interpretNothing}),
+		"external events only": with(reconcile.Rule{Source: "bank", Interpret: interpretNothing}),
 	} {
 		if _, err := reconcile.NewPoller(guard, memory.New(), config); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -63,8 +63,8 @@ func TestConfigIsChecked(t *testing.T) {
 func TestGuardIsRequired(t *testing.T) {
 	t.Parallel()
 	_, pollerErr := reconcile.NewPoller(nil, memory.New(), reconcile.Config{Default: &reconcile.Rule{Resolver: &oracle{}}})
-	_, deskErr := reconcile.NewDesk(nil, memory.New())
-	for _, err := range []error{pollerErr, deskErr} {
+	_, operatorErr := reconcile.NewOperator(nil, memory.New())
+	for _, err := range []error{pollerErr, operatorErr} {
 		if err == nil || !strings.Contains(err.Error(), "there is no guard") {
 			t.Errorf("without a guard: %v", err)
 		}
@@ -77,73 +77,73 @@ func TestStoresThatCannot(t *testing.T) {
 	asks := reconcile.Config{Default: &reconcile.Rule{Resolver: &oracle{}}}
 	hears := reconcile.Config{Default: &reconcile.Rule{Source: "bank", Interpret: interpretNothing}}
 	type lists struct {
-		onceward.Store
-		onceward.Lister
+		store.Store
+		store.Lister
 	}
 	type settles struct {
-		onceward.Store
-		onceward.Reconciler
+		store.Store
+		store.Reconciler
 	}
 	type both struct {
-		onceward.Store
-		onceward.Lister
-		onceward.Reconciler
+		store.Store
+		store.Lister
+		store.Reconciler
 	}
 	type busts struct {
 		both
-		onceward.Buster
+		store.Buster
 	}
 	two := both{all, all, all}
 	for name, c := range map[string]struct {
-		store         onceward.Store
+		store         store.Store
 		config        reconcile.Config
 		poller, bench bool
 	}{
-		"a bare store":                     {store: struct{ onceward.Store }{all}, config: asks},
+		"a bare store":                     {store: struct{ store.Store }{all}, config: asks},
 		"none at all":                      {store: nil, config: asks},
 		"one that only lists":              {store: lists{all, all}, config: asks},
 		"one that only settles":            {store: settles{all, all}, config: asks},
 		"one that does both":               {store: two, config: asks, poller: true},
-		"one without notices":              {store: two, config: hears},
+		"one without external events":              {store: two, config: hears},
 		"one without an audit":             {store: busts{two, all}, config: asks, poller: true},
-		"one with an audit but no notices": {store: auditing{busts{two, all}, all}, config: asks, poller: true, bench: true},
+		"one with an audit but no external events": {store: auditing{busts{two, all}, all}, config: asks, poller: true, bench: true},
 		"all":                              {store: all, config: hears, poller: true, bench: true},
 	} {
 		if _, err := reconcile.NewPoller(guard, c.store, c.config); (err == nil) != c.poller || err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: a poller got %v", name, err)
 		}
-		if _, err := reconcile.NewDesk(guard, c.store); (err == nil) != c.bench || err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("%s: a desk got %v", name, err)
+		if _, err := reconcile.NewOperator(guard, c.store); (err == nil) != c.bench || err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s: an operator got %v", name, err)
 		}
 	}
 }
 
 // auditing adds an audit to a store that has none.
 type auditing struct {
-	deskless
-	onceward.Auditor
+	noOperator
+	store.Auditor
 }
 
-// deskless is what a desk needs, but for the audit.
-type deskless interface {
-	onceward.Store
-	onceward.Lister
-	onceward.Reconciler
-	onceward.Buster
+// deskless is what an operator needs, but for the audit.
+type noOperator interface {
+	store.Store
+	store.Lister
+	store.Reconciler
+	store.Buster
 }
 
-// TestBareStoreIsReconciled: without an audit, notices and findings, a poller settles all the same.
+// TestBareStoreIsReconciled: without an audit, external events and late completions, a poller settles all the same.
 func TestBareStoreIsReconciled(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		all := memory.New()
-		store := struct {
-			onceward.Store
-			onceward.Lister
-			onceward.Reconciler
+		s := struct {
+			store.Store
+			store.Lister
+			store.Reconciler
 		}{all, all, all}
-		lose(t, store, "k")
-		run(t, newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}), reconcile.Report{Completed: 1})
-		wantState(t, store, "k", onceward.StateCompleted)
+		lose(t, s, "k")
+		run(t, newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}), reconcile.Report{Completed: 1})
+		wantState(t, s, "k", store.StateCompleted)
 	})
 }
 

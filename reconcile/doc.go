@@ -8,7 +8,7 @@
 //
 // A [Poller] asks a [Resolver], which usually asks the other system by the downstream key, again and again with longer
 // pauses, until there is an answer or a limit is reached. Then the record is a dead letter, and waits for a person, who works
-// at a [Desk]. Package webhook receives what the other system says by itself, and feeds the same door; package ledger
+// at a [Operator]. Package webhook receives what the other system says by itself, and feeds the same door; package ledger
 // compares both sides' books.
 //
 // Of a phased operation, a step is settled and not the whole of it: the operation goes on from there. See [Step].

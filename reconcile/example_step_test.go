@@ -10,6 +10,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -58,7 +59,7 @@ func newHall() *hall {
 func (h *hall) sell(ctx context.Context) {
 	call := onceward.Call{Scope: "hall", Key: "seat-17", Operation: "book"}
 	result, err := h.book.Do(ctx, h.guard, call, order{Amount: 1900})
-	fmt.Printf("%s, unknown: %t\n", result.Value, errors.Is(err, onceward.ErrOutcomeUnknown))
+	fmt.Printf("%s, unknown: %t\n", result.Value, errors.Is(err, store.ErrOutcomeUnknown))
 }
 
 // resume does the steps that are left; a service has a goroutine with resumer.Run(ctx).
@@ -76,7 +77,7 @@ func (h *hall) resume(ctx context.Context) {
 // it, and is confirmed. Nothing is charged again.
 func ExampleStep() {
 	ctx, h := context.Background(), newHall()
-	ask := reconcile.ResolverFunc(func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+	ask := reconcile.ResolverFunc(func(_ context.Context, rec *store.Record) (reconcile.Answer, error) {
 		doubt, err := h.book.InDoubt(h.guard, rec) // the step, its key, and the data as it was before the call
 		if err != nil {
 			return reconcile.Answer{}, err
@@ -109,16 +110,16 @@ func ExampleStep() {
 }
 
 // A person who has learned that a step was done settles it, with all of the carried data as it is behind the step.
-func ExampleDesk_ResolveStep() {
+func ExampleOperator_ResolveStep() {
 	ctx, h := context.Background(), newHall()
-	desk, err := reconcile.NewDesk(h.guard, h.store)
+	operator, err := reconcile.NewOperator(h.guard, h.store)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	h.sell(ctx)
 
-	history, err := desk.History(ctx, onceward.ID{Scope: "hall", Key: "seat-17"})
+	history, err := operator.History(ctx, store.ID{Scope: "hall", Key: "seat-17"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -129,8 +130,8 @@ func ExampleDesk_ResolveStep() {
 	fmt.Printf("carried: %s\n", history.Progress.Data)
 
 	by := reconcile.By{Who: "zoe", Why: "the bank shows the charge ch_1"}
-	claim := onceward.Claim{ID: history.Record.ID, Attempt: history.Record.Attempt}
-	err = desk.ResolveStep(ctx, by, claim, phase.StepOutcome{
+	claim := store.Claim{ID: history.Record.ID, Attempt: history.Record.Attempt}
+	err = operator.ResolveStep(ctx, by, claim, phase.StepOutcome{
 		Step: history.Progress.Step, Result: phase.StepDone, ProviderID: "ch_1",
 		Data: json.RawMessage(`{"amount":1900,"charge":"ch_1"}`),
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -23,7 +24,7 @@ func (b *bank) transfer(ctx context.Context) ([]byte, error) {
 }
 
 // resolve asks the bank what became of a transfer, by the key that it was sent.
-func (b *bank) resolve(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+func (b *bank) resolve(_ context.Context, rec *store.Record) (reconcile.Answer, error) {
 	key, err := b.guard.DownstreamKey(rec, "transfer")
 	if err != nil {
 		return reconcile.Answer{}, err
@@ -32,20 +33,20 @@ func (b *bank) resolve(_ context.Context, rec *onceward.Record) (reconcile.Answe
 	if !found {
 		return reconcile.NotFound(), nil // the rule says what that means
 	}
-	return reconcile.Completed(onceward.Response{Status: 200, Body: []byte(id)}, id), nil
+	return reconcile.Completed(store.Response{Status: 200, Body: []byte(id)}, id), nil
 }
 
 // A transfer is made, but nobody hears of it. The poller asks, and the retry gets the answer: it is not made again.
 func ExamplePoller() {
 	ctx := context.Background()
-	store, quiet := memory.New(), slog.New(slog.DiscardHandler)
-	guard, err := onceward.New(store, onceward.Config{Secret: []byte("sixteen random bytes, or more"), Logger: quiet})
+	s, quiet := memory.New(), slog.New(slog.DiscardHandler)
+	guard, err := onceward.New(s, onceward.Config{Secret: []byte("sixteen random bytes, or more"), Logger: quiet})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	acme := &bank{guard: guard, transfers: make(map[string]string)}
-	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Rules: map[string]reconcile.Rule{
+	poller, err := reconcile.NewPoller(guard, s, reconcile.Config{Rules: map[string]reconcile.Rule{
 		"transfer": {Resolver: reconcile.ResolverFunc(acme.resolve), Deduplicates: true},
 	}})
 	if err != nil {
@@ -56,7 +57,7 @@ func ExamplePoller() {
 	call := onceward.Call{Scope: "shop", Key: "order-17", Operation: "transfer"}
 	for range 2 {
 		result, err := guard.Do(ctx, call, acme.transfer, onceward.Reserved(onceward.FailureUnknown))
-		fmt.Printf("%q, replayed: %t, unknown: %t\n", result.Value, result.Replayed, errors.Is(err, onceward.ErrOutcomeUnknown))
+		fmt.Printf("%q, replayed: %t, unknown: %t\n", result.Value, result.Replayed, errors.Is(err, store.ErrOutcomeUnknown))
 
 		report, err := poller.RunOnce(ctx) // a service has a goroutine with poller.Run(ctx)
 		fmt.Println("settled:", report.Completed, err)
@@ -69,23 +70,23 @@ func ExamplePoller() {
 }
 
 // The bank does not answer questions, so that the transfer becomes a dead letter. A person finds out, and says so.
-func ExampleDesk() {
+func ExampleOperator() {
 	ctx := context.Background()
-	store, quiet := memory.New(), slog.New(slog.DiscardHandler)
-	guard, err := onceward.New(store, onceward.Config{Secret: []byte("sixteen random bytes, or more"), Logger: quiet})
+	s, quiet := memory.New(), slog.New(slog.DiscardHandler)
+	guard, err := onceward.New(s, onceward.Config{Secret: []byte("sixteen random bytes, or more"), Logger: quiet})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	silent := reconcile.ResolverFunc(func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+	silent := reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
 		return reconcile.Answer{}, errors.New("the bank is closed")
 	})
-	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Default: &reconcile.Rule{Resolver: silent}, Limit: 1, Logger: quiet})
+	poller, err := reconcile.NewPoller(guard, s, reconcile.Config{Default: &reconcile.Rule{Resolver: silent}, MaxAttempts: 1, Logger: quiet})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	desk, err := reconcile.NewDesk(guard, store)
+	operator, err := reconcile.NewOperator(guard, s)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -95,13 +96,13 @@ func ExampleDesk() {
 	_, _ = guard.Do(ctx, call, acme.transfer, onceward.Reserved(onceward.FailureUnknown))
 	_, _ = poller.RunOnce(ctx)
 
-	letters, _ := desk.DeadLetters(ctx, onceward.ID{}, 10)
+	letters, _ := operator.DeadLetters(ctx, store.ID{}, 10)
 	for _, rec := range letters {
 		fmt.Println(rec.Key, "waits for a person:", rec.ReconcileError)
 		by := reconcile.By{Who: "zoe", Why: "the clerk on the phone says that it was not made"}
-		fmt.Println(desk.ResolveNotExecuted(ctx, by, onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}))
+		fmt.Println(operator.ResolveNotExecuted(ctx, by, store.Claim{ID: rec.ID, Attempt: rec.Attempt}))
 
-		history, _ := desk.History(ctx, rec.ID)
+		history, _ := operator.History(ctx, rec.ID)
 		fmt.Println("now it is", history.Record.State)
 		for _, e := range history.Audit {
 			fmt.Printf("%s: %s, %q, %q\n", e.Actor, e.Action, e.Reason, e.Outcome)

@@ -10,13 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // hangs is a resolver that waits for an answer that never comes, until its time is over.
-func hangs(ctx context.Context, _ *onceward.Record) (reconcile.Answer, error) {
+func hangs(ctx context.Context, _ *store.Record) (reconcile.Answer, error) {
 	<-ctx.Done()
 	return reconcile.Answer{}, ctx.Err()
 }
@@ -48,28 +48,28 @@ func runs(t *testing.T, poller *reconcile.Poller) (stop func()) {
 // that come later (B6).
 func TestOneProviderHangs(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
+		s := memory.New()
 		const inFront = 60
 		for i := range inFront {
-			loseAt(t, store, hanging, fmt.Sprint("a", i))
+			loseAt(t, s, hanging, fmt.Sprint("a", i))
 		}
-		lose(t, store, "b")
+		lose(t, s, "b")
 		bank := always(reconcile.Completed(paid, ""))
-		poller := newPoller(t, store, reconcile.Rule{}, reconcile.Config{
+		poller := newPoller(t, s, reconcile.Rule{}, reconcile.Config{
 			Rules: byOperation(bank), Timeout: time.Hour, Interval: time.Second,
 		})
 		stop := runs(t, poller)
-		wantState(t, store, "b", onceward.StateCompleted) // no time has passed
+		wantState(t, s, "b", store.StateCompleted) // no time has passed
 		for i := range 5 {
 			later := fmt.Sprint("later", i)
-			lose(t, store, later)
+			lose(t, s, later)
 			time.Sleep(1500 * time.Millisecond)
 			synctest.Wait()
-			wantState(t, store, later, onceward.StateCompleted)
+			wantState(t, s, later, store.StateCompleted)
 		}
 		stop()
 		for i := range inFront {
-			wantUntouched(t, store, fmt.Sprint("a", i))
+			wantUntouched(t, s, fmt.Sprint("a", i))
 		}
 	})
 }
@@ -78,19 +78,19 @@ func TestOneProviderHangs(t *testing.T) {
 // operation.
 func TestOneScopeHangs(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
+		s := memory.New()
 		for i := range 1000 {
-			loseIn(t, store, onceward.ID{Scope: "crook", Key: fmt.Sprint(i)})
+			loseIn(t, s, store.ID{Scope: "crook", Key: fmt.Sprint(i)})
 		}
-		lose(t, store, "k")
-		rule := saying(func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+		lose(t, s, "k")
+		rule := saying(func(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 			if rec.Scope == "crook" {
 				return hangs(ctx, rec)
 			}
 			return reconcile.Completed(paid, ""), nil
 		})
-		stop := runs(t, newPoller(t, store, rule, reconcile.Config{}))
-		wantState(t, store, "k", onceward.StateCompleted)
+		stop := runs(t, newPoller(t, s, rule, reconcile.Config{}))
+		wantState(t, s, "k", store.StateCompleted)
 		stop()
 	})
 }
@@ -119,20 +119,20 @@ func TestNoTryWithoutRoom(t *testing.T) {
 // operation, but no run waits for it, the others go on, and what it says in the end counts if it is not too late.
 func TestAResolverThatNeverReturns(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
+		s := memory.New()
 		for i := range 9 {
-			loseAt(t, store, hanging, fmt.Sprint("stuck", i))
+			loseAt(t, s, hanging, fmt.Sprint("stuck", i))
 		}
-		lose(t, store, "sound")
+		lose(t, s, "sound")
 		letGo := make(chan struct{})
 		rules := byOperation(always(reconcile.Completed(paid, "")))
-		rules[hanging] = saying(func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+		rules[hanging] = saying(func(context.Context, *store.Record) (reconcile.Answer, error) {
 			<-letGo
 			return reconcile.Completed(paid, "ch_1"), nil
 		})
 		var log bytes.Buffer
 		var told journal
-		poller := newPoller(t, store, reconcile.Rule{}, reconcile.Config{
+		poller := newPoller(t, s, reconcile.Rule{}, reconcile.Config{
 			Rules: rules, Timeout: 5 * time.Second, Observer: &told, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		began := time.Now()
@@ -147,14 +147,14 @@ func TestAResolverThatNeverReturns(t *testing.T) {
 			t.Errorf("the observer was told of %d", n)
 		}
 		run(t, poller, reconcile.Report{Hanging: 4}) // it does not ask again where all places are taken
-		if rec := record(t, store, "stuck0"); rec.ReconcileCount != 1 || rec.ReconcileAt.After(time.Now()) {
+		if rec := record(t, s, "stuck0"); rec.ReconcileCount != 1 || rec.ReconcileAt.After(time.Now()) {
 			t.Errorf("what hangs is at try %d, due at %s; another node should get it", rec.ReconcileCount, rec.ReconcileAt)
 		}
-		wantUntouched(t, store, "stuck8")
+		wantUntouched(t, s, "stuck8")
 
 		close(letGo)
 		synctest.Wait()
-		wantState(t, store, "stuck0", onceward.StateCompleted)
+		wantState(t, s, "stuck0", store.StateCompleted)
 		run(t, poller, reconcile.Report{Completed: 5})
 	})
 }

@@ -4,14 +4,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-// departures are the attempts whose owners this process has found to be gone, with the time of the first finding by a clock
+// departures are the attempts whose owners this process has found to be gone, with the time of the first late completion by a clock
 // that nobody sets. A process that was started anew finds them anew: that is later, so it waits longer, which is safe.
 type departures struct {
 	mu   sync.Mutex
-	seen map[onceward.Claim]departure
+	seen map[store.Claim]departure
 }
 
 type departure struct{ first, last time.Time }
@@ -20,11 +20,11 @@ type departure struct{ first, last time.Time }
 const forgetAfter = 48 * time.Hour
 
 // since notes that the owner is gone, and says since when that is known.
-func (d *departures) since(c onceward.Claim) time.Time {
+func (d *departures) since(c store.Claim) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.seen == nil {
-		d.seen = make(map[onceward.Claim]departure)
+		d.seen = make(map[store.Claim]departure)
 	}
 	now := time.Now()
 	one, ok := d.seen[c]
@@ -37,7 +37,7 @@ func (d *departures) since(c onceward.Claim) time.Time {
 }
 
 // revoke notes that the owner is not known to be gone: what was found before was wrong.
-func (d *departures) revoke(c onceward.Claim) {
+func (d *departures) revoke(c store.Claim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.seen, c)

@@ -9,21 +9,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
 // nodeStore is a store as one node has it.
 type nodeStore interface {
-	onceward.Store
+	store.Store
 	Close() error
 }
 
 // onNodes runs a test with the stores of several nodes, which are on one database.
-func onNodes(t *testing.T, nodes int, test func(t *testing.T, stores []onceward.Store)) {
+func onNodes(t *testing.T, nodes int, test func(t *testing.T, stores []store.Store)) {
 	t.Helper()
 	for name, database := range map[string]func(t *testing.T) func() (nodeStore, error){
 		"sqlite": func(t *testing.T) func() (nodeStore, error) {
@@ -38,7 +38,7 @@ func onNodes(t *testing.T, nodes int, test func(t *testing.T, stores []onceward.
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			open := database(t)
-			var stores []onceward.Store
+			var stores []store.Store
 			for range nodes {
 				store, err := open()
 				must(t, err)
@@ -54,7 +54,7 @@ func onNodes(t *testing.T, nodes int, test func(t *testing.T, stores []onceward.
 // Each try is made once, and by one of them (B6).
 func TestFiveNodes(t *testing.T) {
 	t.Parallel()
-	onNodes(t, 5, func(t *testing.T, stores []onceward.Store) {
+	onNodes(t, 5, func(t *testing.T, stores []store.Store) {
 		const records, limit, pause = 4, 6, 200 * time.Millisecond
 		for i := range records {
 			lose(t, stores[0], fmt.Sprint("k", i))
@@ -62,7 +62,7 @@ func TestFiveNodes(t *testing.T) {
 		began := time.Now()
 		var mu sync.Mutex
 		tries := make(map[string][]int)
-		bank := &oracle{answer: func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+		bank := &oracle{answer: func(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 			mu.Lock()
 			tries[rec.Key] = append(tries[rec.Key], rec.ReconcileCount)
 			mu.Unlock()
@@ -79,7 +79,7 @@ func TestFiveNodes(t *testing.T) {
 		defer over.Store(true)
 		for _, store := range stores {
 			poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{
-				Pause: pause, LongestPause: pause, Limit: limit,
+				MinBackoff: pause, MaxBackoff: pause, MaxAttempts: limit,
 			})
 			nodes.Go(func() {
 				for !over.Load() {
@@ -91,7 +91,7 @@ func TestFiveNodes(t *testing.T) {
 			})
 		}
 		for i := range records {
-			awaitRecord(t, stores[0], fmt.Sprint("k", i), func(rec *onceward.Record) bool { return rec.DeadLetter })
+			awaitRecord(t, stores[0], fmt.Sprint("k", i), func(rec *store.Record) bool { return rec.DeadLetter })
 		}
 		// There are as many pauses as tries but one, and half of each may be left out.
 		if took, least := time.Since(began), (limit-1)*pause/2; took < least {
@@ -109,7 +109,7 @@ func TestFiveNodes(t *testing.T) {
 }
 
 // awaitRecord looks at a record until it is as wanted.
-func awaitRecord(t *testing.T, store onceward.Store, key string, is func(*onceward.Record) bool) {
+func awaitRecord(t *testing.T, store store.Store, key string, is func(*store.Record) bool) {
 	t.Helper()
 	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		rec := record(t, store, key)

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -20,7 +20,7 @@ type owner struct {
 	err  error
 }
 
-func (o *owner) isGone(context.Context, *onceward.Record) (bool, error) { return o.gone, o.err }
+func (o *owner) isGone(context.Context, *store.Record) (bool, error) { return o.gone, o.err }
 
 // TestNotFound goes through the rules of B3: when a machine may conclude that nothing was done (scenario 31).
 func TestNotFound(t *testing.T) {
@@ -28,7 +28,7 @@ func TestNotFound(t *testing.T) {
 		gone    = (&owner{gone: true}).isGone
 		there   = (&owner{}).isGone
 		unclear = (&owner{gone: true, err: errors.New("the platform does not answer")}).isGone
-		bursts  = func(context.Context, *onceward.Record) (bool, error) { panic("no platform") }
+		bursts  = func(context.Context, *store.Record) (bool, error) { panic("no platform") }
 	)
 	for name, c := range map[string]struct {
 		rule reconcile.Rule
@@ -50,25 +50,25 @@ func TestNotFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := memory.New()
-				lose(t, store, "k")
+				s := memory.New()
+				lose(t, s, "k")
 				c.rule.Resolver = always(reconcile.NotFound())
-				poller := newPoller(t, store, c.rule, reconcile.Config{})
+				poller := newPoller(t, s, c.rule, reconcile.Config{})
 				conclude := map[bool]reconcile.Report{false: {Postponed: 1}, true: {NotExecuted: 1}}
 				ask(t, poller, "k", conclude[c.first])
-				if rec := record(t, store, "k"); !strings.Contains(rec.LastError+rec.ReconcileError, c.reason) {
+				if rec := record(t, s, "k"); !strings.Contains(rec.LastError+rec.ReconcileError, c.reason) {
 					t.Errorf("the reasons are %q and %q, want %q", rec.LastError, rec.ReconcileError, c.reason)
 				}
 				if c.first {
-					wantState(t, store, "k", onceward.StateRetryable)
+					wantState(t, s, "k", store.StateRetryable)
 					return
 				}
 				time.Sleep(arrival - time.Second)
 				ask(t, poller, "k", reconcile.Report{Postponed: 1})
 				time.Sleep(time.Second)
 				ask(t, poller, "k", conclude[c.later])
-				want := map[bool]onceward.State{false: onceward.StateUnknown, true: onceward.StateRetryable}[c.later]
-				wantState(t, store, "k", want)
+				want := map[bool]store.State{false: store.StateUnknown, true: store.StateRetryable}[c.later]
+				wantState(t, s, "k", want)
 				time.Sleep(100 * arrival)
 				if !c.later {
 					ask(t, poller, "k", reconcile.Report{Postponed: 1})
@@ -113,10 +113,10 @@ func TestArrivalCountsFromTheOwnersEnd(t *testing.T) {
 // TestArrivalCountsToTheQuestion: an answer that took long may be about the time before.
 func TestArrivalCountsToTheQuestion(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		lose(t, store, "k")
-		poller := newPoller(t, store, reconcile.Rule{
-			Resolver: &oracle{answer: func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+		s := memory.New()
+		lose(t, s, "k")
+		poller := newPoller(t, s, reconcile.Rule{
+			Resolver: &oracle{answer: func(context.Context, *store.Record) (reconcile.Answer, error) {
 				time.Sleep(arrival)
 				return reconcile.NotFound(), nil
 			}},
@@ -166,7 +166,7 @@ func TestDeparturesAreForgotten(t *testing.T) {
 				lose(t, store, "k")
 				poller := newPoller(t, store, reconcile.Rule{
 					Resolver: always(reconcile.NotFound()), Arrival: arrival, OwnerGone: (&owner{gone: true}).isGone,
-				}, reconcile.Config{Limit: 1, LongestPause: c.longest})
+				}, reconcile.Config{MaxAttempts: 1, MaxBackoff: c.longest})
 				ask(t, poller, "k", reconcile.Report{Postponed: 1, DeadLetters: 1})
 				time.Sleep(50 * time.Hour)
 				run(t, poller, reconcile.Report{})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/fair"
+	"github.com/onceward/onceward/store"
 )
 
 // Config configures a [Poller].
@@ -23,12 +24,12 @@ type Config struct {
 
 	// Interval is the time between two looks at the store. Default: 10 s.
 	Interval time.Duration
-	// Pause is the longest time until the next try after the first one that learned nothing. It doubles with each, up to
-	// LongestPause. Up to half of it is left out at random. Default: 10 s, and 15 min or Pause if that is longer.
-	Pause        time.Duration
-	LongestPause time.Duration
-	// Limit is the number of tries after which a record becomes a dead letter. Default: 20.
-	Limit int
+	// MinBackoff is the longest time until the next try after the first one that learned nothing. It doubles with each, up to
+	// MaxBackoff. Up to half of it is left out at random. Default: 10 s, and 15 min or MinBackoff if that is longer.
+	MinBackoff        time.Duration
+	MaxBackoff time.Duration
+	// MaxAttempts is the number of tries after which a record becomes a dead letter. Default: 20.
+	MaxAttempts int
 	// Timeout bounds what it takes to learn about a record once: Interpret, the Resolver and OwnerGone, whose context
 	// ends then. One that does not return all the same is logged, counted (see [Report]) and not waited for. Default:
 	// 30 s.
@@ -39,8 +40,8 @@ type Config struct {
 	// half of Concurrency, rounded up.
 	Concurrency  int
 	PerOperation int
-	// KeepNotices is how long notices are kept. Default: 30 days.
-	KeepNotices time.Duration
+	// KeepExternalEvents is how long external events are kept. Default: 30 days.
+	KeepExternalEvents time.Duration
 	// KeepAudit is how long audit entries are kept. Default: 400 days.
 	KeepAudit time.Duration
 
@@ -61,10 +62,10 @@ func (c Config) withDefaults() (Config, error) {
 		usual time.Duration
 	}{
 		{&c.Interval, 10 * time.Second},
-		{&c.Pause, 10 * time.Second},
-		{&c.LongestPause, max(15*time.Minute, c.Pause)},
+		{&c.MinBackoff, 10 * time.Second},
+		{&c.MaxBackoff, max(15*time.Minute, c.MinBackoff)},
 		{&c.Timeout, 30 * time.Second},
-		{&c.KeepNotices, 30 * 24 * time.Hour},
+		{&c.KeepExternalEvents, 30 * 24 * time.Hour},
 		{&c.KeepAudit, 400 * 24 * time.Hour},
 	} {
 		if *d.value < 0 || *d.value > onceward.MaxRetention {
@@ -75,11 +76,11 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	c.Rules = maps.Clone(c.Rules)
-	if c.Limit < 0 {
+	if c.MaxAttempts < 0 {
 		return c, errors.New("reconcile: Limit cannot be negative")
 	}
-	if c.Limit == 0 {
-		c.Limit = 20
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = 20
 	}
 	bounds, err := fair.Bounds{Total: c.Concurrency, PerOperation: c.PerOperation}.WithDefaults()
 	if err != nil {
@@ -103,11 +104,11 @@ func (c Config) withDefaults() (Config, error) {
 type Poller struct {
 	config  Config
 	guard   *onceward.Guard
-	store   onceward.Store
-	settler onceward.Reconciler
-	lister  onceward.Lister
-	notices onceward.NoticeKeeper // nil if the store keeps none
-	auditor onceward.Auditor      // likewise
+	store   store.Store
+	settler store.Reconciler
+	lister  store.Lister
+	events store.ExternalEventKeeper // nil if the store keeps none
+	auditor store.Auditor             // likewise
 	gone    departures
 	pool    *fair.Pool
 
@@ -115,12 +116,12 @@ type Poller struct {
 	lettersAt time.Time // when dead letters were last looked after
 }
 
-// errNoGuard is a poller or a desk that could not tell which downstream keys an operation has.
+// errNoGuard is a poller or an operator that could not tell which downstream keys an operation has.
 var errNoGuard = errors.New("reconcile: there is no guard: it derives the downstream keys by which other systems know an operation")
 
-// NewPoller returns a poller. The store must be the guard's own, an [onceward.Reconciler] and an [onceward.Lister], and for rules
-// with a Source an [onceward.NoticeKeeper]; if it is not, the error is [errors.ErrUnsupported].
-func NewPoller(guard *onceward.Guard, store onceward.Store, config Config) (*Poller, error) {
+// NewPoller returns a poller. The store must be the guard's own, a [store.Reconciler] and a [store.Lister], and for rules
+// with a Source a [store.ExternalEventKeeper]; if it is not, the error is [errors.ErrUnsupported].
+func NewPoller(guard *onceward.Guard, s store.Store, config Config) (*Poller, error) {
 	if guard == nil {
 		return nil, errNoGuard
 	}
@@ -128,15 +129,15 @@ func NewPoller(guard *onceward.Guard, store onceward.Store, config Config) (*Pol
 	if err != nil {
 		return nil, err
 	}
-	p := &Poller{config: config, guard: guard, store: store}
+	p := &Poller{config: config, guard: guard, store: s}
 	var settles, lists bool
-	p.settler, settles = store.(onceward.Reconciler)
-	p.lister, lists = store.(onceward.Lister)
+	p.settler, settles = s.(store.Reconciler)
+	p.lister, lists = s.(store.Lister)
 	if !settles || !lists {
 		return nil, fmt.Errorf("reconcile: the store cannot be reconciled: %w", errors.ErrUnsupported)
 	}
-	p.notices, _ = store.(onceward.NoticeKeeper)
-	p.auditor, _ = store.(onceward.Auditor)
+	p.events, _ = s.(store.ExternalEventKeeper)
+	p.auditor, _ = s.(store.Auditor)
 	if err := p.checkRules(); err != nil {
 		return nil, err
 	}
@@ -151,9 +152,9 @@ func (p *Poller) checkRules() error {
 		case r.Resolver == nil && r.Interpret == nil:
 			return fmt.Errorf("reconcile: the rule for %q has neither a Resolver nor Interpret", name)
 		case (r.Interpret == nil) != (r.Source == ""):
-			return fmt.Errorf("reconcile: the rule for %q needs both Source and Interpret for notices, or neither", name)
-		case r.Source != "" && p.notices == nil:
-			return fmt.Errorf("reconcile: the rule for %q has a Source, but the store keeps no notices: %w", name, errors.ErrUnsupported)
+			return fmt.Errorf("reconcile: the rule for %q needs both Source and Interpret for external events, or neither", name)
+		case r.Source != "" && p.events == nil:
+			return fmt.Errorf("reconcile: the rule for %q has a Source, but the store keeps no external events: %w", name, errors.ErrUnsupported)
 		case r.Arrival < 0:
 			return fmt.Errorf("reconcile: the rule for %q has a negative Arrival", name)
 		default:
@@ -181,9 +182,9 @@ func (p *Poller) rule(operation string) *Rule {
 
 // pause is the time before the next try: longer with each, and never the same for two.
 func (p *Poller) pause(tries int) time.Duration {
-	pause := min(p.config.Pause, p.config.LongestPause)
-	for ; tries > 0 && pause < p.config.LongestPause; tries-- {
-		pause = min(2*pause, p.config.LongestPause)
+	pause := min(p.config.MinBackoff, p.config.MaxBackoff)
+	for ; tries > 0 && pause < p.config.MaxBackoff; tries-- {
+		pause = min(2*pause, p.config.MaxBackoff)
 	}
 	return pause/2 + rand.N(pause/2+1)
 }

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 )
 
 // resolution is what an answer does to a record.
@@ -15,12 +15,12 @@ type resolution struct {
 	outcome string // for the observer
 	action  string // for the audit, with the reason
 	reason  string
-	write   func(ctx context.Context, s onceward.Reconciler, c onceward.Claim) error
+	write   func(ctx context.Context, s store.Reconciler, c store.Claim) error
 }
 
 // resolve applies an answer to a record. For a phased operation it settles the step at hand and nothing else, so that
 // the steps behind it are done (I15). An answer that would skip them is an error.
-func (a *Answer) resolve(rec *onceward.Record) (*resolution, error) {
+func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
 	progress, err := phase.Inspect(rec)
 	phased := !errors.Is(err, phase.ErrNotPhased)
 	switch {
@@ -48,7 +48,7 @@ func (a *Answer) resolve(rec *onceward.Record) (*resolution, error) {
 func (a *Answer) complete() *resolution {
 	return &resolution{
 		report: Report{Completed: 1}, outcome: "completed", action: "resolve completed", reason: "the other system's answer",
-		write: func(ctx context.Context, s onceward.Reconciler, c onceward.Claim) error {
+		write: func(ctx context.Context, s store.Reconciler, c store.Claim) error {
 			return s.ResolveCompleted(ctx, c, &a.completion)
 		},
 	}
@@ -59,7 +59,7 @@ func (a *Answer) release() *resolution {
 	reason := short(a.reason)
 	return &resolution{
 		report: Report{NotExecuted: 1}, outcome: "not executed", action: "resolve not executed", reason: reason,
-		write: func(ctx context.Context, s onceward.Reconciler, c onceward.Claim) error {
+		write: func(ctx context.Context, s store.Reconciler, c store.Claim) error {
 			return s.ResolveNotExecuted(ctx, c, reason)
 		},
 	}
@@ -73,7 +73,7 @@ func settleStep(progress *phase.Progress, o phase.StepOutcome, reason string) (*
 	}
 	return &resolution{
 		report: Report{Steps: 1}, outcome: "step " + o.Result.String(), action: stepAction(o), reason: short(reason),
-		write: func(ctx context.Context, s onceward.Reconciler, c onceward.Claim) error {
+		write: func(ctx context.Context, s store.Reconciler, c store.Claim) error {
 			return s.ResolveStep(ctx, c, checkpoint)
 		},
 	}, nil

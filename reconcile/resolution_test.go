@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -28,27 +28,27 @@ func TestAnswersAboutSteps(t *testing.T) {
 }
 
 // loseResumed makes an unknown record of an operation that is resumed by code of its own, at a recovery point.
-func loseResumed(t *testing.T, store onceward.Store, data string) onceward.Claim {
+func loseResumed(t *testing.T, s store.Store, data string) store.Claim {
 	t.Helper()
-	v, err := store.Reserve(t.Context(), &onceward.Reservation{
-		ID: idOf("k"), Operation: transfers, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
-		Lease: time.Minute, Retention: 24 * time.Hour, OnLost: onceward.Resume,
+	v, err := s.Reserve(t.Context(), &store.Reservation{
+		ID: idOf("k"), Operation: transfers, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
+		Lease: time.Minute, Retention: 24 * time.Hour, OnLost: store.LostResume,
 	})
 	must(t, err)
-	claim := onceward.Claim{ID: idOf("k"), Attempt: v.Record.Attempt}
-	must(t, store.Checkpoint(t.Context(), claim, onceward.Checkpoint{Point: "page 7", Data: []byte(data)}))
-	must(t, store.Abandon(t.Context(), claim, "no answer came"))
+	claim := store.Claim{ID: idOf("k"), Attempt: v.Record.Attempt}
+	must(t, s.Checkpoint(t.Context(), claim, store.Checkpoint{Point: "page 7", Data: []byte(data)}))
+	must(t, s.Abandon(t.Context(), claim, "no answer came"))
 	return claim
 }
 
 // TestResumedByOtherCode: an operation with recovery points that package phase has not written is settled as a whole.
 func TestResumedByOtherCode(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		claim := loseResumed(t, store, `{"page":7}`)
-		must(t, newDesk(t, store).RetryNow(t.Context(), zoe, claim))
-		wantState(t, store, "k", onceward.StateUnknown)
-		poller := newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{})
+		s := memory.New()
+		claim := loseResumed(t, s, `{"page":7}`)
+		must(t, newOperator(t, s).RetryNow(t.Context(), zoe, claim))
+		wantState(t, s, "k", store.StateUnknown)
+		poller := newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{})
 		ask(t, poller, "k", reconcile.Report{Completed: 1})
 	})
 }
@@ -62,19 +62,19 @@ func TestPhasedByALaterProgram(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := memory.New()
-				loseResumed(t, store, `{"v":99,"via":"http"}`)
-				poller := newPoller(t, store, reconcile.Rule{Resolver: always(answer)}, reconcile.Config{})
+				s := memory.New()
+				loseResumed(t, s, `{"v":99,"via":"http"}`)
+				poller := newPoller(t, s, reconcile.Rule{Resolver: always(answer)}, reconcile.Config{})
 				ask(t, poller, "k", reconcile.Report{Postponed: 1})
-				wantState(t, store, "k", onceward.StateUnknown)
+				wantState(t, s, "k", store.StateUnknown)
 			})
 		})
 	}
 }
 
 // TestNoticeAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not
-// settle the step whose call is in doubt, however the notice names the operation.
-func TestNoticeAboutAnotherStep(t *testing.T) {
+// settle the step whose call is in doubt, however the external event names the operation.
+func TestExternalEventAboutAnotherStep(t *testing.T) {
 	for name, c := range map[string]struct {
 		subject string
 		want    reconcile.Report
@@ -85,31 +85,31 @@ func TestNoticeAboutAnotherStep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := memory.New()
-				v, err := store.Reserve(t.Context(), &onceward.Reservation{
-					ID: idOf("k"), Operation: transfers, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
-					Lease: time.Minute, Retention: 24 * time.Hour, OnLost: onceward.Resume, DownstreamSecret: guardSecret,
+				s := memory.New()
+				v, err := s.Reserve(t.Context(), &store.Reservation{
+					ID: idOf("k"), Operation: transfers, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
+					Lease: time.Minute, Retention: 24 * time.Hour, OnLost: store.LostResume, DownstreamSecret: guardSecret,
 				})
 				must(t, err)
-				claim := onceward.Claim{ID: idOf("k"), Attempt: v.Record.Attempt}
+				claim := store.Claim{ID: idOf("k"), Attempt: v.Record.Attempt}
 				const state = `{"v":2,"via":"http","steps":["reserve","transfer"],"done":["reserve"],` +
 					`"intent":"transfer","by":1,"data":{}}`
-				must(t, store.Checkpoint(t.Context(), claim, onceward.Checkpoint{
+				must(t, s.Checkpoint(t.Context(), claim, store.Checkpoint{
 					Point: "transfer (begun)", Data: []byte(state), ProviderID: "hold_1",
 				}))
-				abandon(t, store, claim)
-				notice := about("k", "e1", 1, "cancelled")
-				notice.Subject = c.subject
-				keep(t, store, notice)
-				poller := newPoller(t, store, hearing(nil), reconcile.Config{})
-				must(t, poller.Apply(t.Context(), notice))
+				abandon(t, s, claim)
+				event := about("k", "e1", 1, "cancelled")
+				event.Subject = c.subject
+				keep(t, s, event)
+				poller := newPoller(t, s, hearing(nil), reconcile.Config{})
+				must(t, poller.Apply(t.Context(), event))
 				if c.want.Steps == 0 {
-					wantUntouched(t, store, "k")
+					wantUntouched(t, s, "k")
 					ask(t, poller, "k", c.want)
-					wantState(t, store, "k", onceward.StateUnknown)
+					wantState(t, s, "k", store.StateUnknown)
 					return
 				}
-				wantState(t, store, "k", onceward.StateInProgress)
+				wantState(t, s, "k", store.StateInProgress)
 			})
 		})
 	}
@@ -131,7 +131,7 @@ func TestRefusedStepIsInTheAudit(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				store := memory.New()
 				claim := loseResumed(t, store, c.data)
-				if err := newDesk(t, store).ResolveStep(t.Context(), zoe, claim, c.outcome); err == nil {
+				if err := newOperator(t, store).ResolveStep(t.Context(), zoe, claim, c.outcome); err == nil {
 					t.Error("the act was said to be done")
 				}
 				wantUntouched(t, store, "k")

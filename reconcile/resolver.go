@@ -10,20 +10,21 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 )
 
 // Resolver finds out what became of an unknown operation. It is asked about one attempt, which the record names, and its
 // answer settles that attempt alone. An error or a panic is an answer that was not learned: it is asked again later. It must end
 // when its context does, because a place of the poller is taken until then, and may be called for several records at a time.
 type Resolver interface {
-	Resolve(ctx context.Context, rec *onceward.Record) (Answer, error)
+	Resolve(ctx context.Context, rec *store.Record) (Answer, error)
 }
 
 // ResolverFunc is a function that is a [Resolver].
-type ResolverFunc func(ctx context.Context, rec *onceward.Record) (Answer, error)
+type ResolverFunc func(ctx context.Context, rec *store.Record) (Answer, error)
 
 // Resolve calls f.
-func (f ResolverFunc) Resolve(ctx context.Context, rec *onceward.Record) (Answer, error) {
+func (f ResolverFunc) Resolve(ctx context.Context, rec *store.Record) (Answer, error) {
 	return f(ctx, rec)
 }
 
@@ -32,7 +33,7 @@ func (f ResolverFunc) Resolve(ctx context.Context, rec *onceward.Record) (Answer
 // step at hand.
 type Answer struct {
 	kind       answerKind
-	completion onceward.Completion
+	completion store.Completion
 	step       phase.StepOutcome
 	reason     string
 }
@@ -53,8 +54,8 @@ const (
 //
 // It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
 // [Finish].
-func Completed(response onceward.Response, providerID string) Answer {
-	return Answer{kind: completed, completion: onceward.Completion{Response: response, ProviderID: providerID}}
+func Completed(response store.Response, providerID string) Answer {
+	return Answer{kind: completed, completion: store.Completion{Response: response, ProviderID: providerID}}
 }
 
 // Step says what was learned of the step at hand of a phased operation, which then goes on behind it or at it: its
@@ -70,7 +71,7 @@ func Step(o phase.StepOutcome) Answer { return Answer{kind: stepSettled, step: o
 // Finish ends a phased operation with an answer, as [phase.Finish] does: for a card that was declined. The steps that
 // are left are not done, and what earlier ones did is for the resolver to take back before. The provider's id may be
 // empty.
-func Finish(response onceward.Response, providerID string) Answer {
+func Finish(response store.Response, providerID string) Answer {
 	a := Completed(response, providerID)
 	a.kind = finished
 	return a
@@ -88,20 +89,20 @@ func NotFound() Answer { return Answer{kind: notFound, reason: "the other system
 func StillUnknown(reason string) Answer { return Answer{kind: stillUnknown, reason: reason} }
 
 // Response makes a stored answer of a status, header fields and a body, as a handler would have written it.
-func Response(status int, header http.Header, body []byte) onceward.Response {
-	response := onceward.Response{Status: status, Body: body}
+func Response(status int, header http.Header, body []byte) store.Response {
+	response := store.Response{Status: status, Body: body}
 	for name, values := range header {
 		for _, value := range values {
-			response.Header = append(response.Header, onceward.HeaderField{Name: http.CanonicalHeaderKey(name), Value: value})
+			response.Header = append(response.Header, store.HeaderField{Name: http.CanonicalHeaderKey(name), Value: value})
 		}
 	}
-	slices.SortStableFunc(response.Header, func(a, b onceward.HeaderField) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(response.Header, func(a, b store.HeaderField) int { return cmp.Compare(a.Name, b.Name) })
 	return response
 }
 
 // Rule says how the unknown operations of one route are settled.
 type Rule struct {
-	// Resolver asks the other system. Without one only notices and people settle.
+	// Resolver asks the other system. Without one only external events and people settle.
 	Resolver Resolver
 
 	// Deduplicates says that the downstream key was sent and that the other system recognises it. "Not found" then means
@@ -122,25 +123,25 @@ type Rule struct {
 	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut
 	// off. It is called when "not found" was answered. For a phased operation the record's Attempt is here the one that
 	// meant to make the call, which later ones may have taken over from.
-	OwnerGone func(ctx context.Context, rec *onceward.Record) (bool, error)
+	OwnerGone func(ctx context.Context, rec *store.Record) (bool, error)
 
-	// Source names the sender of the notices about these operations, and Steps the steps whose downstream keys they carry. A
-	// notice may also carry the provider's id that the record holds. Notices are read before the resolver is asked.
+	// Source names the sender of the external events about these operations, and Steps the steps whose downstream keys they carry. A
+	// external event may also carry the provider's id that the record holds. External events are read before the resolver is asked.
 	// While a call of a phased operation is in doubt, only those that carry the key of its step are read: others are
 	// about other steps.
 	Source string
 	Steps  []string
-	// Interpret makes an answer of the notices about a record, in the order in which they happened: the last one counts, and
+	// Interpret makes an answer of the external events about a record, in the order in which they happened: the last one counts, and
 	// an older one that came late is none. It may also ask the other system for the latest.
 	//
-	// All attempts share their downstream key, also those under a record of the same ID that has expired since. What a notice
-	// says about an earlier attempt must not settle this one, so conclude [NotExecuted] only from a notice that names the
+	// All attempts share their downstream key, also those under a record of the same ID that has expired since. What an external event
+	// says about an earlier attempt must not settle this one, so conclude [NotExecuted] only from an external event that names the
 	// attempt it is about, or where a retry is the same operation to the other system.
-	Interpret func(ctx context.Context, rec *onceward.Record, notices []onceward.Notice) (Answer, error)
+	Interpret func(ctx context.Context, rec *store.Record, events []store.ExternalEvent) (Answer, error)
 }
 
-// subjects are what notices about a record may be addressed to. With an error the downstream keys are missing.
-func (r *Rule) subjects(guard *onceward.Guard, rec *onceward.Record) (subjects []string, err error) {
+// subjects are what external events about a record may be addressed to. With an error the downstream keys are missing.
+func (r *Rule) subjects(guard *onceward.Guard, rec *store.Record) (subjects []string, err error) {
 	if rec.ProviderID != "" {
 		subjects = append(subjects, rec.ProviderID)
 	}
@@ -154,9 +155,9 @@ func (r *Rule) subjects(guard *onceward.Guard, rec *onceward.Record) (subjects [
 	return subjects, nil
 }
 
-// heeded are the subjects of the notices that may settle a record. While a call of a phased operation is in doubt that
+// heeded are the subjects of the external events that may settle a record. While a call of a phased operation is in doubt that
 // is the key of its step alone: the provider's id that the record holds is most likely that of an earlier one.
-func (r *Rule) heeded(guard *onceward.Guard, rec *onceward.Record) ([]string, error) {
+func (r *Rule) heeded(guard *onceward.Guard, rec *store.Record) ([]string, error) {
 	progress, err := phase.Inspect(rec)
 	if err != nil || !progress.InDoubt {
 		return r.subjects(guard, rec)
@@ -169,7 +170,7 @@ func (r *Rule) heeded(guard *onceward.Guard, rec *onceward.Record) ([]string, er
 }
 
 // ofCaller is the record with the attempt that meant to make the call.
-func ofCaller(rec *onceward.Record) *onceward.Record {
+func ofCaller(rec *store.Record) *store.Record {
 	progress, err := phase.Inspect(rec)
 	if err != nil || progress.CalledBy == 0 {
 		return rec
@@ -183,8 +184,8 @@ func ofCaller(rec *onceward.Record) *onceward.Record {
 var onItsWay = StillUnknown("the other system does not know of it yet: the request may still be on its way")
 
 // judgeNotFound decides what "not found" means (scenario 31). Asked is when the question was asked.
-func (r *Rule) judgeNotFound(ctx context.Context, rec *onceward.Record, asked time.Time, seen *departures) (Answer, error) {
-	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
+func (r *Rule) judgeNotFound(ctx context.Context, rec *store.Record, asked time.Time, seen *departures) (Answer, error) {
+	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if r.Deduplicates {
 		if r.Arrival > 0 && asked.Sub(seen.since(claim)) < r.Arrival {
 			return onItsWay, nil

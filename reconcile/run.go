@@ -11,6 +11,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/fair"
+	"github.com/onceward/onceward/store"
 )
 
 // Report is what a run of the poller did.
@@ -35,11 +36,11 @@ func (r *Report) add(o Report) {
 	r.DeadLetters += o.DeadLetters
 }
 
-// purgeBatch is how many old notices and audit entries a run removes.
+// purgeBatch is how many old external events and audit entries a run removes.
 const purgeBatch = 1000
 
 // RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. Nobody is
-// asked about dead letters, but now and then their notices are read. It does not wait for questions that hang.
+// asked about dead letters, but now and then their external events are read. It does not wait for questions that hang.
 func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
 	r := p.newRound(ctx)
 	err := r.look()
@@ -81,7 +82,7 @@ func (p *Poller) newPool() *fair.Pool {
 		}
 	}
 	return fair.NewPool(fair.Config{
-		Lister: p.lister, State: onceward.StateUnknown, Overdue: p.config.Timeout + settleTimeout,
+		Lister: p.lister, State: store.StateUnknown, Overdue: p.config.Timeout + settleTimeout,
 		Bounds:   fair.Bounds{Total: p.config.Concurrency, PerOperation: p.config.PerOperation},
 		Hangs:    tell("hanging", "reconcile: a question hangs past its time, and takes a place of its operation"),
 		Returned: tell("returned", "reconcile: a question that hung has returned"),
@@ -111,12 +112,12 @@ func (p *Poller) newRound(ctx context.Context) *round {
 func (r *round) look() error {
 	r.letters.Store(r.lettersDue())
 	err := r.run.Look()
-	r.gone.forget(max(forgetAfter, 2*r.config.LongestPause))
+	r.gone.forget(max(forgetAfter, 2*r.config.MaxBackoff))
 	return errors.Join(err, r.purge(r.ctx))
 }
 
-// wants leaves dead letters alone, unless it is time to look for notices about them.
-func (r *round) wants(rec *onceward.Record) bool {
+// wants leaves dead letters alone, unless it is time to look for external events about them.
+func (r *round) wants(rec *store.Record) bool {
 	if !rec.DeadLetter {
 		return true
 	}
@@ -129,7 +130,7 @@ func (r *round) wants(rec *onceward.Record) bool {
 func (r *round) do(ctx context.Context, item fair.Item) {
 	rec, err := r.get(ctx, item.ID)
 	switch {
-	case err != nil || rec.State != onceward.StateUnknown || !rec.ReconcileAt.Equal(item.Due):
+	case err != nil || rec.State != store.StateUnknown || !rec.ReconcileAt.Equal(item.Due):
 		r.note(Report{}, err)
 	case rec.DeadLetter:
 		r.note(r.heed(ctx, &rec))
@@ -165,8 +166,8 @@ func (r *round) take() (report Report, err error) {
 }
 
 // unknown calls each for the unknown records until it returns false.
-func (p *Poller) unknown(ctx context.Context, each func(rec *onceward.Record) bool) error {
-	filter := onceward.Filter{State: onceward.StateUnknown}
+func (p *Poller) unknown(ctx context.Context, each func(rec *store.Record) bool) error {
+	filter := store.Filter{State: store.StateUnknown}
 	for {
 		page, err := p.lister.List(ctx, filter)
 		if err != nil {
@@ -177,7 +178,7 @@ func (p *Poller) unknown(ctx context.Context, each func(rec *onceward.Record) bo
 				return nil
 			}
 		}
-		if len(page) < onceward.MaxPage {
+		if len(page) < store.MaxPage {
 			return nil
 		}
 		filter.After = page[len(page)-1].ID
@@ -185,20 +186,20 @@ func (p *Poller) unknown(ctx context.Context, each func(rec *onceward.Record) bo
 }
 
 // get returns a record, or the zero record if there is none.
-func (p *Poller) get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+func (p *Poller) get(ctx context.Context, id store.ID) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	rec, err := p.store.Get(ctx, id)
-	if errors.Is(err, onceward.ErrNotFound) {
-		return onceward.Record{}, nil
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Record{}, nil
 	}
 	return rec, err
 }
 
 // purge forgets what nobody needs any more.
 func (p *Poller) purge(ctx context.Context) (err error) {
-	if p.notices != nil {
-		err = purge(ctx, p.config.KeepNotices, p.notices.PurgeNotices)
+	if p.events != nil {
+		err = purge(ctx, p.config.KeepExternalEvents, p.events.PurgeExternalEvents)
 	}
 	if p.auditor != nil {
 		err = errors.Join(err, purge(ctx, p.config.KeepAudit, p.auditor.PurgeAudit))

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -21,10 +21,10 @@ func TestConcurrencyIsBounded(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.total, " ", c.perOperation), func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := memory.New()
+				s := memory.New()
 				const records = 12
 				for i := range records {
-					lose(t, store, fmt.Sprint("k", i))
+					lose(t, s, fmt.Sprint("k", i))
 				}
 				var mu sync.Mutex
 				now, most := 0, 0
@@ -34,7 +34,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 					now += by
 					most = max(most, now)
 				}
-				poller := newPoller(t, store, saying(func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+				poller := newPoller(t, s, saying(func(context.Context, *store.Record) (reconcile.Answer, error) {
 					count(1)
 					defer count(-1)
 					time.Sleep(time.Second)
@@ -53,25 +53,25 @@ func TestConcurrencyIsBounded(t *testing.T) {
 // TestMoreThanAPage: what does not fit into one page of the store is looked after all the same, by everybody.
 func TestMoreThanAPage(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		const records = onceward.MaxPage + 100
+		s := memory.New()
+		const records = store.MaxPage + 100
 		for i := range records {
-			lose(t, store, fmt.Sprintf("k%04d", i))
+			lose(t, s, fmt.Sprintf("k%04d", i))
 		}
 		last := fmt.Sprintf("k%04d", records-1)
 		bank := &oracle{}
-		poller := newPoller(t, store, hearing(bank), reconcile.Config{Limit: 1})
-		apply(t, store, poller, about(last, "e1", 1, "paid"))
-		wantState(t, store, last, onceward.StateCompleted)
+		poller := newPoller(t, s, hearing(bank), reconcile.Config{MaxAttempts: 1})
+		apply(t, s, poller, about(last, "e1", 1, "paid"))
+		wantState(t, s, last, store.StateCompleted)
 		run(t, poller, reconcile.Report{Postponed: records - 1, DeadLetters: records - 1})
 		bank.wantAsked(t, records-1)
 
-		desk, err := reconcile.NewDesk(guard, store)
+		operator, err := reconcile.NewOperator(guard, s)
 		must(t, err)
 		seen := make(map[string]bool)
-		var after onceward.ID
+		var after store.ID
 		for {
-			letters, err := desk.DeadLetters(t.Context(), after, 300)
+			letters, err := operator.DeadLetters(t.Context(), after, 300)
 			must(t, err)
 			for _, rec := range letters {
 				if seen[rec.Key] {
@@ -86,7 +86,7 @@ func TestMoreThanAPage(t *testing.T) {
 		if len(seen) != records-1 {
 			t.Errorf("there are %d dead letters on all pages, want %d", len(seen), records-1)
 		}
-		found, err := desk.Find(t.Context(), reconcile.Query{Subject: "ch_1"})
+		found, err := operator.Find(t.Context(), reconcile.Query{Subject: "ch_1"})
 		if err != nil || len(found) != 1 || found[0].Key != last {
 			t.Errorf("on the second page was found %v, %v", found, err)
 		}
@@ -96,19 +96,19 @@ func TestMoreThanAPage(t *testing.T) {
 // TestAnotherNodeWasFaster: what another node has postponed while this one was busy is not asked after once more.
 func TestAnotherNodeWasFaster(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		lose(t, store, "a")
-		lose(t, store, "b")
+		s := memory.New()
+		lose(t, s, "a")
+		lose(t, s, "b")
 		theirs := &oracle{}
-		other := newPoller(t, store, reconcile.Rule{Resolver: theirs}, reconcile.Config{Pause: time.Hour})
-		ours := &oracle{answer: func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+		other := newPoller(t, s, reconcile.Rule{Resolver: theirs}, reconcile.Config{MinBackoff: time.Hour})
+		ours := &oracle{answer: func(context.Context, *store.Record) (reconcile.Answer, error) {
 			ask(t, other, "b", reconcile.Report{Postponed: 1})
 			return reconcile.StillUnknown("?"), nil
 		}}
-		run(t, newPoller(t, store, reconcile.Rule{Resolver: ours}, reconcile.Config{Concurrency: 1}), reconcile.Report{Postponed: 1})
+		run(t, newPoller(t, s, reconcile.Rule{Resolver: ours}, reconcile.Config{Concurrency: 1}), reconcile.Report{Postponed: 1})
 		ours.wantAsked(t, 1)
 		theirs.wantAsked(t, 1)
-		if rec := record(t, store, "b"); rec.ReconcileCount != 1 {
+		if rec := record(t, s, "b"); rec.ReconcileCount != 1 {
 			t.Errorf("b was tried %d times, want once", rec.ReconcileCount)
 		}
 	})
@@ -123,7 +123,7 @@ func TestClocksApart(t *testing.T) {
 				store := memory.New(memory.WithClock(func() time.Time { return time.Now().Add(ahead) }))
 				lose(t, store, "k")
 				bank := &oracle{}
-				poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{Pause: time.Minute})
+				poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{MinBackoff: time.Minute})
 				run(t, poller, reconcile.Report{Postponed: 1})
 				run(t, poller, reconcile.Report{}) // the pause is half a minute at least
 				time.Sleep(time.Minute)
@@ -137,22 +137,22 @@ func TestClocksApart(t *testing.T) {
 // TestNodesTogether: of several nodes that look at the same moment one asks (B6).
 func TestNodesTogether(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		lose(t, store, "k")
-		slow := &oracle{answer: func(context.Context, *onceward.Record) (reconcile.Answer, error) {
+		s := memory.New()
+		lose(t, s, "k")
+		slow := &oracle{answer: func(context.Context, *store.Record) (reconcile.Answer, error) {
 			time.Sleep(time.Second)
 			return reconcile.Completed(paid, "ch_1"), nil
 		}}
 		var nodes sync.WaitGroup
 		errs := make([]error, 3)
 		for i := range errs {
-			poller := newPoller(t, store, reconcile.Rule{Resolver: slow}, reconcile.Config{})
+			poller := newPoller(t, s, reconcile.Rule{Resolver: slow}, reconcile.Config{})
 			nodes.Go(func() { _, errs[i] = poller.RunOnce(t.Context()) })
 		}
 		nodes.Wait()
 		must(t, errors.Join(errs...))
 		slow.wantAsked(t, 1)
-		wantState(t, store, "k", onceward.StateCompleted)
+		wantState(t, s, "k", store.StateCompleted)
 	})
 }
 
@@ -167,28 +167,28 @@ func TestContextEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := &faulty{Store: memory.New()}
+				s := &faulty{Store: memory.New()}
 				for _, key := range []string{"a", "b", "c", "d"} {
-					lose(t, store, key)
+					lose(t, s, key)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				var told journal
-				bank := &oracle{answer: func(_ context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+				bank := &oracle{answer: func(_ context.Context, rec *store.Record) (reconcile.Answer, error) {
 					if rec.Key == "b" {
 						cancel()
 						return c.answer, c.err
 					}
 					return reconcile.StillUnknown("the bank is still at it"), nil
 				}}
-				poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{Concurrency: 1, Observer: &told})
+				poller := newPoller(t, s, reconcile.Rule{Resolver: bank}, reconcile.Config{Concurrency: 1, Observer: &told})
 				report, err := poller.RunOnce(ctx)
 				if !errors.Is(err, context.Canceled) || report != (reconcile.Report{Postponed: 1}) {
 					t.Errorf("got %+v, %v", report, err)
 				}
 				bank.wantAsked(t, 2)
 				for _, key := range []string{"b", "c", "d"} {
-					wantUntouched(t, store, key)
+					wantUntouched(t, s, key)
 				}
 				if got := told.outcomes(); got != "postponed" {
 					t.Errorf("the observer was told %q", got)
@@ -201,9 +201,9 @@ func TestContextEnds(t *testing.T) {
 // TestContextEndsWhileAsking: a resolver that waits is let go with the run, and Run returns.
 func TestContextEndsWhileAsking(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		lose(t, store, "k")
-		poller := newPoller(t, store, saying(func(ctx context.Context, _ *onceward.Record) (reconcile.Answer, error) {
+		s := memory.New()
+		lose(t, s, "k")
+		poller := newPoller(t, s, saying(func(ctx context.Context, _ *store.Record) (reconcile.Answer, error) {
 			<-ctx.Done()
 			return reconcile.Answer{}, ctx.Err()
 		}), reconcile.Config{})
@@ -213,35 +213,35 @@ func TestContextEndsWhileAsking(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-ended
-		wantUntouched(t, store, "k")
+		wantUntouched(t, s, "k")
 	})
 }
 
-// TestOldIsPurged: notices and the audit have a retention of their own (L7).
+// TestOldIsPurged: external events and the audit have a retention of their own (L7).
 func TestOldIsPurged(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		poller := newPoller(t, store, hearing(nil), reconcile.Config{KeepNotices: time.Hour, KeepAudit: 3 * time.Hour})
-		kept := func() (notices, entries int) {
+		s := memory.New()
+		poller := newPoller(t, s, hearing(nil), reconcile.Config{KeepExternalEvents: time.Hour, KeepAudit: 3 * time.Hour})
+		kept := func() (events, entries int) {
 			t.Helper()
 			run(t, poller, reconcile.Report{})
-			found, err := store.Notices(t.Context(), onceward.NoticeFilter{
+			found, err := s.ExternalEvents(t.Context(), store.ExternalEventFilter{
 				Source: "bank", Scope: "tenant", Subjects: []string{about("k", "", 0, "").Subject},
 			})
 			must(t, err)
-			acts, err := store.Audit(t.Context(), idOf("k"))
+			acts, err := s.Audit(t.Context(), idOf("k"))
 			must(t, err)
 			return len(found), len(acts)
 		}
-		keep(t, store, about("k", "e1", 1, "paid"))
-		must(t, store.AddAudit(t.Context(), onceward.AuditEntry{ID: idOf("k"), Actor: "zoe"}))
+		keep(t, s, about("k", "e1", 1, "paid"))
+		must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: idOf("k"), Actor: "zoe"}))
 		for _, c := range []struct {
 			wait             time.Duration
-			notices, entries int
+			events, entries int
 		}{{time.Hour, 1, 1}, {time.Second, 0, 1}, {2*time.Hour - time.Second, 0, 1}, {time.Second, 0, 0}} {
 			time.Sleep(c.wait)
-			if notices, entries := kept(); notices != c.notices || entries != c.entries {
-				t.Errorf("%d notices and %d entries are left, want %d and %d", notices, entries, c.notices, c.entries)
+			if events, entries := kept(); events != c.events || entries != c.entries {
+				t.Errorf("%d external events and %d entries are left, want %d and %d", events, entries, c.events, c.entries)
 			}
 		}
 	})

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Reconcile asks after one record now, due or not, and settles it if it can. A record that is not unknown is left alone.
-func (p *Poller) Reconcile(ctx context.Context, id onceward.ID) (Report, error) {
+func (p *Poller) Reconcile(ctx context.Context, id store.ID) (Report, error) {
 	rec, err := p.get(ctx, id)
-	if err != nil || rec.State != onceward.StateUnknown {
+	if err != nil || rec.State != store.StateUnknown {
 		return Report{}, err
 	}
 	return p.reconcile(ctx, &rec)
@@ -30,11 +31,11 @@ const (
 // reconcile settles an unknown record, or postpones it. It claims the try first, so that any number of nodes asks and counts
 // once (B6); if this node dies, the next try is due when the claim is over. An answer that the store does not take is as good as
 // none: it would not take it the next time either.
-func (p *Poller) reconcile(ctx context.Context, rec *onceward.Record) (Report, error) {
-	if rec.ReconcileCount >= p.config.Limit && !rec.DeadLetter {
+func (p *Poller) reconcile(ctx context.Context, rec *store.Record) (Report, error) {
+	if rec.ReconcileCount >= p.config.MaxAttempts && !rec.DeadLetter {
 		return p.postpone(ctx, rec, "given up after tries that were not heard of again", nil)
 	}
-	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if err := p.begin(ctx, claim, rec.ReconcileCount); err != nil {
 		return Report{}, unlessFenced(err)
 	}
@@ -45,7 +46,7 @@ func (p *Poller) reconcile(ctx context.Context, rec *onceward.Record) (Report, e
 		if err == nil {
 			return report, nil
 		}
-		if errors.Is(err, onceward.ErrUnavailable) || ctx.Err() != nil {
+		if errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
 			return report, errors.Join(err, p.giveBack(ctx, claim, rec.ReconcileCount))
 		}
 		answer, learnErr = StillUnknown("the answer cannot be stored: "+err.Error()), err
@@ -57,15 +58,15 @@ func (p *Poller) reconcile(ctx context.Context, rec *onceward.Record) (Report, e
 }
 
 // begin claims a try, for as long as it may take.
-func (p *Poller) begin(ctx context.Context, c onceward.Claim, count int) error {
+func (p *Poller) begin(ctx context.Context, c store.Claim, count int) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return p.settler.BeginReconcile(ctx, c, count, p.config.Timeout+settleTimeout)
 }
 
-// learn reads the notices first, and then, if it is to ask, asks. The record is a copy: whoever is asked cannot change which
+// learn reads the external events first, and then, if it is to ask, asks. The record is a copy: whoever is asked cannot change which
 // attempt the answer is for. With an error the answer is still unknown.
-func (p *Poller) learn(ctx context.Context, rec onceward.Record, ask bool) (Answer, error) {
+func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer, error) {
 	rule := p.rule(rec.Operation)
 	if rule == nil {
 		err := fmt.Errorf("reconcile: there is no rule for the operation %q", rec.Operation)
@@ -74,11 +75,11 @@ func (p *Poller) learn(ctx context.Context, rec onceward.Record, ask bool) (Answ
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	started := time.Now()
-	answer, err := p.guarded(ctx, func() (Answer, error) { return p.readNotices(ctx, rule, &rec) })
-	if answer.kind == stillUnknown && ask && rule.Resolver != nil && !errors.Is(err, onceward.ErrUnavailable) {
-		noticesErr := err
+	answer, err := p.guarded(ctx, func() (Answer, error) { return p.readExternalEvents(ctx, rule, &rec) })
+	if answer.kind == stillUnknown && ask && rule.Resolver != nil && !errors.Is(err, store.ErrUnavailable) {
+		externalEventsErr := err
 		if answer, err = p.guarded(ctx, func() (Answer, error) { return rule.Resolver.Resolve(ctx, &rec) }); answer.kind == stillUnknown {
-			err = errors.Join(noticesErr, err)
+			err = errors.Join(externalEventsErr, err)
 		}
 	}
 	if answer.kind == notFound {
@@ -109,32 +110,32 @@ func (p *Poller) guarded(ctx context.Context, call func() (Answer, error)) (answ
 }
 
 // readNotices makes an answer of what the other system has said by itself.
-func (p *Poller) readNotices(ctx context.Context, rule *Rule, rec *onceward.Record) (Answer, error) {
+func (p *Poller) readExternalEvents(ctx context.Context, rule *Rule, rec *store.Record) (Answer, error) {
 	if rule.Source == "" {
-		return StillUnknown("no notices"), nil
+		return StillUnknown("no external events"), nil
 	}
 	subjects, err := rule.heeded(p.guard, rec)
 	if err != nil {
 		return Answer{}, err
 	}
-	notices, err := p.notices.Notices(ctx, onceward.NoticeFilter{Source: rule.Source, Scope: rec.Scope, Subjects: subjects})
-	if err != nil || len(notices) == 0 {
-		return StillUnknown("no notice has come"), err
+	events, err := p.events.ExternalEvents(ctx, store.ExternalEventFilter{Source: rule.Source, Scope: rec.Scope, Subjects: subjects})
+	if err != nil || len(events) == 0 {
+		return StillUnknown("no external event has come"), err
 	}
-	return rule.Interpret(ctx, rec, notices)
+	return rule.Interpret(ctx, rec, events)
 }
 
 // settle writes down what was learned. If somebody else has settled the record, or it has moved on, then the answer was about
 // what is past: nothing is changed, and that is no error.
-func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (Report, error) {
+func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Report, error) {
 	resolved, err := a.resolve(rec)
 	if err != nil {
 		return Report{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
-	entry := onceward.AuditEntry{
+	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	entry := store.AuditEntry{
 		ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor, Action: resolved.action, Reason: resolved.reason,
 	}
 	if err := audited(ctx, p.auditor, entry, func() error { return resolved.write(ctx, p.settler, claim) }); err != nil {
@@ -146,23 +147,23 @@ func (p *Poller) settle(ctx context.Context, rec *onceward.Record, a Answer) (Re
 
 // giveBack takes back a try that came to nothing for reasons of this node's own: the record is due as before. Should that fail,
 // it is due when the claim is over.
-func (p *Poller) giveBack(ctx context.Context, c onceward.Claim, count int) error {
+func (p *Poller) giveBack(ctx context.Context, c store.Claim, count int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	return unlessFenced(p.settler.Postpone(ctx, c, onceward.Postponement{Count: count, Untried: true}))
+	return unlessFenced(p.settler.Postpone(ctx, c, store.Postponement{Count: count, Untried: true}))
 }
 
 // postpone writes down that nothing was learned. With the last try the record becomes a dead letter.
-func (p *Poller) postpone(ctx context.Context, rec *onceward.Record, reason string, learnErr error) (Report, error) {
+func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string, learnErr error) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	claim := onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}
-	if err := p.settler.Postpone(ctx, claim, onceward.Postponement{
-		Count: rec.ReconcileCount, Wait: p.pause(rec.ReconcileCount - 1), Limit: p.config.Limit, Reason: short(reason),
+	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	if err := p.settler.Postpone(ctx, claim, store.Postponement{
+		Count: rec.ReconcileCount, Wait: p.pause(rec.ReconcileCount - 1), MaxAttempts: p.config.MaxAttempts, Reason: short(reason),
 	}); err != nil {
 		return Report{}, unlessFenced(err)
 	}
-	if !rec.DeadLetter && rec.ReconcileCount < p.config.Limit {
+	if !rec.DeadLetter && rec.ReconcileCount < p.config.MaxAttempts {
 		p.observe(ctx, rec, "postponed", learnErr)
 		return Report{Postponed: 1}, nil
 	}
@@ -172,14 +173,14 @@ func (p *Poller) postpone(ctx context.Context, rec *onceward.Record, reason stri
 	return Report{Postponed: 1, DeadLetters: 1}, nil
 }
 
-func (p *Poller) observe(ctx context.Context, rec *onceward.Record, outcome string, err error) {
+func (p *Poller) observe(ctx context.Context, rec *store.Record, outcome string, err error) {
 	p.config.Observer.Observe(ctx, onceward.ReconciledEvent{
 		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, Outcome: outcome, Err: err,
 	})
 }
 
 func unlessFenced(err error) error {
-	if errors.Is(err, onceward.ErrFenced) {
+	if errors.Is(err, store.ErrFenced) {
 		return nil
 	}
 	return err

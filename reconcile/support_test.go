@@ -16,6 +16,7 @@ import (
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -24,9 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(servicetest.Tests{M: watchdo
 const transfers = "POST /transfers"
 
 var (
-	errDown = fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+	errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 	quiet   = slog.New(slog.DiscardHandler)
-	paid    = onceward.Response{Status: 201, Body: []byte("paid")}
+	paid    = store.Response{Status: 201, Body: []byte("paid")}
 	zoe     = reconcile.By{Who: "zoe", Why: "the bank told me"}
 )
 
@@ -34,8 +35,8 @@ var (
 var guard, guardSecret = newGuard("the secret of the tests")
 
 func newGuard(secret string) (*onceward.Guard, uint32) {
-	store, ctx := memory.New(), context.Background()
-	guard, err := onceward.New(store, onceward.Config{Secret: []byte(secret), Logger: quiet})
+	s, ctx := memory.New(), context.Background()
+	guard, err := onceward.New(s, onceward.Config{Secret: []byte(secret), Logger: quiet})
 	if err != nil {
 		panic(err)
 	}
@@ -44,7 +45,7 @@ func newGuard(secret string) (*onceward.Guard, uint32) {
 	if err != nil {
 		panic(err)
 	}
-	rec, err := store.Get(ctx, onceward.ID{Key: "k"})
+	rec, err := s.Get(ctx, store.ID{Key: "k"})
 	if err != nil {
 		panic(err)
 	}
@@ -53,7 +54,7 @@ func newGuard(secret string) (*onceward.Guard, uint32) {
 
 // downstreamKey is that of a step of a key.
 func downstreamKey(key, step string) string {
-	derived, err := guard.DownstreamKey(&onceward.Record{ID: idOf(key), DownstreamSecret: guardSecret}, step)
+	derived, err := guard.DownstreamKey(&store.Record{ID: idOf(key), DownstreamSecret: guardSecret}, step)
 	if err != nil {
 		panic(err)
 	}
@@ -74,57 +75,57 @@ func inTime(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-func idOf(key string) onceward.ID { return onceward.ID{Scope: "tenant", Key: key} }
+func idOf(key string) store.ID { return store.ID{Scope: "tenant", Key: key} }
 
 // start gives the right to execute: the first time, or again after a release.
-func start(t *testing.T, store onceward.Store, operation, key string) onceward.Claim {
+func start(t *testing.T, store store.Store, operation, key string) store.Claim {
 	t.Helper()
 	return startIn(t, store, operation, idOf(key))
 }
 
-func startIn(t *testing.T, store onceward.Store, operation string, id onceward.ID) onceward.Claim {
+func startIn(t *testing.T, s store.Store, operation string, id store.ID) store.Claim {
 	t.Helper()
-	v, err := store.Reserve(t.Context(), &onceward.Reservation{
-		ID: id, Operation: operation, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+	v, err := s.Reserve(t.Context(), &store.Reservation{
+		ID: id, Operation: operation, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
 		Lease: time.Minute, Retention: 24 * time.Hour, DownstreamSecret: guardSecret,
 	})
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	if err != nil || v.Decision != store.DecisionExecute {
 		t.Fatalf("the reservation of %s got %s, %v", id.Key, v.Decision, err)
 	}
-	return onceward.Claim{ID: id, Attempt: v.Record.Attempt}
+	return store.Claim{ID: id, Attempt: v.Record.Attempt}
 }
 
 // lose makes a record of which nobody knows what became, and which is due.
-func lose(t *testing.T, store onceward.Store, key string) onceward.Claim {
+func lose(t *testing.T, store store.Store, key string) store.Claim {
 	t.Helper()
 	return loseAt(t, store, transfers, key)
 }
 
-func loseAt(t *testing.T, store onceward.Store, operation, key string) onceward.Claim {
+func loseAt(t *testing.T, store store.Store, operation, key string) store.Claim {
 	t.Helper()
 	return abandon(t, store, start(t, store, operation, key))
 }
 
 // loseIn is lose for a record of any scope.
-func loseIn(t *testing.T, store onceward.Store, id onceward.ID) {
+func loseIn(t *testing.T, store store.Store, id store.ID) {
 	t.Helper()
 	abandon(t, store, startIn(t, store, transfers, id))
 }
 
-func abandon(t *testing.T, store onceward.Store, claim onceward.Claim) onceward.Claim {
+func abandon(t *testing.T, store store.Store, claim store.Claim) store.Claim {
 	t.Helper()
 	must(t, store.Abandon(t.Context(), claim, "no answer came"))
 	return claim
 }
 
-func record(t *testing.T, store onceward.Store, key string) onceward.Record {
+func record(t *testing.T, store store.Store, key string) store.Record {
 	t.Helper()
 	rec, err := store.Get(t.Context(), idOf(key))
 	must(t, err)
 	return rec
 }
 
-func wantState(t *testing.T, store onceward.Store, key string, want onceward.State) {
+func wantState(t *testing.T, store store.Store, key string, want store.State) {
 	t.Helper()
 	if rec := record(t, store, key); rec.State != want {
 		t.Fatalf("%s is %s (%s), want %s", key, rec.State, rec.LastError, want)
@@ -132,16 +133,16 @@ func wantState(t *testing.T, store onceward.Store, key string, want onceward.Sta
 }
 
 // wantUntouched makes sure that nobody has asked after a record, as far as the record knows.
-func wantUntouched(t *testing.T, store onceward.Store, key string) {
+func wantUntouched(t *testing.T, s store.Store, key string) {
 	t.Helper()
-	rec := record(t, store, key)
-	if rec.State != onceward.StateUnknown || rec.ReconcileCount != 0 || rec.LastError != "no answer came" || rec.ReconcileAt.After(time.Now()) {
+	rec := record(t, s, key)
+	if rec.State != store.StateUnknown || rec.ReconcileCount != 0 || rec.LastError != "no answer came" || rec.ReconcileAt.After(time.Now()) {
 		t.Errorf("%s is %s after %d tries, due %s, %q, want it as it was", key, rec.State, rec.ReconcileCount, rec.ReconcileAt, rec.LastError)
 	}
 }
 
 // newPoller returns a poller with one rule for all operations, unless there are rules.
-func newPoller(t *testing.T, store onceward.Store, rule reconcile.Rule, config reconcile.Config) *reconcile.Poller {
+func newPoller(t *testing.T, store store.Store, rule reconcile.Rule, config reconcile.Config) *reconcile.Poller {
 	t.Helper()
 	if config.Rules == nil && config.Default == nil {
 		config.Rules = map[string]reconcile.Rule{transfers: rule}
@@ -170,13 +171,13 @@ func run(t *testing.T, poller *reconcile.Poller, want reconcile.Report) {
 
 // oracle is a resolver that counts its questions. Without a function it knows nothing.
 type oracle struct {
-	answer func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error)
+	answer func(ctx context.Context, rec *store.Record) (reconcile.Answer, error)
 
 	mu    sync.Mutex
 	asked []string
 }
 
-func (o *oracle) Resolve(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+func (o *oracle) Resolve(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	o.mu.Lock()
 	o.asked = append(o.asked, rec.Key)
 	o.mu.Unlock()
@@ -197,7 +198,7 @@ func (o *oracle) wantAsked(t *testing.T, want int) {
 
 // always is a resolver with one answer.
 func always(a reconcile.Answer) *oracle {
-	return &oracle{answer: func(context.Context, *onceward.Record) (reconcile.Answer, error) { return a, nil }}
+	return &oracle{answer: func(context.Context, *store.Record) (reconcile.Answer, error) { return a, nil }}
 }
 
 // journal collects what an observer is told.
@@ -235,35 +236,35 @@ func (f *faulty) fails(call string) error {
 	return f.before(call)
 }
 
-func (f *faulty) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+func (f *faulty) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := f.fails("get"); err != nil {
-		return onceward.Record{}, err
+		return store.Record{}, err
 	}
 	return f.Store.Get(ctx, id)
 }
 
-func (f *faulty) List(ctx context.Context, filter onceward.Filter) ([]onceward.Record, error) {
+func (f *faulty) List(ctx context.Context, filter store.Filter) ([]store.Record, error) {
 	if err := f.fails("list"); err != nil {
 		return nil, err
 	}
 	return f.Store.List(ctx, filter)
 }
 
-func (f *faulty) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
+func (f *faulty) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	if err := f.fails("audit"); err != nil {
 		return err
 	}
 	return f.Store.AddAudit(ctx, e)
 }
 
-func (f *faulty) Notices(ctx context.Context, filter onceward.NoticeFilter) ([]onceward.Notice, error) {
-	if err := f.fails("notices"); err != nil {
+func (f *faulty) ExternalEvents(ctx context.Context, filter store.ExternalEventFilter) ([]store.ExternalEvent, error) {
+	if err := f.fails("external events"); err != nil {
 		return nil, err
 	}
-	return f.Store.Notices(ctx, filter)
+	return f.Store.ExternalEvents(ctx, filter)
 }
 
-func (f *faulty) ResolveCompleted(ctx context.Context, c onceward.Claim, done *onceward.Completion) error {
+func (f *faulty) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
 	if err := f.fails("resolve"); err != nil {
 		return err
 	}
@@ -271,12 +272,12 @@ func (f *faulty) ResolveCompleted(ctx context.Context, c onceward.Claim, done *o
 }
 
 // Postpone ends also when its context has ended, as a write does that is under way.
-func (f *faulty) Postpone(ctx context.Context, c onceward.Claim, p onceward.Postponement) error {
+func (f *faulty) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
 	return f.Store.Postpone(context.WithoutCancel(ctx), c, p)
 }
 
 // audit returns what the audit says about a key, one line for each entry.
-func audit(t *testing.T, auditor onceward.Auditor, key string) string {
+func audit(t *testing.T, auditor store.Auditor, key string) string {
 	t.Helper()
 	entries, err := auditor.Audit(t.Context(), idOf(key))
 	must(t, err)
@@ -288,8 +289,8 @@ func audit(t *testing.T, auditor onceward.Auditor, key string) string {
 }
 
 // giveUp makes a dead letter of an unknown record.
-func giveUp(t *testing.T, store onceward.Reconciler, c onceward.Claim) {
+func giveUp(t *testing.T, s store.Reconciler, c store.Claim) {
 	t.Helper()
-	must(t, store.BeginReconcile(t.Context(), c, 0, time.Hour))
-	must(t, store.Postpone(t.Context(), c, onceward.Postponement{Count: 1, Wait: time.Hour, Limit: 1, Reason: "gave up"}))
+	must(t, s.BeginReconcile(t.Context(), c, 0, time.Hour))
+	must(t, s.Postpone(t.Context(), c, store.Postponement{Count: 1, Wait: time.Hour, MaxAttempts: 1, Reason: "gave up"}))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // openRoutes need no token.
@@ -91,7 +92,7 @@ func forgedWebhook(w *world) {
 			w.Errorf("%s: the answer is %d %s (%v), want 401", name, r.status, r.body, err)
 		}
 	}
-	if kept, err := w.db.Notices(w.Context(), onceward.NoticeFilter{Source: "provider", Subjects: []string{"k"}}); err != nil || len(kept) != 0 {
+	if kept, err := w.db.ExternalEvents(w.Context(), store.ExternalEventFilter{Source: "provider", Subjects: []string{"k"}}); err != nil || len(kept) != 0 {
 		w.Errorf("kept are %v (%v), want none", kept, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // placeOrder is what a client asks for.
@@ -60,7 +61,7 @@ func (s *System) defineBookings() *phase.Operation[booking] {
 		},
 		Answer:  bookingAnswer,
 		Options: []onceward.Option{onceward.Lease(s.config.Timing.Lease)},
-		Pause:   s.config.Timing.Pause, Tries: 1000,
+		MinBackoff:   s.config.Timing.Pause, MaxAttempts: 1000,
 	}))
 }
 
@@ -154,7 +155,7 @@ func (b *booking) charged(made provider.Charge) {
 
 // askAboutBooking is for a booking that was given up, or stopped by a person, while its charge was in doubt. What the
 // provider says settles the charge; the booking itself goes on, and is confirmed by its own step.
-func (s *System) askAboutBooking(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+func (s *System) askAboutBooking(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	doubt, err := s.bookings.InDoubt(s.guard, rec)
 	if err != nil {
 		return reconcile.Answer{}, err

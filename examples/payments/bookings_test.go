@@ -8,6 +8,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // place is the body of a booking.
@@ -107,16 +108,16 @@ func bookingStopped(w *world) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	desk, err := reconcile.NewDesk(guard, w.db.Store)
+	operator, err := reconcile.NewOperator(guard, w.db.Store)
 	if err != nil {
 		w.Fatal(err)
 	}
-	id := onceward.ID{Scope: "alice", Key: "stopped"}
+	id := store.ID{Scope: "alice", Key: "stopped"}
 	w.eventually("the booking to be stopped", func() bool {
 		rec, err := w.db.Store.Get(w.Context(), id)
 		if err == nil {
 			by := reconcile.By{Who: "zoe", Why: "the provider does not answer"}
-			_, err = desk.Stop(w.Context(), by, onceward.Claim{ID: id, Attempt: rec.Attempt})
+			_, err = operator.Stop(w.Context(), by, store.Claim{ID: id, Attempt: rec.Attempt})
 		}
 		return err == nil
 	})

@@ -23,7 +23,7 @@ func (s *System) newWorker() (*outbox.Worker, error) {
 	t := s.config.Timing
 	return outbox.NewWorker(s.db.Store, outbox.WorkerConfig{
 		Routes: map[string]outbox.Route{chargesTopic: {
-			Handler: s.charge, Timeout: t.Call, Limit: 1000, Pause: t.Pause, LongestPause: 20 * t.Pause, Concurrency: 16,
+			Handler: s.charge, Timeout: t.Call, MaxAttempts: 1000, MinBackoff: t.Pause, MaxBackoff: 20 * t.Pause, Concurrency: 16,
 		}},
 		Lease: t.Lease, Poll: min(t.Look, longestPoll), Observer: s.counters, Logger: s.config.Logger,
 	})

@@ -34,7 +34,7 @@ func (s *System) Comparers(prefix string, since time.Time, interval time.Duratio
 	for _, b := range s.books() {
 		comparer, err := ledger.NewComparer(ledger.Config{
 			Store: s.db.Store, Name: prefix + b.name, Provider: b.there, Local: b.here, Since: since,
-			Interval: interval, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), Pause: t.Pause,
+			Interval: interval, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), MinBackoff: t.Pause,
 			Observer: s.counters, Logger: s.config.Logger,
 		})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store"
 )
 
 // findings are what an observer is told of a comparison. The same may be told twice.
@@ -81,7 +82,7 @@ func TestInterruptedComparison(t *testing.T) {
 			s.Timing.Look, s.Logger = soon, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		interruptComparison(w)
-		w.abandon("gone", "POST /gone", onceward.Resume)
+		w.abandon("gone", "POST /gone", store.LostResume)
 		resuming.work(resuming.system)
 		// The second time it is told, a whole look has been taken.
 		resuming.eventually("the warnings", func() bool { return len(log.lines("POST /gone")) >= 2 })
@@ -104,21 +105,21 @@ func interruptComparison(w *world) {
 	must(w, err)
 	_, err = comparer.RunOnce(w.Context())
 	must(w, err)
-	runs, err := w.db.List(w.Context(), onceward.Filter{Scope: ledger.DefaultScope})
+	runs, err := w.db.List(w.Context(), store.Filter{Scope: ledger.DefaultScope})
 	must(w, err)
 	if len(runs) != 1 {
 		w.Fatalf("the comparison left %d records, want 1", len(runs))
 	}
-	v, err := w.db.Reserve(w.Context(), &onceward.Reservation{
-		ID: runs[0].ID, Operation: runs[0].Operation, Fingerprints: []onceward.Fingerprint{runs[0].Fingerprint},
-		Nonce: onceward.Nonce{1}, OnLost: onceward.Resume, Lease: time.Microsecond, Retention: time.Hour,
+	v, err := w.db.Reserve(w.Context(), &store.Reservation{
+		ID: runs[0].ID, Operation: runs[0].Operation, Fingerprints: []store.Fingerprint{runs[0].Fingerprint},
+		Nonce: store.Nonce{1}, OnLost: store.LostResume, Lease: time.Microsecond, Retention: time.Hour,
 	})
 	must(w, err)
-	if v.Decision != onceward.DecisionExecute {
+	if v.Decision != store.DecisionExecute {
 		w.Fatalf("the run was not interrupted: %s", v.Decision)
 	}
 	w.eventually("the run to be due", func() bool {
-		due, err := w.db.List(w.Context(), onceward.Filter{State: onceward.StateInProgress, Due: true})
+		due, err := w.db.List(w.Context(), store.Filter{State: store.StateInProgress, Due: true})
 		must(w, err)
 		return len(due) == 1
 	})

@@ -60,7 +60,7 @@ func counted(e onceward.ObserverEvent) (name string, n int64) {
 		return "delivered " + e.Outcome, 1
 	case onceward.RejectedEvent:
 		return "rejected " + e.Code, 1
-	case onceward.NoticeEvent:
+	case onceward.ReceivedEvent:
 		return "webhooks " + e.Outcome, 1
 	case onceward.LedgerFindingEvent:
 		return "ledger " + e.Kind, 1

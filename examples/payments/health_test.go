@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // shown is what health shows.
@@ -29,10 +29,10 @@ func (w *world) health() shown {
 }
 
 // abandon reserves what nobody goes on with. Its lease is over at once.
-func (w *world) abandon(key, operation string, onLost onceward.LostPolicy) {
+func (w *world) abandon(key, operation string, onLost store.LostPolicy) {
 	w.Helper()
-	_, err := w.db.Reserve(w.Context(), &onceward.Reservation{
-		ID: onceward.ID{Scope: "alice", Key: key}, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+	_, err := w.db.Reserve(w.Context(), &store.Reservation{
+		ID: store.ID{Scope: "alice", Key: key}, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
 		Operation: operation, OnLost: onLost, Lease: time.Microsecond, Retention: retention,
 	})
 	must(w, err)
@@ -51,7 +51,7 @@ func TestHealth(t *testing.T) {
 			}
 			clock.move(w, retention)
 			w.post("/payments", "k", order(1900, "r")).want(http.StatusCreated, "")
-			w.abandon("lost", "POST /payments/{id}/refund", onceward.Reconcile)
+			w.abandon("lost", "POST /payments/{id}/refund", store.LostReconcile)
 			w.eventually("the lease to end", func() bool {
 				swept, err := w.db.Sweep(t.Context(), 1)
 				must(t, err)
@@ -80,16 +80,16 @@ func TestWorkCleansUp(t *testing.T) {
 			w := newWorld(t, storeOf(t, kind), func(s *settings) { s.idle, s.store.Clock = true, clock.now })
 			w.post("/payments", "k", order(1900, "r")).want(http.StatusCreated, "")
 			clock.move(w, 2*retention)
-			w.abandon("lost", "POST /payments/{id}/refund", onceward.Reconcile)
+			w.abandon("lost", "POST /payments/{id}/refund", store.LostReconcile)
 			cleaning := w.beside(func(s *settings) { s.idle, s.Timing.Look = true, soon })
 			cleaning.work(cleaning.system)
 			w.eventually("the lost one to be unknown", func() bool {
-				rec, err := w.db.Get(t.Context(), onceward.ID{Scope: "alice", Key: "lost"})
-				return err == nil && rec.State == onceward.StateUnknown
+				rec, err := w.db.Get(t.Context(), store.ID{Scope: "alice", Key: "lost"})
+				return err == nil && rec.State == store.StateUnknown
 			})
 			w.eventually("the expired one to be gone", func() bool {
-				_, err := w.db.Get(t.Context(), onceward.ID{Scope: "alice", Key: "k"})
-				return errors.Is(err, onceward.ErrNotFound)
+				_, err := w.db.Get(t.Context(), store.ID{Scope: "alice", Key: "k"})
+				return errors.Is(err, store.ErrNotFound)
 			})
 		})
 	}

@@ -61,7 +61,7 @@ func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
 // callRefund makes the call, and says what its outcome means.
 func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, request provider.RefundRequest) {
 	op := onceward.FromContext(r.Context())
-	if err := op.Alive(); err != nil {
+	if err := op.CheckLease(); err != nil {
 		op.NotExecuted() // the process was paused for so long that somebody else may be at it
 		s.broken(w, r, "begin in time", err)
 		return
@@ -79,7 +79,7 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 		op.NotExecuted()
 		s.broken(w, r, "have it refunded", notNow)
 	case err != nil:
-		op.Because(err.Error())
+		op.SetReason(err.Error())
 		op.Unknown() // nobody can tell from here, but the webhook or the poller will; Onceward answers that it is unknown
 	default:
 		s.answerRefund(w, r, p, made)
@@ -91,7 +91,7 @@ func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, p *Payment
 	op := onceward.FromContext(r.Context())
 	op.SetProviderID(made.ID)
 	if err := s.noteRefund(r.Context(), p.ID, made); err != nil {
-		op.Because("the refund was made, but not written down: " + err.Error())
+		op.SetReason("the refund was made, but not written down: " + err.Error())
 		op.Unknown()
 		return
 	}

@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
 // providerSource names the provider as a sender of webhooks.
@@ -30,13 +30,13 @@ func (s *System) newPoller() (*reconcile.Poller, error) {
 	}}
 	maps.Copy(rules, s.config.Rules)
 	return reconcile.NewPoller(s.guard, s.db.Store, reconcile.Config{
-		Rules: rules, Interval: t.Look, Pause: t.Pause, LongestPause: 20 * t.Pause, Limit: 1000, Timeout: t.Call,
+		Rules: rules, Interval: t.Look, MinBackoff: t.Pause, MaxBackoff: 20 * t.Pause, MaxAttempts: 1000, Timeout: t.Call,
 		Observer: s.counters, Logger: s.config.Logger,
 	})
 }
 
 // askAboutRefund looks the refund up by the key that was sent along.
-func (s *System) askAboutRefund(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+func (s *System) askAboutRefund(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	key, err := s.guard.DownstreamKey(rec, refundStep)
 	if err != nil {
 		return reconcile.Answer{}, err
@@ -54,8 +54,8 @@ func (s *System) askAboutRefund(ctx context.Context, rec *onceward.Record) (reco
 
 // readRefundEvent makes the same answer of what the provider has told by itself. What came with the secret of an
 // account may be of the account's own making: it is a hint to ask, and nothing that it says is written down.
-func (s *System) readRefundEvent(ctx context.Context, rec *onceward.Record, notices []onceward.Notice) (reconcile.Answer, error) {
-	latest, told := webhook.Latest(slices.DeleteFunc(notices, func(n onceward.Notice) bool { return !n.AnyScope }))
+func (s *System) readRefundEvent(ctx context.Context, rec *store.Record, externals []store.ExternalEvent) (reconcile.Answer, error) {
+	latest, told := webhook.Latest(slices.DeleteFunc(externals, func(n store.ExternalEvent) bool { return !n.AnyScope }))
 	if !told {
 		return s.askAboutRefund(ctx, rec)
 	}

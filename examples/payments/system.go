@@ -249,11 +249,11 @@ const (
 func inFlightOption(policy string) (onceward.Option, error) {
 	switch policy {
 	case "", "conflict":
-		return onceward.Conflict(), nil
+		return onceward.InFlightConflict(), nil
 	case "wait":
-		return onceward.Wait(waitLongest), nil
+		return onceward.InFlightWait(waitLongest), nil
 	case "accepted":
-		return onceward.Accepted(statusPath), nil
+		return onceward.InFlightAccepted(statusPath), nil
 	default:
 		return nil, fmt.Errorf("in-flight policy %q: use conflict, wait or accepted", policy)
 	}

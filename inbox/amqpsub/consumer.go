@@ -22,7 +22,7 @@ var ErrPoison = errors.New("amqpsub: the delivery cannot be applied")
 // The defaults of a [Consumer].
 const (
 	DefaultPrefetch       = 16
-	DefaultMaxTries       = 10
+	DefaultMaxAttempts       = 10
 	DefaultMinBackoff     = 100 * time.Millisecond
 	DefaultMaxBackoff     = 30 * time.Second
 	DefaultGrace          = 5 * time.Second
@@ -59,8 +59,8 @@ type Consumer struct {
 	// Prefetch is how many deliveries are worked on at once, with those that are kept back after a failure. Default:
 	// [DefaultPrefetch].
 	Prefetch int
-	// MaxTries is how often an event is tried by this process before it is poison. Default: [DefaultMaxTries].
-	MaxTries int
+	// MaxAttempts is how often an event is tried by this process before it is poison. Default: [DefaultMaxAttempts].
+	MaxAttempts int
 	// MinBackoff and MaxBackoff bound how long a delivery is kept back after a failure, and how long to wait before connecting
 	// again. It doubles with each, less up to a half by chance. A connection that lasted for longer than MaxBackoff makes the
 	// next wait a short one. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
@@ -102,7 +102,7 @@ func (c *Consumer) check() error {
 	if len(c.Queue) > inbox.MaxName || len(c.Name) > inbox.MaxName {
 		return fmt.Errorf("amqpsub: Queue or Name is longer than %d bytes", inbox.MaxName)
 	}
-	if min(c.MaxTries, c.Prefetch) < 0 || min(c.MinBackoff, c.MaxBackoff, c.Grace, c.ConnectTimeout, c.Heartbeat) < 0 {
+	if min(c.MaxAttempts, c.Prefetch) < 0 || min(c.MinBackoff, c.MaxBackoff, c.Grace, c.ConnectTimeout, c.Heartbeat) < 0 {
 		return errors.New("amqpsub: limits must not be negative")
 	}
 	if c.Prefetch > 0xffff {
@@ -118,7 +118,7 @@ func (c Consumer) withDefaults() Consumer {
 	}
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.Prefetch = cmp.Or(c.Prefetch, DefaultPrefetch)
-	c.MaxTries = cmp.Or(c.MaxTries, DefaultMaxTries)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
 	c.MinBackoff = cmp.Or(c.MinBackoff, DefaultMinBackoff)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, DefaultMaxBackoff)
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)

@@ -47,7 +47,7 @@ func TestStoreIsWaitedFor(t *testing.T) {
 	send(t, server, queue, "a", "b")
 	store := newFakeStore()
 	store.failures = 20
-	stop := start(t, server, store, amqpsub.Consumer{Queue: queue, MaxTries: 1})
+	stop := start(t, server, store, amqpsub.Consumer{Queue: queue, MaxAttempts: 1})
 	for range 20 {
 		if err := await(t, "a failure", store.ended); err == nil {
 			t.Error("a transaction was committed")
@@ -71,7 +71,7 @@ func TestPoisonIsADeadLetter(t *testing.T) {
 	store := newFakeStore()
 	tries := make(chan string, 100)
 	stop := start(t, server, store, amqpsub.Consumer{
-		Queue: queue, MaxTries: 3,
+		Queue: queue, MaxAttempts: 3,
 		EventID: func(d *amqp.Delivery) (string, error) {
 			if id, err := amqpsub.MessageEventID(d); len(id) < 255 {
 				return id, err
@@ -139,7 +139,7 @@ func TestOnPoisonDecides(t *testing.T) {
 	calls := make(chan error, 10)
 	handled := make(chan struct{}, 10)
 	stop := start(t, server, newFakeStore(), amqpsub.Consumer{
-		Queue: queue, MaxTries: 2,
+		Queue: queue, MaxAttempts: 2,
 		Handle: func(context.Context, *amqp.Delivery) error {
 			handled <- struct{}{}
 			return broken
@@ -204,7 +204,7 @@ func TestGraceIsLimited(t *testing.T) {
 	send(t, server, queue, "a")
 	begun := make(chan struct{})
 	stop := start(t, server, newFakeStore(), amqpsub.Consumer{
-		Queue: queue, MaxTries: 1, Grace: time.Millisecond,
+		Queue: queue, MaxAttempts: 1, Grace: time.Millisecond,
 		Handle: func(ctx context.Context, _ *amqp.Delivery) error {
 			close(begun)
 			<-ctx.Done()

@@ -22,7 +22,7 @@
 // # Failures
 //
 // If an event cannot be applied, its delivery is kept back for a while, with growing pauses, and then put back into the queue,
-// while others go on. After [Consumer.MaxTries] failures, or at once if it has no event ID or the handler says so with
+// while others go on. After [Consumer.MaxAttempts] failures, or at once if it has no event ID or the handler says so with
 // [ErrPoison], it is given to [Consumer.OnPoison]. Without that it is rejected: the broker passes it on to the dead-letter
 // exchange of the queue, and drops it if there is none, so configure one (x-dead-letter-exchange). While the store is not
 // available, tries do not count, since that says nothing about the event.

@@ -10,9 +10,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox/amqpsub"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // An event is rejected after so many failures of its own. Those of the store do not count, but the pauses grow.
@@ -28,7 +28,7 @@ func TestWhichFailuresCount(t *testing.T) {
 		"panic": {fail: func(int) error { panic("oh") }, calls: 3},
 		"unavailable": {func(call int) error {
 			if call <= 10 {
-				return fmt.Errorf("begin: %w", onceward.ErrUnavailable)
+				return fmt.Errorf("begin: %w", store.ErrUnavailable)
 			}
 			return broken
 		}, 13, 500 * time.Millisecond},
@@ -44,7 +44,7 @@ func TestWhichFailuresCount(t *testing.T) {
 			var calls atomic.Int64
 			begun := time.Now()
 			stop := start(t, server, newFakeStore(), amqpsub.Consumer{
-				Queue: queue, MaxTries: 3,
+				Queue: queue, MaxAttempts: 3,
 				Handle: func(context.Context, *amqp.Delivery) error { return test.fail(int(calls.Add(1))) },
 			})
 			await(t, "the dead letter", received)

@@ -67,7 +67,7 @@ func (r *runner) judge(ctx context.Context, d *amqp.Delivery) (v verdict, pauses
 	tries, pauses := r.failures.Add(id, counts)
 	r.Logger.ErrorContext(ctx, "amqpsub: an event was not applied", "queue", r.Queue, "event", id, "tries", tries, "error", err)
 	v = requeueLater
-	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxTries {
+	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxAttempts {
 		v = r.poison(ctx, d, err)
 	}
 	if v != requeueLater {

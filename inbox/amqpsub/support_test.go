@@ -13,10 +13,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/inbox/amqpsub"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // patience is how long a test waits for what has to happen.
@@ -104,7 +104,7 @@ func (s *fakeStore) InTx(ctx context.Context, work func(ctx context.Context) err
 	if err == nil {
 		tx := &fakeTx{}
 		// The inbox hands over the transaction that it takes from the context, whatever it is.
-		err = work(onceward.ContextWithTx(context.WithValue(ctx, fakeTxKey{}, tx), new(sql.Tx)))
+		err = work(store.ContextWithTx(context.WithValue(ctx, fakeTxKey{}, tx), new(sql.Tx)))
 		s.finish(tx, err == nil)
 	}
 	s.ended <- err

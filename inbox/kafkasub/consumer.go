@@ -19,7 +19,7 @@ var ErrPoison = errors.New("kafkasub: the record cannot be applied")
 
 // The defaults of a [Consumer].
 const (
-	DefaultMaxTries   = 10
+	DefaultMaxAttempts   = 10
 	DefaultMinBackoff = 100 * time.Millisecond
 	DefaultMaxBackoff = 30 * time.Second
 	DefaultMaxRecords = 500
@@ -48,8 +48,8 @@ type Consumer struct {
 	// before the offset is committed. It may be called for several partitions at once. Default: none, and the consumer stops.
 	OnPoison func(ctx context.Context, r *kgo.Record, cause error) error
 
-	// MaxTries is how often a record is tried by this process before it is poison. Default: [DefaultMaxTries].
-	MaxTries int
+	// MaxAttempts is how often a record is tried by this process before it is poison. Default: [DefaultMaxAttempts].
+	MaxAttempts int
 	// MinBackoff and MaxBackoff bound how long a partition waits after a failure. It doubles with each.
 	// Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
@@ -84,7 +84,7 @@ func (c *Consumer) check() error {
 	if len(c.Name) > inbox.MaxName {
 		return fmt.Errorf("kafkasub: Name is %d bytes long, and at most %d are allowed", len(c.Name), inbox.MaxName)
 	}
-	if min(c.MaxTries, c.MaxRecords, c.Workers) < 0 || min(c.MinBackoff, c.MaxBackoff, c.MaxRound, c.Grace) < 0 {
+	if min(c.MaxAttempts, c.MaxRecords, c.Workers) < 0 || min(c.MinBackoff, c.MaxBackoff, c.MaxRound, c.Grace) < 0 {
 		return errors.New("kafkasub: limits must not be negative")
 	}
 	return checkClient(c.Client)
@@ -96,7 +96,7 @@ func (c Consumer) withDefaults() Consumer {
 		c.EventID = HeaderEventID
 	}
 	c.Logger = cmp.Or(c.Logger, slog.Default())
-	c.MaxTries = cmp.Or(c.MaxTries, DefaultMaxTries)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
 	c.MinBackoff = cmp.Or(c.MinBackoff, DefaultMinBackoff)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, DefaultMaxBackoff)
 	c.MaxRecords = cmp.Or(c.MaxRecords, DefaultMaxRecords)

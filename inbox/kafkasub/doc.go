@@ -21,7 +21,7 @@
 // # Failures
 //
 // If a record cannot be applied, its partition waits and the record is tried again, with growing pauses, while the other
-// partitions go on. After [Consumer.MaxTries] failures, or at once if it has no event ID or the handler says so with
+// partitions go on. After [Consumer.MaxAttempts] failures, or at once if it has no event ID or the handler says so with
 // [ErrPoison], the record is given to [Consumer.OnPoison], for example to be put aside. Without that, the consumer stops with
 // an error: nothing is skipped in silence. While the store is not available, tries do not count, since that says nothing about
 // the record.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox/kafkasub"
+	"github.com/onceward/onceward/store"
 )
 
 var errBroken = errors.New("broken")
@@ -62,7 +62,7 @@ func TestFailedRecordsAreTriedAgain(t *testing.T) {
 		return nil
 	}}
 	c := b.consumer(t)
-	c.Handle, c.MaxTries = f.handle, 1<<30
+	c.Handle, c.MaxAttempts = f.handle, 1<<30
 	run := start(t, c)
 	b.awaitCommitted(t, 5, 5, 2, 5)
 	close(others)
@@ -86,7 +86,7 @@ func TestStopsAtPoison(t *testing.T) {
 		"the handler": {"bad", func(string, int) error { return fmt.Errorf("%w: no JSON", kafkasub.ErrPoison) }, 1},
 		"unavailable": {"bad", func(_ string, call int) error {
 			if call <= 10 {
-				return onceward.ErrUnavailable
+				return store.ErrUnavailable
 			}
 			return errBroken
 		}, 13},
@@ -102,7 +102,7 @@ func TestStopsAtPoison(t *testing.T) {
 				return nil
 			}}
 			c := b.consumer(t)
-			c.Handle, c.MaxTries = f.handle, 3
+			c.Handle, c.MaxAttempts = f.handle, 3
 			err := start(t, c).wait(t)
 			if !errors.Is(err, kafkasub.ErrPoison) || !strings.Contains(fmt.Sprint(err), "topic charges, partition 0, offset 1") {
 				t.Errorf("Run ended with %v", err)
@@ -130,7 +130,7 @@ func TestOnPoisonDecides(t *testing.T) {
 		return nil
 	}}
 	c := b.consumer(t)
-	c.Handle, c.MaxTries = f.handle, 2
+	c.Handle, c.MaxAttempts = f.handle, 2
 	var asked []string
 	c.OnPoison = func(_ context.Context, r *kgo.Record, cause error) error {
 		asked = append(asked, fmt.Sprintf("%d %v", r.Offset, errors.Is(cause, errBroken)))

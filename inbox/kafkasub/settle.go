@@ -28,7 +28,7 @@ func (r *runner) settle(ctx context.Context, record *kgo.Record, tries int) erro
 		return nil
 	case ctx.Err() != nil:
 		return err
-	case errors.Is(err, ErrPoison), consuming.Counts(err) && tries+1 >= r.MaxTries:
+	case errors.Is(err, ErrPoison), consuming.Counts(err) && tries+1 >= r.MaxAttempts:
 		return r.poison(ctx, record, err)
 	default:
 		return err

@@ -62,7 +62,7 @@ func newBench(t *testing.T, options ...kfake.Opt) *bench {
 	return b
 }
 
-// quick makes a client notice at once what happens to its brokers and its group.
+// quick makes a client external event at once what happens to its brokers and its group.
 func quick() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.HeartbeatInterval(20 * time.Millisecond),

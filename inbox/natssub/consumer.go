@@ -19,7 +19,7 @@ var ErrPoison = errors.New("natssub: the message cannot be applied")
 
 // The defaults of a [Consumer].
 const (
-	DefaultMaxDeliveries = 10
+	DefaultMaxAttempts = 10
 	DefaultMinBackoff    = 100 * time.Millisecond
 	DefaultMaxBackoff    = 30 * time.Second
 	DefaultWorkers       = 1
@@ -48,9 +48,9 @@ type Consumer struct {
 	// the process dies before that. It may be called by several workers at once. Default: none, and the consumer stops.
 	OnPoison func(ctx context.Context, m jetstream.Msg, cause error) error
 
-	// MaxDeliveries is how many deliveries of a message to this process fail before it is poison. Those do not count that fail
-	// because the store is not available, nor those to other processes. Default: [DefaultMaxDeliveries].
-	MaxDeliveries int
+	// MaxAttempts is how many deliveries of a message to this process fail before it is poison. Those do not count that fail
+	// because the store is not available, nor those to other processes. Default: [DefaultMaxAttempts].
+	MaxAttempts int
 	// MinBackoff and MaxBackoff bound the pause before a message that failed comes again. It doubles with each delivery.
 	// Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
@@ -74,7 +74,7 @@ func (c *Consumer) check() error {
 	if len(c.Name) > inbox.MaxName {
 		return fmt.Errorf("natssub: Name is %d bytes long, and at most %d are allowed", len(c.Name), inbox.MaxName)
 	}
-	if min(c.MaxDeliveries, c.Workers, c.Buffer) < 0 || min(c.MinBackoff, c.MaxBackoff, c.Grace) < 0 {
+	if min(c.MaxAttempts, c.Workers, c.Buffer) < 0 || min(c.MinBackoff, c.MaxBackoff, c.Grace) < 0 {
 		return errors.New("natssub: limits must not be negative")
 	}
 	return nil
@@ -97,7 +97,7 @@ func (c Consumer) withDefaults() Consumer {
 		c.EventID = HeaderEventID
 	}
 	c.Logger = cmp.Or(c.Logger, slog.Default())
-	c.MaxDeliveries = cmp.Or(c.MaxDeliveries, DefaultMaxDeliveries)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
 	c.MinBackoff = cmp.Or(c.MinBackoff, DefaultMinBackoff)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, DefaultMaxBackoff)
 	c.Workers = cmp.Or(c.Workers, DefaultWorkers)

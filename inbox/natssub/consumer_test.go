@@ -36,7 +36,7 @@ func TestServerRestarts(t *testing.T) {
 	b := newBench(t)
 	b.publish(t, ids(0, 10)...)
 	c := b.consumer(t)
-	c.MaxDeliveries = 1000
+	c.MaxAttempts = 1000
 	var once sync.Once
 	halfway, restarted := make(chan struct{}), make(chan struct{})
 	c.Handle = func(ctx context.Context, m jetstream.Msg) error {

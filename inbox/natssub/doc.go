@@ -19,7 +19,7 @@
 // # Failures
 //
 // A message that cannot be applied is handed back to the server, to come again after a pause that grows. After
-// [Consumer.MaxDeliveries], or at once if it has no event ID or the handler says so with [ErrPoison], it is given to
+// [Consumer.MaxAttempts], or at once if it has no event ID or the handler says so with [ErrPoison], it is given to
 // [Consumer.OnPoison], for example to be put aside, and then not delivered again. Without that, the consumer stops with an
 // error: nothing is skipped in silence. While the store is not available, failures do not count, since that says nothing about
 // the message.

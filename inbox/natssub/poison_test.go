@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox/natssub"
+	"github.com/onceward/onceward/store"
 )
 
 var errBroken = errors.New("broken")
@@ -93,7 +93,7 @@ func TestStopsAtPoison(t *testing.T) {
 		"the handler": {"bad", func(string, int) error { return fmt.Errorf("%w: no JSON", natssub.ErrPoison) }, 1},
 		"unavailable": {"bad", func(_ string, call int) error {
 			if call <= 6 {
-				return onceward.ErrUnavailable
+				return store.ErrUnavailable
 			}
 			return errBroken
 		}, 9},
@@ -109,7 +109,7 @@ func TestStopsAtPoison(t *testing.T) {
 				return nil
 			}}
 			c := b.consumer(t)
-			c.Handle, c.MaxDeliveries = f.handle, 3
+			c.Handle, c.MaxAttempts = f.handle, 3
 			err := start(t, c).wait(t)
 			if !errors.Is(err, natssub.ErrPoison) || !strings.Contains(fmt.Sprint(err), "subject charges, sequence 2") {
 				t.Errorf("Run ended with %v", err)
@@ -134,7 +134,7 @@ func TestOnPoisonDecides(t *testing.T) {
 	b := newBench(t)
 	b.publish(t, "e-0", "bad", "e-1")
 	c := b.consumer(t)
-	c.MaxDeliveries = 2
+	c.MaxAttempts = 2
 	c.Handle = (&failing{fail: func(event string, _ int) error {
 		if event == "bad" {
 			return errBroken

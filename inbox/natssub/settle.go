@@ -47,7 +47,7 @@ func (r *runner) try(ctx context.Context, m jetstream.Msg, sequence uint64) (end
 	}
 	counts := consuming.Counts(err)
 	tries, _ := r.failures.Add(sequence, counts)
-	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxDeliveries {
+	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxAttempts {
 		return r.poison(ctx, m, sequence, err)
 	}
 	return failed, err

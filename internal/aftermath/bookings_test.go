@@ -12,6 +12,7 @@ import (
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
 // booking is what a booking carries from step to step.
@@ -35,7 +36,7 @@ func (s *shop) bookings() *phase.Operation[booking] {
 			return phase.JSON(http.StatusCreated, b)
 		},
 		Options: []onceward.Option{onceward.Lease(shopLease)},
-		Pause:   20 * time.Millisecond,
+		MinBackoff:   20 * time.Millisecond,
 	}))
 }
 
@@ -70,7 +71,7 @@ func (s *shop) confirm(ctx context.Context, b *booking) error {
 }
 
 // askAboutBooking asks the provider about the call that is in doubt.
-func (s *shop) askAboutBooking(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+func (s *shop) askAboutBooking(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	doubt, err := s.booked.InDoubt(s.guard, rec)
 	if err != nil {
 		return reconcile.Answer{}, err
@@ -87,12 +88,12 @@ func (s *shop) askAboutBooking(ctx context.Context, rec *onceward.Record) (recon
 }
 
 // readBookingEvents makes the same answer of what the provider has told by itself.
-func (s *shop) readBookingEvents(_ context.Context, rec *onceward.Record, notices []onceward.Notice) (reconcile.Answer, error) {
+func (s *shop) readBookingEvents(_ context.Context, rec *store.Record, externals []store.ExternalEvent) (reconcile.Answer, error) {
 	doubt, err := s.booked.InDoubt(s.guard, rec)
 	if err != nil {
 		return reconcile.Answer{}, err
 	}
-	latest, _ := webhook.Latest(notices)
+	latest, _ := webhook.Latest(externals)
 	var event provider.Event
 	if err := json.Unmarshal(latest.Body, &event); err != nil {
 		return reconcile.Answer{}, err

@@ -4,10 +4,10 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // TestKilledInDoubt kills the shop when the provider has charged, and the next one when it has found that out. The
@@ -17,7 +17,7 @@ func TestKilledInDoubt(t *testing.T) {
 	for name, finish := range map[string]func(w *world) reply{
 		"resumed": func(w *world) reply {
 			shop := w.opens(func(s *shopSettings) { s.Resume = true })
-			w.awaits(shop, "k", onceward.StateCompleted)
+			w.awaits(shop, "k", store.StateCompleted)
 			return shop.post("/bookings", "k", "{}")
 		},
 		"retried": func(w *world) reply { return w.opens(nil).settles("/bookings", "k", "{}") },
@@ -62,13 +62,13 @@ func TestBookingSettledByAnOperator(t *testing.T) {
 			t.Fatalf("the shop answered %+v although it was to die", r)
 		}
 		shop := w.opens(func(s *shopSettings) { s.Resume = true })
-		rec := w.awaits(shop, "k", onceward.StateUnknown)
-		desk, err := reconcile.NewDesk(w.guard, w.store)
+		rec := w.awaits(shop, "k", store.StateUnknown)
+		operator, err := reconcile.NewOperator(w.guard, w.store)
 		must(t, err)
 		by := reconcile.By{Who: "zoe", Why: "the process is gone, and the bank knows nothing"}
 		outcome := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
-		must(t, desk.ResolveStep(t.Context(), by, onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}, outcome))
-		w.awaits(shop, "k", onceward.StateCompleted)
+		must(t, operator.ResolveStep(t.Context(), by, store.Claim{ID: rec.ID, Attempt: rec.Attempt}, outcome))
+		w.awaits(shop, "k", store.StateCompleted)
 		w.wantBooking(shop.post("/bookings", "k", "{}"), "k", [3]int{1, 2, 1})
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // points are those at which the shop is killed: the boundaries of the steps, and inside each.
@@ -78,13 +78,13 @@ func (w *world) wantResumed(p *shopProcess, point string) {
 	w.Helper()
 	nothingDone := point == "start" || point == "seat"
 	if nothingDone {
-		w.awaits(p, "resumed", onceward.StateRetryable)
+		w.awaits(p, "resumed", store.StateRetryable)
 		if w.counts("seat") != 1 || w.charges("resumed") != 0 {
 			w.Errorf("%d seats and %d charges, want nothing done", w.counts("seat"), w.charges("resumed"))
 		}
 		return
 	}
-	stored := w.awaits(p, "resumed", onceward.StateCompleted)
+	stored := w.awaits(p, "resumed", store.StateCompleted)
 	if w.counts("seat") != 2 || w.counts("confirmation") != 2 || w.charges("resumed") != 1 {
 		w.Errorf("%d seats, %d charges and %d confirmations, want one more each", w.counts("seat"), w.charges("resumed"), w.counts("confirmation"))
 	}

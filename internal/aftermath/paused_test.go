@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // starts sends a request beside the test, and waits until its shop holds.
@@ -82,7 +82,7 @@ func TestPausedBeforeItsCall(t *testing.T) {
 			answer := first.starts("/payments", "k", body, "before the call")
 			w.stops(first)
 			second := w.opens(func(s *shopSettings) { s.Poll = true })
-			w.awaits(second, "k", onceward.StateUnknown)
+			w.awaits(second, "k", store.StateUnknown)
 			for w.record("k").ReconcileCount < 3 {
 				second.pause("the poller to ask three times")
 			}
@@ -95,10 +95,10 @@ func TestPausedBeforeItsCall(t *testing.T) {
 			if w.charges("k") == 0 {
 				// It noticed that it had lost its lease, and did not call. Only a person can conclude that.
 				rec := w.record("k")
-				desk, err := reconcile.NewDesk(w.guard, w.store)
+				operator, err := reconcile.NewOperator(w.guard, w.store)
 				must(t, err)
 				by := reconcile.By{Who: "zoe", Why: "the process has ended without a call"}
-				must(t, desk.ResolveNotExecuted(t.Context(), by, onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}))
+				must(t, operator.ResolveNotExecuted(t.Context(), by, store.Claim{ID: rec.ID, Attempt: rec.Attempt}))
 			}
 			settled := second.settles("/payments", "k", body)
 			if settled.status != http.StatusCreated || w.charges("k") != 1 {

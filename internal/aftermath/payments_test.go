@@ -12,6 +12,7 @@ import (
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
 // payments adds the route that calls the provider inline, and the door through which its outcomes come.
@@ -26,8 +27,8 @@ func (s *shop) payments(mux *http.ServeMux) error {
 			Resolver: reconcile.ResolverFunc(s.askAboutBooking), Deduplicates: s.Dedup,
 			Source: "provider", Steps: []string{"charge"}, Interpret: s.readBookingEvents,
 		}},
-		Interval: 50 * time.Millisecond, Pause: 20 * time.Millisecond, LongestPause: 100 * time.Millisecond,
-		Limit: s.Limit, Logger: quiet,
+		Interval: 50 * time.Millisecond, MinBackoff: 20 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
+		MaxAttempts: s.Limit, Logger: quiet,
 	})
 	if err != nil {
 		return err
@@ -113,7 +114,7 @@ func completedBy(c provider.Charge) reconcile.Answer {
 }
 
 // askProvider looks the charge up by the key that was sent along.
-func (s *shop) askProvider(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+func (s *shop) askProvider(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	key, err := s.guard.DownstreamKey(rec, "charge")
 	if err != nil {
 		return reconcile.Answer{}, err
@@ -130,8 +131,8 @@ func (s *shop) askProvider(ctx context.Context, rec *onceward.Record) (reconcile
 }
 
 // readEvents makes an answer of the latest event.
-func readEvents(_ context.Context, _ *onceward.Record, notices []onceward.Notice) (reconcile.Answer, error) {
-	latest, _ := webhook.Latest(notices)
+func readEvents(_ context.Context, _ *store.Record, externals []store.ExternalEvent) (reconcile.Answer, error) {
+	latest, _ := webhook.Latest(externals)
 	var event provider.Event
 	if err := json.Unmarshal(latest.Body, &event); err != nil {
 		return reconcile.Answer{}, err

@@ -19,6 +19,7 @@ import (
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -63,17 +64,17 @@ const (
 
 // fullStore is what the shop needs of a store: both kinds have it all.
 type fullStore interface {
-	onceward.Store
-	onceward.Transactor
-	onceward.TxCheckpointer
-	onceward.Waiter
-	onceward.Sweeper
-	onceward.Reconciler
-	onceward.Buster
-	onceward.Lister
-	onceward.FindingKeeper
-	onceward.NoticeKeeper
-	onceward.Auditor
+	store.Store
+	store.Transactor
+	store.TxCheckpointer
+	store.Waiter
+	store.Sweeper
+	store.Reconciler
+	store.Buster
+	store.Lister
+	store.LateCompletionKeeper
+	store.ExternalEventKeeper
+	store.Auditor
 	Close() error
 }
 
@@ -147,7 +148,7 @@ func runShop(settings string) error {
 	return nil
 }
 
-func newShopGuard(store onceward.Store) (*onceward.Guard, error) {
+func newShopGuard(store store.Store) (*onceward.Guard, error) {
 	return onceward.New(store, onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte(shopSecret), Logger: slog.New(slog.DiscardHandler),
 	})
@@ -178,18 +179,18 @@ type hookedStore struct {
 	pass func(point string)
 }
 
-// Checkpoint implements [onceward.Store].
-func (h *hookedStore) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+// Checkpoint implements [store.Store].
+func (h *hookedStore) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	h.pass("before checkpoint " + p.Point)
 	err := h.fullStore.Checkpoint(ctx, c, p)
 	h.pass("after checkpoint " + p.Point)
 	return err
 }
 
-// CheckpointTx implements [onceward.TxCheckpointer].
-func (h *hookedStore) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+// CheckpointTx implements [store.TxCheckpointer].
+func (h *hookedStore) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
 	point := ""
-	err := h.fullStore.CheckpointTx(ctx, c, lease, func(ctx context.Context) (onceward.Checkpoint, error) {
+	err := h.fullStore.CheckpointTx(ctx, c, lease, func(ctx context.Context) (store.Checkpoint, error) {
 		p, err := work(ctx)
 		point = p.Point
 		return p, err
@@ -198,16 +199,16 @@ func (h *hookedStore) CheckpointTx(ctx context.Context, c onceward.Claim, lease 
 	return err
 }
 
-// ResolveStep implements [onceward.Reconciler].
-func (h *hookedStore) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+// ResolveStep implements [store.Reconciler].
+func (h *hookedStore) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	h.pass("before resolving " + p.Point)
 	err := h.fullStore.ResolveStep(ctx, c, p)
 	h.pass("after resolving " + p.Point)
 	return err
 }
 
-// Complete implements [onceward.Store].
-func (h *hookedStore) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+// Complete implements [store.Store].
+func (h *hookedStore) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 	h.pass("before complete")
 	expires, err := h.fullStore.Complete(ctx, c, done)
 	h.pass("after complete")

@@ -4,9 +4,9 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // TestNoProcessAnswersWithThePast: what a third process resolves or busts is what two shops answer from then on, although both
@@ -21,19 +21,19 @@ func TestNoProcessAnswersWithThePast(t *testing.T) {
 			w.retryIsRefused(shop, "k")
 		}
 
-		desk, err := reconcile.NewDesk(w.guard, w.store)
+		operator, err := reconcile.NewOperator(w.guard, w.store)
 		must(t, err)
 		by := reconcile.By{Who: "zoe", Why: "the bank has the charge"}
 		rec := w.record("k")
 		status, body := chargeAnswer(w.provider.Charges("k")[0])
-		done := onceward.Completion{Response: reconcile.Response(status, nil, body)}
-		must(t, desk.ResolveCompleted(t.Context(), by, onceward.Claim{ID: rec.ID, Attempt: rec.Attempt}, done))
+		done := store.Completion{Response: reconcile.Response(status, nil, body)}
+		must(t, operator.ResolveCompleted(t.Context(), by, store.Claim{ID: rec.ID, Attempt: rec.Attempt}, done))
 		for _, shop := range shops {
 			w.wantReplay(shop, "k")
 		}
 
 		// The bank does not recognise keys here, so that a second execution is a second charge: its answer cannot be mistaken.
-		must(t, desk.Bust(t.Context(), by, rec.ID, false))
+		must(t, operator.Bust(t.Context(), by, rec.ID, false))
 		anew := shops[1].post("/payments", "k", payment)
 		if anew.status != http.StatusCreated || anew.replayed || anew.body == string(body) || w.charges("k") != 2 {
 			t.Errorf("after the bust %+v, and %d charges, want a second execution", anew, w.charges("k"))

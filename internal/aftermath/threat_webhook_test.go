@@ -15,15 +15,16 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // marketStore is what tenants and their webhooks need of a store.
 type marketStore interface {
-	onceward.Store
-	onceward.Reconciler
-	onceward.Lister
-	onceward.NoticeKeeper
+	store.Store
+	store.Reconciler
+	store.Lister
+	store.ExternalEventKeeper
 }
 
 // TestForeignWebhooks is B6: a webhook of one tenant about another's operation, signed as it should be and under the right name,
@@ -100,15 +101,15 @@ func (m *market) tenant(r *http.Request) (webhook.Tenant, error) {
 }
 
 // believe takes the last word for the answer.
-func believe(_ context.Context, _ *onceward.Record, notices []onceward.Notice) (reconcile.Answer, error) {
-	latest, _ := webhook.Latest(notices)
+func believe(_ context.Context, _ *store.Record, events []store.ExternalEvent) (reconcile.Answer, error) {
+	latest, _ := webhook.Latest(events)
 	var word bankWord
 	err := json.Unmarshal(latest.Body, &word)
-	return reconcile.Completed(onceward.Response{Status: http.StatusCreated, Body: []byte(word.Answer)}, ""), err
+	return reconcile.Completed(store.Response{Status: http.StatusCreated, Body: []byte(word.Answer)}, ""), err
 }
 
 // loses makes a charge of a tenant's of which the service does not hear, and returns how the bank knows it.
-func (m *market) loses(tenant, key, charge string) (rec onceward.Record, downstream string) {
+func (m *market) loses(tenant, key, charge string) (rec store.Record, downstream string) {
 	m.Helper()
 	_, err := m.guard.Do(m.Context(), onceward.Call{Scope: tenant, Key: key, Operation: "charge"}, func(ctx context.Context) ([]byte, error) {
 		op := onceward.FromContext(ctx)
@@ -116,10 +117,10 @@ func (m *market) loses(tenant, key, charge string) (rec onceward.Record, downstr
 		op.SetProviderID(charge)
 		return nil, errors.New("the bank did not answer in time")
 	}, onceward.Reserved(onceward.FailureUnknown))
-	if !errors.Is(err, onceward.ErrOutcomeUnknown) {
+	if !errors.Is(err, store.ErrOutcomeUnknown) {
 		m.Fatal(err)
 	}
-	rec, err = m.store.Get(m.Context(), onceward.ID{Scope: tenant, Key: key})
+	rec, err = m.store.Get(m.Context(), store.ID{Scope: tenant, Key: key})
 	must(m, err)
 	return rec, downstream
 }
@@ -137,7 +138,7 @@ func (m *market) tells(hook, signer string, word bankWord) (status int) {
 }
 
 // wantState has the poller look too, and checks where a record stands.
-func (m *market) wantState(id onceward.ID, want onceward.State, answer string) {
+func (m *market) wantState(id store.ID, want store.State, answer string) {
 	m.Helper()
 	_, err := m.poller.Reconcile(m.Context(), id)
 	must(m, err)
@@ -159,20 +160,20 @@ func (m *market) isSafe() {
 		if got := m.tells("mallory", "mallory", bankWord{fmt.Sprint("evt_", i), subject, "never charged"}); got != http.StatusNoContent {
 			m.Errorf("a signed webhook was answered with %d", got)
 		}
-		m.wantState(victim.ID, onceward.StateUnknown, "")
-		m.wantState(own.ID, onceward.StateUnknown, "")
+		m.wantState(victim.ID, store.StateUnknown, "")
+		m.wantState(own.ID, store.StateUnknown, "")
 	}
 	for _, hook := range []string{"acme", "nobody"} {
 		if got := m.tells(hook, "mallory", bankWord{"evt_9", downstream, "never charged"}); got != http.StatusUnauthorized {
 			m.Errorf("B3: mallory's signature at the hook of %s was answered with %d", hook, got)
 		}
-		m.wantState(victim.ID, onceward.StateUnknown, "")
+		m.wantState(victim.ID, store.StateUnknown, "")
 	}
 	for _, word := range []bankWord{{"evt_2", downstream, "charged"}, {"evt_3", "ch_1", "charged"}} {
 		m.tells("acme", "acme", word)
-		m.wantState(victim.ID, onceward.StateCompleted, "charged")
+		m.wantState(victim.ID, store.StateCompleted, "charged")
 	}
-	m.wantState(own.ID, onceward.StateUnknown, "")
+	m.wantState(own.ID, store.StateUnknown, "")
 	m.tells("mallory", "mallory", bankWord{"evt_4", ownDownstream, "mine"})
-	m.wantState(own.ID, onceward.StateCompleted, "mine")
+	m.wantState(own.ID, store.StateCompleted, "mine")
 }

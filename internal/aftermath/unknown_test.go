@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 const payment = `{"Amount":1900}`
@@ -65,7 +65,7 @@ func TestSettledByThePoller(t *testing.T) {
 				w.becomesUnknown(deaf, "k")
 				w.retryIsRefused(deaf, "k")
 				asking := w.opens(func(s *shopSettings) { s.Poll = true })
-				rec := w.awaits(asking, "k", onceward.StateCompleted)
+				rec := w.awaits(asking, "k", store.StateCompleted)
 				if rec.ProviderID == "" {
 					t.Error("the record does not know the provider's id")
 				}
@@ -108,7 +108,7 @@ func TestSettledByAWebhook(t *testing.T) {
 				w.provider.SetWebhook(provider.Webhook{URL: shop.url + "/events", Secret: hookSecret})
 				w.tells(kinds)
 				w.becomesUnknown(shop, "k")
-				w.awaits(shop, "k", onceward.StateCompleted)
+				w.awaits(shop, "k", store.StateCompleted)
 				w.wantReplay(shop, "k")
 			})
 		})
@@ -137,22 +137,22 @@ func TestSettledByAnOperator(t *testing.T) {
 		w.fault(provider.TimeoutBefore, provider.TimeoutBefore)
 		shop := w.opens(func(s *shopSettings) { s.Poll, s.Limit = true, 2 })
 		w.becomesUnknown(shop, "k")
-		desk, err := reconcile.NewDesk(w.guard, w.store)
+		operator, err := reconcile.NewOperator(w.guard, w.store)
 		must(t, err)
-		letter := w.awaitsDeadLetter(shop, desk)
+		letter := w.awaitsDeadLetter(shop, operator)
 		w.retryIsRefused(shop, "k")
-		claim := onceward.Claim{ID: letter.ID, Attempt: letter.Attempt}
-		if err := desk.ResolveNotExecuted(t.Context(), reconcile.By{Who: "zoe"}, claim); err == nil {
+		claim := store.Claim{ID: letter.ID, Attempt: letter.Attempt}
+		if err := operator.ResolveNotExecuted(t.Context(), reconcile.By{Who: "zoe"}, claim); err == nil {
 			t.Error("an act without a reason was accepted")
 		}
-		must(t, desk.RetryNow(t.Context(), reconcile.By{Who: "zoe", Why: "the bank was down"}, claim))
-		w.awaitsDeadLetter(shop, desk)
-		must(t, desk.ResolveNotExecuted(t.Context(), reconcile.By{Who: "zoe", Why: "the bank says no"}, claim))
+		must(t, operator.RetryNow(t.Context(), reconcile.By{Who: "zoe", Why: "the bank was down"}, claim))
+		w.awaitsDeadLetter(shop, operator)
+		must(t, operator.ResolveNotExecuted(t.Context(), reconcile.By{Who: "zoe", Why: "the bank says no"}, claim))
 		w.provider.ClearFaults()
 		if r := shop.settles("/payments", "k", payment); r.status != http.StatusCreated || w.charges("k") != 1 {
 			t.Errorf("the retry got %+v, and there are %d charges", r, w.charges("k"))
 		}
-		history, err := desk.History(t.Context(), letter.ID)
+		history, err := operator.History(t.Context(), letter.ID)
 		must(t, err)
 		var acts []string
 		for _, e := range history.Audit {
@@ -167,10 +167,10 @@ func TestSettledByAnOperator(t *testing.T) {
 }
 
 // awaitsDeadLetter waits until the poller has given up.
-func (w *world) awaitsDeadLetter(p *shopProcess, desk *reconcile.Desk) onceward.Record {
+func (w *world) awaitsDeadLetter(p *shopProcess, operator *reconcile.Operator) store.Record {
 	w.Helper()
 	for {
-		letters, err := desk.DeadLetters(w.Context(), onceward.ID{}, 10)
+		letters, err := operator.DeadLetters(w.Context(), store.ID{}, 10)
 		must(w, err)
 		if len(letters) == 1 {
 			return letters[0]

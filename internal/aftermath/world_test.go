@@ -19,6 +19,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // world is a database and a provider, in which shops come and go.
@@ -224,17 +225,17 @@ func (p *shopProcess) pause(format string, args ...any) {
 }
 
 // record returns the record of a key; its state is none if there is none.
-func (w *world) record(key string) onceward.Record {
+func (w *world) record(key string) store.Record {
 	w.Helper()
-	rec, err := w.store.Get(w.Context(), onceward.ID{Scope: "shop", Key: key})
-	if err != nil && err != onceward.ErrNotFound {
+	rec, err := w.store.Get(w.Context(), store.ID{Scope: "shop", Key: key})
+	if err != nil && err != store.ErrNotFound {
 		w.Fatal(err)
 	}
 	return rec
 }
 
 // awaits waits until a record is in a state, without any request.
-func (w *world) awaits(p *shopProcess, key string, state onceward.State) onceward.Record {
+func (w *world) awaits(p *shopProcess, key string, state store.State) store.Record {
 	w.Helper()
 	for {
 		rec := w.record(key)

@@ -29,7 +29,7 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 			t.Fatalf("%d charges when the worker died, want one", charges)
 		}
 		entry := w.message(outbox.Filter{Topic: "charge"})
-		if entry.State != outbox.Leased || entry.ProviderID != "" {
+		if entry.State != outbox.StateLeased || entry.ProviderID != "" {
 			t.Fatalf("the message is %s with provider id %q when the worker has died, want it leased and nothing recorded", entry.State, entry.ProviderID)
 		}
 
@@ -37,14 +37,14 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 		must(t, err)
 		w.awaits("the charge to be recorded", 20*time.Second, func() bool {
 			entry = w.message(outbox.Filter{Topic: "charge"})
-			return entry.State == outbox.Done
+			return entry.State == outbox.StateDone
 		})
 		must(t, second.ends())
 		if charges := chargesIn(t, ledger); charges != 1 {
 			t.Errorf("%d charges in the provider's ledger, want one", charges)
 		}
-		if entry.Tries != 2 || entry.ProviderID == "" {
-			t.Errorf("the message was tried %d times and has provider id %q, want two tries and the id of the charge", entry.Tries, entry.ProviderID)
+		if entry.Attempts != 2 || entry.ProviderID == "" {
+			t.Errorf("the message was tried %d times and has provider id %q, want two tries and the id of the charge", entry.Attempts, entry.ProviderID)
 		}
 	})
 }

@@ -36,12 +36,12 @@ func testPoison(t *testing.T, w *world, strict bool) {
 	}
 	var letters []outbox.Entry
 	w.awaits("the dead letter, and all others", 30*time.Second, func() bool {
-		letters, err = w.store.Messages(t.Context(), outbox.Filter{States: []outbox.State{outbox.Dead, outbox.Holding}})
+		letters, err = w.store.Messages(t.Context(), outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}})
 		must(t, err)
 		return len(letters) == 1 && w.number(`SELECT count(*) FROM applied`) >= want
 	})
-	if l := letters[0]; l.Tries != limit || (l.State == outbox.Holding) != strict || !strings.Contains(l.LastError, "not this one") {
-		t.Errorf("the dead letter is %s after %d tries because of %q", l.State, l.Tries, l.LastError)
+	if l := letters[0]; l.Attempts != limit || (l.State == outbox.StateHolding) != strict || !strings.Contains(l.LastError, "not this one") {
+		t.Errorf("the dead letter is %s after %d tries because of %q", l.State, l.Attempts, l.LastError)
 	}
 	left := 0
 	if strict {

@@ -17,7 +17,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/servicetest"
@@ -26,6 +25,7 @@ import (
 	"github.com/onceward/onceward/outbox/httppub"
 	"github.com/onceward/onceward/outbox/kafkapub"
 	"github.com/onceward/onceward/outbox/natspub"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -68,9 +68,9 @@ const workerLease = 1500 * time.Millisecond
 
 // everything is what these tests need of a store: both kinds have it all.
 type everything interface {
-	onceward.Store
-	onceward.Transactor
-	onceward.Reconciler
+	store.Store
+	store.Transactor
+	store.Reconciler
 	outbox.Store
 	inbox.Store
 	Close() error
@@ -141,8 +141,8 @@ func (s *workerSettings) routes() (map[string]outbox.Route, error) {
 	routes := make(map[string]outbox.Route)
 	for topic, handler := range handlers {
 		routes[topic] = outbox.Route{
-			Handler: handler, Timeout: 5 * time.Second, Limit: s.Limit, Strict: s.Strict,
-			Pause: 20 * time.Millisecond, LongestPause: 200 * time.Millisecond,
+			Handler: handler, Timeout: 5 * time.Second, MaxAttempts: s.Limit, BlockOnDeadLetter: s.Strict,
+			MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
 		}
 	}
 	return routes, errors.Join(errs...)

@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/fair"
+	"github.com/onceward/onceward/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,13 +40,13 @@ func (s *shelf) grow(size int) {
 	defer s.mu.Unlock()
 	for i := len(s.rows); i < size; i++ {
 		operation, scope := s.at(i)
-		id := onceward.ID{Scope: scope, Key: fmt.Sprintf("%08d", i)}
+		id := store.ID{Scope: scope, Key: fmt.Sprintf("%08d", i)}
 		s.rows = append(s.rows, row{Item: fair.Item{ID: id, Operation: operation}})
 	}
 }
 
 // index is where a record stands, by its key.
-func index(id onceward.ID) int {
+func index(id store.ID) int {
 	i, err := strconv.Atoi(id.Key)
 	if err != nil {
 		panic(err)
@@ -54,8 +54,8 @@ func index(id onceward.ID) int {
 	return i
 }
 
-// List implements [onceward.Lister].
-func (s *shelf) List(ctx context.Context, f onceward.Filter) (page []onceward.Record, err error) {
+// List implements [store.Lister].
+func (s *shelf) List(ctx context.Context, f store.Filter) (page []store.Record, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pages++
@@ -69,18 +69,18 @@ func (s *shelf) List(ctx context.Context, f onceward.Filter) (page []onceward.Re
 	if f.After.Key != "" {
 		first = index(f.After) + 1
 	}
-	for i := first; i < len(s.rows) && len(page) < onceward.MaxPage; i++ {
+	for i := first; i < len(s.rows) && len(page) < store.MaxPage; i++ {
 		if r := &s.rows[i]; r.done == 0 && (f.Scope == "" || f.Scope == r.Scope) {
-			page = append(page, onceward.Record{ID: r.ID, Operation: r.Operation, State: f.State})
+			page = append(page, store.Record{ID: r.ID, Operation: r.Operation, State: f.State})
 		}
 	}
 	return page, nil
 }
 
-// Stats implements [onceward.Lister].
-func (s *shelf) Stats(context.Context) (onceward.Stats, error) { return onceward.Stats{}, nil }
+// Stats implements [store.Lister].
+func (s *shelf) Stats(context.Context) (store.Stats, error) { return store.Stats{}, nil }
 
-func (s *shelf) finish(id onceward.ID) {
+func (s *shelf) finish(id store.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rows[index(id)].done++
@@ -136,7 +136,7 @@ func inTime(t *testing.T, s *shelf, bounds fair.Bounds, test func(b *bench)) {
 			}
 		}
 		b.pool = fair.NewPool(fair.Config{
-			Lister: s, State: onceward.StateUnknown, Bounds: bounds, Overdue: time.Minute,
+			Lister: s, State: store.StateUnknown, Bounds: bounds, Overdue: time.Minute,
 			Hangs: note(&b.hung), Returned: note(&b.returned),
 		})
 		test(b)
@@ -146,7 +146,7 @@ func inTime(t *testing.T, s *shelf, bounds fair.Bounds, test func(b *bench)) {
 // run returns a run that does something with each record, which is done then.
 func (b *bench) run(ctx context.Context, do func(ctx context.Context, item fair.Item)) *fair.Run {
 	return b.pool.NewRun(ctx, fair.Work{
-		Wants: func(*onceward.Record) bool { return true },
+		Wants: func(*store.Record) bool { return true },
 		Do: func(ctx context.Context, item fair.Item) {
 			do(ctx, item)
 			b.finish(item.ID)

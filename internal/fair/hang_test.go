@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/fair"
+	"github.com/onceward/onceward/store"
 )
 
 // TestATaskThatNeverReturns is told of, keeps its place in its operation but not in the total, and no run waits for it.
@@ -155,7 +155,7 @@ func TestTheEnd(t *testing.T) {
 // TestTheStoreFails in the middle: what was found is done, the failure is told of, and the next look finds the rest.
 func TestTheStoreFails(t *testing.T) {
 	t.Parallel()
-	errDown := fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+	errDown := fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 	for name, scopes := range map[string]int{"one lane": 1, "many": 1000} {
 		t.Run(name, func(t *testing.T) {
 			s := &shelf{size: 3000, at: func(i int) (string, string) { return "op", fmt.Sprint(i % scopes) }}
@@ -206,7 +206,7 @@ type silent struct {
 	asked atomic.Int64
 }
 
-func (s *silent) List(ctx context.Context, f onceward.Filter) ([]onceward.Record, error) {
+func (s *silent) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	if s.asked.Add(1) == 1 {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -219,11 +219,11 @@ func TestNoAnswerDoesNotStopARun(t *testing.T) {
 	s := &shelf{size: 10, at: func(int) (string, string) { return "op", "scope" }}
 	inTime(t, s, fair.Bounds{}, func(b *bench) {
 		pool := fair.NewPool(fair.Config{
-			Lister: &silent{shelf: s}, State: onceward.StateUnknown, Overdue: time.Minute,
+			Lister: &silent{shelf: s}, State: store.StateUnknown, Overdue: time.Minute,
 			Bounds: fair.Bounds{Total: 4, PerOperation: 4}, Hangs: func(fair.Item) {}, Returned: func(fair.Item) {},
 		})
 		r := pool.NewRun(b.Context(), fair.Work{
-			Wants: func(*onceward.Record) bool { return true },
+			Wants: func(*store.Record) bool { return true },
 			Do:    func(_ context.Context, item fair.Item) { s.finish(item.ID) },
 		})
 		if err := r.Look(); !errors.Is(err, context.DeadlineExceeded) {

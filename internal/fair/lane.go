@@ -1,7 +1,7 @@
 package fair
 
 import (
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The bounds of what waits in memory, for each operation: so many scopes, and so many records of each.
@@ -30,7 +30,7 @@ type lane struct {
 // rest is what was left in the store because there was no room: it comes after that record.
 type rest struct {
 	left  bool
-	after onceward.ID
+	after store.ID
 }
 
 // maxParked is the most scopes that are parked: lanes beyond them go on.
@@ -38,7 +38,7 @@ const maxParked = 1024
 
 // offer puts a record into its lane, or leaves it in the store. Where something was left before, it is not put in front
 // of that.
-func (r *Run) offer(rec *onceward.Record, before onceward.ID) {
+func (r *Run) offer(rec *store.Record, before store.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.operations[rec.Operation]
@@ -58,7 +58,7 @@ func (r *Run) offer(rec *onceward.Record, before onceward.ID) {
 }
 
 // add puts a record into its lane, unless there is no room for it. A record that is in hand already stays there.
-func (r *Run) add(o *operation, rec *onceward.Record) bool {
+func (r *Run) add(o *operation, rec *store.Record) bool {
 	l := o.lanes[rec.Scope]
 	if l == nil && len(o.lanes) >= maxLanes || l != nil && len(l.items) >= maxInLane {
 		return false
@@ -131,8 +131,8 @@ func (r *Run) drop(o *operation, l *lane) {
 // readLane reads on where a lane was full.
 func (r *Run) readLane(o *operation, l *lane) {
 	full := false
-	behind := onceward.Filter{Scope: l.scope, After: l.after}
-	err := r.walk(behind, func(rec *onceward.Record, before onceward.ID) bool {
+	behind := store.Filter{Scope: l.scope, After: l.after}
+	err := r.walk(behind, func(rec *store.Record, before store.ID) bool {
 		if rec.Operation != o.name || rec.Scope != l.scope || !r.work.Wants(rec) {
 			return true
 		}
@@ -174,7 +174,7 @@ func (r *Run) readOperation(o *operation) {
 	o.reading = true
 	r.mu.Unlock()
 	full := false
-	err := r.walk(onceward.Filter{After: o.after}, func(rec *onceward.Record, before onceward.ID) bool {
+	err := r.walk(store.Filter{After: o.after}, func(rec *store.Record, before store.ID) bool {
 		if rec.Operation != o.name || !r.work.Wants(rec) {
 			return true
 		}

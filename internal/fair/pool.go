@@ -13,23 +13,23 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Item is a due record, as it was listed.
 type Item struct {
-	onceward.ID
+	store.ID
 	Operation string
-	// Due is the record's [onceward.Record.Due].
+	// Due is the record's [store.Record.Due].
 	Due time.Time
 }
 
 // Config configures a [Pool].
 type Config struct {
 	// Lister is the store.
-	Lister onceward.Lister
+	Lister store.Lister
 	// State is that of the records to look for, which are those that are due.
-	State onceward.State
+	State store.State
 	Bounds
 	// Overdue is the time after which a task that has not returned hangs: it ignores the end of its context. It keeps
 	// its place in its operation and its scope, so that only so many can hang, but not in the total, and no run waits
@@ -47,7 +47,7 @@ type Pool struct {
 
 	mu      sync.Mutex
 	shares  map[shareKey]*share
-	held    map[onceward.ID]struct{} // those that wait in a lane or are under way: none is taken twice
+	held    map[store.ID]struct{} // those that wait in a lane or are under way: none is taken twice
 	hanging int
 }
 
@@ -55,7 +55,7 @@ type Pool struct {
 func NewPool(config Config) *Pool {
 	return &Pool{
 		config: config, total: make(chan struct{}, config.Total),
-		shares: make(map[shareKey]*share), held: make(map[onceward.ID]struct{}),
+		shares: make(map[shareKey]*share), held: make(map[store.ID]struct{}),
 	}
 }
 
@@ -67,7 +67,7 @@ func (p *Pool) Hanging() int {
 }
 
 // hold notes that a record is in hand, unless it is already.
-func (p *Pool) hold(id onceward.ID) bool {
+func (p *Pool) hold(id store.ID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, ok := p.held[id]; ok {
@@ -77,7 +77,7 @@ func (p *Pool) hold(id onceward.ID) bool {
 	return true
 }
 
-func (p *Pool) letGo(id onceward.ID) {
+func (p *Pool) letGo(id store.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.held, id)

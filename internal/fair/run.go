@@ -5,13 +5,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Work says what a run does with the records that it finds.
 type Work struct {
 	// Wants chooses the records to work on.
-	Wants func(rec *onceward.Record) bool
+	Wants func(rec *store.Record) bool
 	// Do works on one of them.
 	Do func(ctx context.Context, item Item)
 	// Failed is told of what was left in the store and could not be read later: the next look finds it.
@@ -37,7 +37,7 @@ func (p *Pool) NewRun(ctx context.Context, work Work) *Run {
 
 // Look looks once through all due records and begins to work on them. It does not wait for that.
 func (r *Run) Look() error {
-	return r.walk(onceward.Filter{}, func(rec *onceward.Record, before onceward.ID) bool {
+	return r.walk(store.Filter{}, func(rec *store.Record, before store.ID) bool {
 		if r.work.Wants(rec) {
 			r.offer(rec, before)
 		}
@@ -51,7 +51,7 @@ func (r *Run) Wait() { r.wg.Wait() }
 
 // walk calls each for the due records of the filter, with the place before it from which a later walk finds it again,
 // until it returns false.
-func (r *Run) walk(filter onceward.Filter, each func(rec *onceward.Record, before onceward.ID) bool) error {
+func (r *Run) walk(filter store.Filter, each func(rec *store.Record, before store.ID) bool) error {
 	filter.State, filter.Due = r.pool.config.State, true
 	for {
 		page, err := r.list(filter)
@@ -64,7 +64,7 @@ func (r *Run) walk(filter onceward.Filter, each func(rec *onceward.Record, befor
 			}
 			filter.After = page[i].ID
 		}
-		if len(page) < onceward.MaxPage {
+		if len(page) < store.MaxPage {
 			return nil
 		}
 	}
@@ -73,7 +73,7 @@ func (r *Run) walk(filter onceward.Filter, each func(rec *onceward.Record, befor
 // storeTimeout bounds one look at a page: the store's machine may vanish without a word, and the run must outlive that.
 const storeTimeout = time.Minute
 
-func (r *Run) list(filter onceward.Filter) ([]onceward.Record, error) {
+func (r *Run) list(filter store.Filter) ([]store.Record, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
 	defer cancel()
 	return r.pool.config.Lister.List(ctx, filter)

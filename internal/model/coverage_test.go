@@ -3,7 +3,7 @@ package model
 import (
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // faults are what must have gone wrong at least once in the walk: a search in which nothing fails shows nothing.
@@ -48,15 +48,15 @@ func checkFaults(t *testing.T, fired map[action]int) {
 }
 
 const (
-	none       = onceward.StateNone
-	inProgress = onceward.StateInProgress
-	completed  = onceward.StateCompleted
-	retryable  = onceward.StateRetryable
-	unknown    = onceward.StateUnknown
-	expired    = onceward.StateExpired
+	none       = store.StateNone
+	inProgress = store.StateInProgress
+	completed  = store.StateCompleted
+	retryable  = store.StateRetryable
+	unknown    = store.StateUnknown
+	expired    = store.StateExpired
 
-	execute    = onceward.DecisionExecute
-	reserve    = onceward.EventReserve
+	execute    = store.DecisionExecute
+	reserve    = store.EventReserve
 	over, kept = true, false
 )
 
@@ -64,58 +64,58 @@ const (
 var rows = []transition{
 	{none, kept, reserve, execute, inProgress, false},
 	{retryable, kept, reserve, execute, inProgress, false},
-	{inProgress, kept, onceward.EventExtend, 0, inProgress, false},
-	{inProgress, kept, onceward.EventCheckpoint, 0, inProgress, false},
-	{inProgress, kept, onceward.EventComplete, 0, completed, false},
-	{inProgress, kept, onceward.EventRelease, 0, retryable, false},
-	{inProgress, kept, onceward.EventAbandon, 0, unknown, false},
-	{inProgress, over, reserve, onceward.DecisionUnknown, unknown, false},
-	{inProgress, over, onceward.EventSweep, 0, unknown, false},
+	{inProgress, kept, store.EventExtend, 0, inProgress, false},
+	{inProgress, kept, store.EventCheckpoint, 0, inProgress, false},
+	{inProgress, kept, store.EventComplete, 0, completed, false},
+	{inProgress, kept, store.EventRelease, 0, retryable, false},
+	{inProgress, kept, store.EventAbandon, 0, unknown, false},
+	{inProgress, over, reserve, store.DecisionUnknown, unknown, false},
+	{inProgress, over, store.EventSweep, 0, unknown, false},
 	{inProgress, over, reserve, execute, inProgress, false},
-	{unknown, kept, onceward.EventComplete, 0, completed, false},
+	{unknown, kept, store.EventComplete, 0, completed, false},
 	{expired, kept, reserve, execute, inProgress, false},
 	{completed, over, reserve, execute, inProgress, false},
 	{retryable, over, reserve, execute, inProgress, false},
-	{retryable, kept, reserve, onceward.DecisionMismatch, retryable, false},
-	{unknown, kept, onceward.EventResolveCompleted, 0, completed, false},
-	{unknown, kept, onceward.EventResolveNotExecuted, 0, retryable, false},
-	{unknown, kept, onceward.EventResolveStep, 0, inProgress, false},
-	{inProgress, over, onceward.EventResolveCompleted, 0, completed, false},
-	{inProgress, over, onceward.EventResolveNotExecuted, 0, retryable, false},
-	{unknown, kept, onceward.EventBeginReconcile, 0, unknown, false},
-	{unknown, kept, onceward.EventPostpone, 0, unknown, false},
-	{unknown, kept, onceward.EventRequeue, 0, unknown, false},
-	{completed, over, onceward.EventReap, 0, none, false},
-	{completed, over, onceward.EventReap, 0, expired, false},
-	{retryable, over, onceward.EventReap, 0, none, false},
-	{retryable, over, onceward.EventReap, 0, expired, false},
-	{expired, over, onceward.EventReap, 0, none, false},
-	{completed, kept, onceward.EventBust, 0, none, false},
-	{retryable, kept, onceward.EventBust, 0, none, false},
-	{expired, kept, onceward.EventBust, 0, none, false},
-	{inProgress, kept, onceward.EventBust, 0, expired, false},
-	{unknown, kept, onceward.EventBust, 0, expired, false},
+	{retryable, kept, reserve, store.DecisionMismatch, retryable, false},
+	{unknown, kept, store.EventResolveCompleted, 0, completed, false},
+	{unknown, kept, store.EventResolveNotExecuted, 0, retryable, false},
+	{unknown, kept, store.EventResolveStep, 0, inProgress, false},
+	{inProgress, over, store.EventResolveCompleted, 0, completed, false},
+	{inProgress, over, store.EventResolveNotExecuted, 0, retryable, false},
+	{unknown, kept, store.EventBeginReconcile, 0, unknown, false},
+	{unknown, kept, store.EventPostpone, 0, unknown, false},
+	{unknown, kept, store.EventRequeue, 0, unknown, false},
+	{completed, over, store.EventReap, 0, none, false},
+	{completed, over, store.EventReap, 0, expired, false},
+	{retryable, over, store.EventReap, 0, none, false},
+	{retryable, over, store.EventReap, 0, expired, false},
+	{expired, over, store.EventReap, 0, none, false},
+	{completed, kept, store.EventBust, 0, none, false},
+	{retryable, kept, store.EventBust, 0, none, false},
+	{expired, kept, store.EventBust, 0, none, false},
+	{inProgress, kept, store.EventBust, 0, expired, false},
+	{unknown, kept, store.EventBust, 0, expired, false},
 
 	{inProgress, kept, reserve, execute, inProgress, false}, // repeated
-	{inProgress, kept, reserve, onceward.DecisionInProgress, inProgress, false},
-	{inProgress, kept, reserve, onceward.DecisionMismatch, inProgress, false},
-	{unknown, kept, reserve, onceward.DecisionUnknown, unknown, false},
-	{unknown, kept, reserve, onceward.DecisionMismatch, unknown, false},
-	{completed, kept, reserve, onceward.DecisionReplay, completed, false},
-	{completed, kept, reserve, onceward.DecisionMismatch, completed, false},
-	{unknown, kept, onceward.EventExtend, 0, unknown, true},
-	{completed, kept, onceward.EventComplete, 0, completed, true},
-	{completed, kept, onceward.EventComplete, 0, completed, false}, // repeated
-	{inProgress, kept, onceward.EventComplete, 0, inProgress, true},
-	{none, kept, onceward.EventComplete, 0, none, true},
-	{expired, kept, onceward.EventComplete, 0, expired, true},
-	{completed, kept, onceward.EventResolveCompleted, 0, completed, true},
-	{completed, kept, onceward.EventResolveCompleted, 0, completed, false}, // repeated
-	{inProgress, kept, onceward.EventBust, 0, inProgress, true},
-	{inProgress, kept, onceward.EventRequeue, 0, inProgress, true},
-	{completed, kept, onceward.EventRequeue, 0, completed, true},
-	{retryable, kept, onceward.EventRequeue, 0, retryable, true},
-	{expired, kept, onceward.EventRequeue, 0, expired, true},
+	{inProgress, kept, reserve, store.DecisionInProgress, inProgress, false},
+	{inProgress, kept, reserve, store.DecisionMismatch, inProgress, false},
+	{unknown, kept, reserve, store.DecisionUnknown, unknown, false},
+	{unknown, kept, reserve, store.DecisionMismatch, unknown, false},
+	{completed, kept, reserve, store.DecisionReplay, completed, false},
+	{completed, kept, reserve, store.DecisionMismatch, completed, false},
+	{unknown, kept, store.EventExtend, 0, unknown, true},
+	{completed, kept, store.EventComplete, 0, completed, true},
+	{completed, kept, store.EventComplete, 0, completed, false}, // repeated
+	{inProgress, kept, store.EventComplete, 0, inProgress, true},
+	{none, kept, store.EventComplete, 0, none, true},
+	{expired, kept, store.EventComplete, 0, expired, true},
+	{completed, kept, store.EventResolveCompleted, 0, completed, true},
+	{completed, kept, store.EventResolveCompleted, 0, completed, false}, // repeated
+	{inProgress, kept, store.EventBust, 0, inProgress, true},
+	{inProgress, kept, store.EventRequeue, 0, inProgress, true},
+	{completed, kept, store.EventRequeue, 0, completed, true},
+	{retryable, kept, store.EventRequeue, 0, retryable, true},
+	{expired, kept, store.EventRequeue, 0, expired, true},
 }
 
 func checkTable(t *testing.T, moved map[transition]int) {

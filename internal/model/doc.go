@@ -1,4 +1,4 @@
-// Package model walks all interleavings of a few actors over [github.com/onceward/onceward.Step] and holds every state it
+// Package model walks all interleavings of a few actors over [github.com/onceward/onceward/store.Step] and holds every state it
 // meets against the invariants of docs/reliability.md. It has no code of its own: the search, the actors, the invariants
 // and the deliberately broken variants are its tests.
 //

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"strings"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // breaches is a set of invariants of docs/reliability.md, by their numbers.
@@ -55,31 +55,31 @@ func (t *turn) require(b breaches, holds bool) {
 
 // judge holds one change of the stored record against the invariants that are about changes: I6, I7, I8 and I12. It
 // counts the retention by itself, and does not believe the expiry that the record states.
-func (t *turn) judge(before, after *onceward.Record, ev onceward.Event, out onceward.Outcome) {
-	if out.Decision == onceward.DecisionMismatch {
+func (t *turn) judge(before, after *store.Record, ev store.Event, out store.Transition) {
+	if out.Decision == store.DecisionMismatch {
 		t.require(i8, before.Fingerprint.Sum != ev.Reservation.Fingerprints[0].Sum)
 	}
-	if out.Effect == onceward.EffectNone {
+	if out.Effect == store.EffectNone {
 		return
 	}
 	over := before.State.Settled() && t.ledger.left == 0
-	busted := ev.Kind == onceward.EventBust
-	created := out.Origin == onceward.OriginCreated || out.Origin == onceward.OriginRecreated
-	removed := created || out.Effect == onceward.EffectRemove || after.State == onceward.StateExpired
+	busted := ev.Kind == store.EventBust
+	created := out.Origin == store.OriginCreated || out.Origin == store.OriginRecreated
+	removed := created || out.Effect == store.EffectRemove || after.State == store.StateExpired
 
-	if ev.Kind != onceward.EventReserve && ev.Attempt != 0 {
+	if ev.Kind != store.EventReserve && ev.Attempt != 0 {
 		t.require(i6, ev.Attempt == before.Attempt)
 	}
 	if before.State.Settled() && !removed {
-		t.require(i7, before.State == onceward.StateRetryable && out.Decision == onceward.DecisionExecute)
+		t.require(i7, before.State == store.StateRetryable && out.Decision == store.DecisionExecute)
 	}
-	if removed && before.State != onceward.StateNone && before.State != onceward.StateExpired {
+	if removed && before.State != store.StateNone && before.State != store.StateExpired {
 		t.require(i12, over || busted && (before.State.Settled() || ev.Force))
 	}
-	if out.Decision == onceward.DecisionExecute {
+	if out.Decision == store.DecisionExecute {
 		t.judgeGrant(before, after, ev, created)
 	}
-	if ev.Kind == onceward.EventResolveStep {
+	if ev.Kind == store.EventResolveStep {
 		t.judgeToken(after)
 	}
 	if removed && (over || busted) {
@@ -91,20 +91,20 @@ func (t *turn) judge(before, after *onceward.Record, ev onceward.Event, out once
 }
 
 // judgeGrant holds a grant against I6 and I8: its token is new, and a record that counts is of the same request.
-func (t *turn) judgeGrant(before, after *onceward.Record, ev onceward.Event, created bool) {
+func (t *turn) judgeGrant(before, after *store.Record, ev store.Event, created bool) {
 	t.judgeToken(after)
 	t.require(i8, created || before.Fingerprint.Sum == ev.Reservation.Fingerprints[0].Sum)
 }
 
 // judgeToken holds a new token to being new.
-func (t *turn) judgeToken(after *onceward.Record) {
+func (t *turn) judgeToken(after *store.Record) {
 	t.require(i6, after.Attempt > int64(t.ledger.top))
 	t.ledger.top = max(t.ledger.top, int8(after.Attempt))
 }
 
 // endWindow forgets what belongs to a retention window that is rightly over. A provider that dedups must not: an owner
 // that was resumed can be paused for longer than any retention, and call then.
-func (t *turn) endWindow(before *onceward.Record) {
+func (t *turn) endWindow(before *store.Record) {
 	t.ledger.known = t.dedups && t.ledger.happened()
 	t.ledger.effects, t.ledger.by, t.ledger.answer, t.ledger.denied, t.ledger.confirmed = 0, 0, noneYet, 0, false
 	t.ledger.over = int8(before.Attempt)
@@ -117,12 +117,12 @@ func (t *turn) inspect() {
 	rec := t.stored()
 	t.require(i1, t.ledger.effects <= 1)
 	if t.ledger.answer != noneYet {
-		t.require(i2, t.ledger.happened() && rec.State == onceward.StateCompleted)
+		t.require(i2, t.ledger.happened() && rec.State == store.StateCompleted)
 	}
 	if t.ledger.effects > 0 {
-		t.require(i5, rec.State == onceward.StateInProgress || rec.State == onceward.StateUnknown || rec.State == onceward.StateCompleted)
+		t.require(i5, rec.State == store.StateInProgress || rec.State == store.StateUnknown || rec.State == store.StateCompleted)
 	}
-	if rec.State == onceward.StateCompleted && t.policy == onceward.Resume {
+	if rec.State == store.StateCompleted && t.policy == store.LostResume {
 		t.require(i15, t.ledger.confirmed)
 	}
 	t.require(i17, t.holders() <= 1)
@@ -154,19 +154,19 @@ func (t *turn) ownersGone() bool {
 // settles reports whether what is left behind by owners that are gone comes to rest: after the lease and one sweep,
 // nothing is in progress but what the next reservation may resume; after one answer of the provider nothing is unknown but
 // what was put before a person.
-func (t *turn) settles(rec onceward.Record) bool {
+func (t *turn) settles(rec store.Record) bool {
 	later := now.Add(lease + postpone)
-	if rec.State == onceward.StateInProgress && rec.OnLost == onceward.Resume {
+	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume {
 		ev := t.reserve(0)
 		ev.Reservation.Fingerprints[0] = rec.Fingerprint
 		_, out, err := t.rules.step(rec, ev, later)
-		return err == nil && out.Origin == onceward.OriginResumed
+		return err == nil && out.Origin == store.OriginResumed
 	}
-	rec, _, err := t.rules.step(rec, onceward.Event{Kind: onceward.EventSweep}, later)
-	if err != nil || rec.State == onceward.StateInProgress {
+	rec, _, err := t.rules.step(rec, store.Event{Kind: store.EventSweep}, later)
+	if err != nil || rec.State == store.StateInProgress {
 		return false
 	}
-	if rec.State != onceward.StateUnknown || rec.DeadLetter {
+	if rec.State != store.StateUnknown || rec.DeadLetter {
 		return true
 	}
 	told := inquiry{verdict: notExecuted, attempt: int8(rec.Attempt)}
@@ -174,8 +174,8 @@ func (t *turn) settles(rec onceward.Record) bool {
 		told.verdict = found
 	}
 	rec, _, err = t.rules.step(rec, t.event(told), later)
-	if err == nil && rec.State == onceward.StateInProgress {
-		return t.policy == onceward.Resume // the next reservation resumes it
+	if err == nil && rec.State == store.StateInProgress {
+		return t.policy == store.LostResume // the next reservation resumes it
 	}
 	return err == nil && rec.State.Settled() && !later.Before(rec.SettledAt)
 }

@@ -3,7 +3,7 @@ package model
 import (
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // postponeLimit is after how many failures a reconciliation is put before a person.
@@ -48,17 +48,17 @@ func (t *turn) pass(ticks int8) {
 // writes in one step.
 func (s *search) janitorMoves(w world) {
 	s.try(w, action{"the sweeper", "sweeps"}, func(t *turn) {
-		_, _, _ = t.apply(onceward.Event{Kind: onceward.EventSweep})
+		_, _, _ = t.apply(store.Event{Kind: store.EventSweep})
 	})
 	s.try(w, action{"the reaper", "reaps"}, func(t *turn) {
-		_, _, _ = t.apply(onceward.Event{Kind: onceward.EventReap, Soft: s.soft})
+		_, _, _ = t.apply(store.Event{Kind: store.EventReap, Soft: s.soft})
 	})
 }
 
 // reconcilerMoves are to ask the provider and, later, to write what it said.
 func (s *search) reconcilerMoves(w world) {
 	rec := s.rows.record(w.row)
-	if w.asked.verdict == idle && rec.State == onceward.StateUnknown && !now.Before(rec.ReconcileAt) {
+	if w.asked.verdict == idle && rec.State == store.StateUnknown && !now.Before(rec.ReconcileAt) {
 		s.askMoves(w, &rec)
 	}
 	if w.asked.verdict == idle {
@@ -79,7 +79,7 @@ func (s *search) reconcilerMoves(w world) {
 // askMoves are the answers of the provider. "Not found" is concluded to be "not executed" only where no owner and no call
 // is left that could still get there: that is what the wait for the longest transit and the knowledge that the owner is
 // gone come to (B3). A person who is asked about a dead letter does the same, but does not postpone it.
-func (s *search) askMoves(w world, rec *onceward.Record) {
+func (s *search) askMoves(w world, rec *store.Record) {
 	if rec.ReconcileCount >= postponeLimit && !rec.DeadLetter {
 		s.try(w, action{"the reconciler", "gives up after tries that were not heard of again"}, func(t *turn) {
 			t.asked = inquiry{noAnswer, int8(rec.Attempt), int8(rec.ReconcileCount)}
@@ -92,8 +92,8 @@ func (s *search) askMoves(w world, rec *onceward.Record) {
 			try.verdict = idle
 			return
 		}
-		_, _, _ = t.apply(onceward.Event{
-			Kind: onceward.EventBeginReconcile, Attempt: rec.Attempt, Count: rec.ReconcileCount, Lease: postpone,
+		_, _, _ = t.apply(store.Event{
+			Kind: store.EventBeginReconcile, Attempt: rec.Attempt, Count: rec.ReconcileCount, Lease: postpone,
 		})
 	}
 	s.try(w, action{"the reconciler", "asks a provider that is silent"}, func(t *turn) {
@@ -138,20 +138,20 @@ func (v verdict) String() string {
 }
 
 // event is how the reconciler writes down what it has learned: of a phased operation it is the step that was in doubt.
-func (t *turn) event(told inquiry) onceward.Event {
-	phased := t.policy == onceward.Resume && !t.rules.stepIsOperation
-	ev := onceward.Event{Attempt: int64(told.attempt), Token: int64(t.floor) + 1}
+func (t *turn) event(told inquiry) store.Event {
+	phased := t.policy == store.LostResume && !t.rules.stepIsOperation
+	ev := store.Event{Attempt: int64(told.attempt), Token: int64(t.floor) + 1}
 	switch {
 	case told.verdict == found && phased:
-		ev.Kind, ev.Checkpoint.Point = onceward.EventResolveStep, pointCalled
+		ev.Kind, ev.Checkpoint.Point = store.EventResolveStep, pointCalled
 	case told.verdict == notExecuted && phased:
-		ev.Kind, ev.Checkpoint.Point = onceward.EventResolveStep, pointStart
+		ev.Kind, ev.Checkpoint.Point = store.EventResolveStep, pointStart
 	case told.verdict == found:
-		ev.Kind, ev.Completion = onceward.EventResolveCompleted, &onceward.Completion{Response: learned.response()}
+		ev.Kind, ev.Completion = store.EventResolveCompleted, &store.Completion{Response: learned.response()}
 	case told.verdict == notExecuted:
-		ev.Kind = onceward.EventResolveNotExecuted
+		ev.Kind = store.EventResolveNotExecuted
 	default:
-		ev.Kind, ev.Count, ev.Lease, ev.Limit = onceward.EventPostpone, int(told.count), postpone, postponeLimit
+		ev.Kind, ev.Count, ev.Lease, ev.MaxAttempts = store.EventPostpone, int(told.count), postpone, postponeLimit
 	}
 	return ev
 }
@@ -160,14 +160,14 @@ func (t *turn) event(told inquiry) onceward.Event {
 // (I16). The person looks at what was done, and waits until no owner can do more.
 func (s *search) endMoves(w world) {
 	rec := s.rows.record(w.row)
-	if !s.ends || rec.State != onceward.StateInProgress || now.Before(rec.LeaseUntil) {
+	if !s.ends || rec.State != store.StateInProgress || now.Before(rec.LeaseUntil) {
 		return
 	}
 	s.try(w, action{"the operator", "ends it as completed"}, func(t *turn) {
 		if t.ledger.happened() && t.ledger.confirmed {
-			_, _, _ = t.apply(onceward.Event{
-				Kind: onceward.EventResolveCompleted, Attempt: rec.Attempt,
-				Completion: &onceward.Completion{Response: learned.response()},
+			_, _, _ = t.apply(store.Event{
+				Kind: store.EventResolveCompleted, Attempt: rec.Attempt,
+				Completion: &store.Completion{Response: learned.response()},
 			})
 		}
 	})
@@ -175,7 +175,7 @@ func (s *search) endMoves(w world) {
 		if t.ledger.happened() || !t.ownersGone() {
 			return
 		}
-		_, _, err := t.apply(onceward.Event{Kind: onceward.EventResolveNotExecuted, Attempt: rec.Attempt})
+		_, _, err := t.apply(store.Event{Kind: store.EventResolveNotExecuted, Attempt: rec.Attempt})
 		if err == nil {
 			t.deny(int8(rec.Attempt))
 		}
@@ -187,12 +187,12 @@ func (s *search) operatorMoves(w world) {
 		return
 	}
 	s.try(w, action{"the operator", "busts"}, func(t *turn) {
-		_, _, _ = t.apply(onceward.Event{Kind: onceward.EventBust})
+		_, _, _ = t.apply(store.Event{Kind: store.EventBust})
 	})
 	s.try(w, action{"the operator", "busts by force"}, func(t *turn) {
-		_, _, _ = t.apply(onceward.Event{Kind: onceward.EventBust, Force: true})
+		_, _, _ = t.apply(store.Event{Kind: store.EventBust, Force: true})
 	})
 	s.try(w, action{"the operator", "requeues"}, func(t *turn) {
-		_, _, _ = t.apply(onceward.Event{Kind: onceward.EventRequeue, Attempt: t.stored().Attempt})
+		_, _, _ = t.apply(store.Event{Kind: store.EventRequeue, Attempt: t.stored().Attempt})
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 var (
@@ -21,8 +21,8 @@ var truths = []scenario{
 	{name: "reserved, soft expiry", requests: twice, attempts: depth, soft: true},
 	{name: "reserved, the clock steps back", requests: twice, attempts: depth, back: true},
 	{name: "reserved, an operator busts", requests: twice, attempts: depth - 1, bust: true, soft: true},
-	{name: "resumed, the provider dedups", requests: twice, attempts: depth, policy: onceward.Resume, dedups: true},
-	{name: "resumed, a person ends it", requests: twice, attempts: depth - 1, policy: onceward.Resume, dedups: true, ends: true},
+	{name: "resumed, the provider dedups", requests: twice, attempts: depth, policy: store.LostResume, dedups: true},
+	{name: "resumed, a person ends it", requests: twice, attempts: depth - 1, policy: store.LostResume, dedups: true, ends: true},
 	{name: "transactional", requests: transactions, attempts: depth},
 	{name: "transactional and reserved on one key", requests: mixed, attempts: depth - 1},
 }
@@ -105,7 +105,7 @@ func TestEveryInvariantHasTeeth(t *testing.T) {
 // in which the rules hold.
 func TestFenceAloneIsNotEnough(t *testing.T) {
 	t.Parallel()
-	s := scenario{requests: twice, attempts: 3, policy: onceward.Resume, watch: i1}
+	s := scenario{requests: twice, attempts: 3, policy: store.LostResume, watch: i1}
 	found := s.search()
 	t.Log(found.String())
 	if found.breach != i1 {
@@ -118,7 +118,7 @@ func TestFenceAloneIsNotEnough(t *testing.T) {
 func TestResumedOwnerMustNotRelease(t *testing.T) {
 	t.Parallel()
 	for _, watch := range []breaches{i4, i5} {
-		s := scenario{requests: twice, attempts: 3, policy: onceward.Resume, dedups: true, watch: watch}
+		s := scenario{requests: twice, attempts: 3, policy: store.LostResume, dedups: true, watch: watch}
 		s.rules.waryRelease = true
 		found := s.search()
 		t.Log(found.String())

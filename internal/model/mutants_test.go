@@ -3,7 +3,7 @@ package model
 import (
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // This file holds the mistakes that the search must find: a checker that finds nothing proves nothing until it is
@@ -22,7 +22,7 @@ var mutants = []mutant{
 	}, []breaches{i4, i5, i6}},
 	{scenario{
 		name: "no fence: an owner that was resumed over writes too", requests: twice, attempts: 3,
-		policy: onceward.Resume, dedups: true, rules: rules{step: unfenced},
+		policy: store.LostResume, dedups: true, rules: rules{step: unfenced},
 	}, []breaches{i4, i5, i6}},
 	{scenario{
 		name: "no recorded intent: a lost lease is retried", requests: twice, attempts: 3,
@@ -30,7 +30,7 @@ var mutants = []mutant{
 	}, []breaches{i1}},
 	{scenario{
 		name: "a repeated grant counts from its repetition", requests: twice, attempts: 3,
-		policy: onceward.Resume, dedups: true, rules: rules{freshLease: true},
+		policy: store.LostResume, dedups: true, rules: rules{freshLease: true},
 	}, []breaches{i17}},
 	{scenario{
 		name: "early reap: what is not settled", requests: twice, attempts: 3,
@@ -74,11 +74,11 @@ var mutants = []mutant{
 	}, []breaches{i8}},
 	{scenario{
 		name: "a settled step settles the operation", requests: twice, attempts: 3,
-		policy: onceward.Resume, dedups: true, rules: rules{stepIsOperation: true},
+		policy: store.LostResume, dedups: true, rules: rules{stepIsOperation: true},
 	}, []breaches{i15}},
 	{scenario{
 		name: "a resolved step keeps its token", requests: twice, attempts: 3,
-		policy: onceward.Resume, dedups: true, rules: rules{step: sameToken},
+		policy: store.LostResume, dedups: true, rules: rules{step: sameToken},
 	}, []breaches{i6}},
 	{scenario{
 		name: "nobody sweeps", requests: twice, attempts: 3,
@@ -87,85 +87,85 @@ var mutants = []mutant{
 }
 
 // unfenced is a store that does not compare tokens.
-func unfenced(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+func unfenced(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
 	if ev.Attempt != 0 {
 		ev.Attempt = rec.Attempt
 	}
-	return onceward.Step(rec, ev, now)
+	return store.Step(rec, ev, now)
 }
 
 // unrecorded is a store that takes a lost lease for the proof that nothing was done.
-func unrecorded(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
-	lost := rec.State == onceward.StateInProgress && !now.Before(rec.LeaseUntil)
-	if lost && (ev.Kind == onceward.EventReserve || ev.Kind == onceward.EventSweep) {
-		release := onceward.Event{Kind: onceward.EventRelease, Attempt: rec.Attempt}
-		released, out, err := onceward.Step(rec, release, now)
-		if ev.Kind == onceward.EventSweep {
+func unrecorded(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	lost := rec.State == store.StateInProgress && !now.Before(rec.LeaseUntil)
+	if lost && (ev.Kind == store.EventReserve || ev.Kind == store.EventSweep) {
+		release := store.Event{Kind: store.EventRelease, Attempt: rec.Attempt}
+		released, out, err := store.Step(rec, release, now)
+		if ev.Kind == store.EventSweep {
 			return released, out, err
 		}
 		rec = released
 	}
-	return onceward.Step(rec, ev, now)
+	return store.Step(rec, ev, now)
 }
 
 // reapsUnsettled is a reaper that goes by time alone.
-func reapsUnsettled(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
-	if ev.Kind == onceward.EventReap && rec.State != onceward.StateNone && !now.Before(rec.Due()) {
-		return rec, onceward.Outcome{Effect: onceward.EffectRemove}, nil
+func reapsUnsettled(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	if ev.Kind == store.EventReap && rec.State != store.StateNone && !now.Before(rec.Due()) {
+		return rec, store.Transition{Effect: store.EffectRemove}, nil
 	}
-	return onceward.Step(rec, ev, now)
+	return store.Step(rec, ev, now)
 }
 
 // reapsUnexpired is a reaper that does not look at the expiry.
-func reapsUnexpired(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
-	if ev.Kind == onceward.EventReap && rec.State.Settled() {
-		return rec, onceward.Outcome{Effect: onceward.EffectRemove}, nil
+func reapsUnexpired(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	if ev.Kind == store.EventReap && rec.State.Settled() {
+		return rec, store.Transition{Effect: store.EffectRemove}, nil
 	}
-	return onceward.Step(rec, ev, now)
+	return store.Step(rec, ev, now)
 }
 
 // overwritten is a store whose resolutions do not look at the state.
-func overwritten(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
-	if ev.Kind == onceward.EventResolveCompleted && rec.State == onceward.StateCompleted && rec.Attempt == ev.Attempt {
-		rec.State = onceward.StateUnknown
+func overwritten(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	if ev.Kind == store.EventResolveCompleted && rec.State == store.StateCompleted && rec.Attempt == ev.Attempt {
+		rec.State = store.StateUnknown
 	}
-	return onceward.Step(rec, ev, now)
+	return store.Step(rec, ev, now)
 }
 
 // revived is a store whose operator has anything looked at again.
-func revived(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
-	if ev.Kind == onceward.EventRequeue && rec.State == onceward.StateCompleted && rec.Attempt == ev.Attempt {
-		rec.State = onceward.StateUnknown
+func revived(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	if ev.Kind == store.EventRequeue && rec.State == store.StateCompleted && rec.Attempt == ev.Attempt {
+		rec.State = store.StateUnknown
 	}
-	return onceward.Step(rec, ev, now)
+	return store.Step(rec, ev, now)
 }
 
 // mistaken is a store that takes every request under a key for the same.
-func mistaken(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+func mistaken(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
 	stored := rec.Fingerprint
-	if ev.Kind == onceward.EventReserve && rec.State != onceward.StateNone {
+	if ev.Kind == store.EventReserve && rec.State != store.StateNone {
 		rec.Fingerprint = ev.Reservation.Fingerprints[0]
 	}
-	after, out, err := onceward.Step(rec, ev, now)
-	if out.Origin == onceward.OriginRetried || out.Effect == onceward.EffectNone {
+	after, out, err := store.Step(rec, ev, now)
+	if out.Origin == store.OriginRetried || out.Effect == store.EffectNone {
 		after.Fingerprint = stored
 	}
 	return after, out, err
 }
 
 // sameToken is a store that lets an operation go on under the token of the attempt that was resolved.
-func sameToken(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
-	after, out, err := onceward.Step(rec, ev, now)
-	if ev.Kind == onceward.EventResolveStep {
+func sameToken(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	after, out, err := store.Step(rec, ev, now)
+	if ev.Kind == store.EventResolveStep {
 		after.Attempt = rec.Attempt
 	}
 	return after, out, err
 }
 
 // unswept is a store without a sweeper.
-func unswept(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
-	if ev.Kind == onceward.EventSweep {
-		return rec, onceward.Outcome{}, nil
+func unswept(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	if ev.Kind == store.EventSweep {
+		return rec, store.Transition{}, nil
 	}
-	return onceward.Step(rec, ev, now)
+	return store.Step(rec, ev, now)
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The recovery points of a phased operation: before the call to the provider, behind it, and behind the last step.
@@ -79,14 +79,14 @@ func (s *search) reserveMoves(i int, move mover) {
 }
 
 // decided is the owner reading the reply to its reservation.
-func (t *turn) decided(r *request, rec *onceward.Record, out onceward.Outcome, err error) {
+func (t *turn) decided(r *request, rec *store.Record, out store.Transition, err error) {
 	r.place = gone
 	switch {
 	case err != nil:
 		panic(fmt.Sprintf("model: a reservation ended in %v", err))
-	case out.Decision == onceward.DecisionReplay:
+	case out.Decision == store.DecisionReplay:
 		t.succeed(rec.Attempt, answerOf(&rec.Response))
-	case out.Decision == onceward.DecisionExecute:
+	case out.Decision == store.DecisionExecute:
 		r.place = granted
 		switch rec.Point {
 		case pointCalled:
@@ -97,12 +97,12 @@ func (t *turn) decided(r *request, rec *onceward.Record, out onceward.Outcome, e
 		r.attempt = int8(rec.Attempt)
 		r.lease = t.leaseOf(rec)
 		// A repeated grant does not say whether the first reply would have said "resumed".
-		r.wary = out.Origin == onceward.OriginResumed || out.Origin == onceward.OriginRepeated && t.policy == onceward.Resume
+		r.wary = out.Origin == store.OriginResumed || out.Origin == store.OriginRepeated && t.policy == store.LostResume
 	}
 }
 
 // leaseOf is for how many ticks an owner counts on what it was granted: what the store says is left (S5).
-func (t *turn) leaseOf(rec *onceward.Record) int8 {
+func (t *turn) leaseOf(rec *store.Record) int8 {
 	left := lease
 	if !t.rules.freshLease {
 		left = min(left, rec.LeaseUntil.Sub(now))
@@ -142,15 +142,15 @@ func (s *search) flightMoves(i int, move mover) {
 // calledMoves are those behind the call. A phased operation has one more step, which is done in one transaction with its
 // recovery point.
 func (s *search) calledMoves(move mover) {
-	if s.policy != onceward.Resume {
+	if s.policy != store.LostResume {
 		s.completeMoves(move)
 		return
 	}
 	move("records its recovery point", func(t *turn, r *request) {
-		_, _, _ = t.apply(r.owns(onceward.EventCheckpoint))
+		_, _, _ = t.apply(r.owns(store.EventCheckpoint))
 	})
 	move("confirms", func(t *turn, r *request) {
-		ev := r.owns(onceward.EventCheckpoint)
+		ev := r.owns(store.EventCheckpoint)
 		ev.Checkpoint.Point = pointConfirmed
 		if _, _, err := t.apply(ev); err == nil {
 			r.place, t.ledger.confirmed = confirmed, true
@@ -161,7 +161,7 @@ func (s *search) calledMoves(move mover) {
 func (s *search) completeMoves(move mover) {
 	move("completes", func(t *turn, r *request) { t.complete(r) })
 	move("completes, the reply is lost", func(t *turn, r *request) {
-		_, _, _ = t.apply(r.owns(onceward.EventComplete))
+		_, _, _ = t.apply(r.owns(store.EventComplete))
 		r.place = settling
 	})
 }
@@ -170,24 +170,24 @@ func (s *search) completeMoves(move mover) {
 // made; one whose reply is lost lengthens the lease in the store alone.
 func (s *search) ownedMoves(move mover) {
 	move("sends a heartbeat", func(t *turn, r *request) {
-		if _, _, err := t.apply(r.owns(onceward.EventExtend)); err == nil {
+		if _, _, err := t.apply(r.owns(store.EventExtend)); err == nil {
 			r.lease = int8(lease / tick)
 		}
 	})
 	move("sends a heartbeat, the reply is lost", func(t *turn, r *request) {
-		_, _, _ = t.apply(r.owns(onceward.EventExtend))
+		_, _, _ = t.apply(r.owns(store.EventExtend))
 	})
 	move("abandons", func(t *turn, r *request) {
-		_, _, _ = t.apply(r.owns(onceward.EventAbandon))
+		_, _, _ = t.apply(r.owns(store.EventAbandon))
 		r.place = gone
 	})
 }
 
 // complete stores the answer and sends what is stored: an owner that lost to a resolution does not send its own.
 func (t *turn) complete(r *request) {
-	_, _, err := t.apply(r.owns(onceward.EventComplete))
+	_, _, err := t.apply(r.owns(store.EventComplete))
 	r.place = gone
-	var refused *onceward.FencedError
+	var refused *store.FencedError
 	switch {
 	case err == nil, t.rules.ownAnswer:
 		t.succeed(int64(r.attempt), made)
@@ -198,7 +198,7 @@ func (t *turn) complete(r *request) {
 
 // release says that nothing was done, to the store and, if that takes it, to the client.
 func (t *turn) release(r *request) {
-	if _, _, err := t.apply(r.owns(onceward.EventRelease)); err == nil {
+	if _, _, err := t.apply(r.owns(store.EventRelease)); err == nil {
 		t.deny(r.attempt)
 	}
 	r.place = gone
@@ -208,7 +208,7 @@ func (t *turn) release(r *request) {
 func (t *turn) look(i int) {
 	r := &t.world.requests[i]
 	rec, out, err := t.rules.step(t.stored(), t.reserve(i), now)
-	if out.Decision == onceward.DecisionExecute {
+	if out.Decision == store.DecisionExecute {
 		r.place = looked
 		return
 	}
@@ -216,6 +216,6 @@ func (t *turn) look(i int) {
 }
 
 func (t *turn) insert(i int) {
-	rec, out, err := t.applyTo(onceward.Record{}, t.reserve(i))
+	rec, out, err := t.applyTo(store.Record{}, t.reserve(i))
 	t.decided(&t.world.requests[i], &rec, out, err)
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // mode is how a request is executed.
@@ -26,7 +26,7 @@ type spec struct {
 type scenario struct {
 	name     string
 	requests []spec
-	policy   onceward.LostPolicy
+	policy   store.LostPolicy
 	attempts int8 // how many tokens are given out at most
 	dedups   bool // the provider knows a downstream key again
 	soft     bool // the reaper keeps what expired
@@ -41,7 +41,7 @@ type scenario struct {
 // rules are what the actors follow. The zero value is the truth; each field is a deliberate mistake.
 type rules struct {
 	// step replaces the state machine.
-	step func(rec onceward.Record, ev onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error)
+	step func(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error)
 	// checkThenInsert reserves in two steps.
 	checkThenInsert bool
 	// blindCommit runs a transaction again when the reply to its COMMIT was lost.
@@ -94,7 +94,7 @@ func (s scenario) search() result {
 	run.result.fired = make(map[action]int)
 	run.result.moved = make(map[transition]int)
 	if run.rules.step == nil {
-		run.rules.step = onceward.Step
+		run.rules.step = store.Step
 	}
 	if run.watch == 0 {
 		run.watch = allInvariants

@@ -1,6 +1,8 @@
 package model
 
-import "github.com/onceward/onceward"
+import (
+	"github.com/onceward/onceward/store"
+)
 
 // turn is one move in the making: the world as it becomes, and what was breached on the way.
 type turn struct {
@@ -10,20 +12,20 @@ type turn struct {
 }
 
 // apply is the store: it does one event to the stored record in one atomic step.
-func (t *turn) apply(ev onceward.Event) (onceward.Record, onceward.Outcome, error) {
+func (t *turn) apply(ev store.Event) (store.Record, store.Transition, error) {
 	return t.applyTo(t.stored(), ev)
 }
 
 // applyTo does the same to what the store believes to be there, which is the truth in every store but a broken one.
-func (t *turn) applyTo(believed onceward.Record, ev onceward.Event) (onceward.Record, onceward.Outcome, error) {
+func (t *turn) applyTo(believed store.Record, ev store.Event) (store.Record, store.Transition, error) {
 	after, out, err := t.rules.step(believed, ev, now)
 	t.cover(&believed, &after, ev, out, err)
 	before := t.stored()
 	t.judge(&before, &after, ev, out)
 	switch out.Effect {
-	case onceward.EffectWrite:
+	case store.EffectWrite:
 		t.row = t.rows.id(after)
-	case onceward.EffectRemove:
+	case store.EffectRemove:
 		t.row = 0
 		if !t.rules.forgetfulStore {
 			t.floor = max(t.floor, int8(before.Attempt))
@@ -32,17 +34,17 @@ func (t *turn) applyTo(believed onceward.Record, ev onceward.Event) (onceward.Re
 	return after, out, err
 }
 
-func (t *turn) stored() onceward.Record { return t.rows.record(t.row) }
+func (t *turn) stored() store.Record { return t.rows.record(t.row) }
 
 // reserve is the reservation of request i. Its nonce is its own, so that it can be repeated.
-func (t *turn) reserve(i int) onceward.Event {
+func (t *turn) reserve(i int) store.Event {
 	payload := t.scenario.requests[i].payload
-	return onceward.Event{
-		Kind: onceward.EventReserve,
-		Reservation: &onceward.Reservation{
-			Fingerprints: []onceward.Fingerprint{{Sum: [32]byte{payload}}},
+	return store.Event{
+		Kind: store.EventReserve,
+		Reservation: &store.Reservation{
+			Fingerprints: []store.Fingerprint{{Sum: [32]byte{payload}}},
 			OnLost:       t.policy,
-			Nonce:        onceward.Nonce{byte(i) + 1},
+			Nonce:        store.Nonce{byte(i) + 1},
 			Lease:        lease,
 			Retention:    retention,
 		},
@@ -51,15 +53,15 @@ func (t *turn) reserve(i int) onceward.Event {
 }
 
 // owns is a write by the owner that serves a request.
-func (r *request) owns(kind onceward.EventKind) onceward.Event {
-	ev := onceward.Event{Kind: kind, Attempt: int64(r.attempt)}
+func (r *request) owns(kind store.EventKind) store.Event {
+	ev := store.Event{Kind: kind, Attempt: int64(r.attempt)}
 	switch kind {
-	case onceward.EventExtend:
+	case store.EventExtend:
 		ev.Lease = lease
-	case onceward.EventCheckpoint:
-		ev.Checkpoint = onceward.Checkpoint{Point: pointCalled}
-	case onceward.EventComplete:
-		ev.Completion = &onceward.Completion{Response: made.response()}
+	case store.EventCheckpoint:
+		ev.Checkpoint = store.Checkpoint{Point: pointCalled}
+	case store.EventComplete:
+		ev.Completion = &store.Completion{Response: made.response()}
 	}
 	return ev
 }
@@ -73,7 +75,7 @@ func (t *turn) effect(i int) {
 	t.ledger.by = t.world.requests[i].attempt
 	t.require(i4, t.ledger.denied>>t.ledger.by&1 == 0)
 	rec := t.stored()
-	t.require(i8, rec.State == onceward.StateNone || rec.Fingerprint.Sum[0] == t.scenario.requests[i].payload)
+	t.require(i8, rec.State == store.StateNone || rec.Fingerprint.Sum[0] == t.scenario.requests[i].payload)
 }
 
 // succeed is a definitive success on its way to a client. One that comes when its window is over binds nobody any more.
@@ -101,23 +103,23 @@ func (t *turn) denyAttempt(attempt int8) {
 
 // transition is one row of the table of docs/spec.md, section 4, as it was taken.
 type transition struct {
-	from     onceward.State
+	from     store.State
 	over     bool // the lease of what is in progress, or the retention of what is settled
-	event    onceward.EventKind
-	decision onceward.Decision
-	to       onceward.State
+	event    store.EventKind
+	decision store.Decision
+	to       store.State
 	fenced   bool
 }
 
 // cover counts the transitions, so that a test can tell which rows the search has walked.
-func (t *turn) cover(before, after *onceward.Record, ev onceward.Event, out onceward.Outcome, err error) {
+func (t *turn) cover(before, after *store.Record, ev store.Event, out store.Transition, err error) {
 	due := before.Due()
 	tr := transition{
-		from: before.State, over: before.State != onceward.StateUnknown && !due.IsZero() && !now.Before(due),
+		from: before.State, over: before.State != store.StateUnknown && !due.IsZero() && !now.Before(due),
 		event: ev.Kind, decision: out.Decision, to: after.State, fenced: err != nil,
 	}
-	if out.Effect == onceward.EffectRemove {
-		tr.to = onceward.StateNone
+	if out.Effect == store.EffectRemove {
+		tr.to = store.StateNone
 	}
 	t.result.moved[tr]++
 }

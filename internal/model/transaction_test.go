@@ -1,6 +1,8 @@
 package model
 
-import "github.com/onceward/onceward"
+import (
+	"github.com/onceward/onceward/store"
+)
 
 // idleTime is the ticks after which the database rolls a transaction back. It must not be longer than the retention: over a
 // record that came and went in the meantime, the transaction would settle with a token smaller than one already used.
@@ -42,7 +44,7 @@ func (s *search) transactionMoves(w world, i int) {
 func (t *turn) begin(i int) {
 	r := &t.world.requests[i]
 	rec, out, err := t.rules.step(t.stored(), t.reserve(i), now)
-	granted := out.Decision == onceward.DecisionExecute
+	granted := out.Decision == store.DecisionExecute
 	switch {
 	case granted && t.lock == 0:
 		*r = request{place: working, attempt: int8(rec.Attempt), flight: idleTime, seen: t.row}
@@ -51,7 +53,7 @@ func (t *turn) begin(i int) {
 		t.floor = r.attempt
 		return
 	case granted:
-		out.Decision = onceward.DecisionInProgress
+		out.Decision = store.DecisionInProgress
 	case t.lock == 0:
 		rec, out, err = t.apply(t.reserve(i))
 	}
@@ -105,7 +107,7 @@ func (t *turn) land(i int, to place) {
 	claim.Token = int64(r.attempt)
 	_, _, _ = t.applyTo(t.rows.record(r.seen), claim)
 	t.effect(i)
-	_, _, _ = t.apply(r.owns(onceward.EventComplete))
+	_, _, _ = t.apply(r.owns(store.EventComplete))
 	t.leave(r, to)
 }
 
@@ -123,7 +125,7 @@ func (s *search) askingMoves(w world, i int, move mover) {
 	}
 	move("asks the store", func(t *turn, r *request) {
 		rec := t.stored()
-		if rec.Attempt == int64(r.attempt) && rec.State == onceward.StateCompleted {
+		if rec.Attempt == int64(r.attempt) && rec.State == store.StateCompleted {
 			t.succeed(rec.Attempt, answerOf(&rec.Response))
 		} else {
 			t.denyAttempt(r.attempt)

@@ -3,7 +3,7 @@ package model
 import (
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The durations of the model.
@@ -121,11 +121,11 @@ const (
 )
 
 // response is the answer as it is stored.
-func (a answer) response() onceward.Response {
-	return onceward.Response{Status: 201, Body: []byte{byte(a)}}
+func (a answer) response() store.Response {
+	return store.Response{Status: 201, Body: []byte{byte(a)}}
 }
 
-func answerOf(r *onceward.Response) answer { return answer(r.Body[0]) }
+func answerOf(r *store.Response) answer { return answer(r.Body[0]) }
 
 // happened reports whether the provider would say that the work is done.
 func (l *ledger) happened() bool { return l.effects > 0 || l.known }
@@ -136,17 +136,17 @@ type rowID int32
 // table gives each distinct record a small number, so that a world is comparable. Records go through their stored form:
 // what the codec loses, the search would lose too.
 type table struct {
-	records []onceward.Record
+	records []store.Record
 	ids     map[string]rowID
 	buffer  []byte
 }
 
 func newTable() *table {
-	return &table{records: make([]onceward.Record, 1), ids: make(map[string]rowID)}
+	return &table{records: make([]store.Record, 1), ids: make(map[string]rowID)}
 }
 
-func (t *table) id(rec onceward.Record) rowID {
-	if rec.State == onceward.StateNone {
+func (t *table) id(rec store.Record) rowID {
+	if rec.State == store.StateNone {
 		return 0
 	}
 	rec = essence(rec)
@@ -154,7 +154,7 @@ func (t *table) id(rec onceward.Record) rowID {
 	if id, ok := t.ids[string(t.buffer)]; ok {
 		return id
 	}
-	stored, err := onceward.DecodeRecord(rec.ID, t.buffer)
+	stored, err := store.DecodeRecord(rec.ID, t.buffer)
 	if err != nil {
 		panic(err)
 	}
@@ -164,15 +164,15 @@ func (t *table) id(rec onceward.Record) rowID {
 	return id
 }
 
-func (t *table) record(id rowID) onceward.Record { return t.records[id] }
+func (t *table) record(id rowID) store.Record { return t.records[id] }
 
 // essence leaves out of a record what decides nothing: notes for people, and what belongs to another state.
-func essence(rec onceward.Record) onceward.Record {
+func essence(rec store.Record) store.Record {
 	rec.LastError, rec.ReconcileError, rec.CreatedAt, rec.SettledAt = "", "", time.Time{}, time.Time{}
-	if rec.State != onceward.StateInProgress {
-		rec.Nonce = onceward.Nonce{}
+	if rec.State != store.StateInProgress {
+		rec.Nonce = store.Nonce{}
 	}
-	if rec.State != onceward.StateUnknown {
+	if rec.State != store.StateUnknown {
 		rec.ReconcileCount = 0
 	}
 	return rec

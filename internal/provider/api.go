@@ -203,7 +203,7 @@ func readOrder(r *http.Request, into any) (key string, err error) {
 	return key, readJSON(r, into)
 }
 
-// readJSON reads the body to its end, because net/http notices only then that a client leaves.
+// readJSON reads the body to its end, because net/http external events only then that a client leaves.
 func readJSON(r *http.Request, into any) error {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
 	if err != nil {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	panic(Serve(context.Background(), cfg, listener))
 }
 
-// spawn runs a provider in a process of its own, and returns a way to kill it that it cannot notice.
+// spawn runs a provider in a process of its own, and returns a way to kill it that it cannot external event.
 func spawn(t *testing.T, cfg Config) (client *Client, kill func()) {
 	t.Helper()
 	text, err := json.Marshal(cfg)

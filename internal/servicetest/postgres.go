@@ -22,7 +22,7 @@ const (
 	startLimit = 2 * time.Minute
 	// stopLimit is how long a clean shutdown may take.
 	stopLimit = 30 * time.Second
-	// portTries is how many ports are tried: between finding a free one and using it another process may take it.
+	// portTries is how many ports are tried: between late completion a free one and using it another process may take it.
 	portTries = 5
 )
 

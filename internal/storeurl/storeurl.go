@@ -13,28 +13,28 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
 // Store is what every SQL store of this module can do.
 type Store interface {
-	onceward.Store
-	onceward.Transactor
-	onceward.TxCheckpointer
-	onceward.Waiter
-	onceward.Sweeper
-	onceward.Reaper
-	onceward.Reconciler
-	onceward.Buster
-	onceward.Lister
-	onceward.FindingKeeper
-	onceward.NoticeKeeper
-	onceward.Auditor
+	store.Store
+	store.Transactor
+	store.TxCheckpointer
+	store.Waiter
+	store.Sweeper
+	store.Reaper
+	store.Reconciler
+	store.Buster
+	store.Lister
+	store.LateCompletionKeeper
+	store.ExternalEventKeeper
+	store.Auditor
 	outbox.Store
 	inbox.Store
 	natural.Store

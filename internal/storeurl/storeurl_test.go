@@ -11,6 +11,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/store"
 )
 
 func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
@@ -100,8 +101,8 @@ func TestClock(t *testing.T) {
 	t.Parallel()
 	then := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	db := open(t, filepath.Join(t.TempDir(), "store.db"), storeurl.Config{Clock: func() time.Time { return then }})
-	v, err := db.Reserve(t.Context(), &onceward.Reservation{
-		ID: onceward.ID{Scope: "s", Key: "k"}, Fingerprints: []onceward.Fingerprint{{Secret: 1}}, Nonce: onceward.Nonce{1},
+	v, err := db.Reserve(t.Context(), &store.Reservation{
+		ID: store.ID{Scope: "s", Key: "k"}, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
 		Lease: time.Minute, Retention: time.Hour,
 	})
 	if err != nil || !v.Record.CreatedAt.Equal(then) {

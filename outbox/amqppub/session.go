@@ -40,7 +40,7 @@ func (s *session) next() *lane {
 }
 
 // cut ends the connection at once, and all that is in flight learns of it. It is for a connection that cannot be relied on: the
-// client does not always notice by itself, for example when it could not write what it has buffered.
+// client does not always external event by itself, for example when it could not write what it has buffered.
 func (s *session) cut() { s.conn.Cut() }
 
 // close says goodbye, if there is anybody to say it to.

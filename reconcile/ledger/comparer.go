@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // Comparer compares one window after the other. The windows end at whole multiples of the interval, and have ended when
@@ -105,7 +106,7 @@ func (c *Comparer) round(ctx context.Context) (r round, err error) {
 		}
 		r.finished, r.wait = true, c.cfg.wait(&t.journal, t.now())
 		if failed != nil {
-			r.wait = max(r.wait, c.cfg.Pause) // the others may fail for the same reason
+			r.wait = max(r.wait, c.cfg.MinBackoff) // the others may fail for the same reason
 		}
 		return failed
 	})
@@ -120,7 +121,7 @@ func (c *Comparer) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	rec, err := c.cfg.Store.Get(ctx, c.id())
-	if err != nil && !errors.Is(err, onceward.ErrNotFound) {
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return Status{}, fmt.Errorf("ledger: comparison %q: %w", c.cfg.Name, err)
 	}
 	j, err := c.current(ctx, rec.Point, rec.Data, now)
@@ -141,10 +142,10 @@ const giveUpWait = time.Minute
 // GiveUp ends a window that will never be compared, such as one that the provider has lost: it is no longer due, and
 // effects in it may be missing on either side without a finding. Who gives it up and why is written to the audit of the
 // store first: if that fails it is not done. The window is one of [Status.Uncompared], or else the error wraps
-// [onceward.ErrNotFound]; it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute, and
+// [store.ErrNotFound]; it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute, and
 // [errors.ErrUnsupported] if the store keeps no audit.
 func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error {
-	auditor, ok := c.cfg.Store.(onceward.Auditor)
+	auditor, ok := c.cfg.Store.(store.Auditor)
 	if !ok {
 		return fmt.Errorf("ledger: giving up needs an audit, and the store keeps none: %w", errors.ErrUnsupported)
 	}
@@ -152,10 +153,10 @@ func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error 
 		open := t.journal.Open
 		i := slices.IndexFunc(open, func(p *pending) bool { return p.Window.String() == w.String() })
 		if i < 0 {
-			return fmt.Errorf("ledger: comparison %q has no uncompared window %s: %w", c.cfg.Name, w, onceward.ErrNotFound)
+			return fmt.Errorf("ledger: comparison %q has no uncompared window %s: %w", c.cfg.Name, w, store.ErrNotFound)
 		}
 		p := open[i]
-		claim := onceward.Claim{ID: c.id(), Attempt: t.op.Attempt()}
+		claim := store.Claim{ID: c.id(), Attempt: t.op.Attempt()}
 		err := by.Act(ctx, auditor, claim, "give up window "+w.String(), func() error {
 			t.close(p)
 			return t.save()
@@ -166,5 +167,5 @@ func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error 
 			t.tell(ctx, p, "given up", nil)
 		}
 		return err
-	}, onceward.Wait(giveUpWait))
+	}, onceward.InFlightWait(giveUpWait))
 }

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -63,7 +63,7 @@ func (l *ledgers) take() ([]time.Time, []ledger.Window) {
 }
 
 // config is one of a node that compares the provider with nothing, from the last window on.
-func (l *ledgers) config(store onceward.Store, got *report) ledger.Config {
+func (l *ledgers) config(store store.Store, got *report) ledger.Config {
 	return ledger.Config{
 		Store: store, Name: "test", Logger: quiet, Provider: l.Provider, Local: source(nil), Report: got.Report,
 	}
@@ -146,9 +146,9 @@ func TestEachWindowIsComparedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		midnight := time.Now().UTC()
-		store, l := memory.New(), &ledgers{}
+		s, l := memory.New(), &ledgers{}
 		for range 3 {
-			defer inBackground(t, newComparer(t, l.config(store, &report{})))()
+			defer inBackground(t, newComparer(t, l.config(s, &report{})))()
 		}
 		synctest.Wait()
 		if _, windows := l.take(); len(windows) != 1 {
@@ -170,8 +170,8 @@ func TestEachWindowIsComparedOnce(t *testing.T) {
 				t.Errorf("window %d was compared %s after its end", i, waited)
 			}
 		}
-		rec, err := store.Get(t.Context(), onceward.ID{Scope: ledger.DefaultScope, Key: "comparison test"})
-		if err != nil || len(rec.Data) > 2000 || rec.State != onceward.StateRetryable {
+		rec, err := s.Get(t.Context(), store.ID{Scope: ledger.DefaultScope, Key: "comparison test"})
+		if err != nil || len(rec.Data) > 2000 || rec.State != store.StateRetryable {
 			t.Errorf("the journal is %s and has %d bytes, %v: %s", rec.State, len(rec.Data), err, rec.Data)
 		}
 		if len(late) < 20 {
@@ -215,11 +215,11 @@ func TestALostNodeIsMadeUpFor(t *testing.T) {
 // deaf is the store of a node that can reserve, and then say nothing any more.
 type deaf struct{ *memory.Store }
 
-func (*deaf) Release(context.Context, onceward.Claim, string) error { return errDead }
+func (*deaf) Release(context.Context, store.Claim, string) error { return errDead }
 
-func (*deaf) Checkpoint(context.Context, onceward.Claim, onceward.Checkpoint) error { return errDead }
+func (*deaf) Checkpoint(context.Context, store.Claim, store.Checkpoint) error { return errDead }
 
-func (*deaf) Extend(context.Context, onceward.Claim, time.Duration) error { return errDead }
+func (*deaf) Extend(context.Context, store.Claim, time.Duration) error { return errDead }
 
 // TestCancellationIsNoFailure: a node that stops does not log errors, and stops at once.
 func TestCancellationIsNoFailure(t *testing.T) {

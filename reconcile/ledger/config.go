@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The defaults of [Config].
@@ -24,7 +25,7 @@ const (
 const (
 	// maxName keeps the key of the journal within the limits of keys.
 	maxName = 128
-	// longestPause is the most that failures make a comparer wait, unless Config.Pause is longer, and the longest time
+	// longestPause is the most that failures make a comparer wait, unless Config.MinBackoff is longer, and the longest time
 	// between two looks of a node: another one may have been lost.
 	longestPause = time.Hour
 )
@@ -32,8 +33,8 @@ const (
 // Config says what is compared, and how. Store, Name, Provider and Local are required.
 type Config struct {
 	// Store keeps how far the comparison has come, and its clock decides which windows have ended. Any store will do;
-	// for [Comparer.GiveUp] it must be an [onceward.Auditor].
-	Store onceward.Store
+	// for [Comparer.GiveUp] it must be a [store.Auditor].
+	Store store.Store
 	// Name is that of the comparison, such as "acme charges", and its identity: the progress is kept under it, and it
 	// is part of the ID of each finding. With another name it is another comparison, which begins at Since.
 	Name string
@@ -65,9 +66,9 @@ type Config struct {
 	Windows int
 	// SaveEvery is how many entries are read between two recovery points. Default: [DefaultSaveEvery].
 	SaveEvery int
-	// Pause is how long a window that could not be compared is left alone at first. It doubles with each try, up to an
+	// MinBackoff is how long a window that could not be compared is left alone at first. It doubles with each try, up to an
 	// hour. Default: [DefaultPause].
-	Pause time.Duration
+	MinBackoff time.Duration
 	// Deadline is how long a run may take. A window that it cuts off goes on from its last key when it is tried again.
 	// Default: the interval, but an hour at least.
 	Deadline time.Duration
@@ -91,7 +92,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.Grace, DefaultGrace)
 	orDefault(&c.Windows, DefaultWindows)
 	orDefault(&c.SaveEvery, DefaultSaveEvery)
-	orDefault(&c.Pause, DefaultPause)
+	orDefault(&c.MinBackoff, DefaultPause)
 	orDefault(&c.Deadline, max(c.Interval, time.Hour))
 	if c.Report == nil {
 		c.Report = func(context.Context, Finding) error { return nil }
@@ -113,7 +114,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("ledger: Config.Name has %d bytes; the limits are 1 and %d", len(c.Name), maxName)
 	case c.Provider == nil || c.Local == nil:
 		return errors.New("ledger: Config.Provider and Config.Local are both needed: there is nothing to compare")
-	case min(c.Grace, c.Pause, c.Deadline, c.Interval, c.Settle) < 0 || min(c.SaveEvery, c.Windows) < 0:
+	case min(c.Grace, c.MinBackoff, c.Deadline, c.Interval, c.Settle) < 0 || min(c.SaveEvery, c.Windows) < 0:
 		return errors.New("ledger: no duration and no count of Config may be negative")
 	default:
 		return nil
@@ -128,11 +129,11 @@ func orDefault[T comparable](field *T, value T) {
 }
 
 // longest is the longest pause after a failure.
-func (c *Config) longest() time.Duration { return max(c.Pause, longestPause) }
+func (c *Config) longest() time.Duration { return max(c.MinBackoff, longestPause) }
 
 // backoff is the pause after so many failures.
 func (c *Config) backoff(failures int) time.Duration {
-	pause := c.Pause
+	pause := c.MinBackoff
 	for range failures - 1 {
 		if pause = 2 * pause; pause >= c.longest() {
 			return c.longest()

@@ -19,6 +19,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -77,7 +78,7 @@ func TestAnOutageForgetsNothing(t *testing.T) {
 		for i, u := range s.Uncompared {
 			end := began.Add(time.Duration(i+1) * day)
 			ours := u.Window.To.Equal(end) && u.Since.Equal(end.Add(time.Hour))
-			if !ours || u.Tries < 5 || !strings.Contains(u.Why, "plug") {
+			if !ours || u.Attempts < 5 || !strings.Contains(u.Why, "plug") {
 				t.Errorf("uncompared is %+v, want the window until %s", u, end)
 			}
 		}
@@ -126,7 +127,7 @@ func TestNoNodeRan(t *testing.T) {
 		if reaped, err := store.Reap(t.Context(), 100, false); reaped != 0 || err != nil {
 			t.Errorf("reaped %d, %v", reaped, err)
 		}
-		if s := status(t, first); len(s.Uncompared) != 100 || s.Uncompared[0].Tries != 0 {
+		if s := status(t, first); len(s.Uncompared) != 100 || s.Uncompared[0].Attempts != 0 {
 			t.Errorf("%d windows are uncompared, want as many as are shown", len(s.Uncompared))
 		}
 		defer inBackground(t, newComparer(t, l.config(store, got)))()
@@ -470,7 +471,7 @@ func TestOneBadWindow(t *testing.T) {
 		}
 		operator := newComparer(t, cfg)
 		s := status(t, operator)
-		if len(s.Uncompared) != 1 || !s.Uncompared[0].Window.To.Equal(bad) || s.Uncompared[0].Tries < 25*24 {
+		if len(s.Uncompared) != 1 || !s.Uncompared[0].Window.To.Equal(bad) || s.Uncompared[0].Attempts < 25*24 {
 			t.Fatalf("uncompared is %+v", s.Uncompared)
 		}
 		requireGivenUp(t, operator, store, s.Uncompared[0].Window)
@@ -485,7 +486,7 @@ func TestOneBadWindow(t *testing.T) {
 }
 
 // requireGivenUp gives a window up, and checks that this needs a name and a reason, and is in the audit.
-func requireGivenUp(t *testing.T, c *ledger.Comparer, store *memory.Store, w ledger.Window) {
+func requireGivenUp(t *testing.T, c *ledger.Comparer, st *memory.Store, w ledger.Window) {
 	t.Helper()
 	by := reconcile.By{Who: "pat", Why: "the provider has lost it"}
 	for _, lacking := range []reconcile.By{{}, {Who: by.Who}, {Why: by.Why}} {
@@ -494,7 +495,7 @@ func requireGivenUp(t *testing.T, c *ledger.Comparer, store *memory.Store, w led
 		}
 	}
 	other := ledger.Window{From: w.From, To: w.To.Add(1)}
-	if err := c.GiveUp(t.Context(), by, other); !errors.Is(err, onceward.ErrNotFound) {
+	if err := c.GiveUp(t.Context(), by, other); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("giving up what is not there: %v", err)
 	}
 	there := time.FixedZone("there", 3600)
@@ -504,11 +505,11 @@ func requireGivenUp(t *testing.T, c *ledger.Comparer, store *memory.Store, w led
 	if s := status(t, c); len(s.Uncompared) != 0 {
 		t.Errorf("still uncompared are %+v", s.Uncompared)
 	}
-	if err := c.GiveUp(t.Context(), by, w); !errors.Is(err, onceward.ErrNotFound) {
+	if err := c.GiveUp(t.Context(), by, w); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("giving it up again: %v", err)
 	}
-	id := onceward.ID{Scope: ledger.DefaultScope, Key: "comparison test"}
-	entries, err := store.Audit(t.Context(), id)
+	id := store.ID{Scope: ledger.DefaultScope, Key: "comparison test"}
+	entries, err := st.Audit(t.Context(), id)
 	if err != nil || len(entries) != 2 {
 		t.Fatalf("the audit has %+v, %v", entries, err)
 	}
@@ -522,23 +523,23 @@ func requireGivenUp(t *testing.T, c *ledger.Comparer, store *memory.Store, w led
 }
 
 // unaudited is a store that keeps no audit, or fails to.
-type unaudited struct{ onceward.Store }
+type unaudited struct{ store.Store }
 
 type failingAudit struct{ *memory.Store }
 
-func (failingAudit) AddAudit(context.Context, onceward.AuditEntry) error { return errAway }
+func (failingAudit) AddAudit(context.Context, store.AuditEntry) error { return errAway }
 
 // TestNothingIsGivenUpWithoutAnAudit.
 func TestNothingIsGivenUpWithoutAnAudit(t *testing.T) {
 	t.Parallel()
-	store := memory.New()
+	s := memory.New()
 	l := &ledgers{}
-	w := status(t, newComparer(t, l.config(store, &report{}))).Uncompared[0].Window
+	w := status(t, newComparer(t, l.config(s, &report{}))).Uncompared[0].Window
 	by := reconcile.By{Who: "pat", Why: "a test"}
 	for _, test := range []struct {
-		store onceward.Store
+		store store.Store
 		want  error
-	}{{unaudited{store}, errors.ErrUnsupported}, {failingAudit{store}, errAway}} {
+	}{{unaudited{s}, errors.ErrUnsupported}, {failingAudit{s}, errAway}} {
 		comparer := newComparer(t, l.config(test.store, &report{}))
 		if err := comparer.GiveUp(t.Context(), by, w); !errors.Is(err, test.want) {
 			t.Errorf("%v, want %v", err, test.want)
@@ -571,31 +572,31 @@ func TestAPersonWaitsForANode(t *testing.T) {
 // TestAJournalOfANewerVersion is left alone: to begin again would forget what is due.
 func TestAJournalOfANewerVersion(t *testing.T) {
 	t.Parallel()
-	for _, newer := range []onceward.Checkpoint{
+	for _, newer := range []store.Checkpoint{
 		{Point: "journal 2"}, {Data: []byte(`{"begin":7}`)}, {Data: []byte(`{"next":"2026-01-01T00:00:00Z","more":1}`)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newStore()
-			cfg := config(store, "a", "b", &report{})
+			s := newStore()
+			cfg := config(s, "a", "b", &report{})
 			cfg.Provider = breaking(list("a"), nil, 0)
 			if _, err := run(t, cfg); !errors.Is(err, errAway) {
 				t.Fatal(err)
 			}
-			id := onceward.ID{Scope: ledger.DefaultScope, Key: "comparison test"}
-			before, err := store.Get(t.Context(), id)
+			id := store.ID{Scope: ledger.DefaultScope, Key: "comparison test"}
+			before, err := s.Get(t.Context(), id)
 			if err != nil {
 				t.Fatal(err)
 			}
-			v, err := store.Reserve(t.Context(), &onceward.Reservation{
-				ID: id, Fingerprints: []onceward.Fingerprint{before.Fingerprint}, Nonce: onceward.Nonce{1},
+			v, err := s.Reserve(t.Context(), &store.Reservation{
+				ID: id, Fingerprints: []store.Fingerprint{before.Fingerprint}, Nonce: store.Nonce{1},
 				Lease: time.Hour, Retention: time.Hour,
 			})
-			if err != nil || v.Decision != onceward.DecisionExecute {
+			if err != nil || v.Decision != store.DecisionExecute {
 				t.Fatal(v.Decision, err)
 			}
-			claim := onceward.Claim{ID: id, Attempt: v.Record.Attempt}
-			err = store.Checkpoint(t.Context(), claim, newer)
-			if err := errors.Join(err, store.Release(t.Context(), claim, "")); err != nil {
+			claim := store.Claim{ID: id, Attempt: v.Record.Attempt}
+			err = s.Checkpoint(t.Context(), claim, newer)
+			if err := errors.Join(err, s.Release(t.Context(), claim, "")); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(ledger.DefaultPause)
@@ -607,9 +608,9 @@ func TestAJournalOfANewerVersion(t *testing.T) {
 					t.Errorf("with %+v: %v", newer, err)
 				}
 			}
-			after, err := store.Get(t.Context(), id)
+			after, err := s.Get(t.Context(), id)
 			kept := newer.Data == nil || bytes.Equal(after.Data, newer.Data)
-			if err != nil || after.State != onceward.StateRetryable || !kept {
+			if err != nil || after.State != store.StateRetryable || !kept {
 				t.Errorf("with %+v the record is %+v, %v", newer, after, err)
 			}
 		})
@@ -629,7 +630,7 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := l.config(store, got)
-		cfg.Interval, cfg.Settle, cfg.Pause = time.Hour, time.Second, time.Microsecond
+		cfg.Interval, cfg.Settle, cfg.MinBackoff = time.Hour, time.Second, time.Microsecond
 		if i == 0 {
 			cfg.Since = began.Add(-101 * time.Hour)
 		}
@@ -639,7 +640,7 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 			t.Error(err)
 		}
 		due := status(t, comparer).Uncompared
-		if i == 0 && (len(due) < 99 || due[0].Tries != 1) || i == 11 && len(due) != 0 {
+		if i == 0 && (len(due) < 99 || due[0].Attempts != 1) || i == 11 && len(due) != 0 {
 			t.Errorf("run %d: uncompared are %d windows: %+v", i, len(due), due[:min(1, len(due))])
 		}
 		if err := store.Close(); err != nil {

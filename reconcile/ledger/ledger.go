@@ -135,7 +135,9 @@ type Summary struct {
 }
 
 // Findings counts the findings of all kinds.
-func (s *Summary) Findings() int64 { return s.MissingHere + s.MissingThere + s.Differs + s.Duplicates }
+func (s *Summary) Findings() int64 {
+	return s.MissingHere + s.MissingThere + s.Differs + s.Duplicates
+}
 
 func (s *Summary) add(kind Kind) {
 	switch kind {

@@ -97,7 +97,7 @@ func TestRunAgainstTheModel(t *testing.T) {
 		var got report
 		cfg := config(memory.New(memory.WithClock(now)), "", "", &got)
 		cfg.Provider, cfg.Local = breaking(provider, nil, breaksProvider...), breaking(local, nil, breaksLocal...)
-		cfg.Grace, cfg.Since, cfg.Pause = grace, window.From.Add(grace), time.Second
+		cfg.Grace, cfg.Since, cfg.MinBackoff = grace, window.From.Add(grace), time.Second
 		cfg.SaveEvery = rapid.IntRange(1, 10).Draw(t, "save every")
 		s, err := run(outer, cfg)
 		for range len(breaksProvider) + len(breaksLocal) {

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -123,11 +123,11 @@ type mortal struct {
 	diesAfter   int64
 }
 
-var errDead = fmt.Errorf("%w: the process is dead", onceward.ErrUnavailable)
+var errDead = fmt.Errorf("%w: the process is dead", store.ErrUnavailable)
 
 func (m *mortal) dead() bool { return m.checkpoints.Load() >= m.diesAfter }
 
-func (m *mortal) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+func (m *mortal) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	if m.dead() {
 		return errDead
 	}
@@ -135,14 +135,14 @@ func (m *mortal) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Ch
 	return m.Store.Checkpoint(ctx, c, p)
 }
 
-func (m *mortal) Release(ctx context.Context, c onceward.Claim, reason string) error {
+func (m *mortal) Release(ctx context.Context, c store.Claim, reason string) error {
 	if m.dead() {
 		return errDead
 	}
 	return m.Store.Release(ctx, c, reason)
 }
 
-func (m *mortal) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+func (m *mortal) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
 	if m.dead() {
 		return errDead
 	}

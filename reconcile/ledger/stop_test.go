@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store"
 )
 
 // This file is about the reasons for which a run stops, and what each means for the attempt that goes on.
@@ -83,7 +83,7 @@ func TestTheDeadlineStopsARun(t *testing.T) {
 		cfg.Provider = breaking(list(someProvider), func() { time.Sleep(10 * time.Minute) }, 3, 7)
 		cfg.Deadline = time.Minute
 		for attempt := range 2 {
-			if _, err := run(t, cfg); !errors.Is(err, onceward.ErrDeadline) {
+			if _, err := run(t, cfg); !errors.Is(err, store.ErrDeadline) {
 				t.Errorf("attempt %d: %v", attempt, err)
 			}
 			time.Sleep(ledger.DefaultPause << attempt)
@@ -107,12 +107,12 @@ func TestAReportThatFailsIsRepeated(t *testing.T) {
 			}
 			return got.Report(ctx, f)
 		}
-		cfg.Pause = time.Microsecond
+		cfg.MinBackoff = time.Microsecond
 		for tries := range 9 {
 			if _, err := run(t, cfg); !errors.Is(err, errAway) {
 				t.Error(err)
 			}
-			time.Sleep(cfg.Pause << tries)
+			time.Sleep(cfg.MinBackoff << tries)
 		}
 		s, err := run(t, cfg)
 		requireSame(t, "with a report that fails", &got, s, err)

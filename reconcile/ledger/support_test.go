@@ -14,9 +14,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -110,7 +110,7 @@ func newStore() *memory.Store {
 }
 
 // config is one of a node that compares the two lists. The first window is the one of the tests.
-func config(store onceward.Store, provider, local string, got *report) ledger.Config {
+func config(store store.Store, provider, local string, got *report) ledger.Config {
 	return ledger.Config{
 		Store: store, Name: "test", Logger: quiet, Interval: time.Hour, Since: window.From.Add(ledger.DefaultGrace),
 		Provider: source(list(provider)), Local: source(list(local)), Report: got.Report,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // A comparison is one operation of the engine that is never completed: each turn takes it up where the last one left
@@ -42,15 +43,15 @@ type turn struct {
 type worker func(ctx context.Context, t *turn) error
 
 // id names the record that the journal is kept in.
-func (c *Comparer) id() onceward.ID {
-	return onceward.ID{Scope: c.cfg.Scope, Key: "comparison " + c.cfg.Name}
+func (c *Comparer) id() store.ID {
+	return store.ID{Scope: c.cfg.Scope, Key: "comparison " + c.cfg.Name}
 }
 
 // take does not wait: while another node has the turn the error wraps [onceward.ErrInProgress], unless the options say
 // otherwise. Work runs with a context that ends with the caller's, with the deadline, and when the turn is lost.
 func (c *Comparer) take(ctx context.Context, work worker, options ...onceward.Option) error {
 	taken, failed := false, error(nil)
-	options = append(options, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(onceward.Resume),
+	options = append(options, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(store.LostResume),
 		onceward.Deadline(c.cfg.Deadline), onceward.Retain(keep))
 	_, err := c.engine.Do(ctx, onceward.Call{
 		Scope: c.cfg.Scope, Key: c.id().Key, Operation: "ledger comparison " + c.cfg.Name,
@@ -86,7 +87,7 @@ func (t *turn) run(ctx context.Context, work worker) (err error) {
 	}
 	err = work(ctx, t)
 	until := t.journal.Next.Format(time.RFC3339)
-	t.op.Because(fmt.Sprintf("compared until %s, but for %d windows", until, len(t.journal.Open)))
+	t.op.SetReason(fmt.Sprintf("compared until %s, but for %d windows", until, len(t.journal.Open)))
 	return err
 }
 
@@ -95,9 +96,9 @@ func (t *turn) run(ctx context.Context, work worker) (err error) {
 func (c *Comparer) clock(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
-	v, err := c.cfg.Store.Reserve(ctx, &onceward.Reservation{
-		ID: onceward.ID{Scope: c.cfg.Scope, Key: "clock"}, Operation: "ledger clock", NoCreate: true,
-		Fingerprints: make([]onceward.Fingerprint, 1), Nonce: onceward.Nonce{1}, Lease: time.Second, Retention: time.Hour,
+	v, err := c.cfg.Store.Reserve(ctx, &store.Reservation{
+		ID: store.ID{Scope: c.cfg.Scope, Key: "clock"}, Operation: "ledger clock", NoCreate: true,
+		Fingerprints: make([]store.Fingerprint, 1), Nonce: store.Nonce{1}, Lease: time.Second, Retention: time.Hour,
 	})
 	if err == nil && v.Now.IsZero() {
 		err = errors.New("it does not say")
@@ -136,7 +137,7 @@ func (t *turn) save() error {
 	if err != nil || bytes.Equal(data, t.saved) {
 		return err
 	}
-	if err := t.op.Checkpoint(onceward.Checkpoint{Point: layout, Data: data}); err != nil {
+	if err := t.op.Checkpoint(store.Checkpoint{Point: layout, Data: data}); err != nil {
 		t.lost = true
 		return fmt.Errorf("ledger: the progress of comparison %q was not stored: %w", t.cfg.Name, err)
 	}
@@ -151,7 +152,7 @@ func (t *turn) close(p *pending) {
 
 // tell reports what became of a window.
 func (t *turn) tell(ctx context.Context, p *pending, outcome string, err error) {
-	t.cfg.Observer.Observe(ctx, onceward.LedgerWindowEvent{Run: p.Counts.Run, Outcome: outcome, Tries: p.Tries, Err: err})
+	t.cfg.Observer.Observe(ctx, onceward.LedgerWindowEvent{Run: p.Counts.Run, Outcome: outcome, Tries: p.Attempts, Err: err})
 }
 
 // compare takes a window to its end, and notes what became of it. A failure is the window's own unless the turn ends:
@@ -159,7 +160,7 @@ func (t *turn) tell(ctx context.Context, p *pending, outcome string, err error) 
 func (t *turn) compare(ctx context.Context, p *pending) error {
 	err := t.merge(ctx, p)
 	ended := context.Cause(ctx)
-	failed := err != nil && (ended == nil || errors.Is(ended, onceward.ErrDeadline))
+	failed := err != nil && (ended == nil || errors.Is(ended, store.ErrDeadline))
 	if err == nil {
 		t.close(p)
 	}
@@ -167,8 +168,8 @@ func (t *turn) compare(ctx context.Context, p *pending) error {
 		p.restart() // what was counted up to here may be wrong
 	}
 	if failed {
-		p.Tries++
-		p.Why, p.RetryAt = shortened(err.Error()), t.now().Add(t.cfg.backoff(p.Tries))
+		p.Attempts++
+		p.Why, p.RetryAt = shortened(err.Error()), t.now().Add(t.cfg.backoff(p.Attempts))
 	}
 	if err != nil {
 		err = fmt.Errorf("ledger: run %q stopped: %w", p.Counts.Run, err)
@@ -180,7 +181,7 @@ func (t *turn) compare(ctx context.Context, p *pending) error {
 		t.compared(ctx, p)
 	} else if failed {
 		t.cfg.Logger.ErrorContext(ctx, "ledger: a window could not be compared", "error", err,
-			"tries", p.Tries, "since", p.Since, "retry_at", p.RetryAt)
+			"tries", p.Attempts, "since", p.Since, "retry_at", p.RetryAt)
 		t.tell(ctx, p, "failed", err)
 	}
 	return err

@@ -16,7 +16,7 @@ var (
 	problemSignature  = onceward.Problem{Code: "unauthenticated", Status: 401, Title: "The caller is not authenticated"}
 	problemUnreadable = onceward.Problem{Code: "invalid-request", Status: 400, Title: "The event cannot be identified"}
 	problemStore      = onceward.Problem{Code: "store-unavailable", Status: 503, Title: "The event was not kept", Retryable: true}
-	problemFailed     = onceward.Problem{Code: "notice-failed", Status: 500, Title: "The event could not be handled", Retryable: true}
+	problemFailed     = onceward.Problem{Code: "external event-failed", Status: 500, Title: "The event could not be handled", Retryable: true}
 )
 
 // retryAfter is how many seconds a sender waits at least for a store that is away.

@@ -2,11 +2,11 @@
 // can be settled without asking.
 //
 // A [Receiver] is an [http.Handler] for the deliveries of one sender. It verifies the signature over the raw body, keeps the
-// event as an [onceward.Notice], and only then applies it. That order is what makes deliveries harmless however they come:
+// event as a [store.ExternalEvent], and only then applies it. That order is what makes deliveries harmless however they come:
 //
-//   - early, before the record or while it is in progress: the notice is kept, and the reconciler reads it before it asks;
+//   - early, before the record or while it is in progress: the external event is kept, and the reconciler reads it before it asks;
 //   - twice: the id of the event is known, and nothing is kept again;
-//   - out of order: [Latest] tells which notice counts;
+//   - out of order: [Latest] tells which external event counts;
 //   - forged, or recorded and played again: refused before anything is parsed;
 //   - about another tenant's operation, signed by a tenant that may not speak for it: kept, and settles nothing. [Config] has to
 //     say whose records the sender may settle.
@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The defaults of [Config].
@@ -35,7 +36,7 @@ const (
 // Config says whose deliveries a [Receiver] takes and what it does with them. Source, Keeper and Parse are required, and either
 // Scheme and Scope or Tenant.
 type Config struct {
-	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for notices by it.
+	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for external events by it.
 	Source string
 	// Scheme verifies the signature.
 	Scheme Scheme
@@ -45,27 +46,27 @@ type Config struct {
 	// request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not exist it returns
 	// [ErrSignature], which is answered with 401; any other error is answered with 503.
 	Tenant func(r *http.Request) (Tenant, error)
-	// Keeper is the store that keeps the notices.
-	Keeper onceward.NoticeKeeper
+	// Keeper is the store that keeps the external events.
+	Keeper store.ExternalEventKeeper
 	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is none of
 	// our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
 	Parse func(header http.Header, body []byte) (Event, error)
-	// Apply acts on a notice, after it has been kept. Default: nothing is done, and the reconciler reads the notice later.
+	// Apply acts on an external event, after it has been kept. Default: nothing is done, and the reconciler reads the external event later.
 	//
 	// Apply must be idempotent and safe to be called by several deliveries at a time. It is called for a duplicate too, since
-	// the first delivery may have been kept by a process that died before it applied it. Nor is the notice always the
+	// the first delivery may have been kept by a process that died before it applied it. Nor is the external event always the
 	// latest: what Apply decides by is the [Latest] of all that are kept about the subject, or what the sender says when
-	// asked. A notice that is early is no error: it is kept, so return nil.
+	// asked. An external event that is early is no error: it is kept, so return nil.
 	//
 	// An error is logged and observed, and the delivery is still answered as a success: it is kept, so nothing is lost.
-	Apply func(ctx context.Context, n onceward.Notice) error
+	Apply func(ctx context.Context, n store.ExternalEvent) error
 	// MaxBody is how many bytes a body may have. Default: [DefaultMaxBody].
 	MaxBody int64
 	// StoreTimeout is how long the keeping may take. Default: [DefaultStoreTimeout].
 	StoreTimeout time.Duration
 	// ApplyTimeout is how long Apply may take. Default: [DefaultApplyTimeout].
 	ApplyTimeout time.Duration
-	// Observer is told of every delivery: an [onceward.NoticeEvent] with "kept", "duplicate", "refused" (it was answered with
+	// Observer is told of every delivery: an [onceward.ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
 	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or "duplicate".
 	// An event that Parse ignores is not told. Default: none.
 	Observer onceward.Observer
@@ -99,7 +100,7 @@ func (c *Config) check() error {
 
 func (c Config) withDefaults() Config {
 	if c.Apply == nil {
-		c.Apply = func(context.Context, onceward.Notice) error { return nil }
+		c.Apply = func(context.Context, store.ExternalEvent) error { return nil }
 	}
 	if c.MaxBody == 0 {
 		c.MaxBody = DefaultMaxBody

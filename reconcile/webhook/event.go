@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Event is what the receiver has to know about a delivery. Every provider writes it in another place, so [Config] has a
@@ -44,15 +44,15 @@ func ParseJSON[T any](find func(header http.Header, payload T) (Event, error)) f
 	}
 }
 
-// Latest returns the notice that counts, and false if there is none. The notices are of one source and about one subject,
-// such as [onceward.NoticeKeeper] returns them. Deliveries come in any order: the one that happened last by the sender's
+// Latest returns the external event that counts, and false if there is none. The external events are of one source and about one subject,
+// such as [store.ExternalEventKeeper] returns them. Deliveries come in any order: the one that happened last by the sender's
 // clock counts, and an older one that comes later is ignored. Between two of the same time the greater event id decides. That
 // says nothing about which came last, but every node decides alike; where it matters, ask the sender for the current state.
-func Latest(notices []onceward.Notice) (onceward.Notice, bool) {
-	if len(notices) == 0 {
-		return onceward.Notice{}, false
+func Latest(events []store.ExternalEvent) (store.ExternalEvent, bool) {
+	if len(events) == 0 {
+		return store.ExternalEvent{}, false
 	}
-	return slices.MaxFunc(notices, func(a, b onceward.Notice) int {
+	return slices.MaxFunc(events, func(a, b store.ExternalEvent) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.EventID, b.EventID))
 	}), true
 }

@@ -6,31 +6,31 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
 func TestLatest(t *testing.T) {
 	t.Parallel()
-	at := func(id string, seconds int) onceward.Notice {
-		return onceward.Notice{EventID: id, At: now.Add(time.Duration(seconds) * time.Second)}
+	at := func(id string, seconds int) store.ExternalEvent {
+		return store.ExternalEvent{EventID: id, At: now.Add(time.Duration(seconds) * time.Second)}
 	}
 	for _, test := range []struct {
-		notices []onceward.Notice
+		externals []store.ExternalEvent
 		want    string
 	}{
 		{nil, ""},
-		{[]onceward.Notice{at("a", 0)}, "a"},
-		{[]onceward.Notice{at("a", 0), at("b", 1)}, "b"},
-		{[]onceward.Notice{at("b", 1), at("a", 0)}, "b"},
-		{[]onceward.Notice{at("b", 0), at("a", 1), at("c", 0)}, "a"},
-		{[]onceward.Notice{at("a", 0), at("b", 0)}, "b"},
-		{[]onceward.Notice{at("b", 0), at("a", 0)}, "b"},
-		{[]onceward.Notice{{EventID: "a"}, at("b", -100)}, "b"},
+		{[]store.ExternalEvent{at("a", 0)}, "a"},
+		{[]store.ExternalEvent{at("a", 0), at("b", 1)}, "b"},
+		{[]store.ExternalEvent{at("b", 1), at("a", 0)}, "b"},
+		{[]store.ExternalEvent{at("b", 0), at("a", 1), at("c", 0)}, "a"},
+		{[]store.ExternalEvent{at("a", 0), at("b", 0)}, "b"},
+		{[]store.ExternalEvent{at("b", 0), at("a", 0)}, "b"},
+		{[]store.ExternalEvent{{EventID: "a"}, at("b", -100)}, "b"},
 	} {
-		got, ok := webhook.Latest(test.notices)
+		got, ok := webhook.Latest(test.externals)
 		if got.EventID != test.want || ok != (test.want != "") {
-			t.Errorf("%v: %q, %t; want %q", test.notices, got.EventID, ok, test.want)
+			t.Errorf("%v: %q, %t; want %q", test.externals, got.EventID, ok, test.want)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestLatest(t *testing.T) {
 func TestLatestComparesInstants(t *testing.T) {
 	t.Parallel()
 	east := time.FixedZone("east", 5*3600)
-	got, _ := webhook.Latest([]onceward.Notice{
+	got, _ := webhook.Latest([]store.ExternalEvent{
 		{EventID: "a", At: now.Add(time.Second)},
 		{EventID: "b", At: now.In(east)},
 	})

@@ -9,8 +9,8 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
 // A receiver for a provider that signs with Standard Webhooks. The signature covers the id, so it may come from the header.
@@ -40,7 +40,7 @@ func Example() {
 			}
 			return webhook.Event{ID: header.Get(webhook.HeaderID), Subject: c.Data.Reference, At: c.Timestamp}, nil
 		}),
-		Apply: func(_ context.Context, n onceward.Notice) error {
+		Apply: func(_ context.Context, n store.ExternalEvent) error {
 			fmt.Println("kept, now applied:", n.EventID, "about", n.Subject)
 			return nil
 		},
@@ -89,7 +89,7 @@ func ExampleTenant() {
 		Parse: webhook.ParseJSON(func(header http.Header, e struct{ Reference string }) (webhook.Event, error) {
 			return webhook.Event{ID: header.Get(webhook.HeaderID), Subject: e.Reference}, nil
 		}),
-		Apply: func(_ context.Context, n onceward.Notice) error { // usually the Apply of a reconcile.Poller
+		Apply: func(_ context.Context, n store.ExternalEvent) error { // usually the Apply of a reconcile.Poller
 			fmt.Printf("about %s: may settle acme's %t, bolt's %t\n", n.Subject, n.MaySettle("acme"), n.MaySettle("bolt"))
 			return nil
 		},

@@ -50,7 +50,7 @@ type HMACConfig struct {
 	// TimestampHeader is the name of a header with unix seconds. If it is set, what is signed is the timestamp, a full stop
 	// and the raw body. If it is not, what is signed is the raw body alone, and the scheme cannot refuse a replay by its age:
 	// whoever once saw a delivery can send it again forever. Such a replay is harmless as far as the id of the event, taken
-	// from the signed body, is still kept, and once the notice has been purged it is taken for new. Default: none.
+	// from the signed body, is still kept, and once the external event has been purged it is taken for new. Default: none.
 	TimestampHeader string
 	// Tolerance is how far the timestamp may be from now, in both directions. It says nothing without a TimestampHeader.
 	// Default: [DefaultTolerance].

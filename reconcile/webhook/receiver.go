@@ -9,9 +9,10 @@ import (
 	"runtime/debug"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-// The outcomes of [onceward.NoticeEvent].
+// The outcomes of [onceward.ReceivedEvent].
 const (
 	outcomeKept      = "kept"
 	outcomeDuplicate = "duplicate"
@@ -37,7 +38,7 @@ func New(cfg Config) (*Receiver, error) {
 //     large;
 //   - 401 for a signature that is missing, wrong or stale. The answer does not say which, as only a forger would ask;
 //   - 405 for anything but POST;
-//   - 500 for a panic in Parse or Apply, and 503 if the notice could not be kept or its tenant not be looked up. The sender
+//   - 500 for a panic in Parse or Apply, and 503 if the external event could not be kept or its tenant not be looked up. The sender
 //     sends it again.
 //
 // Once the body is there, a sender that hangs up changes nothing: what it sent is kept and applied.
@@ -77,7 +78,7 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 	if err != nil {
 		return rc.refuse(ctx, problemSignature, err)
 	}
-	notice, err := rc.notice(scope, r.Header, body)
+	external, err := rc.external(scope, r.Header, body)
 	if errors.Is(err, ErrIgnored) {
 		rc.cfg.Logger.DebugContext(ctx, "webhook: event ignored", "source", rc.cfg.Source)
 		return nil
@@ -85,42 +86,42 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 	if err != nil {
 		return rc.refuse(ctx, problemUnreadable, err)
 	}
-	if err := rc.keep(ctx, notice); err != nil {
-		return rc.fail(ctx, problemStore, fmt.Errorf("webhook: cannot keep a notice: %w", err), "event", notice.EventID)
+	if err := rc.keep(ctx, external); err != nil {
+		return rc.fail(ctx, problemStore, fmt.Errorf("webhook: cannot keep an external event: %w", err), "event", external.EventID)
 	}
-	if err := rc.apply(ctx, notice); err != nil {
-		// The notice is kept, so the reconciler will find it; the sender could add nothing to that.
-		rc.fail(ctx, problemFailed, fmt.Errorf("webhook: cannot apply a notice that is kept: %w", err), "event", notice.EventID)
+	if err := rc.apply(ctx, external); err != nil {
+		// The external event is kept, so the reconciler will find it; the sender could add nothing to that.
+		rc.fail(ctx, problemFailed, fmt.Errorf("webhook: cannot apply an external event that is kept: %w", err), "event", external.EventID)
 	}
 	return nil
 }
 
-// notice makes what is kept of what was delivered.
-func (rc *Receiver) notice(scope Scope, header http.Header, body []byte) (onceward.Notice, error) {
+// external event makes what is kept of what was delivered.
+func (rc *Receiver) external(scope Scope, header http.Header, body []byte) (store.ExternalEvent, error) {
 	event, err := rc.cfg.Parse(header, body)
 	if err != nil {
-		return onceward.Notice{}, err
+		return store.ExternalEvent{}, err
 	}
 	if event.ID == "" || event.Subject == "" {
-		return onceward.Notice{}, errors.New("webhook: the event has no id or no subject")
+		return store.ExternalEvent{}, errors.New("webhook: the event has no id or no subject")
 	}
 	bound, all, err := scope.bind(&event)
 	if err != nil {
-		return onceward.Notice{}, err
+		return store.ExternalEvent{}, err
 	}
 	if event.At.IsZero() {
 		event.At = rc.cfg.Now()
 	}
-	return onceward.Notice{
+	return store.ExternalEvent{
 		Source: rc.cfg.Source, Scope: bound, AnyScope: all, EventID: event.ID, Subject: event.Subject, At: event.At, Body: body,
 	}, nil
 }
 
-// keep makes the notice durable.
-func (rc *Receiver) keep(ctx context.Context, notice onceward.Notice) error {
+// keep makes the external event durable.
+func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) error {
 	storing, cancel := context.WithTimeout(ctx, rc.cfg.StoreTimeout)
 	defer cancel()
-	added, err := rc.cfg.Keeper.AddNotice(storing, notice)
+	added, err := rc.cfg.Keeper.AddExternalEvent(storing, external)
 	if err != nil {
 		return err
 	}
@@ -132,12 +133,12 @@ func (rc *Receiver) keep(ctx context.Context, notice onceward.Notice) error {
 	return nil
 }
 
-// apply is the same for a new notice and for a duplicate: nobody knows whether the process that kept the first one lived
+// apply is the same for a new external event and for a duplicate: nobody knows whether the process that kept the first one lived
 // long enough to apply it.
-func (rc *Receiver) apply(ctx context.Context, notice onceward.Notice) error {
+func (rc *Receiver) apply(ctx context.Context, external store.ExternalEvent) error {
 	applying, cancel := context.WithTimeout(ctx, rc.cfg.ApplyTimeout)
 	defer cancel()
-	return rc.cfg.Apply(applying, notice)
+	return rc.cfg.Apply(applying, external)
 }
 
 // refuse records a delivery that the sender, or whoever it is, has to answer for.
@@ -156,5 +157,5 @@ func (rc *Receiver) fail(ctx context.Context, problem onceward.Problem, err erro
 }
 
 func (rc *Receiver) observe(ctx context.Context, outcome string, err error) {
-	rc.cfg.Observer.Observe(ctx, onceward.NoticeEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
+	rc.cfg.Observer.Observe(ctx, onceward.ReceivedEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
 }

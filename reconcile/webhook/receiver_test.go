@@ -12,26 +12,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
-func TestNoticeIsKeptBeforeItIsApplied(t *testing.T) {
+func TestExternalEventIsKeptBeforeItIsApplied(t *testing.T) {
 	t.Parallel()
-	store, told := &keeper{}, &journal{}
-	store.after = func() { told.note("stored") }
-	cfg := config(store, told)
+	s, told := &keeper{}, &journal{}
+	s.after = func() { told.note("stored") }
+	cfg := config(s, told)
 	w := deliver(t, cfg, signedRequest(`{"id":"evt_1","object":"ch_1","at":"2025-12-31T23:00:00Z"}`))
 	expectStatus(t, w, http.StatusNoContent)
 	if w.Body.Len() != 0 {
 		t.Errorf("answered %q", w.Body)
 	}
 	told.expect(t, "stored", "provider: kept", "apply evt_1")
-	notices, err := store.Notices(t.Context(), onceward.NoticeFilter{Source: "provider", Subjects: []string{"ch_1"}})
-	if err != nil || len(notices) != 1 {
-		t.Fatal(notices, err)
+	events, err := s.ExternalEvents(t.Context(), store.ExternalEventFilter{Source: "provider", Subjects: []string{"ch_1"}})
+	if err != nil || len(events) != 1 {
+		t.Fatal(events, err)
 	}
-	got, want := notices[0], onceward.Notice{
+	got, want := events[0], store.ExternalEvent{
 		Source: "provider", AnyScope: true, EventID: "evt_1", Subject: "ch_1", At: now.Add(-time.Hour),
 		Body: []byte(`{"id":"evt_1","object":"ch_1","at":"2025-12-31T23:00:00Z"}`),
 	}
@@ -48,7 +48,7 @@ func TestApplyIsOptional(t *testing.T) {
 	cfg.Apply = nil
 	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
 	told.expect(t, "provider: kept")
-	if at := store.notices[0].At; !at.Equal(now) {
+	if at := store.events[0].At; !at.Equal(now) {
 		t.Errorf("it happened at %s", at)
 	}
 }
@@ -61,8 +61,8 @@ func TestDuplicateIsAppliedAgain(t *testing.T) {
 	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
 	expectStatus(t, deliver(t, cfg, signedRequest(body+" ")), http.StatusNoContent)
 	told.expect(t, "provider: kept", "apply evt_1", "provider: duplicate", "apply evt_1")
-	if len(store.notices) != 1 || string(store.notices[0].Body) != body {
-		t.Errorf("kept %+v", store.notices)
+	if len(store.events) != 1 || string(store.events[0].Body) != body {
+		t.Errorf("kept %+v", store.events)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestDuplicatesAtTheSameTime(t *testing.T) {
 	told.expect(t, append(want, "provider: kept")...)
 }
 
-// TestRestartBetweenKeepAndApply: the process dies with the notice kept and not applied, and the sender sends it again.
+// TestRestartBetweenKeepAndApply: the process dies with the external event kept and not applied, and the sender sends it again.
 func TestRestartBetweenKeepAndApply(t *testing.T) {
 	t.Parallel()
 	store, told := &keeper{after: func() { panic("the process dies") }}, &journal{}
@@ -106,11 +106,11 @@ func TestOutOfOrderDeliveriesEndInTheLatestState(t *testing.T) {
 		`{"id":"evt_x","object":"ch_2","at":"2026-01-01T00:00:04Z"}`,
 	}
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 1, 3}, {1, 2, 0, 0}, {2, 2, 1, 2}} {
-		store, state := &keeper{}, map[string]string{}
-		cfg := config(store, &journal{})
-		cfg.Apply = func(ctx context.Context, n onceward.Notice) error {
-			notices, err := store.Notices(ctx, onceward.NoticeFilter{Source: n.Source, Subjects: []string{n.Subject}})
-			latest, _ := webhook.Latest(notices)
+		s, state := &keeper{}, map[string]string{}
+		cfg := config(s, &journal{})
+		cfg.Apply = func(ctx context.Context, n store.ExternalEvent) error {
+			events, err := s.ExternalEvents(ctx, store.ExternalEventFilter{Source: n.Source, Subjects: []string{n.Subject}})
+			latest, _ := webhook.Latest(events)
 			state[n.Subject] = latest.EventID
 			return err
 		}
@@ -125,21 +125,21 @@ func TestOutOfOrderDeliveriesEndInTheLatestState(t *testing.T) {
 
 func TestApplyThatFailsLosesNothing(t *testing.T) {
 	t.Parallel()
-	store, told := &keeper{}, &journal{}
-	cfg := config(store, told)
-	cfg.Apply = func(context.Context, onceward.Notice) error { return errors.New("the record is locked") }
+	s, told := &keeper{}, &journal{}
+	cfg := config(s, told)
+	cfg.Apply = func(context.Context, store.ExternalEvent) error { return errors.New("the record is locked") }
 	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
 	told.expect(t, "provider: kept", "provider: failed")
-	if ids := store.ids(); !slices.Equal(ids, []string{"evt_1"}) {
+	if ids := s.ids(); !slices.Equal(ids, []string{"evt_1"}) {
 		t.Errorf("kept %q", ids)
 	}
 }
 
 func TestPanicsAreAnswered(t *testing.T) {
 	t.Parallel()
-	store, told := &keeper{}, &journal{}
-	cfg := config(store, told)
-	cfg.Apply = func(context.Context, onceward.Notice) error { panic("the fault of Apply") }
+	s, told := &keeper{}, &journal{}
+	cfg := config(s, told)
+	cfg.Apply = func(context.Context, store.ExternalEvent) error { panic("the fault of Apply") }
 	w := deliver(t, cfg, signedRequest(body))
 	expectStatus(t, w, http.StatusInternalServerError)
 	if strings.Contains(w.Body.String(), "Apply") {
@@ -148,7 +148,7 @@ func TestPanicsAreAnswered(t *testing.T) {
 	told.expect(t, "provider: kept", "provider: failed")
 	expectStatus(t, deliver(t, cfg, signedRequest(`{"id":"evt_2","object":"ch_1","kind":"panic"}`)), http.StatusInternalServerError)
 	told.expect(t, "provider: failed")
-	if ids := store.ids(); !slices.Equal(ids, []string{"evt_1"}) {
+	if ids := s.ids(); !slices.Equal(ids, []string{"evt_1"}) {
 		t.Errorf("kept %q", ids)
 	}
 }
@@ -166,7 +166,7 @@ func TestIgnoredEventIsNotKept(t *testing.T) {
 
 func TestStoreThatIsDown(t *testing.T) {
 	t.Parallel()
-	down := fmt.Errorf("%w: the test pulled the plug", onceward.ErrUnavailable)
+	down := fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 	store, told := &keeper{before: func(context.Context) error { return down }}, &journal{}
 	cfg := config(store, told)
 	w := deliver(t, cfg, signedRequest(body))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
 // untouched is a config where nothing behind the signature may happen.
@@ -67,7 +68,7 @@ func TestObserverLearnsWhy(t *testing.T) {
 	t.Parallel()
 	cfg := config(&keeper{}, &journal{})
 	var got error
-	cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { got = e.(onceward.NoticeEvent).Err })
+	cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { got = e.(onceward.ReceivedEvent).Err })
 	cfg.Now = func() time.Time { return now.Add(time.Hour) }
 	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusUnauthorized)
 	if !errors.Is(got, webhook.ErrStale) {
@@ -146,19 +147,19 @@ func TestEventThatCannotBeIdentified(t *testing.T) {
 	}
 }
 
-// TestSenderLeavesDuringTheStoring: the connection is gone, and the server knows, before the notice is kept.
+// TestSenderLeavesDuringTheStoring: the connection is gone, and the server knows, before the external event is kept.
 func TestSenderLeavesDuringTheStoring(t *testing.T) {
 	t.Parallel()
 	gone, stored, applied := make(chan (<-chan struct{}), 1), make(chan error, 1), make(chan error, 1)
 	hangUp := make(chan struct{})
-	store := &keeper{before: func(ctx context.Context) error {
+	s := &keeper{before: func(ctx context.Context) error {
 		close(hangUp)
 		<-<-gone
 		stored <- ctx.Err()
 		return ctx.Err()
 	}}
-	cfg := config(store, &journal{})
-	cfg.Apply = func(ctx context.Context, _ onceward.Notice) error {
+	cfg := config(s, &journal{})
+	cfg.Apply = func(ctx context.Context, _ store.ExternalEvent) error {
 		applied <- ctx.Err()
 		return nil
 	}
@@ -206,7 +207,7 @@ func TestTimeouts(t *testing.T) {
 		told, start := &journal{}, time.Now()
 		cfg := config(&keeper{}, told)
 		cfg.ApplyTimeout = time.Minute
-		cfg.Apply = func(ctx context.Context, _ onceward.Notice) error { return hang(ctx) }
+		cfg.Apply = func(ctx context.Context, _ store.ExternalEvent) error { return hang(ctx) }
 		expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusNoContent)
 		told.expect(t, "provider: kept", "provider: failed")
 		if took := time.Since(start); took != time.Minute {

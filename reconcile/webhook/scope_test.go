@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
 // TestScopeIsRequired: a receiver that does not say whose records its sender may settle is not built, nor one that says it twice.
@@ -39,21 +39,21 @@ func TestScopeIsRequired(t *testing.T) {
 }
 
 // TestWhatANoticeIsBoundTo: to what the receiver says, and to what the event says where that may narrow it.
-func TestWhatANoticeIsBoundTo(t *testing.T) {
+func TestWhatAnExternalEventIsBoundTo(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		scope  webhook.Scope
 		event  string
 		status int
-		want   onceward.Notice
+		want   store.ExternalEvent
 	}{
-		"one scope":             {webhook.OneScope("acme"), "", 204, onceward.Notice{Scope: "acme"}},
-		"one scope, the same":   {webhook.OneScope("acme"), "acme", 204, onceward.Notice{Scope: "acme"}},
-		"one scope, another":    {webhook.OneScope("acme"), "mallory", 400, onceward.Notice{}},
-		"that of the event":     {webhook.ScopeOfEvent(), "acme", 204, onceward.Notice{Scope: "acme"}},
-		"an event without":      {webhook.ScopeOfEvent(), "", 400, onceward.Notice{}},
-		"all scopes":            {webhook.AllScopes(), "", 204, onceward.Notice{AnyScope: true}},
-		"all scopes, but named": {webhook.AllScopes(), "acme", 204, onceward.Notice{Scope: "acme"}},
+		"one scope":             {webhook.OneScope("acme"), "", 204, store.ExternalEvent{Scope: "acme"}},
+		"one scope, the same":   {webhook.OneScope("acme"), "acme", 204, store.ExternalEvent{Scope: "acme"}},
+		"one scope, another":    {webhook.OneScope("acme"), "mallory", 400, store.ExternalEvent{}},
+		"that of the event":     {webhook.ScopeOfEvent(), "acme", 204, store.ExternalEvent{Scope: "acme"}},
+		"an event without":      {webhook.ScopeOfEvent(), "", 400, store.ExternalEvent{}},
+		"all scopes":            {webhook.AllScopes(), "", 204, store.ExternalEvent{AnyScope: true}},
+		"all scopes, but named": {webhook.AllScopes(), "acme", 204, store.ExternalEvent{Scope: "acme"}},
 	} {
 		store, told := &keeper{}, &journal{}
 		cfg := config(store, told)
@@ -65,8 +65,8 @@ func TestWhatANoticeIsBoundTo(t *testing.T) {
 		switch {
 		case c.status != http.StatusNoContent:
 			told.expect(t, "provider: refused")
-		case len(store.notices) != 1 || store.notices[0].Scope != c.want.Scope || store.notices[0].AnyScope != c.want.AnyScope:
-			t.Errorf("B6: %s: kept %+v", name, store.notices)
+		case len(store.events) != 1 || store.events[0].Scope != c.want.Scope || store.events[0].AnyScope != c.want.AnyScope:
+			t.Errorf("B6: %s: kept %+v", name, store.events)
 		}
 	}
 }
@@ -76,8 +76,8 @@ func TestTenants(t *testing.T) {
 	t.Parallel()
 	other := must(webhook.NewTimestamped(webhook.TimestampedConfig{Header: "Provider-Signature", Secrets: [][]byte{[]byte(otherSecretText)}}))
 	schemes := map[string]*webhook.Timestamped{"acme": timestamped, "mallory": other}
-	store, told := &keeper{}, &journal{}
-	cfg := config(store, told)
+	s, told := &keeper{}, &journal{}
+	cfg := config(s, told)
 	cfg.Scheme, cfg.Scope = nil, webhook.Scope{}
 	cfg.Tenant = func(r *http.Request) (webhook.Tenant, error) {
 		name := r.PathValue("tenant")
@@ -119,7 +119,7 @@ func TestTenants(t *testing.T) {
 	told.expect(t, "provider: kept", "apply evt_1", "provider: kept", "apply evt_1", "provider: refused", "provider: refused",
 		"provider: refused", "provider: failed", "provider: failed")
 	for _, scope := range []string{"acme", "mallory"} {
-		found, err := store.Notices(context.Background(), onceward.NoticeFilter{Source: "provider", Scope: scope, Subjects: []string{"ch_1"}})
+		found, err := s.ExternalEvents(context.Background(), store.ExternalEventFilter{Source: "provider", Scope: scope, Subjects: []string{"ch_1"}})
 		if err != nil || len(found) != 1 || found[0].Scope != scope {
 			t.Errorf("B6: for %s there are %+v, %v", scope, found, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile/webhook"
+	"github.com/onceward/onceward/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
@@ -38,16 +39,16 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// keeper is a store in memory that keeps notices. The hooks run before and after one is kept.
+// keeper is a store in memory that keeps external events. The hooks run before and after one is kept.
 type keeper struct {
 	before func(ctx context.Context) error
 	after  func()
 
 	mu      sync.Mutex
-	notices []onceward.Notice
+	events []store.ExternalEvent
 }
 
-func (k *keeper) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) {
+func (k *keeper) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (bool, error) {
 	if k.before != nil {
 		if err := k.before(ctx); err != nil {
 			return false, err
@@ -60,24 +61,24 @@ func (k *keeper) AddNotice(ctx context.Context, n onceward.Notice) (bool, error)
 	return added, nil
 }
 
-func (k *keeper) add(n onceward.Notice) bool {
+func (k *keeper) add(n store.ExternalEvent) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, known := range k.notices {
+	for _, known := range k.events {
 		if known.Source == n.Source && known.Scope == n.Scope && known.AnyScope == n.AnyScope && known.EventID == n.EventID {
 			return false
 		}
 	}
 	n.Body = bytes.Clone(n.Body)
-	k.notices = append(k.notices, n)
+	k.events = append(k.events, n)
 	return true
 }
 
-func (k *keeper) Notices(_ context.Context, f onceward.NoticeFilter) ([]onceward.Notice, error) {
+func (k *keeper) ExternalEvents(_ context.Context, f store.ExternalEventFilter) ([]store.ExternalEvent, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var found []onceward.Notice
-	for _, n := range k.notices {
+	var found []store.ExternalEvent
+	for _, n := range k.events {
 		if n.Source == f.Source && n.MaySettle(f.Scope) && slices.Contains(f.Subjects, n.Subject) {
 			found = append(found, n)
 		}
@@ -85,13 +86,13 @@ func (k *keeper) Notices(_ context.Context, f onceward.NoticeFilter) ([]onceward
 	return found, nil
 }
 
-func (k *keeper) PurgeNotices(context.Context, time.Duration, int) (int, error) { return 0, nil }
+func (k *keeper) PurgeExternalEvents(context.Context, time.Duration, int) (int, error) { return 0, nil }
 
 // ids are the event ids in the order in which they were kept.
 func (k *keeper) ids() (ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, n := range k.notices {
+	for _, n := range k.events {
 		ids = append(ids, n.EventID)
 	}
 	return ids
@@ -110,8 +111,8 @@ func (j *journal) note(line string) {
 }
 
 func (j *journal) Observe(_ context.Context, e onceward.ObserverEvent) {
-	notice := e.(onceward.NoticeEvent)
-	j.note(fmt.Sprintf("%s: %s", notice.Source, notice.Outcome))
+	event := e.(onceward.ReceivedEvent)
+	j.note(fmt.Sprintf("%s: %s", event.Source, event.Outcome))
 }
 
 // expect compares the journal so far, and begins a new one.
@@ -148,10 +149,10 @@ var timestamped = must(webhook.NewTimestamped(webhook.TimestampedConfig{
 }))
 
 // config is that of a receiver with a journal, where every Apply is noted.
-func config(k onceward.NoticeKeeper, j *journal) webhook.Config {
+func config(k store.ExternalEventKeeper, j *journal) webhook.Config {
 	return webhook.Config{
 		Source: "provider", Scheme: timestamped, Scope: webhook.AllScopes(), Keeper: k, Parse: webhook.ParseJSON(parsePayload),
-		Apply: func(_ context.Context, n onceward.Notice) error {
+		Apply: func(_ context.Context, n store.ExternalEvent) error {
 			j.note("apply " + n.EventID)
 			return nil
 		},

@@ -7,49 +7,49 @@ import (
 	"slices"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The store promises these too.
 var (
-	_ onceward.FindingKeeper = (*Store)(nil)
-	_ onceward.NoticeKeeper  = (*Store)(nil)
-	_ onceward.Auditor       = (*Store)(nil)
+	_ store.LateCompletionKeeper = (*Store)(nil)
+	_ store.ExternalEventKeeper  = (*Store)(nil)
+	_ store.Auditor              = (*Store)(nil)
 )
 
 // evidence is what is kept beside the records. The lists are in the order in which they were added to.
 type evidence struct {
-	findings map[onceward.ID][]onceward.Finding
-	notices  []onceward.Notice
-	audit    []onceward.AuditEntry
+	lateCompletions map[store.ID][]store.LateCompletion
+	events  []store.ExternalEvent
+	audit    []store.AuditEntry
 }
 
 // kept is a time as every store keeps it.
 func kept(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
-// AddFinding implements [onceward.FindingKeeper].
-func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
+// AddLateCompletion implements [store.LateCompletionKeeper].
+func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.findings[f.ID] = append(s.findings[f.ID], f)
+	s.lateCompletions[f.ID] = append(s.lateCompletions[f.ID], f)
 	return nil
 }
 
-// Findings implements [onceward.FindingKeeper].
-func (s *Store) Findings(ctx context.Context, id onceward.ID) ([]onceward.Finding, error) {
+// LateCompletions implements [store.LateCompletionKeeper].
+func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateCompletion, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.findings[id]), nil
+	return slices.Clone(s.lateCompletions[id]), nil
 }
 
-// AddNotice implements [onceward.NoticeKeeper].
-func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) {
+// AddExternalEvent implements [store.ExternalEventKeeper].
+func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -58,7 +58,7 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) 
 	if n.AnyScope {
 		n.Scope = ""
 	}
-	known := slices.ContainsFunc(s.notices, func(other onceward.Notice) bool {
+	known := slices.ContainsFunc(s.events, func(other store.ExternalEvent) bool {
 		return other.Source == n.Source && other.AnyScope == n.AnyScope && other.Scope == n.Scope && other.EventID == n.EventID
 	})
 	if known {
@@ -66,42 +66,42 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) 
 	}
 	n.At, n.ReceivedAt = kept(n.At), kept(s.now())
 	n.Body = bytes.Clone(n.Body)
-	s.notices = append(s.notices, n)
+	s.events = append(s.events, n)
 	return true, nil
 }
 
-// Notices implements [onceward.NoticeKeeper].
-func (s *Store) Notices(ctx context.Context, f onceward.NoticeFilter) ([]onceward.Notice, error) {
+// ExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) ([]store.ExternalEvent, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []onceward.Notice
-	for _, n := range s.notices {
+	var found []store.ExternalEvent
+	for _, n := range s.events {
 		if n.Source == f.Source && n.MaySettle(f.Scope) && slices.Contains(f.Subjects, n.Subject) {
 			found = append(found, n)
 		}
 	}
-	slices.SortFunc(found, func(a, b onceward.Notice) int {
+	slices.SortFunc(found, func(a, b store.ExternalEvent) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.EventID, b.EventID))
 	})
 	return found, nil
 }
 
-// PurgeNotices implements [onceward.NoticeKeeper].
-func (s *Store) PurgeNotices(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
+// PurgeExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.notices, purged = purge(s.notices, s.now().Add(-age), limit, func(n *onceward.Notice) time.Time { return n.ReceivedAt })
+	s.events, purged = purge(s.events, s.now().Add(-age), limit, func(n *store.ExternalEvent) time.Time { return n.ReceivedAt })
 	return purged, nil
 }
 
-// AddAudit implements [onceward.Auditor].
-func (s *Store) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
+// AddAudit implements [store.Auditor].
+func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -112,14 +112,14 @@ func (s *Store) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
 	return nil
 }
 
-// Audit implements [onceward.Auditor].
-func (s *Store) Audit(ctx context.Context, id onceward.ID) ([]onceward.AuditEntry, error) {
+// Audit implements [store.Auditor].
+func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []onceward.AuditEntry
+	var found []store.AuditEntry
 	for _, e := range s.audit {
 		if e.ID == id {
 			found = append(found, e)
@@ -128,14 +128,14 @@ func (s *Store) Audit(ctx context.Context, id onceward.ID) ([]onceward.AuditEntr
 	return found, nil
 }
 
-// PurgeAudit implements [onceward.Auditor].
+// PurgeAudit implements [store.Auditor].
 func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.audit, purged = purge(s.audit, s.now().Add(-age), limit, func(e *onceward.AuditEntry) time.Time { return e.At })
+	s.audit, purged = purge(s.audit, s.now().Add(-age), limit, func(e *store.AuditEntry) time.Time { return e.At })
 	return purged, nil
 }
 

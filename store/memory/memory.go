@@ -7,16 +7,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-// Store is an [onceward.Store] in memory. It has every capability but transactions.
+// Store is a [store.Store] in memory. It has every capability but transactions.
 type Store struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	records map[onceward.ID]*onceward.Record
-	waiters map[onceward.ID]chan struct{}
+	records map[store.ID]*store.Record
+	waiters map[store.ID]chan struct{}
 	// floor is the largest token of a record that was removed: a record made anew starts above it (S7).
 	floor int64
 	evidence
@@ -34,9 +34,9 @@ func WithClock(now func() time.Time) Option {
 func New(options ...Option) *Store {
 	s := &Store{
 		now:      time.Now,
-		records:  make(map[onceward.ID]*onceward.Record),
-		waiters:  make(map[onceward.ID]chan struct{}),
-		evidence: evidence{findings: make(map[onceward.ID][]onceward.Finding)},
+		records:  make(map[store.ID]*store.Record),
+		waiters:  make(map[store.ID]chan struct{}),
+		evidence: evidence{lateCompletions: make(map[store.ID][]store.LateCompletion)},
 	}
 	for _, option := range options {
 		option(s)
@@ -44,69 +44,69 @@ func New(options ...Option) *Store {
 	return s
 }
 
-// Reserve implements [onceward.Store].
-func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+// Reserve implements [store.Store].
+func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	if err := ctx.Err(); err != nil {
-		return onceward.Verdict{}, err
+		return store.Verdict{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	rec, outcome, err := s.apply(r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r}, now)
-	return onceward.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: rec, Now: now}, err
+	rec, outcome, err := s.apply(r.ID, store.Event{Kind: store.EventReserve, Reservation: r}, now)
+	return store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: rec, Now: now}, err
 }
 
-// Extend implements [onceward.Store].
-func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventExtend, Attempt: c.Attempt, Lease: lease})
+// Extend implements [store.Store].
+func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
 }
 
-// Checkpoint implements [onceward.Store].
-func (s *Store) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
+// Checkpoint implements [store.Store].
+func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
 }
 
-// Complete implements [onceward.Store].
-func (s *Store) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
+// Complete implements [store.Store].
+func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return time.Time{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	event := onceward.Event{Kind: onceward.EventComplete, Attempt: c.Attempt, Completion: done}
+	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
 	rec, _, err := s.apply(c.ID, event, s.now())
 	return rec.ExpiresAt, err
 }
 
-// Release implements [onceward.Store].
-func (s *Store) Release(ctx context.Context, c onceward.Claim, reason string) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventRelease, Attempt: c.Attempt, Reason: reason})
+// Release implements [store.Store].
+func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
 }
 
-// Abandon implements [onceward.Store].
-func (s *Store) Abandon(ctx context.Context, c onceward.Claim, reason string) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventAbandon, Attempt: c.Attempt, Reason: reason})
+// Abandon implements [store.Store].
+func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
 }
 
-// Get implements [onceward.Store].
-func (s *Store) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+// Get implements [store.Store].
+func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return onceward.Record{}, err
+		return store.Record{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rec := s.records[id]
 	if rec == nil {
-		return onceward.Record{}, onceward.ErrNotFound
+		return store.Record{}, store.ErrNotFound
 	}
 	return *rec, nil
 }
 
-// Wait implements [onceward.Waiter].
-func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
+// Wait implements [store.Waiter].
+func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	s.mu.Lock()
 	rec := s.records[id]
-	if rec == nil || rec.State != onceward.StateInProgress || rec.Attempt != attempt {
+	if rec == nil || rec.State != store.StateInProgress || rec.Attempt != attempt {
 		s.mu.Unlock()
 		return nil
 	}
@@ -125,7 +125,7 @@ func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
 }
 
 // write applies an event whose result nobody needs.
-func (s *Store) write(ctx context.Context, id onceward.ID, event onceward.Event) error {
+func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -136,34 +136,34 @@ func (s *Store) write(ctx context.Context, id onceward.ID, event onceward.Event)
 }
 
 // apply is the one place where records change. The caller holds the lock.
-func (s *Store) apply(id onceward.ID, event onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+func (s *Store) apply(id store.ID, event store.Event, now time.Time) (store.Record, store.Transition, error) {
 	stored := s.records[id]
-	var before onceward.Record
+	var before store.Record
 	if stored != nil {
 		before = *stored
 	}
 	if event.Kind.TakesToken() {
 		event.Token = max(now.UnixMicro(), s.floor+1)
 	}
-	after, outcome, err := onceward.Step(before, event, now)
+	after, outcome, err := store.Step(before, event, now)
 	switch {
-	case outcome.Effect == onceward.EffectRemove:
+	case outcome.Effect == store.EffectRemove:
 		delete(s.records, id)
 		s.floor = max(s.floor, before.Attempt)
-	case outcome.Effect == onceward.EffectWrite && stored == nil:
+	case outcome.Effect == store.EffectWrite && stored == nil:
 		kept := after
 		s.records[id] = &kept
-	case outcome.Effect == onceward.EffectWrite:
+	case outcome.Effect == store.EffectWrite:
 		*stored = after
 	}
-	if outcome.Effect != onceward.EffectNone && (after.State != onceward.StateInProgress || after.Attempt != before.Attempt) {
+	if outcome.Effect != store.EffectNone && (after.State != store.StateInProgress || after.Attempt != before.Attempt) {
 		s.wake(id)
 	}
 	return after, outcome, err
 }
 
 // wake ends the waits for an attempt that is no longer in progress.
-func (s *Store) wake(id onceward.ID) {
+func (s *Store) wake(id store.ID) {
 	if changed := s.waiters[id]; changed != nil {
 		close(changed)
 		delete(s.waiters, id)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"math"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The header fields that most answers have are stored as one byte. Both lists may grow at their ends; what is in them
@@ -15,7 +15,7 @@ var (
 		"Content-Type", "Location", "Etag", "Content-Encoding", "Content-Language", "Content-Disposition", "Content-Location",
 		"Last-Modified", "Link", "Vary", "Cache-Control", "Allow", "Retry-After", "Accept-Ranges", "Expires", "X-Content-Type-Options",
 	}
-	commonFields = []onceward.HeaderField{
+	commonFields = []store.HeaderField{
 		{Name: "Content-Type", Value: "application/json"},
 		{Name: "Content-Type", Value: "application/json; charset=utf-8"},
 		{Name: "Content-Type", Value: "application/problem+json"},
@@ -33,7 +33,7 @@ var (
 	}
 
 	codeOfName  = make(map[string]byte)
-	codeOfField = make(map[onceward.HeaderField]byte)
+	codeOfField = make(map[store.HeaderField]byte)
 )
 
 // The codes of header fields: zero for one that is written out, then the common names, one for a field that was
@@ -55,7 +55,7 @@ func init() {
 }
 
 // appendAnswer encodes a response: status, header fields, and the body to the end.
-func appendAnswer(dst []byte, r *onceward.Response) []byte {
+func appendAnswer(dst []byte, r *store.Response) []byte {
 	status := uint64(r.Status) << 1
 	if r.NotStored {
 		status |= 1
@@ -68,7 +68,7 @@ func appendAnswer(dst []byte, r *onceward.Response) []byte {
 	return append(dst, r.Body...)
 }
 
-func appendHeader(dst []byte, f *onceward.HeaderField) []byte {
+func appendHeader(dst []byte, f *store.HeaderField) []byte {
 	if f.Removed {
 		return appendText(append(dst, codeRemoved<<1), f.Name)
 	}
@@ -76,7 +76,7 @@ func appendHeader(dst []byte, f *onceward.HeaderField) []byte {
 	if f.Append {
 		added = 1
 	}
-	if code, ok := codeOfField[onceward.HeaderField{Name: f.Name, Value: f.Value}]; ok {
+	if code, ok := codeOfField[store.HeaderField{Name: f.Name, Value: f.Value}]; ok {
 		return append(dst, code<<1|added)
 	}
 	if code, ok := codeOfName[f.Name]; ok {
@@ -89,12 +89,12 @@ func appendHeader(dst []byte, f *onceward.HeaderField) []byte {
 var errBadAnswer = errors.New("its answer is damaged")
 
 // parseAnswer is the inverse of appendAnswer. The response shares no memory with b.
-func parseAnswer(b []byte) (r onceward.Response, err error) {
+func parseAnswer(b []byte) (r store.Response, err error) {
 	d := reader{rest: b}
 	status := d.uint(math.MaxUint16)
 	r.Status, r.NotStored = int(status>>1), status&1 == 1
 	if n := d.uint(uint64(len(d.rest))); n > 0 {
-		r.Header = make([]onceward.HeaderField, n)
+		r.Header = make([]store.HeaderField, n)
 	}
 	for i := range r.Header {
 		if !d.header(&r.Header[i]) {
@@ -110,7 +110,7 @@ func parseAnswer(b []byte) (r onceward.Response, err error) {
 	return r, nil
 }
 
-func (d *reader) header(f *onceward.HeaderField) bool {
+func (d *reader) header(f *store.HeaderField) bool {
 	code := d.byte()
 	added := code&1 == 1
 	code >>= 1

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -66,25 +66,25 @@ func gather(t testing.TB, store *postgres.Store, proxy *servicetest.Proxy, n int
 // TestGathering: what concurrent callers ask travels together, whatever it is.
 func TestGathering(t *testing.T) {
 	t.Parallel()
-	store, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.WithLanes(1))
 	const n = 60
-	var claims [n]onceward.Claim
+	var claims [n]store.Claim
 	for i, key := range keys("owned", n) {
-		claims[i] = own(t, store, reservation(key))
+		claims[i] = own(t, s, reservation(key))
 	}
 	fresh := keys("fresh", n)
-	trips := gather(t, store, proxy, n, func(ctx context.Context, i int) {
+	trips := gather(t, s, proxy, n, func(ctx context.Context, i int) {
 		switch i % 3 {
 		case 0:
-			if v, err := store.Reserve(ctx, reservation(fresh[i])); err != nil || v.Decision != onceward.DecisionExecute {
+			if v, err := s.Reserve(ctx, reservation(fresh[i])); err != nil || v.Decision != store.DecisionExecute {
 				t.Errorf("reserve got (%s, %v)", v.Decision, err)
 			}
 		case 1:
-			if err := store.Extend(ctx, claims[i], time.Hour); err != nil {
+			if err := s.Extend(ctx, claims[i], time.Hour); err != nil {
 				t.Errorf("extend got %v", err)
 			}
 		default:
-			if _, err := store.Complete(ctx, claims[i], answer(claims[i].Key)); err != nil {
+			if _, err := s.Complete(ctx, claims[i], answer(claims[i].Key)); err != nil {
 				t.Errorf("complete got %v", err)
 			}
 		}
@@ -95,13 +95,13 @@ func TestGathering(t *testing.T) {
 	for i := range n {
 		switch i % 3 {
 		case 0:
-			wantState(t, store, fresh[i], onceward.StateInProgress, "S1")
+			wantState(t, s, fresh[i], store.StateInProgress, "S1")
 		case 1:
-			if rec, err := store.Get(t.Context(), claims[i].ID); err != nil || time.Until(rec.LeaseUntil) < 30*time.Minute {
+			if rec, err := s.Get(t.Context(), claims[i].ID); err != nil || time.Until(rec.LeaseUntil) < 30*time.Minute {
 				t.Errorf("S5: the lease of %q is until %s (%v), want about an hour", claims[i].Key, rec.LeaseUntil, err)
 			}
 		default:
-			wantReplay(t, store, claims[i].Key, claims[i].Key, "E2")
+			wantReplay(t, s, claims[i].Key, claims[i].Key, "E2")
 		}
 	}
 }
@@ -109,15 +109,15 @@ func TestGathering(t *testing.T) {
 // TestHeartbeatsTogether: many leases cost few statements.
 func TestHeartbeatsTogether(t *testing.T) {
 	t.Parallel()
-	store, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.WithLanes(1))
 	const n = 200
-	var claims [n]onceward.Claim
+	var claims [n]store.Claim
 	ended := crowd(t.Context(), n, func(ctx context.Context, i int) {
-		claims[i] = ownIn(ctx, t, store, reservation(keys("owned", n)[i]))
+		claims[i] = ownIn(ctx, t, s, reservation(keys("owned", n)[i]))
 	})
 	ended()
-	trips := gather(t, store, proxy, n, func(ctx context.Context, i int) {
-		if err := store.Extend(ctx, claims[i], time.Minute); err != nil {
+	trips := gather(t, s, proxy, n, func(ctx context.Context, i int) {
+		if err := s.Extend(ctx, claims[i], time.Minute); err != nil {
 			t.Errorf("S5: a heartbeat got %v", err)
 		}
 	})
@@ -129,15 +129,15 @@ func TestHeartbeatsTogether(t *testing.T) {
 // TestSameKeyInOneBatch: those who ask for one key at the same moment have one winner.
 func TestSameKeyInOneBatch(t *testing.T) {
 	t.Parallel()
-	store, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.WithLanes(1))
 	const n = 20
 	var won, lost atomic.Int64
-	trips := gather(t, store, proxy, n, func(ctx context.Context, _ int) {
-		v, err := store.Reserve(ctx, reservation("contended"))
+	trips := gather(t, s, proxy, n, func(ctx context.Context, _ int) {
+		v, err := s.Reserve(ctx, reservation("contended"))
 		switch {
-		case err == nil && v.Decision == onceward.DecisionExecute:
+		case err == nil && v.Decision == store.DecisionExecute:
 			won.Add(1)
-		case err == nil && v.Decision == onceward.DecisionInProgress:
+		case err == nil && v.Decision == store.DecisionInProgress:
 			lost.Add(1)
 		default:
 			t.Errorf("got (%s, %v)", v.Decision, err)
@@ -151,16 +151,16 @@ func TestSameKeyInOneBatch(t *testing.T) {
 // TestSameNonceInOneBatch: the same call, repeated while the first is still under way, gets the same grant.
 func TestSameNonceInOneBatch(t *testing.T) {
 	t.Parallel()
-	store, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.WithLanes(1))
 	r := reservation("repeated")
 	var attempts sync.Map
 	var created atomic.Int64
-	gather(t, store, proxy, 5, func(ctx context.Context, _ int) {
-		v, err := store.Reserve(ctx, r)
-		if err != nil || v.Decision != onceward.DecisionExecute {
+	gather(t, s, proxy, 5, func(ctx context.Context, _ int) {
+		v, err := s.Reserve(ctx, r)
+		if err != nil || v.Decision != store.DecisionExecute {
 			t.Errorf("S9: got (%s, %v), want the grant", v.Decision, err)
 		}
-		if v.Origin == onceward.OriginCreated {
+		if v.Origin == store.OriginCreated {
 			created.Add(1)
 		}
 		attempts.Store(v.Record.Attempt, true)
@@ -175,38 +175,38 @@ func TestSameNonceInOneBatch(t *testing.T) {
 // TestLeavingInTheQueue: who leaves before its call is on the wire has asked for nothing.
 func TestLeavingInTheQueue(t *testing.T) {
 	t.Parallel()
-	store, proxy := openProxied(t, postgres.WithLanes(1))
-	letGo := holdLane(t, store, proxy, "holds the lane")
+	s, proxy := openProxied(t, postgres.WithLanes(1))
+	letGo := holdLane(t, s, proxy, "holds the lane")
 	ctx, cancel := context.WithCancel(t.Context())
 	leave := crowd(ctx, 10, func(ctx context.Context, i int) {
-		_, err := store.Reserve(ctx, reservation(keys("leaves", 10)[i]))
-		if !errors.Is(err, onceward.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		_, err := s.Reserve(ctx, reservation(keys("leaves", 10)[i]))
+		if !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 			t.Errorf("who left got %v", err)
 		}
 	})
-	stay := crowd(t.Context(), 10, func(ctx context.Context, i int) { ownIn(ctx, t, store, reservation(keys("stays", 10)[i])) })
+	stay := crowd(t.Context(), 10, func(ctx context.Context, i int) { ownIn(ctx, t, s, reservation(keys("stays", 10)[i])) })
 	cancel()
 	leave() // they do not wait for the lane, which is still held
 	letGo()
 	stay()
 	for _, key := range keys("leaves", 10) {
-		wantState(t, store, key, onceward.StateNone, "S9: it left before it was asked")
+		wantState(t, s, key, store.StateNone, "S9: it left before it was asked")
 	}
 }
 
 // TestLeavingOnTheWire: who leaves while its call is on the wire takes nobody along, and gets its grant when it asks again.
 func TestLeavingOnTheWire(t *testing.T) {
 	t.Parallel()
-	store, proxy := openProxied(t, postgres.WithLanes(1))
-	letGo := holdLane(t, store, proxy, "holds the lane")
+	s, proxy := openProxied(t, postgres.WithLanes(1))
+	letGo := holdLane(t, s, proxy, "holds the lane")
 	ctx, cancel := context.WithCancel(t.Context())
 	left := reservation("left")
 	leave := crowd(ctx, 1, func(ctx context.Context, _ int) {
-		if _, err := store.Reserve(ctx, left); !errors.Is(err, onceward.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		if _, err := s.Reserve(ctx, left); !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 			t.Errorf("who left got %v", err)
 		}
 	})
-	stay := crowd(t.Context(), 10, func(ctx context.Context, i int) { ownIn(ctx, t, store, reservation(keys("stays", 10)[i])) })
+	stay := crowd(t.Context(), 10, func(ctx context.Context, i int) { ownIn(ctx, t, s, reservation(keys("stays", 10)[i])) })
 	sprung := proxy.Sprung()
 	release := proxy.HoldReply(isBatch)
 	t.Cleanup(release)
@@ -216,7 +216,7 @@ func TestLeavingOnTheWire(t *testing.T) {
 	leave()
 	release()
 	stay()
-	if v, err := store.Reserve(t.Context(), left); err != nil || v.Decision != onceward.DecisionExecute || v.Origin != onceward.OriginRepeated {
+	if v, err := s.Reserve(t.Context(), left); err != nil || v.Decision != store.DecisionExecute || v.Origin != store.OriginRepeated {
 		t.Errorf("S9: the same call again got (%s, %s, %v), want the same grant", v.Decision, v.Origin, err)
 	}
 }

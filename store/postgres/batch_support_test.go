@@ -10,27 +10,27 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
 // This file holds what the tests of single properties share.
 
-func idOf(key string) onceward.ID { return onceward.ID{Scope: "alice", Key: key} }
+func idOf(key string) store.ID { return store.ID{Scope: "alice", Key: key} }
 
 // reservation is that of a request of its own: another one for the same key has another nonce.
-func reservation(key string) *onceward.Reservation {
-	r := &onceward.Reservation{
-		ID: idOf(key), Operation: "POST /payments", Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{7}}},
+func reservation(key string) *store.Reservation {
+	r := &store.Reservation{
+		ID: idOf(key), Operation: "POST /payments", Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{7}}},
 		Lease: time.Minute, Retention: time.Hour,
 	}
 	_, _ = rand.Read(r.Nonce[:])
 	return r
 }
 
-func answer(body string) *onceward.Completion {
-	return &onceward.Completion{Response: onceward.Response{Status: 201, Body: []byte(body)}}
+func answer(body string) *store.Completion {
+	return &store.Completion{Response: store.Response{Status: 201, Body: []byte(body)}}
 }
 
 // openStore opens a store that is closed with the test.
@@ -82,7 +82,7 @@ func number(t testing.TB, pool *pgxpool.Pool, query string, args ...any) (n int)
 }
 
 // own reserves a key that is free.
-func own(t testing.TB, store onceward.Store, r *onceward.Reservation) onceward.Claim {
+func own(t testing.TB, store store.Store, r *store.Reservation) store.Claim {
 	t.Helper()
 	claim := ownIn(t.Context(), t, store, r)
 	if claim.Attempt == 0 {
@@ -92,17 +92,17 @@ func own(t testing.TB, store onceward.Store, r *onceward.Reservation) onceward.C
 }
 
 // ownIn is own for one of a crowd.
-func ownIn(ctx context.Context, t testing.TB, store onceward.Store, r *onceward.Reservation) onceward.Claim {
+func ownIn(ctx context.Context, t testing.TB, s store.Store, r *store.Reservation) store.Claim {
 	t.Helper()
-	v, err := store.Reserve(ctx, r)
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	v, err := s.Reserve(ctx, r)
+	if err != nil || v.Decision != store.DecisionExecute {
 		t.Errorf("reserve %q: got (%s, %v), want the right to execute", r.Key, v.Decision, err)
 	}
-	return onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}
+	return store.Claim{ID: r.ID, Attempt: v.Record.Attempt}
 }
 
 // complete settles what somebody owns.
-func complete(t testing.TB, store onceward.Store, c onceward.Claim, body string) {
+func complete(t testing.TB, store store.Store, c store.Claim, body string) {
 	t.Helper()
 	if _, err := store.Complete(t.Context(), c, answer(body)); err != nil {
 		t.Fatalf("complete %q: %v", c.Key, err)
@@ -110,18 +110,18 @@ func complete(t testing.TB, store onceward.Store, c onceward.Claim, body string)
 }
 
 // wantReplay asks for a key whose answer is known.
-func wantReplay(t testing.TB, store onceward.Store, key, body, rule string) {
+func wantReplay(t testing.TB, s store.Store, key, body, rule string) {
 	t.Helper()
-	v, err := store.Reserve(context.Background(), reservation(key))
-	if err != nil || v.Decision != onceward.DecisionReplay || string(v.Record.Response.Body) != body {
+	v, err := s.Reserve(context.Background(), reservation(key))
+	if err != nil || v.Decision != store.DecisionReplay || string(v.Record.Response.Body) != body {
 		t.Errorf("%s: %q got (%s, %.40q, %v), want the stored answer %.40q", rule, key, v.Decision, v.Record.Response.Body, err, body)
 	}
 }
 
-func wantState(t testing.TB, store onceward.Store, key string, want onceward.State, rule string) {
+func wantState(t testing.TB, s store.Store, key string, want store.State, rule string) {
 	t.Helper()
-	rec, err := store.Get(context.Background(), idOf(key))
-	if want == onceward.StateNone && err == onceward.ErrNotFound {
+	rec, err := s.Get(context.Background(), idOf(key))
+	if want == store.StateNone && err == store.ErrNotFound {
 		return
 	}
 	if err != nil || rec.State != want {
@@ -130,20 +130,20 @@ func wantState(t testing.TB, store onceward.Store, key string, want onceward.Sta
 }
 
 // committing is work that does f and commits.
-func committing(body string, f func(ctx context.Context) error) func(context.Context, onceward.Verdict) onceward.Settlement {
-	return func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+func committing(body string, f func(ctx context.Context) error) func(context.Context, store.Verdict) store.Settlement {
+	return func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if err := f(ctx); err != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
-		return onceward.Settlement{Ending: onceward.Commit, Completion: *answer(body)}
+		return store.Settlement{Action: store.TxCommit, Completion: *answer(body)}
 	}
 }
 
 // transacted runs a transaction that is to be executed.
-func transacted(t testing.TB, store onceward.Transactor, key string, f func(ctx context.Context) error) {
+func transacted(t testing.TB, s store.Transactor, key string, f func(ctx context.Context) error) {
 	t.Helper()
-	v, err := store.Transact(t.Context(), reservation(key), committing(key, f))
-	if err != nil || v.Decision != onceward.DecisionExecute || v.Record.State != onceward.StateCompleted {
+	v, err := s.Transact(t.Context(), reservation(key), committing(key, f))
+	if err != nil || v.Decision != store.DecisionExecute || v.Record.State != store.StateCompleted {
 		t.Fatalf("transact %q: got (%s, %s, %v), want it executed and completed", key, v.Decision, v.Record.State, err)
 	}
 }

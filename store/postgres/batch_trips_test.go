@@ -7,6 +7,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -15,12 +16,12 @@ type tripping struct {
 	*testing.T
 	store  *postgres.Store
 	proxy  *servicetest.Proxy
-	claims map[string]onceward.Claim
+	claims map[string]store.Claim
 }
 
 func newTripping(t *testing.T) *tripping {
-	store, proxy := openProxied(t)
-	return &tripping{T: t, store: store, proxy: proxy, claims: make(map[string]onceward.Claim)}
+	s, proxy := openProxied(t)
+	return &tripping{T: t, store: s, proxy: proxy, claims: make(map[string]store.Claim)}
 }
 
 // want prepares and calls a few times to warm up, and then counts what the calls cost.
@@ -62,12 +63,12 @@ func TestRoundTrips(t *testing.T) {
 	c.want(1, "a completion", c.own, c.complete)
 	c.want(1, "a replay", c.settled, func(key string) { wantReplay(t, c.store, key, key, "I3") })
 	c.want(1, "a duplicate", c.own, func(key string) {
-		if v, err := c.store.Reserve(t.Context(), reservation(key)); err != nil || v.Decision != onceward.DecisionInProgress {
+		if v, err := c.store.Reserve(t.Context(), reservation(key)); err != nil || v.Decision != store.DecisionInProgress {
 			t.Errorf("a duplicate got (%s, %v)", v.Decision, err)
 		}
 	})
 	c.want(1, "a retry", c.released, c.own)
-	c.want(1, "a look", c.settled, func(key string) { wantState(t, c.store, key, onceward.StateCompleted, "section 11") })
+	c.want(1, "a look", c.settled, func(key string) { wantState(t, c.store, key, store.StateCompleted, "section 11") })
 }
 
 // TestRoundTripsOfTransactions: the claim rides with BEGIN, and the answer with COMMIT.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // bridge makes a *sql.Tx of a transaction that has already begun. It is a database/sql pool whose only connections are
@@ -218,7 +218,7 @@ func (s *bridgeStmt) QueryContext(ctx context.Context, args []driver.NamedValue)
 type ownedTx struct{}
 
 // Commit refuses.
-func (ownedTx) Commit() error { return onceward.ErrTxOwned }
+func (ownedTx) Commit() error { return store.ErrTxOwned }
 
 // Rollback refuses.
-func (ownedTx) Rollback() error { return onceward.ErrTxOwned }
+func (ownedTx) Rollback() error { return store.ErrTxOwned }

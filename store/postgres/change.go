@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-// The statements by which a record is changed as [onceward.Step] says, under the lock of its row.
+// The statements by which a record is changed as [store.Step] says, under the lock of its row.
 const (
 	begin        = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END,
@@ -26,8 +26,8 @@ const (
 
 // changed is a record before and after an event.
 type changed struct {
-	before, after onceward.Record
-	outcome       onceward.Outcome
+	before, after store.Record
+	outcome       store.Transition
 	now           time.Time
 	// found is the row that was there, if exists says that there was one, and wrote the one that took its place.
 	found, wrote row
@@ -36,7 +36,7 @@ type changed struct {
 
 // change applies an event to a record in a transaction of its own. It is the way of everything that is rare; what is
 // frequent goes through the batcher.
-func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event) (c changed, err error) {
+func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
 	if err := s.ready(ctx); err != nil {
 		return c, err
 	}
@@ -46,7 +46,7 @@ func (s *Store) change(ctx context.Context, id onceward.ID, event onceward.Event
 	}
 	for try := 0; ; try++ {
 		c, err = s.changeOnce(ctx, id, event, number)
-		if errors.Is(err, errUnanswered) && event.Kind != onceward.EventReserve {
+		if errors.Is(err, errUnanswered) && event.Kind != store.EventReserve {
 			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came since.
 			if err = s.landed(ctx, id, &c, err); !errors.Is(err, errNotLanded) {
 				return c, err
@@ -74,14 +74,14 @@ var errUnanswered = errors.New("it is not known yet what became of the commit")
 const maxTries = 5
 
 // numberFor is that of the operation of a reservation.
-func (s *Store) numberFor(ctx context.Context, event onceward.Event) (int32, error) {
+func (s *Store) numberFor(ctx context.Context, event store.Event) (int32, error) {
 	if event.Reservation == nil {
 		return 0, nil
 	}
 	return s.operations.number(ctx, event.Reservation.Operation)
 }
 
-func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.Event, number int32) (c changed, err error) {
+func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event, number int32) (c changed, err error) {
 	conn, err := s.own.Acquire(ctx)
 	if err != nil {
 		return c, unavailable(err)
@@ -97,7 +97,7 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 	if err != nil {
 		return c, errors.Join(err, rollback(conn.Conn()))
 	}
-	if c.after, c.outcome, err = onceward.Step(c.before, event, c.now); err != nil || c.outcome.Effect == onceward.EffectNone {
+	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil || c.outcome.Effect == store.EffectNone {
 		return c, errors.Join(err, unavailable(rollback(conn.Conn())))
 	}
 	err = s.write(ctx, conn.Conn(), hash, &c, number)
@@ -110,7 +110,7 @@ func (s *Store) changeOnce(ctx context.Context, id onceward.ID, event onceward.E
 
 // look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh
 // token.
-func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [16]byte, event *onceward.Event, c *changed) (err error) {
+func (s *Store) look(ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]byte, event *store.Event, c *changed) (err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(begin)
 	batch.Queue(s.sql.lockRecord, hash)
@@ -139,7 +139,7 @@ func (s *Store) look(ctx context.Context, conn *pgx.Conn, id onceward.ID, hash [
 
 // notFoundAsIs keeps what is said of a record, and wraps what is said of the database.
 func notFoundAsIs(err error) error {
-	if errors.Is(err, onceward.ErrUnreadable) {
+	if errors.Is(err, store.ErrUnreadable) {
 		return err
 	}
 	return unavailable(err)
@@ -149,7 +149,7 @@ func notFoundAsIs(err error) error {
 func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *changed, number int32) error {
 	batch := &pgx.Batch{}
 	switch {
-	case c.outcome.Effect == onceward.EffectRemove:
+	case c.outcome.Effect == store.EffectRemove:
 		batch.Queue(s.sql.deleteRecord, hash)
 	default:
 		if number == 0 {
@@ -179,7 +179,7 @@ func rollback(conn *pgx.Conn) error {
 }
 
 // get reads a record as it stands, and the clock.
-func (s *Store) get(ctx context.Context, id onceward.ID) (rec onceward.Record, now time.Time, err error) {
+func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now time.Time, err error) {
 	if err := errors.Join(ctx.Err(), s.ready(ctx)); err != nil {
 		return rec, now, unavailable(err)
 	}
@@ -193,7 +193,7 @@ func (s *Store) get(ctx context.Context, id onceward.ID) (rec onceward.Record, n
 		s.own.Reset() // a connection turned out dead, and the others are likely dead too
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		return rec, now, onceward.ErrNotFound
+		return rec, now, store.ErrNotFound
 	}
 	if err != nil {
 		return rec, now, unavailable(err)

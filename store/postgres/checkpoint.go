@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // advance stores a recovery point in the transaction that took the lock. Like the statements of a settlement, it fails
@@ -19,11 +19,11 @@ const advance = `WITH written AS (
 		RETURNING attempt)
 	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 
-var _ onceward.TxCheckpointer = (*Store)(nil)
+var _ store.TxCheckpointer = (*Store)(nil)
 
-// CheckpointTx implements [onceward.TxCheckpointer]. It holds the lock that transactions of the same key take, not that of
+// CheckpointTx implements [store.TxCheckpointer]. It holds the lock that transactions of the same key take, not that of
 // the row, which heartbeats need.
-func (s *Store) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *Store) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.D
 	}
 }
 
-func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+func (s *Store) checkpointOnce(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
 	}
@@ -48,7 +48,7 @@ func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time
 	}
 	t := &transaction{
 		store: s, lent: borrowed, conn: borrowed.pgx(), hash: s.hash(c.ID),
-		reservation: &onceward.Reservation{ID: c.ID, Lease: lease},
+		reservation: &store.Reservation{ID: c.ID, Lease: lease},
 	}
 	defer t.lent.giveBack()
 	locked, err := t.begin(ctx)
@@ -56,7 +56,7 @@ func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time
 	case err == nil && !locked:
 		err = unavailable(errors.New("another attempt of the operation is still in a transaction"))
 	case err == nil:
-		_, err = t.progress(c, onceward.Checkpoint{})
+		_, err = t.progress(c, store.Checkpoint{})
 	}
 	if err != nil {
 		return t.notBegun(ctx, err)
@@ -65,22 +65,22 @@ func (s *Store) checkpointOnce(ctx context.Context, c onceward.Claim, lease time
 }
 
 // progress is the record with a checkpoint, or why it cannot be written.
-func (t *transaction) progress(c onceward.Claim, p onceward.Checkpoint) (onceward.Record, error) {
-	after, _, err := onceward.Step(t.before, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}, t.now)
+func (t *transaction) progress(c store.Claim, p store.Checkpoint) (store.Record, error) {
+	after, _, err := store.Step(t.before, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}, t.now)
 	return after, err
 }
 
 // advance runs a step and commits it with the recovery point that it leads to.
-func (t *transaction) advance(ctx context.Context, c onceward.Claim, work func(context.Context) (onceward.Checkpoint, error)) error {
+func (t *transaction) advance(ctx context.Context, c store.Claim, work func(context.Context) (store.Checkpoint, error)) error {
 	p, err := t.step(ctx, work)
 	status := t.status()
 	switch {
 	case t.gate.ended.Load() || status == statusIdle:
-		return fmt.Errorf("%w: %w: the step did it itself", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)
+		return fmt.Errorf("%w: %w: the step did it itself", store.ErrOutcomeUnknown, store.ErrTxOwned)
 	case status == statusLost:
 		return unavailable(errors.Join(errors.New("the connection was lost before the step was done"), err))
 	case err != nil && !t.same(status):
-		return fmt.Errorf("%w: %w: the step did it itself, and began another", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)
+		return fmt.Errorf("%w: %w: the step did it itself, and began another", store.ErrOutcomeUnknown, store.ErrTxOwned)
 	case err == nil && status == statusFailed:
 		err = errors.New("postgres: the step said that it succeeded in a transaction in which a statement had failed")
 	}
@@ -98,7 +98,7 @@ func (t *transaction) advance(ctx context.Context, c onceward.Claim, work func(c
 }
 
 // step hands the transaction to the work and takes it back, also if the work panics or ends its goroutine.
-func (t *transaction) step(ctx context.Context, work func(context.Context) (onceward.Checkpoint, error)) (p onceward.Checkpoint, err error) {
+func (t *transaction) step(ctx context.Context, work func(context.Context) (store.Checkpoint, error)) (p store.Checkpoint, err error) {
 	returned := false
 	defer func() {
 		t.gate.close()
@@ -124,7 +124,7 @@ func (t *transaction) undoStep(cause error) error {
 }
 
 // sendPoint stores the recovery point and commits.
-func (t *transaction) sendPoint(after *onceward.Record) error {
+func (t *transaction) sendPoint(after *store.Record) error {
 	var r row
 	r.encode(after, t.hash, t.number)
 	sql := &t.store.sql
@@ -139,10 +139,10 @@ func (t *transaction) sendPoint(after *onceward.Record) error {
 }
 
 // resolvePoint finds out what became of a commit that ended in an error, as resolve does for an answer.
-func (t *transaction) resolvePoint(c onceward.Claim, wanted *onceward.Record, cause error) error {
+func (t *transaction) resolvePoint(c store.Claim, wanted *store.Record, cause error) error {
 	t.close()
 	if t.store.otherTransaction(cause) {
-		return fmt.Errorf("%w: %w: the step did it itself, and began another", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned)
+		return fmt.Errorf("%w: %w: the step did it itself, and began another", store.ErrOutcomeUnknown, store.ErrTxOwned)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
@@ -152,7 +152,7 @@ func (t *transaction) resolvePoint(c onceward.Claim, wanted *onceward.Record, ca
 		case err == nil:
 			return t.learnedPoint(c, wanted, &rec, cause)
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w: commit: %w; then nobody could be asked what became of it: %w", onceward.ErrOutcomeUnknown, cause, err)
+			return fmt.Errorf("%w: commit: %w; then nobody could be asked what became of it: %w", store.ErrOutcomeUnknown, cause, err)
 		}
 		time.Sleep(askPause)
 	}
@@ -161,27 +161,27 @@ func (t *transaction) resolvePoint(c onceward.Claim, wanted *onceward.Record, ca
 // learnedPoint answers by what is stored: the point is there, or nothing was committed, or the attempt is fenced. A record
 // that had the same point before the step, or is another attempt's by now, does not tell; then only a refusal by the server
 // itself says that nothing was committed.
-func (t *transaction) learnedPoint(c onceward.Claim, wanted, rec *onceward.Record, cause error) error {
-	_, _, fenced := onceward.Step(*rec, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt}, t.now)
+func (t *transaction) learnedPoint(c store.Claim, wanted, rec *store.Record, cause error) error {
+	_, _, fenced := store.Step(*rec, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt}, t.now)
 	tells := fenced == nil && !samePoint(wanted, &t.before)
 	switch {
 	case tells && samePoint(wanted, rec):
 		return nil
 	case !tells && !refusedByServer(cause):
-		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it", onceward.ErrOutcomeUnknown, cause), fenced)
+		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it", store.ErrOutcomeUnknown, cause), fenced)
 	case fenced != nil:
 		return fenced
 	case undone(cause) || t.store.lostRace(cause):
 		return fmt.Errorf("%w: %w", errAgain, cause)
 	case t.store.refusedWork(cause):
-		return fmt.Errorf("%w: commit: %w", onceward.ErrWorkRefused, cause)
+		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
 	default:
 		return unavailable(fmt.Errorf("commit: %w", cause))
 	}
 }
 
 // samePoint reports whether two records are equally far.
-func samePoint(a, b *onceward.Record) bool {
+func samePoint(a, b *store.Record) bool {
 	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable && a.ProviderID == b.ProviderID
 }
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -109,26 +109,26 @@ func receive(t *testing.T, server *servicetest.PostgresServer, name string) {
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	server := servicetest.NewPostgres(t)
-	store := openStore(t, server.URL())
-	transacted(t, store, "key", nothing)
+	s := openStore(t, server.URL())
+	transacted(t, s, "key", nothing)
 	must(t, server.Stop())
 	must(t, os.WriteFile(filepath.Join(server.Dir(), "standby.signal"), nil, 0o644))
 	must(t, server.Restart())
 	if _, err := postgres.Open(t.Context(), server.URL(), quiet); !errors.Is(err, postgres.ErrStandby) {
 		t.Errorf("scenario 13: opening a store on a standby got %v, want ErrStandby", err)
 	}
-	wantUnavailable(t, store, func(error) bool { return true }, "scenario 13")
-	err := store.InTx(t.Context(), func(context.Context) error {
+	wantUnavailable(t, s, func(error) bool { return true }, "scenario 13")
+	err := s.InTx(t.Context(), func(context.Context) error {
 		t.Error("scenario 13: work was run on a standby")
 		return nil
 	})
-	if !errors.Is(err, postgres.ErrStandby) || !errors.Is(err, onceward.ErrUnavailable) {
+	if !errors.Is(err, postgres.ErrStandby) || !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("scenario 13: a transaction on a standby got %v, want ErrStandby", err)
 	}
-	if _, err := store.Get(t.Context(), idOf("key")); !errors.Is(err, postgres.ErrStandby) {
+	if _, err := s.Get(t.Context(), idOf("key")); !errors.Is(err, postgres.ErrStandby) {
 		t.Errorf("scenario 13: a look at what a standby knows got %v, want ErrStandby", err)
 	}
-	if _, err := store.Get(t.Context(), idOf("absent")); !errors.Is(err, postgres.ErrStandby) {
+	if _, err := s.Get(t.Context(), idOf("absent")); !errors.Is(err, postgres.ErrStandby) {
 		t.Errorf("scenario 13: a look at what a standby may not know yet got %v, want ErrStandby", err)
 	}
 }

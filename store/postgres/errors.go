@@ -7,15 +7,15 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // unavailable wraps an error of the database.
 func unavailable(err error) error {
-	if err == nil || errors.Is(err, onceward.ErrUnavailable) {
+	if err == nil || errors.Is(err, store.ErrUnavailable) {
 		return err
 	}
-	return fmt.Errorf("%w: postgres: %w", onceward.ErrUnavailable, err)
+	return fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, err)
 }
 
 // The states that the store knows how to answer.

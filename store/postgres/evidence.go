@@ -6,23 +6,23 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The statements about what is kept beside the records. Texts from outside are looked up by their hash, because an index
 // does not take values of every length.
 const (
-	insertFinding = `INSERT INTO @finding (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
-	selectFinding = `SELECT attempt, at, response FROM @finding WHERE id = $1 ORDER BY at`
+	insertLateCompletion = `INSERT INTO @late (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
+	selectLateCompletion = `SELECT attempt, at, response FROM @late WHERE id = $1 ORDER BY at`
 
-	insertNotice = `INSERT INTO @notice (source, any_scope, scope, event_id, subject, at, received_at, body)
+	insertExternalEvent = `INSERT INTO @external (source, any_scope, scope, event_id, subject, at, received_at, body)
 		VALUES ($1, $2, $3, $4, $5, $6, @now(), $7)
 		ON CONFLICT (sha256(source), any_scope, sha256(scope), sha256(event_id)) DO NOTHING`
-	selectNotice = `SELECT any_scope, scope, event_id, subject, at, received_at, body FROM @notice
+	selectExternalEvent = `SELECT any_scope, scope, event_id, subject, at, received_at, body FROM @external
 		WHERE sha256(source) = sha256($1) AND sha256(subject) = ANY (ARRAY(SELECT sha256(s) FROM unnest($2::bytea[]) AS s))
 			AND (any_scope OR sha256(scope) = sha256($3))
 		ORDER BY at, event_id`
-	purgeNotices = `SELECT @purge_notices($1, $2)`
+	purgeExternalEvents = `SELECT @purge_external_events($1, $2)`
 
 	insertAudit = `INSERT INTO @audit (id, name, attempt, actor, action, reason, outcome, at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, @now())`
@@ -30,42 +30,42 @@ const (
 	purgeAudit  = `SELECT @purge_audit($1, $2)`
 )
 
-// AddFinding implements [onceward.FindingKeeper].
-func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
+// AddLateCompletion implements [store.LateCompletionKeeper].
+func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	_, err := s.own.Exec(ctx, s.names.render(insertFinding), s.hash(f.ID), f.Attempt, micros(f.At), appendAnswer(nil, &f.Response))
+	_, err := s.own.Exec(ctx, s.names.render(insertLateCompletion), s.hash(f.ID), f.Attempt, micros(f.At), appendAnswer(nil, &f.Response))
 	return unavailable(err)
 }
 
-// Findings implements [onceward.FindingKeeper].
-func (s *Store) Findings(ctx context.Context, id onceward.ID) ([]onceward.Finding, error) {
+// LateCompletions implements [store.LateCompletionKeeper].
+func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateCompletion, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectFinding), s.hash(id))
+	rows, err := s.own.Query(ctx, s.names.render(selectLateCompletion), s.hash(id))
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	var findings []onceward.Finding
+	var lateCompletions []store.LateCompletion
 	var attempt, at int64
 	var answer []byte
 	_, err = pgx.ForEachRow(rows, []any{&attempt, &at, &answer}, func() error {
 		response, err := parseAnswer(answer)
-		findings = append(findings, onceward.Finding{
-			Claim: onceward.Claim{ID: id, Attempt: attempt}, Response: response, At: fromMicros(at),
+		lateCompletions = append(lateCompletions, store.LateCompletion{
+			Claim: store.Claim{ID: id, Attempt: attempt}, Response: response, At: fromMicros(at),
 		})
 		return err
 	})
 	if errors.Is(err, errBadAnswer) {
 		return nil, unreadable(err)
 	}
-	return findings, unavailable(err)
+	return lateCompletions, unavailable(err)
 }
 
-// AddNotice implements [onceward.NoticeKeeper].
-func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (added bool, err error) {
+// AddExternalEvent implements [store.ExternalEventKeeper].
+func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (added bool, err error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
@@ -74,17 +74,17 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (added bool, e
 	}
 	body := append([]byte{}, n.Body...) // nil would be null
 	for try := 0; ; try++ {
-		tag, err := s.own.Exec(ctx, s.names.render(insertNotice), []byte(n.Source), n.AnyScope, []byte(n.Scope), []byte(n.EventID),
+		tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(n.Source), n.AnyScope, []byte(n.Scope), []byte(n.EventID),
 			[]byte(n.Subject), micros(n.At), body)
-		// Where every transaction is serializable, the same notice at the same time undoes the statement.
+		// Where every transaction is serializable, the same external event at the same time undoes the statement.
 		if err == nil || try >= maxTries || !undone(err) {
 			return tag.RowsAffected() == 1, unavailable(err)
 		}
 	}
 }
 
-// Notices implements [onceward.NoticeKeeper].
-func (s *Store) Notices(ctx context.Context, f onceward.NoticeFilter) ([]onceward.Notice, error) {
+// ExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) ([]store.ExternalEvent, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
@@ -92,12 +92,12 @@ func (s *Store) Notices(ctx context.Context, f onceward.NoticeFilter) ([]oncewar
 	for i, subject := range f.Subjects {
 		asked[i] = []byte(subject)
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectNotice), []byte(f.Source), asked, []byte(f.Scope))
+	rows, err := s.own.Query(ctx, s.names.render(selectExternalEvent), []byte(f.Source), asked, []byte(f.Scope))
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	notices, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (onceward.Notice, error) {
-		n := onceward.Notice{Source: f.Source}
+	externals, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.ExternalEvent, error) {
+		n := store.ExternalEvent{Source: f.Source}
 		var scope, event, subject []byte
 		var at, received int64
 		err := row.Scan(&n.AnyScope, &scope, &event, &subject, &at, &received, &n.Body)
@@ -105,16 +105,16 @@ func (s *Store) Notices(ctx context.Context, f onceward.NoticeFilter) ([]oncewar
 		n.At, n.ReceivedAt = fromMicros(at), fromMicros(received)
 		return n, err
 	})
-	return notices, unavailable(err)
+	return externals, unavailable(err)
 }
 
-// PurgeNotices implements [onceward.NoticeKeeper], by the SQL function that a scheduler may call too.
-func (s *Store) PurgeNotices(ctx context.Context, age time.Duration, limit int) (int, error) {
-	return s.purge(ctx, purgeNotices, age, limit)
+// PurgeExternalEvents implements [store.ExternalEventKeeper], by the SQL function that a scheduler may call too.
+func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, purgeExternalEvents, age, limit)
 }
 
-// AddAudit implements [onceward.Auditor].
-func (s *Store) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
+// AddAudit implements [store.Auditor].
+func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
@@ -123,8 +123,8 @@ func (s *Store) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
 	return unavailable(err)
 }
 
-// Audit implements [onceward.Auditor].
-func (s *Store) Audit(ctx context.Context, id onceward.ID) ([]onceward.AuditEntry, error) {
+// Audit implements [store.Auditor].
+func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
@@ -132,11 +132,11 @@ func (s *Store) Audit(ctx context.Context, id onceward.ID) ([]onceward.AuditEntr
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (onceward.AuditEntry, error) {
+	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.AuditEntry, error) {
 		var attempt, at int64
 		var actor, action, reason, outcome []byte
 		err := row.Scan(&attempt, &actor, &action, &reason, &outcome, &at)
-		return onceward.AuditEntry{
+		return store.AuditEntry{
 			ID: id, Attempt: attempt, Actor: string(actor), Action: string(action), Reason: string(reason),
 			Outcome: string(outcome), At: fromMicros(at),
 		}, err
@@ -144,7 +144,7 @@ func (s *Store) Audit(ctx context.Context, id onceward.ID) ([]onceward.AuditEntr
 	return entries, unavailable(err)
 }
 
-// PurgeAudit implements [onceward.Auditor], by the SQL function that a scheduler may call too.
+// PurgeAudit implements [store.Auditor], by the SQL function that a scheduler may call too.
 func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, purgeAudit, age, limit)
 }

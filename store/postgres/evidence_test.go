@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // TestAuditIsReadableByItself: an entry names its record in words, also to somebody who has no more than SQL, and when the
@@ -17,17 +17,17 @@ import (
 func TestAuditIsReadableByItself(t *testing.T) {
 	t.Parallel()
 	url := servicetest.Postgres(t).SchemaURL(t)
-	store, admin := openStore(t, url), openAdmin(t, url)
-	c := own(t, store, reservation("key"))
-	must(t, store.AddAudit(t.Context(), onceward.AuditEntry{ID: c.ID, Attempt: c.Attempt, Actor: "ops", Action: "bust", Reason: "stuck"}))
-	must(t, store.Bust(t.Context(), c.ID, true))
-	must(t, store.Bust(t.Context(), c.ID, false))
-	wantState(t, store, c.Key, onceward.StateNone, "section 4")
+	s, admin := openStore(t, url), openAdmin(t, url)
+	c := own(t, s, reservation("key"))
+	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: c.ID, Attempt: c.Attempt, Actor: "ops", Action: "bust", Reason: "stuck"}))
+	must(t, s.Bust(t.Context(), c.ID, true))
+	must(t, s.Bust(t.Context(), c.ID, false))
+	wantState(t, s, c.Key, store.StateNone, "section 4")
 	var record, actor, reason string
 	var name []byte
 	must(t, admin.QueryRow(t.Context(), `SELECT id::text, name, convert_from(actor, 'UTF8'), convert_from(reason, 'UTF8') FROM onceward_audit`).
 		Scan(&record, &name, &actor, &reason))
-	if id, err := onceward.ParseID(name); err != nil || id != c.ID || record != store.RecordID(c.ID) || actor != "ops" || reason != "stuck" {
+	if id, err := store.ParseID(name); err != nil || id != c.ID || record != s.RecordID(c.ID) || actor != "ops" || reason != "stuck" {
 		t.Errorf("L7: the entry is about %v (%v), record %s, by %q because %q", id, err, record, actor, reason)
 	}
 }
@@ -37,19 +37,19 @@ func TestSchedulerPurges(t *testing.T) {
 	t.Parallel()
 	server := servicetest.Postgres(t)
 	schema := server.Schema(t)
-	store := openStore(t, server.URL()+"&search_path="+schema)
+	s := openStore(t, server.URL()+"&search_path="+schema)
 	scheduler := openAdmin(t, server.URL())
 	for i := range 3 {
-		_, err := store.AddNotice(t.Context(), onceward.Notice{Source: "psp", EventID: fmt.Sprint(i)})
+		_, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{Source: "psp", EventID: fmt.Sprint(i)})
 		must(t, err)
-		must(t, store.AddAudit(t.Context(), onceward.AuditEntry{ID: idOf("key")}))
+		must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: idOf("key")}))
 	}
-	for _, table := range []string{"notice", "audit"} {
+	for _, table := range []string{"external event", "audit"} {
 		// The last is from two years ago, which is further than any of the test's own.
-		column := map[string]string{"notice": "received_at", "audit": "at"}[table]
+		column := map[string]string{"external event": "received_at", "audit": "at"}[table]
 		exec(t, scheduler, fmt.Sprintf(`UPDATE %s.onceward_%s SET %s = %s - 63115200000000 WHERE ctid = (SELECT max(ctid) FROM %[1]s.onceward_%[2]s)`,
 			schema, table, column, column))
-		function := schema + map[string]string{"notice": ".onceward_purge_notices", "audit": ".onceward_purge_audit"}[table]
+		function := schema + map[string]string{"external event": ".onceward_purge_external_events", "audit": ".onceward_purge_audit"}[table]
 		for _, call := range []struct {
 			arguments string
 			want      int
@@ -63,16 +63,16 @@ func TestSchedulerPurges(t *testing.T) {
 
 // TestNoticesWhereAllIsSerializable: where a database makes every transaction serializable, an event that many tell of at
 // once is still added by one of them and known to the others.
-func TestNoticesWhereAllIsSerializable(t *testing.T) {
+func TestExternalEventsWhereAllIsSerializable(t *testing.T) {
 	t.Parallel()
-	store := openStore(t, servicetest.Postgres(t).SchemaURL(t)+"&default_transaction_isolation=serializable")
+	s := openStore(t, servicetest.Postgres(t).SchemaURL(t)+"&default_transaction_isolation=serializable")
 	for round := range 20 {
 		var group sync.WaitGroup
 		var mu sync.Mutex
 		added, errs := 0, []error(nil)
 		for range 8 {
 			group.Go(func() {
-				was, err := store.AddNotice(t.Context(), onceward.Notice{Source: "psp", EventID: fmt.Sprint(round), At: time.Now()})
+				was, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{Source: "psp", EventID: fmt.Sprint(round), At: time.Now()})
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, err)
@@ -91,17 +91,17 @@ func TestNoticesWhereAllIsSerializable(t *testing.T) {
 // TestPurgersAtOnce: several who purge at once count each row once.
 func TestPurgersAtOnce(t *testing.T) {
 	t.Parallel()
-	store := openStore(t, servicetest.Postgres(t).SchemaURL(t))
+	s := openStore(t, servicetest.Postgres(t).SchemaURL(t))
 	const n = 60
 	for i := range n {
-		_, err := store.AddNotice(t.Context(), onceward.Notice{Source: "psp", EventID: fmt.Sprint(i)})
+		_, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{Source: "psp", EventID: fmt.Sprint(i)})
 		must(t, err)
 	}
 	var mu sync.Mutex
 	total := 0
 	ended := crowd(t.Context(), 4, func(ctx context.Context, _ int) {
 		for {
-			purged, err := store.PurgeNotices(ctx, -time.Second, 7)
+			purged, err := s.PurgeExternalEvents(ctx, -time.Second, 7)
 			if err != nil {
 				t.Errorf("L7: one of several who purge got %v", err)
 			}
@@ -114,7 +114,7 @@ func TestPurgersAtOnce(t *testing.T) {
 		}
 	})
 	ended()
-	if left, err := store.Notices(t.Context(), onceward.NoticeFilter{Source: "psp", Subjects: []string{""}}); err != nil || len(left)+total != n {
+	if left, err := s.ExternalEvents(t.Context(), store.ExternalEventFilter{Source: "psp", Subjects: []string{""}}); err != nil || len(left)+total != n {
 		t.Errorf("L7: %d were purged and %d are left (%v), want %d together", total, len(left), err, n)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -57,14 +57,14 @@ func TestStepsInADeadlock(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			exec(t, s.admin, `CREATE TABLE balance (account TEXT PRIMARY KEY, amount INT NOT NULL)`)
 			exec(t, s.admin, `INSERT INTO balance VALUES ('a', 0), ('b', 0)`)
-			store := s.store(t, h, s.url+"&deadlock_timeout=50ms")
+			st := s.store(t, h, s.url+"&deadlock_timeout=50ms")
 			both := newMeeting(2)
 			var runs atomic.Int64
 			transfer := func(from, to string) <-chan error {
-				c := takeOver(t, store, from+to, time.Minute)
+				c := takeOver(t, st, from+to, time.Minute)
 				done := make(chan error, 1)
 				go func() {
-					done <- store.CheckpointTx(context.Background(), c, time.Minute, func(ctx context.Context) (onceward.Checkpoint, error) {
+					done <- st.CheckpointTx(context.Background(), c, time.Minute, func(ctx context.Context) (store.Checkpoint, error) {
 						err := h.change(ctx, from)
 						if runs.Add(1) <= 2 {
 							both.meet(t)
@@ -105,7 +105,7 @@ func TestStepUndoneAtCommit(t *testing.T) {
 		f := newStepFault(t, s, pgxHandle, "paid")
 		s.failAtCommit(t, "40001", always)
 		wantNotExecuted(t, f.reach(charged), "it ends some day")
-		f.wantReached(t, 0, onceward.Checkpoint{}, "nothing was executed")
+		f.wantReached(t, 0, store.Checkpoint{}, "nothing was executed")
 		if n := f.runs.Load(); n < 2 || n > 20 {
 			t.Errorf("the step ran %d times, want a few", n)
 		}
@@ -124,7 +124,7 @@ func TestStepRefusedAtCommit(t *testing.T) {
 			f := newStepFault(t, s, pgxHandle, "paid")
 			s.failAtCommit(t, code, always)
 			wantWorkRefused(t, f.reach(charged), "the commit was refused")
-			f.wantReached(t, 0, onceward.Checkpoint{}, "the commit was refused")
+			f.wantReached(t, 0, store.Checkpoint{}, "the commit was refused")
 			f.wantRuns(t, 1, "it would be refused again")
 		})
 	}
@@ -142,10 +142,10 @@ func TestStepOverlooksAFailure(t *testing.T) {
 				}
 				return nil
 			}
-			if err := f.reach(charged); err == nil || errors.Is(err, onceward.ErrOutcomeUnknown) {
+			if err := f.reach(charged); err == nil || errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("E3: got %v, want an error that says that nothing was committed", err)
 			}
-			f.wantReached(t, 0, onceward.Checkpoint{}, "nothing was committed")
+			f.wantReached(t, 0, store.Checkpoint{}, "nothing was committed")
 			f.wantRuns(t, 1, "it is not the neighbours' doing")
 			must(t, f.reach(charged))
 			f.wantReached(t, 1, charged, "the next try")
@@ -169,10 +169,10 @@ func TestStepEndsItsTransaction(t *testing.T) {
 					}
 					err := f.reach(charged)
 					wantUnknown(t, err, "E3")
-					if !errors.Is(err, onceward.ErrTxOwned) {
+					if !errors.Is(err, store.ErrTxOwned) {
 						t.Errorf("the error is %v, want one that says whose doing it was", err)
 					}
-					f.wantReached(t, rows, onceward.Checkpoint{}, "E3: the point is not there")
+					f.wantReached(t, rows, store.Checkpoint{}, "E3: the point is not there")
 					f.wantRuns(t, 1, "E3: it is not run again")
 				})
 			}
@@ -185,11 +185,11 @@ func TestDiscardedStatementsOfAStep(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servicetest.Postgres(t))
 	pool := openAdmin(t, s.url+"&pool_max_conns=1&default_query_exec_mode=cache_statement")
-	store, err := postgres.New(t.Context(), pool, quiet)
+	st, err := postgres.New(t.Context(), pool, quiet)
 	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
-	f := &stepFault{site: s, handle: pgxHandle, store: store, claim: takeOver(t, store, "paid", time.Minute)}
-	must(t, f.reach(onceward.Checkpoint{Point: "first"}))
+	t.Cleanup(func() { must(t, st.Close()) })
+	f := &stepFault{site: s, handle: pgxHandle, store: st, claim: takeOver(t, st, "paid", time.Minute)}
+	must(t, f.reach(store.Checkpoint{Point: "first"}))
 	_, err = pool.Exec(t.Context(), `DEALLOCATE ALL`)
 	must(t, err)
 	must(t, f.reach(charged))
@@ -201,7 +201,7 @@ func TestDiscardedStatementsOfAStep(t *testing.T) {
 		}
 		return nil
 	}
-	shipped := onceward.Checkpoint{Point: "shipped", Data: []byte("s_1")}
+	shipped := store.Checkpoint{Point: "shipped", Data: []byte("s_1")}
 	wantNotExecuted(t, f.reach(shipped), "the step discarded its own statements")
 	f.wantReached(t, 2, charged, "nothing was committed")
 	must(t, f.reach(shipped))

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -73,15 +73,15 @@ func TestStepLosesItsRecord(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			other := s.store(t, pgxHandle, s.url)
 			f := newStepFault(t, s, pgxHandle, "paid")
-			var left onceward.Record
+			var left store.Record
 			f.during = func(context.Context, int64) error {
 				intrude(t, f, other)
 				left, _ = other.Get(t.Context(), f.claim.ID)
 				return nil
 			}
 			err := f.reach(charged)
-			var fenced *onceward.FencedError
-			if !errors.As(err, &fenced) || errors.Is(err, onceward.ErrOutcomeUnknown) || fenced.Attempt != f.claim.Attempt {
+			var fenced *store.FencedError
+			if !errors.As(err, &fenced) || errors.Is(err, store.ErrOutcomeUnknown) || fenced.Attempt != f.claim.Attempt {
 				t.Errorf("S6: got %v, want a *FencedError", err)
 			}
 			f.wantRows(t, "paid", 0, "S6: its writes are undone")
@@ -111,15 +111,15 @@ func wantLocked(t testing.TB, f *stepFault) {
 func stalled(t *testing.T) (next *stepFault, done <-chan error, goOn func()) {
 	t.Helper()
 	s := newSite(t, servicetest.Postgres(t))
-	store := s.store(t, pgxHandle, s.url)
-	owner := takeOver(t, store, "paid", time.Second)
+	st := s.store(t, pgxHandle, s.url)
+	owner := takeOver(t, st, "paid", time.Second)
 	entered, release, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- store.CheckpointTx(context.Background(), owner, time.Second, func(ctx context.Context) (onceward.Checkpoint, error) {
+		ended <- st.CheckpointTx(context.Background(), owner, time.Second, func(ctx context.Context) (store.Checkpoint, error) {
 			err := insertPgx(ctx, "paid")
 			close(entered)
 			<-release
-			return onceward.Checkpoint{Point: "stale"}, err
+			return store.Checkpoint{Point: "stale"}, err
 		})
 	}()
 	await(t, "the step", entered)
@@ -136,7 +136,7 @@ func TestStalledOwnerGoesOn(t *testing.T) {
 		wantLocked(t, next)
 	}
 	goOn()
-	if err := await(t, "the end of the stalled step", done); !errors.Is(err, onceward.ErrFenced) {
+	if err := await(t, "the end of the stalled step", done); !errors.Is(err, store.ErrFenced) {
 		t.Errorf("S6: the step of an owner that was replaced got %v, want ErrFenced", err)
 	}
 	next.wantRows(t, "paid", 0, "S6")
@@ -153,7 +153,7 @@ func TestStalledOwnerLosesItsLock(t *testing.T) {
 	next.insists(t, charged)
 	next.wantReached(t, 1, charged, "E8: no path leaves a key locked")
 	goOn()
-	if err := await(t, "the end of the stalled step", done); !errors.Is(err, onceward.ErrFenced) && !errors.Is(err, onceward.ErrUnavailable) {
+	if err := await(t, "the end of the stalled step", done); !errors.Is(err, store.ErrFenced) && !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("S6: the step of an owner that was put out got %v, want ErrFenced or ErrUnavailable", err)
 	}
 	next.wantReached(t, 1, charged, "S6: what came late")

@@ -5,18 +5,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // What became of a commit is read off the recovery point, so these are the points that do not say it plainly.
 
 // partial are checkpoints that keep something of the one before, with what the record then holds.
-var partial = map[string]struct{ p, kept onceward.Checkpoint }{
-	"point only":     {onceward.Checkpoint{Point: "shipped"}, onceward.Checkpoint{Point: "shipped", Data: charged.Data}},
-	"data only":      {onceward.Checkpoint{Data: []byte("ch_2")}, onceward.Checkpoint{Point: charged.Point, Data: []byte("ch_2")}},
-	"empty data":     {onceward.Checkpoint{Data: []byte{}}, onceward.Checkpoint{Point: charged.Point}},
-	"not replayable": {onceward.Checkpoint{NotReplayable: true}, charged},
+var partial = map[string]struct{ p, kept store.Checkpoint }{
+	"point only":     {store.Checkpoint{Point: "shipped"}, store.Checkpoint{Point: "shipped", Data: charged.Data}},
+	"data only":      {store.Checkpoint{Data: []byte("ch_2")}, store.Checkpoint{Point: charged.Point, Data: []byte("ch_2")}},
+	"empty data":     {store.Checkpoint{Data: []byte{}}, store.Checkpoint{Point: charged.Point}},
+	"not replayable": {store.Checkpoint{NotReplayable: true}, charged},
 }
 
 // TestCommitOfAPartialPointLost: a point that leaves some of the record as it was is recognised all the same.
@@ -33,7 +33,7 @@ func TestCommitOfAPartialPointLost(t *testing.T) {
 			f.wantSprung(t, 1)
 			f.wantReached(t, 2, c.kept, "the commit had landed")
 			f.proxy.CutRequest(isCommit)
-			wantNotExecuted(t, f.reach(onceward.Checkpoint{Point: "another"}), "the commit never arrived")
+			wantNotExecuted(t, f.reach(store.Checkpoint{Point: "another"}), "the commit never arrived")
 			f.wantReached(t, 2, c.kept, "the commit never arrived")
 		})
 	}
@@ -43,7 +43,7 @@ func TestCommitOfAPartialPointLost(t *testing.T) {
 // committed, or that it was not, who cannot know.
 func TestCommitOfTheSamePointLost(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]onceward.Checkpoint{"the same": charged, "nothing": {}} {
+	for name, p := range map[string]store.Checkpoint{"the same": charged, "nothing": {}} {
 		for fate, rows := range map[string]int{"reply": 2, "request": 1} {
 			t.Run(name+"/"+fate, func(t *testing.T) {
 				f := newStepFault(t, newSite(t, servicetest.Postgres(t)), pgxHandle, "paid")
@@ -97,12 +97,12 @@ func TestCommittedStepIsTakenOver(t *testing.T) {
 			awaitCaught(t, f.proxy, 1)
 			next := takeOver(t, other, "paid", time.Minute)
 			if !again {
-				must(t, other.Checkpoint(t.Context(), next, onceward.Checkpoint{Point: "shipped"}))
+				must(t, other.Checkpoint(t.Context(), next, store.Checkpoint{Point: "shipped"}))
 			}
 			f.proxy.DropAll()
 			err := await(t, "the end of the step", done)
 			wantUnknown(t, err, "it was committed, and is another's now")
-			if !errors.Is(err, onceward.ErrFenced) {
+			if !errors.Is(err, store.ErrFenced) {
 				t.Errorf("S6: %v does not say that the attempt is no longer current", err)
 			}
 			f.wantRows(t, "paid", 1, "E3")

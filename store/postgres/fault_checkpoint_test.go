@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -20,7 +20,7 @@ type stepFault struct {
 	handle handle
 	proxy  *servicetest.Proxy
 	store  *postgres.Store
-	claim  onceward.Claim
+	claim  store.Claim
 	runs   atomic.Int64
 	// during is called in each run, if it is there, when the row is written.
 	during func(ctx context.Context, run int64) error
@@ -35,22 +35,22 @@ func newStepFault(t testing.TB, s *site, h handle, key string) *stepFault {
 }
 
 // takeOver reserves a key that can be resumed, as soon as the lease of the owner before is over.
-func takeOver(t testing.TB, store onceward.Store, key string, lease time.Duration) (c onceward.Claim) {
+func takeOver(t testing.TB, s store.Store, key string, lease time.Duration) (c store.Claim) {
 	t.Helper()
 	eventually(t, "the key can be had", 20*time.Second, func() bool {
 		r := booking(key)
-		r.Lease, r.OnLost = lease, onceward.Resume
-		v, err := store.Reserve(t.Context(), r)
+		r.Lease, r.OnLost = lease, store.LostResume
+		v, err := s.Reserve(t.Context(), r)
 		must(t, err)
-		c = onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}
-		return v.Decision == onceward.DecisionExecute
+		c = store.Claim{ID: r.ID, Attempt: v.Record.Attempt}
+		return v.Decision == store.DecisionExecute
 	})
 	return c
 }
 
 // reach does a step that adds a row named like its key and leads to the point.
-func (f *stepFault) reach(p onceward.Checkpoint) error {
-	return f.store.CheckpointTx(context.Background(), f.claim, time.Minute, func(ctx context.Context) (onceward.Checkpoint, error) {
+func (f *stepFault) reach(p store.Checkpoint) error {
+	return f.store.CheckpointTx(context.Background(), f.claim, time.Minute, func(ctx context.Context) (store.Checkpoint, error) {
 		run := f.runs.Add(1)
 		if err := f.handle.insert(ctx, f.claim.Key); err != nil {
 			return p, err
@@ -65,14 +65,14 @@ func (f *stepFault) reach(p onceward.Checkpoint) error {
 }
 
 // start does the step beside the test.
-func (f *stepFault) start(p onceward.Checkpoint) <-chan error {
+func (f *stepFault) start(p store.Checkpoint) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- f.reach(p) }()
 	return done
 }
 
 // wantReached checks how often the step took effect, and how far the record has come.
-func (f *stepFault) wantReached(t testing.TB, rows int, want onceward.Checkpoint, rule string) {
+func (f *stepFault) wantReached(t testing.TB, rows int, want store.Checkpoint, rule string) {
 	t.Helper()
 	f.wantRows(t, f.claim.Key, rows, rule)
 	rec, err := f.store.Get(t.Context(), f.claim.ID)
@@ -98,12 +98,12 @@ func (f *stepFault) wantSprung(t testing.TB, want int) {
 
 func wantUnknown(t testing.TB, err error, rule string) {
 	t.Helper()
-	if !errors.Is(err, onceward.ErrOutcomeUnknown) {
+	if !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("%s: got %v, want ErrOutcomeUnknown", rule, err)
 	}
 }
 
-var charged = onceward.Checkpoint{Point: "charged", Data: []byte("ch_1")}
+var charged = store.Checkpoint{Point: "charged", Data: []byte("ch_1")}
 
 func TestReplyToCommitOfAStepLost(t *testing.T) {
 	t.Parallel()
@@ -127,7 +127,7 @@ func TestRequestToCommitOfAStepLost(t *testing.T) {
 			f.proxy.CutRequest(isCommit)
 			wantNotExecuted(t, f.reach(charged), "the commit never arrived")
 			f.wantSprung(t, 1)
-			f.wantReached(t, 0, onceward.Checkpoint{}, "the commit never arrived")
+			f.wantReached(t, 0, store.Checkpoint{}, "the commit never arrived")
 			must(t, f.reach(charged))
 			f.wantReached(t, 1, charged, "the second try")
 			f.wantRuns(t, 2, "E3")
@@ -149,7 +149,7 @@ func TestConnectionOfAStepLost(t *testing.T) {
 				return nil
 			}
 			wantNotExecuted(t, f.reach(charged), "the connection was lost")
-			f.wantReached(t, 0, onceward.Checkpoint{}, "the connection was lost")
+			f.wantReached(t, 0, store.Checkpoint{}, "the connection was lost")
 			f.insists(t, charged)
 			f.wantReached(t, 1, charged, "the second try")
 			f.wantRows(t, "after it was lost", 0, "E3")
@@ -158,7 +158,7 @@ func TestConnectionOfAStepLost(t *testing.T) {
 }
 
 // insists does the step as soon as the server has noticed that the last one lost its connection.
-func (f *stepFault) insists(t testing.TB, p onceward.Checkpoint) {
+func (f *stepFault) insists(t testing.TB, p store.Checkpoint) {
 	t.Helper()
 	eventually(t, "the lock is free", 20*time.Second, func() bool {
 		err := f.reach(p)
@@ -172,7 +172,7 @@ func (f *stepFault) insists(t testing.TB, p onceward.Checkpoint) {
 // unreachableStep is a step whose commit landed or did not, after which the server cannot be reached. The wait for that is
 // long: see TestCommitNobodyAnswers.
 func unreachableStep(t *testing.T, s *site, h handle, landed bool) (check func()) {
-	want, rows, key := onceward.Checkpoint{}, 0, "step, did not land, "+h.name
+	want, rows, key := store.Checkpoint{}, 0, "step, did not land, "+h.name
 	if landed {
 		want, rows, key = charged, 1, "step, landed, "+h.name
 	}

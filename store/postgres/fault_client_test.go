@@ -173,7 +173,7 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	owner := payingRoute(t, pgxHandle, s.store(t, pgxHandle, proxy.URL()))
 	// Those that wait are at another process, as far as the stores know.
 	other := servicetest.NewProxy(t, s.url)
-	elsewhere := payingRoute(t, pgxHandle, s.store(t, pgxHandle, other.URL()), onceward.Wait(30*time.Second))
+	elsewhere := payingRoute(t, pgxHandle, s.store(t, pgxHandle, other.URL()), onceward.InFlightWait(30*time.Second))
 	release := proxy.HoldReply(matching(`INSERT INTO business`))
 	defer release()
 	first, patient := make(chan httpReply, 1), make(chan httpReply, 1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -67,7 +68,7 @@ func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 	route := guardOver(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(running)
 		<-goOn
-		if err := onceward.FromContext(r.Context()).Alive(); err != nil {
+		if err := onceward.FromContext(r.Context()).CheckLease(); err != nil {
 			t.Errorf("S5: a live owner was told %v", err)
 		}
 		w.WriteHeader(http.StatusCreated)
@@ -104,48 +105,48 @@ func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 }
 
 // lostOwnerIsSwept lets a lease run out by the store's clock, and not before.
-func lostOwnerIsSwept(t *testing.T, s *site, store *postgres.Store, move func(time.Duration)) {
+func lostOwnerIsSwept(t *testing.T, s *site, st *postgres.Store, move func(time.Duration)) {
 	t.Helper()
-	v, err := store.Reserve(t.Context(), booking("lost")) // for a minute
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	v, err := st.Reserve(t.Context(), booking("lost")) // for a minute
+	if err != nil || v.Decision != store.DecisionExecute {
 		t.Fatalf("reserve: got (%s, %v)", v.Decision, err)
 	}
 	wantAbout(t, v.Record.LeaseUntil, s.storeClock(t).Add(time.Minute), "S3: the end of a lease")
 	move(30 * time.Second)
-	if n, err := store.Sweep(t.Context(), 10); n != 0 || err != nil {
+	if n, err := st.Sweep(t.Context(), 10); n != 0 || err != nil {
 		t.Errorf("S3: swept %d (%v) before the lease was over", n, err)
 	}
 	move(31 * time.Second)
-	if n, err := store.Sweep(t.Context(), 10); n != 1 || err != nil {
+	if n, err := st.Sweep(t.Context(), 10); n != 1 || err != nil {
 		t.Errorf("S3: swept %d (%v) when the lease was over, want 1", n, err)
 	}
-	wantStateOf(t, store, "lost", onceward.StateUnknown, "S3")
+	wantStateOf(t, st, "lost", store.StateUnknown, "S3")
 }
 
 // answersExpire lets answers of both modes expire by the store's clock, and not before.
-func answersExpire(t *testing.T, s *site, store *postgres.Store, move func(time.Duration)) {
+func answersExpire(t *testing.T, s *site, st *postgres.Store, move func(time.Duration)) {
 	t.Helper()
 	p := &payer{handle: pgxHandle, value: "paid"}
-	v, err := store.Transact(t.Context(), booking("paid"), p.work) // kept for an hour
-	wantVerdict(t, v, err, onceward.DecisionExecute, 1, "S3")
+	v, err := st.Transact(t.Context(), booking("paid"), p.work) // kept for an hour
+	wantVerdict(t, v, err, store.DecisionExecute, 1, "S3")
 	wantAbout(t, v.Record.ExpiresAt, s.storeClock(t).Add(time.Hour), "S2: the expiry of an answer")
 	wantAbout(t, v.Record.CreatedAt, s.storeClock(t), "S3: the creation of a record")
 	move(59 * time.Minute)
-	if n, err := store.Reap(t.Context(), 10, false); n != 0 || err != nil {
+	if n, err := st.Reap(t.Context(), 10, false); n != 0 || err != nil {
 		t.Errorf("I12: reaped %d (%v) before the expiry", n, err)
 	}
-	v, err = store.Transact(t.Context(), booking("paid"), p.work)
-	wantVerdict(t, v, err, onceward.DecisionReplay, 1, "S3: before the expiry")
+	v, err = st.Transact(t.Context(), booking("paid"), p.work)
+	wantVerdict(t, v, err, store.DecisionReplay, 1, "S3: before the expiry")
 	move(2 * time.Minute)
-	v, err = store.Transact(t.Context(), booking("paid"), p.work)
-	wantVerdict(t, v, err, onceward.DecisionExecute, 2, "S3: past the expiry")
-	if v.Origin != onceward.OriginRecreated {
+	v, err = st.Transact(t.Context(), booking("paid"), p.work)
+	wantVerdict(t, v, err, store.DecisionExecute, 2, "S3: past the expiry")
+	if v.Origin != store.OriginRecreated {
 		t.Errorf("section 4: the record was %s, want recreated", v.Origin)
 	}
 	move(61 * time.Minute)
-	if n, err := store.Reap(t.Context(), 10, false); n != 1 || err != nil {
+	if n, err := st.Reap(t.Context(), 10, false); n != 1 || err != nil {
 		t.Errorf("B2: reaped %d (%v) past the expiry, want 1", n, err)
 	}
-	wantStateOf(t, store, "live", onceward.StateCompleted, "S3: this one is kept for a day")
-	wantStateOf(t, store, "lost", onceward.StateUnknown, "I12")
+	wantStateOf(t, st, "live", store.StateCompleted, "S3: this one is kept for a day")
+	wantStateOf(t, st, "lost", store.StateUnknown, "I12")
 }

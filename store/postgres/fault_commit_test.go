@@ -4,8 +4,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -28,13 +28,13 @@ func newCommitFault(t *testing.T, s *site, h handle, value string) *commitFault 
 }
 
 // transact pays. Every try has a nonce of its own, as retries have.
-func (f *commitFault) transact(t *testing.T) (onceward.Verdict, error) {
+func (f *commitFault) transact(t *testing.T) (store.Verdict, error) {
 	return f.store.Transact(t.Context(), booking(f.value), f.work)
 }
 
 // ended is what a call that ran beside the test came to.
 type ended struct {
-	verdict onceward.Verdict
+	verdict store.Verdict
 	err     error
 }
 
@@ -55,13 +55,13 @@ func TestReplyToCommitLost(t *testing.T) {
 			f := newCommitFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
 			f.proxy.CutReply(isCommit)
 			v, err := f.transact(t)
-			wantVerdict(t, v, err, onceward.DecisionExecute, 1, "the commit had landed")
+			wantVerdict(t, v, err, store.DecisionExecute, 1, "the commit had landed")
 			if n := f.proxy.Sprung(); n != 1 {
 				t.Fatalf("%d answers were cut, want 1", n)
 			}
 			f.wantRows(t, "paid", 1, "I2")
 			retry, err := f.transact(t)
-			wantVerdict(t, retry, err, onceward.DecisionReplay, 1, "I3")
+			wantVerdict(t, retry, err, store.DecisionReplay, 1, "I3")
 			f.wantRuns(t, 1, "I1")
 			// What the owner was told is what is stored, also where the server had given it out.
 			if v.Record.Attempt != retry.Record.Attempt || !v.Record.ExpiresAt.Equal(retry.Record.ExpiresAt) {
@@ -84,11 +84,11 @@ func TestRequestToCommitLost(t *testing.T) {
 				t.Fatalf("%d requests were cut, want 1", n)
 			}
 			f.wantRows(t, "paid", 0, "I4")
-			wantStateOf(t, f.store, "paid", onceward.StateNone, "I4")
+			wantStateOf(t, f.store, "paid", store.StateNone, "I4")
 			v, err := f.transact(t)
-			wantVerdict(t, v, err, onceward.DecisionExecute, 2, "the retry runs afresh")
+			wantVerdict(t, v, err, store.DecisionExecute, 2, "the retry runs afresh")
 			v, err = f.transact(t)
-			wantVerdict(t, v, err, onceward.DecisionReplay, 2, "I3")
+			wantVerdict(t, v, err, store.DecisionReplay, 2, "I3")
 			f.wantRows(t, "paid", 1, "I1")
 		})
 	}
@@ -108,7 +108,7 @@ func TestCommitAnsweredLate(t *testing.T) {
 				awaitCaught(t, f.proxy, 1)
 				elsewhere := payer{handle: h, value: "paid"}
 				v, err := s.store(t, h, s.url).Transact(t.Context(), booking("paid"), elsewhere.work)
-				wantVerdict(t, v, err, onceward.DecisionReplay, 1, "it is committed, whoever knows")
+				wantVerdict(t, v, err, store.DecisionReplay, 1, "it is committed, whoever knows")
 				elsewhere.wantRuns(t, 0, "I1")
 				if fate == "the reply comes" {
 					release()
@@ -116,7 +116,7 @@ func TestCommitAnsweredLate(t *testing.T) {
 					f.proxy.DropAll()
 				}
 				owner := await(t, "the owner's answer", done)
-				wantVerdict(t, owner.verdict, owner.err, onceward.DecisionExecute, 1, "the owner's own answer")
+				wantVerdict(t, owner.verdict, owner.err, store.DecisionExecute, 1, "the owner's own answer")
 				f.wantRows(t, "paid", 1, "I1")
 			})
 		}
@@ -146,7 +146,7 @@ func silent(t *testing.T, s *site, h handle) (check func()) {
 	awaitCaught(t, f.proxy, 1)
 	return func() {
 		owner := await(t, "the owner's answer", done)
-		wantVerdict(t, owner.verdict, owner.err, onceward.DecisionExecute, 1, f.value)
+		wantVerdict(t, owner.verdict, owner.err, store.DecisionExecute, 1, f.value)
 		f.wantRows(t, f.value, 1, "I2")
 	}
 }
@@ -158,11 +158,11 @@ func unreachable(t *testing.T, s *site, h handle, landed bool) (check func()) {
 		f.proxy.Refuse(true)
 		f.proxy.DropAll()
 	}
-	retried, runs := onceward.DecisionExecute, 2
+	retried, runs := store.DecisionExecute, 2
 	var done <-chan ended
 	if landed {
 		f.value = "unreachable, landed, " + h.name
-		retried, runs = onceward.DecisionReplay, 1
+		retried, runs = store.DecisionReplay, 1
 		t.Cleanup(f.proxy.HoldReply(isCommit))
 		done = f.start(t)
 		awaitCaught(t, f.proxy, 1)
@@ -177,7 +177,7 @@ func unreachable(t *testing.T, s *site, h handle, landed bool) (check func()) {
 	}
 	return func() {
 		owner := await(t, "the owner's answer", done)
-		if !errors.Is(owner.err, onceward.ErrOutcomeUnknown) {
+		if !errors.Is(owner.err, store.ErrOutcomeUnknown) {
 			t.Errorf("%s: got %v, want ErrOutcomeUnknown", f.value, owner.err)
 		}
 		f.proxy.Refuse(false)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -116,13 +117,13 @@ func TestSerializationFailureAtCommit(t *testing.T) {
 			t.Run(h.name+"/"+code, func(t *testing.T) {
 				s := newSite(t, servicetest.Postgres(t))
 				s.failAtCommit(t, code, 1)
-				store := s.store(t, h, s.url)
+				st := s.store(t, h, s.url)
 				p := &payer{handle: h, value: "paid"}
-				v, err := store.Transact(t.Context(), booking("paid"), p.work)
-				wantVerdict(t, v, err, onceward.DecisionExecute, 2, "the transaction is run again")
+				v, err := st.Transact(t.Context(), booking("paid"), p.work)
+				wantVerdict(t, v, err, store.DecisionExecute, 2, "the transaction is run again")
 				s.wantRows(t, "paid", 1, "I1")
-				v, err = store.Transact(t.Context(), booking("paid"), p.work)
-				wantVerdict(t, v, err, onceward.DecisionReplay, 2, "I3")
+				v, err = st.Transact(t.Context(), booking("paid"), p.work)
+				wantVerdict(t, v, err, store.DecisionReplay, 2, "I3")
 			})
 		}
 	}
@@ -135,19 +136,19 @@ func TestSerializationFailureForEver(t *testing.T) {
 		t.Run(h.name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			s.failAtCommit(t, "40001", always)
-			store := s.store(t, h, s.url)
+			st := s.store(t, h, s.url)
 			p := &payer{handle: h, value: "paid"}
-			_, err := store.Transact(t.Context(), booking("paid"), p.work)
+			_, err := st.Transact(t.Context(), booking("paid"), p.work)
 			wantNotExecuted(t, err, "scenario 14")
 			s.wantRows(t, "paid", 0, "I4")
-			wantStateOf(t, store, "paid", onceward.StateNone, "I4")
+			wantStateOf(t, st, "paid", store.StateNone, "I4")
 			tried := p.runs.Load()
 			if tried < 2 || tried > 20 {
 				t.Errorf("the work was run %d times, want a few", tried)
 			}
 			exec(t, s.admin, `DROP TRIGGER fail ON business`)
-			v, err := store.Transact(t.Context(), booking("paid"), p.work)
-			wantVerdict(t, v, err, onceward.DecisionExecute, int(tried)+1, "the retry runs afresh")
+			v, err := st.Transact(t.Context(), booking("paid"), p.work)
+			wantVerdict(t, v, err, store.DecisionExecute, int(tried)+1, "the retry runs afresh")
 			s.wantRows(t, "paid", 1, "I1")
 		})
 	}
@@ -164,14 +165,14 @@ func TestRefusedAtCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			s.failAtCommit(t, code, always)
-			store := s.store(t, pgxHandle, s.url)
+			st := s.store(t, pgxHandle, s.url)
 			p := &payer{handle: pgxHandle, value: "paid"}
-			_, err := store.Transact(t.Context(), booking("paid"), p.work)
+			_, err := st.Transact(t.Context(), booking("paid"), p.work)
 			wantWorkRefused(t, err, "the commit was refused")
 			s.wantRows(t, "paid", 0, "I4")
-			wantStateOf(t, store, "paid", onceward.StateNone, "I4")
+			wantStateOf(t, st, "paid", store.StateNone, "I4")
 			p.wantRuns(t, 1, "it would be refused again")
-			err = store.InTx(t.Context(), func(ctx context.Context) error { return insertPgx(ctx, "consumed") })
+			err = st.InTx(t.Context(), func(ctx context.Context) error { return insertPgx(ctx, "consumed") })
 			wantWorkRefused(t, err, "a consumer is to count it")
 			s.wantRows(t, "consumed", 0, "I10")
 		})

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -16,21 +16,21 @@ func TestDiscardedStatements(t *testing.T) {
 	t.Parallel()
 	url := servicetest.Postgres(t).SchemaURL(t)
 	pool := openAdmin(t, url+"&pool_max_conns=1&default_query_exec_mode=cache_statement")
-	store, err := postgres.New(t.Context(), pool, quiet)
+	s, err := postgres.New(t.Context(), pool, quiet)
 	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
-	transacted(t, store, "first", nothing)
+	t.Cleanup(func() { must(t, s.Close()) })
+	transacted(t, s, "first", nothing)
 	_, err = pool.Exec(t.Context(), `DEALLOCATE ALL`)
 	must(t, err)
-	transacted(t, store, "after it was discarded", nothing)
-	_, err = store.Transact(t.Context(), reservation("discards"), committing("discards", func(ctx context.Context) error {
+	transacted(t, s, "after it was discarded", nothing)
+	_, err = s.Transact(t.Context(), reservation("discards"), committing("discards", func(ctx context.Context) error {
 		_, err := postgres.Tx(ctx).Exec(ctx, `DEALLOCATE ALL`)
 		return err
 	}))
-	if !errors.Is(err, onceward.ErrUnavailable) {
+	if !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("the transaction whose own statements were discarded got %v, want ErrUnavailable", err)
 	}
-	wantState(t, store, "discards", onceward.StateNone, "I4: nothing was executed")
-	transacted(t, store, "second", nothing)
-	wantReplay(t, store, "second", "second", "I3")
+	wantState(t, s, "discards", store.StateNone, "I4: nothing was executed")
+	transacted(t, s, "second", nothing)
+	wantReplay(t, s, "second", "second", "I3")
 }

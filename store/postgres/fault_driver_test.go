@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -216,24 +217,24 @@ func (d *driven) check(t *testing.T, runs int, payErr, err error) {
 func (d *driven) transact(t *testing.T) {
 	t.Helper()
 	runs, payErr := 0, error(nil)
-	work := func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	work := func(ctx context.Context, _ store.Verdict) store.Settlement {
 		runs++
 		if payErr = d.pay(ctx); payErr != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
-		return onceward.Settlement{Ending: onceward.Commit, Completion: onceward.Completion{
-			Response: onceward.Response{Status: http.StatusCreated, Body: fmt.Appendf(nil, "run %d", runs)},
+		return store.Settlement{Action: store.TxCommit, Completion: store.Completion{
+			Response: store.Response{Status: http.StatusCreated, Body: fmt.Appendf(nil, "run %d", runs)},
 		}}
 	}
 	d.lose()
 	_, err := d.store.Transact(t.Context(), booking("key"), work)
 	d.check(t, runs, payErr, err)
-	var v onceward.Verdict
+	var v store.Verdict
 	eventually(t, "the server has noticed that the connection is gone", 20*time.Second, func() bool {
 		v, err = d.store.Transact(t.Context(), booking("key"), work)
-		return v.Decision != onceward.DecisionInProgress
+		return v.Decision != store.DecisionInProgress
 	})
-	wantVerdict(t, v, err, onceward.DecisionExecute, 2, "the retry runs afresh")
+	wantVerdict(t, v, err, store.DecisionExecute, 2, "the retry runs afresh")
 }
 
 func (d *driven) inTx(t *testing.T) {
@@ -247,7 +248,7 @@ func (d *driven) inTx(t *testing.T) {
 	d.lose()
 	err := d.store.InTx(t.Context(), work)
 	d.check(t, runs, payErr, err)
-	if errors.Is(err, onceward.ErrWorkRefused) {
+	if errors.Is(err, store.ErrWorkRefused) {
 		t.Errorf("I4: a lost connection is no refusal, but got %v", err)
 	}
 	must(t, d.store.InTx(t.Context(), work))

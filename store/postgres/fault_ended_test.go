@@ -9,6 +9,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -25,7 +26,7 @@ func (h handle) run(ctx context.Context, statement string) (err error) {
 }
 
 // spoiling is a transactional route that adds a row, runs a statement, and answers with the status whatever came of it.
-func spoiling(t testing.TB, h handle, store onceward.Store, statement string, status int) http.Handler {
+func spoiling(t testing.TB, h handle, store store.Store, statement string, status int) http.Handler {
 	t.Helper()
 	return guardOver(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.insert(r.Context(), "row"); err != nil {
@@ -48,13 +49,13 @@ func TestHandlerEndsItsTransaction(t *testing.T) {
 		} {
 			t.Run(h.name+"/"+statement, func(t *testing.T) {
 				s := newSite(t, servicetest.Postgres(t))
-				store := s.store(t, h, s.url)
-				route := spoiling(t, h, store, statement, http.StatusCreated)
+				st := s.store(t, h, s.url)
+				route := spoiling(t, h, st, statement, http.StatusCreated)
 				post(route, "key").wantProblem(t, http.StatusInternalServerError, "outcome-unknown", "E1")
-				wantStateOf(t, store, "key", onceward.StateUnknown, "E1")
+				wantStateOf(t, st, "key", store.StateUnknown, "E1")
 				post(route, "key").wantProblem(t, http.StatusConflict, "outcome-unknown", "E1")
 				s.wantRows(t, "row", rows, "E1: it is never executed again")
-				post(spoiling(t, h, store, `SELECT 1`, http.StatusCreated), "another").
+				post(spoiling(t, h, st, `SELECT 1`, http.StatusCreated), "another").
 					want(t, http.StatusCreated, false, "E1: the connections are clean")
 			})
 		}
@@ -84,8 +85,8 @@ func TestHandlerRefusesAfterAFailedStatement(t *testing.T) {
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
-			store := s.store(t, h, s.url)
-			route := spoiling(t, h, store, wrongStatement, http.StatusConflict)
+			st := s.store(t, h, s.url)
+			route := spoiling(t, h, st, wrongStatement, http.StatusConflict)
 			first := post(route, "key")
 			first.want(t, http.StatusConflict, false, "E1")
 			again := post(route, "key")
@@ -93,7 +94,7 @@ func TestHandlerRefusesAfterAFailedStatement(t *testing.T) {
 			if first.body != "the answer" || again.body != first.body {
 				t.Errorf("I3: got %q, and then %q", first.body, again.body)
 			}
-			wantStateOf(t, store, "key", onceward.StateCompleted, "E1")
+			wantStateOf(t, st, "key", store.StateCompleted, "E1")
 			s.wantRows(t, "row", 0, "E1: a 4xx undoes the work")
 		})
 	}
@@ -161,9 +162,9 @@ func completeElsewhere(t testing.TB, other *postgres.Store) {
 }
 
 // releaseFirst leaves a record that may be retried.
-func releaseFirst(t testing.TB, store *postgres.Store) {
-	elsewhere(t, store, func(_ http.ResponseWriter, r *http.Request) { onceward.FromContext(r.Context()).NotExecuted() })
-	wantStateOf(t, store, "key", onceward.StateRetryable, "E5")
+func releaseFirst(t testing.TB, s *postgres.Store) {
+	elsewhere(t, s, func(_ http.ResponseWriter, r *http.Request) { onceward.FromContext(r.Context()).NotExecuted() })
+	wantStateOf(t, s, "key", store.StateRetryable, "E5")
 }
 
 // TestRecordChangesUnderATransaction has settling find no row to write: nothing of the work is kept, and it is decided again.
@@ -199,11 +200,11 @@ func TestExpiredRecordChangesUnderATransaction(t *testing.T) {
 	for _, soft := range []bool{false, true} {
 		t.Run(fmt.Sprintf("soft %t", soft), func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
-			store, other := s.store(t, pgxHandle, s.url), s.store(t, pgxHandle, s.url)
+			st, other := s.store(t, pgxHandle, s.url), s.store(t, pgxHandle, s.url)
 			move := s.movableClock(t, 0)
 			p := &payer{handle: pgxHandle, value: "row"}
-			v, err := store.Transact(t.Context(), booking("key"), p.work)
-			wantVerdict(t, v, err, onceward.DecisionExecute, 1, "section 4")
+			v, err := st.Transact(t.Context(), booking("key"), p.work)
+			wantVerdict(t, v, err, store.DecisionExecute, 1, "section 4")
 			move(61 * time.Minute)
 			p.before = func(run int64) {
 				if run == 2 {
@@ -211,11 +212,11 @@ func TestExpiredRecordChangesUnderATransaction(t *testing.T) {
 					must(t, err)
 				}
 			}
-			v, err = store.Transact(t.Context(), booking("key"), p.work)
-			wantVerdict(t, v, err, onceward.DecisionExecute, 3, "E1: it is decided again")
+			v, err = st.Transact(t.Context(), booking("key"), p.work)
+			wantVerdict(t, v, err, store.DecisionExecute, 3, "E1: it is decided again")
 			s.wantRows(t, "row", 2, "E1: once before the expiry, and once after")
-			v, err = store.Transact(t.Context(), booking("key"), p.work)
-			wantVerdict(t, v, err, onceward.DecisionReplay, 3, "I3")
+			v, err = st.Transact(t.Context(), booking("key"), p.work)
+			wantVerdict(t, v, err, store.DecisionReplay, 3, "I3")
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -131,8 +132,8 @@ func (e *expiring) feed(t *testing.T, n int) {
 			r.Retention = time.Millisecond
 			v, err := e.store.Reserve(t.Context(), r)
 			if err == nil {
-				_, err = e.store.Complete(t.Context(), onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt},
-					&onceward.Completion{Response: onceward.Response{Status: http.StatusOK}})
+				_, err = e.store.Complete(t.Context(), store.Claim{ID: r.ID, Attempt: v.Record.Attempt},
+					&store.Completion{Response: store.Response{Status: http.StatusOK}})
 			}
 			if err != nil {
 				t.Errorf("feed: %v", err)

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -65,7 +65,7 @@ var waysIn = map[string]call{
 	"Transact": func(ctx context.Context, c *cluster, key string) error {
 		p := &payer{handle: c.handle, value: key}
 		v, err := c.store.Transact(ctx, booking(key), p.work)
-		if err == nil && v.Decision != onceward.DecisionExecute && v.Decision != onceward.DecisionReplay {
+		if err == nil && v.Decision != store.DecisionExecute && v.Decision != store.DecisionReplay {
 			err = fmt.Errorf("decided %s", v.Decision)
 		}
 		return err
@@ -78,9 +78,9 @@ var waysIn = map[string]call{
 		if err != nil {
 			return err
 		}
-		claim := onceward.Claim{ID: accountID(key), Attempt: v.Record.Attempt}
-		return c.store.CheckpointTx(ctx, claim, time.Minute, func(ctx context.Context) (onceward.Checkpoint, error) {
-			return onceward.Checkpoint{Point: "paid"}, c.handle.insert(ctx, key)
+		claim := store.Claim{ID: accountID(key), Attempt: v.Record.Attempt}
+		return c.store.CheckpointTx(ctx, claim, time.Minute, func(ctx context.Context) (store.Checkpoint, error) {
+			return store.Checkpoint{Point: "paid"}, c.handle.insert(ctx, key)
 		})
 	},
 	"Reserve and Complete": func(ctx context.Context, c *cluster, key string) error {
@@ -88,8 +88,8 @@ var waysIn = map[string]call{
 		if err != nil {
 			return err
 		}
-		done := &onceward.Completion{Response: onceward.Response{Status: http.StatusCreated}}
-		_, err = c.store.Complete(ctx, onceward.Claim{ID: accountID(key), Attempt: v.Record.Attempt}, done)
+		done := &store.Completion{Response: store.Response{Status: http.StatusCreated}}
+		_, err = c.store.Complete(ctx, store.Claim{ID: accountID(key), Attempt: v.Record.Attempt}, done)
 		return err
 	},
 	"Get": func(ctx context.Context, c *cluster, _ string) error {
@@ -105,7 +105,7 @@ var waysIn = map[string]call{
 		return err
 	},
 	"Bust": func(ctx context.Context, c *cluster, key string) error {
-		if err := c.store.Bust(ctx, accountID(key), true); !errors.Is(err, onceward.ErrNotFound) {
+		if err := c.store.Bust(ctx, accountID(key), true); !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 		return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // slowClock makes every look at the store's clock take a while, so that a lease which counts from the reply is told apart
@@ -52,18 +53,18 @@ func TestHeartbeatsLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servicetest.Postgres(t))
 	proxy := servicetest.NewProxy(t, s.url)
-	store := s.store(t, pgxHandle, proxy.URL())
+	st := s.store(t, pgxHandle, proxy.URL())
 	s.slowClock(t, 300*time.Millisecond)
-	id := store.RecordID(accountID("key"))
+	id := st.RecordID(accountID("key"))
 	running := make(chan struct{})
 	var left time.Duration
 	var cause error
-	route := guardOver(t, store).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	route := guardOver(t, st).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(running)
 		<-r.Context().Done()
 		due, now := s.due(t, id)
 		left, cause = due.Sub(now), context.Cause(r.Context())
-		if onceward.FromContext(r.Context()).Alive() == nil {
+		if onceward.FromContext(r.Context()).CheckLease() == nil {
 			_, _ = s.insert(context.Background(), "key")
 		}
 		proxy.Refuse(false) // so that it can be said at once that the outcome is unknown
@@ -79,7 +80,7 @@ func TestHeartbeatsLost(t *testing.T) {
 		t.Errorf("S5: the context ended for %v with %s of the lease left, want ErrLeaseLost before it is over", cause, left)
 	}
 	s.wantRows(t, "key", 0, "the handler asked before its effect")
-	wantStateOf(t, store, "key", onceward.StateUnknown, "E2")
+	wantStateOf(t, st, "key", store.StateUnknown, "E2")
 }
 
 // TestHeartbeatsComeBack cuts a store off for less than a lease: the handler need not know.
@@ -87,13 +88,13 @@ func TestHeartbeatsComeBack(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servicetest.Postgres(t))
 	proxy := servicetest.NewProxy(t, s.url)
-	store := s.store(t, pgxHandle, proxy.URL())
-	id := store.RecordID(accountID("key"))
+	st := s.store(t, pgxHandle, proxy.URL())
+	id := st.RecordID(accountID("key"))
 	running, goOn := make(chan struct{}), make(chan struct{})
-	route := guardOver(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	route := guardOver(t, st).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(running)
 		<-goOn
-		if err := errors.Join(r.Context().Err(), onceward.FromContext(r.Context()).Alive()); err != nil {
+		if err := errors.Join(r.Context().Err(), onceward.FromContext(r.Context()).CheckLease()); err != nil {
 			t.Errorf("S5: the lease was kept, and the handler was told %v", err)
 		}
 		w.WriteHeader(http.StatusCreated)
@@ -114,7 +115,7 @@ func TestHeartbeatsComeBack(t *testing.T) {
 	s.awaitHeartbeats(t, id, 1)
 	close(goOn)
 	await(t, "the answer", done).want(t, http.StatusCreated, false, "S5")
-	wantStateOf(t, store, "key", onceward.StateCompleted, "S5")
+	wantStateOf(t, st, "key", store.StateCompleted, "S5")
 	if n := proxy.Sprung(); n != 2 {
 		t.Errorf("%d heartbeats were lost, want 2", n)
 	}

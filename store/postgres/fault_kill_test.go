@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -54,12 +54,12 @@ func (c *clients) insist(key string) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		v, err := c.once(key)
 		switch {
-		case err == nil && (v.Decision == onceward.DecisionExecute || v.Decision == onceward.DecisionReplay):
+		case err == nil && (v.Decision == store.DecisionExecute || v.Decision == store.DecisionReplay):
 			c.acknowledged.Add(1)
 			c.note(key, string(v.Record.Response.Body))
 			return
-		case err == nil && v.Decision == onceward.DecisionInProgress:
-		case errors.Is(err, onceward.ErrUnavailable), errors.Is(err, onceward.ErrOutcomeUnknown):
+		case err == nil && v.Decision == store.DecisionInProgress:
+		case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrOutcomeUnknown):
 		default:
 			c.complain("%s: got (%s, %v)", key, v.Decision, err)
 			return
@@ -71,7 +71,7 @@ func (c *clients) insist(key string) {
 }
 
 // once is one try. Its answer names the time, so that two executions do not answer alike.
-func (c *clients) once(key string) (onceward.Verdict, error) {
+func (c *clients) once(key string) (store.Verdict, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	committing := false
@@ -82,15 +82,15 @@ func (c *clients) once(key string) (onceward.Verdict, error) {
 		}
 	}
 	defer over()
-	return c.store.Transact(ctx, booking(key), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	return c.store.Transact(ctx, booking(key), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		over() // the store undid the first run
 		if err := insertPgx(ctx, key); err != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
 		committing = true
 		c.committing.Add(1)
-		return onceward.Settlement{Ending: onceward.Commit, Completion: onceward.Completion{
-			Response: onceward.Response{Status: http.StatusCreated, Body: fmt.Append(nil, key, time.Now().UnixNano())},
+		return store.Settlement{Action: store.TxCommit, Completion: store.Completion{
+			Response: store.Response{Status: http.StatusCreated, Body: fmt.Append(nil, key, time.Now().UnixNano())},
 		}}
 	})
 }
@@ -184,7 +184,7 @@ func checkPayments(t *testing.T, s *site, c *clients) {
 			t.Errorf("I1, I2: %s was acknowledged and is there %d times", key, paid[key])
 		}
 		rec, err := c.store.Get(t.Context(), accountID(key))
-		if err != nil || rec.State != onceward.StateCompleted || string(rec.Response.Body) != answer {
+		if err != nil || rec.State != store.StateCompleted || string(rec.Response.Body) != answer {
 			t.Errorf("I3: %s was told %q, and the record is %s with %q (%v)", key, answer, rec.State, rec.Response.Body, err)
 		}
 	}

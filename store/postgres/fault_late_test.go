@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -134,16 +135,16 @@ func (s *lateSite) start(t *testing.T, hang hanging) *lateHandler {
 	r := booking("key")
 	r.Lease = lateLease
 	running.Go(func() {
-		_, err := s.store.Transact(context.Background(), r, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		_, err := s.store.Transact(context.Background(), r, func(ctx context.Context, _ store.Verdict) store.Settlement {
 			if err := insertPgx(ctx, "first"); err != nil {
 				l.hung = err
-				return onceward.Settlement{Ending: onceward.Rollback}
+				return store.Settlement{Action: store.TxRollback}
 			}
 			l.hung = hang(ctx, l.letGo)
 			<-l.letGo
 			l.wrote = errors.Join(insertPgx(ctx, "late"), insertSQL(ctx, "late"))
-			done := onceward.Completion{Response: onceward.Response{Status: http.StatusCreated}}
-			return onceward.Settlement{Ending: onceward.Commit, Completion: done}
+			done := store.Completion{Response: store.Response{Status: http.StatusCreated}}
+			return store.Settlement{Action: store.TxCommit, Completion: done}
 		})
 		l.ended <- err
 	})
@@ -175,24 +176,24 @@ func TestHandlerNeverReturns(t *testing.T) {
 				s := newLateSite(t)
 				l := s.start(t, hang)
 				s.awaitFree(t)
-				store := s.store
+				st := s.store
 				if elsewhere {
-					store = s.next
+					st = s.next
 				}
 				p := &payer{handle: pgxHandle, value: "second"}
-				v, err := store.Transact(t.Context(), booking("key"), p.work)
-				wantVerdict(t, v, err, onceward.DecisionExecute, 1, "E8: no path leaves a key locked past its lease")
+				v, err := st.Transact(t.Context(), booking("key"), p.work)
+				wantVerdict(t, v, err, store.DecisionExecute, 1, "E8: no path leaves a key locked past its lease")
 				l.release()
 				err = await(t, "the end of the handler", l.ended)
 				wantNotExecuted(t, err, "E1")
-				if !errors.Is(err, onceward.ErrDeadline) || l.wrote == nil {
+				if !errors.Is(err, store.ErrDeadline) || l.wrote == nil {
 					t.Errorf("E5: the late handler wrote (%v) and ended in %v, want errors and ErrDeadline", l.wrote, err)
 				}
 				for value, n := range map[string]int{"first": 0, "second": 1, "late": 0, "in a batch": 0, "copied": 0} {
 					s.wantRows(t, value, n, "I1")
 				}
 				v, err = s.store.Transact(t.Context(), booking("key"), p.work)
-				wantVerdict(t, v, err, onceward.DecisionReplay, 1, "I3")
+				wantVerdict(t, v, err, store.DecisionReplay, 1, "I3")
 				eventually(t, "the connection is back", 10*time.Second, func() bool { return s.pool.Stat().AcquiredConns() == 0 })
 			})
 		}
@@ -241,14 +242,14 @@ func TestHandlerCommitsAndNeverReturns(t *testing.T) {
 			s := newLateSite(t)
 			l := s.start(t, hang)
 			s.awaitFree(t)
-			wantStateOf(t, s.next, "key", onceward.StateUnknown, "I5: what was committed past the store is not forgotten")
+			wantStateOf(t, s.next, "key", store.StateUnknown, "I5: what was committed past the store is not forgotten")
 			p := &payer{handle: pgxHandle, value: "second"}
 			v, err := s.next.Transact(t.Context(), booking("key"), p.work)
-			if err != nil || v.Decision != onceward.DecisionUnknown {
+			if err != nil || v.Decision != store.DecisionUnknown {
 				t.Errorf("I1: a retry got (%s, %v), want unknown", v.Decision, err)
 			}
 			l.release()
-			if err := await(t, "the end of the handler", l.ended); !errors.Is(err, onceward.ErrOutcomeUnknown) {
+			if err := await(t, "the end of the handler", l.ended); !errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("E1: the late handler ended in %v, want ErrOutcomeUnknown", err)
 			}
 			s.wantRows(t, "late", 0, "E1")
@@ -315,7 +316,7 @@ func TestLateHandlerLeavesNoHandle(t *testing.T) {
 	})
 	s.awaitFree(t)
 	l.release()
-	if err := await(t, "the end of the handler", l.ended); !errors.Is(err, onceward.ErrOutcomeUnknown) {
+	if err := await(t, "the end of the handler", l.ended); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("E1: the late handler ended in %v, want ErrOutcomeUnknown", err)
 	}
 	eventually(t, "the handle is over", 10*time.Second, func() bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -69,10 +70,10 @@ func TestLockThatCollides(t *testing.T) {
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
-			store := s.store(t, h, s.url)
-			route := payingRoute(t, h, store)
+			st := s.store(t, h, s.url)
+			route := payingRoute(t, h, st)
 			other := connect(t, s.url)
-			lock := lockOf(store, "key")
+			lock := lockOf(st, "key")
 			_, err := other.Exec(t.Context(), takeLock, lock)
 			must(t, err)
 			for range 2 {
@@ -80,7 +81,7 @@ func TestLockThatCollides(t *testing.T) {
 			}
 			post(route, "another").want(t, http.StatusCreated, false, "scenario 8: nobody else waits")
 			s.wantRows(t, "key", 0, "scenario 8")
-			wantStateOf(t, store, "key", onceward.StateNone, "scenario 8")
+			wantStateOf(t, st, "key", store.StateNone, "scenario 8")
 			unlock(t, other, lock)
 			first := post(route, "key")
 			first.want(t, http.StatusCreated, false, "scenario 8: it only took longer")
@@ -102,7 +103,7 @@ func TestLockThatCollidesWhileWaiting(t *testing.T) {
 	s := newSite(t, servicetest.Postgres(t))
 	proxy := servicetest.NewProxy(t, s.url)
 	store := s.store(t, pgxHandle, proxy.URL())
-	route := payingRoute(t, pgxHandle, store, onceward.Wait(30*time.Second))
+	route := payingRoute(t, pgxHandle, store, onceward.InFlightWait(30*time.Second))
 	other := connect(t, s.url)
 	lock := lockOf(store, "key")
 	_, err := other.Exec(t.Context(), takeLock, lock)

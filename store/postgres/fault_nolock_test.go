@@ -15,6 +15,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -89,12 +90,12 @@ func TestLocksThatDoNothing(t *testing.T) {
 	const nodes = 4
 	for _, h := range bothHandles {
 		for _, isolation := range isolations {
-			for _, before := range []onceward.State{onceward.StateNone, onceward.StateRetryable} {
+			for _, before := range []store.State{store.StateNone, store.StateRetryable} {
 				t.Run(fmt.Sprintf("%s/%s/%s", h.name, isolation, before), func(t *testing.T) {
 					t.Parallel()
 					s := newLocklessSite(t, isolation)
 					stores := s.nodes(t, h, nodes)
-					if before == onceward.StateRetryable {
+					if before == store.StateRetryable {
 						released := own(t, stores[0], booking("paid"))
 						must(t, stores[0].Release(t.Context(), released, "not now"))
 					}
@@ -130,7 +131,7 @@ func wantOneExecuted(t testing.TB, done <-chan ended, n int) {
 	for range n {
 		got := await(t, "an answer", done)
 		must(t, got.err)
-		if got.verdict.Decision == onceward.DecisionExecute {
+		if got.verdict.Decision == store.DecisionExecute {
 			executed++
 		}
 		answers = append(answers, string(got.verdict.Record.Response.Body))
@@ -148,7 +149,7 @@ func TestLocksThatDoNothingUnderLoad(t *testing.T) {
 	s := newLocklessSite(t, isolations[0])
 	var routes []http.Handler
 	for _, store := range s.nodes(t, pgxHandle, nodes) {
-		routes = append(routes, payingRoute(t, pgxHandle, store, onceward.Wait(20*time.Second)))
+		routes = append(routes, payingRoute(t, pgxHandle, store, onceward.InFlightWait(20*time.Second)))
 	}
 	for k := range keys {
 		key := fmt.Sprint("key-", k)
@@ -187,13 +188,13 @@ func TestLocksThatDoNothingInReservedMode(t *testing.T) {
 		key := fmt.Sprint("key-", k)
 		var granted atomic.Int64
 		var all sync.WaitGroup
-		for _, store := range stores {
+		for _, s := range stores {
 			all.Go(func() {
-				v, err := store.Reserve(t.Context(), booking(key))
+				v, err := s.Reserve(t.Context(), booking(key))
 				if err != nil {
 					t.Error(err)
 				}
-				if v.Decision == onceward.DecisionExecute {
+				if v.Decision == store.DecisionExecute {
 					granted.Add(1)
 				}
 			})
@@ -238,9 +239,9 @@ func TestReplyToCommitLostWithoutLocks(t *testing.T) {
 			f := newCommitFault(t, newLocklessSite(t, isolations[0]), h, "paid")
 			f.proxy.CutReply(isCommit)
 			v, err := f.transact(t)
-			wantVerdict(t, v, err, onceward.DecisionExecute, 1, "the commit had landed")
+			wantVerdict(t, v, err, store.DecisionExecute, 1, "the commit had landed")
 			v, err = f.transact(t)
-			wantVerdict(t, v, err, onceward.DecisionReplay, 1, "I3")
+			wantVerdict(t, v, err, store.DecisionReplay, 1, "I3")
 			f.wantRows(t, "paid", 1, "I1")
 		})
 	}
@@ -255,7 +256,7 @@ func TestReplyToCommitLostBySecretiveServer(t *testing.T) {
 	f := newCommitFault(t, s, pgxHandle, "paid")
 	f.proxy.CutReply(isCommit)
 	v, err := f.transact(t)
-	wantVerdict(t, v, err, onceward.DecisionExecute, 1, "the commit had landed")
+	wantVerdict(t, v, err, store.DecisionExecute, 1, "the commit had landed")
 }
 
 // TestSlowCommitLostWithoutLocks has the connection go while the server is at the commit, which takes effect later: the
@@ -278,9 +279,9 @@ func TestSlowCommitLostWithoutLocks(t *testing.T) {
 	eventually(t, "the store has tried to ask", 30*time.Second, func() bool { return f.proxy.Connections() > connections+2 })
 	f.proxy.Refuse(false)
 	got := await(t, "the owner's answer", done)
-	wantVerdict(t, got.verdict, got.err, onceward.DecisionExecute, 1, "I4: the commit took effect, if late")
+	wantVerdict(t, got.verdict, got.err, store.DecisionExecute, 1, "I4: the commit took effect, if late")
 	v, err := f.transact(t)
-	wantVerdict(t, v, err, onceward.DecisionReplay, 1, "I3")
+	wantVerdict(t, v, err, store.DecisionReplay, 1, "I3")
 	s.wantRows(t, "paid", 1, "I1")
 }
 

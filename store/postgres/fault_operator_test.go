@@ -6,30 +6,30 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // I16: what an operator did is in the audit as it really ended, also if the connection was lost during its COMMIT.
 
 // operatorActs are all that an operator can do to an unknown record, with the state that it leaves.
 var operatorActs = map[string]struct {
-	act   func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error
-	state onceward.State
+	act   func(t *testing.T, operator *reconcile.Operator, c store.Claim) error
+	state store.State
 }{
-	"resolve completed": {func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error {
-		return desk.ResolveCompleted(t.Context(), zoe, c, *answer("learned"))
-	}, onceward.StateCompleted},
-	"resolve not executed": {func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error {
-		return desk.ResolveNotExecuted(t.Context(), zoe, c)
-	}, onceward.StateRetryable},
-	"retry now": {func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error {
-		return desk.RetryNow(t.Context(), zoe, c)
-	}, onceward.StateUnknown},
-	"bust by force": {func(t *testing.T, desk *reconcile.Desk, c onceward.Claim) error {
-		return desk.Bust(t.Context(), zoe, c.ID, true)
-	}, onceward.StateExpired},
+	"resolve completed": {func(t *testing.T, operator *reconcile.Operator, c store.Claim) error {
+		return operator.ResolveCompleted(t.Context(), zoe, c, *answer("learned"))
+	}, store.StateCompleted},
+	"resolve not executed": {func(t *testing.T, operator *reconcile.Operator, c store.Claim) error {
+		return operator.ResolveNotExecuted(t.Context(), zoe, c)
+	}, store.StateRetryable},
+	"retry now": {func(t *testing.T, operator *reconcile.Operator, c store.Claim) error {
+		return operator.RetryNow(t.Context(), zoe, c)
+	}, store.StateUnknown},
+	"bust by force": {func(t *testing.T, operator *reconcile.Operator, c store.Claim) error {
+		return operator.Bust(t.Context(), zoe, c.ID, true)
+	}, store.StateExpired},
 }
 
 var zoe = reconcile.By{Who: "zoe", Why: "the bank says so"}
@@ -42,12 +42,12 @@ func TestOperatorWhoseCommitIsCutOff(t *testing.T) {
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				store, proxy := openProxied(t)
-				desk, err := reconcile.NewDesk(guardOver(t, store), store)
+				operator, err := reconcile.NewOperator(guardOver(t, store), store)
 				must(t, err)
 				c := own(t, store, reservation("k"))
 				must(t, store.Abandon(t.Context(), c, "the connection was lost"))
 				cut(proxy, isCommit)
-				if err := test.act(t, desk, c); err != nil {
+				if err := test.act(t, operator, c); err != nil {
 					t.Errorf("S6: %v, want that it was done", err)
 				}
 				if n := proxy.Sprung(); n != 1 {
@@ -66,17 +66,17 @@ func TestBustWhoseCommitIsCutOff(t *testing.T) {
 		"the reply is lost": (*servicetest.Proxy).CutReply, "the request is lost": (*servicetest.Proxy).CutRequest,
 	} {
 		t.Run(kind, func(t *testing.T) {
-			store, proxy := openProxied(t)
-			desk, err := reconcile.NewDesk(guardOver(t, store), store)
+			s, proxy := openProxied(t)
+			operator, err := reconcile.NewOperator(guardOver(t, s), s)
 			must(t, err)
-			c := own(t, store, reservation("k"))
-			complete(t, store, c, "done")
+			c := own(t, s, reservation("k"))
+			complete(t, s, c, "done")
 			cut(proxy, isCommit)
-			if err := desk.Bust(t.Context(), zoe, c.ID, false); err != nil {
+			if err := operator.Bust(t.Context(), zoe, c.ID, false); err != nil {
 				t.Errorf("S6: %v, want that it was done", err)
 			}
-			wantState(t, store, "k", onceward.StateNone, "I16")
-			wantAudit(t, store, c, "bust")
+			wantState(t, s, "k", store.StateNone, "I16")
+			wantAudit(t, s, c, "bust")
 		})
 	}
 }
@@ -85,7 +85,7 @@ func TestBustWhoseCommitIsCutOff(t *testing.T) {
 func TestOperatorWhoLeavesDuringCommit(t *testing.T) {
 	t.Parallel()
 	store, proxy := openProxied(t)
-	desk, err := reconcile.NewDesk(guardOver(t, store), store)
+	operator, err := reconcile.NewOperator(guardOver(t, store), store)
 	must(t, err)
 	c := own(t, store, reservation("k"))
 	must(t, store.Abandon(t.Context(), c, "the connection was lost"))
@@ -93,7 +93,7 @@ func TestOperatorWhoLeavesDuringCommit(t *testing.T) {
 	defer release()
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- desk.ResolveNotExecuted(ctx, zoe, c) }()
+	go func() { done <- operator.ResolveNotExecuted(ctx, zoe, c) }()
 	awaitCaught(t, proxy, 1)
 	leave()
 	if err := await(t, "the end of the act", done); err == nil {
@@ -107,7 +107,7 @@ func TestOperatorWhoLeavesDuringCommit(t *testing.T) {
 }
 
 // wantAudit checks that the acts about a record are this one, which was done.
-func wantAudit(t *testing.T, store onceward.Auditor, c onceward.Claim, action string) {
+func wantAudit(t *testing.T, store store.Auditor, c store.Claim, action string) {
 	t.Helper()
 	entries, err := store.Audit(t.Context(), c.ID)
 	must(t, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // Scenario 47: hundreds of requests are refused in an outage. They leave no work behind that hammers the server, and
@@ -17,10 +18,10 @@ func TestRefusedRequestsLeaveTheServerAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servicetest.Postgres(t))
 	proxy := servicetest.NewProxy(t, s.url)
-	store := s.store(t, pgxHandle, proxy.URL())
+	st := s.store(t, pgxHandle, proxy.URL())
 	direct := s.store(t, pgxHandle, s.url)
 	runs := 0
-	h := guardOver(t, store).HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := guardOver(t, st).HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		runs++
 		w.WriteHeader(http.StatusCreated)
 	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(5*time.Minute))
@@ -29,7 +30,7 @@ func TestRefusedRequestsLeaveTheServerAlone(t *testing.T) {
 	proxy.Refuse(true)
 	proxy.CutReply(matching(`onceward_record`))
 	post(h, "lost").wantProblem(t, http.StatusServiceUnavailable, "store-unavailable", "L2")
-	wantStateOf(t, direct, "lost", onceward.StateInProgress, "the grant had landed")
+	wantStateOf(t, direct, "lost", store.StateInProgress, "the grant had landed")
 	proxy.DropAll()
 	const requests = 400
 	var all sync.WaitGroup
@@ -48,7 +49,7 @@ func TestRefusedRequestsLeaveTheServerAlone(t *testing.T) {
 	proxy.Refuse(false)
 	eventually(t, "the lost grant is released", 30*time.Second, func() bool {
 		rec, err := direct.Get(t.Context(), accountID("lost"))
-		return err == nil && rec.State == onceward.StateRetryable
+		return err == nil && rec.State == store.StateRetryable
 	})
 	post(h, "lost").want(t, http.StatusCreated, false, "S9: a retry executes")
 	if runs != 2 {

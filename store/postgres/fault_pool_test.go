@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -87,7 +88,7 @@ func TestCompletionPastAnExhaustedPool(t *testing.T) {
 				w.WriteHeader(http.StatusCreated)
 			}, onceward.Reserved(onceward.FailureUnknown))
 			post(route, "key").want(t, http.StatusCreated, false, "scenario 15")
-			wantStateOf(t, n.store, "key", onceward.StateCompleted, "scenario 15")
+			wantStateOf(t, n.store, "key", store.StateCompleted, "scenario 15")
 			post(route, "key").want(t, http.StatusCreated, true, "scenario 15: replays need no connection of the pool")
 			s.wantRows(t, "paid", 1, "I1")
 			release()
@@ -114,7 +115,7 @@ func TestTransactionWaitsForThePool(t *testing.T) {
 			}
 			release()
 			v, err := n.store.Transact(t.Context(), booking("paid"), p.work)
-			wantVerdict(t, v, err, onceward.DecisionExecute, 1, "the retry has a connection")
+			wantVerdict(t, v, err, store.DecisionExecute, 1, "the retry has a connection")
 			s.wantRows(t, "paid", 1, "I1")
 		})
 	}
@@ -126,26 +127,26 @@ func TestCompletionPastUnansweredCommits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servicetest.Postgres(t))
 	proxy := servicetest.NewProxy(t, s.url)
-	store := s.store(t, pgxHandle, proxy.URL())
-	claimed, err := store.Reserve(t.Context(), booking("reserved"))
+	st := s.store(t, pgxHandle, proxy.URL())
+	claimed, err := st.Reserve(t.Context(), booking("reserved"))
 	must(t, err)
 	const unanswered = 12
 	ends := make(chan error, unanswered)
 	for i := range unanswered {
 		key := string(rune('a' + i))
-		p := &payer{handle: pgxHandle, value: key, before: func(int64) { queueForLock(t, s, lockOf(store, key)) }}
+		p := &payer{handle: pgxHandle, value: key, before: func(int64) { queueForLock(t, s, lockOf(st, key)) }}
 		// Who asks what became of a commit ends with COMMIT too, so it is told by what goes before it.
 		proxy.CutReply(matching(`INSERT INTO \S*onceward_record`))
 		go func() {
-			_, err := store.Transact(context.Background(), booking(key), p.work)
+			_, err := st.Transact(context.Background(), booking(key), p.work)
 			ends <- err
 		}()
 		awaitCaught(t, proxy, i+1)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = store.Complete(ctx, onceward.Claim{ID: accountID("reserved"), Attempt: claimed.Record.Attempt},
-		&onceward.Completion{Response: onceward.Response{Status: http.StatusCreated}})
+	_, err = st.Complete(ctx, store.Claim{ID: accountID("reserved"), Attempt: claimed.Record.Attempt},
+		&store.Completion{Response: store.Response{Status: http.StatusCreated}})
 	if err != nil {
 		t.Errorf("scenario 15: completion has its own way in: %v", err)
 	}

@@ -95,7 +95,7 @@ func (tell *teller) pay(take effect) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		op := onceward.FromContext(r.Context())
 		tell.hold(r, "before")
-		if err := op.Alive(); err != nil {
+		if err := op.CheckLease(); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}

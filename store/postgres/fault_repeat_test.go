@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // TestBustThatTheNextRecordHasOvertaken: the reply to its COMMIT is lost, and before the store can ask, the key is used
@@ -16,12 +16,12 @@ func TestBustThatTheNextRecordHasOvertaken(t *testing.T) {
 	t.Parallel()
 	url := servicetest.Postgres(t).SchemaURL(t)
 	proxy := servicetest.NewProxy(t, url)
-	store, other := openUnasked(t, proxy.URL()), openUnasked(t, url)
-	c := own(t, store, reservation("k"))
-	complete(t, store, c, "done")
+	s, other := openUnasked(t, proxy.URL()), openUnasked(t, url)
+	c := own(t, s, reservation("k"))
+	complete(t, s, c, "done")
 	defer proxy.HoldReply(isCommit)()
 	done := make(chan error, 1)
-	go func() { done <- store.Bust(t.Context(), c.ID, false) }()
+	go func() { done <- s.Bust(t.Context(), c.ID, false) }()
 	awaitCaught(t, proxy, 1)
 	next := own(t, other, reservation("k"))
 	complete(t, other, next, "done again")
@@ -29,7 +29,7 @@ func TestBustThatTheNextRecordHasOvertaken(t *testing.T) {
 	if err := await(t, "the bust", done); err == nil {
 		t.Error("S6: the bust was said to be done, which cannot be known")
 	}
-	wantState(t, other, "k", onceward.StateCompleted, "B3: the record of the next operation")
+	wantState(t, other, "k", store.StateCompleted, "B3: the record of the next operation")
 }
 
 // TestStepWhoseSettlementTheNextAttemptHasOvertaken: the reply to its COMMIT is lost, and before the store can ask, a
@@ -38,23 +38,23 @@ func TestStepWhoseSettlementTheNextAttemptHasOvertaken(t *testing.T) {
 	t.Parallel()
 	url := servicetest.Postgres(t).SchemaURL(t)
 	proxy := servicetest.NewProxy(t, url)
-	store, other := openUnasked(t, proxy.URL()), openUnasked(t, url)
+	s, other := openUnasked(t, proxy.URL()), openUnasked(t, url)
 	r := reservation("k")
-	r.OnLost = onceward.Resume
-	c := own(t, store, r)
+	r.OnLost = store.LostResume
+	c := own(t, s, r)
 	const state = `{"v":2,"via":"http","steps":["charge","confirm"],"intent":"charge","by":1,"data":{}}`
-	must(t, store.Checkpoint(t.Context(), c, onceward.Checkpoint{Point: "charge (begun)", Data: []byte(state)}))
-	must(t, store.Abandon(t.Context(), c, "no answer came"))
-	desk, err := reconcile.NewDesk(guardOver(t, store), store)
+	must(t, s.Checkpoint(t.Context(), c, store.Checkpoint{Point: "charge (begun)", Data: []byte(state)}))
+	must(t, s.Abandon(t.Context(), c, "no answer came"))
+	operator, err := reconcile.NewOperator(guardOver(t, s), s)
 	must(t, err)
 	defer proxy.HoldReply(isCommit)()
 	done := make(chan error, 1)
 	go func() {
-		done <- desk.ResolveStep(t.Context(), zoe, c, phase.StepOutcome{Step: "charge", Result: phase.StepDone})
+		done <- operator.ResolveStep(t.Context(), zoe, c, phase.StepOutcome{Step: "charge", Result: phase.StepDone})
 	}()
 	awaitCaught(t, proxy, 1)
 	again := *r
-	again.Nonce, again.Lease = onceward.Nonce{9}, time.Minute
+	again.Nonce, again.Lease = store.Nonce{9}, time.Minute
 	own(t, other, &again)
 	proxy.DropAll()
 	_ = await(t, "the act", done)

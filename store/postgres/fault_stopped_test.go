@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 )
 
 // Scenarios 1 and 2: an owner that is stopped, and comes back when it is the owner no more.
@@ -73,7 +73,7 @@ func TestStoppedTransactionLosesItsLock(t *testing.T) {
 	owner.goOn(t)
 	owner.signal(t, syscall.SIGCONT)
 	late := await(t, "the owner's answer", first)
-	// Its connection is gone, and its time is over: whichever it notices first.
+	// Its connection is gone, and its time is over: whichever it external events first.
 	if code := late.code(); late.status != http.StatusServiceUnavailable || code != "store-unavailable" && code != "deadline-exceeded" {
 		t.Errorf("E1: its transaction was undone: got %d %q, want 503", late.status, late.body)
 	}
@@ -83,6 +83,6 @@ func TestStoppedTransactionLosesItsLock(t *testing.T) {
 		t.Errorf("I3: the retry was told %q, and then %q", retry.body, again.body)
 	}
 	s.wantRows(t, "key", 1, "I1")
-	store := s.store(t, pgxHandle, s.url)
-	wantStateOf(t, store, "key", onceward.StateCompleted, "I2")
+	st := s.store(t, pgxHandle, s.url)
+	wantStateOf(t, st, "key", store.StateCompleted, "I2")
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -37,19 +37,19 @@ func TestStuckRequestHoldsUpNobodyElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, servicetest.Postgres(t))
 			proxy := servicetest.NewProxy(t, s.url)
-			store := s.store(t, pgxHandle, proxy.URL())
-			v, err := store.Reserve(t.Context(), booking("stuck"))
+			st := s.store(t, pgxHandle, proxy.URL())
+			v, err := st.Reserve(t.Context(), booking("stuck"))
 			must(t, err)
 			sent := counting(proxy)
-			letGo := getStuck(t, s, proxy, store, "stuck")
+			letGo := getStuck(t, s, proxy, st, "stuck")
 			extended := make(chan error, 1)
 			go func() {
-				extended <- store.Extend(context.Background(), onceward.Claim{ID: accountID("stuck"), Attempt: v.Record.Attempt}, time.Minute)
+				extended <- st.Extend(context.Background(), store.Claim{ID: accountID("stuck"), Attempt: v.Record.Attempt}, time.Minute)
 			}()
 			eventually(t, "the heartbeat is under way", 10*time.Second, func() bool { return sent.Load() > 0 })
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // what a guard gives to the store
 			defer cancel()
-			if v, err := store.Reserve(ctx, booking("another")); err != nil || v.Decision != onceward.DecisionExecute {
+			if v, err := st.Reserve(ctx, booking("another")); err != nil || v.Decision != store.DecisionExecute {
 				t.Errorf("another key got (%s, %v), want the right to execute", v.Decision, err)
 			}
 			letGo()
@@ -72,12 +72,12 @@ func TestStoppedInMidChangeLosesItsLock(t *testing.T) {
 	goOn := proxy.HoldReply(matching(`FOR UPDATE`))
 	released := make(chan error, 1)
 	go func() {
-		released <- stopped.Release(context.Background(), onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}, "never mind")
+		released <- stopped.Release(context.Background(), store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, "never mind")
 	}()
 	awaitCaught(t, proxy, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
-	for v.Decision != onceward.DecisionUnknown {
+	for v.Decision != store.DecisionUnknown {
 		if v, err = other.Reserve(ctx, booking("key")); ctx.Err() != nil {
 			t.Errorf("E8: the lease is over, and a retry got (%s, %v) to the last", v.Decision, err)
 			break
@@ -85,7 +85,7 @@ func TestStoppedInMidChangeLosesItsLock(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	goOn()
-	if err := await(t, "the end of the release", released); err == nil && v.Decision == onceward.DecisionUnknown {
+	if err := await(t, "the end of the release", released); err == nil && v.Decision == store.DecisionUnknown {
 		t.Error("S6: the release landed although the record was unknown by then")
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -66,13 +67,13 @@ func (s *site) insert(ctx context.Context, value string) (number int64, err erro
 	return number, err
 }
 
-func accountID(key string) onceward.ID { return onceward.ID{Scope: "alice", Key: key} }
+func accountID(key string) store.ID { return store.ID{Scope: "alice", Key: key} }
 
 // booking asks for a key with a nonce of its own. The payload is the same each time.
-func booking(key string) *onceward.Reservation {
-	r := &onceward.Reservation{
+func booking(key string) *store.Reservation {
+	r := &store.Reservation{
 		ID: accountID(key), Operation: "POST /payments",
-		Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
+		Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
 		Lease:        time.Minute, Retention: time.Hour,
 	}
 	_, _ = rand.Read(r.Nonce[:])
@@ -88,16 +89,16 @@ type payer struct {
 	before func(run int64)
 }
 
-func (p *payer) work(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+func (p *payer) work(ctx context.Context, _ store.Verdict) store.Settlement {
 	run := p.runs.Add(1)
 	if err := p.handle.insert(ctx, p.value); err != nil {
-		return onceward.Settlement{Ending: onceward.Rollback}
+		return store.Settlement{Action: store.TxRollback}
 	}
 	if p.before != nil {
 		p.before(run)
 	}
-	return onceward.Settlement{Ending: onceward.Commit, Completion: onceward.Completion{
-		Response: onceward.Response{Status: http.StatusCreated, Body: fmt.Appendf(nil, "run %d", run)},
+	return store.Settlement{Action: store.TxCommit, Completion: store.Completion{
+		Response: store.Response{Status: http.StatusCreated, Body: fmt.Appendf(nil, "run %d", run)},
 	}}
 }
 
@@ -109,10 +110,10 @@ func (p *payer) wantRuns(t testing.TB, want int64, rule string) {
 }
 
 // wantVerdict checks a transaction that has to be decided in the given way, with the answer of the given run.
-func wantVerdict(t testing.TB, v onceward.Verdict, err error, want onceward.Decision, run int, rule string) {
+func wantVerdict(t testing.TB, v store.Verdict, err error, want store.Decision, run int, rule string) {
 	t.Helper()
 	body := fmt.Sprintf("run %d", run)
-	if err != nil || v.Decision != want || v.Record.State != onceward.StateCompleted || string(v.Record.Response.Body) != body {
+	if err != nil || v.Decision != want || v.Record.State != store.StateCompleted || string(v.Record.Response.Body) != body {
 		t.Errorf("%s: got %s, %s with %q (%v); want %s, completed with %q",
 			rule, v.Decision, v.Record.State, v.Record.Response.Body, err, want, body)
 	}
@@ -120,7 +121,7 @@ func wantVerdict(t testing.TB, v onceward.Verdict, err error, want onceward.Deci
 
 func wantNotExecuted(t testing.TB, err error, rule string) {
 	t.Helper()
-	if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("%s: got %v, want ErrUnavailable", rule, err)
 	}
 }
@@ -128,15 +129,15 @@ func wantNotExecuted(t testing.TB, err error, rule string) {
 // wantWorkRefused checks for an error by which nothing was executed, and which trying again does not mend.
 func wantWorkRefused(t testing.TB, err error, rule string) {
 	t.Helper()
-	if !errors.Is(err, onceward.ErrWorkRefused) || errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+	if !errors.Is(err, store.ErrWorkRefused) || errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("%s: got %v, want ErrWorkRefused", rule, err)
 	}
 }
 
-func wantStateOf(t testing.TB, store onceward.Store, key string, want onceward.State, rule string) {
+func wantStateOf(t testing.TB, s store.Store, key string, want store.State, rule string) {
 	t.Helper()
-	rec, err := store.Get(context.Background(), accountID(key))
-	if err != nil && !errors.Is(err, onceward.ErrNotFound) || rec.State != want {
+	rec, err := s.Get(context.Background(), accountID(key))
+	if err != nil && !errors.Is(err, store.ErrNotFound) || rec.State != want {
 		t.Errorf("%s: the record of %q is %s (%v), want %s", rule, key, rec.State, err, want)
 	}
 }
@@ -181,7 +182,7 @@ func testConfig() onceward.Config {
 	}
 }
 
-func guardOver(t testing.TB, store onceward.Store) *onceward.Guard {
+func guardOver(t testing.TB, store store.Store) *onceward.Guard {
 	t.Helper()
 	guard, err := onceward.New(store, testConfig())
 	must(t, err)
@@ -286,7 +287,7 @@ func await[T any](t testing.TB, what string, from <-chan T) (value T) {
 }
 
 // payingRoute is a transactional route that adds a row named like the key and answers with the number of its run.
-func payingRoute(t testing.TB, h handle, store onceward.Store, options ...onceward.Option) http.Handler {
+func payingRoute(t testing.TB, h handle, store store.Store, options ...onceward.Option) http.Handler {
 	t.Helper()
 	var runs atomic.Int64
 	return guardOver(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

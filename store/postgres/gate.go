@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-// gate stands between a handler and its transaction. It refuses to end the transaction, notices if that happened all the
+// gate stands between a handler and its transaction. It refuses to end the transaction, external events if that happened all the
 // same, and is closed when the handler has returned: what is left of the handler, such as a goroutine or rows that were
 // not closed, cannot touch what follows.
 type gate struct {
@@ -49,7 +49,7 @@ type gate struct {
 	raw, objects atomic.Bool
 }
 
-var errOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", onceward.ErrTxOwned)
+var errOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", store.ErrTxOwned)
 
 func (g *gate) open(t *transaction) {
 	g.t = t

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 type gateKey struct{}
@@ -24,6 +24,6 @@ func (c *handlerContext) Value(key any) any {
 	if key == (gateKey{}) {
 		return c.gate
 	}
-	c.once.Do(func() { c.values = onceward.ContextWithTxFunc(c.Context, c.gate.sql) })
+	c.once.Do(func() { c.values = store.ContextWithTxFunc(c.Context, c.gate.sql) })
 	return c.values.Value(key)
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work returns
@@ -73,7 +73,7 @@ func (t *transaction) finishPlain(err error) error {
 	status := t.status()
 	switch {
 	case t.gate.ended.Load() || status == statusIdle:
-		return errors.Join(fmt.Errorf("%w: %w: the work did it itself", onceward.ErrOutcomeUnknown, onceward.ErrTxOwned), err)
+		return errors.Join(fmt.Errorf("%w: %w: the work did it itself", store.ErrOutcomeUnknown, store.ErrTxOwned), err)
 	case status == statusLost:
 		return unavailable(errors.Join(errors.New("the connection was lost before the work was done"), err))
 	case err == nil && status == statusFailed:
@@ -107,12 +107,12 @@ func (t *transaction) commitPlain(trip *pipeline, deadline time.Time) error {
 	case undone(err):
 		return fmt.Errorf("%w: %w", errAgain, err)
 	case t.store.refusedWork(err):
-		return fmt.Errorf("%w: commit: %w", onceward.ErrWorkRefused, err)
+		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, err)
 	case refusedByServer(err):
 		return unavailable(fmt.Errorf("commit: %w", err))
 	default:
 		t.abandon()
-		return fmt.Errorf("%w: commit: %w", onceward.ErrOutcomeUnknown, err)
+		return fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, err)
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // kind is what an item asks for.
@@ -61,14 +61,14 @@ func (t *item) size() int { return 128 + len(t.answer) + len(t.request) + len(t.
 func compareItems(a, b *item) int { return bytes.Compare(a.id[:], b.id[:]) }
 
 // reserveItem asks for the right to execute.
-func reserveItem(r *onceward.Reservation, id [16]byte, number int32) *item {
+func reserveItem(r *store.Reservation, id [16]byte, number int32) *item {
 	t := &item{
 		kind: kindReserve, id: id, span: r.Lease.Microseconds(), retention: packRetention(truncated(r.Retention)),
-		queue: int16(onceward.StateInProgress) * queueStates, create: !r.NoCreate, answer: r.Nonce[:],
-		request: appendRequest(make([]byte, 0, usualRequest), onceward.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
+		queue: int16(store.StateInProgress) * queueStates, create: !r.NoCreate, answer: r.Nonce[:],
+		request: appendRequest(make([]byte, 0, usualRequest), store.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
 		more:    appendSecret(appendTrace(nil, r.TraceID), r.DownstreamSecret),
 	}
-	if r.OnLost == onceward.Resume {
+	if r.OnLost == store.LostResume {
 		t.queue++
 	}
 	return t
@@ -81,7 +81,7 @@ func extendItem(id [16]byte, attempt int64, lease time.Duration) *item {
 	return &item{kind: kindExtend, id: id, attempt: attempt, span: lease.Microseconds()}
 }
 
-func completeItem(id [16]byte, attempt int64, done *onceward.Completion) *item {
+func completeItem(id [16]byte, attempt int64, done *store.Completion) *item {
 	return &item{
 		kind: kindComplete, id: id, attempt: attempt, retention: packRetention(truncated(done.Retention)),
 		answer: appendAnswer(make([]byte, 0, usualHeader+len(done.Response.Body)), &done.Response),
@@ -90,24 +90,24 @@ func completeItem(id [16]byte, attempt int64, done *onceward.Completion) *item {
 }
 
 // granted is the record that a reservation has made its own.
-func (t *item) granted(r *onceward.Reservation) (onceward.Record, onceward.Origin, error) {
+func (t *item) granted(r *store.Reservation) (store.Record, store.Origin, error) {
 	now := fromMicros(t.now)
-	rec := onceward.Record{
-		ID: r.ID, Version: onceward.RecordVersion, State: onceward.StateInProgress, OnLost: r.OnLost, Operation: r.Operation,
+	rec := store.Record{
+		ID: r.ID, Version: store.RecordVersion, State: store.StateInProgress, OnLost: r.OnLost, Operation: r.Operation,
 		Fingerprint: r.Fingerprints[0], Attempt: t.found.attempt, Nonce: r.Nonce, LeaseUntil: now.Add(truncated(r.Lease)),
 		Retention: unpackRetention(t.retention), DownstreamSecret: r.DownstreamSecret, TraceID: r.TraceID, CreatedAt: now,
 	}
 	switch t.outcome {
 	case outcomeCreated:
-		return rec, onceward.OriginCreated, nil
+		return rec, store.OriginCreated, nil
 	case outcomeRecreated:
-		return rec, onceward.OriginRecreated, nil
+		return rec, store.OriginRecreated, nil
 	default:
 		rec.DownstreamSecret, rec.TraceID, rec.CreatedAt = 0, "", time.Time{}
 		rec.Retention = unpackRetention(t.found.retention)
 		if err := parseMore(t.found.more, &rec); err != nil {
 			return rec, 0, unreadable(err)
 		}
-		return rec, onceward.OriginRetried, nil
+		return rec, store.OriginRetried, nil
 	}
 }

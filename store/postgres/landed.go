@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // errNotLanded says that a change whose reply was lost was not made, for certain.
@@ -15,7 +15,7 @@ var errNotLanded = fmt.Errorf("%w: the commit did not land", errNotBegun)
 // landed finds out whether a change was made whose COMMIT was not answered: the record is looked at under its lock,
 // so that the transaction is over. It asks for as long as the caller waits, through a restart of the server. It
 // returns nil if the change was made, errNotLanded if it was not, and the cause if that cannot be told any more.
-func (s *Store) landed(ctx context.Context, id onceward.ID, c *changed, cause error) error {
+func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	for pause := askPause; ; pause = min(2*pause, longestAskPause) {
@@ -41,13 +41,13 @@ func (s *Store) landed(ctx context.Context, id onceward.ID, c *changed, cause er
 const longestAskPause = time.Second
 
 // lookAgain reads a record while nothing changes it.
-func (s *Store) lookAgain(ctx context.Context, id onceward.ID, now *changed) error {
+func (s *Store) lookAgain(ctx context.Context, id store.ID, now *changed) error {
 	conn, err := s.own.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	if err := s.look(ctx, conn.Conn(), id, s.hash(id), &onceward.Event{}, now); err != nil {
+	if err := s.look(ctx, conn.Conn(), id, s.hash(id), &store.Event{}, now); err != nil {
 		return err
 	}
 	return rollback(conn.Conn())
@@ -55,7 +55,7 @@ func (s *Store) lookAgain(ctx context.Context, id onceward.ID, now *changed) err
 
 // madeOf reports whether the record is what the change made of it.
 func (c *changed) madeOf(now *changed) bool {
-	if c.outcome.Effect == onceward.EffectRemove {
+	if c.outcome.Effect == store.EffectRemove {
 		return !now.exists
 	}
 	return now.exists && now.found.equal(&c.wrote)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Work that does not return would keep its key locked for ever. When its time is over the transaction is taken back
@@ -14,15 +14,15 @@ import (
 // returns comes to nothing.
 
 const (
-	// lateGrace is how long work may take to notice its deadline before its transaction is taken back.
+	// lateGrace is how long work may take to external event its deadline before its transaction is taken back.
 	lateGrace = 250 * time.Millisecond
-	// quietWait is how long a statement may take to notice that its connection was cut.
+	// quietWait is how long a statement may take to external event that its connection was cut.
 	quietWait = time.Second
 )
 
 // errLate is what late work sees, and what becomes of it.
 var errLate = fmt.Errorf("%w: the transaction was taken back, because the handler did not return in time",
-	onceward.ErrDeadline)
+	store.ErrDeadline)
 
 // watch takes the transaction back if the work has not returned after so long.
 func (t *transaction) watch(longest time.Duration) {
@@ -75,8 +75,8 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 		t.cut()
 		return false, err
 	case t.gate.seize():
-		_, err := t.settle(onceward.Verdict{}, onceward.Settlement{Ending: onceward.Rollback})
-		if errors.Is(err, onceward.ErrOutcomeUnknown) {
+		_, err := t.settle(store.Verdict{}, store.Settlement{Action: store.TxRollback})
+		if errors.Is(err, store.ErrOutcomeUnknown) {
 			return true, err
 		}
 		return true, unavailable(errLate)

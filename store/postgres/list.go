@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 const (
@@ -27,21 +27,21 @@ const (
 	selectUnknown = `SELECT more FROM @record WHERE queue IN (40, 41)`
 )
 
-// List implements [onceward.Lister]. The order is that of the records' hashes. Restricted to a scope, it looks through all
+// List implements [store.Lister]. The order is that of the records' hashes. Restricted to a scope, it looks through all
 // records.
-func (s *Store) List(ctx context.Context, f onceward.Filter) ([]onceward.Record, error) {
+func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	limit := onceward.MaxPage
+	limit := store.MaxPage
 	if f.Limit > 0 {
 		limit = min(limit, f.Limit)
 	}
 	var after [16]byte
-	if (f.After != onceward.ID{}) {
+	if (f.After != store.ID{}) {
 		after = s.hash(f.After)
 	}
-	var page []onceward.Record
+	var page []store.Record
 	for {
 		part, last, more, err := s.listPart(ctx, f, after)
 		if err != nil {
@@ -56,7 +56,7 @@ func (s *Store) List(ctx context.Context, f onceward.Filter) ([]onceward.Record,
 }
 
 // listPart reads the next records in the order of the primary key, and leaves those of other scopes out.
-func (s *Store) listPart(ctx context.Context, f onceward.Filter, after [16]byte) (part []onceward.Record, last [16]byte, more bool, err error) {
+func (s *Store) listPart(ctx context.Context, f store.Filter, after [16]byte) (part []store.Record, last [16]byte, more bool, err error) {
 	text, arguments := pageStatement(f, after)
 	rows, err := s.own.Query(ctx, s.names.render(text), arguments...)
 	if err != nil {
@@ -72,37 +72,37 @@ func (s *Store) listPart(ctx context.Context, f onceward.Filter, after [16]byte)
 	for i := range found {
 		last = found[i].id
 		rec, err := found[i].decode(s.operations.name)
-		if errors.Is(err, onceward.ErrUnavailable) {
+		if errors.Is(err, store.ErrUnavailable) {
 			return nil, last, false, err
 		}
 		if err != nil {
 			s.logger.WarnContext(ctx, "postgres: a record cannot be read", "id", fmt.Sprintf("%x", last), "error", err)
-			rec = onceward.Record{ID: rec.ID, State: onceward.State(found[i].queue / queueStates), LastError: unreadable(err).Error()}
+			rec = store.Record{ID: rec.ID, State: store.State(found[i].queue / queueStates), LastError: unreadable(err).Error()}
 		}
 		rec.Data, rec.Response.Body = nil, nil
-		if rec.ID != (onceward.ID{}) && (f.Scope == "" || rec.Scope == f.Scope) {
+		if rec.ID != (store.ID{}) && (f.Scope == "" || rec.Scope == f.Scope) {
 			part = append(part, rec)
 		}
 	}
-	return part, last, len(found) == onceward.MaxPage, nil
+	return part, last, len(found) == store.MaxPage, nil
 }
 
 // pageStatement chooses how the records are found.
-func pageStatement(f onceward.Filter, after [16]byte) (text string, arguments []any) {
+func pageStatement(f store.Filter, after [16]byte) (text string, arguments []any) {
 	first := int16(f.State) * queueStates
 	switch f.State {
-	case onceward.StateNone:
-		return selectPage, []any{after, nil, f.Due, onceward.MaxPage}
-	case onceward.StateInProgress, onceward.StateUnknown:
-		return fmt.Sprintf(selectOpen, first, first+1), []any{after, f.Due, onceward.MaxPage}
+	case store.StateNone:
+		return selectPage, []any{after, nil, f.Due, store.MaxPage}
+	case store.StateInProgress, store.StateUnknown:
+		return fmt.Sprintf(selectOpen, first, first+1), []any{after, f.Due, store.MaxPage}
 	default:
-		return selectPage, []any{after, first, f.Due, onceward.MaxPage}
+		return selectPage, []any{after, first, f.Due, store.MaxPage}
 	}
 }
 
-// Stats implements [onceward.Lister].
-func (s *Store) Stats(ctx context.Context) (onceward.Stats, error) {
-	stats := onceward.Stats{Records: make(map[onceward.State]int64)}
+// Stats implements [store.Lister].
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	stats := store.Stats{Records: make(map[store.State]int64)}
 	if err := s.primary(ctx); err != nil {
 		return stats, err
 	}
@@ -113,7 +113,7 @@ func (s *Store) Stats(ctx context.Context) (onceward.Stats, error) {
 	var queue int16
 	var count int64
 	_, err = pgx.ForEachRow(rows, []any{&queue, &count}, func() error {
-		stats.Records[onceward.State(queue/queueStates)] += count
+		stats.Records[store.State(queue/queueStates)] += count
 		if queue == queueDeadLetter {
 			stats.DeadLetters += count
 		}
@@ -134,7 +134,7 @@ func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error)
 	}
 	var more []byte
 	_, err = pgx.ForEachRow(rows, []any{&more}, func() error {
-		rec := onceward.Record{State: onceward.StateUnknown}
+		rec := store.Record{State: store.StateUnknown}
 		if err := parseMore(more, &rec); err != nil {
 			return nil // it is listed as one that cannot be read
 		}

@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The tags of the fields that only some records have. They are stored, and some are written by SQL functions too; their
@@ -31,8 +31,8 @@ const (
 const flagNotReplayable = 1
 
 // appendMore encodes the fields of a record that have no column.
-func appendMore(dst []byte, rec *onceward.Record) []byte {
-	if rec.State != onceward.StateCompleted || !rec.CreatedAt.Equal(rec.SettledAt) {
+func appendMore(dst []byte, rec *store.Record) []byte {
+	if rec.State != store.StateCompleted || !rec.CreatedAt.Equal(rec.SettledAt) {
 		dst = appendTime(dst, tagCreated, rec.CreatedAt)
 	}
 	if keepsSettled(rec.State) && !rec.SettledAt.IsZero() {
@@ -51,7 +51,7 @@ func appendMore(dst []byte, rec *onceward.Record) []byte {
 	if rec.NotReplayable {
 		dst = appendField(dst, tagFlags, string([]byte{flagNotReplayable}))
 	}
-	if rec.OnLost != onceward.Reconcile && rec.State != onceward.StateInProgress {
+	if rec.OnLost != store.LostReconcile && rec.State != store.StateInProgress {
 		dst = appendField(dst, tagOnLost, string([]byte{byte(rec.OnLost)}))
 	}
 	return dst
@@ -59,8 +59,8 @@ func appendMore(dst []byte, rec *onceward.Record) []byte {
 
 // keepsSettled reports whether a record in this state says when it was settled or lost. A settled one need not: it follows
 // from the expiry, and what an earlier state left behind does not count.
-func keepsSettled(state onceward.State) bool {
-	return state == onceward.StateUnknown || state == onceward.StateExpired
+func keepsSettled(state store.State) bool {
+	return state == store.StateUnknown || state == store.StateExpired
 }
 
 // appendField appends a field that is not empty.
@@ -90,7 +90,7 @@ func appendSecret(dst []byte, secret uint32) []byte {
 }
 
 // parseMore reads the fields into a record. The last of a kind counts: SQL functions append.
-func parseMore(b []byte, rec *onceward.Record) error {
+func parseMore(b []byte, rec *store.Record) error {
 	d := reader{rest: b}
 	for len(d.rest) > 0 && !d.failed {
 		tag := d.byte()
@@ -103,7 +103,7 @@ func parseMore(b []byte, rec *onceward.Record) error {
 }
 
 // setField reports whether the field is known and whole.
-func setField(rec *onceward.Record, tag byte, value []byte) bool {
+func setField(rec *store.Record, tag byte, value []byte) bool {
 	switch tag {
 	case tagCreated, tagSettled:
 		if len(value) != 8 {
@@ -147,8 +147,8 @@ func setField(rec *onceward.Record, tag byte, value []byte) bool {
 		if len(value) != 1 {
 			return false
 		}
-		if rec.State != onceward.StateInProgress { // its queue tells
-			rec.OnLost = onceward.LostPolicy(value[0])
+		if rec.State != store.StateInProgress { // its queue tells
+			rec.OnLost = store.LostPolicy(value[0])
 		}
 	default:
 		return false

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
@@ -83,7 +83,7 @@ func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) 
 }
 
 func open(ctx context.Context, handlers source, chosen []Option) (*Store, error) {
-	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[onceward.ID]*flight)}
+	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[store.ID]*flight)}
 	for _, option := range chosen {
 		option(&s.options)
 	}
@@ -161,7 +161,7 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 const (
 	// spareConnections are for what does not go through a batch.
 	spareConnections = 4
-	// askingConnections are those for finding out what became of commits. They are opened when they are needed.
+	// askingConnections are those for late completion out what became of commits. They are opened when they are needed.
 	askingConnections = 8
 )
 

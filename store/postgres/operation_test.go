@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
 // called reserves a key for an operation of that name.
-func called(key, operation string) *onceward.Reservation {
+func called(key, operation string) *store.Reservation {
 	r := reservation(key)
 	r.Operation = operation
 	return r
@@ -80,15 +80,15 @@ func TestOperationsAreBounded(t *testing.T) {
 func TestOperationsPastTheBoundAreRead(t *testing.T) {
 	t.Parallel()
 	url := servicetest.Postgres(t).SchemaURL(t)
-	store, admin := openStore(t, url), openAdmin(t, url)
+	s, admin := openStore(t, url), openAdmin(t, url)
 	exec(t, admin, `SELECT setval(pg_get_serial_sequence('onceward_operation', 'number'), 10000)`)
-	complete(t, store, own(t, store, called("k", "POST /payments")), "done")
+	complete(t, s, own(t, s, called("k", "POST /payments")), "done")
 	exec(t, admin, `INSERT INTO onceward_operation (number, name) OVERRIDING SYSTEM VALUE
 		SELECT i, convert_to('POST /old/' || i, 'UTF8') FROM generate_series(1, 4096) i`)
 	next := openStore(t, url)
 	wantOperation(t, next, "k", "POST /payments")
 	v, err := next.Reserve(t.Context(), called("k", "POST /payments"))
-	if err != nil || v.Decision != onceward.DecisionReplay {
+	if err != nil || v.Decision != store.DecisionReplay {
 		t.Errorf("S8: a retry got (%s, %v), want the stored answer", v.Decision, err)
 	}
 }

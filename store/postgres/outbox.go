@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits there:
@@ -82,7 +82,7 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 		return err
 	}
 	a := addition{
-		id: e.ID, uuid: id.Bytes, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.Attempt, kind: unordered,
+		id: e.ID, uuid: id.Bytes, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.OriginAttempt, kind: unordered,
 		texts:   [6]string{e.Topic, e.AggregateType, e.AggregateID, e.Type, e.DownstreamKey, string(attributes)},
 		payload: append([]byte{}, e.Payload...), // nil would be null
 	}
@@ -95,7 +95,7 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	if a.kind != captured && s.messages.due(time.Now()) {
 		a.notifies = 1
 	}
-	if e.Origin != (onceward.ID{}) {
+	if e.Origin != (store.ID{}) {
 		a.origin = e.Origin.AppendBinary(nil)
 	}
 	defer s.messages.wake() // it may be committed soon

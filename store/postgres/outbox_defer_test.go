@@ -15,6 +15,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -46,8 +47,8 @@ func TestMessagesOfAHandler(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		work   func(a adder, ctx context.Context)
-		undone bool            // as the handler wishes, without a trace
-		ending onceward.Ending // if it is not committed otherwise
+		undone bool           // as the handler wishes, without a trace
+		ending store.TxAction // if it is not committed otherwise
 		want   string
 	}{
 		"pgx":          {work: func(a adder, ctx context.Context) { a.add(ctx, postgres.Tx(ctx), "a", "b") }, want: "a b"},
@@ -63,7 +64,7 @@ func TestMessagesOfAHandler(t *testing.T) {
 			work: func(a adder, ctx context.Context) { a.add(ctx, postgres.Tx(ctx), "a") }, undone: true,
 		},
 		"undone, with an answer": {
-			work: func(a adder, ctx context.Context) { a.add(ctx, postgres.Tx(ctx), "a") }, ending: onceward.CommitAnswer,
+			work: func(a adder, ctx context.Context) { a.add(ctx, postgres.Tx(ctx), "a") }, ending: store.TxCommitAnswer,
 		},
 		"a savepoint of pgx that is undone": {
 			work: func(a adder, ctx context.Context) {
@@ -179,13 +180,13 @@ func TestMessagesOfAHandler(t *testing.T) {
 		},
 	} {
 		for way, run := range map[string]func(t *testing.T, store *postgres.Store, work func(ctx context.Context)){
-			"in a handler": func(t *testing.T, store *postgres.Store, work func(ctx context.Context)) {
-				settlement := onceward.Settlement{Ending: cmp.Or(test.ending, onceward.Commit)}
+			"in a handler": func(t *testing.T, s *postgres.Store, work func(ctx context.Context)) {
+				settlement := store.Settlement{Action: cmp.Or(test.ending, store.TxCommit)}
 				if test.undone {
-					settlement.Ending = onceward.Rollback
+					settlement.Action = store.TxRollback
 				}
 				settlement.Completion.Response.Status = 201
-				_, err := store.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+				_, err := s.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
 					work(ctx)
 					return settlement
 				})
@@ -235,8 +236,8 @@ func TestMessageThatIsRefused(t *testing.T) {
 			return nil
 		})
 	}
-	if err := add("refused"); !errors.Is(err, onceward.ErrWorkRefused) || errors.Is(err, onceward.ErrOutcomeUnknown) {
-		t.Errorf("O1: %v, want %v", err, onceward.ErrWorkRefused)
+	if err := add("refused"); !errors.Is(err, store.ErrWorkRefused) || errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Errorf("O1: %v, want %v", err, store.ErrWorkRefused)
 	}
 	must(t, add("taken"))
 	if n := number(t, u.admin, `SELECT count(*) FROM business WHERE value <> 'taken'`); n != 0 {
@@ -267,7 +268,7 @@ func TestMessageThatCannotBePrepared(t *testing.T) {
 		adder{t, u.box}.add(ctx, postgres.Tx(ctx), "a")
 		return nil
 	})
-	if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("I5: %v, want ErrUnavailable", err)
 	}
 	must(t, lock.Rollback(t.Context()))
@@ -288,7 +289,7 @@ func TestAggregateHeldTooLong(t *testing.T) {
 		adder{t, u.box}.add(ctx, postgres.Tx(ctx), "second")
 		return nil
 	})
-	if !errors.Is(err, onceward.ErrOutcomeUnknown) {
+	if !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("I5: %v, want ErrOutcomeUnknown", err)
 	}
 	start := time.Now()
@@ -409,7 +410,7 @@ func awaitLockWait(t testing.TB, url string) {
 // typesInOrder are the types of all messages, in the order in which they are delivered.
 func typesInOrder(t testing.TB, store *postgres.Store) string {
 	t.Helper()
-	claimed, err := store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 1000}}, 1e9)
+	claimed, err := store.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: "topic", Limit: 1000}}, 1e9)
 	must(t, err)
 	var types []string
 	for i := range claimed {

@@ -47,7 +47,7 @@ func (s *Store) takeUp(ctx context.Context) (all bool, err error) {
 
 // ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is less than is
 // wanted, new messages are taken up, in a transaction of its own: whoever is slow to read what it has claimed is in nobody's way.
-func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) (claimed []outbox.Claimed, err error) {
+func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) (claimed []outbox.Claimed, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 }
 
 // stillWanted is what is missing after something was claimed.
-func stillWanted(wants []outbox.Want, claimed []outbox.Claimed) (left []outbox.Want) {
+func stillWanted(wants []outbox.ClaimRequest, claimed []outbox.Claimed) (left []outbox.ClaimRequest) {
 	for _, want := range wants {
 		for i := range claimed {
 			if claimed[i].Topic == want.Topic {
@@ -94,7 +94,7 @@ func stillWanted(wants []outbox.Want, claimed []outbox.Claimed) (left []outbox.W
 }
 
 // claimOnce claims what was taken up.
-func (s *Store) claimOnce(ctx context.Context, wants []outbox.Want, lease time.Duration, token int64) (found claimResult, err error) {
+func (s *Store) claimOnce(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration, token int64) (found claimResult, err error) {
 	topics, limits := make([]string, 0, len(wants)), make([]int32, 0, len(wants))
 	for _, want := range wants {
 		if want.Limit > 0 {
@@ -108,7 +108,7 @@ func (s *Store) claimOnce(ctx context.Context, wants []outbox.Want, lease time.D
 	if found, err = collectClaimed(rows, token); err != nil {
 		return claimResult{}, unavailable(err)
 	}
-	s.freeLanes(ctx, found.behind) // what they wait for may be gone by now, and nobody else would notice
+	s.freeLanes(ctx, found.behind) // what they wait for may be gone by now, and nobody else would external event
 	return found, s.bury(ctx, found.damaged)
 }
 
@@ -120,7 +120,7 @@ func newToken() int64 {
 }
 
 // bury makes dead letters of messages that cannot be read, so that they keep nobody from the others.
-func (s *Store) bury(ctx context.Context, damaged []outbox.Ending) error {
+func (s *Store) bury(ctx context.Context, damaged []outbox.Outcome) error {
 	if len(damaged) == 0 {
 		return nil
 	}
@@ -132,7 +132,7 @@ func (s *Store) bury(ctx context.Context, damaged []outbox.Ending) error {
 type claimResult struct {
 	claimed []outbox.Claimed // in order
 	behind  []int64          // the lanes of what has to wait
-	damaged []outbox.Ending  // the end of what cannot be read
+	damaged []outbox.Outcome  // the end of what cannot be read
 	more    bool             // there are new messages to be taken up
 }
 
@@ -153,17 +153,17 @@ func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
 		}
 		n.Token = token
 		if n.Entry, err = m.entry(); err != nil {
-			found.damaged = append(found.damaged, outbox.Ending{Lease: n.Lease(), State: outbox.Dead, Tries: n.Tries, Error: err.Error()})
-			n.State = outbox.Dead
+			found.damaged = append(found.damaged, outbox.Outcome{Lease: n.Lease(), State: outbox.StateDead, Attempts: n.Attempts, Error: err.Error()})
+			n.State = outbox.StateDead
 		}
-		if n.State == outbox.Behind {
+		if n.State == outbox.StateBehind {
 			found.behind = append(found.behind, lane)
 		}
 		return n, nil
 	})
 	slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(a.number, b.number) })
 	for _, n := range all {
-		if n.State == outbox.Leased {
+		if n.State == outbox.StateLeased {
 			found.claimed = append(found.claimed, n.Claimed)
 		}
 	}
@@ -259,13 +259,13 @@ func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID
 }
 
 // FinishMessages implements [outbox.Store].
-func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Ending) (fenced []outbox.Lease, err error) {
+func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Outcome) (fenced []outbox.Lease, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
-	endings, again := apart(endings, func(e outbox.Ending) string { return e.ID })
+	endings, again := apart(endings, func(e outbox.Outcome) string { return e.ID })
 	// In one order, because an earlier try whose reply was lost may still be under way.
-	endings = slices.SortedFunc(slices.Values(endings), func(a, b outbox.Ending) int { return cmp.Compare(a.ID, b.ID) })
+	endings = slices.SortedFunc(slices.Values(endings), func(a, b outbox.Outcome) int { return cmp.Compare(a.ID, b.ID) })
 	rows, err := s.own.Query(ctx, s.names.render(finishMessages), finishArgs(endings)...)
 	if err != nil {
 		return nil, unavailable(err)
@@ -314,7 +314,7 @@ func (s *Store) lanesOf(ctx context.Context, fenced []outbox.Lease) []int64 {
 }
 
 // finishArgs are the arguments of the function that finishes, one array for each column.
-func finishArgs(endings []outbox.Ending) []any {
+func finishArgs(endings []outbox.Outcome) []any {
 	n := len(endings)
 	ids, tokens, states := make([]string, n), make([]int64, n), make([]int16, n)
 	waits, tries := make([]int64, n), make([]int32, n)
@@ -322,7 +322,7 @@ func finishArgs(endings []outbox.Ending) []any {
 	for i := range endings {
 		e := &endings[i]
 		ids[i], tokens[i], states[i] = e.ID, e.Token, int16(e.State)
-		waits[i], tries[i] = e.After.Microseconds(), int32(e.Tries)
+		waits[i], tries[i] = e.After.Microseconds(), int32(e.Attempts)
 		providers[i], failures[i] = orNull(e.ProviderID), orNull(e.Error)
 	}
 	return []any{ids, tokens, states, waits, tries, providers, failures}
@@ -336,7 +336,7 @@ func orNull(text string) *string {
 }
 
 // FinishMessageTx implements [outbox.Store]. The message is locked from the start: nobody takes it while work is at it.
-func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Ending, work func(ctx context.Context) error) error {
+func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Outcome, work func(ctx context.Context) error) error {
 	var lane int64
 	err := s.InTx(ctx, func(ctx context.Context) error {
 		tx := Tx(ctx)
@@ -350,7 +350,7 @@ func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Ending, work 
 		if err := work(ctx); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, s.names.render(finishMessages), finishArgs([]outbox.Ending{ending})...)
+		tag, err := tx.Exec(ctx, s.names.render(finishMessages), finishArgs([]outbox.Outcome{ending})...)
 		if err == nil && tag.RowsAffected() != 1 {
 			return errors.New("postgres: the message was changed by the work that finishes it")
 		}

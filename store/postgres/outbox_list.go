@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 const (
@@ -43,7 +43,7 @@ type messageRow struct {
 // dest are where the columns go.
 func (m *messageRow) dest() []any {
 	return []any{
-		&m.ID, &m.due, &m.created, &m.Attempt, &m.Tries, &m.state, &m.Topic, &m.AggregateType, &m.AggregateID, &m.Type,
+		&m.ID, &m.due, &m.created, &m.OriginAttempt, &m.Attempts, &m.state, &m.Topic, &m.AggregateType, &m.AggregateID, &m.Type,
 		&m.DownstreamKey, &m.attributes, &m.origin, &m.Payload, &m.provider, &m.reason,
 	}
 }
@@ -58,7 +58,7 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 	}
 	e.ContentType, e.Source, e.Subject, e.Step, e.Headers = a.ContentType, a.Source, a.Subject, a.Step, a.Headers
 	if m.origin != nil {
-		id, err := onceward.ParseID(m.origin)
+		id, err := store.ParseID(m.origin)
 		if err != nil {
 			return e, fmt.Errorf("message %s: its origin cannot be read: %w", e.ID, err)
 		}
@@ -111,7 +111,7 @@ func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
 	if f.ID != "" {
 		where("id = $%d::uuid", f.ID)
 	}
-	if f.Origin != (onceward.ID{}) {
+	if f.Origin != (store.ID{}) {
 		where("origin = $%d", f.Origin.AppendBinary(nil))
 	}
 	if f.DownstreamKey != "" {
@@ -172,7 +172,7 @@ func (s *Store) ReplayMessage(ctx context.Context, id string) error {
 func isUUID(text string) bool { return new(pgtype.UUID).Scan(text) == nil }
 
 func noDeadLetter(id string) error {
-	return fmt.Errorf("postgres: there is no dead letter %s: %w", id, onceward.ErrNotFound)
+	return fmt.Errorf("postgres: there is no dead letter %s: %w", id, store.ErrNotFound)
 }
 
 // DropMessage implements [outbox.Store].

@@ -58,7 +58,7 @@ func (u *takeUp) claim() (kinds []string) {
 }
 
 func (u *takeUp) tryClaim(topic string) (kinds []string, err error) {
-	claimed, err := u.store.ClaimMessages(u.Context(), []outbox.Want{{Topic: topic, Limit: 10}}, time.Minute)
+	claimed, err := u.store.ClaimMessages(u.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: 10}}, time.Minute)
 	for i := range claimed {
 		kinds = append(kinds, claimed[i].Type)
 	}
@@ -90,7 +90,7 @@ func TestTakeUpUnderWay(t *testing.T) {
 				_, err := conn.Exec(t.Context(), statement)
 				must(t, err)
 			}
-			claimed, err := u.store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 1}}, time.Minute)
+			claimed, err := u.store.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: "topic", Limit: 1}}, time.Minute)
 			must(t, err)
 			if len(claimed) != 1 || claimed[0].Type != "there before" {
 				t.Errorf("O2: %+v was claimed, want the message that was there before", claimed)
@@ -194,7 +194,7 @@ func TestCapturedMessages(t *testing.T) {
 	if n := number(t, u.admin, `SELECT count(*) FROM onceward_outbox WHERE type = 'young'`); n != 1 {
 		t.Error("O4: a worker has taken up a message for change-data-capture")
 	}
-	for id, want := range map[string]outbox.State{captured[1]: outbox.Captured, waiting[0]: outbox.Ready} {
+	for id, want := range map[string]outbox.State{captured[1]: outbox.StateCaptured, waiting[0]: outbox.StateReady} {
 		entries, err := u.store.Messages(t.Context(), outbox.Filter{ID: id})
 		must(t, err)
 		if len(entries) != 1 || entries[0].State != want {
@@ -210,14 +210,14 @@ func TestDamagedMessage(t *testing.T) {
 	damaged := u.add("topic", "1", "damaged")[0]
 	exec(t, u.admin, `UPDATE onceward_outbox SET attributes = 'not JSON'`)
 	u.add("topic", "1", "behind it")
-	claimed, err := u.store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 1}}, time.Minute)
+	claimed, err := u.store.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: "topic", Limit: 1}}, time.Minute)
 	must(t, err)
 	if len(claimed) != 1 || claimed[0].Type != "behind it" {
 		t.Errorf("O3: %+v was claimed, want the message behind the damaged one", claimed)
 	}
 	entries, err := u.store.Messages(t.Context(), outbox.Filter{ID: damaged})
 	must(t, err)
-	if len(entries) != 1 || entries[0].State != outbox.Dead {
+	if len(entries) != 1 || entries[0].State != outbox.StateDead {
 		t.Errorf("O3: the damaged message is %+v, want a dead letter", entries)
 	}
 }
@@ -244,7 +244,7 @@ func TestMessagesOfBothTables(t *testing.T) {
 	slices.Sort(want)
 	var got []string
 	for after := ""; ; {
-		page, err := u.store.Messages(t.Context(), outbox.Filter{Topic: "topic", States: []outbox.State{outbox.Ready}, After: after, Limit: 1})
+		page, err := u.store.Messages(t.Context(), outbox.Filter{Topic: "topic", States: []outbox.State{outbox.StateReady}, After: after, Limit: 1})
 		must(t, err)
 		if len(page) == 0 {
 			break
@@ -327,13 +327,13 @@ func TestFinishingLocksInOrder(t *testing.T) {
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, 0, 0, 0, 4, 'topic', '', '', 'done', '', '{}', ''
 		FROM generate_series(1, 20000)`)
 	u.add("topic", "", "first", "second")
-	claimed, err := u.store.ClaimMessages(t.Context(), []outbox.Want{{Topic: "topic", Limit: 2}}, time.Hour)
+	claimed, err := u.store.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: "topic", Limit: 2}}, time.Hour)
 	must(t, err)
 	exec(t, u.admin, `UPDATE onceward_delivery SET due = due - 1000000 WHERE type = 'second'`)
 	exec(t, u.admin, `VACUUM ANALYZE onceward_delivery`)
-	endings := make([]outbox.Ending, len(claimed))
+	endings := make([]outbox.Outcome, len(claimed))
 	for i, c := range claimed {
-		endings[len(claimed)-1-i] = outbox.Ending{Lease: c.Lease(), State: outbox.Done}
+		endings[len(claimed)-1-i] = outbox.Outcome{Lease: c.Lease(), State: outbox.StateDone}
 	}
 	u.lockBoth(func() error {
 		fenced, err := u.store.FinishMessages(t.Context(), endings)
@@ -378,7 +378,7 @@ func TestSlowTakeUp(t *testing.T) {
 		FROM generate_series(1, 1000)`)
 	for tries := 1; ; tries++ {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		claimed, err := u.store.ClaimMessages(ctx, []outbox.Want{{Topic: "topic", Limit: 10}}, time.Minute)
+		claimed, err := u.store.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "topic", Limit: 10}}, time.Minute)
 		cancel()
 		if len(claimed) == 10 {
 			return

@@ -4,20 +4,20 @@ import (
 	"context"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // evidence is how that is read which is kept beside the records. It is all that an index finds, and may be sorted.
 func (p *planned) evidence() map[string]func() {
 	return map[string]func(){
-		"findings": func() {
-			if found, err := p.store.Findings(p.Context(), p.finding()); err != nil || len(found) != 1 {
-				p.Errorf("S6: findings are (%v, %v)", found, err)
+		"late completions": func() {
+			if found, err := p.store.LateCompletions(p.Context(), p.late()); err != nil || len(found) != 1 {
+				p.Errorf("S6: late completions are (%v, %v)", found, err)
 			}
 		},
-		"notices": func() {
-			if found, err := p.store.Notices(p.Context(), aboutCharge(p.notice(), "ch_1")); err != nil || len(found) != 1 {
-				p.Errorf("B3: notices are (%v, %v)", found, err)
+		"external events": func() {
+			if found, err := p.store.ExternalEvents(p.Context(), aboutCharge(p.event(), "ch_1")); err != nil || len(found) != 1 {
+				p.Errorf("B3: external events are (%v, %v)", found, err)
 			}
 		},
 		"acts": func() {
@@ -28,28 +28,28 @@ func (p *planned) evidence() map[string]func() {
 	}
 }
 
-func (p *planned) finding() onceward.ID {
+func (p *planned) late() store.ID {
 	id := idOf(p.key())
-	f := onceward.Finding{Claim: onceward.Claim{ID: id, Attempt: 1}, Response: answer("late").Response, At: time.Now()}
-	must(p, p.store.AddFinding(p.Context(), f))
+	f := store.LateCompletion{Claim: store.Claim{ID: id, Attempt: 1}, Response: answer("late").Response, At: time.Now()}
+	must(p, p.store.AddLateCompletion(p.Context(), f))
 	return id
 }
 
-func (p *planned) notice() (subject string) {
+func (p *planned) event() (subject string) {
 	subject = p.key()
-	_, err := p.store.AddNotice(p.Context(), onceward.Notice{Source: "psp", Scope: "tenant", EventID: subject, Subject: subject})
+	_, err := p.store.AddExternalEvent(p.Context(), store.ExternalEvent{Source: "psp", Scope: "tenant", EventID: subject, Subject: subject})
 	must(p, err)
 	return subject
 }
 
 // aboutCharge chooses what the provider says of a charge.
-func aboutCharge(subjects ...string) onceward.NoticeFilter {
-	return onceward.NoticeFilter{Source: "psp", Scope: "tenant", Subjects: subjects}
+func aboutCharge(subjects ...string) store.ExternalEventFilter {
+	return store.ExternalEventFilter{Source: "psp", Scope: "tenant", Subjects: subjects}
 }
 
-func (p *planned) act() onceward.ID {
+func (p *planned) act() store.ID {
 	id := idOf(p.key())
-	must(p, p.store.AddAudit(p.Context(), onceward.AuditEntry{ID: id, Actor: "ops"}))
+	must(p, p.store.AddAudit(p.Context(), store.AuditEntry{ID: id, Actor: "ops"}))
 	return id
 }
 

@@ -36,7 +36,7 @@ func TestPlansOfTheOutbox(t *testing.T) {
 	exec(t, p.admin, `ANALYZE onceward_outbox, onceward_delivery, onceward_inbox`)
 	p.checkBoxes("on tables of twenty thousand")
 	p.checkBox("dead letters are listed on tables of twenty thousand", func() {
-		_, err := p.store.Messages(p.Context(), outbox.Filter{States: []outbox.State{outbox.Holding, outbox.Dead}, Limit: 10})
+		_, err := p.store.Messages(p.Context(), outbox.Filter{States: []outbox.State{outbox.StateHolding, outbox.StateDead}, Limit: 10})
 		must(p, err)
 	})
 }
@@ -99,7 +99,7 @@ func (p *planned) message() {
 		_, err := p.store.RememberEvent(ctx, postgres.Tx(ctx), "consumer", topic)
 		return err
 	}))
-	claimed, err := p.store.ClaimMessages(p.Context(), []outbox.Want{{Topic: topic, Limit: 10}}, time.Minute)
+	claimed, err := p.store.ClaimMessages(p.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: 10}}, time.Minute)
 	must(p, err)
 	if len(claimed) != 2 {
 		p.Fatalf("O2: %d messages were claimed, want 2", len(claimed))
@@ -108,15 +108,15 @@ func (p *planned) message() {
 	_, err = p.store.ExtendMessages(p.Context(), []outbox.Lease{first, second}, time.Minute)
 	must(p, err)
 	must(p, p.store.RecordProviderID(p.Context(), first, "ch_1"))
-	must(p, p.store.FinishMessageTx(p.Context(), outbox.Ending{Lease: first, State: outbox.Done}, func(context.Context) error { return nil }))
-	_, err = p.store.FinishMessages(p.Context(), []outbox.Ending{{Lease: second, State: outbox.Dead}})
+	must(p, p.store.FinishMessageTx(p.Context(), outbox.Outcome{Lease: first, State: outbox.StateDone}, func(context.Context) error { return nil }))
+	_, err = p.store.FinishMessages(p.Context(), []outbox.Outcome{{Lease: second, State: outbox.StateDead}})
 	must(p, err)
 	must(p, p.store.ReplayMessage(p.Context(), second.ID))
 	_, err = p.store.Messages(p.Context(), outbox.Filter{ID: first.ID})
 	must(p, err)
 	_, err = p.store.ConsumedEvents(p.Context(), topic)
 	must(p, err)
-	if _, err := p.store.ClaimMessages(p.Context(), []outbox.Want{{Topic: topic, Limit: 10}}, time.Minute); err != nil {
+	if _, err := p.store.ClaimMessages(p.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: 10}}, time.Minute); err != nil {
 		p.Fatal(err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -32,7 +32,7 @@ func (p *plans) explaining(t testing.TB, url string) *pgxpool.Config {
 	config, err := pgxpool.ParseConfig(url)
 	must(t, err)
 	for setting, value := range map[string]string{
-		"log_min_duration": "0", "log_nested_statements": "on", "log_level": "notice", "log_format": "text",
+		"log_min_duration": "0", "log_nested_statements": "on", "log_level": "external event", "log_format": "text",
 	} {
 		config.ConnConfig.RuntimeParams["auto_explain."+setting] = value
 	}
@@ -57,16 +57,16 @@ func (p *plans) take() []string {
 }
 
 var (
-	onTables = regexp.MustCompile(`(?:on|using) "?onceward_(?:record|finding|notice|audit)`)
+	onTables = regexp.MustCompile(`(?:on|using) "?onceward_(?:record|late|event|audit)`)
 	// walks read all of a table; gathers also are those that read all that an index finds before they take the first.
-	walks   = regexp.MustCompile(`Seq Scan on onceward_(?:record|finding|notice|audit)`)
+	walks   = regexp.MustCompile(`Seq Scan on onceward_(?:record|late|event|audit)`)
 	gathers = regexp.MustCompile(walks.String() + `|Sort Key`)
 )
 
 // wantNone checks that what a call did has nothing in its plans that is forbidden, and that there was something to check.
 func (p *plans) wantNone(t testing.TB, forbidden *regexp.Regexp, name string) {
 	t.Helper()
-	bad := make(map[string]string) // one plan for each kind of finding
+	bad := make(map[string]string) // one plan for each kind of late completion
 	ours := 0
 	for _, plan := range p.take() {
 		if !onTables.MatchString(plan) {
@@ -117,7 +117,7 @@ func (p *planned) key() string {
 
 // hot is all that is asked of the store often. Each function does one thing and touches the records.
 func (p *planned) hot() map[string]func() {
-	expired := func() *onceward.Reservation {
+	expired := func() *store.Reservation {
 		r := reservation(p.key())
 		r.Retention = time.Microsecond
 		return r
@@ -131,7 +131,7 @@ func (p *planned) hot() map[string]func() {
 		},
 		"release and retry": func() {
 			c := own(p, p.store, reservation(p.key()))
-			must(p, p.store.Checkpoint(p.Context(), c, onceward.Checkpoint{Point: "p"}))
+			must(p, p.store.Checkpoint(p.Context(), c, store.Checkpoint{Point: "p"}))
 			must(p, p.store.Release(p.Context(), c, "no stock"))
 			own(p, p.store, reservation(c.Key))
 		},
@@ -147,8 +147,8 @@ func (p *planned) hot() map[string]func() {
 		"sweep":                   func() { p.sweeps() },
 		"reap":                    func() { complete(p, p.store, own(p, p.store, expired()), "done"); p.reaps(false) },
 		"reap softly":             func() { complete(p, p.store, own(p, p.store, expired()), "done"); p.reaps(true) },
-		"a finding":               func() { p.finding() },
-		"a notice that is purged": func() { p.notice(); p.purges(p.store.PurgeNotices) },
+		"a late completion":               func() { p.late() },
+		"an external event that is purged": func() { p.event(); p.purges(p.store.PurgeExternalEvents) },
 		"an act that is purged":   func() { p.act(); p.purges(p.store.PurgeAudit) },
 	}
 }
@@ -158,14 +158,14 @@ func (p *planned) overReleased() {
 	must(p, p.store.Release(p.Context(), c, "no stock"))
 	transacted(p, p.store, c.Key, nothing)
 	v, err := p.store.Transact(p.Context(), reservation(c.Key), committing("", nothing))
-	if err != nil || v.Decision != onceward.DecisionReplay {
+	if err != nil || v.Decision != store.DecisionReplay {
 		p.Errorf("I3: a replay got (%s, %v)", v.Decision, err)
 	}
 }
 
 func (p *planned) steps() {
 	c := own(p, p.store, reservation(p.key()))
-	must(p, p.store.CheckpointTx(p.Context(), c, time.Minute, func(context.Context) (onceward.Checkpoint, error) { return charged, nil }))
+	must(p, p.store.CheckpointTx(p.Context(), c, time.Minute, func(context.Context) (store.Checkpoint, error) { return charged, nil }))
 }
 
 func (p *planned) waits() {
@@ -218,9 +218,9 @@ func (p *planned) fill(n int) {
 			CASE WHEN i % 5 = 0 THEN decode(repeat('00', 16), 'hex') ELSE answer END,
 			(ARRAY[10, 20, 20, 30, 40])[i % 5 + 1], request, more
 		FROM generate_series(1, $1::integer) AS i, (SELECT * FROM onceward_record WHERE queue = 20 LIMIT 1) AS sample`, n)
-	exec(p, p.admin, `INSERT INTO onceward_finding (id, attempt, at, response)
+	exec(p, p.admin, `INSERT INTO onceward_late_completion (id, attempt, at, response)
 		SELECT gen_random_uuid(), 1, onceward_now() + i, '' FROM generate_series(1, $1::integer) AS i`, n)
-	exec(p, p.admin, `INSERT INTO onceward_notice (any_scope, scope, source, event_id, subject, at, received_at, body)
+	exec(p, p.admin, `INSERT INTO onceward_external_event (any_scope, scope, source, event_id, subject, at, received_at, body)
 		SELECT false, 'tenant', 'psp', int8send(i), int8send(i), i, onceward_now() + i, '' FROM generate_series(1, $1::integer) AS i`, n)
 	exec(p, p.admin, `INSERT INTO onceward_audit (id, name, attempt, actor, action, reason, outcome, at)
 		SELECT gen_random_uuid(), '', 1, '', '', '', '', onceward_now() + i FROM generate_series(1, $1::integer) AS i`, n)
@@ -261,12 +261,12 @@ func (p *planned) checkPages(size string) {
 	p.take()
 	// The rows of fill all hold the name of one record, so that the last of a page does not say where the page ended.
 	for i, listed := 0, 0; listed < 8; i++ {
-		after := onceward.ID{Key: strconv.Itoa(i)}
+		after := store.ID{Key: strconv.Itoa(i)}
 		if p.store.RecordID(after) > "8" {
 			continue
 		}
 		listed++
-		_, err := p.store.List(p.Context(), onceward.Filter{Limit: 5, After: after})
+		_, err := p.store.List(p.Context(), store.Filter{Limit: 5, After: after})
 		must(p, err)
 	}
 	p.wantNone(p, gathers, "list "+size)
@@ -285,8 +285,8 @@ func (p *planned) checkOpen(size string) {
 	p.take()
 	const often = 8
 	for range often {
-		for _, state := range []onceward.State{onceward.StateInProgress, onceward.StateUnknown} {
-			_, err := p.store.List(p.Context(), onceward.Filter{State: state, Due: true})
+		for _, state := range []store.State{store.StateInProgress, store.StateUnknown} {
+			_, err := p.store.List(p.Context(), store.Filter{State: state, Due: true})
 			must(p, err)
 		}
 	}
@@ -315,7 +315,7 @@ func TestPlansOfATableThatGrows(t *testing.T) {
 	p.check(walks, "on an empty table")
 	p.fill(20_000)
 	p.check(gathers, "on a table that has grown since")
-	exec(t, p.admin, `ANALYZE onceward_record, onceward_finding, onceward_notice, onceward_audit`)
+	exec(t, p.admin, `ANALYZE onceward_record, onceward_late_completion, onceward_external_event, onceward_audit`)
 	p.check(gathers, "on a table of twenty thousand")
 	p.checkPages("on a table of twenty thousand")
 	p.checkOpen("on a table of twenty thousand")

@@ -21,31 +21,31 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // The store promises all of these.
 var (
-	_ onceward.Store         = (*Store)(nil)
-	_ onceward.Transactor    = (*Store)(nil)
-	_ onceward.Waiter        = (*Store)(nil)
-	_ onceward.Sweeper       = (*Store)(nil)
-	_ onceward.Reaper        = (*Store)(nil)
-	_ onceward.Reconciler    = (*Store)(nil)
-	_ onceward.Buster        = (*Store)(nil)
-	_ onceward.Lister        = (*Store)(nil)
-	_ onceward.FindingKeeper = (*Store)(nil)
-	_ onceward.NoticeKeeper  = (*Store)(nil)
-	_ onceward.Auditor       = (*Store)(nil)
-	_ outbox.Store           = (*Store)(nil)
-	_ inbox.Store            = (*Store)(nil)
-	_ natural.Store          = (*Store)(nil)
+	_ store.Store                = (*Store)(nil)
+	_ store.Transactor           = (*Store)(nil)
+	_ store.Waiter               = (*Store)(nil)
+	_ store.Sweeper              = (*Store)(nil)
+	_ store.Reaper               = (*Store)(nil)
+	_ store.Reconciler           = (*Store)(nil)
+	_ store.Buster               = (*Store)(nil)
+	_ store.Lister               = (*Store)(nil)
+	_ store.LateCompletionKeeper = (*Store)(nil)
+	_ store.ExternalEventKeeper  = (*Store)(nil)
+	_ store.Auditor              = (*Store)(nil)
+	_ outbox.Store               = (*Store)(nil)
+	_ inbox.Store                = (*Store)(nil)
+	_ natural.Store              = (*Store)(nil)
 )
 
-// Store is an [onceward.Store] in PostgreSQL. Any number of processes may use the same tables.
+// Store is a [store.Store] in PostgreSQL. Any number of processes may use the same tables.
 type Store struct {
 	options options
 	logger  *slog.Logger
@@ -55,7 +55,7 @@ type Store struct {
 	opened   *pgxpool.Pool
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *pgxpool.Pool
-	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
+	// asking is for late completion out what became of a commit, which may mean to wait for a server that is gone.
 	asking *pgxpool.Pool
 	// scout finds out whether the address leads to a server that takes writes.
 	scout scout
@@ -82,11 +82,11 @@ type Store struct {
 	messages       announcer
 
 	mu       sync.Mutex
-	inFlight map[onceward.ID]*flight // the transactions of this process
+	inFlight map[store.ID]*flight // the transactions of this process
 }
 
 // hash names the record of an ID.
-func (s *Store) hash(id onceward.ID) (hash [16]byte) {
+func (s *Store) hash(id store.ID) (hash [16]byte) {
 	b := make([]byte, 0, 128)
 	b = id.AppendBinary(append(b, *s.secret.Load()...))
 	sum := sha256.Sum256(b)
@@ -95,7 +95,7 @@ func (s *Store) hash(id onceward.ID) (hash [16]byte) {
 
 // RecordID returns what names the record of an ID in the column id of the table of records, as a UUID in its text form.
 // A table of the application may refer to it; see the guide on PostgreSQL. It is empty as long as there are no tables.
-func (s *Store) RecordID(id onceward.ID) string {
+func (s *Store) RecordID(id store.ID) string {
 	if s.secret.Load() == nil {
 		return ""
 	}
@@ -108,23 +108,23 @@ func shortHash(text string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// Reserve implements [onceward.Store].
-func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+// Reserve implements [store.Store].
+func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	if err := s.checkReservation(ctx, r); err != nil {
-		return onceward.Verdict{}, err
+		return store.Verdict{}, err
 	}
 	if r.ResumeOnly { // rare, and the batch does not know it
-		c, err := s.change(ctx, r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
-		return onceward.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}, err
+		c, err := s.change(ctx, r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
+		return store.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}, err
 	}
 	number, err := s.operations.number(ctx, r.Operation)
 	if err != nil {
-		return onceward.Verdict{}, err
+		return store.Verdict{}, err
 	}
 	for {
 		t := reserveItem(r, s.hash(r.ID), number)
 		if err := s.batches.do(ctx, t); err != nil {
-			return onceward.Verdict{}, err
+			return store.Verdict{}, err
 		}
 		v, again, err := s.reserved(ctx, r, t)
 		if !again {
@@ -134,40 +134,40 @@ func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.
 }
 
 // checkReservation refuses what the state machine would refuse.
-func (s *Store) checkReservation(ctx context.Context, r *onceward.Reservation) error {
+func (s *Store) checkReservation(ctx context.Context, r *store.Reservation) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	_, _, err := onceward.Step(onceward.Record{}, onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: 1}, time.Now())
+	_, _, err := store.Step(store.Record{}, store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}, time.Now())
 	return err
 }
 
 // reserved is the verdict on a reservation. A record that somebody else made or changed at the same moment is looked at
 // again. Where the record that was found has to be changed in a way that the batch
 // does not know, that is done on its own; if it has gone in between, the batch decides again.
-func (s *Store) reserved(ctx context.Context, r *onceward.Reservation, t *item) (v onceward.Verdict, again bool, err error) {
+func (s *Store) reserved(ctx context.Context, r *store.Reservation, t *item) (v store.Verdict, again bool, err error) {
 	v.Now = fromMicros(t.now)
 	switch t.outcome {
 	case outcomeAgain:
 		return v, true, nil
 	case outcomeAbsent:
-		v.Decision = onceward.DecisionRefused
+		v.Decision = store.DecisionRefused
 		return v, t.look && t.create, nil
 	case outcomeCreated, outcomeRecreated, outcomeRetried:
-		v.Decision = onceward.DecisionExecute
+		v.Decision = store.DecisionExecute
 		v.Record, v.Origin, err = t.granted(r)
 		return v, false, err
 	}
-	event := onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: 1}
+	event := store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}
 	rec, err := t.found.record(r.ID, s.operations.name)
 	if err != nil {
 		return v, false, err
 	}
-	after, outcome, err := onceward.Step(rec, event, v.Now)
+	after, outcome, err := store.Step(rec, event, v.Now)
 	if err != nil {
 		return v, false, err
 	}
-	if outcome.Effect == onceward.EffectNone {
+	if outcome.Effect == store.EffectNone {
 		v.Decision, v.Origin, v.Record = outcome.Decision, outcome.Origin, after
 		return v, false, nil
 	}
@@ -178,15 +178,15 @@ func (s *Store) reserved(ctx context.Context, r *onceward.Reservation, t *item) 
 	existing.NoCreate = true
 	event.Reservation = &existing
 	c, err := s.change(ctx, r.ID, event)
-	if err == nil && c.outcome.Decision == onceward.DecisionRefused && !r.NoCreate {
+	if err == nil && c.outcome.Decision == store.DecisionRefused && !r.NoCreate {
 		return v, true, nil
 	}
-	return onceward.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}, false, err
+	return store.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}, false, err
 }
 
-// Extend implements [onceward.Store].
-func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
-	event := onceward.Event{Kind: onceward.EventExtend, Attempt: c.Attempt, Lease: lease}
+// Extend implements [store.Store].
+func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	event := store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease}
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
@@ -198,9 +198,9 @@ func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duratio
 	return err
 }
 
-// Complete implements [onceward.Store].
-func (s *Store) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
-	event := onceward.Event{Kind: onceward.EventComplete, Attempt: c.Attempt, Completion: done}
+// Complete implements [store.Store].
+func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
 	if err := s.ready(ctx); err != nil {
 		return time.Time{}, err
 	}
@@ -212,7 +212,7 @@ func (s *Store) Complete(ctx context.Context, c onceward.Claim, done *onceward.C
 }
 
 // ownerWrite is an owner's write through the batcher. Where the batch did not write, the state machine says why, or does it.
-func (s *Store) ownerWrite(ctx context.Context, id onceward.ID, t *item, event onceward.Event) (time.Time, error) {
+func (s *Store) ownerWrite(ctx context.Context, id store.ID, t *item, event store.Event) (time.Time, error) {
 	if err := s.batches.do(ctx, t); err != nil {
 		return time.Time{}, err
 	}
@@ -229,24 +229,24 @@ func (s *Store) ownerWrite(ctx context.Context, id onceward.ID, t *item, event o
 	return fromMicros(t.found.due), nil
 }
 
-// Checkpoint implements [onceward.Store].
-func (s *Store) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
-	_, err := s.change(ctx, c.ID, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
+// Checkpoint implements [store.Store].
+func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	_, err := s.change(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
 	return err
 }
 
-// Release implements [onceward.Store].
-func (s *Store) Release(ctx context.Context, c onceward.Claim, reason string) error {
-	return s.settle(ctx, c.ID, onceward.Event{Kind: onceward.EventRelease, Attempt: c.Attempt, Reason: reason})
+// Release implements [store.Store].
+func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
+	return s.settle(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
 }
 
-// Abandon implements [onceward.Store].
-func (s *Store) Abandon(ctx context.Context, c onceward.Claim, reason string) error {
-	return s.settle(ctx, c.ID, onceward.Event{Kind: onceward.EventAbandon, Attempt: c.Attempt, Reason: reason})
+// Abandon implements [store.Store].
+func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
+	return s.settle(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
 }
 
 // settle applies an event after which nobody waits for the record any more.
-func (s *Store) settle(ctx context.Context, id onceward.ID, event onceward.Event) error {
+func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) error {
 	_, err := s.change(ctx, id, event)
 	if err == nil {
 		s.waits.settled(s.hash(id))
@@ -254,8 +254,8 @@ func (s *Store) settle(ctx context.Context, id onceward.ID, event onceward.Event
 	return err
 }
 
-// Get implements [onceward.Store].
-func (s *Store) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+// Get implements [store.Store].
+func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, _, err := s.get(ctx, id)
 	return rec, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/storetest"
 )
@@ -103,18 +104,18 @@ func connect(t testing.TB, url string) *pgx.Conn {
 func (h handle) instance(t testing.TB, among *grounds) storetest.Instance {
 	t.Helper()
 	ground := among.take(t)
-	store, closeHandle := h.open(t, ground.url)
+	s, closeHandle := h.open(t, ground.url)
 	shut := func() {
-		must(t, store.Close())
+		must(t, s.Close())
 		closeHandle()
 	}
 	t.Cleanup(func() { shut() })
 	return storetest.Instance{
-		Store: store,
-		Reopen: func(t testing.TB) onceward.Store {
+		Store: s,
+		Reopen: func(t testing.TB) store.Store {
 			shut()
-			store, closeHandle = h.open(t, ground.url)
-			return store
+			s, closeHandle = h.open(t, ground.url)
+			return s
 		},
 		Business: &storetest.Business{
 			Insert: h.insert,

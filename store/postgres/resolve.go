@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 
 // resolve finds out what became of a commit that ended in an error. No error is believed: the same lock is taken on another
 // connection, so that the transaction is over, and then the record is asked for.
-func (t *transaction) resolve(v onceward.Verdict, wanted *onceward.Record, cause error) (onceward.Verdict, error) {
+func (t *transaction) resolve(v store.Verdict, wanted *store.Record, cause error) (store.Verdict, error) {
 	t.close()
 	if t.store.otherTransaction(cause) {
 		return v, t.unknown("the handler ended the transaction that is not its to end, and began another")
@@ -38,7 +38,7 @@ func (t *transaction) resolve(v onceward.Verdict, wanted *onceward.Record, cause
 		case err == nil:
 			return t.learned(v, wanted, &rec, cause)
 		case ctx.Err() != nil:
-			return v, fmt.Errorf("%w: commit: %w; then nobody could be asked what became of it: %w", onceward.ErrOutcomeUnknown, cause, err)
+			return v, fmt.Errorf("%w: commit: %w; then nobody could be asked what became of it: %w", store.ErrOutcomeUnknown, cause, err)
 		}
 		time.Sleep(askPause)
 	}
@@ -48,10 +48,10 @@ func (t *transaction) resolve(v onceward.Verdict, wanted *onceward.Record, cause
 var errUnderWay = errors.New("the transaction is still under way")
 
 // ask looks the record up when the transaction is over. A record in StateNone stands for none.
-func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
+func (t *transaction) ask(ctx context.Context) (store.Record, error) {
 	conn, err := t.store.asking.Acquire(ctx)
 	if err != nil {
-		return onceward.Record{}, err
+		return store.Record{}, err
 	}
 	defer conn.Release()
 	sql := &t.store.sql
@@ -86,7 +86,7 @@ func (t *transaction) ask(ctx context.Context) (onceward.Record, error) {
 	}
 	noteStandby(conn.Conn(), err)
 	if err != nil || !exists {
-		return onceward.Record{}, err
+		return store.Record{}, err
 	}
 	return found.record(t.reservation.ID, t.store.operations.name)
 }
@@ -100,7 +100,7 @@ func refusesToTell(err error) bool {
 
 // learned answers by what is stored. If the commit did not land nothing was executed; what somebody else has stored since
 // is decided again.
-func (t *transaction) learned(v onceward.Verdict, wanted, rec *onceward.Record, cause error) (onceward.Verdict, error) {
+func (t *transaction) learned(v store.Verdict, wanted, rec *store.Record, cause error) (store.Verdict, error) {
 	if t.landed(wanted, rec) {
 		v.Record = *rec
 		return v, nil
@@ -109,15 +109,15 @@ func (t *transaction) learned(v onceward.Verdict, wanted, rec *onceward.Record, 
 		return v, fmt.Errorf("%w: %w", errAgain, cause)
 	}
 	if t.store.refusedWork(cause) && rec.Attempt == t.before.Attempt {
-		return v, fmt.Errorf("%w: commit: %w", onceward.ErrWorkRefused, cause)
+		return v, fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
 	}
 	return v, unavailable(fmt.Errorf("commit: %w", cause))
 }
 
 // landed reports whether the stored record is the one that was to be stored. One that says the same of the same request
 // was either made by this transaction or makes no difference.
-func (t *transaction) landed(wanted, rec *onceward.Record) bool {
-	return rec.State == onceward.StateCompleted && rec.Fingerprint == wanted.Fingerprint &&
+func (t *transaction) landed(wanted, rec *store.Record) bool {
+	return rec.State == store.StateCompleted && rec.Fingerprint == wanted.Fingerprint &&
 		rec.Response.Equal(&wanted.Response) && rec.Attempt != t.before.Attempt
 }
 
@@ -131,11 +131,11 @@ func (t *transaction) unknown(reason string) error {
 func (t *transaction) recordUnknown(reason string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
-	claimed, err := t.store.change(ctx, t.reservation.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation})
-	if err == nil && claimed.outcome.Decision == onceward.DecisionExecute {
-		_, err = t.store.change(ctx, t.reservation.ID, onceward.Event{
-			Kind: onceward.EventAbandon, Attempt: claimed.after.Attempt, Reason: reason,
+	claimed, err := t.store.change(ctx, t.reservation.ID, store.Event{Kind: store.EventReserve, Reservation: t.reservation})
+	if err == nil && claimed.outcome.Decision == store.DecisionExecute {
+		_, err = t.store.change(ctx, t.reservation.ID, store.Event{
+			Kind: store.EventAbandon, Attempt: claimed.after.Attempt, Reason: reason,
 		})
 	}
-	return errors.Join(fmt.Errorf("%w: %s", onceward.ErrOutcomeUnknown, reason), err)
+	return errors.Join(fmt.Errorf("%w: %s", store.ErrOutcomeUnknown, reason), err)
 }

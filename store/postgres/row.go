@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // row is a record as its columns hold it. Its encoding is kept compatible for ever, like that of the root package.
@@ -26,17 +26,17 @@ type row struct {
 // A record's queue is ten times its state, plus one for those that wait for somebody other than the usual worker.
 const queueStates = 10
 
-func queueOf(rec *onceward.Record) int16 {
+func queueOf(rec *store.Record) int16 {
 	queue := int16(rec.State) * queueStates
-	if rec.State == onceward.StateInProgress && rec.OnLost == onceward.Resume || rec.DeadLetter {
+	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume || rec.DeadLetter {
 		queue++
 	}
 	return queue
 }
 
 const (
-	queueDeadLetter = int16(onceward.StateUnknown)*queueStates + 1
-	queueResumed    = int16(onceward.StateInProgress)*queueStates + 1
+	queueDeadLetter = int16(store.StateUnknown)*queueStates + 1
+	queueResumed    = int16(store.StateInProgress)*queueStates + 1
 )
 
 // micros is how the columns hold a time.
@@ -82,7 +82,7 @@ const (
 )
 
 // appendRequest encodes what was asked: the fingerprint, the operation, by its number if it has one, and the ID.
-func appendRequest(dst []byte, version uint8, fp *onceward.Fingerprint, number int32, operation string, id onceward.ID) []byte {
+func appendRequest(dst []byte, version uint8, fp *store.Fingerprint, number int32, operation string, id store.ID) []byte {
 	head := len(dst)
 	dst = append(dst, version&versionMask)
 	dst = binary.AppendUvarint(dst, uint64(fp.Secret))
@@ -114,10 +114,10 @@ func sizeOfText(s string) int {
 // request is what parseRequest finds.
 type request struct {
 	version     uint8
-	fingerprint onceward.Fingerprint
+	fingerprint store.Fingerprint
 	number      int32
 	operation   string
-	id          onceward.ID
+	id          store.ID
 }
 
 var errDamaged = errors.New("a column of it is damaged")
@@ -129,8 +129,8 @@ func parseRequest(b []byte) (r request, err error) {
 	}
 	flags := b[0]
 	r.version = flags & versionMask
-	if r.version == 0 || r.version > onceward.RecordVersion {
-		return r, &onceward.UnreadableError{Version: r.version, Reason: "the version is not known to this program"}
+	if r.version == 0 || r.version > store.RecordVersion {
+		return r, &store.UnreadableError{Version: r.version, Reason: "the version is not known to this program"}
 	}
 	d := reader{rest: b[1:]}
 	r.fingerprint.Secret = uint32(d.uint(math.MaxUint32))
@@ -153,37 +153,37 @@ func parseRequest(b []byte) (r request, err error) {
 		tag = 1
 	}
 	encoded = append(append(encoded, tag), d.rest...)
-	r.id, err = onceward.ParseID(encoded)
+	r.id, err = store.ParseID(encoded)
 	return r, err
 }
 
 // record decodes a row. The name of the operation is looked up by its number.
-func (r *row) record(id onceward.ID, operation func(number int32) (string, error)) (onceward.Record, error) {
+func (r *row) record(id store.ID, operation func(number int32) (string, error)) (store.Record, error) {
 	rec, err := r.decode(operation)
 	if err == nil && rec.ID != id {
 		err = fmt.Errorf("its place is taken by another key, whose hash is the same")
 	}
 	if err != nil {
-		return onceward.Record{}, unreadable(err)
+		return store.Record{}, unreadable(err)
 	}
 	return rec, nil
 }
 
 // unreadable makes sure that whoever asks learns that a record is there which cannot be read.
 func unreadable(err error) error {
-	if errors.Is(err, onceward.ErrUnreadable) || errors.Is(err, onceward.ErrUnavailable) {
+	if errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrUnavailable) {
 		return err
 	}
-	return &onceward.UnreadableError{Version: onceward.RecordVersion, Reason: err.Error()}
+	return &store.UnreadableError{Version: store.RecordVersion, Reason: err.Error()}
 }
 
-func (r *row) decode(operation func(number int32) (string, error)) (rec onceward.Record, err error) {
+func (r *row) decode(operation func(number int32) (string, error)) (rec store.Record, err error) {
 	asked, err := parseRequest(r.request)
 	if err != nil {
 		return rec, err
 	}
-	rec = onceward.Record{
-		ID: asked.id, Version: asked.version, State: onceward.State(r.queue / queueStates), Operation: asked.operation,
+	rec = store.Record{
+		ID: asked.id, Version: asked.version, State: store.State(r.queue / queueStates), Operation: asked.operation,
 		Fingerprint: asked.fingerprint, Attempt: r.attempt, Retention: unpackRetention(r.retention),
 	}
 	if asked.number != operationByName {
@@ -205,26 +205,26 @@ func (r *row) decode(operation func(number int32) (string, error)) (rec onceward
 }
 
 // decodeState reads the columns whose meaning depends on the state.
-func (r *row) decodeState(rec *onceward.Record) (err error) {
+func (r *row) decodeState(rec *store.Record) (err error) {
 	due := fromMicros(r.due)
 	switch rec.State {
-	case onceward.StateInProgress:
+	case store.StateInProgress:
 		rec.LeaseUntil = due
 		if r.queue == queueResumed {
-			rec.OnLost = onceward.Resume
+			rec.OnLost = store.LostResume
 		}
 		if copy(rec.Nonce[:], r.answer) != len(rec.Nonce) {
 			return errDamaged
 		}
-	case onceward.StateCompleted:
+	case store.StateCompleted:
 		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
 		rec.Response, err = parseAnswer(r.answer)
-	case onceward.StateRetryable:
+	case store.StateRetryable:
 		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
-	case onceward.StateUnknown:
+	case store.StateUnknown:
 		rec.ReconcileAt = due
 		rec.DeadLetter = r.queue == queueDeadLetter
-	case onceward.StateExpired:
+	case store.StateExpired:
 		rec.ExpiresAt = due
 	default:
 		return errors.New("its state is not known")
@@ -233,7 +233,7 @@ func (r *row) decodeState(rec *onceward.Record) (err error) {
 }
 
 // encode is the inverse of decode.
-func (r *row) encode(rec *onceward.Record, id [16]byte, number int32) {
+func (r *row) encode(rec *store.Record, id [16]byte, number int32) {
 	*r = row{
 		id: id, attempt: rec.Attempt, due: micros(rec.Due()), retention: packRetention(rec.Retention),
 		answer: []byte{}, queue: queueOf(rec),
@@ -241,9 +241,9 @@ func (r *row) encode(rec *onceward.Record, id [16]byte, number int32) {
 		more:    appendMore([]byte{}, rec),
 	}
 	switch rec.State {
-	case onceward.StateInProgress:
+	case store.StateInProgress:
 		r.answer = rec.Nonce[:]
-	case onceward.StateCompleted:
+	case store.StateCompleted:
 		r.answer = appendAnswer(make([]byte, 0, usualHeader+len(rec.Response.Body)), &rec.Response)
 	}
 }

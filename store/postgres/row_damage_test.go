@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -57,13 +57,13 @@ func (d *damaged) print(key string) (text string) {
 }
 
 // wantUnreadable asks for a damaged record in all ways, none of which may change it.
-func (d *damaged) wantUnreadable(c onceward.Claim, what string) {
+func (d *damaged) wantUnreadable(c store.Claim, what string) {
 	d.Helper()
 	before := d.print(c.Key)
 	_, reserveErr := d.store.Reserve(d.Context(), reservation(c.Key))
-	_, transactErr := d.store.Transact(d.Context(), reservation(c.Key), func(context.Context, onceward.Verdict) onceward.Settlement {
+	_, transactErr := d.store.Transact(d.Context(), reservation(c.Key), func(context.Context, store.Verdict) store.Settlement {
 		d.Errorf("S8: %s: the work was executed", what)
-		return onceward.Settlement{}
+		return store.Settlement{}
 	})
 	_, getErr := d.store.Get(d.Context(), c.ID)
 	_, completeErr := d.store.Complete(d.Context(), c, answer("late"))
@@ -73,7 +73,7 @@ func (d *damaged) wantUnreadable(c onceward.Claim, what string) {
 		"release": d.store.Release(d.Context(), c, ""), "abandon": d.store.Abandon(d.Context(), c, ""),
 		"resolve": d.store.ResolveCompleted(d.Context(), c, answer("x")), "bust": d.store.Bust(d.Context(), c.ID, true),
 	} {
-		if !errors.Is(err, onceward.ErrUnreadable) {
+		if !errors.Is(err, store.ErrUnreadable) {
 			d.Errorf("S8: %s: %s got %v, want ErrUnreadable", what, name, err)
 		}
 	}
@@ -103,16 +103,16 @@ func TestDamagedRowsAreListed(t *testing.T) {
 	}
 	d.damage("damaged", `more = '\xff'`)
 	d.damage("nameless", `request = ''`)
-	page, err := d.store.List(t.Context(), onceward.Filter{State: onceward.StateUnknown})
+	page, err := d.store.List(t.Context(), store.Filter{State: store.StateUnknown})
 	must(t, err)
-	listed := map[string]onceward.Record{}
+	listed := map[string]store.Record{}
 	for _, rec := range page {
 		listed[rec.Key] = rec
 	}
-	if len(page) != 2 || listed["whole"].Version != onceward.RecordVersion {
+	if len(page) != 2 || listed["whole"].Version != store.RecordVersion {
 		t.Errorf("S8: %d records were listed, want the whole one and the damaged one", len(page))
 	}
-	if rec := listed["damaged"]; rec.Version != 0 || rec.State != onceward.StateUnknown || !strings.Contains(rec.LastError, "unreadable") {
+	if rec := listed["damaged"]; rec.Version != 0 || rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "unreadable") {
 		t.Errorf("S8: the damaged one is listed as version %d, %s: %s", rec.Version, rec.State, rec.LastError)
 	}
 	if _, err := d.store.Stats(t.Context()); err != nil {
@@ -164,7 +164,7 @@ func TestBackgroundLeavesNewerRows(t *testing.T) {
 			if d.print("newer lost") != lost || d.print("newer old") != old {
 				t.Error("S8: a row of a newer version was changed")
 			}
-			wantState(t, d.store, "ours lost", onceward.StateUnknown, "S8")
+			wantState(t, d.store, "ours lost", store.StateUnknown, "S8")
 		})
 	}
 }
@@ -174,21 +174,21 @@ func TestDamagedNeighbour(t *testing.T) {
 	t.Parallel()
 	url := servicetest.Postgres(t).SchemaURL(t)
 	proxy := servicetest.NewProxy(t, url)
-	store := openUnasked(t, proxy.URL(), postgres.WithLanes(1))
-	d := &damaged{T: t, store: store, admin: openAdmin(t, url)}
+	s := openUnasked(t, proxy.URL(), postgres.WithLanes(1))
+	d := &damaged{T: t, store: s, admin: openAdmin(t, url)}
 	var broken []string
 	for what, how := range damages {
-		complete(t, store, own(t, store, reservation(what)), "done")
+		complete(t, s, own(t, s, reservation(what)), "done")
 		d.damage(what, how)
 		broken = append(broken, what)
 	}
 	fine := keys("fine", len(broken))
-	gather(t, store, proxy, 2*len(broken), func(ctx context.Context, i int) {
+	gather(t, s, proxy, 2*len(broken), func(ctx context.Context, i int) {
 		if i%2 == 0 {
-			ownIn(ctx, t, store, reservation(fine[i/2]))
+			ownIn(ctx, t, s, reservation(fine[i/2]))
 			return
 		}
-		if _, err := store.Reserve(ctx, reservation(broken[i/2])); !errors.Is(err, onceward.ErrUnreadable) {
+		if _, err := s.Reserve(ctx, reservation(broken[i/2])); !errors.Is(err, store.ErrUnreadable) {
 			t.Errorf("S8: %s got %v, want ErrUnreadable", broken[i/2], err)
 		}
 	})

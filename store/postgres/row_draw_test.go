@@ -6,15 +6,15 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // This file draws what can happen to a record. The tests of the encoding are inside of the package: rows have no other door.
 
 // drawID draws a key, often one that is packed.
-func drawID(t *rapid.T) onceward.ID {
+func drawID(t *rapid.T) store.ID {
 	key := rapid.OneOf(rapid.StringN(0, 40, -1), rapid.StringMatching(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`))
-	return onceward.ID{Scope: rapid.StringN(0, 20, -1).Draw(t, "scope"), Key: key.Draw(t, "key")}
+	return store.ID{Scope: rapid.StringN(0, 20, -1).Draw(t, "scope"), Key: key.Draw(t, "key")}
 }
 
 // drawRetention draws one that a row holds exactly.
@@ -33,16 +33,16 @@ func drawBytes[T ~[16]byte | ~[32]byte](t *rapid.T, label string) (b T) {
 	return b
 }
 
-func drawReservation(t *rapid.T, id onceward.ID) *onceward.Reservation {
-	nonce := drawBytes[onceward.Nonce](t, "nonce")
+func drawReservation(t *rapid.T, id store.ID) *store.Reservation {
+	nonce := drawBytes[store.Nonce](t, "nonce")
 	nonce[15] = 1 // none is zero
-	return &onceward.Reservation{
+	return &store.Reservation{
 		ID: id, Operation: rapid.StringN(0, 20, -1).Draw(t, "operation"),
-		Fingerprints: []onceward.Fingerprint{{
+		Fingerprints: []store.Fingerprint{{
 			Secret: rapid.Uint32().Draw(t, "secret"), Rules: rapid.Uint8().Draw(t, "rules"),
 			Sum: drawBytes[[32]byte](t, "sum"), Session: drawBytes[[16]byte](t, "session"),
 		}},
-		OnLost: rapid.SampledFrom([]onceward.LostPolicy{onceward.Reconcile, onceward.Resume}).Draw(t, "policy"),
+		OnLost: rapid.SampledFrom([]store.LostPolicy{store.LostReconcile, store.LostResume}).Draw(t, "policy"),
 		Nonce:  nonce, Lease: time.Duration(rapid.Int64Range(1, 1<<40).Draw(t, "lease")) * time.Microsecond,
 		Retention:        drawRetention(t),
 		DownstreamSecret: rapid.Uint32().Draw(t, "downstream secret"),
@@ -50,23 +50,23 @@ func drawReservation(t *rapid.T, id onceward.ID) *onceward.Reservation {
 	}
 }
 
-func drawResponse(t *rapid.T) onceward.Response {
+func drawResponse(t *rapid.T) store.Response {
 	text := rapid.StringN(0, 20, -1)
 	field := rapid.OneOf(
 		rapid.SampledFrom(commonFields),
-		rapid.Custom(func(t *rapid.T) onceward.HeaderField {
-			return onceward.HeaderField{Name: rapid.OneOf(rapid.SampledFrom(commonNames), text).Draw(t, "name"), Removed: true}
+		rapid.Custom(func(t *rapid.T) store.HeaderField {
+			return store.HeaderField{Name: rapid.OneOf(rapid.SampledFrom(commonNames), text).Draw(t, "name"), Removed: true}
 		}),
-		rapid.Custom(func(t *rapid.T) onceward.HeaderField {
-			return onceward.HeaderField{Name: rapid.SampledFrom(commonNames).Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
+		rapid.Custom(func(t *rapid.T) store.HeaderField {
+			return store.HeaderField{Name: rapid.SampledFrom(commonNames).Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
 		}),
-		rapid.Custom(func(t *rapid.T) onceward.HeaderField {
-			return onceward.HeaderField{Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
+		rapid.Custom(func(t *rapid.T) store.HeaderField {
+			return store.HeaderField{Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
 		}),
 	)
-	return onceward.Response{
+	return store.Response{
 		Status:    rapid.IntRange(200, 999).Draw(t, "status"),
-		Header:    append([]onceward.HeaderField(nil), rapid.SliceOfN(field, 0, 5).Draw(t, "header")...),
+		Header:    append([]store.HeaderField(nil), rapid.SliceOfN(field, 0, 5).Draw(t, "header")...),
 		Body:      drawOptional(t, "body"),
 		NotStored: rapid.Bool().Draw(t, "not stored"),
 	}
@@ -78,21 +78,21 @@ func drawOptional(t *rapid.T, label string) []byte {
 }
 
 // drawEvent draws something that may happen to the record, mostly by its owner.
-func drawEvent(t *rapid.T, rec *onceward.Record, id onceward.ID) onceward.Event {
+func drawEvent(t *rapid.T, rec *store.Record, id store.ID) store.Event {
 	r := drawReservation(t, id)
-	if rec.State != onceward.StateNone && rapid.IntRange(0, 9).Draw(t, "another request") > 0 {
-		r.Fingerprints = []onceward.Fingerprint{rec.Fingerprint}
+	if rec.State != store.StateNone && rapid.IntRange(0, 9).Draw(t, "another request") > 0 {
+		r.Fingerprints = []store.Fingerprint{rec.Fingerprint}
 	}
-	return onceward.Event{
-		Kind:        onceward.EventKind(rapid.IntRange(int(onceward.EventReserve), int(onceward.EventResolveStep)).Draw(t, "kind")),
+	return store.Event{
+		Kind:        store.EventKind(rapid.IntRange(int(store.EventReserve), int(store.EventResolveStep)).Draw(t, "kind")),
 		Reservation: r, Token: rapid.Int64Range(1, 1<<40).Draw(t, "token"), Attempt: rec.Attempt, Lease: r.Lease,
-		Checkpoint: onceward.Checkpoint{
+		Checkpoint: store.Checkpoint{
 			Point: rapid.StringN(0, 10, -1).Draw(t, "point"), Data: drawOptional(t, "data"), NotReplayable: rapid.Bool().Draw(t, "not replayable"),
 		},
-		Completion: &onceward.Completion{
+		Completion: &store.Completion{
 			Response: drawResponse(t), Retention: drawRetention(t), ProviderID: rapid.StringN(0, 10, -1).Draw(t, "provider"),
 		},
-		Reason: rapid.StringN(0, 20, -1).Draw(t, "reason"), Limit: rapid.IntRange(0, 3).Draw(t, "limit"),
+		Reason: rapid.StringN(0, 20, -1).Draw(t, "reason"), MaxAttempts: rapid.IntRange(0, 3).Draw(t, "limit"),
 		Soft: true, Force: rapid.Bool().Draw(t, "force"),
 	}
 }

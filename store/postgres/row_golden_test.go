@@ -14,28 +14,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 var update = flag.Bool("update", false, "write the golden files of testdata/rows anew")
 
 // goldenRows are one record for each thing that a row of version 1 can hold. They are never changed, only added to: the
 // files beside them were written by every release so far.
-var goldenRows = map[string]onceward.Record{
+var goldenRows = map[string]store.Record{
 	"in-progress": {
-		State: onceward.StateInProgress, Fingerprint: goldenFingerprint(0), Attempt: 1, Nonce: onceward.Nonce{1, 2, 3, 15: 16},
+		State: store.StateInProgress, Fingerprint: goldenFingerprint(0), Attempt: 1, Nonce: store.Nonce{1, 2, 3, 15: 16},
 		Retention: 24 * time.Hour, LeaseUntil: goldenTime(30 * time.Second), CreatedAt: goldenTime(0),
 		TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
 	},
 	"resumable": {
-		State: onceward.StateInProgress, OnLost: onceward.Resume, Fingerprint: goldenFingerprint(7), Attempt: 3,
-		Nonce: onceward.Nonce{15: 1}, Retention: 30 * 24 * time.Hour, Point: "charged", Data: []byte("\x00carried"),
+		State: store.StateInProgress, OnLost: store.LostResume, Fingerprint: goldenFingerprint(7), Attempt: 3,
+		Nonce: store.Nonce{15: 1}, Retention: 30 * 24 * time.Hour, Point: "charged", Data: []byte("\x00carried"),
 		NotReplayable: true, LeaseUntil: goldenTime(time.Minute), CreatedAt: goldenTime(0), TraceID: "not hexadecimal",
 	},
 	"completed": {
-		State: onceward.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour, ProviderID: "ch_1",
+		State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour, ProviderID: "ch_1",
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second), ExpiresAt: goldenTime(24*time.Hour + time.Second),
-		Response: onceward.Response{Status: 201, Body: []byte(`{"id":1}`), Header: []onceward.HeaderField{
+		Response: store.Response{Status: 201, Body: []byte(`{"id":1}`), Header: []store.HeaderField{
 			{Name: "Content-Type", Value: "application/json"},
 			{Name: "Location", Value: "/payments/1"},
 			{Name: "Vary", Value: "Accept", Append: true},
@@ -44,47 +44,47 @@ var goldenRows = map[string]onceward.Record{
 		}},
 	},
 	"completed-by-transaction": {
-		State: onceward.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 1500 * time.Millisecond,
+		State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 1500 * time.Millisecond,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(0), ExpiresAt: goldenTime(1500 * time.Millisecond),
-		Response: onceward.Response{Status: 204},
+		Response: store.Response{Status: 204},
 	},
 	"removed-header": {
-		State: onceward.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
+		State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second), ExpiresAt: goldenTime(24*time.Hour + time.Second),
-		Response: onceward.Response{
-			Status: 200, Header: []onceward.HeaderField{{Name: "Server", Removed: true}, {Name: "Vary", Value: "Accept"}},
+		Response: store.Response{
+			Status: 200, Header: []store.HeaderField{{Name: "Server", Removed: true}, {Name: "Vary", Value: "Accept"}},
 		},
 	},
 	"not-stored": {
-		State: onceward.StateCompleted, OnLost: onceward.Resume, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: time.Hour,
+		State: store.StateCompleted, OnLost: store.LostResume, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second), ExpiresAt: goldenTime(time.Hour + time.Second),
-		Response: onceward.Response{Status: 200, NotStored: true}, NotReplayable: true,
+		Response: store.Response{Status: 200, NotStored: true}, NotReplayable: true,
 	},
 	"retryable": {
-		State: onceward.StateRetryable, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour, LastError: "not executed",
+		State: store.StateRetryable, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour, LastError: "not executed",
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second), ExpiresAt: goldenTime(24*time.Hour + time.Second),
 	},
 	"unknown": {
-		State: onceward.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
+		State: store.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
 		LastError: "lease ran out", ReconcileAt: goldenTime(time.Hour), CreatedAt: goldenTime(0),
 	},
 	"unknown-since": {
-		State: onceward.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
+		State: store.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
 		LastError: "lease ran out", ReconcileAt: goldenTime(time.Hour), CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Minute),
 	},
 	"dead-letter": {
-		State: onceward.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour, ReconcileCount: 300,
+		State: store.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour, ReconcileCount: 300,
 		LastError: "the provider is silent", ReconcileAt: goldenTime(time.Hour), DeadLetter: true, CreatedAt: goldenTime(0),
 	},
 	"expired": {
-		State: onceward.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
+		State: store.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second), ExpiresAt: goldenTime(48 * time.Hour),
 	},
 }
 
 func init() {
 	for name, rec := range goldenRows {
-		rec.Version, rec.Operation, rec.ID = 1, "POST /payments", onceward.ID{Scope: "alice", Key: "key " + name}
+		rec.Version, rec.Operation, rec.ID = 1, "POST /payments", store.ID{Scope: "alice", Key: "key " + name}
 		goldenRows[name] = rec
 	}
 	packed := goldenRows["retryable"]
@@ -96,8 +96,8 @@ func goldenTime(d time.Duration) time.Time {
 	return time.Date(2026, 1, 1, 12, 0, 0, 123_456_000, time.UTC).Add(d)
 }
 
-func goldenFingerprint(session byte) onceward.Fingerprint {
-	f := onceward.Fingerprint{Secret: 1 << 31, Rules: 1, Session: [16]byte{session}}
+func goldenFingerprint(session byte) store.Fingerprint {
+	f := store.Fingerprint{Secret: 1 << 31, Rules: 1, Session: [16]byte{session}}
 	for i := range f.Sum {
 		f.Sum[i] = byte(i * 7)
 	}

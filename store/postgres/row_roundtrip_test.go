@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // operationNumber is that of every operation in these tests.
@@ -28,12 +28,12 @@ func named(name string) func(int32) (string, error) {
 // TestRowRoundTrip walks records through all that can happen to them, and keeps each step in a row and back.
 func TestRowRoundTrip(t *testing.T) {
 	t.Parallel()
-	seen := make(map[onceward.State]int)
+	seen := make(map[store.State]int)
 	// Some states are rare: a hundred walks may miss one, and a thousand do not.
-	for rounds := 0; rounds < 10 && len(seen) < int(onceward.StateExpired); rounds++ {
+	for rounds := 0; rounds < 10 && len(seen) < int(store.StateExpired); rounds++ {
 		rapid.Check(t, func(t *rapid.T) { walkRows(t, seen) })
 	}
-	for state := onceward.StateInProgress; state <= onceward.StateExpired; state++ {
+	for state := store.StateInProgress; state <= store.StateExpired; state++ {
 		if seen[state] == 0 {
 			t.Errorf("no record was %s: the walk proves nothing about that state", state)
 		}
@@ -41,18 +41,18 @@ func TestRowRoundTrip(t *testing.T) {
 }
 
 // walkRows is one walk. It counts the states that it came through.
-func walkRows(t *rapid.T, seen map[onceward.State]int) {
+func walkRows(t *rapid.T, seen map[store.State]int) {
 	id := drawID(t)
 	now := time.UnixMicro(1_767_323_045_123_456).UTC()
-	var rec onceward.Record
+	var rec store.Record
 	for range rapid.IntRange(1, 12).Draw(t, "events") {
 		now = now.Add(time.Duration(rapid.Int64Range(1, 1<<42).Draw(t, "pause")) * time.Microsecond)
-		after, outcome, err := onceward.Step(rec, drawEvent(t, &rec, id), now)
+		after, outcome, err := store.Step(rec, drawEvent(t, &rec, id), now)
 		switch {
-		case err != nil || outcome.Effect == onceward.EffectNone:
+		case err != nil || outcome.Effect == store.EffectNone:
 			continue
-		case outcome.Effect == onceward.EffectRemove:
-			rec = onceward.Record{}
+		case outcome.Effect == store.EffectRemove:
+			rec = store.Record{}
 			continue
 		}
 		rec = after
@@ -64,7 +64,7 @@ func walkRows(t *rapid.T, seen map[onceward.State]int) {
 }
 
 // wantRoundTrip encodes a record and decodes it again.
-func wantRoundTrip(t *rapid.T, rec *onceward.Record, number int32) {
+func wantRoundTrip(t *rapid.T, rec *store.Record, number int32) {
 	var r row
 	r.encode(rec, [16]byte{1}, number)
 	got, err := r.record(rec.ID, named(rec.Operation))
@@ -74,7 +74,7 @@ func wantRoundTrip(t *rapid.T, rec *onceward.Record, number int32) {
 	if want := *rec; !reflect.DeepEqual(got, want) {
 		t.Fatalf("S8: a record that is %s comes back as\n%+v, want\n%+v", rec.State, got, want)
 	}
-	if _, err := r.record(onceward.ID{Scope: rec.Scope, Key: rec.Key + "x"}, named(rec.Operation)); !errors.Is(err, onceward.ErrUnreadable) {
+	if _, err := r.record(store.ID{Scope: rec.Scope, Key: rec.Key + "x"}, named(rec.Operation)); !errors.Is(err, store.ErrUnreadable) {
 		t.Fatalf("I9: the record of another key got %v, want ErrUnreadable", err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -118,17 +118,17 @@ func TestTablesMadeMeanwhile(t *testing.T) {
 	early := openStore(t, url, postgres.WithManualMigration())
 	other := openStore(t, url)
 	transacted(t, other, "key", nothing)
-	for name, decide := range map[string]func() (onceward.Verdict, error){
-		"reserve": func() (onceward.Verdict, error) { return early.Reserve(t.Context(), reservation("key")) },
-		"transact": func() (onceward.Verdict, error) {
-			return early.Transact(t.Context(), reservation("key"), func(context.Context, onceward.Verdict) onceward.Settlement {
+	for name, decide := range map[string]func() (store.Verdict, error){
+		"reserve": func() (store.Verdict, error) { return early.Reserve(t.Context(), reservation("key")) },
+		"transact": func() (store.Verdict, error) {
+			return early.Transact(t.Context(), reservation("key"), func(context.Context, store.Verdict) store.Settlement {
 				t.Errorf("I1: transact executed again what another process has completed")
-				return onceward.Settlement{}
+				return store.Settlement{}
 			})
 		},
 	} {
 		v, err := decide()
-		if err == nil && v.Decision != onceward.DecisionReplay || err != nil && !errors.Is(err, onceward.ErrUnavailable) {
+		if err == nil && v.Decision != store.DecisionReplay || err != nil && !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("I1: %s of what another process has completed got (%s, %v), want a replay or ErrUnavailable", name, v.Decision, err)
 		}
 	}

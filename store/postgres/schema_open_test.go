@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -67,17 +67,17 @@ func TestOpenAtOnce(t *testing.T) {
 	var won sync.Map
 	for i := range 12 {
 		group.Go(func() {
-			store, err := postgres.Open(t.Context(), url, quiet)
+			s, err := postgres.Open(t.Context(), url, quiet)
 			if err != nil {
 				t.Errorf("one of several that open a new schema: %v", err)
 				return
 			}
-			defer store.Close()
-			v, err := store.Reserve(context.Background(), reservation("contended"))
+			defer s.Close()
+			v, err := s.Reserve(context.Background(), reservation("contended"))
 			if err != nil {
 				t.Errorf("reserve: %v", err)
 			}
-			if v.Decision == onceward.DecisionExecute {
+			if v.Decision == store.DecisionExecute {
 				won.Store(i, true)
 			}
 		})

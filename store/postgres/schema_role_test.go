@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -25,8 +25,8 @@ var grants = []string{
 	`SELECT ON onceward_schema, onceward_secret`,
 	`SELECT, INSERT ON onceward_operation`,
 	`SELECT, INSERT, UPDATE, DELETE ON onceward_record`,
-	`SELECT, INSERT, DELETE ON onceward_finding`,
-	`SELECT, INSERT, DELETE ON onceward_notice`,
+	`SELECT, INSERT, DELETE ON onceward_late_completion`,
+	`SELECT, INSERT, DELETE ON onceward_external_event`,
 	`SELECT, INSERT, DELETE ON onceward_audit`,
 	`SELECT, INSERT, DELETE ON onceward_outbox`,
 	`SELECT, INSERT, UPDATE, DELETE ON onceward_delivery`,
@@ -108,38 +108,38 @@ func TestEachGrantIsNeeded(t *testing.T) {
 
 // tryAll returns the first failure of a store that lacks a right.
 func tryAll(ctx context.Context, as, key string) error {
-	store, err := postgres.Open(ctx, as, quiet, postgres.WithManualMigration())
+	s, err := postgres.Open(ctx, as, quiet, postgres.WithManualMigration())
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer s.Close()
 	r := reservation(key)
 	r.Operation = "POST /" + key
-	v, err := store.Reserve(ctx, r)
+	v, err := s.Reserve(ctx, r)
 	if err != nil {
 		return err
 	}
-	c := onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}
-	if err := store.Abandon(ctx, c, ""); err != nil {
+	c := store.Claim{ID: r.ID, Attempt: v.Record.Attempt}
+	if err := s.Abandon(ctx, c, ""); err != nil {
 		return err
 	}
-	if _, err := store.Sweep(ctx, 1); err != nil {
+	if _, err := s.Sweep(ctx, 1); err != nil {
 		return err
 	}
-	if _, err := store.Reap(ctx, 1, false); err != nil {
+	if _, err := s.Reap(ctx, 1, false); err != nil {
 		return err
 	}
-	if err := store.AddFinding(ctx, onceward.Finding{Claim: c, Response: answer("late").Response}); err != nil {
+	if err := s.AddLateCompletion(ctx, store.LateCompletion{Claim: c, Response: answer("late").Response}); err != nil {
 		return err
 	}
-	if _, err := store.AddNotice(ctx, onceward.Notice{Source: "psp", EventID: key}); err != nil {
+	if _, err := s.AddExternalEvent(ctx, store.ExternalEvent{Source: "psp", EventID: key}); err != nil {
 		return err
 	}
-	added := store.AddAudit(ctx, onceward.AuditEntry{ID: c.ID, Attempt: c.Attempt})
-	_, read := store.Audit(ctx, c.ID)
-	_, purgedAudit := store.PurgeAudit(ctx, 0, 1)
-	_, purgedNotices := store.PurgeNotices(ctx, 0, 1)
-	return errors.Join(added, read, purgedAudit, purgedNotices, tryBoxes(ctx, store, key))
+	added := s.AddAudit(ctx, store.AuditEntry{ID: c.ID, Attempt: c.Attempt})
+	_, read := s.Audit(ctx, c.ID)
+	_, purgedAudit := s.PurgeAudit(ctx, 0, 1)
+	_, purgedExternalEvents := s.PurgeExternalEvents(ctx, 0, 1)
+	return errors.Join(added, read, purgedAudit, purgedExternalEvents, tryBoxes(ctx, s, key))
 }
 
 // tryBoxes sends messages from their beginning to their end, and remembers one as an event.
@@ -156,13 +156,13 @@ func tryBoxes(ctx context.Context, store *postgres.Store, event string) error {
 	}); err != nil {
 		return err
 	}
-	claimed, err := store.ClaimMessages(ctx, []outbox.Want{{Topic: "topic", Limit: 10}}, time.Minute)
+	claimed, err := store.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "topic", Limit: 10}}, time.Minute)
 	if err != nil {
 		return err
 	}
-	var endings []outbox.Ending
+	var endings []outbox.Outcome
 	for i := range claimed {
-		endings = append(endings, outbox.Ending{Lease: claimed[i].Lease(), State: outbox.Done})
+		endings = append(endings, outbox.Outcome{Lease: claimed[i].Lease(), State: outbox.StateDone})
 	}
 	_, finished := store.FinishMessages(ctx, endings)
 	_, freed := store.FreeMessages(ctx)

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -26,11 +26,11 @@ func TestScheduler(t *testing.T) {
 	t.Parallel()
 	server := servicetest.Postgres(t)
 	schema := server.Schema(t)
-	store := openStore(t, server.URL(), postgres.WithSchema(schema))
+	s := openStore(t, server.URL(), postgres.WithSchema(schema))
 	scheduler := openAdmin(t, server.URL())
-	lapsed(t, store, "first", "second")
-	own(t, store, reservation("alive"))
-	complete(t, store, own(t, store, reservation("kept")), "done")
+	lapsed(t, s, "first", "second")
+	own(t, s, reservation("alive"))
+	complete(t, s, own(t, s, reservation("kept")), "done")
 	if n := number(t, scheduler, `SELECT count(*) FROM `+schema+`.onceward_sweep()`); n != 2 {
 		t.Errorf("section 7: onceward_sweep() found %d records, want 2", n)
 	}
@@ -39,13 +39,13 @@ func TestScheduler(t *testing.T) {
 			t.Errorf("section 7: onceward_reap(1) removed %d records, want %d", n, want)
 		}
 	}
-	for key, want := range map[string]onceward.State{
-		"first lost": onceward.StateUnknown, "second lost": onceward.StateUnknown, "first old": onceward.StateNone,
-		"second old": onceward.StateNone, "alive": onceward.StateInProgress, "kept": onceward.StateCompleted,
+	for key, want := range map[string]store.State{
+		"first lost": store.StateUnknown, "second lost": store.StateUnknown, "first old": store.StateNone,
+		"second old": store.StateNone, "alive": store.StateInProgress, "kept": store.StateCompleted,
 	} {
-		wantState(t, store, key, want, "section 7")
+		wantState(t, s, key, want, "section 7")
 	}
-	rec, err := store.Get(t.Context(), idOf("first lost"))
+	rec, err := s.Get(t.Context(), idOf("first lost"))
 	if err != nil || rec.LastError != "lease ran out" || rec.ReconcileAt.IsZero() || !rec.SettledAt.Equal(rec.ReconcileAt) {
 		t.Errorf("section 7: what a scheduler swept says (%q, lost %s, due %s, %v)", rec.LastError, rec.SettledAt, rec.ReconcileAt, err)
 	}
@@ -55,20 +55,20 @@ func TestScheduler(t *testing.T) {
 func TestSchedulerReapsSoftly(t *testing.T) {
 	t.Parallel()
 	url := servicetest.Postgres(t).SchemaURL(t)
-	store, scheduler := openStore(t, url), openAdmin(t, url)
+	s, scheduler := openStore(t, url), openAdmin(t, url)
 	r := reservation("old")
 	r.Retention = 200 * time.Millisecond
-	c := own(t, store, r)
-	complete(t, store, c, "done")
+	c := own(t, s, r)
+	complete(t, s, c, "done")
 	soft := func() int { return number(t, scheduler, `SELECT onceward_reap(10, true)`) }
 	eventually(t, "the record is marked", 10*time.Second, func() bool { return soft() == 1 })
-	rec, err := store.Get(t.Context(), r.ID)
-	if err != nil || rec.State != onceward.StateExpired || rec.Attempt != c.Attempt || rec.Response.Status != 0 || rec.SettledAt.IsZero() {
+	rec, err := s.Get(t.Context(), r.ID)
+	if err != nil || rec.State != store.StateExpired || rec.Attempt != c.Attempt || rec.Response.Status != 0 || rec.SettledAt.IsZero() {
 		t.Errorf("section 7: the tombstone is %+v (%v)", rec, err)
 	}
 	eventually(t, "the tombstone is gone", 10*time.Second, func() bool { return soft() == 1 })
-	wantState(t, store, "old", onceward.StateNone, "section 7")
-	if again := own(t, store, reservation("old")); again.Attempt <= c.Attempt {
+	wantState(t, s, "old", store.StateNone, "section 7")
+	if again := own(t, s, reservation("old")); again.Attempt <= c.Attempt {
 		t.Errorf("S7: attempt %d after %d", again.Attempt, c.Attempt)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The second round trip of a transaction: the answer and COMMIT. The statements fail unless they write exactly one row in
@@ -29,20 +29,20 @@ const (
 const settleTimeout = 15 * time.Second
 
 // settle ends the transaction as the work said, if it is still there to be ended.
-func (t *transaction) settle(v onceward.Verdict, s onceward.Settlement) (onceward.Verdict, error) {
+func (t *transaction) settle(v store.Verdict, s store.Settlement) (store.Verdict, error) {
 	status := t.status()
 	switch {
 	case t.gate.ended.Load() || status == statusIdle:
 		return v, t.unknown("the handler ended the transaction that is not its to end")
 	case status == statusLost:
 		return v, unavailable(errors.New("the connection was lost before the work was done"))
-	case s.Ending != onceward.Commit && !t.same(status):
+	case s.Action != store.TxCommit && !t.same(status):
 		return v, t.unknown("the handler ended the transaction that is not its to end, and began another")
-	case s.Ending == onceward.Rollback:
+	case s.Action == store.TxRollback:
 		return t.undo(v)
-	case s.Ending == onceward.Commit && status == statusFailed:
+	case s.Action == store.TxCommit && status == statusFailed:
 		return v, t.unknown("the handler said that it succeeded in a transaction in which a statement had failed")
-	case s.Ending == onceward.CommitAnswer:
+	case s.Action == store.TxCommitAnswer:
 		return t.commitAnswer(v, &s.Completion)
 	default:
 		return t.commit(v, &s.Completion)
@@ -73,7 +73,7 @@ func (t *transaction) same(status byte) bool {
 }
 
 // undo rolls back. If a statement failed because of the neighbours, the work gets another chance.
-func (t *transaction) undo(v onceward.Verdict) (onceward.Verdict, error) {
+func (t *transaction) undo(v store.Verdict) (store.Verdict, error) {
 	if err := t.rollback(); err != nil {
 		// Nothing was committed: the server undoes what it loses the connection of.
 		t.close()
@@ -95,7 +95,7 @@ func (t *transaction) close() {
 
 // commitAnswer undoes the work and stores the answer in a transaction that takes the lock again. Should somebody have been
 // faster, what they stored counts: the work of this one is undone.
-func (t *transaction) commitAnswer(v onceward.Verdict, done *onceward.Completion) (onceward.Verdict, error) {
+func (t *transaction) commitAnswer(v store.Verdict, done *store.Completion) (store.Verdict, error) {
 	t.gate.messages = nil
 	if err := t.rollback(); err != nil {
 		t.close()
@@ -108,7 +108,7 @@ func (t *transaction) commitAnswer(v onceward.Verdict, done *onceward.Completion
 		return v, errors.Join(err, t.rollback())
 	}
 	decided, err := t.decide(locked)
-	if err != nil || decided.Decision != onceward.DecisionExecute {
+	if err != nil || decided.Decision != store.DecisionExecute {
 		return t.declined(decided, err)
 	}
 	decided.Origin = v.Origin
@@ -116,10 +116,10 @@ func (t *transaction) commitAnswer(v onceward.Verdict, done *onceward.Completion
 }
 
 // commit is the second round trip. Whatever error it meets, the store itself is asked what became of it.
-func (t *transaction) commit(v onceward.Verdict, done *onceward.Completion) (onceward.Verdict, error) {
-	complete := onceward.Event{Kind: onceward.EventComplete, Attempt: t.granted.Attempt, Completion: done}
+func (t *transaction) commit(v store.Verdict, done *store.Completion) (store.Verdict, error) {
+	complete := store.Event{Kind: store.EventComplete, Attempt: t.granted.Attempt, Completion: done}
 	var err error
-	if t.settled, _, err = onceward.Step(t.granted, complete, t.now); err != nil {
+	if t.settled, _, err = store.Step(t.granted, complete, t.now); err != nil {
 		return v, errors.Join(unavailable(fmt.Errorf("settle: %w", err)), t.rollback())
 	}
 	if !t.exists {
@@ -141,7 +141,7 @@ func (t *transaction) tell() {
 }
 
 // send stores the answer and commits. It fills in what the server gave out.
-func (t *transaction) send(deadline time.Time, after *onceward.Record) error {
+func (t *transaction) send(deadline time.Time, after *store.Record) error {
 	var r row
 	r.encode(after, t.hash, t.number)
 	retention := unpackRetention(r.retention)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The first round trip of a transaction. The look-up is a statement of its own, behind the lock: one that locked and looked
@@ -23,14 +23,14 @@ const (
 	lookUp       = `SELECT @now(), attempt, due, retention, answer, queue, request, more FROM @record WHERE id = $1`
 )
 
-// LongestWork implements [onceward.Transactor]: a handler gets the lease.
+// LongestWork implements [store.Transactor]: a handler gets the lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
 
 // idleGrace is how much longer than its lease an idle transaction may live.
 const idleGrace = 5 * time.Second
 
-// InFlight implements [onceward.Transactor].
-func (s *Store) InFlight(id onceward.ID) bool {
+// InFlight implements [store.Transactor].
+func (s *Store) InFlight(id store.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inFlight[id] != nil
@@ -43,7 +43,7 @@ type flight struct {
 
 // enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
 // returns nil if there is one already.
-func (s *Store) enter(id onceward.ID) *flight {
+func (s *Store) enter(id store.ID) *flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight[id] != nil {
@@ -56,7 +56,7 @@ func (s *Store) enter(id onceward.ID) *flight {
 
 // leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
 // the next one may be in flight by then.
-func (s *Store) leave(id onceward.ID, f *flight) {
+func (s *Store) leave(id store.ID, f *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight[id] != f {
@@ -68,15 +68,15 @@ func (s *Store) leave(id onceward.ID, f *flight) {
 	}
 }
 
-// Transact implements [onceward.Transactor]. The work is run again if the server undid the transaction because of its
+// Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
 // neighbours, and decided again if another one was faster.
-func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
+func (s *Store) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
 	if err := s.checkReservation(ctx, r); err != nil {
-		return onceward.Verdict{}, err
+		return store.Verdict{}, err
 	}
 	number, err := s.operations.number(ctx, r.Operation)
 	if err != nil {
-		return onceward.Verdict{}, err
+		return store.Verdict{}, err
 	}
 	f := s.enter(r.ID)
 	if f == nil {
@@ -97,16 +97,16 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 
 // peek decides for a duplicate of a transaction in flight: what is stored it may have, such as the answer that the other
 // one, a duplicate itself, is about to be told.
-func (s *Store) peek(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+func (s *Store) peek(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	rec, now, err := s.get(ctx, r.ID)
-	if err != nil && !errors.Is(err, onceward.ErrNotFound) {
-		return onceward.Verdict{}, err
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return store.Verdict{}, err
 	}
-	after, outcome, err := onceward.Step(rec, onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: 1}, now)
-	if err == nil && outcome.Effect == onceward.EffectWrite || outcome.Decision == onceward.DecisionRefused {
-		outcome.Decision, after = onceward.DecisionInProgress, onceward.Record{}
+	after, outcome, err := store.Step(rec, store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}, now)
+	if err == nil && outcome.Effect == store.EffectWrite || outcome.Decision == store.DecisionRefused {
+		outcome.Decision, after = store.DecisionInProgress, store.Record{}
 	}
-	return onceward.Verdict{Decision: outcome.Decision, Record: after, Now: now}, err
+	return store.Verdict{Decision: outcome.Decision, Record: after, Now: now}, err
 }
 
 // errAgain says that a transaction was undone, for certain, by no fault of its own.
@@ -117,14 +117,14 @@ type transaction struct {
 	store       *Store
 	lent        lent
 	conn        *pgx.Conn
-	reservation *onceward.Reservation
+	reservation *store.Reservation
 	hash        [16]byte
 	number      int32
 	flight      *flight
 
 	view
-	granted onceward.Record
-	settled onceward.Record
+	granted store.Record
+	settled store.Record
 	gate    gate
 	trip    pipeline // the round trip under way
 	// defers says that messages of the handler wait for the answer, adds that there were any.
@@ -145,7 +145,7 @@ type transaction struct {
 type view struct {
 	began  int64 // by the server's clock: no other transaction of this connection has the same
 	now    time.Time
-	before onceward.Record
+	before store.Record
 	exists bool
 }
 
@@ -153,7 +153,7 @@ type view struct {
 func lockKey(hash [16]byte) int64 { return int64(binary.BigEndian.Uint64(hash[:8])) }
 
 // try decides, and executes if that is what was decided.
-func (t *transaction) try(ctx context.Context, work func(context.Context, onceward.Verdict) onceward.Settlement) (v onceward.Verdict, err error) {
+func (t *transaction) try(ctx context.Context, work func(context.Context, store.Verdict) store.Settlement) (v store.Verdict, err error) {
 	if err := ctx.Err(); err != nil {
 		return v, unavailable(err)
 	}
@@ -170,7 +170,7 @@ func (t *transaction) try(ctx context.Context, work func(context.Context, oncewa
 		return v, t.notBegun(ctx, err)
 	}
 	v, err = t.decide(locked)
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	if err != nil || v.Decision != store.DecisionExecute {
 		return t.declined(v, err)
 	}
 	return t.execute(ctx, v, work)
@@ -252,52 +252,52 @@ func undisturbed(ctx context.Context) time.Time {
 }
 
 // decide says what the request may do. Without the lock it may not execute; what is there it may have.
-func (t *transaction) decide(locked bool) (v onceward.Verdict, err error) {
+func (t *transaction) decide(locked bool) (v store.Verdict, err error) {
 	// The token is given out when the answer is stored, so that tokens grow in the order of commits (I6).
-	event := onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation, Token: 1}
-	after, outcome, err := onceward.Step(t.before, event, t.now)
+	event := store.Event{Kind: store.EventReserve, Reservation: t.reservation, Token: 1}
+	after, outcome, err := store.Step(t.before, event, t.now)
 	if err != nil {
 		return v, err
 	}
 	t.granted = after
-	if outcome.Effect == onceward.EffectWrite && !locked {
-		return onceward.Verdict{Decision: onceward.DecisionInProgress, Now: t.now}, nil
+	if outcome.Effect == store.EffectWrite && !locked {
+		return store.Verdict{Decision: store.DecisionInProgress, Now: t.now}, nil
 	}
-	return onceward.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: t.now}, nil
+	return store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: t.now}, nil
 }
 
 // declined ends a transaction that does not execute. A lease that was found to have run out is written down.
-func (t *transaction) declined(v onceward.Verdict, err error) (onceward.Verdict, error) {
+func (t *transaction) declined(v store.Verdict, err error) (store.Verdict, error) {
 	if err := errors.Join(err, unavailable(t.rollback())); err != nil {
-		return onceward.Verdict{}, err
+		return store.Verdict{}, err
 	}
-	if v.Decision == onceward.DecisionUnknown && t.before.State == onceward.StateInProgress {
+	if v.Decision == store.DecisionUnknown && t.before.State == store.StateInProgress {
 		return t.lose()
 	}
 	return v, nil
 }
 
 // lose writes down that the owner of the record has lost its lease, unless it was settled in the meantime.
-func (t *transaction) lose() (onceward.Verdict, error) {
+func (t *transaction) lose() (store.Verdict, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
 	existing := *t.reservation
 	existing.NoCreate = true
-	c, err := t.store.change(ctx, existing.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: &existing})
+	c, err := t.store.change(ctx, existing.ID, store.Event{Kind: store.EventReserve, Reservation: &existing})
 	switch {
 	case err != nil:
-		return onceward.Verdict{}, err
-	case c.outcome.Decision == onceward.DecisionExecute, c.outcome.Decision == onceward.DecisionRefused:
+		return store.Verdict{}, err
+	case c.outcome.Decision == store.DecisionExecute, c.outcome.Decision == store.DecisionRefused:
 		// It was released or removed just now: what was granted here is not taken, and the caller asks again.
-		_, err = t.store.change(ctx, existing.ID, onceward.Event{
-			Kind: onceward.EventRelease, Attempt: c.after.Attempt, Reason: "the grant was not taken",
+		_, err = t.store.change(ctx, existing.ID, store.Event{
+			Kind: store.EventRelease, Attempt: c.after.Attempt, Reason: "the grant was not taken",
 		})
-		if errors.Is(err, onceward.ErrFenced) {
+		if errors.Is(err, store.ErrFenced) {
 			err = nil
 		}
-		return onceward.Verdict{Decision: onceward.DecisionInProgress, Now: c.now}, err
+		return store.Verdict{Decision: store.DecisionInProgress, Now: c.now}, err
 	default:
-		return onceward.Verdict{Decision: c.outcome.Decision, Record: c.after, Now: c.now}, nil
+		return store.Verdict{Decision: c.outcome.Decision, Record: c.after, Now: c.now}, nil
 	}
 }
 
@@ -313,7 +313,7 @@ func (t *transaction) rollback() error {
 }
 
 // execute runs the work and settles as it says. The caller's context does not reach so far.
-func (t *transaction) execute(ctx context.Context, v onceward.Verdict, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
+func (t *transaction) execute(ctx context.Context, v store.Verdict, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
 	settlement := t.run(ctx, v, work)
 	defer t.store.waits.settled(t.hash)
 	if t.late != nil {
@@ -323,7 +323,7 @@ func (t *transaction) execute(ctx context.Context, v onceward.Verdict, work func
 }
 
 // run hands the transaction to the work and takes it back, also if the work panics or ends its goroutine.
-func (t *transaction) run(ctx context.Context, v onceward.Verdict, work func(context.Context, onceward.Verdict) onceward.Settlement) (settlement onceward.Settlement) {
+func (t *transaction) run(ctx context.Context, v store.Verdict, work func(context.Context, store.Verdict) store.Settlement) (settlement store.Settlement) {
 	returned := false
 	defer func() {
 		if !t.inTime() {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Tx returns the transaction of a transactional handler. What the handler writes through it becomes durable together with
@@ -38,10 +38,10 @@ func LookupTx(ctx context.Context) (pgx.Tx, bool) {
 type handlerTx struct{ gate *gate }
 
 // Commit refuses.
-func (handlerTx) Commit(context.Context) error { return onceward.ErrTxOwned }
+func (handlerTx) Commit(context.Context) error { return store.ErrTxOwned }
 
 // Rollback refuses.
-func (handlerTx) Rollback(context.Context) error { return onceward.ErrTxOwned }
+func (handlerTx) Rollback(context.Context) error { return store.ErrTxOwned }
 
 // Conn returns the connection itself, past the gate. Behind the handler's end it is nil: the connection may be another
 // request's by then.
@@ -133,7 +133,7 @@ func (tx handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 }
 
 // errNested is what a batch gets that begins a transaction.
-var errNested = fmt.Errorf("%w: a batch cannot begin another inside of it", onceward.ErrTxOwned)
+var errNested = fmt.Errorf("%w: a batch cannot begin another inside of it", store.ErrTxOwned)
 
 // begins reports whether a batch begins with a transaction, by pgx.Batch.BeginTx or by a statement.
 func begins(batch *pgx.Batch) bool {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // batchBeginner is a *pgx.Batch from v5.12.0 on.
@@ -49,7 +49,7 @@ func TestBatchBeginsNoTransaction(t *testing.T) {
 		must(t, insertPgx(ctx, "before"))
 		results := tx.SendBatch(ctx, beginningBatch(pgx.TxOptions{}, "refused"))
 		endBatchTx(t, ctx, results)
-		if err := results.Close(); !errors.Is(err, onceward.ErrTxOwned) {
+		if err := results.Close(); !errors.Is(err, store.ErrTxOwned) {
 			t.Errorf("E1: a batch that begins a transaction got %v, want ErrTxOwned", err)
 		}
 		s.wantRows("E1: nothing is visible before the end")

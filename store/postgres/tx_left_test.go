@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -122,7 +123,7 @@ func TestLateUseOfEverything(t *testing.T) {
 		"QueryRow": tx.QueryRow(ctx, `SELECT 1`).Scan(&n), "SendBatch": tx.SendBatch(ctx, batch).Close(),
 		"Commit of a savepoint": savepoint.Commit(ctx), "Scan": rows.Scan(&n),
 	} {
-		if !errors.Is(err, onceward.ErrTxOwned) {
+		if !errors.Is(err, store.ErrTxOwned) {
 			t.Errorf("%s of a transaction that is over got %v, want ErrTxOwned", what, err)
 		}
 	}
@@ -151,7 +152,7 @@ func TestStatementUnderWay(t *testing.T) {
 		})
 		return nil
 	})
-	if err := await(t, "the end of the goroutine", ended); !errors.Is(err, onceward.ErrTxOwned) {
+	if err := await(t, "the end of the goroutine", ended); !errors.Is(err, store.ErrTxOwned) {
 		t.Errorf("E1: what a goroutine wrote after its handler got %v, want ErrTxOwned", err)
 	}
 	s.wantRows("E1")

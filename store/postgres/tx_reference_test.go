@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -19,7 +20,7 @@ func newReferring(t *testing.T, h handle) *shop {
 }
 
 // refer inserts a row that refers to the record of its own operation.
-func (s *shop) refer(id onceward.ID) func(ctx context.Context) error {
+func (s *shop) refer(id store.ID) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := postgres.Tx(ctx).Exec(ctx, `INSERT INTO business (value, record) VALUES ($1, $2)`, id.Key, s.store.RecordID(id))
 		return err
@@ -37,7 +38,7 @@ func TestReferenceToTheRecord(t *testing.T) {
 				r := reservation(key)
 				r.Retention = retention
 				v, err := s.store.Transact(t.Context(), r, committing(key, s.refer(r.ID)))
-				if err != nil || v.Decision != onceward.DecisionExecute {
+				if err != nil || v.Decision != store.DecisionExecute {
 					t.Fatalf("E1: got (%s, %v)", v.Decision, err)
 				}
 			}
@@ -69,7 +70,7 @@ func TestReferenceToNoRecord(t *testing.T) {
 		t.Errorf("a commit that breaks a constraint got %s", v.Decision)
 	}
 	s.wantRows("I4")
-	wantState(t, s.store, "key", onceward.StateNone, "I4")
+	wantState(t, s.store, "key", store.StateNone, "I4")
 	transacted(t, s.store, "key", s.refer(idOf("key")))
 	s.wantRows("E1", "key")
 }
@@ -83,7 +84,7 @@ func TestReferenceThroughTheGuard(t *testing.T) {
 	for _, replayed := range []bool{false, true} {
 		result, err := guard.Do(t.Context(), call, func(ctx context.Context) ([]byte, error) {
 			op := onceward.FromContext(ctx)
-			return []byte("paid"), s.refer(onceward.ID{Scope: op.Scope(), Key: op.Key()})(ctx)
+			return []byte("paid"), s.refer(store.ID{Scope: op.Scope(), Key: op.Key()})(ctx)
 		}, onceward.Transactional())
 		if err != nil || string(result.Value) != "paid" || result.Replayed != replayed {
 			t.Errorf("E4: got (%q, replayed %t, %v)", result.Value, result.Replayed, err)

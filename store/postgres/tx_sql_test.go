@@ -66,7 +66,7 @@ func TestSQLStatements(t *testing.T) {
 			s.Errorf("the insert says (%d, %v)", n, err)
 		}
 		if _, err := add.ExecContext(ctx); err == nil {
-			s.Error("an argument is missing, and nobody notices")
+			s.Error("an argument is missing, and nobody external events")
 		}
 		find, err := tx.Prepare(`SELECT count(*) FROM business WHERE value = $1`)
 		must(s, err)

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -66,7 +66,7 @@ const insertion = `INSERT INTO business (value) VALUES ($1)`
 // ownedErr checks that an attempt to end the transaction was refused.
 func ownedErr(t testing.TB, what string, err error) {
 	t.Helper()
-	if err != onceward.ErrTxOwned {
+	if err != store.ErrTxOwned {
 		t.Errorf("%s got %v, want ErrTxOwned", what, err)
 	}
 }

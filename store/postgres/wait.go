@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 const (
@@ -45,7 +45,7 @@ type watcher struct {
 
 // watchKey is what is waited for: an attempt, or with zero a transaction.
 type watchKey struct {
-	id      onceward.ID
+	id      store.ID
 	attempt int64
 }
 
@@ -68,8 +68,8 @@ func newWatcher(s *Store, config *pgx.ConnConfig) *watcher {
 	return w
 }
 
-// Wait implements [onceward.Waiter].
-func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
+// Wait implements [store.Waiter].
+func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
 }
 
 // waitForOwn waits for a transaction of this process.
-func (s *Store) waitForOwn(ctx context.Context, id onceward.ID) (waited bool, err error) {
+func (s *Store) waitForOwn(ctx context.Context, id store.ID) (waited bool, err error) {
 	ended := s.endOfOwn(id)
 	if ended == nil {
 		return false, nil
@@ -110,7 +110,7 @@ func (s *Store) waitForOwn(ctx context.Context, id onceward.ID) (waited bool, er
 }
 
 // endOfOwn is closed when the transaction of this process is over; nil if there is none.
-func (s *Store) endOfOwn(id onceward.ID) <-chan struct{} {
+func (s *Store) endOfOwn(id store.ID) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.inFlight[id]
@@ -215,10 +215,10 @@ func (w *watcher) ended(ctx context.Context, key watchKey, one *watch) (bool, er
 		return !held, err
 	}
 	rec, _, err := w.store.get(ctx, key.id)
-	if errors.Is(err, onceward.ErrNotFound) {
+	if errors.Is(err, store.ErrNotFound) {
 		return true, nil
 	}
-	return rec.State != onceward.StateInProgress || rec.Attempt != key.attempt, err
+	return rec.State != store.StateInProgress || rec.Attempt != key.attempt, err
 }
 
 // wake tells those who wait for a record in this process to look at it.

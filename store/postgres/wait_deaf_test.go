@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -59,15 +59,15 @@ func (b *logbook) find(text string) (found []string) {
 }
 
 // completed ends a wait by a completion.
-func (c *couple) completed() func() (onceward.ID, int64, func()) {
-	return c.owned(func(o onceward.Claim) error {
+func (c *couple) completed() func() (store.ID, int64, func()) {
+	return c.owned(func(o store.Claim) error {
 		_, err := c.owner.Complete(c.Context(), o, answer("done"))
 		return err
 	})
 }
 
 // wantLooking checks that a store that hears nothing looks often enough.
-func (c *couple) wantLooking(what string, begin func() (id onceward.ID, attempt int64, end func())) {
+func (c *couple) wantLooking(what string, begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
 	fastest := time.Hour
 	for range 3 {
@@ -95,7 +95,7 @@ func TestListenerLost(t *testing.T) {
 	c.proxy.Refuse(false)
 	eventually(t, "somebody listens again", 20*time.Second, func() bool { return len(c.listeners()) == 1 })
 	c.wantTold("after it has come back", c.completed())
-	c.wantTold("a transaction after it has come back", c.inFlight(onceward.Rollback))
+	c.wantTold("a transaction after it has come back", c.inFlight(store.TxRollback))
 }
 
 // TestPoolerLosesNotifications: a connection on which nothing is ever heard, as through a pooler that shares them, is found
@@ -145,7 +145,7 @@ func TestClosingEndsWaits(t *testing.T) {
 	claim := own(t, c.owner, reservation("key"))
 	ended := c.waits(claim.ID, claim.Attempt)
 	must(t, c.waiter.Close())
-	if err := await(t, "the end of the wait", ended); !errors.Is(err, onceward.ErrUnavailable) {
+	if err := await(t, "the end of the wait", ended); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("a wait on a store that was closed got %v, want ErrUnavailable", err)
 	}
 }

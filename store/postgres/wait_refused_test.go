@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -66,7 +66,7 @@ func TestListenRefused(t *testing.T) {
 	c := newCouple(t, postgres.WithListenURL(refusing(t)), logging)
 	eventually(t, "the store has warned", 20*time.Second, func() bool { return len(book.find("LISTEN is not supported")) > 0 })
 	c.wantLooking("for an attempt", c.completed())
-	for _, ending := range []onceward.Ending{onceward.Commit, onceward.CommitAnswer, onceward.Rollback} {
+	for _, ending := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
 		c.wantLooking("for a transaction", c.inFlight(ending))
 	}
 	if c.waiter.HearsMessages() {

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -68,7 +68,7 @@ func (c *couple) overhear() *pgx.Conn {
 }
 
 // waits begins to wait, and returns where the end of the wait is told.
-func (c *couple) waits(id onceward.ID, attempt int64) <-chan error {
+func (c *couple) waits(id store.ID, attempt int64) <-chan error {
 	ended := make(chan error, 1)
 	crowd(c.Context(), 1, func(ctx context.Context, _ int) { ended <- c.waiter.Wait(ctx, id, attempt) })
 	return ended
@@ -78,7 +78,7 @@ func (c *couple) waits(id onceward.ID, attempt int64) <-chan error {
 const calm = time.Second
 
 // wakes waits for what begin makes, lets it end, and checks that the wait ends too. It returns how long that took.
-func (c *couple) wakes(ears *pgx.Conn, begin func() (id onceward.ID, attempt int64, end func())) time.Duration {
+func (c *couple) wakes(ears *pgx.Conn, begin func() (id store.ID, attempt int64, end func())) time.Duration {
 	c.Helper()
 	id, attempt, end := begin()
 	ended := c.waits(id, attempt)
@@ -102,7 +102,7 @@ func (c *couple) wakes(ears *pgx.Conn, begin func() (id onceward.ID, attempt int
 }
 
 // wantTold checks that the one that waits is told, which shows in how fast it learns. On a busy machine it may be slow once.
-func (c *couple) wantTold(what string, begin func() (id onceward.ID, attempt int64, end func())) {
+func (c *couple) wantTold(what string, begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
 	fastest := time.Hour
 	ears := c.overhear()
@@ -116,23 +116,23 @@ func (c *couple) wantTold(what string, begin func() (id onceward.ID, attempt int
 }
 
 // owned begins with a reservation that ends as the function says.
-func (c *couple) owned(end func(claim onceward.Claim) error) func() (onceward.ID, int64, func()) {
-	return func() (onceward.ID, int64, func()) {
+func (c *couple) owned(end func(claim store.Claim) error) func() (store.ID, int64, func()) {
+	return func() (store.ID, int64, func()) {
 		claim := own(c, c.owner, reservation(rand.Text()))
 		return claim.ID, claim.Attempt, func() { must(c, end(claim)) }
 	}
 }
 
 // inFlight begins a transaction that ends in this way.
-func (c *couple) inFlight(ending onceward.Ending) func() (onceward.ID, int64, func()) {
-	return func() (onceward.ID, int64, func()) {
+func (c *couple) inFlight(ending store.TxAction) func() (store.ID, int64, func()) {
+	return func() (store.ID, int64, func()) {
 		r := reservation(rand.Text())
 		working, finish := make(chan struct{}), make(chan struct{})
 		go func() {
-			_, err := c.owner.Transact(context.Background(), r, func(context.Context, onceward.Verdict) onceward.Settlement {
+			_, err := c.owner.Transact(context.Background(), r, func(context.Context, store.Verdict) store.Settlement {
 				close(working)
 				<-finish
-				return onceward.Settlement{Ending: ending, Completion: *answer("done")}
+				return store.Settlement{Action: ending, Completion: *answer("done")}
 			})
 			if err != nil {
 				c.Errorf("the transaction that was waited for: %v", err)

@@ -7,19 +7,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // TestToldByAnotherProcess: whoever waits for what another process does is told when it is over, however it ends.
 func TestToldByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	c := newCouple(t)
-	for what, end := range map[string]func(onceward.Claim) error{
-		"completed": func(o onceward.Claim) error { _, err := c.owner.Complete(t.Context(), o, answer("done")); return err },
-		"released":  func(o onceward.Claim) error { return c.owner.Release(t.Context(), o, "no stock") },
-		"abandoned": func(o onceward.Claim) error { return c.owner.Abandon(t.Context(), o, "lost") },
-		"busted":    func(o onceward.Claim) error { return c.owner.Bust(t.Context(), o.ID, true) },
-		"swept": func(o onceward.Claim) error {
+	for what, end := range map[string]func(store.Claim) error{
+		"completed": func(o store.Claim) error { _, err := c.owner.Complete(t.Context(), o, answer("done")); return err },
+		"released":  func(o store.Claim) error { return c.owner.Release(t.Context(), o, "no stock") },
+		"abandoned": func(o store.Claim) error { return c.owner.Abandon(t.Context(), o, "lost") },
+		"busted":    func(o store.Claim) error { return c.owner.Bust(t.Context(), o.ID, true) },
+		"swept": func(o store.Claim) error {
 			if err := c.owner.Extend(t.Context(), o, time.Microsecond); err != nil {
 				return err
 			}
@@ -29,8 +29,8 @@ func TestToldByAnotherProcess(t *testing.T) {
 	} {
 		c.wantTold(what, c.owned(end))
 	}
-	for what, ending := range map[string]onceward.Ending{
-		"committed": onceward.Commit, "rolled back": onceward.Rollback, "answered": onceward.CommitAnswer,
+	for what, ending := range map[string]store.TxAction{
+		"committed": store.TxCommit, "rolled back": store.TxRollback, "answered": store.TxCommitAnswer,
 	} {
 		c.wantTold(what, c.inFlight(ending))
 	}
@@ -44,10 +44,10 @@ func TestConnectionDies(t *testing.T) {
 	r := reservation("key")
 	working, finish, over := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := c.waiter.Transact(context.Background(), r, func(context.Context, onceward.Verdict) onceward.Settlement {
+		_, err := c.waiter.Transact(context.Background(), r, func(context.Context, store.Verdict) store.Settlement {
 			close(working)
 			<-finish
-			return onceward.Settlement{Ending: onceward.Commit, Completion: *answer("done")}
+			return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
 		})
 		over <- err
 	}()
@@ -60,7 +60,7 @@ func TestConnectionDies(t *testing.T) {
 	}
 	transacted(t, c.owner, "key", nothing)
 	close(finish)
-	if err := await(t, "the end of the transaction", over); !errors.Is(err, onceward.ErrUnavailable) {
+	if err := await(t, "the end of the transaction", over); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("I1: the transaction whose connection was cut got %v, want ErrUnavailable", err)
 	}
 	wantReplay(t, c.owner, "key", "key", "I3")
@@ -114,7 +114,7 @@ func TestNobodyWaitsNobodyTells(t *testing.T) {
 		complete(t, c.owner, own(t, c.owner, reservation(key)), "done")
 		transacted(t, c.owner, key+" in a transaction", nothing)
 		must(t, c.owner.Release(t.Context(), own(t, c.owner, reservation(key+" released")), ""))
-		_, _, end := c.inFlight(onceward.Rollback)()
+		_, _, end := c.inFlight(store.TxRollback)()
 		end()
 	}
 	channel := c.channel()

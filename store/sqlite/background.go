@@ -7,27 +7,27 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // selectDue walks the index on (queue, due): nothing in the background scans the table.
 const selectDue = `SELECT id FROM onceward_record WHERE queue = ?1 AND due <= ?2 ORDER BY due LIMIT ?3 OFFSET ?4`
 
-// Sweep implements [onceward.Sweeper].
+// Sweep implements [store.Sweeper].
 func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
-	return s.stepDue(ctx, limit, onceward.Event{Kind: onceward.EventSweep}, queueSwept)
+	return s.stepDue(ctx, limit, store.Event{Kind: store.EventSweep}, queueSwept)
 }
 
-// Reap implements [onceward.Reaper]. It also forgets findings that nobody has asked for in a long time.
+// Reap implements [store.Reaper]. It also forgets late completions that nobody has asked for in a long time.
 func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
-	event := onceward.Event{Kind: onceward.EventReap, Soft: soft}
+	event := store.Event{Kind: store.EventReap, Soft: soft}
 	reaped, err := s.stepDue(ctx, limit, event, queueCompleted, queueRetryable, queueExpired)
-	if err != nil && !errors.Is(err, onceward.ErrUnreadable) {
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return reaped, err
 	}
 	return reaped, errors.Join(err, s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		return execute(r.conn, deleteFinding, func(stmt *sqlite3.Stmt) error {
-			return stmt.BindInt64(1, micros(now.Add(-findingRetention)))
+		return execute(r.conn, deleteLateCompletion, func(stmt *sqlite3.Stmt) error {
+			return stmt.BindInt64(1, micros(now.Add(-lateCompletionRetention)))
 		})
 	})))
 }
@@ -35,8 +35,8 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 // stepDue applies an event to the records that are due in some queues, at most limit of them. Finding and changing them is
 // one transaction, and each step looks at the record again, so that one made anew in between stays (S10). A record that
 // cannot be read is reported and does not keep the others from being looked after.
-func (s *Store) stepDue(ctx context.Context, limit int, event onceward.Event, queues ...int) (int, error) {
-	var changed []onceward.ID
+func (s *Store) stepDue(ctx context.Context, limit int, event store.Event, queues ...int) (int, error) {
+	var changed []store.ID
 	var unreadable error
 	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) (err error) {
 		changed, unreadable = nil, nil
@@ -61,7 +61,7 @@ func (s *Store) stepDue(ctx context.Context, limit int, event onceward.Event, qu
 
 // stepQueue goes through one queue until so many records have changed or it is at its end. What does not change stays in
 // the queue, and is passed over from then on.
-func stepQueue(r *records, queue int, event onceward.Event, now time.Time, limit int, changed []onceward.ID, unreadable *error) ([]onceward.ID, error) {
+func stepQueue(r *records, queue int, event store.Event, now time.Time, limit int, changed []store.ID, unreadable *error) ([]store.ID, error) {
 	passed := 0
 	for len(changed) < limit {
 		ids, err := dueIDs(r.conn, queue, now, limit-len(changed), passed)
@@ -71,12 +71,12 @@ func stepQueue(r *records, queue int, event onceward.Event, now time.Time, limit
 		for _, id := range ids {
 			_, outcome, err := r.step(id, event, now)
 			switch {
-			case errors.Is(err, onceward.ErrUnreadable):
+			case errors.Is(err, store.ErrUnreadable):
 				*unreadable = err
 				passed++
 			case err != nil:
 				return changed, err
-			case outcome.Effect == onceward.EffectNone:
+			case outcome.Effect == store.EffectNone:
 				passed++
 			default:
 				changed = append(changed, id)
@@ -86,52 +86,52 @@ func stepQueue(r *records, queue int, event onceward.Event, now time.Time, limit
 	return changed, nil
 }
 
-func dueIDs(conn *sqlite3.Conn, queue int, now time.Time, limit, offset int) (ids []onceward.ID, err error) {
+func dueIDs(conn *sqlite3.Conn, queue int, now time.Time, limit, offset int) (ids []store.ID, err error) {
 	err = query(conn, selectDue, func(stmt *sqlite3.Stmt) error {
 		return bind(stmt, nil, int64(queue), micros(now), int64(limit), int64(offset))
 	}, func(stmt *sqlite3.Stmt) error {
-		id, err := onceward.ParseID(stmt.ColumnRawBlob(0))
+		id, err := store.ParseID(stmt.ColumnRawBlob(0))
 		ids = append(ids, id)
 		return err
 	})
 	return ids, err
 }
 
-// ResolveCompleted implements [onceward.Reconciler].
-func (s *Store) ResolveCompleted(ctx context.Context, c onceward.Claim, done *onceward.Completion) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventResolveCompleted, Attempt: c.Attempt, Completion: done})
+// ResolveCompleted implements [store.Reconciler].
+func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventResolveCompleted, Attempt: c.Attempt, Completion: done})
 }
 
-// ResolveNotExecuted implements [onceward.Reconciler].
-func (s *Store) ResolveNotExecuted(ctx context.Context, c onceward.Claim, reason string) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventResolveNotExecuted, Attempt: c.Attempt, Reason: reason})
+// ResolveNotExecuted implements [store.Reconciler].
+func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventResolveNotExecuted, Attempt: c.Attempt, Reason: reason})
 }
 
-// ResolveStep implements [onceward.Reconciler].
-func (s *Store) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventResolveStep, Attempt: c.Attempt, Checkpoint: p})
+// ResolveStep implements [store.Reconciler].
+func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventResolveStep, Attempt: c.Attempt, Checkpoint: p})
 }
 
-// BeginReconcile implements [onceward.Reconciler].
-func (s *Store) BeginReconcile(ctx context.Context, c onceward.Claim, count int, wait time.Duration) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventBeginReconcile, Attempt: c.Attempt, Count: count, Lease: wait})
+// BeginReconcile implements [store.Reconciler].
+func (s *Store) BeginReconcile(ctx context.Context, c store.Claim, count int, wait time.Duration) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventBeginReconcile, Attempt: c.Attempt, Count: count, Lease: wait})
 }
 
-// Postpone implements [onceward.Reconciler].
-func (s *Store) Postpone(ctx context.Context, c onceward.Claim, p onceward.Postponement) error {
-	return s.write(ctx, c.ID, onceward.Event{
-		Kind: onceward.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, Limit: p.Limit, Reason: p.Reason, Untried: p.Untried,
+// Postpone implements [store.Reconciler].
+func (s *Store) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
+	return s.write(ctx, c.ID, store.Event{
+		Kind: store.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, MaxAttempts: p.MaxAttempts, Reason: p.Reason, Untried: p.Untried,
 	})
 }
 
-// Requeue implements [onceward.Reconciler].
-func (s *Store) Requeue(ctx context.Context, c onceward.Claim, reason string) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventRequeue, Attempt: c.Attempt, Reason: reason})
+// Requeue implements [store.Reconciler].
+func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventRequeue, Attempt: c.Attempt, Reason: reason})
 }
 
-// Bust implements [onceward.Buster].
-func (s *Store) Bust(ctx context.Context, id onceward.ID, force bool) error {
-	return s.write(ctx, id, onceward.Event{Kind: onceward.EventBust, Force: force})
+// Bust implements [store.Buster].
+func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
+	return s.write(ctx, id, store.Event{Kind: store.EventBust, Force: force})
 }
 
 // query runs a statement that is not on the hot path, and calls each for its rows.

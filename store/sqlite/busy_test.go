@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -19,32 +20,32 @@ import (
 func TestHeldByAnother(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	store := openBusiness(t, path, sqlite.WithBusyTimeout(50*time.Millisecond))
-	transacted(t, store, reservation("before"), inserting("before"), onceward.DecisionExecute, "E1")
-	grant, err := store.Reserve(t.Context(), reservation("owned"))
+	s := openBusiness(t, path, sqlite.WithBusyTimeout(50*time.Millisecond))
+	transacted(t, s, reservation("before"), inserting("before"), store.DecisionExecute, "E1")
+	grant, err := s.Reserve(t.Context(), reservation("owned"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := onceward.Claim{ID: idOf("owned"), Attempt: grant.Record.Attempt}
+	claim := store.Claim{ID: idOf("owned"), Attempt: grant.Record.Attempt}
 	raw := openRaw(t, path)
 	if err := raw.Exec(`BEGIN IMMEDIATE; INSERT INTO business VALUES ('theirs')`); err != nil {
 		t.Fatal(err)
 	}
 	const text = "held by another process for longer than the busy timeout"
 	started := time.Now()
-	_, err = store.Transact(t.Context(), reservation("key"), never(t, "scenario 16: busy"))
+	_, err = s.Transact(t.Context(), reservation("key"), never(t, "scenario 16: busy"))
 	wantUnavailable(t, err, text, "scenario 16: transact")
 	if waited := time.Since(started); waited < 50*time.Millisecond || waited > 4*time.Second {
 		t.Errorf("E1: waited %s, want the busy timeout of 50 ms", waited)
 	}
-	_, err = store.Reserve(t.Context(), reservation("key"))
+	_, err = s.Reserve(t.Context(), reservation("key"))
 	wantUnavailable(t, err, text, "scenario 16: reserve")
-	wantUnavailable(t, store.Extend(t.Context(), claim, time.Minute), text, "scenario 16: extend")
-	_, err = store.Sweep(t.Context(), 10)
+	wantUnavailable(t, s.Extend(t.Context(), claim, time.Minute), text, "scenario 16: extend")
+	_, err = s.Sweep(t.Context(), 10)
 	wantUnavailable(t, err, text, "scenario 16: sweep")
-	transacted(t, store, reservation("before"), never(t, "I1"), onceward.DecisionReplay, "A6: a replay needs no writer")
+	transacted(t, s, reservation("before"), never(t, "I1"), store.DecisionReplay, "A6: a replay needs no writer")
 
-	guard := newGuard(t, store)
+	guard := newGuard(t, s)
 	handler := paying()
 	post(guard.Handler(handler, onceward.Transactional()), "http").
 		wantProblem(t, http.StatusServiceUnavailable, "store-unavailable", "scenario 16: transactional")
@@ -55,20 +56,20 @@ func TestHeldByAnother(t *testing.T) {
 	if err := raw.Exec(`COMMIT`); err != nil {
 		t.Fatal(err)
 	}
-	transacted(t, store, reservation("key"), inserting("row"), onceward.DecisionExecute, "scenario 16: afterwards")
+	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute, "scenario 16: afterwards")
 	post(guard.Handler(handler, onceward.Transactional()), "http").want(t, http.StatusCreated, false, "scenario 16: afterwards")
-	if err := store.Extend(t.Context(), claim, time.Minute); err != nil {
+	if err := s.Extend(t.Context(), claim, time.Minute); err != nil {
 		t.Errorf("scenario 16: extend afterwards got %v", err)
 	}
-	wantRows(t, store, "row", 1, "I1")
-	wantRows(t, store, "theirs", 1, "section 11: the other's write")
+	wantRows(t, s, "row", 1, "I1")
+	wantRows(t, s, "theirs", 1, "section 11: the other's write")
 }
 
 // TestGivingUpWhileBusy: a caller does not wait for the file longer than it wants to.
 func TestGivingUpWhileBusy(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	store := openBusiness(t, path, sqlite.WithBusyTimeout(2*time.Second))
+	s := openBusiness(t, path, sqlite.WithBusyTimeout(2*time.Second))
 	raw := openRaw(t, path)
 	if err := raw.Exec(`BEGIN IMMEDIATE`); err != nil {
 		t.Fatal(err)
@@ -76,18 +77,18 @@ func TestGivingUpWhileBusy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	started := time.Now()
-	_, err := store.Transact(ctx, reservation("key"), never(t, "the caller gave up"))
+	_, err := s.Transact(ctx, reservation("key"), never(t, "the caller gave up"))
 	wantUnavailable(t, err, "stopped waiting", "the context bounds the wait until work starts")
 	if waited := time.Since(started); waited > 1500*time.Millisecond {
 		t.Errorf("the caller waited %s, although it gave up after 50 ms", waited)
 	}
-	if store.InFlight(idOf("key")) {
+	if s.InFlight(idOf("key")) {
 		t.Error("a transaction that was given up is still in flight")
 	}
 	if err := raw.Exec(`ROLLBACK`); err != nil {
 		t.Fatal(err)
 	}
-	transacted(t, store, reservation("key"), inserting("row"), onceward.DecisionExecute, "afterwards")
+	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute, "afterwards")
 }
 
 // TestHeldByAnotherStore: the handler of one store holds up the writes of another, for a bounded time.
@@ -96,12 +97,12 @@ func TestHeldByAnotherStore(t *testing.T) {
 	path := newFile(t)
 	one := openBusiness(t, path)
 	other := openStore(t, path, sqlite.WithBusyTimeout(30*time.Millisecond))
-	transacted(t, one, reservation("key"), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+	transacted(t, one, reservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
 		_, err := other.Transact(t.Context(), reservation("key"), never(t, "I1: another store"))
 		wantUnavailable(t, err, "held by another process", "E1: across stores a bounded busy wait")
 		return inserting("row")(ctx, v)
-	}, onceward.DecisionExecute, "E1")
-	transacted(t, other, reservation("key"), never(t, "I1"), onceward.DecisionReplay, "I3: across stores")
+	}, store.DecisionExecute, "E1")
+	transacted(t, other, reservation("key"), never(t, "I1"), store.DecisionReplay, "I3: across stores")
 	wantRows(t, other, "row", 1, "I1")
 }
 
@@ -135,34 +136,34 @@ func TestContendingStores(t *testing.T) {
 }
 
 // contendTransactional counts the transactions that committed.
-func contendTransactional(t *testing.T, store *sqlite.Store, key string, executed *atomic.Int64) {
-	v, err := store.Transact(t.Context(), reservation(key), inserting(key))
+func contendTransactional(t *testing.T, s *sqlite.Store, key string, executed *atomic.Int64) {
+	v, err := s.Transact(t.Context(), reservation(key), inserting(key))
 	switch {
 	case err != nil:
 		t.Errorf("transact of %q: %v", key, err)
-	case v.Decision == onceward.DecisionExecute:
+	case v.Decision == store.DecisionExecute:
 		executed.Add(1)
-	case v.Decision != onceward.DecisionInProgress && v.Decision != onceward.DecisionReplay:
+	case v.Decision != store.DecisionInProgress && v.Decision != store.DecisionReplay:
 		t.Errorf("transact of %q got %s", key, v.Decision)
 	}
 }
 
 // contendReserved counts the grants.
-func contendReserved(t *testing.T, store *sqlite.Store, key string, executed *atomic.Int64) {
-	v, err := store.Reserve(t.Context(), reservation(key))
+func contendReserved(t *testing.T, s *sqlite.Store, key string, executed *atomic.Int64) {
+	v, err := s.Reserve(t.Context(), reservation(key))
 	switch {
 	case err != nil:
 		t.Errorf("reserve of %q: %v", key, err)
-	case v.Decision == onceward.DecisionExecute:
+	case v.Decision == store.DecisionExecute:
 		executed.Add(1)
-		if _, err := store.Complete(t.Context(), onceward.Claim{ID: idOf(key), Attempt: v.Record.Attempt}, answerOf(key)); err != nil {
+		if _, err := s.Complete(t.Context(), store.Claim{ID: idOf(key), Attempt: v.Record.Attempt}, answerOf(key)); err != nil {
 			t.Errorf("complete of %q: %v", key, err)
 		}
 	}
 }
 
-func answerOf(body string) *onceward.Completion {
-	done := settled(onceward.Commit, body).Completion
+func answerOf(body string) *store.Completion {
+	done := settled(store.TxCommit, body).Completion
 	return &done
 }
 

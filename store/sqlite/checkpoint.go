@@ -4,26 +4,26 @@ import (
 	"context"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-var _ onceward.TxCheckpointer = (*Store)(nil)
+var _ store.TxCheckpointer = (*Store)(nil)
 
-// CheckpointTx implements [onceward.TxCheckpointer]. As with a transactional handler, the step runs in a savepoint of the
+// CheckpointTx implements [store.TxCheckpointer]. As with a transactional handler, the step runs in a savepoint of the
 // writer's transaction. The writer's lock keeps the record as it was found, also from other processes.
-func (s *Store) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
 	longest := s.LongestWork(lease)
 	if until, bounded := ctx.Deadline(); bounded {
 		longest = min(longest, max(time.Until(until), time.Millisecond))
 	}
-	t := newTask(c.ID, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt})
+	t := newTask(c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt})
 	t.member = newMember(longest, nil)
 	var failure error
-	err := s.writer.host(ctx, t, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	err := s.writer.host(ctx, t, func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if t.event.Checkpoint, failure = work(ctx); failure != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
-		return onceward.Settlement{Ending: onceward.Commit}
+		return store.Settlement{Action: store.TxCommit}
 	})
 	if err == nil {
 		err = failure
@@ -32,13 +32,13 @@ func (s *Store) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.D
 }
 
 // beginStep makes sure, before the step runs, that its owner may still write.
-func (w *writer) beginStep(t *task) (before onceward.Record, err error) {
+func (w *writer) beginStep(t *task) (before store.Record, err error) {
 	if before, t.row, err = w.load(t.id); err != nil {
 		return before, err
 	}
-	t.event.Checkpoint = onceward.Checkpoint{}
+	t.event.Checkpoint = store.Checkpoint{}
 	t.after = before
-	if _, _, err = onceward.Step(before, t.event, t.now); err != nil {
+	if _, _, err = store.Step(before, t.event, t.now); err != nil {
 		return before, refused{err}
 	}
 	return before, nil
@@ -46,7 +46,7 @@ func (w *writer) beginStep(t *task) (before onceward.Record, err error) {
 
 // endStep works out the record with the recovery point that the step led to.
 func (w *writer) endStep(t *task) error {
-	after, outcome, err := onceward.Step(t.after, t.event, w.now())
+	after, outcome, err := store.Step(t.after, t.event, w.now())
 	if err != nil {
 		return refused{err}
 	}

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // groupStep is one step in a group.
 type groupStep struct {
-	claim onceward.Claim
+	claim store.Claim
 	runs  atomic.Int64
 	err   error
 }
@@ -22,18 +23,18 @@ type groupStep struct {
 func newGroupStep(t testing.TB, s *Store, key string) *groupStep {
 	t.Helper()
 	v, err := s.Reserve(t.Context(), insideReservation(key))
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	if err != nil || v.Decision != store.DecisionExecute {
 		t.Fatalf("reserve %q: got (%s, %v)", key, v.Decision, err)
 	}
-	return &groupStep{claim: onceward.Claim{ID: insideID(key), Attempt: v.Record.Attempt}}
+	return &groupStep{claim: store.Claim{ID: insideID(key), Attempt: v.Record.Attempt}}
 }
 
 // do writes a row named like the key, and ends as it is told.
 func (g *groupStep) do(ctx context.Context, s *Store, lease time.Duration, end func(ctx context.Context) error) {
-	g.err = s.CheckpointTx(ctx, g.claim, lease, func(ctx context.Context) (onceward.Checkpoint, error) {
+	g.err = s.CheckpointTx(ctx, g.claim, lease, func(ctx context.Context) (store.Checkpoint, error) {
 		g.runs.Add(1)
 		_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO business (value) VALUES (?)`, g.claim.Key)
-		return onceward.Checkpoint{Point: "reached"}, errors.Join(err, end(ctx))
+		return store.Checkpoint{Point: "reached"}, errors.Join(err, end(ctx))
 	})
 }
 
@@ -87,7 +88,7 @@ func TestStepsInAGroup(t *testing.T) {
 	failing.want(t, s, false, 1, "E3")
 	stale.want(t, s, false, 0, "S6: it is refused before its work")
 	last.want(t, s, true, 1, "E3: after one that failed and one that was refused")
-	if !errors.Is(failing.err, declined) || !errors.Is(stale.err, onceward.ErrFenced) {
+	if !errors.Is(failing.err, declined) || !errors.Is(stale.err, store.ErrFenced) {
 		t.Errorf("E3: the failing step got %v, the stale one %v", failing.err, stale.err)
 	}
 }
@@ -123,7 +124,7 @@ func stepsBesideOneThatSpoils(t *testing.T, s *Store, round string) (again bool)
 	before.want(t, s, true, before.runs.Load(), "E3: after a neighbour lost the transaction")
 	fickle.want(t, s, fickle.runs.Load() == 2, fickle.runs.Load(), "E3: the last run counts")
 	spoiling.want(t, s, false, 1, "E3: what was undone is not repeated by itself")
-	if !errors.Is(spoiling.err, onceward.ErrUnavailable) {
+	if !errors.Is(spoiling.err, store.ErrUnavailable) {
 		t.Errorf("E3: the step whose transaction SQLite undid got %v, want ErrUnavailable", spoiling.err)
 	}
 	if n := max(before.runs.Load(), fickle.runs.Load()); n > 2 {
@@ -170,7 +171,7 @@ func TestStepGivenUpInTheQueue(t *testing.T) {
 	cancel()
 	group.Wait()
 	letGo()
-	if !errors.Is(g.err, onceward.ErrUnavailable) || !errors.Is(g.err, context.Canceled) {
+	if !errors.Is(g.err, store.ErrUnavailable) || !errors.Is(g.err, context.Canceled) {
 		t.Errorf("who gave up got %v", g.err)
 	}
 	g.want(t, s, false, 0, "E6")

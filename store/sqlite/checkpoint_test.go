@@ -7,23 +7,24 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
 // claimed reserves a key that is free, or whose lease is over.
-func claimed(t testing.TB, store *sqlite.Store, key string, edits ...func(*onceward.Reservation)) onceward.Claim {
+func claimed(t testing.TB, s *sqlite.Store, key string, edits ...func(*store.Reservation)) store.Claim {
 	t.Helper()
-	v, err := store.Reserve(t.Context(), reservation(key, edits...))
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	v, err := s.Reserve(t.Context(), reservation(key, edits...))
+	if err != nil || v.Decision != store.DecisionExecute {
 		t.Fatalf("reserve %q: got (%s, %v), want the right to execute", key, v.Decision, err)
 	}
-	return onceward.Claim{ID: idOf(key), Attempt: v.Record.Attempt}
+	return store.Claim{ID: idOf(key), Attempt: v.Record.Attempt}
 }
 
 // step is work that writes a row and reaches a point of the same name.
-func step(name string) func(context.Context) (onceward.Checkpoint, error) {
-	return func(ctx context.Context) (onceward.Checkpoint, error) {
-		return onceward.Checkpoint{Point: name}, insert(ctx, name)
+func step(name string) func(context.Context) (store.Checkpoint, error) {
+	return func(ctx context.Context) (store.Checkpoint, error) {
+		return store.Checkpoint{Point: name}, insert(ctx, name)
 	}
 }
 
@@ -39,61 +40,61 @@ func wantPoint(t testing.TB, store *sqlite.Store, key, want, rule string) {
 // attempt, and what it does later comes to nothing.
 func TestStepThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	c := claimed(t, store, "key")
+	s := openBusiness(t, newFile(t))
+	c := claimed(t, s, "key")
 	entered, release, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	var late error
 	go func() {
-		ended <- store.CheckpointTx(context.Background(), c, short, func(ctx context.Context) (onceward.Checkpoint, error) {
+		ended <- s.CheckpointTx(context.Background(), c, short, func(ctx context.Context) (store.Checkpoint, error) {
 			if err := insert(ctx, "row"); err != nil {
 				t.Error(err)
 			}
 			close(entered)
 			<-release
 			late = insert(ctx, "late")
-			return onceward.Checkpoint{Point: "late"}, nil
+			return store.Checkpoint{Point: "late"}, nil
 		})
 	}()
 	await(t, "the step", entered)
 	within(t, "what waits for the step", func() {
-		if err := store.Extend(t.Context(), c, time.Minute); err != nil {
+		if err := s.Extend(t.Context(), c, time.Minute); err != nil {
 			t.Errorf("E2: the heartbeat of the same claim got %v", err)
 		}
-		transacted(t, store, reservation("other"), inserting("other"), onceward.DecisionExecute, "E3: the others go on")
-		if err := store.CheckpointTx(t.Context(), c, time.Minute, step("row")); err != nil {
+		transacted(t, s, reservation("other"), inserting("other"), store.DecisionExecute, "E3: the others go on")
+		if err := s.CheckpointTx(t.Context(), c, time.Minute, step("row")); err != nil {
 			t.Errorf("E8: the next step of the same claim got %v", err)
 		}
 	})
 	close(release)
 	err := await(t, "the end of the step", ended)
 	wantUnavailable(t, err, takenBack, "E3: a step that held the writer for too long")
-	if !errors.Is(err, onceward.ErrDeadline) {
+	if !errors.Is(err, store.ErrDeadline) {
 		t.Errorf("E5: %v, want it to say that the deadline was passed", err)
 	}
 	if late == nil {
 		t.Error("E3: a step whose transaction was taken back could write")
 	}
-	wantRows(t, store, "row", 1, "E3: only the second step is there")
-	wantRows(t, store, "late", 0, "E3")
-	wantPoint(t, store, "key", "row", "E3: only the second step is there")
+	wantRows(t, s, "row", 1, "E3: only the second step is there")
+	wantRows(t, s, "late", 0, "E3")
+	wantPoint(t, s, "key", "row", "E3: only the second step is there")
 }
 
 // TestStepOfAShortCaller: a caller's deadline that comes before the end of the lease bounds the step, too.
 func TestStepOfAShortCaller(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	c := claimed(t, store, "key")
+	s := openBusiness(t, newFile(t))
+	c := claimed(t, s, "key")
 	entered, release, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	go func() {
-		ended <- store.CheckpointTx(ctx, c, time.Hour, func(ctx context.Context) (onceward.Checkpoint, error) {
+		ended <- s.CheckpointTx(ctx, c, time.Hour, func(ctx context.Context) (store.Checkpoint, error) {
 			if err := insert(ctx, "row"); err != nil {
 				t.Error(err)
 			}
 			close(entered)
 			<-release
-			return onceward.Checkpoint{Point: "row"}, nil
+			return store.Checkpoint{Point: "row"}, nil
 		})
 	}()
 	select {
@@ -102,49 +103,49 @@ func TestStepOfAShortCaller(t *testing.T) {
 		t.Fatalf("the step did not begin: %v", err)
 	}
 	within(t, "what waits for the step", func() {
-		transacted(t, store, reservation("other"), inserting("other"), onceward.DecisionExecute, "E3: the others go on")
+		transacted(t, s, reservation("other"), inserting("other"), store.DecisionExecute, "E3: the others go on")
 	})
 	close(release)
 	wantUnavailable(t, await(t, "the end of the step", ended), takenBack, "E3: a step that outlasted its caller")
-	wantRows(t, store, "row", 0, "E3")
-	wantPoint(t, store, "key", "", "E3")
+	wantRows(t, s, "row", 0, "E3")
+	wantPoint(t, s, "key", "", "E3")
 }
 
 // TestStatementOfAStepThatDoesNotEnd: a statement ends with the time of its step, which can say so.
 func TestStatementOfAStepThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	c := claimed(t, store, "key")
+	s := openBusiness(t, newFile(t))
+	c := claimed(t, s, "key")
 	within(t, "an endless query", func() {
-		err := store.CheckpointTx(t.Context(), c, short, func(ctx context.Context) (onceward.Checkpoint, error) {
+		err := s.CheckpointTx(t.Context(), c, short, func(ctx context.Context) (store.Checkpoint, error) {
 			const endless = `WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n`
-			return onceward.Checkpoint{Point: "row"}, onceward.Tx(ctx).QueryRowContext(ctx, endless).Scan(new(int))
+			return store.Checkpoint{Point: "row"}, onceward.Tx(ctx).QueryRowContext(ctx, endless).Scan(new(int))
 		})
 		if err == nil {
 			t.Error("an endless query ended")
 		}
 	})
-	wantPoint(t, store, "key", "", "E3")
-	if err := store.CheckpointTx(t.Context(), c, time.Minute, step("row")); err != nil {
+	wantPoint(t, s, "key", "", "E3")
+	if err := s.CheckpointTx(t.Context(), c, time.Minute, step("row")); err != nil {
 		t.Errorf("E3: the next step got %v", err)
 	}
-	wantRows(t, store, "row", 1, "E3")
+	wantRows(t, s, "row", 1, "E3")
 }
 
 // TestStepBreaksADeferredKey: the commit would fail by it for everybody, so the step alone is undone.
 func TestStepBreaksADeferredKey(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	exec(t, store, `CREATE TABLE parent (number INTEGER PRIMARY KEY)`)
-	exec(t, store, `CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
-	c := claimed(t, store, "key")
-	err := store.CheckpointTx(t.Context(), c, time.Minute, func(ctx context.Context) (onceward.Checkpoint, error) {
+	s := openBusiness(t, newFile(t))
+	exec(t, s, `CREATE TABLE parent (number INTEGER PRIMARY KEY)`)
+	exec(t, s, `CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+	c := claimed(t, s, "key")
+	err := s.CheckpointTx(t.Context(), c, time.Minute, func(ctx context.Context) (store.Checkpoint, error) {
 		_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO child VALUES (1)`)
-		return onceward.Checkpoint{Point: "row"}, errors.Join(err, insert(ctx, "row"))
+		return store.Checkpoint{Point: "row"}, errors.Join(err, insert(ctx, "row"))
 	})
 	wantWorkRefused(t, err, "deferred foreign key", "E3: a step that breaks a deferred key")
-	wantRows(t, store, "row", 0, "E3")
-	wantPoint(t, store, "key", "", "E3")
+	wantRows(t, s, "row", 0, "E3")
+	wantPoint(t, s, "key", "", "E3")
 }
 
 // TestStepOfAnotherProcess has two stores share a file: a claim that was taken over in one is fenced in the other.
@@ -154,7 +155,7 @@ func TestStepOfAnotherProcess(t *testing.T) {
 	clock := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	old := openBusiness(t, path, sqlite.WithClock(func() time.Time { return clock }))
 	taker := openBusiness(t, path, sqlite.WithClock(func() time.Time { return clock.Add(time.Hour) }))
-	resumable := func(r *onceward.Reservation) { r.OnLost = onceward.Resume }
+	resumable := func(r *store.Reservation) { r.OnLost = store.LostResume }
 	stale := claimed(t, old, "key", resumable)
 	if err := old.CheckpointTx(t.Context(), stale, time.Minute, step("first")); err != nil {
 		t.Fatal(err)
@@ -163,11 +164,11 @@ func TestStepOfAnotherProcess(t *testing.T) {
 	if err := taker.CheckpointTx(t.Context(), current, time.Minute, step("second")); err != nil {
 		t.Fatal(err)
 	}
-	err := old.CheckpointTx(t.Context(), stale, time.Minute, func(context.Context) (onceward.Checkpoint, error) {
+	err := old.CheckpointTx(t.Context(), stale, time.Minute, func(context.Context) (store.Checkpoint, error) {
 		t.Error("S6: the step of an owner that was replaced was executed")
-		return onceward.Checkpoint{}, nil
+		return store.Checkpoint{}, nil
 	})
-	if !errors.Is(err, onceward.ErrFenced) {
+	if !errors.Is(err, store.ErrFenced) {
 		t.Errorf("S6: got %v, want ErrFenced", err)
 	}
 	wantPoint(t, old, "key", "second", "S6")
@@ -176,14 +177,14 @@ func TestStepOfAnotherProcess(t *testing.T) {
 // TestStepOfAClosedStore is refused, and not executed.
 func TestStepOfAClosedStore(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	c := claimed(t, store, "key")
-	if err := store.Close(); err != nil {
+	s := openBusiness(t, newFile(t))
+	c := claimed(t, s, "key")
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	err := store.CheckpointTx(t.Context(), c, time.Minute, func(context.Context) (onceward.Checkpoint, error) {
+	err := s.CheckpointTx(t.Context(), c, time.Minute, func(context.Context) (store.Checkpoint, error) {
 		t.Error("a step was executed on a closed store")
-		return onceward.Checkpoint{}, nil
+		return store.Checkpoint{}, nil
 	})
 	wantUnavailable(t, err, "", "a closed store")
 }

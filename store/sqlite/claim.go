@@ -39,8 +39,8 @@ const (
 
 // ClaimMessages implements [outbox.Store]. That there is nothing to do is seen without the writer. Where all that was looked
 // at has to wait, it looks further, and lets others write in between.
-func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
-	wants = slices.DeleteFunc(slices.Clone(wants), func(w outbox.Want) bool { return w.Limit <= 0 })
+func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
+	wants = slices.DeleteFunc(slices.Clone(wants), func(w outbox.ClaimRequest) bool { return w.Limit <= 0 })
 	if due, err := s.anyDue(ctx, wants); err != nil || !due {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.Want, lease ti
 }
 
 // claimMessages is one turn of the writer. It reports whether there is more to look at.
-func (s *Store) claimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, bool, error) {
+func (s *Store) claimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, bool, error) {
 	var claimed []outbox.Claimed
 	more := false
 	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
@@ -75,7 +75,7 @@ func (s *Store) claimMessages(ctx context.Context, wants []outbox.Want, lease ti
 }
 
 // anyDue reports whether a claim would find anything.
-func (s *Store) anyDue(ctx context.Context, wants []outbox.Want) (due bool, err error) {
+func (s *Store) anyDue(ctx context.Context, wants []outbox.ClaimRequest) (due bool, err error) {
 	now := micros(s.now())
 	err = s.readers.with(ctx, func(one *reader) error {
 		for _, want := range wants {
@@ -127,7 +127,7 @@ type candidate struct {
 
 // take goes through the messages of a topic that are due until it has enough. Each is leased or parked, and so is not met
 // again.
-func (c *claim) take(want outbox.Want) error {
+func (c *claim) take(want outbox.ClaimRequest) error {
 	for left := want.Limit; left > 0 && c.parked < maxParked; {
 		candidates, err := c.candidates(want.Topic, left)
 		if err != nil {

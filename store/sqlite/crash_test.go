@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -65,22 +65,22 @@ func runUntilKilled(path string) error {
 }
 
 // execute runs one operation, and reports whether it may be acknowledged.
-func execute(store *sqlite.Store, ledger *os.File, key string) (acknowledged bool, err error) {
+func execute(s *sqlite.Store, ledger *os.File, key string) (acknowledged bool, err error) {
 	ctx := context.Background()
 	r := reservation(key, leaseOf(crashLease))
 	if strings.HasPrefix(key, "transactional") {
 		r.Lease = time.Minute
-		v, err := store.Transact(ctx, r, inserting(key))
-		return v.Decision == onceward.DecisionExecute || v.Decision == onceward.DecisionReplay, err
+		v, err := s.Transact(ctx, r, inserting(key))
+		return v.Decision == store.DecisionExecute || v.Decision == store.DecisionReplay, err
 	}
-	v, err := store.Reserve(ctx, r)
-	if err != nil || v.Decision != onceward.DecisionExecute {
-		return v.Decision == onceward.DecisionReplay, err
+	v, err := s.Reserve(ctx, r)
+	if err != nil || v.Decision != store.DecisionExecute {
+		return v.Decision == store.DecisionReplay, err
 	}
 	if _, err := fmt.Fprintln(ledger, key); err != nil {
 		return false, err
 	}
-	_, err = store.Complete(ctx, onceward.Claim{ID: r.ID, Attempt: v.Record.Attempt}, answerOf(key))
+	_, err = s.Complete(ctx, store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, answerOf(key))
 	return err == nil, err
 }
 
@@ -169,12 +169,12 @@ func checkCrashed(t *testing.T, path string, history map[string]bool) (pending [
 }
 
 // checkRecords compares the records with the rows and the effects, and returns the keys that were tried and have no answer.
-func checkRecords(t *testing.T, store *sqlite.Store, path string, history map[string]bool) (pending []string) {
+func checkRecords(t *testing.T, s *sqlite.Store, path string, history map[string]bool) (pending []string) {
 	t.Helper()
-	states := map[string]onceward.State{}
-	filter := onceward.Filter{}
+	states := map[string]store.State{}
+	filter := store.Filter{}
 	for {
-		page, err := store.List(t.Context(), filter)
+		page, err := s.List(t.Context(), filter)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,32 +182,32 @@ func checkRecords(t *testing.T, store *sqlite.Store, path string, history map[st
 			states[rec.Key] = rec.State
 			filter.After = rec.ID
 		}
-		if len(page) < onceward.MaxPage {
+		if len(page) < store.MaxPage {
 			break
 		}
 	}
-	done := executions(t, store, path)
+	done := executions(t, s, path)
 	for key, n := range done {
 		if n != 1 {
 			t.Errorf("I1: %s took effect %d times", key, n)
 		}
-		if states[key] == onceward.StateNone {
+		if states[key] == store.StateNone {
 			t.Errorf("I5: %s took effect without a record", key)
 		}
 	}
 	for key, state := range states {
-		if strings.HasPrefix(key, "transactional") && (state != onceward.StateCompleted || done[key] != 1) {
+		if strings.HasPrefix(key, "transactional") && (state != store.StateCompleted || done[key] != 1) {
 			t.Errorf("E1: %s is %s with %d rows", key, state, done[key])
 		}
-		if state == onceward.StateCompleted && done[key] != 1 {
+		if state == store.StateCompleted && done[key] != 1 {
 			t.Errorf("I2: %s is completed with %d effects", key, done[key])
 		}
-		if state != onceward.StateCompleted {
-			wantUnknown(t, store, key)
+		if state != store.StateCompleted {
+			wantUnknown(t, s, key)
 		}
 	}
 	for key, acknowledged := range history {
-		if states[key] == onceward.StateCompleted {
+		if states[key] == store.StateCompleted {
 			continue
 		}
 		pending = append(pending, key)
@@ -247,16 +247,16 @@ func executions(t *testing.T, store *sqlite.Store, path string) map[string]int {
 }
 
 // wantUnknown waits for the lease of a reservation whose owner was killed. It is never executed again.
-func wantUnknown(t *testing.T, store *sqlite.Store, key string) {
+func wantUnknown(t *testing.T, s *sqlite.Store, key string) {
 	t.Helper()
-	rec, err := store.Get(t.Context(), idOf(key))
+	rec, err := s.Get(t.Context(), idOf(key))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec.State == onceward.StateInProgress {
+	if rec.State == store.StateInProgress {
 		time.Sleep(time.Until(rec.LeaseUntil)) // the lease runs out by the clock alone
 	}
-	if v, err := store.Reserve(t.Context(), reservation(key)); err != nil || v.Decision != onceward.DecisionUnknown {
+	if v, err := s.Reserve(t.Context(), reservation(key)); err != nil || v.Decision != store.DecisionUnknown {
 		t.Errorf("section 4: %s was in progress when its owner was killed, and got (%s, %v)", key, v.Decision, err)
 	}
 }

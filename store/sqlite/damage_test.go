@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -20,13 +21,13 @@ const pageSize = 4096
 func closedFile(t testing.TB, keys []string) []byte {
 	t.Helper()
 	path := newFile(t)
-	store := openBusiness(t, path)
+	s := openBusiness(t, path)
 	for _, key := range keys {
-		transacted(t, store, reservation(key), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+		transacted(t, s, reservation(key), func(ctx context.Context, v store.Verdict) store.Settlement {
 			return inserting(key)(ctx, v)
-		}, onceward.DecisionExecute, "E1")
+		}, store.DecisionExecute, "E1")
 	}
-	if err := store.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	content, err := os.ReadFile(path)
@@ -90,16 +91,16 @@ func askDamaged(t *testing.T, content []byte, keys []string, rule string) (refus
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	store, err := sqlite.Open(t.Context(), path)
+	s, err := sqlite.Open(t.Context(), path)
 	if err != nil {
 		return 1, 0
 	}
-	defer store.Close() // a damaged file may fail to close in order
+	defer s.Close() // a damaged file may fail to close in order
 	for _, key := range keys {
-		v, err := store.Transact(t.Context(), reservation(key), never(t, rule+": "+key))
+		v, err := s.Transact(t.Context(), reservation(key), never(t, rule+": "+key))
 		switch {
-		case err == nil && v.Decision == onceward.DecisionReplay && string(v.Record.Response.Body) == key:
-		case errors.Is(err, onceward.ErrUnavailable), errors.Is(err, onceward.ErrUnreadable):
+		case err == nil && v.Decision == store.DecisionReplay && string(v.Record.Response.Body) == key:
+		case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrUnreadable):
 			failed++
 		default:
 			t.Errorf("%s: %q got (%s, %q, %v), want the stored answer or an error", rule, key, v.Decision, v.Record.Response.Body, err)
@@ -116,11 +117,11 @@ func TestDamageWhileOpen(t *testing.T) {
 	if err := os.WriteFile(path, closedFile(t, keys), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	store, err := sqlite.Open(t.Context(), path)
+	s, err := sqlite.Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close() // a damaged file may fail to close in order
+	defer s.Close() // a damaged file may fail to close in order
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +136,7 @@ func TestDamageWhileOpen(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	guard := newGuard(t, store)
+	guard := newGuard(t, s)
 	for _, options := range [][]onceward.Option{{onceward.Transactional()}, {onceward.Reserved(onceward.FailureUnknown)}} {
 		handler := paying()
 		h := guard.Handler(handler, options...)
@@ -146,7 +147,7 @@ func TestDamageWhileOpen(t *testing.T) {
 		}
 		handler.wantRuns(t, 0, "L2: fail closed")
 	}
-	if _, err := store.Get(t.Context(), idOf(keys[17])); !errors.Is(err, onceward.ErrUnavailable) || !strings.Contains(err.Error(), "damaged") {
+	if _, err := s.Get(t.Context(), idOf(keys[17])); !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("Get got %v, want ErrUnavailable that says damaged", err)
 	}
 }
@@ -155,10 +156,10 @@ func TestDamageWhileOpen(t *testing.T) {
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	store := openBusiness(t, path)
+	s := openBusiness(t, path)
 	raw := openRaw(t, path)
 	handler := paying()
-	h := newGuard(t, store).Handler(handler, onceward.Transactional())
+	h := newGuard(t, s).Handler(handler, onceward.Transactional())
 	for i, value := range []string{`x''`, `x'00'`, `x'01'`, `zeroblob(400)`, `x'0101010101'`, `substr(record, 1, length(record) - 1)`, `record || x'00'`} {
 		key := fmt.Sprint("key-", i)
 		post(h, key).want(t, http.StatusCreated, false, "E1")
@@ -168,7 +169,7 @@ func TestDamagedRecord(t *testing.T) {
 		}
 		post(h, key).wantProblem(t, http.StatusInternalServerError, "record-unreadable", "S8: "+value)
 		handler.wantRuns(t, runs, "S8: fail closed on "+value)
-		if _, err := store.Reserve(t.Context(), reservation(key)); !errors.Is(err, onceward.ErrUnreadable) {
+		if _, err := s.Reserve(t.Context(), reservation(key)); !errors.Is(err, store.ErrUnreadable) {
 			t.Errorf("S8: reserve of %s got %v, want ErrUnreadable", value, err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 	"github.com/ncruces/go-sqlite3/vfs"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // disk is a file system whose log can fail.
@@ -86,7 +86,7 @@ func openOnDisk(t testing.TB) (s *Store, d *disk, path string) {
 	if _, err := createFile(path); err != nil {
 		t.Fatal(err)
 	}
-	s = &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[onceward.ID]chan struct{})}
+	s = &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[store.ID]chan struct{})}
 	if err := s.open(t.Context(), "file:"+path+"?vfs="+name); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // crashed opens a copy of the file and its log as they are now: what a crash at this moment would leave.
@@ -41,7 +42,7 @@ func crashed(t testing.TB, path string) *Store {
 func wantWhole(t testing.TB, s *Store, key string) (executed bool) {
 	t.Helper()
 	rows, state := rowsOf(t, s, key), stateOf(t, s, key)
-	if rows > 1 || rows == 1 != (state == onceward.StateCompleted) {
+	if rows > 1 || rows == 1 != (state == store.StateCompleted) {
 		t.Errorf("E1: %q has %d rows and a record that is %s", key, rows, state)
 	}
 	return rows == 1
@@ -69,13 +70,13 @@ func TestCommitFailsOnce(t *testing.T) {
 				key := fmt.Sprint("key-", round)
 				d.fail(fault.counter(d), 1, fault.code)
 				_, err := s.Transact(t.Context(), insideReservation(key), insertAndCommit(key))
-				if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) || !strings.Contains(err.Error(), fault.text) {
+				if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), fault.text) {
 					t.Fatalf("E7: a commit that failed once got %v, want ErrUnavailable with %q", err, fault.text)
 				}
 				if wantWhole(t, s, key) || wantWhole(t, crashed(t, path), key) {
 					t.Fatal("I4: the caller was told that nothing was executed, but it was")
 				}
-				if v, err := s.Transact(t.Context(), insideReservation(key), insertAndCommit(key)); err != nil || v.Decision != onceward.DecisionExecute {
+				if v, err := s.Transact(t.Context(), insideReservation(key), insertAndCommit(key)); err != nil || v.Decision != store.DecisionExecute {
 					t.Fatalf("E1: the retry got (%s, %v)", v.Decision, err)
 				}
 				if !wantWhole(t, s, key) || !wantWhole(t, crashed(t, path), key) {
@@ -103,9 +104,9 @@ func TestCommitFailsForGood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			claim := onceward.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
+			claim := store.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
 			d.fail(fault.counter(d), always, fault.code)
-			if _, err = s.Transact(t.Context(), insideReservation("key"), insertAndCommit("key")); !errors.Is(err, onceward.ErrOutcomeUnknown) {
+			if _, err = s.Transact(t.Context(), insideReservation("key"), insertAndCommit("key")); !errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("E7: transact got %v, want ErrOutcomeUnknown", err)
 			}
 			after := crashed(t, path)
@@ -113,14 +114,14 @@ func TestCommitFailsForGood(t *testing.T) {
 				_, err := tx.Exec(`INSERT INTO business VALUES ('update')`)
 				return err
 			})
-			if !errors.Is(err, onceward.ErrOutcomeUnknown) {
+			if !errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("update got %v, want ErrOutcomeUnknown", err)
 			}
 			done := insideAnswer("owned")
 			_, completeErr := s.Complete(t.Context(), claim, &done)
 			_, reserveErr := s.Reserve(t.Context(), insideReservation("new"))
 			for _, err := range []error{completeErr, reserveErr, s.Extend(t.Context(), claim, time.Minute)} {
-				if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+				if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
 					t.Errorf("scenario 16: got %v, want ErrUnavailable", err)
 				}
 			}
@@ -146,9 +147,9 @@ func TestCommitFailsForGood(t *testing.T) {
 // wantOnceMore retries, and checks that the work is done once in the end.
 func wantOnceMore(t testing.TB, s *Store, done bool) {
 	t.Helper()
-	want := onceward.DecisionExecute
+	want := store.DecisionExecute
 	if done {
-		want = onceward.DecisionReplay
+		want = store.DecisionReplay
 	}
 	if v, err := s.Transact(t.Context(), insideReservation("key"), insertAndCommit("key")); err != nil || v.Decision != want {
 		t.Errorf("I1: the retry got (%s, %v), want %s", v.Decision, err, want)
@@ -166,7 +167,7 @@ func TestCommitFailsForAGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := onceward.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
+	claim := store.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
 	letGo := holdWriter(t, s)
 	first, second := insideAnswer("first"), insideAnswer("second")
 	errs := make([]error, 4)
@@ -188,11 +189,11 @@ func TestCommitFailsForAGroup(t *testing.T) {
 	letGo()
 	group.Wait()
 	for i, err := range errs {
-		if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrFenced) {
+		if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrFenced) {
 			t.Errorf("E7: call %d got %v, want ErrUnavailable", i, err)
 		}
 	}
-	if state := stateOf(t, s, "owned"); state != onceward.StateInProgress {
+	if state := stateOf(t, s, "owned"); state != store.StateInProgress {
 		t.Errorf("the record is %s after a commit that failed", state)
 	}
 	wantWhole(t, s, "key")

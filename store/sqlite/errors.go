@@ -6,11 +6,11 @@ import (
 	"fmt"
 
 	"github.com/ncruces/go-sqlite3"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // errClosed is returned for a call after Close.
-var errClosed = fmt.Errorf("%w: the SQLite store is closed", onceward.ErrUnavailable)
+var errClosed = fmt.Errorf("%w: the SQLite store is closed", store.ErrUnavailable)
 
 // explanations say what an operator can do about the errors that SQLite reports.
 var explanations = []struct {
@@ -31,15 +31,15 @@ var explanations = []struct {
 // such an error, or is one of the record, stays.
 func unavailable(err error) error {
 	switch {
-	case err == nil, errors.Is(err, onceward.ErrUnavailable), errors.Is(err, onceward.ErrUnreadable):
+	case err == nil, errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrUnreadable):
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: the caller stopped waiting: %w", onceward.ErrUnavailable, err)
+		return fmt.Errorf("%w: the caller stopped waiting: %w", store.ErrUnavailable, err)
 	}
 	for _, known := range explanations {
 		if errors.Is(err, known.code) {
-			return fmt.Errorf("%w: %s: %w", onceward.ErrUnavailable, known.text, err)
+			return fmt.Errorf("%w: %s: %w", store.ErrUnavailable, known.text, err)
 		}
 	}
-	return fmt.Errorf("%w: %w", onceward.ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 }

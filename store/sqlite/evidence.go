@@ -7,21 +7,21 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The statements about what is kept beside the records. Each goes by an index.
 const (
-	insertFinding = `INSERT INTO onceward_finding (id, record, attempt, at) VALUES (?1, ?2, ?3, ?4)`
-	selectFinding = `SELECT attempt, at, record FROM onceward_finding WHERE id = ?1 ORDER BY at, rowid`
-	deleteFinding = `DELETE FROM onceward_finding WHERE at <= ?1`
+	insertLateCompletion = `INSERT INTO onceward_late_completion (id, record, attempt, at) VALUES (?1, ?2, ?3, ?4)`
+	selectLateCompletion = `SELECT attempt, at, record FROM onceward_late_completion WHERE id = ?1 ORDER BY at, rowid`
+	deleteLateCompletion = `DELETE FROM onceward_late_completion WHERE at <= ?1`
 
-	insertNotice = `INSERT INTO onceward_notice (source, scope, event_id, subject, body, any_scope, at, received_at)
+	insertExternalEvent = `INSERT INTO onceward_external_event (source, scope, event_id, subject, body, any_scope, at, received_at)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (source, any_scope, scope, event_id) DO NOTHING`
-	selectNotice = `SELECT event_id, body, at, received_at FROM onceward_notice
+	selectExternalEvent = `SELECT event_id, body, at, received_at FROM onceward_external_event
 		WHERE source = ?1 AND subject = ?2 AND scope = ?3 AND any_scope = ?4`
-	deleteNotice = `DELETE FROM onceward_notice WHERE rowid IN
-		(SELECT rowid FROM onceward_notice WHERE received_at < ?1 ORDER BY received_at LIMIT ?2)`
+	deleteExternalEvent = `DELETE FROM onceward_external_event WHERE rowid IN
+		(SELECT rowid FROM onceward_external_event WHERE received_at < ?1 ORDER BY received_at LIMIT ?2)`
 
 	insertAudit = `INSERT INTO onceward_audit (id, actor, action, reason, outcome, attempt, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`
 	selectAudit = `SELECT actor, action, reason, outcome, attempt, at FROM onceward_audit WHERE id = ?1 ORDER BY number`
@@ -30,46 +30,46 @@ const (
 )
 
 // findingRetention is how long a refused completion is kept as evidence.
-const findingRetention = 90 * 24 * time.Hour
+const lateCompletionRetention = 90 * 24 * time.Hour
 
-// AddFinding implements [onceward.FindingKeeper].
-func (s *Store) AddFinding(ctx context.Context, f onceward.Finding) error {
-	rec := onceward.Record{
-		ID: f.ID, Version: onceward.RecordVersion, State: onceward.StateCompleted, Attempt: f.Attempt, Response: f.Response,
+// AddLateCompletion implements [store.LateCompletionKeeper].
+func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) error {
+	rec := store.Record{
+		ID: f.ID, Version: store.RecordVersion, State: store.StateCompleted, Attempt: f.Attempt, Response: f.Response,
 	}
 	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
-		return execute(r.conn, insertFinding, func(stmt *sqlite3.Stmt) error {
+		return execute(r.conn, insertLateCompletion, func(stmt *sqlite3.Stmt) error {
 			return bind(stmt, blobs{f.ID.AppendBinary(nil), rec.AppendBinary(nil)}, f.Attempt, micros(f.At))
 		})
 	}))
 }
 
-// Findings implements [onceward.FindingKeeper].
-func (s *Store) Findings(ctx context.Context, id onceward.ID) (findings []onceward.Finding, err error) {
+// LateCompletions implements [store.LateCompletionKeeper].
+func (s *Store) LateCompletions(ctx context.Context, id store.ID) (lateCompletions []store.LateCompletion, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, selectFinding, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, selectLateCompletion, func(stmt *sqlite3.Stmt) error {
 			return stmt.BindBlob(1, id.AppendBinary(nil))
 		}, func(stmt *sqlite3.Stmt) error {
-			rec, err := onceward.DecodeRecord(id, stmt.ColumnRawBlob(2))
-			findings = append(findings, onceward.Finding{
-				Claim:    onceward.Claim{ID: id, Attempt: stmt.ColumnInt64(0)},
+			rec, err := store.DecodeRecord(id, stmt.ColumnRawBlob(2))
+			lateCompletions = append(lateCompletions, store.LateCompletion{
+				Claim:    store.Claim{ID: id, Attempt: stmt.ColumnInt64(0)},
 				Response: rec.Response,
 				At:       timeOf(stmt, 1),
 			})
 			return err
 		})
 	})
-	return findings, err
+	return lateCompletions, err
 }
 
-// AddNotice implements [onceward.NoticeKeeper].
-func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) {
+// AddExternalEvent implements [store.ExternalEventKeeper].
+func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (bool, error) {
 	if n.AnyScope {
 		n.Scope = ""
 	}
 	added := false
 	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		err := execute(r.conn, insertNotice, func(stmt *sqlite3.Stmt) error {
+		err := execute(r.conn, insertExternalEvent, func(stmt *sqlite3.Stmt) error {
 			texts := blobs{[]byte(n.Source), []byte(n.Scope), []byte(n.EventID), []byte(n.Subject), n.Body}
 			return bind(stmt, texts, flag(n.AnyScope), micros(n.At), micros(now))
 		})
@@ -82,49 +82,49 @@ func (s *Store) AddNotice(ctx context.Context, n onceward.Notice) (bool, error) 
 	return added, nil
 }
 
-// Notices implements [onceward.NoticeKeeper].
-func (s *Store) Notices(ctx context.Context, f onceward.NoticeFilter) (notices []onceward.Notice, err error) {
+// ExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) (events []store.ExternalEvent, err error) {
 	subjects := slices.Compact(slices.Sorted(slices.Values(f.Subjects)))
 	err = s.readers.with(ctx, func(one *reader) error {
 		for _, subject := range subjects {
-			for _, like := range []onceward.Notice{
+			for _, like := range []store.ExternalEvent{
 				{Source: f.Source, Subject: subject, Scope: f.Scope}, {Source: f.Source, Subject: subject, AnyScope: true},
 			} {
-				found, err := noticesLike(one.conn, like)
+				found, err := externalEventsLike(one.conn, like)
 				if err != nil {
 					return err
 				}
-				notices = append(notices, found...)
+				events = append(events, found...)
 			}
 		}
 		return nil
 	})
-	slices.SortFunc(notices, func(a, b onceward.Notice) int {
+	slices.SortFunc(events, func(a, b store.ExternalEvent) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.EventID, b.EventID))
 	})
-	return notices, err
+	return events, err
 }
 
 // noticesLike returns those with the source, the subject and the scope of one.
-func noticesLike(conn *sqlite3.Conn, n onceward.Notice) (notices []onceward.Notice, err error) {
-	err = query(conn, selectNotice, func(stmt *sqlite3.Stmt) error {
+func externalEventsLike(conn *sqlite3.Conn, n store.ExternalEvent) (events []store.ExternalEvent, err error) {
+	err = query(conn, selectExternalEvent, func(stmt *sqlite3.Stmt) error {
 		return bind(stmt, blobs{[]byte(n.Source), []byte(n.Subject), []byte(n.Scope)}, flag(n.AnyScope))
 	}, func(stmt *sqlite3.Stmt) error {
 		n.EventID, n.Body = string(stmt.ColumnRawBlob(0)), stmt.ColumnBlob(1, nil)
 		n.At, n.ReceivedAt = timeOf(stmt, 2), timeOf(stmt, 3)
-		notices = append(notices, n)
+		events = append(events, n)
 		return nil
 	})
-	return notices, err
+	return events, err
 }
 
-// PurgeNotices implements [onceward.NoticeKeeper].
-func (s *Store) PurgeNotices(ctx context.Context, age time.Duration, limit int) (int, error) {
-	return s.purge(ctx, deleteNotice, age, limit)
+// PurgeExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, deleteExternalEvent, age, limit)
 }
 
-// AddAudit implements [onceward.Auditor].
-func (s *Store) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
+// AddAudit implements [store.Auditor].
+func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
 		return execute(r.conn, insertAudit, func(stmt *sqlite3.Stmt) error {
 			texts := blobs{e.ID.AppendBinary(nil), []byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome)}
@@ -133,13 +133,13 @@ func (s *Store) AddAudit(ctx context.Context, e onceward.AuditEntry) error {
 	}))
 }
 
-// Audit implements [onceward.Auditor].
-func (s *Store) Audit(ctx context.Context, id onceward.ID) (entries []onceward.AuditEntry, err error) {
+// Audit implements [store.Auditor].
+func (s *Store) Audit(ctx context.Context, id store.ID) (entries []store.AuditEntry, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
 		return query(one.conn, selectAudit, func(stmt *sqlite3.Stmt) error {
 			return stmt.BindBlob(1, id.AppendBinary(nil))
 		}, func(stmt *sqlite3.Stmt) error {
-			entries = append(entries, onceward.AuditEntry{
+			entries = append(entries, store.AuditEntry{
 				ID: id, Actor: string(stmt.ColumnRawBlob(0)), Action: string(stmt.ColumnRawBlob(1)),
 				Reason: string(stmt.ColumnRawBlob(2)), Outcome: string(stmt.ColumnRawBlob(3)),
 				Attempt: stmt.ColumnInt64(4), At: timeOf(stmt, 5),
@@ -150,7 +150,7 @@ func (s *Store) Audit(ctx context.Context, id onceward.ID) (entries []onceward.A
 	return entries, err
 }
 
-// PurgeAudit implements [onceward.Auditor].
+// PurgeAudit implements [store.Auditor].
 func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, deleteAudit, age, limit)
 }

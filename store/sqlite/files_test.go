@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -30,10 +30,10 @@ func TestPermissions(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
 	path := filepath.Join(t.TempDir(), "made", "for", "it.db")
-	store := openStore(t, path)
-	transacted(t, store, reservation("key"), func(context.Context, onceward.Verdict) onceward.Settlement {
-		return settled(onceward.Commit, "secret")
-	}, onceward.DecisionExecute, "E1")
+	s := openStore(t, path)
+	transacted(t, s, reservation("key"), func(context.Context, store.Verdict) store.Settlement {
+		return settled(store.TxCommit, "secret")
+	}, store.DecisionExecute, "E1")
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		wantMode(t, path+suffix, 0o600)
 	}

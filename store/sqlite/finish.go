@@ -8,8 +8,8 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // The statements of those who hold a lease. Each names its token.
@@ -64,7 +64,7 @@ func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID
 }
 
 // FinishMessages implements [outbox.Store].
-func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Ending) ([]outbox.Lease, error) {
+func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Outcome) ([]outbox.Lease, error) {
 	if err := checkEndings(endings...); err != nil || len(endings) == 0 {
 		return nil, err
 	}
@@ -82,14 +82,14 @@ func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Ending) ([]
 
 // FinishMessageTx implements [outbox.Store]. The work runs like that of [Store.InTx], and only if the lease is held. The
 // writer's lock keeps it held until the end.
-func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Ending, work func(ctx context.Context) error) error {
+func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Outcome, work func(ctx context.Context) error) error {
 	if err := checkEndings(ending); err != nil {
 		return err
 	}
 	m := newMember(timeLeft(ctx), nil)
 	m.begin = func(r *records, _ time.Time) error { return r.requireHeld(ending.Lease) }
 	m.end = func(r *records, now time.Time) error {
-		fenced, err := s.finish(r, []outbox.Ending{ending}, now)
+		fenced, err := s.finish(r, []outbox.Outcome{ending}, now)
 		if err == nil && len(fenced) > 0 {
 			err = refused{outbox.ErrFenced}
 		}
@@ -99,10 +99,10 @@ func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Ending, work 
 }
 
 // checkEndings refuses states that no delivery ends in.
-func checkEndings(endings ...outbox.Ending) error {
+func checkEndings(endings ...outbox.Outcome) error {
 	for _, e := range endings {
 		switch e.State {
-		case outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready, outbox.Behind:
+		case outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind:
 		default:
 			return fmt.Errorf("sqlite: a delivery cannot end as %s", e.State)
 		}
@@ -124,15 +124,15 @@ func (r *records) requireHeld(l outbox.Lease) error {
 }
 
 // finish ends leases, and frees what was behind them.
-func (s *Store) finish(r *records, endings []outbox.Ending, now time.Time) (fenced []outbox.Lease, err error) {
+func (s *Store) finish(r *records, endings []outbox.Outcome, now time.Time) (fenced []outbox.Lease, err error) {
 	left := make(map[string]bool)
 	for _, e := range endings {
 		due := now
-		if e.State == outbox.Ready {
+		if e.State == outbox.StateReady {
 			due = now.Add(e.After)
 		}
 		held := false
-		args := []any{e.ID, e.Token, int(e.State), micros(due), e.Tries, e.ProviderID, e.Error}
+		args := []any{e.ID, e.Token, int(e.State), micros(due), e.Attempts, e.ProviderID, e.Error}
 		err := r.run(finishMessage, args, func(stmt *sqlite3.Stmt) error {
 			held = true
 			leave(left, stmt)
@@ -162,7 +162,7 @@ func (s *Store) ReplayMessage(ctx context.Context, id string) error {
 	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
 		found, err := r.changes(replayMessage, id, micros(now))
 		if err == nil && !found {
-			err = refused{onceward.ErrNotFound}
+			err = refused{store.ErrNotFound}
 		}
 		s.writer.messages.add(1)
 		return err
@@ -179,7 +179,7 @@ func (s *Store) DropMessage(ctx context.Context, id string) error {
 			return nil
 		})
 		if err == nil && !found {
-			err = refused{onceward.ErrNotFound}
+			err = refused{store.ErrNotFound}
 		}
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // limitPages lets the file grow by so many pages and no more; negative lifts the limit.
@@ -33,7 +34,7 @@ var large = strings.Repeat("x", 100_000)
 
 func wantFull(t testing.TB, err error, rule string) {
 	t.Helper()
-	if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "the disk is full") {
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "the disk is full") {
 		t.Errorf("scenario 16: %s got %v, want ErrUnavailable that says that the disk is full", rule, err)
 	}
 }
@@ -46,16 +47,16 @@ func TestFullForTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := onceward.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
+	claim := store.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
 	done := insideAnswer(large)
 	limitPages(t, s, 0)
 	for range 2 {
 		_, err = s.Complete(t.Context(), claim, &done)
 		wantFull(t, err, "complete")
-		if state := stateOf(t, s, "owned"); state != onceward.StateInProgress {
+		if state := stateOf(t, s, "owned"); state != store.StateInProgress {
 			t.Errorf("the record is %s, want it as it was", state)
 		}
-		_, err = s.Transact(t.Context(), insideReservation("key"), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+		_, err = s.Transact(t.Context(), insideReservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
 			settlement := insertAndCommit("key")(ctx, v)
 			settlement.Completion = insideAnswer(large)
 			return settlement
@@ -80,22 +81,22 @@ func TestFullForTheStore(t *testing.T) {
 func TestFullForTheHandler(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
-	for _, end := range []onceward.Ending{onceward.Rollback, onceward.Commit, onceward.CommitAnswer} {
+	for _, end := range []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer} {
 		limitPages(t, s, 3)
 		var first, second error
-		_, err := s.Transact(t.Context(), insideReservation("key"), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		_, err := s.Transact(t.Context(), insideReservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
 			tx := onceward.Tx(ctx)
 			if _, err := tx.Exec(`INSERT INTO business VALUES ('key')`); err != nil {
 				t.Error(err)
 			}
 			_, first = tx.Exec(`INSERT INTO business VALUES (?)`, large)
 			_, second = tx.Exec(`INSERT INTO business VALUES ('late')`)
-			return onceward.Settlement{Ending: end, Completion: insideAnswer("done")}
+			return store.Settlement{Action: end, Completion: insideAnswer("done")}
 		})
 		if !errors.Is(first, sqlite3.FULL) {
 			t.Errorf("the handler got %v, want that the disk is full", first)
 		}
-		if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) {
+		if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
 			t.Errorf("scenario 16: got %v, want ErrUnavailable", err)
 		}
 		if second == nil || rowsOf(t, s, "late") != 0 {
@@ -115,12 +116,12 @@ func TestFullForOneOfAGroup(t *testing.T) {
 	s := openInside(t, insidePath(t))
 	limitPages(t, s, 8)
 	letGo := holdWriter(t, s)
-	runs := runGroup(t, s, []string{"before", "hungry", "after"}, func(ctx context.Context, key string) onceward.Settlement {
+	runs := runGroup(t, s, []string{"before", "hungry", "after"}, func(ctx context.Context, key string) store.Settlement {
 		value := key
 		if key == "hungry" {
 			value = large
 		}
-		return insertAndCommit(value)(ctx, onceward.Verdict{})
+		return insertAndCommit(value)(ctx, store.Verdict{})
 	}, letGo)
 	for _, run := range runs {
 		switch {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // gate is the writer's connection as one handler sees it through its *sql.Tx. It lets the handler work while it is its
@@ -142,14 +142,14 @@ func (g *gate) Begin() (driver.Tx, error) { return ownedTx{g}, nil }
 type ownedTx struct{ gate *gate }
 
 // Commit implements [driver.Tx].
-func (ownedTx) Commit() error { return onceward.ErrTxOwned }
+func (ownedTx) Commit() error { return store.ErrTxOwned }
 
 // Rollback implements [driver.Tx]: refused to a handler, and nothing to do when the writer ends the handle.
 func (tx ownedTx) Rollback() error {
 	tx.gate.mu.Lock()
 	defer tx.gate.mu.Unlock()
 	if !tx.gate.over {
-		return onceward.ErrTxOwned
+		return store.ErrTxOwned
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // TestGateAfterItsTurn: whatever a handler has kept of its connection does not touch it any more, not even to close.
@@ -88,7 +88,7 @@ func TestWaitersAreForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim := onceward.Claim{ID: insideID(fmt.Sprint("key-", i)), Attempt: grant.Record.Attempt}
+		claim := store.Claim{ID: insideID(fmt.Sprint("key-", i)), Attempt: grant.Record.Attempt}
 		group.Go(func() {
 			brief, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
@@ -147,7 +147,7 @@ func TestUnreadableHoldsUpNobody(t *testing.T) {
 		n, err := s.Sweep(t.Context(), 4)
 		swept += n
 		if n < 4 {
-			if !errors.Is(err, onceward.ErrUnreadable) {
+			if !errors.Is(err, store.ErrUnreadable) {
 				t.Errorf("S8: the last batch got %v, want to hear of what cannot be read", err)
 			}
 			break

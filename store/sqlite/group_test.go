@@ -9,19 +9,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // groupRun is what became of one member of a group.
 type groupRun struct {
 	key  string
 	runs atomic.Int64
-	v    onceward.Verdict
+	v    store.Verdict
 	err  error
 }
 
 // runGroup queues a transaction for each key, in this order, and then lets the writer run them as one group.
-func runGroup(t testing.TB, s *Store, keys []string, body func(ctx context.Context, key string) onceward.Settlement, letGo func()) []*groupRun {
+func runGroup(t testing.TB, s *Store, keys []string, body func(ctx context.Context, key string) store.Settlement, letGo func()) []*groupRun {
 	t.Helper()
 	var group sync.WaitGroup
 	all := make([]*groupRun, len(keys))
@@ -34,7 +34,7 @@ func runGroup(t testing.TB, s *Store, keys []string, body func(ctx context.Conte
 					run.err = fmt.Errorf("panicked: %v", p)
 				}
 			}()
-			run.v, run.err = s.Transact(context.Background(), insideReservation(key), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+			run.v, run.err = s.Transact(context.Background(), insideReservation(key), func(ctx context.Context, _ store.Verdict) store.Settlement {
 				run.runs.Add(1)
 				return body(ctx, key)
 			})
@@ -72,13 +72,13 @@ func TestGroupCommit(t *testing.T) {
 	for i := range n {
 		group.Go(func() {
 			key := fmt.Sprint("reserved-", i)
-			if v, err := s.Reserve(context.Background(), insideReservation(key)); err != nil || v.Decision != onceward.DecisionExecute {
+			if v, err := s.Reserve(context.Background(), insideReservation(key)); err != nil || v.Decision != store.DecisionExecute {
 				t.Errorf("reserve got (%s, %v)", v.Decision, err)
 			}
 		})
 		group.Go(func() {
 			key := fmt.Sprint("transactional-", i)
-			if v, err := s.Transact(context.Background(), insideReservation(key), insertAndCommit(key)); err != nil || v.Decision != onceward.DecisionExecute {
+			if v, err := s.Transact(context.Background(), insideReservation(key), insertAndCommit(key)); err != nil || v.Decision != store.DecisionExecute {
 				t.Errorf("transact got (%s, %v)", v.Decision, err)
 			}
 		})
@@ -105,11 +105,11 @@ func TestGivingUpInTheQueue(t *testing.T) {
 	for i := range 20 {
 		group.Go(func() {
 			key := fmt.Sprint("leaves-", i)
-			_, err := s.Transact(ctx, insideReservation(key), func(context.Context, onceward.Verdict) onceward.Settlement {
+			_, err := s.Transact(ctx, insideReservation(key), func(context.Context, store.Verdict) store.Settlement {
 				ran.Add(1)
-				return onceward.Settlement{}
+				return store.Settlement{}
 			})
-			if !errors.Is(err, onceward.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			if !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 				t.Errorf("who gave up got %v", err)
 			}
 			if s.InFlight(insideID(key)) {
@@ -125,7 +125,7 @@ func TestGivingUpInTheQueue(t *testing.T) {
 	awaitQueue(t, s, 40)
 	var stays sync.WaitGroup
 	stays.Go(func() {
-		if v, err := s.Transact(context.Background(), insideReservation("key"), insertAndCommit("key")); err != nil || v.Decision != onceward.DecisionExecute {
+		if v, err := s.Transact(context.Background(), insideReservation("key"), insertAndCommit("key")); err != nil || v.Decision != store.DecisionExecute {
 			t.Errorf("who stayed got (%s, %v)", v.Decision, err)
 		}
 	})
@@ -139,7 +139,7 @@ func TestGivingUpInTheQueue(t *testing.T) {
 		t.Errorf("%d of those who gave up were executed", ran.Load())
 	}
 	for i := range 20 {
-		if state := stateOf(t, s, fmt.Sprint("reserve-", i)); state != onceward.StateNone {
+		if state := stateOf(t, s, fmt.Sprint("reserve-", i)); state != store.StateNone {
 			t.Errorf("S9: a reservation that was given up in the queue left a record that is %s", state)
 		}
 	}
@@ -150,11 +150,11 @@ func TestGivingUpInTheTurn(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	ctx, cancel := context.WithCancel(t.Context())
-	v, err := s.Transact(ctx, insideReservation("key"), func(workCtx context.Context, v onceward.Verdict) onceward.Settlement {
+	v, err := s.Transact(ctx, insideReservation("key"), func(workCtx context.Context, v store.Verdict) store.Settlement {
 		cancel()
 		return insertAndCommit("key")(context.WithoutCancel(workCtx), v)
 	})
-	if err != nil || v.Decision != onceward.DecisionExecute || !wantWhole(t, s, "key") {
+	if err != nil || v.Decision != store.DecisionExecute || !wantWhole(t, s, "key") {
 		t.Errorf("E6: got (%s, %v)", v.Decision, err)
 	}
 }
@@ -167,7 +167,7 @@ func TestHeartbeatsBetweenSlowHandlers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := onceward.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
+	claim := store.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
 	var finished atomic.Int64
 	var beat, group sync.WaitGroup
 	var before int64
@@ -176,13 +176,13 @@ func TestHeartbeatsBetweenSlowHandlers(t *testing.T) {
 	first := make(chan struct{})
 	for i := range crowd {
 		group.Go(func() {
-			_, err := s.Transact(context.Background(), insideReservation(fmt.Sprint("slow-", i)), func(context.Context, onceward.Verdict) onceward.Settlement {
+			_, err := s.Transact(context.Background(), insideReservation(fmt.Sprint("slow-", i)), func(context.Context, store.Verdict) store.Settlement {
 				if finished.Load() == 0 {
 					close(first)
 				}
 				time.Sleep(groupTime + time.Millisecond) // being slow is what is tested
 				finished.Add(1)
-				return onceward.Settlement{}
+				return store.Settlement{}
 			})
 			if err != nil {
 				t.Error(err)

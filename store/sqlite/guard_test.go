@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -107,7 +108,7 @@ func TestFirstAnswerFails(t *testing.T) {
 				}
 				fail(w, r)
 			}
-			server, store := serve(t, handler, onceward.ResponseLimit(1000), onceward.Deadline(50*time.Millisecond))
+			server, s := serve(t, handler, onceward.ResponseLimit(1000), onceward.Deadline(50*time.Millisecond))
 			a, err := send(t.Context(), server, "key")
 			switch name {
 			case "panic":
@@ -123,12 +124,12 @@ func TestFirstAnswerFails(t *testing.T) {
 					t.Errorf("E5: got %d, %v", a.status, err)
 				}
 			}
-			wantRows(t, store, "payment", 0, "E1: a failure undoes everything")
-			wantState(t, store, "key", onceward.StateNone, "E1: a failure leaves nothing behind")
+			wantRows(t, s, "payment", 0, "E1: a failure undoes everything")
+			wantState(t, s, "key", store.StateNone, "E1: a failure leaves nothing behind")
 			mustSend(t, server, "key").want(t, http.StatusCreated, false, "E1: the retry runs afresh")
 			mustSend(t, server, "key").want(t, http.StatusCreated, true, "I3")
 			handler.wantRuns(t, 2, "E1")
-			wantRows(t, store, "payment", 1, "I1")
+			wantRows(t, s, "payment", 1, "I1")
 		})
 	}
 }
@@ -184,7 +185,7 @@ func TestClientLeaves(t *testing.T) {
 		}
 		pay(w, r, run)
 	}
-	server, store := serve(t, handler, onceward.Wait(20*time.Second))
+	server, store := serve(t, handler, onceward.InFlightWait(20*time.Second))
 	if _, err := send(ctx, server, "key"); err == nil {
 		t.Error("the client did not leave")
 	}
@@ -197,7 +198,7 @@ func TestClientLeaves(t *testing.T) {
 // TestCrowd sends one key two hundred times at once.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]onceward.Option{"conflict": onceward.Conflict(), "wait": onceward.Wait(20 * time.Second)} {
+	for name, policy := range map[string]onceward.Option{"conflict": onceward.InFlightConflict(), "wait": onceward.InFlightWait(20 * time.Second)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			handler := paying()

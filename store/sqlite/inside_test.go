@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // openInside opens a store for tests that look inside.
@@ -45,28 +46,28 @@ func insidePath(t testing.TB) string {
 	return filepath.Join(t.TempDir(), "inside.db")
 }
 
-func insideID(key string) onceward.ID { return onceward.ID{Scope: "alice", Key: key} }
+func insideID(key string) store.ID { return store.ID{Scope: "alice", Key: key} }
 
-func insideReservation(key string) *onceward.Reservation {
-	r := &onceward.Reservation{
-		ID: insideID(key), Operation: "POST /payments", Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1}},
+func insideReservation(key string) *store.Reservation {
+	r := &store.Reservation{
+		ID: insideID(key), Operation: "POST /payments", Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1}},
 		Lease: time.Minute, Retention: time.Hour,
 	}
 	_, _ = rand.Read(r.Nonce[:])
 	return r
 }
 
-func insideAnswer(body string) onceward.Completion {
-	return onceward.Completion{Response: onceward.Response{Status: 201, Body: []byte(body)}}
+func insideAnswer(body string) store.Completion {
+	return store.Completion{Response: store.Response{Status: 201, Body: []byte(body)}}
 }
 
 // insertAndCommit is work that writes a row.
-func insertAndCommit(value string) func(context.Context, onceward.Verdict) onceward.Settlement {
-	return func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+func insertAndCommit(value string) func(context.Context, store.Verdict) store.Settlement {
+	return func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if _, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO business (value) VALUES (?)`, value); err != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
-		return onceward.Settlement{Ending: onceward.Commit, Completion: insideAnswer(value)}
+		return store.Settlement{Action: store.TxCommit, Completion: insideAnswer(value)}
 	}
 }
 
@@ -78,10 +79,10 @@ func rowsOf(t testing.TB, s *Store, value string) (n int) {
 	return n
 }
 
-func stateOf(t testing.TB, s *Store, key string) onceward.State {
+func stateOf(t testing.TB, s *Store, key string) store.State {
 	t.Helper()
 	rec, err := s.Get(t.Context(), insideID(key))
-	if err != nil && !errors.Is(err, onceward.ErrNotFound) {
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		t.Fatal(err)
 	}
 	return rec.State

@@ -40,14 +40,14 @@ func (r *records) front(lane string, limit, offset int) (front []opened, err err
 // the first message that is not Behind, so that a lane that is held up costs nothing.
 func (r *records) freeLane(lane string) (freed int, err error) {
 	front, err := r.front(lane, 1, 0)
-	if err != nil || len(front) == 0 || front[0].state != outbox.Behind {
+	if err != nil || len(front) == 0 || front[0].state != outbox.StateBehind {
 		return 0, err
 	}
 	if front, err = r.front(lane, maxFreed, 0); err != nil {
 		return 0, err
 	}
 	for _, next := range front {
-		if next.state != outbox.Behind {
+		if next.state != outbox.StateBehind {
 			break
 		}
 		if err := r.run(freeMessage, []any{next.number}, nil); err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 const (
@@ -23,19 +23,19 @@ const (
 	selectUnknown = `SELECT record FROM onceward_record WHERE queue IN (?1, ?2)`
 )
 
-// List implements [onceward.Lister].
-func (s *Store) List(ctx context.Context, f onceward.Filter) (page []onceward.Record, err error) {
+// List implements [store.Lister].
+func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
 		return query(one.conn, pageStatement(f), func(stmt *sqlite3.Stmt) error {
 			return bindFilter(stmt, f, s.now())
 		}, func(stmt *sqlite3.Stmt) error {
-			id, err := onceward.ParseID(stmt.ColumnRawBlob(0))
+			id, err := store.ParseID(stmt.ColumnRawBlob(0))
 			if err != nil {
 				return err
 			}
-			rec, err := onceward.DecodeRecord(id, stmt.ColumnRawBlob(1))
+			rec, err := store.DecodeRecord(id, stmt.ColumnRawBlob(1))
 			if err != nil {
-				rec = onceward.Record{ID: id, State: onceward.State(stmt.ColumnInt(2) / queueStates), LastError: err.Error()}
+				rec = store.Record{ID: id, State: store.State(stmt.ColumnInt(2) / queueStates), LastError: err.Error()}
 			}
 			rec.Data, rec.Response.Body = nil, nil
 			page = append(page, rec)
@@ -46,14 +46,14 @@ func (s *Store) List(ctx context.Context, f onceward.Filter) (page []onceward.Re
 }
 
 // pageStatement chooses how the records are found.
-func pageStatement(f onceward.Filter) string {
-	if f.State == onceward.StateInProgress || f.State == onceward.StateUnknown {
+func pageStatement(f store.Filter) string {
+	if f.State == store.StateInProgress || f.State == store.StateUnknown {
 		return selectOpen
 	}
 	return selectPage
 }
 
-func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter, now time.Time) error {
+func bindFilter(stmt *sqlite3.Stmt, f store.Filter, now time.Time) error {
 	after, before := bounds(f)
 	if err := stmt.BindBlob(1, after); err != nil {
 		return err
@@ -61,7 +61,7 @@ func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter, now time.Time) error {
 	if err := stmt.BindBlob(2, before); err != nil {
 		return err
 	}
-	if f.State != onceward.StateNone {
+	if f.State != store.StateNone {
 		if err := stmt.BindInt(3, int(f.State)*queueStates); err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter, now time.Time) error {
 			return err
 		}
 	}
-	limit := onceward.MaxPage
+	limit := store.MaxPage
 	if f.Limit > 0 {
 		limit = min(limit, f.Limit)
 	}
@@ -79,15 +79,15 @@ func bindFilter(stmt *sqlite3.Stmt, f onceward.Filter, now time.Time) error {
 }
 
 // bounds are the encoded IDs between which a page lies, both excluded.
-func bounds(f onceward.Filter) (after, before []byte) {
+func bounds(f store.Filter) (after, before []byte) {
 	after, before = []byte{}, bytes.Repeat([]byte{0xff}, 16) // no ID is that large: its length would not fit into memory
 	if f.Scope != "" {
 		// Without the tag of its key, an ID is what all IDs of its scope begin with.
-		prefix := onceward.ID{Scope: f.Scope}.AppendBinary(nil)
+		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
 		after = prefix[:len(prefix)-1]
 		before = append(bytes.Clone(after), 0xff) // larger than any tag
 	}
-	if (f.After != onceward.ID{}) {
+	if (f.After != store.ID{}) {
 		if last := f.After.AppendBinary(nil); bytes.Compare(last, after) > 0 {
 			after = last
 		}
@@ -95,13 +95,13 @@ func bounds(f onceward.Filter) (after, before []byte) {
 	return after, before
 }
 
-// Stats implements [onceward.Lister].
-func (s *Store) Stats(ctx context.Context) (onceward.Stats, error) {
-	stats := onceward.Stats{Records: make(map[onceward.State]int64)}
+// Stats implements [store.Lister].
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	stats := store.Stats{Records: make(map[store.State]int64)}
 	err := s.readers.with(ctx, func(one *reader) error {
 		err := query(one.conn, selectCounts, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
 			queue, count := stmt.ColumnInt(0), stmt.ColumnInt64(1)
-			stats.Records[onceward.State(queue/queueStates)] += count
+			stats.Records[store.State(queue/queueStates)] += count
 			if queue == queueDeadLetter {
 				stats.DeadLetters += count
 			}
@@ -121,7 +121,7 @@ func oldestUnknown(conn *sqlite3.Conn) (oldest time.Time, err error) {
 	err = query(conn, selectUnknown, func(stmt *sqlite3.Stmt) error {
 		return bind(stmt, nil, int64(queueUnknown), int64(queueDeadLetter))
 	}, func(stmt *sqlite3.Stmt) error {
-		rec, err := onceward.DecodeRecord(onceward.ID{}, stmt.ColumnRawBlob(0))
+		rec, err := store.DecodeRecord(store.ID{}, stmt.ColumnRawBlob(0))
 		if err == nil && (oldest.IsZero() || rec.CreatedAt.Before(oldest)) {
 			oldest = rec.CreatedAt
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // insertMessage goes through the handler's transaction, where the gate knows it by its text.
@@ -28,9 +28,9 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 		return err
 	}
 	now := s.now().UTC().Truncate(time.Microsecond)
-	state, due := outbox.Ready, now.Add(e.Delay)
+	state, due := outbox.StateReady, now.Add(e.Delay)
 	if e.Topic == "" {
-		state, due = outbox.Captured, now
+		state, due = outbox.StateCaptured, now
 	}
 	headers, err := encodeHeaders(e.Headers)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
 	}
 	_, err = own.ExecContext(
 		ctx, insertMessage, e.ID, e.Topic, laneOf(e), int64(state), micros(due), micros(now), e.AggregateType, e.AggregateID, e.Type, e.Step,
-		e.ContentType, e.Source, e.Subject, originOf(e), e.Attempt, e.DownstreamKey, headers, append([]byte{}, e.Payload...),
+		e.ContentType, e.Source, e.Subject, originOf(e), e.OriginAttempt, e.DownstreamKey, headers, append([]byte{}, e.Payload...),
 	)
 	if err != nil {
 		return unavailable(fmt.Errorf("add a message: %w", err))
@@ -59,7 +59,7 @@ func laneOf(e *outbox.Entry) any {
 
 // originOf is the operation that added the message, or nil.
 func originOf(e *outbox.Entry) any {
-	if e.Origin == (onceward.ID{}) {
+	if e.Origin == (store.ID{}) {
 		return nil
 	}
 	return e.Origin.AppendBinary(nil)
@@ -86,18 +86,18 @@ func messageOf(stmt *sqlite3.Stmt) (m message, err error) {
 	e.ID, e.Topic, e.AggregateType, e.AggregateID, e.Type = stmt.ColumnText(1), stmt.ColumnText(2), stmt.ColumnText(3), stmt.ColumnText(4), stmt.ColumnText(5)
 	e.Payload = stmt.ColumnBlob(6, nil)
 	e.ContentType, e.Source, e.Subject, e.Step = stmt.ColumnText(7), stmt.ColumnText(8), stmt.ColumnText(9), stmt.ColumnText(11)
-	e.Attempt, e.DownstreamKey = stmt.ColumnInt64(13), stmt.ColumnText(14)
-	e.CreatedAt, e.State, e.Due, e.Tries = timeOf(stmt, 15), outbox.State(stmt.ColumnInt(16)), timeOf(stmt, 17), stmt.ColumnInt(18)
+	e.OriginAttempt, e.DownstreamKey = stmt.ColumnInt64(13), stmt.ColumnText(14)
+	e.CreatedAt, e.State, e.Due, e.Attempts = timeOf(stmt, 15), outbox.State(stmt.ColumnInt(16)), timeOf(stmt, 17), stmt.ColumnInt(18)
 	e.ProviderID, e.LastError = stmt.ColumnText(19), stmt.ColumnText(20)
 	if err := json.Unmarshal(stmt.ColumnRawText(10), &e.Headers); err != nil {
-		return m, fmt.Errorf("%w: the headers of message %s: %w", onceward.ErrUnreadable, e.ID, err)
+		return m, fmt.Errorf("%w: the headers of message %s: %w", store.ErrUnreadable, e.ID, err)
 	}
 	if len(e.Headers) == 0 {
 		e.Headers = nil
 	}
 	if origin := stmt.ColumnRawBlob(12); origin != nil {
-		if e.Origin, err = onceward.ParseID(origin); err != nil {
-			return m, fmt.Errorf("%w: the origin of message %s: %w", onceward.ErrUnreadable, e.ID, err)
+		if e.Origin, err = store.ParseID(origin); err != nil {
+			return m, fmt.Errorf("%w: the origin of message %s: %w", store.ErrUnreadable, e.ID, err)
 		}
 	}
 	return m, nil

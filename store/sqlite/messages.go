@@ -9,8 +9,8 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 const (
@@ -34,9 +34,9 @@ var stateIndexes = []struct {
 	index     string
 	condition string // of the index, word for word
 }{
-	{[]outbox.State{outbox.Holding, outbox.Dead}, "onceward_outbox_dead", "state IN (3, 5)"},
-	{[]outbox.State{outbox.Ready, outbox.Leased}, "onceward_outbox_claim", "state < 2"},
-	{[]outbox.State{outbox.Behind}, "onceward_outbox_behind", "state = 2"},
+	{[]outbox.State{outbox.StateHolding, outbox.StateDead}, "onceward_outbox_dead", "state IN (3, 5)"},
+	{[]outbox.State{outbox.StateReady, outbox.StateLeased}, "onceward_outbox_claim", "state < 2"},
+	{[]outbox.State{outbox.StateBehind}, "onceward_outbox_behind", "state = 2"},
 }
 
 // Messages implements [outbox.Store]. One that cannot be read says so in its LastError.
@@ -73,7 +73,7 @@ func numberOf(conn *sqlite3.Conn, id string) (number int64, err error) {
 		return nil
 	})
 	if err == nil && number == 0 {
-		err = fmt.Errorf("%w: message %s, behind which the page begins, has been removed: begin with the first page", onceward.ErrNotFound, id)
+		err = fmt.Errorf("%w: message %s, behind which the page begins, has been removed: begin with the first page", store.ErrNotFound, id)
 	}
 	return number, err
 }
@@ -90,7 +90,7 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	if f.ID != "" {
 		restrict("id", f.ID)
 	}
-	if f.Origin != (onceward.ID{}) {
+	if f.Origin != (store.ID{}) {
 		restrict("origin", f.Origin.AppendBinary(nil))
 	}
 	if f.DownstreamKey != "" {

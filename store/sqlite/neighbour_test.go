@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // neighbours checks that the others of a group were executed once, and told so.
@@ -17,7 +18,7 @@ func neighbours(t *testing.T, s *Store, all []*groupRun, culprit string) {
 		if run.key == culprit {
 			continue
 		}
-		if run.err != nil || run.v.Decision != onceward.DecisionExecute {
+		if run.err != nil || run.v.Decision != store.DecisionExecute {
 			t.Errorf("neighbour %s got (%s, %v)", run.key, run.v.Decision, run.err)
 		}
 		if !wantWhole(t, s, run.key) {
@@ -31,40 +32,40 @@ func neighbours(t *testing.T, s *Store, all []*groupRun, culprit string) {
 
 // culprits are members that end badly, each in its own way, with what they are told.
 var culprits = map[string]struct {
-	body func(ctx context.Context) onceward.Settlement
+	body func(ctx context.Context) store.Settlement
 	fine bool // whether it gets no error
 }{
-	"rolls back": {fine: true, body: func(ctx context.Context) onceward.Settlement {
-		insertAndCommit("culprit")(ctx, onceward.Verdict{})
-		return onceward.Settlement{Ending: onceward.Rollback}
+	"rolls back": {fine: true, body: func(ctx context.Context) store.Settlement {
+		insertAndCommit("culprit")(ctx, store.Verdict{})
+		return store.Settlement{Action: store.TxRollback}
 	}},
-	"panics": {body: func(ctx context.Context) onceward.Settlement {
-		insertAndCommit("culprit")(ctx, onceward.Verdict{})
+	"panics": {body: func(ctx context.Context) store.Settlement {
+		insertAndCommit("culprit")(ctx, store.Verdict{})
 		panic("on purpose")
 	}},
-	"leaves its goroutine": {fine: true, body: func(ctx context.Context) onceward.Settlement {
-		insertAndCommit("culprit")(ctx, onceward.Verdict{})
+	"leaves its goroutine": {fine: true, body: func(ctx context.Context) store.Settlement {
+		insertAndCommit("culprit")(ctx, store.Verdict{})
 		runtime.Goexit()
-		return onceward.Settlement{}
+		return store.Settlement{}
 	}},
-	"asks for a rollback": {body: func(ctx context.Context) onceward.Settlement {
+	"asks for a rollback": {body: func(ctx context.Context) store.Settlement {
 		_, _ = onceward.Tx(ctx).Exec(`CREATE TABLE once (value TEXT UNIQUE ON CONFLICT ROLLBACK)`)
 		_, _ = onceward.Tx(ctx).Exec(`INSERT INTO once VALUES ('x'), ('x')`)
-		return insertAndCommit("culprit")(ctx, onceward.Verdict{})
+		return insertAndCommit("culprit")(ctx, store.Verdict{})
 	}},
-	"is interrupted": {body: func(ctx context.Context) onceward.Settlement {
+	"is interrupted": {body: func(ctx context.Context) store.Settlement {
 		short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
 		defer cancel()
 		_, _ = onceward.Tx(ctx).ExecContext(short, endlessInsert)
-		return insertAndCommit("culprit")(ctx, onceward.Verdict{})
+		return insertAndCommit("culprit")(ctx, store.Verdict{})
 	}},
-	"breaks a deferred foreign key": {body: func(ctx context.Context) onceward.Settlement {
+	"breaks a deferred foreign key": {body: func(ctx context.Context) store.Settlement {
 		_, _ = onceward.Tx(ctx).Exec(`INSERT INTO child VALUES (7)`)
-		return insertAndCommit("culprit")(ctx, onceward.Verdict{})
+		return insertAndCommit("culprit")(ctx, store.Verdict{})
 	}},
-	"has no answer": {body: func(ctx context.Context) onceward.Settlement {
-		settlement := insertAndCommit("culprit")(ctx, onceward.Verdict{})
-		settlement.Completion = onceward.Completion{}
+	"has no answer": {body: func(ctx context.Context) store.Settlement {
+		settlement := insertAndCommit("culprit")(ctx, store.Verdict{})
+		settlement.Completion = store.Completion{}
 		return settlement
 	}},
 }
@@ -91,11 +92,11 @@ func TestBadNeighbour(t *testing.T) {
 					t.Fatal(err)
 				}
 				letGo := holdWriter(t, s)
-				all := runGroup(t, s, keys, func(ctx context.Context, key string) onceward.Settlement {
+				all := runGroup(t, s, keys, func(ctx context.Context, key string) store.Settlement {
 					if key == "culprit" {
 						return culprit.body(ctx)
 					}
-					return insertAndCommit(key)(ctx, onceward.Verdict{})
+					return insertAndCommit(key)(ctx, store.Verdict{})
 				}, letGo)
 				neighbours(t, s, all, "culprit")
 				for _, run := range all {
@@ -106,7 +107,7 @@ func TestBadNeighbour(t *testing.T) {
 				if wantWhole(t, s, "culprit") || rowsOf(t, s, "endless") != 0 {
 					t.Error("I4: something of the culprit stayed")
 				}
-				if v, err := s.Transact(t.Context(), insideReservation("culprit"), insertAndCommit("culprit")); err != nil || v.Decision != onceward.DecisionExecute {
+				if v, err := s.Transact(t.Context(), insideReservation("culprit"), insertAndCommit("culprit")); err != nil || v.Decision != store.DecisionExecute {
 					t.Errorf("E1: the culprit's retry got (%s, %v)", v.Decision, err)
 				}
 				if !wantWhole(t, s, "culprit") {
@@ -122,7 +123,7 @@ func TestPanicThenSpoiled(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	letGo := holdWriter(t, s)
-	all := runGroup(t, s, []string{"a", "panics", "exits", "spoils", "b"}, func(ctx context.Context, key string) onceward.Settlement {
+	all := runGroup(t, s, []string{"a", "panics", "exits", "spoils", "b"}, func(ctx context.Context, key string) store.Settlement {
 		switch key {
 		case "panics":
 			panic("on purpose")
@@ -131,7 +132,7 @@ func TestPanicThenSpoiled(t *testing.T) {
 		case "spoils":
 			return culprits["asks for a rollback"].body(ctx)
 		}
-		return insertAndCommit(key)(ctx, onceward.Verdict{})
+		return insertAndCommit(key)(ctx, store.Verdict{})
 	}, letGo)
 	for _, run := range all {
 		if run.key == "a" || run.key == "b" {

@@ -45,7 +45,7 @@ func addInside(t *testing.T, s *Store, aggregate string) (id string) {
 
 func claimInside(t *testing.T, s *Store, limit int) []outbox.Claimed {
 	t.Helper()
-	claimed, err := s.ClaimMessages(t.Context(), []outbox.Want{{Topic: "charges", Limit: limit}}, time.Hour)
+	claimed, err := s.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: "charges", Limit: limit}}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,9 +54,9 @@ func claimInside(t *testing.T, s *Store, limit int) []outbox.Claimed {
 
 func finishInside(t *testing.T, s *Store, claimed []outbox.Claimed, state outbox.State) {
 	t.Helper()
-	var endings []outbox.Ending
+	var endings []outbox.Outcome
 	for _, c := range claimed {
-		endings = append(endings, outbox.Ending{Lease: c.Lease(), State: state, Tries: c.Tries, After: time.Hour})
+		endings = append(endings, outbox.Outcome{Lease: c.Lease(), State: state, Attempts: c.Attempts, After: time.Hour})
 	}
 	if fenced, err := s.FinishMessages(t.Context(), endings); err != nil || len(fenced) > 0 {
 		t.Fatalf("%d are fenced (%v)", len(fenced), err)
@@ -73,7 +73,7 @@ func delivering(t *testing.T, s *Store) (steps int) {
 	if len(claimed) != 1 || claimed[0].ID != id {
 		t.Fatalf("O2: claimed %d messages, want the one of another aggregate", len(claimed))
 	}
-	finishInside(t, s, claimed, outbox.Done)
+	finishInside(t, s, claimed, outbox.StateDone)
 	return writerSteps(t, s)
 }
 
@@ -100,12 +100,12 @@ func TestManyBehind(t *testing.T) {
 	alone := delivering(t, s)
 	head := addInside(t, s, "blocked")
 	blocked := claimInside(t, s, 1)
-	insertMany(t, s, "blocked", many, outbox.Behind)
-	for _, state := range []outbox.State{outbox.Leased, outbox.Ready, outbox.Holding} {
+	insertMany(t, s, "blocked", many, outbox.StateBehind)
+	for _, state := range []outbox.State{outbox.StateLeased, outbox.StateReady, outbox.StateHolding} {
 		switch state {
-		case outbox.Ready:
+		case outbox.StateReady:
 			finishInside(t, s, blocked, state)
-		case outbox.Holding:
+		case outbox.StateHolding:
 			inWriter(t, s, func(w *writer) error { return w.raw.Exec(`UPDATE onceward_outbox SET state = 3 WHERE state = 0`) })
 		}
 		if beside := delivering(t, s); alone == 0 || beside > 2*alone {
@@ -138,7 +138,7 @@ func TestManyDone(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	alone := delivering(t, s)
-	insertMany(t, s, "other", many/2, outbox.Done)
+	insertMany(t, s, "other", many/2, outbox.StateDone)
 	if beside := delivering(t, s); alone == 0 || beside > 2*alone {
 		t.Errorf("O2: beside messages that are done a delivery takes %d steps, and alone %d", beside, alone)
 	}
@@ -150,9 +150,9 @@ func TestManyReady(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	addInside(t, s, "blocked")
-	finishInside(t, s, claimInside(t, s, 1), outbox.Ready)
+	finishInside(t, s, claimInside(t, s, 1), outbox.StateReady)
 	const burst = 2*maxParked + 10
-	insertMany(t, s, "blocked", burst, outbox.Ready)
+	insertMany(t, s, "blocked", burst, outbox.StateReady)
 	other := addInside(t, s, "other")
 	if claimed := claimInside(t, s, 50); len(claimed) != 1 || claimed[0].ID != other {
 		t.Errorf("O2: a claim got %d messages, want that of another aggregate", len(claimed))
@@ -168,7 +168,7 @@ func TestFreeMessages(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	for _, aggregate := range []string{"a", "b", "dead", "leased", "c"} {
-		insertMany(t, s, aggregate, 2, outbox.Behind)
+		insertMany(t, s, aggregate, 2, outbox.StateBehind)
 	}
 	inWriter(t, s, func(w *writer) error {
 		return w.raw.Exec(`UPDATE onceward_outbox SET state = 3 WHERE id = 'dead-1';
@@ -197,7 +197,7 @@ func TestFreeMessages(t *testing.T) {
 func TestLaneFreesItself(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
-	insertMany(t, s, "a", 2, outbox.Behind)
+	insertMany(t, s, "a", 2, outbox.StateBehind)
 	addInside(t, s, "a")
 	if claimed := claimInside(t, s, 10); len(claimed) != 0 {
 		t.Errorf("O2: %d messages overtook", len(claimed))

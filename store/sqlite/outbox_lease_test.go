@@ -24,8 +24,8 @@ func TestLeaseRunsOut(t *testing.T) {
 	wantClaimed(t, store, 1, "O2: before its end a lease holds")
 	clock.advance(time.Microsecond)
 	held := wantClaimed(t, store, 1, "O2: a lease that ran out", ids...)[0]
-	if held.Tries != 2 || held.Token == lost.Token {
-		t.Errorf("O2: claimed again with try %d and the same token: %t", held.Tries, held.Token == lost.Token)
+	if held.Attempts != 2 || held.Token == lost.Token {
+		t.Errorf("O2: claimed again with try %d and the same token: %t", held.Attempts, held.Token == lost.Token)
 	}
 
 	if err := store.RecordProviderID(t.Context(), lost.Lease(), "late"); !errors.Is(err, outbox.ErrFenced) {
@@ -34,17 +34,17 @@ func TestLeaseRunsOut(t *testing.T) {
 	if got, err := store.ExtendMessages(t.Context(), []outbox.Lease{held.Lease(), lost.Lease()}, time.Hour); err != nil || !slices.Equal(got, []outbox.Lease{lost.Lease()}) {
 		t.Errorf("O2: extending found %v lost (%v)", got, err)
 	}
-	if got, err := store.FinishMessages(t.Context(), []outbox.Ending{to(outbox.Done, lost)}); err != nil || !slices.Equal(got, []outbox.Lease{lost.Lease()}) {
+	if got, err := store.FinishMessages(t.Context(), []outbox.Outcome{to(outbox.StateDone, lost)}); err != nil || !slices.Equal(got, []outbox.Lease{lost.Lease()}) {
 		t.Errorf("O2: finishing found %v fenced (%v)", got, err)
 	}
-	err := store.FinishMessageTx(t.Context(), to(outbox.Done, lost), func(context.Context) error {
+	err := store.FinishMessageTx(t.Context(), to(outbox.StateDone, lost), func(context.Context) error {
 		t.Error("O2: work ran under a lost lease")
 		return nil
 	})
 	if !errors.Is(err, outbox.ErrFenced) {
 		t.Errorf("O2: a transaction under a lost lease got %v", err)
 	}
-	if e := entry(t, store, ids[0]); e.State != outbox.Leased || e.ProviderID != "" || !e.Due.Equal(clock.now().Add(time.Hour)) {
+	if e := entry(t, store, ids[0]); e.State != outbox.StateLeased || e.ProviderID != "" || !e.Due.Equal(clock.now().Add(time.Hour)) {
 		t.Errorf("O2: a lost lease has changed the message to %+v", e)
 	}
 
@@ -52,10 +52,10 @@ func TestLeaseRunsOut(t *testing.T) {
 		t.Error(err)
 	}
 	done(t, store, held)
-	if e := entry(t, store, ids[0]); e.State != outbox.Done || e.ProviderID != "ch_1" || !e.Due.Equal(clock.now()) {
+	if e := entry(t, store, ids[0]); e.State != outbox.StateDone || e.ProviderID != "ch_1" || !e.Due.Equal(clock.now()) {
 		t.Errorf("O3: done is %+v", e)
 	}
-	if got, err := store.FinishMessages(t.Context(), []outbox.Ending{to(outbox.Dead, held)}); err != nil || len(got) != 1 {
+	if got, err := store.FinishMessages(t.Context(), []outbox.Outcome{to(outbox.StateDead, held)}); err != nil || len(got) != 1 {
 		t.Errorf("O2: a lease that was ended found %v fenced (%v)", got, err)
 	}
 }
@@ -72,7 +72,7 @@ func TestLeaseOfRunRunsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantClaimed(t, store, 2, "O2: behind a message whose lease was extended")
-	if got, err := store.FinishMessages(t.Context(), []outbox.Ending{to(outbox.Done, run[1])}); err != nil || len(got) != 1 {
+	if got, err := store.FinishMessages(t.Context(), []outbox.Outcome{to(outbox.StateDone, run[1])}); err != nil || len(got) != 1 {
 		t.Errorf("O2: a message that was made to wait was finished: %v are fenced (%v)", got, err)
 	}
 	done(t, store, run[0])
@@ -94,18 +94,18 @@ func TestFinishTx(t *testing.T) {
 			return errors.Join(err, insert(ctx, "settled"), end)
 		}
 	}
-	if err := store.FinishMessageTx(t.Context(), to(outbox.Done, held), work(broken)); !errors.Is(err, broken) {
+	if err := store.FinishMessageTx(t.Context(), to(outbox.StateDone, held), work(broken)); !errors.Is(err, broken) {
 		t.Errorf("the error of the work is lost: %v", err)
 	}
 	wantRows(t, store, "settled", 0, "O3: work that failed is undone")
-	wantStates(t, store, "O3: nothing is done by work that failed", ids, outbox.Leased, outbox.Behind)
-	ending := to(outbox.Done, held)
+	wantStates(t, store, "O3: nothing is done by work that failed", ids, outbox.StateLeased, outbox.StateBehind)
+	ending := to(outbox.StateDone, held)
 	ending.ProviderID = "ch_1"
 	if err := store.FinishMessageTx(t.Context(), ending, work(nil)); err != nil {
 		t.Fatal(err)
 	}
 	wantRows(t, store, "settled", 1, "O3")
-	wantStates(t, store, "O3", ids, outbox.Done, outbox.Ready)
+	wantStates(t, store, "O3", ids, outbox.StateDone, outbox.StateReady)
 	if e := entry(t, store, ids[0]); e.ProviderID != "ch_1" {
 		t.Errorf("O3: the provider's id is %q", e.ProviderID)
 	}
@@ -123,7 +123,7 @@ func TestFinishTxDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	other := make(chan error, 1)
-	err := store.FinishMessageTx(ctx, to(outbox.Done, held), func(ctx context.Context) error {
+	err := store.FinishMessageTx(ctx, to(outbox.StateDone, held), func(ctx context.Context) error {
 		err := insert(ctx, "late")
 		other <- store.InTx(context.WithoutCancel(ctx), func(ctx context.Context) error { return insert(ctx, "other") })
 		return err
@@ -134,7 +134,7 @@ func TestFinishTxDeadline(t *testing.T) {
 	}
 	wantRows(t, store, "late", 0, "E1")
 	wantRows(t, store, "other", 1, "E1")
-	wantStates(t, store, "O3", ids, outbox.Leased)
+	wantStates(t, store, "O3", ids, outbox.StateLeased)
 }
 
 // TestWrongEnding: a delivery ends in none of these states.
@@ -142,8 +142,8 @@ func TestWrongEnding(t *testing.T) {
 	t.Parallel()
 	store := openStore(t, newFile(t))
 	held := wantClaimed(t, store, 1, "O2", add(t, store, about(""))...)[0]
-	for _, state := range []outbox.State{outbox.Leased, outbox.Captured, 200} {
-		_, err := store.FinishMessages(t.Context(), []outbox.Ending{to(state, held)})
+	for _, state := range []outbox.State{outbox.StateLeased, outbox.StateCaptured, 200} {
+		_, err := store.FinishMessages(t.Context(), []outbox.Outcome{to(state, held)})
 		txErr := store.FinishMessageTx(t.Context(), to(state, held), func(context.Context) error { return nil })
 		for _, err := range []error{err, txErr} {
 			if err == nil || !strings.Contains(err.Error(), "cannot end as "+state.String()) {

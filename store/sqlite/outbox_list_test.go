@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -17,19 +17,19 @@ import (
 func oneOfEach(t *testing.T, store *sqlite.Store) map[outbox.State]string {
 	t.Helper()
 	ids := make(map[outbox.State]string)
-	for _, state := range []outbox.State{outbox.Done, outbox.Dead, outbox.Holding, outbox.Leased} {
+	for _, state := range []outbox.State{outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateLeased} {
 		ids[state] = add(t, store, about("of "+state.String()))[0]
 		claimed := wantClaimed(t, store, 1, state.String(), ids[state])
-		if state != outbox.Leased {
+		if state != outbox.StateLeased {
 			finish(t, store, to(state, claimed[0]))
 		}
 	}
-	ids[outbox.Behind] = add(t, store, about("of leased"))[0]
+	ids[outbox.StateBehind] = add(t, store, about("of leased"))[0]
 	wantClaimed(t, store, 1, "behind")
 	captured := about("a")
 	captured.Topic = ""
-	ids[outbox.Captured] = add(t, store, captured)[0]
-	ids[outbox.Ready] = add(t, store, about("ready"))[0]
+	ids[outbox.StateCaptured] = add(t, store, captured)[0]
+	ids[outbox.StateReady] = add(t, store, about("ready"))[0]
 	return ids
 }
 
@@ -37,53 +37,53 @@ func oneOfEach(t *testing.T, store *sqlite.Store) map[outbox.State]string {
 func TestStates(t *testing.T) {
 	t.Parallel()
 	var clock testClock
-	store := openStore(t, newFile(t), sqlite.WithClock(clock.now))
-	if stats, err := store.MessageStats(t.Context()); err != nil || stats != (outbox.Stats{}) {
+	s := openStore(t, newFile(t), sqlite.WithClock(clock.now))
+	if stats, err := s.MessageStats(t.Context()); err != nil || stats != (outbox.Stats{}) {
 		t.Errorf("without messages the counts are %+v (%v)", stats, err)
 	}
 	began := clock.now()
-	ids := oneOfEach(t, store)
+	ids := oneOfEach(t, s)
 	clock.advance(time.Second)
 	for state, id := range ids {
-		wantStates(t, store, "O2", []string{id}, state)
-		wantListed(t, store, outbox.Filter{States: []outbox.State{state}}, id)
-		wantListed(t, store, outbox.Filter{ID: id, States: []outbox.State{state}}, id)
+		wantStates(t, s, "O2", []string{id}, state)
+		wantListed(t, s, outbox.Filter{States: []outbox.State{state}}, id)
+		wantListed(t, s, outbox.Filter{ID: id, States: []outbox.State{state}}, id)
 	}
-	wantListed(t, store, outbox.Filter{States: []outbox.State{outbox.Dead, outbox.Holding}}, ids[outbox.Dead], ids[outbox.Holding])
-	wantListed(t, store, outbox.Filter{States: []outbox.State{outbox.Ready, outbox.Dead, outbox.Done}}, ids[outbox.Done], ids[outbox.Dead], ids[outbox.Ready])
-	wantListed(t, store, outbox.Filter{Topic: "other"})
-	stats, err := store.MessageStats(t.Context())
+	wantListed(t, s, outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}}, ids[outbox.StateDead], ids[outbox.StateHolding])
+	wantListed(t, s, outbox.Filter{States: []outbox.State{outbox.StateReady, outbox.StateDead, outbox.StateDone}}, ids[outbox.StateDone], ids[outbox.StateDead], ids[outbox.StateReady])
+	wantListed(t, s, outbox.Filter{Topic: "other"})
+	stats, err := s.MessageStats(t.Context())
 	if want := (outbox.Stats{Waiting: 3, DeadLetters: 2, Oldest: began}); err != nil || stats != want {
 		t.Errorf("M1: the counts are %+v (%v), want %+v", stats, err, want)
 	}
 
 	for state, id := range ids {
-		if state == outbox.Dead || state == outbox.Holding {
+		if state == outbox.StateDead || state == outbox.StateHolding {
 			continue
 		}
-		for _, err := range []error{store.ReplayMessage(t.Context(), id), store.DropMessage(t.Context(), id)} {
-			if !errors.Is(err, onceward.ErrNotFound) {
+		for _, err := range []error{s.ReplayMessage(t.Context(), id), s.DropMessage(t.Context(), id)} {
+			if !errors.Is(err, store.ErrNotFound) {
 				t.Errorf("O3: an act on a message that is %s got %v", state, err)
 			}
 		}
 	}
 	for range 2 {
-		if err := store.DropMessage(t.Context(), ids[outbox.Dead]); err != nil {
+		if err := s.DropMessage(t.Context(), ids[outbox.StateDead]); err != nil {
 			t.Error(err)
 		}
-		wantStates(t, store, "O3: other dead letters are left alone", []string{ids[outbox.Dead]}, outbox.Dead)
+		wantStates(t, s, "O3: other dead letters are left alone", []string{ids[outbox.StateDead]}, outbox.StateDead)
 	}
 
 	for _, purge := range []struct {
 		age         time.Duration
 		limit, want int
 	}{{time.Hour, 10, 0}, {time.Second, 10, 0}, {0, 0, 0}, {0, 1, 1}, {0, 10, 1}, {0, 10, 0}} {
-		if n, err := store.PurgeMessages(t.Context(), purge.age, purge.limit); err != nil || n != purge.want {
+		if n, err := s.PurgeMessages(t.Context(), purge.age, purge.limit); err != nil || n != purge.want {
 			t.Errorf("purge of %s and %d removed %d (%v), want %d", purge.age, purge.limit, n, err, purge.want)
 		}
 	}
-	wantListed(t, store, outbox.Filter{States: []outbox.State{outbox.Done, outbox.Captured}})
-	if all, err := store.Messages(t.Context(), outbox.Filter{}); err != nil || len(all) != 5 {
+	wantListed(t, s, outbox.Filter{States: []outbox.State{outbox.StateDone, outbox.StateCaptured}})
+	if all, err := s.Messages(t.Context(), outbox.Filter{}); err != nil || len(all) != 5 {
 		t.Errorf("a purge left %d messages (%v), want all that are not done", len(all), err)
 	}
 }
@@ -103,18 +103,18 @@ func wantListed(t *testing.T, store *sqlite.Store, f outbox.Filter, want ...stri
 // TestPages: each message is on one page, in the order of commits.
 func TestPages(t *testing.T) {
 	t.Parallel()
-	store := openStore(t, newFile(t))
+	s := openStore(t, newFile(t))
 	var messages []outbox.Message
 	for i := range 205 {
 		messages = append(messages, about(fmt.Sprint(i%3)))
 	}
-	ids := add(t, store, messages...)
-	wantListed(t, store, outbox.Filter{}, ids[:100]...)
+	ids := add(t, s, messages...)
+	wantListed(t, s, outbox.Filter{}, ids[:100]...)
 	for _, limit := range []int{1, 50, 205, 1000} {
 		var got []string
-		f := outbox.Filter{Limit: limit, States: []outbox.State{outbox.Ready}}
+		f := outbox.Filter{Limit: limit, States: []outbox.State{outbox.StateReady}}
 		for {
-			page, err := store.Messages(t.Context(), f)
+			page, err := s.Messages(t.Context(), f)
 			if err != nil || len(page) > limit {
 				t.Fatalf("a page of at most %d has %d (%v)", limit, len(page), err)
 			}
@@ -130,7 +130,7 @@ func TestPages(t *testing.T) {
 			t.Errorf("pages of %d have %d messages, want %d in their order", limit, len(got), len(ids))
 		}
 	}
-	if _, err := store.Messages(t.Context(), outbox.Filter{After: "gone"}); !errors.Is(err, onceward.ErrNotFound) {
+	if _, err := s.Messages(t.Context(), outbox.Filter{After: "gone"}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a page behind a message that is gone got %v, want an error: it would look like the end", err)
 	}
 }
@@ -138,23 +138,23 @@ func TestPages(t *testing.T) {
 // TestMessageContent: what is odd but allowed comes out as it went in, and change-data-capture finds its columns.
 func TestMessageContent(t *testing.T) {
 	t.Parallel()
-	store := openStore(t, newFile(t))
+	s := openStore(t, newFile(t))
 	odd := "' \" \\ ; -- ?1 é 東京"
 	m := outbox.Message{
 		Topic: topic, AggregateType: odd, AggregateID: odd, Type: odd, Payload: []byte{0, 0xff, '\''}, ContentType: odd, Source: odd,
 		Subject: odd, Headers: map[string]string{"a": odd, "b": "", "c": "<&>"}, Step: odd,
 	}
-	id := add(t, store, m, outbox.Message{Topic: topic, Type: "bare"})[0]
-	claimed := claim(t, store, 2)
+	id := add(t, s, m, outbox.Message{Topic: topic, Type: "bare"})[0]
+	claimed := claim(t, s, 2)
 	if got := claimed[0].Message; fmt.Sprintf("%q", got) != fmt.Sprintf("%q", m) {
 		t.Errorf("O3: got %q, want %q", got, m)
 	}
-	if bare := claimed[1]; bare.Payload != nil || bare.Headers != nil || bare.Origin != (onceward.ID{}) {
+	if bare := claimed[1]; bare.Payload != nil || bare.Headers != nil || bare.Origin != (store.ID{}) {
 		t.Errorf("O3: got %+v, want nothing in what was not given", bare)
 	}
 	var kind, aggregate, name string
 	var payload []byte
-	row := store.DB().QueryRow(`SELECT aggregatetype, aggregateid, type, payload FROM onceward_outbox WHERE id = ?`, id)
+	row := s.DB().QueryRow(`SELECT aggregatetype, aggregateid, type, payload FROM onceward_outbox WHERE id = ?`, id)
 	if err := row.Scan(&kind, &aggregate, &name, &payload); err != nil || kind != odd || aggregate != odd || name != odd || string(payload) != string(m.Payload) {
 		t.Errorf("O4: change-data-capture reads (%q, %q, %q, %q, %v)", kind, aggregate, name, payload, err)
 	}
@@ -172,7 +172,7 @@ func TestUnreadableMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantClaimed(t, store, limit, "S8: what can be read", ids[3], ids[4])
-		wantStates(t, store, "S8", ids, outbox.Dead, outbox.Holding, outbox.Behind, outbox.Leased, outbox.Leased)
+		wantStates(t, store, "S8", ids, outbox.StateDead, outbox.StateHolding, outbox.StateBehind, outbox.StateLeased, outbox.StateLeased)
 		for _, id := range ids[:2] {
 			if e := entry(t, store, id); e.LastError == "" {
 				t.Errorf("S8: a dead letter without a reason: %+v", e)

@@ -17,13 +17,13 @@ func TestOrder(t *testing.T) {
 	ids := add(t, store, about("a"), about("b"), about("a"), about(""), about("a"))
 	first := wantClaimed(t, store, 1, "the oldest", ids[0])
 	others := wantClaimed(t, store, 10, "O2: others overtake", ids[1], ids[3])
-	wantStates(t, store, "O2: who has to wait is out of the way", ids, outbox.Leased, outbox.Leased, outbox.Behind, outbox.Leased, outbox.Behind)
+	wantStates(t, store, "O2: who has to wait is out of the way", ids, outbox.StateLeased, outbox.StateLeased, outbox.StateBehind, outbox.StateLeased, outbox.StateBehind)
 	done(t, store, others...)
 	wantClaimed(t, store, 10, "O2: while the first is leased")
 	done(t, store, first...)
-	wantStates(t, store, "O2: what is behind nothing is ready", ids, outbox.Done, outbox.Done, outbox.Ready, outbox.Done, outbox.Ready)
+	wantStates(t, store, "O2: what is behind nothing is ready", ids, outbox.StateDone, outbox.StateDone, outbox.StateReady, outbox.StateDone, outbox.StateReady)
 	both := wantClaimed(t, store, 10, "O2: one claim takes both", ids[2], ids[4])
-	if both[0].Tries != 1 || both[1].Tries != 0 || both[0].Token != both[1].Token {
+	if both[0].Attempts != 1 || both[1].Attempts != 0 || both[0].Token != both[1].Token {
 		t.Errorf("O3: of one aggregate the first is begun under the one token, got %+v", both)
 	}
 }
@@ -36,17 +36,17 @@ func TestOrderOfRetries(t *testing.T) {
 	ids := add(t, store, about("a"), about("a"), about("a"))
 	clock.advance(time.Second)
 	run := wantClaimed(t, store, 3, "O2", ids...)
-	retry := to(outbox.Ready, run[0])
+	retry := to(outbox.StateReady, run[0])
 	retry.After, retry.Error = time.Minute, "receiver is down"
-	finish(t, store, retry, to(outbox.Behind, run[1]), to(outbox.Behind, run[2]))
+	finish(t, store, retry, to(outbox.StateBehind, run[1]), to(outbox.StateBehind, run[2]))
 	late := add(t, store, about("a"))
 	ids = append(ids, late...)
 	wantClaimed(t, store, 10, "O3: not before its time")
-	wantStates(t, store, "O2", ids, outbox.Ready, outbox.Behind, outbox.Behind, outbox.Behind)
+	wantStates(t, store, "O2", ids, outbox.StateReady, outbox.StateBehind, outbox.StateBehind, outbox.StateBehind)
 	clock.advance(time.Minute)
 	again := wantClaimed(t, store, 10, "O3: the next try", ids[0])
-	if e := again[0]; e.Tries != 2 || e.LastError != "receiver is down" {
-		t.Errorf("O3: the next try is %d after %q", e.Tries, e.LastError)
+	if e := again[0]; e.Attempts != 2 || e.LastError != "receiver is down" {
+		t.Errorf("O3: the next try is %d after %q", e.Attempts, e.LastError)
 	}
 	done(t, store, again...)
 	wantClaimed(t, store, 10, "O2: the others follow", ids[1:]...)
@@ -62,9 +62,9 @@ func TestDelayInFront(t *testing.T) {
 	ids := add(t, store, about("a"), about("a"), delayed, about("a"))
 	head := wantClaimed(t, store, 1, "O2", ids[0])
 	wantClaimed(t, store, 10, "O2")
-	wantStates(t, store, "O2", ids, outbox.Leased, outbox.Behind, outbox.Ready, outbox.Behind)
+	wantStates(t, store, "O2", ids, outbox.StateLeased, outbox.StateBehind, outbox.StateReady, outbox.StateBehind)
 	done(t, store, head...)
-	wantStates(t, store, "O2: only what is behind nothing is freed", ids, outbox.Done, outbox.Ready, outbox.Ready, outbox.Behind)
+	wantStates(t, store, "O2: only what is behind nothing is freed", ids, outbox.StateDone, outbox.StateReady, outbox.StateReady, outbox.StateBehind)
 	done(t, store, wantClaimed(t, store, 10, "O2: what comes before the one with a delay", ids[1])...)
 	wantClaimed(t, store, 10, "O2: behind the one with a delay")
 	clock.advance(time.Hour)
@@ -107,7 +107,7 @@ func TestHolding(t *testing.T) {
 	} {
 		ids := add(t, store, about(name), about(name))
 		run := wantClaimed(t, store, 10, name, ids...)
-		finish(t, store, to(outbox.Holding, run[0]), to(outbox.Behind, run[1]))
+		finish(t, store, to(outbox.StateHolding, run[0]), to(outbox.StateBehind, run[1]))
 		wantClaimed(t, store, 10, "O3: a dead letter holds up its aggregate")
 		if freed, err := store.FreeMessages(t.Context()); err != nil || freed != 0 {
 			t.Errorf("O3: %d messages behind a dead letter were freed (%v)", freed, err)
@@ -116,13 +116,13 @@ func TestHolding(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name == "drop" {
-			wantStates(t, store, "O3", ids, outbox.Dead, outbox.Ready)
+			wantStates(t, store, "O3", ids, outbox.StateDead, outbox.StateReady)
 			done(t, store, wantClaimed(t, store, 10, "O3: behind what was dropped", ids[1])...)
 			continue
 		}
 		replayed := wantClaimed(t, store, 10, "O3: what was replayed is first", ids[0])
-		if replayed[0].Tries != 1 {
-			t.Errorf("O3: a replayed message has %d tries, want all before it", replayed[0].Tries)
+		if replayed[0].Attempts != 1 {
+			t.Errorf("O3: a replayed message has %d tries, want all before it", replayed[0].Attempts)
 		}
 		done(t, store, replayed...)
 		done(t, store, wantClaimed(t, store, 10, "O3: and then the next", ids[1])...)
@@ -140,12 +140,12 @@ func TestParts(t *testing.T) {
 		m.AggregateType = name.kind
 		ids = append(ids, add(t, store, m)...)
 		claimed := wantClaimed(t, store, 1, fmt.Sprintf("O2: %q %q waits for nobody", name.kind, name.id), ids[len(ids)-1])
-		finish(t, store, to(outbox.Holding, claimed[0]))
+		finish(t, store, to(outbox.StateHolding, claimed[0]))
 	}
 	other := about("bc")
 	other.Topic, other.AggregateType = "other", "a"
 	want := add(t, store, other)
-	claimed, err := store.ClaimMessages(t.Context(), []outbox.Want{{Topic: topic, Limit: 5}, {Topic: "other", Limit: 5}, {Topic: "other", Limit: -1}}, time.Minute)
+	claimed, err := store.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: 5}, {Topic: "other", Limit: 5}, {Topic: "other", Limit: -1}}, time.Minute)
 	if err != nil || !slices.Equal(idsOf(claimed), want) {
 		t.Errorf("O2: another topic got %v (%v), want %v", idsOf(claimed), err, want)
 	}
@@ -156,6 +156,6 @@ func TestBehindWithoutAggregate(t *testing.T) {
 	t.Parallel()
 	store := openStore(t, newFile(t))
 	ids := add(t, store, about(""))
-	finish(t, store, to(outbox.Behind, wantClaimed(t, store, 1, "O2", ids...)[0]))
+	finish(t, store, to(outbox.StateBehind, wantClaimed(t, store, 1, "O2", ids...)[0]))
 	wantClaimed(t, store, 1, "O2", ids...)
 }

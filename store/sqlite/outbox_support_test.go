@@ -52,7 +52,7 @@ func add(t testing.TB, store *sqlite.Store, messages ...outbox.Message) (ids []s
 // claim claims at most so many messages of the topic for a minute.
 func claim(t testing.TB, store *sqlite.Store, limit int) []outbox.Claimed {
 	t.Helper()
-	claimed, err := store.ClaimMessages(t.Context(), []outbox.Want{{Topic: topic, Limit: limit}}, time.Minute)
+	claimed, err := store.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: limit}}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,12 +77,12 @@ func idsOf(claimed []outbox.Claimed) (ids []string) {
 }
 
 // to ends a lease in a state.
-func to(state outbox.State, c outbox.Claimed) outbox.Ending {
-	return outbox.Ending{Lease: c.Lease(), State: state, Tries: c.Tries}
+func to(state outbox.State, c outbox.Claimed) outbox.Outcome {
+	return outbox.Outcome{Lease: c.Lease(), State: state, Attempts: c.Attempts}
 }
 
 // finish ends leases that are held.
-func finish(t testing.TB, store *sqlite.Store, endings ...outbox.Ending) {
+func finish(t testing.TB, store *sqlite.Store, endings ...outbox.Outcome) {
 	t.Helper()
 	if fenced, err := store.FinishMessages(t.Context(), endings); err != nil || len(fenced) > 0 {
 		t.Fatalf("finish: %v are fenced (%v)", fenced, err)
@@ -92,7 +92,7 @@ func finish(t testing.TB, store *sqlite.Store, endings ...outbox.Ending) {
 func done(t testing.TB, store *sqlite.Store, claimed ...outbox.Claimed) {
 	t.Helper()
 	for _, c := range claimed {
-		finish(t, store, to(outbox.Done, c))
+		finish(t, store, to(outbox.StateDone, c))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -39,7 +40,7 @@ func TestAddInHandler(t *testing.T) {
 		t.Fatalf("O1: %d messages (%v) of an operation that was undone, executed and replayed, want 1", len(found), err)
 	}
 	e := found[0]
-	if e.Attempt == 0 || e.DownstreamKey == "" || e.Source != "https://shop.example" || e.Subject != "a" || e.CreatedAt.IsZero() {
+	if e.OriginAttempt == 0 || e.DownstreamKey == "" || e.Source != "https://shop.example" || e.Subject != "a" || e.CreatedAt.IsZero() {
 		t.Errorf("O3: the message is %+v", e)
 	}
 	for name, f := range map[string]outbox.Filter{
@@ -106,14 +107,14 @@ func TestNotATransaction(t *testing.T) {
 // TestTxIsOver: a transaction that has ended takes no more messages.
 func TestTxIsOver(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
+	s := openBusiness(t, newFile(t))
 	var kept *sql.Tx
-	inTx(t, store, func(ctx context.Context) error {
+	inTx(t, s, func(ctx context.Context) error {
 		kept = onceward.Tx(ctx)
 		return nil
 	})
-	err := store.AddMessage(t.Context(), kept, &outbox.Entry{ID: "id", Message: about("a")})
-	if !errors.Is(err, onceward.ErrUnavailable) || !errors.Is(err, sql.ErrTxDone) {
+	err := s.AddMessage(t.Context(), kept, &outbox.Entry{ID: "id", Message: about("a")})
+	if !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("O1: a transaction that is over got %v", err)
 	}
 }
@@ -249,7 +250,7 @@ func TestTwoStores(t *testing.T) {
 	}
 	run := wantClaimed(t, other, 3, "O2: the order of commits is that of all processes", ids[:3]...)
 	wantClaimed(t, one, 3, "O2: what another process has leased")
-	if fenced, err := one.FinishMessages(t.Context(), []outbox.Ending{to(outbox.Done, run[0]), to(outbox.Done, run[1]), to(outbox.Done, run[2])}); err != nil || len(fenced) > 0 {
+	if fenced, err := one.FinishMessages(t.Context(), []outbox.Outcome{to(outbox.StateDone, run[0]), to(outbox.StateDone, run[1]), to(outbox.StateDone, run[2])}); err != nil || len(fenced) > 0 {
 		t.Fatalf("a lease is one of the file, not of the process: %v (%v)", fenced, err)
 	}
 	wantClaimed(t, other, 3, "O2", ids[3])

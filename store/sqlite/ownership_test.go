@@ -9,14 +9,15 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // TestRefusedStatements: a handler can neither end its transaction, nor leave it, nor touch the store's own tables; and
 // trying does not harm what it did before and after.
 func TestRefusedStatements(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	exec(t, store, `CREATE TEMP TABLE scratch (id)`)
+	s := openBusiness(t, newFile(t))
+	exec(t, s, `CREATE TEMP TABLE scratch (id)`)
 	for i, statement := range []string{
 		"COMMIT", "END", "END TRANSACTION", "ROLLBACK", "BEGIN", "BEGIN IMMEDIATE", "commit -- in lower case",
 		"RELEASE onceward_member", "ROLLBACK TO onceward_member", `ROLLBACK TO "ONCEWARD_MEMBER"`, "SAVEPOINT onceward_member", "SAVEPOINT onceward_x",
@@ -38,7 +39,7 @@ func TestRefusedStatements(t *testing.T) {
 		"WITH gone AS (SELECT id FROM onceward_record) DELETE FROM onceward_record WHERE id IN gone",
 	} {
 		key := fmt.Sprint("key-", i)
-		transacted(t, store, reservation(key), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+		transacted(t, s, reservation(key), func(ctx context.Context, v store.Verdict) store.Settlement {
 			tx := onceward.Tx(ctx)
 			if err := insert(ctx, key); err != nil {
 				t.Fatalf("before %q: %v", statement, err)
@@ -56,11 +57,11 @@ func TestRefusedStatements(t *testing.T) {
 				_ = rows.Close()
 			}
 			return inserting(key)(ctx, v)
-		}, onceward.DecisionExecute, "E1")
-		wantRows(t, store, key, 2, "E1: before and after "+statement)
-		wantState(t, store, key, onceward.StateCompleted, "E1")
+		}, store.DecisionExecute, "E1")
+		wantRows(t, s, key, 2, "E1: before and after "+statement)
+		wantState(t, s, key, store.StateCompleted, "E1")
 	}
-	if _, err := store.Reserve(t.Context(), reservation("afterwards")); err != nil {
+	if _, err := s.Reserve(t.Context(), reservation("afterwards")); err != nil {
 		t.Error(err)
 	}
 }
@@ -68,25 +69,25 @@ func TestRefusedStatements(t *testing.T) {
 // TestTriggerOnTheStoresTables: a trigger on a business table does not reach the store's tables either.
 func TestTriggerOnTheStoresTables(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	transacted(t, store, reservation("victim"), inserting("victim"), onceward.DecisionExecute, "E1")
-	exec(t, store, `CREATE TRIGGER clever AFTER INSERT ON business WHEN new.value = 'clever' BEGIN DELETE FROM onceward_record; END`)
-	err := store.Update(t.Context(), func(tx *sql.Tx) error {
+	s := openBusiness(t, newFile(t))
+	transacted(t, s, reservation("victim"), inserting("victim"), store.DecisionExecute, "E1")
+	exec(t, s, `CREATE TRIGGER clever AFTER INSERT ON business WHEN new.value = 'clever' BEGIN DELETE FROM onceward_record; END`)
+	err := s.Update(t.Context(), func(tx *sql.Tx) error {
 		_, err := tx.Exec(`INSERT INTO business VALUES ('clever')`)
 		return err
 	})
 	if err == nil {
 		t.Error("E1: a trigger could write to the store's tables")
 	}
-	wantState(t, store, "victim", onceward.StateCompleted, "I7")
+	wantState(t, s, "victim", store.StateCompleted, "I7")
 }
 
 // TestAllowedStatements: what a handler may do.
 func TestAllowedStatements(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	transacted(t, store, reservation("earlier"), inserting("earlier"), onceward.DecisionExecute, "E1")
-	transacted(t, store, reservation("key"), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	s := openBusiness(t, newFile(t))
+	transacted(t, s, reservation("earlier"), inserting("earlier"), store.DecisionExecute, "E1")
+	transacted(t, s, reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		tx := onceward.Tx(ctx)
 		for _, statement := range []string{
 			`SAVEPOINT mine`, `INSERT INTO business VALUES ('kept')`, `SAVEPOINT inner`, `INSERT INTO business VALUES ('undone')`, `ROLLBACK TO inner`, `RELEASE inner`, `RELEASE mine`,
@@ -108,13 +109,13 @@ func TestAllowedStatements(t *testing.T) {
 		if _, err := tx.ExecContext(ctx, `SAVEPOINT open`); err != nil {
 			t.Error(err)
 		}
-		return inserting("in an open savepoint")(ctx, onceward.Verdict{})
-	}, onceward.DecisionExecute, "E1")
+		return inserting("in an open savepoint")(ctx, store.Verdict{})
+	}, store.DecisionExecute, "E1")
 	for value, want := range map[string]int{"kept": 1, "undone": 0, "one": 1, "two": 1, "in an open savepoint": 1} {
-		wantRows(t, store, value, want, "E1")
+		wantRows(t, s, value, want, "E1")
 	}
 	made := 0
-	if err := store.DB().QueryRow(`SELECT count(more IS NULL) FROM made`).Scan(&made); err != nil || made != 2 {
+	if err := s.DB().QueryRow(`SELECT count(more IS NULL) FROM made`).Scan(&made); err != nil || made != 2 {
 		t.Errorf("E1: the table that the handler made has %d rows (%v), want 2", made, err)
 	}
 }
@@ -122,9 +123,9 @@ func TestAllowedStatements(t *testing.T) {
 // TestUndoneStatements: what a handler did goes, tables and savepoints included.
 func TestUndoneStatements(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	for _, end := range []onceward.Ending{onceward.Rollback, onceward.CommitAnswer} {
-		transacted(t, store, reservation(fmt.Sprint("key-", end)), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	s := openBusiness(t, newFile(t))
+	for _, end := range []store.TxAction{store.TxRollback, store.TxCommitAnswer} {
+		transacted(t, s, reservation(fmt.Sprint("key-", end)), func(ctx context.Context, _ store.Verdict) store.Settlement {
 			for _, statement := range []string{
 				`CREATE TABLE made (value TEXT)`, `INSERT INTO made VALUES ('x')`, `SAVEPOINT mine`, `INSERT INTO business VALUES ('x')`,
 				`RELEASE mine`, `SAVEPOINT open`, `ALTER TABLE business ADD COLUMN more`, `INSERT INTO business VALUES ('x', 'y')`,
@@ -134,24 +135,24 @@ func TestUndoneStatements(t *testing.T) {
 				}
 			}
 			return settled(end, "declined")
-		}, onceward.DecisionExecute, "E1")
-		wantRows(t, store, "x", 0, "E1")
-		if _, err := store.DB().Exec(`SELECT * FROM made`); err == nil || !strings.Contains(err.Error(), "no such table") {
+		}, store.DecisionExecute, "E1")
+		wantRows(t, s, "x", 0, "E1")
+		if _, err := s.DB().Exec(`SELECT * FROM made`); err == nil || !strings.Contains(err.Error(), "no such table") {
 			t.Errorf("E1: a table that was undone: %v", err)
 		}
 	}
-	wantState(t, store, fmt.Sprint("key-", onceward.Rollback), onceward.StateNone, "E1")
-	wantState(t, store, fmt.Sprint("key-", onceward.CommitAnswer), onceward.StateCompleted, "E1")
+	wantState(t, s, fmt.Sprint("key-", store.TxRollback), store.StateNone, "E1")
+	wantState(t, s, fmt.Sprint("key-", store.TxCommitAnswer), store.StateCompleted, "E1")
 }
 
 // TestEndingByHand: Commit and Rollback of the *sql.Tx are refused, and end only the handler's own handle.
 func TestEndingByHand(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
+	s := openBusiness(t, newFile(t))
 	for name, byHand := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
-		for _, end := range []onceward.Ending{onceward.Rollback, onceward.Commit, onceward.CommitAnswer} {
+		for _, end := range []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer} {
 			key := fmt.Sprint(name, end)
-			transacted(t, store, reservation(key), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+			transacted(t, s, reservation(key), func(ctx context.Context, _ store.Verdict) store.Settlement {
 				rows, err := onceward.Tx(ctx).QueryContext(ctx, `SELECT 1 UNION SELECT 2`)
 				if err != nil || !rows.Next() {
 					t.Errorf("a query that is left open: %v", err)
@@ -159,19 +160,19 @@ func TestEndingByHand(t *testing.T) {
 				if err := insert(ctx, key); err != nil {
 					t.Error(err)
 				}
-				if err := byHand(onceward.Tx(ctx)); !errors.Is(err, onceward.ErrTxOwned) {
+				if err := byHand(onceward.Tx(ctx)); !errors.Is(err, store.ErrTxOwned) {
 					t.Errorf("E1: %s got %v, want ErrTxOwned", name, err)
 				}
 				if err := insert(ctx, key); !errors.Is(err, sql.ErrTxDone) {
 					t.Errorf("E1: a statement after %s got %v, want ErrTxDone", name, err)
 				}
 				return settled(end, "done")
-			}, onceward.DecisionExecute, "E1")
+			}, store.DecisionExecute, "E1")
 			want := 0
-			if end == onceward.Commit {
+			if end == store.TxCommit {
 				want = 1
 			}
-			wantRows(t, store, key, want, "E1: the settlement decides, not "+name)
+			wantRows(t, s, key, want, "E1: the settlement decides, not "+name)
 		}
 	}
 }
@@ -179,16 +180,16 @@ func TestEndingByHand(t *testing.T) {
 // TestForeignKeys: they are enforced, at once or at the end.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	exec(t, store, `CREATE TABLE parent (id INTEGER PRIMARY KEY)`)
-	exec(t, store, `CREATE TABLE strict (parent INTEGER REFERENCES parent)`)
-	exec(t, store, `CREATE TABLE late (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+	s := openBusiness(t, newFile(t))
+	exec(t, s, `CREATE TABLE parent (id INTEGER PRIMARY KEY)`)
+	exec(t, s, `CREATE TABLE strict (parent INTEGER REFERENCES parent)`)
+	exec(t, s, `CREATE TABLE late (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
 	run := func(key string, statements ...string) (last, err error) {
-		_, err = store.Transact(t.Context(), reservation(key), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		_, err = s.Transact(t.Context(), reservation(key), func(ctx context.Context, _ store.Verdict) store.Settlement {
 			for _, statement := range statements {
 				_, last = onceward.Tx(ctx).ExecContext(ctx, statement)
 			}
-			return settled(onceward.Commit, "done")
+			return settled(store.TxCommit, "done")
 		})
 		return last, err
 	}
@@ -197,12 +198,12 @@ func TestForeignKeys(t *testing.T) {
 	}
 	_, err := run("orphan", `INSERT INTO late VALUES (1)`)
 	wantWorkRefused(t, err, "deferred foreign key", "an orphan at the end")
-	wantState(t, store, "orphan", onceward.StateNone, "I4")
+	wantState(t, s, "orphan", store.StateNone, "I4")
 	if last, err := run("orphan", `INSERT INTO late VALUES (1)`, `INSERT INTO parent VALUES (1)`); last != nil || err != nil {
 		t.Errorf("a parent that comes late got (%v, %v)", last, err)
 	}
-	wantState(t, store, "orphan", onceward.StateCompleted, "I2")
-	err = store.Update(t.Context(), func(tx *sql.Tx) error {
+	wantState(t, s, "orphan", store.StateCompleted, "I2")
+	err = s.Update(t.Context(), func(tx *sql.Tx) error {
 		_, err := tx.Exec(`DELETE FROM parent`)
 		return err
 	})

@@ -16,8 +16,8 @@ func TestPlans(t *testing.T) {
 	s := openInside(t, insidePath(t))
 	for name, text := range map[string]string{
 		"get": selectRecord, "insert": insertRecord, "change": updateRecord, "remove": deleteRecord, "floor": selectFloor, "raise the floor": raiseFloor,
-		"due": selectDue, "add a finding": insertFinding, "findings": selectFinding, "forget findings": deleteFinding,
-		"add a notice": insertNotice, "notices": selectNotice, "purge notices": deleteNotice,
+		"due": selectDue, "add a late completion": insertLateCompletion, "late completions": selectLateCompletion, "forget late completions": deleteLateCompletion,
+		"add an external event": insertExternalEvent, "external events": selectExternalEvent, "purge external events": deleteExternalEvent,
 		"add an act": insertAudit, "acts": selectAudit, "purge acts": deleteAudit,
 		"oldest unknown": selectUnknown, "page": selectPage,
 		"lease a message": leaseMessage, "park a message": parkMessage, "bury a message": buryMessage, "free a message": freeMessage,
@@ -26,7 +26,7 @@ func TestPlans(t *testing.T) {
 		"add a message": insertMessage, "add an event": insertEvent, "consumed": selectEvent,
 	} {
 		plan := explain(t, s, text)
-		if strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") && name != "findings" {
+		if strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") && name != "late completions" {
 			t.Errorf("%s: %s", name, plan)
 		}
 	}
@@ -47,8 +47,8 @@ func TestPlans(t *testing.T) {
 func TestMessagePlans(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
-	dead, _ := messageQuery(outbox.Filter{States: []outbox.State{outbox.Dead, outbox.Holding}}, 0)
-	byID, _ := messageQuery(outbox.Filter{ID: "id", States: []outbox.State{outbox.Dead}}, 0)
+	dead, _ := messageQuery(outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}}, 0)
+	byID, _ := messageQuery(outbox.Filter{ID: "id", States: []outbox.State{outbox.StateDead}}, 0)
 	next, _ := messageQuery(outbox.Filter{Topic: "topic"}, 1)
 	for text, want := range map[string]string{
 		selectAnyDue:     "SEARCH onceward_outbox USING COVERING INDEX onceward_outbox_claim (topic=? AND due<?); ",

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -60,7 +60,7 @@ const contendedKeys = 150
 
 // contend is another process that wants to execute every key, in both modes. It names those that it executed.
 func contend(path string) error {
-	store, err := sqlite.Open(context.Background(), path)
+	s, err := sqlite.Open(context.Background(), path)
 	if err != nil {
 		return err
 	}
@@ -68,33 +68,33 @@ func contend(path string) error {
 	bufio.NewScanner(os.Stdin).Scan()
 	for i := range contendedKeys {
 		key := fmt.Sprint("transactional-", i)
-		v, err := store.Transact(context.Background(), reservation(key), inserting(key))
+		v, err := s.Transact(context.Background(), reservation(key), inserting(key))
 		if err != nil {
 			return err
 		}
-		if v.Decision == onceward.DecisionExecute {
+		if v.Decision == store.DecisionExecute {
 			fmt.Println(key)
 		}
 		key = fmt.Sprint("reserved-", i)
-		v, err = store.Reserve(context.Background(), reservation(key))
+		v, err = s.Reserve(context.Background(), reservation(key))
 		if err != nil {
 			return err
 		}
-		if v.Decision == onceward.DecisionExecute {
+		if v.Decision == store.DecisionExecute {
 			fmt.Println(key)
-			if _, err := store.Complete(context.Background(), onceward.Claim{ID: idOf(key), Attempt: v.Record.Attempt}, answerOf(key)); err != nil {
+			if _, err := s.Complete(context.Background(), store.Claim{ID: idOf(key), Attempt: v.Record.Attempt}, answerOf(key)); err != nil {
 				return err
 			}
 		}
 	}
-	return store.Close()
+	return s.Close()
 }
 
 // TestContendingProcesses lets two processes fight for the same keys: each is executed once.
 func TestContendingProcesses(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	store := openBusiness(t, path)
+	s := openBusiness(t, path)
 	contenders := []*process{startProcess(t, "contender", path), startProcess(t, "contender", path)}
 	for _, p := range contenders {
 		p.say(t, "go")
@@ -116,9 +116,9 @@ func TestContendingProcesses(t *testing.T) {
 			if executed[key] != 1 {
 				t.Errorf("I1: %s was executed %d times", key, executed[key])
 			}
-			wantState(t, store, key, onceward.StateCompleted, "I5")
+			wantState(t, s, key, store.StateCompleted, "I5")
 			if strings.HasPrefix(key, "transactional") {
-				wantRows(t, store, key, 1, "I1")
+				wantRows(t, s, key, 1, "I1")
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // readers is a pool of connections that read records past the writer. They are opened when they are needed.
@@ -121,7 +121,7 @@ func (r *readers) giveBack(one *reader) {
 }
 
 // get reads one record; there is none if its state is StateNone.
-func (r *readers) get(ctx context.Context, id onceward.ID) (rec onceward.Record, err error) {
+func (r *readers) get(ctx context.Context, id store.ID) (rec store.Record, err error) {
 	err = r.with(ctx, func(one *reader) error {
 		one.key = id.AppendBinary(one.key[:0])
 		rec, _, err = loadRecord(one.get, id, one.key)

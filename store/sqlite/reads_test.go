@@ -13,7 +13,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 	"go.uber.org/goleak"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -56,39 +56,39 @@ func TestReadingPool(t *testing.T) {
 // TestReadsDoNotWait: reads and replays go past a handler that holds the writer, and see what was there before.
 func TestReadsDoNotWait(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	transacted(t, store, reservation("before"), inserting("row"), onceward.DecisionExecute, "E1")
-	transacted(t, store, reservation("key"), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+	s := openBusiness(t, newFile(t))
+	transacted(t, s, reservation("before"), inserting("row"), store.DecisionExecute, "E1")
+	transacted(t, s, reservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
 		within(t, "a read beside a handler", func() {
 			var group sync.WaitGroup
 			for range 50 {
 				group.Go(func() {
-					transacted(t, store, reservation("before"), never(t, "I1"), onceward.DecisionReplay, "A6")
-					wantRows(t, store, "row", 1, "E1: before the commit")
+					transacted(t, s, reservation("before"), never(t, "I1"), store.DecisionReplay, "A6")
+					wantRows(t, s, "row", 1, "E1: before the commit")
 				})
 			}
 			group.Wait()
-			if stats, err := store.Stats(t.Context()); err != nil || stats.Records[onceward.StateCompleted] != 1 {
+			if stats, err := s.Stats(t.Context()); err != nil || stats.Records[store.StateCompleted] != 1 {
 				t.Errorf("stats got (%v, %v)", stats, err)
 			}
 		})
 		return inserting("row")(ctx, v)
-	}, onceward.DecisionExecute, "E1")
-	wantRows(t, store, "row", 2, "E1")
+	}, store.DecisionExecute, "E1")
+	wantRows(t, s, "row", 2, "E1")
 }
 
 // TestCloseLeavesNothing: no goroutine, and no file but the database.
 func TestCloseLeavesNothing(t *testing.T) {
 	ignore := goleak.IgnoreCurrent() // other tests run beside this one; it is not parallel, so they are paused
 	path := newFile(t)
-	store, err := sqlite.Open(t.Context(), path)
+	s, err := sqlite.Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, store, `CREATE TABLE business (value TEXT NOT NULL)`)
-	transacted(t, store, reservation("key"), inserting("row"), onceward.DecisionExecute, "E1")
-	wantRows(t, store, "row", 1, "E1")
-	if err := store.Close(); err != nil {
+	exec(t, s, `CREATE TABLE business (value TEXT NOT NULL)`)
+	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute, "E1")
+	wantRows(t, s, "row", 1, "E1")
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	goleak.VerifyNone(t, ignore)

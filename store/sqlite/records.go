@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // The statements of the hot path. Each is a look-up by the primary key.
@@ -21,18 +21,18 @@ const (
 // A record's queue is ten times its state, plus one for those that wait for somebody other than the usual worker.
 const (
 	queueStates     = 10
-	queueSwept      = int(onceward.StateInProgress) * queueStates
+	queueSwept      = int(store.StateInProgress) * queueStates
 	queueResumed    = queueSwept + 1
-	queueCompleted  = int(onceward.StateCompleted) * queueStates
-	queueRetryable  = int(onceward.StateRetryable) * queueStates
-	queueUnknown    = int(onceward.StateUnknown) * queueStates
+	queueCompleted  = int(store.StateCompleted) * queueStates
+	queueRetryable  = int(store.StateRetryable) * queueStates
+	queueUnknown    = int(store.StateUnknown) * queueStates
 	queueDeadLetter = queueUnknown + 1
-	queueExpired    = int(onceward.StateExpired) * queueStates
+	queueExpired    = int(store.StateExpired) * queueStates
 )
 
-func queueOf(rec *onceward.Record) int {
+func queueOf(rec *store.Record) int {
 	queue := int(rec.State) * queueStates
-	if rec.State == onceward.StateInProgress && rec.OnLost == onceward.Resume || rec.DeadLetter {
+	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume || rec.DeadLetter {
 		queue++
 	}
 	return queue
@@ -47,16 +47,16 @@ func micros(t time.Time) int64 {
 }
 
 // loadRecord runs a prepared look-up. The row is that of the record, zero if there is none.
-func loadRecord(get *sqlite3.Stmt, id onceward.ID, key []byte) (rec onceward.Record, row int64, err error) {
+func loadRecord(get *sqlite3.Stmt, id store.ID, key []byte) (rec store.Record, row int64, err error) {
 	if err := get.BindBlob(1, key); err != nil {
 		return rec, 0, err
 	}
 	if get.Step() {
-		rec, err = onceward.DecodeRecord(id, get.ColumnRawBlob(0))
+		rec, err = store.DecodeRecord(id, get.ColumnRawBlob(0))
 		row = get.ColumnInt64(1)
 	}
 	if resetErr := get.Reset(); resetErr != nil {
-		return onceward.Record{}, 0, resetErr
+		return store.Record{}, 0, resetErr
 	}
 	return rec, row, err
 }
@@ -95,23 +95,23 @@ func prepareRecords(conn *sqlite3.Conn) (*records, error) {
 }
 
 // load reads a record as the transaction sees it.
-func (r *records) load(id onceward.ID) (rec onceward.Record, row int64, err error) {
+func (r *records) load(id store.ID) (rec store.Record, row int64, err error) {
 	r.key = id.AppendBinary(r.key[:0])
 	return loadRecord(r.get, id, r.key)
 }
 
 // step applies an event to the record of an ID: the one place where records change.
-func (r *records) step(id onceward.ID, event onceward.Event, now time.Time) (onceward.Record, onceward.Outcome, error) {
+func (r *records) step(id store.ID, event store.Event, now time.Time) (store.Record, store.Transition, error) {
 	before, row, err := r.load(id)
 	if err != nil {
-		return before, onceward.Outcome{}, err
+		return before, store.Transition{}, err
 	}
 	if event.Kind.TakesToken() {
 		if event.Token, err = r.token(now); err != nil {
-			return before, onceward.Outcome{}, err
+			return before, store.Transition{}, err
 		}
 	}
-	after, outcome, err := onceward.Step(before, event, now)
+	after, outcome, err := store.Step(before, event, now)
 	if err != nil {
 		return after, outcome, refused{err}
 	}
@@ -125,11 +125,11 @@ type refused struct{ error }
 func (r refused) Unwrap() error { return r.error }
 
 // store carries an effect out.
-func (r *records) store(id onceward.ID, row int64, before, after *onceward.Record, effect onceward.Effect) error {
+func (r *records) store(id store.ID, row int64, before, after *store.Record, effect store.Effect) error {
 	switch effect {
-	case onceward.EffectWrite:
+	case store.EffectWrite:
 		return r.save(id, row, after)
-	case onceward.EffectRemove:
+	case store.EffectRemove:
 		return r.delete(id, before.Attempt)
 	default:
 		return nil
@@ -137,7 +137,7 @@ func (r *records) store(id onceward.ID, row int64, before, after *onceward.Recor
 }
 
 // save inserts a record, or changes the row that it was loaded from.
-func (r *records) save(id onceward.ID, row int64, rec *onceward.Record) error {
+func (r *records) save(id store.ID, row int64, rec *store.Record) error {
 	put := r.change
 	if row == 0 {
 		put = r.insert
@@ -168,7 +168,7 @@ func (r *records) save(id onceward.ID, row int64, rec *onceward.Record) error {
 }
 
 // delete removes a record and keeps its token from being used again (S7), in the same transaction.
-func (r *records) delete(id onceward.ID, attempt int64) error {
+func (r *records) delete(id store.ID, attempt int64) error {
 	r.key = id.AppendBinary(r.key[:0])
 	if err := r.remove.BindBlob(1, r.key); err != nil {
 		return err

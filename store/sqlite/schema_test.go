@@ -11,6 +11,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -48,12 +49,12 @@ func TestOpenAgain(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	for round := range 3 {
-		store := openBusiness(t, path)
-		transacted(t, store, reservation(fmt.Sprint("key-", round)), inserting("row"), onceward.DecisionExecute, "E1")
+		s := openBusiness(t, path)
+		transacted(t, s, reservation(fmt.Sprint("key-", round)), inserting("row"), store.DecisionExecute, "E1")
 		for earlier := range round {
-			transacted(t, store, reservation(fmt.Sprint("key-", earlier)), never(t, "I1"), onceward.DecisionReplay, "I3")
+			transacted(t, s, reservation(fmt.Sprint("key-", earlier)), never(t, "I1"), store.DecisionReplay, "I3")
 		}
-		if err := store.Close(); err != nil {
+		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 		raw := openRaw(t, path)
@@ -124,16 +125,16 @@ func TestNewerRecord(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	var clock testClock
-	store := openBusiness(t, path, sqlite.WithClock(clock.now))
+	s := openBusiness(t, path, sqlite.WithClock(clock.now))
 	handler := paying()
-	guard := newGuard(t, store)
+	guard := newGuard(t, s)
 	transactional := guard.Handler(handler, onceward.Transactional(), onceward.Retain(time.Hour))
 	reserved := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 	for _, key := range []string{"newer", "older"} {
 		post(transactional, key).want(t, http.StatusCreated, false, "E1")
 	}
 	raw := openRaw(t, path)
-	newer := fmt.Sprintf(`UPDATE onceward_record SET record = CAST(x'%02x' || substr(record, 2) AS BLOB) WHERE rowid = 1`, onceward.RecordVersion+1)
+	newer := fmt.Sprintf(`UPDATE onceward_record SET record = CAST(x'%02x' || substr(record, 2) AS BLOB) WHERE rowid = 1`, store.RecordVersion+1)
 	if err := raw.Exec(newer); err != nil {
 		t.Fatal(err)
 	}
@@ -143,28 +144,28 @@ func TestNewerRecord(t *testing.T) {
 	}
 	handler.wantRuns(t, 2, "S8: fail closed")
 	calls := map[string]error{}
-	claim := onceward.Claim{ID: idOf("newer"), Attempt: 1}
-	calls["extend"] = store.Extend(t.Context(), claim, time.Minute)
-	calls["release"] = store.Release(t.Context(), claim, "")
-	calls["bust"] = store.Bust(t.Context(), claim.ID, true)
-	_, calls["get"] = store.Get(t.Context(), claim.ID)
+	claim := store.Claim{ID: idOf("newer"), Attempt: 1}
+	calls["extend"] = s.Extend(t.Context(), claim, time.Minute)
+	calls["release"] = s.Release(t.Context(), claim, "")
+	calls["bust"] = s.Bust(t.Context(), claim.ID, true)
+	_, calls["get"] = s.Get(t.Context(), claim.ID)
 	clock.advance(2 * time.Hour)
-	_, calls["reserve after its expiry"] = store.Reserve(t.Context(), reservation("newer"))
-	reaped, err := store.Reap(t.Context(), 10, false)
+	_, calls["reserve after its expiry"] = s.Reserve(t.Context(), reservation("newer"))
+	reaped, err := s.Reap(t.Context(), 10, false)
 	calls["reap"] = err
 	for name, err := range calls {
-		if !errors.Is(err, onceward.ErrUnreadable) {
+		if !errors.Is(err, store.ErrUnreadable) {
 			t.Errorf("S8: %s got %v, want ErrUnreadable", name, err)
 		}
 	}
-	page, err := store.List(t.Context(), onceward.Filter{})
+	page, err := s.List(t.Context(), store.Filter{})
 	if err != nil || len(page) != 1 || page[0].ID != claim.ID || page[0].Version != 0 || page[0].LastError == "" {
 		t.Errorf("S8: listed were %+v, %v, want the record with its ID and why it cannot be read", page, err)
 	}
 	if reaped != 1 {
 		t.Errorf("B2: %d records were reaped, want the one that can be read", reaped)
 	}
-	wantState(t, store, "older", onceward.StateNone, "B2")
+	wantState(t, s, "older", store.StateNone, "B2")
 	if n := number(t, raw, `SELECT length(record) FROM onceward_record WHERE rowid = 1`); n != stored {
 		t.Errorf("S8: the record has %d bytes, want %d as before", n, stored)
 	}
@@ -192,7 +193,7 @@ func TestOpenAtOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if stats, err := openStore(t, path).Stats(t.Context()); err != nil || stats.Records[onceward.StateInProgress] != 8 {
+		if stats, err := openStore(t, path).Stats(t.Context()); err != nil || stats.Records[store.StateInProgress] != 8 {
 			t.Errorf("got %v (%v), want a record of each store", stats, err)
 		}
 	}

@@ -15,31 +15,31 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // The store promises all of these.
 var (
-	_ onceward.Store         = (*Store)(nil)
-	_ onceward.Transactor    = (*Store)(nil)
-	_ onceward.Waiter        = (*Store)(nil)
-	_ onceward.Sweeper       = (*Store)(nil)
-	_ onceward.Reaper        = (*Store)(nil)
-	_ onceward.Reconciler    = (*Store)(nil)
-	_ onceward.Buster        = (*Store)(nil)
-	_ onceward.Lister        = (*Store)(nil)
-	_ onceward.FindingKeeper = (*Store)(nil)
-	_ onceward.NoticeKeeper  = (*Store)(nil)
-	_ onceward.Auditor       = (*Store)(nil)
-	_ outbox.Store           = (*Store)(nil)
-	_ inbox.Store            = (*Store)(nil)
-	_ natural.Store          = (*Store)(nil)
+	_ store.Store                = (*Store)(nil)
+	_ store.Transactor           = (*Store)(nil)
+	_ store.Waiter               = (*Store)(nil)
+	_ store.Sweeper              = (*Store)(nil)
+	_ store.Reaper               = (*Store)(nil)
+	_ store.Reconciler           = (*Store)(nil)
+	_ store.Buster               = (*Store)(nil)
+	_ store.Lister               = (*Store)(nil)
+	_ store.LateCompletionKeeper = (*Store)(nil)
+	_ store.ExternalEventKeeper  = (*Store)(nil)
+	_ store.Auditor              = (*Store)(nil)
+	_ outbox.Store               = (*Store)(nil)
+	_ inbox.Store                = (*Store)(nil)
+	_ natural.Store              = (*Store)(nil)
 )
 
-// Store is an [onceward.Store] in an SQLite file. Several processes on one machine may open the same file.
+// Store is a [store.Store] in an SQLite file. Several processes on one machine may open the same file.
 type Store struct {
 	now     func() time.Time
 	busy    time.Duration
@@ -49,7 +49,7 @@ type Store struct {
 	waits   hub
 
 	mu       sync.Mutex
-	inFlight map[onceward.ID]chan struct{}
+	inFlight map[store.ID]chan struct{}
 }
 
 // Option changes a store that is being opened.
@@ -73,7 +73,7 @@ const (
 // Open opens the file at path, creates it and its directory if they do not exist, readable for their owner only, and brings
 // its tables up to date. It refuses a file that is damaged, is not an SQLite database, or was written by a newer version.
 func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
-	s := &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[onceward.ID]chan struct{})}
+	s := &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[store.ID]chan struct{})}
 	for _, option := range options {
 		option(s)
 	}
@@ -121,79 +121,79 @@ func (s *Store) Close() error {
 // handler, so that they share the one writer instead of fighting it for the file's lock.
 func (s *Store) DB() *sql.DB { return s.db }
 
-// Reserve implements [onceward.Store]. What can be answered without a write is answered from a reader.
-func (s *Store) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
+// Reserve implements [store.Store]. What can be answered without a write is answered from a reader.
+func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	v, answered, err := s.decide(ctx, r)
 	if err != nil || answered {
 		return v, err
 	}
-	t := newTask(r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
+	t := newTask(r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
 	if err := s.writer.do(ctx, t); err != nil {
-		return onceward.Verdict{}, err
+		return store.Verdict{}, err
 	}
 	return t.verdict(), nil
 }
 
 // decide answers a reservation that changes nothing, as of one moment: a replay never waits for the writer.
-func (s *Store) decide(ctx context.Context, r *onceward.Reservation) (v onceward.Verdict, answered bool, err error) {
+func (s *Store) decide(ctx context.Context, r *store.Reservation) (v store.Verdict, answered bool, err error) {
 	now := s.now()
 	rec, err := s.readers.get(ctx, r.ID)
 	if err != nil {
 		return v, false, err
 	}
-	event := onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: now.UnixMicro()}
-	after, outcome, err := onceward.Step(rec, event, now)
+	event := store.Event{Kind: store.EventReserve, Reservation: r, Token: now.UnixMicro()}
+	after, outcome, err := store.Step(rec, event, now)
 	if err != nil {
 		return v, false, err
 	}
-	if outcome.Effect == onceward.EffectNone {
-		return onceward.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: now}, true, nil
+	if outcome.Effect == store.EffectNone {
+		return store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: now}, true, nil
 	}
 	if s.InFlight(r.ID) {
-		return onceward.Verdict{Decision: onceward.DecisionInProgress, Now: now}, true, nil
+		return store.Verdict{Decision: store.DecisionInProgress, Now: now}, true, nil
 	}
 	return v, false, nil
 }
 
-// Extend implements [onceward.Store].
-func (s *Store) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventExtend, Attempt: c.Attempt, Lease: lease})
+// Extend implements [store.Store].
+func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
 }
 
-// Checkpoint implements [onceward.Store].
-func (s *Store) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
+// Checkpoint implements [store.Store].
+func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
 }
 
-// Complete implements [onceward.Store].
-func (s *Store) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (time.Time, error) {
-	t := newTask(c.ID, onceward.Event{Kind: onceward.EventComplete, Attempt: c.Attempt, Completion: done})
+// Complete implements [store.Store].
+func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+	t := newTask(c.ID, store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done})
 	if err := s.writer.do(ctx, t); err != nil {
 		return time.Time{}, err
 	}
 	return t.after.ExpiresAt, nil
 }
 
-// Release implements [onceward.Store].
-func (s *Store) Release(ctx context.Context, c onceward.Claim, reason string) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventRelease, Attempt: c.Attempt, Reason: reason})
+// Release implements [store.Store].
+func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
 }
 
-// Abandon implements [onceward.Store].
-func (s *Store) Abandon(ctx context.Context, c onceward.Claim, reason string) error {
-	return s.write(ctx, c.ID, onceward.Event{Kind: onceward.EventAbandon, Attempt: c.Attempt, Reason: reason})
+// Abandon implements [store.Store].
+func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
 }
 
-// Get implements [onceward.Store].
-func (s *Store) Get(ctx context.Context, id onceward.ID) (onceward.Record, error) {
+// Get implements [store.Store].
+func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.readers.get(ctx, id)
-	if err == nil && rec.State == onceward.StateNone {
-		err = onceward.ErrNotFound
+	if err == nil && rec.State == store.StateNone {
+		err = store.ErrNotFound
 	}
 	return rec, err
 }
 
 // write applies an event whose result nobody needs.
-func (s *Store) write(ctx context.Context, id onceward.ID, event onceward.Event) error {
+func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
 	return s.writer.do(ctx, newTask(id, event))
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 	"github.com/onceward/onceward/store/storetest"
 )
@@ -75,22 +76,22 @@ func instance(t testing.TB, options ...sqlite.Option) storetest.Instance {
 	if err := os.WriteFile(path, empty, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	store := openStore(t, path, options...)
+	s := openStore(t, path, options...)
 	return storetest.Instance{
-		Store: store,
-		Reopen: func(t testing.TB) onceward.Store {
-			if err := store.Close(); err != nil {
+		Store: s,
+		Reopen: func(t testing.TB) store.Store {
+			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			store = openStore(t, path, options...)
-			return store
+			s = openStore(t, path, options...)
+			return s
 		},
 		Business: &storetest.Business{
 			Insert: func(ctx context.Context, value string) error {
 				_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO business (value) VALUES (?)`, value)
 				return err
 			},
-			Count: func(value string) int { return count(t, store, value) },
+			Count: func(value string) int { return count(t, s, value) },
 		},
 	}
 }

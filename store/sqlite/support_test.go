@@ -20,6 +20,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -58,13 +59,13 @@ func openBusiness(t testing.TB, path string, options ...sqlite.Option) *sqlite.S
 	return store
 }
 
-func idOf(key string) onceward.ID { return onceward.ID{Scope: "alice", Key: key} }
+func idOf(key string) store.ID { return store.ID{Scope: "alice", Key: key} }
 
 // reservation asks for a key with a nonce of its own. The payload is the same each time.
-func reservation(key string, edits ...func(*onceward.Reservation)) *onceward.Reservation {
-	r := &onceward.Reservation{
+func reservation(key string, edits ...func(*store.Reservation)) *store.Reservation {
+	r := &store.Reservation{
 		ID: idOf(key), Operation: "POST /payments",
-		Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
+		Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
 		Lease:        time.Minute, Retention: time.Hour,
 	}
 	_, _ = rand.Read(r.Nonce[:])
@@ -74,15 +75,15 @@ func reservation(key string, edits ...func(*onceward.Reservation)) *onceward.Res
 	return r
 }
 
-func leaseOf(d time.Duration) func(*onceward.Reservation) {
-	return func(r *onceward.Reservation) { r.Lease = d }
+func leaseOf(d time.Duration) func(*store.Reservation) {
+	return func(r *store.Reservation) { r.Lease = d }
 }
 
-type work = func(ctx context.Context, v onceward.Verdict) onceward.Settlement
+type work = func(ctx context.Context, v store.Verdict) store.Settlement
 
 // settled is the end of work with an answer.
-func settled(end onceward.Ending, body string) onceward.Settlement {
-	return onceward.Settlement{Ending: end, Completion: onceward.Completion{Response: onceward.Response{Status: 201, Body: []byte(body)}}}
+func settled(end store.TxAction, body string) store.Settlement {
+	return store.Settlement{Action: end, Completion: store.Completion{Response: store.Response{Status: 201, Body: []byte(body)}}}
 }
 
 // insert writes a business row in the handler's transaction.
@@ -93,24 +94,24 @@ func insert(ctx context.Context, value string) error {
 
 // inserting is work that writes a row and commits, or is undone if it cannot.
 func inserting(value string) work {
-	return func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	return func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if insert(ctx, value) != nil {
-			return settled(onceward.Rollback, "")
+			return settled(store.TxRollback, "")
 		}
-		return settled(onceward.Commit, value)
+		return settled(store.TxCommit, value)
 	}
 }
 
 // never is work that must not run.
 func never(t testing.TB, rule string) work {
-	return func(context.Context, onceward.Verdict) onceward.Settlement {
+	return func(context.Context, store.Verdict) store.Settlement {
 		t.Errorf("%s: the work was executed", rule)
-		return settled(onceward.Rollback, "")
+		return settled(store.TxRollback, "")
 	}
 }
 
 // transacted runs a transaction that has to be decided in the given way.
-func transacted(t testing.TB, store *sqlite.Store, r *onceward.Reservation, w work, want onceward.Decision, rule string) onceward.Verdict {
+func transacted(t testing.TB, store *sqlite.Store, r *store.Reservation, w work, want store.Decision, rule string) store.Verdict {
 	t.Helper()
 	v, err := store.Transact(t.Context(), r, w)
 	if err != nil || v.Decision != want {
@@ -126,17 +127,17 @@ func wantRows(t testing.TB, store *sqlite.Store, value string, want int, rule st
 	}
 }
 
-func wantState(t testing.TB, store onceward.Store, key string, want onceward.State, rule string) {
+func wantState(t testing.TB, s store.Store, key string, want store.State, rule string) {
 	t.Helper()
-	rec, err := store.Get(context.Background(), idOf(key))
-	if err != nil && !errors.Is(err, onceward.ErrNotFound) || rec.State != want {
+	rec, err := s.Get(context.Background(), idOf(key))
+	if err != nil && !errors.Is(err, store.ErrNotFound) || rec.State != want {
 		t.Errorf("%s: the record of %q is %s (%v), want %s", rule, key, rec.State, err, want)
 	}
 }
 
 func wantUnavailable(t testing.TB, err error, text, rule string) {
 	t.Helper()
-	if !errors.Is(err, onceward.ErrUnavailable) || errors.Is(err, onceward.ErrOutcomeUnknown) || !strings.Contains(err.Error(), text) {
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), text) {
 		t.Errorf("%s: got %v, want ErrUnavailable with %q", rule, err, text)
 	}
 }
@@ -144,13 +145,13 @@ func wantUnavailable(t testing.TB, err error, text, rule string) {
 // wantWorkRefused checks for an error by which nothing was executed, and which trying again does not mend.
 func wantWorkRefused(t testing.TB, err error, text, rule string) {
 	t.Helper()
-	if !errors.Is(err, onceward.ErrWorkRefused) || errors.Is(err, onceward.ErrUnavailable) || !strings.Contains(err.Error(), text) {
+	if !errors.Is(err, store.ErrWorkRefused) || errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), text) {
 		t.Errorf("%s: got %v, want ErrWorkRefused with %q", rule, err, text)
 	}
 }
 
 // newGuard is a guard over a store that does not wait long.
-func newGuard(t testing.TB, store onceward.Store, edits ...func(*onceward.Config)) *onceward.Guard {
+func newGuard(t testing.TB, store store.Store, edits ...func(*onceward.Config)) *onceward.Guard {
 	t.Helper()
 	config := onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"),

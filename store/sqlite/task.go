@@ -5,21 +5,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // task is one thing for the writer to do inside a transaction: an event for one record, a function over many, or a
 // transactional handler.
 type task struct {
-	id       onceward.ID
-	event    onceward.Event
+	id       store.ID
+	event    store.Event
 	function func(r *records, now time.Time) error
 	member   *member
 
 	// What came of it, written by the writer before done is closed.
-	after   onceward.Record
+	after   store.Record
 	row     int64 // where a member's record stands, zero if there is none
-	outcome onceward.Outcome
+	outcome store.Transition
 	now     time.Time
 	err     error
 
@@ -34,7 +34,7 @@ const (
 	taskDropped
 )
 
-func newTask(id onceward.ID, event onceward.Event) *task {
+func newTask(id store.ID, event store.Event) *task {
 	return &task{id: id, event: event, done: make(chan struct{})}
 }
 
@@ -71,7 +71,7 @@ func (t *task) run(w *writer) (err error) {
 // fail notes why the task came to nothing. That goes before what the task was told inside the transaction that was lost,
 // such as a refusal by what a neighbour had written.
 func (t *task) fail(err error) {
-	if err != nil && !errors.Is(t.err, onceward.ErrOutcomeUnknown) {
+	if err != nil && !errors.Is(t.err, store.ErrOutcomeUnknown) {
 		t.err = err
 	}
 }
@@ -82,7 +82,7 @@ func (t *task) refusedBy(err error) bool {
 	switch {
 	case errors.As(err, &refusal):
 		t.err = refusal.error
-	case errors.Is(err, onceward.ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		t.err = err
 	default:
 		return false
@@ -92,10 +92,10 @@ func (t *task) refusedBy(err error) bool {
 
 // settles reports whether somebody may be waiting for what the task did.
 func (t *task) settles() bool {
-	return t.outcome.Effect != onceward.EffectNone &&
-		(t.after.State != onceward.StateInProgress || t.outcome.Origin == onceward.OriginResumed)
+	return t.outcome.Effect != store.EffectNone &&
+		(t.after.State != store.StateInProgress || t.outcome.Origin == store.OriginResumed)
 }
 
-func (t *task) verdict() onceward.Verdict {
-	return onceward.Verdict{Decision: t.outcome.Decision, Origin: t.outcome.Origin, Record: t.after, Now: t.now}
+func (t *task) verdict() store.Verdict {
+	return store.Verdict{Decision: t.outcome.Decision, Origin: t.outcome.Origin, Record: t.after, Now: t.now}
 }

@@ -9,38 +9,38 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // errRevoked is what a handler sees that held the writer for too long.
-var errRevoked = fmt.Errorf("%w: the transaction was taken back, because the handler held the only writer for too long", onceward.ErrDeadline)
+var errRevoked = fmt.Errorf("%w: the transaction was taken back, because the handler held the only writer for too long", store.ErrDeadline)
 
-// revokeGrace is how long a handler may take to notice its deadline before its transaction is taken back.
+// revokeGrace is how long a handler may take to external event its deadline before its transaction is taken back.
 const revokeGrace = 250 * time.Millisecond
 
-// LongestWork implements [onceward.Transactor]: everyone waits for the one writer, so a handler gets a third of the lease.
+// LongestWork implements [store.Transactor]: everyone waits for the one writer, so a handler gets a third of the lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease / 3 }
 
-// InFlight implements [onceward.Transactor].
-func (s *Store) InFlight(id onceward.ID) bool {
+// InFlight implements [store.Transactor].
+func (s *Store) InFlight(id store.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inFlight[id] != nil
 }
 
-// Transact implements [onceward.Transactor]. The work runs in the goroutine of the caller, in a savepoint of the writer's
+// Transact implements [store.Transactor]. The work runs in the goroutine of the caller, in a savepoint of the writer's
 // transaction; the transactions that wait run one after the other under one commit.
-func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement) (onceward.Verdict, error) {
+func (s *Store) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
 	v, answered, err := s.decide(ctx, r)
 	if err != nil || answered {
 		return v, err
 	}
 	over, entered := s.enter(r.ID)
 	if !entered {
-		return onceward.Verdict{Decision: onceward.DecisionInProgress, Now: s.now()}, nil
+		return store.Verdict{Decision: store.DecisionInProgress, Now: s.now()}, nil
 	}
 	defer over()
-	t := newTask(r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
+	t := newTask(r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
 	t.member = newMember(s.LongestWork(r.Lease), over)
 	err = s.writer.host(ctx, t, work)
 	return t.verdict(), err
@@ -49,7 +49,7 @@ func (s *Store) Transact(ctx context.Context, r *onceward.Reservation, work func
 // enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the caller
 // leaves or the writer is done with it, whichever is first: a handler that was taken off and never returns does not lock
 // its key.
-func (s *Store) enter(id onceward.ID) (over func(), entered bool) {
+func (s *Store) enter(id store.ID) (over func(), entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight[id] != nil {
@@ -73,25 +73,25 @@ type member struct {
 	begin, end func(r *records, now time.Time) error
 
 	turns   chan turn
-	settled chan onceward.Settlement
+	settled chan store.Settlement
 	left    chan struct{} // closed when its goroutine has left, which it does early by a panic
 }
 
 func newMember(longest time.Duration, over func()) *member {
 	return &member{
 		longest: longest, over: over,
-		turns: make(chan turn), settled: make(chan onceward.Settlement, 1), left: make(chan struct{}),
+		turns: make(chan turn), settled: make(chan store.Settlement, 1), left: make(chan struct{}),
 	}
 }
 
 // turn is the right to use the transaction.
 type turn struct {
 	tx      *sql.Tx
-	verdict onceward.Verdict
+	verdict store.Verdict
 }
 
 // host queues a member and plays its part: it runs the work when the writer says so.
-func (w *writer) host(ctx context.Context, t *task, work func(context.Context, onceward.Verdict) onceward.Settlement) error {
+func (w *writer) host(ctx context.Context, t *task, work func(context.Context, store.Verdict) store.Settlement) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
 	}
@@ -117,25 +117,25 @@ func (w *writer) host(ctx context.Context, t *task, work func(context.Context, o
 }
 
 // play runs the work and hands the connection back, also if the work panics or ends its goroutine.
-func (m *member) play(ctx context.Context, turn turn, work func(context.Context, onceward.Verdict) onceward.Settlement) {
-	settlement := onceward.Settlement{Ending: onceward.Rollback}
+func (m *member) play(ctx context.Context, turn turn, work func(context.Context, store.Verdict) store.Settlement) {
+	settlement := store.Settlement{Action: store.TxRollback}
 	defer func() { m.settled <- settlement }()
-	settlement = work(onceward.ContextWithTx(ctx, turn.tx), turn.verdict)
+	settlement = work(store.ContextWithTx(ctx, turn.tx), turn.verdict)
 }
 
 // run is the writer's side of a turn.
 func (m *member) run(w *writer, t *task) (err error) {
-	t.outcome = onceward.Outcome{}
+	t.outcome = store.Transition{}
 	if err := w.savepoint.Exec(); err != nil {
 		return err
 	}
-	var before onceward.Record
+	var before store.Record
 	switch t.event.Kind {
-	case onceward.EventReserve:
-		if before, err = w.reserve(t); err != nil || t.outcome.Decision != onceward.DecisionExecute {
+	case store.EventReserve:
+		if before, err = w.reserve(t); err != nil || t.outcome.Decision != store.DecisionExecute {
 			return errors.Join(err, w.release.Exec())
 		}
-	case onceward.EventCheckpoint:
+	case store.EventCheckpoint:
 		if before, err = w.beginStep(t); err != nil {
 			return errors.Join(err, w.release.Exec())
 		}
@@ -152,24 +152,24 @@ func (m *member) run(w *writer, t *task) (err error) {
 }
 
 // reserve decides inside the transaction. A grant is not written: only its outcome will be.
-func (w *writer) reserve(t *task) (before onceward.Record, err error) {
+func (w *writer) reserve(t *task) (before store.Record, err error) {
 	if before, t.row, err = w.load(t.id); err != nil {
 		return before, err
 	}
 	if t.event.Token, err = w.token(t.now); err != nil {
 		return before, err
 	}
-	if t.after, t.outcome, err = onceward.Step(before, t.event, t.now); err != nil {
+	if t.after, t.outcome, err = store.Step(before, t.event, t.now); err != nil {
 		return before, refused{err}
 	}
-	if t.outcome.Decision == onceward.DecisionExecute {
+	if t.outcome.Decision == store.DecisionExecute {
 		return before, nil
 	}
 	return before, w.store(t.id, t.row, &before, &t.after, t.outcome.Effect)
 }
 
 // handOver gives the connection to the handler and takes it back. An error means that the group's transaction is lost.
-func (m *member) handOver(w *writer, v onceward.Verdict) (settlement onceward.Settlement, err error) {
+func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settlement, err error) {
 	bound, cancel := context.Background(), context.CancelFunc(func() {})
 	if m.longest > 0 {
 		bound, cancel = context.WithTimeout(bound, m.longest)
@@ -201,7 +201,7 @@ func (m *member) handOver(w *writer, v onceward.Verdict) (settlement onceward.Se
 
 // await waits for the handler. One that does not come back in time has its transaction taken away, because everybody waits
 // for it. One whose goroutine has left, because an earlier run panicked, is undone.
-func (m *member) await(t turn) (settlement onceward.Settlement, revoked bool) {
+func (m *member) await(t turn) (settlement store.Settlement, revoked bool) {
 	select {
 	case m.turns <- t:
 	case <-m.left:
@@ -221,19 +221,19 @@ func (m *member) await(t turn) (settlement onceward.Settlement, revoked bool) {
 }
 
 // settle ends the savepoint as the handler said. What cannot be kept is undone, without harm to the neighbours.
-func (w *writer) settle(t *task, before *onceward.Record, s onceward.Settlement) error {
+func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error {
 	refusal := w.judge(t, &s)
 	if refusal != nil {
-		s.Ending = onceward.Rollback
+		s.Action = store.TxRollback
 	}
-	if s.Ending != onceward.Commit {
+	if s.Action != store.TxCommit {
 		if err := w.undo.Exec(); err != nil {
 			return err
 		}
 	}
 	switch {
-	case s.Ending == onceward.Rollback:
-		t.outcome.Effect = onceward.EffectNone
+	case s.Action == store.TxRollback:
+		t.outcome.Effect = store.EffectNone
 		t.after = *before
 	case t.event.Kind != 0:
 		if err := w.save(t.id, t.row, &t.after); err != nil {
@@ -247,20 +247,20 @@ func (w *writer) settle(t *task, before *onceward.Record, s onceward.Settlement)
 }
 
 // judge works out what is to be kept, or refuses it.
-func (w *writer) judge(t *task, s *onceward.Settlement) error {
+func (w *writer) judge(t *task, s *store.Settlement) error {
 	switch {
-	case s.Ending == onceward.Rollback:
+	case s.Action == store.TxRollback:
 		return nil
-	case s.Ending == onceward.Commit && w.unresolved():
-		return refused{fmt.Errorf("%w: it breaks a deferred foreign key", onceward.ErrWorkRefused)}
+	case s.Action == store.TxCommit && w.unresolved():
+		return refused{fmt.Errorf("%w: it breaks a deferred foreign key", store.ErrWorkRefused)}
 	case t.event.Kind == 0:
-		t.outcome.Effect = onceward.EffectWrite
+		t.outcome.Effect = store.EffectWrite
 		return t.member.conclude(w)
-	case t.event.Kind == onceward.EventCheckpoint:
+	case t.event.Kind == store.EventCheckpoint:
 		return w.endStep(t)
 	}
-	complete := onceward.Event{Kind: onceward.EventComplete, Attempt: t.after.Attempt, Completion: &s.Completion}
-	after, outcome, err := onceward.Step(t.after, complete, w.now())
+	complete := store.Event{Kind: store.EventComplete, Attempt: t.after.Attempt, Completion: &s.Completion}
+	after, outcome, err := store.Step(t.after, complete, w.now())
 	if err != nil {
 		return refused{unavailable(fmt.Errorf("settle: %w", err))}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 const takenBack = "the transaction was taken back"
@@ -21,12 +22,12 @@ const short = 300 * time.Millisecond
 // again although it still runs, and what it does later comes to nothing.
 func TestHandlerThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
+	s := openBusiness(t, newFile(t))
 	entered, release := make(chan struct{}), make(chan struct{})
 	ended := make(chan error, 1)
 	var late []error
 	go func() {
-		_, err := store.Transact(context.Background(), reservation("key", leaseOf(short)), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		_, err := s.Transact(context.Background(), reservation("key", leaseOf(short)), func(ctx context.Context, _ store.Verdict) store.Settlement {
 			tx := onceward.Tx(ctx)
 			stmt, err := tx.Prepare(`INSERT INTO business VALUES ('late')`)
 			if err != nil {
@@ -45,26 +46,26 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 			_, prepareErr := tx.Prepare(`SELECT 1`)
 			late = append(late, execErr, prepareErr, insert(ctx, "late"), tx.QueryRow(`SELECT 1`).Scan(new(int)), endOfRows(rows))
 			_, _ = rows.ColumnTypes()
-			return settled(onceward.Commit, "done")
+			return settled(store.TxCommit, "done")
 		})
 		ended <- err
 	}()
 	await(t, "the handler", entered)
 	started := time.Now()
-	transacted(t, store, reservation("other"), inserting("other"), onceward.DecisionExecute, "E1: the others go on")
+	transacted(t, s, reservation("other"), inserting("other"), store.DecisionExecute, "E1: the others go on")
 	if waited := time.Since(started); waited > 10*time.Second {
 		t.Errorf("E1: a handler of a lease of %s held up the others for %s", short, waited)
 	}
 	within(t, "the wait for the transaction that was taken back", func() {
-		if err := store.Wait(t.Context(), idOf("key"), 0); err != nil {
+		if err := s.Wait(t.Context(), idOf("key"), 0); err != nil {
 			t.Error(err)
 		}
 	})
-	transacted(t, store, reservation("key"), inserting("row"), onceward.DecisionExecute, "E8: no path leaves a key locked past its lease")
+	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute, "E8: no path leaves a key locked past its lease")
 	close(release)
 	err := await(t, "the end of the handler", ended)
 	wantUnavailable(t, err, takenBack, "E1: a handler that held the writer for too long")
-	if !errors.Is(err, onceward.ErrDeadline) {
+	if !errors.Is(err, store.ErrDeadline) {
 		t.Errorf("E5: %v, want it to say that the deadline was passed", err)
 	}
 	for i, err := range late {
@@ -72,9 +73,9 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 			t.Errorf("E1: late call %d of a handler went through", i)
 		}
 	}
-	wantRows(t, store, "row", 1, "I1")
-	wantRows(t, store, "late", 0, "E1")
-	transacted(t, store, reservation("key"), never(t, "I1"), onceward.DecisionReplay, "I3")
+	wantRows(t, s, "row", 1, "I1")
+	wantRows(t, s, "late", 0, "E1")
+	transacted(t, s, reservation("key"), never(t, "I1"), store.DecisionReplay, "I3")
 }
 
 // endOfRows reads to the end, and returns an error if the rows did not all come.
@@ -97,27 +98,27 @@ func TestStatementThatDoesNotEnd(t *testing.T) {
 				defer cancel()
 				ctx = patient
 			}
-			store := openBusiness(t, newFile(t))
+			s := openBusiness(t, newFile(t))
 			within(t, "an endless query", func() {
-				_, err := store.Transact(t.Context(), reservation("query", leaseOf(short)), func(own context.Context, _ onceward.Verdict) onceward.Settlement {
+				_, err := s.Transact(t.Context(), reservation("query", leaseOf(short)), func(own context.Context, _ store.Verdict) store.Settlement {
 					if err := onceward.Tx(own).QueryRowContext(ctx, endless).Scan(new(int)); err == nil {
 						t.Error("an endless query ended")
 					}
-					return settled(onceward.Rollback, "")
+					return settled(store.TxRollback, "")
 				})
 				if err != nil {
 					t.Errorf("a query that was interrupted harms nothing, but got %v", err)
 				}
-				_, err = store.Transact(t.Context(), reservation("insert", leaseOf(short)), func(own context.Context, v onceward.Verdict) onceward.Settlement {
+				_, err = s.Transact(t.Context(), reservation("insert", leaseOf(short)), func(own context.Context, v store.Verdict) store.Settlement {
 					if _, err := onceward.Tx(own).ExecContext(ctx, `INSERT INTO business `+endless); err == nil {
 						t.Error("an endless insert ended")
 					}
 					return inserting("after")(own, v)
 				})
 				wantUnavailable(t, err, "undone by SQLite", "an insert that was interrupted")
-				wantRows(t, store, "after", 0, "I4")
+				wantRows(t, s, "after", 0, "I4")
 			})
-			transacted(t, store, reservation("key"), inserting("key"), onceward.DecisionExecute, "afterwards")
+			transacted(t, s, reservation("key"), inserting("key"), store.DecisionExecute, "afterwards")
 		})
 	}
 }
@@ -126,13 +127,13 @@ func TestStatementThatDoesNotEnd(t *testing.T) {
 // them behind its turn.
 func TestLeftOpen(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	exec(t, store, `INSERT INTO business VALUES ('a'), ('b'), ('c')`)
+	s := openBusiness(t, newFile(t))
+	exec(t, s, `INSERT INTO business VALUES ('a'), ('b'), ('c')`)
 	var kept []*sql.Rows
 	var stmt *sql.Stmt
 	var tx *sql.Tx
 	within(t, "a turn with rows left open", func() {
-		transacted(t, store, reservation("key"), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+		transacted(t, s, reservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
 			tx = onceward.Tx(ctx)
 			var err error
 			if stmt, err = tx.Prepare(`SELECT value FROM business`); err != nil {
@@ -150,8 +151,8 @@ func TestLeftOpen(t *testing.T) {
 				kept = append(kept, rows)
 			}
 			return inserting("row")(ctx, v)
-		}, onceward.DecisionExecute, "E1")
-		transacted(t, store, reservation("next"), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+		}, store.DecisionExecute, "E1")
+		transacted(t, s, reservation("next"), func(ctx context.Context, v store.Verdict) store.Settlement {
 			for _, rows := range kept {
 				if endOfRows(rows) == nil {
 					t.Error("E1: rows of an earlier turn were read in a later one")
@@ -164,21 +165,21 @@ func TestLeftOpen(t *testing.T) {
 				t.Error("E1: a transaction of an earlier turn was used in a later one")
 			}
 			return inserting("row")(ctx, v)
-		}, onceward.DecisionExecute, "E1")
+		}, store.DecisionExecute, "E1")
 	})
-	wantRows(t, store, "row", 2, "I1")
-	wantRows(t, store, "x", 1, "E1: an insert that returns rows is complete when the first comes")
-	wantRows(t, store, "foreign", 0, "E1")
+	wantRows(t, s, "row", 2, "I1")
+	wantRows(t, s, "x", 1, "E1: an insert that returns rows is complete when the first comes")
+	wantRows(t, s, "foreign", 0, "E1")
 }
 
 // TestGoroutinesLeftBehind go on writing while other handlers have their turns.
 func TestGoroutinesLeftBehind(t *testing.T) {
 	t.Parallel()
-	store := openBusiness(t, newFile(t))
+	s := openBusiness(t, newFile(t))
 	var group sync.WaitGroup
 	stop := make(chan struct{})
 	for i := range 10 {
-		transacted(t, store, reservation(strings.Repeat("k", i+1)), func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+		transacted(t, s, reservation(strings.Repeat("k", i+1)), func(ctx context.Context, v store.Verdict) store.Settlement {
 			tx := onceward.Tx(ctx)
 			for range 2 {
 				group.Go(func() {
@@ -196,12 +197,12 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 					}
 				})
 			}
-			return settled(onceward.Rollback, "")
-		}, onceward.DecisionExecute, "E1")
-		transacted(t, store, reservation(strings.Repeat("o", i+1)), inserting("own"), onceward.DecisionExecute, "E1")
+			return settled(store.TxRollback, "")
+		}, store.DecisionExecute, "E1")
+		transacted(t, s, reservation(strings.Repeat("o", i+1)), inserting("own"), store.DecisionExecute, "E1")
 	}
 	close(stop)
 	group.Wait()
-	wantRows(t, store, "own", 10, "I1")
-	wantRows(t, store, "stray", 0, "E1: a goroutine that a handler left behind wrote into the turn of another")
+	wantRows(t, s, "own", 10, "I1")
+	wantRows(t, s, "stray", 0, "E1: a goroutine that a handler left behind wrote into the turn of another")
 }

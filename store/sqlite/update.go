@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Update runs f in a transaction of the writer, for business writes outside of a protected handler. It commits if f returns
@@ -26,11 +27,11 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 func (s *Store) inTurn(ctx context.Context, m *member, work func(ctx context.Context) error) error {
 	var failure error
 	t := &task{member: m, done: make(chan struct{})}
-	err := s.writer.host(ctx, t, func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	err := s.writer.host(ctx, t, func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if failure = work(ctx); failure != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
-		return onceward.Settlement{Ending: onceward.Commit}
+		return store.Settlement{Action: store.TxCommit}
 	})
 	if err == nil {
 		err = failure

@@ -12,18 +12,19 @@ import (
 	"github.com/ncruces/go-sqlite3"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // inHandler runs f in a transactional handler that commits.
 func inHandler(t *testing.T, f func(ctx context.Context, tx *sql.Tx)) {
 	t.Helper()
-	store := openBusiness(t, newFile(t))
-	exec(t, store, `CREATE TABLE everything (
+	s := openBusiness(t, newFile(t))
+	exec(t, s, `CREATE TABLE everything (
 		id INTEGER PRIMARY KEY, i INTEGER, r REAL, t TEXT, b BLOB, at TIMESTAMP, flag BOOLEAN, required TEXT NOT NULL DEFAULT '', any)`)
-	transacted(t, store, reservation("key"), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	transacted(t, s, reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		f(ctx, onceward.Tx(ctx))
-		return settled(onceward.Commit, "done")
-	}, onceward.DecisionExecute, "E1")
+		return settled(store.TxCommit, "done")
+	}, store.DecisionExecute, "E1")
 }
 
 // TestValues: what a handler writes through its transaction is what it reads.
@@ -144,7 +145,7 @@ func TestNestedQueries(t *testing.T) {
 			}
 		}
 		if _, err := add.Exec(1); err == nil {
-			t.Error("an argument is missing, and nobody notices")
+			t.Error("an argument is missing, and nobody external events")
 		}
 		rows, err := tx.QueryContext(ctx, `SELECT i FROM everything WHERE t = 'old' ORDER BY i`)
 		if err != nil {

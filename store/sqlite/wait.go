@@ -5,13 +5,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // hub wakes those who wait for a record that this process settles. It remembers a record for as long as somebody waits.
 type hub struct {
 	mu      sync.Mutex
-	changed map[onceward.ID]*watched
+	changed map[store.ID]*watched
 }
 
 // watched is a record that somebody waits for.
@@ -21,11 +21,11 @@ type watched struct {
 }
 
 // watch returns what is told when the record is settled. It is given back with leave.
-func (h *hub) watch(id onceward.ID) *watched {
+func (h *hub) watch(id store.ID) *watched {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.changed == nil {
-		h.changed = make(map[onceward.ID]*watched)
+		h.changed = make(map[store.ID]*watched)
 	}
 	w := h.changed[id]
 	if w == nil {
@@ -37,7 +37,7 @@ func (h *hub) watch(id onceward.ID) *watched {
 }
 
 // leave ends a wait; the last one to leave takes the record away.
-func (h *hub) leave(id onceward.ID, w *watched) {
+func (h *hub) leave(id store.ID, w *watched) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w.waiting--
@@ -47,7 +47,7 @@ func (h *hub) leave(id onceward.ID, w *watched) {
 }
 
 // wake ends the waits for a record.
-func (h *hub) wake(id onceward.ID) {
+func (h *hub) wake(id store.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w := h.changed[id]; w != nil {
@@ -59,8 +59,8 @@ func (h *hub) wake(id onceward.ID) {
 // pollInterval is how soon a change by another process is seen; those of this process wake the waiter at once.
 const pollInterval = 100 * time.Millisecond
 
-// Wait implements [onceward.Waiter].
-func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
+// Wait implements [store.Waiter].
+func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	if attempt == 0 {
 		return s.waitForTransaction(ctx, id)
 	}
@@ -73,7 +73,7 @@ func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
 		if err != nil {
 			return err
 		}
-		if rec.State != onceward.StateInProgress || rec.Attempt != attempt {
+		if rec.State != store.StateInProgress || rec.Attempt != attempt {
 			return nil
 		}
 		select {
@@ -87,7 +87,7 @@ func (s *Store) Wait(ctx context.Context, id onceward.ID, attempt int64) error {
 }
 
 // waitForTransaction waits for a transaction of this process, of which no record is visible.
-func (s *Store) waitForTransaction(ctx context.Context, id onceward.ID) error {
+func (s *Store) waitForTransaction(ctx context.Context, id store.ID) error {
 	s.mu.Lock()
 	ended := s.inFlight[id]
 	s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // maxGroup bounds how many tasks share a commit, and so how long the first of them waits for the last.
@@ -28,8 +28,8 @@ const groupTime = 20 * time.Millisecond
 // and many callers share an fsync. There is no timer.
 type writer struct {
 	now       func() time.Time
-	committed func(onceward.ID) // told of each record that is no longer in progress, after the commit
-	messages  hints             // told of commits in which messages became ready
+	committed func(store.ID) // told of each record that is no longer in progress, after the commit
+	messages  hints          // told of commits in which messages became ready
 
 	conn sqlitedriver.Conn
 	raw  *sqlite3.Conn
@@ -137,7 +137,7 @@ func (w *writer) disconnect() error {
 }
 
 // do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has not
-// been started; if it has, its outcome is not known to the caller, and its neighbours do not notice.
+// been started; if it has, its outcome is not known to the caller, and its neighbours do not external event.
 func (w *writer) do(ctx context.Context, t *task) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -332,8 +332,8 @@ func (w *writer) commitFailed(group []*task, err error) error {
 		reason = errors.Join(reason, doubtErr, w.abort())
 	}
 	for _, t := range group {
-		if t.member != nil && t.outcome.Effect != onceward.EffectNone {
-			t.err = fmt.Errorf("%w: %w", onceward.ErrOutcomeUnknown, reason)
+		if t.member != nil && t.outcome.Effect != store.EffectNone {
+			t.err = fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason)
 		}
 	}
 	return unavailable(reason)

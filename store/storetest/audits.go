@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testAudit checks the list of acts on records: it only grows, and outlives what it is about (L7).
 func testAudit(t *testing.T, h Harness) {
 	h.test(t, "kept in order", func(e *env) {
-		var want []onceward.AuditEntry
+		var want []store.AuditEntry
 		for i := range 5 {
 			before := entry(id("key"), int64(i+1))
 			after := before
@@ -36,7 +36,7 @@ func testAudit(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "each ID its own", func(e *env) {
-		for i, target := range []onceward.ID{{Scope: "a", Key: "bc"}, {Scope: "ab", Key: "c"}, {Scope: "a", Key: "BC"}} {
+		for i, target := range []store.ID{{Scope: "a", Key: "bc"}, {Scope: "ab", Key: "c"}, {Scope: "a", Key: "BC"}} {
 			one := entry(target, int64(i+1))
 			e.audit(one)
 			e.wantAudit(target, one)
@@ -45,7 +45,7 @@ func testAudit(t *testing.T, h Harness) {
 	})
 	h.test(t, "any text", func(e *env) {
 		for name, text := range oddTexts() {
-			one := onceward.AuditEntry{ID: id(name), Attempt: -1, Actor: text, Action: text, Reason: text, Outcome: text}
+			one := store.AuditEntry{ID: id(name), Attempt: -1, Actor: text, Action: text, Reason: text, Outcome: text}
 			e.audit(one)
 			e.wantAudit(id(name), one)
 		}
@@ -78,21 +78,21 @@ func testAudit(t *testing.T, h Harness) {
 }
 
 // entry is one act on a record.
-func entry(id onceward.ID, attempt int64) onceward.AuditEntry {
-	return onceward.AuditEntry{
+func entry(id store.ID, attempt int64) store.AuditEntry {
+	return store.AuditEntry{
 		ID: id, Attempt: attempt, Actor: "ops@example.com", Action: "resolve completed", Reason: fmt.Sprint("ticket ", attempt),
 	}
 }
 
 // auditor returns the store as one that keeps acts.
-func (e *env) auditor() onceward.Auditor { return e.Store.(onceward.Auditor) }
+func (e *env) auditor() store.Auditor { return e.Store.(store.Auditor) }
 
-func (e *env) audit(one onceward.AuditEntry) {
+func (e *env) audit(one store.AuditEntry) {
 	e.Helper()
 	e.must(e.auditor().AddAudit(e.ctx, one))
 }
 
-func (e *env) audited(id onceward.ID) []onceward.AuditEntry {
+func (e *env) audited(id store.ID) []store.AuditEntry {
 	e.Helper()
 	found, err := e.auditor().Audit(e.ctx, id)
 	e.must(err)
@@ -100,7 +100,7 @@ func (e *env) audited(id onceward.ID) []onceward.AuditEntry {
 }
 
 // wantAudit checks what was done to a record, in its order. When that was is the store's to say.
-func (e *env) wantAudit(id onceward.ID, want ...onceward.AuditEntry) {
+func (e *env) wantAudit(id store.ID, want ...store.AuditEntry) {
 	e.Helper()
 	got := e.audited(id)
 	if len(got) != len(want) {
@@ -122,7 +122,7 @@ func auditOutlives(e *env) {
 	if e.features.Busts {
 		settled, open := e.own(id("settled")), e.own(id("open"))
 		e.complete(settled, "stored")
-		for _, c := range []onceward.Claim{settled, open} {
+		for _, c := range []store.Claim{settled, open} {
 			e.audit(entry(c.ID, c.Attempt))
 			e.bust(c.ID, true)
 			e.wantAudit(c.ID, entry(c.ID, c.Attempt))
@@ -134,7 +134,7 @@ func auditOutlives(e *env) {
 		e.audit(entry(c.ID, c.Attempt))
 		lapse(e)
 		e.reap(everything, false)
-		e.wantState(c.ID, onceward.StateNone, "B2: a record that was reaped")
+		e.wantState(c.ID, store.StateNone, "B2: a record that was reaped")
 		e.wantAudit(c.ID, entry(c.ID, c.Attempt))
 	}
 }

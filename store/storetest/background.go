@@ -3,7 +3,7 @@ package storetest
 import (
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testSweeper checks what a sweep takes and what it leaves (B1).
@@ -12,10 +12,10 @@ func testSweeper(t *testing.T, h Harness) {
 		e.lapsedClaims(10)
 		e.wantWork("swept", e.sweep(0), 0)
 		e.wantWork("swept", e.sweep(3), 3)
-		e.wantStates(ids(10), map[onceward.State]int{onceward.StateUnknown: 3, onceward.StateInProgress: 7})
+		e.wantStates(ids(10), map[store.State]int{store.StateUnknown: 3, store.StateInProgress: 7})
 		e.wantWork("swept", e.sweep(everything), 7)
 		e.wantWork("swept", e.sweep(everything), 0)
-		e.wantStates(ids(10), map[onceward.State]int{onceward.StateUnknown: 10})
+		e.wantStates(ids(10), map[store.State]int{store.StateUnknown: 10})
 	})
 	h.test(t, "due for reconciliation at once", func(e *env) {
 		c := e.lapsedClaims(1)[0]
@@ -32,7 +32,7 @@ func testSweeper(t *testing.T, h Harness) {
 	h.test(t, "only what is due", func(e *env) {
 		for _, f := range fixtures(h.Features) {
 			if f.name != "in progress, lease over" {
-				f.build(e, []onceward.ID{id(f.name)})
+				f.build(e, []store.ID{id(f.name)})
 			}
 		}
 		// Whatever the fixtures themselves left behind was swept by one of them or has no lease.
@@ -42,7 +42,7 @@ func testSweeper(t *testing.T, h Harness) {
 		c := e.own(id("key"), resume, lease(e.brief()))
 		lapse(e)
 		e.wantWork("swept of what is resumable", e.sweep(everything), 0)
-		e.wantState(c.ID, onceward.StateInProgress, "B1: a resumable record is handed to the resumer")
+		e.wantState(c.ID, store.StateInProgress, "B1: a resumable record is handed to the resumer")
 	})
 	if h.Features.Clock {
 		h.test(t, "at the very end of a lease", func(e *env) {
@@ -75,14 +75,14 @@ func testReaper(t *testing.T, h Harness) {
 		e.wantWork("reaped", e.reap(3, false), 3)
 		e.wantWork("reaped", e.reap(everything, false), 7)
 		e.wantWork("reaped", e.reap(everything, false), 0)
-		e.wantStates(ids(10), map[onceward.State]int{onceward.StateNone: 10})
+		e.wantStates(ids(10), map[store.State]int{store.StateNone: 10})
 	})
 	h.test(t, "softly, limit and count", func(e *env) {
 		expire(e, 10)
 		e.wantWork("marked", e.reap(3, true), 3)
 		if e.Advance != nil { // on a real clock the first may already be removed again
 			e.wantWork("marked", e.reap(everything, true), 7)
-			e.wantStates(ids(10), map[onceward.State]int{onceward.StateExpired: 10})
+			e.wantStates(ids(10), map[store.State]int{store.StateExpired: 10})
 			e.wantWork("marked twice", e.reap(everything, true), 0)
 		}
 		for range 2 {
@@ -90,11 +90,11 @@ func testReaper(t *testing.T, h Harness) {
 			lapse(e)
 		}
 		e.reap(everything, true)
-		e.wantStates(ids(10), map[onceward.State]int{onceward.StateNone: 10})
+		e.wantStates(ids(10), map[store.State]int{store.StateNone: 10})
 	})
 	h.test(t, "softly, step by step", func(e *env) {
 		target := id("key")
-		soft := onceward.Event{Kind: onceward.EventReap, Soft: true}
+		soft := store.Event{Kind: store.EventReap, Soft: true}
 		e.complete(e.own(target, retain(e.brief())), "stored")
 		for range 3 {
 			if _, err := e.step(target, e.get(target), soft); err != nil {
@@ -102,12 +102,12 @@ func testReaper(t *testing.T, h Harness) {
 			}
 			lapse(e)
 		}
-		e.wantState(target, onceward.StateNone, "B2: marked expired, then removed a retention later")
+		e.wantState(target, store.StateNone, "B2: marked expired, then removed a retention later")
 	})
 	h.test(t, "only what is due", func(e *env) {
 		for _, f := range fixtures(h.Features) {
 			if !f.absent {
-				f.build(e, []onceward.ID{id(f.name)})
+				f.build(e, []store.ID{id(f.name)})
 			}
 		}
 		for _, soft := range []bool{true, false} {
@@ -133,9 +133,9 @@ func (e *env) wantWork(what string, got, want int) {
 }
 
 // wantStates counts records by state.
-func (e *env) wantStates(targets []onceward.ID, want map[onceward.State]int) {
+func (e *env) wantStates(targets []store.ID, want map[store.State]int) {
 	e.Helper()
-	got := make(map[onceward.State]int)
+	got := make(map[store.State]int)
 	for _, id := range targets {
 		got[e.get(id).State]++
 	}

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Bench measures a store: reserve and complete, replay, contention for one key, and a whole transactional operation if
@@ -57,7 +57,7 @@ func callers(b *testing.B, n int, operation func(i int) error) {
 	b.StopTimer()
 }
 
-func benchID(i int) onceward.ID { return id(fmt.Sprintf("bench-%09d", i)) }
+func benchID(i int) store.ID { return id(fmt.Sprintf("bench-%09d", i)) }
 
 func benchReserveComplete(b *testing.B, s Instance, n int) {
 	ctx := context.Background()
@@ -66,7 +66,7 @@ func benchReserveComplete(b *testing.B, s Instance, n int) {
 		if err != nil {
 			return err
 		}
-		_, err = s.Store.Complete(ctx, onceward.Claim{ID: benchID(i), Attempt: v.Record.Attempt}, answer("done"))
+		_, err = s.Store.Complete(ctx, store.Claim{ID: benchID(i), Attempt: v.Record.Attempt}, answer("done"))
 		return err
 	})
 }
@@ -77,20 +77,20 @@ func benchReplay(b *testing.B, s Instance, n int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := s.Store.Complete(ctx, onceward.Claim{ID: id("key"), Attempt: v.Record.Attempt}, answer("done")); err != nil {
+	if _, err := s.Store.Complete(ctx, store.Claim{ID: id("key"), Attempt: v.Record.Attempt}, answer("done")); err != nil {
 		b.Fatal(err)
 	}
-	callers(b, n, func(int) error { return decides(s.Store, id("key"), onceward.DecisionReplay) })
+	callers(b, n, func(int) error { return decides(s.Store, id("key"), store.DecisionReplay) })
 }
 
 func benchContention(b *testing.B, s Instance, n int) {
-	if err := decides(s.Store, id("key"), onceward.DecisionExecute); err != nil {
+	if err := decides(s.Store, id("key"), store.DecisionExecute); err != nil {
 		b.Fatal(err)
 	}
-	callers(b, n, func(int) error { return decides(s.Store, id("key"), onceward.DecisionInProgress) })
+	callers(b, n, func(int) error { return decides(s.Store, id("key"), store.DecisionInProgress) })
 }
 
-func decides(s onceward.Store, id onceward.ID, want onceward.Decision) error {
+func decides(s store.Store, id store.ID, want store.Decision) error {
 	v, err := s.Reserve(context.Background(), request(id))
 	if err == nil && v.Decision != want {
 		err = fmt.Errorf("reserve got %s, want %s", v.Decision, want)
@@ -100,14 +100,14 @@ func decides(s onceward.Store, id onceward.ID, want onceward.Decision) error {
 
 func benchTransact(b *testing.B, s Instance, n int) {
 	ctx := context.Background()
-	transactor := s.Store.(onceward.Transactor)
+	transactor := s.Store.(store.Transactor)
 	callers(b, n, func(i int) error {
 		var inserted error
-		_, err := transactor.Transact(ctx, request(benchID(i)), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		_, err := transactor.Transact(ctx, request(benchID(i)), func(ctx context.Context, _ store.Verdict) store.Settlement {
 			if inserted = s.Business.Insert(ctx, "row"); inserted != nil {
-				return onceward.Settlement{Ending: onceward.Rollback}
+				return store.Settlement{Action: store.TxRollback}
 			}
-			return onceward.Settlement{Ending: onceward.Commit, Completion: *answer("done")}
+			return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
 		})
 		if err != nil {
 			return err

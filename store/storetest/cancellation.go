@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-// testCancellation lets callers leave at each step: what they asked for happened or did not, and nobody else notices.
+// testCancellation lets callers leave at each step: what they asked for happened or did not, and nobody else external events.
 func testCancellation(t *testing.T, h Harness) {
 	h.test(t, "before the call", func(e *env) {
 		for _, c := range calls(h.Features) {
@@ -36,7 +36,7 @@ func (e *env) refusesTheGone(c call) {
 	gone, cancel := context.WithCancel(e.ctx)
 	cancel()
 	err := c.call(gone, e.Store, claim)
-	if !errors.Is(err, context.Canceled) && !errors.Is(err, onceward.ErrUnavailable) {
+	if !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrUnavailable) {
 		e.Errorf("%s for a caller who has left got %v, want the context's error or ErrUnavailable", c.name, err)
 	}
 	if diff := diffRecords(e.get(target), before, 0); diff != "" {
@@ -48,98 +48,98 @@ func (e *env) refusesTheGone(c call) {
 type call struct {
 	name    string
 	needed  bool
-	prepare func(e *env, id onceward.ID) onceward.Claim
-	call    func(ctx context.Context, s onceward.Store, c onceward.Claim) error
+	prepare func(e *env, id store.ID) store.Claim
+	call    func(ctx context.Context, s store.Store, c store.Claim) error
 }
 
 func calls(f Features) []call {
-	own := func(e *env, id onceward.ID) onceward.Claim { return e.own(id) }
-	lose := func(e *env, id onceward.ID) onceward.Claim { return e.lose(id) }
-	loseResumable := func(e *env, id onceward.ID) onceward.Claim { return e.lose(id, resume) }
-	nothing := func(_ *env, id onceward.ID) onceward.Claim { return onceward.Claim{ID: id} }
-	lapsed := func(e *env, id onceward.ID) onceward.Claim {
+	own := func(e *env, id store.ID) store.Claim { return e.own(id) }
+	lose := func(e *env, id store.ID) store.Claim { return e.lose(id) }
+	loseResumable := func(e *env, id store.ID) store.Claim { return e.lose(id, resume) }
+	nothing := func(_ *env, id store.ID) store.Claim { return store.Claim{ID: id} }
+	lapsed := func(e *env, id store.ID) store.Claim {
 		c := e.own(id, lease(e.brief()))
 		lapse(e)
 		return c
 	}
-	expired := func(e *env, id onceward.ID) onceward.Claim {
+	expired := func(e *env, id store.ID) store.Claim {
 		c := e.own(id, retain(e.brief()))
 		e.until(e.complete(c, "stored"))
 		return c
 	}
 	all := []call{
-		{"reserve", true, nothing, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+		{"reserve", true, nothing, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.Reserve(ctx, request(c.ID))
 			return err
 		}},
-		{"reserve of a lapsed record", true, lapsed, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+		{"reserve of a lapsed record", true, lapsed, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.Reserve(ctx, request(c.ID))
 			return err
 		}},
-		{"extend", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error { return s.Extend(ctx, c, 3*calm) }},
-		{"checkpoint", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.Checkpoint(ctx, c, onceward.Checkpoint{Point: "charged"})
+		{"extend", true, own, func(ctx context.Context, s store.Store, c store.Claim) error { return s.Extend(ctx, c, 3*calm) }},
+		{"checkpoint", true, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.Checkpoint(ctx, c, store.Checkpoint{Point: "charged"})
 		}},
-		{"complete", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+		{"complete", true, own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.Complete(ctx, c, answer("done"))
 			return err
 		}},
-		{"release", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+		{"release", true, own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.Release(ctx, c, "no stock")
 		}},
-		{"abandon", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+		{"abandon", true, own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.Abandon(ctx, c, "timeout")
 		}},
-		{"get", true, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
+		{"get", true, own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.Get(ctx, c.ID)
 			return err
 		}},
-		{"sweep", f.Sweeps, lapsed, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
-			_, err := s.(onceward.Sweeper).Sweep(ctx, everything)
+		{"sweep", f.Sweeps, lapsed, func(ctx context.Context, s store.Store, _ store.Claim) error {
+			_, err := s.(store.Sweeper).Sweep(ctx, everything)
 			return err
 		}},
-		{"reap", f.Reaps, expired, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
-			_, err := s.(onceward.Reaper).Reap(ctx, everything, false)
+		{"reap", f.Reaps, expired, func(ctx context.Context, s store.Store, _ store.Claim) error {
+			_, err := s.(store.Reaper).Reap(ctx, everything, false)
 			return err
 		}},
-		{"resolve completed", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Reconciler).ResolveCompleted(ctx, c, answer("found"))
+		{"resolve completed", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Reconciler).ResolveCompleted(ctx, c, answer("found"))
 		}},
-		{"resolve not executed", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Reconciler).ResolveNotExecuted(ctx, c, "never arrived")
+		{"resolve not executed", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Reconciler).ResolveNotExecuted(ctx, c, "never arrived")
 		}},
-		{"resolve step", f.Reconciles, loseResumable, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Reconciler).ResolveStep(ctx, c, onceward.Checkpoint{Point: "shipped"})
+		{"resolve step", f.Reconciles, loseResumable, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Reconciler).ResolveStep(ctx, c, store.Checkpoint{Point: "shipped"})
 		}},
-		{"begin reconcile", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Reconciler).BeginReconcile(ctx, c, 0, time.Minute)
+		{"begin reconcile", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Reconciler).BeginReconcile(ctx, c, 0, time.Minute)
 		}},
-		{"postpone", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Reconciler).Postpone(ctx, c, notYet(0, 1))
+		{"postpone", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Reconciler).Postpone(ctx, c, notYet(0, 1))
 		}},
-		{"requeue", f.Reconciles, lose, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Reconciler).Requeue(ctx, c, "the provider is back")
+		{"requeue", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Reconciler).Requeue(ctx, c, "the provider is back")
 		}},
-		{"bust", f.Busts, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Buster).Bust(ctx, c.ID, true)
+		{"bust", f.Busts, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Buster).Bust(ctx, c.ID, true)
 		}},
-		{"list", f.Lists, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
-			_, err := s.(onceward.Lister).List(ctx, onceward.Filter{})
+		{"list", f.Lists, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+			_, err := s.(store.Lister).List(ctx, store.Filter{})
 			return err
 		}},
-		{"stats", f.Lists, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
-			_, err := s.(onceward.Lister).Stats(ctx)
+		{"stats", f.Lists, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+			_, err := s.(store.Lister).Stats(ctx)
 			return err
 		}},
-		{"wait", f.Waits, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Waiter).Wait(ctx, c.ID, c.Attempt)
+		{"wait", f.Waits, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Waiter).Wait(ctx, c.ID, c.Attempt)
 		}},
-		{"transact", f.Transactions, nothing, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			_, err := s.(onceward.Transactor).Transact(ctx, request(c.ID), committing("done"))
+		{"transact", f.Transactions, nothing, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.Transactor).Transact(ctx, request(c.ID), committing("done"))
 			return err
 		}},
-		{"checkpoint with work", f.TxCheckpoints, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.TxCheckpointer).CheckpointTx(ctx, c, calm, reaching("charged"))
+		{"checkpoint with work", f.TxCheckpoints, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.TxCheckpointer).CheckpointTx(ctx, c, calm, reaching("charged"))
 		}},
 	}
 	var possible []call
@@ -153,36 +153,36 @@ func calls(f Features) []call {
 
 // evidenceCalls are the methods about what is kept beside the records.
 func evidenceCalls(f Features) []call {
-	own := func(e *env, id onceward.ID) onceward.Claim { return e.own(id) }
+	own := func(e *env, id store.ID) store.Claim { return e.own(id) }
 	return []call{
-		{"add finding", f.Findings, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.FindingKeeper).AddFinding(ctx, onceward.Finding{Claim: c, Response: answer("late").Response})
+		{"add late completion", f.Findings, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.LateCompletionKeeper).AddLateCompletion(ctx, store.LateCompletion{Claim: c, Response: answer("late").Response})
 		}},
-		{"findings", f.Findings, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			_, err := s.(onceward.FindingKeeper).Findings(ctx, c.ID)
+		{"late completions", f.Findings, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.LateCompletionKeeper).LateCompletions(ctx, c.ID)
 			return err
 		}},
-		{"add notice", f.Notices, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			_, err := s.(onceward.NoticeKeeper).AddNotice(ctx, notice("psp", c.Key, c.Key))
+		{"add external event", f.Notices, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.ExternalEventKeeper).AddExternalEvent(ctx, externalEvent("psp", c.Key, c.Key))
 			return err
 		}},
-		{"notices", f.Notices, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			_, err := s.(onceward.NoticeKeeper).Notices(ctx, onceward.NoticeFilter{Source: "psp", Scope: noticeScope, Subjects: []string{c.Key}})
+		{"external events", f.Notices, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.ExternalEventKeeper).ExternalEvents(ctx, store.ExternalEventFilter{Source: "psp", Scope: externalEventScope, Subjects: []string{c.Key}})
 			return err
 		}},
-		{"purge notices", f.Notices, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
-			_, err := s.(onceward.NoticeKeeper).PurgeNotices(ctx, 0, everything)
+		{"purge external events", f.Notices, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+			_, err := s.(store.ExternalEventKeeper).PurgeExternalEvents(ctx, 0, everything)
 			return err
 		}},
-		{"add audit", f.Audits, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			return s.(onceward.Auditor).AddAudit(ctx, entry(c.ID, c.Attempt))
+		{"add audit", f.Audits, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.Auditor).AddAudit(ctx, entry(c.ID, c.Attempt))
 		}},
-		{"audit", f.Audits, own, func(ctx context.Context, s onceward.Store, c onceward.Claim) error {
-			_, err := s.(onceward.Auditor).Audit(ctx, c.ID)
+		{"audit", f.Audits, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.Auditor).Audit(ctx, c.ID)
 			return err
 		}},
-		{"purge audit", f.Audits, own, func(ctx context.Context, s onceward.Store, _ onceward.Claim) error {
-			_, err := s.(onceward.Auditor).PurgeAudit(ctx, 0, everything)
+		{"purge audit", f.Audits, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+			_, err := s.(store.Auditor).PurgeAudit(ctx, 0, everything)
 			return err
 		}},
 	}
@@ -234,17 +234,17 @@ func cancelDuringCalls(e *env) {
 		delay := typical * time.Duration(i) / cuts
 		r := request(id)
 		e.interrupted(delay, func(ctx context.Context) { _, _ = e.Store.Reserve(ctx, r) })
-		v := e.wantDecision(r, onceward.DecisionExecute, "S9: the same nonce after a reserve that was cut off")
-		c := onceward.Claim{ID: id, Attempt: v.Record.Attempt}
+		v := e.wantDecision(r, store.DecisionExecute, "S9: the same nonce after a reserve that was cut off")
+		c := store.Claim{ID: id, Attempt: v.Record.Attempt}
 		var first error
 		e.interrupted(delay, func(ctx context.Context) { _, first = e.Store.Complete(ctx, c, answer("done")) })
-		if rec := e.get(id); first == nil && rec.State != onceward.StateCompleted {
+		if rec := e.get(id); first == nil && rec.State != store.StateCompleted {
 			e.Errorf("E7: complete reported success, but the record is %s", describe(rec))
 		}
 		if _, err := e.Store.Complete(e.ctx, c, answer("done")); err != nil {
 			e.Errorf("S6: repeating a complete that was cut off got %v, want success", err)
 		}
-		e.wantState(id, onceward.StateCompleted, "S6: after a repeated complete")
+		e.wantState(id, store.StateCompleted, "S6: after a repeated complete")
 	}
 }
 
@@ -271,21 +271,21 @@ func cancelBesideNeighbours(e *env) {
 		for round := range 10 {
 			target := targets[i]
 			target.Scope = fmt.Sprint("round ", round)
-			e.wantState(target, onceward.StateCompleted, "E7: an answer that was reported as stored")
+			e.wantState(target, store.StateCompleted, "E7: an answer that was reported as stored")
 		}
 	}
 }
 
 // operate reserves and completes.
-func (e *env) operate(ctx context.Context, id onceward.ID) error {
+func (e *env) operate(ctx context.Context, id store.ID) error {
 	v, err := e.Store.Reserve(ctx, request(id))
 	if err != nil {
 		return fmt.Errorf("reserve: %w", err)
 	}
-	if v.Decision != onceward.DecisionExecute {
+	if v.Decision != store.DecisionExecute {
 		return fmt.Errorf("a new key got %s", v.Decision)
 	}
-	if _, err := e.Store.Complete(ctx, onceward.Claim{ID: id, Attempt: v.Record.Attempt}, answer(id.Key)); err != nil {
+	if _, err := e.Store.Complete(ctx, store.Claim{ID: id, Attempt: v.Record.Attempt}, answer(id.Key)); err != nil {
 		return fmt.Errorf("complete: %w", err)
 	}
 	return nil

@@ -8,27 +8,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // stepWork is what a step does inside its transaction.
-type stepWork = func(ctx context.Context) (onceward.Checkpoint, error)
+type stepWork = func(ctx context.Context) (store.Checkpoint, error)
 
 // checkpointAt is a recovery point that carries something.
-func checkpointAt(point string) onceward.Checkpoint {
-	return onceward.Checkpoint{Point: point, Data: []byte("carried to " + point + "\x00\xff")}
+func checkpointAt(point string) store.Checkpoint {
+	return store.Checkpoint{Point: point, Data: []byte("carried to " + point + "\x00\xff")}
 }
 
 // reaching is a step that writes nothing.
 func reaching(point string) stepWork {
-	return func(context.Context) (onceward.Checkpoint, error) { return checkpointAt(point), nil }
+	return func(context.Context) (store.Checkpoint, error) { return checkpointAt(point), nil }
 }
 
 // stepping adds a row to the business table and goes on; a row that is refused is the error of the step.
 func (e *env) stepping(value string, then stepWork) stepWork {
-	return func(ctx context.Context) (onceward.Checkpoint, error) {
+	return func(ctx context.Context) (store.Checkpoint, error) {
 		if err := e.Business.Insert(ctx, value); err != nil {
-			return onceward.Checkpoint{}, err
+			return store.Checkpoint{}, err
 		}
 		return then(ctx)
 	}
@@ -36,23 +36,23 @@ func (e *env) stepping(value string, then stepWork) stepWork {
 
 // refusingStep is a step that must not be called.
 func (e *env) refusingStep(rule string) stepWork {
-	return func(context.Context) (onceward.Checkpoint, error) {
+	return func(context.Context) (store.Checkpoint, error) {
 		e.Errorf("%s: the step was executed", rule)
-		return onceward.Checkpoint{}, errDeclined
+		return store.Checkpoint{}, errDeclined
 	}
 }
 
 // errDeclined is what a step says that does not succeed. It is compared by its identity: it comes back as it is.
 var errDeclined = errors.New("declined")
 
-func (e *env) checkpointTx(c onceward.Claim, w stepWork) error {
-	return e.Store.(onceward.TxCheckpointer).CheckpointTx(e.ctx, c, calm, w)
+func (e *env) checkpointTx(c store.Claim, w stepWork) error {
+	return e.Store.(store.TxCheckpointer).CheckpointTx(e.ctx, c, calm, w)
 }
 
 // wantPoint checks how far a record has come. An empty point stands for none.
-func (e *env) wantPoint(id onceward.ID, point, rule string) {
+func (e *env) wantPoint(id store.ID, point, rule string) {
 	e.Helper()
-	want := onceward.Checkpoint{}
+	want := store.Checkpoint{}
 	if point != "" {
 		want = checkpointAt(point)
 	}
@@ -63,11 +63,11 @@ func (e *env) wantPoint(id onceward.ID, point, rule string) {
 
 // checkStep checks that the rows of a step are there together with its point or not at all, and that its caller was told
 // so. Before the step there was neither.
-func (e *env) checkStep(c onceward.Claim, row, point string, err error) {
+func (e *env) checkStep(c store.Claim, row, point string, err error) {
 	e.Helper()
 	rows, reached := e.Business.Count(row), e.get(c.ID).Point == point
 	switch {
-	case errors.Is(err, onceward.ErrOutcomeUnknown): // nobody knows, and it said so
+	case errors.Is(err, store.ErrOutcomeUnknown): // nobody knows, and it said so
 	case err == nil && (rows != 1 || !reached):
 		e.Errorf("E3: the step of %q succeeded: %d rows of it are there, its point %t, want both", c.Key, rows, reached)
 	case err != nil && (rows != 0 || reached):
@@ -89,7 +89,7 @@ func testCheckpointer(t *testing.T, h Harness) {
 	h.test(t, "an error undoes both", stepFails)
 	h.test(t, "nothing is visible before the end", func(e *env) {
 		c := e.own(id("key"))
-		e.must(e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+		e.must(e.checkpointTx(c, e.stepping("row", func(context.Context) (store.Checkpoint, error) {
 			e.wantRows("row", 0, "E3: before the commit")
 			if rec, err := e.find(c.ID); err != nil || rec.Point != "" {
 				e.Errorf("E3: before the commit the point is %q (%v), want none", rec.Point, err)
@@ -108,7 +108,7 @@ func testCheckpointer(t *testing.T, h Harness) {
 	h.test(t, "the lease is left alone", func(e *env) {
 		c := e.own(id("key"), lease(2*calm))
 		before := e.get(c.ID).LeaseUntil
-		e.must(e.Store.(onceward.TxCheckpointer).CheckpointTx(e.ctx, c, e.brief(), reaching("charged")))
+		e.must(e.Store.(store.TxCheckpointer).CheckpointTx(e.ctx, c, e.brief(), reaching("charged")))
 		if after := e.get(c.ID).LeaseUntil; !after.Equal(before) {
 			e.Errorf("E2: a step moved the end of the lease from %s to %s", before, after)
 		}
@@ -129,7 +129,7 @@ func stepFails(e *env) {
 	c := e.own(id("key"))
 	before := e.get(c.ID)
 	for range 3 {
-		err := e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+		err := e.checkpointTx(c, e.stepping("row", func(context.Context) (store.Checkpoint, error) {
 			return checkpointAt("charged"), errDeclined
 		}))
 		if err != errDeclined {
@@ -151,7 +151,7 @@ func (e *env) stepLeaves(leave func(), want any) {
 	left := make(chan any, 1)
 	go func() {
 		defer func() { left <- recover() }()
-		err := e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+		err := e.checkpointTx(c, e.stepping("row", func(context.Context) (store.Checkpoint, error) {
 			leave()
 			return checkpointAt("charged"), nil
 		}))
@@ -175,11 +175,11 @@ func stepResumed(e *env) {
 	first := e.own(id("key"), resume, lease(e.brief()))
 	e.must(e.checkpointTx(first, e.stepping("charged", reaching("charged"))))
 	lapse(e)
-	v := e.wantDecision(request(first.ID, resume), onceward.DecisionExecute, "section 4: the lease is over")
-	if v.Origin != onceward.OriginResumed || v.Record.Point != "charged" || string(v.Record.Data) != string(checkpointAt("charged").Data) {
+	v := e.wantDecision(request(first.ID, resume), store.DecisionExecute, "section 4: the lease is over")
+	if v.Origin != store.OriginResumed || v.Record.Point != "charged" || string(v.Record.Data) != string(checkpointAt("charged").Data) {
 		e.Errorf("E3: the next attempt is %s at point %q with %q", v.Origin, v.Record.Point, v.Record.Data)
 	}
-	second := onceward.Claim{ID: first.ID, Attempt: v.Record.Attempt}
+	second := store.Claim{ID: first.ID, Attempt: v.Record.Attempt}
 	e.must(e.checkpointTx(second, e.stepping("shipped", reaching("shipped"))))
 	e.wantFenced(e.checkpointTx(first, e.refusingStep("S6: by an owner that was replaced")), "S6: by an owner that was replaced")
 	e.checkStep(second, "shipped", "shipped", nil)
@@ -190,7 +190,7 @@ func stepResumed(e *env) {
 func stepExtended(e *env) {
 	c := e.own(id("key"))
 	beat := make(chan error, 1)
-	e.must(e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+	e.must(e.checkpointTx(c, e.stepping("row", func(context.Context) (store.Checkpoint, error) {
 		passed := make(chan struct{})
 		go func() {
 			beat <- e.Store.Extend(e.ctx, c, 3*calm)

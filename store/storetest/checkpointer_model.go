@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testCheckpointerModel aims steps at records in every state and holds the store to the model: a step is a checkpoint, and
@@ -13,13 +13,13 @@ import (
 func testCheckpointerModel(t *testing.T, h Harness) {
 	points := []struct {
 		name string
-		onceward.Checkpoint
+		store.Checkpoint
 	}{
-		{"everything", onceward.Checkpoint{Point: "shipped", Data: []byte("more"), NotReplayable: true, ProviderID: "ch_9"}},
-		{"point only", onceward.Checkpoint{Point: "shipped"}},
-		{"data only", onceward.Checkpoint{Data: []byte("more")}},
-		{"empty data", onceward.Checkpoint{Data: []byte{}}},
-		{"nothing", onceward.Checkpoint{}},
+		{"everything", store.Checkpoint{Point: "shipped", Data: []byte("more"), NotReplayable: true, ProviderID: "ch_9"}},
+		{"point only", store.Checkpoint{Point: "shipped"}},
+		{"data only", store.Checkpoint{Data: []byte("more")}},
+		{"empty data", store.Checkpoint{Data: []byte{}}},
+		{"nothing", store.Checkpoint{}},
 	}
 	for _, f := range fixtures(h.Features) {
 		h.test(t, f.name, func(e *env) {
@@ -30,7 +30,7 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 					target := targets[3*i+j]
 					e.Run(p.name+" by "+by, func(t *testing.T) {
 						e := e.with(t)
-						e.stepOf(onceward.Claim{ID: target, Attempt: e.get(target).Attempt + int64(j) - 1}, p.Checkpoint)
+						e.stepOf(store.Claim{ID: target, Attempt: e.get(target).Attempt + int64(j) - 1}, p.Checkpoint)
 					})
 				}
 			}
@@ -38,7 +38,7 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 	}
 	h.test(t, "without an attempt", func(e *env) {
 		e.own(id("key"))
-		e.stepOf(onceward.Claim{ID: id("key")}, onceward.Checkpoint{Point: "shipped"})
+		e.stepOf(store.Claim{ID: id("key")}, store.Checkpoint{Point: "shipped"})
 	})
 	h.test(t, "large", func(e *env) {
 		c := e.own(id("key"))
@@ -46,18 +46,18 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 		for i := range data {
 			data[i] = byte(i >> 3)
 		}
-		e.stepOf(c, onceward.Checkpoint{Point: "shipped", Data: data})
+		e.stepOf(c, store.Checkpoint{Point: "shipped", Data: data})
 	})
 }
 
 // stepOf does one step and compares what became of it with what the model makes of the same checkpoint.
-func (e *env) stepOf(c onceward.Claim, p onceward.Checkpoint) {
+func (e *env) stepOf(c store.Claim, p store.Checkpoint) {
 	e.Helper()
 	before := e.get(c.ID)
-	event := onceward.Event{Kind: onceward.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}
-	want, _, wantErr := onceward.Step(before, event, e.now())
+	event := store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}
+	want, _, wantErr := store.Step(before, event, e.now())
 	row := fmt.Sprint(c.Key, " by ", c.Attempt)
-	work, rows := e.stepping(row, func(context.Context) (onceward.Checkpoint, error) { return p, nil }), 1
+	work, rows := e.stepping(row, func(context.Context) (store.Checkpoint, error) { return p, nil }), 1
 	if wantErr != nil {
 		work, rows, want = e.refusingStep("S6: a step that is refused"), 0, before
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testCheckpointerOwnership lets steps end the transaction that is not theirs to end. Whatever they say then, they are told
@@ -57,7 +58,7 @@ func testCheckpointerOwnership(t *testing.T, h Harness) {
 	h.test(t, "the transaction is over after the end", func(e *env) {
 		for name, failure := range map[string]error{"success": nil, "an error": errDeclined} {
 			var kept context.Context
-			err := e.checkpointTx(e.own(id(name)), func(ctx context.Context) (onceward.Checkpoint, error) {
+			err := e.checkpointTx(e.own(id(name)), func(ctx context.Context) (store.Checkpoint, error) {
 				kept = ctx
 				return checkpointAt("charged"), failure
 			})
@@ -84,12 +85,12 @@ func (e *env) wantKept(kept bool) {
 }
 
 // stepMeddles runs a step that does something to its transaction, and checks that what it is told is true.
-func (e *env) stepMeddles(target onceward.ID, failure error, meddle func(ctx context.Context, insert func() error) error) {
+func (e *env) stepMeddles(target store.ID, failure error, meddle func(ctx context.Context, insert func() error) error) {
 	e.Helper()
 	c := e.own(target)
-	err := e.checkpointTx(c, func(ctx context.Context) (onceward.Checkpoint, error) {
+	err := e.checkpointTx(c, func(ctx context.Context) (store.Checkpoint, error) {
 		if err := meddle(ctx, func() error { return e.Business.Insert(ctx, target.Key) }); err != nil {
-			return onceward.Checkpoint{}, err
+			return store.Checkpoint{}, err
 		}
 		return checkpointAt("charged"), failure
 	})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testCheckpointerRaces lets steps meet each other, and those who take their records away.
@@ -42,12 +42,12 @@ func beside(f func()) (ended <-chan struct{}) {
 // finds its point; or the other was first, and nothing of the step is there.
 func stepTakenOver(e *env) {
 	c := e.own(id("key"), resume, lease(e.brief()))
-	var taken onceward.Verdict
+	var taken store.Verdict
 	var takeErr error
 	var ended <-chan struct{}
-	err := e.checkpointTx(c, e.stepping("row", func(context.Context) (onceward.Checkpoint, error) {
+	err := e.checkpointTx(c, e.stepping("row", func(context.Context) (store.Checkpoint, error) {
 		ended = beside(func() {
-			for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline) && takeErr == nil && taken.Decision != onceward.DecisionExecute; {
+			for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline) && takeErr == nil && taken.Decision != store.DecisionExecute; {
 				if e.Advance != nil {
 					e.Advance(e.brief())
 				}
@@ -58,7 +58,7 @@ func stepTakenOver(e *env) {
 	}))
 	await(e, "the end of the other attempt", ended)
 	e.must(takeErr)
-	if taken.Decision != onceward.DecisionExecute || taken.Origin != onceward.OriginResumed {
+	if taken.Decision != store.DecisionExecute || taken.Origin != store.OriginResumed {
 		e.Fatalf("section 4: the next attempt got (%s, %s), want to resume", taken.Decision, taken.Origin)
 	}
 	if err != nil {
@@ -68,29 +68,29 @@ func stepTakenOver(e *env) {
 	if reached := taken.Record.Point == "charged"; reached != (err == nil) {
 		e.Errorf("E3: the step got %v, and the next attempt began at point %q", err, taken.Record.Point)
 	}
-	next := onceward.Claim{ID: c.ID, Attempt: taken.Record.Attempt}
+	next := store.Claim{ID: c.ID, Attempt: taken.Record.Attempt}
 	e.must(e.checkpointTx(next, e.stepping("next", reaching("shipped"))))
 	e.checkStep(next, "next", "shipped", nil)
 }
 
 // stepSettled has the owner itself settle while its step runs, as one does that has lost its head.
 func stepSettled(e *env) {
-	settlements := map[string]func(c onceward.Claim) error{
-		"completed": func(c onceward.Claim) error {
+	settlements := map[string]func(c store.Claim) error{
+		"completed": func(c store.Claim) error {
 			_, err := e.Store.Complete(e.ctx, c, answer("done"))
 			return err
 		},
-		"released":  func(c onceward.Claim) error { return e.Store.Release(e.ctx, c, "no stock") },
-		"abandoned": func(c onceward.Claim) error { return e.Store.Abandon(e.ctx, c, "timeout") },
+		"released":  func(c store.Claim) error { return e.Store.Release(e.ctx, c, "no stock") },
+		"abandoned": func(c store.Claim) error { return e.Store.Abandon(e.ctx, c, "timeout") },
 	}
 	if e.features.Busts {
-		settlements["busted"] = func(c onceward.Claim) error { return e.Store.(onceward.Buster).Bust(e.ctx, c.ID, true) }
+		settlements["busted"] = func(c store.Claim) error { return e.Store.(store.Buster).Bust(e.ctx, c.ID, true) }
 	}
 	for name, settle := range settlements {
 		c := e.own(id(name))
 		var settleErr error
 		var ended <-chan struct{}
-		err := e.checkpointTx(c, e.stepping(name, func(context.Context) (onceward.Checkpoint, error) {
+		err := e.checkpointTx(c, e.stepping(name, func(context.Context) (store.Checkpoint, error) {
 			ended = beside(func() { settleErr = settle(c) })
 			return checkpointAt("charged"), nil
 		}))
@@ -103,7 +103,7 @@ func stepSettled(e *env) {
 			e.wantFenced(err, "S6: a step whose record was "+name)
 		}
 		e.wantRows(name, rows, "E3: a step whose record was "+name)
-		if rec := e.get(c.ID); rec.State == onceward.StateInProgress {
+		if rec := e.get(c.ID); rec.State == store.StateInProgress {
 			e.Errorf("S2: a step undid that its record was %s", name)
 		}
 	}
@@ -111,14 +111,14 @@ func stepSettled(e *env) {
 
 // stepNeighbours runs the steps of many records at once, of which each third fails. None harms another.
 func stepNeighbours(e *env) {
-	owned := make([]onceward.Claim, crowd)
+	owned := make([]store.Claim, crowd)
 	for i, target := range ids(crowd) {
 		owned[i] = e.own(target)
 	}
 	for _, point := range []string{"charged", "shipped"} {
 		errs := make([]error, crowd)
 		together(crowd, func(i int) {
-			errs[i] = e.checkpointTx(owned[i], e.stepping(fmt.Sprint(point, i), func(context.Context) (onceward.Checkpoint, error) {
+			errs[i] = e.checkpointTx(owned[i], e.stepping(fmt.Sprint(point, i), func(context.Context) (store.Checkpoint, error) {
 				if i%3 == 2 {
 					return checkpointAt(point), errDeclined
 				}
@@ -145,7 +145,7 @@ func stepCrowd(e *env) {
 			switch {
 			case err == nil:
 				done++
-			case !errors.Is(err, onceward.ErrUnavailable):
+			case !errors.Is(err, store.ErrUnavailable):
 				e.Errorf("E3: one of several steps at once got %v, want ErrUnavailable", err)
 			}
 		}
@@ -163,7 +163,7 @@ func stepCancelled(e *env) {
 		c := e.own(target)
 		var err error
 		e.interrupted(2*typical*time.Duration(i)/cuts, func(ctx context.Context) {
-			err = e.Store.(onceward.TxCheckpointer).CheckpointTx(ctx, c, calm, e.stepping(target.Key, reaching("charged")))
+			err = e.Store.(store.TxCheckpointer).CheckpointTx(ctx, c, calm, e.stepping(target.Key, reaching("charged")))
 		})
 		e.checkStep(c, target.Key, "charged", err)
 		if err == nil {
@@ -174,11 +174,11 @@ func stepCancelled(e *env) {
 	}
 }
 
-// insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server notices.
-func (e *env) insist(c onceward.Claim, w stepWork) error {
+// insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server external events.
+func (e *env) insist(c store.Claim, w stepWork) error {
 	for {
 		err := e.checkpointTx(c, w)
-		if !errors.Is(err, onceward.ErrUnavailable) || e.ctx.Err() != nil {
+		if !errors.Is(err, store.ErrUnavailable) || e.ctx.Err() != nil {
 			return err
 		}
 		time.Sleep(time.Millisecond)
@@ -191,7 +191,7 @@ func stepCancelledInWork(e *env) {
 		c := e.own(target)
 		ctx, cancel := context.WithCancel(e.ctx)
 		failure := []error{nil, errDeclined}[i%2]
-		err := e.Store.(onceward.TxCheckpointer).CheckpointTx(ctx, c, calm, e.stepping(target.Key, func(context.Context) (onceward.Checkpoint, error) {
+		err := e.Store.(store.TxCheckpointer).CheckpointTx(ctx, c, calm, e.stepping(target.Key, func(context.Context) (store.Checkpoint, error) {
 			cancel()
 			return checkpointAt("charged"), failure
 		}))
@@ -205,7 +205,7 @@ func stepCancelledInWork(e *env) {
 
 // stepBesideTransactions mixes steps with transactions of the other mode, on their own keys.
 func stepBesideTransactions(e *env) {
-	owned := make([]onceward.Claim, crowd/2)
+	owned := make([]store.Claim, crowd/2)
 	targets := ids(crowd)
 	for i := range owned {
 		owned[i] = e.own(targets[i])
@@ -216,7 +216,7 @@ func stepBesideTransactions(e *env) {
 			errs[i] = e.checkpointTx(owned[i], e.stepping(targets[i].Key, reaching("charged")))
 			return
 		}
-		_, errs[i] = e.transact(request(targets[i]), e.inserting(targets[i].Key, ending(onceward.Ending(i%3), "done")))
+		_, errs[i] = e.transact(request(targets[i]), e.inserting(targets[i].Key, ending(store.TxAction(i%3), "done")))
 	})
 	e.must(errors.Join(errs...))
 	for i, target := range targets {
@@ -224,6 +224,6 @@ func stepBesideTransactions(e *env) {
 			e.checkStep(owned[i], target.Key, "charged", nil)
 			continue
 		}
-		e.checkAtomic(target, target.Key, onceward.Ending(i%3), nil)
+		e.checkAtomic(target, target.Key, store.TxAction(i%3), nil)
 	}
 }

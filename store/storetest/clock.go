@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // brief is a lease or a retention that is meant to run out.
@@ -39,8 +39,8 @@ func (e *env) clock() (time.Time, error) {
 }
 
 func (e *env) askClock() (time.Time, error) {
-	v, err := e.Store.Reserve(e.ctx, request(onceward.ID{Scope: "storetest", Key: "clock"}, noCreate))
-	if err != nil || v.Decision != onceward.DecisionRefused {
+	v, err := e.Store.Reserve(e.ctx, request(store.ID{Scope: "storetest", Key: "clock"}, noCreate))
+	if err != nil || v.Decision != store.DecisionRefused {
 		return time.Time{}, fmt.Errorf("S9: a reservation that must not create got (%s, %w) on a key without a record", v.Decision, err)
 	}
 	return v.Now, nil

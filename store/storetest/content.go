@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testContent checks that what goes in comes out, byte for byte (A2, A3).
@@ -22,7 +23,7 @@ func testContent(t *testing.T, h Harness) {
 	if h.Features.MaxBody > 0 {
 		size = min(size, h.Features.MaxBody)
 	}
-	responses := map[string]onceward.Response{
+	responses := map[string]store.Response{
 		"no body":           {Status: 204},
 		"empty body":        {Status: 200, Body: []byte{}},
 		"one zero byte":     {Status: 200, Body: []byte{0}},
@@ -38,7 +39,7 @@ func testContent(t *testing.T, h Harness) {
 		"everything":        rich().Response,
 	}
 	for _, status := range []int{200, 201, 202, 299, 301, 304, 400, 404, 409, 422, 500, 599} {
-		responses[fmt.Sprint("status ", status)] = onceward.Response{Status: status}
+		responses[fmt.Sprint("status ", status)] = store.Response{Status: status}
 	}
 	h.test(t, "responses", func(e *env) {
 		for name, response := range responses {
@@ -51,16 +52,16 @@ func testContent(t *testing.T, h Harness) {
 	h.test(t, "the longest lease and retention", longestTimes)
 }
 
-func manyHeaders(n int) []onceward.HeaderField {
-	var fields []onceward.HeaderField
+func manyHeaders(n int) []store.HeaderField {
+	var fields []store.HeaderField
 	for i := range n {
-		fields = append(fields, onceward.HeaderField{Name: fmt.Sprintf("X-Field-%d", i), Value: strings.Repeat("v", i), Append: i%3 == 0})
+		fields = append(fields, store.HeaderField{Name: fmt.Sprintf("X-Field-%d", i), Value: strings.Repeat("v", i), Append: i%3 == 0})
 	}
 	return fields
 }
 
-func repeatedHeaders() []onceward.HeaderField {
-	return []onceward.HeaderField{
+func repeatedHeaders() []store.HeaderField {
+	return []store.HeaderField{
 		{Name: "Link", Value: "z"},
 		{Name: "Vary", Value: "Accept"},
 		{Name: "Link", Value: "a"},
@@ -71,8 +72,8 @@ func repeatedHeaders() []onceward.HeaderField {
 	}
 }
 
-func removedHeaders() []onceward.HeaderField {
-	return []onceward.HeaderField{
+func removedHeaders() []store.HeaderField {
+	return []store.HeaderField{
 		{Name: "Content-Type", Removed: true},
 		{Name: "Vary", Value: "Origin"},
 		{Name: "X-Frame-Options", Removed: true},
@@ -80,12 +81,12 @@ func removedHeaders() []onceward.HeaderField {
 	}
 }
 
-func oddHeaders() []onceward.HeaderField {
+func oddHeaders() []store.HeaderField {
 	var bytes strings.Builder
 	for c := range 256 {
 		bytes.WriteByte(byte(c))
 	}
-	return []onceward.HeaderField{
+	return []store.HeaderField{
 		{Name: "X-Empty", Value: ""},
 		{Name: "X-Binary", Value: bytes.String()},
 		{Name: "X-Latin-1", Value: "caf\xe9"},
@@ -96,26 +97,26 @@ func oddHeaders() []onceward.HeaderField {
 }
 
 // keeps stores a response and reads it back in each way there is.
-func (e *env) keeps(name string, want onceward.Response) {
+func (e *env) keeps(name string, want store.Response) {
 	e.Helper()
 	c := e.own(id(name))
-	_, err := e.Store.Complete(e.ctx, c, &onceward.Completion{Response: want})
+	_, err := e.Store.Complete(e.ctx, c, &store.Completion{Response: want})
 	e.must(err)
 	e.sameResponse("the record", e.get(c.ID).Response, want)
-	v := e.wantDecision(request(c.ID), onceward.DecisionReplay, "section 6")
+	v := e.wantDecision(request(c.ID), store.DecisionReplay, "section 6")
 	e.sameResponse("the replay", v.Record.Response, want)
-	if _, err := e.Store.Complete(e.ctx, c, &onceward.Completion{Response: want}); err != nil {
+	if _, err := e.Store.Complete(e.ctx, c, &store.Completion{Response: want}); err != nil {
 		e.Errorf("S6: repeating the completion with the same content got %v", err)
 	}
 	if !e.features.Reconciles {
 		return
 	}
 	lost := e.lose(id(name + ", lost"))
-	e.must(e.Store.(onceward.Reconciler).ResolveCompleted(e.ctx, lost, &onceward.Completion{Response: want}))
+	e.must(e.Store.(store.Reconciler).ResolveCompleted(e.ctx, lost, &store.Completion{Response: want}))
 	e.sameResponse("the resolved record", e.get(lost.ID).Response, want)
 }
 
-func (e *env) sameResponse(where string, got, want onceward.Response) {
+func (e *env) sameResponse(where string, got, want store.Response) {
 	e.Helper()
 	if !got.Equal(&want) {
 		e.Errorf("A2: %s holds (%d, %d headers, %d bytes, not stored %t), want (%d, %d headers, %d bytes, not stored %t), byte for byte",
@@ -127,19 +128,19 @@ func (e *env) sameResponse(where string, got, want onceward.Response) {
 func carriedData(e *env) {
 	large := []byte(strings.Repeat("\x00\xff carried", 64<<10/10))
 	c := e.own(id("key"), resume, lease(e.brief()))
-	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "charged", Data: large}))
-	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "shipped"}))
+	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "charged", Data: large}))
+	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "shipped"}))
 	lapse(e)
 	v := e.reserve(request(c.ID, resume))
 	if v.Record.Point != "shipped" || string(v.Record.Data) != string(large) {
 		e.Errorf("E3: resumed at point %q with %d bytes, want %q with %d", v.Record.Point, len(v.Record.Data), "shipped", len(large))
 	}
 	c.Attempt = v.Record.Attempt
-	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Data: []byte{}}))
+	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Data: []byte{}}))
 	if rec := e.get(c.ID); len(rec.Data) != 0 || rec.Point != "shipped" {
 		e.Errorf("E3: empty data replaces what was carried: point %q with %d bytes", rec.Point, len(rec.Data))
 	}
-	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Data: []byte("compared")}))
+	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Data: []byte("compared")}))
 	e.must(e.Store.Release(e.ctx, c, "to be continued"))
 	if v := e.reserve(request(c.ID, resume)); v.Record.Point != "shipped" || string(v.Record.Data) != "compared" {
 		e.Errorf("B4: after a release, retried at point %q with %q, want what was carried", v.Record.Point, v.Record.Data)
@@ -151,16 +152,16 @@ func factsKept(e *env) {
 	r := request(id("key"), resume, session(9))
 	r.Operation, r.TraceID = "POST /v1/π/{id}", strings.Repeat("f", 32)
 	granted := e.reserve(r)
-	c := onceward.Claim{ID: r.ID, Attempt: granted.Record.Attempt}
-	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "été", NotReplayable: true}))
+	c := store.Claim{ID: r.ID, Attempt: granted.Record.Attempt}
+	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "été", NotReplayable: true}))
 	e.must(e.Store.Abandon(e.ctx, c, "délai dépassé"))
 	rec := e.get(c.ID)
 	if granted.Record.Nonce != r.Nonce {
 		e.Errorf("S9: a grant holds the nonce %x, want %x", granted.Record.Nonce, r.Nonce)
 	}
 	if rec.Operation != r.Operation || rec.TraceID != r.TraceID || rec.Point != "été" || !rec.NotReplayable ||
-		rec.LastError != "délai dépassé" || rec.OnLost != onceward.Resume || rec.Nonce != (onceward.Nonce{}) ||
-		rec.Fingerprint != r.Fingerprints[0] || rec.Version != onceward.RecordVersion || rec.Retention != r.Retention {
+		rec.LastError != "délai dépassé" || rec.OnLost != store.LostResume || rec.Nonce != (store.Nonce{}) ||
+		rec.Fingerprint != r.Fingerprints[0] || rec.Version != store.RecordVersion || rec.Retention != r.Retention {
 		e.Errorf("section 11: the record does not hold what was stored: %+v", rec)
 	}
 	done := rich()
@@ -176,17 +177,17 @@ func anyReason(e *env) {
 	for i, reason := range []string{"", "\x00\xff not text", strings.Repeat("long ", 20_000), "quote ' \" \\ ;"} {
 		c := e.own(id(fmt.Sprint("release ", i)))
 		e.must(e.Store.Release(e.ctx, c, reason))
-		e.wantState(c.ID, onceward.StateRetryable, "E5: released with any reason")
+		e.wantState(c.ID, store.StateRetryable, "E5: released with any reason")
 		c = e.own(id(fmt.Sprint("abandon ", i)))
 		e.must(e.Store.Abandon(e.ctx, c, reason))
-		e.wantState(c.ID, onceward.StateUnknown, "E5: abandoned with any reason")
+		e.wantState(c.ID, store.StateUnknown, "E5: abandoned with any reason")
 	}
 }
 
 // longestTimes checks that the longest lease and the longest retention that a route may have are kept as they are.
 func longestTimes(e *env) {
-	longest := func(key string) *onceward.Reservation {
-		return request(id(key), lease(onceward.MaxLease), func(r *onceward.Reservation) { r.Retention = onceward.MaxRetention })
+	longest := func(key string) *store.Reservation {
+		return request(id(key), lease(onceward.MaxLease), func(r *store.Reservation) { r.Retention = onceward.MaxRetention })
 	}
 	kept := func(key string) {
 		rec := e.get(id(key))
@@ -195,16 +196,16 @@ func longestTimes(e *env) {
 				key, rec.Retention, rec.SettledAt, rec.ExpiresAt, onceward.MaxRetention)
 		}
 	}
-	v := e.wantDecision(longest("reserved"), onceward.DecisionExecute, "S5")
+	v := e.wantDecision(longest("reserved"), store.DecisionExecute, "S5")
 	if off := v.Record.LeaseUntil.Sub(v.Now) - onceward.MaxLease; off.Abs() > time.Second {
 		e.Errorf("S5: a lease of %s lasts from %s until %s", onceward.MaxLease, v.Now, v.Record.LeaseUntil)
 	}
-	c := onceward.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+	c := store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
 	e.must(e.Store.Extend(e.ctx, c, onceward.MaxLease))
 	e.complete(c, "done")
 	kept("reserved")
 	if e.features.Transactions {
-		e.transacted(longest("transacted"), ending(onceward.Commit, "done"), onceward.DecisionExecute, "E1")
+		e.transacted(longest("transacted"), ending(store.TxCommit, "done"), store.DecisionExecute, "E1")
 		kept("transacted")
 	}
 }

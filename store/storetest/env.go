@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 const (
@@ -33,7 +33,7 @@ type env struct {
 	// stopped is what is known of a clock that only the test moves; nil for any other.
 	stopped *stoppedClock
 	// tokens holds the largest token seen for each ID by step.
-	tokens map[onceward.ID]int64
+	tokens map[store.ID]int64
 }
 
 // open makes a fresh store for a test, which can rely on what the store claims to be.
@@ -47,7 +47,7 @@ func open(t *testing.T, h Harness) *env {
 			t.Fatalf("Features.%s is claimed, but there is no %s", c.field, c.evidence)
 		}
 	}
-	e := &env{T: t, Instance: instance, features: h.Features, ctx: ctx, tokens: make(map[onceward.ID]int64)}
+	e := &env{T: t, Instance: instance, features: h.Features, ctx: ctx, tokens: make(map[store.ID]int64)}
 	if e.Advance != nil {
 		e.stopped = &stoppedClock{}
 		e.Advance = e.stopped.noting(e.Advance)
@@ -99,11 +99,11 @@ func (e *env) reopen() {
 }
 
 // id names a record of the test.
-func id(key string) onceward.ID { return onceward.ID{Scope: "acme", Key: key} }
+func id(key string) store.ID { return store.ID{Scope: "acme", Key: key} }
 
 // ids names n records.
-func ids(n int) []onceward.ID {
-	named := make([]onceward.ID, n)
+func ids(n int) []store.ID {
+	named := make([]store.ID, n)
 	for i := range named {
 		named[i] = id(fmt.Sprintf("key-%04d", i))
 	}
@@ -111,14 +111,14 @@ func ids(n int) []onceward.ID {
 }
 
 // option changes a reservation that is being made.
-type option func(*onceward.Reservation)
+type option func(*store.Reservation)
 
 // request returns a reservation of the one request that the tests send, with a nonce of its own.
-func request(id onceward.ID, options ...option) *onceward.Reservation {
-	r := &onceward.Reservation{
+func request(id store.ID, options ...option) *store.Reservation {
+	r := &store.Reservation{
 		ID:           id,
 		Operation:    "POST /payments",
-		Fingerprints: []onceward.Fingerprint{fingerprint("request")},
+		Fingerprints: []store.Fingerprint{fingerprint("request")},
 		Lease:        calm,
 		Retention:    calm,
 		TraceID:      "4bf92f3577b34da6a3ce929d0e0e4736",
@@ -133,38 +133,38 @@ func request(id onceward.ID, options ...option) *onceward.Reservation {
 }
 
 // fingerprint is the fingerprint of a request under the current secret.
-func fingerprint(content string) onceward.Fingerprint {
-	return onceward.Fingerprint{Secret: 7, Rules: 1, Sum: sha256.Sum256([]byte(content))}
+func fingerprint(content string) store.Fingerprint {
+	return store.Fingerprint{Secret: 7, Rules: 1, Sum: sha256.Sum256([]byte(content))}
 }
 
-func noCreate(r *onceward.Reservation) { r.NoCreate = true }
+func noCreate(r *store.Reservation) { r.NoCreate = true }
 
 // resumeOnly makes a reservation take over what was lost, and nothing else.
-func resumeOnly(r *onceward.Reservation) { r.ResumeOnly = true }
+func resumeOnly(r *store.Reservation) { r.ResumeOnly = true }
 
-func resume(r *onceward.Reservation) { r.OnLost = onceward.Resume }
+func resume(r *store.Reservation) { r.OnLost = store.LostResume }
 
-func lease(d time.Duration) option { return func(r *onceward.Reservation) { r.Lease = d } }
+func lease(d time.Duration) option { return func(r *store.Reservation) { r.Lease = d } }
 
-func retain(d time.Duration) option { return func(r *onceward.Reservation) { r.Retention = d } }
+func retain(d time.Duration) option { return func(r *store.Reservation) { r.Retention = d } }
 
-func fingerprints(p ...onceward.Fingerprint) option {
-	return func(r *onceward.Reservation) { r.Fingerprints = p }
+func fingerprints(p ...store.Fingerprint) option {
+	return func(r *store.Reservation) { r.Fingerprints = p }
 }
 
-func nonce(n onceward.Nonce) option { return func(r *onceward.Reservation) { r.Nonce = n } }
+func nonce(n store.Nonce) option { return func(r *store.Reservation) { r.Nonce = n } }
 
 // answer is a completion with a body.
-func answer(body string) *onceward.Completion {
-	return &onceward.Completion{Response: onceward.Response{
+func answer(body string) *store.Completion {
+	return &store.Completion{Response: store.Response{
 		Status: 201,
-		Header: []onceward.HeaderField{{Name: "Content-Type", Value: "text/plain"}},
+		Header: []store.HeaderField{{Name: "Content-Type", Value: "text/plain"}},
 		Body:   []byte(body),
 	}}
 }
 
 // reserve asks the store and needs an answer.
-func (e *env) reserve(r *onceward.Reservation) onceward.Verdict {
+func (e *env) reserve(r *store.Reservation) store.Verdict {
 	e.Helper()
 	v, err := e.Store.Reserve(e.ctx, r)
 	if err != nil {
@@ -174,17 +174,17 @@ func (e *env) reserve(r *onceward.Reservation) onceward.Verdict {
 }
 
 // own reserves and needs the right to execute.
-func (e *env) own(id onceward.ID, options ...option) onceward.Claim {
+func (e *env) own(id store.ID, options ...option) store.Claim {
 	e.Helper()
 	v := e.reserve(request(id, options...))
-	if v.Decision != onceward.DecisionExecute {
+	if v.Decision != store.DecisionExecute {
 		e.Fatalf("reserve %q: got %s, want execute", id.Key, v.Decision)
 	}
-	return onceward.Claim{ID: id, Attempt: v.Record.Attempt}
+	return store.Claim{ID: id, Attempt: v.Record.Attempt}
 }
 
 // complete stores an answer and returns when it expires.
-func (e *env) complete(c onceward.Claim, body string) time.Time {
+func (e *env) complete(c store.Claim, body string) time.Time {
 	e.Helper()
 	expires, err := e.Store.Complete(e.ctx, c, answer(body))
 	e.must(err)
@@ -200,7 +200,7 @@ func (e *env) must(err error) {
 }
 
 // get returns the record of an ID, or one in StateNone.
-func (e *env) get(id onceward.ID) onceward.Record {
+func (e *env) get(id store.ID) store.Record {
 	e.Helper()
 	rec, err := e.find(id)
 	if err != nil {
@@ -209,16 +209,16 @@ func (e *env) get(id onceward.ID) onceward.Record {
 	return rec
 }
 
-func (e *env) find(id onceward.ID) (onceward.Record, error) {
+func (e *env) find(id store.ID) (store.Record, error) {
 	rec, err := e.Store.Get(e.ctx, id)
-	if errors.Is(err, onceward.ErrNotFound) {
-		return onceward.Record{}, nil
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Record{}, nil
 	}
 	return rec, err
 }
 
 // wantState checks where a record stands.
-func (e *env) wantState(id onceward.ID, want onceward.State, rule string) {
+func (e *env) wantState(id store.ID, want store.State, rule string) {
 	e.Helper()
 	if got := e.get(id).State; got != want {
 		e.Errorf("%s: record %q is %s, want %s", rule, id.Key, got, want)
@@ -226,7 +226,7 @@ func (e *env) wantState(id onceward.ID, want onceward.State, rule string) {
 }
 
 // wantDecision checks what a reservation is answered with.
-func (e *env) wantDecision(r *onceward.Reservation, want onceward.Decision, rule string) onceward.Verdict {
+func (e *env) wantDecision(r *store.Reservation, want store.Decision, rule string) store.Verdict {
 	e.Helper()
 	v := e.reserve(r)
 	if v.Decision != want {
@@ -238,7 +238,7 @@ func (e *env) wantDecision(r *onceward.Reservation, want onceward.Decision, rule
 // wantFenced checks that a write was refused.
 func (e *env) wantFenced(err error, rule string) {
 	e.Helper()
-	if !errors.Is(err, onceward.ErrFenced) {
+	if !errors.Is(err, store.ErrFenced) {
 		e.Errorf("%s: got error %v, want ErrFenced", rule, err)
 	}
 }

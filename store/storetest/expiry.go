@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testExpiry checks what happens at the very moment a lease or a retention ends, and that nothing else ends by time.
@@ -12,7 +12,7 @@ func testExpiry(t *testing.T, h Harness) {
 	h.test(t, "completed at its expiry", func(e *env) {
 		c := e.own(id("key"), retain(e.brief()))
 		expires := e.complete(c, "stored")
-		last := e.atBoundary(c.ID, expires, onceward.DecisionReplay)
+		last := e.atBoundary(c.ID, expires, store.DecisionReplay)
 		e.wantRecreated(c, last)
 	})
 	h.test(t, "retryable at its expiry", func(e *env) {
@@ -20,20 +20,20 @@ func testExpiry(t *testing.T, h Harness) {
 		c := e.own(id("key"), retain(e.brief()))
 		e.must(e.Store.Release(e.ctx, c, "no stock"))
 		other := fingerprints(fingerprint("other"))
-		last := e.atBoundary(c.ID, e.get(c.ID).ExpiresAt, onceward.DecisionMismatch, other)
+		last := e.atBoundary(c.ID, e.get(c.ID).ExpiresAt, store.DecisionMismatch, other)
 		e.wantRecreated(c, last)
 	})
 	h.test(t, "lease at its end, reconcile", func(e *env) {
 		c := e.own(id("key"), lease(e.brief()))
-		last := e.atBoundary(c.ID, e.get(c.ID).LeaseUntil, onceward.DecisionInProgress)
-		if last.Decision != onceward.DecisionUnknown {
+		last := e.atBoundary(c.ID, e.get(c.ID).LeaseUntil, store.DecisionInProgress)
+		if last.Decision != store.DecisionUnknown {
 			e.Errorf("section 4: a lost owner makes the operation unknown, got %s", last.Decision)
 		}
 	})
 	h.test(t, "lease at its end, resume", func(e *env) {
 		c := e.own(id("key"), resume, lease(e.brief()))
-		last := e.atBoundary(c.ID, e.get(c.ID).LeaseUntil, onceward.DecisionInProgress, resume)
-		if last.Origin != onceward.OriginResumed || last.Record.Attempt <= c.Attempt {
+		last := e.atBoundary(c.ID, e.get(c.ID).LeaseUntil, store.DecisionInProgress, resume)
+		if last.Origin != store.OriginResumed || last.Record.Attempt <= c.Attempt {
 			e.Errorf("section 4: got (%s, attempt %d), want resumed after attempt %d", last.Origin, last.Record.Attempt, c.Attempt)
 		}
 	})
@@ -43,13 +43,13 @@ func testExpiry(t *testing.T, h Harness) {
 	h.test(t, "not settled, not removed", notSettledNotRemoved)
 	h.test(t, "an expired record stays readable", func(e *env) {
 		e.until(e.complete(e.own(id("key"), retain(e.brief())), "stored"))
-		e.wantState(id("key"), onceward.StateCompleted, "Get returns records past their expiry until they are reaped")
+		e.wantState(id("key"), store.StateCompleted, "Get returns records past their expiry until they are reaped")
 	})
 }
 
 // atBoundary asks until the store's clock has reached a moment, and returns the first verdict from then on. Before it,
 // each verdict must be the given one. With a clock that stands still, one question is asked at the last moment before.
-func (e *env) atBoundary(id onceward.ID, boundary time.Time, before onceward.Decision, options ...option) onceward.Verdict {
+func (e *env) atBoundary(id store.ID, boundary time.Time, before store.Decision, options ...option) store.Verdict {
 	e.Helper()
 	if e.Advance != nil {
 		e.until(boundary.Add(-e.resolution()))
@@ -69,9 +69,9 @@ func (e *env) atBoundary(id onceward.ID, boundary time.Time, before onceward.Dec
 	}
 }
 
-func (e *env) wantRecreated(old onceward.Claim, v onceward.Verdict) {
+func (e *env) wantRecreated(old store.Claim, v store.Verdict) {
 	e.Helper()
-	if v.Decision != onceward.DecisionExecute || v.Origin != onceward.OriginRecreated {
+	if v.Decision != store.DecisionExecute || v.Origin != store.OriginRecreated {
 		e.Errorf("section 4: an expired record got (%s, %s), want (execute, recreated)", v.Decision, v.Origin)
 	}
 	if v.Record.Attempt <= old.Attempt {
@@ -92,7 +92,7 @@ func leaseFromHeartbeat(e *env) {
 		e.Errorf("S5: extended by %s between %s and %s, the lease ends at %s", e.brief(), from, to, until)
 	}
 	e.until(until)
-	e.wantDecision(request(c.ID), onceward.DecisionUnknown, "section 4: the lease is over")
+	e.wantDecision(request(c.ID), store.DecisionUnknown, "section 4: the lease is over")
 }
 
 func expirySetAnew(e *env) {
@@ -121,7 +121,7 @@ func expirySetAnew(e *env) {
 }
 
 // wantExpiry checks that a record expires its retention after it was settled.
-func (e *env) wantExpiry(rec onceward.Record, retention time.Duration) {
+func (e *env) wantExpiry(rec store.Record, retention time.Duration) {
 	e.Helper()
 	if rec.SettledAt.IsZero() || !near(rec.ExpiresAt, rec.SettledAt.Add(retention), e.resolution()-time.Microsecond) {
 		e.Errorf("S2: settled at %s with a retention of %s, the record expires at %s", rec.SettledAt, retention, rec.ExpiresAt)
@@ -132,7 +132,7 @@ func retentionOfCompletion(e *env) {
 	longer, shorter := answer("stored"), answer("stored")
 	longer.Retention, shorter.Retention = 3*calm, calm/2
 	for key, want := range map[string]struct {
-		done      *onceward.Completion
+		done      *store.Completion
 		retention time.Duration
 	}{"longer": {longer, 3 * calm}, "shorter": {shorter, calm}, "none": {answer("stored"), calm}} {
 		expires, err := e.Store.Complete(e.ctx, e.own(id(key), retain(calm)), want.done)
@@ -160,9 +160,9 @@ func notSettledNotRemoved(e *env) {
 			}
 		}
 	}
-	e.wantState(running.ID, onceward.StateInProgress, "S2: in_progress is never removed by time alone")
-	e.wantState(lost.ID, onceward.StateUnknown, "S2: unknown is never removed by time alone")
-	e.wantDecision(request(lost.ID), onceward.DecisionUnknown, "S2: however old")
+	e.wantState(running.ID, store.StateInProgress, "S2: in_progress is never removed by time alone")
+	e.wantState(lost.ID, store.StateUnknown, "S2: unknown is never removed by time alone")
+	e.wantDecision(request(lost.ID), store.DecisionUnknown, "S2: however old")
 	e.complete(running, "late")
 	e.complete(lost, "late")
 }

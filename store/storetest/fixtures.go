@@ -3,25 +3,25 @@ package storetest
 import (
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // fixture is a way to bring records into one state.
 type fixture struct {
 	name string
-	want onceward.State
+	want store.State
 	// absent says that a reservation treats the record as if there were none.
 	absent bool
 	// needed says whether a store with these features can get there; nil for every store.
 	needed func(Features) bool
 	// begin makes one record.
-	begin func(e *env, id onceward.ID)
+	begin func(e *env, id store.ID)
 	// end finishes what was begun for all of them at once, because time passes for all.
 	end func(e *env)
 }
 
 // build makes a record for each ID and checks that it got there.
-func (f *fixture) build(e *env, ids []onceward.ID) {
+func (f *fixture) build(e *env, ids []store.ID) {
 	e.Helper()
 	for _, id := range ids {
 		f.begin(e, id)
@@ -55,48 +55,48 @@ func lapse(e *env) { e.pass(e.brief()) }
 // ownerFixtures are the states that owners bring about.
 func ownerFixtures() []fixture {
 	return []fixture{
-		{name: "none", want: onceward.StateNone, absent: true, begin: func(*env, onceward.ID) {}},
-		{name: "in progress", want: onceward.StateInProgress, begin: func(e *env, id onceward.ID) { e.own(id) }},
-		{name: "in progress, resumable", want: onceward.StateInProgress, begin: func(e *env, id onceward.ID) { e.own(id, resume) }},
-		{name: "in progress at a point", want: onceward.StateInProgress, begin: func(e *env, id onceward.ID) { e.ownAtPoint(id) }},
+		{name: "none", want: store.StateNone, absent: true, begin: func(*env, store.ID) {}},
+		{name: "in progress", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.own(id) }},
+		{name: "in progress, resumable", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.own(id, resume) }},
+		{name: "in progress at a point", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.ownAtPoint(id) }},
 		{
-			name: "in progress, lease over", want: onceward.StateInProgress,
-			begin: func(e *env, id onceward.ID) { e.own(id, lease(e.brief())) }, end: lapse,
+			name: "in progress, lease over", want: store.StateInProgress,
+			begin: func(e *env, id store.ID) { e.own(id, lease(e.brief())) }, end: lapse,
 		},
 		{
-			name: "in progress, resumable, lease over", want: onceward.StateInProgress,
-			begin: func(e *env, id onceward.ID) { e.ownAtPoint(id, resume, lease(e.brief())) }, end: lapse,
+			name: "in progress, resumable, lease over", want: store.StateInProgress,
+			begin: func(e *env, id store.ID) { e.ownAtPoint(id, resume, lease(e.brief())) }, end: lapse,
 		},
 		{
-			name: "completed", want: onceward.StateCompleted,
-			begin: func(e *env, id onceward.ID) { e.complete(e.own(id), "stored") },
+			name: "completed", want: store.StateCompleted,
+			begin: func(e *env, id store.ID) { e.complete(e.own(id), "stored") },
 		},
 		{
-			name: "completed with everything", want: onceward.StateCompleted,
-			begin: func(e *env, id onceward.ID) {
+			name: "completed with everything", want: store.StateCompleted,
+			begin: func(e *env, id store.ID) {
 				_, err := e.Store.Complete(e.ctx, e.ownAtPoint(id, session(3)), rich())
 				e.must(err)
 			},
 		},
 		{
-			name: "completed, past its expiry", want: onceward.StateCompleted, absent: true,
-			begin: func(e *env, id onceward.ID) { e.complete(e.own(id, retain(e.brief())), "stored") }, end: lapse,
+			name: "completed, past its expiry", want: store.StateCompleted, absent: true,
+			begin: func(e *env, id store.ID) { e.complete(e.own(id, retain(e.brief())), "stored") }, end: lapse,
 		},
 		{
-			name: "retryable", want: onceward.StateRetryable,
-			begin: func(e *env, id onceward.ID) { e.must(e.Store.Release(e.ctx, e.ownAtPoint(id), "no stock")) },
+			name: "retryable", want: store.StateRetryable,
+			begin: func(e *env, id store.ID) { e.must(e.Store.Release(e.ctx, e.ownAtPoint(id), "no stock")) },
 		},
 		{
-			name: "retryable, past its expiry", want: onceward.StateRetryable, absent: true,
-			begin: func(e *env, id onceward.ID) {
+			name: "retryable, past its expiry", want: store.StateRetryable, absent: true,
+			begin: func(e *env, id store.ID) {
 				e.must(e.Store.Release(e.ctx, e.own(id, retain(e.brief())), "no stock"))
 			},
 			end: lapse,
 		},
-		{name: "unknown", want: onceward.StateUnknown, begin: func(e *env, id onceward.ID) { e.lose(id) }},
+		{name: "unknown", want: store.StateUnknown, begin: func(e *env, id store.ID) { e.lose(id) }},
 		{
-			name: "unknown by a reservation", want: onceward.StateUnknown,
-			begin: func(e *env, id onceward.ID) {
+			name: "unknown by a reservation", want: store.StateUnknown,
+			begin: func(e *env, id store.ID) {
 				c := e.own(id, lease(e.resolution()))
 				e.until(e.get(c.ID).LeaseUntil)
 				e.reserve(request(id))
@@ -111,90 +111,90 @@ func backgroundFixtures() []fixture {
 	sweeps := func(f Features) bool { return f.Sweeps }
 	busts := func(f Features) bool { return f.Busts }
 	reconciles := func(f Features) bool { return f.Reconciles }
-	expiring := func(e *env, id onceward.ID) { e.complete(e.own(id, retain(e.brief())), "stored") }
+	expiring := func(e *env, id store.ID) { e.complete(e.own(id, retain(e.brief())), "stored") }
 	return []fixture{
 		{
-			name: "unknown by the sweeper", want: onceward.StateUnknown, needed: sweeps,
-			begin: func(e *env, id onceward.ID) { e.own(id, lease(e.brief())) },
+			name: "unknown by the sweeper", want: store.StateUnknown, needed: sweeps,
+			begin: func(e *env, id store.ID) { e.own(id, lease(e.brief())) },
 			end:   func(e *env) { lapse(e); e.sweep(everything) },
 		},
 		{
-			name: "unknown, postponed", want: onceward.StateUnknown, needed: reconciles,
-			begin: func(e *env, id onceward.ID) { e.postpone(e.lose(id), 3) },
+			name: "unknown, postponed", want: store.StateUnknown, needed: reconciles,
+			begin: func(e *env, id store.ID) { e.postpone(e.lose(id), 3) },
 		},
 		{
-			name: "unknown, dead letter", want: onceward.StateUnknown, needed: reconciles,
-			begin: func(e *env, id onceward.ID) { e.postpone(e.lose(id), 1) },
+			name: "unknown, dead letter", want: store.StateUnknown, needed: reconciles,
+			begin: func(e *env, id store.ID) { e.postpone(e.lose(id), 1) },
 		},
 		{
-			name: "unknown, being asked after", want: onceward.StateUnknown, needed: reconciles,
-			begin: func(e *env, id onceward.ID) {
+			name: "unknown, being asked after", want: store.StateUnknown, needed: reconciles,
+			begin: func(e *env, id store.ID) {
 				e.must(e.resolver().BeginReconcile(e.ctx, e.lose(id), 0, time.Minute))
 			},
 		},
 		{
-			name: "unknown, at a point", want: onceward.StateUnknown,
-			begin: func(e *env, id onceward.ID) {
+			name: "unknown, at a point", want: store.StateUnknown,
+			begin: func(e *env, id store.ID) {
 				e.must(e.Store.Abandon(e.ctx, e.ownAtPoint(id, resume), "lost in doubt"))
 			},
 		},
 		{
-			name: "in progress by a resolved step", want: onceward.StateInProgress, needed: reconciles,
-			begin: func(e *env, id onceward.ID) { e.resolveStep(id) },
+			name: "in progress by a resolved step", want: store.StateInProgress, needed: reconciles,
+			begin: func(e *env, id store.ID) { e.resolveStep(id) },
 		},
 		{
-			name: "unknown, requeued", want: onceward.StateUnknown, needed: reconciles,
-			begin: func(e *env, id onceward.ID) {
+			name: "unknown, requeued", want: store.StateUnknown, needed: reconciles,
+			begin: func(e *env, id store.ID) {
 				c := e.lose(id)
 				e.postpone(c, 1)
 				e.requeue(c, "the provider is back")
 			},
 		},
 		{
-			name: "completed by resolution", want: onceward.StateCompleted, needed: reconciles,
-			begin: func(e *env, id onceward.ID) {
-				e.must(e.Store.(onceward.Reconciler).ResolveCompleted(e.ctx, e.lose(id), answer("stored")))
+			name: "completed by resolution", want: store.StateCompleted, needed: reconciles,
+			begin: func(e *env, id store.ID) {
+				e.must(e.Store.(store.Reconciler).ResolveCompleted(e.ctx, e.lose(id), answer("stored")))
 			},
 		},
 		{
-			name: "retryable by resolution", want: onceward.StateRetryable, needed: reconciles,
-			begin: func(e *env, id onceward.ID) {
-				e.must(e.Store.(onceward.Reconciler).ResolveNotExecuted(e.ctx, e.lose(id), "never arrived"))
+			name: "retryable by resolution", want: store.StateRetryable, needed: reconciles,
+			begin: func(e *env, id store.ID) {
+				e.must(e.Store.(store.Reconciler).ResolveNotExecuted(e.ctx, e.lose(id), "never arrived"))
 			},
 		},
 		{
-			name: "expired", want: onceward.StateExpired, absent: true, needed: reaps, begin: expiring,
+			name: "expired", want: store.StateExpired, absent: true, needed: reaps, begin: expiring,
 			end: func(e *env) { lapse(e); e.reap(everything, true) },
 		},
 		{
-			name: "expired, its token no longer kept", want: onceward.StateExpired, absent: true, needed: reaps, begin: expiring,
+			name: "expired, its token no longer kept", want: store.StateExpired, absent: true, needed: reaps, begin: expiring,
 			end: func(e *env) { lapse(e); e.reap(everything, true); lapse(e) },
 		},
 		{
-			name: "reaped", want: onceward.StateNone, absent: true, needed: reaps, begin: expiring,
+			name: "reaped", want: store.StateNone, absent: true, needed: reaps, begin: expiring,
 			end: func(e *env) { lapse(e); e.reap(everything, false) },
 		},
 		{
-			name: "busted", want: onceward.StateNone, absent: true, needed: busts,
-			begin: func(e *env, id onceward.ID) { e.complete(e.own(id), "stored"); e.bust(id, false) },
+			name: "busted", want: store.StateNone, absent: true, needed: busts,
+			begin: func(e *env, id store.ID) { e.complete(e.own(id), "stored"); e.bust(id, false) },
 		},
 		{
-			name: "busted by force", want: onceward.StateExpired, absent: true, needed: busts,
-			begin: func(e *env, id onceward.ID) { e.own(id); e.bust(id, true) },
+			name: "busted by force", want: store.StateExpired, absent: true, needed: busts,
+			begin: func(e *env, id store.ID) { e.own(id); e.bust(id, true) },
 		},
 	}
 }
 
 // ownAtPoint reserves and records a checkpoint.
-func (e *env) ownAtPoint(id onceward.ID, options ...option) onceward.Claim {
+func (e *env) ownAtPoint(id store.ID, options ...option) store.Claim {
 	e.Helper()
 	c := e.own(id, options...)
-	e.must(e.Store.Checkpoint(e.ctx, c, onceward.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff"), NotReplayable: true}))
+	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff"), NotReplayable: true}))
 	return c
 }
 
 // lose makes an unknown record.
-func (e *env) lose(id onceward.ID, options ...option) onceward.Claim {
+func (e *env) lose(id store.ID, options ...option) store.Claim {
 	e.Helper()
 	c := e.own(id, options...)
 	e.must(e.Store.Abandon(e.ctx, c, "connection reset"))
@@ -202,7 +202,7 @@ func (e *env) lose(id onceward.ID, options ...option) onceward.Claim {
 }
 
 // postpone makes a try at an unknown record that learns nothing.
-func (e *env) postpone(c onceward.Claim, limit int) {
+func (e *env) postpone(c store.Claim, limit int) {
 	e.Helper()
 	count := e.get(c.ID).ReconcileCount
 	e.must(e.resolver().BeginReconcile(e.ctx, c, count, time.Minute))
@@ -210,35 +210,35 @@ func (e *env) postpone(c onceward.Claim, limit int) {
 }
 
 // notYet is the outcome of a try of that number which learned nothing.
-func notYet(count, limit int) onceward.Postponement {
-	return onceward.Postponement{Count: count, Wait: time.Minute, Limit: limit, Reason: "provider is down"}
+func notYet(count, limit int) store.Postponement {
+	return store.Postponement{Count: count, Wait: time.Minute, MaxAttempts: limit, Reason: "provider is down"}
 }
 
 func (e *env) sweep(limit int) int {
 	e.Helper()
-	swept, err := e.Store.(onceward.Sweeper).Sweep(e.ctx, limit)
+	swept, err := e.Store.(store.Sweeper).Sweep(e.ctx, limit)
 	e.must(err)
 	return swept
 }
 
 func (e *env) reap(limit int, soft bool) int {
 	e.Helper()
-	reaped, err := e.Store.(onceward.Reaper).Reap(e.ctx, limit, soft)
+	reaped, err := e.Store.(store.Reaper).Reap(e.ctx, limit, soft)
 	e.must(err)
 	return reaped
 }
 
-func (e *env) bust(id onceward.ID, force bool) {
+func (e *env) bust(id store.ID, force bool) {
 	e.Helper()
-	e.must(e.Store.(onceward.Buster).Bust(e.ctx, id, force))
+	e.must(e.Store.(store.Buster).Bust(e.ctx, id, force))
 }
 
 // rich is a completion that uses every field.
-func rich() *onceward.Completion {
-	return &onceward.Completion{
-		Response: onceward.Response{
+func rich() *store.Completion {
+	return &store.Completion{
+		Response: store.Response{
 			Status: 402,
-			Header: []onceward.HeaderField{
+			Header: []store.HeaderField{
 				{Name: "Content-Type", Value: "application/json"},
 				{Name: "Link", Value: "</a>; rel=next"},
 				{Name: "Link", Value: "</b>; rel=last", Append: true},
@@ -252,7 +252,7 @@ func rich() *onceward.Completion {
 
 // session binds the request to a caller's session.
 func session(n byte) option {
-	return func(r *onceward.Reservation) {
+	return func(r *store.Reservation) {
 		for i := range r.Fingerprints {
 			r.Fingerprints[i].Session = [16]byte{n}
 		}

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testIdentity checks that distinct IDs stay distinct, whatever they are made of (H8).
 func testIdentity(t *testing.T, h Harness) {
-	families := map[string][]onceward.ID{
+	families := map[string][]store.ID{
 		"two scopes":           {{Scope: "a", Key: "k"}, {Scope: "b", Key: "k"}},
 		"where the scope ends": {{Scope: "a", Key: "bc"}, {Scope: "ab", Key: "c"}, {Scope: "abc", Key: "x"}, {Scope: "a", Key: "bcx"}},
 		"separators":           {{Scope: "a", Key: "b:c"}, {Scope: "a:b", Key: "c"}, {Scope: "a/b", Key: "c"}, {Scope: "a", Key: "b/c"}, {Scope: "a\x00b", Key: "c"}, {Scope: "a\x00", Key: "b"}},
@@ -25,14 +25,14 @@ func testIdentity(t *testing.T, h Harness) {
 		"wildcards":            {{Scope: "a", Key: "a%"}, {Scope: "a", Key: "a_"}, {Scope: "a", Key: "a*"}, {Scope: "a", Key: "aa"}, {Scope: "%", Key: "aa"}},
 	}
 	if !h.Features.NoEmptyScope {
-		families["empty scope"] = []onceward.ID{{Scope: "", Key: "ab"}, {Scope: "a", Key: "b"}, {Scope: "ab", Key: "ab"}}
+		families["empty scope"] = []store.ID{{Scope: "", Key: "ab"}, {Scope: "a", Key: "b"}, {Scope: "ab", Key: "ab"}}
 	}
 	for name, family := range families {
 		h.test(t, name, func(e *env) { e.distinct(family) })
 	}
 }
 
-func uuids() []onceward.ID {
+func uuids() []store.ID {
 	const uuid = "0190b5f2-7c3a-7def-8abc-0123456789ab"
 	keys := []string{
 		uuid, strings.ToUpper(uuid), strings.ReplaceAll(uuid, "-", ""), "{" + uuid + "}", "urn:uuid:" + uuid,
@@ -43,16 +43,16 @@ func uuids() []onceward.ID {
 	return inScope("a", keys)
 }
 
-func inScope(scope string, keys []string) []onceward.ID {
-	named := make([]onceward.ID, len(keys))
+func inScope(scope string, keys []string) []store.ID {
+	named := make([]store.ID, len(keys))
 	for i, key := range keys {
-		named[i] = onceward.ID{Scope: scope, Key: key}
+		named[i] = store.ID{Scope: scope, Key: key}
 	}
 	return named
 }
 
 // oddKeys holds every character that a key may have.
-func oddKeys() []onceward.ID {
+func oddKeys() []store.ID {
 	var keys []string
 	for c := byte(' '); c <= '~'; c++ {
 		keys = append(keys, "k"+string(rune(c))+"k")
@@ -60,20 +60,20 @@ func oddKeys() []onceward.ID {
 	return inScope("a", append(keys, `'; DROP TABLE records; --`, `\`, `"`, `''`))
 }
 
-func oddScopes() []onceward.ID {
+func oddScopes() []store.ID {
 	scopes := []string{
 		"\xff\xfe", "\xff", "\x00", "\x00\x00", "caf\u00e9", "cafe\u0301", "caf\xe9", "ß", "ss", "\u212a", "k", "K", "日本", "🙂", "a\nb", "a\r\nb",
 	}
-	named := make([]onceward.ID, len(scopes))
+	named := make([]store.ID, len(scopes))
 	for i, scope := range scopes {
-		named[i] = onceward.ID{Scope: scope, Key: "k"}
+		named[i] = store.ID{Scope: scope, Key: "k"}
 	}
 	return named
 }
 
-func longIDs() []onceward.ID {
+func longIDs() []store.ID {
 	long := strings.Repeat("x", 254)
-	return []onceward.ID{
+	return []store.ID{
 		{Scope: "a", Key: long + "1"},
 		{Scope: "a", Key: long + "2"},
 		{Scope: "a", Key: long},
@@ -85,20 +85,20 @@ func longIDs() []onceward.ID {
 }
 
 // distinct gives each ID a record with its own answer and checks that each one keeps its own.
-func (e *env) distinct(family []onceward.ID) {
+func (e *env) distinct(family []store.ID) {
 	e.Helper()
-	content := func(id onceward.ID) string { return fmt.Sprintf("%q in %q", id.Key, id.Scope) }
+	content := func(id store.ID) string { return fmt.Sprintf("%q in %q", id.Key, id.Scope) }
 	for _, id := range family {
 		v := e.reserve(request(id))
-		if v.Decision != onceward.DecisionExecute || v.Origin != onceward.OriginCreated {
+		if v.Decision != store.DecisionExecute || v.Origin != store.OriginCreated {
 			e.Errorf("H8: %s is a key of its own, but got (%s, %s)", content(id), v.Decision, v.Origin)
 			continue
 		}
-		e.complete(onceward.Claim{ID: id, Attempt: v.Record.Attempt}, content(id))
+		e.complete(store.Claim{ID: id, Attempt: v.Record.Attempt}, content(id))
 	}
 	for _, id := range family {
 		v := e.reserve(request(id))
-		if v.Decision != onceward.DecisionReplay || string(v.Record.Response.Body) != content(id) {
+		if v.Decision != store.DecisionReplay || string(v.Record.Response.Body) != content(id) {
 			e.Errorf("H8: %s got (%s, %q), want its own answer", content(id), v.Decision, v.Record.Response.Body)
 		}
 		if rec := e.get(id); rec.ID != id || v.Record.ID != id {
@@ -111,10 +111,10 @@ func (e *env) distinct(family []onceward.ID) {
 }
 
 // listed checks that each ID is found in the list as it was given, also page by page.
-func (e *env) listed(family []onceward.ID) {
+func (e *env) listed(family []store.ID) {
 	e.Helper()
-	var found []onceward.ID
-	for _, rec := range e.pages(onceward.Filter{Limit: 2}) {
+	var found []store.ID
+	for _, rec := range e.pages(store.Filter{Limit: 2}) {
 		found = append(found, rec.ID)
 	}
 	for _, id := range family {

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testLister checks how a store is looked through.
 func testLister(t *testing.T, h Harness) {
 	h.test(t, "empty", func(e *env) {
-		if found := e.list(onceward.Filter{}); len(found) != 0 {
+		if found := e.list(store.Filter{}); len(found) != 0 {
 			e.Errorf("an empty store lists %d records", len(found))
 		}
 		stats := e.stats()
@@ -25,7 +25,7 @@ func testLister(t *testing.T, h Harness) {
 			e.own(id)
 		}
 		for _, limit := range []int{1, 7, 25, 50, 51} {
-			e.wantListed(e.pages(onceward.Filter{Limit: limit}), ids(50), fmt.Sprint("pages of ", limit))
+			e.wantListed(e.pages(store.Filter{Limit: limit}), ids(50), fmt.Sprint("pages of ", limit))
 		}
 	})
 	h.test(t, "pages of the largest size", largestPages)
@@ -33,9 +33,9 @@ func testLister(t *testing.T, h Harness) {
 	h.test(t, "due", dueByTheStore)
 	h.test(t, "all but bodies", func(e *env) {
 		for _, f := range fixtures(h.Features) {
-			f.build(e, []onceward.ID{id(f.name)})
+			f.build(e, []store.ID{id(f.name)})
 		}
-		for _, got := range e.list(onceward.Filter{}) {
+		for _, got := range e.list(store.Filter{}) {
 			want := e.get(got.ID)
 			want.Data, want.Response.Body = nil, nil
 			if diff := diffRecords(got, want, 0); diff != "" {
@@ -46,24 +46,24 @@ func testLister(t *testing.T, h Harness) {
 	h.test(t, "statistics", statistics)
 }
 
-func (e *env) list(f onceward.Filter) []onceward.Record {
+func (e *env) list(f store.Filter) []store.Record {
 	e.Helper()
-	found, err := e.Store.(onceward.Lister).List(e.ctx, f)
+	found, err := e.Store.(store.Lister).List(e.ctx, f)
 	e.must(err)
 	return found
 }
 
-func (e *env) stats() onceward.Stats {
+func (e *env) stats() store.Stats {
 	e.Helper()
-	stats, err := e.Store.(onceward.Lister).Stats(e.ctx)
+	stats, err := e.Store.(store.Lister).Stats(e.ctx)
 	e.must(err)
 	return stats
 }
 
 // pages lists all that a filter chooses, page by page.
-func (e *env) pages(f onceward.Filter) []onceward.Record {
+func (e *env) pages(f store.Filter) []store.Record {
 	e.Helper()
-	var all []onceward.Record
+	var all []store.Record
 	for {
 		page := e.list(f)
 		if len(page) > f.Limit {
@@ -81,9 +81,9 @@ func (e *env) pages(f onceward.Filter) []onceward.Record {
 }
 
 // wantListed checks that a list has each record once, in any stable order.
-func (e *env) wantListed(got []onceward.Record, want []onceward.ID, what string) {
+func (e *env) wantListed(got []store.Record, want []store.ID, what string) {
 	e.Helper()
-	seen := make(map[onceward.ID]int)
+	seen := make(map[store.ID]int)
 	for _, rec := range got {
 		seen[rec.ID]++
 	}
@@ -98,7 +98,7 @@ func (e *env) wantListed(got []onceward.Record, want []onceward.ID, what string)
 }
 
 func largestPages(e *env) {
-	targets := ids(onceward.MaxPage + 100)
+	targets := ids(store.MaxPage + 100)
 	errs := make([]error, crowd)
 	together(crowd, func(i int) {
 		for n := i; n < len(targets); n += crowd {
@@ -107,22 +107,22 @@ func largestPages(e *env) {
 		}
 	})
 	e.must(errors.Join(errs...))
-	first := e.list(onceward.Filter{})
-	if len(first) != onceward.MaxPage {
+	first := e.list(store.Filter{})
+	if len(first) != store.MaxPage {
 		e.Fatalf("without a limit %d records are listed, want MaxPage", len(first))
 	}
-	if n := len(e.list(onceward.Filter{Limit: 5 * onceward.MaxPage})); n != onceward.MaxPage {
+	if n := len(e.list(store.Filter{Limit: 5 * store.MaxPage})); n != store.MaxPage {
 		e.Errorf("with a limit past MaxPage %d records are listed, want MaxPage", n)
 	}
-	rest := e.list(onceward.Filter{After: first[len(first)-1].ID})
+	rest := e.list(store.Filter{After: first[len(first)-1].ID})
 	e.wantListed(slices.Concat(first, rest), targets, "two pages of the largest size")
 }
 
 // filtered is what a filter is expected to choose.
 type filtered struct {
 	what   string
-	filter onceward.Filter
-	want   []onceward.ID
+	filter store.Filter
+	want   []store.ID
 }
 
 // wantFiltered lists all that a filter chooses at once, and in pages.
@@ -136,8 +136,8 @@ func (e *env) wantFiltered(all []filtered) {
 }
 
 // inA and inB name records of two scopes.
-func inA(key string) onceward.ID { return onceward.ID{Scope: "a", Key: key} }
-func inB(key string) onceward.ID { return onceward.ID{Scope: "b", Key: key} }
+func inA(key string) store.ID { return store.ID{Scope: "a", Key: key} }
+func inB(key string) store.ID { return store.ID{Scope: "b", Key: key} }
 
 // filters lists by scope and state, each alone and together.
 func filters(e *env) {
@@ -149,12 +149,12 @@ func filters(e *env) {
 	e.must(e.Store.Release(e.ctx, e.own(inB("retryable")), "no stock"))
 	e.lose(inA("unknown"))
 	e.wantFiltered([]filtered{
-		{"a scope", onceward.Filter{Scope: "b"}, []onceward.ID{inB("one"), inB("completed"), inB("retryable")}},
-		{"a scope that is part of another", onceward.Filter{Scope: "A"}, nil},
-		{"a state", onceward.Filter{State: onceward.StateInProgress}, []onceward.ID{inA("one"), inA("two"), inB("one")}},
-		{"unknown", onceward.Filter{State: onceward.StateUnknown}, []onceward.ID{inA("unknown")}},
-		{"expired", onceward.Filter{State: onceward.StateExpired}, nil},
-		{"a scope and a state", onceward.Filter{Scope: "a", State: onceward.StateCompleted}, []onceward.ID{inA("completed")}},
+		{"a scope", store.Filter{Scope: "b"}, []store.ID{inB("one"), inB("completed"), inB("retryable")}},
+		{"a scope that is part of another", store.Filter{Scope: "A"}, nil},
+		{"a state", store.Filter{State: store.StateInProgress}, []store.ID{inA("one"), inA("two"), inB("one")}},
+		{"unknown", store.Filter{State: store.StateUnknown}, []store.ID{inA("unknown")}},
+		{"expired", store.Filter{State: store.StateExpired}, nil},
+		{"a scope and a state", store.Filter{Scope: "a", State: store.StateCompleted}, []store.ID{inA("completed")}},
 	})
 }
 
@@ -171,29 +171,29 @@ func dueByTheStore(e *env) {
 		e.postpone(e.lose(inB("postponed")), 0)
 	}
 	e.wantFiltered([]filtered{
-		{"S3: unknown and due at once", onceward.Filter{Due: true, State: onceward.StateUnknown}, []onceward.ID{inA("unknown")}},
+		{"S3: unknown and due at once", store.Filter{Due: true, State: store.StateUnknown}, []store.ID{inA("unknown")}},
 	})
 	if e.Advance != nil {
 		e.pass(e.brief() - e.resolution())
-		e.wantFiltered([]filtered{{"S3: just before a lease is over", onceward.Filter{Due: true}, []onceward.ID{inA("unknown")}}})
+		e.wantFiltered([]filtered{{"S3: just before a lease is over", store.Filter{Due: true}, []store.ID{inA("unknown")}}})
 		e.pass(e.resolution())
 	} else {
 		lapse(e)
 	}
 	e.wantFiltered([]filtered{
-		{"S3: due", onceward.Filter{Due: true}, []onceward.ID{inA("soon"), inB("soon"), inA("completed"), inA("unknown")}},
-		{"S3: due and in progress", onceward.Filter{Due: true, State: onceward.StateInProgress}, []onceward.ID{inA("soon"), inB("soon")}},
-		{"S3: due and completed", onceward.Filter{Due: true, State: onceward.StateCompleted}, []onceward.ID{inA("completed")}},
-		{"S3: due and unknown", onceward.Filter{Due: true, State: onceward.StateUnknown}, []onceward.ID{inA("unknown")}},
-		{"S3: due in a scope", onceward.Filter{Due: true, Scope: "b"}, []onceward.ID{inB("soon")}},
+		{"S3: due", store.Filter{Due: true}, []store.ID{inA("soon"), inB("soon"), inA("completed"), inA("unknown")}},
+		{"S3: due and in progress", store.Filter{Due: true, State: store.StateInProgress}, []store.ID{inA("soon"), inB("soon")}},
+		{"S3: due and completed", store.Filter{Due: true, State: store.StateCompleted}, []store.ID{inA("completed")}},
+		{"S3: due and unknown", store.Filter{Due: true, State: store.StateUnknown}, []store.ID{inA("unknown")}},
+		{"S3: due in a scope", store.Filter{Due: true, Scope: "b"}, []store.ID{inB("soon")}},
 	})
 }
 
 func statistics(e *env) {
 	oldest := e.lose(id("oldest"))
 	e.pass(e.brief())
-	want := map[onceward.State]int64{
-		onceward.StateInProgress: 2, onceward.StateCompleted: 1, onceward.StateRetryable: 3, onceward.StateUnknown: 2,
+	want := map[store.State]int64{
+		store.StateInProgress: 2, store.StateCompleted: 1, store.StateRetryable: 3, store.StateUnknown: 2,
 	}
 	e.lose(id("younger"))
 	e.own(id("running 1"))
@@ -203,7 +203,7 @@ func statistics(e *env) {
 		e.must(e.Store.Release(e.ctx, e.own(id(fmt.Sprint("retryable ", i))), "no stock"))
 	}
 	stats := e.stats()
-	for state := onceward.StateInProgress; state <= onceward.StateExpired; state++ {
+	for state := store.StateInProgress; state <= store.StateExpired; state++ {
 		if stats.Records[state] != want[state] {
 			e.Errorf("M1: %d records are counted as %s, want %d", stats.Records[state], state, want[state])
 		}

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testLost checks that an unknown record says since when: whoever reconciles must know how long ago its owner was lost (B3).
@@ -19,29 +19,29 @@ func testLost(t *testing.T, h Harness) {
 }
 
 // way does something to a record, in the name of its attempt.
-type way func(e *env, c onceward.Claim)
+type way func(e *env, c store.Claim)
 
 // waysToLose are how a record in progress, whose lease is over, becomes unknown.
 func waysToLose(f Features) map[string]way {
 	ways := map[string]way{
-		"abandoned": func(e *env, c onceward.Claim) { e.must(e.Store.Abandon(e.ctx, c, "timeout")) },
-		"found by a reservation": func(e *env, c onceward.Claim) {
-			v := e.wantDecision(request(c.ID), onceward.DecisionUnknown, "section 4: the lease is over")
+		"abandoned": func(e *env, c store.Claim) { e.must(e.Store.Abandon(e.ctx, c, "timeout")) },
+		"found by a reservation": func(e *env, c store.Claim) {
+			v := e.wantDecision(request(c.ID), store.DecisionUnknown, "section 4: the lease is over")
 			e.wantSince(v.Record, v.Now, v.Now, "the verdict")
 		},
 	}
 	if f.Sweeps {
-		ways["swept"] = func(e *env, _ onceward.Claim) { e.sweep(everything) }
+		ways["swept"] = func(e *env, _ store.Claim) { e.sweep(everything) }
 	}
 	return ways
 }
 
 // waysToSettle are what ends an unknown record.
 func waysToSettle(f Features) map[string]way {
-	ways := map[string]way{"completed late": func(e *env, c onceward.Claim) { e.complete(c, "late") }}
+	ways := map[string]way{"completed late": func(e *env, c store.Claim) { e.complete(c, "late") }}
 	if f.Reconciles {
-		ways["resolved as completed"] = func(e *env, c onceward.Claim) { e.must(e.resolver().ResolveCompleted(e.ctx, c, answer("found"))) }
-		ways["resolved as not executed"] = func(e *env, c onceward.Claim) {
+		ways["resolved as completed"] = func(e *env, c store.Claim) { e.must(e.resolver().ResolveCompleted(e.ctx, c, answer("found"))) }
+		ways["resolved as not executed"] = func(e *env, c store.Claim) {
 			e.must(e.resolver().ResolveNotExecuted(e.ctx, c, "never arrived"))
 		}
 	}
@@ -49,7 +49,7 @@ func waysToSettle(f Features) map[string]way {
 }
 
 // lostAndFound follows a record: the moment at which it was lost stays until it is settled, and leaves no trace then.
-func (e *env) lostAndFound(target onceward.ID, lose, settle way) {
+func (e *env) lostAndFound(target store.ID, lose, settle way) {
 	e.Helper()
 	c := e.own(target, lease(e.brief()))
 	lapse(e)
@@ -66,7 +66,7 @@ func (e *env) lostAndFound(target onceward.ID, lose, settle way) {
 		e.wantSince(e.get(target), lost.SettledAt, lost.SettledAt, "a requeued record")
 	}
 	if e.features.Lists {
-		for _, rec := range e.list(onceward.Filter{State: onceward.StateUnknown}) {
+		for _, rec := range e.list(store.Filter{State: store.StateUnknown}) {
 			if rec.ID == target {
 				e.wantSince(rec, lost.SettledAt, lost.SettledAt, "a listed record")
 			}
@@ -77,7 +77,7 @@ func (e *env) lostAndFound(target onceward.ID, lose, settle way) {
 	settled := e.get(target)
 	e.wantSince(settled, from, e.now(), "a settled record")
 	e.wantExpiry(settled, calm)
-	if settled.State != onceward.StateRetryable {
+	if settled.State != store.StateRetryable {
 		return
 	}
 	c = e.own(target)
@@ -91,7 +91,7 @@ func (e *env) lostAndFound(target onceward.ID, lose, settle way) {
 }
 
 // wantSince checks when a record was settled or lost.
-func (e *env) wantSince(rec onceward.Record, from, to time.Time, what string) {
+func (e *env) wantSince(rec store.Record, from, to time.Time, what string) {
 	e.Helper()
 	if rec.SettledAt.Before(from.Truncate(e.resolution())) || rec.SettledAt.After(to) {
 		e.Errorf("section 11: %s is %s since %s, want between %s and %s", what, rec.State, rec.SettledAt, from, to)

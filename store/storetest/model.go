@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // everything is a limit for background work that is never reached.
@@ -15,47 +15,47 @@ const everything = 10_000
 
 // reply is what a store said to an event.
 type reply struct {
-	verdict onceward.Verdict
+	verdict store.Verdict
 	expires time.Time
 	err     error
 }
 
 // do sends an event to the store through the method that stands for it.
-func (e *env) do(id onceward.ID, ev onceward.Event) (r reply) {
-	c := onceward.Claim{ID: id, Attempt: ev.Attempt}
+func (e *env) do(id store.ID, ev store.Event) (r reply) {
+	c := store.Claim{ID: id, Attempt: ev.Attempt}
 	switch ev.Kind {
-	case onceward.EventReserve:
+	case store.EventReserve:
 		r.verdict, r.err = e.Store.Reserve(e.ctx, ev.Reservation)
-	case onceward.EventExtend:
+	case store.EventExtend:
 		r.err = e.Store.Extend(e.ctx, c, ev.Lease)
-	case onceward.EventCheckpoint:
+	case store.EventCheckpoint:
 		r.err = e.Store.Checkpoint(e.ctx, c, ev.Checkpoint)
-	case onceward.EventComplete:
+	case store.EventComplete:
 		r.expires, r.err = e.Store.Complete(e.ctx, c, ev.Completion)
-	case onceward.EventRelease:
+	case store.EventRelease:
 		r.err = e.Store.Release(e.ctx, c, ev.Reason)
-	case onceward.EventAbandon:
+	case store.EventAbandon:
 		r.err = e.Store.Abandon(e.ctx, c, ev.Reason)
-	case onceward.EventSweep:
-		_, r.err = e.Store.(onceward.Sweeper).Sweep(e.ctx, everything)
-	case onceward.EventReap:
-		_, r.err = e.Store.(onceward.Reaper).Reap(e.ctx, everything, ev.Soft)
-	case onceward.EventResolveCompleted:
-		r.err = e.Store.(onceward.Reconciler).ResolveCompleted(e.ctx, c, ev.Completion)
-	case onceward.EventResolveNotExecuted:
-		r.err = e.Store.(onceward.Reconciler).ResolveNotExecuted(e.ctx, c, ev.Reason)
-	case onceward.EventResolveStep:
-		r.err = e.Store.(onceward.Reconciler).ResolveStep(e.ctx, c, ev.Checkpoint)
-	case onceward.EventBeginReconcile:
-		r.err = e.Store.(onceward.Reconciler).BeginReconcile(e.ctx, c, ev.Count, ev.Lease)
-	case onceward.EventPostpone:
-		r.err = e.Store.(onceward.Reconciler).Postpone(e.ctx, c, onceward.Postponement{
-			Count: ev.Count, Wait: ev.Lease, Limit: ev.Limit, Reason: ev.Reason, Untried: ev.Untried,
+	case store.EventSweep:
+		_, r.err = e.Store.(store.Sweeper).Sweep(e.ctx, everything)
+	case store.EventReap:
+		_, r.err = e.Store.(store.Reaper).Reap(e.ctx, everything, ev.Soft)
+	case store.EventResolveCompleted:
+		r.err = e.Store.(store.Reconciler).ResolveCompleted(e.ctx, c, ev.Completion)
+	case store.EventResolveNotExecuted:
+		r.err = e.Store.(store.Reconciler).ResolveNotExecuted(e.ctx, c, ev.Reason)
+	case store.EventResolveStep:
+		r.err = e.Store.(store.Reconciler).ResolveStep(e.ctx, c, ev.Checkpoint)
+	case store.EventBeginReconcile:
+		r.err = e.Store.(store.Reconciler).BeginReconcile(e.ctx, c, ev.Count, ev.Lease)
+	case store.EventPostpone:
+		r.err = e.Store.(store.Reconciler).Postpone(e.ctx, c, store.Postponement{
+			Count: ev.Count, Wait: ev.Lease, MaxAttempts: ev.MaxAttempts, Reason: ev.Reason, Untried: ev.Untried,
 		})
-	case onceward.EventRequeue:
-		r.err = e.Store.(onceward.Reconciler).Requeue(e.ctx, c, ev.Reason)
-	case onceward.EventBust:
-		r.err = e.Store.(onceward.Buster).Bust(e.ctx, id, ev.Force)
+	case store.EventRequeue:
+		r.err = e.Store.(store.Reconciler).Requeue(e.ctx, c, ev.Reason)
+	case store.EventBust:
+		r.err = e.Store.(store.Buster).Bust(e.ctx, id, ev.Force)
 	default:
 		r.err = fmt.Errorf("storetest: no method for %s", ev.Kind)
 	}
@@ -63,11 +63,11 @@ func (e *env) do(id onceward.ID, ev onceward.Event) (r reply) {
 }
 
 // step applies an event to a record through the store, which holds the record as it was before. It returns the record as it
-// is then, and reports how the result differs from what [onceward.Step] says.
+// is then, and reports how the result differs from what [store.Step] says.
 //
 // The store's clock is read before and after. Where it moves in between, the event may have happened at either
 // moment, and times may be off by the difference.
-func (e *env) step(id onceward.ID, before onceward.Record, ev onceward.Event) (after onceward.Record, err error) {
+func (e *env) step(id store.ID, before store.Record, ev store.Event) (after store.Record, err error) {
 	from, err := e.clock()
 	if err != nil {
 		return after, err
@@ -81,7 +81,7 @@ func (e *env) step(id onceward.ID, before onceward.Record, ev onceward.Event) (a
 		return after, err
 	}
 	ev.Token = got.verdict.Record.Attempt // the store chooses; the model only says from where on
-	if ev.Kind == onceward.EventResolveStep {
+	if ev.Kind == store.EventResolveStep {
 		ev.Token = after.Attempt
 	}
 	slack := to.Sub(from) + e.resolution() - time.Microsecond
@@ -96,18 +96,18 @@ func (e *env) step(id onceward.ID, before onceward.Record, ev onceward.Event) (a
 }
 
 // judge compares what a store did with what the model does at one moment.
-func (e *env) judge(before onceward.Record, ev onceward.Event, at time.Time, slack time.Duration, got reply, after onceward.Record) error {
-	want, outcome, wantErr := onceward.Step(before, ev, at)
+func (e *env) judge(before store.Record, ev store.Event, at time.Time, slack time.Duration, got reply, after store.Record) error {
+	want, outcome, wantErr := store.Step(before, ev, at)
 	if err := sameError(got.err, wantErr); err != nil {
 		return err
 	}
 	written := slack
 	switch outcome.Effect {
-	case onceward.EffectNone:
+	case store.EffectNone:
 		want = before
 		written = 0 // no time in it may have moved
-	case onceward.EffectRemove:
-		want = onceward.Record{}
+	case store.EffectRemove:
+		want = store.Record{}
 	}
 	if diff := diffRecords(after, want, written); diff != "" {
 		return fmt.Errorf("the record is now %s", diff)
@@ -115,23 +115,23 @@ func (e *env) judge(before onceward.Record, ev onceward.Event, at time.Time, sla
 	if wantErr != nil {
 		return nil
 	}
-	if ev.Kind == onceward.EventComplete && !near(got.expires, want.ExpiresAt, written) {
+	if ev.Kind == store.EventComplete && !near(got.expires, want.ExpiresAt, written) {
 		return fmt.Errorf("complete returned the expiry %s, want %s", got.expires, want.ExpiresAt)
 	}
-	if ev.Kind == onceward.EventReserve {
+	if ev.Kind == store.EventReserve {
 		return sameVerdict(got.verdict, outcome, want, at, slack)
 	}
 	return nil
 }
 
-func sameVerdict(got onceward.Verdict, outcome onceward.Outcome, want onceward.Record, at time.Time, slack time.Duration) error {
+func sameVerdict(got store.Verdict, outcome store.Transition, want store.Record, at time.Time, slack time.Duration) error {
 	if got.Decision != outcome.Decision || got.Origin != outcome.Origin {
 		return fmt.Errorf("reserve answered (%s, %s), want (%s, %s)", got.Decision, got.Origin, outcome.Decision, outcome.Origin)
 	}
 	if !near(got.Now, at, slack+time.Microsecond) {
 		return fmt.Errorf("the verdict's clock says %s, the store's %s", got.Now, at)
 	}
-	if got.Decision == onceward.DecisionRefused {
+	if got.Decision == store.DecisionRefused {
 		return nil // there is no record to hand out
 	}
 	if diff := diffRecords(got.Record, want, slack); diff != "" {
@@ -142,14 +142,14 @@ func sameVerdict(got onceward.Verdict, outcome onceward.Outcome, want onceward.R
 
 // sameError compares errors by class, and refused writes in all that they say.
 func sameError(got, want error) error {
-	var gotFenced, wantFenced *onceward.FencedError
+	var gotFenced, wantFenced *store.FencedError
 	if errors.As(want, &wantFenced) {
 		if !errors.As(got, &gotFenced) {
 			return fmt.Errorf("got error %v, want a *FencedError: %w", got, want)
 		}
 		return sameFenced(gotFenced, wantFenced)
 	}
-	for _, class := range []error{onceward.ErrNotFound, onceward.ErrUnreadable, onceward.ErrInvalidEvent} {
+	for _, class := range []error{store.ErrNotFound, store.ErrUnreadable, store.ErrInvalidEvent} {
 		if errors.Is(want, class) {
 			if !errors.Is(got, class) {
 				return fmt.Errorf("got error %v, want %w", got, want)
@@ -163,7 +163,7 @@ func sameError(got, want error) error {
 	return nil
 }
 
-func sameFenced(got, want *onceward.FencedError) error {
+func sameFenced(got, want *store.FencedError) error {
 	same := got.Op == want.Op && got.Attempt == want.Attempt && got.Current == want.Current && got.State == want.State &&
 		got.ExpiresAt.Equal(want.ExpiresAt) && (got.Response == nil) == (want.Response == nil) &&
 		(got.Response == nil || got.Response.Equal(want.Response))
@@ -174,8 +174,8 @@ func sameFenced(got, want *onceward.FencedError) error {
 }
 
 // checkToken holds the store to tokens that only grow (S7).
-func (e *env) checkToken(id onceward.ID, v onceward.Verdict) error {
-	if v.Decision != onceward.DecisionExecute || v.Origin == onceward.OriginRepeated {
+func (e *env) checkToken(id store.ID, v store.Verdict) error {
+	if v.Decision != store.DecisionExecute || v.Origin == store.OriginRepeated {
 		return nil
 	}
 	if last := e.tokens[id]; v.Record.Attempt <= last {
@@ -186,8 +186,8 @@ func (e *env) checkToken(id onceward.ID, v onceward.Verdict) error {
 }
 
 // checkFence holds the store to the same where a token changes hands without a grant.
-func (e *env) checkFence(id onceward.ID, before, after onceward.Record) error {
-	if after.State != onceward.StateInProgress || after.Nonce != (onceward.Nonce{}) || after.Attempt == before.Attempt {
+func (e *env) checkFence(id store.ID, before, after store.Record) error {
+	if after.State != store.StateInProgress || after.Nonce != (store.Nonce{}) || after.Attempt == before.Attempt {
 		return nil
 	}
 	if last := e.tokens[id]; after.Attempt <= last {
@@ -199,7 +199,7 @@ func (e *env) checkFence(id onceward.ID, before, after onceward.Record) error {
 
 // diffRecords says in which fields a record differs from what it should be; times may be off by the slack, and an empty
 // slice is as good as none.
-func diffRecords(got, want onceward.Record, slack time.Duration) string {
+func diffRecords(got, want store.Record, slack time.Duration) string {
 	var diffs []string
 	g, w := reflect.ValueOf(normal(got)), reflect.ValueOf(normal(want))
 	for i := range g.NumField() {
@@ -215,7 +215,7 @@ func diffRecords(got, want onceward.Record, slack time.Duration) string {
 	return strings.Join(diffs, "; ")
 }
 
-func normal(rec onceward.Record) onceward.Record {
+func normal(rec store.Record) store.Record {
 	if len(rec.Data) == 0 {
 		rec.Data = nil
 	}
@@ -236,8 +236,8 @@ func near(a, b time.Time, slack time.Duration) bool {
 	return a.Sub(b).Abs() <= slack
 }
 
-func describe(rec onceward.Record) string {
-	if rec.State == onceward.StateNone {
+func describe(rec store.Record) string {
+	if rec.State == store.StateNone {
 		return "none"
 	}
 	return fmt.Sprintf("%s at attempt %d", rec.State, rec.Attempt)

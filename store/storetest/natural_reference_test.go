@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/ncruces/go-sqlite3/driver"
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -59,7 +59,7 @@ func (r *rowReference) InTx(ctx context.Context, work func(ctx context.Context) 
 		}
 		r.unlocked.Broadcast()
 	}()
-	if err := work(onceward.ContextWithTx(ctx, tx)); err != nil {
+	if err := work(store.ContextWithTx(ctx, tx)); err != nil {
 		return err
 	}
 	return tx.Commit()

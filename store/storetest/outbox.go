@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // topic is that of most messages of the tests.
@@ -65,7 +65,7 @@ func (e *env) lane(aggregate string, n int) (ids []string) {
 }
 
 // claimFor claims messages for a while.
-func (e *env) claimFor(lease time.Duration, wants ...outbox.Want) []outbox.Claimed {
+func (e *env) claimFor(lease time.Duration, wants ...outbox.ClaimRequest) []outbox.Claimed {
 	e.Helper()
 	claimed, err := e.box().ClaimMessages(e.ctx, wants, lease)
 	if err != nil {
@@ -77,7 +77,7 @@ func (e *env) claimFor(lease time.Duration, wants ...outbox.Want) []outbox.Claim
 // claim claims at most so many messages of the topic, for a lease that does not run out.
 func (e *env) claim(limit int) []outbox.Claimed {
 	e.Helper()
-	return e.claimFor(calm, outbox.Want{Topic: topic, Limit: limit})
+	return e.claimFor(calm, outbox.ClaimRequest{Topic: topic, Limit: limit})
 }
 
 // claimOne claims one message, which has to be the given one.
@@ -130,12 +130,12 @@ func (e *env) describe(ids []string) string {
 }
 
 // to is an ending with a state, for a claim whose tries are as the store counted them.
-func to(state outbox.State, c outbox.Claimed) outbox.Ending {
-	return outbox.Ending{Lease: c.Lease(), State: state, Tries: c.Tries}
+func to(state outbox.State, c outbox.Claimed) outbox.Outcome {
+	return outbox.Outcome{Lease: c.Lease(), State: state, Attempts: c.Attempts}
 }
 
 // finish ends leases that are held.
-func (e *env) finish(endings ...outbox.Ending) {
+func (e *env) finish(endings ...outbox.Outcome) {
 	e.Helper()
 	fenced, err := e.box().FinishMessages(e.ctx, endings)
 	e.must(err)
@@ -147,9 +147,9 @@ func (e *env) finish(endings ...outbox.Ending) {
 // done ends leases because the messages were delivered.
 func (e *env) done(claimed ...outbox.Claimed) {
 	e.Helper()
-	endings := make([]outbox.Ending, len(claimed))
+	endings := make([]outbox.Outcome, len(claimed))
 	for i := range claimed {
-		endings[i] = to(outbox.Done, claimed[i])
+		endings[i] = to(outbox.StateDone, claimed[i])
 	}
 	e.finish(endings...)
 }
@@ -202,8 +202,8 @@ func (e *env) wantMessage(id string, want outbox.State, rule string) outbox.Entr
 // wantTries checks how often a delivery of a message was begun.
 func (e *env) wantTries(got outbox.Entry, want int, rule string) {
 	e.Helper()
-	if got.Tries != want {
-		e.Errorf("%s: message %q was tried %d times, want %d", rule, got.Type, got.Tries, want)
+	if got.Attempts != want {
+		e.Errorf("%s: message %q was tried %d times, want %d", rule, got.Type, got.Attempts, want)
 	}
 }
 
@@ -218,7 +218,7 @@ func (e *env) wantLost(err error, rule string) {
 // wantNotFound checks that there was nothing to act on.
 func (e *env) wantNotFound(err error, rule string) {
 	e.Helper()
-	if !errors.Is(err, onceward.ErrNotFound) {
+	if !errors.Is(err, store.ErrNotFound) {
 		e.Errorf("%s: got error %v, want onceward.ErrNotFound", rule, err)
 	}
 }

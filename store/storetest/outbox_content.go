@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // testOutbox checks the life of a message, and that it is delivered as it was added (O1, O3).
@@ -34,14 +34,14 @@ func testOutbox(t *testing.T, h Harness) {
 func lifeOfMessage(e *env) {
 	from := e.now()
 	id := e.add(about("", "created"))[0]
-	kept := e.wantMessage(id, outbox.Ready, "O1: a message that was committed")
+	kept := e.wantMessage(id, outbox.StateReady, "O1: a message that was committed")
 	e.wantMoment("CreatedAt of a message", kept.CreatedAt, from, 0)
 	e.wantMoment("Due of a message without a delay", kept.Due, from, 0)
 	e.wantTries(kept, 0, "O3: nobody has tried")
 
 	from = e.now()
 	claimed := e.claimOne(id, "O1: what was committed is delivered")
-	if claimed.State != outbox.Leased {
+	if claimed.State != outbox.StateLeased {
 		e.Errorf("O2: a message is claimed as %s, want leased", claimed.State)
 	}
 	e.wantMoment("Due of a claimed message, the end of its lease", claimed.Due, from, calm)
@@ -52,10 +52,10 @@ func lifeOfMessage(e *env) {
 	e.wantIDs(e.claim(everything), "O2: a message that is leased is not claimed again")
 
 	from = e.now()
-	end := to(outbox.Done, claimed)
-	end.Tries, end.ProviderID = 4, "ch_1"
+	end := to(outbox.StateDone, claimed)
+	end.Attempts, end.ProviderID = 4, "ch_1"
 	e.finish(end)
-	over := e.wantMessage(id, outbox.Done, "O3: a message that was delivered")
+	over := e.wantMessage(id, outbox.StateDone, "O3: a message that was delivered")
 	e.wantMoment("Due of a done message, when it was done", over.Due, from, 0)
 	e.wantTries(over, 4, "O3: the worker says how often a delivery was begun")
 	if over.ProviderID != "ch_1" || !over.CreatedAt.Equal(kept.CreatedAt) {
@@ -90,8 +90,8 @@ func anyMessage(e *env) {
 			m.Headers = map[string]string{"A-b_1": `"quoted", é 東京`, "a-b_1": "", "x": " y "}
 		},
 		"many headers":     func(m *outbox.Entry) { m.Headers = map[string]string{"long": strings.Repeat("é", 4000)} },
-		"no operation":     func(m *outbox.Entry) { m.Origin, m.Attempt = onceward.ID{}, 0 },
-		"an odd operation": func(m *outbox.Entry) { m.Origin, m.Attempt = onceward.ID{Scope: "", Key: "k\x00\xff'"}, 1<<62 },
+		"no operation":     func(m *outbox.Entry) { m.Origin, m.OriginAttempt = store.ID{}, 0 },
+		"an odd operation": func(m *outbox.Entry) { m.Origin, m.OriginAttempt = store.ID{Scope: "", Key: "k\x00\xff'"}, 1<<62 },
 		"a long delay":     func(m *outbox.Entry) { m.Delay = 365 * 24 * time.Hour },
 	}
 	for name, text := range map[string]string{"letters": "Zahlung für Café 東京 🚀", "a quote": `' " \ ; -- %s $1 ?`, "long": strings.Repeat("é", outbox.MaxName/2)} {
@@ -113,18 +113,18 @@ func (e *env) roundTrip(change func(*outbox.Entry)) {
 	given := want
 	e.committed(func(ctx context.Context) error { return e.box().AddMessage(ctx, e.tx(ctx), &given) })
 	kept := e.message(want.ID)
-	want.State, want.CreatedAt, want.Due = outbox.Ready, kept.CreatedAt, kept.CreatedAt.Add(want.Delay)
+	want.State, want.CreatedAt, want.Due = outbox.StateReady, kept.CreatedAt, kept.CreatedAt.Add(want.Delay)
 	if diff := diffEntries(kept, want); diff != "" {
 		e.Errorf("O3: a message is kept as it was added, but has %s", diff)
 	}
-	wanted := outbox.Want{Topic: want.Topic, Limit: everything}
+	wanted := outbox.ClaimRequest{Topic: want.Topic, Limit: everything}
 	if want.Delay > 0 {
 		e.wantIDs(e.claimFor(calm, wanted), "O2: a message is not due before its delay is over")
 		return
 	}
 	claimed := e.claimFor(calm, wanted)
 	e.wantIDs(claimed, "O1: what was committed is delivered", want.ID)
-	want.State, want.Due, want.Tries = outbox.Leased, claimed[0].Due, 1
+	want.State, want.Due, want.Attempts = outbox.StateLeased, claimed[0].Due, 1
 	if diff := diffEntries(claimed[0].Entry, want); diff != "" {
 		e.Errorf("O3: a message is delivered as it was added, but has %s", diff)
 	}
@@ -139,7 +139,7 @@ func fullEntry() outbox.Entry {
 			Payload: []byte(`{"amount":1}`), ContentType: "application/json", Source: "https://shop.example/payments",
 			Subject: "pay_1", Headers: map[string]string{"tenant": "acme"}, Step: "charge",
 		},
-		ID: id, Origin: onceward.ID{Scope: "acme", Key: "key-1"}, Attempt: 7, DownstreamKey: "down-" + id,
+		ID: id, Origin: store.ID{Scope: "acme", Key: "key-1"}, OriginAttempt: 7, DownstreamKey: "down-" + id,
 	}
 }
 
@@ -172,9 +172,9 @@ func diffEntries(got, want outbox.Entry) string {
 	differs("Step", got.Step == want.Step || got.Step == "", got.Step, want.Step)
 	differs("Delay", got.Delay == want.Delay || got.Delay == 0, got.Delay, want.Delay)
 	differs("Origin", got.Origin == want.Origin, got.Origin, want.Origin)
-	differs("Attempt", got.Attempt == want.Attempt, got.Attempt, want.Attempt)
+	differs("Attempt", got.OriginAttempt == want.OriginAttempt, got.OriginAttempt, want.OriginAttempt)
 	differs("State", got.State == want.State, got.State, want.State)
-	differs("Tries", got.Tries == want.Tries, got.Tries, want.Tries)
+	differs("Tries", got.Attempts == want.Attempts, got.Attempts, want.Attempts)
 	differs("CreatedAt", got.CreatedAt.Equal(want.CreatedAt), got.CreatedAt, want.CreatedAt)
 	differs("Due", near(got.Due, want.Due, time.Millisecond), got.Due, want.Due)
 	return strings.Join(diffs, "; ")
@@ -203,8 +203,8 @@ func topicsApart(e *env) {
 	}
 	ids := e.add(of("a", "a0"), of("a", "a1"), of("a", "a2"), of("A", "other case"), of("b", "b0"), of("b", "b1"), of("c", "c0"))
 	e.wantIDs(e.claimFor(calm), "O2: a claim that wants nothing")
-	e.wantIDs(e.claimFor(calm, outbox.Want{Topic: "nobody's", Limit: 9}), "O2: a topic without messages")
-	got := e.claimFor(calm, outbox.Want{Topic: "a", Limit: 2}, outbox.Want{Topic: "b", Limit: 9}, outbox.Want{Topic: "c", Limit: 0})
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "nobody's", Limit: 9}), "O2: a topic without messages")
+	got := e.claimFor(calm, outbox.ClaimRequest{Topic: "a", Limit: 2}, outbox.ClaimRequest{Topic: "b", Limit: 9}, outbox.ClaimRequest{Topic: "c", Limit: 0})
 	count := make(map[string]int)
 	for _, c := range got {
 		count[c.Topic]++
@@ -212,7 +212,7 @@ func topicsApart(e *env) {
 	if !maps.Equal(count, map[string]int{"a": 2, "b": 2}) {
 		e.Fatalf("O2: a claim of at most two of a, nine of b and none of c took %v, want two of a and both of b", count)
 	}
-	e.wantIDs(e.claimFor(calm, outbox.Want{Topic: "c", Limit: 1}, outbox.Want{Topic: "A", Limit: 1}), "O2: the other topics", ids[3], ids[6])
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "c", Limit: 1}, outbox.ClaimRequest{Topic: "A", Limit: 1}), "O2: the other topics", ids[3], ids[6])
 }
 
 // claimLimits claims less than there is.
@@ -242,20 +242,20 @@ func capturedNotClaimed(e *env) {
 	m.Topic = ""
 	id := e.add(m)[0]
 	next := e.add(about("x", "to deliver"))[0]
-	e.wantMessage(id, outbox.Captured, "O4: a message without a topic is for change-data-capture")
-	e.wantIDs(e.claimFor(calm, outbox.Want{Topic: "", Limit: 9}), "O4: a message without a topic is claimed by nobody")
+	e.wantMessage(id, outbox.StateCaptured, "O4: a message without a topic is for change-data-capture")
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "", Limit: 9}), "O4: a message without a topic is claimed by nobody")
 	e.claimOne(next, "O4: a captured message holds up nothing")
 	if _, err := e.box().FreeMessages(e.ctx); err != nil {
 		e.Error(err)
 	}
-	e.wantMessage(id, outbox.Captured, "O4: a captured message stays as it is")
+	e.wantMessage(id, outbox.StateCaptured, "O4: a captured message stays as it is")
 }
 
 // outboxRestarts has messages, their order, leases and tokens survive a restart.
 func outboxRestarts(e *env) {
 	ids := e.lane("x", 3)
 	free := e.add(about("", "free"))[0]
-	first := e.claimFor(calm, outbox.Want{Topic: topic, Limit: 1})
+	first := e.claimFor(calm, outbox.ClaimRequest{Topic: topic, Limit: 1})
 	e.wantIDs(first, "O2", ids[0])
 	before := e.message(ids[0])
 	e.reopen()

@@ -83,7 +83,7 @@ func (d *deliveries) work() (err error) {
 		if over {
 			return nil
 		}
-		claimed, err := d.box().ClaimMessages(d.ctx, []outbox.Want{{Topic: topic, Limit: 7}}, calm)
+		claimed, err := d.box().ClaimMessages(d.ctx, []outbox.ClaimRequest{{Topic: topic, Limit: 7}}, calm)
 		if err != nil {
 			return err
 		}
@@ -101,12 +101,12 @@ func (d *deliveries) work() (err error) {
 
 // deliver takes messages in the order of the claim, and makes them done.
 func (d *deliveries) deliver(claimed []outbox.Claimed) error {
-	endings := make([]outbox.Ending, len(claimed))
+	endings := make([]outbox.Outcome, len(claimed))
 	for i, c := range claimed {
 		if err := d.note(c); err != nil {
 			return err
 		}
-		endings[i] = to(outbox.Done, c)
+		endings[i] = to(outbox.StateDone, c)
 	}
 	fenced, err := d.box().FinishMessages(d.ctx, endings)
 	if err != nil || len(fenced) > 0 {

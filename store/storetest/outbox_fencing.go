@@ -29,13 +29,13 @@ func testOutboxFencing(t *testing.T, h Harness) {
 
 // takenByAnother has a worker come back after another one has the message, and after that one ended it.
 func takenByAnother(e *env) {
-	for _, state := range []outbox.State{outbox.Leased, outbox.Done, outbox.Ready, outbox.Dead, outbox.Holding} {
+	for _, state := range []outbox.State{outbox.StateLeased, outbox.StateDone, outbox.StateReady, outbox.StateDead, outbox.StateHolding} {
 		id := e.add(about("aggregate "+state.String(), "taken, and then "+state.String()))[0]
 		old := e.claimBriefly()
 		e.wantIDs(old, "O2", id)
 		lapse(e)
 		next := e.claimOne(id, "O2: a lease that ran out")
-		if state != outbox.Leased {
+		if state != outbox.StateLeased {
 			end := to(state, next)
 			end.After = calm // so that it is not in the way of the next one
 			e.finish(end)
@@ -55,7 +55,7 @@ func bothLeases(e *env) {
 		lapse(e)
 		next := e.claimOne(id, "O2: a lease that ran out")
 		both := []outbox.Lease{next.Lease(), old[0].Lease()}
-		endings := []outbox.Ending{to(outbox.Done, next), to(outbox.Ready, old[0])}
+		endings := []outbox.Outcome{to(outbox.StateDone, next), to(outbox.StateReady, old[0])}
 		if oldFirst {
 			slices.Reverse(both)
 			slices.Reverse(endings)
@@ -67,13 +67,13 @@ func bothLeases(e *env) {
 		if fenced, err := e.box().FinishMessages(e.ctx, endings); err != nil || !slices.Equal(fenced, want) {
 			e.Errorf("I6: FinishMessages under both leases of a message returned (%v, %v), want the older", fenced, err)
 		}
-		e.wantMessage(id, outbox.Done, "I6: the end under the lease that is held")
+		e.wantMessage(id, outbox.StateDone, "I6: the end under the lease that is held")
 	}
 }
 
 // endedByItself has a worker write once more after it has ended its lease.
 func endedByItself(e *env) {
-	for _, state := range []outbox.State{outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready, outbox.Behind} {
+	for _, state := range []outbox.State{outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind} {
 		ids := e.lane("aggregate "+state.String(), 2)
 		run := e.claim(everything)
 		e.wantRun(run, "O2", ids...)
@@ -96,9 +96,9 @@ func (e *env) refusesLease(old outbox.Claimed) {
 func (e *env) refusesWrites(old outbox.Claimed) {
 	e.Helper()
 	lease := []outbox.Lease{old.Lease()}
-	for _, state := range []outbox.State{outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready, outbox.Behind} {
-		end := outbox.Ending{Lease: old.Lease(), State: state, Tries: 77, ProviderID: "late", Error: "late"}
-		fenced, err := e.box().FinishMessages(e.ctx, []outbox.Ending{end})
+	for _, state := range []outbox.State{outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind} {
+		end := outbox.Outcome{Lease: old.Lease(), State: state, Attempts: 77, ProviderID: "late", Error: "late"}
+		fenced, err := e.box().FinishMessages(e.ctx, []outbox.Outcome{end})
 		if err != nil || !slices.Equal(fenced, lease) {
 			e.Errorf("I6: FinishMessages as %s under a lease that is not held returned (%v, %v), want that lease", state, fenced, err)
 		}
@@ -134,16 +134,16 @@ func someHeld(e *env) {
 	for _, c := range held {
 		e.wantMoment("the end of a lease that was extended beside lost ones", e.message(c.ID).Due, from, 2*calm)
 	}
-	fenced, err := e.box().FinishMessages(e.ctx, []outbox.Ending{
-		{Lease: gone[0], State: outbox.Dead},
-		to(outbox.Done, held[0]),
-		{Lease: gone[1], State: outbox.Dead},
-		to(outbox.Done, held[1]),
+	fenced, err := e.box().FinishMessages(e.ctx, []outbox.Outcome{
+		{Lease: gone[0], State: outbox.StateDead},
+		to(outbox.StateDone, held[0]),
+		{Lease: gone[1], State: outbox.StateDead},
+		to(outbox.StateDone, held[1]),
 	})
 	if err != nil || !sameLeases(fenced, gone) {
 		e.Errorf("O2: FinishMessages of two leases that are held and two that are not returned (%v, %v), want %v", fenced, err, gone)
 	}
-	for i, want := range []outbox.State{outbox.Leased, outbox.Done, outbox.Leased, outbox.Done} {
+	for i, want := range []outbox.State{outbox.StateLeased, outbox.StateDone, outbox.StateLeased, outbox.StateDone} {
 		e.wantMessage(ids[i], want, "O2: held and lost leases in one call")
 	}
 }
@@ -165,7 +165,7 @@ func providerIDs(e *env) {
 	held := e.claimOne(id, "O2")
 	for _, name := range []string{"ch_1", last} {
 		e.must(e.box().RecordProviderID(e.ctx, held.Lease(), name))
-		if kept := e.wantMessage(id, outbox.Leased, "O3: the provider's id is recorded before the end"); kept.ProviderID != name {
+		if kept := e.wantMessage(id, outbox.StateLeased, "O3: the provider's id is recorded before the end"); kept.ProviderID != name {
 			e.Errorf("O3: the provider's id %q was recorded, but %q is kept", name, kept.ProviderID)
 		}
 	}
@@ -176,12 +176,12 @@ func providerIDs(e *env) {
 			e.Errorf("O3: the next worker finds the provider's id %q, want %q, which was recorded", held.ProviderID, last)
 		}
 	}
-	e.finish(to(outbox.Ready, held))
+	e.finish(to(outbox.StateReady, held))
 	held = e.claimOne(id, "O2")
 	if held.ProviderID != last {
 		e.Errorf("O3: an ending without a provider's id left %q, want %q, which was known before", held.ProviderID, last)
 	}
-	end := to(outbox.Done, held)
+	end := to(outbox.StateDone, held)
 	end.ProviderID = "ch_3"
 	e.finish(end)
 	if got := e.message(id).ProviderID; got != "ch_3" {

@@ -12,10 +12,10 @@ import (
 func testOutboxFinishTx(t *testing.T, h Harness) {
 	h.test(t, "both", finishedWithWork)
 	h.test(t, "each state", func(e *env) {
-		for _, state := range []outbox.State{outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready} {
+		for _, state := range []outbox.State{outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady} {
 			id := e.add(about("", "as "+state.String()))[0]
 			end := to(state, e.claimOne(id, "O2"))
-			end.Error, end.After, end.Tries = "because", calm, 5
+			end.Error, end.After, end.Attempts = "because", calm, 5
 			e.must(e.box().FinishMessageTx(e.ctx, end, func(context.Context) error { return nil }))
 			kept := e.wantMessage(id, state, "O3: the state of an ending")
 			e.wantTries(kept, 5, "O3: the tries of an ending")
@@ -28,7 +28,7 @@ func testOutboxFinishTx(t *testing.T, h Harness) {
 		ids := e.lane("x", 3)
 		head := e.claimOne(ids[0], "O2")
 		e.wantIDs(e.claim(everything), "O2: those behind one that is leased")
-		e.must(e.box().FinishMessageTx(e.ctx, to(outbox.Done, head), func(context.Context) error { return nil }))
+		e.must(e.box().FinishMessageTx(e.ctx, to(outbox.StateDone, head), func(context.Context) error { return nil }))
 		e.wantDelivery("O2: when the head is done", ids[1:]...)
 	})
 	h.test(t, "neither, by an error", func(e *env) {
@@ -48,9 +48,9 @@ func testOutboxFinishTx(t *testing.T, h Harness) {
 		lapse(e)
 		e.claimOne(id, "O2: a lease that ran out")
 		var follow []string
-		e.wantLost(e.box().FinishMessageTx(e.ctx, to(outbox.Done, old[0]), e.adding(&follow, about("y", "follow-up"))),
+		e.wantLost(e.box().FinishMessageTx(e.ctx, to(outbox.StateDone, old[0]), e.adding(&follow, about("y", "follow-up"))),
 			"I6: FinishMessageTx by a worker that was replaced")
-		e.wantMessage(id, outbox.Leased, "I6: a message that another worker has")
+		e.wantMessage(id, outbox.StateLeased, "I6: a message that another worker has")
 		e.wantIDs(e.claim(everything), "I6: what a replaced worker added")
 	})
 	if h.Features.ConcurrentTx {
@@ -62,14 +62,14 @@ func testOutboxFinishTx(t *testing.T, h Harness) {
 func finishedWithWork(e *env) {
 	id := e.add(about("x", "charge"))[0]
 	claimed := e.claimOne(id, "O2")
-	end := to(outbox.Done, claimed)
+	end := to(outbox.StateDone, claimed)
 	end.ProviderID = "ch_1"
 	var follow []string
 	e.must(e.box().FinishMessageTx(e.ctx, end, func(ctx context.Context) error {
 		follow = nil
 		return e.adding(&follow, about("x", "receipt"), about("", "mail"))(ctx)
 	}))
-	kept := e.wantMessage(id, outbox.Done, "O3: a message that was delivered")
+	kept := e.wantMessage(id, outbox.StateDone, "O3: a message that was delivered")
 	if kept.ProviderID != "ch_1" {
 		e.Errorf("O3: a done message has the provider's id %q, want ch_1", kept.ProviderID)
 	}
@@ -84,7 +84,7 @@ func (e *env) leavesLease(failing func(work func(ctx context.Context) error) fun
 	head := e.claimOne(ids[0], "O2")
 	before := e.message(ids[0])
 	var follow []string
-	end := to(outbox.Done, head)
+	end := to(outbox.StateDone, head)
 	end.ProviderID = "ch_1"
 	err := panicked(func() error {
 		return e.box().FinishMessageTx(e.ctx, end, failing(e.adding(&follow, about("y", "follow-up"))))
@@ -119,22 +119,22 @@ func lostDuringWork(e *env) {
 	until := old[0].Due
 	var follow []string
 	var taken []outbox.Claimed
-	err := e.box().FinishMessageTx(e.ctx, to(outbox.Done, old[0]), func(ctx context.Context) (err error) {
+	err := e.box().FinishMessageTx(e.ctx, to(outbox.StateDone, old[0]), func(ctx context.Context) (err error) {
 		follow = nil
 		if err := e.adding(&follow, about("y", "follow-up"))(ctx); err != nil {
 			return err
 		}
 		e.until(until)
-		taken, err = e.box().ClaimMessages(e.ctx, []outbox.Want{{Topic: topic, Limit: 9}}, calm)
+		taken, err = e.box().ClaimMessages(e.ctx, []outbox.ClaimRequest{{Topic: topic, Limit: 9}}, calm)
 		return err
 	})
 	switch {
 	case len(taken) > 0:
 		e.wantLost(err, "I6: FinishMessageTx of a worker that was replaced during its work")
-		e.wantMessage(id, outbox.Leased, "I6: a message that another worker has")
+		e.wantMessage(id, outbox.StateLeased, "I6: a message that another worker has")
 		e.wantIDs(e.claim(everything), "I6: what a replaced worker added")
 	case err == nil:
-		e.wantMessage(id, outbox.Done, "O3: a message that was delivered")
+		e.wantMessage(id, outbox.StateDone, "O3: a message that was delivered")
 		e.wantIDs(e.claim(everything), "O1: what was added with the end of another message", follow...)
 	default:
 		e.wantLost(err, "I6: FinishMessageTx after the lease ran out")

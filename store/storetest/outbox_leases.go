@@ -37,7 +37,7 @@ func testOutboxLeases(t *testing.T, h Harness) {
 // claimBriefly claims all that is due for a lease that is meant to run out.
 func (e *env) claimBriefly() []outbox.Claimed {
 	e.Helper()
-	return e.claimFor(e.brief(), outbox.Want{Topic: topic, Limit: everything})
+	return e.claimFor(e.brief(), outbox.ClaimRequest{Topic: topic, Limit: everything})
 }
 
 func tokensOfClaims(e *env) {
@@ -50,12 +50,12 @@ func tokensOfClaims(e *env) {
 			e.Fatalf("O2: claimed %d messages, want all four", len(claimed))
 		}
 		token := claimed[0].Token
-		var again []outbox.Ending
+		var again []outbox.Outcome
 		for _, c := range claimed {
 			if c.Token != token {
 				e.Errorf("O2: one claim gave out the tokens %d and %d", token, c.Token)
 			}
-			again = append(again, to(outbox.Ready, c))
+			again = append(again, to(outbox.StateReady, c))
 		}
 		if seen[token] {
 			e.Errorf("O2: token %d was given out twice: it would not fence", token)
@@ -83,14 +83,14 @@ func leaseRanOut(e *env) {
 func leaseExtended(e *env) {
 	id := e.add(about("", "free"))[0]
 	first := 30 * e.brief()
-	claimed := e.claimFor(first, outbox.Want{Topic: topic, Limit: 1})
+	claimed := e.claimFor(first, outbox.ClaimRequest{Topic: topic, Limit: 1})
 	e.wantIDs(claimed, "O2", id)
 	from := e.now()
 	lost, err := e.box().ExtendMessages(e.ctx, []outbox.Lease{claimed[0].Lease()}, calm)
 	if err != nil || len(lost) != 0 {
 		e.Fatalf("O2: to extend a lease that is held lost %d (%v)", len(lost), err)
 	}
-	kept := e.wantMessage(id, outbox.Leased, "O2: a lease that was extended")
+	kept := e.wantMessage(id, outbox.StateLeased, "O2: a lease that was extended")
 	e.wantMoment("the end of a lease that was extended", kept.Due, from, calm)
 	e.wantTries(kept, 1, "O3: to extend a lease is no try")
 	if e.Advance != nil {
@@ -114,9 +114,9 @@ func runLost(e *env) {
 	run := e.claim(everything)
 	e.wantRun(run, "O2", ids...)
 	e.done(run[0])
-	last := to(outbox.Ready, run[1])
-	last.Tries, last.Error = 1, "receiver is down"
-	e.finish(last, to(outbox.Behind, run[2]))
+	last := to(outbox.StateReady, run[1])
+	last.Attempts, last.Error = 1, "receiver is down"
+	e.finish(last, to(outbox.StateBehind, run[2]))
 	e.wantTries(e.claimOne(ids[1], "O2: the next try").Entry, 2, "O3: what the worker said, and one more")
 }
 
@@ -139,10 +139,10 @@ func anotherTry(e *env) {
 	for try := 1; try <= 3; try++ {
 		claimed := e.claimOne(id, "O3: another try at once")
 		e.wantTries(claimed.Entry, try, "O3: each try counts")
-		end := to(outbox.Ready, claimed)
+		end := to(outbox.StateReady, claimed)
 		end.Error = "receiver is down"
 		e.finish(end)
-		kept := e.wantMessage(id, outbox.Ready, "O3: another try")
+		kept := e.wantMessage(id, outbox.StateReady, "O3: another try")
 		e.wantTries(kept, try, "O3: the end of a try is none")
 		if kept.LastError != end.Error {
 			e.Errorf("O3: the last error is %q, want %q", kept.LastError, end.Error)
@@ -157,14 +157,14 @@ func behindNothing(e *env) {
 	run := e.claim(everything)
 	e.wantRun(run, "O2", ids...)
 	e.done(run[0])
-	e.finish(to(outbox.Behind, run[1]), to(outbox.Behind, run[2]))
-	stuck := e.message(ids[1]).State == outbox.Behind
+	e.finish(to(outbox.StateBehind, run[1]), to(outbox.StateBehind, run[2]))
+	stuck := e.message(ids[1]).State == outbox.StateBehind
 	freed, err := e.box().FreeMessages(e.ctx)
 	e.must(err)
 	if stuck && freed == 0 {
 		e.Error("O2: FreeMessages freed nothing, although a message was behind nothing")
 	}
-	e.wantMessage(ids[1], outbox.Ready, "O2: a message behind nothing, after FreeMessages")
+	e.wantMessage(ids[1], outbox.StateReady, "O2: a message behind nothing, after FreeMessages")
 	if again, err := e.box().FreeMessages(e.ctx); err != nil || again != 0 {
 		e.Errorf("O2: FreeMessages freed %d (%v) where nothing was left to free", again, err)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // deliveryModel is what messages have to be. It holds them in the order in which they were committed.
@@ -43,7 +43,7 @@ func (d *deliveryModel) find(id string) *modelMessage {
 // leased returns the messages that somebody has or had, and nobody ended.
 func (d *deliveryModel) leased() (leased []*modelMessage) {
 	for _, m := range d.all {
-		if m.state == outbox.Leased {
+		if m.state == outbox.StateLeased {
 			leased = append(leased, m)
 		}
 	}
@@ -51,12 +51,12 @@ func (d *deliveryModel) leased() (leased []*modelMessage) {
 }
 
 func (m *modelMessage) open() bool {
-	return m.state == outbox.Ready || m.state == outbox.Leased || m.state == outbox.Holding
+	return m.state == outbox.StateReady || m.state == outbox.StateLeased || m.state == outbox.StateHolding
 }
 
 // ripe reports whether the message may be claimed if nothing is in front of it.
 func (m *modelMessage) ripe(now time.Time) bool {
-	return (m.state == outbox.Ready || m.state == outbox.Leased) && !now.Before(m.due)
+	return (m.state == outbox.StateReady || m.state == outbox.StateLeased) && !now.Before(m.due)
 }
 
 // inFront returns the open messages that a message waits for.
@@ -92,9 +92,9 @@ func (d *deliveryModel) claim(claimed []outbox.Claimed, limit int, lease time.Du
 		if len(front) == 0 {
 			want++
 		}
-		if c.Tries != want || c.State != outbox.Leased || c.Token != claimed[0].Token || c.ProviderID != m.providerID {
+		if c.Attempts != want || c.State != outbox.StateLeased || c.Token != claimed[0].Token || c.ProviderID != m.providerID {
 			return fmt.Errorf("took message %q as (%s, try %d, token %d, provider's id %q), want (leased, try %d, token %d, provider's id %q)",
-				m.kind, c.State, c.Tries, c.Token, c.ProviderID, want, claimed[0].Token, m.providerID)
+				m.kind, c.State, c.Attempts, c.Token, c.ProviderID, want, claimed[0].Token, m.providerID)
 		}
 		taken[m] = true
 	}
@@ -104,7 +104,7 @@ func (d *deliveryModel) claim(claimed []outbox.Claimed, limit int, lease time.Du
 	for _, c := range claimed {
 		m := d.find(c.ID)
 		m.old = append(m.old, m.token)
-		m.state, m.due, m.tries, m.token = outbox.Leased, now.Add(lease), c.Tries, c.Token
+		m.state, m.due, m.tries, m.token = outbox.StateLeased, now.Add(lease), c.Attempts, c.Token
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (d *deliveryModel) enough(taken map[*modelMessage]bool, limit int, now time
 
 // mayFence checks whether a lease was rightly said to be lost. One that ran out and that nobody took may be either.
 func (m *modelMessage) mayFence(token int64, fenced bool, now time.Time) error {
-	current := m.state == outbox.Leased && m.token == token
+	current := m.state == outbox.StateLeased && m.token == token
 	switch {
 	case current && now.Before(m.due) && fenced:
 		return fmt.Errorf("the lease on %q was said to be lost, but is held", m.kind)
@@ -136,10 +136,10 @@ func (m *modelMessage) mayFence(token int64, fenced bool, now time.Time) error {
 }
 
 // end ends a lease.
-func (m *modelMessage) end(e outbox.Ending, now time.Time) {
-	m.state, m.due, m.tries, m.lastError = e.State, now.Add(e.After), e.Tries, e.Error
-	if e.State == outbox.Behind {
-		m.state = outbox.Ready
+func (m *modelMessage) end(e outbox.Outcome, now time.Time) {
+	m.state, m.due, m.tries, m.lastError = e.State, now.Add(e.After), e.Attempts, e.Error
+	if e.State == outbox.StateBehind {
+		m.state = outbox.StateReady
 	}
 	if e.ProviderID != "" {
 		m.providerID = e.ProviderID
@@ -148,19 +148,19 @@ func (m *modelMessage) end(e outbox.Ending, now time.Time) {
 
 // replay makes a dead letter ready, and reports whether it is one.
 func (d *deliveryModel) replay(m *modelMessage, now time.Time) bool {
-	if m.state != outbox.Dead && m.state != outbox.Holding {
+	if m.state != outbox.StateDead && m.state != outbox.StateHolding {
 		return false
 	}
-	m.state, m.due, m.tries, m.lastError = outbox.Ready, now, 0, ""
+	m.state, m.due, m.tries, m.lastError = outbox.StateReady, now, 0, ""
 	return true
 }
 
 // drop makes a dead letter one that does not hold, and reports whether it is one.
 func (d *deliveryModel) drop(m *modelMessage, _ time.Time) bool {
-	if m.state != outbox.Dead && m.state != outbox.Holding {
+	if m.state != outbox.StateDead && m.state != outbox.StateHolding {
 		return false
 	}
-	m.state = outbox.Dead
+	m.state = outbox.StateDead
 	return true
 }
 
@@ -169,7 +169,7 @@ func (w *deliveryWalk) operatorMove(rt *rapid.T, act func(context.Context, strin
 	m := rapid.SampledFrom(w.model.all).Draw(rt, "message")
 	before := m.state
 	err := act(w.ctx, m.id)
-	if done := model(m, w.at); done && err != nil || !done && !errors.Is(err, onceward.ErrNotFound) {
+	if done := model(m, w.at); done && err != nil || !done && !errors.Is(err, store.ErrNotFound) {
 		rt.Fatalf("O3: to replay or drop a message that was %s got the error %v", before, err)
 	}
 }
@@ -177,24 +177,24 @@ func (w *deliveryWalk) operatorMove(rt *rapid.T, act func(context.Context, strin
 // same compares a message with what is kept.
 func (m *modelMessage) same(got outbox.Entry, now time.Time) error {
 	state := got.State
-	if state == outbox.Behind {
-		state = outbox.Ready
+	if state == outbox.StateBehind {
+		state = outbox.StateReady
 	}
 	// A lease that ran out may be noted as such.
-	lapsed := m.state == outbox.Leased && !now.Before(m.due) && state == outbox.Ready
+	lapsed := m.state == outbox.StateLeased && !now.Before(m.due) && state == outbox.StateReady
 	if state != m.state && !lapsed {
 		return fmt.Errorf("is %s, want %s", got.State, m.state)
 	}
-	if m.state == outbox.Leased && !lapsed && !got.Due.Equal(m.due) {
+	if m.state == outbox.StateLeased && !lapsed && !got.Due.Equal(m.due) {
 		return fmt.Errorf("is leased until %s, want until %s", got.Due, m.due)
 	}
 	// One that waited for another may be due from when that was over.
-	if got.State == outbox.Ready && got.Due.After(now) && !got.Due.Equal(m.due) {
+	if got.State == outbox.StateReady && got.Due.After(now) && !got.Due.Equal(m.due) {
 		return fmt.Errorf("is due at %s, want at %s", got.Due, m.due)
 	}
-	if got.Tries != m.tries || got.ProviderID != m.providerID || got.LastError != m.lastError && m.lastError != "" {
+	if got.Attempts != m.tries || got.ProviderID != m.providerID || got.LastError != m.lastError && m.lastError != "" {
 		return fmt.Errorf("has (%d tries, provider's id %q, error %q), want (%d, %q, %q)",
-			got.Tries, got.ProviderID, got.LastError, m.tries, m.providerID, m.lastError)
+			got.Attempts, got.ProviderID, got.LastError, m.tries, m.providerID, m.lastError)
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // testOutboxOperator checks what operators see and do (O3).
@@ -24,22 +24,22 @@ func testOutboxOperator(t *testing.T, h Harness) {
 func (e *env) oneOfEach() map[outbox.State]string {
 	e.Helper()
 	ids := make(map[outbox.State]string)
-	for _, state := range []outbox.State{outbox.Done, outbox.Dead, outbox.Holding, outbox.Leased} {
+	for _, state := range []outbox.State{outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateLeased} {
 		ids[state] = e.add(about("aggregate "+state.String(), state.String()))[0]
 		claimed := e.claimOne(ids[state], "O2")
-		if state != outbox.Leased {
+		if state != outbox.StateLeased {
 			e.finish(to(state, claimed))
 		}
 	}
 	run := append(e.lane("behind", 1), e.lane("behind", 1)...)
 	claimed := e.claim(everything)
 	e.wantRun(claimed, "O2", run...)
-	e.finish(to(outbox.Behind, claimed[1]))
-	ids[outbox.Behind] = run[1]
+	e.finish(to(outbox.StateBehind, claimed[1]))
+	ids[outbox.StateBehind] = run[1]
 	captured := about("x", "captured")
 	captured.Topic = ""
-	ids[outbox.Captured] = e.add(captured)[0]
-	ids[outbox.Ready] = e.add(about("", "ready"))[0]
+	ids[outbox.StateCaptured] = e.add(captured)[0]
+	ids[outbox.StateReady] = e.add(about("", "ready"))[0]
 	for state, id := range ids {
 		e.wantMessage(id, state, "O3: a message that was made to be "+state.String())
 	}
@@ -71,15 +71,15 @@ func filteredMessages(e *env) {
 		"an ID that is not there":         {outbox.Filter{ID: uuid()}, 0},
 		"an ID that is none":              {outbox.Filter{ID: "no such message"}, 0},
 		"an origin":                       {outbox.Filter{Origin: special.Origin}, 1},
-		"another scope":                   {outbox.Filter{Origin: onceward.ID{Scope: "other", Key: special.Origin.Key}}, 0},
-		"where scope and key meet":        {outbox.Filter{Origin: onceward.ID{Scope: "acmek", Key: "ey-1"}}, 0},
+		"another scope":                   {outbox.Filter{Origin: store.ID{Scope: "other", Key: special.Origin.Key}}, 0},
+		"where scope and key meet":        {outbox.Filter{Origin: store.ID{Scope: "acmek", Key: "ey-1"}}, 0},
 		"a downstream key":                {outbox.Filter{DownstreamKey: special.DownstreamKey}, 1},
 		"a topic":                         {outbox.Filter{Topic: special.Topic}, 1},
 		"another topic":                   {outbox.Filter{Topic: topic}, all - 2}, // without the special one and the captured one
-		"two states":                      {outbox.Filter{States: []outbox.State{outbox.Dead, outbox.Holding}}, 2},
-		"all at once":                     {outbox.Filter{ID: special.ID, Origin: special.Origin, DownstreamKey: special.DownstreamKey, Topic: special.Topic, States: []outbox.State{outbox.Ready}}, 1},
+		"two states":                      {outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}}, 2},
+		"all at once":                     {outbox.Filter{ID: special.ID, Origin: special.Origin, DownstreamKey: special.DownstreamKey, Topic: special.Topic, States: []outbox.State{outbox.StateReady}}, 1},
 		"an ID, and another topic":        {outbox.Filter{ID: special.ID, Topic: topic}, 0},
-		"a topic, and a state it has not": {outbox.Filter{Topic: special.Topic, States: []outbox.State{outbox.Done}}, 0},
+		"a topic, and a state it has not": {outbox.Filter{Topic: special.Topic, States: []outbox.State{outbox.StateDone}}, 0},
 	} {
 		if found := e.listMessages(c.f); len(found) != c.want {
 			e.Errorf("O3: Messages by %s returned %d, want %d", name, len(found), c.want)
@@ -122,15 +122,15 @@ func pagedMessages(e *env) {
 
 // replays makes dead letters of both kinds ready.
 func replays(e *env) {
-	for _, state := range []outbox.State{outbox.Dead, outbox.Holding} {
+	for _, state := range []outbox.State{outbox.StateDead, outbox.StateHolding} {
 		id := e.add(about("x", state.String()))[0]
 		end := to(state, e.claimOne(id, "O2"))
-		end.Tries, end.Error = 9, "refused"
+		end.Attempts, end.Error = 9, "refused"
 		e.finish(end)
 		key := e.message(id).DownstreamKey
 		from := e.now()
 		e.must(e.box().ReplayMessage(e.ctx, id))
-		kept := e.wantMessage(id, outbox.Ready, "O3: a replayed dead letter")
+		kept := e.wantMessage(id, outbox.StateReady, "O3: a replayed dead letter")
 		e.wantMoment("Due of a replayed dead letter", kept.Due, from, 0)
 		e.wantTries(kept, 0, "O3: a replayed dead letter has all its tries before it")
 		again := e.claimOne(id, "O3: a replayed dead letter")
@@ -144,24 +144,24 @@ func replays(e *env) {
 // drops lets aggregates go on, and leaves other dead letters alone.
 func drops(e *env) {
 	ids := e.oneOfEach()
-	for _, state := range []outbox.State{outbox.Holding, outbox.Dead} {
+	for _, state := range []outbox.State{outbox.StateHolding, outbox.StateDead} {
 		before := e.message(ids[state])
 		for range 2 { // once more changes nothing more
 			e.must(e.box().DropMessage(e.ctx, ids[state]))
-			after := e.wantMessage(ids[state], outbox.Dead, "O3: a dropped dead letter")
-			if after.Tries != before.Tries || after.LastError != before.LastError {
-				e.Errorf("O3: a dropped dead letter has %d tries and the error %q, want %d and %q as before", after.Tries, after.LastError, before.Tries, before.LastError)
+			after := e.wantMessage(ids[state], outbox.StateDead, "O3: a dropped dead letter")
+			if after.Attempts != before.Attempts || after.LastError != before.LastError {
+				e.Errorf("O3: a dropped dead letter has %d tries and the error %q, want %d and %q as before", after.Attempts, after.LastError, before.Attempts, before.LastError)
 			}
 		}
 	}
-	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.Holding])) // it is still a dead letter
+	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateHolding])) // it is still a dead letter
 }
 
 // notDeadLetters tries to act on what is no dead letter.
 func notDeadLetters(e *env) {
 	ids := e.oneOfEach()
-	delete(ids, outbox.Dead)
-	delete(ids, outbox.Holding)
+	delete(ids, outbox.StateDead)
+	delete(ids, outbox.StateHolding)
 	for state, id := range ids {
 		before := e.message(id)
 		e.wantNotFound(e.box().ReplayMessage(e.ctx, id), "O3: to replay a message that is "+state.String())
@@ -182,10 +182,10 @@ func messageStats(e *env) {
 	ids := e.oneOfEach()
 	// The oldest of those that wait is the leased one; those before it are done or dead. The head in front of the one that
 	// is behind is leased, too.
-	want := outbox.Stats{Waiting: 4, DeadLetters: 2, Oldest: e.message(ids[outbox.Leased]).CreatedAt}
+	want := outbox.Stats{Waiting: 4, DeadLetters: 2, Oldest: e.message(ids[outbox.StateLeased]).CreatedAt}
 	e.wantStats(want)
-	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.Dead]))
-	want = outbox.Stats{Waiting: 5, DeadLetters: 1, Oldest: e.message(ids[outbox.Dead]).CreatedAt}
+	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateDead]))
+	want = outbox.Stats{Waiting: 5, DeadLetters: 1, Oldest: e.message(ids[outbox.StateDead]).CreatedAt}
 	e.wantStats(want)
 }
 

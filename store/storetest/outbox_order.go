@@ -27,9 +27,9 @@ func testOutboxOrder(t *testing.T, h Harness) {
 		ids := e.lane("x", 3)
 		first := e.claimOne(ids[0], "O2")
 		e.claim(everything) // finds that the rest has to wait
-		e.finish(to(outbox.Dead, first))
+		e.finish(to(outbox.StateDead, first))
 		e.wantDelivery("O3: behind a dead letter the aggregate goes on", ids[1:]...)
-		e.wantMessage(ids[0], outbox.Dead, "O3: a dead letter stays")
+		e.wantMessage(ids[0], outbox.StateDead, "O3: a dead letter stays")
 	})
 	h.test(t, "a dead letter that holds, replayed", holdingReplayed)
 	h.test(t, "a dead letter that holds, dropped", func(e *env) {
@@ -64,7 +64,7 @@ func leasedLane(e *env) {
 		e.done(claimed...)
 		others = nil
 	}
-	if tail := e.message(ids[1]); tail.State != outbox.Ready && tail.State != outbox.Behind {
+	if tail := e.message(ids[1]); tail.State != outbox.StateReady && tail.State != outbox.StateBehind {
 		e.Errorf("O2: a message behind one that is leased is %s, want ready or behind", tail.State)
 	}
 	e.wantTries(e.message(ids[1]), 0, "O3: a message that only waited")
@@ -85,11 +85,11 @@ func restAfterDone(e *env) {
 func waitingForRetry(e *env) {
 	ids := e.lane("x", 3)
 	head := e.claimOne(ids[0], "O2")
-	end := to(outbox.Ready, head)
+	end := to(outbox.StateReady, head)
 	end.After, end.Error = 3*e.brief(), "receiver is down"
 	from := e.now()
 	e.finish(end)
-	kept := e.wantMessage(ids[0], outbox.Ready, "O3: a message that is tried again")
+	kept := e.wantMessage(ids[0], outbox.StateReady, "O3: a message that is tried again")
 	e.wantMoment("Due of a message that is tried again after a while", kept.Due, from, end.After)
 	if kept.LastError != end.Error {
 		e.Errorf("O3: the last error is %q, want %q", kept.LastError, end.Error)
@@ -129,10 +129,10 @@ func runFails(e *env) {
 	ids := e.lane("x", 4)
 	run := e.claim(everything)
 	e.wantRun(run, "O2: a run", ids...)
-	failed := to(outbox.Ready, run[1])
-	failed.Tries, failed.Error, failed.After = 1, "receiver is down", calm
-	e.finish(to(outbox.Done, run[0]), failed, to(outbox.Behind, run[2]), to(outbox.Behind, run[3]))
-	e.wantMessage(ids[2], outbox.Behind, "O2: a message that was not begun waits")
+	failed := to(outbox.StateReady, run[1])
+	failed.Attempts, failed.Error, failed.After = 1, "receiver is down", calm
+	e.finish(to(outbox.StateDone, run[0]), failed, to(outbox.StateBehind, run[2]), to(outbox.StateBehind, run[3]))
+	e.wantMessage(ids[2], outbox.StateBehind, "O2: a message that was not begun waits")
 	late := e.lane("x", 1)[0]
 	e.wantIDs(e.claim(everything), "O2: those behind one that failed")
 	if freed, err := e.box().FreeMessages(e.ctx); err != nil || freed != 0 {
@@ -149,10 +149,10 @@ func runFails(e *env) {
 func (e *env) holding(n int) []string {
 	e.Helper()
 	ids := e.lane("x", n)
-	end := to(outbox.Holding, e.claimOne(ids[0], "O2"))
-	end.Tries, end.Error = 8, "refused"
+	end := to(outbox.StateHolding, e.claimOne(ids[0], "O2"))
+	end.Attempts, end.Error = 8, "refused"
 	e.finish(end)
-	held := e.wantMessage(ids[0], outbox.Holding, "O3: a dead letter that holds up its aggregate")
+	held := e.wantMessage(ids[0], outbox.StateHolding, "O3: a dead letter that holds up its aggregate")
 	e.wantTries(held, 8, "O3: a dead letter")
 	for range 2 {
 		e.wantIDs(e.claim(everything), "O3: a dead letter that holds, and those behind it")
@@ -174,7 +174,7 @@ func holdingReplayed(e *env) {
 // replayedInPlace replays a dead letter while those behind it have not been delivered.
 func replayedInPlace(e *env) {
 	ids := e.lane("x", 3)
-	e.finish(to(outbox.Dead, e.claimOne(ids[0], "O2")))
+	e.finish(to(outbox.StateDead, e.claimOne(ids[0], "O2")))
 	second := e.claimOne(ids[1], "O3: behind a dead letter the aggregate goes on")
 	e.must(e.box().ReplayMessage(e.ctx, ids[0]))
 	e.done(second)
@@ -184,7 +184,7 @@ func replayedInPlace(e *env) {
 // poisoned lets many messages wait behind one that fails, and asks for few at a time (scenario 27).
 func poisoned(e *env) {
 	head := e.lane("x", 1)
-	end := to(outbox.Ready, e.claimOne(head[0], "O2"))
+	end := to(outbox.StateReady, e.claimOne(head[0], "O2"))
 	end.After, end.Error = calm, "receiver is down"
 	e.finish(end)
 	behind := make([]outbox.Message, 40)
@@ -203,12 +203,12 @@ func orderByTopic(e *env) {
 	second.Topic = "mails"
 	ids := e.add(first, second)
 	head := e.claimOne(ids[0], "O2")
-	e.wantIDs(e.claimFor(calm, outbox.Want{Topic: "mails", Limit: 9}), "O2: the same aggregate under another topic waits for nothing", ids[1])
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "mails", Limit: 9}), "O2: the same aggregate under another topic waits for nothing", ids[1])
 	next := e.add(second)[0]
 	e.done(head)
-	e.wantIDs(e.claimFor(calm, outbox.Want{Topic: "mails", Limit: 9}, outbox.Want{Topic: topic, Limit: 9}), "O2: a message behind one of its own topic that is leased")
-	e.wantMessage(ids[1], outbox.Leased, "O2: a message of another topic")
-	if got := e.message(next).State; got != outbox.Ready && got != outbox.Behind {
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "mails", Limit: 9}, outbox.ClaimRequest{Topic: topic, Limit: 9}), "O2: a message behind one of its own topic that is leased")
+	e.wantMessage(ids[1], outbox.StateLeased, "O2: a message of another topic")
+	if got := e.message(next).State; got != outbox.StateReady && got != outbox.StateBehind {
 		e.Errorf("O2: a message that waits is %s", got)
 	}
 }
@@ -254,7 +254,7 @@ func unordered(e *env) {
 	}
 	// One that failed holds up none either.
 	late := e.add(typed)[0]
-	end := to(outbox.Holding, e.claimOne(late, "O2"))
+	end := to(outbox.StateHolding, e.claimOne(late, "O2"))
 	e.finish(end)
 	e.claimOne(e.add(typed)[0], "O2: a message without an aggregate's id behind a dead letter")
 }

@@ -88,7 +88,7 @@ func (w *deliveryWalk) addMove(rt *rapid.T) {
 func (w *deliveryWalk) claimMove(rt *rapid.T) {
 	limit := rapid.SampledFrom([]int{1, 2, 3, everything}).Draw(rt, "limit")
 	lease := rapid.SampledFrom([]time.Duration{30 * time.Second, time.Minute}).Draw(rt, "lease")
-	claimed, err := w.box().ClaimMessages(w.ctx, []outbox.Want{{Topic: w.topic, Limit: limit}}, lease)
+	claimed, err := w.box().ClaimMessages(w.ctx, []outbox.ClaimRequest{{Topic: w.topic, Limit: limit}}, lease)
 	if err != nil {
 		rt.Fatal(err)
 	}
@@ -121,21 +121,21 @@ func (w *deliveryWalk) drawLease(rt *rapid.T) (*modelMessage, outbox.Lease) {
 // finishMove ends a lease, which may be one that is lost.
 func (w *deliveryWalk) finishMove(rt *rapid.T) {
 	m, lease := w.drawLease(rt)
-	states := []outbox.State{outbox.Done, outbox.Done, outbox.Dead, outbox.Holding, outbox.Ready}
+	states := []outbox.State{outbox.StateDone, outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady}
 	if m.lane != "" {
-		states = append(states, outbox.Behind) // which one without an aggregate cannot be
+		states = append(states, outbox.StateBehind) // which one without an aggregate cannot be
 	}
-	end := outbox.Ending{
+	end := outbox.Outcome{
 		Lease:      lease,
 		State:      rapid.SampledFrom(states).Draw(rt, "state"),
-		Tries:      rapid.IntRange(0, 3).Draw(rt, "tries"),
+		Attempts:      rapid.IntRange(0, 3).Draw(rt, "tries"),
 		ProviderID: rapid.SampledFrom([]string{"", "ch_1", "ch_2"}).Draw(rt, "provider's id"),
 		Error:      "because",
 	}
-	if end.State == outbox.Ready {
+	if end.State == outbox.StateReady {
 		end.After = rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(rt, "after")
 	}
-	fenced, err := w.box().FinishMessages(w.ctx, []outbox.Ending{end})
+	fenced, err := w.box().FinishMessages(w.ctx, []outbox.Outcome{end})
 	if err != nil {
 		rt.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func (w *deliveryWalk) finishMove(rt *rapid.T) {
 	if len(fenced) == 0 {
 		m.end(end, w.at)
 	}
-	if end.State == outbox.Behind {
+	if end.State == outbox.StateBehind {
 		w.freeMove(rt) // it may be behind nothing, which is for FreeMessages to find
 	}
 }

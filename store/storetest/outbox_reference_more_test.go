@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // fakeTx is a transaction of the reference: what it writes happens at its commit, and what it locks is free after its end.
@@ -101,7 +101,7 @@ func (r *reference) PurgeMessages(_ context.Context, age time.Duration, limit in
 	defer r.mu.Unlock()
 	before := r.clock().Add(-age)
 	r.messages = slices.DeleteFunc(r.messages, func(m *storedMessage) bool {
-		over := m.State == outbox.Done || m.State == outbox.Captured || r.broken == "the purge removes open ones"
+		over := m.State == outbox.StateDone || m.State == outbox.StateCaptured || r.broken == "the purge removes open ones"
 		gone := over && m.Due.Before(before) && purged < limit
 		if gone {
 			purged++
@@ -130,7 +130,7 @@ func (r *reference) Messages(_ context.Context, f outbox.Filter) (found []outbox
 
 // fits reports whether a filter chooses a message.
 func fits(m *outbox.Entry, f outbox.Filter) bool {
-	return (f.ID == "" || m.ID == f.ID) && (f.Origin == onceward.ID{} || m.Origin == f.Origin) &&
+	return (f.ID == "" || m.ID == f.ID) && (f.Origin == store.ID{} || m.Origin == f.Origin) &&
 		(f.DownstreamKey == "" || m.DownstreamKey == f.DownstreamKey) && (f.Topic == "" || m.Topic == f.Topic) &&
 		(len(f.States) == 0 || slices.Contains(f.States, m.State))
 }
@@ -143,9 +143,9 @@ func (r *reference) ReplayMessage(_ context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	m.State, m.Due = outbox.Ready, r.clock()
+	m.State, m.Due = outbox.StateReady, r.clock()
 	if r.broken != "a replay keeps the tries" {
-		m.Tries = 0
+		m.Attempts = 0
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func (r *reference) DropMessage(_ context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	m.State = outbox.Dead
+	m.State = outbox.StateDead
 	r.free()
 	return nil
 }
@@ -169,12 +169,12 @@ func (r *reference) MessageStats(context.Context) (s outbox.Stats, err error) {
 	defer r.mu.Unlock()
 	for _, m := range r.messages {
 		switch m.State {
-		case outbox.Ready, outbox.Leased, outbox.Behind:
+		case outbox.StateReady, outbox.StateLeased, outbox.StateBehind:
 			s.Waiting++
 			if s.Oldest.IsZero() || m.CreatedAt.Before(s.Oldest) {
 				s.Oldest = m.CreatedAt
 			}
-		case outbox.Dead, outbox.Holding:
+		case outbox.StateDead, outbox.StateHolding:
 			s.DeadLetters++
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -66,9 +66,9 @@ func (r *reference) AddMessage(_ context.Context, tx any, e *outbox.Entry) error
 	}
 	m := &storedMessage{Entry: *e}
 	m.CreatedAt = r.clock()
-	m.Due, m.State = m.CreatedAt.Add(m.Delay), outbox.Ready
+	m.Due, m.State = m.CreatedAt.Add(m.Delay), outbox.StateReady
 	if m.Topic == "" {
-		m.State = outbox.Captured
+		m.State = outbox.StateCaptured
 	}
 	insert := func() { r.messages = append(r.messages, m) }
 	if r.broken == byAdding {
@@ -107,26 +107,26 @@ func (l lanes) waits(r *reference, m *storedMessage) bool {
 
 // pass notes a message that stays where it is.
 func (l lanes) pass(m *storedMessage) {
-	if m.Ordered() && m.State <= outbox.Holding {
+	if m.Ordered() && m.State <= outbox.StateHolding {
 		l[lane(&m.Entry)] = true
 	}
 }
 
 // due reports whether a message is a candidate of a claim. The caller holds mu.
 func (r *reference) due(m *storedMessage, now time.Time) bool {
-	if r.broken == "done messages are claimed again" && m.State == outbox.Done {
+	if r.broken == "done messages are claimed again" && m.State == outbox.StateDone {
 		return true
 	}
 	if r.broken == "a late commit is skipped" && m.token < 0 && -m.token < r.highest() {
 		return false
 	}
-	return m.State <= outbox.Leased && !m.Due.After(now) && r.locks["message "+m.ID] == nil
+	return m.State <= outbox.StateLeased && !m.Due.After(now) && r.locks["message "+m.ID] == nil
 }
 
 // highest returns the largest number of a message that was ever claimed, as far as the mutant remembers.
 func (r *reference) highest() (highest int64) {
 	for _, m := range r.messages {
-		if m.State == outbox.Done {
+		if m.State == outbox.StateDone {
 			highest = max(highest, m.token)
 		}
 	}
@@ -134,7 +134,7 @@ func (r *reference) highest() (highest int64) {
 }
 
 // ClaimMessages implements [outbox.Store].
-func (r *reference) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed, error) {
+func (r *reference) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -155,9 +155,9 @@ func (r *reference) ClaimMessages(ctx context.Context, wants []outbox.Want, leas
 	begun := make(lanes)
 	for _, m := range taken {
 		if r.broken == "the whole run is counted" || r.broken != "tries are not counted" && !begun.waits(r, m) {
-			m.Tries++
+			m.Attempts++
 		}
-		m.State, m.Due, m.token = outbox.Leased, now.Add(lease), r.token
+		m.State, m.Due, m.token = outbox.StateLeased, now.Add(lease), r.token
 		begun.pass(m)
 		claimed = append(claimed, outbox.Claimed{Entry: m.Entry, Token: m.token})
 	}
@@ -165,7 +165,7 @@ func (r *reference) ClaimMessages(ctx context.Context, wants []outbox.Want, leas
 }
 
 // candidates chooses what to claim of a topic, and notes what has to wait. The caller holds mu.
-func (r *reference) candidates(want outbox.Want, now time.Time) (taken []*storedMessage) {
+func (r *reference) candidates(want outbox.ClaimRequest, now time.Time) (taken []*storedMessage) {
 	blocked, limit := make(lanes), want.Limit
 	for _, m := range r.messages {
 		if want.Topic == "" || m.Topic != want.Topic {
@@ -177,7 +177,7 @@ func (r *reference) candidates(want outbox.Want, now time.Time) (taken []*stored
 			continue
 		}
 		if due && waits {
-			m.State = outbox.Behind
+			m.State = outbox.StateBehind
 			if r.broken == "a poison message fills the claim" {
 				limit--
 			}
@@ -190,7 +190,7 @@ func (r *reference) candidates(want outbox.Want, now time.Time) (taken []*stored
 // held returns the message of a lease, or nil. The caller holds mu.
 func (r *reference) held(l outbox.Lease) *storedMessage {
 	for _, m := range r.messages {
-		if m.ID == l.ID && m.State == outbox.Leased && (m.token == l.Token || r.broken == "fencing by id only") {
+		if m.ID == l.ID && m.State == outbox.StateLeased && (m.token == l.Token || r.broken == "fencing by id only") {
 			return m
 		}
 	}
@@ -224,7 +224,7 @@ func (r *reference) RecordProviderID(_ context.Context, l outbox.Lease, provider
 }
 
 // FinishMessages implements [outbox.Store].
-func (r *reference) FinishMessages(_ context.Context, endings []outbox.Ending) (fenced []outbox.Lease, err error) {
+func (r *reference) FinishMessages(_ context.Context, endings []outbox.Outcome) (fenced []outbox.Lease, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, end := range endings {
@@ -236,16 +236,16 @@ func (r *reference) FinishMessages(_ context.Context, endings []outbox.Ending) (
 }
 
 // end ends a lease. The caller holds mu.
-func (r *reference) end(end outbox.Ending) bool {
+func (r *reference) end(end outbox.Outcome) bool {
 	m := r.held(end.Lease)
 	if m == nil {
 		return false
 	}
-	m.State, m.Due, m.Tries, m.LastError = end.State, r.clock().Add(end.After), end.Tries, end.Error
+	m.State, m.Due, m.Attempts, m.LastError = end.State, r.clock().Add(end.After), end.Attempts, end.Error
 	if end.ProviderID != "" {
 		m.ProviderID = end.ProviderID
 	}
-	if end.State == outbox.Done || end.State == outbox.Dead {
+	if end.State == outbox.StateDone || end.State == outbox.StateDead {
 		r.free()
 	}
 	return true
@@ -258,8 +258,8 @@ func (r *reference) free() (freed int) {
 	}
 	blocked := make(lanes)
 	for _, m := range r.messages {
-		if m.State == outbox.Behind && !blocked.waits(r, m) {
-			m.State = outbox.Ready
+		if m.State == outbox.StateBehind && !blocked.waits(r, m) {
+			m.State = outbox.StateReady
 			freed++
 		}
 		blocked.pass(m)
@@ -268,7 +268,7 @@ func (r *reference) free() (freed int) {
 }
 
 // FinishMessageTx implements [outbox.Store].
-func (r *reference) FinishMessageTx(ctx context.Context, end outbox.Ending, work func(ctx context.Context) error) error {
+func (r *reference) FinishMessageTx(ctx context.Context, end outbox.Outcome, work func(ctx context.Context) error) error {
 	return r.InTx(ctx, func(ctx context.Context) error {
 		t := txOf(ctx).(*fakeTx)
 		r.mu.Lock()
@@ -278,7 +278,7 @@ func (r *reference) FinishMessageTx(ctx context.Context, end outbox.Ending, work
 			return outbox.ErrFenced
 		}
 		if r.broken == "the end of a message is not undone with its work" {
-			_, _ = r.FinishMessages(ctx, []outbox.Ending{end})
+			_, _ = r.FinishMessages(ctx, []outbox.Outcome{end})
 		}
 		r.lock(t, "message "+end.ID)
 		if err := work(ctx); err != nil {
@@ -311,9 +311,9 @@ func (r *reference) join(tx any) (*fakeTx, error) {
 // deadLetter returns a dead letter. The caller holds mu.
 func (r *reference) deadLetter(id string) (*storedMessage, error) {
 	for _, m := range r.messages {
-		if m.ID == id && (m.State == outbox.Dead || m.State == outbox.Holding) {
+		if m.ID == id && (m.State == outbox.StateDead || m.State == outbox.StateHolding) {
 			return m, nil
 		}
 	}
-	return nil, onceward.ErrNotFound
+	return nil, store.ErrNotFound
 }

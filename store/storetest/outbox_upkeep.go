@@ -70,7 +70,7 @@ func notPurged(e *env) {
 	e.purge(0, 2, "O3: one that is done and one that is captured")
 	for state, id := range ids {
 		left := len(e.listMessages(outbox.Filter{ID: id}))
-		if gone := state == outbox.Done || state == outbox.Captured; gone != (left == 0) {
+		if gone := state == outbox.StateDone || state == outbox.StateCaptured; gone != (left == 0) {
 			e.Errorf("O3: of a message that is %s %d are left by a purge", state, left)
 		}
 	}
@@ -104,7 +104,7 @@ func wokenByCommit(e *env) {
 				e.Fatal("O2: there is nothing to claim")
 			}
 			var ids []string
-			e.must(e.box().FinishMessageTx(e.ctx, to(outbox.Done, head[0]), e.adding(&ids, about("x", "of FinishMessageTx"))))
+			e.must(e.box().FinishMessageTx(e.ctx, to(outbox.StateDone, head[0]), e.adding(&ids, about("x", "of FinishMessageTx"))))
 		},
 	} {
 		e.add(about("", "before"))
@@ -137,7 +137,7 @@ func deafWatchers(e *env) {
 	}
 	gone, cancel := context.WithCancel(e.ctx)
 	cancel()
-	if _, err := e.box().ClaimMessages(gone, []outbox.Want{{Topic: topic, Limit: 1}}, calm); err == nil {
+	if _, err := e.box().ClaimMessages(gone, []outbox.ClaimRequest{{Topic: topic, Limit: 1}}, calm); err == nil {
 		e.Error("O2: a claim for a caller who has left went through")
 	}
 	var want []string

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // rounds is how often a race is run: each one is a new chance for the wrong interleaving.
@@ -16,13 +16,13 @@ const rounds = 10
 func testRaces(t *testing.T, h Harness) {
 	h.test(t, "one new key", func(e *env) {
 		for _, id := range ids(rounds) {
-			e.contest(id, onceward.OriginCreated)
+			e.contest(id, store.OriginCreated)
 		}
 	})
 	h.test(t, "one retryable record", func(e *env) {
 		for _, id := range ids(rounds) {
 			e.must(e.Store.Release(e.ctx, e.own(id), "no stock"))
-			e.contest(id, onceward.OriginRetried)
+			e.contest(id, store.OriginRetried)
 		}
 	})
 	h.test(t, "one expired record", func(e *env) {
@@ -31,7 +31,7 @@ func testRaces(t *testing.T, h Harness) {
 		}
 		lapse(e)
 		for _, id := range ids(rounds) {
-			e.contest(id, onceward.OriginRecreated)
+			e.contest(id, store.OriginRecreated)
 		}
 	})
 	h.test(t, "one lost owner, resume", raceToResume)
@@ -46,9 +46,9 @@ func testRaces(t *testing.T, h Harness) {
 }
 
 // crowdReserves sends one request from many callers at once.
-func (e *env) crowdReserves(build func(i int) *onceward.Reservation) []onceward.Verdict {
+func (e *env) crowdReserves(build func(i int) *store.Reservation) []store.Verdict {
 	e.Helper()
-	verdicts := make([]onceward.Verdict, crowd)
+	verdicts := make([]store.Verdict, crowd)
 	errs := make([]error, crowd)
 	together(crowd, func(i int) { verdicts[i], errs[i] = e.Store.Reserve(e.ctx, build(i)) })
 	e.must(errors.Join(errs...))
@@ -56,17 +56,17 @@ func (e *env) crowdReserves(build func(i int) *onceward.Reservation) []onceward.
 }
 
 // contest checks that of many callers one is granted the right to execute and the others learn that it runs.
-func (e *env) contest(id onceward.ID, origin onceward.Origin) onceward.Verdict {
+func (e *env) contest(id store.ID, origin store.Origin) store.Verdict {
 	e.Helper()
-	verdicts := e.crowdReserves(func(int) *onceward.Reservation { return request(id, resume) })
+	verdicts := e.crowdReserves(func(int) *store.Reservation { return request(id, resume) })
 	winner := e.onlyWinner(verdicts)
 	if winner.Origin != origin {
 		e.Errorf("section 4: the grant is %s, want %s", winner.Origin, origin)
 	}
 	for _, v := range verdicts {
 		switch {
-		case v.Decision == onceward.DecisionExecute:
-		case v.Decision != onceward.DecisionInProgress:
+		case v.Decision == store.DecisionExecute:
+		case v.Decision != store.DecisionInProgress:
 			e.Errorf("S1: a caller that lost got %s, want in_progress", v.Decision)
 		case v.Record.Attempt != winner.Record.Attempt:
 			e.Errorf("S1: a caller that lost was told of attempt %d, but %d runs", v.Record.Attempt, winner.Record.Attempt)
@@ -79,11 +79,11 @@ func (e *env) contest(id onceward.ID, origin onceward.Origin) onceward.Verdict {
 }
 
 // onlyWinner returns the one verdict that grants.
-func (e *env) onlyWinner(verdicts []onceward.Verdict) onceward.Verdict {
+func (e *env) onlyWinner(verdicts []store.Verdict) store.Verdict {
 	e.Helper()
-	var winners []onceward.Verdict
+	var winners []store.Verdict
 	for _, v := range verdicts {
-		if v.Decision == onceward.DecisionExecute {
+		if v.Decision == store.DecisionExecute {
 			winners = append(winners, v)
 		}
 	}
@@ -95,13 +95,13 @@ func (e *env) onlyWinner(verdicts []onceward.Verdict) onceward.Verdict {
 
 func raceToResume(e *env) {
 	targets := ids(rounds)
-	var old []onceward.Claim
+	var old []store.Claim
 	for _, id := range targets {
 		old = append(old, e.ownAtPoint(id, resume, lease(e.brief())))
 	}
 	lapse(e)
 	for i, id := range targets {
-		winner := e.contest(id, onceward.OriginResumed)
+		winner := e.contest(id, store.OriginResumed)
 		if winner.Record.Attempt <= old[i].Attempt || winner.Record.Point != "charged" {
 			e.Errorf("section 4: resumed as attempt %d at point %q, want after attempt %d at point %q",
 				winner.Record.Attempt, winner.Record.Point, old[i].Attempt, "charged")
@@ -118,18 +118,18 @@ func raceForLostOwner(e *env) {
 	}
 	lapse(e)
 	for _, id := range targets {
-		for _, v := range e.crowdReserves(func(int) *onceward.Reservation { return request(id) }) {
-			if v.Decision != onceward.DecisionUnknown {
+		for _, v := range e.crowdReserves(func(int) *store.Reservation { return request(id) }) {
+			if v.Decision != store.DecisionUnknown {
 				e.Errorf("section 4: after a lost owner a caller got %s, want unknown", v.Decision)
 			}
 		}
-		e.wantState(id, onceward.StateUnknown, "section 4: after a lost owner")
+		e.wantState(id, store.StateUnknown, "section 4: after a lost owner")
 	}
 }
 
 // twoPayloads returns requests of which every other one has another payload.
-func twoPayloads(id onceward.ID) func(i int) *onceward.Reservation {
-	return func(i int) *onceward.Reservation {
+func twoPayloads(id store.ID) func(i int) *store.Reservation {
+	return func(i int) *store.Reservation {
 		return request(id, fingerprints(fingerprint(fmt.Sprint("payload ", i%2))))
 	}
 }
@@ -139,11 +139,11 @@ func raceTwoPayloads(e *env) {
 		verdicts := e.crowdReserves(twoPayloads(id))
 		winner := e.onlyWinner(verdicts)
 		for i, v := range verdicts {
-			want := onceward.DecisionMismatch
+			want := store.DecisionMismatch
 			if winner.Record.Fingerprint == fingerprint(fmt.Sprint("payload ", i%2)) {
-				want = onceward.DecisionInProgress
+				want = store.DecisionInProgress
 			}
-			if v.Decision != onceward.DecisionExecute && v.Decision != want {
+			if v.Decision != store.DecisionExecute && v.Decision != want {
 				e.Errorf("S4: same key, other body, at the same moment: got %s, want %s", v.Decision, want)
 			}
 		}
@@ -156,7 +156,7 @@ func raceTwoPayloadsRetry(e *env) {
 		verdicts := e.crowdReserves(twoPayloads(id))
 		e.onlyWinner(verdicts)
 		for i, v := range verdicts {
-			if mismatch := v.Decision == onceward.DecisionMismatch; mismatch != (i%2 == 1) {
+			if mismatch := v.Decision == store.DecisionMismatch; mismatch != (i%2 == 1) {
 				e.Errorf("S4: payload %d on a retryable record of payload 0 got %s", i%2, v.Decision)
 			}
 		}
@@ -170,11 +170,11 @@ func raceManyKeys(e *env) {
 	together(crowd, func(i int) {
 		for _, id := range targets[i*4 : i*4+4] {
 			v, err := e.Store.Reserve(e.ctx, request(id))
-			if err == nil && v.Decision != onceward.DecisionExecute {
+			if err == nil && v.Decision != store.DecisionExecute {
 				err = fmt.Errorf("a new key got %s, want execute", v.Decision)
 			}
 			if err == nil {
-				_, err = e.Store.Complete(e.ctx, onceward.Claim{ID: id, Attempt: v.Record.Attempt}, answer(id.Key))
+				_, err = e.Store.Complete(e.ctx, store.Claim{ID: id, Attempt: v.Record.Attempt}, answer(id.Key))
 			}
 			errs[i] = errors.Join(errs[i], err)
 		}
@@ -195,7 +195,7 @@ func raceDoubleComplete(e *env) {
 		stored := e.get(id).Response
 		accepted := 0
 		for i, err := range errs {
-			var fenced *onceward.FencedError
+			var fenced *store.FencedError
 			switch {
 			case err == nil:
 				accepted++
@@ -223,9 +223,9 @@ func raceCompleteAndRelease(e *env) {
 		if (completed == nil) == (released == nil) {
 			e.Errorf("S6: complete got %v and release got %v, want one of them to win", completed, released)
 		}
-		want := onceward.StateRetryable
+		want := store.StateRetryable
 		if completed == nil {
-			want = onceward.StateCompleted
+			want = store.StateCompleted
 		}
 		e.wantState(id, want, "S6: after complete raced release")
 	}
@@ -240,10 +240,10 @@ func raceCompleteAndAbandon(e *env) {
 		if completed != nil {
 			e.Errorf("section 4: the same attempt, finishing late, knows the answer, but complete got %v", completed)
 		}
-		if abandoned != nil && !errors.Is(abandoned, onceward.ErrFenced) {
+		if abandoned != nil && !errors.Is(abandoned, store.ErrFenced) {
 			e.Errorf("S6: abandon got %v, want nil or ErrFenced", abandoned)
 		}
-		e.wantState(id, onceward.StateCompleted, "section 4: after complete raced abandon")
+		e.wantState(id, store.StateCompleted, "section 4: after complete raced abandon")
 	}
 }
 
@@ -251,7 +251,7 @@ func raceCompleteAndAbandon(e *env) {
 func raceExpiryAndReplay(e *env) {
 	id := id("key")
 	expires := e.complete(e.own(id, retain(e.brief())), "stored")
-	verdicts := make([]onceward.Verdict, crowd)
+	verdicts := make([]store.Verdict, crowd)
 	errs := make([]error, crowd)
 	var retries sync.WaitGroup
 	retries.Go(func() {
@@ -265,7 +265,7 @@ func raceExpiryAndReplay(e *env) {
 	verdicts = append(verdicts, e.reserve(request(id)))
 	e.onlyWinner(verdicts)
 	for _, v := range verdicts {
-		if (v.Decision == onceward.DecisionReplay) != v.Now.Before(expires) {
+		if (v.Decision == store.DecisionReplay) != v.Now.Before(expires) {
 			e.Errorf("S2: at %s, with the expiry at %s, a retry got %s", v.Now, expires, v.Decision)
 		}
 	}

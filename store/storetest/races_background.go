@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // herd is how many records a worker meets in a race.
@@ -17,9 +17,9 @@ func testSweeperRaces(t *testing.T, h Harness) {
 		c := e.own(id("key"), lease(e.brief()))
 		lapse(e)
 		e.sweep(everything)
-		e.wantState(c.ID, onceward.StateUnknown, "B1: after a sweep")
+		e.wantState(c.ID, store.StateUnknown, "B1: after a sweep")
 		e.complete(c, "late")
-		e.wantState(c.ID, onceward.StateCompleted, "section 4: the same attempt, finishing late")
+		e.wantState(c.ID, store.StateCompleted, "section 4: the same attempt, finishing late")
 	})
 	h.test(t, "complete, then sweep", func(e *env) {
 		c := e.own(id("key"), lease(e.brief()))
@@ -28,7 +28,7 @@ func testSweeperRaces(t *testing.T, h Harness) {
 		if swept := e.sweep(everything); swept != 0 {
 			e.Errorf("S6: the sweeper changed %d settled records", swept)
 		}
-		e.wantState(c.ID, onceward.StateCompleted, "S6: a settled record")
+		e.wantState(c.ID, store.StateCompleted, "S6: a settled record")
 	})
 	h.test(t, "sweep against complete", raceSweepAndComplete)
 	h.test(t, "sweep against extend", raceSweepAndExtend)
@@ -45,9 +45,9 @@ func testSweeperRaces(t *testing.T, h Harness) {
 }
 
 // lapsedClaims returns owners whose leases are over.
-func (e *env) lapsedClaims(n int) []onceward.Claim {
+func (e *env) lapsedClaims(n int) []store.Claim {
 	e.Helper()
-	var claims []onceward.Claim
+	var claims []store.Claim
 	for _, id := range ids(n) {
 		claims = append(claims, e.own(id, lease(e.brief())))
 	}
@@ -58,7 +58,7 @@ func (e *env) lapsedClaims(n int) []onceward.Claim {
 // sweepAll sweeps in small batches until nothing is left.
 func (e *env) sweepAll() (total int, err error) {
 	for {
-		swept, err := e.Store.(onceward.Sweeper).Sweep(e.ctx, 3)
+		swept, err := e.Store.(store.Sweeper).Sweep(e.ctx, 3)
 		total += swept
 		if swept == 0 || err != nil {
 			return total, err
@@ -82,7 +82,7 @@ func raceSweepAndComplete(e *env) {
 		if errs[i] != nil {
 			e.Errorf("section 4: the sweeper must not take an answer from its owner: %v", errs[i])
 		}
-		if rec := e.get(c.ID); rec.State != onceward.StateCompleted || string(rec.Response.Body) != c.Key {
+		if rec := e.get(c.ID); rec.State != store.StateCompleted || string(rec.Response.Body) != c.Key {
 			e.Errorf("E7: the answer of %q was lost: the record is %s", c.Key, describe(rec))
 		}
 	}
@@ -101,11 +101,11 @@ func raceSweepAndExtend(e *env) {
 	})
 	e.must(swept)
 	for i, c := range claims {
-		want := onceward.StateUnknown
+		want := store.StateUnknown
 		if errs[i] == nil {
-			want = onceward.StateInProgress
+			want = store.StateInProgress
 		}
-		if errs[i] != nil && !errors.Is(errs[i], onceward.ErrFenced) {
+		if errs[i] != nil && !errors.Is(errs[i], store.ErrFenced) {
 			e.Errorf("S6: extend got %v, want nil or ErrFenced", errs[i])
 		}
 		e.wantState(c.ID, want, fmt.Sprintf("S6: extend never revives unknown; it returned %v", errs[i]))
@@ -129,7 +129,7 @@ func testReaperRaces(t *testing.T, h Harness) {
 			reaped := make([]int, 4)
 			errs := make([]error, 4)
 			together(4, func(i int) {
-				reaped[i], errs[i] = e.Store.(onceward.Reaper).Reap(e.ctx, everything, soft)
+				reaped[i], errs[i] = e.Store.(store.Reaper).Reap(e.ctx, everything, soft)
 			})
 			e.must(errors.Join(errs...))
 			if total := sum(reaped); total != herd && e.Advance != nil {
@@ -156,7 +156,7 @@ func (e *env) raceReapAndReserve(scope string, soft bool) {
 		old[i] = c.Attempt
 	}
 	lapse(e)
-	verdicts := make([]onceward.Verdict, herd)
+	verdicts := make([]store.Verdict, herd)
 	errs := make([]error, herd+2)
 	together(herd+2, func(i int) {
 		if i >= herd {
@@ -168,11 +168,11 @@ func (e *env) raceReapAndReserve(scope string, soft bool) {
 	e.must(errors.Join(errs...))
 	for i, id := range targets {
 		v := verdicts[i]
-		if v.Decision != onceward.DecisionExecute || v.Record.Attempt <= old[i] {
+		if v.Decision != store.DecisionExecute || v.Record.Attempt <= old[i] {
 			e.Errorf("S7: an expired record of attempt %d got (%s, attempt %d), want to be made anew with a larger token",
 				old[i], v.Decision, v.Record.Attempt)
 		}
-		if rec := e.get(id); rec.State != onceward.StateInProgress || rec.Attempt != v.Record.Attempt {
+		if rec := e.get(id); rec.State != store.StateInProgress || rec.Attempt != v.Record.Attempt {
 			e.Errorf("S10: a record made anew while the reaper ran is %s, want in_progress at attempt %d", describe(rec), v.Record.Attempt)
 		}
 	}
@@ -181,7 +181,7 @@ func (e *env) raceReapAndReserve(scope string, soft bool) {
 // reapAll reaps in small batches until nothing is left.
 func (e *env) reapAll(soft bool) error {
 	for {
-		reaped, err := e.Store.(onceward.Reaper).Reap(e.ctx, 3, soft)
+		reaped, err := e.Store.(store.Reaper).Reap(e.ctx, 3, soft)
 		if reaped == 0 || err != nil {
 			return err
 		}
@@ -195,9 +195,9 @@ func testBusterRaces(t *testing.T, h Harness) {
 			c := e.own(id)
 			var completed, busted error
 			pair(func() { _, completed = e.Store.Complete(e.ctx, c, answer("done")) },
-				func() { busted = e.Store.(onceward.Buster).Bust(e.ctx, id, true) })
+				func() { busted = e.Store.(store.Buster).Bust(e.ctx, id, true) })
 			e.must(busted)
-			if completed != nil && !errors.Is(completed, onceward.ErrFenced) {
+			if completed != nil && !errors.Is(completed, store.ErrFenced) {
 				e.Errorf("S6: complete got %v, want nil or ErrFenced", completed)
 			}
 			if next := e.own(id); next.Attempt <= c.Attempt {
@@ -209,11 +209,11 @@ func testBusterRaces(t *testing.T, h Harness) {
 		for _, id := range ids(rounds) {
 			c := e.own(id)
 			e.complete(c, "stored")
-			verdicts := make([]onceward.Verdict, crowd)
+			verdicts := make([]store.Verdict, crowd)
 			errs := make([]error, crowd)
 			together(crowd, func(i int) {
 				if i == 0 {
-					errs[i] = e.Store.(onceward.Buster).Bust(e.ctx, id, false)
+					errs[i] = e.Store.(store.Buster).Bust(e.ctx, id, false)
 					return
 				}
 				verdicts[i], errs[i] = e.Store.Reserve(e.ctx, request(id))
@@ -225,11 +225,11 @@ func testBusterRaces(t *testing.T, h Harness) {
 }
 
 // checkBusted checks that after a bust one caller executes, unless all came before it.
-func (e *env) checkBusted(c onceward.Claim, verdicts []onceward.Verdict) {
+func (e *env) checkBusted(c store.Claim, verdicts []store.Verdict) {
 	e.Helper()
 	granted := 0
 	for _, v := range verdicts {
-		if v.Decision != onceward.DecisionExecute {
+		if v.Decision != store.DecisionExecute {
 			continue
 		}
 		granted++
@@ -237,9 +237,9 @@ func (e *env) checkBusted(c onceward.Claim, verdicts []onceward.Verdict) {
 			e.Errorf("S7: attempt %d was granted after attempt %d was busted", v.Record.Attempt, c.Attempt)
 		}
 	}
-	want := onceward.StateInProgress
+	want := store.StateInProgress
 	if granted == 0 {
-		want = onceward.StateNone
+		want = store.StateNone
 	}
 	if granted > 1 {
 		e.Errorf("S1: %d callers may execute after one bust, want at most 1", granted)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testReconcilerRaces lets late owners, resolvers and operators settle one unknown record at the same moment.
@@ -48,10 +48,10 @@ func testReconcilerRaces(t *testing.T, h Harness) {
 			pair(func() { resolved = e.resolver().ResolveCompleted(e.ctx, c, answer("found")) },
 				func() { postponed = e.resolver().Postpone(e.ctx, c, notYet(0, 1)) })
 			e.must(resolved)
-			if postponed != nil && !errors.Is(postponed, onceward.ErrFenced) {
+			if postponed != nil && !errors.Is(postponed, store.ErrFenced) {
 				e.Errorf("S6: postpone got %v, want nil or ErrFenced", postponed)
 			}
-			if rec := e.get(id); rec.State != onceward.StateCompleted || rec.DeadLetter {
+			if rec := e.get(id); rec.State != store.StateCompleted || rec.DeadLetter {
 				e.Errorf("S6: a resolved record is %s, dead letter %t", describe(rec), rec.DeadLetter)
 			}
 		}
@@ -62,7 +62,7 @@ func testReconcilerRaces(t *testing.T, h Harness) {
 }
 
 // resolver returns the store as a reconciler.
-func (e *env) resolver() onceward.Reconciler { return e.Store.(onceward.Reconciler) }
+func (e *env) resolver() store.Reconciler { return e.Store.(store.Reconciler) }
 
 func raceOwnerAndAnswer(e *env) {
 	for _, id := range ids(rounds * 2) {
@@ -80,7 +80,7 @@ func raceOwnerAndAnswer(e *env) {
 		if got := string(e.get(id).Response.Body); got != want {
 			e.Errorf("S6: the %s won, but the answer of the %s is stored", want, got)
 		}
-		var fenced *onceward.FencedError
+		var fenced *store.FencedError
 		if !errors.As(loser, &fenced) || fenced.Response == nil || string(fenced.Response.Body) != want {
 			e.Errorf("S6: whoever lost must be told the stored answer %q, got %v", want, loser)
 		}
@@ -93,9 +93,9 @@ func raceOwnerAndNotExecuted(e *env) {
 		var owner, resolver error
 		pair(func() { _, owner = e.Store.Complete(e.ctx, c, answer("owner")) },
 			func() { resolver = e.resolver().ResolveNotExecuted(e.ctx, c, "never arrived") })
-		want, loser := onceward.StateCompleted, resolver
+		want, loser := store.StateCompleted, resolver
 		if resolver == nil {
-			want, loser = onceward.StateRetryable, owner
+			want, loser = store.StateRetryable, owner
 		}
 		e.wantFenced(loser, "S6: late owner and resolver cannot both be right: the loser")
 		e.wantState(id, want, "S6: after a late owner raced a resolver")
@@ -106,7 +106,7 @@ func raceOwnerAndNotExecuted(e *env) {
 func raceNotExecutedAndRetries(e *env) {
 	for _, id := range ids(rounds) {
 		c := e.lose(id)
-		verdicts := make([]onceward.Verdict, crowd)
+		verdicts := make([]store.Verdict, crowd)
 		errs := make([]error, crowd)
 		together(crowd, func(i int) {
 			if i == 0 {
@@ -119,7 +119,7 @@ func raceNotExecutedAndRetries(e *env) {
 		verdicts = append(verdicts[1:], e.reserve(request(id)))
 		e.onlyWinner(verdicts)
 		for _, v := range verdicts {
-			if v.Decision == onceward.DecisionReplay || v.Decision == onceward.DecisionMismatch {
+			if v.Decision == store.DecisionReplay || v.Decision == store.DecisionMismatch {
 				e.Errorf("section 4: a retry of a record that was not executed got %s", v.Decision)
 			}
 		}

@@ -8,11 +8,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testRandom sends random sequences of events to a few records, and compares each answer and each record with a model that
-// is stepped by [onceward.Step].
+// is stepped by [store.Step].
 func testRandom(t *testing.T, h Harness) {
 	e := open(t, h)
 	begin := e.sequences()
@@ -31,17 +31,17 @@ func testRandom(t *testing.T, h Harness) {
 // walk is one random sequence on a store that is shared with those before it; its records are in a scope of its own.
 type walk struct {
 	*env
-	ids []onceward.ID
+	ids []store.ID
 	// model holds what each record has to be.
-	model map[onceward.ID]onceward.Record
+	model map[store.ID]store.Record
 	// nonces are those that were used, to be repeated now and then.
-	nonces []onceward.Nonce
+	nonces []store.Nonce
 }
 
 func newWalk(e *env, scope string) *walk {
-	w := &walk{env: e, model: make(map[onceward.ID]onceward.Record), nonces: []onceward.Nonce{request(onceward.ID{}).Nonce}}
+	w := &walk{env: e, model: make(map[store.ID]store.Record), nonces: []store.Nonce{request(store.ID{}).Nonce}}
 	for _, key := range []string{"a", "A", "0190b5f2-7c3a-7def-8abc-0123456789ab"} {
-		w.ids = append(w.ids, onceward.ID{Scope: scope, Key: key})
+		w.ids = append(w.ids, store.ID{Scope: scope, Key: key})
 	}
 	return w
 }
@@ -51,12 +51,12 @@ func (w *walk) quiet() error {
 	for range 2 {
 		w.Advance(100 * calm)
 		if w.features.Sweeps {
-			if r := w.do(onceward.ID{}, onceward.Event{Kind: onceward.EventSweep}); r.err != nil {
+			if r := w.do(store.ID{}, store.Event{Kind: store.EventSweep}); r.err != nil {
 				return r.err
 			}
 		}
 		if w.features.Reaps {
-			if r := w.do(onceward.ID{}, onceward.Event{Kind: onceward.EventReap}); r.err != nil {
+			if r := w.do(store.ID{}, store.Event{Kind: store.EventReap}); r.err != nil {
 				return r.err
 			}
 		}
@@ -74,11 +74,11 @@ func (w *walk) moves() map[string]func(*rapid.T) {
 		"to a boundary": w.boundaryMove,
 	}
 	if w.features.Sweeps {
-		moves["sweep"] = func(rt *rapid.T) { w.workerMove(rt, onceward.Event{Kind: onceward.EventSweep}) }
+		moves["sweep"] = func(rt *rapid.T) { w.workerMove(rt, store.Event{Kind: store.EventSweep}) }
 	}
 	if w.features.Reaps {
 		moves["reap"] = func(rt *rapid.T) {
-			w.workerMove(rt, onceward.Event{Kind: onceward.EventReap, Soft: rapid.Bool().Draw(rt, "soft")})
+			w.workerMove(rt, store.Event{Kind: store.EventReap, Soft: rapid.Bool().Draw(rt, "soft")})
 		}
 	}
 	if w.features.Reconciles {
@@ -86,7 +86,7 @@ func (w *walk) moves() map[string]func(*rapid.T) {
 	}
 	if w.features.Busts {
 		moves["bust"] = func(rt *rapid.T) {
-			w.apply(rt, w.drawID(rt), onceward.Event{Kind: onceward.EventBust, Force: rapid.Bool().Draw(rt, "force")})
+			w.apply(rt, w.drawID(rt), store.Event{Kind: store.EventBust, Force: rapid.Bool().Draw(rt, "force")})
 		}
 	}
 	if w.features.Transactions {
@@ -95,27 +95,27 @@ func (w *walk) moves() map[string]func(*rapid.T) {
 	return moves
 }
 
-func (w *walk) drawID(rt *rapid.T) onceward.ID { return rapid.SampledFrom(w.ids).Draw(rt, "id") }
+func (w *walk) drawID(rt *rapid.T) store.ID { return rapid.SampledFrom(w.ids).Draw(rt, "id") }
 
 func drawDuration(rt *rapid.T) time.Duration {
 	return rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 30 * time.Second, time.Minute, calm}).Draw(rt, "duration")
 }
 
-func drawAnswer(rt *rapid.T) *onceward.Completion {
+func drawAnswer(rt *rapid.T) *store.Completion {
 	done := answer(rapid.SampledFrom([]string{"", "one", "two"}).Draw(rt, "answer"))
 	done.Retention = rapid.SampledFrom([]time.Duration{0, time.Minute, 2 * calm}).Draw(rt, "retention")
 	done.ProviderID = rapid.SampledFrom([]string{"", "ch_1"}).Draw(rt, "provider")
 	return done
 }
 
-func (w *walk) drawReservation(rt *rapid.T) *onceward.Reservation {
+func (w *walk) drawReservation(rt *rapid.T) *store.Reservation {
 	r := request(w.drawID(rt), lease(drawDuration(rt)), retain(drawDuration(rt)))
 	current := fingerprint(rapid.SampledFrom([]string{"request", "request", "request", "other"}).Draw(rt, "payload"))
-	newer := onceward.Fingerprint{Secret: 8, Rules: 1, Sum: current.Sum}
-	r.Fingerprints = rapid.SampledFrom([][]onceward.Fingerprint{{current}, {newer, current}, {newer}}).Draw(rt, "fingerprints")
+	newer := store.Fingerprint{Secret: 8, Rules: 1, Sum: current.Sum}
+	r.Fingerprints = rapid.SampledFrom([][]store.Fingerprint{{current}, {newer, current}, {newer}}).Draw(rt, "fingerprints")
 	r.NoCreate = rapid.IntRange(0, 4).Draw(rt, "create") == 0
 	r.ResumeOnly = rapid.IntRange(0, 4).Draw(rt, "resume only") == 0
-	r.OnLost = onceward.LostPolicy(rapid.IntRange(0, 1).Draw(rt, "policy"))
+	r.OnLost = store.LostPolicy(rapid.IntRange(0, 1).Draw(rt, "policy"))
 	if rapid.IntRange(0, 3).Draw(rt, "repeat") == 0 {
 		r.Nonce = rapid.SampledFrom(w.nonces).Draw(rt, "nonce")
 	}
@@ -124,58 +124,58 @@ func (w *walk) drawReservation(rt *rapid.T) *onceward.Reservation {
 }
 
 // drawAttempt returns the current attempt of a record, most of the time.
-func (w *walk) drawAttempt(rt *rapid.T, id onceward.ID) int64 {
+func (w *walk) drawAttempt(rt *rapid.T, id store.ID) int64 {
 	return w.model[id].Attempt + rapid.SampledFrom([]int64{0, 0, 0, 0, -1, 1}).Draw(rt, "attempt")
 }
 
 func (w *walk) reserveMove(rt *rapid.T) {
 	r := w.drawReservation(rt)
-	w.apply(rt, r.ID, onceward.Event{Kind: onceward.EventReserve, Reservation: r})
+	w.apply(rt, r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
 }
 
 func (w *walk) ownerMove(rt *rapid.T) {
 	target := w.drawID(rt)
-	ev := onceward.Event{
-		Kind:    onceward.EventKind(rapid.IntRange(int(onceward.EventExtend), int(onceward.EventAbandon)).Draw(rt, "kind")),
+	ev := store.Event{
+		Kind:    store.EventKind(rapid.IntRange(int(store.EventExtend), int(store.EventAbandon)).Draw(rt, "kind")),
 		Attempt: w.drawAttempt(rt, target),
 		Lease:   drawDuration(rt),
 		Reason:  "because",
-		Checkpoint: onceward.Checkpoint{
+		Checkpoint: store.Checkpoint{
 			Point:         rapid.SampledFrom([]string{"", "charged", "shipped"}).Draw(rt, "point"),
 			Data:          rapid.SampledFrom([][]byte{nil, {}, []byte("carried")}).Draw(rt, "data"),
 			NotReplayable: rapid.Bool().Draw(rt, "not replayable"),
 			ProviderID:    rapid.SampledFrom([]string{"", "ch_1", "ch_2"}).Draw(rt, "provider's id"),
 		},
 	}
-	if ev.Kind == onceward.EventComplete {
+	if ev.Kind == store.EventComplete {
 		ev.Completion = drawAnswer(rt)
 	}
 	w.apply(rt, target, ev)
 }
 
 // resolutions are what is done to an unknown record from outside. Most often it is put off, so that there are dead letters.
-var resolutions = []onceward.EventKind{
-	onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventResolveStep, onceward.EventResolveStep,
-	onceward.EventBeginReconcile, onceward.EventBeginReconcile, onceward.EventPostpone, onceward.EventPostpone,
-	onceward.EventRequeue,
+var resolutions = []store.EventKind{
+	store.EventResolveCompleted, store.EventResolveNotExecuted, store.EventResolveStep, store.EventResolveStep,
+	store.EventBeginReconcile, store.EventBeginReconcile, store.EventPostpone, store.EventPostpone,
+	store.EventRequeue,
 }
 
 func (w *walk) resolveMove(rt *rapid.T) {
 	target := w.drawID(rt)
-	ev := onceward.Event{
-		Kind:    rapid.SampledFrom(resolutions).Draw(rt, "kind"),
-		Attempt: w.drawAttempt(rt, target),
-		Lease:   drawDuration(rt),
-		Limit:   rapid.IntRange(0, 3).Draw(rt, "limit"),
-		Count:   w.model[target].ReconcileCount + rapid.SampledFrom([]int{0, 0, 0, -1, 1}).Draw(rt, "count"),
-		Untried: rapid.Bool().Draw(rt, "untried"),
-		Reason:  "because",
-		Checkpoint: onceward.Checkpoint{
+	ev := store.Event{
+		Kind:        rapid.SampledFrom(resolutions).Draw(rt, "kind"),
+		Attempt:     w.drawAttempt(rt, target),
+		Lease:       drawDuration(rt),
+		MaxAttempts: rapid.IntRange(0, 3).Draw(rt, "limit"),
+		Count:       w.model[target].ReconcileCount + rapid.SampledFrom([]int{0, 0, 0, -1, 1}).Draw(rt, "count"),
+		Untried:     rapid.Bool().Draw(rt, "untried"),
+		Reason:      "because",
+		Checkpoint: store.Checkpoint{
 			Point: rapid.SampledFrom([]string{"", "charged", "shipped", "shipped"}).Draw(rt, "point"),
 			Data:  rapid.SampledFrom([][]byte{nil, {}, []byte("carried")}).Draw(rt, "data"),
 		},
 	}
-	if ev.Kind == onceward.EventResolveCompleted {
+	if ev.Kind == store.EventResolveCompleted {
 		ev.Completion = drawAnswer(rt)
 	}
 	w.apply(rt, target, ev)
@@ -195,7 +195,7 @@ func (w *walk) boundaryMove(rt *rapid.T) {
 }
 
 // apply sends an event to store and model, which must agree about it and about every record after it.
-func (w *walk) apply(rt *rapid.T, target onceward.ID, ev onceward.Event) {
+func (w *walk) apply(rt *rapid.T, target store.ID, ev store.Event) {
 	after, err := w.step(target, w.model[target], ev)
 	if err != nil {
 		rt.Fatal(err)
@@ -205,77 +205,77 @@ func (w *walk) apply(rt *rapid.T, target onceward.ID, ev onceward.Event) {
 }
 
 // workerMove lets background work meet all records at once.
-func (w *walk) workerMove(rt *rapid.T, ev onceward.Event) {
+func (w *walk) workerMove(rt *rapid.T, ev store.Event) {
 	now, err := w.clock()
 	if err != nil {
 		rt.Fatal(err)
 	}
-	if r := w.do(onceward.ID{}, ev); r.err != nil {
+	if r := w.do(store.ID{}, ev); r.err != nil {
 		rt.Fatal(r.err)
 	}
 	for _, id := range w.ids {
-		rec, outcome, err := onceward.Step(w.model[id], ev, now)
+		rec, outcome, err := store.Step(w.model[id], ev, now)
 		if err != nil {
 			rt.Fatal(err)
 		}
 		switch outcome.Effect {
-		case onceward.EffectWrite:
+		case store.EffectWrite:
 			w.model[id] = rec
-		case onceward.EffectRemove:
+		case store.EffectRemove:
 			delete(w.model, id)
 		}
 	}
-	w.compare(rt, onceward.ID{})
+	w.compare(rt, store.ID{})
 }
 
 // transactMove runs a transaction; what it does to the record is a reserve and a complete in one.
 func (w *walk) transactMove(rt *rapid.T) {
 	r := w.drawReservation(rt)
-	r.OnLost = onceward.Reconcile // a phased operation is not transactional
-	end := onceward.Ending(rapid.IntRange(0, 2).Draw(rt, "ending"))
+	r.OnLost = store.LostReconcile // a phased operation is not transactional
+	end := store.TxAction(rapid.IntRange(0, 2).Draw(rt, "ending"))
 	done := drawAnswer(rt)
 	before := w.model[r.ID]
 	now, err := w.clock()
 	if err != nil {
 		rt.Fatal(err)
 	}
-	_, outcome, wantErr := onceward.Step(before, onceward.Event{Kind: onceward.EventReserve, Reservation: r}, now)
-	if outcome.Origin == onceward.OriginRepeated {
+	_, outcome, wantErr := store.Step(before, store.Event{Kind: store.EventReserve, Reservation: r}, now)
+	if outcome.Origin == store.OriginRepeated {
 		return // one caller uses one mode
 	}
 	ran := false
-	got, err := w.transact(r, func(context.Context, onceward.Verdict) onceward.Settlement {
+	got, err := w.transact(r, func(context.Context, store.Verdict) store.Settlement {
 		ran = true
-		return onceward.Settlement{Ending: end, Completion: *done}
+		return store.Settlement{Action: end, Completion: *done}
 	})
 	if problem := sameError(err, wantErr); problem != nil {
 		rt.Fatalf("transact: %v", problem)
 	}
-	if execute := outcome.Decision == onceward.DecisionExecute; ran != execute || wantErr == nil && got.Decision != outcome.Decision {
+	if execute := outcome.Decision == store.DecisionExecute; ran != execute || wantErr == nil && got.Decision != outcome.Decision {
 		rt.Fatalf("E1: transact of what was %s got %s, executed %t, want %s", describe(before), got.Decision, ran, outcome.Decision)
 	}
-	if ran && end != onceward.Rollback {
+	if ran && end != store.TxRollback {
 		w.settled(rt, before, r, done, now)
 	}
-	if outcome.Decision == onceward.DecisionUnknown {
+	if outcome.Decision == store.DecisionUnknown {
 		// Whether the lost owner is noted now or by whoever comes next is the store's choice.
 		rec := w.get(r.ID)
-		if rec.State == onceward.StateUnknown {
+		if rec.State == store.StateUnknown {
 			w.model[r.ID] = rec
 		}
 	}
-	w.compare(rt, onceward.ID{})
+	w.compare(rt, store.ID{})
 }
 
 // settled steps the model over a committed transaction.
-func (w *walk) settled(rt *rapid.T, before onceward.Record, r *onceward.Reservation, done *onceward.Completion, now time.Time) {
+func (w *walk) settled(rt *rapid.T, before store.Record, r *store.Reservation, done *store.Completion, now time.Time) {
 	token := w.get(r.ID).Attempt
 	if token <= w.tokens[r.ID] {
 		rt.Fatalf("S7: attempt %d was granted after attempt %d", token, w.tokens[r.ID])
 	}
 	w.tokens[r.ID] = token
-	rec, _, _ := onceward.Step(before, onceward.Event{Kind: onceward.EventReserve, Reservation: r, Token: token}, now)
-	rec, _, err := onceward.Step(rec, onceward.Event{Kind: onceward.EventComplete, Attempt: rec.Attempt, Completion: done}, now)
+	rec, _, _ := store.Step(before, store.Event{Kind: store.EventReserve, Reservation: r, Token: token}, now)
+	rec, _, err := store.Step(rec, store.Event{Kind: store.EventComplete, Attempt: rec.Attempt, Completion: done}, now)
 	if err != nil {
 		rt.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func (w *walk) settled(rt *rapid.T, before onceward.Record, r *onceward.Reservat
 }
 
 // compare holds every record to the model, but for the one that step has already judged.
-func (w *walk) compare(rt *rapid.T, judged onceward.ID) {
+func (w *walk) compare(rt *rapid.T, judged store.ID) {
 	for _, id := range w.ids {
 		if id == judged {
 			continue

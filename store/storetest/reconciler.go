@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testReconciler checks how unknown records are settled from outside (B3).
@@ -12,7 +12,7 @@ func testReconciler(t *testing.T, h Harness) {
 	h.test(t, "completed", func(e *env) {
 		c := e.lose(id("key"))
 		e.must(e.resolver().ResolveCompleted(e.ctx, c, rich()))
-		v := e.wantDecision(request(c.ID), onceward.DecisionReplay, "B3: a resolved operation")
+		v := e.wantDecision(request(c.ID), store.DecisionReplay, "B3: a resolved operation")
 		e.sameResponse("the replay", v.Record.Response, rich().Response)
 		e.wantExpiry(e.get(c.ID), rich().Retention)
 		if got := e.get(c.ID).ProviderID; got != rich().ProviderID {
@@ -23,8 +23,8 @@ func testReconciler(t *testing.T, h Harness) {
 		c := e.lose(id("key"))
 		e.must(e.resolver().ResolveNotExecuted(e.ctx, c, "never arrived"))
 		e.wantExpiry(e.get(c.ID), calm)
-		v := e.wantDecision(request(c.ID), onceward.DecisionExecute, "B3: an operation that was not executed")
-		if v.Origin != onceward.OriginRetried || v.Record.Attempt <= c.Attempt {
+		v := e.wantDecision(request(c.ID), store.DecisionExecute, "B3: an operation that was not executed")
+		if v.Origin != store.OriginRetried || v.Record.Attempt <= c.Attempt {
 			e.Errorf("section 4: got (%s, attempt %d), want retried after attempt %d", v.Origin, v.Record.Attempt, c.Attempt)
 		}
 		_, err := e.Store.Complete(e.ctx, c, answer("late"))
@@ -41,10 +41,10 @@ func testReconciler(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "a dead letter can be settled", func(e *env) {
-		for key, settle := range map[string]func(c onceward.Claim) error{
-			"completed":    func(c onceward.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
-			"not executed": func(c onceward.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "asked them") },
-			"owner": func(c onceward.Claim) error {
+		for key, settle := range map[string]func(c store.Claim) error{
+			"completed":    func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
+			"not executed": func(c store.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "asked them") },
+			"owner": func(c store.Claim) error {
 				_, err := e.Store.Complete(e.ctx, c, answer("late"))
 				return err
 			},
@@ -72,12 +72,12 @@ func testReconciler(t *testing.T, h Harness) {
 	h.test(t, "repeated resolutions succeed", repeatedResolutions)
 	h.test(t, "only unknown records", func(e *env) {
 		for _, f := range ownerFixtures() {
-			if f.want == onceward.StateUnknown || f.want == onceward.StateRetryable || f.name == "in progress, resumable, lease over" {
+			if f.want == store.StateUnknown || f.want == store.StateRetryable || f.name == "in progress, resumable, lease over" {
 				continue
 			}
 			target := id(f.name)
-			f.build(e, []onceward.ID{target})
-			c := onceward.Claim{ID: target, Attempt: e.get(target).Attempt}
+			f.build(e, []store.ID{target})
+			c := store.Claim{ID: target, Attempt: e.get(target).Attempt}
 			e.wantFenced(e.resolver().ResolveCompleted(e.ctx, c, answer("guess")), "B3: resolving what is "+f.name)
 			e.wantFenced(e.resolver().ResolveNotExecuted(e.ctx, c, "guess"), "B3: resolving what is "+f.name)
 			e.wantFenced(e.resolver().BeginReconcile(e.ctx, c, 0, time.Minute), "B3: asking after what is "+f.name)
@@ -93,13 +93,13 @@ func postponedUntilDead(e *env) {
 		from := e.now()
 		wait := time.Duration(try) * time.Minute
 		e.must(e.resolver().BeginReconcile(e.ctx, c, try-1, calm))
-		e.must(e.resolver().Postpone(e.ctx, c, onceward.Postponement{Count: try, Wait: wait, Limit: limit, Reason: "provider is down"}))
+		e.must(e.resolver().Postpone(e.ctx, c, store.Postponement{Count: try, Wait: wait, MaxAttempts: limit, Reason: "provider is down"}))
 		to := e.now()
 		rec := e.get(c.ID)
 		if rec.ReconcileAt.Before(from.Add(wait-e.resolution())) || rec.ReconcileAt.After(to.Add(wait+e.resolution())) {
 			e.Errorf("B3: postponed by %s at %s, the record is due at %s", wait, from, rec.ReconcileAt)
 		}
-		if rec.State != onceward.StateUnknown || rec.ReconcileCount != try || rec.DeadLetter != (try >= limit) {
+		if rec.State != store.StateUnknown || rec.ReconcileCount != try || rec.DeadLetter != (try >= limit) {
 			e.Errorf("B3: after %d of %d tries the record is %s, count %d, dead letter %t",
 				try, limit, rec.State, rec.ReconcileCount, rec.DeadLetter)
 		}
@@ -107,7 +107,7 @@ func postponedUntilDead(e *env) {
 			e.Errorf("B3: the record says %q and %q, want why it was postponed and why it was lost", rec.ReconcileError, rec.LastError)
 		}
 	}
-	e.wantDecision(request(c.ID), onceward.DecisionUnknown, "B3: a dead letter is still unknown")
+	e.wantDecision(request(c.ID), store.DecisionUnknown, "B3: a dead letter is still unknown")
 }
 
 func repeatedResolutions(e *env) {

@@ -4,28 +4,28 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testRepeats checks reservations that must not create, and those that are repeated because their reply was lost (S9).
 func testRepeats(t *testing.T, h Harness) {
 	h.test(t, "not to create", func(e *env) {
 		for range 3 {
-			v := e.wantDecision(request(id("key"), noCreate), onceward.DecisionRefused, "S9: a new key that must not be created")
+			v := e.wantDecision(request(id("key"), noCreate), store.DecisionRefused, "S9: a new key that must not be created")
 			if v.Now.IsZero() {
 				e.Error("S3: the verdict does not say what the store's clock is")
 			}
 		}
-		if _, err := e.Store.Get(e.ctx, id("key")); !errors.Is(err, onceward.ErrNotFound) {
+		if _, err := e.Store.Get(e.ctx, id("key")); !errors.Is(err, store.ErrNotFound) {
 			e.Errorf("S9: a refused reservation left a record: Get returned %v, want ErrNotFound", err)
 		}
-		if v := e.reserve(request(id("key"))); v.Origin != onceward.OriginCreated {
+		if v := e.reserve(request(id("key"))); v.Origin != store.OriginCreated {
 			e.Errorf("S9: after a refused reservation a real one got (%s, %s), want a new record", v.Decision, v.Origin)
 		}
 	})
 	h.test(t, "not to create, but to replay", func(e *env) {
 		e.complete(e.own(id("key")), "stored")
-		v := e.wantDecision(request(id("key"), noCreate), onceward.DecisionReplay, "A6: replays are free")
+		v := e.wantDecision(request(id("key"), noCreate), store.DecisionReplay, "A6: replays are free")
 		if string(v.Record.Response.Body) != "stored" {
 			e.Errorf("A6: replayed %q, want the stored answer", v.Record.Response.Body)
 		}
@@ -33,7 +33,7 @@ func testRepeats(t *testing.T, h Harness) {
 	h.test(t, "not to create what has expired", func(e *env) {
 		e.until(e.complete(e.own(id("key"), retain(e.brief())), "stored"))
 		before := e.get(id("key"))
-		e.wantDecision(request(id("key"), noCreate), onceward.DecisionRefused, "S9: an expired key is a new key")
+		e.wantDecision(request(id("key"), noCreate), store.DecisionRefused, "S9: an expired key is a new key")
 		if diff := diffRecords(e.get(id("key")), before, 0); diff != "" {
 			e.Errorf("S9: a refused reservation changed the record: %s", diff)
 		}
@@ -51,7 +51,7 @@ func testRepeats(t *testing.T, h Harness) {
 	})
 	h.test(t, "another nonce, no grant", func(e *env) {
 		e.own(id("key"))
-		e.wantDecision(request(id("key")), onceward.DecisionInProgress, "S9: a different caller")
+		e.wantDecision(request(id("key")), store.DecisionInProgress, "S9: a different caller")
 	})
 	h.test(t, "same nonce after the end", nonceAfterEnd)
 	if h.Features.Durable {
@@ -69,22 +69,22 @@ func testRepeats(t *testing.T, h Harness) {
 // granted is a reservation that will be granted in one of the ways there are.
 type granted struct {
 	name    string
-	prepare func(e *env) *onceward.Reservation
+	prepare func(e *env) *store.Reservation
 }
 
 func grants() []granted {
 	return []granted{
-		{"created", func(*env) *onceward.Reservation { return request(id("created")) }},
-		{"retried", func(e *env) *onceward.Reservation {
+		{"created", func(*env) *store.Reservation { return request(id("created")) }},
+		{"retried", func(e *env) *store.Reservation {
 			e.must(e.Store.Release(e.ctx, e.own(id("retried")), "no stock"))
 			return request(id("retried"))
 		}},
-		{"resumed", func(e *env) *onceward.Reservation {
+		{"resumed", func(e *env) *store.Reservation {
 			e.own(id("resumed"), resume, lease(e.brief()))
 			lapse(e)
 			return request(id("resumed"), resume)
 		}},
-		{"recreated", func(e *env) *onceward.Reservation {
+		{"recreated", func(e *env) *store.Reservation {
 			e.until(e.complete(e.own(id("recreated"), retain(e.brief())), "stored"))
 			return request(id("recreated"))
 		}},
@@ -92,9 +92,9 @@ func grants() []granted {
 }
 
 // repeats sends a reservation again and wants the first grant.
-func (e *env) repeats(first onceward.Verdict, r *onceward.Reservation, origin string) {
+func (e *env) repeats(first store.Verdict, r *store.Reservation, origin string) {
 	e.Helper()
-	if first.Decision != onceward.DecisionExecute || first.Origin.String() != origin {
+	if first.Decision != store.DecisionExecute || first.Origin.String() != origin {
 		e.Errorf("section 4: got (%s, %s), want (execute, %s)", first.Decision, first.Origin, origin)
 	}
 	if left := first.Record.LeaseUntil.Sub(first.Now); left > r.Lease || left < r.Lease-e.resolution() {
@@ -103,7 +103,7 @@ func (e *env) repeats(first onceward.Verdict, r *onceward.Reservation, origin st
 	e.pass(e.brief() / 2)
 	for range 3 {
 		again := e.reserve(r)
-		if again.Decision != onceward.DecisionExecute || again.Origin != onceward.OriginRepeated {
+		if again.Decision != store.DecisionExecute || again.Origin != store.OriginRepeated {
 			e.Errorf("S9: the same nonce got (%s, %s), want (execute, repeated)", again.Decision, again.Origin)
 		}
 		if again.Record.Attempt != first.Record.Attempt {
@@ -117,12 +117,12 @@ func (e *env) repeats(first onceward.Verdict, r *onceward.Reservation, origin st
 }
 
 // repeatsAtOnce sends one reservation many times at once: all get one grant.
-func (e *env) repeatsAtOnce(r *onceward.Reservation, origin string) {
+func (e *env) repeatsAtOnce(r *store.Reservation, origin string) {
 	e.Helper()
-	verdicts := e.crowdReserves(func(int) *onceward.Reservation { return r })
+	verdicts := e.crowdReserves(func(int) *store.Reservation { return r })
 	firsts := 0
 	for _, v := range verdicts {
-		if v.Decision != onceward.DecisionExecute || v.Record.Attempt != verdicts[0].Record.Attempt {
+		if v.Decision != store.DecisionExecute || v.Record.Attempt != verdicts[0].Record.Attempt {
 			e.Errorf("S9: the same nonce got (%s, attempt %d) and (%s, attempt %d)",
 				verdicts[0].Decision, verdicts[0].Record.Attempt, v.Decision, v.Record.Attempt)
 		}
@@ -138,17 +138,17 @@ func (e *env) repeatsAtOnce(r *onceward.Reservation, origin string) {
 // nonceAfterEnd repeats a reservation whose grant is over: it gives no right any more.
 func nonceAfterEnd(e *env) {
 	r := request(id("completed"))
-	c := onceward.Claim{ID: r.ID, Attempt: e.reserve(r).Record.Attempt}
+	c := store.Claim{ID: r.ID, Attempt: e.reserve(r).Record.Attempt}
 	e.complete(c, "stored")
-	e.wantDecision(r, onceward.DecisionReplay, "S9: the grant was used")
+	e.wantDecision(r, store.DecisionReplay, "S9: the grant was used")
 
 	r = request(id("unknown"))
-	c = onceward.Claim{ID: r.ID, Attempt: e.reserve(r).Record.Attempt}
+	c = store.Claim{ID: r.ID, Attempt: e.reserve(r).Record.Attempt}
 	e.must(e.Store.Abandon(e.ctx, c, "timeout"))
-	e.wantDecision(r, onceward.DecisionUnknown, "S9: the grant was given up")
+	e.wantDecision(r, store.DecisionUnknown, "S9: the grant was given up")
 
 	r = request(id("lapsed"), lease(e.brief()))
 	e.reserve(r)
 	lapse(e)
-	e.wantDecision(r, onceward.DecisionUnknown, "S9: the grant ran out")
+	e.wantDecision(r, store.DecisionUnknown, "S9: the grant ran out")
 }

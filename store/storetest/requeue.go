@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testRequeue checks that reconciliation of an unknown record can be started anew (B3).
@@ -19,10 +19,10 @@ func testRequeue(t *testing.T, h Harness) {
 		e.wantQueued(c, "again")
 	})
 	h.test(t, "still settled as before", func(e *env) {
-		for key, settle := range map[string]func(c onceward.Claim) error{
-			"completed":    func(c onceward.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
-			"not executed": func(c onceward.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "asked them") },
-			"owner": func(c onceward.Claim) error {
+		for key, settle := range map[string]func(c store.Claim) error{
+			"completed":    func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
+			"not executed": func(c store.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "asked them") },
+			"owner": func(c store.Claim) error {
 				_, err := e.Store.Complete(e.ctx, c, answer("late"))
 				return err
 			},
@@ -39,13 +39,13 @@ func testRequeue(t *testing.T, h Harness) {
 	})
 	h.test(t, "only unknown records", func(e *env) {
 		for _, f := range fixtures(h.Features) {
-			if f.want == onceward.StateUnknown {
+			if f.want == store.StateUnknown {
 				continue
 			}
 			target := id(f.name)
-			f.build(e, []onceward.ID{target})
+			f.build(e, []store.ID{target})
 			before := e.get(target)
-			err := e.resolver().Requeue(e.ctx, onceward.Claim{ID: target, Attempt: before.Attempt}, "guess")
+			err := e.resolver().Requeue(e.ctx, store.Claim{ID: target, Attempt: before.Attempt}, "guess")
 			e.wantFenced(err, "B3: requeue of what is "+f.name)
 			if diff := diffRecords(e.get(target), before, 0); diff != "" {
 				e.Errorf("B3: a refused requeue changed the record: %s", diff)
@@ -57,7 +57,7 @@ func testRequeue(t *testing.T, h Harness) {
 		e.postpone(c, 1)
 		before := e.get(c.ID)
 		for _, attempt := range []int64{0, c.Attempt - 1, c.Attempt + 1} {
-			e.wantFenced(e.resolver().Requeue(e.ctx, onceward.Claim{ID: c.ID, Attempt: attempt}, "guess"), "S6: requeue of another attempt")
+			e.wantFenced(e.resolver().Requeue(e.ctx, store.Claim{ID: c.ID, Attempt: attempt}, "guess"), "S6: requeue of another attempt")
 		}
 		if diff := diffRecords(e.get(c.ID), before, 0); diff != "" {
 			e.Errorf("S6: a refused requeue changed the record: %s", diff)
@@ -66,23 +66,23 @@ func testRequeue(t *testing.T, h Harness) {
 	h.test(t, "against resolve", raceRequeueAndResolve)
 }
 
-func (e *env) requeue(c onceward.Claim, reason string) {
+func (e *env) requeue(c store.Claim, reason string) {
 	e.Helper()
 	e.must(e.resolver().Requeue(e.ctx, c, reason))
 }
 
 // wantQueued checks that a record is due now, as if nobody had tried yet.
-func (e *env) wantQueued(c onceward.Claim, reason string) {
+func (e *env) wantQueued(c store.Claim, reason string) {
 	e.Helper()
 	rec, now := e.get(c.ID), e.now()
-	if rec.State != onceward.StateUnknown || rec.Attempt != c.Attempt || rec.DeadLetter || rec.ReconcileCount != 0 || rec.ReconcileError != reason {
+	if rec.State != store.StateUnknown || rec.Attempt != c.Attempt || rec.DeadLetter || rec.ReconcileCount != 0 || rec.ReconcileError != reason {
 		e.Errorf("B3: a requeued record is %s, dead letter %t, count %d, says %q", describe(rec), rec.DeadLetter, rec.ReconcileCount, rec.ReconcileError)
 	}
 	if rec.ReconcileAt.IsZero() || rec.ReconcileAt.After(now) {
 		e.Errorf("B3: a record that was requeued before %s is due at %s", now, rec.ReconcileAt)
 	}
 	if e.features.Lists {
-		e.wantListed(e.list(onceward.Filter{State: onceward.StateUnknown, Due: true}), []onceward.ID{c.ID}, "what is unknown and due")
+		e.wantListed(e.list(store.Filter{State: store.StateUnknown, Due: true}), []store.ID{c.ID}, "what is unknown and due")
 	}
 }
 
@@ -94,7 +94,7 @@ func requeuedDeadLetter(e *env) {
 		e.Fatal("B3: a record at its limit is no dead letter")
 	}
 	if e.features.Lists {
-		e.wantListed(e.list(onceward.Filter{State: onceward.StateUnknown, Due: true}), nil, "what is unknown and due")
+		e.wantListed(e.list(store.Filter{State: store.StateUnknown, Due: true}), nil, "what is unknown and due")
 	}
 	e.pass(e.resolution())
 	from := e.now()
@@ -109,8 +109,8 @@ func requeuedDeadLetter(e *env) {
 		e.Errorf("B3: a requeue changed more than when the record is due: %s", diff)
 	}
 	if e.features.Lists {
-		if stats := e.stats(); stats.DeadLetters != 0 || stats.Records[onceward.StateUnknown] != 1 {
-			e.Errorf("M4: after a requeue %d dead letters of %d unknown records are counted", stats.DeadLetters, stats.Records[onceward.StateUnknown])
+		if stats := e.stats(); stats.DeadLetters != 0 || stats.Records[store.StateUnknown] != 1 {
+			e.Errorf("M4: after a requeue %d dead letters of %d unknown records are counted", stats.DeadLetters, stats.Records[store.StateUnknown])
 		}
 	}
 	e.postpone(c, 2)
@@ -128,10 +128,10 @@ func raceRequeueAndResolve(e *env) {
 		pair(func() { resolved = e.resolver().ResolveCompleted(e.ctx, c, answer("found")) },
 			func() { requeued = e.resolver().Requeue(e.ctx, c, "again") })
 		e.must(resolved)
-		if requeued != nil && !errors.Is(requeued, onceward.ErrFenced) {
+		if requeued != nil && !errors.Is(requeued, store.ErrFenced) {
 			e.Errorf("S6: requeue got %v, want nil or ErrFenced", requeued)
 		}
-		if rec := e.get(id); rec.State != onceward.StateCompleted || rec.DeadLetter {
+		if rec := e.get(id); rec.State != store.StateCompleted || rec.DeadLetter {
 			e.Errorf("S6: a resolved record is %s, dead letter %t", describe(rec), rec.DeadLetter)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testResolvedStep checks that settling a step settles the step (I15): the operation is in progress again, without an owner, and
@@ -14,17 +14,17 @@ func testResolvedStep(t *testing.T, h Harness) {
 	h.test(t, "the next attempt goes on behind it", func(e *env) {
 		c := e.resolveStep(id("key"))
 		rec := e.get(c.ID)
-		if rec.State != onceward.StateInProgress || rec.Attempt <= c.Attempt || rec.LeaseUntil.After(e.now()) {
+		if rec.State != store.StateInProgress || rec.Attempt <= c.Attempt || rec.LeaseUntil.After(e.now()) {
 			e.Errorf("I15: a record whose step was resolved is %s, leased until %s", describe(rec), rec.LeaseUntil)
 		}
-		v := e.wantDecision(request(c.ID, resume), onceward.DecisionExecute, "I15: an operation whose step was resolved")
-		if v.Origin != onceward.OriginResumed || v.Record.Attempt <= rec.Attempt {
+		v := e.wantDecision(request(c.ID, resume), store.DecisionExecute, "I15: an operation whose step was resolved")
+		if v.Origin != store.OriginResumed || v.Record.Attempt <= rec.Attempt {
 			e.Errorf("I15: got (%s, attempt %d), want resumed behind attempt %d", v.Origin, v.Record.Attempt, rec.Attempt)
 		}
 		if v.Record.Point != "shipped" || string(v.Record.Data) != "learned" || v.Record.ProviderID != "ch_7" {
 			e.Errorf("I15: the next attempt starts at %q with %q and %q", v.Record.Point, v.Record.Data, v.Record.ProviderID)
 		}
-		e.complete(onceward.Claim{ID: c.ID, Attempt: v.Record.Attempt}, "done")
+		e.complete(store.Claim{ID: c.ID, Attempt: v.Record.Attempt}, "done")
 	})
 	h.test(t, "the attempt that was resolved is fenced", func(e *env) {
 		c := e.resolveStep(id("key"))
@@ -43,8 +43,8 @@ func testResolvedStep(t *testing.T, h Harness) {
 		if diff := diffRecords(e.get(c.ID), before, 0); diff != "" {
 			e.Errorf("S6: repeating a resolution changed the record: %s", diff)
 		}
-		e.wantFenced(e.resolver().ResolveStep(e.ctx, c, onceward.Checkpoint{Point: "elsewhere"}), "S6: another resolution")
-		e.wantDecision(request(c.ID, resume), onceward.DecisionExecute, "I15: an operation whose step was resolved")
+		e.wantFenced(e.resolver().ResolveStep(e.ctx, c, store.Checkpoint{Point: "elsewhere"}), "S6: another resolution")
+		e.wantDecision(request(c.ID, resume), store.DecisionExecute, "I15: an operation whose step was resolved")
 		e.wantFenced(e.resolver().ResolveStep(e.ctx, c, learned()), "S6: a resolution that the next attempt has overtaken")
 	})
 	h.test(t, "only of phased operations", func(e *env) {
@@ -57,10 +57,10 @@ func testResolvedStep(t *testing.T, h Harness) {
 		if h.Features.Sweeps {
 			e.sweep(everything)
 		}
-		e.wantState(c.ID, onceward.StateInProgress, "B1: a phased operation past its lease")
+		e.wantState(c.ID, store.StateInProgress, "B1: a phased operation past its lease")
 		if h.Features.Lists {
-			due := e.list(onceward.Filter{State: onceward.StateInProgress, Due: true})
-			e.wantListed(due, []onceward.ID{c.ID}, "what is due for the resumer")
+			due := e.list(store.Filter{State: store.StateInProgress, Due: true})
+			e.wantListed(due, []store.ID{c.ID}, "what is due for the resumer")
 		}
 	})
 	h.test(t, "a person ends what has lost its owner", personEndsLostOperation)
@@ -70,14 +70,14 @@ func testResolvedStep(t *testing.T, h Harness) {
 // whose owner has its lease cannot.
 func personEndsLostOperation(e *env) {
 	ends := map[string]struct {
-		end  func(c onceward.Claim) error
-		want onceward.State
+		end  func(c store.Claim) error
+		want store.State
 	}{
-		"completed":    {func(c onceward.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) }, onceward.StateCompleted},
-		"not executed": {func(c onceward.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "undone by hand") }, onceward.StateRetryable},
-		"step":         {func(c onceward.Claim) error { return e.resolver().ResolveStep(e.ctx, c, learned()) }, onceward.StateInProgress},
+		"completed":    {func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) }, store.StateCompleted},
+		"not executed": {func(c store.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "undone by hand") }, store.StateRetryable},
+		"step":         {func(c store.Claim) error { return e.resolver().ResolveStep(e.ctx, c, learned()) }, store.StateInProgress},
 	}
-	claims := make(map[string]onceward.Claim)
+	claims := make(map[string]store.Claim)
 	for name, way := range ends {
 		held := e.ownAtPoint(id("held, "+name), resume)
 		e.wantFenced(way.end(held), "I16: "+name+" over an owner that has its lease")
@@ -102,12 +102,12 @@ func personEndsLostOperation(e *env) {
 }
 
 // learned is what was learned of a step.
-func learned() onceward.Checkpoint {
-	return onceward.Checkpoint{Point: "shipped", Data: []byte("learned"), ProviderID: "ch_7"}
+func learned() store.Checkpoint {
+	return store.Checkpoint{Point: "shipped", Data: []byte("learned"), ProviderID: "ch_7"}
 }
 
 // resolveStep loses a phased operation and resolves the step that it was lost in.
-func (e *env) resolveStep(id onceward.ID) onceward.Claim {
+func (e *env) resolveStep(id store.ID) store.Claim {
 	e.Helper()
 	c := e.ownAtPoint(id, resume)
 	e.must(e.Store.Abandon(e.ctx, c, "lost in doubt"))
@@ -143,7 +143,7 @@ func raceForTheTry(e *env) {
 func raceResolvedStepAndRetries(e *env) {
 	for _, id := range ids(rounds) {
 		c := e.lose(id, resume)
-		verdicts := make([]onceward.Verdict, crowd)
+		verdicts := make([]store.Verdict, crowd)
 		errs := make([]error, crowd)
 		together(crowd, func(i int) {
 			if i == 0 {
@@ -156,7 +156,7 @@ func raceResolvedStepAndRetries(e *env) {
 		verdicts = append(verdicts[1:], e.reserve(request(id, resume)))
 		e.onlyWinner(verdicts)
 		for _, v := range verdicts {
-			if v.Decision == onceward.DecisionExecute && v.Record.Point != "shipped" {
+			if v.Decision == store.DecisionExecute && v.Record.Point != "shipped" {
 				e.Errorf("I15: an attempt started at %q before the step was resolved", v.Record.Point)
 			}
 		}

@@ -3,7 +3,7 @@ package storetest
 import (
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testRestart checks that records survive a restart of the store, with all that they hold.
@@ -22,10 +22,10 @@ func testRestart(t *testing.T, h Harness) {
 		c := e.ownAtPoint(id("key"))
 		e.reopen()
 		e.must(e.Store.Extend(e.ctx, c, calm))
-		e.wantDecision(request(c.ID), onceward.DecisionInProgress, "S1: a grant survives a restart")
+		e.wantDecision(request(c.ID), store.DecisionInProgress, "S1: a grant survives a restart")
 		e.complete(c, "done")
 		e.reopen()
-		v := e.wantDecision(request(c.ID), onceward.DecisionReplay, "E7: a result is durable before it is sent")
+		v := e.wantDecision(request(c.ID), store.DecisionReplay, "E7: a result is durable before it is sent")
 		if string(v.Record.Response.Body) != "done" {
 			e.Errorf("E7: after a restart %q is replayed, want what was stored", v.Record.Response.Body)
 		}
@@ -39,20 +39,20 @@ func testRestart(t *testing.T, h Harness) {
 		e.wantFenced(err, "S6: a replaced owner after a restart")
 	})
 	if h.Features.Findings {
-		h.test(t, "findings", func(e *env) {
-			f := onceward.Finding{Claim: onceward.Claim{ID: id("key"), Attempt: 3}, Response: rich().Response, At: e.now()}
-			e.must(e.Store.(onceward.FindingKeeper).AddFinding(e.ctx, f))
+		h.test(t, "late completions", func(e *env) {
+			f := store.LateCompletion{Claim: store.Claim{ID: id("key"), Attempt: 3}, Response: rich().Response, At: e.now()}
+			e.must(e.Store.(store.LateCompletionKeeper).AddLateCompletion(e.ctx, f))
 			e.reopen()
-			e.wantFindings(id("key"), f)
+			e.wantLateCompletions(id("key"), f)
 		})
 	}
 	if h.Features.Notices {
-		h.test(t, "notices", func(e *env) {
-			n := notice("psp", "evt", "charge")
-			e.notice(n, true)
+		h.test(t, "external events", func(e *env) {
+			n := externalEvent("psp", "evt", "charge")
+			e.addExternal(n, true)
 			e.reopen()
-			e.notice(n, false)
-			e.wantNotices("psp", []string{"charge"}, n)
+			e.addExternal(n, false)
+			e.wantExternalEvents("psp", []string{"charge"}, n)
 		})
 	}
 	if h.Features.Audits {
@@ -72,7 +72,7 @@ func testRestart(t *testing.T, h Harness) {
 			if e.Business.Count("row") != 1 {
 				e.Error("E1: after a restart the committed work is gone")
 			}
-			if rec := e.get(id("key")); rec.State != onceward.StateCompleted || v.Decision != onceward.DecisionExecute {
+			if rec := e.get(id("key")); rec.State != store.StateCompleted || v.Decision != store.DecisionExecute {
 				e.Errorf("E1: after a restart the record is %s, want completed", describe(rec))
 			}
 		})

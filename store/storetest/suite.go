@@ -1,4 +1,4 @@
-// Package storetest proves that a store keeps the promises of [onceward.Store]. It runs the rules of the specification,
+// Package storetest proves that a store keeps the promises of [store.Store]. It runs the rules of the specification,
 // by their numbers, against any implementation: the project's own and yours.
 //
 //	func TestStore(t *testing.T) {
@@ -8,7 +8,7 @@
 //		})
 //	}
 //
-// The model is [onceward.Step]: what the suite expects of a store is what that function says. What a store promises beyond
+// The model is [store.Step]: what the suite expects of a store is what that function says. What a store promises beyond
 // records, as an [outbox.Store], an [inbox.Store] or a [natural.Store], is proven as well.
 package storetest
 
@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // Harness is a store under test.
@@ -36,12 +36,12 @@ type Harness struct {
 // Instance is one store that was opened for one test.
 type Instance struct {
 	// Store is the store.
-	Store onceward.Store
+	Store store.Store
 	// Advance moves the clock of this store forward; between its calls that clock stands still. It is nil where the clock
 	// is that of a real server: the suite then uses short leases and retentions, and waits for them.
 	Advance func(time.Duration)
 	// Reopen is a restart: it closes the store and opens it again on the same data. It is nil if nothing survives.
-	Reopen func(t testing.TB) onceward.Store
+	Reopen func(t testing.TB) store.Store
 	// Business is a table beside the store, for a store with transactions; nil for others.
 	Business *Business
 	// Tx takes the transaction from the context that the work of InTx and FinishMessageTx gets, as AddMessage, RememberEvent
@@ -63,29 +63,29 @@ type Business struct {
 // Features says what a store promises. Each promise is proven, and a capability that a store has but does not claim here
 // fails the suite, so that nothing goes unproven.
 type Features struct {
-	// Transactions says that the store is an [onceward.Transactor] whose work takes a *sql.Tx from [onceward.Tx].
+	// Transactions says that the store is a [store.Transactor] whose work takes a *sql.Tx from [onceward.Tx].
 	// Instance.Business is needed then.
 	Transactions bool
-	// TxCheckpoints says that the store is an [onceward.TxCheckpointer] whose work takes a *sql.Tx from [onceward.Tx].
+	// TxCheckpoints says that the store is a [store.TxCheckpointer] whose work takes a *sql.Tx from [onceward.Tx].
 	// Instance.Business is needed then.
 	TxCheckpoints bool
-	// Waits says that the store is an [onceward.Waiter].
+	// Waits says that the store is a [store.Waiter].
 	Waits bool
-	// Sweeps says that the store is an [onceward.Sweeper].
+	// Sweeps says that the store is a [store.Sweeper].
 	Sweeps bool
-	// Reaps says that the store is an [onceward.Reaper].
+	// Reaps says that the store is a [store.Reaper].
 	Reaps bool
-	// Reconciles says that the store is an [onceward.Reconciler].
+	// Reconciles says that the store is a [store.Reconciler].
 	Reconciles bool
-	// Busts says that the store is an [onceward.Buster].
+	// Busts says that the store is a [store.Buster].
 	Busts bool
-	// Lists says that the store is an [onceward.Lister].
+	// Lists says that the store is a [store.Lister].
 	Lists bool
-	// Findings says that the store is an [onceward.FindingKeeper].
+	// Findings says that the store is a [store.LateCompletionKeeper].
 	Findings bool
-	// Notices says that the store is an [onceward.NoticeKeeper].
+	// Notices says that the store is a [store.ExternalEventKeeper].
 	Notices bool
-	// Audits says that the store is an [onceward.Auditor].
+	// Audits says that the store is a [store.Auditor].
 	Audits bool
 	// Outbox says that the store is an [outbox.Store], Inbox that it is an [inbox.Store], and Natural that it is a
 	// [natural.Store]. For each of them the store needs the InTx of [inbox.Store], which is where the suite gets its
@@ -145,8 +145,8 @@ var groups = []group{
 	{name: "ResolvedStep", needed: func(f Features) bool { return f.Reconciles }, run: testResolvedStep},
 	{name: "Buster", needed: func(f Features) bool { return f.Busts }, run: testBuster},
 	{name: "Lister", needed: func(f Features) bool { return f.Lists }, run: testLister},
-	{name: "Findings", needed: func(f Features) bool { return f.Findings }, run: testFindings},
-	{name: "Notices", needed: func(f Features) bool { return f.Notices }, run: testNotices},
+	{name: "Findings", needed: func(f Features) bool { return f.Findings }, run: testLateCompletions},
+	{name: "Notices", needed: func(f Features) bool { return f.Notices }, run: testExternalEvents},
 	{name: "Audit", needed: func(f Features) bool { return f.Audits }, run: testAudit},
 	{name: "Transactor", needed: func(f Features) bool { return f.Transactions }, run: testTransactor},
 	{name: "TransactorRaces", needed: func(f Features) bool { return f.Transactions }, run: testTransactorRaces},
@@ -196,17 +196,17 @@ type claim struct {
 
 func claims(f Features, i Instance) []claim {
 	return []claim{
-		implementing[onceward.Transactor]("Transactions", f.Transactions, i),
-		implementing[onceward.TxCheckpointer]("TxCheckpoints", f.TxCheckpoints, i),
-		implementing[onceward.Waiter]("Waits", f.Waits, i),
-		implementing[onceward.Sweeper]("Sweeps", f.Sweeps, i),
-		implementing[onceward.Reaper]("Reaps", f.Reaps, i),
-		implementing[onceward.Reconciler]("Reconciles", f.Reconciles, i),
-		implementing[onceward.Buster]("Busts", f.Busts, i),
-		implementing[onceward.Lister]("Lists", f.Lists, i),
-		implementing[onceward.FindingKeeper]("Findings", f.Findings, i),
-		implementing[onceward.NoticeKeeper]("Notices", f.Notices, i),
-		implementing[onceward.Auditor]("Audits", f.Audits, i),
+		implementing[store.Transactor]("Transactions", f.Transactions, i),
+		implementing[store.TxCheckpointer]("TxCheckpoints", f.TxCheckpoints, i),
+		implementing[store.Waiter]("Waits", f.Waits, i),
+		implementing[store.Sweeper]("Sweeps", f.Sweeps, i),
+		implementing[store.Reaper]("Reaps", f.Reaps, i),
+		implementing[store.Reconciler]("Reconciles", f.Reconciles, i),
+		implementing[store.Buster]("Busts", f.Busts, i),
+		implementing[store.Lister]("Lists", f.Lists, i),
+		implementing[store.LateCompletionKeeper]("Findings", f.Findings, i),
+		implementing[store.ExternalEventKeeper]("Notices", f.Notices, i),
+		implementing[store.Auditor]("Audits", f.Audits, i),
 		implementing[outbox.Store]("Outbox", f.Outbox, i),
 		implementing[inbox.Store]("Inbox", f.Inbox, i),
 		implementing[natural.Store]("Natural", f.Natural, i),

@@ -3,7 +3,7 @@ package storetest
 import (
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testTokens checks that an attempt token is never used twice for one ID, however its record went (S7).
@@ -44,52 +44,52 @@ type removal struct {
 	name string
 	// lapses says that the lease is to run out.
 	lapses bool
-	remove func(e *env, c onceward.Claim)
+	remove func(e *env, c store.Claim)
 }
 
 // removals returns the ways that the store has. Those by an operator or an owner take no time: with a clock that stands
 // still, the token must grow by itself.
 func removals(features Features) []removal {
 	ways := []removal{
-		{name: "released", remove: func(e *env, c onceward.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
-		{name: "expired", remove: func(e *env, c onceward.Claim) { e.until(e.complete(c, "stored")) }},
-		{name: "resumed", lapses: true, remove: func(e *env, c onceward.Claim) { e.until(e.get(c.ID).LeaseUntil) }},
+		{name: "released", remove: func(e *env, c store.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
+		{name: "expired", remove: func(e *env, c store.Claim) { e.until(e.complete(c, "stored")) }},
+		{name: "resumed", lapses: true, remove: func(e *env, c store.Claim) { e.until(e.get(c.ID).LeaseUntil) }},
 	}
 	if features.Reaps {
-		ways = append(ways, removal{name: "reaped", remove: func(e *env, c onceward.Claim) {
+		ways = append(ways, removal{name: "reaped", remove: func(e *env, c store.Claim) {
 			e.until(e.complete(c, "stored"))
 			e.reap(everything, false)
-			e.wantState(c.ID, onceward.StateNone, "B2: after the reaper")
-		}}, removal{name: "softly expired", remove: func(e *env, c onceward.Claim) {
+			e.wantState(c.ID, store.StateNone, "B2: after the reaper")
+		}}, removal{name: "softly expired", remove: func(e *env, c store.Claim) {
 			e.until(e.complete(c, "stored"))
 			e.reap(everything, true)
-		}}, removal{name: "softly expired and reaped", remove: func(e *env, c onceward.Claim) {
+		}}, removal{name: "softly expired and reaped", remove: func(e *env, c store.Claim) {
 			e.until(e.complete(c, "stored"))
 			e.reap(everything, true)
 			e.until(e.get(c.ID).ExpiresAt)
 			e.reap(everything, true)
-			e.wantState(c.ID, onceward.StateNone, "B2: after the reaper came twice")
+			e.wantState(c.ID, store.StateNone, "B2: after the reaper came twice")
 		}})
 	}
 	if features.Busts {
-		ways = append(ways, removal{name: "busted", remove: func(e *env, c onceward.Claim) {
+		ways = append(ways, removal{name: "busted", remove: func(e *env, c store.Claim) {
 			e.complete(c, "stored")
 			e.bust(c.ID, false)
-		}}, removal{name: "busted by force", remove: func(e *env, c onceward.Claim) {
+		}}, removal{name: "busted by force", remove: func(e *env, c store.Claim) {
 			e.bust(c.ID, true)
-		}}, removal{name: "busted by force and busted again", remove: func(e *env, c onceward.Claim) {
+		}}, removal{name: "busted by force and busted again", remove: func(e *env, c store.Claim) {
 			e.bust(c.ID, true)
 			e.bust(c.ID, false)
-			e.wantState(c.ID, onceward.StateNone, "section 4: bust of an expired record")
+			e.wantState(c.ID, store.StateNone, "section 4: bust of an expired record")
 		}})
 	}
 	if features.Reconciles {
-		ways = append(ways, removal{name: "resolved as not executed", remove: func(e *env, c onceward.Claim) {
+		ways = append(ways, removal{name: "resolved as not executed", remove: func(e *env, c store.Claim) {
 			e.must(e.Store.Abandon(e.ctx, c, "timeout"))
-			e.must(e.Store.(onceward.Reconciler).ResolveNotExecuted(e.ctx, c, "never arrived"))
-		}}, removal{name: "resolved in a step", remove: func(e *env, c onceward.Claim) {
+			e.must(e.Store.(store.Reconciler).ResolveNotExecuted(e.ctx, c, "never arrived"))
+		}}, removal{name: "resolved in a step", remove: func(e *env, c store.Claim) {
 			e.must(e.Store.Abandon(e.ctx, c, "timeout"))
-			e.must(e.resolver().ResolveStep(e.ctx, c, onceward.Checkpoint{Point: "shipped"}))
+			e.must(e.resolver().ResolveStep(e.ctx, c, store.Checkpoint{Point: "shipped"}))
 			e.wantFenceBehind(c)
 		}})
 	}
@@ -97,9 +97,9 @@ func removals(features Features) []removal {
 }
 
 // wantFenceBehind checks that a record in progress has left an attempt behind, and spends the token that did.
-func (e *env) wantFenceBehind(c onceward.Claim) {
+func (e *env) wantFenceBehind(c store.Claim) {
 	e.Helper()
-	if rec := e.get(c.ID); rec.State != onceward.StateInProgress || rec.Attempt <= c.Attempt {
+	if rec := e.get(c.ID); rec.State != store.StateInProgress || rec.Attempt <= c.Attempt {
 		e.Errorf("S7: behind attempt %d the record is %s", c.Attempt, describe(rec))
 	}
 }

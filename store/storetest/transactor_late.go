@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // lateLease is that of work that does not return: short, because its end is waited for by every clock.
@@ -20,14 +21,14 @@ func transactNeverReturns(e *env) {
 		late := e.startLate(target, open)
 		e.awaitFree(target)
 		second := e.inserting(target.Key, committing("second"))
-		e.transacted(request(target), second, onceward.DecisionExecute, "E8: no path leaves a key locked past its lease")
-		if e.Store.(onceward.Transactor).InFlight(target) {
+		e.transacted(request(target), second, store.DecisionExecute, "E8: no path leaves a key locked past its lease")
+		if e.Store.(store.Transactor).InFlight(target) {
 			e.Error("E8: InFlight sees a transaction that was taken back")
 		}
 		late.finish(e)
 		e.wantRows(target.Key, 1, "I1: the first was undone, and the second committed")
 		e.wantRows("late", 0, "E1: work that is late writes nothing")
-		v := e.transacted(request(target), e.refusing("I1: a retry"), onceward.DecisionReplay, "I3")
+		v := e.transacted(request(target), e.refusing("I1: a retry"), store.DecisionReplay, "I3")
 		e.sameResponse("the replay", v.Record.Response, answer("second").Response)
 	}
 }
@@ -41,7 +42,7 @@ type lateWork struct {
 }
 
 // startLate begins work that writes a row and then hangs.
-func (e *env) startLate(target onceward.ID, open bool) *lateWork {
+func (e *env) startLate(target store.ID, open bool) *lateWork {
 	late := &lateWork{letGo: make(chan struct{}), ended: make(chan error, 1)}
 	late.release = sync.OnceFunc(func() { close(late.letGo) })
 	var running sync.WaitGroup
@@ -50,7 +51,7 @@ func (e *env) startLate(target onceward.ID, open bool) *lateWork {
 		running.Wait()
 	})
 	entered := make(chan struct{})
-	hang := func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	hang := func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if open {
 			rows, err := onceward.Tx(ctx).QueryContext(ctx, `SELECT 1 UNION SELECT 2`)
 			if err != nil || !rows.Next() {
@@ -61,7 +62,7 @@ func (e *env) startLate(target onceward.ID, open bool) *lateWork {
 		close(entered)
 		<-late.letGo
 		late.writeErr = e.Business.Insert(ctx, "late")
-		return onceward.Settlement{Ending: onceward.Commit, Completion: *answer("late")}
+		return store.Settlement{Action: store.TxCommit, Completion: *answer("late")}
 	}
 	running.Go(func() {
 		_, err := e.transact(request(target, lease(lateLease)), e.inserting(target.Key, hang))
@@ -78,9 +79,9 @@ func (e *env) startLate(target onceward.ID, open bool) *lateWork {
 }
 
 // awaitFree waits until a key is not in flight any more.
-func (e *env) awaitFree(target onceward.ID) {
+func (e *env) awaitFree(target store.ID) {
 	e.Helper()
-	store := e.Store.(onceward.Transactor)
+	store := e.Store.(store.Transactor)
 	for end := time.Now().Add(patience / 2); store.InFlight(target); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			e.Fatalf("E8: work with a lease of %s still locks its key after %s", lateLease, patience/2)
@@ -96,8 +97,8 @@ func (late *lateWork) finish(e *env) {
 	if late.writeErr == nil {
 		e.Error("E1: work that is late could write")
 	}
-	undone := errors.Is(err, onceward.ErrUnavailable) && !errors.Is(err, onceward.ErrOutcomeUnknown)
-	if !undone || !errors.Is(err, onceward.ErrDeadline) {
+	undone := errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrOutcomeUnknown)
+	if !undone || !errors.Is(err, store.ErrDeadline) {
 		e.Errorf("E5: work that is late ended in %v, want ErrUnavailable and ErrDeadline: nothing was executed", err)
 	}
 }

@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testTransactorOwnership lets handlers end the transaction that is not theirs to end (E1).
 func testTransactorOwnership(t *testing.T, h Harness) {
-	endings := []onceward.Ending{onceward.Rollback, onceward.Commit, onceward.CommitAnswer}
+	endings := []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer}
 	names := []string{"rollback", "commit", "commit answer"}
 	for i, end := range endings {
 		h.test(t, "tx.Commit, then "+names[i], func(e *env) {
@@ -37,16 +38,16 @@ func testTransactorOwnership(t *testing.T, h Harness) {
 		})
 	}
 	h.test(t, "a failed statement, then commit", func(e *env) {
-		e.meddles(onceward.Commit, func(ctx context.Context) {
+		e.meddles(store.TxCommit, func(ctx context.Context) {
 			_, _ = onceward.Tx(ctx).ExecContext(ctx, "INSERT INTO no_such_table_anywhere VALUES (1)")
 		})
 	})
 	h.test(t, "the transaction is over after the end", func(e *env) {
 		var kept context.Context
-		e.transacted(request(id("key")), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+		e.transacted(request(id("key")), func(ctx context.Context, _ store.Verdict) store.Settlement {
 			kept = ctx
-			return onceward.Settlement{Ending: onceward.Commit, Completion: *answer("done")}
-		}, onceward.DecisionExecute, "E1")
+			return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+		}, store.DecisionExecute, "E1")
 		if err := e.Business.Insert(kept, "late"); err == nil {
 			e.Error("E1: a handler wrote through its transaction after it had ended")
 		}
@@ -56,13 +57,13 @@ func testTransactorOwnership(t *testing.T, h Harness) {
 
 func (e *env) wantOwned(what string, err error) {
 	e.Helper()
-	if !errors.Is(err, onceward.ErrTxOwned) {
+	if !errors.Is(err, store.ErrTxOwned) {
 		e.Errorf("E1: %s by the handler got %v, want ErrTxOwned", what, err)
 	}
 }
 
 // meddles writes a row and then does something to the transaction.
-func (e *env) meddles(end onceward.Ending, meddle func(ctx context.Context)) {
+func (e *env) meddles(end store.TxAction, meddle func(ctx context.Context)) {
 	e.Helper()
 	e.meddlesWith(id("key"), end, func(ctx context.Context, insert func() error) error {
 		err := insert()
@@ -73,19 +74,19 @@ func (e *env) meddles(end onceward.Ending, meddle func(ctx context.Context)) {
 
 // meddlesWith runs work that does something to its transaction, and checks that what the caller is told is true: the work
 // is never lost and acknowledged, nor kept and denied, and a retry does not do it twice.
-func (e *env) meddlesWith(target onceward.ID, end onceward.Ending, meddle func(ctx context.Context, insert func() error) error) {
+func (e *env) meddlesWith(target store.ID, end store.TxAction, meddle func(ctx context.Context, insert func() error) error) {
 	e.Helper()
-	ended := onceward.Rollback
-	_, err := e.transact(request(target), func(ctx context.Context, _ onceward.Verdict) onceward.Settlement {
+	ended := store.TxRollback
+	_, err := e.transact(request(target), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if meddle(ctx, func() error { return e.Business.Insert(ctx, target.Key) }) != nil {
-			return onceward.Settlement{Ending: onceward.Rollback}
+			return store.Settlement{Action: store.TxRollback}
 		}
 		ended = end
-		return onceward.Settlement{Ending: end, Completion: *answer("done")}
+		return store.Settlement{Action: end, Completion: *answer("done")}
 	})
 	e.checkAtomic(target, target.Key, ended, err)
-	if errors.Is(err, onceward.ErrOutcomeUnknown) {
-		e.wantState(target, onceward.StateUnknown, "E1: a transaction that was ended by its handler is recorded as unknown")
+	if errors.Is(err, store.ErrOutcomeUnknown) {
+		e.wantState(target, store.StateUnknown, "E1: a transaction that was ended by its handler is recorded as unknown")
 	}
 	again, err := e.transact(request(target), e.inserting(target.Key, committing("done")))
 	e.must(err)

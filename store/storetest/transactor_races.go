@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testTransactorRaces lets many transactions meet.
@@ -28,9 +28,9 @@ func testTransactorRaces(t *testing.T, h Harness) {
 			e.contestTransactions(id, crowd/2)
 		}
 	})
-	h.test(t, "many keys", func(e *env) { e.neighbours(func(int) onceward.Ending { return onceward.Commit }) })
+	h.test(t, "many keys", func(e *env) { e.neighbours(func(int) store.TxAction { return store.TxCommit }) })
 	h.test(t, "many keys, some roll back", func(e *env) {
-		e.neighbours(func(i int) onceward.Ending { return onceward.Ending(i % 3) })
+		e.neighbours(func(i int) store.TxAction { return store.TxAction(i % 3) })
 	})
 	h.test(t, "the caller leaves", transactCancelled)
 	h.test(t, "the caller leaves during the work", transactCancelledInWork)
@@ -41,9 +41,9 @@ func testTransactorRaces(t *testing.T, h Harness) {
 }
 
 // contestTransactions lets a crowd, of which some use transactions and the others reserved mode, meet at one key.
-func (e *env) contestTransactions(target onceward.ID, transactional int) {
+func (e *env) contestTransactions(target store.ID, transactional int) {
 	e.Helper()
-	verdicts := make([]onceward.Verdict, crowd)
+	verdicts := make([]store.Verdict, crowd)
 	errs := make([]error, crowd)
 	together(crowd, func(i int) {
 		if i < transactional {
@@ -56,12 +56,12 @@ func (e *env) contestTransactions(target onceward.ID, transactional int) {
 	winners := 0
 	for i, v := range verdicts {
 		switch v.Decision {
-		case onceward.DecisionExecute:
+		case store.DecisionExecute:
 			winners++
 			if rows := e.Business.Count(target.Key); (rows == 1) != (i < transactional) {
 				e.Errorf("S1: caller %d of %d transactional ones won, and %d rows are there", i, transactional, rows)
 			}
-		case onceward.DecisionInProgress, onceward.DecisionReplay:
+		case store.DecisionInProgress, store.DecisionReplay:
 		default:
 			e.Errorf("S1: a caller that lost got %s", v.Decision)
 		}
@@ -72,13 +72,13 @@ func (e *env) contestTransactions(target onceward.ID, transactional int) {
 }
 
 // neighbours runs transactions on many keys at once, each of which ends in its own way.
-func (e *env) neighbours(end func(i int) onceward.Ending) {
+func (e *env) neighbours(end func(i int) store.TxAction) {
 	e.Helper()
 	targets := ids(crowd)
 	errs := make([]error, crowd)
 	together(crowd, func(i int) {
 		v, err := e.transact(request(targets[i]), e.inserting(targets[i].Key, ending(end(i), targets[i].Key)))
-		if err == nil && v.Decision != onceward.DecisionExecute {
+		if err == nil && v.Decision != store.DecisionExecute {
 			err = fmt.Errorf("a new key got %s", v.Decision)
 		}
 		errs[i] = err
@@ -90,21 +90,21 @@ func (e *env) neighbours(end func(i int) onceward.Ending) {
 }
 
 // checkAtomic checks that work and answer are both there or both not, and that the caller was told so.
-func (e *env) checkAtomic(target onceward.ID, row string, end onceward.Ending, err error) {
+func (e *env) checkAtomic(target store.ID, row string, end store.TxAction, err error) {
 	e.Helper()
 	rows, rec := e.Business.Count(row), e.get(target)
-	wantRows, wantState := 0, onceward.StateNone
+	wantRows, wantState := 0, store.StateNone
 	switch {
-	case errors.Is(err, onceward.ErrOutcomeUnknown):
-		if rows > 0 && rec.State != onceward.StateUnknown && rec.State != onceward.StateCompleted {
+	case errors.Is(err, store.ErrOutcomeUnknown):
+		if rows > 0 && rec.State != store.StateUnknown && rec.State != store.StateCompleted {
 			e.Errorf("E7: the outcome is unknown and the work is there, but the record is %s", describe(rec))
 		}
 		return
 	case err != nil: // after any other error nothing was executed
-	case end == onceward.Commit:
-		wantRows, wantState = 1, onceward.StateCompleted
-	case end == onceward.CommitAnswer:
-		wantState = onceward.StateCompleted
+	case end == store.TxCommit:
+		wantRows, wantState = 1, store.StateCompleted
+	case end == store.TxCommitAnswer:
+		wantState = store.StateCompleted
 	}
 	if rows != wantRows || rec.State != wantState {
 		e.Errorf("E1: ending %d, error %v: %d rows of the work and the record is %s, want %d rows and %s",
@@ -116,14 +116,14 @@ func (e *env) checkAtomic(target onceward.ID, row string, end onceward.Ending, e
 func transactCancelled(e *env) {
 	typical := e.duration()
 	for i, target := range ids(cuts) {
-		ended := onceward.Rollback
-		w := e.inserting(target.Key, func(context.Context, onceward.Verdict) onceward.Settlement {
-			ended = onceward.Commit
-			return onceward.Settlement{Ending: ended, Completion: *answer("done")}
+		ended := store.TxRollback
+		w := e.inserting(target.Key, func(context.Context, store.Verdict) store.Settlement {
+			ended = store.TxCommit
+			return store.Settlement{Action: ended, Completion: *answer("done")}
 		})
 		var err error
 		e.interrupted(2*typical*time.Duration(i)/cuts, func(ctx context.Context) {
-			_, err = e.Store.(onceward.Transactor).Transact(ctx, request(target), w)
+			_, err = e.Store.(store.Transactor).Transact(ctx, request(target), w)
 		})
 		e.checkAtomic(target, target.Key, ended, err)
 		e.retryOnce(target)
@@ -134,14 +134,14 @@ func transactCancelled(e *env) {
 func transactCancelledInWork(e *env) {
 	for i, target := range ids(3 * rounds) {
 		ctx, cancel := context.WithCancel(e.ctx)
-		end := onceward.Ending(i % 3)
-		v, err := e.Store.(onceward.Transactor).Transact(ctx, request(target), e.inserting(target.Key,
-			func(context.Context, onceward.Verdict) onceward.Settlement {
+		end := store.TxAction(i % 3)
+		v, err := e.Store.(store.Transactor).Transact(ctx, request(target), e.inserting(target.Key,
+			func(context.Context, store.Verdict) store.Settlement {
 				cancel()
-				return onceward.Settlement{Ending: end, Completion: *answer("done")}
+				return store.Settlement{Action: end, Completion: *answer("done")}
 			}))
 		cancel()
-		if err != nil || v.Decision != onceward.DecisionExecute {
+		if err != nil || v.Decision != store.DecisionExecute {
 			e.Errorf("E6: the caller left while the work ran, and transact got (%s, %v), want the work to count", v.Decision, err)
 		}
 		e.checkAtomic(target, target.Key, end, err)
@@ -149,13 +149,13 @@ func transactCancelledInWork(e *env) {
 }
 
 // retryOnce sends the operation again, as a client does, and checks that it took effect at most once.
-func (e *env) retryOnce(target onceward.ID) {
+func (e *env) retryOnce(target store.ID) {
 	e.Helper()
 	v, err := e.transact(request(target), e.inserting(target.Key, committing("done")))
 	if err != nil {
 		e.Errorf("E1: a retry got %v", err)
 	}
-	if rows := e.Business.Count(target.Key); rows > 1 || rows == 0 && v.Decision != onceward.DecisionUnknown {
+	if rows := e.Business.Count(target.Key); rows > 1 || rows == 0 && v.Decision != store.DecisionUnknown {
 		e.Errorf("S1: after a retry that got %s the operation took effect %d times", v.Decision, rows)
 	}
 }
@@ -171,7 +171,7 @@ func transactCancelledBesideNeighbours(e *env) {
 			return
 		}
 		e.interrupted(typical*time.Duration(i)/8, func(ctx context.Context) {
-			_, errs[i] = e.Store.(onceward.Transactor).Transact(ctx, request(targets[i]), w)
+			_, errs[i] = e.Store.(store.Transactor).Transact(ctx, request(targets[i]), w)
 		})
 	})
 	for i, target := range targets {
@@ -179,7 +179,7 @@ func transactCancelledBesideNeighbours(e *env) {
 			e.Errorf("E6: a caller who stayed got an error because others left: %v", errs[i])
 		}
 		if i%2 == 1 || errs[i] != nil {
-			e.checkAtomic(target, target.Key, onceward.Commit, errs[i])
+			e.checkAtomic(target, target.Key, store.TxCommit, errs[i])
 		}
 		e.retryOnce(target)
 	}

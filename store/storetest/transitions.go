@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // action is an event as it is aimed at a record.
 type action struct {
 	name   string
 	needed func(Features) bool
-	event  func(id onceward.ID, rec *onceward.Record) onceward.Event
+	event  func(id store.ID, rec *store.Record) store.Event
 	// global says that the event meets all records of the store.
 	global bool
 }
@@ -40,7 +40,7 @@ func testTransitions(t *testing.T, h Harness) {
 }
 
 // check applies an action to a record and holds the store to the model.
-func (e *env) check(id onceward.ID, a action) {
+func (e *env) check(id store.ID, a action) {
 	e.Helper()
 	rec := e.get(id)
 	if _, err := e.step(id, rec, a.event(id, &rec)); err != nil {
@@ -66,8 +66,8 @@ func testInvalid(t *testing.T, h Harness) {
 }
 
 func invalidActions(features Features) []action {
-	current := func(name string, ev onceward.Event) action {
-		return action{name: name, event: func(_ onceward.ID, rec *onceward.Record) onceward.Event {
+	current := func(name string, ev store.Event) action {
+		return action{name: name, event: func(_ store.ID, rec *store.Record) store.Event {
 			ev := ev
 			ev.Attempt = rec.Attempt
 			return ev
@@ -75,23 +75,23 @@ func invalidActions(features Features) []action {
 	}
 	all := []action{
 		reserving("reserve without a fingerprint", fingerprints()),
-		reserving("reserve without a nonce", nonce(onceward.Nonce{})),
+		reserving("reserve without a nonce", nonce(store.Nonce{})),
 		reserving("reserve without a lease", lease(0)),
 		reserving("reserve with a negative lease", lease(-time.Second)),
 		reserving("reserve with a lease of a nanosecond", lease(1)),
 		reserving("reserve without a retention", retain(0)),
-		current("extend by nothing", onceward.Event{Kind: onceward.EventExtend}),
-		current("extend backwards", onceward.Event{Kind: onceward.EventExtend, Lease: -time.Second}),
-		current("complete without an answer", onceward.Event{Kind: onceward.EventComplete}),
+		current("extend by nothing", store.Event{Kind: store.EventExtend}),
+		current("extend backwards", store.Event{Kind: store.EventExtend, Lease: -time.Second}),
+		current("complete without an answer", store.Event{Kind: store.EventComplete}),
 	}
 	if features.Reconciles {
-		all = append(all, current("resolve a step at no point", onceward.Event{Kind: onceward.EventResolveStep}))
+		all = append(all, current("resolve a step at no point", store.Event{Kind: store.EventResolveStep}))
 	}
 	for _, status := range []int{-1, 0, 99, 1000} {
-		done := &onceward.Completion{Response: onceward.Response{Status: status, Body: []byte("x")}}
-		all = append(all, current(fmt.Sprint("complete with status ", status), onceward.Event{Kind: onceward.EventComplete, Completion: done}))
+		done := &store.Completion{Response: store.Response{Status: status, Body: []byte("x")}}
+		all = append(all, current(fmt.Sprint("complete with status ", status), store.Event{Kind: store.EventComplete, Completion: done}))
 		if features.Reconciles {
-			all = append(all, current(fmt.Sprint("resolve with status ", status), onceward.Event{Kind: onceward.EventResolveCompleted, Completion: done}))
+			all = append(all, current(fmt.Sprint("resolve with status ", status), store.Event{Kind: store.EventResolveCompleted, Completion: done}))
 		}
 	}
 	return all
@@ -105,8 +105,8 @@ func actions(features Features) []action {
 
 // reserving is a reservation with the options.
 func reserving(name string, options ...option) action {
-	return action{name: name, event: func(id onceward.ID, _ *onceward.Record) onceward.Event {
-		return onceward.Event{Kind: onceward.EventReserve, Reservation: request(id, options...)}
+	return action{name: name, event: func(id store.ID, _ *store.Record) store.Event {
+		return store.Event{Kind: store.EventReserve, Reservation: request(id, options...)}
 	}}
 }
 
@@ -134,21 +134,21 @@ func reserveActions() []action {
 		reserving("reserve, to resume only", resumeOnly),
 		reserving("reserve, to resume only, resumable", resumeOnly, resume),
 		reserving("reserve, not to create, other fingerprint", noCreate, fingerprints(fingerprint("other"))),
-		{name: "reserve, same nonce", event: func(id onceward.ID, rec *onceward.Record) onceward.Event {
-			return onceward.Event{Kind: onceward.EventReserve, Reservation: request(id, nonce(rec.Nonce), resume)}
+		{name: "reserve, same nonce", event: func(id store.ID, rec *store.Record) store.Event {
+			return store.Event{Kind: store.EventReserve, Reservation: request(id, nonce(rec.Nonce), resume)}
 		}},
-		{name: "reserve, same nonce, other fingerprint", event: func(id onceward.ID, rec *onceward.Record) onceward.Event {
+		{name: "reserve, same nonce, other fingerprint", event: func(id store.ID, rec *store.Record) store.Event {
 			r := request(id, nonce(rec.Nonce), fingerprints(fingerprint("other")))
-			return onceward.Event{Kind: onceward.EventReserve, Reservation: r}
+			return store.Event{Kind: store.EventReserve, Reservation: r}
 		}},
 	}
 }
 
 // byEveryAttempt aims an event at the current attempt, and at others, which are to be refused.
-func byEveryAttempt(name string, needed func(Features) bool, ev onceward.Event) []action {
+func byEveryAttempt(name string, needed func(Features) bool, ev store.Event) []action {
 	var aimed []action
 	for offset, by := range []string{", older attempt", "", ", later attempt"} {
-		aimed = append(aimed, action{name: name + by, needed: needed, event: func(_ onceward.ID, rec *onceward.Record) onceward.Event {
+		aimed = append(aimed, action{name: name + by, needed: needed, event: func(_ store.ID, rec *store.Record) store.Event {
 			ev := ev
 			ev.Attempt = rec.Attempt + int64(offset) - 1
 			return ev
@@ -162,21 +162,21 @@ func ownerActions() []action {
 	provided.ProviderID, provided.Retention = "ch_2", 3*calm
 	events := []struct {
 		name string
-		onceward.Event
+		store.Event
 	}{
-		{"extend", onceward.Event{Kind: onceward.EventExtend, Lease: 2 * calm}},
-		{"checkpoint", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Point: "shipped", Data: []byte("more")}}},
-		{"checkpoint, point only", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Point: "shipped"}}},
-		{"checkpoint, data only", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Data: []byte("more")}}},
-		{"checkpoint, empty data", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{Data: []byte{}}}},
-		{"checkpoint, the provider's id", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{ProviderID: "ch_9"}}},
-		{"checkpoint, not replayable", onceward.Event{Kind: onceward.EventCheckpoint, Checkpoint: onceward.Checkpoint{NotReplayable: true}}},
-		{"complete", onceward.Event{Kind: onceward.EventComplete, Completion: answer("new")}},
-		{"complete as stored", onceward.Event{Kind: onceward.EventComplete, Completion: answer("stored")}},
-		{"complete with provider and retention", onceward.Event{Kind: onceward.EventComplete, Completion: provided}},
-		{"complete with everything", onceward.Event{Kind: onceward.EventComplete, Completion: rich()}},
-		{"release", onceward.Event{Kind: onceward.EventRelease, Reason: "card expired"}},
-		{"abandon", onceward.Event{Kind: onceward.EventAbandon, Reason: "timeout"}},
+		{"extend", store.Event{Kind: store.EventExtend, Lease: 2 * calm}},
+		{"checkpoint", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Point: "shipped", Data: []byte("more")}}},
+		{"checkpoint, point only", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Point: "shipped"}}},
+		{"checkpoint, data only", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Data: []byte("more")}}},
+		{"checkpoint, empty data", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Data: []byte{}}}},
+		{"checkpoint, the provider's id", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{ProviderID: "ch_9"}}},
+		{"checkpoint, not replayable", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{NotReplayable: true}}},
+		{"complete", store.Event{Kind: store.EventComplete, Completion: answer("new")}},
+		{"complete as stored", store.Event{Kind: store.EventComplete, Completion: answer("stored")}},
+		{"complete with provider and retention", store.Event{Kind: store.EventComplete, Completion: provided}},
+		{"complete with everything", store.Event{Kind: store.EventComplete, Completion: rich()}},
+		{"release", store.Event{Kind: store.EventRelease, Reason: "card expired"}},
+		{"abandon", store.Event{Kind: store.EventAbandon, Reason: "timeout"}},
 	}
 	var all []action
 	for _, ev := range events {
@@ -186,47 +186,47 @@ func ownerActions() []action {
 }
 
 func backgroundActions() []action {
-	worker := func(name string, needed func(Features) bool, ev onceward.Event) action {
+	worker := func(name string, needed func(Features) bool, ev store.Event) action {
 		return action{
 			name: name, needed: needed, global: true,
-			event: func(onceward.ID, *onceward.Record) onceward.Event { return ev },
+			event: func(store.ID, *store.Record) store.Event { return ev },
 		}
 	}
 	reaps := func(f Features) bool { return f.Reaps }
 	return []action{
-		worker("sweep", func(f Features) bool { return f.Sweeps }, onceward.Event{Kind: onceward.EventSweep}),
-		worker("reap", reaps, onceward.Event{Kind: onceward.EventReap}),
-		worker("reap softly", reaps, onceward.Event{Kind: onceward.EventReap, Soft: true}),
+		worker("sweep", func(f Features) bool { return f.Sweeps }, store.Event{Kind: store.EventSweep}),
+		worker("reap", reaps, store.Event{Kind: store.EventReap}),
+		worker("reap softly", reaps, store.Event{Kind: store.EventReap, Soft: true}),
 	}
 }
 
 func reconcilerActions() []action {
 	needed := func(f Features) bool { return f.Reconciles }
-	postpone := onceward.Event{Kind: onceward.EventPostpone, Lease: time.Minute, Reason: "not found yet"}
+	postpone := store.Event{Kind: store.EventPostpone, Lease: time.Minute, Reason: "not found yet"}
 	all := slices.Concat(
-		byEveryAttempt("resolve completed", needed, onceward.Event{Kind: onceward.EventResolveCompleted, Completion: rich()}),
-		byEveryAttempt("resolve completed as stored", needed, onceward.Event{Kind: onceward.EventResolveCompleted, Completion: answer("stored")}),
-		byEveryAttempt("resolve not executed", needed, onceward.Event{Kind: onceward.EventResolveNotExecuted, Reason: "never arrived"}),
+		byEveryAttempt("resolve completed", needed, store.Event{Kind: store.EventResolveCompleted, Completion: rich()}),
+		byEveryAttempt("resolve completed as stored", needed, store.Event{Kind: store.EventResolveCompleted, Completion: answer("stored")}),
+		byEveryAttempt("resolve not executed", needed, store.Event{Kind: store.EventResolveNotExecuted, Reason: "never arrived"}),
 	)
-	all = append(all, byEveryAttempt("requeue", needed, onceward.Event{Kind: onceward.EventRequeue, Reason: "the provider is back"})...)
+	all = append(all, byEveryAttempt("requeue", needed, store.Event{Kind: store.EventRequeue, Reason: "the provider is back"})...)
 	for _, p := range []struct {
 		name string
-		onceward.Checkpoint
+		store.Checkpoint
 	}{
-		{"", onceward.Checkpoint{Point: "shipped", Data: []byte("more"), ProviderID: "ch_3"}},
-		{", point only", onceward.Checkpoint{Point: "shipped"}},
-		{", as stored", onceward.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff")}},
+		{"", store.Checkpoint{Point: "shipped", Data: []byte("more"), ProviderID: "ch_3"}},
+		{", point only", store.Checkpoint{Point: "shipped"}},
+		{", as stored", store.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff")}},
 	} {
-		ev := onceward.Event{Kind: onceward.EventResolveStep, Checkpoint: p.Checkpoint}
+		ev := store.Event{Kind: store.EventResolveStep, Checkpoint: p.Checkpoint}
 		all = append(all, byEveryAttempt("resolve step"+p.name, needed, ev)...)
 	}
 	for _, count := range []int{0, 1} {
-		begin := onceward.Event{Kind: onceward.EventBeginReconcile, Lease: time.Minute, Count: count}
+		begin := store.Event{Kind: store.EventBeginReconcile, Lease: time.Minute, Count: count}
 		all = append(all, byEveryAttempt(fmt.Sprintf("begin reconcile at %d", count), needed, begin)...)
-		untried := onceward.Event{Kind: onceward.EventPostpone, Count: count, Untried: true, Limit: 1}
+		untried := store.Event{Kind: store.EventPostpone, Count: count, Untried: true, MaxAttempts: 1}
 		all = append(all, byEveryAttempt(fmt.Sprintf("postpone at %d, untried", count), needed, untried)...)
 		for _, limit := range []int{0, 1, 5} {
-			postpone.Limit, postpone.Count = limit, count
+			postpone.MaxAttempts, postpone.Count = limit, count
 			all = append(all, byEveryAttempt(fmt.Sprintf("postpone at %d, limit %d", count, limit), needed, postpone)...)
 		}
 	}
@@ -237,8 +237,8 @@ func busterActions() []action {
 	busting := func(name string, force bool) action {
 		return action{
 			name: name, needed: func(f Features) bool { return f.Busts },
-			event: func(onceward.ID, *onceward.Record) onceward.Event {
-				return onceward.Event{Kind: onceward.EventBust, Force: force}
+			event: func(store.ID, *store.Record) store.Event {
+				return store.Event{Kind: store.EventBust, Force: force}
 			},
 		}
 	}

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // testWaiter checks that whoever waits for a record learns of its change, and waits no longer than for that.
 func testWaiter(t *testing.T, h Harness) {
 	for _, w := range wakings(h.Features) {
 		h.test(t, "woken by "+w.name, func(e *env) {
-			var claims []onceward.Claim
+			var claims []store.Claim
 			for _, id := range ids(rounds) {
 				claims = append(claims, e.own(id, w.options(e)...))
 			}
@@ -26,12 +26,12 @@ func testWaiter(t *testing.T, h Harness) {
 	}
 	h.test(t, "not in progress", func(e *env) {
 		for _, f := range fixtures(h.Features) {
-			if f.want == onceward.StateInProgress {
+			if f.want == store.StateInProgress {
 				continue
 			}
 			target := id(f.name)
-			f.build(e, []onceward.ID{target})
-			if err := e.wait(e.ctx, onceward.Claim{ID: target, Attempt: e.get(target).Attempt}); err != nil {
+			f.build(e, []store.ID{target})
+			if err := e.wait(e.ctx, store.Claim{ID: target, Attempt: e.get(target).Attempt}); err != nil {
 				e.Errorf("waiting for a record that is %s got %v, want nil at once", f.name, err)
 			}
 		}
@@ -39,7 +39,7 @@ func testWaiter(t *testing.T, h Harness) {
 	h.test(t, "another attempt", func(e *env) {
 		c := e.own(id("key"))
 		for _, attempt := range []int64{c.Attempt - 1, c.Attempt + 1} {
-			if err := e.wait(e.ctx, onceward.Claim{ID: c.ID, Attempt: attempt}); err != nil {
+			if err := e.wait(e.ctx, store.Claim{ID: c.ID, Attempt: attempt}); err != nil {
 				e.Errorf("waiting for attempt %d while %d runs got %v, want nil at once", attempt, c.Attempt, err)
 			}
 		}
@@ -56,8 +56,8 @@ func testWaiter(t *testing.T, h Harness) {
 	h.test(t, "no wake-up is lost", noLostWakeUp)
 }
 
-func (e *env) wait(ctx context.Context, c onceward.Claim) error {
-	return e.Store.(onceward.Waiter).Wait(ctx, c.ID, c.Attempt)
+func (e *env) wait(ctx context.Context, c store.Claim) error {
+	return e.Store.(store.Waiter).Wait(ctx, c.ID, c.Attempt)
 }
 
 // waking is something that ends a wait.
@@ -65,7 +65,7 @@ type waking struct {
 	name    string
 	options func(e *env) []option
 	prepare func(e *env)
-	wake    func(e *env, c onceward.Claim)
+	wake    func(e *env, c store.Claim)
 }
 
 func wakings(features Features) []waking {
@@ -74,27 +74,27 @@ func wakings(features Features) []waking {
 	resumable := func(e *env) []option { return []option{lease(e.brief()), resume} }
 	nothing := func(*env) {}
 	all := []waking{
-		{"complete", calmly, nothing, func(e *env, c onceward.Claim) { e.complete(c, "done") }},
-		{"release", calmly, nothing, func(e *env, c onceward.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
-		{"abandon", calmly, nothing, func(e *env, c onceward.Claim) { e.must(e.Store.Abandon(e.ctx, c, "timeout")) }},
-		{"a reservation after the lease", lapsing, lapse, func(e *env, c onceward.Claim) { e.reserve(request(c.ID)) }},
-		{"another owner", resumable, lapse, func(e *env, c onceward.Claim) { e.own(c.ID, resume) }},
+		{"complete", calmly, nothing, func(e *env, c store.Claim) { e.complete(c, "done") }},
+		{"release", calmly, nothing, func(e *env, c store.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
+		{"abandon", calmly, nothing, func(e *env, c store.Claim) { e.must(e.Store.Abandon(e.ctx, c, "timeout")) }},
+		{"a reservation after the lease", lapsing, lapse, func(e *env, c store.Claim) { e.reserve(request(c.ID)) }},
+		{"another owner", resumable, lapse, func(e *env, c store.Claim) { e.own(c.ID, resume) }},
 	}
 	if features.Sweeps {
-		all = append(all, waking{"sweep", lapsing, lapse, func(e *env, c onceward.Claim) {
-			for e.get(c.ID).State == onceward.StateInProgress && e.sweep(1) > 0 {
+		all = append(all, waking{"sweep", lapsing, lapse, func(e *env, c store.Claim) {
+			for e.get(c.ID).State == store.StateInProgress && e.sweep(1) > 0 {
 				continue // one at a time, so that the others are still there to be waited for
 			}
 		}})
 	}
 	if features.Busts {
-		all = append(all, waking{"bust", calmly, nothing, func(e *env, c onceward.Claim) { e.bust(c.ID, true) }})
+		all = append(all, waking{"bust", calmly, nothing, func(e *env, c store.Claim) { e.bust(c.ID, true) }})
 	}
 	return all
 }
 
 // wakes checks that a change ends many waits.
-func (e *env) wakes(c onceward.Claim, change func()) {
+func (e *env) wakes(c store.Claim, change func()) {
 	e.Helper()
 	const waiters = 8
 	ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)

@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/chaos/internal/node"
 	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/store"
 )
 
 // forgeries is the part of the rounds of refunds after which a webhook is forged: of those that have no answer yet, and
@@ -32,7 +32,7 @@ func (l *Load) forge(ctx context.Context, random *rand.Rand, op *operation) {
 	if op.kind != "refund" || random.Float64() > rate {
 		return
 	}
-	id := onceward.ID{Scope: op.scope(), Key: op.key}
+	id := store.ID{Scope: op.scope(), Key: op.key}
 	key, err := node.RefundKey(ctx, id)
 	if err != nil {
 		return // the run is over

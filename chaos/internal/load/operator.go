@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/chaos/internal/node"
+	"github.com/onceward/onceward/store"
 )
 
 // Operator is a person who settles what no machine can. The page that the operator looks at is now and then an old
@@ -23,20 +23,20 @@ type Operator struct {
 	load   *Load
 	random *rand.Rand
 	// unknown lists the records whose outcome is unknown.
-	unknown func(ctx context.Context) ([]onceward.Record, error)
+	unknown func(ctx context.Context) ([]store.Record, error)
 	// settled is the last attempt of each operation that the operator settled.
-	settled map[onceward.ID]int64
+	settled map[store.ID]int64
 	// asked is how often the operator had each operation looked into again.
-	asked map[onceward.ID]int
+	asked map[store.ID]int
 	acts  int
 	http  *http.Client
 }
 
 // Operator returns the operator of these clients' operations.
-func (l *Load) Operator(unknown func(ctx context.Context) ([]onceward.Record, error)) *Operator {
+func (l *Load) Operator(unknown func(ctx context.Context) ([]store.Record, error)) *Operator {
 	return &Operator{
-		load: l, random: rand.New(rand.NewPCG(l.Seed, 7)), unknown: unknown, settled: make(map[onceward.ID]int64),
-		asked: make(map[onceward.ID]int),
+		load: l, random: rand.New(rand.NewPCG(l.Seed, 7)), unknown: unknown, settled: make(map[store.ID]int64),
+		asked: make(map[store.ID]int),
 		http:  &http.Client{Transport: l.http.Transport, Timeout: actLimit},
 	}
 }
@@ -68,7 +68,7 @@ func (o *Operator) Run(ctx context.Context) {
 
 // attend looks after one record: it is settled if that is for a person to do, and asked after again now and then if
 // not.
-func (o *Operator) attend(ctx context.Context, rec *onceward.Record) {
+func (o *Operator) attend(ctx context.Context, rec *store.Record) {
 	if !slices.Contains(node.ByHand, rec.Operation) {
 		if o.asked[rec.ID] < mostAsked && o.random.Float64() < 0.02 {
 			o.asked[rec.ID]++
@@ -85,7 +85,7 @@ func (o *Operator) attend(ctx context.Context, rec *onceward.Record) {
 }
 
 // act acts, records what came of it, and reports whether it was done.
-func (o *Operator) act(ctx context.Context, action string, id onceward.ID, attempt int64) bool {
+func (o *Operator) act(ctx context.Context, action string, id store.ID, attempt int64) bool {
 	o.acts++
 	a := history.Act{
 		Scope: id.Scope, Key: id.Key, Attempt: attempt, Action: action,
@@ -108,7 +108,7 @@ func (o *Operator) post(ctx context.Context, act node.Act) (status int, said str
 	}
 	front := o.load.Fronts[o.random.IntN(len(o.load.Fronts))]
 	// An act that was begun is seen to its end also when the run ends, because its answer counts.
-	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPost, front+node.DeskPath,
+	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPost, front+node.OperatorPath,
 		bytes.NewReader(body))
 	if err != nil {
 		return 0, err.Error()

@@ -6,10 +6,10 @@ var engine = []Mutant{
 		Name: "no-fence", Layer: "engine", Store: sqlite, Breaks: []string{"I6"},
 		Mistake: "writes of an owner whose time is over are taken",
 		Edits: []Edit{{
-			"step.go",
-			"func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {\n" +
+			"store/step.go",
+			"func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error) {\n" +
 				"\tif rec.State == StateNone || rec.Attempt != ev.Attempt {",
-			"func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {\n" +
+			"func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error) {\n" +
 				"\tif rec.State == StateNone {",
 		}},
 	},
@@ -17,10 +17,10 @@ var engine = []Mutant{
 		Name: "two-owners", Layer: "engine", Store: sqlite, Breaks: []string{"I1", "I6"},
 		Mistake: "who meets an attempt in progress is granted it too",
 		Edits: []Edit{{
-			"step.go",
-			"\tcase !rec.leaseOver(now):\n\t\treturn rec, Outcome{Decision: DecisionInProgress}, nil",
+			"store/step.go",
+			"\tcase !rec.leaseOver(now):\n\t\treturn rec, Transition{Decision: DecisionInProgress}, nil",
 			"\tcase !rec.leaseOver(now):\n\t\trec.Nonce = ev.Reservation.Nonce\n" +
-				"\t\treturn rec, Outcome{Effect: EffectWrite, Decision: DecisionExecute, Origin: OriginRepeated}, nil",
+				"\t\treturn rec, Transition{Effect: EffectWrite, Decision: DecisionExecute, Origin: OriginRepeated}, nil",
 		}},
 	},
 	{
@@ -28,12 +28,12 @@ var engine = []Mutant{
 		Mistake: "what a lost owner began is executed again",
 		Edits: []Edit{
 			{
-				"step.go",
+				"store/step.go",
 				"\t\trec = lose(rec, now, \"lease ran out\")\n" +
-					"\t\treturn rec, Outcome{Effect: EffectWrite, Decision: DecisionUnknown}, nil",
+					"\t\treturn rec, Transition{Effect: EffectWrite, Decision: DecisionUnknown}, nil",
 				"\t\treturn grant(rec, ev, now, OriginRetried)",
 			},
-			{"step.go", "\tif !rec.leaseOver(now) || rec.OnLost == Resume {", "\tif true {"},
+			{"store/step.go", "\tif !rec.leaseOver(now) || rec.OnLost == LostResume {", "\tif true {"},
 		},
 		Faults: []string{"server-kill", "worker-kill"}, // most servers are up, and their owners stall
 	},
@@ -51,16 +51,16 @@ var engine = []Mutant{
 		Mistake: "an answer is sent although it could not be stored",
 		Edits: []Edit{{
 			"settle.go",
-			"\tif err != nil {\n\t\treturn f.notCompleted(err)\n\t}\n\tf.settled(StateCompleted, nil)",
-			"\tf.settled(StateCompleted, nil)",
+			"\tif err != nil {\n\t\treturn f.notCompleted(err)\n\t}\n\tf.settled(store.StateCompleted, nil)",
+			"\tf.settled(store.StateCompleted, nil)",
 		}},
 	},
 	{
 		Name: "no-heartbeat", Layer: "lease", Store: sqlite, Breaks: []string{"I6"},
 		Mistake: "a heartbeat is taken and extends nothing",
 		Edits: []Edit{{
-			"step.go",
-			"\t\trec.LeaseUntil = now.Add(ev.Lease.Truncate(clockStep))\n\tcase EventCheckpoint:",
+			"store/step.go",
+			"\t\trec.LeaseUntil = now.Add(ev.Lease.Truncate(ClockStep))\n\tcase EventCheckpoint:",
 			"\tcase EventCheckpoint:",
 		}},
 	},
@@ -88,8 +88,8 @@ var janitors = []Mutant{
 		Mistake: "attempts are given up while their lease lasts",
 		Edits: []Edit{
 			{
-				"step.go", "\tif !rec.leaseOver(now) || rec.OnLost == Resume {",
-				"\tif rec.State != StateInProgress || rec.OnLost == Resume {",
+				"store/step.go", "\tif !rec.leaseOver(now) || rec.OnLost == LostResume {",
+				"\tif rec.State != StateInProgress || rec.OnLost == LostResume {",
 			},
 			{
 				"store/sqlite/background.go", "int64(queue), micros(now), int64(limit)",
@@ -103,7 +103,7 @@ var janitors = []Mutant{
 		Mistake: "answers are removed before they expire",
 		Edits: []Edit{
 			{
-				"step.go", "\tover := !now.Before(rec.ExpiresAt)\n",
+				"store/step.go", "\tover := !now.Before(rec.ExpiresAt)\n",
 				"\tover := !now.Add(2 * time.Hour).Before(rec.ExpiresAt)\n",
 			},
 			{
@@ -117,7 +117,7 @@ var janitors = []Mutant{
 		Mistake: "what is unknown is removed, to free its key",
 		Edits: []Edit{
 			{
-				"step.go",
+				"store/step.go",
 				"\tcase rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:",
 				"\tcase rec.State == StateUnknown, rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:",
 			},

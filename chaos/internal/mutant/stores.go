@@ -85,15 +85,15 @@ var stores = []Mutant{
 			},
 			{
 				"store/postgres/transact.go",
-				"\tv, err = t.decide(locked)\n\tif err != nil || v.Decision != onceward.DecisionExecute {\n",
+				"\tv, err = t.decide(locked)\n\tif err != nil || v.Decision != store.DecisionExecute {\n",
 				`	v, err = t.decide(locked)
-	if err == nil && ctx.Value(again{}) == true && v.Decision == onceward.DecisionReplay {
+	if err == nil && ctx.Value(again{}) == true && v.Decision == store.DecisionReplay {
 		event := onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation, Token: 1}
 		t.granted, _, _ = onceward.Step(onceward.Record{}, event, t.now)
-		v = onceward.Verdict{Decision: onceward.DecisionExecute, Origin: onceward.OriginCreated, Record: t.granted,
+		v = onceward.Verdict{Decision: store.DecisionExecute, Origin: onceward.OriginCreated, Record: t.granted,
 			Now: t.now}
 	}
-	if err != nil || v.Decision != onceward.DecisionExecute {
+	if err != nil || v.Decision != store.DecisionExecute {
 `,
 			},
 			{"store/postgres/transact.go", "// errAgain says", "type again struct{}\n\n// errAgain says"},

@@ -34,7 +34,7 @@ var upper = []Mutant{
 		Name: "stale-resolution", Layer: "reconcile", Store: postgres, Breaks: []string{"I6"},
 		Mistake: "what was learned about one attempt settles another",
 		Edits: []Edit{{
-			"step.go",
+			"store/step.go",
 			"\tif rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {",
 			"\tif rec.State != StateUnknown && !lost {",
 		}},
@@ -92,7 +92,7 @@ var upper = []Mutant{
 		Mistake: "a message whose delivery failed counts as delivered",
 		Edits: []Edit{{
 			"outbox/deliver.go",
-			"\tend.ending = Ending{Lease: end.lease.Lease, State: Ready, Tries: end.tries, Error: shorten(err.Error())}",
+			"\tend.ending = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.tries, Error: shorten(err.Error())}",
 			"\tend.ending = Ending{Lease: end.lease.Lease, State: Done, Tries: end.tries, Error: shorten(err.Error())}",
 		}},
 	},
@@ -121,7 +121,7 @@ var upper = []Mutant{
 		Name: "no-audit", Layer: "audit", Store: sqlite, Breaks: []string{"I16"},
 		Mistake: "acts are done without a word in the audit",
 		Edits: []Edit{{
-			"reconcile/desk.go", "\tif auditor == nil {\n\t\treturn act()",
+			"reconcile/operator.go", "\tif auditor == nil {\n\t\treturn act()",
 			"\tif auditor != nil {\n\t\treturn act()",
 		}},
 	},
@@ -129,7 +129,7 @@ var upper = []Mutant{
 		Name: "audit-lies", Layer: "audit", Store: sqlite, Breaks: []string{"I16"},
 		Mistake: "the audit says of each act that it was done",
 		Edits: []Edit{{
-			"reconcile/desk.go", "\t\te.Outcome = \"failed: \" + err.Error()",
+			"reconcile/operator.go", "\t\te.Outcome = \"failed: \" + err.Error()",
 			"\t\te.Outcome = \"done\"",
 		}},
 	},

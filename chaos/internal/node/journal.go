@@ -10,6 +10,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/store"
 )
 
 // journaled writes down each call that grants the right to execute or changes a record, before and after.
@@ -20,12 +21,12 @@ type journaled struct {
 }
 
 // claimed journals a call of an owner or a reconciler.
-func (j *journaled) claimed(call string, c onceward.Claim, digest string, do func() error) error {
+func (j *journaled) claimed(call string, c store.Claim, digest string, do func() error) error {
 	return j.settled(call, c, digest, func() (time.Time, error) { return time.Time{}, do() })
 }
 
 // settled is the same for a call that says until when the record is kept.
-func (j *journaled) settled(call string, c onceward.Claim, digest string,
+func (j *journaled) settled(call string, c store.Claim, digest string,
 	do func() (expires time.Time, err error),
 ) error {
 	w := history.Write{Call: call, Scope: c.Scope, Key: c.Key, Attempt: c.Attempt, Digest: digest}
@@ -46,16 +47,16 @@ func (j *journaled) end(w history.Write) {
 }
 
 // decided journals a call that decides. The answer is the one that the call has made by then, nil if it makes none.
-func (j *journaled) decided(call string, r *onceward.Reservation, answer *onceward.Response,
-	do func() (onceward.Verdict, error),
-) (onceward.Verdict, error) {
+func (j *journaled) decided(call string, r *store.Reservation, answer *store.Response,
+	do func() (store.Verdict, error),
+) (store.Verdict, error) {
 	w := history.Write{
 		Call: call, Scope: r.Scope, Key: r.Key, Nonce: hex.EncodeToString(r.Nonce[:]),
 		Lease: int64(r.Lease),
 	}
 	w.Seq = j.journal.Begin(w)
 	v, err := do()
-	w.Attempt, w.Granted = v.Record.Attempt, err == nil && v.Decision == onceward.DecisionExecute && v.Record.Attempt != 0
+	w.Attempt, w.Granted = v.Record.Attempt, err == nil && v.Decision == store.DecisionExecute && v.Record.Attempt != 0
 	w.Accepted, w.Err = err == nil, text(err)
 	w.Now = micros(v.Now)
 	if w.Granted && answer != nil {
@@ -92,7 +93,7 @@ func text(err error) string {
 }
 
 // Digest tells answers apart.
-func Digest(r *onceward.Response) string {
+func Digest(r *store.Response) string {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%d\n%q\n", r.Status, r.Body)
 	for _, field := range r.Header {
@@ -101,42 +102,42 @@ func Digest(r *onceward.Response) string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
-// Reserve implements [onceward.Store].
-func (j *journaled) Reserve(ctx context.Context, r *onceward.Reservation) (onceward.Verdict, error) {
-	return j.decided(history.CallReserve, r, nil, func() (onceward.Verdict, error) { return j.Store.Reserve(ctx, r) })
+// Reserve implements [store.Store].
+func (j *journaled) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+	return j.decided(history.CallReserve, r, nil, func() (store.Verdict, error) { return j.Store.Reserve(ctx, r) })
 }
 
-// Transact implements [onceward.Transactor]. A transaction that was rolled back was granted nothing that lasts: its
+// Transact implements [store.Transactor]. A transaction that was rolled back was granted nothing that lasts: its
 // token is drawn when its answer is stored, and what comes back is the record that was there before. The answer that is
 // journaled is the one that the work made: the record that comes back may be of another transaction.
 func (j *journaled) Transact(
-	ctx context.Context, r *onceward.Reservation, work func(context.Context, onceward.Verdict) onceward.Settlement,
-) (onceward.Verdict, error) {
-	var before onceward.Record
-	var answer onceward.Response
-	v, err := j.decided(history.CallTransact, r, &answer, func() (onceward.Verdict, error) {
+	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
+	var before store.Record
+	var answer store.Response
+	v, err := j.decided(history.CallTransact, r, &answer, func() (store.Verdict, error) {
 		undone := false
-		v, err := j.Store.Transact(ctx, r, func(ctx context.Context, v onceward.Verdict) onceward.Settlement {
+		v, err := j.Store.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
 			settled := work(ctx, v)
-			undone, answer = settled.Ending == onceward.Rollback, settled.Completion.Response
+			undone, answer = settled.Action == store.TxRollback, settled.Completion.Response
 			return settled
 		})
 		if undone {
-			before, v.Record = v.Record, onceward.Record{}
+			before, v.Record = v.Record, store.Record{}
 		}
 		return v, err
 	})
-	if v.Record.ID == (onceward.ID{}) {
+	if v.Record.ID == (store.ID{}) {
 		v.Record = before
 	}
 	return v, err
 }
 
 // errSilent is returned for a heartbeat that does not get through.
-var errSilent = fmt.Errorf("the heartbeat was lost: %w", onceward.ErrUnavailable)
+var errSilent = fmt.Errorf("the heartbeat was lost: %w", store.ErrUnavailable)
 
-// Extend implements [onceward.Store].
-func (j *journaled) Extend(ctx context.Context, c onceward.Claim, lease time.Duration) error {
+// Extend implements [store.Store].
+func (j *journaled) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
 	if j.silences.silent(c) {
 		return errSilent
 	}
@@ -148,18 +149,18 @@ func (j *journaled) Extend(ctx context.Context, c onceward.Claim, lease time.Dur
 	return err
 }
 
-// Checkpoint implements [onceward.Store].
-func (j *journaled) Checkpoint(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+// Checkpoint implements [store.Store].
+func (j *journaled) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	return j.claimed(history.CallCheckpoint, c, "", func() error { return j.Store.Checkpoint(ctx, c, p) })
 }
 
-// CheckpointTx implements [onceward.TxCheckpointer].
-func (j *journaled) CheckpointTx(ctx context.Context, c onceward.Claim, lease time.Duration, work func(context.Context) (onceward.Checkpoint, error)) error {
+// CheckpointTx implements [store.TxCheckpointer].
+func (j *journaled) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
 	return j.claimed(history.CallCheckpoint, c, "", func() error { return j.Store.CheckpointTx(ctx, c, lease, work) })
 }
 
-// Complete implements [onceward.Store].
-func (j *journaled) Complete(ctx context.Context, c onceward.Claim, done *onceward.Completion) (expires time.Time, err error) {
+// Complete implements [store.Store].
+func (j *journaled) Complete(ctx context.Context, c store.Claim, done *store.Completion) (expires time.Time, err error) {
 	err = j.settled(history.CallComplete, c, Digest(&done.Response), func() (time.Time, error) {
 		var err error
 		expires, err = j.Store.Complete(ctx, c, done)
@@ -168,37 +169,37 @@ func (j *journaled) Complete(ctx context.Context, c onceward.Claim, done *oncewa
 	return expires, err
 }
 
-// Release implements [onceward.Store].
-func (j *journaled) Release(ctx context.Context, c onceward.Claim, reason string) error {
+// Release implements [store.Store].
+func (j *journaled) Release(ctx context.Context, c store.Claim, reason string) error {
 	return j.claimed(history.CallRelease, c, "", func() error { return j.Store.Release(ctx, c, reason) })
 }
 
-// Abandon implements [onceward.Store].
-func (j *journaled) Abandon(ctx context.Context, c onceward.Claim, reason string) error {
+// Abandon implements [store.Store].
+func (j *journaled) Abandon(ctx context.Context, c store.Claim, reason string) error {
 	return j.claimed(history.CallAbandon, c, "", func() error { return j.Store.Abandon(ctx, c, reason) })
 }
 
-// ResolveCompleted implements [onceward.Reconciler].
-func (j *journaled) ResolveCompleted(ctx context.Context, c onceward.Claim, done *onceward.Completion) error {
+// ResolveCompleted implements [store.Reconciler].
+func (j *journaled) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
 	return j.claimed(history.CallResolveCompleted, c, Digest(&done.Response), func() error { return j.Store.ResolveCompleted(ctx, c, done) })
 }
 
-// ResolveNotExecuted implements [onceward.Reconciler].
-func (j *journaled) ResolveNotExecuted(ctx context.Context, c onceward.Claim, reason string) error {
+// ResolveNotExecuted implements [store.Reconciler].
+func (j *journaled) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
 	return j.claimed(history.CallResolveNotExecuted, c, "", func() error { return j.Store.ResolveNotExecuted(ctx, c, reason) })
 }
 
-// Bust implements [onceward.Buster].
-func (j *journaled) Bust(ctx context.Context, id onceward.ID, force bool) error {
-	return j.claimed(history.CallBust, onceward.Claim{ID: id}, "", func() error { return j.Store.Bust(ctx, id, force) })
+// Bust implements [store.Buster].
+func (j *journaled) Bust(ctx context.Context, id store.ID, force bool) error {
+	return j.claimed(history.CallBust, store.Claim{ID: id}, "", func() error { return j.Store.Bust(ctx, id, force) })
 }
 
-// Requeue implements [onceward.Reconciler].
-func (j *journaled) Requeue(ctx context.Context, c onceward.Claim, reason string) error {
+// Requeue implements [store.Reconciler].
+func (j *journaled) Requeue(ctx context.Context, c store.Claim, reason string) error {
 	return j.claimed(history.CallRequeue, c, "", func() error { return j.Store.Requeue(ctx, c, reason) })
 }
 
-// ResolveStep implements [onceward.Reconciler].
-func (j *journaled) ResolveStep(ctx context.Context, c onceward.Claim, p onceward.Checkpoint) error {
+// ResolveStep implements [store.Reconciler].
+func (j *journaled) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	return j.claimed(history.CallResolveStep, c, "", func() error { return j.Store.ResolveStep(ctx, c, p) })
 }

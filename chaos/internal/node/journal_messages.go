@@ -12,7 +12,7 @@ import (
 // The calls about messages are journaled too: which worker was given a message, and whose word about it was taken.
 
 // ClaimMessages implements [outbox.Store].
-func (j *journaled) ClaimMessages(ctx context.Context, wants []outbox.Want, lease time.Duration) ([]outbox.Claimed,
+func (j *journaled) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed,
 	error,
 ) {
 	began := history.Now()
@@ -38,7 +38,7 @@ func (j *journaled) ExtendMessages(ctx context.Context, leases []outbox.Lease, l
 }
 
 // FinishMessages implements [outbox.Store].
-func (j *journaled) FinishMessages(ctx context.Context, endings []outbox.Ending) ([]outbox.Lease, error) {
+func (j *journaled) FinishMessages(ctx context.Context, endings []outbox.Outcome) ([]outbox.Lease, error) {
 	writes := make([]history.Write, len(endings))
 	for i := range endings {
 		writes[i] = history.Write{Call: history.CallFinishMessage, Message: endings[i].ID, Attempt: endings[i].Token}
@@ -53,7 +53,7 @@ func (j *journaled) FinishMessages(ctx context.Context, endings []outbox.Ending)
 }
 
 // FinishMessageTx implements [outbox.Store].
-func (j *journaled) FinishMessageTx(ctx context.Context, ending outbox.Ending,
+func (j *journaled) FinishMessageTx(ctx context.Context, ending outbox.Outcome,
 	work func(ctx context.Context) error,
 ) error {
 	w := history.Write{Call: history.CallFinishMessage, Message: ending.ID, Attempt: ending.Token}

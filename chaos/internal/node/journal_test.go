@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/store"
 )
 
 // TestJournalKeepsAnswersOfTransactions: a transaction that was committed is journaled with the answer that it has made,
@@ -28,15 +28,15 @@ func TestJournalKeepsAnswersOfTransactions(t *testing.T) {
 	file := filepath.Join(directory, "journal")
 	journal, err := history.OpenJournal(file, "n")
 	must(err)
-	store := &journaled{Store: db.Store, journal: journal}
-	response := onceward.Response{Status: 201, Body: []byte("made")}
-	for i, ending := range []onceward.Ending{onceward.Commit, onceward.CommitAnswer, onceward.Rollback} {
-		_, err := store.Transact(t.Context(), &onceward.Reservation{
-			ID: onceward.ID{Scope: "s", Key: string(rune('a' + i))}, Operation: "POST /x", Nonce: onceward.Nonce{1},
-			Fingerprints: []onceward.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
+	s := &journaled{Store: db.Store, journal: journal}
+	response := store.Response{Status: 201, Body: []byte("made")}
+	for i, ending := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
+		_, err := s.Transact(t.Context(), &store.Reservation{
+			ID: store.ID{Scope: "s", Key: string(rune('a' + i))}, Operation: "POST /x", Nonce: store.Nonce{1},
+			Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
 			Lease:        time.Minute, Retention: time.Hour,
-		}, func(context.Context, onceward.Verdict) onceward.Settlement {
-			return onceward.Settlement{Ending: ending, Completion: onceward.Completion{Response: response}}
+		}, func(context.Context, store.Verdict) store.Settlement {
+			return store.Settlement{Action: ending, Completion: store.Completion{Response: response}}
 		})
 		must(err)
 	}

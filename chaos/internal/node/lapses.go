@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/store"
 )
 
 // These routes make sure that old owners meet new ones, which by chance alone is rare. Neither has an effect outside:
@@ -56,16 +57,16 @@ const (
 // silences are the leases whose heartbeats and renewals do not get through.
 type silences struct {
 	mu       sync.Mutex
-	claims   map[onceward.Claim]bool
+	claims   map[store.Claim]bool
 	messages map[string]bool
 }
 
 func newSilences() *silences {
-	return &silences{claims: make(map[onceward.Claim]bool), messages: make(map[string]bool)}
+	return &silences{claims: make(map[store.Claim]bool), messages: make(map[string]bool)}
 }
 
 // claim keeps the heartbeats of an attempt from getting through.
-func (s *silences) claim(c onceward.Claim) {
+func (s *silences) claim(c store.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.claims[c] = true
@@ -78,7 +79,7 @@ func (s *silences) message(id string) {
 	s.messages[id] = true
 }
 
-func (s *silences) silent(c onceward.Claim) bool {
+func (s *silences) silent(c store.Claim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.claims[c]
@@ -106,8 +107,8 @@ func (l *lapse) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op := onceward.FromContext(r.Context())
-	if op.Origin() == onceward.OriginCreated {
-		claim := onceward.Claim{ID: onceward.ID{Scope: op.Scope(), Key: op.Key()}, Attempt: op.Attempt()}
+	if op.Origin() == store.OriginCreated {
+		claim := store.Claim{ID: store.ID{Scope: op.Scope(), Key: op.Key()}, Attempt: op.Attempt()}
 		l.silences.claim(claim)
 		l.awaitSuccessor(context.WithoutCancel(r.Context()), claim)
 		switch asked.Ending {
@@ -116,7 +117,7 @@ func (l *lapse) serve(w http.ResponseWriter, r *http.Request) {
 		case LapseAbandon:
 			op.Unknown()
 		case LapseCheckpoint:
-			_ = op.Checkpoint(onceward.Checkpoint{Point: "too late"}) // whether the store took it shows in the journal
+			_ = op.Checkpoint(store.Checkpoint{Point: "too late"}) // whether the store took it shows in the journal
 		}
 	} else {
 		time.Sleep(holds)
@@ -125,7 +126,7 @@ func (l *lapse) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // awaitSuccessor waits until another attempt has been granted.
-func (l *lapse) awaitSuccessor(ctx context.Context, c onceward.Claim) {
+func (l *lapse) awaitSuccessor(ctx context.Context, c store.Claim) {
 	ctx, cancel := context.WithTimeout(ctx, longestLapse)
 	defer cancel()
 	for ctx.Err() == nil {
@@ -153,7 +154,7 @@ func (l *lapse) doubt(w http.ResponseWriter, r *http.Request) {
 		answerLapse(w, op, asked)
 		return
 	}
-	op.Because(fmt.Sprintf("attempt %d is in doubt", attempts))
+	op.SetReason(fmt.Sprintf("attempt %d is in doubt", attempts))
 	op.Unknown()
 }
 

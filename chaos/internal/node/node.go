@@ -19,6 +19,7 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/store"
 )
 
 // Variable is the environment variable that makes the program a child: it holds its [Settings] as JSON.
@@ -158,7 +159,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 			mux.Handle(sparks, guard.HandlerFunc(spark, onceward.Reserved(onceward.FailureUnknown),
 				onceward.Retain(Retention)))
 			mux.Handle(lapses, guard.HandlerFunc(lapse.serve,
-				onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.Resume),
+				onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume),
 				onceward.Lease(LapseLease)))
 			mux.Handle(doubts, guard.HandlerFunc(lapse.doubt, onceward.Reserved(onceward.FailureUnknown)))
 		},
@@ -175,7 +176,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	desk, err := newDesk(guarding, db)
+	operator, err := newOperator(guarding, db)
 	if err != nil {
 		return err
 	}
@@ -183,7 +184,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	if s.Serve {
 		mux := http.NewServeMux()
 		mux.Handle("POST "+ComparePath, &auditor{system: system})
-		mux.Handle("POST "+DeskPath, desk)
+		mux.Handle("POST "+OperatorPath, operator)
 		mux.Handle("/", system)
 		server := &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 		go func() { _ = server.Serve(listener) }() // it ends with the process
@@ -231,4 +232,4 @@ func (s Settings) logger() (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(file, nil)).With("node", s.Name), nil
 }
 
-var _ onceward.Store = (*journaled)(nil)
+var _ store.Store = (*journaled)(nil)

@@ -108,8 +108,8 @@ func (p *post) ship(w http.ResponseWriter, r *http.Request) {
 func (p *post) worker(logger *slog.Logger) (*outbox.Worker, error) {
 	return outbox.NewWorker(p.db.Store, outbox.WorkerConfig{
 		Routes: map[string]outbox.Route{parcelsTopic: {
-			Handler: p.deliver, Timeout: 2 * longestLapse, Limit: 1000, Pause: Timing.Pause,
-			LongestPause: 5 * Timing.Pause, Concurrency: 16,
+			Handler: p.deliver, Timeout: 2 * longestLapse, MaxAttempts: 1000, MinBackoff: Timing.Pause,
+			MaxBackoff: 5 * Timing.Pause, Concurrency: 16,
 		}},
 		Lease: 2 * LapseLease, Poll: Timing.Look, Logger: logger,
 	})
@@ -126,7 +126,7 @@ func (p *post) deliver(ctx context.Context, d *outbox.Delivery) (outbox.Result, 
 	if err := json.Unmarshal(d.Payload, &one); err != nil {
 		return outbox.Result{}, outbox.Permanent(err)
 	}
-	if one.Lapse && d.Tries == 1 {
+	if one.Lapse && d.Attempts == 1 {
 		p.silences.message(d.ID)
 		p.awaitSuccessor(context.WithoutCancel(ctx), d.ID)
 	} else if one.Lapse {
@@ -159,7 +159,7 @@ func (p *post) awaitSuccessor(ctx context.Context, id string) {
 	defer cancel()
 	for ctx.Err() == nil {
 		found, err := p.db.Messages(ctx, outbox.Filter{ID: id})
-		if err == nil && len(found) == 1 && found[0].Tries > 1 {
+		if err == nil && len(found) == 1 && found[0].Attempts > 1 {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -17,6 +17,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // transfers is the harder route: a reserved one that calls a bank which recognises no key. Nothing but Onceward stands
@@ -62,10 +63,10 @@ func (b *bank) transfer(w http.ResponseWriter, r *http.Request) {
 	release, err := b.show(op)
 	if err == nil {
 		defer release()
-		err = op.Checkpoint(onceward.Checkpoint{Point: calling})
+		err = op.Checkpoint(store.Checkpoint{Point: calling})
 	}
 	if err == nil {
-		err = op.Alive()
+		err = op.CheckLease()
 	}
 	if err != nil {
 		op.NotExecuted()
@@ -89,7 +90,7 @@ func (b *bank) transfer(w http.ResponseWriter, r *http.Request) {
 		op.Unknown() // the guard says so to the client
 	default:
 		if asked.Stall {
-			b.silences.claim(onceward.Claim{ID: onceward.ID{Scope: op.Scope(), Key: op.Key()}, Attempt: op.Attempt()})
+			b.silences.claim(store.Claim{ID: store.ID{Scope: op.Scope(), Key: op.Key()}, Attempt: op.Attempt()})
 			time.Sleep(Timing.Lease * 3 / 2)
 		}
 		answerTransfer(w, op.Scope(), made)
@@ -117,7 +118,7 @@ func answerTransfer(w http.ResponseWriter, account string, made provider.Charge)
 
 // ask finds out what became of a transfer. One that never came to the point where the call is made was not made, nor will
 // it be: its owner cannot get past that point any more.
-func (b *bank) ask(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+func (b *bank) ask(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	if rec.Point != calling {
 		return reconcile.NotExecuted("the call was not begun"), nil
 	}
@@ -140,7 +141,7 @@ func (b *bank) ask(ctx context.Context, rec *onceward.Record) (reconcile.Answer,
 // show holds a lock on a file for as long as an attempt may make calls. The system frees it when the process dies, but not
 // while it is paused: that is what tells the dead from those that sleep.
 func (b *bank) show(op *onceward.Operation) (release func(), err error) {
-	file, err := os.OpenFile(b.ownerFile(onceward.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt()), os.O_CREATE|os.O_RDWR, 0o644)
+	file, err := os.OpenFile(b.ownerFile(store.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt()), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +151,7 @@ func (b *bank) show(op *onceward.Operation) (release func(), err error) {
 	return func() { _ = file.Close() }, nil // closing frees the lock
 }
 
-func (b *bank) ownerGone(_ context.Context, rec *onceward.Record) (bool, error) {
+func (b *bank) ownerGone(_ context.Context, rec *store.Record) (bool, error) {
 	file, err := os.Open(b.ownerFile(rec.ID, rec.Attempt))
 	if errors.Is(err, os.ErrNotExist) {
 		return true, nil // it never came so far
@@ -166,7 +167,7 @@ func (b *bank) ownerGone(_ context.Context, rec *onceward.Record) (bool, error) 
 	return err == nil, err
 }
 
-func (b *bank) ownerFile(id onceward.ID, attempt int64) string {
+func (b *bank) ownerFile(id store.ID, attempt int64) string {
 	name := sha256.Sum256(fmt.Appendf(nil, "%q %q %d", id.Scope, id.Key, attempt))
 	return filepath.Join(b.owners, hex.EncodeToString(name[:16]))
 }

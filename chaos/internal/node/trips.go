@@ -13,6 +13,7 @@ import (
 	"github.com/onceward/onceward/internal/storeurl"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // These are phased operations whose call goes to the bank, which recognises no key: it must not be made again on a
@@ -62,7 +63,7 @@ func (a *agency) define(name string, generation int, pay phase.Step[Trip]) phase
 		Steps:   []phase.Step[Trip]{note(stepHold), pay, note(stepConfirm)},
 		Answer:  func(t *Trip) phase.Answer { return phase.JSON(http.StatusCreated, t) },
 		Options: []onceward.Option{onceward.Lease(Timing.Lease)},
-		Pause:   Timing.Pause, Tries: 1000,
+		MinBackoff:   Timing.Pause, MaxAttempts: 1000,
 	}
 	if generation > 1 {
 		d.Steps = append(d.Steps, note(stepThank))
@@ -154,8 +155,8 @@ func (a *agency) look(ctx context.Context, key string, t *Trip) error {
 }
 
 // asker is the resolver of an operation: what it learns settles the step, and the steps behind it are done.
-func (a *agency) asker(o *phase.Operation[Trip]) func(context.Context, *onceward.Record) (reconcile.Answer, error) {
-	return func(ctx context.Context, rec *onceward.Record) (reconcile.Answer, error) {
+func (a *agency) asker(o *phase.Operation[Trip]) func(context.Context, *store.Record) (reconcile.Answer, error) {
+	return func(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 		doubt, err := o.InDoubt(a.bank.guard, rec)
 		if err != nil {
 			return reconcile.Answer{}, err

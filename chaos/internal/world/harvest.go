@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/chaos/internal/history"
 	"github.com/onceward/onceward/chaos/internal/node"
 	"github.com/onceward/onceward/internal/provider"
 	"github.com/onceward/onceward/internal/storeurl"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 )
 
 // open opens the store past all faults.
@@ -31,9 +31,9 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer db.Close()
-	for _, state := range []onceward.State{onceward.StateInProgress, onceward.StateUnknown} {
+	for _, state := range []store.State{store.StateInProgress, store.StateUnknown} {
 		for _, scope := range node.Tokens {
-			open, err := db.List(ctx, onceward.Filter{Scope: scope, State: state, Limit: 1})
+			open, err := db.List(ctx, store.Filter{Scope: scope, State: state, Limit: 1})
 			if err != nil || len(open) > 0 {
 				return false, err
 			}
@@ -61,7 +61,7 @@ func (w *World) Waiting(ctx context.Context) string {
 	}
 	in := records.Records
 	left := fmt.Sprintf("%d records in progress, %d unknown, %d messages",
-		in[onceward.StateInProgress], in[onceward.StateUnknown], messages.Waiting)
+		in[store.StateInProgress], in[store.StateUnknown], messages.Waiting)
 	if busy := w.database.busy(ctx); busy != "" {
 		left += "; " + busy
 	}
@@ -69,13 +69,13 @@ func (w *World) Waiting(ctx context.Context) string {
 }
 
 // Unknown lists records whose outcome is unknown, past all faults. Close ends what it opened.
-func (w *World) Unknown(ctx context.Context) (found []onceward.Record, err error) {
+func (w *World) Unknown(ctx context.Context) (found []store.Record, err error) {
 	db, err := w.looking(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, scope := range node.Tokens {
-		page, err := db.List(ctx, onceward.Filter{Scope: scope, State: onceward.StateUnknown, Limit: 200})
+		page, err := db.List(ctx, store.Filter{Scope: scope, State: store.StateUnknown, Limit: 200})
 		if err != nil {
 			return nil, err
 		}
@@ -99,10 +99,10 @@ func (w *World) looking(ctx context.Context) (*storeurl.Database, error) {
 // Harvest reads what is there in the end: records, tables, messages and ledgers. Who asked for an effect is told by its
 // reference, which each request has of its own.
 func (w *World) Harvest(ctx context.Context, run *history.Run) error {
-	owners := make(map[string]onceward.ID)
+	owners := make(map[string]store.ID)
 	for i := range run.Attempts {
 		a := &run.Attempts[i]
-		owners[a.Reference] = onceward.ID{Scope: a.Scope, Key: a.Key}
+		owners[a.Reference] = store.ID{Scope: a.Scope, Key: a.Key}
 	}
 	db, err := w.open(ctx)
 	if err != nil {
@@ -132,15 +132,15 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 
 // harvestRecords reads the record of each operation that was asked for.
 func harvestRecords(ctx context.Context, db *storeurl.Database, run *history.Run) error {
-	read := make(map[onceward.ID]bool)
+	read := make(map[store.ID]bool)
 	for i := range run.Attempts {
-		id := onceward.ID{Scope: run.Attempts[i].Scope, Key: run.Attempts[i].Key}
+		id := store.ID{Scope: run.Attempts[i].Scope, Key: run.Attempts[i].Key}
 		if read[id] {
 			continue
 		}
 		read[id] = true
 		rec, err := db.Get(ctx, id)
-		if errors.Is(err, onceward.ErrNotFound) {
+		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}
 		if err != nil {
@@ -151,12 +151,12 @@ func harvestRecords(ctx context.Context, db *storeurl.Database, run *history.Run
 	return nil
 }
 
-func recordOf(rec *onceward.Record) history.Record {
+func recordOf(rec *store.Record) history.Record {
 	r := history.Record{
 		Scope: rec.Scope, Key: rec.Key, State: rec.State.String(), Attempt: rec.Attempt, Status: rec.Response.Status,
 		Operation: rec.Operation, DeadLetter: rec.DeadLetter,
 	}
-	if rec.State == onceward.StateCompleted {
+	if rec.State == store.StateCompleted {
 		r.Digest, r.Body = node.Digest(&rec.Response), string(rec.Response.Body)
 	}
 	return r
@@ -165,7 +165,7 @@ func recordOf(rec *onceward.Record) history.Record {
 // harvestMessages reads the messages that were not delivered. What became of the others shows elsewhere.
 func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Run) error {
 	filter := outbox.Filter{
-		States: []outbox.State{outbox.Ready, outbox.Leased, outbox.Behind, outbox.Holding, outbox.Dead}, Limit: 1000,
+		States: []outbox.State{outbox.StateReady, outbox.StateLeased, outbox.StateBehind, outbox.StateHolding, outbox.StateDead}, Limit: 1000,
 	}
 	for {
 		page, err := db.Messages(ctx, filter)
@@ -185,7 +185,7 @@ func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Ru
 	}
 }
 
-func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]store.ID) error {
 	for table, columns := range map[string]string{"payment": "state, ''", "booking": "state, item", "refund": "'', ''", "entry": "'', ''"} {
 		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s WHERE reference LIKE $1`,
 			columns, table), w.window+"%")
@@ -214,7 +214,7 @@ func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, o
 
 // harvestArrivals reads which parcels have arrived, and in which places.
 func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run,
-	owners map[string]onceward.ID,
+	owners map[string]store.ID,
 ) error {
 	rows, err := db.QueryContext(ctx, `SELECT street, reference, number, place FROM arrival WHERE reference LIKE $1`,
 		w.window+"%")
@@ -235,7 +235,7 @@ func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Ru
 }
 
 // harvestStays reads which steps of phased operations were done.
-func (w *World) harvestStays(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]onceward.ID) error {
+func (w *World) harvestStays(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]store.ID) error {
 	rows, err := db.QueryContext(ctx, `SELECT reference, step FROM stay WHERE reference LIKE $1`, w.window+"%")
 	if err != nil {
 		return err
@@ -256,16 +256,16 @@ func (w *World) harvestStays(ctx context.Context, db *sql.DB, run *history.Run, 
 
 // harvestAudits reads what the audit has about each operation that was settled from outside.
 func harvestAudits(ctx context.Context, db *storeurl.Database, run *history.Run) error {
-	touched := make(map[onceward.ID]bool)
+	touched := make(map[store.ID]bool)
 	for i := range run.Writes {
 		switch w := &run.Writes[i]; w.Call {
 		case history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallResolveStep, history.CallRequeue,
 			history.CallBust:
-			touched[onceward.ID{Scope: w.Scope, Key: w.Key}] = true
+			touched[store.ID{Scope: w.Scope, Key: w.Key}] = true
 		}
 	}
 	for i := range run.Acts {
-		touched[onceward.ID{Scope: run.Acts[i].Scope, Key: run.Acts[i].Key}] = true
+		touched[store.ID{Scope: run.Acts[i].Scope, Key: run.Acts[i].Key}] = true
 	}
 	for id := range touched {
 		entries, err := db.Audit(ctx, id)
@@ -311,7 +311,7 @@ func (w *World) countStock(ctx context.Context) error {
 	return errors.Join(err, db.Close())
 }
 
-func (w *World) harvestLedger(name, book string, run *history.Run, owners map[string]onceward.ID) error {
+func (w *World) harvestLedger(name, book string, run *history.Run, owners map[string]store.ID) error {
 	entries, err := provider.ReadEntries(w.Ledger(name), w.read[name])
 	if err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/store"
 )
 
 // Backoff is how long to wait after that many pauses: twice as long each time from the minimum up to the maximum, less up to a
@@ -57,4 +57,4 @@ func Guard(handle func() error) (err error) {
 }
 
 // Counts reports whether an error is the message's. That the store is away says nothing about the message.
-func Counts(err error) bool { return !errors.Is(err, onceward.ErrUnavailable) }
+func Counts(err error) bool { return !errors.Is(err, store.ErrUnavailable) }

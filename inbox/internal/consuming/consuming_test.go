@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/inbox/internal/consuming"
+	"github.com/onceward/onceward/store"
 )
 
 // However large the numbers, the pause neither shrinks nor exceeds its bounds.
@@ -84,7 +84,7 @@ func TestPanicsAreErrors(t *testing.T) {
 
 func TestWhichErrorsCount(t *testing.T) {
 	t.Parallel()
-	if consuming.Counts(fmt.Errorf("begin: %w", onceward.ErrUnavailable)) || !consuming.Counts(errors.New("broken")) {
+	if consuming.Counts(fmt.Errorf("begin: %w", store.ErrUnavailable)) || !consuming.Counts(errors.New("broken")) {
 		t.Error("only what is the message's own counts")
 	}
 }

@@ -7,7 +7,7 @@ CREATE TABLE onceward_schema (
 	applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- What the names of the records are derived with: it keeps outsiders from finding keys that collide.
+-- What the names of the records are derived with: it keeps outsiders from late completion keys that collide.
 CREATE TABLE onceward_secret (
 	value bytea NOT NULL
 );
@@ -46,19 +46,19 @@ INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request
 SELECT md5('ballast ' || i)::uuid, 0, 0, 0, decode(repeat('00', 250), 'hex'), 0, '', '' FROM generate_series(1, 300) AS i;
 
 -- Completions that came too late, kept for whoever reconciles.
-CREATE TABLE onceward_finding (
+CREATE TABLE onceward_late_completion (
 	id       uuid NOT NULL,
 	attempt  bigint NOT NULL,
 	at       bigint NOT NULL,
 	response bytea NOT NULL
 );
 
-CREATE INDEX onceward_finding_id ON onceward_finding (id, at);
-CREATE INDEX onceward_finding_at ON onceward_finding (at);
+CREATE INDEX onceward_late_completion_id ON onceward_late_completion (id, at);
+CREATE INDEX onceward_late_completion_at ON onceward_late_completion (at);
 
 -- What other systems told by themselves, such as webhooks. Texts that come from outside are bytea: they may hold any byte.
 -- The indexes hold their hashes, because an index does not take values of every length.
-CREATE TABLE onceward_notice (
+CREATE TABLE onceward_external_event (
 	at          bigint NOT NULL, -- by the sender's clock
 	received_at bigint NOT NULL, -- by the store's
 	any_scope   boolean NOT NULL, -- whether the sender may settle records of every scope
@@ -69,9 +69,9 @@ CREATE TABLE onceward_notice (
 	body        bytea NOT NULL
 );
 
-CREATE UNIQUE INDEX onceward_notice_event ON onceward_notice (sha256(source), any_scope, sha256(scope), sha256(event_id));
-CREATE INDEX onceward_notice_subject ON onceward_notice (sha256(source), sha256(subject), any_scope, sha256(scope));
-CREATE INDEX onceward_notice_received ON onceward_notice (received_at);
+CREATE UNIQUE INDEX onceward_external_event_event ON onceward_external_event (sha256(source), any_scope, sha256(scope), sha256(event_id));
+CREATE INDEX onceward_external_event_subject ON onceward_external_event (sha256(source), sha256(subject), any_scope, sha256(scope));
+CREATE INDEX onceward_external_event_received ON onceward_external_event (received_at);
 
 -- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is that of
 -- their numbers: a clock may step back.
@@ -188,15 +188,15 @@ BEGIN
 		GET DIAGNOSTICS n = ROW_COUNT;
 		reaped := reaped + n;
 	END LOOP;
-	DELETE FROM onceward_finding f WHERE f.at < now_us - 7776000000000; -- 90 days
+	DELETE FROM onceward_late_completion f WHERE f.at < now_us - 7776000000000; -- 90 days
 	RETURN reaped;
 END
 $$;
 -- +goose StatementEnd
 
--- Removes at most so many notices that are older than an age, the oldest first, and returns how many. Any scheduler may call it.
+-- Removes at most so many external events that are older than an age, the oldest first, and returns how many. Any scheduler may call it.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_purge_notices(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION onceward_purge_external_events(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -206,8 +206,8 @@ DECLARE
 	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
 	purged integer;
 BEGIN
-	DELETE FROM onceward_notice t WHERE t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_notice o WHERE o.received_at < oldest ORDER BY o.received_at LIMIT batch));
+	DELETE FROM onceward_external_event t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_external_event o WHERE o.received_at < oldest ORDER BY o.received_at LIMIT batch));
 	GET DIAGNOSTICS purged = ROW_COUNT;
 	RETURN purged;
 END
@@ -239,15 +239,15 @@ INSERT INTO onceward_schema (version, compatible) VALUES (1, 1);
 -- +goose Down
 
 DROP FUNCTION onceward_purge_audit(interval, integer);
-DROP FUNCTION onceward_purge_notices(interval, integer);
+DROP FUNCTION onceward_purge_external_events(interval, integer);
 DROP FUNCTION onceward_reap(integer, boolean);
 DROP FUNCTION onceward_sweep(integer);
 DROP FUNCTION onceward_longer(integer, integer);
 DROP FUNCTION onceward_span(integer);
 DROP FUNCTION onceward_now();
 DROP TABLE onceward_audit;
-DROP TABLE onceward_notice;
-DROP TABLE onceward_finding;
+DROP TABLE onceward_external_event;
+DROP TABLE onceward_late_completion;
 DROP TABLE onceward_record;
 DROP SEQUENCE onceward_attempt;
 DROP TABLE onceward_operation;

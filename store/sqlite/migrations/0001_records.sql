@@ -9,18 +9,18 @@ CREATE TABLE onceward_record (
 CREATE INDEX onceward_record_due ON onceward_record (queue, due);
 
 -- Completions that came too late, kept for whoever reconciles.
-CREATE TABLE onceward_finding (
+CREATE TABLE onceward_late_completion (
 	id      BLOB NOT NULL,
 	attempt INTEGER NOT NULL,
 	at      INTEGER NOT NULL,
 	record  BLOB NOT NULL -- the refused answer, in the encoding of a record
 ) STRICT;
 
-CREATE INDEX onceward_finding_id ON onceward_finding (id, at);
-CREATE INDEX onceward_finding_at ON onceward_finding (at);
+CREATE INDEX onceward_late_completion_id ON onceward_late_completion (id, at);
+CREATE INDEX onceward_late_completion_at ON onceward_late_completion (at);
 
 -- What other systems told by themselves, such as webhooks. Texts that come from outside are blobs: they may hold any byte.
-CREATE TABLE onceward_notice (
+CREATE TABLE onceward_external_event (
 	source      BLOB NOT NULL,
 	any_scope   INTEGER NOT NULL, -- 1 if the sender may settle records of every scope
 	scope       BLOB NOT NULL,    -- else those of this one alone
@@ -32,8 +32,8 @@ CREATE TABLE onceward_notice (
 	UNIQUE (source, any_scope, scope, event_id)
 ) STRICT;
 
-CREATE INDEX onceward_notice_subject ON onceward_notice (source, subject, any_scope, scope);
-CREATE INDEX onceward_notice_received ON onceward_notice (received_at);
+CREATE INDEX onceward_external_event_subject ON onceward_external_event (source, subject, any_scope, scope);
+CREATE INDEX onceward_external_event_received ON onceward_external_event (received_at);
 
 -- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is that of
 -- their numbers: a clock may step back.

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // openWork is what a system has not brought to an end yet of what its clients have asked for. What it does for itself is left
@@ -40,10 +40,10 @@ func (n *node) withOpenWork(system http.Handler) http.Handler {
 // openWork asks the store. What is under way is looked at before what it may leave behind, so that nothing slips through
 // between the looks.
 func (n *node) openWork(ctx context.Context) (open openWork, err error) {
-	if open.InProgress, err = n.count(ctx, onceward.StateInProgress); err != nil {
+	if open.InProgress, err = n.count(ctx, store.StateInProgress); err != nil {
 		return open, err
 	}
-	if open.Unknown, err = n.count(ctx, onceward.StateUnknown); err != nil {
+	if open.Unknown, err = n.count(ctx, store.StateUnknown); err != nil {
 		return open, err
 	}
 	messages, err := n.db.MessageStats(ctx)
@@ -52,9 +52,9 @@ func (n *node) openWork(ctx context.Context) (open openWork, err error) {
 }
 
 // count counts the operations of the clients in a state. A page is more than there are clients at one time.
-func (n *node) count(ctx context.Context, state onceward.State) (sum int, err error) {
+func (n *node) count(ctx context.Context, state store.State) (sum int, err error) {
 	for _, account := range tokens {
-		page, err := n.db.List(ctx, onceward.Filter{Scope: account, State: state})
+		page, err := n.db.List(ctx, store.Filter{Scope: account, State: state})
 		if err != nil {
 			return 0, err
 		}

@@ -5,5 +5,5 @@ package demo
 import "syscall"
 
 // attributes keep the interrupt that is typed on the terminal from a child: this process ends it in order. If this one is
-// killed, the child notices by its standard input.
+// killed, the child external events by its standard input.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

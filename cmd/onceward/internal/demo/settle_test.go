@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/store"
 )
 
 // newNode starts a node whose provider has faults.
@@ -36,9 +36,9 @@ func newNode(t *testing.T, faults provider.Faults) *node {
 // reserve begins an operation that nobody ends.
 func reserve(t *testing.T, n *node, scope string) {
 	t.Helper()
-	_, err := n.db.Reserve(t.Context(), &onceward.Reservation{
-		ID: onceward.ID{Scope: scope, Key: "key-1"}, Operation: "POST /test", Lease: time.Hour, Retention: time.Hour,
-		Fingerprints: []onceward.Fingerprint{{Sum: [32]byte{1}}}, Nonce: onceward.Nonce{1},
+	_, err := n.db.Reserve(t.Context(), &store.Reservation{
+		ID: store.ID{Scope: scope, Key: "key-1"}, Operation: "POST /test", Lease: time.Hour, Retention: time.Hour,
+		Fingerprints: []store.Fingerprint{{Sum: [32]byte{1}}}, Nonce: store.Nonce{1},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func awaitRecord(t *testing.T, n *node) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if stats.Records[onceward.StateRetryable] > 0 {
+		if stats.Records[store.StateRetryable] > 0 {
 			return
 		}
 		select {

@@ -1,4 +1,4 @@
-package onceward_test
+package store_test
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // This file is about bytes that are not a record of this program: newer, cut off, or damaged.
@@ -16,12 +16,12 @@ func TestUnknownVersionIsUnreadable(t *testing.T) {
 	t.Parallel()
 	rec := goldenRecords["completed"]
 	encoded := rec.AppendBinary(nil)
-	for _, version := range []uint8{0, onceward.RecordVersion + 1, 255} {
+	for _, version := range []uint8{0, store.RecordVersion + 1, 255} {
 		encoded[0] = version
-		_, err := onceward.DecodeRecord(stepID, encoded)
+		_, err := store.DecodeRecord(stepID, encoded)
 		requireUnreadable(t, version, err)
 	}
-	_, err := onceward.DecodeRecord(stepID, nil)
+	_, err := store.DecodeRecord(stepID, nil)
 	requireUnreadable(t, 0, err)
 }
 
@@ -32,32 +32,32 @@ func TestDamageIsUnreadable(t *testing.T) {
 			t.Parallel()
 			encoded := rec.AppendBinary(nil)
 			for n := 1; n < len(encoded); n++ {
-				got, err := onceward.DecodeRecord(stepID, encoded[:n:n])
+				got, err := store.DecodeRecord(stepID, encoded[:n:n])
 				requireUnreadable(t, 1, err)
-				if !reflect.DeepEqual(got, onceward.Record{}) {
+				if !reflect.DeepEqual(got, store.Record{}) {
 					t.Fatalf("cut off at %d it is %+v", n, got)
 				}
 			}
-			_, err := onceward.DecodeRecord(stepID, append(bytes.Clone(encoded), 0))
+			_, err := store.DecodeRecord(stepID, append(bytes.Clone(encoded), 0))
 			requireUnreadable(t, 1, err)
 			for i, name := range []string{"version", "state", "policy", "flags"} {
 				damaged := bytes.Clone(encoded)
 				damaged[i] = 0xff
-				if _, err := onceward.DecodeRecord(stepID, damaged); err == nil {
+				if _, err := store.DecodeRecord(stepID, damaged); err == nil {
 					t.Errorf("a %s of 255 was read", name)
 				}
 			}
 		})
 	}
-	none := onceward.Record{Version: 1}
-	_, err := onceward.DecodeRecord(stepID, none.AppendBinary(nil))
+	none := store.Record{Version: 1}
+	_, err := store.DecodeRecord(stepID, none.AppendBinary(nil))
 	requireUnreadable(t, 1, err)
 }
 
 // TestDamagedCountsAllocateLittle: a length or a count that promises gigabytes is refused before anything is made for it.
 func TestDamagedCountsAllocateLittle(t *testing.T) {
 	rec := goldenRecords["completed"]
-	rec.Response = onceward.Response{Status: 200}
+	rec.Response = store.Response{Status: 200}
 	encoded := rec.AppendBinary(nil)
 	answerless := encoded[:len(encoded)-2] // without the count of fields and the length of the body
 	huge := binary.AppendUvarint(nil, 1<<40)
@@ -71,7 +71,7 @@ func TestDamagedCountsAllocateLittle(t *testing.T) {
 	for name, b := range damaged {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := onceward.DecodeRecord(stepID, b)
+		_, err := store.DecodeRecord(stepID, b)
 		runtime.ReadMemStats(&after)
 		if err == nil && name != "fields without end" {
 			t.Errorf("%s: it was read", name)
@@ -88,9 +88,9 @@ func FuzzDecodeRecord(f *testing.F) {
 		f.Add(rec.AppendBinary(nil))
 	}
 	f.Add([]byte{})
-	f.Add([]byte{onceward.RecordVersion + 1})
+	f.Add([]byte{store.RecordVersion + 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		rec, err := onceward.DecodeRecord(stepID, b)
+		rec, err := store.DecodeRecord(stepID, b)
 		if err != nil {
 			var version uint8
 			if len(b) > 0 {
@@ -99,7 +99,7 @@ func FuzzDecodeRecord(f *testing.F) {
 			requireUnreadable(t, version, err)
 			return
 		}
-		again, err := onceward.DecodeRecord(stepID, rec.AppendBinary(nil))
+		again, err := store.DecodeRecord(stepID, rec.AppendBinary(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,14 +118,14 @@ func FuzzParseID(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3})
 	f.Add([]byte{0, 2})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		id, err := onceward.ParseID(b)
+		id, err := store.ParseID(b)
 		if err != nil {
-			if id != (onceward.ID{}) {
+			if id != (store.ID{}) {
 				t.Errorf("%+v, %v", id, err)
 			}
 			return
 		}
-		if again, err := onceward.ParseID(id.AppendBinary(nil)); err != nil || again != id {
+		if again, err := store.ParseID(id.AppendBinary(nil)); err != nil || again != id {
 			t.Errorf("read %+v, then %+v, %v", id, again, err)
 		}
 	})

@@ -9,36 +9,37 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
 )
 
-// Desk is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
+// Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
 // done: an act that is not in the audit did not happen.
-type Desk struct {
+type Operator struct {
 	guard    *onceward.Guard
-	store    onceward.Store
-	settler  onceward.Reconciler
-	buster   onceward.Buster
-	lister   onceward.Lister
-	auditor  onceward.Auditor
-	findings onceward.FindingKeeper // nil if the store keeps none
+	store    store.Store
+	settler  store.Reconciler
+	buster   store.Buster
+	lister   store.Lister
+	auditor  store.Auditor
+	lateCompletions store.LateCompletionKeeper // nil if the store keeps none
 }
 
-// NewDesk returns a desk over a store that is an [onceward.Reconciler], [onceward.Buster], [onceward.Lister] and
-// [onceward.Auditor]; if it is not, the error is [errors.ErrUnsupported]. The store must be the guard's own.
-func NewDesk(guard *onceward.Guard, store onceward.Store) (*Desk, error) {
+// NewOperator returns an operator over a store that is a [store.Reconciler], [store.Buster], [store.Lister] and
+// [store.Auditor]; if it is not, the error is [errors.ErrUnsupported]. The store must be the guard's own.
+func NewOperator(guard *onceward.Guard, s store.Store) (*Operator, error) {
 	if guard == nil {
 		return nil, errNoGuard
 	}
-	d := &Desk{guard: guard, store: store}
+	d := &Operator{guard: guard, store: s}
 	var settles, busts, lists, audits bool
-	d.settler, settles = store.(onceward.Reconciler)
-	d.buster, busts = store.(onceward.Buster)
-	d.lister, lists = store.(onceward.Lister)
-	d.auditor, audits = store.(onceward.Auditor)
+	d.settler, settles = s.(store.Reconciler)
+	d.buster, busts = s.(store.Buster)
+	d.lister, lists = s.(store.Lister)
+	d.auditor, audits = s.(store.Auditor)
 	if !settles || !busts || !lists || !audits {
 		return nil, fmt.Errorf("reconcile: the store lacks what operators need: %w", errors.ErrUnsupported)
 	}
-	d.findings, _ = store.(onceward.FindingKeeper)
+	d.lateCompletions, _ = s.(store.LateCompletionKeeper)
 	return d, nil
 }
 
@@ -57,31 +58,31 @@ func (b By) check() error {
 
 // Act does something in an operator's name, between two entries of the audit: that it is about to be done, without
 // which it is not, and how it ended.
-func (b By) Act(ctx context.Context, auditor onceward.Auditor, c onceward.Claim, action string, do func() error) error {
+func (b By) Act(ctx context.Context, auditor store.Auditor, c store.Claim, action string, do func() error) error {
 	if err := b.check(); err != nil {
 		return err
 	}
-	return audited(ctx, auditor, onceward.AuditEntry{
+	return audited(ctx, auditor, store.AuditEntry{
 		ID: c.ID, Attempt: c.Attempt, Actor: b.Who, Action: action, Reason: b.Why,
 	}, do)
 }
 
 // ResolveCompleted ends an operation with an answer that the operator has learned: every retry gets it. Like
-// [Desk.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its owner,
-// and then it is for the whole: steps that are left are not done any more. To settle one step, use [Desk.ResolveStep].
-func (d *Desk) ResolveCompleted(ctx context.Context, by By, c onceward.Claim, done onceward.Completion) error {
+// [Operator.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its owner,
+// and then it is for the whole: steps that are left are not done any more. To settle one step, use [Operator.ResolveStep].
+func (d *Operator) ResolveCompleted(ctx context.Context, by By, c store.Claim, done store.Completion) error {
 	return d.act(ctx, by, c, "resolve completed", func() error { return d.settler.ResolveCompleted(ctx, c, &done) })
 }
 
 // ResolveNotExecuted settles an attempt of which the operator knows that it did nothing and will do nothing, or that
 // all it did was undone: a retry executes, from the beginning.
-func (d *Desk) ResolveNotExecuted(ctx context.Context, by By, c onceward.Claim) error {
+func (d *Operator) ResolveNotExecuted(ctx context.Context, by By, c store.Claim) error {
 	return d.act(ctx, by, c, "resolve not executed", func() error { return d.settler.ResolveNotExecuted(ctx, c, by.Why) })
 }
 
 // Bust removes a settled record before its time, so that the key can be used anew. With force it removes one that is in
 // progress or unknown too: the work may then be done twice.
-func (d *Desk) Bust(ctx context.Context, by By, id onceward.ID, force bool) error {
+func (d *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) error {
 	action := "bust"
 	if force {
 		action = "bust by force"
@@ -90,11 +91,11 @@ func (d *Desk) Bust(ctx context.Context, by By, id onceward.ID, force bool) erro
 	if err != nil && !refused(err) {
 		return fmt.Errorf("reconcile: nothing was done, because the record could not be looked at: %w", err)
 	}
-	c := onceward.Claim{ID: id, Attempt: rec.Attempt}
+	c := store.Claim{ID: id, Attempt: rec.Attempt}
 	return d.act(ctx, by, c, action, func() error { return d.buster.Bust(ctx, id, force) })
 }
 
-func (d *Desk) act(ctx context.Context, by By, c onceward.Claim, action string, do func() error) error {
+func (d *Operator) act(ctx context.Context, by By, c store.Claim, action string, do func() error) error {
 	return by.Act(ctx, d.auditor, c, action, do)
 }
 
@@ -103,7 +104,7 @@ const outcomeTimeout = 5 * time.Second
 
 // audited does something between two entries: that it is about to be done, without which it is not, and how it ended. The
 // auditor may be nil.
-func audited(ctx context.Context, auditor onceward.Auditor, e onceward.AuditEntry, act func() error) error {
+func audited(ctx context.Context, auditor store.Auditor, e store.AuditEntry, act func() error) error {
 	if auditor == nil {
 		return act()
 	}
@@ -129,7 +130,7 @@ func audited(ctx context.Context, auditor onceward.Auditor, e onceward.AuditEntr
 // refused reports whether an error is the store's own word on a record, after which nothing was done. After any
 // other, such as a lost connection, an act may have been done all the same.
 func refused(err error) bool {
-	for _, word := range []error{onceward.ErrFenced, onceward.ErrNotFound, onceward.ErrUnreadable, onceward.ErrInvalidEvent} {
+	for _, word := range []error{store.ErrFenced, store.ErrNotFound, store.ErrUnreadable, store.ErrInvalidEvent} {
 		if errors.Is(err, word) {
 			return true
 		}
@@ -139,24 +140,24 @@ func refused(err error) bool {
 
 // History is all that is known about an operation.
 type History struct {
-	// Record is the record as it stands; its state is [onceward.StateNone] if it is gone.
-	Record onceward.Record
+	// Record is the record as it stands; its state is [store.StateNone] if it is gone.
+	Record store.Record
 	// Progress is what is known of each step of a phased operation; nil for others.
 	Progress *phase.Progress
 	// Findings are answers that came too late to be stored.
-	Findings []onceward.Finding
+	LateCompletions []store.LateCompletion
 	// Audit is what was done about it, by people and by the poller, oldest first.
-	Audit []onceward.AuditEntry
+	Audit []store.AuditEntry
 }
 
 // History collects all that is known about an operation.
-func (d *Desk) History(ctx context.Context, id onceward.ID) (h History, err error) {
-	if h.Record, err = d.store.Get(ctx, id); err != nil && !errors.Is(err, onceward.ErrNotFound) {
+func (d *Operator) History(ctx context.Context, id store.ID) (h History, err error) {
+	if h.Record, err = d.store.Get(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
 		return h, err
 	}
 	h.Progress, _ = phase.Inspect(&h.Record) // one that this program cannot read has its Point all the same
-	if d.findings != nil {
-		if h.Findings, err = d.findings.Findings(ctx, id); err != nil {
+	if d.lateCompletions != nil {
+		if h.LateCompletions, err = d.lateCompletions.LateCompletions(ctx, id); err != nil {
 			return h, err
 		}
 	}

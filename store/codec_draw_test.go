@@ -1,16 +1,16 @@
-package onceward_test
+package store_test
 
 import (
 	"time"
 
 	"pgregory.net/rapid"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // This file draws records at random.
 
-func drawRecord(t *rapid.T) onceward.Record {
+func drawRecord(t *rapid.T) store.Record {
 	text := rapid.StringN(0, 20, -1)
 	moment := rapid.Custom(func(t *rapid.T) time.Time {
 		if rapid.Bool().Draw(t, "zero") {
@@ -29,13 +29,13 @@ func drawRecord(t *rapid.T) onceward.Record {
 		b := filled.Draw(t, label)
 		return [16]byte(b[:16])
 	}
-	rec := onceward.Record{
-		ID:        onceward.ID{Scope: text.Draw(t, "scope"), Key: text.Draw(t, "key")},
-		Version:   onceward.RecordVersion,
-		State:     rapid.SampledFrom([]onceward.State{1, 2, 3, 4, 5}).Draw(t, "state"),
-		OnLost:    rapid.SampledFrom([]onceward.LostPolicy{onceward.Reconcile, onceward.Resume}).Draw(t, "policy"),
+	rec := store.Record{
+		ID:        store.ID{Scope: text.Draw(t, "scope"), Key: text.Draw(t, "key")},
+		Version:   store.RecordVersion,
+		State:     rapid.SampledFrom([]store.State{1, 2, 3, 4, 5}).Draw(t, "state"),
+		OnLost:    rapid.SampledFrom([]store.LostPolicy{store.LostReconcile, store.LostResume}).Draw(t, "policy"),
 		Operation: text.Draw(t, "operation"),
-		Fingerprint: onceward.Fingerprint{
+		Fingerprint: store.Fingerprint{
 			Secret: rapid.Uint32().Draw(t, "secret"), Rules: rapid.Uint8().Draw(t, "rules"),
 			Sum: filled.Draw(t, "sum"), Session: short("session"),
 		},
@@ -54,16 +54,16 @@ func drawRecord(t *rapid.T) onceward.Record {
 	return rec
 }
 
-func drawResponse(t *rapid.T, text *rapid.Generator[string], optional *rapid.Generator[[]byte]) onceward.Response {
-	field := rapid.Custom(func(t *rapid.T) onceward.HeaderField {
+func drawResponse(t *rapid.T, text *rapid.Generator[string], optional *rapid.Generator[[]byte]) store.Response {
+	field := rapid.Custom(func(t *rapid.T) store.HeaderField {
 		if rapid.Bool().Draw(t, "removed") {
-			return onceward.HeaderField{Name: text.Draw(t, "name"), Removed: true}
+			return store.HeaderField{Name: text.Draw(t, "name"), Removed: true}
 		}
-		return onceward.HeaderField{Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
+		return store.HeaderField{Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
 	})
-	return onceward.Response{
+	return store.Response{
 		Status:    rapid.IntRange(200, 999).Draw(t, "status"),
-		Header:    append([]onceward.HeaderField(nil), rapid.SliceOfN(field, 0, 5).Draw(t, "header")...),
+		Header:    append([]store.HeaderField(nil), rapid.SliceOfN(field, 0, 5).Draw(t, "header")...),
 		Body:      optional.Draw(t, "body"),
 		NotStored: rapid.Bool().Draw(t, "not stored"),
 	}

@@ -8,67 +8,67 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func newDesk(t *testing.T, store onceward.Store) *reconcile.Desk {
+func newOperator(t *testing.T, store store.Store) *reconcile.Operator {
 	t.Helper()
-	desk, err := reconcile.NewDesk(guard, store)
+	operator, err := reconcile.NewOperator(guard, store)
 	must(t, err)
-	return desk
+	return operator
 }
 
 // act is something that a person can do about an unknown record.
 type act struct {
-	do   func(ctx context.Context, d *reconcile.Desk, by reconcile.By, c onceward.Claim) error
+	do   func(ctx context.Context, d *reconcile.Operator, by reconcile.By, c store.Claim) error
 	name string // in the audit
-	want onceward.State
+	want store.State
 }
 
 var acts = map[string]act{
-	"completed": {func(ctx context.Context, d *reconcile.Desk, by reconcile.By, c onceward.Claim) error {
-		return d.ResolveCompleted(ctx, by, c, onceward.Completion{Response: paid, ProviderID: "ch_1"})
-	}, "resolve completed", onceward.StateCompleted},
-	"not executed": {func(ctx context.Context, d *reconcile.Desk, by reconcile.By, c onceward.Claim) error {
+	"completed": {func(ctx context.Context, d *reconcile.Operator, by reconcile.By, c store.Claim) error {
+		return d.ResolveCompleted(ctx, by, c, store.Completion{Response: paid, ProviderID: "ch_1"})
+	}, "resolve completed", store.StateCompleted},
+	"not executed": {func(ctx context.Context, d *reconcile.Operator, by reconcile.By, c store.Claim) error {
 		return d.ResolveNotExecuted(ctx, by, c)
-	}, "resolve not executed", onceward.StateRetryable},
-	"retry now": {func(ctx context.Context, d *reconcile.Desk, by reconcile.By, c onceward.Claim) error {
+	}, "resolve not executed", store.StateRetryable},
+	"retry now": {func(ctx context.Context, d *reconcile.Operator, by reconcile.By, c store.Claim) error {
 		return d.RetryNow(ctx, by, c)
-	}, "retry now", onceward.StateUnknown},
-	"bust by force": {func(ctx context.Context, d *reconcile.Desk, by reconcile.By, c onceward.Claim) error {
+	}, "retry now", store.StateUnknown},
+	"bust by force": {func(ctx context.Context, d *reconcile.Operator, by reconcile.By, c store.Claim) error {
 		return d.Bust(ctx, by, c.ID, true)
-	}, "bust by force", onceward.StateExpired},
+	}, "bust by force", store.StateExpired},
 }
 
 func TestActs(t *testing.T) {
 	for name, a := range acts {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := memory.New()
-				claim := lose(t, store, "k")
-				giveUp(t, store, claim)
-				must(t, a.do(t.Context(), newDesk(t, store), zoe, claim))
-				rec := record(t, store, "k")
+				s := memory.New()
+				claim := lose(t, s, "k")
+				giveUp(t, s, claim)
+				must(t, a.do(t.Context(), newOperator(t, s), zoe, claim))
+				rec := record(t, s, "k")
 				if rec.State != a.want || rec.DeadLetter {
 					t.Errorf("the record is %s, dead letter %t, want %s", rec.State, rec.DeadLetter, a.want)
 				}
-				if rec.State == onceward.StateUnknown && (rec.ReconcileCount != 0 || rec.ReconcileAt.After(time.Now())) {
+				if rec.State == store.StateUnknown && (rec.ReconcileCount != 0 || rec.ReconcileAt.After(time.Now())) {
 					t.Errorf("it is due %s after %d tries, want now with all of them", rec.ReconcileAt, rec.ReconcileCount)
 				}
 				want := fmt.Sprintf("zoe: %s, the bank told me []\nzoe: %s, the bank told me [done]", a.name, a.name)
-				if got := audit(t, store, "k"); got != want {
+				if got := audit(t, s, "k"); got != want {
 					t.Errorf("the audit says\n%s\nwant\n%s", got, want)
 				}
-				wantAttempts(t, store, claim)
+				wantAttempts(t, s, claim)
 			})
 		})
 	}
 }
 
 // wantAttempts checks that each entry about a record names the attempt that it was about.
-func wantAttempts(t *testing.T, store onceward.Auditor, c onceward.Claim) {
+func wantAttempts(t *testing.T, store store.Auditor, c store.Claim) {
 	t.Helper()
 	entries, err := store.Audit(t.Context(), c.ID)
 	must(t, err)
@@ -82,19 +82,19 @@ func wantAttempts(t *testing.T, store onceward.Auditor, c onceward.Claim) {
 // TestActThatMayHaveBeenDone: after a failure of the store nobody knows, and the audit does not say that it failed.
 func TestActThatMayHaveBeenDone(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := &faulty{Store: memory.New()}
-		claim := lose(t, store, "k")
-		store.before = func(call string) error {
+		s := &faulty{Store: memory.New()}
+		claim := lose(t, s, "k")
+		s.before = func(call string) error {
 			if call != "resolve" {
 				return nil
 			}
-			must(t, store.Store.ResolveCompleted(t.Context(), claim, &onceward.Completion{Response: paid}))
+			must(t, s.Store.ResolveCompleted(t.Context(), claim, &store.Completion{Response: paid}))
 			return errDown // the reply was lost
 		}
-		if err := acts["completed"].do(t.Context(), newDesk(t, store), zoe, claim); !errors.Is(err, errDown) {
+		if err := acts["completed"].do(t.Context(), newOperator(t, s), zoe, claim); !errors.Is(err, errDown) {
 			t.Errorf("got %v", err)
 		}
-		if got := audit(t, store, "k"); !strings.Contains(got, "[not known whether it was done: ") {
+		if got := audit(t, s, "k"); !strings.Contains(got, "[not known whether it was done: ") {
 			t.Errorf("I16: the audit says %s", got)
 		}
 	})
@@ -110,7 +110,7 @@ func TestBustNeedsToSeeTheRecord(t *testing.T) {
 			}
 			return nil
 		}
-		err := newDesk(t, store).Bust(t.Context(), zoe, claim.ID, true)
+		err := newOperator(t, store).Bust(t.Context(), zoe, claim.ID, true)
 		if !errors.Is(err, errDown) || !strings.Contains(err.Error(), "nothing was done") {
 			t.Errorf("got %v", err)
 		}
@@ -125,7 +125,7 @@ func TestActsNeedWhoAndWhy(t *testing.T) {
 				store := memory.New()
 				claim := lose(t, store, "k")
 				for _, by := range []reconcile.By{{}, {Who: "zoe"}, {Why: "the bank told me"}, {Who: " ", Why: "the bank told me"}, {Who: "zoe", Why: "\t\n"}} {
-					if err := a.do(t.Context(), newDesk(t, store), by, claim); err == nil {
+					if err := a.do(t.Context(), newOperator(t, store), by, claim); err == nil {
 						t.Errorf("%+v was accepted", by)
 					}
 				}
@@ -145,7 +145,7 @@ func TestAuditIsDown(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				store := &faulty{Store: memory.New()}
 				claim := lose(t, store, "k")
-				desk := newDesk(t, store)
+				operator := newOperator(t, store)
 				entries, most := 0, 0
 				store.before = func(call string) error {
 					if call != "audit" {
@@ -156,12 +156,12 @@ func TestAuditIsDown(t *testing.T) {
 					}
 					return nil
 				}
-				if err := a.do(t.Context(), desk, zoe, claim); !errors.Is(err, errDown) || !strings.Contains(err.Error(), "nothing was done") {
+				if err := a.do(t.Context(), operator, zoe, claim); !errors.Is(err, errDown) || !strings.Contains(err.Error(), "nothing was done") {
 					t.Errorf("without an audit: %v", err)
 				}
 				wantUntouched(t, store.Store, "k")
 				entries, most = 0, 1
-				must(t, a.do(t.Context(), desk, zoe, claim))
+				must(t, a.do(t.Context(), operator, zoe, claim))
 				wantState(t, store.Store, "k", a.want)
 				if got, want := audit(t, store, "k"), fmt.Sprintf("zoe: %s, the bank told me []", a.name); got != want {
 					t.Errorf("the audit says %s, want %s", got, want)
@@ -183,7 +183,7 @@ func TestAuditComesBeforeTheAct(t *testing.T) {
 			}
 			return nil
 		}
-		must(t, acts["completed"].do(t.Context(), newDesk(t, store), zoe, claim))
+		must(t, acts["completed"].do(t.Context(), newOperator(t, store), zoe, claim))
 		if want := "zoe: resolve completed, the bank told me []"; during != want {
 			t.Errorf("during the act the audit says %q, want %q", during, want)
 		}
@@ -198,15 +198,15 @@ func TestFailedActIsInTheAudit(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
-				store := memory.New()
-				old := lose(t, store, "k")
-				must(t, store.ResolveNotExecuted(t.Context(), old, "somebody was faster"))
-				lose(t, store, "k")
-				if err := a.do(t.Context(), newDesk(t, store), zoe, old); !errors.Is(err, onceward.ErrFenced) {
+				s := memory.New()
+				old := lose(t, s, "k")
+				must(t, s.ResolveNotExecuted(t.Context(), old, "somebody was faster"))
+				lose(t, s, "k")
+				if err := a.do(t.Context(), newOperator(t, s), zoe, old); !errors.Is(err, store.ErrFenced) {
 					t.Errorf("an act on an attempt that is past: %v, want it refused", err)
 				}
-				wantUntouched(t, store, "k")
-				entries, err := store.Audit(t.Context(), idOf("k"))
+				wantUntouched(t, s, "k")
+				entries, err := s.Audit(t.Context(), idOf("k"))
 				must(t, err)
 				if len(entries) != 2 || entries[1].Attempt != old.Attempt || !strings.HasPrefix(entries[1].Outcome, "failed: ") {
 					t.Errorf("the audit says %+v", entries)
@@ -228,7 +228,7 @@ func TestOutcomeIsWrittenAfterTheEnd(t *testing.T) {
 			}
 			return nil
 		}
-		if err := acts["completed"].do(ctx, newDesk(t, store), zoe, claim); !errors.Is(err, context.Canceled) {
+		if err := acts["completed"].do(ctx, newOperator(t, store), zoe, claim); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		if got := audit(t, store, "k"); !strings.HasSuffix(got, "[not known whether it was done: context canceled]") {
@@ -240,19 +240,19 @@ func TestOutcomeIsWrittenAfterTheEnd(t *testing.T) {
 // TestBust: what is settled can be removed; what is not only by force, and then its owner is fenced.
 func TestBust(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		desk := newDesk(t, store)
-		claim := lose(t, store, "k")
-		if err := desk.Bust(t.Context(), zoe, claim.ID, false); !errors.Is(err, onceward.ErrFenced) {
+		s := memory.New()
+		operator := newOperator(t, s)
+		claim := lose(t, s, "k")
+		if err := operator.Bust(t.Context(), zoe, claim.ID, false); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("without force: %v", err)
 		}
-		wantUntouched(t, store, "k")
-		must(t, desk.Bust(t.Context(), zoe, claim.ID, true))
-		if _, err := store.Complete(t.Context(), claim, &onceward.Completion{Response: paid}); !errors.Is(err, onceward.ErrFenced) {
+		wantUntouched(t, s, "k")
+		must(t, operator.Bust(t.Context(), zoe, claim.ID, true))
+		if _, err := s.Complete(t.Context(), claim, &store.Completion{Response: paid}); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("the owner came back and got %v", err)
 		}
-		must(t, desk.Bust(t.Context(), zoe, claim.ID, false)) // what is left of it goes without force
-		if err := desk.Bust(t.Context(), zoe, claim.ID, true); !errors.Is(err, onceward.ErrNotFound) {
+		must(t, operator.Bust(t.Context(), zoe, claim.ID, false)) // what is left of it goes without force
+		if err := operator.Bust(t.Context(), zoe, claim.ID, true); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("what is gone: %v", err)
 		}
 	})
@@ -260,24 +260,24 @@ func TestBust(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := memory.New()
-		desk := newDesk(t, store)
-		claim := lose(t, store, "k")
-		ask(t, newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}), "k", reconcile.Report{Completed: 1})
-		must(t, store.AddFinding(t.Context(), onceward.Finding{Claim: claim, Response: onceward.Response{Status: 500}, At: time.Now()}))
-		h, err := desk.History(t.Context(), claim.ID)
+		s := memory.New()
+		operator := newOperator(t, s)
+		claim := lose(t, s, "k")
+		ask(t, newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}), "k", reconcile.Report{Completed: 1})
+		must(t, s.AddLateCompletion(t.Context(), store.LateCompletion{Claim: claim, Response: store.Response{Status: 500}, At: time.Now()}))
+		h, err := operator.History(t.Context(), claim.ID)
 		must(t, err)
-		if h.Record.State != onceward.StateCompleted || len(h.Findings) != 1 || len(h.Audit) != 2 || h.Audit[0].Actor != "reconciler" {
+		if h.Record.State != store.StateCompleted || len(h.LateCompletions) != 1 || len(h.Audit) != 2 || h.Audit[0].Actor != "reconciler" {
 			t.Errorf("the history is %+v", h)
 		}
-		must(t, desk.Bust(t.Context(), zoe, claim.ID, false))
-		h, err = desk.History(t.Context(), claim.ID)
+		must(t, operator.Bust(t.Context(), zoe, claim.ID, false))
+		h, err = operator.History(t.Context(), claim.ID)
 		must(t, err)
-		if h.Record.State != onceward.StateNone || len(h.Findings) != 1 || len(h.Audit) != 4 || h.Audit[3].Action != "bust" {
+		if h.Record.State != store.StateNone || len(h.LateCompletions) != 1 || len(h.Audit) != 4 || h.Audit[3].Action != "bust" {
 			t.Errorf("when the record is gone, the history is %+v", h)
 		}
-		wantAttempts(t, store, claim)
-		if h, err = desk.History(t.Context(), idOf("nobody")); err != nil || len(h.Audit)+len(h.Findings) != 0 {
+		wantAttempts(t, s, claim)
+		if h, err = operator.History(t.Context(), idOf("nobody")); err != nil || len(h.Audit)+len(h.LateCompletions) != 0 {
 			t.Errorf("of nothing the history is %+v, %v", h, err)
 		}
 	})
@@ -285,11 +285,11 @@ func TestHistory(t *testing.T) {
 
 func TestHistoryNeedsTheStore(t *testing.T) {
 	inTime(t, func(t *testing.T) {
-		store := &faulty{Store: memory.New(), before: func(string) error { return errDown }}
-		if _, err := newDesk(t, store).History(t.Context(), idOf("k")); !errors.Is(err, errDown) {
+		s := &faulty{Store: memory.New(), before: func(string) error { return errDown }}
+		if _, err := newOperator(t, s).History(t.Context(), idOf("k")); !errors.Is(err, errDown) {
 			t.Errorf("got %v", err)
 		}
-		if _, err := newDesk(t, store).DeadLetters(t.Context(), onceward.ID{}, 1); !errors.Is(err, errDown) {
+		if _, err := newOperator(t, s).DeadLetters(t.Context(), store.ID{}, 1); !errors.Is(err, errDown) {
 			t.Errorf("got %v", err)
 		}
 	})

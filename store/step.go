@@ -1,4 +1,4 @@
-package onceward
+package store
 
 import (
 	"fmt"
@@ -82,8 +82,8 @@ type Event struct {
 	Count int
 	// Untried makes EventPostpone take the try back: the node that began it was stopped before it had asked.
 	Untried bool
-	// Limit is the number of tries after which EventPostpone makes a dead letter; zero for no limit.
-	Limit int
+	// MaxAttempts is the number of tries after which EventPostpone makes a dead letter; zero for no limit.
+	MaxAttempts int
 	// Soft makes EventReap keep the record as expired.
 	Soft bool
 	// Force lets EventBust remove what is not settled.
@@ -102,8 +102,8 @@ const (
 	EffectRemove
 )
 
-// Outcome is what an event came to.
-type Outcome struct {
+// Transition is what an event came to.
+type Transition struct {
 	Effect Effect
 	// Decision and Origin answer EventReserve.
 	Decision Decision
@@ -111,21 +111,21 @@ type Outcome struct {
 }
 
 // clockStep is the finest step of time that records keep.
-const clockStep = time.Microsecond
+const ClockStep = time.Microsecond
 
 // unchanged is the outcome of an event that finds nothing to do.
-var unchanged = Outcome{}
+var unchanged = Transition{}
 
 // written is the outcome of an event that changes the record.
-var written = Outcome{Effect: EffectWrite}
+var written = Transition{Effect: EffectWrite}
 
 // Step is the state machine: what an event does to a record at a moment of the store's clock. It is pure, and every store
 // follows it: a store reads the record and stores the result in one atomic step, or has statements of its own that
 // are tested to do the same. A record in [StateNone] stands for none.
 //
 // A refused write is a [*FencedError], a record that cannot be read an [*UnreadableError]; both change nothing.
-func Step(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
-	now = now.Truncate(clockStep)
+func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+	now = now.Truncate(ClockStep)
 	if rec.State != StateNone && (rec.Version == 0 || rec.Version > RecordVersion) {
 		return rec, unchanged, &UnreadableError{Version: rec.Version, Reason: "the version is not known to this program"}
 	}
@@ -149,29 +149,29 @@ func Step(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	}
 }
 
-func reserve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func reserve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	r := ev.Reservation
-	if r == nil || len(r.Fingerprints) == 0 || r.Nonce == (Nonce{}) || r.Lease < clockStep || r.Retention < clockStep {
+	if r == nil || len(r.Fingerprints) == 0 || r.Nonce == (Nonce{}) || r.Lease < ClockStep || r.Retention < ClockStep {
 		return rec, unchanged, fmt.Errorf("%w: a reservation needs a fingerprint, a nonce, a lease and a retention", ErrInvalidEvent)
 	}
 	if rec.State == StateNone || rec.expired(now) {
 		return create(rec, ev, now)
 	}
-	same, err := sameRequest(&rec.Fingerprint, r.Fingerprints)
+	same, err := rec.Fingerprint.Matches(r.Fingerprints)
 	if err != nil {
 		return rec, unchanged, err
 	}
 	if !same {
-		return rec, Outcome{Decision: DecisionMismatch}, nil
+		return rec, Transition{Decision: DecisionMismatch}, nil
 	}
 	switch rec.State {
 	case StateCompleted:
-		return rec, Outcome{Decision: DecisionReplay}, nil
+		return rec, Transition{Decision: DecisionReplay}, nil
 	case StateUnknown:
-		return rec, Outcome{Decision: DecisionUnknown}, nil
+		return rec, Transition{Decision: DecisionUnknown}, nil
 	case StateRetryable:
 		if r.ResumeOnly {
-			return rec, Outcome{Decision: DecisionRefused}, nil
+			return rec, Transition{Decision: DecisionRefused}, nil
 		}
 		return grant(rec, ev, now, OriginRetried)
 	case StateInProgress:
@@ -181,25 +181,25 @@ func reserve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	}
 }
 
-func reserveInProgress(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func reserveInProgress(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	switch {
 	case !rec.leaseOver(now) && rec.Nonce == ev.Reservation.Nonce:
-		return rec, Outcome{Decision: DecisionExecute, Origin: OriginRepeated}, nil
+		return rec, Transition{Decision: DecisionExecute, Origin: OriginRepeated}, nil
 	case !rec.leaseOver(now):
-		return rec, Outcome{Decision: DecisionInProgress}, nil
-	case rec.OnLost == Resume && ev.Reservation.OnLost == Resume:
+		return rec, Transition{Decision: DecisionInProgress}, nil
+	case rec.OnLost == LostResume && ev.Reservation.OnLost == LostResume:
 		return grant(rec, ev, now, OriginResumed)
 	default:
 		rec = lose(rec, now, "lease ran out")
-		return rec, Outcome{Effect: EffectWrite, Decision: DecisionUnknown}, nil
+		return rec, Transition{Effect: EffectWrite, Decision: DecisionUnknown}, nil
 	}
 }
 
 // create makes a record where there is none, or where the one that is there counts for nothing any more.
-func create(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func create(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	r := ev.Reservation
 	if r.NoCreate || r.ResumeOnly {
-		return rec, Outcome{Decision: DecisionRefused}, nil
+		return rec, Transition{Decision: DecisionRefused}, nil
 	}
 	origin := OriginCreated
 	if rec.State != StateNone {
@@ -214,46 +214,32 @@ func create(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 }
 
 // grant gives the right to execute under a token that was never used for this ID.
-func grant(rec Record, ev Event, now time.Time, origin Origin) (Record, Outcome, error) {
+func grant(rec Record, ev Event, now time.Time, origin Origin) (Record, Transition, error) {
 	r := ev.Reservation
 	rec.Version = RecordVersion
 	rec.State = StateInProgress
 	rec.Attempt = max(rec.Attempt+1, ev.Token)
 	rec.Nonce = r.Nonce
 	rec.OnLost = r.OnLost
-	rec.LeaseUntil = now.Add(r.Lease.Truncate(clockStep))
-	rec.Retention = max(rec.Retention, r.Retention.Truncate(clockStep))
+	rec.LeaseUntil = now.Add(r.Lease.Truncate(ClockStep))
+	rec.Retention = max(rec.Retention, r.Retention.Truncate(ClockStep))
 	rec.SettledAt, rec.ExpiresAt = time.Time{}, time.Time{}
 	rec.LastError, rec.ReconcileCount, rec.ReconcileAt = "", 0, time.Time{}
 	if origin != OriginResumed {
 		// What an earlier attempt sent was for a different outcome.
 		rec.NotReplayable = false
 	}
-	return rec, Outcome{Effect: EffectWrite, Decision: DecisionExecute, Origin: origin}, nil
+	return rec, Transition{Effect: EffectWrite, Decision: DecisionExecute, Origin: origin}, nil
 }
 
-// sameRequest compares a stored fingerprint with the one of the request that was made by the same rules and secret. With
-// none to compare it cannot know, and says so: neither a replay nor a mismatch would be true.
-func sameRequest(stored *Fingerprint, candidates []Fingerprint) (bool, error) {
-	for i := range candidates {
-		if stored.comparable(&candidates[i]) {
-			return stored.accepts(&candidates[i]), nil
-		}
-	}
-	return false, &UnreadableError{
-		Version: RecordVersion,
-		Reason:  fmt.Sprintf("its fingerprint was made with secret %d by rules %d, which are not configured", stored.Secret, stored.Rules),
-	}
-}
-
-func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	if rec.State == StateNone || rec.Attempt != ev.Attempt {
 		return rec, unchanged, fenced(&rec, ev)
 	}
 	switch {
 	case ev.Kind == EventComplete:
 		return complete(rec, ev, now)
-	case ev.Kind == EventExtend && ev.Lease < clockStep:
+	case ev.Kind == EventExtend && ev.Lease < ClockStep:
 		return rec, unchanged, fmt.Errorf("%w: a lease of %s", ErrInvalidEvent, ev.Lease)
 	case rec.State == StateInProgress:
 		return progress(rec, ev, now), written, nil
@@ -269,7 +255,7 @@ func ownerWrites(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 func progress(rec Record, ev Event, now time.Time) Record {
 	switch ev.Kind {
 	case EventExtend:
-		rec.LeaseUntil = now.Add(ev.Lease.Truncate(clockStep))
+		rec.LeaseUntil = now.Add(ev.Lease.Truncate(ClockStep))
 	case EventCheckpoint:
 		rec = reach(rec, &ev.Checkpoint)
 	case EventRelease:
@@ -298,7 +284,7 @@ func reach(rec Record, p *Checkpoint) Record {
 
 // complete stores the owner's answer. An owner that comes late, when its record is already unknown, still knows the
 // answer; one whose record was settled otherwise does not change it.
-func complete(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func complete(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	if err := ev.Completion.check(); err != nil {
 		return rec, unchanged, err
 	}
@@ -327,7 +313,7 @@ func (c *Completion) check() error {
 
 func answer(rec Record, done *Completion, now time.Time) Record {
 	rec.Response = done.Response
-	rec.Retention = max(rec.Retention, done.Retention.Truncate(clockStep))
+	rec.Retention = max(rec.Retention, done.Retention.Truncate(ClockStep))
 	if done.ProviderID != "" {
 		rec.ProviderID = done.ProviderID
 	}
@@ -358,18 +344,18 @@ func lose(rec Record, now time.Time, reason string) Record {
 	return rec
 }
 
-func sweep(rec Record, now time.Time) (Record, Outcome, error) {
-	if !rec.leaseOver(now) || rec.OnLost == Resume {
+func sweep(rec Record, now time.Time) (Record, Transition, error) {
+	if !rec.leaseOver(now) || rec.OnLost == LostResume {
 		return rec, unchanged, nil
 	}
 	return lose(rec, now, "lease ran out"), written, nil
 }
 
-func reap(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func reap(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	over := !now.Before(rec.ExpiresAt)
 	switch {
 	case rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:
-		return rec, Outcome{Effect: EffectRemove}, nil
+		return rec, Transition{Effect: EffectRemove}, nil
 	case rec.State.Settled() && over:
 		return tombstone(rec, now), written, nil
 	default:
@@ -388,8 +374,8 @@ func tombstone(rec Record, now time.Time) Record {
 
 // resolve settles from outside what its owner did not: a record that is unknown, or one of a phased operation that has lost its
 // owner. The latter is for a person who ends what no running code can go on with.
-func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
-	lost := rec.OnLost == Resume && rec.leaseOver(now)
+func resolve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+	lost := rec.OnLost == LostResume && rec.leaseOver(now)
 	if rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {
 		return resolveAgain(rec, ev)
 	}
@@ -411,11 +397,11 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 
 // resolveStep lets a phased operation go on with what was learned of one of its steps: it is in progress without an owner, due
 // at once for the next attempt. Its token is new, so that no earlier attempt writes over what was learned.
-func resolveStep(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func resolveStep(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	if ev.Checkpoint.Point == "" {
 		return rec, unchanged, fmt.Errorf("%w: a step is resolved by the recovery point at which the operation goes on", ErrInvalidEvent)
 	}
-	if rec.OnLost != Resume {
+	if rec.OnLost != LostResume {
 		return rec, unchanged, fenced(&rec, ev)
 	}
 	rec = reach(rec, &ev.Checkpoint)
@@ -430,7 +416,7 @@ func resolveStep(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 }
 
 // resolveAgain accepts a resolution whose reply was lost, and refuses every other on a record that is not to be resolved.
-func resolveAgain(rec Record, ev Event) (Record, Outcome, error) {
+func resolveAgain(rec Record, ev Event) (Record, Transition, error) {
 	same := rec.Attempt == ev.Attempt
 	switch {
 	case ev.Kind == EventResolveCompleted && same && rec.State == StateCompleted &&
@@ -443,12 +429,12 @@ func resolveAgain(rec Record, ev Event) (Record, Outcome, error) {
 }
 
 // reconcile keeps the books of an unknown record: which try it stands at, when the next one is due, and what the last one said.
-func reconcile(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func reconcile(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	counted := ev.Kind == EventRequeue || rec.ReconcileCount == ev.Count
 	if rec.State != StateUnknown || rec.Attempt != ev.Attempt || !counted {
 		return rec, unchanged, fenced(&rec, ev)
 	}
-	wait := max(ev.Lease, 0).Truncate(clockStep)
+	wait := max(ev.Lease, 0).Truncate(ClockStep)
 	switch ev.Kind {
 	case EventBeginReconcile:
 		rec.ReconcileCount++
@@ -460,7 +446,7 @@ func reconcile(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 			break
 		}
 		rec.ReconcileError = ev.Reason
-		rec.DeadLetter = rec.DeadLetter || ev.Limit > 0 && rec.ReconcileCount >= ev.Limit
+		rec.DeadLetter = rec.DeadLetter || ev.MaxAttempts > 0 && rec.ReconcileCount >= ev.MaxAttempts
 	case EventRequeue:
 		rec.ReconcileError = ev.Reason
 		rec.ReconcileCount, rec.ReconcileAt, rec.DeadLetter = 0, now, false
@@ -468,12 +454,12 @@ func reconcile(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
 	return rec, written, nil
 }
 
-func bust(rec Record, ev Event, now time.Time) (Record, Outcome, error) {
+func bust(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	switch {
 	case rec.State == StateNone:
 		return rec, unchanged, ErrNotFound
 	case rec.State.Settled(), rec.State == StateExpired:
-		return rec, Outcome{Effect: EffectRemove}, nil
+		return rec, Transition{Effect: EffectRemove}, nil
 	case ev.Force:
 		return tombstone(rec, now), written, nil
 	default:

@@ -1,4 +1,4 @@
-package onceward_test
+package store_test
 
 import (
 	"errors"
@@ -7,17 +7,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // This file looks at what each event leaves in the fields of a record.
 
 func TestCreateFillsTheRecord(t *testing.T) {
 	t.Parallel()
-	rec, _ := mustStep(t, onceward.Record{}, reserveWith(), epoch.Add(123*time.Nanosecond))
-	want := onceward.Record{
-		ID: stepID, Version: onceward.RecordVersion, State: onceward.StateInProgress, Operation: "POST /payments",
-		Fingerprint: thisRequest, Attempt: 1, Nonce: onceward.Nonce{1}, LeaseUntil: epoch.Add(testLease),
+	rec, _ := mustStep(t, store.Record{}, reserveWith(), epoch.Add(123*time.Nanosecond))
+	want := store.Record{
+		ID: stepID, Version: store.RecordVersion, State: store.StateInProgress, Operation: "POST /payments",
+		Fingerprint: thisRequest, Attempt: 1, Nonce: store.Nonce{1}, LeaseUntil: epoch.Add(testLease),
 		Retention: testRetention, TraceID: "trace", CreatedAt: epoch,
 	}
 	if !reflect.DeepEqual(rec, want) {
@@ -27,13 +27,13 @@ func TestCreateFillsTheRecord(t *testing.T) {
 
 func TestRecreateStartsAfresh(t *testing.T) {
 	t.Parallel()
-	full := byOwner(onceward.EventComplete)
-	full.Completion = &onceward.Completion{Response: paidAnswer.Response, ProviderID: "ch_1", Retention: 2 * testRetention}
-	point := byOwner(onceward.EventCheckpoint)
-	point.Checkpoint = onceward.Checkpoint{Point: "charged", Data: []byte("x"), NotReplayable: true}
+	full := byOwner(store.EventComplete)
+	full.Completion = &store.Completion{Response: paidAnswer.Response, ProviderID: "ch_1", Retention: 2 * testRetention}
+	point := byOwner(store.EventCheckpoint)
+	point.Checkpoint = store.Checkpoint{Point: "charged", Data: []byte("x"), NotReplayable: true}
 	expired := epoch.Add(2 * testRetention)
 	rec, _ := mustStep(t, recordAfter(t, reserveWith(), point, full), reserveWith(withMeaning(otherRequest)), expired)
-	want, _ := mustStep(t, onceward.Record{}, reserveWith(withMeaning(otherRequest)), expired)
+	want, _ := mustStep(t, store.Record{}, reserveWith(withMeaning(otherRequest)), expired)
 	want.Attempt = 2
 	if !reflect.DeepEqual(rec, want) {
 		t.Errorf("%+v\nwant %+v", rec, want)
@@ -42,7 +42,7 @@ func TestRecreateStartsAfresh(t *testing.T) {
 
 func TestExtendCountsFromNow(t *testing.T) {
 	t.Parallel()
-	rec, _ := mustStep(t, recordAfter(t, storyInProgress...), byOwner(onceward.EventExtend), epoch.Add(10*time.Second))
+	rec, _ := mustStep(t, recordAfter(t, storyInProgress...), byOwner(store.EventExtend), epoch.Add(10*time.Second))
 	if want := epoch.Add(10*time.Second + testLease); !rec.LeaseUntil.Equal(want) {
 		t.Errorf("lease until %s, want %s", rec.LeaseUntil, want)
 	}
@@ -50,20 +50,20 @@ func TestExtendCountsFromNow(t *testing.T) {
 
 func TestCheckpointAdvances(t *testing.T) {
 	t.Parallel()
-	at := func(rec onceward.Record, p onceward.Checkpoint) onceward.Record {
-		ev := byOwner(onceward.EventCheckpoint)
+	at := func(rec store.Record, p store.Checkpoint) store.Record {
+		ev := byOwner(store.EventCheckpoint)
 		ev.Checkpoint = p
 		rec, _ = mustStep(t, rec, ev, epoch)
 		return rec
 	}
-	rec := at(recordAfter(t, storyResumable...), onceward.Checkpoint{Point: "charged", Data: []byte("1")})
-	rec = at(rec, onceward.Checkpoint{ProviderID: "ch_1"})
-	rec = at(rec, onceward.Checkpoint{NotReplayable: true})
-	rec = at(rec, onceward.Checkpoint{Data: []byte{}})
+	rec := at(recordAfter(t, storyResumable...), store.Checkpoint{Point: "charged", Data: []byte("1")})
+	rec = at(rec, store.Checkpoint{ProviderID: "ch_1"})
+	rec = at(rec, store.Checkpoint{NotReplayable: true})
+	rec = at(rec, store.Checkpoint{Data: []byte{}})
 	if rec.Point != "charged" || rec.Data == nil || len(rec.Data) != 0 || !rec.NotReplayable || rec.ProviderID != "ch_1" {
 		t.Errorf("point %q, data %q, not replayable %t", rec.Point, rec.Data, rec.NotReplayable)
 	}
-	rec = at(rec, onceward.Checkpoint{Point: "shipped", Data: []byte("2")})
+	rec = at(rec, store.Checkpoint{Point: "shipped", Data: []byte("2")})
 	resumed, _ := mustStep(t, rec, reserveWith(withResume, withNonce(2)), epoch.Add(testLease))
 	if resumed.Point != "shipped" || string(resumed.Data) != "2" || resumed.Attempt != 2 {
 		t.Errorf("resumed at %q with %q", resumed.Point, resumed.Data)
@@ -73,9 +73,9 @@ func TestCheckpointAdvances(t *testing.T) {
 // TestNotReplayableBelongsToTheAttempt: a fresh attempt has sent nothing yet, one that goes on from another has.
 func TestNotReplayableBelongsToTheAttempt(t *testing.T) {
 	t.Parallel()
-	mark := byOwner(onceward.EventCheckpoint)
+	mark := byOwner(store.EventCheckpoint)
 	mark.Checkpoint.NotReplayable = true
-	retried := recordAfter(t, reserveWith(), mark, byOwner(onceward.EventRelease), reserveWith())
+	retried := recordAfter(t, reserveWith(), mark, byOwner(store.EventRelease), reserveWith())
 	if retried.NotReplayable {
 		t.Error("a retry starts as not replayable")
 	}
@@ -88,7 +88,7 @@ func TestNotReplayableBelongsToTheAttempt(t *testing.T) {
 func TestLostOwnerIsDueAtOnce(t *testing.T) {
 	t.Parallel()
 	later := epoch.Add(testLease)
-	for _, ev := range []onceward.Event{byOwner(onceward.EventAbandon), {Kind: onceward.EventSweep}, reserveWith(withNonce(2))} {
+	for _, ev := range []store.Event{byOwner(store.EventAbandon), {Kind: store.EventSweep}, reserveWith(withNonce(2))} {
 		rec, _ := mustStep(t, recordAfter(t, storyInProgress...), ev, later)
 		if !rec.SettledAt.Equal(later) || !rec.ReconcileAt.Equal(later) || !rec.Due().Equal(later) || rec.LastError == "" || !rec.LeaseUntil.IsZero() {
 			t.Errorf("%s: lost at %s, reconcile at %s, lease until %s, error %q", ev.Kind, rec.SettledAt, rec.ReconcileAt, rec.LeaseUntil, rec.LastError)
@@ -98,14 +98,14 @@ func TestLostOwnerIsDueAtOnce(t *testing.T) {
 
 func TestPostponeEndsInADeadLetter(t *testing.T) {
 	t.Parallel()
-	try := func(rec onceward.Record) onceward.Record {
-		begin, postpone := byOwner(onceward.EventBeginReconcile), byOwner(onceward.EventPostpone)
+	try := func(rec store.Record) store.Record {
+		begin, postpone := byOwner(store.EventBeginReconcile), byOwner(store.EventPostpone)
 		begin.Count, begin.Lease = rec.ReconcileCount, time.Hour
 		rec, _ = mustStep(t, rec, begin, epoch)
 		if !rec.ReconcileAt.Equal(epoch.Add(time.Hour)) {
 			t.Errorf("while a node asks, the record is due at %s", rec.ReconcileAt)
 		}
-		postpone.Count, postpone.Lease, postpone.Limit, postpone.Reason = rec.ReconcileCount, time.Minute, 2, "silence"
+		postpone.Count, postpone.Lease, postpone.MaxAttempts, postpone.Reason = rec.ReconcileCount, time.Minute, 2, "silence"
 		rec, _ = mustStep(t, rec, postpone, epoch)
 		return rec
 	}
@@ -117,10 +117,10 @@ func TestPostponeEndsInADeadLetter(t *testing.T) {
 		t.Errorf("after one it says %q, and that it was lost because %q", rec.ReconcileError, rec.LastError)
 	}
 	rec = try(rec)
-	if rec.ReconcileCount != 2 || !rec.DeadLetter || rec.State != onceward.StateUnknown {
+	if rec.ReconcileCount != 2 || !rec.DeadLetter || rec.State != store.StateUnknown {
 		t.Errorf("after two: %+v", rec)
 	}
-	for _, kind := range []onceward.EventKind{onceward.EventResolveCompleted, onceward.EventResolveNotExecuted, onceward.EventComplete} {
+	for _, kind := range []store.EventKind{store.EventResolveCompleted, store.EventResolveNotExecuted, store.EventComplete} {
 		if settled, _ := mustStep(t, rec, byOwner(kind), epoch); settled.DeadLetter || settled.ReconcileError != "" || !settled.State.Settled() {
 			t.Errorf("%s leaves a dead letter: %t, %s", kind, settled.DeadLetter, settled.State)
 		}
@@ -130,11 +130,11 @@ func TestPostponeEndsInADeadLetter(t *testing.T) {
 // TestRequeueStartsAnew: a dead letter is due at once with all its tries before it, and stays lost since it was lost.
 func TestRequeueStartsAnew(t *testing.T) {
 	t.Parallel()
-	begin, postpone := byOwner(onceward.EventBeginReconcile), byOwner(onceward.EventPostpone)
-	postpone.Limit, postpone.Count = 1, 1
+	begin, postpone := byOwner(store.EventBeginReconcile), byOwner(store.EventPostpone)
+	postpone.MaxAttempts, postpone.Count = 1, 1
 	dead := recordAfter(t, slices.Concat(storyUnknown, story{begin, postpone})...)
 	later := epoch.Add(time.Hour)
-	ev := byOwner(onceward.EventRequeue)
+	ev := byOwner(store.EventRequeue)
 	ev.Reason = "the provider is back"
 	rec, _ := mustStep(t, dead, ev, later)
 	want := dead
@@ -142,7 +142,7 @@ func TestRequeueStartsAnew(t *testing.T) {
 	if !dead.DeadLetter || !dead.SettledAt.Equal(epoch) || !reflect.DeepEqual(rec, want) {
 		t.Errorf("%+v\nwant %+v", rec, want)
 	}
-	postpone.Limit = 2
+	postpone.MaxAttempts = 2
 	rec, _ = mustStep(t, rec, begin, later)
 	if rec, _ = mustStep(t, rec, postpone, later); rec.ReconcileCount != 1 || rec.DeadLetter {
 		t.Errorf("one try later: count %d, dead letter %t", rec.ReconcileCount, rec.DeadLetter)
@@ -153,11 +153,11 @@ func TestRequeueStartsAnew(t *testing.T) {
 func TestRetryWasNeverLost(t *testing.T) {
 	t.Parallel()
 	for _, from := range []story{
-		slices.Concat(storyUnknown, story{byOwner(onceward.EventResolveNotExecuted), reserveWith()}),
+		slices.Concat(storyUnknown, story{byOwner(store.EventResolveNotExecuted), reserveWith()}),
 		slices.Concat(storyBusted, story{reserveWith()}),
-		slices.Concat(storyUnknown, story{{Kind: onceward.EventBust, Force: true}, reserveWith()}),
+		slices.Concat(storyUnknown, story{{Kind: store.EventBust, Force: true}, reserveWith()}),
 	} {
-		if rec := recordAfter(t, from...); rec.State != onceward.StateInProgress || !rec.SettledAt.IsZero() {
+		if rec := recordAfter(t, from...); rec.State != store.StateInProgress || !rec.SettledAt.IsZero() {
 			t.Errorf("%s, settled %s", rec.State, rec.SettledAt)
 		}
 	}
@@ -166,7 +166,7 @@ func TestRetryWasNeverLost(t *testing.T) {
 func TestTombstoneKeepsOnlyTheToken(t *testing.T) {
 	t.Parallel()
 	later := epoch.Add(testRetention)
-	rec, _ := mustStep(t, recordAfter(t, storyCompleted...), onceward.Event{Kind: onceward.EventReap, Soft: true}, later)
+	rec, _ := mustStep(t, recordAfter(t, storyCompleted...), store.Event{Kind: store.EventReap, Soft: true}, later)
 	if rec.Response.Status != 0 || rec.Response.Body != nil || rec.Attempt != 1 || !rec.ExpiresAt.Equal(later.Add(testRetention)) {
 		t.Errorf("%+v", rec)
 	}
@@ -174,35 +174,35 @@ func TestTombstoneKeepsOnlyTheToken(t *testing.T) {
 
 func TestInvalidEvents(t *testing.T) {
 	t.Parallel()
-	without := func(change func(*onceward.Reservation)) onceward.Event { return reserveWith(change) }
-	noAnswer := func(kind onceward.EventKind) onceward.Event { return onceward.Event{Kind: kind, Attempt: 1} }
+	without := func(change func(*store.Reservation)) store.Event { return reserveWith(change) }
+	noAnswer := func(kind store.EventKind) store.Event { return store.Event{Kind: kind, Attempt: 1} }
 	tests := []struct {
 		name  string
 		from  story
-		event onceward.Event
+		event store.Event
 	}{
-		{"no kind", storyInProgress, onceward.Event{}},
-		{"no such kind", storyInProgress, onceward.Event{Kind: onceward.EventResolveStep + 1}},
-		{"no reservation", storyAbsent, onceward.Event{Kind: onceward.EventReserve}},
-		{"no fingerprint", storyAbsent, without(func(r *onceward.Reservation) { r.Fingerprints = nil })},
-		{"no lease", storyAbsent, without(func(r *onceward.Reservation) { r.Lease = 0 })},
-		{"no retention", storyAbsent, without(func(r *onceward.Reservation) { r.Retention = 0 })},
-		{"no answer to complete with", storyInProgress, noAnswer(onceward.EventComplete)},
-		{"no point to go on from", storyInDoubt, noAnswer(onceward.EventResolveStep)},
-		{"no answer to resolve with", storyUnknown, noAnswer(onceward.EventResolveCompleted)},
+		{"no kind", storyInProgress, store.Event{}},
+		{"no such kind", storyInProgress, store.Event{Kind: store.EventResolveStep + 1}},
+		{"no reservation", storyAbsent, store.Event{Kind: store.EventReserve}},
+		{"no fingerprint", storyAbsent, without(func(r *store.Reservation) { r.Fingerprints = nil })},
+		{"no lease", storyAbsent, without(func(r *store.Reservation) { r.Lease = 0 })},
+		{"no retention", storyAbsent, without(func(r *store.Reservation) { r.Retention = 0 })},
+		{"no answer to complete with", storyInProgress, noAnswer(store.EventComplete)},
+		{"no point to go on from", storyInDoubt, noAnswer(store.EventResolveStep)},
+		{"no answer to resolve with", storyUnknown, noAnswer(store.EventResolveCompleted)},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			before := recordAfter(t, test.from...)
-			rec, out, err := onceward.Step(before, test.event, epoch)
+			rec, out, err := store.Step(before, test.event, epoch)
 			requireUnchanged(t, before, rec, out)
-			if !errors.Is(err, onceward.ErrInvalidEvent) {
+			if !errors.Is(err, store.ErrInvalidEvent) {
 				t.Errorf("error %v", err)
 			}
 		})
 	}
-	if _, _, err := onceward.Step(onceward.Record{}, onceward.Event{Kind: onceward.EventBust}, epoch); !errors.Is(err, onceward.ErrNotFound) {
+	if _, _, err := store.Step(store.Record{}, store.Event{Kind: store.EventBust}, epoch); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a bust of nothing: %v", err)
 	}
 }
@@ -212,10 +212,10 @@ func TestStepHasNoHands(t *testing.T) {
 	t.Parallel()
 	before := recordAfter(t, storyInProgress...)
 	kept := before
-	for kind := onceward.EventReserve; kind <= onceward.EventResolveStep; kind++ {
+	for kind := store.EventReserve; kind <= store.EventResolveStep; kind++ {
 		ev := byOwner(kind)
 		ev.Reservation = newReservation()
-		_, _, _ = onceward.Step(before, ev, epoch.Add(testRetention))
+		_, _, _ = store.Step(before, ev, epoch.Add(testRetention))
 		if !reflect.DeepEqual(before, kept) {
 			t.Fatalf("%s changed it to %+v", kind, before)
 		}
@@ -225,17 +225,17 @@ func TestStepHasNoHands(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	const invalid = "invalid"
-	for kind := onceward.EventReserve; kind <= onceward.EventResolveStep; kind++ {
+	for kind := store.EventReserve; kind <= store.EventResolveStep; kind++ {
 		if kind.String() == invalid {
 			t.Errorf("event %d has no name", kind)
 		}
 	}
-	for state := onceward.StateNone; state <= onceward.StateExpired; state++ {
+	for state := store.StateNone; state <= store.StateExpired; state++ {
 		if state.String() == invalid {
 			t.Errorf("state %d has no name", state)
 		}
 	}
-	for _, s := range []string{onceward.EventKind(99).String(), onceward.State(99).String(), onceward.Decision(99).String(), onceward.Origin(99).String()} {
+	for _, s := range []string{store.EventKind(99).String(), store.State(99).String(), store.Decision(99).String(), store.Origin(99).String()} {
 		if s != invalid {
 			t.Errorf("a value that does not exist is called %q", s)
 		}
@@ -247,9 +247,9 @@ func TestNames(t *testing.T) {
 func TestResolvedStepGoesOn(t *testing.T) {
 	t.Parallel()
 	doubt := recordAfter(t, storyInDoubt...)
-	begin := byOwner(onceward.EventBeginReconcile)
+	begin := byOwner(store.EventBeginReconcile)
 	doubt, _ = mustStep(t, doubt, begin, epoch)
-	ev := byOwner(onceward.EventResolveStep)
+	ev := byOwner(store.EventResolveStep)
 	ev.Token = 40
 	later := epoch.Add(time.Hour)
 	rec, _ := mustStep(t, doubt, ev, later)
@@ -259,15 +259,15 @@ func TestResolvedStepGoesOn(t *testing.T) {
 	if rec.ReconcileCount != 0 || !rec.ReconcileAt.IsZero() || !rec.SettledAt.IsZero() || rec.LastError != "" {
 		t.Errorf("it still tells of the time when it was unknown: %+v", rec)
 	}
-	again, out, err := onceward.Step(rec, ev, later.Add(time.Hour))
-	if err != nil || out.Effect != onceward.EffectNone || !reflect.DeepEqual(again, rec) {
+	again, out, err := store.Step(rec, ev, later.Add(time.Hour))
+	if err != nil || out.Effect != store.EffectNone || !reflect.DeepEqual(again, rec) {
 		t.Errorf("repeated: %v, effect %d", err, out.Effect)
 	}
 	next, out := mustStep(t, rec, reserveWith(withResume, withNonce(2)), later)
-	if out.Origin != onceward.OriginResumed || next.Attempt != 41 {
+	if out.Origin != store.OriginResumed || next.Attempt != 41 {
 		t.Errorf("the next attempt is %s at %d", out.Origin, next.Attempt)
 	}
-	if _, _, err := onceward.Step(next, ev, later); !errors.Is(err, onceward.ErrFenced) {
+	if _, _, err := store.Step(next, ev, later); !errors.Is(err, store.ErrFenced) {
 		t.Errorf("a resolution that was overtaken: %v", err)
 	}
 }

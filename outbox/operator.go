@@ -6,44 +6,44 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
-// Desk is where people look after dead letters. Each act names who and why, and is written to the audit before it is done.
-type Desk struct {
+// Operator is where people look after dead letters. Each act names who and why, and is written to the audit before it is done.
+type Operator struct {
 	store   Store
-	auditor onceward.Auditor
+	auditor store.Auditor
 }
 
-// NewDesk returns a desk over a store that is an [onceward.Auditor] too; if it is not, the error is
+// NewOperator returns an operator over a store that is a [store.Auditor] too; if it is not, the error is
 // [errors.ErrUnsupported].
-func NewDesk(store Store) (*Desk, error) {
-	auditor, ok := store.(onceward.Auditor)
+func NewOperator(s Store) (*Operator, error) {
+	auditor, ok := s.(store.Auditor)
 	if !ok {
 		return nil, fmt.Errorf("outbox: the store keeps no audit: %w", errors.ErrUnsupported)
 	}
-	return &Desk{store, auditor}, nil
+	return &Operator{s, auditor}, nil
 }
 
-// DeadLetters lists the dead letters behind one, the oldest first; those that hold up their aggregate are [Holding].
-func (d *Desk) DeadLetters(ctx context.Context, after string, limit int) ([]Entry, error) {
-	return d.store.Messages(ctx, Filter{States: []State{Dead, Holding}, After: after, Limit: limit})
+// DeadLetters lists the dead letters behind one, the oldest first; those that hold up their aggregate are [StateHolding].
+func (d *Operator) DeadLetters(ctx context.Context, after string, limit int) ([]Entry, error) {
+	return d.store.Messages(ctx, Filter{States: []State{StateDead, StateHolding}, After: after, Limit: limit})
 }
 
 // Replay has a dead letter delivered again, and its tries counted anew. If its aggregate went on without it, it comes out
 // of order. The receiver sees the same ID and downstream key as before.
-func (d *Desk) Replay(ctx context.Context, who, why, id string) error {
+func (d *Operator) Replay(ctx context.Context, who, why, id string) error {
 	return d.act(ctx, who, why, "outbox replay", id, d.store.ReplayMessage)
 }
 
 // Drop gives a dead letter up: if it holds up its aggregate, that goes on without it. It stays in the list of dead letters.
-func (d *Desk) Drop(ctx context.Context, who, why, id string) error {
+func (d *Operator) Drop(ctx context.Context, who, why, id string) error {
 	return d.act(ctx, who, why, "outbox drop", id, d.store.DropMessage)
 }
 
 // act writes to the audit what is to be done, does it, and writes down how that ended. The entries are about the operation
 // that added the message or, if none did, about a key that is the message's ID.
-func (d *Desk) act(ctx context.Context, who, why, action, id string, do func(context.Context, string) error) error {
+func (d *Operator) act(ctx context.Context, who, why, action, id string, do func(context.Context, string) error) error {
 	if strings.TrimSpace(who) == "" || strings.TrimSpace(why) == "" {
 		return errors.New("outbox: an operator's act needs to say who acts and why: the audit is of no use without")
 	}
@@ -52,16 +52,16 @@ func (d *Desk) act(ctx context.Context, who, why, action, id string, do func(con
 		return err
 	}
 	if len(found) == 0 {
-		return fmt.Errorf("outbox: there is no message %s: %w", id, onceward.ErrNotFound)
+		return fmt.Errorf("outbox: there is no message %s: %w", id, store.ErrNotFound)
 	}
-	entry := onceward.AuditEntry{ID: found[0].Origin, Attempt: found[0].Attempt, Actor: who, Action: action + " " + id, Reason: why}
-	if entry.ID == (onceward.ID{}) {
+	entry := store.AuditEntry{ID: found[0].Origin, Attempt: found[0].OriginAttempt, Actor: who, Action: action + " " + id, Reason: why}
+	if entry.ID == (store.ID{}) {
 		entry.Key = id
 	}
 	if err := d.auditor.AddAudit(ctx, entry); err != nil {
 		return fmt.Errorf("outbox: nothing was done, because the audit could not be written: %w", err)
 	}
-	if err = do(ctx, id); errors.Is(err, onceward.ErrNotFound) {
+	if err = do(ctx, id); errors.Is(err, store.ErrNotFound) {
 		err = fmt.Errorf("outbox: message %s is %s, not a dead letter: %w", id, found[0].State, err)
 	}
 	entry.Outcome = "done"

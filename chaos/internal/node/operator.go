@@ -9,11 +9,12 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/storeurl"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
 // DeskPath is where operators act.
-const DeskPath = "/desk"
+const OperatorPath = "/operator"
 
 // The acts of an operator, in the words of the audit.
 const (
@@ -34,8 +35,8 @@ type Act struct {
 }
 
 // newDesk takes the acts of operators. It answers 204 to one that is done, and 409 with the reason to one that is not.
-func newDesk(guard *onceward.Guard, db *storeurl.Database) (http.Handler, error) {
-	desk, err := reconcile.NewDesk(guard, db.Store)
+func newOperator(guard *onceward.Guard, db *storeurl.Database) (http.Handler, error) {
+	operator, err := reconcile.NewOperator(guard, db.Store)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func newDesk(guard *onceward.Guard, db *storeurl.Database) (http.Handler, error)
 		var act Act
 		err := json.NewDecoder(r.Body).Decode(&act)
 		if err == nil {
-			err = act.do(r, desk)
+			err = act.do(r, operator)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
@@ -53,26 +54,26 @@ func newDesk(guard *onceward.Guard, db *storeurl.Database) (http.Handler, error)
 	}), nil
 }
 
-func (a *Act) do(r *http.Request, desk *reconcile.Desk) error {
+func (a *Act) do(r *http.Request, operator *reconcile.Operator) error {
 	by := reconcile.By{Who: a.Who, Why: a.Why}
-	claim := onceward.Claim{ID: onceward.ID{Scope: a.Scope, Key: a.Key}, Attempt: a.Attempt}
+	claim := store.Claim{ID: store.ID{Scope: a.Scope, Key: a.Key}, Attempt: a.Attempt}
 	switch a.Action {
 	case ActCompleted:
-		answer := onceward.Response{Status: http.StatusCreated, Body: []byte(`"an operator said so"`)}
-		return desk.ResolveCompleted(r.Context(), by, claim, onceward.Completion{Response: answer})
+		answer := store.Response{Status: http.StatusCreated, Body: []byte(`"an operator said so"`)}
+		return operator.ResolveCompleted(r.Context(), by, claim, store.Completion{Response: answer})
 	case ActNotExecuted:
-		return desk.ResolveNotExecuted(r.Context(), by, claim)
+		return operator.ResolveNotExecuted(r.Context(), by, claim)
 	case ActRetry:
-		return desk.RetryNow(r.Context(), by, claim)
+		return operator.RetryNow(r.Context(), by, claim)
 	case ActBust:
-		return desk.Bust(r.Context(), by, claim.ID, false)
+		return operator.Bust(r.Context(), by, claim.ID, false)
 	default:
 		return fmt.Errorf("no act is called %q", a.Action)
 	}
 }
 
 // RefundKey is the key that a refund is made with at the provider: for forgers who have seen it there.
-func RefundKey(ctx context.Context, id onceward.ID) (key string, err error) {
+func RefundKey(ctx context.Context, id store.ID) (key string, err error) {
 	guard, err := onceward.New(memory.New(), onceward.Config{Secret: []byte(fingerprintSecret)})
 	if err != nil {
 		return "", err

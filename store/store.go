@@ -1,4 +1,4 @@
-package onceward
+package store
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 // returns a [*FencedError]. Package storetest proves an implementation.
 //
 // What only some stores can do is an optional interface: [Transactor], [TxCheckpointer], [Waiter], [Sweeper], [Reaper],
-// [Reconciler], [Buster], [Lister], [FindingKeeper], [NoticeKeeper], [Auditor].
+// [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an insert.
 	// Repeated with the same nonce, it answers with the same grant. A store may still read the reservation after a call
@@ -97,7 +97,7 @@ const (
 	OriginCreated Origin = iota + 1
 	// OriginRetried is a record that had been released.
 	OriginRetried
-	// OriginResumed is a record whose owner was lost and whose policy is [Resume].
+	// OriginResumed is a record whose owner was lost and whose policy is [LostResume].
 	OriginResumed
 	// OriginRecreated is a record that had expired.
 	OriginRecreated
@@ -125,6 +125,28 @@ type Verdict struct {
 	// Now is the store's clock at the decision. An owner counts on what is left of its lease by it: a grant that is
 	// repeated keeps the lease that it had.
 	Now time.Time
+}
+
+// Check refuses what a store cannot rightly answer to a reservation: acting on another's record would be worse than not answering.
+func (v *Verdict) Check(r *Reservation) error {
+	rec := &v.Record
+	ok := rec.ID == r.ID || rec.State == StateNone && rec.ID == ID{}
+	switch v.Decision {
+	case DecisionExecute:
+		held := !v.Now.IsZero() && v.Now.Before(rec.LeaseUntil)
+		ok = ok && rec.State == StateInProgress && rec.Nonce == r.Nonce && rec.Attempt != 0 && held
+	case DecisionReplay:
+		same, err := rec.Fingerprint.Matches(r.Fingerprints)
+		known := rec.Version != 0 && rec.Version <= RecordVersion
+		ok = ok && rec.State == StateCompleted && known && same && err == nil && rec.Response.Status >= minStatus
+	case DecisionInProgress, DecisionMismatch, DecisionUnknown, DecisionRefused:
+	default:
+		ok = false
+	}
+	if !ok {
+		return &UnreadableError{Version: rec.Version, Reason: "the store answered with a record or a decision that cannot belong to this request"}
+	}
+	return nil
 }
 
 // Claim is how an owner names itself in each write.
@@ -173,22 +195,35 @@ type Transactor interface {
 	InFlight(id ID) bool
 }
 
+// TxCheckpointer is a store that can commit a checkpoint together with what a handler writes.
+type TxCheckpointer interface {
+	// CheckpointTx calls work with a context that carries a transaction, as [Transactor] does, and commits what work wrote
+	// together with the checkpoint that it returned, if the claim still holds. It may call work again after a rollback that
+	// was not work's own doing, never after a commit. A node that stops in mid-work holds on to what it locked for little
+	// longer than the lease.
+	//
+	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot learn whether
+	// the transaction was committed, together with [ErrTxOwned] if work itself ended it; after any other error nothing was. One
+	// that wraps [ErrWorkRefused] says that the database refused at the commit what work had written.
+	CheckpointTx(ctx context.Context, c Claim, lease time.Duration, work func(ctx context.Context) (Checkpoint, error)) error
+}
+
 // Ending says how a transaction ends.
-type Ending uint8
+type TxAction uint8
 
 // The endings of transactional work.
 const (
-	// Rollback undoes everything and leaves no trace: the retry runs afresh.
-	Rollback Ending = iota
-	// Commit keeps the work and the answer.
-	Commit
-	// CommitAnswer undoes the work and keeps the answer.
-	CommitAnswer
+	// TxRollback undoes everything and leaves no trace: the retry runs afresh.
+	TxRollback TxAction = iota
+	// TxCommit keeps the work and the answer.
+	TxCommit
+	// TxCommitAnswer undoes the work and keeps the answer.
+	TxCommitAnswer
 )
 
 // Settlement is what transactional work wants done with its transaction.
 type Settlement struct {
-	Ending     Ending
+	Action     TxAction
 	Completion Completion
 }
 
@@ -201,7 +236,7 @@ type Waiter interface {
 
 // Sweeper is a store that finds the leases that ran out.
 type Sweeper interface {
-	// Sweep makes at most limit records unknown whose lease ran out and whose policy is [Reconcile].
+	// Sweep makes at most limit records unknown whose lease ran out and whose policy is [LostReconcile].
 	Sweep(ctx context.Context, limit int) (swept int, err error)
 }
 
@@ -213,7 +248,7 @@ type Reaper interface {
 }
 
 // Reconciler is a store whose unknown records can be settled from outside. A phased operation whose owner is gone, which is one
-// that is in progress with [Resume] and past its lease, can be resolved as if it were unknown: a person ends it so if no
+// that is in progress with [LostResume] and past its lease, can be resolved as if it were unknown: a person ends it so if no
 // running code can go on with it.
 type Reconciler interface {
 	// ResolveCompleted stores the answer that was learned for an unknown attempt.
@@ -243,8 +278,8 @@ type Postponement struct {
 	Count int
 	// Wait is the time until the next one.
 	Wait time.Duration
-	// Limit is the number of tries after which the record becomes a dead letter; zero for no limit.
-	Limit int
+	// MaxAttempts is the number of tries after which the record becomes a dead letter; zero for no limit.
+	MaxAttempts int
 	// Reason says why nothing was learned.
 	Reason string
 	// Untried takes the try back, which then does not count: the node was stopped before it had asked. Limit and Reason say

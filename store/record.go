@@ -1,9 +1,10 @@
-package onceward
+package store
 
 import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -63,10 +64,10 @@ func (s State) Settled() bool {
 type LostPolicy uint8
 
 const (
-	// Reconcile makes the operation unknown: it is never executed again on a guess. This is the default.
-	Reconcile LostPolicy = 0
-	// Resume lets a later attempt go on from the last recovery point.
-	Resume LostPolicy = 1
+	// LostReconcile makes the operation unknown: it is never executed again on a guess. This is the default.
+	LostReconcile LostPolicy = 0
+	// LostResume lets a later attempt go on from the last recovery point.
+	LostResume LostPolicy = 1
 )
 
 // Nonce identifies one call of Reserve, so that the call can be repeated when its reply was lost.
@@ -93,6 +94,20 @@ func (f *Fingerprint) comparable(g *Fingerprint) bool {
 // session accepts any: the route may have started to bind keys after it was stored.
 func (f *Fingerprint) accepts(g *Fingerprint) bool {
 	return f.Sum == g.Sum && (f.Session == [16]byte{} || f.Session == g.Session)
+}
+
+// Matches compares a stored fingerprint with that of the candidates which was made by the same rules and secret. With none to
+// compare it cannot know, and says so: neither a replay nor a mismatch would be true.
+func (f *Fingerprint) Matches(candidates []Fingerprint) (bool, error) {
+	for i := range candidates {
+		if f.comparable(&candidates[i]) {
+			return f.accepts(&candidates[i]), nil
+		}
+	}
+	return false, &UnreadableError{
+		Version: RecordVersion,
+		Reason:  fmt.Sprintf("its fingerprint was made with secret %d by rules %d, which are not configured", f.Secret, f.Rules),
+	}
 }
 
 // HeaderField is one value of one header field of a stored response.

@@ -1,4 +1,4 @@
-package onceward
+package store
 
 import (
 	"encoding/binary"
@@ -214,7 +214,7 @@ func DecodeRecord(id ID, b []byte) (Record, error) {
 func (d *decoder) record() Record {
 	r := Record{Version: d.byte(), State: State(d.byte()), OnLost: LostPolicy(d.byte())}
 	flags := d.byte()
-	if d.err == nil && (r.State == StateNone || r.State > StateExpired || r.OnLost > Resume || flags > flagsKnown) {
+	if d.err == nil && (r.State == StateNone || r.State > StateExpired || r.OnLost > LostResume || flags > flagsKnown) {
 		d.err = errors.New("a state, policy or flag that is not known")
 	}
 	r.NotReplayable = flags&flagNotReplayable != 0

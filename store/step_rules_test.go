@@ -1,4 +1,4 @@
-package onceward_test
+package store_test
 
 import (
 	"errors"
@@ -7,22 +7,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // This file holds the rules S1 to S9 of docs/spec.md that a row of the table does not show.
 
-func requireUnchanged(t *testing.T, before, rec onceward.Record, out onceward.Outcome) {
+func requireUnchanged(t *testing.T, before, rec store.Record, out store.Transition) {
 	t.Helper()
-	if !reflect.DeepEqual(before, rec) || out.Effect != onceward.EffectNone {
+	if !reflect.DeepEqual(before, rec) || out.Effect != store.EffectNone {
 		t.Errorf("effect %d, and the record became %+v", out.Effect, rec)
 	}
 }
 
 // mustStep is Step where no error is expected.
-func mustStep(t *testing.T, rec onceward.Record, ev onceward.Event, at time.Time) (onceward.Record, onceward.Outcome) {
+func mustStep(t *testing.T, rec store.Record, ev store.Event, at time.Time) (store.Record, store.Transition) {
 	t.Helper()
-	rec, out, err := onceward.Step(rec, ev, at)
+	rec, out, err := store.Step(rec, ev, at)
 	if err != nil {
 		t.Fatalf("%s: %v", ev.Kind, err)
 	}
@@ -36,13 +36,13 @@ func TestTimeRemovesOnlyWhatIsSettled(t *testing.T) {
 	for _, from := range []story{storyAbsent, storyInProgress, storyResumable, storyUnknown} {
 		for _, soft := range []bool{false, true} {
 			before := recordAfter(t, from...)
-			rec, out := mustStep(t, before, onceward.Event{Kind: onceward.EventReap, Soft: soft}, muchLater)
+			rec, out := mustStep(t, before, store.Event{Kind: store.EventReap, Soft: soft}, muchLater)
 			requireUnchanged(t, before, rec, out)
 		}
 	}
 	for _, from := range []story{storyCompleted, storyRetryable, storyBusted} {
 		before := recordAfter(t, from...)
-		rec, out := mustStep(t, before, onceward.Event{Kind: onceward.EventReap}, epoch.Add(testRetention-time.Microsecond))
+		rec, out := mustStep(t, before, store.Event{Kind: store.EventReap}, epoch.Add(testRetention-time.Microsecond))
 		requireUnchanged(t, before, rec, out)
 	}
 }
@@ -51,7 +51,7 @@ func TestTimeRemovesOnlyWhatIsSettled(t *testing.T) {
 func TestRetentionCountsFromSettlement(t *testing.T) {
 	t.Parallel()
 	later := epoch.Add(time.Hour)
-	settle := func(from story, ev onceward.Event) func(t *testing.T) {
+	settle := func(from story, ev store.Event) func(t *testing.T) {
 		return func(t *testing.T) {
 			t.Parallel()
 			rec, _ := mustStep(t, recordAfter(t, from...), ev, later)
@@ -63,17 +63,17 @@ func TestRetentionCountsFromSettlement(t *testing.T) {
 			}
 		}
 	}
-	t.Run("complete", settle(storyInProgress, byOwner(onceward.EventComplete)))
-	t.Run("complete late", settle(storyUnknown, byOwner(onceward.EventComplete)))
-	t.Run("release", settle(storyInProgress, byOwner(onceward.EventRelease)))
-	t.Run("resolve completed", settle(storyUnknown, byOwner(onceward.EventResolveCompleted)))
-	t.Run("resolve not executed", settle(storyUnknown, byOwner(onceward.EventResolveNotExecuted)))
+	t.Run("complete", settle(storyInProgress, byOwner(store.EventComplete)))
+	t.Run("complete late", settle(storyUnknown, byOwner(store.EventComplete)))
+	t.Run("release", settle(storyInProgress, byOwner(store.EventRelease)))
+	t.Run("resolve completed", settle(storyUnknown, byOwner(store.EventResolveCompleted)))
+	t.Run("resolve not executed", settle(storyUnknown, byOwner(store.EventResolveNotExecuted)))
 
 	t.Run("a longer retention of the answer counts", func(t *testing.T) {
 		t.Parallel()
 		for retention, want := range map[time.Duration]time.Duration{2 * testRetention: 2 * testRetention, time.Hour: testRetention} {
-			ev := byOwner(onceward.EventComplete)
-			ev.Completion = &onceward.Completion{Response: paidAnswer.Response, Retention: retention}
+			ev := byOwner(store.EventComplete)
+			ev.Completion = &store.Completion{Response: paidAnswer.Response, Retention: retention}
 			if rec, _ := mustStep(t, recordAfter(t, storyInProgress...), ev, epoch); !rec.ExpiresAt.Equal(epoch.Add(want)) {
 				t.Errorf("with a retention of %s it expires at %s", retention, rec.ExpiresAt)
 			}
@@ -90,7 +90,7 @@ func TestMismatchComesFirst(t *testing.T) {
 		ev := reserveWith(withMeaning(otherRequest), withResume, withoutCreating)
 		rec, out := mustStep(t, before, ev, epoch.Add(testLease))
 		requireUnchanged(t, before, rec, out)
-		if out.Decision != onceward.DecisionMismatch {
+		if out.Decision != store.DecisionMismatch {
 			t.Errorf("%s: %s", before.State, out.Decision)
 		}
 	}
@@ -98,26 +98,26 @@ func TestMismatchComesFirst(t *testing.T) {
 
 func TestFingerprintsAreComparedUnderTheirSecret(t *testing.T) {
 	t.Parallel()
-	rotated := onceward.Fingerprint{Secret: 8, Rules: 1, Sum: [32]byte{9}}
-	otherRules := onceward.Fingerprint{Secret: 7, Rules: 2, Sum: [32]byte{1}}
+	rotated := store.Fingerprint{Secret: 8, Rules: 1, Sum: [32]byte{9}}
+	otherRules := store.Fingerprint{Secret: 7, Rules: 2, Sum: [32]byte{1}}
 	before := recordAfter(t, storyCompleted...)
 	tests := []struct {
 		name       string
-		candidates []onceward.Fingerprint
-		want       onceward.Decision
+		candidates []store.Fingerprint
+		want       store.Decision
 	}{
-		{"rotated, the old secret still there", []onceward.Fingerprint{rotated, thisRequest}, onceward.DecisionReplay},
-		{"rotated, another request", []onceward.Fingerprint{rotated, otherRequest}, onceward.DecisionMismatch},
-		{"the old secret is gone", []onceward.Fingerprint{rotated}, 0},
-		{"the old rules are gone", []onceward.Fingerprint{otherRules}, 0},
+		{"rotated, the old secret still there", []store.Fingerprint{rotated, thisRequest}, store.DecisionReplay},
+		{"rotated, another request", []store.Fingerprint{rotated, otherRequest}, store.DecisionMismatch},
+		{"the old secret is gone", []store.Fingerprint{rotated}, 0},
+		{"the old rules are gone", []store.Fingerprint{otherRules}, 0},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			ev := reserveWith(func(r *onceward.Reservation) { r.Fingerprints = test.candidates })
-			rec, out, err := onceward.Step(before, ev, epoch)
+			ev := reserveWith(func(r *store.Reservation) { r.Fingerprints = test.candidates })
+			rec, out, err := store.Step(before, ev, epoch)
 			requireUnchanged(t, before, rec, out)
-			if out.Decision != test.want || errors.Is(err, onceward.ErrUnreadable) != (test.want == 0) {
+			if out.Decision != test.want || errors.Is(err, store.ErrUnreadable) != (test.want == 0) {
 				t.Errorf("%s, %v; want %s", out.Decision, err, test.want)
 			}
 		})
@@ -126,7 +126,7 @@ func TestFingerprintsAreComparedUnderTheirSecret(t *testing.T) {
 
 func TestSessionBindsTheKey(t *testing.T) {
 	t.Parallel()
-	bound := func(session byte) func(*onceward.Reservation) {
+	bound := func(session byte) func(*store.Reservation) {
 		f := thisRequest
 		f.Session[0] = session
 		return withMeaning(f)
@@ -134,17 +134,17 @@ func TestSessionBindsTheKey(t *testing.T) {
 	tests := []struct {
 		name              string
 		stored, presented byte
-		want              onceward.Decision
+		want              store.Decision
 	}{
-		{"the same session", 1, 1, onceward.DecisionReplay},
-		{"another session", 1, 2, onceward.DecisionMismatch},
-		{"no session where one is stored", 1, 0, onceward.DecisionMismatch},
-		{"a session where none was stored", 0, 1, onceward.DecisionReplay},
+		{"the same session", 1, 1, store.DecisionReplay},
+		{"another session", 1, 2, store.DecisionMismatch},
+		{"no session where one is stored", 1, 0, store.DecisionMismatch},
+		{"a session where none was stored", 0, 1, store.DecisionReplay},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			rec := recordAfter(t, reserveWith(bound(test.stored)), byOwner(onceward.EventComplete))
+			rec := recordAfter(t, reserveWith(bound(test.stored)), byOwner(store.EventComplete))
 			if _, out := mustStep(t, rec, reserveWith(bound(test.presented)), epoch); out.Decision != test.want {
 				t.Errorf("%s, want %s", out.Decision, test.want)
 			}
@@ -157,13 +157,13 @@ func TestRepeatedSettlementSucceeds(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		from story
-		kind onceward.EventKind
+		kind store.EventKind
 	}{
-		{storyCompleted, onceward.EventComplete},
-		{storyRetryable, onceward.EventRelease},
-		{storyUnknown, onceward.EventAbandon},
-		{storyCompleted, onceward.EventResolveCompleted},
-		{storyRetryable, onceward.EventResolveNotExecuted},
+		{storyCompleted, store.EventComplete},
+		{storyRetryable, store.EventRelease},
+		{storyUnknown, store.EventAbandon},
+		{storyCompleted, store.EventResolveCompleted},
+		{storyRetryable, store.EventResolveNotExecuted},
 	}
 	for _, test := range tests {
 		t.Run(test.kind.String(), func(t *testing.T) {
@@ -178,10 +178,10 @@ func TestRepeatedSettlementSucceeds(t *testing.T) {
 // TestLoserLearnsTheStoredAnswer is S6: an owner that loses to a resolution sends what is stored.
 func TestLoserLearnsTheStoredAnswer(t *testing.T) {
 	t.Parallel()
-	ev := byOwner(onceward.EventComplete)
+	ev := byOwner(store.EventComplete)
 	ev.Completion = &declinedAnswer
-	_, _, err := onceward.Step(recordAfter(t, append(storyUnknown, byOwner(onceward.EventResolveCompleted))...), ev, epoch)
-	var fenced *onceward.FencedError
+	_, _, err := store.Step(recordAfter(t, append(storyUnknown, byOwner(store.EventResolveCompleted))...), ev, epoch)
+	var fenced *store.FencedError
 	if !errors.As(err, &fenced) || fenced.Response == nil || !fenced.Response.Equal(&paidAnswer.Response) {
 		t.Fatalf("%v", err)
 	}
@@ -193,7 +193,7 @@ func TestLoserLearnsTheStoredAnswer(t *testing.T) {
 // TestTokensOnlyGrow is S7.
 func TestTokensOnlyGrow(t *testing.T) {
 	t.Parallel()
-	reserveAt := func(token int64) onceward.Event {
+	reserveAt := func(token int64) store.Event {
 		ev := reserveWith(withResume, withNonce(2))
 		ev.Token = token
 		return ev
@@ -203,7 +203,7 @@ func TestTokensOnlyGrow(t *testing.T) {
 		before := recordAfter(t, from...)
 		for _, token := range []int64{0, 1, 1000} {
 			rec, out := mustStep(t, before, reserveAt(token), expired)
-			if want := max(before.Attempt+1, token); out.Decision != onceward.DecisionExecute || rec.Attempt != want {
+			if want := max(before.Attempt+1, token); out.Decision != store.DecisionExecute || rec.Attempt != want {
 				t.Errorf("from %s at %d with token %d: %s at %d, want %d", before.State, before.Attempt, token, out.Decision, rec.Attempt, want)
 			}
 		}
@@ -214,15 +214,15 @@ func TestTokensOnlyGrow(t *testing.T) {
 func TestUnknownVersionIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, from := range []story{storyInProgress, storyCompleted, storyRetryable, storyUnknown, storyBusted} {
-		for _, version := range []uint8{0, onceward.RecordVersion + 1, 255} {
+		for _, version := range []uint8{0, store.RecordVersion + 1, 255} {
 			before := recordAfter(t, from...)
 			before.Version = version
-			for kind := onceward.EventReserve; kind <= onceward.EventResolveStep; kind++ {
+			for kind := store.EventReserve; kind <= store.EventResolveStep; kind++ {
 				ev := byOwner(kind)
 				ev.Reservation, ev.Force = newReservation(), true
-				rec, out, err := onceward.Step(before, ev, epoch.Add(100*testRetention))
+				rec, out, err := store.Step(before, ev, epoch.Add(100*testRetention))
 				requireUnchanged(t, before, rec, out)
-				var unreadable *onceward.UnreadableError
+				var unreadable *store.UnreadableError
 				if !errors.As(err, &unreadable) || unreadable.Version != version || out.Decision != 0 {
 					t.Errorf("%s of version %d in %s: %s, %v", kind, version, before.State, out.Decision, err)
 				}
@@ -237,15 +237,15 @@ func TestReserveWithoutCreating(t *testing.T) {
 	tests := []struct {
 		from  story
 		later time.Duration
-		want  onceward.Decision
+		want  store.Decision
 	}{
-		{storyAbsent, 0, onceward.DecisionRefused},
-		{storyBusted, 0, onceward.DecisionRefused},
-		{storyCompleted, testRetention, onceward.DecisionRefused},
-		{storyCompleted, 0, onceward.DecisionReplay},
-		{storyInProgress, 0, onceward.DecisionInProgress},
-		{storyUnknown, 0, onceward.DecisionUnknown},
-		{storyRetryable, 0, onceward.DecisionExecute},
+		{storyAbsent, 0, store.DecisionRefused},
+		{storyBusted, 0, store.DecisionRefused},
+		{storyCompleted, testRetention, store.DecisionRefused},
+		{storyCompleted, 0, store.DecisionReplay},
+		{storyInProgress, 0, store.DecisionInProgress},
+		{storyUnknown, 0, store.DecisionUnknown},
+		{storyRetryable, 0, store.DecisionExecute},
 	}
 	for i, test := range tests {
 		t.Run(fmt.Sprint(i, test.want), func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestReserveWithoutCreating(t *testing.T) {
 			if out.Decision != test.want {
 				t.Errorf("%s, want %s", out.Decision, test.want)
 			}
-			if test.want == onceward.DecisionRefused && out.Effect != onceward.EffectNone {
+			if test.want == store.DecisionRefused && out.Effect != store.EffectNone {
 				t.Errorf("it was refused with effect %d", out.Effect)
 			}
 		})
@@ -267,13 +267,13 @@ func TestRepeatedReservation(t *testing.T) {
 	before := recordAfter(t, storyInProgress...)
 	rec, out := mustStep(t, before, reserveWith(), epoch.Add(testLease-time.Microsecond))
 	requireUnchanged(t, before, rec, out)
-	if out.Origin != onceward.OriginRepeated {
+	if out.Origin != store.OriginRepeated {
 		t.Errorf("origin %s", out.Origin)
 	}
-	if rec, out = mustStep(t, before, reserveWith(), epoch.Add(testLease)); out.Decision != onceward.DecisionUnknown || rec.State != onceward.StateUnknown {
+	if rec, out = mustStep(t, before, reserveWith(), epoch.Add(testLease)); out.Decision != store.DecisionUnknown || rec.State != store.StateUnknown {
 		t.Errorf("after the lease: %s, %s", out.Decision, rec.State)
 	}
-	if _, out = mustStep(t, recordAfter(t, storyRetryable...), reserveWith(), epoch); out.Origin != onceward.OriginRetried {
+	if _, out = mustStep(t, recordAfter(t, storyRetryable...), reserveWith(), epoch); out.Origin != store.OriginRetried {
 		t.Errorf("after a release: origin %s", out.Origin)
 	}
 }
@@ -283,9 +283,9 @@ func TestResumeTakesTwo(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		from story
-		ev   onceward.Event
+		ev   store.Event
 	}{{storyInProgress, reserveWith(withResume, withNonce(2))}, {storyResumable, reserveWith(withNonce(2))}} {
-		if rec, out := mustStep(t, recordAfter(t, test.from...), test.ev, epoch.Add(testLease)); out.Decision != onceward.DecisionUnknown || rec.Attempt != 1 {
+		if rec, out := mustStep(t, recordAfter(t, test.from...), test.ev, epoch.Add(testLease)); out.Decision != store.DecisionUnknown || rec.Attempt != 1 {
 			t.Errorf("%s at attempt %d", out.Decision, rec.Attempt)
 		}
 	}
@@ -295,10 +295,10 @@ func TestSweepLeavesAlone(t *testing.T) {
 	t.Parallel()
 	for _, from := range []story{storyAbsent, storyCompleted, storyRetryable, storyUnknown, storyBusted, storyResumable} {
 		before := recordAfter(t, from...)
-		rec, out := mustStep(t, before, onceward.Event{Kind: onceward.EventSweep}, epoch.Add(testLease))
+		rec, out := mustStep(t, before, store.Event{Kind: store.EventSweep}, epoch.Add(testLease))
 		requireUnchanged(t, before, rec, out)
 	}
 	before := recordAfter(t, storyInProgress...)
-	rec, out := mustStep(t, before, onceward.Event{Kind: onceward.EventSweep}, epoch.Add(testLease-time.Microsecond))
+	rec, out := mustStep(t, before, store.Event{Kind: store.EventSweep}, epoch.Add(testLease-time.Microsecond))
 	requireUnchanged(t, before, rec, out)
 }

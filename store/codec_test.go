@@ -1,4 +1,4 @@
-package onceward_test
+package store_test
 
 import (
 	"bytes"
@@ -15,56 +15,56 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 var update = flag.Bool("update", false, "write the golden files of testdata/records anew")
 
 // goldenRecords are one record for each thing that version 1 can hold. They are never changed, only added to: the files
 // beside them were written by every release so far.
-var goldenRecords = map[string]onceward.Record{
+var goldenRecords = map[string]store.Record{
 	"in-progress": {
-		Version: 1, State: onceward.StateInProgress, Operation: "POST /payments", Fingerprint: goldenFingerprint(0),
-		Attempt: 1_767_268_800_000_000, Nonce: onceward.Nonce{1, 2, 3, 15: 16}, Retention: 24 * time.Hour,
+		Version: 1, State: store.StateInProgress, Operation: "POST /payments", Fingerprint: goldenFingerprint(0),
+		Attempt: 1_767_268_800_000_000, Nonce: store.Nonce{1, 2, 3, 15: 16}, Retention: 24 * time.Hour,
 		LeaseUntil: goldenTime(30 * time.Second), CreatedAt: goldenTime(0), TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
 	},
 	"resumable": {
-		Version: 1, State: onceward.StateInProgress, OnLost: onceward.Resume, Operation: "POST /orders",
+		Version: 1, State: store.StateInProgress, OnLost: store.LostResume, Operation: "POST /orders",
 		Fingerprint: goldenFingerprint(7), Attempt: 3, Retention: 30 * 24 * time.Hour, Point: "charged", Data: []byte("\x00carried"),
 		NotReplayable: true, LeaseUntil: goldenTime(time.Minute), CreatedAt: goldenTime(0),
 	},
 	"completed": {
-		Version: 1, State: onceward.StateCompleted, Operation: "POST /payments", Fingerprint: goldenFingerprint(0), Attempt: 2,
+		Version: 1, State: store.StateCompleted, Operation: "POST /payments", Fingerprint: goldenFingerprint(0), Attempt: 2,
 		Retention: 24 * time.Hour, ProviderID: "ch_1", CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second),
 		ExpiresAt: goldenTime(24*time.Hour + time.Second),
-		Response: onceward.Response{
+		Response: store.Response{
 			Status: 201, Body: []byte(`{"id":1}`),
-			Header: []onceward.HeaderField{{Name: "Location", Value: "/payments/1"}, {Name: "Vary", Value: "Accept", Append: true}},
+			Header: []store.HeaderField{{Name: "Location", Value: "/payments/1"}, {Name: "Vary", Value: "Accept", Append: true}},
 		},
 	},
 	"removed-header": {
-		Version: 1, State: onceward.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
+		Version: 1, State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
-		Response: onceward.Response{
-			Status: 200, Header: []onceward.HeaderField{{Name: "Server", Removed: true}, {Name: "Vary", Value: "Accept"}},
+		Response: store.Response{
+			Status: 200, Header: []store.HeaderField{{Name: "Server", Removed: true}, {Name: "Vary", Value: "Accept"}},
 		},
 	},
 	"not-stored": {
-		Version: 1, State: onceward.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
+		Version: 1, State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
-		Response: onceward.Response{Status: 200, NotStored: true},
+		Response: store.Response{Status: 200, NotStored: true},
 	},
 	"retryable": {
-		Version: 1, State: onceward.StateRetryable, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
+		Version: 1, State: store.StateRetryable, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
 		LastError: "not executed", CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
 	},
 	"dead-letter": {
-		Version: 1, State: onceward.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
+		Version: 1, State: store.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
 		LastError: "the provider is silent", ReconcileAt: goldenTime(time.Hour), ReconcileCount: 300, DeadLetter: true,
 		CreatedAt: goldenTime(0),
 	},
 	"expired": {
-		Version: 1, State: onceward.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
+		Version: 1, State: store.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(48 * time.Hour),
 	},
 }
@@ -73,8 +73,8 @@ func goldenTime(d time.Duration) time.Time {
 	return time.Date(2026, 1, 1, 12, 0, 0, 123_456_000, time.UTC).Add(d.Truncate(time.Microsecond))
 }
 
-func goldenFingerprint(session byte) onceward.Fingerprint {
-	f := onceward.Fingerprint{Secret: 1 << 31, Rules: 1, Session: [16]byte{session}}
+func goldenFingerprint(session byte) store.Fingerprint {
+	f := store.Fingerprint{Secret: 1 << 31, Rules: 1, Session: [16]byte{session}}
 	for i := range f.Sum {
 		f.Sum[i] = byte(i * 7)
 	}
@@ -94,7 +94,7 @@ func TestGoldenRecords(t *testing.T) {
 				writeGolden(t, path, encoded)
 			}
 			stored := readGolden(t, path)
-			got, err := onceward.DecodeRecord(stepID, stored)
+			got, err := store.DecodeRecord(stepID, stored)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,7 +144,7 @@ func TestEveryGoldenFileIsRead(t *testing.T) {
 		t.Fatalf("%d files, %v", len(paths), err)
 	}
 	for _, path := range paths {
-		if _, err := onceward.DecodeRecord(stepID, readGolden(t, path)); err != nil {
+		if _, err := store.DecodeRecord(stepID, readGolden(t, path)); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -160,7 +160,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		if !bytes.HasPrefix(encoded, prefix) {
 			t.Fatalf("AppendBinary wrote over what was there")
 		}
-		got, err := onceward.DecodeRecord(rec.ID, encoded[len(prefix):])
+		got, err := store.DecodeRecord(rec.ID, encoded[len(prefix):])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestRecordSharesNoMemory(t *testing.T) {
 	rec := goldenRecords["completed"]
 	rec.Data = []byte("carried")
 	encoded := rec.AppendBinary(nil)
-	got, err := onceward.DecodeRecord(rec.ID, encoded)
+	got, err := store.DecodeRecord(rec.ID, encoded)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestTimesAreStoredToTheMicrosecond(t *testing.T) {
 	t.Parallel()
 	rec := goldenRecords["in-progress"]
 	rec.LeaseUntil = rec.LeaseUntil.Add(999 * time.Nanosecond).In(time.FixedZone("elsewhere", 3600))
-	got, err := onceward.DecodeRecord(rec.ID, rec.AppendBinary(nil))
+	got, err := store.DecodeRecord(rec.ID, rec.AppendBinary(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,8 +201,8 @@ func TestTimesAreStoredToTheMicrosecond(t *testing.T) {
 
 func requireUnreadable(t testing.TB, version uint8, err error) {
 	t.Helper()
-	var unreadable *onceward.UnreadableError
-	if !errors.Is(err, onceward.ErrUnreadable) || !errors.As(err, &unreadable) || unreadable.Version != version {
+	var unreadable *store.UnreadableError
+	if !errors.Is(err, store.ErrUnreadable) || !errors.As(err, &unreadable) || unreadable.Version != version {
 		t.Errorf("error %v, want an UnreadableError of version %d", err, version)
 	}
 }

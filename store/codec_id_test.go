@@ -1,11 +1,12 @@
-package onceward_test
+package store_test
 
 import (
+	"regexp"
 	"testing"
 
 	"pgregory.net/rapid"
 
-	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 const lowerUUID = "8e03978e-40d5-43dd-bc93-6894a57f9324"
@@ -14,7 +15,7 @@ const lowerUUID = "8e03978e-40d5-43dd-bc93-6894a57f9324"
 const packedUUID = "\x8e\x03\x97\x8e\x40\xd5\x43\xdd\xbc\x93\x68\x94\xa5\x7f\x93\x24"
 
 // distinctIDs are pairwise different operations that a careless encoding would confuse (H8).
-var distinctIDs = []onceward.ID{
+var distinctIDs = []store.ID{
 	{Scope: "", Key: ""},
 	{Scope: "a", Key: ""},
 	{Scope: "", Key: "a"},
@@ -42,14 +43,14 @@ var distinctIDs = []onceward.ID{
 
 func TestIDsStayDistinct(t *testing.T) {
 	t.Parallel()
-	seen := make(map[string]onceward.ID)
+	seen := make(map[string]store.ID)
 	for _, id := range distinctIDs {
 		encoded := string(id.AppendBinary(nil))
 		if other, ok := seen[encoded]; ok {
 			t.Errorf("%q and %q are both %x", id, other, encoded)
 		}
 		seen[encoded] = id
-		if got, err := onceward.ParseID([]byte(encoded)); err != nil || got != id {
+		if got, err := store.ParseID([]byte(encoded)); err != nil || got != id {
 			t.Errorf("%q was read as %q, %v", id, got, err)
 		}
 	}
@@ -58,7 +59,7 @@ func TestIDsStayDistinct(t *testing.T) {
 // TestIDEncodingIsFixed: keys are stored, so these bytes never change.
 func TestIDEncodingIsFixed(t *testing.T) {
 	t.Parallel()
-	for id, want := range map[onceward.ID]string{
+	for id, want := range map[store.ID]string{
 		{Scope: "tenant", Key: "k"}:       "\x06tenant\x00k",
 		{Scope: "tenant", Key: lowerUUID}: "\x06tenant\x01" + packedUUID,
 		{}:                                "\x00\x00",
@@ -72,12 +73,12 @@ func TestIDEncodingIsFixed(t *testing.T) {
 func TestIDRoundTrip(t *testing.T) {
 	t.Parallel()
 	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`))
-	ids := rapid.Custom(func(t *rapid.T) onceward.ID {
-		return onceward.ID{Scope: text.Draw(t, "scope"), Key: text.Draw(t, "key")}
+	ids := rapid.Custom(func(t *rapid.T) store.ID {
+		return store.ID{Scope: text.Draw(t, "scope"), Key: text.Draw(t, "key")}
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := ids.Draw(t, "a"), ids.Draw(t, "b")
-		if got, err := onceward.ParseID(a.AppendBinary(nil)); err != nil || got != a {
+		if got, err := store.ParseID(a.AppendBinary(nil)); err != nil || got != a {
 			t.Fatalf("%q was read as %q, %v", a, got, err)
 		}
 		if same := string(a.AppendBinary(nil)) == string(b.AppendBinary(nil)); same != (a == b) {
@@ -98,8 +99,28 @@ func TestParseIDRefuses(t *testing.T) {
 		"a long UUID":         "\x01a\x01" + packedUUID + "x",
 		"a tag of the future": "\x01a\x02k",
 	} {
-		if id, err := onceward.ParseID([]byte(b)); err == nil || id != (onceward.ID{}) {
+		if id, err := store.ParseID([]byte(b)); err == nil || id != (store.ID{}) {
 			t.Errorf("%s: it was read as %q, %v", name, id, err)
 		}
+	}
+}
+
+func TestTheHashOfAnID(t *testing.T) {
+	t.Parallel()
+	const known = "38402d67e257ad6f"
+	id := store.ID{Scope: "alice", Key: "order-1234"}
+	if got := id.Hash(); got != known {
+		t.Errorf("M3: the hash is %q, want %q for good: logs of other versions are searched for it", got, known)
+	}
+	seen := make(map[string]store.ID)
+	for _, id := range distinctIDs {
+		hash := id.Hash()
+		if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(hash) {
+			t.Errorf("M3: the hash %q is not sixteen hexadecimal digits", hash)
+		}
+		if other, taken := seen[hash]; taken {
+			t.Errorf("M3: %q and %q have the same hash", id, other)
+		}
+		seen[hash] = id
 	}
 }

@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// This file holds what stores keep beside the records, for those who settle what is unknown.
+
+// LateCompletion is a completion that came too late: evidence for whoever reconciles.
+type LateCompletion struct {
+	Claim
+	// Response is what the owner wanted to store.
+	Response Response
+	// At is when it was refused.
+	At time.Time
+}
+
+// LateCompletionKeeper is a store that keeps late completions.
+type LateCompletionKeeper interface {
+	// AddLateCompletion keeps a refused completion.
+	AddLateCompletion(ctx context.Context, f LateCompletion) error
+	// LateCompletions returns what was kept for an ID, oldest first.
+	LateCompletions(ctx context.Context, id ID) ([]LateCompletion, error)
+}
+
+// ExternalEvent is what another system told about an effect by itself, such as a provider's webhook. It is kept before anything
+// is done about it, because it may come before the record that it is about.
+type ExternalEvent struct {
+	// Source, Scope, AnyScope and EventID identify the external event: one that comes again is the same. The scope is part of
+	// it so that a sender for one scope cannot keep out an event of another by taking its id first.
+	Source  string
+	EventID string
+	// Scope is the one whose records the sender may settle: the external event says nothing about those of others, whatever its subject.
+	Scope string
+	// AnyScope says that the sender may settle the records of every scope. Scope does not count then, and is kept as empty.
+	AnyScope bool
+	// Subject is what the external event is about, as the other system knows it: a downstream key or the provider's own id.
+	Subject string
+	// At is when it happened by the sender's clock. Of two external events about one subject the later one counts.
+	At time.Time
+	// Body is the external event itself.
+	Body []byte
+	// ReceivedAt is when the external event was kept; the store sets it.
+	ReceivedAt time.Time
+}
+
+// MaySettle reports whether the sender may settle a record of that scope.
+func (n *ExternalEvent) MaySettle(scope string) bool { return n.AnyScope || n.Scope == scope }
+
+// ExternalEventFilter chooses the external events that may settle a record.
+type ExternalEventFilter struct {
+	// Source is the sender.
+	Source string
+	// Scope is that of the record: external events of this scope are chosen, and those of senders who may settle every scope.
+	Scope string
+	// Subjects are what the external events are about: one of these. Without any none is chosen.
+	Subjects []string
+}
+
+// ExternalEventKeeper is a store that keeps external events.
+type ExternalEventKeeper interface {
+	// AddExternalEvent keeps an external event, and reports false if one of the same source, scope and event id is there already.
+	AddExternalEvent(ctx context.Context, n ExternalEvent) (added bool, err error)
+	// ExternalEvents returns what a filter chooses, in the order in which it happened.
+	ExternalEvents(ctx context.Context, f ExternalEventFilter) ([]ExternalEvent, error)
+	// PurgeExternalEvents removes at most limit external events that were received longer ago than that.
+	PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error)
+}
+
+// AuditEntry is one act on a record that did not come from its owner: who, what and why.
+type AuditEntry struct {
+	ID
+	// Attempt is the one that was acted on.
+	Attempt int64
+	// Actor is who acted: a person, or the name of a program.
+	Actor string
+	// Action is what was done, such as "resolve completed".
+	Action string
+	// Reason is why, in the actor's words.
+	Reason string
+	// Outcome is empty in the entry that is written before the act, and says in a second one how the act ended, or that
+	// this could not be learned.
+	Outcome string
+	// At is when it was written; the store sets it.
+	At time.Time
+}
+
+// Auditor is a store that keeps an append-only list of acts, with a retention of its own (L7).
+type Auditor interface {
+	// AddAudit appends an entry.
+	AddAudit(ctx context.Context, e AuditEntry) error
+	// Audit returns the entries about an ID, oldest first.
+	Audit(ctx context.Context, id ID) ([]AuditEntry, error)
+	// PurgeAudit removes at most limit entries that were written longer ago than that.
+	PurgeAudit(ctx context.Context, age time.Duration, limit int) (purged int, err error)
+}

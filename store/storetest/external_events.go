@@ -1,0 +1,298 @@
+package storetest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// witnesses is how many tell the same at the same moment.
+const witnesses = 16
+
+// oddTexts are what names and reasons may be: they come from outside, and a store takes them as they are.
+func oddTexts() map[string]string {
+	long := make([]byte, 20_000)
+	_, _ = rand.Read(long) // so that no index makes it shorter
+	return map[string]string{
+		"nothing": "", "a zero byte": "a\x00b", "only zero bytes": "\x00\x00", "not UTF-8": "\xff\xfe\x80", "a quote": "' \" \\ ; --",
+		"letters": "Zahlung für Café 東京", "another case": "A", "long": string(long),
+	}
+}
+
+// testNotices checks that what other systems tell is kept, each external event once (B3).
+func testExternalEvents(t *testing.T, h Harness) {
+	h.test(t, "each event once", noticedOnce)
+	h.test(t, "in the order in which they happened", externalEventsInOrder)
+	h.test(t, "of several subjects", externalEventsOfSubjects)
+	h.test(t, "each scope for itself", externalEventsOfScopes)
+	h.test(t, "any text", anyExternalEvent)
+	h.test(t, "any body", func(e *env) {
+		every := make([]byte, 256)
+		for i := range every {
+			every[i] = byte(i)
+		}
+		size := 1 << 20
+		if h.Features.MaxBody > 0 {
+			size = min(size, h.Features.MaxBody)
+		}
+		for name, body := range map[string][]byte{"none": nil, "empty": {}, "every byte": every, "large": bytes.Repeat([]byte{0, 0xff}, size/2)} {
+			n := externalEvent("psp", name, name)
+			n.Body = body
+			e.addExternal(n, true)
+			e.wantExternalEvents("psp", []string{name}, n)
+		}
+	})
+	h.test(t, "received by the store's clock", receivedByClock)
+	h.test(t, "told by many at once", func(e *env) {
+		for round := range rounds {
+			e.raceExternalEvents(fmt.Sprint("round-", round))
+		}
+	})
+	h.test(t, "purged by age", func(e *env) {
+		e.purgedByAge(
+			func(i int) { e.addExternal(externalEvent("psp", fmt.Sprint("evt-", i), "subject"), true) },
+			e.noticed().PurgeExternalEvents,
+			func() (left []string) {
+				for _, n := range e.externals("psp", "subject") {
+					left = append(left, n.EventID)
+				}
+				return left
+			})
+		e.addExternal(externalEvent("psp", "evt-0", "subject"), true) // what was purged is as if it had never come
+	})
+}
+
+// noticeScope is the one that most external events are bound to.
+const externalEventScope = "acme"
+
+// external event is one about a subject, whose moment is that of no clock here.
+func externalEvent(source, event, subject string) store.ExternalEvent {
+	return store.ExternalEvent{
+		Source: source, Scope: externalEventScope, EventID: event, Subject: subject, Body: []byte(event),
+		At: time.Date(2025, 12, 31, 23, 59, 59, 123_456_000, time.UTC),
+	}
+}
+
+// noticed returns the store as a keeper of external events.
+func (e *env) noticed() store.ExternalEventKeeper { return e.Store.(store.ExternalEventKeeper) }
+
+// external event keeps an external event and checks whether it was new.
+func (e *env) addExternal(n store.ExternalEvent, want bool) {
+	e.Helper()
+	added, err := e.noticed().AddExternalEvent(e.ctx, n)
+	e.must(err)
+	if added != want {
+		e.Errorf("B3: event %.40q of %.40q was added: %t, want %t", n.EventID, n.Source, added, want)
+	}
+}
+
+func (e *env) externals(source string, subjects ...string) []store.ExternalEvent {
+	e.Helper()
+	return e.externalEventsFor(externalEventScope, source, subjects...)
+}
+
+// noticesFor are those that may settle records of a scope.
+func (e *env) externalEventsFor(scope, source string, subjects ...string) []store.ExternalEvent {
+	e.Helper()
+	found, err := e.noticed().ExternalEvents(e.ctx, store.ExternalEventFilter{Source: source, Scope: scope, Subjects: subjects})
+	e.must(err)
+	return found
+}
+
+// wantNotices checks what is kept about some subjects, in its order.
+func (e *env) wantExternalEvents(source string, subjects []string, want ...store.ExternalEvent) {
+	e.Helper()
+	e.wantExternalEventsFor(externalEventScope, source, subjects, want...)
+}
+
+func (e *env) wantExternalEventsFor(scope, source string, subjects []string, want ...store.ExternalEvent) {
+	e.Helper()
+	got := e.externalEventsFor(scope, source, subjects...)
+	if len(got) != len(want) {
+		e.Fatalf("B3: %d external events of %.40q are kept about %.80q for scope %.40q, want %d", len(got), source, subjects, scope, len(want))
+	}
+	for i := range want {
+		g, w := got[i], want[i]
+		if g.Source != w.Source || g.Scope != w.Scope || g.AnyScope != w.AnyScope || g.EventID != w.EventID || g.Subject != w.Subject ||
+			!near(g.At, w.At, e.resolution()) || !bytes.Equal(g.Body, w.Body) {
+			e.Errorf("B3: external event %d is %s, want %s", i, describeExternalEvent(&g), describeExternalEvent(&w))
+		}
+	}
+}
+
+func describeExternalEvent(n *store.ExternalEvent) string {
+	return fmt.Sprintf("(%.40q, scope %.40q, any %t, %.40q, %.40q, %s, %d bytes)",
+		n.Source, n.Scope, n.AnyScope, n.EventID, n.Subject, n.At, len(n.Body))
+}
+
+// noticesOfScopes checks that a sender speaks for its own scope alone (B6): it is not heard about the records of others, and does
+// not keep an event of theirs from being kept by taking its id first.
+func externalEventsOfScopes(e *env) {
+	bound := func(scope string, second int) store.ExternalEvent {
+		n := externalEvent("psp", "evt", "charge")
+		n.Scope, n.At, n.Body = scope, n.At.Add(time.Duration(second)*time.Second), []byte("from "+scope)
+		return n
+	}
+	free := func(scope string) store.ExternalEvent {
+		n := bound(scope, 3)
+		n.AnyScope, n.Body = true, []byte("from the service's own account")
+		return n
+	}
+	foreign, own, nameless, account := bound("mallory", 0), bound("acme", 1), bound("", 2), free("")
+	for _, n := range []store.ExternalEvent{foreign, own, nameless, account} {
+		e.addExternal(n, true)
+		e.addExternal(n, false)
+	}
+	e.addExternal(free("acme"), false) // what counts for all scopes is bound to none
+	e.wantExternalEventsFor("acme", "psp", []string{"charge"}, own, account)
+	e.wantExternalEventsFor("mallory", "psp", []string{"charge"}, foreign, account)
+	e.wantExternalEventsFor("", "psp", []string{"charge"}, nameless, account)
+	e.wantExternalEventsFor("nobody", "psp", []string{"charge"}, account)
+	e.wantExternalEventsFor("acme", "another", []string{"charge"})
+	e.wantExternalEventsFor("acme", "psp", []string{"another"})
+	e.wantExternalEventsFor("acme", "psp", nil)
+	// Names that only together are the same, and those in another case, are other scopes.
+	for _, scope := range []string{"acm", "acme ", "ACME", "acme\x00"} {
+		e.wantExternalEventsFor(scope, "psp", []string{"charge"}, account)
+	}
+	alone := free("mallory")
+	alone.Source = "own account"
+	e.addExternal(alone, true)
+	alone.Scope = ""
+	e.wantExternalEventsFor("acme", "own account", []string{"charge"}, alone)
+}
+
+// noticedOnce sends events again, also with another content: the first one stays as it was.
+func noticedOnce(e *env) {
+	first := externalEvent("psp", "evt", "charge")
+	e.addExternal(first, true)
+	kept := e.externals("psp", "charge")[0]
+	e.pass(e.resolution())
+	again := externalEvent("psp", "evt", "charge")
+	again.Body, again.At = []byte("changed"), again.At.Add(time.Hour)
+	e.addExternal(first, false)
+	e.addExternal(again, false)
+	again.Subject = "another"
+	e.addExternal(again, false)
+	e.wantExternalEvents("psp", []string{"charge", "another"}, first)
+	if received := e.externals("psp", "charge")[0].ReceivedAt; !received.Equal(kept.ReceivedAt) {
+		e.Errorf("B3: an external event that came again was received at %s, before at %s", received, kept.ReceivedAt)
+	}
+	// The same id of another source, and names that only together are the same, are other events.
+	for _, n := range []store.ExternalEvent{
+		externalEvent("other", "evt", "charge"), externalEvent("ps", "pevt", "charge"), externalEvent("pspe", "vt", "charge"), externalEvent("psp", "evt2", "charge"),
+	} {
+		e.addExternal(n, true)
+		e.addExternal(n, false)
+	}
+	e.wantExternalEvents("other", []string{"charge"}, externalEvent("other", "evt", "charge"))
+	e.wantExternalEvents("psp", []string{"charge"}, first, externalEvent("psp", "evt2", "charge"))
+}
+
+func externalEventsInOrder(e *env) {
+	at := func(event string, second int) store.ExternalEvent {
+		n := externalEvent("psp", event, "charge")
+		n.At = n.At.Add(time.Duration(second) * time.Second)
+		return n
+	}
+	for _, n := range []store.ExternalEvent{at("d", 3), at("b", 1), at("z", 0), at("c2", 2), at("c1", 2), at("a", 5)} {
+		e.addExternal(n, true)
+	}
+	e.wantExternalEvents("psp", []string{"charge"}, at("z", 0), at("b", 1), at("c1", 2), at("c2", 2), at("d", 3), at("a", 5))
+}
+
+func externalEventsOfSubjects(e *env) {
+	about := func(event, subject string, second int) store.ExternalEvent {
+		n := externalEvent("psp", event, subject)
+		n.At = n.At.Add(time.Duration(second) * time.Second)
+		return n
+	}
+	key, provider, late := about("1", "key", 2), about("2", "ch_1", 1), about("3", "key", 3)
+	for _, n := range []store.ExternalEvent{key, provider, late, about("4", "stranger", 0), externalEvent("other", "5", "key"), externalEvent("psp2", "6", "ch_1")} {
+		e.addExternal(n, true)
+	}
+	e.wantExternalEvents("psp", []string{"key"}, key, late)
+	e.wantExternalEvents("psp", []string{"ch_1"}, provider)
+	e.wantExternalEvents("psp", []string{"key", "ch_1"}, provider, key, late)
+	e.wantExternalEvents("psp", []string{"ch_1", "key", "ch_1", "nobody", ""}, provider, key, late)
+	e.wantExternalEvents("psp", []string{"nobody"})
+	e.wantExternalEvents("psp", nil)
+	e.wantExternalEvents("nobody", []string{"key", "ch_1"})
+}
+
+// anyNotice puts each odd text in each place, beside what differs from it by little.
+func anyExternalEvent(e *env) {
+	for name, text := range oddTexts() {
+		scoped := externalEvent("by scope", name, name)
+		scoped.Scope = text
+		for place, n := range map[string]store.ExternalEvent{
+			"source": externalEvent(text, name, name), "event id": externalEvent("by event", text, name), "subject": externalEvent("by subject", name, text),
+			"scope": scoped,
+		} {
+			e.addExternal(n, true)
+			e.addExternal(n, false)
+			e.wantExternalEventsFor(n.Scope, n.Source, []string{n.Subject}, n)
+			other := n
+			switch place {
+			case "source":
+				other.Source += "\x00"
+			case "scope":
+				other.Scope += "\x00"
+			case "event id":
+				other.EventID += "\x00"
+				other.Subject += ", another event"
+			case "subject":
+				other.EventID, other.Subject = other.EventID+", another subject", other.Subject+"\x00!"
+			}
+			e.addExternal(other, true)
+			e.wantExternalEventsFor(n.Scope, n.Source, []string{n.Subject}, n)
+		}
+	}
+}
+
+func receivedByClock(e *env) {
+	n := externalEvent("psp", "evt", "charge")
+	n.ReceivedAt = n.At // which is the store's to say
+	from := e.now()
+	e.addExternal(n, true)
+	to := e.now()
+	if received := e.externals("psp", "charge")[0].ReceivedAt; received.Before(from.Add(-e.resolution())) || received.After(to) {
+		e.Errorf("B3: an external event that came between %s and %s was received at %s", from, to, received)
+	}
+	timeless := store.ExternalEvent{Source: "psp", Scope: externalEventScope, EventID: "timeless", Subject: "timeless"}
+	e.addExternal(timeless, true)
+	e.wantExternalEvents("psp", []string{"timeless"}, timeless)
+}
+
+// raceNotices lets many tell of the same event: one of them is the first, and what that one said is kept.
+func (e *env) raceExternalEvents(event string) {
+	e.Helper()
+	added := make([]bool, witnesses)
+	errs := make([]error, witnesses)
+	together(witnesses, func(i int) {
+		n := externalEvent("psp", event, event)
+		n.Body = []byte{byte(i)}
+		added[i], errs[i] = e.noticed().AddExternalEvent(e.ctx, n)
+	})
+	e.must(errors.Join(errs...))
+	first := -1
+	for i, was := range added {
+		if was && first >= 0 {
+			e.Fatalf("B3: one event was added by both %d and %d", first, i)
+		}
+		if was {
+			first = i
+		}
+	}
+	if first < 0 {
+		e.Fatal("B3: an event was added by nobody")
+	}
+	want := externalEvent("psp", event, event)
+	want.Body = []byte{byte(first)}
+	e.wantExternalEvents("psp", []string{event}, want)
+}
