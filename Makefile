@@ -1,6 +1,8 @@
 # Onceward: everything a developer runs. `make` alone lists the targets.
 
 GO          ?= go
+# The version that all modules of this repository have, and require of each other.
+VERSION ?= v0.1.0
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
 
@@ -8,7 +10,7 @@ GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
 # a time, and to watch it took a third of the suite's time.
 RACE := -race -gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false
 
-# How long each fuzz target runs, and what is handed to `go test`, `go run ./bench`, `go run ./chaos` and the demo.
+# How long each fuzz target runs, and what is handed to `go test`, `go run ./lab/bench`, `go run ./lab/chaos` and the demo.
 FUZZTIME   ?= 30s
 TESTFLAGS  ?= -timeout=8m
 BENCHFLAGS ?=
@@ -29,8 +31,8 @@ SOAKDIR ?= soak-$(STORE)
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
 	.:FuzzParseKey \
-	.:FuzzDecodeRecord \
-	.:FuzzParseID \
+	./store:FuzzDecodeRecord \
+	./store:FuzzParseID \
 	./internal/canon:FuzzAppend \
 	./reconcile/webhook:FuzzVerify \
 	./store/postgres:FuzzDecodeRow
@@ -46,14 +48,14 @@ help: ## Show this list
 
 .PHONY: test
 test: needs lint ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, RabbitMQ), lint, all tests with -race
-	CGO_ENABLED=1 $(GO) test $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) ./...
+	CGO_ENABLED=1 $(GO) test $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) work
 
 .PHONY: test-oldest
 test-oldest: needs ## Test store/postgres with the oldest pgx that it supports
-	CGO_ENABLED=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test $(RACE) -count=1 -vet=off $(TESTFLAGS) ./store/postgres
+	CGO_ENABLED=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test $(RACE) -count=1 -vet=off $(TESTFLAGS) .
 
 .PHONY: lint
-lint: vet vet-oldest staticcheck format-check arrows ## Check without running the tests: vet, staticcheck, gofumpt, import arrows
+lint: vet vet-oldest staticcheck format-check import-rules ## Check without running the tests: vet, staticcheck, gofumpt, import rules
 
 .PHONY: fmt
 fmt: ## Format all Go files with gofumpt
@@ -61,32 +63,32 @@ fmt: ## Format all Go files with gofumpt
 
 .PHONY: bench
 bench: ## Measure against the goals; exits 1 if one is missed (BENCHFLAGS=...)
-	$(GO) run ./bench $(BENCHFLAGS)
+	$(GO) run ./lab/bench $(BENCHFLAGS)
 
 .PHONY: bench-postgres
 bench-postgres: ## Measure PostgreSQL against its goals, about 5 minutes; exits 1 if one is missed (BENCHFLAGS=...)
-	$(GO) run ./bench -suite postgres $(BENCHFLAGS)
+	$(GO) run ./lab/bench -suite postgres $(BENCHFLAGS)
 
 .PHONY: bench-postgres-scale
 bench-postgres-scale: ## The same with ten million records, about 10 minutes
-	$(GO) run ./bench -suite postgres-scale $(BENCHFLAGS)
+	$(GO) run ./lab/bench -suite postgres-scale $(BENCHFLAGS)
 
 .PHONY: bench-outbox
 bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 if one is missed (BENCHFLAGS=...)
-	$(GO) run ./bench -suite outbox $(BENCHFLAGS)
+	$(GO) run ./lab/bench -suite outbox $(BENCHFLAGS)
 
 .PHONY: chaos
 chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres, SEED=..., TIME=60s)
-	$(GO) run ./chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)
+	$(GO) run ./lab/chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: mutants
 mutants: needs ## Check that chaos catches deliberate mistakes within a minute each (SEEDS=3, MUTANTS=a,b)
-	$(GO) run ./chaos mutants -seeds '$(SEEDS)' -only '$(MUTANTS)'
+	$(GO) run ./lab/chaos mutants -seeds '$(SEEDS)' -only '$(MUTANTS)'
 
 .PHONY: soak
 soak: needs ## A chaos run of hours, which goes on where it was interrupted (STORE=sqlite, HOURS=0.5)
 	@case '$(STORE)' in *,*) echo "say on which store: make soak STORE=sqlite HOURS=0.5"; exit 1 ;; esac
-	$(GO) run ./chaos soak -store '$(STORE)' -hours '$(HOURS)' -dir '$(SOAKDIR)' -seed '$(SEED)' $(CHAOSFLAGS)
+	$(GO) run ./lab/chaos soak -store '$(STORE)' -hours '$(HOURS)' -dir '$(SOAKDIR)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
@@ -97,13 +99,18 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 
 .PHONY: cover
 cover: ## Measure the coverage of all tests; writes coverage.out and coverage.html
-	$(GO) test -count=1 $(TESTFLAGS) -coverpkg=./... -coverprofile=coverage.out ./...
+	$(GO) test -count=1 $(TESTFLAGS) -coverpkg=work -coverprofile=coverage.out work
 	$(GO) tool cover -html=coverage.out -o coverage.html
 	@$(GO) tool cover -func=coverage.out | tail -n 1
 
 .PHONY: demo
 demo: ## Start the demo on the embedded store (DEMOFLAGS="--addr 127.0.0.1:8080 --dir DIR")
 	$(GO) run ./cmd/onceward demo $(DEMOFLAGS)
+
+.PHONY: tidy
+tidy: ## Tidy the go.mod of every module, and write go.work again
+	@GO="$(GO)" sh scripts/tidy.sh
+	@sh scripts/workspace.sh
 
 .PHONY: clean
 clean: ## Remove what the other targets wrote
@@ -117,16 +124,16 @@ needs:
 
 .PHONY: vet
 vet:
-	$(GO) vet ./...
+	$(GO) vet work
 
 # store/postgres and its tests compile with the oldest pgx too; test-oldest runs them.
 .PHONY: vet-oldest
 vet-oldest:
-	@GO="$(GO)" sh scripts/with-oldest-pgx.sh vet ./store/postgres
+	@GO="$(GO)" sh scripts/with-oldest-pgx.sh vet .
 
 .PHONY: staticcheck
 staticcheck:
-	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(STATICCHECK) work
 
 .PHONY: format-check
 format-check:
@@ -136,6 +143,6 @@ format-check:
 		echo "not formatted; run 'make fmt':"; echo "$$unformatted"; exit 1; \
 	fi
 
-.PHONY: arrows
-arrows:
-	$(GO) test -count=1 ./internal/arrows
+.PHONY: import-rules
+import-rules:
+	$(GO) test -count=1 ./lab/importrules

@@ -11,16 +11,16 @@ import (
 // Guard is the engine: it reserves, executes, keeps the lease and settles. It holds no state that another node would need;
 // the store decides. Make one for each store and share it.
 type Guard struct {
-	store      store.Store
-	transactor store.Transactor
-	waiter     store.Waiter
-	lateCompletions   store.LateCompletionKeeper
-	config     Config
-	secrets    []secretKey
-	downstream downstreamRing
-	keeper     keeper
-	orphans    orphans
-	waiting    atomic.Int64
+	store           store.Store
+	transactor      store.Transactor
+	waiter          store.Waiter
+	lateCompletions store.LateCompletionKeeper
+	config          Config
+	secrets         []secretKey
+	downstream      downstreamRing
+	keeper          keeper
+	orphans         orphans
+	waiting         atomic.Int64
 }
 
 // New returns a guard over a store.

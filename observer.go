@@ -80,12 +80,12 @@ type (
 	// it if one did, and the outcome, one of "done", "retry", "dead letter" and "lost". Err is why it is not done.
 	DeliveredEvent struct {
 		store.ID
-		Topic   string
-		Message string
-		Attempts   int
-		Outcome string
-		Elapsed time.Duration
-		Err     error
+		Topic    string
+		Message  string
+		Attempts int
+		Outcome  string
+		Elapsed  time.Duration
+		Err      error
 	}
 
 	// RejectedEvent is a request that was refused before any reservation, with the code of its problem.

@@ -155,7 +155,7 @@ type Entry struct {
 	// ID names the message for ever, also towards those who receive it: a UUID.
 	ID string
 	// Origin is the operation that added the message, and OriginAttempt its attempt. Both are zero if none did.
-	Origin  store.ID
+	Origin        store.ID
 	OriginAttempt int64
 	// DownstreamKey is the idempotency key to send along: the same for every delivery.
 	DownstreamKey string

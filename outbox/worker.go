@@ -25,7 +25,7 @@ type Route struct {
 	MaxAttempts int
 	// MinBackoff is the longest time until the second try. It doubles with each further one, up to MaxBackoff. Up to half of it
 	// is left out at random. Default: 1 s, and 15 min or MinBackoff if that is longer.
-	MinBackoff        time.Duration
+	MinBackoff time.Duration
 	MaxBackoff time.Duration
 	// BlockOnDeadLetter makes a dead letter hold up the later messages of its aggregate, until an operator replays or drops it. Default:
 	// they go on without it.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -253,7 +253,7 @@ func TestACallThatHasBecomeLocal(t *testing.T) {
 // not tried again.
 func TestAStepThatCommits(t *testing.T) {
 	t.Parallel()
-	store, err := postgres.Open(t.Context(), servicetest.Postgres(t).SchemaURL(t))
+	store, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,8 +73,8 @@ func Example() {
 				return err
 			}),
 		},
-		Answer: func(b *booking) phase.Answer { return phase.JSON(http.StatusCreated, b) },
-		MinBackoff:  time.Millisecond,
+		Answer:     func(b *booking) phase.Answer { return phase.JSON(http.StatusCreated, b) },
+		MinBackoff: time.Millisecond,
 	}))
 	h := book.Handler(guard, func(r *http.Request) (*booking, error) {
 		return &booking{Guest: r.FormValue("guest")}, nil

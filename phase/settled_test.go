@@ -22,7 +22,7 @@ type doubtful struct {
 	*bench
 	operation *phase.Operation[order]
 	poller    *reconcile.Poller
-	operator      *reconcile.Operator
+	operator  *reconcile.Operator
 	charged   bool
 	key       string // of the lost call
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
@@ -25,7 +25,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-func TestMain(m *testing.M) { os.Exit(servicetest.Main(watchdog.Over(m))) }
+func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
 
 // onStores runs a test on every kind of store: with transactions, embedded and not, and without.
 func onStores(t *testing.T, test func(t *testing.T, b *bench)) {
@@ -51,7 +51,7 @@ func onTransactions(t *testing.T, test func(t *testing.T, b *bench)) {
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		store, err := postgres.Open(t.Context(), servicetest.Postgres(t).SchemaURL(t))
+		store, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,8 +50,8 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 	for name, config := range map[string]reconcile.Config{
-		"a rule":       with(good),
-		"a default":    {Default: &good},
+		"a rule":               with(good),
+		"a default":            {Default: &good},
 		"external events only": with(reconcile.Rule{Source: "bank", Interpret: interpretNothing}),
 	} {
 		if _, err := reconcile.NewPoller(guard, memory.New(), config); err != nil {
@@ -99,15 +99,15 @@ func TestStoresThatCannot(t *testing.T) {
 		config        reconcile.Config
 		poller, bench bool
 	}{
-		"a bare store":                     {store: struct{ store.Store }{all}, config: asks},
-		"none at all":                      {store: nil, config: asks},
-		"one that only lists":              {store: lists{all, all}, config: asks},
-		"one that only settles":            {store: settles{all, all}, config: asks},
-		"one that does both":               {store: two, config: asks, poller: true},
+		"a bare store":                             {store: struct{ store.Store }{all}, config: asks},
+		"none at all":                              {store: nil, config: asks},
+		"one that only lists":                      {store: lists{all, all}, config: asks},
+		"one that only settles":                    {store: settles{all, all}, config: asks},
+		"one that does both":                       {store: two, config: asks, poller: true},
 		"one without external events":              {store: two, config: hears},
-		"one without an audit":             {store: busts{two, all}, config: asks, poller: true},
+		"one without an audit":                     {store: busts{two, all}, config: asks, poller: true},
 		"one with an audit but no external events": {store: auditing{busts{two, all}, all}, config: asks, poller: true, bench: true},
-		"all":                              {store: all, config: hears, poller: true, bench: true},
+		"all": {store: all, config: hears, poller: true, bench: true},
 	} {
 		if _, err := reconcile.NewPoller(guard, c.store, c.config); (err == nil) != c.poller || err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: a poller got %v", name, err)

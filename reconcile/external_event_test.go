@@ -57,8 +57,8 @@ func TestExternalEventsComeFirst(t *testing.T) {
 	other.Source = "another bank"
 	for name, c := range map[string]struct {
 		externals []store.ExternalEvent
-		asked   int
-		want    reconcile.Report
+		asked     int
+		want      reconcile.Report
 	}{
 		"none":              {nil, 1, reconcile.Report{NotExecuted: 1}},
 		"done":              {[]store.ExternalEvent{about("k", "e1", 1, "paid")}, 0, reconcile.Report{Completed: 1}},

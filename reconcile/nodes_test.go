@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -31,7 +31,7 @@ func onNodes(t *testing.T, nodes int, test func(t *testing.T, stores []store.Sto
 			return func() (nodeStore, error) { return sqlite.Open(t.Context(), file) }
 		},
 		"postgres": func(t *testing.T) func() (nodeStore, error) {
-			url := servicetest.Postgres(t).SchemaURL(t)
+			url := servers.Postgres(t).SchemaURL(t)
 			return func() (nodeStore, error) { return postgres.Open(t.Context(), url) }
 		},
 	} {

@@ -15,12 +15,12 @@ import (
 // Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
 // done: an act that is not in the audit did not happen.
 type Operator struct {
-	guard    *onceward.Guard
-	store    store.Store
-	settler  store.Reconciler
-	buster   store.Buster
-	lister   store.Lister
-	auditor  store.Auditor
+	guard           *onceward.Guard
+	store           store.Store
+	settler         store.Reconciler
+	buster          store.Buster
+	lister          store.Lister
+	auditor         store.Auditor
 	lateCompletions store.LateCompletionKeeper // nil if the store keeps none
 }
 

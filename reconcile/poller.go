@@ -26,7 +26,7 @@ type Config struct {
 	Interval time.Duration
 	// MinBackoff is the longest time until the next try after the first one that learned nothing. It doubles with each, up to
 	// MaxBackoff. Up to half of it is left out at random. Default: 10 s, and 15 min or MinBackoff if that is longer.
-	MinBackoff        time.Duration
+	MinBackoff time.Duration
 	MaxBackoff time.Duration
 	// MaxAttempts is the number of tries after which a record becomes a dead letter. Default: 20.
 	MaxAttempts int
@@ -107,7 +107,7 @@ type Poller struct {
 	store   store.Store
 	settler store.Reconciler
 	lister  store.Lister
-	events store.ExternalEventKeeper // nil if the store keeps none
+	events  store.ExternalEventKeeper // nil if the store keeps none
 	auditor store.Auditor             // likewise
 	gone    departures
 	pool    *fair.Pool

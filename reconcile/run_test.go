@@ -236,7 +236,7 @@ func TestOldIsPurged(t *testing.T) {
 		keep(t, s, about("k", "e1", 1, "paid"))
 		must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: idOf("k"), Actor: "zoe"}))
 		for _, c := range []struct {
-			wait             time.Duration
+			wait            time.Duration
 			events, entries int
 		}{{time.Hour, 1, 1}, {time.Second, 0, 1}, {2*time.Hour - time.Second, 0, 1}, {time.Second, 0, 0}} {
 			time.Sleep(c.wait)

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // The demo is tested as a user runs it: as a process of its own, over HTTP, and killed where it hurts. The test binary is

@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 func TestOnPostgres(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2", "--store", url)
 	wantSound(t, run, 60)
 	conn := connect(t, url)
@@ -56,7 +56,7 @@ func execute(t *testing.T, conn *pgx.Conn, statement string) {
 // TestOnPostgresWithoutRights: the schema that could not be made is not complained about again when it is to be dropped.
 func TestOnPostgresWithoutRights(t *testing.T) {
 	t.Parallel()
-	address := servicetest.Postgres(t).SchemaURL(t)
+	address := servers.Postgres(t).SchemaURL(t)
 	conn := connect(t, address)
 	role := "demo_" + strings.ToLower(rand.Text())
 	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
@@ -75,7 +75,7 @@ func TestOnPostgresWithoutRights(t *testing.T) {
 // TestServingOnPostgres: the demo says where its records are, and tells nobody the password.
 func TestServingOnPostgres(t *testing.T) {
 	t.Parallel()
-	parsed, err := url.Parse(servicetest.Postgres(t).SchemaURL(t))
+	parsed, err := url.Parse(servers.Postgres(t).SchemaURL(t))
 	if err != nil {
 		t.Fatal(err)
 	}

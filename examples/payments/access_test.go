@@ -11,8 +11,8 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/payments"
-	"github.com/onceward/onceward/internal/provider"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -195,7 +195,7 @@ func TestStoreIsClosed(t *testing.T) {
 // TestStoreIsUnreachable: as soon as it can be reached again, all is well.
 func TestStoreIsUnreachable(t *testing.T) {
 	t.Parallel()
-	proxy := servicetest.NewProxy(t, storeOf(t, "postgres"))
+	proxy := servers.NewProxy(t, storeOf(t, "postgres"))
 	w := newWorld(t, proxy.URL(), func(s *settings) { s.idle = true })
 	w.post("/payments", "k", order(1900, "r")).want(http.StatusCreated, "")
 	proxy.Refuse(true)

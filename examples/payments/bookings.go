@@ -9,7 +9,7 @@ import (
 	"net/http"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -59,9 +59,9 @@ func (s *System) defineBookings() *phase.Operation[booking] {
 			phase.External("charge", s.chargeBooking).Repeat(),
 			phase.Local("confirm", s.confirmBooking),
 		},
-		Answer:  bookingAnswer,
-		Options: []onceward.Option{onceward.Lease(s.config.Timing.Lease)},
-		MinBackoff:   s.config.Timing.Pause, MaxAttempts: 1000,
+		Answer:     bookingAnswer,
+		Options:    []onceward.Option{onceward.Lease(s.config.Timing.Lease)},
+		MinBackoff: s.config.Timing.Pause, MaxAttempts: 1000,
 	}))
 }
 

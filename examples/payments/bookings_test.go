@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )

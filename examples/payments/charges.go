@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/outbox"
 )
 

@@ -7,7 +7,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/reconcile/ledger"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store"
 )

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/payments"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // order is the body of a payment.

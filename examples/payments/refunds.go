@@ -8,7 +8,7 @@ import (
 	"net/http"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/reconcile"
 )

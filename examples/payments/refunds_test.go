@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/payments"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // refund asks for a part of a payment back, under a key that is named after the payment's reference.

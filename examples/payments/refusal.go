@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // finalRefusal returns the reason if the provider has refused for good: to ask the same again would only be refused again.

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/webhook"
 	"github.com/onceward/onceward/store"

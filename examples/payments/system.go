@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/provider"
-	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/storeurl"
 )
 
 // Config configures a [System]. Database, Secret, Tokens, Provider and WebhookSecret are required.

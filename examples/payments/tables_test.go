@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/storeurl"
 )
 
 // TestTablesOfEarlierVersion: a table that lacks a column gets it, once, and nodes that do not know the column still

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/payments"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // aliceSecret and bobSecret are what the provider signs with for accounts that are customers of its own.

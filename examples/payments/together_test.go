@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // TestSystemsTogether: two systems on one database share the work. The provider holds all charges until there are more under

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/examples/payments"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // TestUnprotected: without Onceward the system works, and a retry is a second payment. This is what the demo shows.

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/payments"
-	"github.com/onceward/onceward/internal/provider"
-	"github.com/onceward/onceward/internal/servicetest"
-	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/storeurl"
 )
 
-func TestMain(m *testing.M) { os.Exit(servicetest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
 const (
 	hookSecret = "the secret of the webhooks"
@@ -88,7 +88,7 @@ func (s stories) onStores(t *testing.T, change func(*settings)) {
 func storeOf(t testing.TB, kind string) string {
 	t.Helper()
 	if kind == "postgres" {
-		return servicetest.Postgres(t).SchemaURL(t)
+		return servers.Postgres(t).SchemaURL(t)
 	}
 	return filepath.Join(t.TempDir(), "payments.db")
 }

@@ -12,7 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onceward/onceward/inbox"
-	"github.com/onceward/onceward/inbox/internal/consuming"
+	"github.com/onceward/onceward/internal/consuming"
 )
 
 // ErrPoison is the cause that [Consumer.OnPoison] gets for a delivery without an event ID. A handler wraps it to say that to try
@@ -22,7 +22,7 @@ var ErrPoison = errors.New("amqpsub: the delivery cannot be applied")
 // The defaults of a [Consumer].
 const (
 	DefaultPrefetch       = 16
-	DefaultMaxAttempts       = 10
+	DefaultMaxAttempts    = 10
 	DefaultMinBackoff     = 100 * time.Millisecond
 	DefaultMaxBackoff     = 30 * time.Second
 	DefaultGrace          = 5 * time.Second

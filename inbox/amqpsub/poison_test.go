@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onceward/onceward/inbox/amqpsub"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -35,7 +35,7 @@ func TestWhichFailuresCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := servicetest.RabbitMQ(t)
+			server := servers.RabbitMQ(t)
 			dead := server.Queue(t, nil)
 			queue := server.Queue(t, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
 			send(t, server, queue, "bad")

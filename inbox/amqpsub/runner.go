@@ -9,7 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/onceward/onceward/inbox/internal/consuming"
+	"github.com/onceward/onceward/internal/consuming"
 )
 
 // runner is a consumer at work.

@@ -19,13 +19,13 @@ var ErrPoison = errors.New("kafkasub: the record cannot be applied")
 
 // The defaults of a [Consumer].
 const (
-	DefaultMaxAttempts   = 10
-	DefaultMinBackoff = 100 * time.Millisecond
-	DefaultMaxBackoff = 30 * time.Second
-	DefaultMaxRecords = 500
-	DefaultMaxRound   = 10 * time.Second
-	DefaultWorkers    = 16
-	DefaultGrace      = 5 * time.Second
+	DefaultMaxAttempts = 10
+	DefaultMinBackoff  = 100 * time.Millisecond
+	DefaultMaxBackoff  = 30 * time.Second
+	DefaultMaxRecords  = 500
+	DefaultMaxRound    = 10 * time.Second
+	DefaultWorkers     = 16
+	DefaultGrace       = 5 * time.Second
 )
 
 // Consumer applies the records that a client consumes, each event once.

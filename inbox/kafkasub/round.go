@@ -9,7 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/onceward/onceward/inbox/internal/consuming"
+	"github.com/onceward/onceward/internal/consuming"
 )
 
 // commitTimeout is how long a commit of offsets may take. One that fails is made up for by the next.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/onceward/onceward/inbox/internal/consuming"
+	"github.com/onceward/onceward/internal/consuming"
 )
 
 // wait is a partition's wait for another try of a record.

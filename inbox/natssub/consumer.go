@@ -20,10 +20,10 @@ var ErrPoison = errors.New("natssub: the message cannot be applied")
 // The defaults of a [Consumer].
 const (
 	DefaultMaxAttempts = 10
-	DefaultMinBackoff    = 100 * time.Millisecond
-	DefaultMaxBackoff    = 30 * time.Second
-	DefaultWorkers       = 1
-	DefaultGrace         = 5 * time.Second
+	DefaultMinBackoff  = 100 * time.Millisecond
+	DefaultMaxBackoff  = 30 * time.Second
+	DefaultWorkers     = 1
+	DefaultGrace       = 5 * time.Second
 )
 
 // Consumer applies the messages of a consumer of JetStream, each event once.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/onceward/onceward/inbox/internal/consuming"
+	"github.com/onceward/onceward/internal/consuming"
 )
 
 // ending is what became of a message.

@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/outbox/amqppub"
 )
@@ -17,10 +17,10 @@ import (
 // patience is how long a test waits for what has to happen.
 const patience = 30 * time.Second
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(servicetest.Tests{M: m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: m}) }
 
 // newPublisher returns a publisher to the broker, which is closed at the end of the test.
-func newPublisher(t testing.TB, server *servicetest.RabbitMQServer, config amqppub.Config) *amqppub.Publisher {
+func newPublisher(t testing.TB, server *servers.RabbitMQServer, config amqppub.Config) *amqppub.Publisher {
 	t.Helper()
 	config.URL = server.URL()
 	publisher, err := amqppub.New(config)

@@ -26,7 +26,7 @@ type Uncompared struct {
 	Since time.Time `json:"since"`
 	// Tries is how often it could not be compared, and Why what was wrong the last time.
 	Attempts int    `json:"tries,omitempty"`
-	Why   string `json:"why,omitempty"`
+	Why      string `json:"why,omitempty"`
 	// RetryAt is when it is tried next, by the store's clock.
 	RetryAt time.Time `json:"retry_at"`
 	// Counts is what it has come to so far.

@@ -17,7 +17,7 @@ func TestLatest(t *testing.T) {
 	}
 	for _, test := range []struct {
 		externals []store.ExternalEvent
-		want    string
+		want      string
 	}{
 		{nil, ""},
 		{[]store.ExternalEvent{at("a", 0)}, "a"},

@@ -44,7 +44,7 @@ type keeper struct {
 	before func(ctx context.Context) error
 	after  func()
 
-	mu      sync.Mutex
+	mu     sync.Mutex
 	events []store.ExternalEvent
 }
 

@@ -20,8 +20,8 @@ var (
 // evidence is what is kept beside the records. The lists are in the order in which they were added to.
 type evidence struct {
 	lateCompletions map[store.ID][]store.LateCompletion
-	events  []store.ExternalEvent
-	audit    []store.AuditEntry
+	events          []store.ExternalEvent
+	audit           []store.AuditEntry
 }
 
 // kept is a time as every store keeps it.

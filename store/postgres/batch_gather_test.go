@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -20,7 +20,7 @@ func isBatch(sql string) bool {
 }
 
 // awaitSprung waits until the proxy has caught one more than before.
-func awaitSprung(t testing.TB, proxy *servicetest.Proxy, before int) {
+func awaitSprung(t testing.TB, proxy *servers.Proxy, before int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -28,7 +28,7 @@ func awaitSprung(t testing.TB, proxy *servicetest.Proxy, before int) {
 }
 
 // holdLane keeps the one lane of a store busy, with the reservation of a key on it, until it is let go.
-func holdLane(t testing.TB, store *postgres.Store, proxy *servicetest.Proxy, key string) (letGo func()) {
+func holdLane(t testing.TB, store *postgres.Store, proxy *servers.Proxy, key string) (letGo func()) {
 	t.Helper()
 	own(t, store, reservation(key+" warms up"))
 	sprung := proxy.Sprung()
@@ -50,7 +50,7 @@ func holdLane(t testing.TB, store *postgres.Store, proxy *servicetest.Proxy, key
 }
 
 // gather lets n calls wait while the one lane is busy, lets them go, and returns how many round trips they took.
-func gather(t testing.TB, store *postgres.Store, proxy *servicetest.Proxy, n int, call func(ctx context.Context, i int)) (trips int) {
+func gather(t testing.TB, store *postgres.Store, proxy *servers.Proxy, n int, call func(ctx context.Context, i int)) (trips int) {
 	t.Helper()
 	letGo := holdLane(t, store, proxy, "holds the lane")
 	before := proxy.RoundTrips()

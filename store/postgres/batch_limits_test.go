@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -18,8 +18,8 @@ import (
 // TestRefusedNeighbour: one item that the server refuses does not fail those that travel with it.
 func TestRefusedNeighbour(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	proxy := servicetest.NewProxy(t, url)
+	url := servers.Postgres(t).SchemaURL(t)
+	proxy := servers.NewProxy(t, url)
 	s := openUnasked(t, proxy.URL(), postgres.WithLanes(1))
 	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD CHECK (position('refused'::bytea IN answer) = 0)`)
 	const n, bad = 20, 7
@@ -52,7 +52,7 @@ func TestRefusedNeighbour(t *testing.T) {
 // TestLargeAnswers: a hundred answers of a mebibyte at once are many batches, not a failure.
 func TestLargeAnswers(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	s := openStore(t, url)
 	const n, size = 100, 1 << 20
 	var claims [n]store.Claim
@@ -92,33 +92,33 @@ func calls(s *postgres.Store) map[string]func(ctx context.Context) error {
 			_, err := s.Transact(ctx, reservation("key"), committing("x", nothing))
 			return err
 		},
-		"wait":                 func(ctx context.Context) error { return s.Wait(ctx, claim.ID, 1) },
-		"sweep":                func(ctx context.Context) error { _, err := s.Sweep(ctx, 10); return err },
-		"reap":                 func(ctx context.Context) error { _, err := s.Reap(ctx, 10, false); return err },
-		"resolve completed":    func(ctx context.Context) error { return s.ResolveCompleted(ctx, claim, answer("x")) },
-		"resolve not executed": func(ctx context.Context) error { return s.ResolveNotExecuted(ctx, claim, "") },
-		"postpone":             func(ctx context.Context) error { return s.Postpone(ctx, claim, store.Postponement{MaxAttempts: 3}) },
-		"begin reconcile":      func(ctx context.Context) error { return s.BeginReconcile(ctx, claim, 0, time.Minute) },
-		"resolve step":         func(ctx context.Context) error { return s.ResolveStep(ctx, claim, store.Checkpoint{Point: "p"}) },
-		"requeue":              func(ctx context.Context) error { return s.Requeue(ctx, claim, "") },
-		"bust":                 func(ctx context.Context) error { return s.Bust(ctx, claim.ID, false) },
-		"list":                 func(ctx context.Context) error { _, err := s.List(ctx, store.Filter{}); return err },
-		"stats":                func(ctx context.Context) error { _, err := s.Stats(ctx); return err },
-		"add a late completion":        func(ctx context.Context) error { return s.AddLateCompletion(ctx, store.LateCompletion{Claim: claim}) },
-		"late completions":             func(ctx context.Context) error { _, err := s.LateCompletions(ctx, claim.ID); return err },
-		"add an external event":         func(ctx context.Context) error { _, err := s.AddExternalEvent(ctx, store.ExternalEvent{}); return err },
-		"external events":              func(ctx context.Context) error { _, err := s.ExternalEvents(ctx, aboutCharge("ch_1")); return err },
-		"purge external events":        func(ctx context.Context) error { _, err := s.PurgeExternalEvents(ctx, 0, 10); return err },
-		"add an act":           func(ctx context.Context) error { return s.AddAudit(ctx, store.AuditEntry{ID: claim.ID}) },
-		"acts":                 func(ctx context.Context) error { _, err := s.Audit(ctx, claim.ID); return err },
-		"purge acts":           func(ctx context.Context) error { _, err := s.PurgeAudit(ctx, 0, 10); return err },
+		"wait":                  func(ctx context.Context) error { return s.Wait(ctx, claim.ID, 1) },
+		"sweep":                 func(ctx context.Context) error { _, err := s.Sweep(ctx, 10); return err },
+		"reap":                  func(ctx context.Context) error { _, err := s.Reap(ctx, 10, false); return err },
+		"resolve completed":     func(ctx context.Context) error { return s.ResolveCompleted(ctx, claim, answer("x")) },
+		"resolve not executed":  func(ctx context.Context) error { return s.ResolveNotExecuted(ctx, claim, "") },
+		"postpone":              func(ctx context.Context) error { return s.Postpone(ctx, claim, store.Postponement{MaxAttempts: 3}) },
+		"begin reconcile":       func(ctx context.Context) error { return s.BeginReconcile(ctx, claim, 0, time.Minute) },
+		"resolve step":          func(ctx context.Context) error { return s.ResolveStep(ctx, claim, store.Checkpoint{Point: "p"}) },
+		"requeue":               func(ctx context.Context) error { return s.Requeue(ctx, claim, "") },
+		"bust":                  func(ctx context.Context) error { return s.Bust(ctx, claim.ID, false) },
+		"list":                  func(ctx context.Context) error { _, err := s.List(ctx, store.Filter{}); return err },
+		"stats":                 func(ctx context.Context) error { _, err := s.Stats(ctx); return err },
+		"add a late completion": func(ctx context.Context) error { return s.AddLateCompletion(ctx, store.LateCompletion{Claim: claim}) },
+		"late completions":      func(ctx context.Context) error { _, err := s.LateCompletions(ctx, claim.ID); return err },
+		"add an external event": func(ctx context.Context) error { _, err := s.AddExternalEvent(ctx, store.ExternalEvent{}); return err },
+		"external events":       func(ctx context.Context) error { _, err := s.ExternalEvents(ctx, aboutCharge("ch_1")); return err },
+		"purge external events": func(ctx context.Context) error { _, err := s.PurgeExternalEvents(ctx, 0, 10); return err },
+		"add an act":            func(ctx context.Context) error { return s.AddAudit(ctx, store.AuditEntry{ID: claim.ID}) },
+		"acts":                  func(ctx context.Context) error { _, err := s.Audit(ctx, claim.ID); return err },
+		"purge acts":            func(ctx context.Context) error { _, err := s.PurgeAudit(ctx, 0, 10); return err },
 	}
 }
 
 // TestClosedStore: a store that is closed says so, also where the pool of the handlers is still open.
 func TestClosedStore(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	opened := openStore(t, server.SchemaURL(t))
 	pool, err := pgxpool.New(t.Context(), server.SchemaURL(t))
 	must(t, err)

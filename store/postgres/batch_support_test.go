@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -44,9 +44,9 @@ func openStore(t testing.TB, url string, options ...postgres.Option) *postgres.S
 
 // openProxied opens a store whose every statement goes through a proxy. Its pools do not ask idle connections whether they
 // still work, because that is a round trip whose time nobody knows.
-func openProxied(t testing.TB, options ...postgres.Option) (*postgres.Store, *servicetest.Proxy) {
+func openProxied(t testing.TB, options ...postgres.Option) (*postgres.Store, *servers.Proxy) {
 	t.Helper()
-	proxy := servicetest.NewProxy(t, servicetest.Postgres(t).SchemaURL(t))
+	proxy := servers.NewProxy(t, servers.Postgres(t).SchemaURL(t))
 	return openUnasked(t, proxy.URL(), options...), proxy
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -15,7 +15,7 @@ import (
 type tripping struct {
 	*testing.T
 	store  *postgres.Store
-	proxy  *servicetest.Proxy
+	proxy  *servers.Proxy
 	claims map[string]store.Claim
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -39,7 +39,7 @@ func wantWarnings(t *testing.T, url string, want ...string) {
 // TestCarefulServer: a server that keeps what it acknowledges gives no reason to warn, and is good enough for the strict.
 func TestCarefulServer(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	wantWarnings(t, url)
 	openStore(t, url, postgres.WithStrictDurability())
 }
@@ -47,7 +47,7 @@ func TestCarefulServer(t *testing.T) {
 // TestCarelessServer: each setting that can lose commits is named, and refused by the strict.
 func TestCarelessServer(t *testing.T) {
 	t.Parallel()
-	server := servicetest.NewPostgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
+	server := servers.NewPostgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
 	wantWarnings(t, server.URL(), "fsync is off", "full_page_writes is off", "synchronous_commit is off")
 	for _, says := range []string{"the server can lose commits", "fsync is off", "full_page_writes is off", "synchronous_commit is off"} {
 		wantOpenFails(t, server.URL(), says, postgres.WithStrictDurability())
@@ -57,7 +57,7 @@ func TestCarelessServer(t *testing.T) {
 // TestCarelessSession: settings of the user, or of the URL, count as those of the server do.
 func TestCarelessSession(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t) + "&synchronous_commit=off"
+	url := servers.Postgres(t).SchemaURL(t) + "&synchronous_commit=off"
 	wantWarnings(t, url, "synchronous_commit is off")
 	wantOpenFails(t, url, "synchronous_commit is off", postgres.WithStrictDurability())
 }
@@ -66,7 +66,7 @@ func TestCarelessSession(t *testing.T) {
 // one.
 func TestAsynchronousStandby(t *testing.T) {
 	t.Parallel()
-	server := servicetest.NewPostgres(t)
+	server := servers.NewPostgres(t)
 	admin := openAdmin(t, server.URL())
 	receive(t, server, "onceward_standby")
 	eventually(t, "the standby receives", 20*time.Second, func() bool {
@@ -84,7 +84,7 @@ func TestAsynchronousStandby(t *testing.T) {
 }
 
 // receive lets a program of PostgreSQL receive the log, as a standby does.
-func receive(t *testing.T, server *servicetest.PostgresServer, name string) {
+func receive(t *testing.T, server *servers.PostgresServer, name string) {
 	t.Helper()
 	parsed, err := url.Parse(server.URL())
 	must(t, err)
@@ -108,7 +108,7 @@ func receive(t *testing.T, server *servicetest.PostgresServer, name string) {
 // and not when the server becomes one under an open store.
 func TestStandby(t *testing.T) {
 	t.Parallel()
-	server := servicetest.NewPostgres(t)
+	server := servers.NewPostgres(t)
 	s := openStore(t, server.URL())
 	transacted(t, s, "key", nothing)
 	must(t, server.Stop())

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -16,7 +16,7 @@ import (
 // record is long gone.
 func TestAuditIsReadableByItself(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	s, admin := openStore(t, url), openAdmin(t, url)
 	c := own(t, s, reservation("key"))
 	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: c.ID, Attempt: c.Attempt, Actor: "ops", Action: "bust", Reason: "stuck"}))
@@ -35,7 +35,7 @@ func TestAuditIsReadableByItself(t *testing.T) {
 // TestSchedulerPurges: a scheduler that knows no more than SQL does what the methods do, from whatever schema it calls.
 func TestSchedulerPurges(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	schema := server.Schema(t)
 	s := openStore(t, server.URL()+"&search_path="+schema)
 	scheduler := openAdmin(t, server.URL())
@@ -65,7 +65,7 @@ func TestSchedulerPurges(t *testing.T) {
 // once is still added by one of them and known to the others.
 func TestExternalEventsWhereAllIsSerializable(t *testing.T) {
 	t.Parallel()
-	s := openStore(t, servicetest.Postgres(t).SchemaURL(t)+"&default_transaction_isolation=serializable")
+	s := openStore(t, servers.Postgres(t).SchemaURL(t)+"&default_transaction_isolation=serializable")
 	for round := range 20 {
 		var group sync.WaitGroup
 		var mu sync.Mutex
@@ -91,7 +91,7 @@ func TestExternalEventsWhereAllIsSerializable(t *testing.T) {
 // TestPurgersAtOnce: several who purge at once count each row once.
 func TestPurgersAtOnce(t *testing.T) {
 	t.Parallel()
-	s := openStore(t, servicetest.Postgres(t).SchemaURL(t))
+	s := openStore(t, servers.Postgres(t).SchemaURL(t))
 	const n = 60
 	for i := range n {
 		_, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{Source: "psp", EventID: fmt.Sprint(i)})

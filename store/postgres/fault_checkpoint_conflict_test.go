@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -33,7 +33,7 @@ func TestStepUndoneByNeighboursIsRunAgain(t *testing.T) {
 		for _, code := range []string{"40001", "40P01"} {
 			for name, answer := range answers {
 				t.Run(h.name+"/"+code+"/"+name, func(t *testing.T) {
-					f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+					f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 					f.during = func(ctx context.Context, run int64) error {
 						if run > 2 {
 							return nil
@@ -54,7 +54,7 @@ func TestStepsInADeadlock(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			exec(t, s.admin, `CREATE TABLE balance (account TEXT PRIMARY KEY, amount INT NOT NULL)`)
 			exec(t, s.admin, `INSERT INTO balance VALUES ('a', 0), ('b', 0)`)
 			st := s.store(t, h, s.url+"&deadlock_timeout=50ms")
@@ -92,7 +92,7 @@ func TestStepUndoneAtCommit(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"40001", "40P01"} {
 		t.Run(code, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			f := newStepFault(t, s, pgxHandle, "paid")
 			s.failAtCommit(t, code, 1)
 			must(t, f.reach(charged))
@@ -101,7 +101,7 @@ func TestStepUndoneAtCommit(t *testing.T) {
 		})
 	}
 	t.Run("for ever", func(t *testing.T) {
-		s := newSite(t, servicetest.Postgres(t))
+		s := newSite(t, servers.Postgres(t))
 		f := newStepFault(t, s, pgxHandle, "paid")
 		s.failAtCommit(t, "40001", always)
 		wantNotExecuted(t, f.reach(charged), "it ends some day")
@@ -120,7 +120,7 @@ func TestStepRefusedAtCommit(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]string{"check": "23514", "unique": "23505", "not null": "23502", "text": "22P02"} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			f := newStepFault(t, s, pgxHandle, "paid")
 			s.failAtCommit(t, code, always)
 			wantWorkRefused(t, f.reach(charged), "the commit was refused")
@@ -135,7 +135,7 @@ func TestStepOverlooksAFailure(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.during = func(ctx context.Context, run int64) error {
 				if run == 1 {
 					_ = h.run(ctx, wrongStatement) // it does not look
@@ -162,7 +162,7 @@ func TestStepEndsItsTransaction(t *testing.T) {
 		} {
 			for name, failure := range map[string]error{"succeeds": nil, "fails": errors.New("declined")} {
 				t.Run(h.name+"/"+statement+"/"+name, func(t *testing.T) {
-					f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+					f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 					f.during = func(ctx context.Context, _ int64) error {
 						must(t, h.run(ctx, statement))
 						return failure
@@ -183,7 +183,7 @@ func TestStepEndsItsTransaction(t *testing.T) {
 // TestDiscardedStatementsOfAStep has somebody discard what was prepared on the only connection, beside the steps and in one.
 func TestDiscardedStatementsOfAStep(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
+	s := newSite(t, servers.Postgres(t))
 	pool := openAdmin(t, s.url+"&pool_max_conns=1&default_query_exec_mode=cache_statement")
 	st, err := postgres.New(t.Context(), pool, quiet)
 	must(t, err)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -18,7 +18,7 @@ func TestHeartbeatPassesAStep(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			id := f.store.RecordID(f.claim.ID)
 			var extended time.Time
 			f.during = func(context.Context, int64) error {
@@ -70,7 +70,7 @@ func TestStepLosesItsRecord(t *testing.T) {
 	t.Parallel()
 	for name, intrude := range intrusions {
 		t.Run("to "+name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			other := s.store(t, pgxHandle, s.url)
 			f := newStepFault(t, s, pgxHandle, "paid")
 			var left store.Record
@@ -110,7 +110,7 @@ func wantLocked(t testing.TB, f *stepFault) {
 // owner's step goes on when it is told, and its end comes from the channel.
 func stalled(t *testing.T) (next *stepFault, done <-chan error, goOn func()) {
 	t.Helper()
-	s := newSite(t, servicetest.Postgres(t))
+	s := newSite(t, servers.Postgres(t))
 	st := s.store(t, pgxHandle, s.url)
 	owner := takeOver(t, st, "paid", time.Second)
 	entered, release, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -24,7 +24,7 @@ func TestCommitOfAPartialPointLost(t *testing.T) {
 	t.Parallel()
 	for name, c := range partial {
 		t.Run(name, func(t *testing.T) {
-			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), pgxHandle, "paid")
+			f := newStepFault(t, newSite(t, servers.Postgres(t)), pgxHandle, "paid")
 			must(t, f.reach(charged))
 			f.proxy.CutReply(isCommit)
 			if err := f.reach(c.p); err != nil {
@@ -46,7 +46,7 @@ func TestCommitOfTheSamePointLost(t *testing.T) {
 	for name, p := range map[string]store.Checkpoint{"the same": charged, "nothing": {}} {
 		for fate, rows := range map[string]int{"reply": 2, "request": 1} {
 			t.Run(name+"/"+fate, func(t *testing.T) {
-				f := newStepFault(t, newSite(t, servicetest.Postgres(t)), pgxHandle, "paid")
+				f := newStepFault(t, newSite(t, servers.Postgres(t)), pgxHandle, "paid")
 				must(t, f.reach(charged))
 				if fate == "reply" {
 					f.proxy.CutReply(isCommit)
@@ -70,7 +70,7 @@ func TestCommitOfTheSamePointRefused(t *testing.T) {
 		want func(testing.TB, error, string)
 	}{"check": {"23514", wantWorkRefused}, "serialisation": {"40001", wantNotExecuted}} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			f := newStepFault(t, s, pgxHandle, "paid")
 			must(t, f.reach(charged))
 			s.failAtCommit(t, refusal.code, always)
@@ -87,7 +87,7 @@ func TestCommittedStepIsTakenOver(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		name := map[bool]string{false: "and goes on", true: "and has the same point"}[again]
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			other := s.store(t, pgxHandle, s.url)
 			f := newStepFault(t, s, pgxHandle, "warm")
 			must(t, f.reach(charged)) // the connection is known to be good, and has the statements

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -18,7 +18,7 @@ import (
 type stepFault struct {
 	*site
 	handle handle
-	proxy  *servicetest.Proxy
+	proxy  *servers.Proxy
 	store  *postgres.Store
 	claim  store.Claim
 	runs   atomic.Int64
@@ -28,7 +28,7 @@ type stepFault struct {
 
 func newStepFault(t testing.TB, s *site, h handle, key string) *stepFault {
 	t.Helper()
-	proxy := servicetest.NewProxy(t, s.url)
+	proxy := servers.NewProxy(t, s.url)
 	f := &stepFault{site: s, handle: h, proxy: proxy, store: s.store(t, h, proxy.URL())}
 	f.claim = takeOver(t, f.store, key, time.Minute)
 	return f
@@ -109,7 +109,7 @@ func TestReplyToCommitOfAStepLost(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.proxy.CutReply(isCommit)
 			must(t, f.reach(charged))
 			f.wantSprung(t, 1)
@@ -123,7 +123,7 @@ func TestRequestToCommitOfAStepLost(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.proxy.CutRequest(isCommit)
 			wantNotExecuted(t, f.reach(charged), "the commit never arrived")
 			f.wantSprung(t, 1)
@@ -140,7 +140,7 @@ func TestConnectionOfAStepLost(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			f := newStepFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.during = func(ctx context.Context, run int64) error {
 				if run == 1 {
 					f.proxy.DropAll()

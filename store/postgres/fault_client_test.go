@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // Scenario 17: the client leaves at each step. A step is held by keeping the server's reply to its statement.
@@ -90,8 +90,8 @@ func TestClientLeaves(t *testing.T) {
 	t.Parallel()
 	for _, m := range moments {
 		t.Run(m.mode+"/"+m.name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
-			proxy := servicetest.NewProxy(t, s.url)
+			s := newSite(t, servers.Postgres(t))
+			proxy := servers.NewProxy(t, s.url)
 			c, elsewhere := newCounter(t, s, proxy.URL(), m.mode), newCounter(t, s, s.url, m.mode)
 			warmUp(t, s, c)
 			var release func()
@@ -145,8 +145,8 @@ func TestClientLeavesBeforeItsBodyIsThere(t *testing.T) {
 	t.Parallel()
 	for mode := range bothModes {
 		t.Run(mode, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
-			proxy := servicetest.NewProxy(t, s.url)
+			s := newSite(t, servers.Postgres(t))
+			proxy := servers.NewProxy(t, s.url)
 			c := newCounter(t, s, proxy.URL(), mode)
 			asked := counting(proxy)
 			conn, err := net.Dial("tcp", c.Listener.Addr().String())
@@ -168,11 +168,11 @@ func TestClientLeavesBeforeItsBodyIsThere(t *testing.T) {
 // TestClientLeavesWhileItWaits has a duplicate leave that waits for an answer; the others get theirs.
 func TestClientLeavesWhileItWaits(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
-	proxy := servicetest.NewProxy(t, s.url)
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
 	owner := payingRoute(t, pgxHandle, s.store(t, pgxHandle, proxy.URL()))
 	// Those that wait are at another process, as far as the stores know.
-	other := servicetest.NewProxy(t, s.url)
+	other := servers.NewProxy(t, s.url)
 	elsewhere := payingRoute(t, pgxHandle, s.store(t, pgxHandle, other.URL()), onceward.InFlightWait(30*time.Second))
 	release := proxy.HoldReply(matching(`INSERT INTO business`))
 	defer release()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -51,7 +51,7 @@ func TestNodeClocksApart(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range clockOffsets {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			store := s.store(t, pgxHandle, s.url)
 			move := s.movableClock(t, ahead)
 			liveOwnerIsNotSwept(t, s, store)

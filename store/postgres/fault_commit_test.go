@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -14,14 +14,14 @@ import (
 // commitFault is a store behind a proxy of its own, and one payment.
 type commitFault struct {
 	*site
-	proxy *servicetest.Proxy
+	proxy *servers.Proxy
 	store *postgres.Store
 	payer
 }
 
 func newCommitFault(t *testing.T, s *site, h handle, value string) *commitFault {
 	t.Helper()
-	proxy := servicetest.NewProxy(t, s.url)
+	proxy := servers.NewProxy(t, s.url)
 	return &commitFault{
 		site: s, proxy: proxy, store: s.store(t, h, proxy.URL()), payer: payer{handle: h, value: value},
 	}
@@ -52,7 +52,7 @@ func TestReplyToCommitLost(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			f := newCommitFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f := newCommitFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.proxy.CutReply(isCommit)
 			v, err := f.transact(t)
 			wantVerdict(t, v, err, store.DecisionExecute, 1, "the commit had landed")
@@ -76,7 +76,7 @@ func TestRequestToCommitLost(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			f := newCommitFault(t, newSite(t, servicetest.Postgres(t)), h, "paid")
+			f := newCommitFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.proxy.CutRequest(isCommit)
 			_, err := f.transact(t)
 			wantNotExecuted(t, err, "the commit never arrived")
@@ -100,7 +100,7 @@ func TestCommitAnsweredLate(t *testing.T) {
 	for _, h := range bothHandles {
 		for _, fate := range []string{"the reply comes", "the connection goes"} {
 			t.Run(h.name+"/"+fate, func(t *testing.T) {
-				s := newSite(t, servicetest.Postgres(t))
+				s := newSite(t, servers.Postgres(t))
 				f := newCommitFault(t, s, h, "paid")
 				release := f.proxy.HoldReply(isCommit)
 				defer release()
@@ -127,7 +127,7 @@ func TestCommitAnsweredLate(t *testing.T) {
 // connection goes silent, which leaves another way to ask; or nobody can be asked at all.
 func TestCommitNobodyAnswers(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
+	s := newSite(t, servers.Postgres(t))
 	var checks []func()
 	for _, h := range bothHandles {
 		checks = append(checks, silent(t, s, h), unreachable(t, s, h, true), unreachable(t, s, h, false))

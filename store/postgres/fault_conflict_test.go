@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -58,7 +58,7 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			exec(t, s.admin, `CREATE TABLE balance (account TEXT PRIMARY KEY, amount INT NOT NULL)`)
 			exec(t, s.admin, `INSERT INTO balance VALUES ('a', 0), ('b', 0)`)
 			// A server looks for deadlocks after a second; these sessions do not wait so long.
@@ -115,7 +115,7 @@ func TestSerializationFailureAtCommit(t *testing.T) {
 	for _, h := range bothHandles {
 		for _, code := range []string{"40001", "40P01"} {
 			t.Run(h.name+"/"+code, func(t *testing.T) {
-				s := newSite(t, servicetest.Postgres(t))
+				s := newSite(t, servers.Postgres(t))
 				s.failAtCommit(t, code, 1)
 				st := s.store(t, h, s.url)
 				p := &payer{handle: h, value: "paid"}
@@ -134,7 +134,7 @@ func TestSerializationFailureForEver(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			s.failAtCommit(t, "40001", always)
 			st := s.store(t, h, s.url)
 			p := &payer{handle: h, value: "paid"}
@@ -163,7 +163,7 @@ func TestRefusedAtCommit(t *testing.T) {
 		"two rows": "21000", "a check of a view": "44000",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			s.failAtCommit(t, code, always)
 			st := s.store(t, pgxHandle, s.url)
 			p := &payer{handle: pgxHandle, value: "paid"}
@@ -184,7 +184,7 @@ func TestNotRefusedAtCommit(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]string{"a missing table": "42P01", "a full disk": "53100", "a lock": "55P03"} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			s.failAtCommit(t, code, always)
 			store := s.store(t, pgxHandle, s.url)
 			_, err := store.Transact(t.Context(), booking("paid"), (&payer{handle: pgxHandle, value: "paid"}).work)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -14,7 +14,7 @@ import (
 // next transaction takes another connection.
 func TestDiscardedStatements(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	pool := openAdmin(t, url+"&pool_max_conns=1&default_query_exec_mode=cache_statement")
 	s, err := postgres.New(t.Context(), pool, quiet)
 	must(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -50,8 +50,8 @@ func misjudges(t *testing.T) bool {
 // lostReply has statements of plain pgx run of which one lands, and its reply does not.
 func lostReply(t *testing.T, run func(conn *pgx.Conn) error) (s *site, err error) {
 	t.Helper()
-	s = newSite(t, servicetest.Postgres(t))
-	proxy := servicetest.NewProxy(t, s.url)
+	s = newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
 	conn := connect(t, proxy.URL())
 	proxy.CutReply(isCommit)
 	err = run(conn)
@@ -116,8 +116,8 @@ func TestDriverRepeatsAnExec(t *testing.T) {
 	}
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
-			proxy := servicetest.NewProxy(t, s.url)
+			s := newSite(t, servers.Postgres(t))
+			proxy := servers.NewProxy(t, s.url)
 			config, err := pgx.ParseConfig(proxy.URL())
 			must(t, err)
 			db := stdlib.OpenDB(*config)
@@ -177,8 +177,8 @@ func TestDriverRepeatsNothingOfOurs(t *testing.T) {
 		for _, h := range bothHandles {
 			t.Run(name+" on "+h.name, func(t *testing.T) {
 				t.Parallel()
-				s := newSite(t, servicetest.Postgres(t))
-				proxy := servicetest.NewProxy(t, s.url)
+				s := newSite(t, servers.Postgres(t))
+				proxy := servers.NewProxy(t, s.url)
 				store := s.store(t, h, proxy.URL())
 				d := &driven{store: store, proxy: proxy, pay: pay}
 				d.transact(t)
@@ -193,7 +193,7 @@ func TestDriverRepeatsNothingOfOurs(t *testing.T) {
 // driven loses the reply to a statement of a transaction, and then runs it once more in peace.
 type driven struct {
 	store *postgres.Store
-	proxy *servicetest.Proxy
+	proxy *servers.Proxy
 	pay   func(ctx context.Context) error
 	cut   int
 }

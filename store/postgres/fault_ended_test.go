@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -48,7 +48,7 @@ func TestHandlerEndsItsTransaction(t *testing.T) {
 			`COMMIT`: 1, `ROLLBACK`: 0, `COMMIT AND CHAIN`: 1, `END`: 1, wrongStatement: 0,
 		} {
 			t.Run(h.name+"/"+statement, func(t *testing.T) {
-				s := newSite(t, servicetest.Postgres(t))
+				s := newSite(t, servers.Postgres(t))
 				st := s.store(t, h, s.url)
 				route := spoiling(t, h, st, statement, http.StatusCreated)
 				post(route, "key").wantProblem(t, http.StatusInternalServerError, "outcome-unknown", "E1")
@@ -67,8 +67,8 @@ func TestHandlerLosesTheReplyToItsOwnCommit(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
-			proxy := servicetest.NewProxy(t, s.url)
+			s := newSite(t, servers.Postgres(t))
+			proxy := servers.NewProxy(t, s.url)
 			store := s.store(t, h, proxy.URL())
 			route := spoiling(t, h, store, `COMMIT /* of the handler */`, http.StatusCreated)
 			proxy.CutReply(matching(`of the handler`))
@@ -84,7 +84,7 @@ func TestHandlerRefusesAfterAFailedStatement(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			st := s.store(t, h, s.url)
 			route := spoiling(t, h, st, wrongStatement, http.StatusConflict)
 			first := post(route, "key")
@@ -172,7 +172,7 @@ func TestRecordChangesUnderATransaction(t *testing.T) {
 	t.Parallel()
 	for _, d := range disturbances {
 		t.Run(d.name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			store, other := s.store(t, pgxHandle, s.url), s.store(t, pgxHandle, s.url)
 			if d.released {
 				releaseFirst(t, other)
@@ -199,7 +199,7 @@ func TestExpiredRecordChangesUnderATransaction(t *testing.T) {
 	t.Parallel()
 	for _, soft := range []bool{false, true} {
 		t.Run(fmt.Sprintf("soft %t", soft), func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			st, other := s.store(t, pgxHandle, s.url), s.store(t, pgxHandle, s.url)
 			move := s.movableClock(t, 0)
 			p := &payer{handle: pgxHandle, value: "row"}

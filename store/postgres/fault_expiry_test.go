@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -32,7 +32,7 @@ var bothModes = map[string]onceward.Option{
 
 func newExpiring(t *testing.T, mode string) *expiring {
 	t.Helper()
-	e := &expiring{site: newSite(t, servicetest.Postgres(t))}
+	e := &expiring{site: newSite(t, servers.Postgres(t))}
 	e.store = e.site.store(t, pgxHandle, e.url)
 	e.move = e.movableClock(t, 0)
 	var runs atomic.Int64

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -22,17 +22,17 @@ import (
 // cluster is two servers, of which one follows the other, behind one address.
 type cluster struct {
 	*testing.T
-	primary, standby *servicetest.PostgresServer
-	proxy            *servicetest.Proxy
+	primary, standby *servers.PostgresServer
+	proxy            *servers.Proxy
 	store            *postgres.Store
 	handle           handle
 }
 
 func newCluster(t *testing.T, h handle) *cluster {
 	t.Helper()
-	c := &cluster{T: t, primary: servicetest.NewPostgres(t), handle: h}
+	c := &cluster{T: t, primary: servers.NewPostgres(t), handle: h}
 	c.standby = c.primary.NewStandby(t)
-	c.proxy = servicetest.NewProxy(t, c.primary.URL())
+	c.proxy = servers.NewProxy(t, c.primary.URL())
 	must(t, c.primary.Exec(t.Context(), `CREATE TABLE business (value TEXT NOT NULL)`))
 	store, closeHandle := h.open(t, c.proxy.URL())
 	t.Cleanup(func() {
@@ -44,7 +44,7 @@ func newCluster(t *testing.T, h handle) *cluster {
 }
 
 // lead moves the address. Connections that exist stay where they are.
-func (c *cluster) lead(to *servicetest.PostgresServer) {
+func (c *cluster) lead(to *servers.PostgresServer) {
 	c.Helper()
 	must(c, c.proxy.Retarget(to.URL()))
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -51,8 +51,8 @@ func (s *site) awaitHeartbeats(t testing.TB, id string, times int) {
 // by the server's clock, and one that asks before its effect makes none (scenario 2).
 func TestHeartbeatsLost(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
-	proxy := servicetest.NewProxy(t, s.url)
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
 	st := s.store(t, pgxHandle, proxy.URL())
 	s.slowClock(t, 300*time.Millisecond)
 	id := st.RecordID(accountID("key"))
@@ -86,8 +86,8 @@ func TestHeartbeatsLost(t *testing.T) {
 // TestHeartbeatsComeBack cuts a store off for less than a lease: the handler need not know.
 func TestHeartbeatsComeBack(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
-	proxy := servicetest.NewProxy(t, s.url)
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
 	st := s.store(t, pgxHandle, proxy.URL())
 	id := st.RecordID(accountID("key"))
 	running, goOn := make(chan struct{}), make(chan struct{})

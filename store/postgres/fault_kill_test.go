@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -118,7 +118,7 @@ func (c *clients) more(t *testing.T, n int64) {
 // acknowledged is there, and nothing twice.
 func TestServerKilledDuringCommit(t *testing.T) {
 	t.Parallel()
-	server := servicetest.NewPostgres(t)
+	server := servers.NewPostgres(t)
 	s := newSite(t, server)
 	c := &clients{store: s.store(t, pgxHandle, s.url), stop: make(chan struct{}), answers: make(map[string]string)}
 	stop := sync.OnceFunc(func() {
@@ -144,7 +144,7 @@ func TestServerKilledDuringCommit(t *testing.T) {
 
 // killInFlight kills the server while commits are on their way, and sees to it that the kill was felt. The server is frozen
 // first, because a commit is over too soon to aim at.
-func killInFlight(t *testing.T, server *servicetest.PostgresServer, c *clients) {
+func killInFlight(t *testing.T, server *servers.PostgresServer, c *clients) {
 	t.Helper()
 	eventually(t, "a commit was caught in flight", 30*time.Second, func() bool {
 		must(t, server.Pause())

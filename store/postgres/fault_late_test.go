@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -31,7 +31,7 @@ type lateSite struct {
 
 func newLateSite(t *testing.T) *lateSite {
 	t.Helper()
-	s := &lateSite{site: newSite(t, servicetest.Postgres(t))}
+	s := &lateSite{site: newSite(t, servers.Postgres(t))}
 	pool, err := pgxpool.New(t.Context(), s.url)
 	must(t, err)
 	t.Cleanup(pool.Close)
@@ -264,7 +264,7 @@ func TestLateHandlerOverHTTP(t *testing.T) {
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			store := s.store(t, h, s.url)
 			letGo, first := make(chan struct{}), make(chan struct{}, 1)
 			release := sync.OnceFunc(func() { close(letGo) })
@@ -329,7 +329,7 @@ func TestLateHandlerLeavesNoHandle(t *testing.T) {
 // may be another request's by then.
 func TestNoConnectionBehindTheHandler(t *testing.T) {
 	t.Parallel()
-	store := openStore(t, servicetest.Postgres(t).SchemaURL(t))
+	store := openStore(t, servers.Postgres(t).SchemaURL(t))
 	var kept pgx.Tx
 	transacted(t, store, "kept", func(ctx context.Context) error {
 		kept = postgres.Tx(ctx)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -69,7 +69,7 @@ func TestLockThatCollides(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			st := s.store(t, h, s.url)
 			route := payingRoute(t, h, st)
 			other := connect(t, s.url)
@@ -100,8 +100,8 @@ func TestLockThatCollides(t *testing.T) {
 // TestLockThatCollidesWhileWaiting has a duplicate that waits get its turn when the lock is free.
 func TestLockThatCollidesWhileWaiting(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
-	proxy := servicetest.NewProxy(t, s.url)
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
 	store := s.store(t, pgxHandle, proxy.URL())
 	route := payingRoute(t, pgxHandle, store, onceward.InFlightWait(30*time.Second))
 	other := connect(t, s.url)

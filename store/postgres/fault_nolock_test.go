@@ -14,7 +14,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -33,7 +33,7 @@ var noLocks = []string{
 // newLocklessSite is a site on which locks do nothing, with a level of isolation.
 func newLocklessSite(t testing.TB, isolation string) *site {
 	t.Helper()
-	s := newSite(t, servicetest.Postgres(t))
+	s := newSite(t, servers.Postgres(t))
 	for _, function := range noLocks {
 		exec(t, s.admin, `CREATE FUNCTION `+function)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
@@ -37,8 +37,8 @@ var zoe = reconcile.By{Who: "zoe", Why: "the bank says so"}
 func TestOperatorWhoseCommitIsCutOff(t *testing.T) {
 	t.Parallel()
 	for name, test := range operatorActs {
-		for kind, cut := range map[string]func(*servicetest.Proxy, func(string) bool){
-			"the reply is lost": (*servicetest.Proxy).CutReply, "the request is lost": (*servicetest.Proxy).CutRequest,
+		for kind, cut := range map[string]func(*servers.Proxy, func(string) bool){
+			"the reply is lost": (*servers.Proxy).CutReply, "the request is lost": (*servers.Proxy).CutRequest,
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				store, proxy := openProxied(t)
@@ -62,8 +62,8 @@ func TestOperatorWhoseCommitIsCutOff(t *testing.T) {
 
 func TestBustWhoseCommitIsCutOff(t *testing.T) {
 	t.Parallel()
-	for kind, cut := range map[string]func(*servicetest.Proxy, func(string) bool){
-		"the reply is lost": (*servicetest.Proxy).CutReply, "the request is lost": (*servicetest.Proxy).CutRequest,
+	for kind, cut := range map[string]func(*servers.Proxy, func(string) bool){
+		"the reply is lost": (*servers.Proxy).CutReply, "the request is lost": (*servers.Proxy).CutRequest,
 	} {
 		t.Run(kind, func(t *testing.T) {
 			s, proxy := openProxied(t)
@@ -124,8 +124,8 @@ func wantAudit(t *testing.T, store store.Auditor, c store.Claim, action string) 
 // key since is not the operator's to remove: it would be done once more.
 func TestBustIsNotRepeatedOnANewRecord(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	proxy := servicetest.NewProxy(t, url)
+	url := servers.Postgres(t).SchemaURL(t)
+	proxy := servers.NewProxy(t, url)
 	store, other := openUnasked(t, proxy.URL()), openStore(t, url)
 	complete(t, store, own(t, store, reservation("k")), "first")
 	release := proxy.HoldReply(isCommit)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -16,8 +16,8 @@ import (
 // a grant whose reply was lost is released when it is back.
 func TestRefusedRequestsLeaveTheServerAlone(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
-	proxy := servicetest.NewProxy(t, s.url)
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
 	st := s.store(t, pgxHandle, proxy.URL())
 	direct := s.store(t, pgxHandle, s.url)
 	runs := 0

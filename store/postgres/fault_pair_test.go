@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // pair is two processes that are asked for the same at the same time.
@@ -61,7 +61,7 @@ func (p *pair) round(ctx context.Context, key string) error {
 // TestTwoProcessesOneKey has two processes fight for one key, a thousand times.
 func TestTwoProcessesOneKey(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
+	s := newSite(t, servers.Postgres(t))
 	first, second := startTeller(t, s), startTeller(t, s)
 	transport := &http.Transport{MaxIdleConnsPerHost: 16}
 	defer transport.CloseIdleConnections()

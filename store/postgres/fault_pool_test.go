@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -77,7 +77,7 @@ func TestCompletionPastAnExhaustedPool(t *testing.T) {
 	t.Parallel()
 	for name, open := range narrowHandles {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			n := open(t, s)
 			release := func() {}
 			route := guardOver(t, n.store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,7 +101,7 @@ func TestTransactionWaitsForThePool(t *testing.T) {
 	t.Parallel()
 	for name, open := range narrowHandles {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
+			s := newSite(t, servers.Postgres(t))
 			n := open(t, s)
 			release, err := n.pay(t.Context(), "hog")
 			must(t, err)
@@ -125,8 +125,8 @@ func TestTransactionWaitsForThePool(t *testing.T) {
 // each waits for a lock that somebody else has. That must not keep others from completing.
 func TestCompletionPastUnansweredCommits(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
-	proxy := servicetest.NewProxy(t, s.url)
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
 	st := s.store(t, pgxHandle, proxy.URL())
 	claimed, err := st.Reserve(t.Context(), booking("reserved"))
 	must(t, err)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -14,8 +14,8 @@ import (
 // again. What was to be removed is gone; the record of the next operation is not for that bust to remove.
 func TestBustThatTheNextRecordHasOvertaken(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	proxy := servicetest.NewProxy(t, url)
+	url := servers.Postgres(t).SchemaURL(t)
+	proxy := servers.NewProxy(t, url)
 	s, other := openUnasked(t, proxy.URL()), openUnasked(t, url)
 	c := own(t, s, reservation("k"))
 	complete(t, s, c, "done")
@@ -36,8 +36,8 @@ func TestBustThatTheNextRecordHasOvertaken(t *testing.T) {
 // resumer has gone on. The audit does not call that a failure.
 func TestStepWhoseSettlementTheNextAttemptHasOvertaken(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	proxy := servicetest.NewProxy(t, url)
+	url := servers.Postgres(t).SchemaURL(t)
+	proxy := servers.NewProxy(t, url)
 	s, other := openUnasked(t, proxy.URL()), openUnasked(t, url)
 	r := reservation("k")
 	r.OnLost = store.LostResume

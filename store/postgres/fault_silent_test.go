@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -26,7 +26,7 @@ func TestSilentServerDoesNotStopAWorker(t *testing.T) {
 // workPastSilence has a worker deliver although the reply to a statement never comes.
 func workPastSilence(t *testing.T, statement, part string) {
 	u := newTakeUp(t, "")
-	proxy := servicetest.NewProxy(t, u.url)
+	proxy := servers.NewProxy(t, u.url)
 	store, err := postgres.Open(t.Context(), proxy.URL(), quiet)
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -15,7 +15,7 @@ import (
 // TestStoppedOwnerCompletesLate stops an owner between its effect and its answer.
 func TestStoppedOwnerCompletesLate(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
+	s := newSite(t, servers.Postgres(t))
 	owner, other := startTeller(t, s), startTeller(t, s)
 	first := owner.starts(t, "/reserved", "key", "after")
 	owner.signal(t, syscall.SIGSTOP)
@@ -39,7 +39,7 @@ func TestStoppedOwnerCompletesLate(t *testing.T) {
 // TestStoppedOwnerMakesNoEffect stops an owner between its intent and its effect.
 func TestStoppedOwnerMakesNoEffect(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
+	s := newSite(t, servers.Postgres(t))
 	owner, other := startTeller(t, s), startTeller(t, s)
 	first := owner.starts(t, "/reserved", "key", "before")
 	owner.signal(t, syscall.SIGSTOP)
@@ -59,7 +59,7 @@ func TestStoppedOwnerMakesNoEffect(t *testing.T) {
 // takes six seconds with the lease of a teller.
 func TestStoppedTransactionLosesItsLock(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
+	s := newSite(t, servers.Postgres(t))
 	owner, other := startTeller(t, s), startTeller(t, s)
 	first := owner.starts(t, "/transactional", "key", "after")
 	owner.signal(t, syscall.SIGSTOP)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -15,17 +15,17 @@ import (
 // may cost the one request that meets it, for a bounded time, and nobody else.
 
 // stuck makes a heartbeat of a store get stuck, and returns how to let go.
-type stuck func(t *testing.T, s *site, proxy *servicetest.Proxy, store *postgres.Store, key string) (letGo func())
+type stuck func(t *testing.T, s *site, proxy *servers.Proxy, store *postgres.Store, key string) (letGo func())
 
 var waysToGetStuck = map[string]stuck{
-	"the record is locked": func(t *testing.T, s *site, _ *servicetest.Proxy, store *postgres.Store, key string) func() {
+	"the record is locked": func(t *testing.T, s *site, _ *servers.Proxy, store *postgres.Store, key string) func() {
 		tx, err := s.admin.Begin(t.Context())
 		must(t, err)
 		_, err = tx.Exec(t.Context(), `SELECT FROM onceward_record WHERE id = $1::uuid FOR UPDATE`, store.RecordID(accountID(key)))
 		must(t, err)
 		return func() { _ = tx.Rollback(context.Background()) }
 	},
-	"the connection is silent": func(_ *testing.T, _ *site, proxy *servicetest.Proxy, _ *postgres.Store, _ string) func() {
+	"the connection is silent": func(_ *testing.T, _ *site, proxy *servers.Proxy, _ *postgres.Store, _ string) func() {
 		return proxy.HoldReply(ofStore)
 	},
 }
@@ -35,8 +35,8 @@ func TestStuckRequestHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	for name, getStuck := range waysToGetStuck {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servicetest.Postgres(t))
-			proxy := servicetest.NewProxy(t, s.url)
+			s := newSite(t, servers.Postgres(t))
+			proxy := servers.NewProxy(t, s.url)
 			st := s.store(t, pgxHandle, proxy.URL())
 			v, err := st.Reserve(t.Context(), booking("stuck"))
 			must(t, err)
@@ -62,8 +62,8 @@ func TestStuckRequestHoldsUpNobodyElse(t *testing.T) {
 // or cut off would. E8: no path leaves a key locked past its lease, but for a bounded time of idleness.
 func TestStoppedInMidChangeLosesItsLock(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, servicetest.Postgres(t))
-	proxy := servicetest.NewProxy(t, s.url)
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
 	stopped, other := s.store(t, pgxHandle, proxy.URL()), s.store(t, pgxHandle, s.url)
 	r := booking("key")
 	r.Lease = time.Second
@@ -94,7 +94,7 @@ func TestStoppedInMidChangeLosesItsLock(t *testing.T) {
 // connection that was used before and on one that is new to the store.
 func TestFrozenServer(t *testing.T) {
 	t.Parallel()
-	server := servicetest.NewPostgres(t)
+	server := servers.NewPostgres(t)
 	for name, used := range map[string]bool{"used connection": true, "new connection": false} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, server)

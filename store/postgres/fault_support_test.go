@@ -18,7 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -31,7 +31,7 @@ type site struct {
 	admin *pgxpool.Pool
 }
 
-func newSite(t testing.TB, server *servicetest.PostgresServer) *site {
+func newSite(t testing.TB, server *servers.PostgresServer) *site {
 	t.Helper()
 	url := server.SchemaURL(t)
 	admin, err := pgxpool.New(context.Background(), url)
@@ -155,7 +155,7 @@ func ofStore(sql string) bool {
 }
 
 // counting counts the statements of a store that pass a proxy from now on, and leaves them alone.
-func counting(proxy *servicetest.Proxy) *atomic.Int64 {
+func counting(proxy *servers.Proxy) *atomic.Int64 {
 	passed := new(atomic.Int64)
 	proxy.CutRequest(func(sql string) bool {
 		if ofStore(sql) {
@@ -167,7 +167,7 @@ func counting(proxy *servicetest.Proxy) *atomic.Int64 {
 }
 
 // awaitCaught waits until the proxy has lost or kept so many.
-func awaitCaught(t testing.TB, proxy *servicetest.Proxy, n int) {
+func awaitCaught(t testing.TB, proxy *servers.Proxy, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

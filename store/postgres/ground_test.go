@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // ground is a schema with the tables of a store, a business table and a clock that only the test moves. To make one and to
@@ -57,7 +57,7 @@ func (g *grounds) take(t testing.TB) *ground {
 // newGround makes a ground that lasts as long as the run.
 func newGround(t, run testing.TB) *ground {
 	t.Helper()
-	url := servicetest.Postgres(t).SchemaURL(run)
+	url := servers.Postgres(t).SchemaURL(run)
 	admin, err := pgxpool.New(context.Background(), url)
 	must(t, err)
 	run.Cleanup(admin.Close)

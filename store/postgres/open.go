@@ -161,7 +161,7 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 const (
 	// spareConnections are for what does not go through a batch.
 	spareConnections = 4
-	// askingConnections are those for late completion out what became of commits. They are opened when they are needed.
+	// askingConnections are those for finding out what became of commits. They are opened when they are needed.
 	askingConnections = 8
 )
 

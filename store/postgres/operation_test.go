@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -27,7 +27,7 @@ func wantOperation(t testing.TB, store *postgres.Store, key, want string) {
 }
 
 // namingOperations counts the statements about names of operations that pass from now on.
-func namingOperations(proxy *servicetest.Proxy) func() int {
+func namingOperations(proxy *servers.Proxy) func() int {
 	n := make(chan int, 1)
 	n <- 0
 	proxy.CutRequest(func(sql string) bool {
@@ -47,8 +47,8 @@ func namingOperations(proxy *servicetest.Proxy) func() int {
 func TestOperationsAreBounded(t *testing.T) {
 	t.Parallel()
 	const bound = 4096
-	url := servicetest.Postgres(t).SchemaURL(t)
-	proxy := servicetest.NewProxy(t, url)
+	url := servers.Postgres(t).SchemaURL(t)
+	proxy := servers.NewProxy(t, url)
 	store, other, admin := openStore(t, proxy.URL()), openStore(t, url), openAdmin(t, url)
 	exec(t, admin, `SELECT setval(pg_get_serial_sequence('onceward_operation', 'number'), 1000)`) // there may be gaps
 	exec(t, admin, `INSERT INTO onceward_operation (name)
@@ -79,7 +79,7 @@ func TestOperationsAreBounded(t *testing.T) {
 // TestOperationsPastTheBoundAreRead: numbers that were given out before the bound held stay those of their operations.
 func TestOperationsPastTheBoundAreRead(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	s, admin := openStore(t, url), openAdmin(t, url)
 	exec(t, admin, `SELECT setval(pg_get_serial_sequence('onceward_operation', 'number'), 10000)`)
 	complete(t, s, own(t, s, called("k", "POST /payments")), "done")
@@ -96,8 +96,8 @@ func TestOperationsPastTheBoundAreRead(t *testing.T) {
 // TestGapsAmongOperations: numbers that were never given out, as by transactions that were undone, count for nothing.
 func TestGapsAmongOperations(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	proxy := servicetest.NewProxy(t, url)
+	url := servers.Postgres(t).SchemaURL(t)
+	proxy := servers.NewProxy(t, url)
 	store, other, admin := openStore(t, proxy.URL()), openStore(t, url), openAdmin(t, url)
 	exec(t, admin, `SELECT setval(pg_get_serial_sequence('onceward_operation', 'number'), 100000)`)
 	own(t, store, called("first", "POST /payments"))
@@ -112,7 +112,7 @@ func TestGapsAmongOperations(t *testing.T) {
 // TestNodesShareTheNumbersOfOperations: a number is given once, however many nodes meet an operation.
 func TestNodesShareTheNumbersOfOperations(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	nodes := []*postgres.Store{openStore(t, url), openStore(t, url), openStore(t, url)}
 	const operations = 30
 	ended := crowd(t.Context(), len(nodes), func(ctx context.Context, i int) {
@@ -135,7 +135,7 @@ func TestNewOperationsWhereAllIsStricter(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"serializable", "repeatable%20read"} {
 		t.Run(level, func(t *testing.T) {
-			url := servicetest.Postgres(t).SchemaURL(t) + "&default_transaction_isolation=" + level
+			url := servers.Postgres(t).SchemaURL(t) + "&default_transaction_isolation=" + level
 			nodes := []*postgres.Store{openStore(t, url), openStore(t, url), openStore(t, url), openStore(t, url)}
 			for round := range 20 {
 				ended := crowd(t.Context(), 2*len(nodes), func(ctx context.Context, i int) {
@@ -159,7 +159,7 @@ func TestNewOperationsWhereAllIsStricter(t *testing.T) {
 // TestLongOperations: a name that no index takes is stored in full. A path may be as long as the client likes.
 func TestLongOperations(t *testing.T) {
 	t.Parallel()
-	store := openStore(t, servicetest.Postgres(t).SchemaURL(t))
+	store := openStore(t, servers.Postgres(t).SchemaURL(t))
 	var name strings.Builder
 	for i := range 4000 {
 		fmt.Fprint(&name, "/", i*i) // not to be compressed to a length that fits

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -208,7 +208,7 @@ func TestMessagesOfAHandler(t *testing.T) {
 		} {
 			t.Run(name+" "+way, func(t *testing.T) {
 				t.Parallel()
-				store, err := postgres.Open(t.Context(), servicetest.Postgres(t).SchemaURL(t), quiet)
+				store, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t), quiet)
 				must(t, err)
 				t.Cleanup(func() { must(t, store.Close()) })
 				box, err := outbox.New(store, outbox.Config{})

@@ -132,7 +132,7 @@ func (s *Store) bury(ctx context.Context, damaged []outbox.Outcome) error {
 type claimResult struct {
 	claimed []outbox.Claimed // in order
 	behind  []int64          // the lanes of what has to wait
-	damaged []outbox.Outcome  // the end of what cannot be read
+	damaged []outbox.Outcome // the end of what cannot be read
 	more    bool             // there are new messages to be taken up
 }
 

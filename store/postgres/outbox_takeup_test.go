@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -27,7 +27,7 @@ type takeUp struct {
 // newTakeUp opens a store, with parameters that are added to its URL.
 func newTakeUp(t testing.TB, parameters string) *takeUp {
 	t.Helper()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	store, err := postgres.Open(t.Context(), url+parameters, quiet)
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -34,7 +34,7 @@ func delivering(h outbox.Handler) outbox.WorkerConfig {
 // TestIdleWorkerIsQuiet: while there is nothing to do, a worker asks the server at most twice a second.
 func TestIdleWorkerIsQuiet(t *testing.T) {
 	t.Parallel()
-	config, err := pgxpool.ParseConfig(servicetest.Postgres(t).SchemaURL(t))
+	config, err := pgxpool.ParseConfig(servers.Postgres(t).SchemaURL(t))
 	must(t, err)
 	var statements sentCounter
 	config.ConnConfig.Tracer = &statements
@@ -72,7 +72,7 @@ func TestIdleWorkerIsQuiet(t *testing.T) {
 // TestOtherProcessesWake: a worker is told of messages that another process commits, and not of those it rolls back.
 func TestOtherProcessesWake(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	open := func() *postgres.Store {
 		s, err := postgres.Open(t.Context(), url, quiet)
 		must(t, err)
@@ -119,7 +119,7 @@ func TestOtherProcessesWake(t *testing.T) {
 // TestMessageInABatch: a message can be a part of the batch that a transaction sends, and is committed and undone with it.
 func TestMessageInABatch(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	pool, err := pgxpool.New(t.Context(), url)
 	must(t, err)
 	store, err := postgres.New(t.Context(), pool, quiet)

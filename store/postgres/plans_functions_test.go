@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -14,7 +14,7 @@ import (
 // its call when it plans; where it cannot, it parses and plans that text in every statement, and counts the call.
 func TestFunctionsInPlace(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	admin := openAdmin(t, url)
 	config, err := pgxpool.ParseConfig(url)
 	must(t, err)

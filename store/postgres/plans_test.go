@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -66,7 +66,7 @@ var (
 // wantNone checks that what a call did has nothing in its plans that is forbidden, and that there was something to check.
 func (p *plans) wantNone(t testing.TB, forbidden *regexp.Regexp, name string) {
 	t.Helper()
-	bad := make(map[string]string) // one plan for each kind of late completion
+	bad := make(map[string]string) // one plan for each kind of finding
 	ours := 0
 	for _, plan := range p.take() {
 		if !onTables.MatchString(plan) {
@@ -96,7 +96,7 @@ type planned struct {
 
 func newPlanned(t *testing.T) *planned {
 	p := &planned{T: t}
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	pool, err := pgxpool.NewWithConfig(t.Context(), p.explaining(t, url))
 	must(t, err)
 	p.store, err = postgres.New(t.Context(), pool, quiet, postgres.WithLanes(1))
@@ -140,16 +140,16 @@ func (p *planned) hot() map[string]func() {
 			complete(p, p.store, own(p, p.store, r), "done")
 			own(p, p.store, r)
 		},
-		"a step with its point":   func() { p.steps() },
-		"transact":                func() { transacted(p, p.store, p.key(), nothing) },
-		"transact over a record":  func() { p.overReleased() },
-		"wait":                    func() { p.waits() },
-		"sweep":                   func() { p.sweeps() },
-		"reap":                    func() { complete(p, p.store, own(p, p.store, expired()), "done"); p.reaps(false) },
-		"reap softly":             func() { complete(p, p.store, own(p, p.store, expired()), "done"); p.reaps(true) },
-		"a late completion":               func() { p.late() },
+		"a step with its point":            func() { p.steps() },
+		"transact":                         func() { transacted(p, p.store, p.key(), nothing) },
+		"transact over a record":           func() { p.overReleased() },
+		"wait":                             func() { p.waits() },
+		"sweep":                            func() { p.sweeps() },
+		"reap":                             func() { complete(p, p.store, own(p, p.store, expired()), "done"); p.reaps(false) },
+		"reap softly":                      func() { complete(p, p.store, own(p, p.store, expired()), "done"); p.reaps(true) },
+		"a late completion":                func() { p.late() },
 		"an external event that is purged": func() { p.event(); p.purges(p.store.PurgeExternalEvents) },
-		"an act that is purged":   func() { p.act(); p.purges(p.store.PurgeAudit) },
+		"an act that is purged":            func() { p.act(); p.purges(p.store.PurgeAudit) },
 	}
 }
 

@@ -55,7 +55,7 @@ type Store struct {
 	opened   *pgxpool.Pool
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *pgxpool.Pool
-	// asking is for late completion out what became of a commit, which may mean to wait for a server that is gone.
+	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
 	asking *pgxpool.Pool
 	// scout finds out whether the address leads to a server that takes writes.
 	scout scout

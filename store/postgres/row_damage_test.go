@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -39,7 +39,7 @@ type damaged struct {
 
 func newDamaged(t *testing.T) *damaged {
 	t.Helper()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	return &damaged{T: t, store: openStore(t, url), admin: openAdmin(t, url)}
 }
 
@@ -172,8 +172,8 @@ func TestBackgroundLeavesNewerRows(t *testing.T) {
 // TestDamagedNeighbour: a damaged row fails only those who ask for it, not those who travel with them.
 func TestDamagedNeighbour(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
-	proxy := servicetest.NewProxy(t, url)
+	url := servers.Postgres(t).SchemaURL(t)
+	proxy := servers.NewProxy(t, url)
 	s := openUnasked(t, proxy.URL(), postgres.WithLanes(1))
 	d := &damaged{T: t, store: s, admin: openAdmin(t, url)}
 	var broken []string

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -68,7 +68,7 @@ func migrate(t testing.TB, pool *pgxpool.Pool, direction string) {
 // are taken away.
 func TestMigrationsByAnotherTool(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	theirs, ours := server.SchemaURL(t), server.SchemaURL(t)
 	admin, other := openAdmin(t, theirs), openAdmin(t, ours)
 	migrate(t, admin, "Up")
@@ -97,7 +97,7 @@ func tables(t testing.TB, pool *pgxpool.Pool) []string {
 // TestManualMigration: a store that does not make its tables does nothing without them, and says what to do.
 func TestManualMigration(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	store := openStore(t, url, postgres.WithManualMigration())
 	if made := tables(t, openAdmin(t, url)); len(made) != 0 {
 		t.Errorf("opening made %v", made)
@@ -114,7 +114,7 @@ func TestManualMigration(t *testing.T) {
 // nobody else derives: what another process has answered would be executed again.
 func TestTablesMadeMeanwhile(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	early := openStore(t, url, postgres.WithManualMigration())
 	other := openStore(t, url)
 	transacted(t, other, "key", nothing)

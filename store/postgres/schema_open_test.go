@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -44,7 +44,7 @@ func wantOpenFails(t testing.TB, url, says string, options ...postgres.Option) {
 // TestOpenAgain: what is up to date is not touched again, and keeps what is in it.
 func TestOpenAgain(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	admin := openAdmin(t, url)
 	for round := range 3 {
 		store := openStore(t, url)
@@ -62,7 +62,7 @@ func TestOpenAgain(t *testing.T) {
 // TestOpenAtOnce: many processes that start together on a new schema make one set of tables.
 func TestOpenAtOnce(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	var group sync.WaitGroup
 	var won sync.Map
 	for i := range 12 {
@@ -93,7 +93,7 @@ func TestOpenAtOnce(t *testing.T) {
 // TestPlaces: everything is where it was asked for, and nothing elsewhere; two sets of tables live side by side.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	schema := server.Schema(t)
 	admin := openAdmin(t, server.URL())
 	unique := strings.ToLower(rand.Text()[:12]) // so that its tables can be looked for everywhere
@@ -123,7 +123,7 @@ func TestPlaces(t *testing.T) {
 // TestOddNames: a schema whose name needs quotes is as good as another.
 func TestOddNames(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	schema := server.Schema(t) + ` "Odd" $$`
 	admin := openAdmin(t, server.URL())
 	exec(t, admin, `CREATE SCHEMA `+pgx.Identifier{schema}.Sanitize())
@@ -136,7 +136,7 @@ func TestOddNames(t *testing.T) {
 // TestWrongPlaces: what cannot be is refused in words that say what to do.
 func TestWrongPlaces(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	url := server.SchemaURL(t)
 	for _, prefix := range []string{"", "Upper_", "with space", "1st_", `quote"_`, "drop;", "ünicode_", strings.Repeat("x", 31)} {
 		wantOpenFails(t, url, fmt.Sprintf("the table prefix %q", prefix), postgres.WithTablePrefix(prefix))
@@ -148,5 +148,5 @@ func TestWrongPlaces(t *testing.T) {
 
 func TestTooManyLanes(t *testing.T) {
 	t.Parallel()
-	wantOpenFails(t, servicetest.Postgres(t).SchemaURL(t), "lanes", postgres.WithLanes(1<<32))
+	wantOpenFails(t, servers.Postgres(t).SchemaURL(t), "lanes", postgres.WithLanes(1<<32))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -46,7 +46,7 @@ func userRole(t testing.TB, admin *pgxpool.Pool, schema string) (role, as string
 		exec(t, admin, `DROP OWNED BY `+role)
 		exec(t, admin, `DROP ROLE `+role)
 	})
-	parsed, err := url.Parse(servicetest.Postgres(t).URL())
+	parsed, err := url.Parse(servers.Postgres(t).URL())
 	must(t, err)
 	parsed.User = url.UserPassword(role, "secret")
 	query := parsed.Query()
@@ -66,7 +66,7 @@ func grant(t testing.TB, admin *pgxpool.Pool, rights []string, schema, role stri
 // TestRoleWithoutCreate: whoever may use the tables, and not make any, can do everything but migrate.
 func TestRoleWithoutCreate(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	schema := server.Schema(t)
 	admin := openAdmin(t, server.URL()+"&search_path="+schema)
 	migrate(t, admin, "Up")
@@ -88,7 +88,7 @@ func TestRoleWithoutCreate(t *testing.T) {
 // TestEachGrantIsNeeded: without any one of the grants something does not work.
 func TestEachGrantIsNeeded(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	schema := server.Schema(t)
 	admin := openAdmin(t, server.URL()+"&search_path="+schema)
 	migrate(t, admin, "Up")

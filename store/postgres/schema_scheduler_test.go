@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -24,7 +24,7 @@ func lapsed(t testing.TB, store *postgres.Store, keys ...string) {
 // TestScheduler: a scheduler that knows no more than SQL does what the methods do, from whatever schema it calls.
 func TestScheduler(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	schema := server.Schema(t)
 	s := openStore(t, server.URL(), postgres.WithSchema(schema))
 	scheduler := openAdmin(t, server.URL())
@@ -54,7 +54,7 @@ func TestScheduler(t *testing.T) {
 // TestSchedulerReapsSoftly: what is marked expired says so, and goes a retention later.
 func TestSchedulerReapsSoftly(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	s, scheduler := openStore(t, url), openAdmin(t, url)
 	r := reservation("old")
 	r.Retention = 200 * time.Millisecond
@@ -76,7 +76,7 @@ func TestSchedulerReapsSoftly(t *testing.T) {
 // TestBackgroundWaitsForNobody: rows that somebody else holds are left to them, and the rest is done at once.
 func TestBackgroundWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	store, admin := openStore(t, url), openAdmin(t, url)
 	lapsed(t, store, "held", "free")
 	held := []string{store.RecordID(idOf("held lost")), store.RecordID(idOf("held old"))}
@@ -112,7 +112,7 @@ func wantDone(t *testing.T, store *postgres.Store, ctx context.Context, want int
 // TestTwoSweepers: two who sweep at once share the work (scenario 7).
 func TestTwoSweepers(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	store, admin := openStore(t, url), openAdmin(t, url)
 	lapsed(t, store, keys("key", 10)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -3,14 +3,14 @@ package postgres_test
 import (
 	"testing"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/postgres"
 )
 
 // TestNewerTables: an old program keeps its hands off tables that it does not know how to use.
 func TestNewerTables(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	openStore(t, url)
 	admin := openAdmin(t, url)
 	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (1000, 999)`)
@@ -27,7 +27,7 @@ func TestNewerTables(t *testing.T) {
 // may have been running already, or start anew.
 func TestNewerTablesThatAreCompatible(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	running := openStore(t, url)
 	own(t, running, reservation("before"))
 	exec(t, openAdmin(t, url), `INSERT INTO onceward_schema (version, compatible) VALUES (3, 1)`)
@@ -43,7 +43,7 @@ func TestNewerTablesThatAreCompatible(t *testing.T) {
 // TestOlderTables: tables that were left behind are not used by chance.
 func TestOlderTables(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	must(t, openStore(t, url).Close())
 	exec(t, openAdmin(t, url), `DELETE FROM onceward_schema`)
 	wantOpenFails(t, url, "call Migrate", postgres.WithManualMigration())
@@ -52,7 +52,7 @@ func TestOlderTables(t *testing.T) {
 // TestTablesMissing: half a set of tables is refused, and says what is not there.
 func TestTablesMissing(t *testing.T) {
 	t.Parallel()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	must(t, openStore(t, url).Close())
 	admin := openAdmin(t, url)
 	exec(t, admin, `DELETE FROM onceward_secret`)

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -206,7 +206,7 @@ func TestObservingDriver(t *testing.T) {
 // TestSharedDB: the connections that a store borrows from the application go back as they were.
 func TestSharedDB(t *testing.T) {
 	t.Parallel()
-	config, err := pgx.ParseConfig(servicetest.Postgres(t).SchemaURL(t))
+	config, err := pgx.ParseConfig(servers.Postgres(t).SchemaURL(t))
 	must(t, err)
 	db := stdlib.OpenDB(*config)
 	defer db.Close()

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -21,7 +21,7 @@ type shop struct {
 
 func newShop(t *testing.T, h handle) *shop {
 	t.Helper()
-	url := servicetest.Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	s := &shop{T: t, admin: openAdmin(t, url)}
 	exec(t, s.admin, `CREATE TABLE business (value text NOT NULL UNIQUE)`)
 	store, closeHandle := h.open(t, url)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -102,7 +102,7 @@ func TestListenerLost(t *testing.T) {
 // out, and the store looks for itself. A database of its own stands for the pooler: notifications do not leave theirs.
 func TestPoolerLosesNotifications(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	database := server.Schema(t) // a name that nobody has
 	must(t, server.Exec(t.Context(), `CREATE DATABASE `+database))
 	t.Cleanup(func() {
@@ -121,7 +121,7 @@ func TestPoolerLosesNotifications(t *testing.T) {
 // TestListenURL: listening past the pooler works as listening does.
 func TestListenURL(t *testing.T) {
 	t.Parallel()
-	server := servicetest.Postgres(t)
+	server := servers.Postgres(t)
 	book, logging := newLogbook()
 	name := "listens " + rand.Text()
 	c := newCouple(t, postgres.WithListenURL(server.URL()+"&application_name="+url.PathEscape(name)), logging)

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/internal/servicetest"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -21,7 +21,7 @@ type couple struct {
 	*testing.T
 	owner, waiter *postgres.Store
 	// proxy is in front of the one that waits.
-	proxy *servicetest.Proxy
+	proxy *servers.Proxy
 	admin *pgxpool.Pool
 	// name is by which the server knows the sessions of the one that waits.
 	name string
@@ -29,9 +29,9 @@ type couple struct {
 
 func newCouple(t *testing.T, options ...postgres.Option) *couple {
 	t.Helper()
-	address := servicetest.Postgres(t).SchemaURL(t)
+	address := servers.Postgres(t).SchemaURL(t)
 	c := &couple{T: t, name: "waits " + rand.Text(), admin: openAdmin(t, address)}
-	c.proxy = servicetest.NewProxy(t, address)
+	c.proxy = servers.NewProxy(t, address)
 	c.owner = openStore(t, address+"&application_name=owns%20"+rand.Text())
 	c.waiter = openUnasked(t, c.proxy.URL()+"&application_name="+url.PathEscape(c.name), options...)
 	return c

@@ -128,7 +128,7 @@ func (w *deliveryWalk) finishMove(rt *rapid.T) {
 	end := outbox.Outcome{
 		Lease:      lease,
 		State:      rapid.SampledFrom(states).Draw(rt, "state"),
-		Attempts:      rapid.IntRange(0, 3).Draw(rt, "tries"),
+		Attempts:   rapid.IntRange(0, 3).Draw(rt, "tries"),
 		ProviderID: rapid.SampledFrom([]string{"", "ch_1", "ch_2"}).Draw(rt, "provider's id"),
 		Error:      "because",
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // world is what stands around the system: its data, and its provider.

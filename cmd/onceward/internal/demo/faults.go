@@ -3,7 +3,7 @@ package demo
 import (
 	"time"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // providerFaults is what goes wrong at the provider and on the way there. The look-ups of the system are struck too. A timeout

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/payments"
-	"github.com/onceward/onceward/internal/storeurl"
+	"github.com/onceward/onceward/storeurl"
 )
 
 // tokens are the accounts of the demo by their bearer tokens, which in a demo are the same.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/store"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/onceward/onceward/cmd/onceward/internal/load"
 	"github.com/onceward/onceward/cmd/onceward/internal/screen"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // watcher shows how the run goes.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // ReadLedger reads all lines of a provider's ledger, also those about charges that were declined: an order that was declined

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/load"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // Evidence is what a run left behind.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/load"
-	"github.com/onceward/onceward/internal/provider"
+	"github.com/onceward/onceward/examples/provider"
 )
 
 // A made-up run: one payment that was charged, one that was declined, a refund and two bookings.

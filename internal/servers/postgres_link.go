@@ -1,0 +1,201 @@
+package servers
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+)
+
+// link is one connection of a client, with the one to the server that belongs to it.
+type link struct {
+	proxy  *Proxy
+	client *net.TCPConn
+	server net.Conn
+	// closed is closed with the connections, once.
+	closed  chan struct{}
+	closing sync.Once
+
+	mu sync.Mutex
+	// caught holds the traps whose batch was sent, by the number of the batch. The first is number 1.
+	caught map[int]*trap
+}
+
+func newLink(p *Proxy, client *net.TCPConn, server net.Conn) *link {
+	return &link{proxy: p, client: client, server: server, closed: make(chan struct{}), caught: make(map[int]*trap)}
+}
+
+// close ends both connections. The client sees the end of the stream if a side has ended it, and else a reset.
+func (l *link) close(cause error) {
+	l.closing.Do(func() {
+		close(l.closed)
+		if errors.Is(cause, io.EOF) {
+			_ = l.client.Close() // both sides are done with it, however it ends
+		} else {
+			reset(l.client)
+		}
+		_ = l.server.Close() // the same
+	})
+}
+
+// reset closes a connection so that the other side sees an error, not the end of the stream. What was sent and has not
+// arrived is lost.
+func reset(conn *net.TCPConn) {
+	// Either fails only on a connection that is gone already, which is what is wanted.
+	_ = conn.SetLinger(0)
+	_ = conn.Close()
+}
+
+// run carries messages in both directions until one side ends.
+func (l *link) run() {
+	in := bufio.NewReader(l.client)
+	session, err := l.startup(in)
+	switch {
+	case err != nil:
+		l.close(err)
+	case !session:
+		_, _ = io.Copy(l.client, l.server) // the server closes without an answer
+		l.close(io.EOF)
+	default:
+		var replies sync.WaitGroup
+		replies.Go(func() { l.close(l.carryReplies()) })
+		l.close(l.carryRequests(in))
+		replies.Wait()
+	}
+}
+
+// startup passes the first packet on. It refuses encryption, after which the client asks again, and reports whether a session
+// follows: a request to cancel a statement is a connection with nothing else in it.
+func (l *link) startup(in *bufio.Reader) (session bool, err error) {
+	for {
+		packet, code, err := readStartup(in)
+		if err != nil {
+			return false, err
+		}
+		if code != codeSSL && code != codeGSS {
+			_, err = l.server.Write(packet)
+			return code != codeCancel, err
+		}
+		if _, err := l.client.Write([]byte{'N'}); err != nil {
+			return false, err
+		}
+	}
+}
+
+// carryRequests passes the client's messages on, a batch at a time, so that one can be lost as a whole.
+func (l *link) carryRequests(in *bufio.Reader) error {
+	known := newStatements()
+	var pending []byte // of the batch that is being read
+	var sprung *trap   // what has caught it
+	ended := 0         // how many batches were read
+	for {
+		m, err := readMessage(in)
+		if err != nil {
+			return err
+		}
+		pending = append(pending, m...)
+		if sql, ok := known.executes(m); ok && sprung == nil {
+			sprung = l.proxy.catch(sql)
+		}
+		if !sendsNow(m.kind()) {
+			continue
+		}
+		if endsBatch(m.kind()) {
+			l.proxy.roundTrips.Add(1)
+		}
+		if err := l.forward(pending, sprung, ended+1); err != nil {
+			return err
+		}
+		pending = pending[:0]
+		if endsBatch(m.kind()) {
+			ended, sprung = ended+1, nil
+		}
+	}
+}
+
+// sendsNow says whether a message of the client is passed on with all that came before it. The others only add to a batch,
+// and the client expects no answer to them before it has sent more.
+func sendsNow(kind byte) bool {
+	return !strings.ContainsRune(string([]byte{msgParse, msgBind, msgDescr, msgExecute, msgClose}), rune(kind))
+}
+
+// endsBatch says whether the server answers a message with ReadyForQuery.
+func endsBatch(kind byte) bool { return kind == msgSync || kind == msgQuery || kind == msgCall }
+
+// forward sends what was read of a batch, unless it is to be lost. The trap is known to the other direction before the
+// server can answer.
+func (l *link) forward(pending []byte, sprung *trap, batch int) error {
+	if sprung != nil && sprung.fate == cutRequest {
+		l.proxy.sprung.Add(1)
+		return net.ErrClosed
+	}
+	if sprung != nil {
+		l.mu.Lock()
+		l.caught[batch] = sprung
+		l.mu.Unlock()
+	}
+	_, err := l.server.Write(pending)
+	return err
+}
+
+// carryReplies passes the server's messages on. The server says that it is ready once when the session has begun, which
+// comes before batch 1, and once after each batch: that tells which batch a message belongs to.
+func (l *link) carryReplies() error {
+	in := bufio.NewReaderSize(l.server, 32<<10)
+	out := bufio.NewWriterSize(l.client, 32<<10)
+	var kept []byte // the answer to a batch that was caught
+	ready := 0
+	for {
+		m, err := readMessage(in)
+		if err != nil {
+			_ = out.Flush() // the last words of a server that ends are worth reading
+			return err
+		}
+		caught := l.trapOf(ready)
+		// Before the server can be done with a batch that takes data, the client has to send it.
+		if caught == nil || m.kind() == msgCopyIn {
+			_, _ = out.Write(m) // the error comes back from Flush
+		} else {
+			kept = append(kept, m...)
+		}
+		if m.kind() == msgReady {
+			ready++
+			if err := l.decide(caught); err != nil {
+				return err
+			}
+			_, _ = out.Write(kept)
+			kept = nil
+		}
+		if in.Buffered() == 0 {
+			if err := out.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (l *link) trapOf(batch int) *trap {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.caught[batch]
+}
+
+// decide is called when the server is done with a batch. It returns when the answer may go to the client, or an error if it
+// must not.
+func (l *link) decide(caught *trap) error {
+	if caught == nil {
+		return nil
+	}
+	l.proxy.sprung.Add(1)
+	if caught.fate == cutReply {
+		return net.ErrClosed
+	}
+	select {
+	case <-caught.release:
+		return nil
+	case <-l.closed:
+		return net.ErrClosed
+	}
+}

@@ -1,0 +1,247 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Proxy stands between clients and a PostgreSQL server, and loses requests and answers on request. It reads the messages of
+// the clients, so that a test can say which statement is to be hit. A batch is what a client sends up to the point where it
+// waits for the answer: one simple query, or messages up to a Sync. Connections must not be encrypted (sslmode=disable).
+//
+// The match functions get the SQL text as the client sent it, when it is executed; of a prepared statement, that is the text
+// with which it was prepared. They are called for one statement at a time. All methods can be called at the same time, but
+// not by a match function.
+type Proxy struct {
+	url      *url.URL
+	target   atomic.Pointer[string]
+	listener net.Listener
+	ctx      context.Context
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+
+	refuse     atomic.Bool
+	attempts   atomic.Int64
+	roundTrips atomic.Int64
+	sprung     atomic.Int64
+
+	mu    sync.Mutex
+	traps []*trap
+	links map[*link]struct{}
+}
+
+// fate is what happens to a batch that a trap has caught.
+type fate int
+
+const (
+	cutRequest fate = iota // it is not sent
+	cutReply               // its answer is swallowed
+	holdReply              // its answer waits
+)
+
+// trap is armed until it has caught one batch.
+type trap struct {
+	fate  fate
+	match func(sql string) bool
+	// release is closed when a held answer may go on.
+	release chan struct{}
+}
+
+// NewProxy starts a proxy in front of the server with this URL, and closes it at the end of the test.
+func NewProxy(t testing.TB, serverURL string) *Proxy {
+	t.Helper()
+	p, err := StartProxy(serverURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close the proxy: %v", err)
+		}
+	})
+	return p
+}
+
+// StartProxy starts a proxy in front of the server with this URL. Close it when done.
+func StartProxy(serverURL string) (*Proxy, error) {
+	parsed, target, err := parseTarget(serverURL)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{url: parsed, listener: listener, links: make(map[*link]struct{})}
+	p.target.Store(&target)
+	p.url.Host = p.Addr()
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.running.Go(p.accept)
+	return p, nil
+}
+
+// parseTarget finds the host and the port in the URL of a server.
+func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
+	parsed, err = url.Parse(serverURL)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case parsed.Hostname() == "":
+		return nil, "", fmt.Errorf("servers: a proxy needs a URL with a host, not %q", serverURL)
+	case parsed.Port() == "":
+		return parsed, net.JoinHostPort(parsed.Hostname(), "5432"), nil
+	default:
+		return parsed, parsed.Host, nil
+	}
+}
+
+// Retarget makes new connections lead to another server, as an address does that moves in a fail-over. Those that
+// exist stay where they are: see DropAll.
+func (p *Proxy) Retarget(serverURL string) error {
+	_, target, err := parseTarget(serverURL)
+	if err != nil {
+		return err
+	}
+	p.target.Store(&target)
+	return nil
+}
+
+// Addr is the host and the port that clients connect to.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// URL is the server's URL with the address of the proxy in it.
+func (p *Proxy) URL() string { return p.url.String() }
+
+// CutRequest loses one batch on its way to the server: the next one that executes a statement which matches is not sent, so
+// its work is certainly not done, and the connections on both sides are closed.
+func (p *Proxy) CutRequest(match func(sql string) bool) { p.arm(&trap{fate: cutRequest, match: match}) }
+
+// CutReply loses the answer to one batch: the next one that executes a statement which matches is sent, and when the server
+// has said that it is done, so that the work certainly is, the client's connection is reset without a byte of the answer.
+func (p *Proxy) CutReply(match func(sql string) bool) { p.arm(&trap{fate: cutReply, match: match}) }
+
+// HoldReply lets the server do the next batch that executes a statement which matches, and keeps the answer until release
+// is called, once or more often. Only that connection waits. AwaitSprung tells when the server is done.
+func (p *Proxy) HoldReply(match func(sql string) bool) (release func()) {
+	t := &trap{fate: holdReply, match: match, release: make(chan struct{})}
+	p.arm(t)
+	return sync.OnceFunc(func() { close(t.release) })
+}
+
+func (p *Proxy) arm(t *trap) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.traps = append(p.traps, t)
+}
+
+// Disarm forgets what was armed and has not caught a batch.
+func (p *Proxy) Disarm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.traps = nil
+}
+
+// catch takes the first armed trap that matches the statement, or nil.
+func (p *Proxy) catch(sql string) *trap {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, t := range p.traps {
+		if t.match(sql) {
+			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
+			return t
+		}
+	}
+	return nil
+}
+
+// Sprung is how many requests were cut, and how many answers were cut or kept after they had come in full.
+func (p *Proxy) Sprung() int { return int(p.sprung.Load()) }
+
+// AwaitSprung waits until Sprung is at least n.
+func (p *Proxy) AwaitSprung(ctx context.Context, n int) error {
+	for p.Sprung() < n {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("servers: the proxy has cut or held %d of %d: %w", p.Sprung(), n, ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// RoundTrips is how many batches all clients have sent since the proxy was made, counting those that were cut. The start of
+// a connection is not a batch.
+func (p *Proxy) RoundTrips() int { return int(p.roundTrips.Load()) }
+
+// Connections is how many connections clients have tried to make since the proxy was made, counting those that were
+// refused.
+func (p *Proxy) Connections() int { return int(p.attempts.Load()) }
+
+// Refuse makes the proxy close new connections at once while it is true. Those that exist stay.
+func (p *Proxy) Refuse(refuse bool) { p.refuse.Store(refuse) }
+
+// DropAll resets all connections that exist.
+func (p *Proxy) DropAll() {
+	p.mu.Lock()
+	links := make([]*link, 0, len(p.links))
+	for l := range p.links {
+		links = append(links, l)
+	}
+	p.mu.Unlock()
+	for _, l := range links {
+		l.close(net.ErrClosed)
+	}
+}
+
+// Close stops listening, resets all connections, and returns when nothing runs any more.
+func (p *Proxy) Close() error {
+	p.cancel()
+	err := p.listener.Close()
+	p.DropAll()
+	p.running.Wait()
+	return err
+}
+
+// accept takes connections until the proxy is closed.
+func (p *Proxy) accept() {
+	for {
+		conn, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.attempts.Add(1)
+		client := conn.(*net.TCPConn)
+		if p.refuse.Load() {
+			reset(client)
+			continue
+		}
+		p.running.Go(func() { p.serve(client) })
+	}
+}
+
+// serve connects a client with the server, until one of them or the test ends it.
+func (p *Proxy) serve(client *net.TCPConn) {
+	dialer := net.Dialer{Timeout: 10 * time.Second}
+	server, err := dialer.DialContext(p.ctx, "tcp", *p.target.Load())
+	if err != nil {
+		reset(client)
+		return
+	}
+	l := newLink(p, client, server)
+	p.mu.Lock()
+	p.links[l] = struct{}{}
+	p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		l.close(net.ErrClosed) // the proxy was closed before it could know of this one
+	}
+	l.run()
+	p.mu.Lock()
+	delete(p.links, l)
+	p.mu.Unlock()
+}

@@ -1,0 +1,140 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// NewStandby starts a server that follows this one, for this test alone, and closes it at the end. To copy its data,
+// this one is stopped for a moment.
+func (s *PostgresServer) NewStandby(t testing.TB) *PostgresServer {
+	t.Helper()
+	standby, err := s.StartStandby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the log of the standby:\n%s", standby.Log())
+		}
+		if err := standby.Close(); err != nil {
+			t.Errorf("close the standby: %v", err)
+		}
+	})
+	return standby
+}
+
+// StartStandby starts a server that follows this one, with the same settings on a port of its own. To copy its data,
+// this one is stopped for a moment. Close the standby when done.
+func (s *PostgresServer) StartStandby(ctx context.Context) (*PostgresServer, error) {
+	standby := &PostgresServer{programs: s.programs, as: s.as}
+	err := s.control(func() error {
+		if err := s.stop(); err != nil {
+			return err
+		}
+		standby.settings = slices.Clone(s.settings)
+		var err error
+		if standby.dir, err = copyPostgresDir(s.as, s.Dir()); err != nil {
+			return err
+		}
+		return s.start(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("servers: copy a PostgreSQL: %w", err)
+	}
+	enlist(standby)
+	if err = standby.follow(s); err == nil {
+		err = standby.startSomewhere(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	return standby, nil
+}
+
+// Follow starts a server again as a standby of another one. If it was the primary before, that must have taken over
+// after this one was stopped in order, so that it has all that this one had.
+func (s *PostgresServer) Follow(primary *PostgresServer) error {
+	return s.control(func() error {
+		if err := s.stop(); err != nil {
+			return err
+		}
+		if err := s.follow(primary); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		return s.start(ctx)
+	})
+}
+
+// follow makes the next start that of a standby.
+func (s *PostgresServer) follow(primary *PostgresServer) error {
+	const setting = "primary_conninfo="
+	s.settings = slices.DeleteFunc(s.settings, func(each string) bool { return strings.HasPrefix(each, setting) })
+	s.settings = append(s.settings, fmt.Sprintf(setting+"host=127.0.0.1 port=%d user=postgres", primary.port))
+	file := filepath.Join(s.Dir(), "standby.signal")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return err
+	}
+	return s.as.own(file)
+}
+
+// Promote makes a standby a server that decides, and returns when it is one.
+func (s *PostgresServer) Promote(ctx context.Context) error {
+	return s.Exec(ctx, "SELECT pg_promote(true, 60)")
+}
+
+// AwaitStandby waits until a standby has applied all that this server has written so far.
+func (s *PostgresServer) AwaitStandby(ctx context.Context, standby *PostgresServer) error {
+	var position string
+	if err := ask(ctx, s.url, `SELECT pg_current_wal_lsn()::text`, &position); err != nil {
+		return err
+	}
+	for applied := false; !applied; time.Sleep(pollEvery) {
+		err := ask(ctx, standby.url, fmt.Sprintf(`SELECT coalesce(pg_last_wal_replay_lsn() >= '%s', false)`, position), &applied)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask reads one value on a connection of its own.
+func ask(ctx context.Context, url, query string, into any) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	return conn.QueryRow(ctx, query).Scan(into)
+}
+
+// copyPostgresDir makes a directory with the data of a server that is stopped.
+func copyPostgresDir(as owner, data string) (string, error) {
+	parent, err := workspace.dir()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp(parent, "postgres-standby-")
+	if err != nil {
+		return "", err
+	}
+	err = as.own(dir)
+	if err == nil {
+		err = as.copyTree(data, filepath.Join(dir, "data"))
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}

@@ -1,0 +1,73 @@
+// Package servers finds or starts the real servers that tests, benchmarks and fault programs need, and breaks them on
+// request. Each kind of server has its own files. What it starts is private to the process and does not outlive it, also if
+// the process is killed: the system then tells the server to stop, and the next process removes the files.
+//
+// A package of tests that uses a server ends like this, or leaves files behind until the next run:
+//
+//	func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+//
+// It works on Unix only: the servers are stopped, frozen and killed by signals.
+package servers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+)
+
+// fleet is what this process has started and not yet closed. It is the one global of the package: servers are expensive, so
+// all tests of a process share what they can.
+var fleet struct {
+	mu      sync.Mutex
+	members map[io.Closer]struct{}
+}
+
+// enlist makes CloseAll responsible for a server.
+func enlist(server io.Closer) {
+	fleet.mu.Lock()
+	defer fleet.mu.Unlock()
+	if fleet.members == nil {
+		fleet.members = make(map[io.Closer]struct{})
+	}
+	fleet.members[server] = struct{}{}
+}
+
+func dismiss(server io.Closer) {
+	fleet.mu.Lock()
+	defer fleet.mu.Unlock()
+	delete(fleet.members, server)
+}
+
+// CloseAll stops every server that this process has started and removes their files, also those that are kept to start
+// further servers quickly. Programs without a TestMain call it before they end.
+func CloseAll() error {
+	fleet.mu.Lock()
+	members := fleet.members
+	fleet.members = nil
+	fleet.mu.Unlock()
+	var errs []error
+	for server := range members {
+		errs = append(errs, server.Close())
+	}
+	return errors.Join(append(errs, workspace.remove())...)
+}
+
+// Main runs the tests, then stops and removes all servers of this process, and returns the code to exit with.
+func Main(m interface{ Run() int }) int {
+	code := m.Run()
+	if err := CloseAll(); err != nil {
+		fmt.Fprintln(os.Stderr, "servers:", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// Tests is a TestMain's argument that runs like Main, for use with a checker that wants to run the tests itself:
+//
+//	goleak.VerifyTestMain(servers.Tests{M: m})
+type Tests struct{ M interface{ Run() int } }
+
+// Run is Main.
+func (t Tests) Run() int { return Main(t.M) }

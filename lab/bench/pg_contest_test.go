@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/onceward/onceward/internal/servers"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+
+// testServer starts a server for the tests of what is measured on it.
+func testServer(t *testing.T) *pgServer {
+	t.Helper()
+	s, err := openServer(context.Background(), &options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// TestPostgresContenders does each operation a few times: what is measured must do what it says, and leave what it says.
+func TestPostgresContenders(t *testing.T) {
+	s, ctx := testServer(t), context.Background()
+	const callers, times = 4, 20
+	for i := range pgContenders {
+		c := &pgContenders[i]
+		t.Run(c.name, func(t *testing.T) {
+			err := s.visit(ctx, callers, durably, func(site *pgSite) error {
+				return s.run(ctx, c, site, func(a *pgArena) error {
+					_, err := repeatTimes(callers, times, a.operate)
+					return err
+				})
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, l := range layouts {
+		t.Run(l.name, func(t *testing.T) {
+			size, err := s.sizeOf(ctx, &l, 500)
+			if err != nil || size.table < 200 || size.indexes < 20 {
+				t.Errorf("a key takes %+v, %v", size, err)
+			}
+		})
+	}
+}
+
+// TestScaleSteps does each operation of the scale suite a few times, beside records that were cloned.
+func TestScaleSteps(t *testing.T) {
+	s, ctx := testServer(t), context.Background()
+	err := s.visit(ctx, 4, durably, func(site *pgSite) error {
+		store, err := openStore(ctx, site)
+		if err != nil {
+			return err
+		}
+		side := &scaleSide{records: 3000, site: site, store: store, keys: newKeys(100)}
+		if err := side.fill(ctx); err != nil {
+			return err
+		}
+		for i := range scaleSteps {
+			step := scaleSteps[i]
+			step.times = 4
+			if err := s.scaleTurn(ctx, &step, side, make(series), make(series)); err != nil {
+				t.Errorf("%s: %v", step.name, err)
+			}
+		}
+		return store.Close()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFigures keeps the names of ways, figures and goals together.
+func TestFigures(t *testing.T) {
+	ways := make(map[string]bool)
+	for _, c := range pgContenders {
+		if ways[c.name] {
+			t.Errorf("there are two ways %q", c.name)
+		}
+		ways[c.name] = true
+	}
+	for _, f := range slices.Concat(pgFigures, bareFigures, slowFigures, outboxFigures) {
+		if !ways[f.way] || !ways[f.rival] {
+			t.Errorf("%s compares %q with %q", f.name, f.way, f.rival)
+		}
+	}
+	for _, step := range scaleSteps {
+		if _, ok := goals[step.name]; !ok {
+			t.Errorf("%s has no goal", step.name)
+		}
+	}
+}

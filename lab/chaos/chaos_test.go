@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/lab/chaos/internal/node"
+	"github.com/onceward/onceward/lab/chaos/internal/world"
+)
+
+// The test binary is also the nodes and the providers of the runs that it makes.
+func TestMain(m *testing.M) {
+	if ran, err := node.Main(); ran {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(servers.Main(m))
+}
+
+// TestShortRun lets each fault happen once on each store, with a fixed seed.
+func TestShortRun(t *testing.T) {
+	for _, store := range world.Stores {
+		t.Run(store, func(t *testing.T) {
+			o := options{Store: store, Time: 8 * time.Second, Seed: 20261115, Clients: 12, Every: 450 * time.Millisecond, Settle: 90 * time.Second}
+			var out bytes.Buffer
+			r, err := o.run(t.Context(), &out)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			r.print(&out)
+			if len(r.violations) > 0 {
+				t.Errorf("promises were broken:\n%s", out.String())
+			}
+			if c := r.counts; c.Operations < 40 || c.Overlapping < 10 || c.Replays < 5 || c.Unknown < 1 {
+				t.Errorf("the run had too little to show:\n%s", out.String())
+			}
+		})
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"-store floppy": `"floppy"`,
+		"-time soon":    "soon",
+		"-faults plague -store sqlite -clocks=false -time 1s": "server-kill",
+	} {
+		var out bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := chaos(ctx, strings.Fields(args), &out)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("chaos %s: %v, want an error that says %s", args, err, want)
+		}
+	}
+}
+
+// TestShiftedClock builds and runs a program whose clock is an hour ahead, or behind.
+func TestShiftedClock(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	source := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(source, []byte("package main\n\nimport \"time\"\n\nfunc main() { println(time.Now().Unix()) }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	program, err := buildShifted(t.Context(), dir, source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, offset := range []int64{0, 3600, -3600} {
+		run := exec.CommandContext(t.Context(), program)
+		run.Env = append(os.Environ(), fmt.Sprintf("%s=%d", world.ShiftVariable, offset))
+		said, err := run.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, said)
+		}
+		at, err := strconv.ParseInt(strings.TrimSpace(string(said)), 10, 64)
+		if off := at - time.Now().Unix() - offset; err != nil || off < -60 || off > 60 {
+			t.Errorf("with an offset of %d s its clock says %s, which is %d s away from that (%v)", offset, said, off, err)
+		}
+	}
+}
+
+// TestShiftNow: the place where the clock is read is found in the Go that runs the tests.
+func TestShiftNow(t *testing.T) {
+	t.Parallel()
+	root, err := goCommand(t.Context(), "env", "GOROOT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(root + "/src/time/time.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shifted, err := shiftNow(string(source)); err != nil || !strings.Contains(shifted, "clockOffset") {
+		t.Errorf("the time package was not changed: %v", err)
+	}
+	if _, err := shiftNow("package time"); err == nil || !strings.Contains(err.Error(), "-clocks=false") {
+		t.Errorf("an unknown time package gives %v, want an error that says what to do", err)
+	}
+}

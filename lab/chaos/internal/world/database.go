@@ -1,0 +1,107 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+
+	"github.com/onceward/onceward/lab/chaos/internal/node"
+)
+
+// Stores are the kinds of durable stores that a run can take place on. One that is added joins all runs.
+var Stores = []string{"sqlite", "postgres"}
+
+// database is the store of a world, and what can happen to it.
+type database interface {
+	// url is what nodes open, and direct what can be opened past all faults.
+	url() string
+	direct() string
+	// clockFile is the clock of a store that has none of its own.
+	clockFile() string
+	// setClock puts the store's clock off.
+	setClock(ctx context.Context, offset time.Duration) error
+	// busy tells what the database itself is at, for people; empty if there is nothing to tell.
+	busy(ctx context.Context) string
+	// faults are those that only this kind of database can have.
+	faults() []Fault
+	close() error
+}
+
+func openDatabase(ctx context.Context, w *World) (database, error) {
+	switch w.Store {
+	case "sqlite":
+		return openFile(w)
+	case "postgres":
+		return openServer(ctx, w)
+	default:
+		return nil, fmt.Errorf("no store is called %q: use %s", w.Store, strings.Join(Stores, " or "))
+	}
+}
+
+// file is an SQLite file. It fails by its machine: all processes die at once, or somebody keeps the file locked.
+type file struct {
+	world *World
+	path  string
+	clock string
+}
+
+func openFile(w *World) (database, error) {
+	f := &file{world: w, path: filepath.Join(w.Dir, "payments.db"), clock: filepath.Join(w.Dir, "clock")}
+	return f, node.SetClock(f.clock, 0)
+}
+
+func (f *file) url() string       { return f.path }
+func (f *file) direct() string    { return f.path }
+func (f *file) clockFile() string { return f.clock }
+func (f *file) close() error      { return nil }
+
+func (f *file) busy(context.Context) string { return "" }
+
+func (f *file) setClock(_ context.Context, offset time.Duration) error {
+	return node.SetClock(f.clock, offset)
+}
+
+func (f *file) faults() []Fault {
+	return []Fault{{"machine-crash", f.crash}, {"file-locked", f.lock}}
+}
+
+// crash kills all nodes at one time, as the crash of their one machine would.
+func (f *file) crash(context.Context) error {
+	nodes := f.world.nodes()
+	if err := f.world.Collapsed(); err != nil {
+		return err
+	}
+	for _, p := range nodes {
+		p.acts.Lock() // nobody is asleep or starting then
+	}
+	for _, p := range nodes {
+		p.kill()
+	}
+	for _, p := range nodes {
+		p.acts.Unlock()
+	}
+	var errs []error
+	for _, p := range nodes {
+		errs = append(errs, p.Start())
+	}
+	return errors.Join(errs...)
+}
+
+// lock keeps the file's lock for a while, as a backup or a curious person would.
+func (f *file) lock(ctx context.Context) error {
+	conn, err := sqlite3.Open("file:" + f.path + "?_pragma=busy_timeout(10000)")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
+		return err
+	}
+	pause(ctx, f.world.between(200*time.Millisecond, 1500*time.Millisecond))
+	return conn.Exec(`ROLLBACK`)
+}

@@ -1,0 +1,263 @@
+package crashtest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+)
+
+// world is a database and a provider, in which shops come and go.
+type world struct {
+	testing.TB
+	settings shopSettings
+	provider *provider.Server
+	store    fullStore
+	guard    *onceward.Guard // as the shops have it
+	counts   func(table string) int
+	// free reports whether nobody holds a lock that all who write have to wait for.
+	free func() bool
+}
+
+// onStores runs a test in a world on each durable store.
+func onStores(t *testing.T, dedup bool, test func(t *testing.T, w *world)) {
+	t.Helper()
+	on(t, "", dedup, test)
+}
+
+// on is onStores for one kind of store, or for all.
+func on(t *testing.T, where string, dedup bool, test func(t *testing.T, w *world)) {
+	t.Helper()
+	for _, kind := range []string{"sqlite", "postgres"} {
+		if where != "" && where != kind {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			test(t, newWorld(t, kind, dedup))
+		})
+	}
+}
+
+func newWorld(t testing.TB, kind string, dedup bool) *world {
+	t.Helper()
+	dir := t.TempDir()
+	url := filepath.Join(dir, "shop.db")
+	serial := "INTEGER PRIMARY KEY"
+	if kind == "postgres" {
+		url, serial = servers.Postgres(t).SchemaURL(t), "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+	}
+	ledger := filepath.Join(dir, "ledger")
+	bank, err := provider.Start(t.Context(), provider.Config{LedgerPath: ledger, Dedup: dedup})
+	must(t, err)
+	t.Cleanup(func() { _ = bank.Close() })
+	store, db, err := openStore(t.Context(), url)
+	must(t, err)
+	t.Cleanup(func() { _, _ = db.Close(), store.Close() })
+	guard, err := newShopGuard(store)
+	must(t, err)
+	for _, table := range []string{"seat", "confirmation"} {
+		_, err = db.ExecContext(t.Context(), `CREATE TABLE `+table+` (number `+serial+`, name TEXT NOT NULL)`)
+		must(t, err)
+	}
+	return &world{
+		TB: t, provider: bank, store: store, guard: guard, free: func() bool { return kind == "postgres" || unlocked(t, url) },
+		settings: shopSettings{Store: url, Provider: bank.URL, Dedup: dedup, Diary: filepath.Join(dir, "diary")},
+		counts: func(table string) (n int) {
+			must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&n))
+			return n
+		},
+	}
+}
+
+// unlocked reports whether the lock of an SQLite file can be had now.
+func unlocked(t testing.TB, path string) bool {
+	t.Helper()
+	conn, err := sqlite3.Open("file:" + path + "?_pragma=busy_timeout(100)")
+	must(t, err)
+	defer func() { must(t, conn.Close()) }()
+	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
+		return false
+	}
+	must(t, conn.Exec(`ROLLBACK`))
+	return true
+}
+
+// stops pauses a shop with SIGSTOP. One that holds the lock of an SQLite file at that moment, for a heartbeat, would hold up
+// everybody: it goes on for a moment and is paused again.
+func (w *world) stops(p *shopProcess) {
+	w.Helper()
+	for p.signal(syscall.SIGSTOP); !w.free(); p.signal(syscall.SIGSTOP) {
+		p.signal(syscall.SIGCONT)
+		p.pause("the shop to be paused without the lock of the file")
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shopProcess is a shop as the test sees it.
+type shopProcess struct {
+	testing.TB
+	url     string
+	process *os.Process
+	in      io.Writer
+	out     *bufio.Scanner
+	opened  time.Time
+}
+
+// longest is how long a shop may take for all that a test waits for.
+const longest = 30 * time.Second
+
+// opens starts a shop with the settings as changed.
+func (w *world) opens(change func(*shopSettings)) *shopProcess {
+	w.Helper()
+	settings := w.settings
+	if change != nil {
+		change(&settings)
+	}
+	encoded, err := json.Marshal(settings)
+	must(w, err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), shopVariable+"="+string(encoded))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	must(w, err)
+	out, err := cmd.StdoutPipe()
+	must(w, err)
+	must(w, cmd.Start())
+	w.Cleanup(func() {
+		_ = cmd.Process.Kill() // also if it is stopped
+		_ = cmd.Wait()
+	})
+	p := &shopProcess{TB: w.TB, process: cmd.Process, in: in, out: bufio.NewScanner(out), opened: time.Now()}
+	p.url = p.hears("http://")
+	return p
+}
+
+// hears waits for the next line of the process.
+func (p *shopProcess) hears(prefix string) string {
+	p.Helper()
+	if !p.out.Scan() || !strings.HasPrefix(p.out.Text(), prefix) {
+		p.Fatalf("the shop said %q (%v), want %q", p.out.Text(), p.out.Err(), prefix)
+	}
+	return p.out.Text()
+}
+
+func (p *shopProcess) signal(s syscall.Signal) {
+	p.Helper()
+	must(p, p.process.Signal(s))
+}
+
+// goesOn lets a shop go on that holds.
+func (p *shopProcess) goesOn() {
+	p.Helper()
+	_, err := io.WriteString(p.in, "go on\n")
+	must(p, err)
+}
+
+// reply is an answer of a shop, or none.
+type reply struct {
+	status   int
+	body     string
+	replayed bool
+	err      error
+}
+
+// oneShot never sends a request again by itself, as a transport does that keeps connections.
+var oneShot = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+
+// post sends a request under a key.
+func (p *shopProcess) post(path, key, body string) reply {
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.url+path, strings.NewReader(body))
+	if err != nil {
+		return reply{err: err}
+	}
+	request.Header.Set("Idempotency-Key", key)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := oneShot.Do(request)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer func() { _ = response.Body.Close() }()
+	content, err := io.ReadAll(response.Body)
+	return reply{response.StatusCode, string(content), response.Header.Get("Idempotent-Replayed") == "true", err}
+}
+
+// settles repeats a request, as a client does, until its answer is final.
+func (p *shopProcess) settles(path, key, body string) reply {
+	p.Helper()
+	for {
+		r := p.post(path, key, body)
+		if r.err == nil && r.status != http.StatusConflict && r.status < http.StatusInternalServerError {
+			return r
+		}
+		p.pause("the answer to become final: it is %+v", r)
+	}
+}
+
+// pause waits a moment for something that only time brings, such as the end of a lease in another process.
+func (p *shopProcess) pause(format string, args ...any) {
+	p.Helper()
+	if time.Since(p.opened) > longest {
+		p.Fatalf("waited in vain for "+format, args...)
+	}
+	time.Sleep(20 * time.Millisecond)
+}
+
+// record returns the record of a key; its state is none if there is none.
+func (w *world) record(key string) store.Record {
+	w.Helper()
+	rec, err := w.store.Get(w.Context(), store.ID{Scope: "shop", Key: key})
+	if err != nil && err != store.ErrNotFound {
+		w.Fatal(err)
+	}
+	return rec
+}
+
+// awaits waits until a record is in a state, without any request.
+func (w *world) awaits(p *shopProcess, key string, state store.State) store.Record {
+	w.Helper()
+	for {
+		rec := w.record(key)
+		if rec.State == state {
+			return rec
+		}
+		p.pause("the record to be %s: it is %s (%s, %s)", state, rec.State, rec.Point, rec.LastError)
+	}
+}
+
+// passed counts how often shops passed a point.
+func (w *world) passed(point string) (times int) {
+	w.Helper()
+	diary, err := os.ReadFile(w.settings.Diary)
+	must(w, err)
+	for line := range strings.Lines(string(diary)) {
+		if line == point+"\n" {
+			times++
+		}
+	}
+	return times
+}
+
+// charges is how many charges the provider made for a reference.
+func (w *world) charges(reference string) int { return len(w.provider.Charges(reference)) }

@@ -1,0 +1,222 @@
+package importrules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rule is one kind of arrow that must not be. It looks at each package of this module and at all that the package depends
+// on, directly or not, in code that is not a test.
+type rule struct {
+	name string
+	// from chooses the packages that the rule is about.
+	from func(pkg string) bool
+	// forbidden says whether such a package may not depend on dep.
+	forbidden func(pkg, dep string) bool
+	// oursOnly ends each chain of imports at the first package that is not ours: what it imports is not our doing.
+	oursOnly bool
+	// most is how many different stores a package may depend on; zero if the rule does not count.
+	most int
+
+	// good and bad are made-up imports that the rule must accept and must refuse.
+	good, bad []graph
+}
+
+// A package that comes later is covered by its place in the tree.
+var (
+	features = []string{
+		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./limit", "./proxy", "./console", "./client", "./check",
+	}
+	wiring    = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
+	testParts = []string{"./store/storetest", "./oncewardtest", "./internal/servers", "./internal/watchdog"}
+)
+
+// storeOf names the store that a package belongs to, or nothing.
+func storeOf(pkg string) string {
+	name, ok := strings.CutPrefix(pkg, "./store/")
+	if !ok || under(pkg, "./store/storetest") {
+		return ""
+	}
+	name, _, _ = strings.Cut(name, "/")
+	return name
+}
+
+func isStore(pkg string) bool { return storeOf(pkg) != "" }
+
+func openTelemetry(pkg string) bool { return under(pkg, "go.opentelemetry.io") }
+
+var rules = []rule{
+	{
+		name:      "the contract of stores depends on nothing but the standard library",
+		from:      func(pkg string) bool { return pkg == "./store" },
+		forbidden: func(_, dep string) bool { return !standard(dep) },
+		good:      []graph{{"./store": {"time", "database/sql"}}},
+		bad: []graph{
+			{"./store": {"."}},
+			{"./store": {"./internal/canon"}},
+			{"./store": {"github.com/dunglas/httpsfv"}},
+		},
+	},
+	{
+		name: "the root package depends on nothing but the standard library, httpsfv, the contract of stores and internal packages",
+		from: func(pkg string) bool { return pkg == "." },
+		forbidden: func(_, dep string) bool {
+			return !standard(dep) && dep != "github.com/dunglas/httpsfv" && dep != "./store" && !under(dep, "./internal")
+		},
+		good: []graph{
+			{".": {"net/http", "github.com/dunglas/httpsfv", "./store", "./internal/canon"}, "./internal/canon": {"unicode/utf8"}},
+			{"./store/sqlite": {".", "github.com/ncruces/go-sqlite3"}, ".": {"time"}},
+		},
+		bad: []graph{
+			{".": {"./store/memory"}},
+			{".": {"./storeurl"}},
+			{".": {"./internal/canon"}, "./internal/canon": {"github.com/gowebpki/jcs"}},
+			{".": {"github.com/dunglas/httpsfv"}, "github.com/dunglas/httpsfv": {"example.com/surprise"}},
+		},
+	},
+	{
+		name:      "a feature depends on no store",
+		from:      func(pkg string) bool { return under(pkg, features...) },
+		forbidden: func(_, dep string) bool { return isStore(dep) },
+		good: []graph{
+			{"./janitor": {".", "time"}},
+			{"./outbox/kafkapub": {"./outbox"}},
+			{"./checkout": {"./store/memory"}},
+		},
+		bad: []graph{
+			{"./janitor": {"./store/memory"}},
+			{"./outbox/kafkapub": {"./store/postgres"}},
+			{"./proxy": {"./storeurl"}, "./storeurl": {"./store/redis"}},
+		},
+	},
+	{
+		name:      "a store depends on no other store",
+		from:      isStore,
+		forbidden: func(pkg, dep string) bool { return isStore(dep) && storeOf(dep) != storeOf(pkg) },
+		good: []graph{
+			{"./store/sqlite": {".", "./store/sqlite/internal/batch"}, "./store/sqlite/internal/batch": {"sync"}},
+			{"./store/storetest": {"./store/memory"}},
+		},
+		bad: []graph{
+			{"./store/tiered": {"./store/redis"}},
+			{"./store/sqlite/internal/batch": {"./store/memory"}},
+			{"./store/sealed": {"./limit"}, "./limit": {"./store/memory"}},
+		},
+	},
+	{
+		name:      "only telemetry, cmd, examples and lab depend on OpenTelemetry",
+		from:      func(pkg string) bool { return ours(pkg) && !under(pkg, "./telemetry", "./cmd", "./examples", "./lab") },
+		forbidden: func(_, dep string) bool { return openTelemetry(dep) },
+		good: []graph{
+			{"./telemetry": {"go.opentelemetry.io/otel/metric"}},
+			{"./cmd/onceward": {"./telemetry"}, "./telemetry": {"go.opentelemetry.io/otel"}},
+		},
+		bad: []graph{
+			{"./store/redis": {"go.opentelemetry.io/otel"}},
+			{"./proxy": {"./telemetry"}, "./telemetry": {"go.opentelemetry.io/otel/trace"}},
+			{"./adapter/grpc": {"example.com/instrumented"}, "example.com/instrumented": {"go.opentelemetry.io/otel"}},
+		},
+	},
+	{
+		name: "only tests and lab depend on storetest, oncewardtest, servers, watchdog and testing",
+		from: func(pkg string) bool { return ours(pkg) && !under(pkg, testParts...) && !under(pkg, "./lab") },
+		forbidden: func(_, dep string) bool {
+			return under(dep, testParts...) || under(dep, "testing")
+		},
+		// A foreign package that imports testing is a reason to look at it, not a mistake of ours.
+		oursOnly: true,
+		good: []graph{
+			{"./store/storetest": {"testing", "pgregory.net/rapid"}},
+			{"./lab/bench": {"testing", "./store/storetest"}, "./store/storetest": {"testing"}},
+			{"./store/dynamodb": {"example.com/sdk"}, "example.com/sdk": {"testing"}},
+		},
+		bad: []graph{
+			{"./store/sqlite": {"testing/fstest"}},
+			{"./cmd/onceward": {"./store/storetest"}},
+			{"./examples/payments": {"./internal/servers"}},
+			{"./console": {"./internal/page"}, "./internal/page": {"testing"}},
+		},
+	},
+	{
+		name: "only storeurl, cmd, examples, oncewardtest, lab and tests depend on several stores",
+		from: func(pkg string) bool { return ours(pkg) && !under(pkg, wiring...) && !under(pkg, testParts...) },
+		most: 1,
+		good: []graph{
+			{"./storeurl": {"./store/memory", "./store/sqlite"}},
+			{"./cmd/onceward": {"./storeurl"}, "./storeurl": {"./store/memory", "./store/sqlite"}},
+			{"./limit": {"./store/memory"}},
+			{"./limit": {"./store/sqlite", "./store/sqlite/internal/batch"}},
+		},
+		bad: []graph{
+			{"./limit": {"./store/memory", "./store/sqlite"}},
+			{"./adapter/gin": {"./storeurl"}, "./storeurl": {"./store/memory", "./store/sqlite"}},
+		},
+	},
+	{
+		name:      "nothing but lab depends on lab",
+		from:      func(pkg string) bool { return ours(pkg) && !under(pkg, "./lab") },
+		forbidden: func(_, dep string) bool { return under(dep, "./lab") },
+		good:      []graph{{"./lab/chaos": {"./lab/chaos/internal/world"}}},
+		bad: []graph{
+			{"./examples/payments": {"./lab/proc"}},
+			{"./cmd/onceward": {"./internal/page"}, "./internal/page": {"./lab"}},
+		},
+	},
+}
+
+// violations lists the arrows in g that the rule forbids, each as its chain of imports.
+func (r rule) violations(g graph) []string {
+	follow := func(pkg string) bool { return !r.oursOnly || ours(pkg) }
+	var found []string
+	for pkg := range g {
+		if !ours(pkg) || !r.from(pkg) {
+			continue
+		}
+		stores := make(map[string]bool)
+		for dep, chain := range g.reach(pkg, follow) {
+			if r.forbidden != nil && r.forbidden(pkg, dep) {
+				found = append(found, strings.Join(chain, " -> "))
+			}
+			if isStore(dep) {
+				stores[storeOf(dep)] = true
+			}
+		}
+		if r.most > 0 && len(stores) > r.most {
+			found = append(found, fmt.Sprintf("%s -> %d stores", pkg, len(stores)))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestImportsFollowTheArrows(t *testing.T) {
+	g := loadGraph(t)
+	if _, ok := g["."]; !ok {
+		t.Fatal("go list did not name the root package: the check would see nothing")
+	}
+	for _, r := range rules {
+		for _, arrow := range r.violations(g) {
+			t.Errorf("%s, but: %s", r.name, arrow)
+		}
+	}
+}
+
+func TestRulesHaveTeeth(t *testing.T) {
+	for _, r := range rules {
+		if len(r.good) == 0 || len(r.bad) == 0 {
+			t.Errorf("%s: the rule needs an example of each kind", r.name)
+		}
+		for _, g := range r.good {
+			if found := r.violations(g); len(found) > 0 {
+				t.Errorf("%s: refuses %v for %q", r.name, g, found)
+			}
+		}
+		for _, g := range r.bad {
+			if len(r.violations(g)) == 0 {
+				t.Errorf("%s: accepts %v", r.name, g)
+			}
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package outboxcrash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/onceward/onceward/inbox/amqpsub"
+	"github.com/onceward/onceward/inbox/kafkasub"
+	"github.com/onceward/onceward/inbox/natssub"
+	"github.com/onceward/onceward/internal/servers"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// broker is one that can be restarted, with all that it was told to keep, at the same address.
+type broker struct {
+	name    string
+	restart func() error
+}
+
+// consumes runs a consumer until the test ends.
+func (w *world) consumes(name string, run func(ctx context.Context) error) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	w.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			w.Errorf("the consumer of %s: %v", name, err)
+		}
+	})
+}
+
+// startKafka starts three brokers in this process, and a consumer.
+func (w *world) startKafka() (b broker, seeds []string) {
+	w.Helper()
+	data := kfake.DataDir(w.TempDir())
+	open := func(ports ...int) (*kfake.Cluster, error) {
+		options := []kfake.Opt{kfake.NumBrokers(3), kfake.SeedTopics(8, "kafka"), kfake.ClusterID("outboxcrash"), data}
+		if len(ports) > 0 {
+			options = append(options, kfake.Ports(ports...))
+		}
+		return kfake.NewCluster(options...)
+	}
+	cluster, err := open()
+	must(w, err)
+	w.Cleanup(func() { cluster.Close() })
+	seeds = cluster.ListenAddrs()
+	w.consumes("kafka", func(ctx context.Context) error {
+		client, err := kafkasub.Open(seeds, "outboxcrash", []string{"kafka"}, kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		if err != nil {
+			return err
+		}
+		defer client.CloseAllowingRebalance()
+		return kafkasub.Consumer{
+			Client: client, Inbox: w.inbox, Name: "kafka", Logger: quiet,
+			Handle: func(ctx context.Context, r *kgo.Record) error { return apply(ctx, r.Value) },
+		}.Run(ctx)
+	})
+	return broker{"kafka", func() error {
+		cluster.Close()
+		var err error
+		cluster, err = open(portsOf(w, seeds)...)
+		return err
+	}}, seeds
+}
+
+func portsOf(t testing.TB, addresses []string) (ports []int) {
+	t.Helper()
+	for _, address := range addresses {
+		_, text, err := net.SplitHostPort(address)
+		must(t, err)
+		port, err := strconv.Atoi(text)
+		must(t, err)
+		ports = append(ports, port)
+	}
+	return ports
+}
+
+// startNATS starts a server with JetStream in this process, and a consumer, which has one message at a time: only so does the
+// server keep their order when it delivers one again.
+func (w *world) startNATS() (b broker, url string) {
+	w.Helper()
+	dir, port := w.TempDir(), server.RANDOM_PORT
+	start := func() (*server.Server, error) {
+		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true, SyncAlways: true})
+		if err != nil {
+			return nil, err
+		}
+		s.Start()
+		if !s.ReadyForConnections(20 * time.Second) {
+			return nil, errors.New("the NATS server does not get ready")
+		}
+		port = s.Addr().(*net.TCPAddr).Port
+		return s, nil
+	}
+	running, err := start()
+	must(w, err)
+	stop := func() {
+		running.Shutdown()
+		running.WaitForShutdown()
+	}
+	w.Cleanup(func() { stop() })
+	url = fmt.Sprintf("nats://127.0.0.1:%d", port)
+	conn, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	must(w, err)
+	w.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	must(w, err)
+	stream, err := js.CreateStream(w.Context(), jetstream.StreamConfig{Name: "outboxcrash", Subjects: []string{"nats"}})
+	must(w, err)
+	source, err := stream.CreateConsumer(w.Context(), jetstream.ConsumerConfig{
+		Durable: "outboxcrash", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 1, AckWait: 2 * time.Second,
+	})
+	must(w, err)
+	w.consumes("nats", natssub.Consumer{
+		Source: source, Inbox: w.inbox, Name: "nats", Logger: quiet,
+		Handle: func(ctx context.Context, m jetstream.Msg) error { return apply(ctx, m.Data()) },
+	}.Run)
+	return broker{"nats", func() error {
+		stop()
+		var err error
+		running, err = start()
+		return err
+	}}, url
+}
+
+// startAMQP starts a RabbitMQ, and a consumer that has one message at a time, for the same reason.
+func (w *world) startAMQP() (b broker, url, queue string) {
+	w.Helper()
+	rabbit := servers.NewRabbitMQ(w)
+	queue = rabbit.Queue(w, nil)
+	w.consumes("amqp", amqpsub.Consumer{
+		URL: rabbit.URL(), Queue: queue, Inbox: w.inbox, Name: "amqp", Prefetch: 1, Logger: quiet, MaxBackoff: 300 * time.Millisecond,
+		Handle: func(ctx context.Context, d *amqp.Delivery) error { return apply(ctx, d.Body) },
+	}.Run)
+	return broker{"amqp", func() error { return errors.Join(rabbit.Kill(), rabbit.Restart()) }}, rabbit.URL(), queue
+}

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Tidies the go.mod of every module of this repository. The modules require each other at the release version, which is not
+# published while they are worked on: they are replaced by their directories for as long as `go mod tidy` runs.
+set -eu
+cd "$(dirname "$0")/.."
+GO="${GO:-go}"
+path=github.com/onceward/onceward
+version="$(sed -n 's/^VERSION *?*= *//p' Makefile)"
+modules="$(git ls-files --cached --others --exclude-standard | sed -n 's#^\(.*/\)\{0,1\}go\.mod$#./\1#p' | sed 's#/$##')"
+
+name() { [ "$1" = . ] && echo "$path" || echo "$path/${1#./}"; }
+
+for dir in $modules; do
+	set --
+	for other in $modules; do
+		[ "$other" = "$dir" ] || set -- "$@" "-require=$(name "$other")@$version" "-replace=$(name "$other")=$PWD/${other#./}"
+	done
+	echo "tidy $(name "$dir")"
+	(
+		cd "$dir"
+		cp go.mod go.mod.before
+		trap 'mv go.mod.before go.mod' EXIT
+		"$GO" mod edit "$@"
+		GOWORK=off GOFLAGS=-mod=mod "$GO" mod tidy
+		set --
+		for other in $modules; do
+			set -- "$@" "-dropreplace=$(name "$other")"
+		done
+		"$GO" mod edit "$@"
+		trap - EXIT
+		rm go.mod.before
+	)
+done

@@ -1,0 +1,21 @@
+#!/bin/sh
+# Writes go.work: all modules of this repository, with each one in the place of its own release version, because they require
+# each other at a version that is not published while they are worked on.
+set -eu
+cd "$(dirname "$0")/.."
+path=github.com/onceward/onceward
+version="$(sed -n 's/^VERSION *?= *//p' Makefile)"
+modules="$(git ls-files --cached --others --exclude-standard | sed -n 's#^\(.*/\)\{0,1\}go\.mod$#./\1#p' | sed 's#/$##' | sort)"
+{
+	sed -n 's/^go /go /p' go.mod
+	printf '\nuse (\n'
+	for dir in $modules; do printf '\t%s\n' "$dir"; done
+	printf ')\n\n// The modules require each other at the version of the next release, which is not published yet.\nreplace (\n'
+	for dir in $modules; do
+		case "$dir" in
+		.) printf '\t%s %s => ./\n' "$path" "$version" ;;
+		*) printf '\t%s %s => %s\n' "$path/${dir#./}" "$version" "$dir" ;;
+		esac
+	done
+	printf ')\n'
+} >go.work

@@ -1,0 +1,132 @@
+package storeurl_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/storeurl"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+
+func open(t *testing.T, url string, config storeurl.Config) *storeurl.Database {
+	t.Helper()
+	db, err := storeurl.Open(t.Context(), url, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() }) // a test may have closed it
+	return db
+}
+
+// exec writes in a transaction of the store.
+func exec(t *testing.T, db *storeurl.Database, statement string, args ...any) {
+	t.Helper()
+	err := db.InTx(t.Context(), func(ctx context.Context) error {
+		_, err := onceward.Tx(ctx).ExecContext(ctx, statement, args...)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func count(t *testing.T, db *storeurl.Database) (n int) {
+	t.Helper()
+	if err := db.Reads().QueryRowContext(t.Context(), `SELECT count(*) FROM note`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestOpen: what the store commits, the application reads, and after Close nobody reads any more.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	for name, address := range map[string]func(t *testing.T) string{
+		"a path":       func(t *testing.T) string { return filepath.Join(t.TempDir(), "new", "store.db") },
+		"sqlite:path":  func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "store.db") },
+		"sqlite://":    func(t *testing.T) string { return "sqlite://" + filepath.Join(t.TempDir(), "store.db") },
+		"postgres://":  func(t *testing.T) string { return servers.Postgres(t).SchemaURL(t) },
+		"a small pool": func(t *testing.T) string { return servers.Postgres(t).SchemaURL(t) + "&pool_max_conns=3" },
+		"postgresql://": func(t *testing.T) string {
+			return strings.Replace(servers.Postgres(t).SchemaURL(t), "postgres://", "postgresql://", 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := address(t)
+			db := open(t, url, storeurl.Config{})
+			exec(t, db, `CREATE TABLE note (text TEXT NOT NULL)`)
+			exec(t, db, `INSERT INTO note (text) VALUES ($1)`, "kept")
+			if n := count(t, db); n != 1 {
+				t.Errorf("there are %d notes, want one", n)
+			}
+			if err := db.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+			if _, err := db.Stats(t.Context()); err == nil {
+				t.Error("the store answers after it was closed")
+			}
+			if err := db.Reads().PingContext(t.Context()); err == nil {
+				t.Error("the connections for reading are still open")
+			}
+			if n := count(t, open(t, url, storeurl.Config{})); n != 1 {
+				t.Errorf("opened again, there are %d notes, want one", n)
+			}
+		})
+	}
+}
+
+// TestSameFile: the ways to write a path are ways to the same file.
+func TestSameFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	exec(t, open(t, path, storeurl.Config{}), `CREATE TABLE note (text TEXT NOT NULL)`)
+	for _, url := range []string{path, "sqlite:" + path, "sqlite://" + path} {
+		if n := count(t, open(t, url, storeurl.Config{})); n != 0 {
+			t.Errorf("%s: there are %d notes, want none", url, n)
+		}
+	}
+}
+
+// TestClock: SQLite takes its time from the configuration.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	then := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	db := open(t, filepath.Join(t.TempDir(), "store.db"), storeurl.Config{Clock: func() time.Time { return then }})
+	v, err := db.Reserve(t.Context(), &store.Reservation{
+		ID: store.ID{Scope: "s", Key: "k"}, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
+		Lease: time.Minute, Retention: time.Hour,
+	})
+	if err != nil || !v.Record.CreatedAt.Equal(then) {
+		t.Errorf("the record is from %s (%v), want %s", v.Record.CreatedAt, err, then)
+	}
+}
+
+// TestRefused: the error says what was wrong with the URL.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for url, want := range map[string]string{
+		"":                                 "the store is not named",
+		"mysql://root@localhost/payments":  `no store is called "mysql"`,
+		"sqlite:":                          "is not the path of a file",
+		":memory:":                         "is not the path of a file",
+		"postgres://localhost:1:2/x":       "storeurl",
+		"postgres://nobody@127.0.0.1:1/no": "127.0.0.1",
+		t.TempDir():                        "sqlite",
+	} {
+		db, err := storeurl.Open(ctx, url, storeurl.Config{})
+		if err == nil || db != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: the error is %v, want one with %q", url, err, want)
+		}
+	}
+}
