@@ -21,7 +21,6 @@ import (
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
-	"github.com/onceward/onceward/store/sqlite"
 )
 
 // This file is about windows that are due: which there are, by whose clock, and that none is forgotten.
@@ -615,37 +614,4 @@ func TestAJournalOfANewerVersion(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestProgressOutlivesTheProcess, in a real file.
-func TestProgressOutlivesTheProcess(t *testing.T) {
-	t.Parallel()
-	path := t.TempDir() + "/ledger.db"
-	began := time.Now().Truncate(time.Hour)
-	l := &ledgers{entries: effects(began.Add(-100*time.Hour), time.Hour, 98)}
-	got := &report{}
-	for i := range 12 {
-		store, err := sqlite.Open(t.Context(), path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg := l.config(store, got)
-		cfg.Interval, cfg.Settle, cfg.MinBackoff = time.Hour, time.Second, time.Microsecond
-		if i == 0 {
-			cfg.Since = began.Add(-101 * time.Hour)
-		}
-		l.setDown(i == 0)
-		comparer := newComparer(t, cfg)
-		if _, err := comparer.RunOnce(t.Context()); err != nil && i > 0 {
-			t.Error(err)
-		}
-		due := status(t, comparer).Uncompared
-		if i == 0 && (len(due) < 99 || due[0].Attempts != 1) || i == 11 && len(due) != 0 {
-			t.Errorf("run %d: uncompared are %d windows: %+v", i, len(due), due[:min(1, len(due))])
-		}
-		if err := store.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	requireAll(t, got, l.entries)
 }

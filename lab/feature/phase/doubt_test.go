@@ -5,16 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -140,72 +137,6 @@ func TestAStepThatCommitsByItself(t *testing.T) {
 	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	b.want(b.post(o, "k"), http.StatusConflict, "outcome-unknown")
 	b.wantTrace("")
-}
-
-// TestAStepPastTheDeadline: a call is not begun for which no time is left, because it would be in doubt for nothing.
-func TestAStepPastTheDeadline(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, memory.New())
-		o := phase.Must(phase.New(phase.Definition[order]{
-			Name: "POST /orders",
-			Steps: []phase.Step[order]{
-				b.local("seat", func(ctx context.Context, o *order) error {
-					time.Sleep(10500 * time.Millisecond)
-					return takeSeat(ctx, o)
-				}),
-				b.call("charge", func(ctx context.Context, key string, o *order) error {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					return charge(ctx, key, o)
-				}),
-			},
-			Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
-			Options: []onceward.Option{onceward.Lease(3 * time.Second), onceward.Deadline(10 * time.Second)},
-		}))
-		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
-		if rec := b.record("k"); rec.Point != "seat" {
-			t.Errorf("the recovery point is %q, want that behind the last step", rec.Point)
-		}
-		time.Sleep(time.Minute)
-		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
-		b.wantTrace("seat charge")
-	})
-}
-
-// slowStore takes longer than a lease to record an intent, and loses the heartbeats meanwhile.
-type slowStore struct {
-	deafStore
-	slow bool
-}
-
-// Checkpoint implements [store.Store].
-func (s *slowStore) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	if s.slow && strings.HasSuffix(p.Point, "(begun)") {
-		s.slow = false
-		s.deaf.Store(true)
-		time.Sleep(3 * time.Second)
-		defer s.deaf.Store(false)
-	}
-	return s.Store.Checkpoint(ctx, c, p)
-}
-
-// TestALeaseThatEndsBeforeTheCall: an owner that has recorded its intent and may not call any more takes the intent back.
-func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, &slowStore{deafStore: deafStore{Store: memory.New()}, slow: true})
-		o := b.define(b.local("seat", takeSeat), b.call("charge", charge))
-		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
-		b.wantTrace("seat")
-		if rec := b.record("k"); rec.Point != "seat" {
-			t.Errorf("the recovery point is %q, want that before the call", rec.Point)
-		}
-		time.Sleep(time.Minute)
-		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
-		b.wantTrace("seat charge")
-	})
 }
 
 // TestAFailedStepChangesNothing: what it did to the data before it failed is not there in the next try.

@@ -209,28 +209,6 @@ func TestWrongDataCanBeMended(t *testing.T) {
 	})
 }
 
-// TestProgressOfOthers: what this package has not written it does not read.
-func TestProgressOfOthers(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		rec       store.Record
-		notPhased bool
-	}{
-		"no recovery point": {store.Record{OnLost: store.LostResume}, true},
-		"not resumed":       {store.Record{Point: "calling"}, true},
-		"another's data":    {store.Record{OnLost: store.LostResume, Point: "page 7", Data: []byte(`{"page":7}`)}, true},
-		"no data":           {store.Record{OnLost: store.LostResume, Point: "page 7"}, true},
-		"a later encoding":  {store.Record{OnLost: store.LostResume, Point: "s", Data: []byte(`{"v":99,"via":"do"}`)}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if _, err := phase.Inspect(&c.rec); err == nil || errors.Is(err, phase.ErrNotPhased) != c.notPhased {
-				t.Errorf("got %v", err)
-			}
-		})
-	}
-}
-
 // TestTheFirstEncoding: what was stored by it names no steps but those that were reached, and is gone on with.
 func TestTheFirstEncoding(t *testing.T) {
 	t.Parallel()
@@ -255,4 +233,11 @@ func TestTheFirstEncoding(t *testing.T) {
 		b.await(rec.LeaseUntil)
 		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
 	})
+}
+
+// fingerprintOf is that of the request that post sends.
+func (b *bench) fingerprintOf(o *phase.Operation[order]) store.Fingerprint {
+	b.Helper()
+	b.want(b.post(o, "another"), http.StatusCreated, "12A")
+	return b.record("another").Fingerprint
 }

@@ -203,25 +203,6 @@ func TestTwoSettleAStep(t *testing.T) {
 	}
 }
 
-// TestTheSettledAttemptIsFenced: an owner that was only paused in its call cannot write over what was learned.
-func TestTheSettledAttemptIsFenced(t *testing.T) {
-	t.Parallel()
-	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
-	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	operator, err := reconcile.NewOperator(p.bench.guard, p.bench.store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := json.RawMessage(`{"Item":"a book","Seat":"12A","Charge":"found"}`)
-	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: data}
-	must(t, operator.ResolveStep(t.Context(), zoe, p.claim(), outcome))
-	close(p.letGo)
-	await(t, "the first owner's answer", p.answer)
-	p.resume(o)
-	p.want(p.post(o, "k"), http.StatusCreated, "found")
-	p.wantTrace("seat charge confirm")
-}
-
 // TestCompletedSkipsNoStep: a resolver that answers for the whole of an operation, when it knows of one step, is
 // refused. One that ends it on purpose is not.
 func TestCompletedSkipsNoStep(t *testing.T) {
@@ -334,31 +315,6 @@ func TestResolvedAsAWhole(t *testing.T) {
 		b.want(b.post(d.operation, "k"), http.StatusCreated, "ch_1")
 		b.wantTrace("seat charge seat charge confirm")
 	})
-}
-
-// TestWhoMadeTheCall: the owner that must be gone before "not found" counts is the one that meant to make the call, not
-// a later attempt that stopped at the doubt.
-func TestWhoMadeTheCall(t *testing.T) {
-	t.Parallel()
-	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
-	caller := p.record("k").Attempt
-	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	asked := int64(0)
-	poller := p.poller(reconcile.Rule{
-		Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
-			return reconcile.NotFound(), nil
-		}),
-		Arrival: 1,
-		OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
-			asked = rec.Attempt
-			return false, nil
-		},
-	})
-	if got, err := poller.RunOnce(t.Context()); err != nil || got.Postponed != 1 || asked != caller {
-		t.Errorf("the poller reports %+v, %v, and asked after attempt %d, want %d", got, err, asked, caller)
-	}
-	close(p.letGo)
-	await(t, "the first owner's answer", p.answer)
 }
 
 func must(t *testing.T, err error) {

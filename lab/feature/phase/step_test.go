@@ -3,10 +3,10 @@ package phase_test
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
@@ -162,24 +162,101 @@ func TestDataIsLimited(t *testing.T) {
 	})
 }
 
-func TestDefinitions(t *testing.T) {
+// TestAStepThatTheDatabaseRefuses is not repeated for ever: that its commit is refused, here by a deferred key, is a failure of
+// the step, not of the store.
+func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
-	answer := func(*order) phase.Answer { return phase.Answer{} }
-	seat := phase.Local("seat", takeSeat)
-	for name, d := range map[string]phase.Definition[order]{
-		"no name":           {Steps: []phase.Step[order]{seat}, Answer: answer},
-		"no steps":          {Name: "n", Answer: answer},
-		"no answer":         {Name: "n", Steps: []phase.Step[order]{seat}},
-		"two of one name":   {Name: "n", Steps: []phase.Step[order]{seat, seat}, Answer: answer},
-		"a nameless step":   {Name: "n", Steps: []phase.Step[order]{phase.Local("", takeSeat)}, Answer: answer},
-		"an empty step":     {Name: "n", Steps: []phase.Step[order]{{}}, Answer: answer},
-		"no function":       {Name: "n", Steps: []phase.Step[order]{phase.Local[order]("seat", nil)}, Answer: answer},
-		"a repeated local":  {Name: "n", Steps: []phase.Step[order]{seat.Repeat()}, Answer: answer},
-		"a pause of years":  {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, MinBackoff: math.MaxInt64},
-		"a negative number": {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, MaxAttempts: -1},
-	} {
-		if _, err := phase.New(d); err == nil {
-			t.Errorf("%s: the definition was accepted", name)
+	onTransactions(t, func(t *testing.T, b *bench) {
+		o := b.define(b.local("seat", func(ctx context.Context, _ *order) error {
+			for _, statement := range []string{
+				`CREATE TABLE parent (number INTEGER PRIMARY KEY)`,
+				`CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`,
+			} {
+				if _, err := onceward.Tx(ctx).ExecContext(ctx, statement); err != nil {
+					return err
+				}
+			}
+			return nil
+		}), b.local("confirm", func(ctx context.Context, _ *order) error {
+			_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO child VALUES (1)`)
+			return err
+		}))
+		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+		if got := b.resume(o); got.Unknown != 1 {
+			t.Errorf("the resumer reports %+v, want one that became unknown", got)
 		}
-	}
+		if rec := b.record("k"); rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 4 tries: onceward: the database refused the work") {
+			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+		}
+		b.wantTrace("seat confirm confirm confirm confirm")
+	})
+}
+
+// TestTooMuchToStartWith: nothing was done, so the key is released.
+func TestTooMuchToStartWith(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		d := b.define(b.local("seat", takeSeat)).Definition
+		d.MaxData = 20
+		o := phase.Must(phase.New(d))
+		b.want(b.post(o, "k"), http.StatusServiceUnavailable, "not-executed")
+		if rec := b.record("k"); rec.State != store.StateRetryable || !strings.Contains(rec.LastError, "the limit is 20") {
+			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+		}
+	})
+}
+
+// TestAPanicInAStep goes on to the caller, and does not end the operation.
+func TestAPanicInAStep(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		panicking := true
+		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
+			if panicking {
+				panicking = false
+				panic("a nil map")
+			}
+			return nil
+		}))
+		func() {
+			defer func() {
+				if p := recover(); p != "a nil map" {
+					t.Errorf("recovered %v, want the panic of the step", p)
+				}
+			}()
+			b.post(o, "k")
+		}()
+		if got := b.resume(o); got.Finished != 1 {
+			t.Errorf("the resumer reports %+v", got)
+		}
+		b.want(b.post(o, "k"), http.StatusCreated, "12A")
+		b.wantTrace("seat confirm confirm")
+	})
+}
+
+// TestLostBeforeTheStart: without a recovery point nothing was done, and the resumer lets the key go.
+func TestLostBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		o := b.define(b.local("seat", takeSeat))
+		// A process that died between its reservation and its first step leaves this.
+		fingerprint := b.fingerprintOf(o)
+		_, err := b.store.Reserve(t.Context(), &store.Reservation{
+			ID: store.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []store.Fingerprint{fingerprint},
+			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Millisecond, Retention: time.Hour,
+			DownstreamSecret: b.downstreamSecret(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.await(b.record("k").LeaseUntil)
+		if got := b.resume(o); got.Finished != 1 {
+			t.Errorf("the resumer reports %+v", got)
+		}
+		if rec := b.record("k"); rec.State != store.StateRetryable {
+			t.Errorf("the record is %s, want it released", rec.State)
+		}
+		b.want(b.post(o, "k"), http.StatusCreated, "12A")
+		b.wantTrace("seat seat")
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -310,5 +311,69 @@ func TestANewerVersion(t *testing.T) {
 		}
 		failing = false
 		b.want(b.post(next, "k"), http.StatusCreated, "12A")
+	})
+}
+
+// TestChangedSteps: a program leaves an operation alone whose stored steps it does not know, and says so. Those that
+// know them go on.
+func TestChangedSteps(t *testing.T) {
+	t.Parallel()
+	for name, changed := range map[string]func(b *bench) *phase.Operation[order]{
+		"renamed": func(b *bench) *phase.Operation[order] { return b.define(b.local("place", takeSeat)) },
+		"reordered": func(b *bench) *phase.Operation[order] {
+			return b.define(b.local("confirm", confirm), b.local("seat", takeSeat))
+		},
+		"removed at the end": func(b *bench) *phase.Operation[order] { return b.define(b.local("seat", takeSeat)) },
+		"one put between": func(b *bench) *phase.Operation[order] {
+			return b.define(b.local("seat", takeSeat), b.local("insure", confirm), b.local("confirm", confirm))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onStores(t, func(t *testing.T, b *bench) {
+				failing := true
+				known := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
+					if failing {
+						return errDown
+					}
+					return nil
+				}))
+				b.want(b.post(known, "k"), http.StatusConflict, "in-progress")
+				b.await(b.record("k").LeaseUntil)
+				b.wantLeftAlone(changed(b), "have changed under a stored operation")
+				failing = false
+				b.want(b.post(known, "k"), http.StatusCreated, "12A")
+				b.wantTrace("seat confirm confirm")
+			})
+		})
+	}
+}
+
+// wantLeftAlone checks that neither a retry nor a resumer with this definition touches the operation k.
+func (b *bench) wantLeftAlone(o *phase.Operation[order], why string) {
+	b.Helper()
+	before := b.record("k")
+	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+	var log lockedBuffer
+	resumer := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, o)
+	if got := b.once(resumer); got != (phase.Resumed{Strange: 1}) || !strings.Contains(log.String(), why) {
+		b.Errorf("the resumer reports %+v, and logs %s", got, log.String())
+	}
+	rec := b.record("k")
+	if rec.State != store.StateInProgress || string(rec.Data) != string(before.Data) || rec.Point != before.Point {
+		b.Errorf("the record is %s at %q with %s, want it as it was with %s", rec.State, rec.Point, rec.Data, before.Data)
+	}
+}
+
+// TestAddedSteps lets a new version of the program add steps at the end.
+func TestAddedSteps(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		old := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error { return errDown }))
+		b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
+		b.await(b.record("k").LeaseUntil)
+		next := b.define(b.local("seat", takeSeat), b.local("confirm", confirm), b.local("mail", confirm))
+		b.want(b.post(next, "k"), http.StatusCreated, "12A")
+		b.wantTrace("seat confirm confirm mail")
 	})
 }

@@ -51,21 +51,17 @@ func onNodes(t *testing.T, nodes int, test func(t *testing.T, stores []store.Sto
 }
 
 // TestFiveNodes: five pollers that look all the time ask as often about a record as one does, and with the same pauses.
-// Each try is made once, and by one of them (B6).
+// Each attempt is made once, and by one of them (B6).
 func TestFiveNodes(t *testing.T) {
 	t.Parallel()
 	onNodes(t, 5, func(t *testing.T, stores []store.Store) {
 		const records, limit, pause = 4, 6, 200 * time.Millisecond
+		guard := newGuard(t, stores[0])
 		for i := range records {
-			lose(t, stores[0], fmt.Sprint("k", i))
+			lose(t, guard, fmt.Sprint("k", i))
 		}
 		began := time.Now()
-		var mu sync.Mutex
-		tries := make(map[string][]int)
-		bank := &oracle{answer: func(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
-			mu.Lock()
-			tries[rec.Key] = append(tries[rec.Key], rec.ReconcileCount)
-			mu.Unlock()
+		asked := &bank{answer: func(ctx context.Context, _ *store.Record) (reconcile.Answer, error) {
 			select { // long enough for the other nodes to look
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
@@ -78,7 +74,7 @@ func TestFiveNodes(t *testing.T) {
 		defer nodes.Wait()
 		defer over.Store(true)
 		for _, store := range stores {
-			poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{
+			poller := newPoller(t, newGuard(t, store), store, reconcile.Rule{Resolver: asked}, reconcile.Config{
 				MinBackoff: pause, MaxBackoff: pause, MaxAttempts: limit,
 			})
 			nodes.Go(func() {
@@ -93,7 +89,7 @@ func TestFiveNodes(t *testing.T) {
 		for i := range records {
 			awaitRecord(t, stores[0], fmt.Sprint("k", i), func(rec *store.Record) bool { return rec.DeadLetter })
 		}
-		// There are as many pauses as tries but one, and half of each may be left out.
+		// There are as many pauses as attempts but one, and half of each may be left out.
 		if took, least := time.Since(began), (limit-1)*pause/2; took < least {
 			t.Errorf("they were given up after %s, want the pauses of one node, %s at least", took, least)
 		}
@@ -101,8 +97,8 @@ func TestFiveNodes(t *testing.T) {
 		nodes.Wait()
 		for i := range records {
 			key := fmt.Sprint("k", i)
-			if got, want := fmt.Sprint(tries[key]), "[1 2 3 4 5 6]"; got != want {
-				t.Errorf("%s was asked after at the tries %s, want %s", key, got, want)
+			if got, want := fmt.Sprint(asked.attempts[key]), "[1 2 3 4 5 6]"; got != want {
+				t.Errorf("%s was asked after at the attempts %s, want %s", key, got, want)
 			}
 		}
 	})
@@ -117,7 +113,7 @@ func awaitRecord(t *testing.T, store store.Store, key string, is func(*store.Rec
 			return
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("%s is still %s after %d tries", key, rec.State, rec.ReconcileCount)
+			t.Fatalf("%s is still %s after %d attempts", key, rec.State, rec.ReconcileCount)
 		}
 	}
 }

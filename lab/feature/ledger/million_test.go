@@ -14,7 +14,7 @@ import (
 func TestAMillionEntries(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "million.exe")
-	build := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, "./testdata/million")
+	build := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, "./million")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
