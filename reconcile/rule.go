@@ -1,11 +1,10 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -26,78 +25,6 @@ type ResolverFunc func(ctx context.Context, rec *store.Record) (Answer, error)
 // Resolve calls f.
 func (f ResolverFunc) Resolve(ctx context.Context, rec *store.Record) (Answer, error) {
 	return f(ctx, rec)
-}
-
-// Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown],
-// and for a phased operation with [Step], [NotExecuted], [NotFound], [StillUnknown] or [Finish]: they are about its
-// step at hand.
-type Answer struct {
-	kind       answerKind
-	completion store.Completion
-	step       phase.StepOutcome
-	reason     string
-}
-
-type answerKind uint8
-
-const (
-	stillUnknown answerKind = iota
-	completed
-	finished
-	stepSettled
-	notExecuted
-	notFound
-)
-
-// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined is
-// completed too, with its failure as the answer. The provider's id may be empty.
-//
-// It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
-// [Finish].
-func Completed(response store.Response, providerID string) Answer {
-	return Answer{kind: completed, completion: store.Completion{Response: response, ProviderID: providerID}}
-}
-
-// Step says what was learned of the step at hand of a phased operation, which then goes on behind it or at it: its
-// remaining steps are done, and its answer is its own. With the definition at hand, [phase.Operation.InDoubt] makes the
-// outcome:
-//
-//	doubt, err := book.InDoubt(guard, rec)
-//	…
-//	doubt.Data.Charge = charge.ID
-//	return reconcile.Step(doubt.Done(charge.ID)), nil
-func Step(o phase.StepOutcome) Answer { return Answer{kind: stepSettled, step: o} }
-
-// Finish ends a phased operation with an answer, as [phase.Finish] does: for a card that was declined. The steps that
-// are left are not done, and what earlier ones did is for the resolver to take back before. The provider's id may be
-// empty.
-func Finish(response store.Response, providerID string) Answer {
-	a := Completed(response, providerID)
-	a.kind = finished
-	return a
-}
-
-// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A retry
-// executes. Of a phased operation it says so of the step at hand, which is then done when the operation goes on.
-func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason: reason} }
-
-// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed is
-// for the [Rule] to say.
-func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know of it"} }
-
-// StillUnknown says that nothing was learned, such as for a payment that is still being processed.
-func StillUnknown(reason string) Answer { return Answer{kind: stillUnknown, reason: reason} }
-
-// Response makes a stored answer of a status, header fields and a body, as a handler would have written it.
-func Response(status int, header http.Header, body []byte) store.Response {
-	response := store.Response{Status: status, Body: body}
-	for name, values := range header {
-		for _, value := range values {
-			response.Header = append(response.Header, store.HeaderField{Name: http.CanonicalHeaderKey(name), Value: value})
-		}
-	}
-	slices.SortStableFunc(response.Header, func(a, b store.HeaderField) int { return cmp.Compare(a.Name, b.Name) })
-	return response
 }
 
 // Rule says how the unknown operations of one route are settled.
@@ -207,4 +134,51 @@ func (r *Rule) judgeNotFound(ctx context.Context, rec *store.Record, asked time.
 		return onItsWay, nil
 	}
 	return NotExecuted("the other system does not know of it, the time to arrive is over, and its owner is gone"), nil
+}
+
+// departures are the attempts whose owners this process has found to be gone, with the time of the first finding by a clock
+// that nobody sets. A process that was started anew finds them anew: that is later, so it waits longer, which is safe.
+type departures struct {
+	mu   sync.Mutex
+	seen map[store.Claim]departure
+}
+
+type departure struct{ first, last time.Time }
+
+// forgetAfter is how long at least an attempt is remembered that is not asked after again.
+const forgetAfter = 48 * time.Hour
+
+// since notes that the owner is gone, and says since when that is known.
+func (d *departures) since(c store.Claim) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.seen == nil {
+		d.seen = make(map[store.Claim]departure)
+	}
+	now := time.Now()
+	one, ok := d.seen[c]
+	if !ok {
+		one.first = now
+	}
+	one.last = now
+	d.seen[c] = one
+	return one.first
+}
+
+// revoke notes that the owner is not known to be gone: what was found before was wrong.
+func (d *departures) revoke(c store.Claim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.seen, c)
+}
+
+// forget drops those that nobody has asked after for that long: they are settled.
+func (d *departures) forget(after time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c, one := range d.seen {
+		if time.Since(one.last) > after {
+			delete(d.seen, c)
+		}
+	}
 }
