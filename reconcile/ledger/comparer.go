@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
@@ -64,10 +65,8 @@ func (c *Comparer) Run(ctx context.Context) {
 			c.cfg.Logger.ErrorContext(ctx, "ledger: cannot compare",
 				"comparison", c.cfg.Name, "error", err, "failures", failures)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, c.pause(&r, failures)) {
 			return
-		case <-time.After(c.pause(&r, failures)):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -133,11 +134,5 @@ func (c *Config) longest() time.Duration { return max(c.MinBackoff, longestPause
 
 // backoff is the pause after so many failures.
 func (c *Config) backoff(failures int) time.Duration {
-	pause := c.MinBackoff
-	for range failures - 1 {
-		if pause = 2 * pause; pause >= c.longest() {
-			return c.longest()
-		}
-	}
-	return pause
+	return backoff.Exponential(c.MinBackoff, c.longest(), failures)
 }
