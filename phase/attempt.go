@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -213,7 +213,7 @@ func (a *attempt[T]) fail(cause error) {
 	}
 	// Should this fail, the try is not counted; the operation goes on all the same.
 	_ = a.record(next)
-	a.op.Suspend(a.pauseAfter(next.Tries))
+	a.op.Suspend(backoff.Exponential(a.MinBackoff, longestPause, next.Tries))
 }
 
 // never ends an attempt at an operation of which nothing was ever done.
@@ -226,13 +226,4 @@ func (a *attempt[T]) never(cause error) {
 func (a *attempt[T]) unknown(cause error) {
 	a.op.SetReason(cause.Error())
 	a.op.Unknown()
-}
-
-// pauseAfter doubles with each try.
-func (a *attempt[T]) pauseAfter(tries int) time.Duration {
-	pause := a.MinBackoff
-	for range tries - 1 {
-		pause = min(2*pause, longestPause)
-	}
-	return pause
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/fair"
 	"github.com/onceward/onceward/store"
 )
@@ -165,11 +165,8 @@ func (r *Resumer) Run(ctx context.Context) {
 			r.config.Logger.WarnContext(ctx, "phase: resuming failed", "error", err)
 		}
 		// Nodes that were started together drift apart.
-		pause := r.config.Interval/2 + rand.N(r.config.Interval)
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, backoff.Around(r.config.Interval)) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

@@ -23,7 +23,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -195,13 +194,4 @@ func (p *Poller) rule(operation string) *Rule {
 		return &rule
 	}
 	return p.config.Default
-}
-
-// pause is the time before the next try: longer with each, and never the same for two.
-func (p *Poller) pause(tries int) time.Duration {
-	pause := min(p.config.MinBackoff, p.config.MaxBackoff)
-	for ; tries > 0 && pause < p.config.MaxBackoff; tries-- {
-		pause = min(2*pause, p.config.MaxBackoff)
-	}
-	return pause/2 + rand.N(pause/2+1)
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/fair"
 	"github.com/onceward/onceward/store"
 )
@@ -61,10 +61,8 @@ func (p *Poller) Run(ctx context.Context) {
 		if err = errors.Join(failure, err); err != nil && ctx.Err() == nil {
 			p.config.Logger.WarnContext(ctx, "reconcile: not everything could be asked after", "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, backoff.Around(p.config.Interval)) {
 			return
-		case <-time.After(p.config.Interval/2 + rand.N(p.config.Interval)):
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -160,7 +161,7 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 	defer cancel()
 	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if err := p.settler.Postpone(ctx, claim, store.Postponement{
-		Count: rec.ReconcileCount, Wait: p.pause(rec.ReconcileCount - 1), MaxAttempts: p.config.MaxAttempts, Reason: short(reason),
+		Count: rec.ReconcileCount, Wait: backoff.Jittered(p.config.MinBackoff, p.config.MaxBackoff, rec.ReconcileCount), MaxAttempts: p.config.MaxAttempts, Reason: short(reason),
 	}); err != nil {
 		return Report{}, unlessFenced(err)
 	}

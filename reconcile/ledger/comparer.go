@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
@@ -65,10 +66,8 @@ func (c *Comparer) Run(ctx context.Context) {
 			c.cfg.Logger.ErrorContext(ctx, "ledger: cannot compare",
 				"comparison", c.cfg.Name, "error", err, "failures", failures)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, c.pause(&r, failures)) {
 			return
-		case <-time.After(c.pause(&r, failures)):
 		}
 	}
 }
@@ -293,11 +292,5 @@ func (c *Config) longest() time.Duration { return max(c.MinBackoff, longestPause
 
 // backoff is the pause after so many failures.
 func (c *Config) backoff(failures int) time.Duration {
-	pause := c.MinBackoff
-	for range failures - 1 {
-		if pause = 2 * pause; pause >= c.longest() {
-			return c.longest()
-		}
-	}
-	return pause
+	return backoff.Exponential(c.MinBackoff, c.longest(), failures)
 }
