@@ -3,7 +3,6 @@ package phase_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
@@ -224,10 +223,7 @@ func TestARecordThatChangesUnderTheResumer(t *testing.T) {
 	}
 	b.await(b.record("k").LeaseUntil)
 	store.forgets = true
-	resumer, err := phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Logger: slog.New(slog.DiscardHandler)}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resumer := b.resumer(phase.ResumerConfig{}, o)
 	if report, err := resumer.RunOnce(t.Context()); err != nil || report.Waiting != 1 {
 		t.Errorf("the resumer reports %+v, %v, want one that waits", report, err)
 	}

@@ -59,7 +59,7 @@ func Example() {
 	}))
 
 	// What a node has lost goes on without its caller, on any node that runs a resumer.
-	resumer, err := phase.NewResumer(guard, database, phase.ResumerConfig{}, book)
+	resumer, err := phase.NewResumer(guard, database, phase.ResumerConfig{Operations: []phase.Resumable{book}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -12,7 +12,7 @@
 //	}))
 //
 //	mux.Handle("POST /bookings", book.Handler(guard, readBooking))
-//	resumer, err := phase.NewResumer(guard, store, phase.ResumerConfig{}, book)
+//	resumer, err := phase.NewResumer(guard, store, phase.ResumerConfig{Operations: []phase.Resumable{book}})
 //	go resumer.Run(ctx)
 //
 // A local step is a function that writes to the database through the transaction of its context; what it wrote, what it

@@ -25,7 +25,8 @@ func (b *bench) resumer(config phase.ResumerConfig, operations ...phase.Resumabl
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	r, err := phase.NewResumer(b.guard, b.store, config, operations...)
+	config.Operations = operations
+	r, err := phase.NewResumer(b.guard, b.store, config)
 	if err != nil {
 		b.Fatal(err)
 	}

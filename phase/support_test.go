@@ -131,10 +131,7 @@ func (b *bench) record(key string) store.Record {
 // resume takes over what is lost until nothing is left that can be.
 func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 	b.Helper()
-	resumer, err := phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Logger: slog.New(slog.DiscardHandler)}, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	resumer := b.resumer(phase.ResumerConfig{}, o)
 	var sum phase.Resumed
 	ctx, began := b.Context(), time.Now()
 	for time.Since(began) < patience {

@@ -168,7 +168,7 @@ func (h *hall) sell(ctx context.Context) {
 
 // resume does the steps that are left; a service has a goroutine with resumer.Run(ctx).
 func (h *hall) resume(ctx context.Context) {
-	resumer, err := phase.NewResumer(h.guard, h.store, phase.ResumerConfig{}, h.book)
+	resumer, err := phase.NewResumer(h.guard, h.store, phase.ResumerConfig{Operations: []phase.Resumable{h.book}})
 	if err != nil {
 		panic(err)
 	}

@@ -170,9 +170,6 @@ func (d *Operator) History(ctx context.Context, id store.ID) (h History, err err
 // A limit of zero is one of [store.MaxPage]. Its LastError says why it became unknown,
 // its ReconcileError why the last try learned nothing.
 func (d *Operator) DeadLetters(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
-	if limit <= 0 {
-		limit = store.MaxPage
-	}
 	return d.search(ctx, store.Filter{State: store.StateUnknown, After: after}, limit, func(rec *store.Record) bool {
 		return rec.DeadLetter
 	})
@@ -207,23 +204,20 @@ func (d *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 	return found, errors.Join(err, missing)
 }
 
-// search goes through the pages of a filter until it has enough.
-func (d *Operator) search(ctx context.Context, f store.Filter, limit int, wanted func(*store.Record) bool) (found []store.Record, err error) {
-	for {
-		page, err := d.lister.List(ctx, f)
-		if err != nil {
-			return found, err
-		}
-		for i := range page {
-			if len(found) < limit && wanted(&page[i]) {
-				found = append(found, page[i])
-			}
-		}
-		if len(page) < store.MaxPage || len(found) >= limit {
-			return found, nil
-		}
-		f.After = page[len(page)-1].ID
+// search collects the wanted records of a filter, at most limit of them; a limit of zero is one of [store.MaxPage].
+func (d *Operator) search(
+	ctx context.Context, f store.Filter, limit int, wanted func(*store.Record) bool,
+) (found []store.Record, err error) {
+	if limit <= 0 {
+		limit = store.MaxPage
 	}
+	err = scan(ctx, d.lister, f, func(rec *store.Record) bool {
+		if wanted(rec) {
+			found = append(found, *rec)
+		}
+		return len(found) < limit
+	})
+	return found, err
 }
 
 // Lost returns the phased operations, and what else resumes, that have lost their owners: at most limit of them, behind
@@ -231,9 +225,6 @@ func (d *Operator) search(ctx context.Context, f store.Filter, limit int, wanted
 // LeaseUntil is long past will not be, because no running program knows its name, its steps or its data: a person can
 // end it.
 func (d *Operator) Lost(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
-	if limit <= 0 {
-		limit = store.MaxPage
-	}
 	filter := store.Filter{State: store.StateInProgress, Due: true, After: after}
 	return d.search(ctx, filter, limit, func(rec *store.Record) bool { return rec.OnLost == store.LostResume })
 }

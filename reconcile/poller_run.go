@@ -3,13 +3,10 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/fair"
 	"github.com/onceward/onceward/store"
 )
@@ -39,32 +36,30 @@ func (r *Report) add(o Report) {
 // purgeBatch is how many old external events and audit entries a run removes.
 const purgeBatch = 1000
 
-// RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. Nobody is
-// asked about dead letters, but now and then their external events are read. It does not wait for questions that hang.
+// RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. No
+// resolver is asked about dead letters, but now and then their external events are read. It does not wait for questions
+// that hang.
 func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
-	r := p.newRound(ctx)
+	r := p.newRun(ctx)
 	err := r.look()
-	r.run.Wait()
-	report, failure := r.take()
+	r.Wait()
+	report, failed := r.Take()
 	report.Hanging = p.pool.Hanging()
-	return report, errors.Join(failure, err, ctx.Err())
+	return report, errors.Join(failed, err, ctx.Err())
 }
 
 // Run reconciles now and then until the context ends, and what is under way then has ended or hangs. Failures are
 // logged, and it goes on. No look at the store waits for what the looks before it have found.
 func (p *Poller) Run(ctx context.Context) {
-	r := p.newRound(ctx)
-	defer r.run.Wait()
-	for {
+	r := p.newRun(ctx)
+	defer r.Wait()
+	fair.Repeat(ctx, p.config.Interval, func() error {
 		err := r.look()
-		_, failure := r.take()
-		if err = errors.Join(failure, err); err != nil && ctx.Err() == nil {
-			p.config.Logger.WarnContext(ctx, "reconcile: not everything could be asked after", "error", err)
-		}
-		if !backoff.Sleep(ctx, backoff.Around(p.config.Interval)) {
-			return
-		}
-	}
+		_, failed := r.Take()
+		return errors.Join(failed, err)
+	}, func(err error) {
+		p.config.Logger.WarnContext(ctx, "reconcile: not everything could be asked after", "error", err)
+	})
 }
 
 // newPool returns the places for questions. One that has not returned when its time is over, and the time in which its
@@ -87,35 +82,31 @@ func (p *Poller) newPool() *fair.Pool {
 	})
 }
 
-// round is one run of the poller, and what came of it.
-type round struct {
+// pollRun is one run of the poller, and what came of it.
+type pollRun struct {
 	*Poller
+	*fair.Run
+	fair.Tally[Report]
 	ctx     context.Context
-	run     *fair.Run
 	letters atomic.Bool // dead letters are looked after too
-
-	mu       sync.Mutex
-	report   Report
-	failures int
-	first    error
 }
 
-func (p *Poller) newRound(ctx context.Context) *round {
-	r := &round{Poller: p, ctx: ctx}
-	r.run = p.pool.NewRun(ctx, fair.Work{Wants: r.wants, Do: r.do, Failed: func(err error) { r.note(Report{}, err) }})
+func (p *Poller) newRun(ctx context.Context) *pollRun {
+	r := &pollRun{Poller: p, ctx: ctx}
+	r.Run = p.pool.NewRun(ctx, fair.Work{Wants: r.wants, Do: r.do, Failed: r.Fail})
 	return r
 }
 
 // look begins to ask after what is due, and forgets what is not needed any more.
-func (r *round) look() error {
+func (r *pollRun) look() error {
 	r.letters.Store(r.lettersDue())
-	err := r.run.Look()
+	err := r.Look()
 	r.gone.forget(max(forgetAfter, 2*r.config.MaxBackoff))
 	return errors.Join(err, r.purge(r.ctx))
 }
 
 // wants leaves dead letters alone, unless it is time to look for external events about them.
-func (r *round) wants(rec *store.Record) bool {
+func (r *pollRun) wants(rec *store.Record) bool {
 	if !rec.DeadLetter {
 		return true
 	}
@@ -125,7 +116,7 @@ func (r *round) wants(rec *store.Record) bool {
 
 // do looks after one record, unless another node was faster: what it has postponed is not due when it was listed to be.
 // That takes no clock.
-func (r *round) do(ctx context.Context, item fair.Item) {
+func (r *pollRun) do(ctx context.Context, item fair.Item) {
 	rec, err := r.get(ctx, item.ID)
 	switch {
 	case err != nil || rec.State != store.StateUnknown || !rec.ReconcileAt.Equal(item.Due):
@@ -138,36 +129,15 @@ func (r *round) do(ctx context.Context, item fair.Item) {
 }
 
 // note adds what came of one record.
-func (r *round) note(report Report, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.report.add(report)
-	if err == nil {
-		return
-	}
-	if r.failures++; r.failures == 1 {
-		r.first = err
-	}
+func (r *pollRun) note(report Report, err error) {
+	r.Count(func(sum *Report) { sum.add(report) })
+	r.Fail(err)
 }
 
-// take returns what came of the run since the last time. Of several failures it is the first, and how many there were:
-// a store that is away fails for each record in the same way.
-func (r *round) take() (report Report, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	report, err = r.report, r.first
-	if r.failures > 1 {
-		err = fmt.Errorf("reconcile: %d records could not be looked after, the first because: %w", r.failures, r.first)
-	}
-	r.report, r.failures, r.first = Report{}, 0, nil
-	return report, err
-}
-
-// unknown calls each for the unknown records until it returns false.
-func (p *Poller) unknown(ctx context.Context, each func(rec *store.Record) bool) error {
-	filter := store.Filter{State: store.StateUnknown}
+// scan calls each for the records of a filter, page by page, until it returns false.
+func scan(ctx context.Context, lister store.Lister, f store.Filter, each func(rec *store.Record) bool) error {
 	for {
-		page, err := p.lister.List(ctx, filter)
+		page, err := lister.List(ctx, f)
 		if err != nil {
 			return err
 		}
@@ -179,7 +149,7 @@ func (p *Poller) unknown(ctx context.Context, each func(rec *store.Record) bool)
 		if len(page) < store.MaxPage {
 			return nil
 		}
-		filter.After = page[len(page)-1].ID
+		f.After = page[len(page)-1].ID
 	}
 }
 

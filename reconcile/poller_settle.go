@@ -210,7 +210,7 @@ func short(reason string) string {
 // receiver without it: the poller reads the external events as well, when the records are due.
 func (p *Poller) Apply(ctx context.Context, n store.ExternalEvent) error {
 	var found []store.ID
-	err := p.unknown(ctx, func(rec *store.Record) bool {
+	err := scan(ctx, p.lister, store.Filter{State: store.StateUnknown}, func(rec *store.Record) bool {
 		if n.MaySettle(rec.Scope) && p.isAbout(&n, rec) {
 			found = append(found, rec.ID)
 		}

@@ -87,7 +87,7 @@ func Example_phase() {
 	})
 
 	sendBooking(h)
-	resumer, err := phase.NewResumer(guard, store, phase.ResumerConfig{}, book)
+	resumer, err := phase.NewResumer(guard, store, phase.ResumerConfig{Operations: []phase.Resumable{book}})
 	check(err)
 	time.Sleep(10 * time.Millisecond) // a server runs resumer.Run(ctx) instead
 	report, err := resumer.RunOnce(ctx)

@@ -179,10 +179,7 @@ func (b *bench) record(key string) store.Record {
 // resume takes over what is lost until nothing is left that can be.
 func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 	b.Helper()
-	resumer, err := phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Logger: slog.New(slog.DiscardHandler)}, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	resumer := b.resumer(phase.ResumerConfig{}, o)
 	var sum phase.Resumed
 	ctx, began := b.Context(), time.Now()
 	for time.Since(began) < patience {
@@ -272,7 +269,8 @@ func (b *bench) resumer(config phase.ResumerConfig, operations ...phase.Resumabl
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	r, err := phase.NewResumer(b.guard, b.store, config, operations...)
+	config.Operations = operations
+	r, err := phase.NewResumer(b.guard, b.store, config)
 	if err != nil {
 		b.Fatal(err)
 	}
