@@ -21,20 +21,25 @@ import (
 // it has been compared or a person has given it up.
 type Comparer struct {
 	cfg    Config
+	store  store.Store
 	engine *onceward.Guard
 }
 
-// NewComparer returns a comparer.
-func NewComparer(cfg Config) (*Comparer, error) {
+// NewComparer returns a comparer. The store keeps how far the comparison has come, and its clock decides which windows
+// have ended. Any store will do; for [Comparer.GiveUp] it must be a [store.Auditor].
+func NewComparer(s store.Store, cfg Config) (*Comparer, error) {
+	if s == nil {
+		return nil, errors.New("ledger: a comparer needs a store: it keeps how far the comparison has come")
+	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	engine, err := onceward.New(cfg.Store, onceward.Config{Secret: []byte(engineSecret), Logger: cfg.Logger})
+	engine, err := onceward.New(s, onceward.Config{Secret: []byte(engineSecret), Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
-	return &Comparer{cfg: cfg, engine: engine}, nil
+	return &Comparer{cfg: cfg, store: s, engine: engine}, nil
 }
 
 // RunOnce compares the windows that are due, Config.Windows at most, and returns what each came to. One that fails does
@@ -120,7 +125,7 @@ func (c *Comparer) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	rec, err := c.cfg.Store.Get(ctx, c.id())
+	rec, err := c.store.Get(ctx, c.id())
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return Status{}, fmt.Errorf("ledger: comparison %q: %w", c.cfg.Name, err)
 	}
@@ -145,7 +150,7 @@ const giveUpWait = time.Minute
 // [store.ErrNotFound]; it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute, and
 // [errors.ErrUnsupported] if the store keeps no audit.
 func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error {
-	auditor, ok := c.cfg.Store.(store.Auditor)
+	auditor, ok := c.store.(store.Auditor)
 	if !ok {
 		return fmt.Errorf("ledger: giving up needs an audit, and the store keeps none: %w", errors.ErrUnsupported)
 	}
@@ -172,13 +177,13 @@ func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error 
 
 // The defaults of [Config].
 const (
-	DefaultScope     = "ledger"
-	DefaultInterval  = 24 * time.Hour
-	DefaultSettle    = time.Hour
-	DefaultGrace     = 5 * time.Minute
-	DefaultWindows   = 10
-	DefaultSaveEvery = 10_000
-	DefaultPause     = time.Minute
+	DefaultScope      = "ledger"
+	DefaultInterval   = 24 * time.Hour
+	DefaultSettle     = time.Hour
+	DefaultGrace      = 5 * time.Minute
+	DefaultWindows    = 10
+	DefaultSaveEvery  = 10_000
+	DefaultMinBackoff = time.Minute
 )
 
 const (
@@ -189,11 +194,8 @@ const (
 	longestPause = time.Hour
 )
 
-// Config says what is compared, and how. Store, Name, Provider and Local are required.
+// Config says what is compared, and how. Name, Provider and Local are required.
 type Config struct {
-	// Store keeps how far the comparison has come, and its clock decides which windows have ended. Any store will do;
-	// for [Comparer.GiveUp] it must be a [store.Auditor].
-	Store store.Store
 	// Name is that of the comparison, such as "acme charges", and its identity: the progress is kept under it, and it
 	// is part of the ID of each finding. With another name it is another comparison, which begins at Since.
 	Name string
@@ -226,7 +228,7 @@ type Config struct {
 	// SaveEvery is how many entries are read between two recovery points. Default: [DefaultSaveEvery].
 	SaveEvery int
 	// MinBackoff is how long a window that could not be compared is left alone at first. It doubles with each try, up to an
-	// hour. Default: [DefaultPause].
+	// hour. Default: [DefaultMinBackoff].
 	MinBackoff time.Duration
 	// Deadline is how long a run may take. A window that it cuts off goes on from its last key when it is tried again.
 	// Default: the interval, but an hour at least.
@@ -251,7 +253,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.Grace, DefaultGrace)
 	orDefault(&c.Windows, DefaultWindows)
 	orDefault(&c.SaveEvery, DefaultSaveEvery)
-	orDefault(&c.MinBackoff, DefaultPause)
+	orDefault(&c.MinBackoff, DefaultMinBackoff)
 	orDefault(&c.Deadline, max(c.Interval, time.Hour))
 	if c.Report == nil {
 		c.Report = func(context.Context, Finding) error { return nil }
@@ -267,8 +269,6 @@ func (c Config) withDefaults() (Config, error) {
 
 func (c *Config) check() error {
 	switch {
-	case c.Store == nil:
-		return errors.New("ledger: Config.Store is missing: it keeps how far the comparison has come")
 	case c.Name == "" || len(c.Name) > maxName:
 		return fmt.Errorf("ledger: Config.Name has %d bytes; the limits are 1 and %d", len(c.Name), maxName)
 	case c.Provider == nil || c.Local == nil:

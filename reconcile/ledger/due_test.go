@@ -100,7 +100,7 @@ func requireRetries(t *testing.T, asked []time.Time) {
 	if len(asked) < 10 {
 		t.Fatalf("only %d tries", len(asked))
 	}
-	least := ledger.DefaultPause
+	least := ledger.DefaultMinBackoff
 	for i := range 9 {
 		if pause := asked[i+1].Sub(asked[i]); pause < least || pause > least+least/20+1 {
 			t.Errorf("pause %d is %s, want %s and a twentieth more at most", i, pause, least)
@@ -152,7 +152,7 @@ func TestMoreThanTheJournalHolds(t *testing.T) {
 		}
 		l.setDown(false)
 		for range 3 {
-			time.Sleep(ledger.DefaultPause)
+			time.Sleep(ledger.DefaultMinBackoff)
 			if _, err := comparer.RunOnce(t.Context()); err != nil {
 				t.Error(err)
 			}

@@ -180,7 +180,7 @@ func TestAJournalOfANewerVersion(t *testing.T) {
 			if err := errors.Join(err, s.Release(t.Context(), claim, "")); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(ledger.DefaultPause)
+			time.Sleep(ledger.DefaultMinBackoff)
 			comparer := newComparer(t, cfg)
 			_, failed := comparer.RunOnce(t.Context())
 			_, hidden := comparer.Status(t.Context())

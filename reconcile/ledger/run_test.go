@@ -145,18 +145,18 @@ func TestOnlyOneNodeRuns(t *testing.T) {
 
 func TestConfigMustMakeSense(t *testing.T) {
 	t.Parallel()
-	for want, change := range map[string]func(*ledger.Config){
-		"Store":     func(c *ledger.Config) { c.Store = nil },
-		"0 bytes":   func(c *ledger.Config) { c.Name = "" },
-		"129 bytes": func(c *ledger.Config) { c.Name = strings.Repeat("x", 129) },
-		"Provider":  func(c *ledger.Config) { c.Provider = nil },
-		"Local":     func(c *ledger.Config) { c.Local = nil },
-		"negative":  func(c *ledger.Config) { c.Grace = -1 },
-		"no count":  func(c *ledger.Config) { c.Windows = -1 },
+	for want, change := range map[string]func(*node){
+		"store":     func(n *node) { n.store = nil },
+		"0 bytes":   func(c *node) { c.Name = "" },
+		"129 bytes": func(c *node) { c.Name = strings.Repeat("x", 129) },
+		"Provider":  func(c *node) { c.Provider = nil },
+		"Local":     func(c *node) { c.Local = nil },
+		"negative":  func(c *node) { c.Grace = -1 },
+		"no count":  func(c *node) { c.Windows = -1 },
 	} {
 		cfg := config(newStore(), "a", "a", &report{})
 		change(&cfg)
-		if _, err := ledger.NewComparer(cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ledger.NewComparer(cfg.store, cfg.Config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -183,7 +183,7 @@ func TestASourceOutOfOrderStartsOver(t *testing.T) {
 		if s, err := run(t, cfg); !errors.As(err, &order) || s.Findings() != 0 || s.Matched != 0 {
 			t.Fatalf("%+v, %v", s, err)
 		}
-		time.Sleep(ledger.DefaultPause)
+		time.Sleep(ledger.DefaultMinBackoff)
 		cfg.Local = source(list("a b c"))
 		if s, err := run(t, cfg); err != nil || s.Matched != 3 || s.Findings() != 0 {
 			t.Errorf("in order: %+v, %v", s, err)
@@ -201,7 +201,7 @@ func TestASourceMustBeginBehind(t *testing.T) {
 		if _, err := run(t, cfg); !errors.Is(err, errAway) {
 			t.Fatal(err)
 		}
-		time.Sleep(ledger.DefaultPause)
+		time.Sleep(ledger.DefaultMinBackoff)
 		cfg.Local = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
 			return stream(list("a b c"), nil)
 		}
@@ -241,7 +241,7 @@ func TestTheDeadlineStopsARun(t *testing.T) {
 			if _, err := run(t, cfg); !errors.Is(err, store.ErrDeadline) {
 				t.Errorf("attempt %d: %v", attempt, err)
 			}
-			time.Sleep(ledger.DefaultPause << attempt)
+			time.Sleep(ledger.DefaultMinBackoff << attempt)
 		}
 		s, err := run(t, cfg)
 		requireSame(t, "the third attempt", &got, s, err)
@@ -327,7 +327,7 @@ func TestRunGoesOnAfterAFailure(t *testing.T) {
 					if broken := err != nil && strings.Contains(err.Error(), "the test p"); !broken {
 						t.Errorf("%s: %v", name, err)
 					}
-					time.Sleep(ledger.DefaultPause - 1)
+					time.Sleep(ledger.DefaultMinBackoff - 1)
 					if compared, err := newComparer(t, second).RunOnce(t.Context()); len(compared) != 0 || err != nil {
 						t.Errorf("%s: before the pause is over: %v, %v", name, compared, err)
 					}
@@ -361,7 +361,7 @@ func TestOnlyTheKeyAtHandIsComparedAgain(t *testing.T) {
 		if words := got.take(); words != want {
 			t.Errorf("found %q, want %q", words, want)
 		}
-		time.Sleep(ledger.DefaultPause)
+		time.Sleep(ledger.DefaultMinBackoff)
 		s, err = run(t, cfg)
 		requireSame(t, "the second attempt", &got, s, err)
 		if words := got.take(); words != "duplicate f provider 1, missing there g, differs \xff" {

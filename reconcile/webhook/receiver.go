@@ -36,7 +36,7 @@ const (
 	DefaultApplyTimeout = 5 * time.Second
 )
 
-// Config says whose deliveries a [Receiver] takes and what it does with them. Source, Keeper and Parse are required, and either
+// Config says whose deliveries a [Receiver] takes and what it does with them. Source and Parse are required, and either
 // Scheme and Scope or Tenant.
 type Config struct {
 	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for external events by it.
@@ -49,8 +49,6 @@ type Config struct {
 	// request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not exist it returns
 	// [ErrSignature], which is answered with 401; any other error is answered with 503.
 	Tenant func(r *http.Request) (Tenant, error)
-	// Keeper is the store that keeps the external events.
-	Keeper store.ExternalEventKeeper
 	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is none of
 	// our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
 	Parse func(header http.Header, body []byte) (Event, error)
@@ -85,7 +83,7 @@ func (c *Config) check() error {
 	for _, field := range []struct {
 		name   string
 		absent bool
-	}{{"Source", c.Source == ""}, {"Keeper", c.Keeper == nil}, {"Parse", c.Parse == nil}, {"Scheme", c.Scheme == nil && c.Tenant == nil}} {
+	}{{"Source", c.Source == ""}, {"Parse", c.Parse == nil}, {"Scheme", c.Scheme == nil && c.Tenant == nil}} {
 		if field.absent {
 			wrong = append(wrong, fmt.Errorf("webhook: Config.%s is missing", field.name))
 		}
@@ -136,14 +134,21 @@ const (
 
 // Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the timeouts
 // of the [http.Server] to say.
-type Receiver struct{ cfg Config }
+type Receiver struct {
+	keeper store.ExternalEventKeeper
+	cfg    Config
+}
 
-// New returns a receiver, or an error if something that is required is missing.
-func New(cfg Config) (*Receiver, error) {
-	if err := cfg.check(); err != nil {
+// New returns a receiver that keeps events in the store given, or an error that names all that is missing.
+func New(keeper store.ExternalEventKeeper, cfg Config) (*Receiver, error) {
+	err := cfg.check()
+	if keeper == nil {
+		err = errors.Join(errors.New("webhook: a receiver needs a store that keeps its events"), err)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return &Receiver{cfg: cfg.withDefaults()}, nil
+	return &Receiver{keeper: keeper, cfg: cfg.withDefaults()}, nil
 }
 
 // ServeHTTP answers 204 to a delivery that is kept, now or before, or ignored. Anything else is a problem document:
@@ -235,7 +240,7 @@ func (rc *Receiver) external(scope Scope, header http.Header, body []byte) (stor
 func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) error {
 	storing, cancel := context.WithTimeout(ctx, rc.cfg.StoreTimeout)
 	defer cancel()
-	added, err := rc.cfg.Keeper.AddExternalEvent(storing, external)
+	added, err := rc.keeper.AddExternalEvent(storing, external)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func TestDuplicateIsAppliedAgain(t *testing.T) {
 func TestDuplicatesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	store, told := &keeper{}, &journal{}
-	receiver := must(webhook.New(config(store, told)))
+	receiver := must(config(store, told).receiver())
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
@@ -182,18 +182,18 @@ func TestStoreThatIsDown(t *testing.T) {
 
 func TestConfigMustMakeSense(t *testing.T) {
 	t.Parallel()
-	_, err := webhook.New(webhook.Config{MaxBody: -1})
-	for _, want := range []string{"Source", "Scheme", "Scope", "Keeper", "Parse", "MaxBody"} {
+	_, err := webhook.New(nil, webhook.Config{MaxBody: -1})
+	for _, want := range []string{"Source", "Scheme", "Scope", "a store", "Parse", "MaxBody"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
 	}
-	for _, change := range []func(*webhook.Config){
-		func(c *webhook.Config) { c.StoreTimeout = -1 }, func(c *webhook.Config) { c.ApplyTimeout = -1 },
+	for _, change := range []func(*setup){
+		func(c *setup) { c.StoreTimeout = -1 }, func(c *setup) { c.ApplyTimeout = -1 },
 	} {
 		cfg := config(&keeper{}, &journal{})
 		change(&cfg)
-		if _, err := webhook.New(cfg); err == nil {
+		if _, err := cfg.receiver(); err == nil {
 			t.Errorf("%+v is taken", cfg)
 		}
 	}

@@ -64,9 +64,8 @@ type HMACConfig struct {
 // or the encoding is another one; if the timestamp is anything but digits; and if the signature does not match. What it
 // cannot do without a timestamp is told at [HMACConfig].
 type HMAC struct {
-	cfg    HMACConfig
-	keys   keyring
-	window window
+	cfg HMACConfig
+	verifier
 }
 
 // NewHMAC returns the scheme, or an error if the config could not keep a forger out.
@@ -77,17 +76,13 @@ func NewHMAC(cfg HMACConfig) (*HMAC, error) {
 	if cfg.Encoding != Hex && cfg.Encoding != Base64 {
 		return nil, fmt.Errorf("webhook: there is no encoding %d", cfg.Encoding)
 	}
-	keys, err := newKeyring(cfg.Secrets)
-	if err != nil {
-		return nil, err
-	}
-	window, err := newWindow(cfg.Tolerance)
+	v, err := newVerifier(cfg.Secrets, cfg.Tolerance)
 	if err != nil {
 		return nil, err
 	}
 	// The keyring has its own copies, and the caller's are not ours to hold.
 	cfg.Secrets = nil
-	return &HMAC{cfg: cfg, keys: keys, window: window}, nil
+	return &HMAC{cfg: cfg, verifier: v}, nil
 }
 
 // Verify is [Scheme]. Any of the secrets will do, so that they can be rotated.
@@ -103,14 +98,7 @@ func (s *HMAC) Verify(header http.Header, body []byte, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	signed, err := parseTimestamp(timestamp)
-	if err != nil {
-		return err
-	}
-	if err := s.keys.confirm([][]byte{signature}, timestamp, string(body)); err != nil {
-		return err
-	}
-	return s.window.admit(signed, now)
+	return s.verify([][]byte{signature}, timestamp, now, timestamp, string(body))
 }
 
 // signature reads the header.

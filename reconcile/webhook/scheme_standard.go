@@ -34,10 +34,7 @@ type StandardWebhooksConfig struct {
 // It fails closed. A delivery is refused if one of the three headers is missing, is there twice or is longer than 4096
 // bytes; if the timestamp is anything but digits; if the id contains a full stop, since then a part of it could be passed
 // off as the timestamp; and if no v1 matches. Other versions are ignored: v1a is asymmetric and not known here.
-type StandardWebhooks struct {
-	keys   keyring
-	window window
-}
+type StandardWebhooks struct{ verifier }
 
 // NewStandardWebhooks returns the scheme, or an error if the config could not keep a forger out.
 func NewStandardWebhooks(cfg StandardWebhooksConfig) (*StandardWebhooks, error) {
@@ -51,15 +48,11 @@ func NewStandardWebhooks(cfg StandardWebhooksConfig) (*StandardWebhooks, error) 
 		}
 		secrets[i] = secret
 	}
-	keys, err := newKeyring(secrets)
+	v, err := newVerifier(secrets, cfg.Tolerance)
 	if err != nil {
 		return nil, err
 	}
-	window, err := newWindow(cfg.Tolerance)
-	if err != nil {
-		return nil, err
-	}
-	return &StandardWebhooks{keys: keys, window: window}, nil
+	return &StandardWebhooks{v}, nil
 }
 
 // Verify is [Scheme]. Any of several v1 signatures and any of the secrets will do, so that both sides can rotate.
@@ -75,18 +68,11 @@ func (s *StandardWebhooks) Verify(header http.Header, body []byte, now time.Time
 	if err != nil {
 		return err
 	}
-	signed, err := parseTimestamp(timestamp)
-	if err != nil {
-		return err
-	}
 	value, err := single(header, HeaderSignature)
 	if err != nil {
 		return err
 	}
-	if err := s.keys.confirm(parseStandard(value), id, timestamp, string(body)); err != nil {
-		return err
-	}
-	return s.window.admit(signed, now)
+	return s.verify(parseStandard(value), timestamp, now, id, timestamp, string(body))
 }
 
 // Sign sets the three headers as the sender does, with one v1 for each secret. It is for senders and tests. The id stays

@@ -28,8 +28,7 @@ type TimestampedConfig struct {
 // weaker signature does not stand in for v1.
 type Timestamped struct {
 	header string
-	keys   keyring
-	window window
+	verifier
 }
 
 // NewTimestamped returns the scheme, or an error if the config could not keep a forger out.
@@ -37,15 +36,11 @@ func NewTimestamped(cfg TimestampedConfig) (*Timestamped, error) {
 	if cfg.Header == "" {
 		return nil, errors.New("webhook: TimestampedConfig.Header is missing")
 	}
-	keys, err := newKeyring(cfg.Secrets)
+	v, err := newVerifier(cfg.Secrets, cfg.Tolerance)
 	if err != nil {
 		return nil, err
 	}
-	window, err := newWindow(cfg.Tolerance)
-	if err != nil {
-		return nil, err
-	}
-	return &Timestamped{header: cfg.Header, keys: keys, window: window}, nil
+	return &Timestamped{header: cfg.Header, verifier: v}, nil
 }
 
 // Verify is [Scheme]. Any of several v1 signatures and any of the secrets will do, so that both sides can rotate.
@@ -58,14 +53,7 @@ func (s *Timestamped) Verify(header http.Header, body []byte, now time.Time) err
 	if err != nil {
 		return err
 	}
-	signed, err := parseTimestamp(timestamp)
-	if err != nil {
-		return err
-	}
-	if err := s.keys.confirm(signatures, timestamp, string(body)); err != nil {
-		return err
-	}
-	return s.window.admit(signed, now)
+	return s.verify(signatures, timestamp, now, timestamp, string(body))
 }
 
 // Sign sets the header as the sender does, with one v1 for each secret. It is for senders and tests.

@@ -64,7 +64,7 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := ledger.Config{
-			Store: s, Name: "test", Logger: slog.New(slog.DiscardHandler), Provider: side.list, Local: nothing,
+			Name: "test", Logger: slog.New(slog.DiscardHandler), Provider: side.list, Local: nothing,
 			Interval: time.Hour, Settle: time.Second, MinBackoff: time.Microsecond,
 			Report: func(_ context.Context, f ledger.Finding) error {
 				found[f.ID] = true
@@ -75,7 +75,7 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 			cfg.Since = began.Add(-101 * time.Hour)
 		}
 		side.down = i == 0
-		comparer, err := ledger.NewComparer(cfg)
+		comparer, err := ledger.NewComparer(s, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

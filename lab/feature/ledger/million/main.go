@@ -62,8 +62,8 @@ func (s *side) list(_ context.Context, _ ledger.Window, after string) iter.Seq2[
 
 func main() {
 	dayAfter := func() time.Time { return day.Add(24*time.Hour + ledger.DefaultSettle) }
-	comparer, err := ledger.NewComparer(ledger.Config{
-		Store: memory.New(memory.WithClock(dayAfter)), Name: "million", Logger: slog.New(slog.DiscardHandler),
+	comparer, err := ledger.NewComparer(memory.New(memory.WithClock(dayAfter)), ledger.Config{
+		Name: "million", Logger: slog.New(slog.DiscardHandler),
 		Provider: provider.list, Local: local.list,
 		Report: func(_ context.Context, f ledger.Finding) error {
 			fmt.Println("finding:", f.Kind, f.Side, f.Key)
