@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -25,12 +26,12 @@ type orphan struct {
 type orphans struct {
 	guard *Guard
 
-	mu      sync.Mutex
-	waiting []orphan // the first is the one that is looked for
-	later   int      // those that come back after a while
-	looking bool     // a look is planned or under way
-	pause   time.Duration
-	next    time.Time // no look is made before
+	mu       sync.Mutex
+	waiting  []orphan  // the first is the one that is looked for
+	later    int       // those that come back after a while
+	looking  bool      // a look is planned or under way
+	failures int       // looks in a row that the store did not answer
+	next     time.Time // no look is made before
 }
 
 const (
@@ -110,7 +111,7 @@ func (o *orphans) answered(there bool) {
 	defer o.mu.Unlock()
 	one := o.waiting[0]
 	o.waiting = o.waiting[1:]
-	o.pause, o.next = 0, time.Time{}
+	o.failures, o.next = 0, time.Time{}
 	if there || one.again == 0 || time.Now().Add(one.again).After(one.until) {
 		return
 	}
@@ -129,8 +130,8 @@ func (o *orphans) failed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.waiting = append(o.waiting[1:], o.waiting[0])
-	o.pause = min(max(2*o.pause, firstOrphanPause), longestOrphanPause)
-	o.next = time.Now().Add(o.pause)
+	o.failures++
+	o.next = time.Now().Add(backoff.Exponential(firstOrphanPause, longestOrphanPause, o.failures))
 	o.plan()
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -170,14 +171,16 @@ func (f *execution) once(write func(ctx context.Context) error) error {
 // persist repeats a write until it is answered, or until settling is given up.
 func (f *execution) persist(write func(ctx context.Context) error) error {
 	deadline := time.Now().Add(f.guard.config.SettleTimeout)
-	pause := firstPause
-	for {
+	for failures := 1; ; failures++ {
 		err := f.once(write)
-		if err == nil || final(err) || !time.Now().Add(pause).Before(deadline) {
+		if err == nil || final(err) {
+			return err
+		}
+		pause := backoff.Exponential(firstPause, longestPause, failures)
+		if !time.Now().Add(pause).Before(deadline) {
 			return err
 		}
 		time.Sleep(pause)
-		pause = min(2*pause, longestPause)
 	}
 }
 

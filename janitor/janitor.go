@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -128,10 +129,8 @@ func (c *Config) loop(ctx context.Context, job string, once func(context.Context
 			failures++
 			c.Logger.ErrorContext(ctx, "janitor: cannot "+job, "error", err, "failures", failures)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, c.pause(failures)) {
 			return
-		case <-time.After(c.pause(failures)):
 		}
 	}
 }
@@ -140,8 +139,8 @@ func (c *Config) loop(ctx context.Context, job string, once func(context.Context
 // that was away for a moment should not cost a whole interval.
 func (c *Config) pause(failures int) time.Duration {
 	pause := c.Interval
-	if 0 < failures && failures <= 4 {
-		pause >>= 5 - failures
+	if failures > 0 {
+		pause = backoff.Exponential(pause/16, pause, failures)
 	}
 	return pause - rand.N(pause/5+1)
 }

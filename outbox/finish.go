@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 )
 
 // finished is a message whose delivery has ended.
@@ -106,14 +107,14 @@ const (
 // write writes a batch down. While the store does not answer it is tried again: the leases are extended meanwhile, and if
 // that fails too, other workers deliver the messages again. One that the store will not take does not hold up the others.
 func (f *finisher) write(batch []finished) {
-	for pause := firstAgain; ; pause = min(2*pause, longestAgain) {
+	for failures := 1; ; failures++ {
 		err := f.tryAll(&batch)
 		if len(batch) == 0 {
 			return
 		}
 		f.s.config.Logger.Warn("outbox: it could not be written down how deliveries ended", "messages", len(batch), "error", err)
 		select {
-		case <-time.After(pause):
+		case <-time.After(backoff.Exponential(firstAgain, longestAgain, failures)):
 			// What has ended meanwhile comes along: if that can be written, the store is not what is wrong.
 			batch = append(batch, f.take()...)
 		case <-f.s.hard.Done():

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -153,11 +153,7 @@ func setDefaults(settings []setting) error {
 
 // pause is the time before the next try: longer with each, and never the same for two.
 func (r *Route) pause(tries int) time.Duration {
-	pause := min(r.MinBackoff, r.MaxBackoff)
-	for ; tries > 1 && pause < r.MaxBackoff; tries-- {
-		pause = min(2*pause, r.MaxBackoff)
-	}
-	return pause/2 + rand.N(pause/2+1)
+	return backoff.Jittered(r.MinBackoff, r.MaxBackoff, tries)
 }
 
 // Report is what a worker did.

@@ -138,10 +138,10 @@ func (c Consumer) Run(ctx context.Context) error {
 	applying, cancel := consuming.Grace(ctx, r.Grace)
 	defer cancel()
 	defer r.work.Wait()
-	for failures := 0; ctx.Err() == nil; failures++ {
+	for failures := 1; ctx.Err() == nil; failures++ {
 		lived, err := r.session(ctx, applying)
 		if lived > r.MaxBackoff {
-			failures = 0 // one that is lost sooner may be lost for the same reason as those before
+			failures = 1 // one that is lost sooner may be lost for the same reason as those before
 		}
 		if ctx.Err() == nil {
 			r.Logger.WarnContext(ctx, "amqpsub: consuming was interrupted", "queue", r.Queue, "error", err)

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/consuming"
 )
 
@@ -21,14 +21,9 @@ type runner struct {
 	failures consuming.Failures[string]
 }
 
-// pause waits after a number of pauses before, or until the context ends.
-func (r *runner) pause(ctx context.Context, pauses int) {
-	timer := time.NewTimer(consuming.Backoff(r.MinBackoff, r.MaxBackoff, pauses))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+// pause waits after a number of failures, or until the context ends.
+func (r *runner) pause(ctx context.Context, failures int) {
+	backoff.Sleep(ctx, backoff.Jittered(r.MinBackoff, r.MaxBackoff, failures))
 }
 
 // verdict is what becomes of a delivery.
@@ -45,8 +40,8 @@ const (
 	requeueLater
 )
 
-// judge applies a delivery and says what becomes of it. It also returns how often the event was kept back before this.
-func (r *runner) judge(ctx context.Context, d *amqp.Delivery) (v verdict, pauses int) {
+// judge applies a delivery and says what becomes of it. It also returns how often the event has failed.
+func (r *runner) judge(ctx context.Context, d *amqp.Delivery) (v verdict, failures int) {
 	id, err := r.eventID(d)
 	if err != nil {
 		return r.poison(ctx, d, fmt.Errorf("%w: %w", ErrPoison, err)), 0
@@ -64,7 +59,7 @@ func (r *runner) judge(ctx context.Context, d *amqp.Delivery) (v verdict, pauses
 		return requeue, 0
 	}
 	counts := tried && consuming.Counts(err)
-	tries, pauses := r.failures.Add(id, counts)
+	tries, failures := r.failures.Add(id, counts)
 	r.Logger.ErrorContext(ctx, "amqpsub: an event was not applied", "queue", r.Queue, "event", id, "tries", tries, "error", err)
 	v = requeueLater
 	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxAttempts {
@@ -73,7 +68,7 @@ func (r *runner) judge(ctx context.Context, d *amqp.Delivery) (v verdict, pauses
 	if v != requeueLater {
 		r.failures.Forget(id)
 	}
-	return v, pauses
+	return v, failures
 }
 
 // eventID asks for the ID, and refuses one that the inbox would not take.

@@ -91,9 +91,9 @@ func (s *session) consume(ctx, applying context.Context) error {
 
 // settle applies a delivery and tells the broker what became of it.
 func (s *session) settle(alive, applying context.Context, d *amqp.Delivery) {
-	verdict, pauses := s.judge(applying, d)
+	verdict, failures := s.judge(applying, d)
 	if verdict == requeueLater {
-		s.pause(alive, pauses)
+		s.pause(alive, failures)
 	}
 	_ = tell(d, verdict) // if that fails the channel is closed, and the broker delivers it again
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/consuming"
 )
 
@@ -41,8 +42,8 @@ func (r *runner) pause(p partition, record *kgo.Record, err error) time.Duration
 	if consuming.Counts(err) {
 		w.tries++
 	}
-	pause := consuming.Backoff(r.MinBackoff, r.MaxBackoff, w.pauses)
 	w.pauses++
+	pause := backoff.Jittered(r.MinBackoff, r.MaxBackoff, w.pauses)
 	w.until = time.Now().Add(pause)
 	w.paused = true
 	r.Client.PauseFetchPartitions(map[string][]int32{p.topic: {p.number}})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/consuming"
 )
 
@@ -127,7 +128,7 @@ func (r *runner) tell(ctx context.Context, m jetstream.Msg, ending ending, deliv
 	case ending == putAside:
 		return m.Term()
 	case ending == failed && ctx.Err() == nil:
-		return m.NakWithDelay(consuming.Backoff(r.MinBackoff, r.MaxBackoff, deliveries-1))
+		return m.NakWithDelay(backoff.Jittered(r.MinBackoff, r.MaxBackoff, deliveries))
 	default:
 		return m.Nak()
 	}

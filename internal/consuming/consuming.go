@@ -5,25 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
-	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/store"
 )
-
-// Backoff is how long to wait after that many pauses: twice as long each time from the minimum up to the maximum, less up to a
-// half by chance, so that those who failed together do not come back together.
-func Backoff(minimum, maximum time.Duration, pauses int) time.Duration {
-	full := maximum
-	// Beyond as many doublings as there are leading zero bits, less that of the sign, the product would not be one.
-	if pauses = max(pauses, 0); pauses < bits.LeadingZeros64(uint64(minimum)) {
-		full = min(maximum, minimum<<pauses)
-	}
-	return full/2 + rand.N(full/2+1)
-}
 
 // Grace returns the context to apply with, which goes on for a while when ctx has ended.
 func Grace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -13,41 +12,6 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 	"github.com/onceward/onceward/store"
 )
-
-// However large the numbers, the pause neither shrinks nor exceeds its bounds.
-func TestBackoff(t *testing.T) {
-	t.Parallel()
-	const longest = time.Duration(math.MaxInt64)
-	for _, each := range []struct {
-		minimum, maximum time.Duration
-		pauses           int
-		full             time.Duration
-	}{
-		{time.Second, time.Minute, -1, time.Second},
-		{time.Second, time.Minute, 0, time.Second},
-		{time.Second, time.Minute, 3, 8 * time.Second},
-		{time.Second, time.Minute, 6, time.Minute},
-		{time.Second, time.Minute, 30, time.Minute},
-		{time.Second, time.Minute, 34, time.Minute},
-		{time.Second, time.Minute, math.MaxInt, time.Minute},
-		{10 * time.Minute, time.Hour, 29, time.Hour},
-		{24 * time.Hour, longest, 16, 24 * time.Hour << 16},
-		{24 * time.Hour, longest, 17, longest},
-		{1000 * time.Hour, 2000 * time.Hour, 12, 2000 * time.Hour},
-		{longest, longest, 1, longest},
-		{1, longest, 62, 1 << 62},
-		{1, longest, 63, longest},
-		{time.Minute, time.Second, 0, time.Second},
-		{0, 0, 5, 0},
-	} {
-		for range 100 {
-			got := consuming.Backoff(each.minimum, each.maximum, each.pauses)
-			if got < each.full/2 || got > each.full {
-				t.Errorf("%+v: %v", each, got)
-			}
-		}
-	}
-}
 
 func TestGrace(t *testing.T) {
 	t.Parallel()
@@ -92,20 +56,20 @@ func TestWhichErrorsCount(t *testing.T) {
 func TestFailuresAreCountedApart(t *testing.T) {
 	t.Parallel()
 	var f consuming.Failures[string]
-	expect := func(key string, counts bool, wantTries, wantPauses int) {
+	expect := func(key string, counts bool, wantTries, wantFailures int) {
 		t.Helper()
-		if tries, pauses := f.Add(key, counts); tries != wantTries || pauses != wantPauses {
-			t.Errorf("%d tries and %d pauses, want %d and %d", tries, pauses, wantTries, wantPauses)
+		if tries, failures := f.Add(key, counts); tries != wantTries || failures != wantFailures {
+			t.Errorf("%d tries and %d failures, want %d and %d", tries, failures, wantTries, wantFailures)
 		}
 	}
-	expect("a", true, 1, 0)
-	expect("a", false, 1, 1)
-	expect("a", true, 2, 2)
-	expect("b", false, 0, 0)
+	expect("a", true, 1, 1)
+	expect("a", false, 1, 2)
+	expect("a", true, 2, 3)
+	expect("b", false, 0, 1)
 	f.Forget("a")
-	expect("a", true, 1, 0)
+	expect("a", true, 1, 1)
 	for i := range 10_000 {
 		f.Add(fmt.Sprint(i), true)
 	}
-	expect("b", true, 1, 0) // forgotten, since there were too many
+	expect("b", true, 1, 1) // forgotten, since there were too many
 }

@@ -13,24 +13,23 @@ type Failures[K comparable] struct {
 }
 
 // failure is how often a message has failed for a reason of its own, and how often for any.
-type failure struct{ tries, pauses int }
+type failure struct{ tries, all int }
 
 // Add notes a failure, and whether it counts as a try. It returns how many tries there were with this one, and how many
-// failures of any kind before it.
-func (f *Failures[K]) Add(key K, counts bool) (tries, pauses int) {
+// failures of any kind.
+func (f *Failures[K]) Add(key K, counts bool) (tries, failures int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, known := f.of[key]; f.of == nil || !known && len(f.of) >= maxFailing {
 		f.of = make(map[K]failure)
 	}
 	failed := f.of[key]
-	pauses = failed.pauses
-	failed.pauses++
+	failed.all++
 	if counts {
 		failed.tries++
 	}
 	f.of[key] = failed
-	return failed.tries, pauses
+	return failed.tries, failed.all
 }
 
 // Forget forgets a message that will not come again.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -18,7 +19,7 @@ var errNotLanded = fmt.Errorf("%w: the commit did not land", errNotBegun)
 func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	for pause := askPause; ; pause = min(2*pause, longestAskPause) {
+	for failures := 1; ; failures++ {
 		var now changed
 		err := s.lookAgain(ctx, id, &now)
 		switch {
@@ -29,9 +30,7 @@ func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error
 		case err == nil:
 			return cause
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, backoff.Exponential(askPause, longestAskPause, failures)) {
 			return cause
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/onceward/onceward/internal/backoff"
 )
 
 // The pauses before the listener connects again.
@@ -23,22 +25,21 @@ func (l *listener) start(w *watcher) { w.running.Go(func() { l.run(w) }) }
 func (l *listener) healthy() bool { return l.alive.Load() }
 
 func (l *listener) run(w *watcher) {
-	pause := firstRetry
+	failures := 0
 	for {
 		err := l.session(w)
 		if l.alive.Swap(false) {
-			pause = firstRetry
+			failures = 0
 		}
 		if w.ctx.Err() != nil {
 			return
 		}
+		failures++
+		pause := backoff.Jittered(firstRetry, longestRetry, failures)
 		w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves", "error", err, "again_in", pause)
-		select {
-		case <-time.After(pause):
-		case <-w.ctx.Done():
+		if !backoff.Sleep(w.ctx, pause) {
 			return
 		}
-		pause = min(2*pause, longestRetry)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
 )
 
 const (
@@ -37,9 +39,9 @@ type outcome struct {
 // insist asks until there is a definitive answer, or the context ends.
 func (c *client) insist(ctx context.Context, o *Order, path string) Note {
 	note := Note{Order: *o, LastSeen: unasked}
-	for pause := firstPause; !note.Answered() && ctx.Err() == nil; pause = min(2*pause, longestPause) {
-		if note.Attempts > 0 {
-			sleep(ctx, pause/2+rand.N(pause))
+	for failures := 0; !note.Answered() && ctx.Err() == nil; failures++ {
+		if failures > 0 {
+			backoff.Sleep(ctx, backoff.Jittered(firstPause, longestPause, failures))
 		}
 		c.attempt(ctx, &note, path)
 	}
@@ -120,7 +122,7 @@ func read(response *http.Response) outcome {
 // awaitCharge looks at a payment until it is no longer pending, or the context ends.
 func (c *client) awaitCharge(ctx context.Context, account, location string) {
 	for ctx.Err() == nil && c.pending(ctx, account, location) {
-		sleep(ctx, watchPause)
+		backoff.Sleep(ctx, watchPause)
 	}
 }
 
@@ -141,14 +143,4 @@ func (c *client) pending(ctx context.Context, account, location string) bool {
 	var payment struct{ State string }
 	err = json.NewDecoder(response.Body).Decode(&payment)
 	return err != nil || response.StatusCode != http.StatusOK || payment.State == "pending"
-}
-
-// sleep waits, unless the context ends before.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
