@@ -40,7 +40,8 @@ type connSettings struct {
 	heartbeat, writeTimeout time.Duration
 }
 
-// conn is a connection that cannot hang and can be cut: the client itself heeds no context, and its writes have no deadline.
+// conn is a connection that cannot hang and can be cut: the client itself heeds no context, and its writes have no
+// deadline.
 type conn struct {
 	*amqp091.Connection
 	tcp net.Conn
@@ -80,8 +81,8 @@ func dial(ctx context.Context, s connSettings) (*conn, error) {
 // cut ends the connection at once, without a word to the broker.
 func (c *conn) cut() { _ = c.tcp.Close() }
 
-// goodbye closes the connection, and cuts it if the broker has not answered in time. The client's own deadline is not enough:
-// each frame that it reads or writes meanwhile, such as a heartbeat, replaces it.
+// goodbye closes the connection, and cuts it if the broker has not answered in time. The client's own deadline is not
+// enough: each frame that it reads or writes meanwhile, such as a heartbeat, replaces it.
 func (c *conn) goodbye(timeout time.Duration) error {
 	timer := time.AfterFunc(timeout, c.cut)
 	err := c.CloseDeadline(time.Now().Add(timeout))
@@ -91,8 +92,8 @@ func (c *conn) goodbye(timeout time.Duration) error {
 	return err
 }
 
-// limited is a connection whose writes fail instead of being stuck, as they are when the broker does not read: then it is out of
-// memory or disk space, or frozen.
+// limited is a connection whose writes fail instead of being stuck, as they are when the broker does not read: then it
+// is out of memory or disk space, or frozen.
 type limited struct {
 	net.Conn
 	timeout time.Duration

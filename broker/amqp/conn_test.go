@@ -23,8 +23,8 @@ func frame(kind byte, payload []byte) []byte {
 	return append(append(header, payload...), 0xCE)
 }
 
-// greeting is all that a broker says until a connection is open: start, tune and open-ok. It does not depend on what the client
-// says meanwhile.
+// greeting is all that a broker says until a connection is open: start, tune and open-ok. It does not depend on what
+// the client says meanwhile.
 func greeting() []byte {
 	start := []byte("\x00\x0a\x00\x0a\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US")
 	tune := []byte{0, 10, 0, 30, 0, 0, 0, 2, 0, 0, 0, 60}

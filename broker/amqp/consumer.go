@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// ErrPoison is the cause that [ConsumerConfig.OnPoison] gets for a delivery without an event ID. A handler wraps it to say that to try
-// again would not help.
+// ErrPoison is the cause that [ConsumerConfig.OnPoison] gets for a delivery without an event ID. A handler wraps it to
+// say that to try again would not help.
 var ErrPoison = errors.New("amqp: the delivery cannot be applied")
 
 // The defaults of a [ConsumerConfig].
@@ -38,20 +38,21 @@ type ConsumerConfig struct {
 	Queue string
 	// Inbox remembers what was applied. Required.
 	Inbox *inbox.Inbox
-	// Name is that of the consumer in the inbox, and what the broker shows for it. It stays the same for as long as events may
-	// be repeated. Required.
+	// Name is that of the consumer in the inbox, and what the broker shows for it. It stays the same for as long as
+	// events may be repeated. Required.
 	Name string
-	// Handle applies a delivery in the transaction that it takes from its context, with [onceward.Tx] or the way of the store's
-	// own package. It is called again if it returns an error or the transaction fails, and it does not acknowledge anything.
-	// Required.
+	// Handle applies a delivery in the transaction that it takes from its context, with [onceward.Tx] or the way of the
+	// store's own package. It is called again if it returns an error or the transaction fails, and it does not
+	// acknowledge anything. Required.
 	Handle func(ctx context.Context, d *amqp091.Delivery) error
 
-	// EventID names the event of a delivery: the sender's name for it, the same each time it is sent. One that is not known is
-	// an error, and the delivery is poison. Default: [MessageEventID].
+	// EventID names the event of a delivery: the sender's name for it, the same each time it is sent. One that is not
+	// known is an error, and the delivery is poison. Default: [MessageEventID].
 	EventID func(d *amqp091.Delivery) (string, error)
-	// OnPoison decides about a delivery that cannot be applied. If it returns nil, because it has put the message aside for
-	// an operator to look at, the delivery is acknowledged; it is called again if it returns an error, or if the process dies
-	// before that. Default: none, and the delivery is rejected, so that the queue's dead-letter exchange gets it.
+	// OnPoison decides about a delivery that cannot be applied. If it returns nil, because it has put the message aside
+	// for an operator to look at, the delivery is acknowledged; it is called again if it returns an error, or if the
+	// process dies before that. Default: none, and the delivery is rejected, so that the queue's dead-letter exchange
+	// gets it.
 	OnPoison func(ctx context.Context, d *amqp091.Delivery, cause error) error
 
 	// Prefetch is how many deliveries are worked on at once, with those that are kept back after a failure. Default:
@@ -59,9 +60,9 @@ type ConsumerConfig struct {
 	Prefetch int
 	// MaxAttempts is how often an event is tried by this process before it is poison. Default: [DefaultMaxAttempts].
 	MaxAttempts int
-	// MinBackoff and MaxBackoff bound how long a delivery is kept back after a failure, and how long to wait before connecting
-	// again. It doubles with each, less up to a half at random. A connection that lasted for longer than MaxBackoff makes the
-	// next wait a short one. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	// MinBackoff and MaxBackoff bound how long a delivery is kept back after a failure, and how long to wait before
+	// connecting again. It doubles with each, less up to a half at random. A connection that lasted for longer than
+	// MaxBackoff makes the next wait a short one. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
 	// Grace is how long what is being applied may go on when Run is to end. Default: [DefaultGrace].
 	Grace time.Duration
@@ -74,8 +75,8 @@ type ConsumerConfig struct {
 	Logger *slog.Logger
 }
 
-// MessageEventID returns the event's ID from where the AMQP binding of CloudEvents puts it, the header cloudEvents:id or
-// cloudEvents_id, or else the message-id.
+// MessageEventID returns the event's ID from where the AMQP binding of CloudEvents puts it, the header cloudEvents:id
+// or cloudEvents_id, or else the message-id.
 func MessageEventID(d *amqp091.Delivery) (string, error) {
 	for _, name := range []string{"cloudEvents:id", "cloudEvents_id"} {
 		if id, ok := d.Headers[name].(string); ok && id != "" {
@@ -133,9 +134,9 @@ func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	return &Consumer{config.withDefaults()}, nil
 }
 
-// Run consumes until the context ends, and returns nil then, after what was being applied has been settled. What the broker
-// has delivered and was not begun goes back into the queue. It returns no other error: a broker that is away, or a queue that
-// is missing, is tried again.
+// Run consumes until the context ends, and returns nil then, after what was being applied has been settled. What the
+// broker has delivered and was not begun goes back into the queue. It returns no other error: a broker that is away, or
+// a queue that is missing, is tried again.
 func (c *Consumer) Run(ctx context.Context) error {
 	r := &runner{ConsumerConfig: c.config}
 	applying, cancel := consuming.Grace(ctx, r.Grace)

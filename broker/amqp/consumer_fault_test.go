@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/broker/amqp"
 )
 
-// The broker is killed while an event is being applied. That is committed and cannot be acknowledged, so it comes again, and is
-// not applied again.
+// The broker is killed while an event is being applied. That is committed and cannot be acknowledged, so it comes
+// again, and is not applied again.
 func TestKilledBrokerDeliversAgain(t *testing.T) {
 	t.Parallel()
 	server := ownRabbitMQ(t)

@@ -8,8 +8,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// consumerSession is one connection that consumes. When it is lost it is replaced: what was delivered on it cannot be acknowledged any
-// more, and comes again.
+// consumerSession is one connection that consumes. When it is lost it is replaced: what was delivered on it cannot be
+// acknowledged any more, and comes again.
 type consumerSession struct {
 	*runner
 	conn       *conn
@@ -29,7 +29,8 @@ func (r *runner) session(ctx, applying context.Context) (lived time.Duration, er
 	return time.Since(begun), err
 }
 
-// open connects and begins to consume. The client does not heed a context: if that ends, or time is up, the connection is cut.
+// open connects and begins to consume. The client does not heed a context: if that ends, or time is up, the connection
+// is cut.
 func (r *runner) open(ctx context.Context) (*consumerSession, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.ConnectTimeout)
 	defer cancel()
@@ -64,8 +65,8 @@ func (s *consumerSession) begin() (err error) {
 // cut ends the connection at once.
 func (s *consumerSession) cut() { s.conn.cut() }
 
-// consume works on deliveries until the context ends or the connection is lost, and returns why in the latter case. Then it does
-// not wait for what is being applied: that cannot be acknowledged, but it may be committed.
+// consume works on deliveries until the context ends or the connection is lost, and returns why in the latter case.
+// Then it does not wait for what is being applied: that cannot be acknowledged, but it may be committed.
 func (s *consumerSession) consume(ctx, applying context.Context) error {
 	alive, lost := context.WithCancel(ctx)
 	defer lost()

@@ -30,7 +30,8 @@ func ExamplePublisher() {
 // mailerStore is the database of a consumer, such as of store/sqlite or store/postgres.
 var mailerStore inbox.Store
 
-// However often an event is sent, it leads to one mail: the consumer writes it in the transaction that remembers the event.
+// However often an event is sent, it leads to one mail: the consumer writes it in the transaction that remembers the
+// event.
 func ExampleConsumer() {
 	consumer, err := amqp.NewConsumer(amqp.ConsumerConfig{
 		URL:   "amqps://user:password@broker/shop",

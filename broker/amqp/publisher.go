@@ -18,8 +18,8 @@ var (
 	ErrUnroutable = errors.New("amqp: the broker returned the message")
 	// ErrRefused is returned when the broker does not take the event, for example because a queue is full.
 	ErrRefused = errors.New("amqp: the broker refused the message")
-	// ErrLost is returned when the connection or the channel was lost before the broker confirmed the event, which may or may
-	// not be published.
+	// ErrLost is returned when the connection or the channel was lost before the broker confirmed the event, which may
+	// or may not be published.
 	ErrLost = errors.New("amqp: the connection was lost before the broker confirmed the message")
 	// ErrClosed is returned by a publisher that was closed.
 	ErrClosed = errors.New("amqp: the publisher is closed")
@@ -40,19 +40,19 @@ type PublisherConfig struct {
 	// Name is what the broker shows for the connection. Default: onceward outbox.
 	Name string
 
-	// Exchange and RoutingKey choose where each event goes; [Always] is for a name that is the same for all. An error counts as
-	// one of the delivery, which is tried again unless the error is made with [outbox.Permanent]. Default: the default
-	// exchange, which has the empty name, and the topic of the message, which is then the name of a queue.
+	// Exchange and RoutingKey choose where each event goes; [Always] is for a name that is the same for all. An error
+	// counts as one of the delivery, which is tried again unless the error is made with [outbox.Permanent]. Default:
+	// the default exchange, which has the empty name, and the topic of the message, which is then the name of a queue.
 	Exchange, RoutingKey func(e *outbox.Event) (string, error)
 
-	// Channels is how many channels share the work. The broker closes a channel after a mistake, such as an exchange that does
-	// not exist, and all that is in flight on it fails and is tried again. Default: [DefaultChannels].
+	// Channels is how many channels share the work. The broker closes a channel after a mistake, such as an exchange
+	// that does not exist, and all that is in flight on it fails and is tried again. Default: [DefaultChannels].
 	Channels int
 	// MaxInFlight is how many events may wait for their confirms on one channel. Further ones wait. Default:
 	// [DefaultMaxInFlight].
 	MaxInFlight int
-	// ConnectTimeout is how long it may take to connect, and also how long a write may be stuck before the connection is given
-	// up. Default: [DefaultConnectTimeout].
+	// ConnectTimeout is how long it may take to connect, and also how long a write may be stuck before the connection
+	// is given up. Default: [DefaultConnectTimeout].
 	ConnectTimeout time.Duration
 	// Heartbeat is how often the broker has to show that it is there. A connection is lost when it misses three times.
 	// Default: [DefaultHeartbeat].
@@ -97,7 +97,8 @@ type Publisher struct {
 	mu sync.Mutex
 	// session is the connection, nil before the first. It may be lost, or some of its channels.
 	session *publisherSession
-	// repairing is the attempt under way to make or mend the session, or one that has just failed; nil if there is none.
+	// repairing is the attempt under way to make or mend the session, or one that has just failed; nil if there is
+	// none.
 	repairing *repair
 	closed    bool
 }
@@ -127,8 +128,8 @@ func OpenPublisher(ctx context.Context, config PublisherConfig) (*Publisher, err
 	return p, nil
 }
 
-// Publish publishes an event, and returns nil when the broker has confirmed it. It connects if there is no connection. If the
-// context ends first, the event may have been published.
+// Publish publishes an event, and returns nil when the broker has confirmed it. It connects if there is no connection.
+// If the context ends first, the event may have been published.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	to, err := p.route(e)
 	if err != nil {

@@ -10,10 +10,11 @@ import (
 
 // confirmChannel is a channel in confirm mode on which many goroutines publish at once.
 //
-// Two habits of the client matter here. It gives a confirm to its waiter directly, but drops a returned message if it is not
-// taken from the Go channel within five seconds, and a message that was returned is confirmed all the same. So the Go channel has
-// room for all that can be in flight. And the client passes on what the broker sends in its order: the return first, then the
-// confirm. So a publisher that sees its confirm finds its return, if there is one, in the Go channel or already taken out of it.
+// Two habits of the client matter here. It gives a confirm to its waiter directly, but drops a returned message if it
+// is not taken from the Go channel within five seconds, and a message that was returned is confirmed all the same. So
+// the Go channel has room for all that can be in flight. And the client passes on what the broker sends in its order:
+// the return first, then the confirm. So a publisher that sees its confirm finds its return, if there is one, in the Go
+// channel or already taken out of it.
 type confirmChannel struct {
 	session *publisherSession
 	channel *amqp091.Channel
@@ -95,8 +96,8 @@ func (c *confirmChannel) number() int64 {
 	return c.published
 }
 
-// settle says what became of a publishing that is no longer in flight, and gives its slot back. The client reports what was in
-// flight on a channel that is closed as refused.
+// settle says what became of a publishing that is no longer in flight, and gives its slot back. The client reports what
+// was in flight on a channel that is closed as refused.
 func (c *confirmChannel) settle(number int64, messageID string, confirm *amqp091.DeferredConfirmation) error {
 	back, returned := c.takeReturn(number)
 	<-c.slots
@@ -112,7 +113,8 @@ func (c *confirmChannel) settle(number int64, messageID string, confirm *amqp091
 	}
 }
 
-// takeReturn collects all messages that have come back, for their publishers to find, and takes out the one of a publishing.
+// takeReturn collects all messages that have come back, for their publishers to find, and takes out the one of a
+// publishing.
 func (c *confirmChannel) takeReturn(number int64) (back amqp091.Return, returned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

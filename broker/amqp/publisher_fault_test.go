@@ -21,7 +21,8 @@ type traffic struct {
 	stop      context.CancelFunc
 
 	mu sync.Mutex
-	// results are in the order in which they came, of the first the test has seen some, and fresh is closed when there are more.
+	// results are in the order in which they came, of the first the test has seen some, and fresh is closed when there
+	// are more.
 	results   []error
 	seen      int
 	fresh     chan struct{}
@@ -125,8 +126,8 @@ func testKilledBroker(t *testing.T, server rabbitMQ) {
 	t.Logf("%d of %d confirmed, %d in the queue", len(traffic.confirmed), traffic.next, len(counts))
 }
 
-// A message that was given up is published again with the same ID while the first is still in flight: the return of the first
-// is not taken for one of the second.
+// A message that was given up is published again with the same ID while the first is still in flight: the return of the
+// first is not taken for one of the second.
 func testFrozenBroker(t *testing.T, server rabbitMQ) {
 	queue := server.queue(t, nil)
 	p := newPublisher(t, server, amqp.PublisherConfig{Channels: 1})

@@ -63,8 +63,8 @@ func makeMessage(e *outbox.Event) (amqp091.Publishing, error) {
 	return message, nil
 }
 
-// reserved reports whether a header is not for a message to set: those of CloudEvents, in both spellings; those by which the
-// broker routes further copies; and those that tell a consumer how often the broker has delivered.
+// reserved reports whether a header is not for a message to set: those of CloudEvents, in both spellings; those by
+// which the broker routes further copies; and those that tell a consumer how often the broker has delivered.
 func reserved(name string) bool {
 	switch name = strings.ToLower(name); name {
 	case publishHeader, "cc", "bcc", "x-death", "x-delivery-count":

@@ -9,12 +9,12 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// repairPause is for how long an attempt to connect that has failed is the answer to all who need a connection, so that not each
-// of them makes an attempt of its own.
+// repairPause is for how long an attempt to connect that has failed is the answer to all who need a connection, so that
+// not each of them makes an attempt of its own.
 const repairPause = 250 * time.Millisecond
 
-// publisherSession is one connection with its channels. When it is lost it is not brought back, but replaced: the client can do the former,
-// but then it would stay unknown what became of the messages in flight.
+// publisherSession is one connection with its channels. When it is lost it is not brought back, but replaced: the
+// client can do the former, but then it would stay unknown what became of the messages in flight.
 type publisherSession struct {
 	conn *conn
 	// channels and turn are guarded by the publisher.
@@ -34,8 +34,8 @@ func (s *publisherSession) next() *confirmChannel {
 	return nil
 }
 
-// cut ends the connection at once, and all that is in flight learns of it. It is for a connection that cannot be relied on: the
-// client does not always notice by itself, for example when it could not write what it has buffered.
+// cut ends the connection at once, and all that is in flight learns of it. It is for a connection that cannot be relied
+// on: the client does not always notice by itself, for example when it could not write what it has buffered.
 func (s *publisherSession) cut() { s.conn.cut() }
 
 // close says goodbye, if there is a broker to say it to.
@@ -93,7 +93,8 @@ func (p *Publisher) channelOrRepair() (*confirmChannel, *repair, error) {
 	return nil, p.repairing, nil
 }
 
-// repair makes or mends the session. It does not hang on the context of the one who asked first, because others wait as well.
+// repair makes or mends the session. It does not hang on the context of the one who asked first, because others wait as
+// well.
 func (p *Publisher) repair(r *repair, old *publisherSession) {
 	ctx, cancel := context.WithTimeout(p.life, p.config.ConnectTimeout)
 	defer cancel()
@@ -129,8 +130,8 @@ func (p *Publisher) mend(ctx context.Context, old *publisherSession) (*publisher
 	return made, channels, nil
 }
 
-// openChannels returns the channels, with those opened again that are closed. The client does not heed a context: if that ends, the
-// connection is cut.
+// openChannels returns the channels, with those opened again that are closed. The client does not heed a context: if
+// that ends, the connection is cut.
 func (p *Publisher) openChannels(
 	ctx context.Context, s *publisherSession, old []*confirmChannel,
 ) (channels []*confirmChannel, err error) {

@@ -40,8 +40,8 @@ func (r rabbitMQ) do(work func(ch *amqp091.Channel) error) error {
 	return errors.Join(err, conn.Close())
 }
 
-// queue declares a durable queue for this test, with arguments such as x-max-length. It survives Kill, and is deleted at the end
-// of the test where the broker is not.
+// queue declares a durable queue for this test, with arguments such as x-max-length. It survives Kill, and is deleted
+// at the end of the test where the broker is not.
 func (r rabbitMQ) queue(t testing.TB, arguments amqp091.Table) (name string) {
 	t.Helper()
 	name = r.Name(t)

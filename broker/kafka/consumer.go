@@ -14,8 +14,8 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// ErrPoison is returned when a record cannot be applied and there is no OnPoison to decide about it. A handler wraps it to say
-// that to try again would not help.
+// ErrPoison is returned when a record cannot be applied and there is no OnPoison to decide about it. A handler wraps it
+// to say that to try again would not help.
 var ErrPoison = errors.New("kafka: the record cannot be applied")
 
 // The defaults of a [ConsumerConfig].
@@ -31,34 +31,35 @@ const (
 
 // ConsumerConfig configures a [Consumer].
 type ConsumerConfig struct {
-	// Client is made with a group, DisableAutoCommit and BlockRebalanceOnPoll, as by [NewConsumerClient]. Only the consumer polls
-	// it. Required.
+	// Client is made with a group, DisableAutoCommit and BlockRebalanceOnPoll, as by [NewConsumerClient]. Only the
+	// consumer polls it. Required.
 	Client *kgo.Client
 	// Inbox remembers what was applied. Required.
 	Inbox *inbox.Inbox
 	// Name is that of the consumer in the inbox. It stays the same for as long as events may be repeated. Required.
 	Name string
-	// Handle applies a record in the transaction that it takes from its context, with [onceward.Tx] or the way of the store's own
-	// package. It is called again if it returns an error or the transaction fails. Required.
+	// Handle applies a record in the transaction that it takes from its context, with [onceward.Tx] or the way of the
+	// store's own package. It is called again if it returns an error or the transaction fails. Required.
 	Handle func(ctx context.Context, r *kgo.Record) error
 
-	// EventID names the event of a record: the sender's name for it, the same each time it is sent. One that is not known is
-	// an error, and the record is poison. Default: the header ce_id, [HeaderEventID].
+	// EventID names the event of a record: the sender's name for it, the same each time it is sent. One that is not
+	// known is an error, and the record is poison. Default: the header ce_id, [HeaderEventID].
 	EventID func(r *kgo.Record) (string, error)
-	// OnPoison decides about a record that cannot be applied. If it returns nil, because it has put the record aside for an
-	// operator to look at, the consumer goes on behind it; it is called again if it returns an error, or if the process dies
-	// before the offset is committed. It may be called for several partitions at once. Default: none, and the consumer stops.
+	// OnPoison decides about a record that cannot be applied. If it returns nil, because it has put the record aside
+	// for an operator to look at, the consumer goes on behind it; it is called again if it returns an error, or if the
+	// process dies before the offset is committed. It may be called for several partitions at once. Default: none, and
+	// the consumer stops.
 	OnPoison func(ctx context.Context, r *kgo.Record, cause error) error
 
 	// MaxAttempts is how often a record is tried by this process before it is poison. Default: [DefaultMaxAttempts].
 	MaxAttempts int
-	// MinBackoff and MaxBackoff bound how long a partition waits after a failure. It doubles with each, less up to a half at
-	// random. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	// MinBackoff and MaxBackoff bound how long a partition waits after a failure. It doubles with each, less up to a
+	// half at random. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
 	// MaxRecords is how many records a round has at most. Default: [DefaultMaxRecords].
 	MaxRecords int
-	// MaxRound is how long a round begins new records for; those that are left are fetched again. The group cannot rebalance
-	// during a round, so it is well below the client's RebalanceTimeout. Default: [DefaultMaxRound].
+	// MaxRound is how long a round begins new records for; those that are left are fetched again. The group cannot
+	// rebalance during a round, so it is well below the client's RebalanceTimeout. Default: [DefaultMaxRound].
 	MaxRound time.Duration
 	// Workers is how many partitions are worked on at once. Default: [DefaultWorkers].
 	Workers int
@@ -123,8 +124,9 @@ func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	return &Consumer{config.withDefaults()}, nil
 }
 
-// Run consumes until the context ends, and returns nil then, after what was applied has been committed. It returns an error
-// if the client is closed, or a record is poison and there is no OnPoison. The client is left open. Call it once at a time.
+// Run consumes until the context ends, and returns nil then, after what was applied has been committed. It returns an
+// error if the client is closed, or a record is poison and there is no OnPoison. The client is left open. Call it once
+// at a time.
 func (c *Consumer) Run(ctx context.Context) error {
 	r := &runner{ConsumerConfig: c.config, waiting: make(map[partition]*wait)}
 	defer r.resume(func(*wait) bool { return true })

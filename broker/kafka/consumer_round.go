@@ -25,7 +25,8 @@ type partition struct {
 // runner is a consumer at work.
 type runner struct {
 	ConsumerConfig
-	// waiting are the partitions in which a record has failed. Only Run's goroutine changes it, between the works on partitions.
+	// waiting are the partitions in which a record has failed. Only Run's goroutine changes it, between the works on
+	// partitions.
 	waiting map[partition]*wait
 }
 
@@ -102,8 +103,8 @@ func (r *runner) workOn(ctx context.Context, records map[partition][]*kgo.Record
 	return all
 }
 
-// workOnPartition settles records in their order until one fails, or there is no time left. The first of them has been tried
-// before that often.
+// workOnPartition settles records in their order until one fails, or there is no time left. The first of them has been
+// tried before that often.
 func (r *runner) workOnPartition(ctx, applying context.Context, got *progress, records []*kgo.Record, tries int, end time.Time) {
 	for _, record := range records {
 		if ctx.Err() != nil || !time.Now().Before(end) {
@@ -140,8 +141,8 @@ func (r *runner) commit(ctx context.Context, all []*progress) {
 	}
 }
 
-// putBack lets the records that are not settled be fetched again, those that failed only after a while. It returns the error
-// by which the consumer has to stop.
+// putBack lets the records that are not settled be fetched again, those that failed only after a while. It returns the
+// error by which the consumer has to stop.
 func (r *runner) putBack(ctx context.Context, all []*progress) error {
 	offsets := make(map[string]map[int32]kgo.EpochOffset)
 	var poison []error
@@ -167,8 +168,8 @@ func (r *runner) putBack(ctx context.Context, all []*progress) error {
 // errStop marks the error by which the consumer has to stop.
 var errStop = errors.New("kafka: the consumer stops, since there is no OnPoison to decide about the record")
 
-// settle applies a record that has failed that often before, unless it was applied already, or has it put aside. Without an
-// error the record will not be needed again.
+// settle applies a record that has failed that often before, unless it was applied already, or has it put aside.
+// Without an error the record will not be needed again.
 func (r *runner) settle(ctx context.Context, record *kgo.Record, tries int) error {
 	id, err := consuming.EventID(r.EventID, record)
 	if err != nil {

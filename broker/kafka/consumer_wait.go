@@ -31,8 +31,8 @@ func (r *runner) tries(p partition, record *kgo.Record) int {
 	return 0
 }
 
-// pause makes a partition wait after a record has failed, and returns for how long. Nothing is fetched from it meanwhile, also
-// if it goes to another member of the group and comes back.
+// pause makes a partition wait after a record has failed, and returns for how long. Nothing is fetched from it
+// meanwhile, also if it goes to another member of the group and comes back.
 func (r *runner) pause(p partition, record *kgo.Record, err error) time.Duration {
 	w := r.waiting[p]
 	if w == nil || w.at != position(record) {
@@ -60,15 +60,17 @@ func (r *runner) nextDue() (due time.Time, waits bool) {
 	return due, waits
 }
 
-// resumeDue lets the partitions that have waited long enough be fetched from. It is called while the group cannot rebalance.
+// resumeDue lets the partitions that have waited long enough be fetched from. It is called while the group cannot
+// rebalance.
 func (r *runner) resumeDue(now time.Time) {
 	due := r.resume(func(w *wait) bool { return !now.Before(w.until) })
 	if len(due) == 0 {
 		return
 	}
-	// A fetch without the partition may be under way, and lasts for the client's FetchMaxWait if nothing arrives. To set the
-	// position, with the epoch left out so that it is another one, makes the client begin again. That is done only if the
-	// partition is still where it was put back to: one that has been away meanwhile is where the group has committed.
+	// A fetch without the partition may be under way, and lasts for the client's FetchMaxWait if nothing arrives. To
+	// set the position, with the epoch left out so that it is another one, makes the client begin again. That is done
+	// only if the partition is still where it was put back to: one that has been away meanwhile is where the group has
+	// committed.
 	current := r.Client.CommittedOffsets()
 	offsets := make(map[string]map[int32]kgo.EpochOffset)
 	for _, p := range due {

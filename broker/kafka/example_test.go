@@ -50,7 +50,8 @@ func ExamplePublisher() {
 // mailerStore is the database of a consumer, such as of store/sqlite or store/postgres.
 var mailerStore inbox.Store
 
-// However often an event is sent, it leads to one mail: the consumer writes it in the transaction that remembers the event.
+// However often an event is sent, it leads to one mail: the consumer writes it in the transaction that remembers the
+// event.
 func ExampleConsumer() {
 	client, err := kafka.NewConsumerClient([]string{"broker-1:9092"}, "mailer", []string{"charges"})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 
 // PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
-	// Topic chooses the topic of Kafka for each event. Its error counts as one of the delivery, which is tried again unless the
-	// error is made with [outbox.Permanent]. Default: the topic of the message.
+	// Topic chooses the topic of Kafka for each event. Its error counts as one of the delivery, which is tried again
+	// unless the error is made with [outbox.Permanent]. Default: the topic of the message.
 	Topic func(e *outbox.Event) (string, error)
 }
 
@@ -30,8 +30,8 @@ type Publisher struct {
 
 var _ outbox.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher that uses the client, which stays the caller's to close. It refuses a client that is not an
-// idempotent producer with acknowledgements of all in-sync replicas; [NewPublisherClient] makes one that is.
+// NewPublisher returns a publisher that uses the client, which stays the caller's to close. It refuses a client that is
+// not an idempotent producer with acknowledgements of all in-sync replicas; [NewPublisherClient] makes one that is.
 func NewPublisher(client *kgo.Client, config PublisherConfig) (*Publisher, error) {
 	if client == nil {
 		return nil, errors.New("kafka: there is no client")
@@ -45,8 +45,8 @@ func NewPublisher(client *kgo.Client, config PublisherConfig) (*Publisher, error
 	return &Publisher{client: client, topic: config.Topic}, nil
 }
 
-// Publish writes an event, and returns nil when all in-sync replicas have it. If a record of the same event is still under way,
-// since the time of an earlier delivery was up before the answer, it waits for that one.
+// Publish writes an event, and returns nil when all in-sync replicas have it. If a record of the same event is still
+// under way, since the time of an earlier delivery was up before the answer, it waits for that one.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	topic, err := p.topic(e)
 	if err != nil {
@@ -65,8 +65,9 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	return nil
 }
 
-// makeRecord writes an event as a record, by the binary mode of the binding. The record's timestamp is left to be that of the
-// sending: by the event's own time, which is in ce_time, a dead letter that is replayed could be too old for the topic.
+// makeRecord writes an event as a record, by the binary mode of the binding. The record's timestamp is left to be that
+// of the sending: by the event's own time, which is in ce_time, a dead letter that is replayed could be too old for the
+// topic.
 func makeRecord(topic string, e *outbox.Event) (*kgo.Record, error) {
 	record := &kgo.Record{Topic: topic, Value: e.Data}
 	if e.PartitionKey != "" {
@@ -97,8 +98,8 @@ func reserved(name string) bool {
 	return name == "content-type" || strings.HasPrefix(name, "ce_")
 }
 
-// hopeless are the answers by which Kafka refuses this very record. What an operator repairs, such as a topic that is missing
-// or a right that was not granted, is not among them.
+// hopeless are the answers by which Kafka refuses this very record. What an operator repairs, such as a topic that is
+// missing or a right that was not granted, is not among them.
 var hopeless = []*kerr.Error{
 	kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException, kerr.UnsupportedForMessageFormat,
 }
@@ -106,8 +107,8 @@ var hopeless = []*kerr.Error{
 // tooLarge are the answers about a batch, which may hold further records.
 var tooLarge = []*kerr.Error{kerr.MessageTooLarge, kerr.RecordListTooLarge}
 
-// judge marks errors after which to try again would not help. A small event that was in a batch that is too large is not to
-// blame: the client does not divide batches, so it is tried again, by chance in another one.
+// judge marks errors after which to try again would not help. A small event that was in a batch that is too large is
+// not to blame: the client does not divide batches, so it is tried again, by chance in another one.
 func judge(topic string, e *outbox.Event, err error) error {
 	is := func(answer *kerr.Error) bool { return errors.Is(err, answer) }
 	wrapped := fmt.Errorf("kafka: topic %s: %w", topic, err)

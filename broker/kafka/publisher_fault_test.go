@@ -19,8 +19,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// O2: the events of an aggregate stay in order, each is there once, while leaders move, brokers refuse, and answers say that
-// a write failed which did not.
+// O2: the events of an aggregate stay in order, each is there once, while leaders move, brokers refuse, and answers say
+// that a write failed which did not.
 func TestOrderUnderFaults(t *testing.T) {
 	t.Parallel()
 	cluster := newCluster(t)
@@ -107,8 +107,8 @@ func portsOf(t *testing.T, cluster *kfake.Cluster) (ports []int) {
 	return ports
 }
 
-// A delivery whose time is up while the broker has the record is a failure at once. Further ones add no copies: they wait for the
-// answer to the first.
+// A delivery whose time is up while the broker has the record is a failure at once. Further ones add no copies: they
+// wait for the answer to the first.
 func TestTimeIsUpBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	cluster := newCluster(t)
@@ -135,8 +135,8 @@ func TestTimeIsUpBeforeTheAnswer(t *testing.T) {
 	close(answer)
 	again, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
-	// It is of the same partition, so that copies of the first would be before it. The first itself may have its answer by now: to
-	// deliver it once more would be a copy.
+	// It is of the same partition, so that copies of the first would be before it. The first itself may have its answer
+	// by now: to deliver it once more would be a copy.
 	if err := p.Publish(again, event("a", 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 // identity tells events apart.
 type identity struct{ topic, source, id string }
 
-// pendingRecord is a record that the client has and Kafka has not answered yet. It may outlast the delivery that produced it:
-// an idempotent producer cannot take back a record that it may have sent. So a further delivery of the same event waits for it,
-// and does not add a copy, of which there would soon be many while the brokers are away.
+// pendingRecord is a record that the client has and Kafka has not answered yet. It may outlast the delivery that
+// produced it: an idempotent producer cannot take back a record that it may have sent. So a further delivery of the
+// same event waits for it, and does not add a copy, of which there would soon be many while the brokers are away.
 type pendingRecord struct {
 	// ctx is that of the delivery that produced it. When it has ended, the client may give the record up.
 	ctx  context.Context

@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The client gives up a record that it has not sent when the time of its delivery is up. The next delivery, which waits for it,
-// is not told that, but publishes it again.
+// The client gives up a record that it has not sent when the time of its delivery is up. The next delivery, which waits
+// for it, is not told that, but publishes it again.
 func TestGivenUpRecordsArePublishedAgain(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.SeedTopics(1, "charges"))

@@ -19,8 +19,8 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// ErrPoison is returned when a message cannot be applied and there is no OnPoison to decide about it. A handler wraps it to
-// say that to try again would not help.
+// ErrPoison is returned when a message cannot be applied and there is no OnPoison to decide about it. A handler wraps
+// it to say that to try again would not help.
 var ErrPoison = errors.New("nats: the message cannot be applied")
 
 // The defaults of a [ConsumerConfig].
@@ -34,37 +34,38 @@ const (
 
 // ConsumerConfig configures a [Consumer].
 type ConsumerConfig struct {
-	// Source is a pull consumer with explicit acknowledgements and without a MaxDeliver: past that the server would drop a
-	// message in silence. Required.
+	// Source is a pull consumer with explicit acknowledgements and without a MaxDeliver: past that the server would
+	// drop a message in silence. Required.
 	Source jetstream.Consumer
 	// Inbox remembers what was applied. Required.
 	Inbox *inbox.Inbox
 	// Name is that of the consumer in the inbox. It stays the same for as long as events may be repeated. Required.
 	Name string
-	// Handle applies a message in the transaction that it takes from its context, with [onceward.Tx] or the way of the store's own
-	// package. It is called again if it returns an error or the transaction fails. It leaves the acknowledgement alone. While it
-	// takes its time, the server is told so. Required.
+	// Handle applies a message in the transaction that it takes from its context, with [onceward.Tx] or the way of the
+	// store's own package. It is called again if it returns an error or the transaction fails. It leaves the
+	// acknowledgement alone. While it takes its time, the server is told so. Required.
 	Handle func(ctx context.Context, m jetstream.Msg) error
 
-	// EventID names the event of a message: the sender's name for it, the same each time it is sent. One that is not known is
-	// an error, and the message is poison. Default: the header ce-id, or else Nats-Msg-Id, [HeaderEventID].
+	// EventID names the event of a message: the sender's name for it, the same each time it is sent. One that is not
+	// known is an error, and the message is poison. Default: the header ce-id, or else Nats-Msg-Id, [HeaderEventID].
 	EventID func(m jetstream.Msg) (string, error)
-	// OnPoison decides about a message that cannot be applied. If it returns nil, because it has put the message aside for
-	// an operator to look at, the server is told not to deliver it again; OnPoison is called again if it returns an error, or if
-	// the process dies before that. It may be called by several workers at once. Default: none, and the consumer stops.
+	// OnPoison decides about a message that cannot be applied. If it returns nil, because it has put the message aside
+	// for an operator to look at, the server is told not to deliver it again; OnPoison is called again if it returns an
+	// error, or if the process dies before that. It may be called by several workers at once. Default: none, and the
+	// consumer stops.
 	OnPoison func(ctx context.Context, m jetstream.Msg, cause error) error
 
-	// MaxAttempts is how many deliveries of a message to this process fail before it is poison. Those do not count that fail
-	// because the store is not available, nor those to other processes. Default: [DefaultMaxAttempts].
+	// MaxAttempts is how many deliveries of a message to this process fail before it is poison. Those do not count that
+	// fail because the store is not available, nor those to other processes. Default: [DefaultMaxAttempts].
 	MaxAttempts int
-	// MinBackoff and MaxBackoff bound the pause before a message that failed comes again. It doubles with each delivery,
-	// less up to a half at random. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	// MinBackoff and MaxBackoff bound the pause before a message that failed comes again. It doubles with each
+	// delivery, less up to a half at random. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
 	// Workers is how many messages are worked on at once. Default: [DefaultWorkers].
 	Workers int
-	// Buffer is how many messages are asked for ahead. They wait here for a worker, and if they wait for longer than the
-	// AckWait of the Source, they are delivered once more. What the server sends beyond that, as it may after a restart, is
-	// dropped by the client, and comes again after the AckWait. Default: twice as many as Workers.
+	// Buffer is how many messages are asked for ahead. They wait here for a worker, and if they wait for longer than
+	// the AckWait of the Source, they are delivered once more. What the server sends beyond that, as it may after a
+	// restart, is dropped by the client, and comes again after the AckWait. Default: twice as many as Workers.
 	Buffer int
 	// Grace is how long the messages that are being applied may go on when Run is to end. Default: [DefaultGrace].
 	Grace time.Duration
@@ -130,8 +131,8 @@ func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	return &Consumer{config.withDefaults()}, nil
 }
 
-// HeaderEventID returns the event's ID as the NATS binding of CloudEvents puts it into the header ce-id, or else the message
-// ID by which the server drops repetitions.
+// HeaderEventID returns the event's ID as the NATS binding of CloudEvents puts it into the header ce-id, or else the
+// message ID by which the server drops repetitions.
 func HeaderEventID(m jetstream.Msg) (string, error) {
 	if value := header(m.Headers(), "ce-id"); value != "" {
 		return decode(value)

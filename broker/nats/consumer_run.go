@@ -14,8 +14,8 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// ackTimeout is how long the server may take to confirm an acknowledgement. One that is lost is made up for when the message
-// comes again.
+// ackTimeout is how long the server may take to confirm an acknowledgement. One that is lost is made up for when the
+// message comes again.
 const ackTimeout = 5 * time.Second
 
 // runner is a consumer at work.
@@ -26,9 +26,9 @@ type runner struct {
 	failures consuming.Failures[uint64]
 }
 
-// Run consumes until the context ends, and returns nil then, after what was being applied has been acknowledged or handed
-// back. It returns an error if the Source is not fit any more, it or its connection is gone for good, or a message is poison
-// and there is no OnPoison.
+// Run consumes until the context ends, and returns nil then, after what was being applied has been acknowledged or
+// handed back. It returns an error if the Source is not fit any more, it or its connection is gone for good, or a
+// message is poison and there is no OnPoison.
 func (c *Consumer) Run(ctx context.Context) error {
 	info, err := c.config.Source.Info(ctx)
 	if err != nil {
@@ -82,8 +82,8 @@ func (r *runner) consume(ctx context.Context, messages jetstream.MessagesContext
 	return context.Cause(taking)
 }
 
-// handBack ends the deliveries, and returns those messages to the server that no worker has begun, so that others need not
-// wait until their AckWait is over.
+// handBack ends the deliveries, and returns those messages to the server that no worker has begun, so that others need
+// not wait until their AckWait is over.
 func (r *runner) handBack(messages jetstream.MessagesContext) {
 	messages.Drain()
 	for {
@@ -95,7 +95,8 @@ func (r *runner) handBack(messages jetstream.MessagesContext) {
 	}
 }
 
-// process settles a message and tells the server what became of it. It returns the error by which the consumer has to stop.
+// process settles a message and tells the server what became of it. It returns the error by which the consumer has to
+// stop.
 func (r *runner) process(ctx, applying context.Context, m jetstream.Msg) error {
 	sequence, deliveries := numbers(m)
 	release := r.keep(m)
@@ -115,9 +116,9 @@ func (r *runner) process(ctx, applying context.Context, m jetstream.Msg) error {
 	return nil
 }
 
-// tell says to the server what became of a message. The acknowledgement is confirmed: the way there and back costs little
-// beside the transaction that a needless repetition would cost. A message that was interrupted or stopped at comes again at
-// once, for another consumer.
+// tell says to the server what became of a message. The acknowledgement is confirmed: the way there and back costs
+// little beside the transaction that a needless repetition would cost. A message that was interrupted or stopped at
+// comes again at once, for another consumer.
 func (r *runner) tell(ctx context.Context, m jetstream.Msg, outcome outcome, deliveries int) error {
 	switch {
 	case outcome == applied:
@@ -133,8 +134,8 @@ func (r *runner) tell(ctx context.Context, m jetstream.Msg, outcome outcome, del
 	}
 }
 
-// keep tells the server that a message is being worked on, as often as it takes for the message not to be delivered to another
-// worker meanwhile.
+// keep tells the server that a message is being worked on, as often as it takes for the message not to be delivered to
+// another worker meanwhile.
 func (r *runner) keep(m jetstream.Msg) (release func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -184,8 +185,8 @@ func (r *runner) settle(ctx context.Context, m jetstream.Msg, sequence uint64) (
 	return got, err
 }
 
-// try is settle, and counts failures. The server's count of deliveries would not do: it includes those that came while the store
-// was away, and those that another consumer handed back.
+// try is settle, and counts failures. The server's count of deliveries would not do: it includes those that came while
+// the store was away, and those that another consumer handed back.
 func (r *runner) try(ctx context.Context, m jetstream.Msg, sequence uint64) (outcome, error) {
 	id, err := consuming.EventID(r.EventID, m)
 	if err != nil {

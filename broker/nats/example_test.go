@@ -76,13 +76,15 @@ func exampleConnection() (conn *natsgo.Conn, stop func(), err error) {
 	}, nil
 }
 
-// mailerStore is the database of a consumer, such as of store/sqlite or store/postgres, and charges the stream that it reads.
+// mailerStore is the database of a consumer, such as of store/sqlite or store/postgres, and charges the stream that it
+// reads.
 var (
 	mailerStore inbox.Store
 	charges     jetstream.Stream
 )
 
-// However often an event is sent, it leads to one mail: the consumer writes it in the transaction that remembers the event.
+// However often an event is sent, it leads to one mail: the consumer writes it in the transaction that remembers the
+// event.
 func ExampleConsumer() {
 	ctx := context.Background()
 	source, err := charges.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{Durable: "mailer"})

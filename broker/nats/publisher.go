@@ -13,14 +13,14 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// ErrNoStream is returned when no stream takes the subject of an event, or its servers cannot be reached. The event is tried
-// again.
+// ErrNoStream is returned when no stream takes the subject of an event, or its servers cannot be reached. The event is
+// tried again.
 var ErrNoStream = errors.New("nats: no stream takes the subject")
 
 // PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
-	// Subject chooses the subject for each event. Its error counts as one of the delivery, which is tried again unless the
-	// error is made with [outbox.Permanent]. Default: the topic of the message.
+	// Subject chooses the subject for each event. Its error counts as one of the delivery, which is tried again unless
+	// the error is made with [outbox.Permanent]. Default: the topic of the message.
 	Subject func(e *outbox.Event) (string, error)
 }
 
@@ -43,8 +43,8 @@ func NewPublisher(js jetstream.JetStream, config PublisherConfig) (*Publisher, e
 	return &Publisher{js: js, subject: config.Subject}, nil
 }
 
-// Publish publishes an event, and returns nil when a stream has it, now or since an earlier delivery. A context without a
-// deadline gets that of the JetStream, which is five seconds unless it was made otherwise.
+// Publish publishes an event, and returns nil when a stream has it, now or since an earlier delivery. A context without
+// a deadline gets that of the JetStream, which is five seconds unless it was made otherwise.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	subject, err := p.subject(e)
 	if err != nil {
@@ -93,8 +93,9 @@ func makeMessage(subject string, e *outbox.Event) (*natsgo.Msg, error) {
 	return message, nil
 }
 
-// reserved reports whether a header is not for a message to set: those of CloudEvents; those that are commands to the server,
-// such as to purge a stream; and those by which clients tell a status of the server, or an event in structured mode.
+// reserved reports whether a header is not for a message to set: those of CloudEvents; those that are commands to the
+// server, such as to purge a stream; and those by which clients tell a status of the server, or an event in structured
+// mode.
 func reserved(name string) bool {
 	switch name = strings.ToLower(name); name {
 	case "status", "description", "content-type":
@@ -104,8 +105,8 @@ func reserved(name string) bool {
 	}
 }
 
-// judge says what an error means, and marks those after which to try again would not help: the message is larger than the
-// server or the stream takes.
+// judge says what an error means, and marks those after which to try again would not help: the message is larger than
+// the server or the stream takes.
 func judge(subject string, err error) error {
 	switch {
 	case errors.Is(err, jetstream.ErrNoStreamResponse):

@@ -121,7 +121,9 @@ var rules = []rule{
 	},
 	{
 		name: "only a broker, cmd, examples, lab and servers depend on the client of a broker",
-		from: func(pkg string) bool { return ours(pkg) && !under(pkg, "./broker", "./cmd", "./examples", "./lab", "./internal/servers") },
+		from: func(pkg string) bool {
+			return ours(pkg) && !under(pkg, "./broker", "./cmd", "./examples", "./lab", "./internal/servers")
+		},
 		forbidden: func(_, dep string) bool {
 			return under(dep, "github.com/twmb/franz-go", "github.com/nats-io/nats.go", "github.com/rabbitmq/amqp091-go", "./broker")
 		},

@@ -42,7 +42,8 @@ func (f *failing) count(event string) int {
 	return f.calls[event]
 }
 
-// A record that fails is tried again before those behind it, while other partitions go on, and its failures leave no trace.
+// A record that fails is tried again before those behind it, while other partitions go on, and its failures leave no
+// trace.
 func TestFailedRecordsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -181,8 +181,8 @@ func (b *bench) awaitSettled(t *testing.T, c nats.ConsumerConfig) {
 	}
 }
 
-// deliveredAll reports whether the last message of the stream has been delivered. The server tells its consumers of new messages
-// a little after it has confirmed them to the publisher, so that until then none seem to be pending.
+// deliveredAll reports whether the last message of the stream has been delivered. The server tells its consumers of new
+// messages a little after it has confirmed them to the publisher, so that until then none seem to be pending.
 func (b *bench) deliveredAll(ctx context.Context, consumer *jetstream.ConsumerInfo) bool {
 	stream, err := b.stream.Info(ctx)
 	return err == nil && consumer.Delivered.Stream >= stream.State.LastSeq
