@@ -65,7 +65,9 @@ type fakeStore struct {
 var _ inbox.Store = (*fakeStore)(nil)
 
 func newFakeStore() *fakeStore {
-	return &fakeStore{noted: make(map[string]bool), locks: make(map[string]*sync.Mutex), ended: make(chan error, 10_000)}
+	return &fakeStore{
+		noted: make(map[string]bool), locks: make(map[string]*sync.Mutex), ended: make(chan error, 10_000),
+	}
 }
 
 // fakeTx is a transaction of the fake.

@@ -239,7 +239,9 @@ func TestEventIDs(t *testing.T) {
 
 func TestConsumersThatAreRefused(t *testing.T) {
 	t.Parallel()
-	complete := amqp.ConsumerConfig{URL: "amqp://host/", Queue: "q", Inbox: inbox.New(newFakeStore()), Name: "n", Handle: apply}
+	complete := amqp.ConsumerConfig{
+		URL: "amqp://host/", Queue: "q", Inbox: inbox.New(newFakeStore()), Name: "n", Handle: apply,
+	}
 	if _, err := amqp.NewConsumer(complete); err != nil {
 		t.Fatal(err)
 	}

@@ -46,14 +46,14 @@ func makeMessage(e *outbox.Event) (amqp091.Publishing, error) {
 		Headers:      make(amqp091.Table),
 	}
 	if len(e.ID) > maxShort || len(e.ContentType) > maxShort {
-		return message, fmt.Errorf("amqp: the ID or the content type of event %q is longer than %d bytes", e.ID, maxShort)
+		return message, fmt.Errorf("amqp: the ID or content type of event %q is longer than %d bytes", e.ID, maxShort)
 	}
 	for name, value := range e.Headers {
 		if reserved(name) {
 			return message, fmt.Errorf("amqp: the message's header %q is reserved", name)
 		}
 		if len(name) > maxShort {
-			return message, fmt.Errorf("amqp: the name of the message's header %q is longer than %d bytes", name, maxShort)
+			return message, fmt.Errorf("amqp: the name of the header %q is longer than %d bytes", name, maxShort)
 		}
 		message.Headers[name] = value
 	}

@@ -28,13 +28,15 @@ func TestEventsAreInTheBindingsForm(t *testing.T) {
 		t.Fatalf("%d messages", len(messages))
 	}
 	got := messages[0]
-	if got.MessageId != e.ID || got.ContentType != e.ContentType || string(got.Body) != "1" || got.DeliveryMode != amqp091.Persistent {
+	if got.MessageId != e.ID || got.ContentType != e.ContentType || string(got.Body) != "1" ||
+		got.DeliveryMode != amqp091.Persistent {
 		t.Errorf("message %+v", got)
 	}
 	delete(got.Headers, "onceward-publish")
 	want := amqp091.Table{
 		"cloudEvents:specversion": "1.0", "cloudEvents:id": "event-1", "cloudEvents:source": "https://shop.example",
-		"cloudEvents:type": "payment.created", "cloudEvents:subject": "17", "cloudEvents:time": "1970-01-01T00:00:01.000000005Z",
+		"cloudEvents:type": "payment.created", "cloudEvents:subject": "17",
+		"cloudEvents:time":         "1970-01-01T00:00:01.000000005Z",
 		"cloudEvents:partitionkey": "payment/17", "cloudEvents:idempotencykey": "key-1", "trace-id": "ü",
 	}
 	if !maps.Equal(got.Headers, want) {
@@ -48,14 +50,17 @@ func TestExchangeAndRoutingKeyAreChosen(t *testing.T) {
 	queue, exchange := server.queue(t, nil), server.Name(t)
 	must(t, server.do(func(ch *amqp091.Channel) error {
 		// It goes when the queue does, because nothing else is bound to it.
-		return errors.Join(ch.ExchangeDeclare(exchange, "topic", true, true, false, false, nil), ch.QueueBind(queue, "payment.*", exchange, false, nil))
+		return errors.Join(
+			ch.ExchangeDeclare(exchange, "topic", true, true, false, false, nil),
+			ch.QueueBind(queue, "payment.*", exchange, false, nil))
 	}))
 	p := newPublisher(t, server, amqp.PublisherConfig{
 		Exchange:   amqp.Always(exchange),
 		RoutingKey: func(e *outbox.Event) (string, error) { return e.Type, nil },
 	})
 	must(t, publish(t, p, newEvent(1, "")))
-	if got := server.take(t, queue); len(got) != 1 || got[0].RoutingKey != "payment.created" || got[0].Exchange != exchange {
+	got := server.take(t, queue)
+	if len(got) != 1 || got[0].RoutingKey != "payment.created" || got[0].Exchange != exchange {
 		t.Errorf("messages %v", got)
 	}
 }
@@ -143,7 +148,8 @@ func TestMissingExchangeIsReported(t *testing.T) {
 		e := newEvent(i, queue)
 		e.Headers = map[string]string{"exchange": "no-such-" + queue}
 		err := publish(t, p, e)
-		if refusal := (*amqp091.Error)(nil); !errors.Is(err, amqp.ErrLost) || !errors.As(err, &refusal) || refusal.Code != amqp091.NotFound {
+		refusal := (*amqp091.Error)(nil)
+		if !errors.Is(err, amqp.ErrLost) || !errors.As(err, &refusal) || refusal.Code != amqp091.NotFound {
 			t.Errorf("err = %v, want the broker's reason", err)
 		}
 	}
@@ -200,7 +206,9 @@ func TestConfigIsChecked(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("err = %v, want one without the password", err)
 	}
-	for _, config := range []amqp.PublisherConfig{{Channels: -1}, {MaxInFlight: -1}, {ConnectTimeout: -1}, {Heartbeat: -1}} {
+	for _, config := range []amqp.PublisherConfig{
+		{Channels: -1}, {MaxInFlight: -1}, {ConnectTimeout: -1}, {Heartbeat: -1},
+	} {
 		config.URL = "amqp://host/"
 		if _, err := amqp.NewPublisher(config); err == nil {
 			t.Errorf("%+v is accepted", config)
@@ -210,7 +218,8 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestOpenWantsTheBroker(t *testing.T) {
 	t.Parallel()
-	if _, err := amqp.OpenPublisher(t.Context(), amqp.PublisherConfig{URL: "amqp://guest:secret@127.0.0.1:1/"}); err == nil || strings.Contains(err.Error(), "secret") {
+	_, err := amqp.OpenPublisher(t.Context(), amqp.PublisherConfig{URL: "amqp://guest:secret@127.0.0.1:1/"})
+	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("err = %v", err)
 	}
 	p, err := amqp.OpenPublisher(t.Context(), amqp.PublisherConfig{URL: sharedRabbitMQ(t).URL()})

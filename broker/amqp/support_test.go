@@ -27,7 +27,8 @@ func newPublisher(t testing.TB, server rabbitMQ, config amqp.PublisherConfig) *a
 
 func newEvent(number int, topic string) *outbox.Event {
 	return &outbox.Event{
-		ID: fmt.Sprintf("event-%d", number), Source: "https://shop.example", Type: "payment.created", Time: time.Unix(1, 5).UTC(),
+		ID: fmt.Sprintf("event-%d", number), Source: "https://shop.example", Type: "payment.created",
+		Time:        time.Unix(1, 5).UTC(),
 		ContentType: "application/json", Data: fmt.Appendf(nil, "%d", number), Topic: topic,
 	}
 }

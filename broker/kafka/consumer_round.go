@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -105,7 +104,9 @@ func (r *runner) workOn(ctx context.Context, records map[partition][]*kgo.Record
 
 // workOnPartition settles records in their order until one fails, or there is no time left. The first of them has been
 // tried before that often.
-func (r *runner) workOnPartition(ctx, applying context.Context, got *progress, records []*kgo.Record, tries int, end time.Time) {
+func (r *runner) workOnPartition(
+	ctx, applying context.Context, got *progress, records []*kgo.Record, tries int, end time.Time,
+) {
 	for _, record := range records {
 		if ctx.Err() != nil || !time.Now().Before(end) {
 			got.next = record
@@ -157,8 +158,8 @@ func (r *runner) putBack(ctx context.Context, all []*progress) error {
 			poison = append(poison, got.err)
 		case got.err != nil:
 			pause := r.pause(got.partition, got.next, got.err)
-			r.Logger.LogAttrs(ctx, slog.LevelWarn, "kafka: a record could not be applied", slog.String("topic", got.topic),
-				slog.Int("partition", int(got.number)), slog.Int64("offset", got.next.Offset), slog.Duration("pause", pause), slog.Any("error", got.err))
+			r.Logger.WarnContext(ctx, "kafka: a record could not be applied",
+				"topic", got.topic, "partition", got.number, "offset", got.next.Offset, "pause", pause, "error", got.err)
 		}
 	}
 	r.Client.SetOffsets(offsets)
@@ -197,7 +198,7 @@ func (r *runner) poison(ctx context.Context, record *kgo.Record, cause error) er
 			errStop, ErrPoison, record.Topic, record.Partition, record.Offset, cause)
 	}
 	if err := r.OnPoison(ctx, record, cause); err != nil {
-		return fmt.Errorf("kafka: OnPoison did not take the record: %w, which cannot be applied: %w", err, cause)
+		return fmt.Errorf("kafka: OnPoison did not take the record: %w; it cannot be applied: %w", err, cause)
 	}
 	return nil
 }

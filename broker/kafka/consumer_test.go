@@ -26,7 +26,8 @@ func TestClosedClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Client: client, Inbox: inbox.New(nil), Name: "mailer", Handle: handle})
+	config := kafka.ConsumerConfig{Client: client, Inbox: inbox.New(nil), Name: "mailer", Handle: handle}
+	c, err := kafka.NewConsumer(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,17 +42,17 @@ func TestConsumerClientsThatAreRefused(t *testing.T) {
 	seeds := kgo.SeedBrokers("127.0.0.1:1")
 	topics := kgo.ConsumeTopics(topic)
 	for name, options := range map[string][]kgo.Opt{
-		"no group":         {seeds, topics},
-		"commits":          {seeds, topics, kgo.ConsumerGroup(group), kgo.BlockRebalanceOnPoll()},
-		"rebalances":       {seeds, topics, kgo.ConsumerGroup(group), kgo.DisableAutoCommit()},
-		"all as it should": {seeds, topics, kgo.ConsumerGroup(group), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll()},
+		"no group":   {seeds, topics},
+		"commits":    {seeds, topics, kgo.ConsumerGroup(group), kgo.BlockRebalanceOnPoll()},
+		"rebalances": {seeds, topics, kgo.ConsumerGroup(group), kgo.DisableAutoCommit()},
+		"good":       {seeds, topics, kgo.ConsumerGroup(group), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll()},
 	} {
 		client, err := kgo.NewClient(options...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		config := kafka.ConsumerConfig{Client: client, Inbox: inbox.New(nil), Name: "mailer", Handle: handle}
-		if _, err := kafka.NewConsumer(config); (err == nil) != (name == "all as it should") {
+		if _, err := kafka.NewConsumer(config); (err == nil) != (name == "good") {
 			t.Errorf("%s: %v", name, err)
 		}
 		client.CloseAllowingRebalance()

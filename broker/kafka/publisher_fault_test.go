@@ -153,7 +153,8 @@ func TestNoBroker(t *testing.T) {
 	cluster.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := p.Publish(ctx, event("a", 0)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, outbox.ErrPermanent) {
+	err := p.Publish(ctx, event("a", 0))
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, outbox.ErrPermanent) {
 		t.Error(err)
 	}
 }

@@ -24,8 +24,10 @@ func TestWritesTheEventInBinaryMode(t *testing.T) {
 	}
 	record := read(t, cluster, "charges", 1)[0]
 	want := map[string]string{
-		"ce_specversion": "1.0", "ce_id": "a-1", "ce_source": "https://shop.example/payments", "ce_type": "payment.created",
-		"ce_subject": "Euro € 5", "ce_time": "2026-01-01T12:00:00Z", "ce_partitionkey": "payment/a", "ce_idempotencykey": "k-5",
+		"ce_specversion": "1.0", "ce_id": "a-1", "ce_source": "https://shop.example/payments",
+		"ce_type":    "payment.created",
+		"ce_subject": "Euro € 5", "ce_time": "2026-01-01T12:00:00Z",
+		"ce_partitionkey": "payment/a", "ce_idempotencykey": "k-5",
 		"content-type": "application/json", "Tenant": "acme",
 	}
 	if got := headers(t, record); !maps.Equal(got, want) {
@@ -76,7 +78,8 @@ func TestTopicByEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	read(t, cluster, "payment.created", 1)
-	if err := p.Publish(t.Context(), &outbox.Event{ID: "1"}); !errors.Is(err, unknown) || errors.Is(err, outbox.ErrPermanent) {
+	err := p.Publish(t.Context(), &outbox.Event{ID: "1"})
+	if !errors.Is(err, unknown) || errors.Is(err, outbox.ErrPermanent) {
 		t.Errorf("without a topic: %v", err)
 	}
 }
@@ -115,6 +118,7 @@ func TestWhichErrorsArePermanent(t *testing.T) {
 	t.Parallel()
 	cluster := newCluster(t, kfake.SeedTopics(1, "refusing"))
 	p := newPublisher(t, cluster, kafka.PublisherConfig{}, kgo.UnknownTopicRetries(0), kgo.RecordRetries(2))
+	tooLarge := kerr.MessageTooLarge
 	change := func(f func(*outbox.Event)) *outbox.Event {
 		e := event("a", 1)
 		f(e)
@@ -131,8 +135,8 @@ func TestWhichErrorsArePermanent(t *testing.T) {
 		"no topic":          {change(func(e *outbox.Event) { e.Topic = "" }), nil, true},
 		"topic missing":     {change(func(e *outbox.Event) { e.Topic = "missing" }), nil, false},
 		"invalid record":    {event("a", 1), kerr.InvalidRecord, true},
-		"too large there":   {change(func(e *outbox.Event) { e.Data = make([]byte, 1<<20) }), kerr.MessageTooLarge, true},
-		"too large a batch": {event("a", 1), kerr.MessageTooLarge, false},
+		"too large there":   {change(func(e *outbox.Event) { e.Data = make([]byte, 1<<20) }), tooLarge, true},
+		"too large a batch": {event("a", 1), tooLarge, false},
 		"not authorized":    {event("a", 1), kerr.TopicAuthorizationFailed, false},
 		"too few in sync":   {event("a", 1), kerr.NotEnoughReplicas, false},
 		"a wrong authority": {event("a", 1), kerr.ClusterAuthorizationFailed, false},
@@ -140,7 +144,9 @@ func TestWhichErrorsArePermanent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if test.answer != nil {
 				test.event.Topic = "refusing"
-				fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "refusing", Err: test.answer, Count: -1})
+				fault := cluster.Fault(kfake.Fault{
+					Keys: []kmsg.Key{kmsg.Produce}, Topic: "refusing", Err: test.answer, Count: -1,
+				})
 				defer fault.Remove()
 			}
 			err := p.Publish(t.Context(), test.event)

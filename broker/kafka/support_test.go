@@ -22,7 +22,8 @@ const patience = 20 * time.Second
 // newCluster starts brokers in this process, with the topic "charges".
 func newCluster(t *testing.T, options ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
-	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(3), kfake.SeedTopics(4, "charges")}, options...)...)
+	usual := []kfake.Opt{kfake.NumBrokers(3), kfake.SeedTopics(4, "charges")}
+	cluster, err := kfake.NewCluster(append(usual, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,9 +32,12 @@ func newCluster(t *testing.T, options ...kfake.Opt) *kfake.Cluster {
 }
 
 // newPublisher returns a publisher with a client of its own.
-func newPublisher(t *testing.T, cluster *kfake.Cluster, config kafka.PublisherConfig, options ...kgo.Opt) *kafka.Publisher {
+func newPublisher(
+	t *testing.T, cluster *kfake.Cluster, config kafka.PublisherConfig, options ...kgo.Opt,
+) *kafka.Publisher {
 	t.Helper()
-	options = append(options, kgo.RetryBackoffFn(func(int) time.Duration { return 5 * time.Millisecond }), kgo.MetadataMinAge(10*time.Millisecond))
+	options = append(options, kgo.MetadataMinAge(10*time.Millisecond),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 5 * time.Millisecond }))
 	client, err := kafka.NewPublisherClient(cluster.ListenAddrs(), options...)
 	if err != nil {
 		t.Fatal(err)

@@ -100,8 +100,8 @@ func checkSource(config *jetstream.ConsumerConfig) error {
 		return fmt.Errorf("nats: the consumer %s in JetStream has no explicit acknowledgements", config.Name)
 	}
 	if config.MaxDeliver > 0 {
-		return fmt.Errorf("nats: the consumer %s in JetStream has a MaxDeliver of %d: the server would drop messages in silence",
-			config.Name, config.MaxDeliver)
+		return fmt.Errorf("nats: the consumer %s in JetStream has a MaxDeliver of %d: "+
+			"the server would drop messages in silence", config.Name, config.MaxDeliver)
 	}
 	return nil
 }

@@ -39,7 +39,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	r := &runner{ConsumerConfig: c.config, ackWait: info.Config.AckWait}
 	// While the server is away the client looks for it by itself, so that missing heartbeats are no error.
-	messages, err := r.Source.Messages(jetstream.PullMaxMessages(r.Buffer), jetstream.WithMessagesErrOnMissingHeartbeat(false))
+	messages, err := r.Source.Messages(
+		jetstream.PullMaxMessages(r.Buffer), jetstream.WithMessagesErrOnMissingHeartbeat(false))
 	if err != nil {
 		return fmt.Errorf("nats: %w", err)
 	}
@@ -216,7 +217,7 @@ func (r *runner) poison(ctx context.Context, m jetstream.Msg, sequence uint64, c
 			ErrPoison, m.Subject(), sequence, cause)
 	}
 	if err := r.OnPoison(ctx, m, cause); err != nil {
-		return failed, fmt.Errorf("nats: OnPoison did not take the message: %w, which cannot be applied: %w", err, cause)
+		return failed, fmt.Errorf("nats: OnPoison did not take the message: %w; it cannot be applied: %w", err, cause)
 	}
 	return putAside, nil
 }

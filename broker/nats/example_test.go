@@ -58,7 +58,9 @@ func exampleConnection() (conn *natsgo.Conn, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true})
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

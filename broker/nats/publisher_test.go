@@ -30,8 +30,10 @@ func TestPublishesTheEventInBinaryMode(t *testing.T) {
 		t.Fatalf("%d messages", len(messages))
 	}
 	want := map[string]string{
-		"Nats-Msg-Id": "event-1", "ce-specversion": "1.0", "ce-id": "event-1", "ce-source": "https://shop.example/payments",
-		"ce-type": "payment.created", "ce-subject": "Euro%20%E2%82%AC%20%225%25%22", "ce-time": "2026-01-01T12:00:00Z",
+		"Nats-Msg-Id": "event-1", "ce-specversion": "1.0", "ce-id": "event-1",
+		"ce-source": "https://shop.example/payments",
+		"ce-type":   "payment.created", "ce-subject": "Euro%20%E2%82%AC%20%225%25%22",
+		"ce-time":         "2026-01-01T12:00:00Z",
 		"ce-partitionkey": "payment/5", "ce-idempotencykey": "k-5", "ce-datacontenttype": "application/json;%20x=y",
 		"Tenant": "acme",
 	}
@@ -68,7 +70,8 @@ func TestSubjectByEvent(t *testing.T) {
 	if got := stored(t, stream)[0].Subject; got != "shop.payment.created" {
 		t.Errorf("published to %s", got)
 	}
-	if err := p.Publish(t.Context(), &outbox.Event{ID: "1"}); !errors.Is(err, unknown) || errors.Is(err, outbox.ErrPermanent) {
+	err = p.Publish(t.Context(), &outbox.Event{ID: "1"})
+	if !errors.Is(err, unknown) || errors.Is(err, outbox.ErrPermanent) {
 		t.Errorf("without a subject: %v", err)
 	}
 }

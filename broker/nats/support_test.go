@@ -45,7 +45,8 @@ func stopServer(s *server.Server) {
 // connect returns a JetStream on a connection that comes back when the server does.
 func connect(t *testing.T, s *server.Server) jetstream.JetStream {
 	t.Helper()
-	conn, err := natsgo.Connect(s.ClientURL(), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0))
+	conn, err := natsgo.Connect(s.ClientURL(),
+		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +74,9 @@ func newStream(t *testing.T, js jetstream.JetStream, subjects ...string) jetstre
 func event(n int) *outbox.Event {
 	return &outbox.Event{
 		ID: fmt.Sprintf("event-%d", n), Source: "https://shop.example/payments", Type: "payment.created",
-		Subject: "Euro € \"5%\"", Time: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), ContentType: "application/json; x=y",
-		Data: []byte(`{"amount":5}`), Topic: "charges", PartitionKey: "payment/5", IdempotencyKey: "k-5",
+		Subject: "Euro € \"5%\"", Time: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
+		ContentType: "application/json; x=y",
+		Data:        []byte(`{"amount":5}`), Topic: "charges", PartitionKey: "payment/5", IdempotencyKey: "k-5",
 		Headers: map[string]string{"Tenant": "acme"},
 	}
 }

@@ -11,11 +11,12 @@ import (
 
 func TestChecker(t *testing.T) {
 	t.Parallel()
+	fits := strings.Repeat("x", inbox.MaxName)
 	for want, check := range map[string]func(c *consuming.Checker){
 		"":                              func(c *consuming.Checker) { c.Required("A", true) },
 		"x.Config.A is required":        func(c *consuming.Checker) { c.Required("A", false) },
 		"x.Config.Name is required":     func(c *consuming.Checker) { c.Name("Name", "") },
-		"x.Config.Name is 256 bytes":    func(c *consuming.Checker) { c.Name("Name", strings.Repeat("x", inbox.MaxName+1)) },
+		"x.Config.Name is 256 bytes":    func(c *consuming.Checker) { c.Name("Name", fits+"x") },
 		"x.Config.N is -1, and 0 to 9":  func(c *consuming.Checker) { c.AtMost("N", -1, 9) },
 		"x.Config.N is 10, and 0 to 9":  func(c *consuming.Checker) { c.AtMost("N", 10, 9) },
 		"x.Config.D is negative: -1ns":  func(c *consuming.Checker) { c.NotNegative("D", -1) },
@@ -30,7 +31,7 @@ func TestChecker(t *testing.T) {
 		}
 	}
 	c := &consuming.Checker{}
-	c.Name("Name", strings.Repeat("x", inbox.MaxName))
+	c.Name("Name", fits)
 	c.AtMost("N", 0, 9)
 	c.AtMost("N", 9, 9)
 	c.Backoff(1, 0)

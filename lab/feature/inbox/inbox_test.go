@@ -81,7 +81,8 @@ func (b *bench) wantApplied(rule, want string) {
 	}
 }
 
-// TestOnce: a consumer applies an event once, another consumer does so for itself, and one that was rolled back comes again.
+// TestOnce: a consumer applies an event once, another consumer does so for itself, and one that was rolled back comes
+// again.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	for name, deliver := range map[string]func(b *bench, consumer, event string, end error) (bool, error){
@@ -175,7 +176,8 @@ func TestDoNeedsATransaction(t *testing.T) {
 	}
 }
 
-// faulty is a store that begins its work again, as one does after a rollback that work did not ask for, and that can be down.
+// faulty is a store that begins its work again, as one does after a rollback that work did not ask for, and that can be
+// down.
 type faulty struct {
 	inbox.Store
 	reruns   int

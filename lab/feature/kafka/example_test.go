@@ -92,7 +92,8 @@ func send(ctx context.Context, seeds []string, ids ...string) {
 	}
 	defer client.Close()
 	for _, id := range ids {
-		record := &kgo.Record{Topic: "charges", Value: []byte(id), Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte(id)}}}
+		headers := []kgo.RecordHeader{{Key: "ce_id", Value: []byte(id)}}
+		record := &kgo.Record{Topic: "charges", Value: []byte(id), Headers: headers}
 		if err := client.ProduceSync(ctx, record).FirstErr(); err != nil {
 			log.Fatal(err)
 		}

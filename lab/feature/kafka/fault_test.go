@@ -19,7 +19,9 @@ func TestCommitsThatFail(t *testing.T) {
 	for p := range partitions {
 		b.produce(t, int32(p), ids(p, 0, 5)...)
 	}
-	refused := b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.GroupAuthorizationFailed, Count: -1})
+	refused := b.cluster.Fault(kfake.Fault{
+		Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.GroupAuthorizationFailed, Count: -1,
+	})
 	c := b.config(t)
 	run := start(t, c)
 	b.awaitApplied(t, 5*partitions)

@@ -105,7 +105,8 @@ func TestStopsAtPoison(t *testing.T) {
 			c := b.config(t)
 			c.Handle, c.MaxAttempts = f.handle, 3
 			err := start(t, c).wait(t)
-			if !errors.Is(err, kafka.ErrPoison) || !strings.Contains(fmt.Sprint(err), "topic charges, partition 0, offset 1") {
+			where := "topic charges, partition 0, offset 1"
+			if !errors.Is(err, kafka.ErrPoison) || !strings.Contains(fmt.Sprint(err), where) {
 				t.Errorf("Run ended with %v", err)
 			}
 			b.awaitCommitted(t, 1)

@@ -40,7 +40,8 @@ type bench struct {
 
 func newBench(t *testing.T, options ...kfake.Opt) *bench {
 	t.Helper()
-	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(3), kfake.SeedTopics(partitions, topic)}, options...)...)
+	usual := []kfake.Opt{kfake.NumBrokers(3), kfake.SeedTopics(partitions, topic)}
+	cluster, err := kfake.NewCluster(append(usual, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,8 @@ func newBench(t *testing.T, options ...kfake.Opt) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{cluster: cluster, store: store}
-	b.producer = b.client(t, kgo.NewClient, kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	b.producer = b.client(t, kgo.NewClient,
+		kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	return b
 }
 

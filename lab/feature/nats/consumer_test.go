@@ -95,7 +95,9 @@ func TestEndsGracefully(t *testing.T) {
 	b := newBench(t)
 	b.publish(t, ids(0, 5)...)
 	c := b.config(t)
-	source, err := b.stream.CreateOrUpdateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "mailer", AckWait: time.Hour})
+	source, err := b.stream.CreateOrUpdateConsumer(t.Context(), jetstream.ConsumerConfig{
+		Durable: "mailer", AckWait: time.Hour,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +154,9 @@ func TestSlowHandlersKeepTheirMessage(t *testing.T) {
 	b := newBench(t)
 	b.publish(t, "e-0")
 	c := b.config(t)
-	source, err := b.stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "impatient", AckWait: 500 * time.Millisecond})
+	source, err := b.stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{
+		Durable: "impatient", AckWait: 500 * time.Millisecond,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

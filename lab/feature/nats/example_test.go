@@ -61,7 +61,9 @@ func exampleParts(ctx context.Context, events ...string) (store *sqlite.Store, s
 	if err != nil {
 		log.Fatal(err)
 	}
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true})
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true,
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -39,7 +39,8 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{dir: t.TempDir()}
 	b.startServer(t, -1)
-	conn, err := natsgo.Connect(b.server.ClientURL(), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0))
+	conn, err := natsgo.Connect(b.server.ClientURL(),
+		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,8 @@ func newBench(t *testing.T) *bench {
 	if b.js, err = jetstream.New(conn); err != nil {
 		t.Fatal(err)
 	}
-	if b.stream, err = b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"charges"}}); err != nil {
+	shop := jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"charges"}}
+	if b.stream, err = b.js.CreateStream(t.Context(), shop); err != nil {
 		t.Fatal(err)
 	}
 	if b.store, err = sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "consumer.db")); err != nil {
@@ -67,7 +69,9 @@ func newBench(t *testing.T) *bench {
 // startServer starts a real server in this process, on that port or, if it is -1, on one that the system gives.
 func (b *bench) startServer(t *testing.T, port int) {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: b.dir, NoLog: true, NoSigs: true})
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: b.dir, NoLog: true, NoSigs: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +112,9 @@ func (b *bench) publish(t *testing.T, ids ...string) {
 // config returns that of a consumer that writes down what it applies.
 func (b *bench) config(t *testing.T) nats.ConsumerConfig {
 	t.Helper()
-	source, err := b.stream.CreateOrUpdateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "mailer", AckWait: time.Second})
+	source, err := b.stream.CreateOrUpdateConsumer(t.Context(), jetstream.ConsumerConfig{
+		Durable: "mailer", AckWait: time.Second,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// A provider tells of a payment several times, and not in order. The row has the payment's own name, and once it is paid it
-// stays so.
+// A provider tells of a payment several times, and not in order. The row has the payment's own name, and once it is
+// paid it stays so.
 func Example_upsert() {
 	dir, err := os.MkdirTemp("", "natural")
 	if err != nil {
