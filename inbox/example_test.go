@@ -4,45 +4,43 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
-	"path/filepath"
+	"log"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
-	"github.com/onceward/onceward/store/sqlite"
 )
 
-// A broker delivers an event twice. It is applied once, in the consumer's own transaction.
-func ExampleInbox_Do() {
-	dir, err := os.MkdirTemp("", "inbox")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	ctx := context.Background()
-	store, err := sqlite.Open(ctx, filepath.Join(dir, "mailer.db"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = store.Close() }()
-	box := inbox.New(store)
+// The database of a consumer, and its store, such as of store/sqlite or store/postgres.
+var (
+	db    *sql.DB
+	store inbox.Store
+)
 
-	for range 2 {
-		err := store.Update(ctx, func(tx *sql.Tx) error {
-			applied, err := box.Do(ctx, tx, "mailer", "event-1", func(context.Context) error {
-				fmt.Println("the mail is queued") // with tx
-				return nil
-			})
-			fmt.Println("applied:", applied)
-			return err
-		})
-		if err != nil {
-			fmt.Println(err)
-		}
+// However often a broker delivers an event, it is applied once, in the consumer's own transaction.
+func ExampleInbox_Do() {
+	ctx := context.Background()
+	box := inbox.New(store)
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
 	}
-	// Output:
-	// the mail is queued
-	// applied: true
-	// applied: false
+	defer tx.Rollback() // after the commit it does nothing
+	applied, err := box.Do(ctx, tx, "mailer", "event-1", func(ctx context.Context) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO mails (about) VALUES ('event-1')`)
+		return err
+	})
+	if err == nil {
+		err = tx.Commit()
+	}
+	fmt.Println("applied:", applied, err)
+}
+
+// Handle begins and commits a transaction by itself, as a consumer of a broker wants it.
+func ExampleInbox_Handle() {
+	ctx := context.Background()
+	applied, err := inbox.New(store).Handle(ctx, "mailer", "event-1", func(ctx context.Context) error {
+		_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO mails (about) VALUES ('event-1')`)
+		return err
+	})
+	fmt.Println("applied:", applied, err)
 }

@@ -5,7 +5,7 @@
 //	applied, err := box.Do(ctx, tx, "mailer", event.ID, func(ctx context.Context) error { … })
 //
 // The event is remembered in the same transaction as what it led to. If that is rolled back, the event comes again and is
-// applied then. The packages below do it for consumers of Kafka, NATS and RabbitMQ.
+// applied then. The packages of broker/ do it for consumers of Kafka, NATS and RabbitMQ.
 package inbox
 
 import (
@@ -91,7 +91,7 @@ func (b *Inbox) Purge(ctx context.Context, age time.Duration) (purged int, err e
 // purgeBatch is how many events are forgotten in one step.
 const purgeBatch = 1000
 
-// Consumed returns who has had an event.
+// Consumed returns which consumers have had an event.
 func (b *Inbox) Consumed(ctx context.Context, eventID string) ([]Consumption, error) {
 	return b.store.ConsumedEvents(ctx, eventID)
 }

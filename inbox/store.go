@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Store remembers events in the same database as the consumer's data. The SQL stores of this module are such.
+// Store remembers events in the same database as the consumer's data. The SQL stores of this repository are such.
 type Store interface {
 	// RememberEvent notes in a transaction of the application (a *sql.Tx, or what the store's own package works with) that a
 	// consumer has had an event, and reports whether it is the first time. While another transaction that notes the same
@@ -13,7 +13,7 @@ type Store interface {
 	RememberEvent(ctx context.Context, tx any, consumer, eventID string) (first bool, err error)
 	// PurgeEvents forgets at most limit events that were noted longer ago than that.
 	PurgeEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error)
-	// ConsumedEvents returns who has had an event, in the order of their names.
+	// ConsumedEvents returns which consumers have had an event, in the order of their names.
 	ConsumedEvents(ctx context.Context, eventID string) ([]Consumption, error)
 	// InTx runs work in a transaction of its own, which work takes from its context, with [onceward.Tx] or the way of the
 	// store's own package. It commits if work returns nil. Work may be called again after a rollback that was not its own

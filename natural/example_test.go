@@ -3,50 +3,27 @@ package natural_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/onceward/onceward/natural"
-	"github.com/onceward/onceward/store/sqlite"
+)
+
+// The transaction of a handler, and the store, such as of store/sqlite or store/postgres.
+var (
+	tx    *sql.Tx
+	store natural.Store
 )
 
 // A provider tells of a payment several times, and not in order. The row has the payment's own name, and once it is paid it
 // stays so.
 func ExampleUpsert() {
-	dir, err := os.MkdirTemp("", "natural")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	ctx := context.Background()
-	store, err := sqlite.Open(ctx, filepath.Join(dir, "shop.db"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = store.Close() }()
-
-	err = store.Update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `CREATE TABLE payments (id TEXT PRIMARY KEY, state TEXT NOT NULL)`)
-		for _, state := range []string{"pending", "paid", "pending"} {
-			outcome, upsertErr := store.UpsertRow(ctx, tx, natural.Upsert{
-				Table:  "payments",
-				Key:    []natural.Column{{Name: "id", Value: "ch_1"}},
-				Values: []natural.Column{{Name: "state", Value: state}},
-				Final:  "state", FinalValues: []any{"paid", "refunded"},
-			})
-			fmt.Println(state, outcome)
-			err = errors.Join(err, upsertErr)
-		}
-		return err
+	outcome, err := store.UpsertRow(context.Background(), tx, natural.Upsert{
+		Table:  "payments",
+		Key:    []natural.Column{{Name: "id", Value: "ch_1"}},
+		Values: []natural.Column{{Name: "state", Value: "paid"}},
+		Final:  "state", FinalValues: []any{"paid", "refunded"},
 	})
-	fmt.Println(err)
-	// Output:
-	// pending inserted
-	// paid updated
-	// pending kept
-	// <nil>
+	if err == nil && outcome == natural.Inserted {
+		fmt.Println("this is the first that we hear of the payment")
+	}
 }

@@ -2,7 +2,7 @@
 // make has a name of its own, such as an order number or a provider's payment id.
 //
 // [Store.UpsertRow] inserts a row or brings it up to date, leaves it alone once it has reached a final state, and says which
-// of these it did: whoever inserted is the one to go on. [Store.LockName] makes transactions about the same natural key wait
+// of these it did: the caller that inserted is the one to go on. [Store.LockName] makes transactions about the same natural key wait
 // for each other, also while there is no row yet that they could lock.
 package natural
 
@@ -13,7 +13,7 @@ import (
 	"slices"
 )
 
-// Store is a database that can do both. The SQL stores of this module are such.
+// Store is a database that can do both. The SQL stores of this repository are such.
 type Store interface {
 	// UpsertRow inserts a row or updates it, in a transaction of the application: a *sql.Tx, or what the store's own package
 	// works with.

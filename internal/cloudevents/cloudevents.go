@@ -3,8 +3,8 @@ package cloudevents
 
 import "strings"
 
-// PercentEncode writes the value of an attribute as the bindings to HTTP and NATS want it in a header: all but printable ASCII is
-// encoded, and so are the space, the double quote and the percent sign.
+// PercentEncode writes the value of an attribute as the bindings to HTTP and NATS want it in a header: all but
+// printable ASCII is encoded, and so are the space, the double quote and the percent sign.
 func PercentEncode(value string) string {
 	const digits = "0123456789ABCDEF"
 	var b strings.Builder

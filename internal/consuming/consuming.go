@@ -25,12 +25,16 @@ func Grace(ctx context.Context, grace time.Duration) (context.Context, context.C
 	}
 }
 
-// CheckID refuses an ID that the inbox would not take.
-func CheckID(id string) error {
-	if id == "" || len(id) > inbox.MaxName {
-		return fmt.Errorf("an event ID of %d bytes, and 1 to %d are allowed", len(id), inbox.MaxName)
+// EventID asks for the ID of a message's event, and refuses one that the inbox would not take.
+func EventID[M any](of func(M) (string, error), message M) (string, error) {
+	id, err := of(message)
+	if err != nil {
+		return "", err
 	}
-	return nil
+	if id == "" || len(id) > inbox.MaxName {
+		return "", fmt.Errorf("an event ID of %d bytes, and 1 to %d are allowed", len(id), inbox.MaxName)
+	}
+	return id, nil
 }
 
 // Guard calls a handler. A panic becomes an error, so that one bad message does not end the process each time it comes.

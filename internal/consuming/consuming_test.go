@@ -26,12 +26,18 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-func TestIDsAreChecked(t *testing.T) {
+func TestEventIDsAreChecked(t *testing.T) {
 	t.Parallel()
-	for id, good := range map[string]bool{"": false, "a": true, strings.Repeat("x", inbox.MaxName): true, strings.Repeat("x", inbox.MaxName+1): false} {
-		if err := consuming.CheckID(id); (err == nil) != good {
-			t.Errorf("%d bytes: %v", len(id), err)
+	fits := strings.Repeat("x", inbox.MaxName)
+	for id, good := range map[string]bool{"": false, "a": true, fits: true, fits + "x": false} {
+		got, err := consuming.EventID(func(m string) (string, error) { return m, nil }, id)
+		if (err == nil) != good || good && got != id {
+			t.Errorf("%d bytes: %q, %v", len(id), got, err)
 		}
+	}
+	broken := errors.New("broken")
+	if _, err := consuming.EventID(func(string) (string, error) { return "a", broken }, ""); !errors.Is(err, broken) {
+		t.Errorf("err = %v", err)
 	}
 }
 

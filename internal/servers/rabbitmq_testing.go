@@ -92,15 +92,19 @@ func (s *RabbitMQServer) Queue(t testing.TB, arguments amqp.Table) (name string)
 	}
 	if s.keepsQueues {
 		t.Cleanup(func() { s.deleteQueue(t, name) })
-	} else if err := s.awaitOnDisk(name); err != nil {
+	} else if err := s.AwaitQueue(name); err != nil {
 		t.Fatal(err)
 	}
 	return name
 }
 
-// awaitOnDisk waits until a queue is in the table of the broker's own database. A declaration that is only in the log of that
-// may still be lost, unlike a message, which is safe when it is confirmed.
-func (s *RabbitMQServer) awaitOnDisk(queue string) error {
+// Shared says that the broker outlives the tests that use it, so that each has to remove what it makes.
+func (s *RabbitMQServer) Shared() bool { return s.keepsQueues }
+
+// AwaitQueue waits until a queue of a broker that was started here would survive Kill: it is in the table of the broker's own
+// database then. A declaration that is only in the log of that may still be lost, unlike a message, which is safe when it is
+// confirmed.
+func (s *RabbitMQServer) AwaitQueue(queue string) error {
 	for deadline := time.Now().Add(startLimit); time.Now().Before(deadline); time.Sleep(pollEvery) {
 		files, err := filepath.Glob(filepath.Join(s.dir, "mnesia", s.node+"@*", "rabbit_durable_queue.DC*"))
 		if err != nil {

@@ -28,6 +28,7 @@ type rule struct {
 var (
 	features = []string{
 		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./limit", "./proxy", "./console", "./client", "./check",
+		"./broker",
 	}
 	wiring    = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
 	testParts = []string{"./store/storetest", "./oncewardtest", "./internal/servers", "./internal/watchdog"}
@@ -40,6 +41,12 @@ func storeOf(pkg string) string {
 		return ""
 	}
 	name, _, _ = strings.Cut(name, "/")
+	return name
+}
+
+// brokerOf names the broker that a package below ./broker belongs to.
+func brokerOf(pkg string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(pkg, "./broker/"), "/")
 	return name
 }
 
@@ -82,12 +89,12 @@ var rules = []rule{
 		forbidden: func(_, dep string) bool { return isStore(dep) },
 		good: []graph{
 			{"./janitor": {".", "time"}},
-			{"./outbox/kafkapub": {"./outbox"}},
+			{"./broker/kafka": {"./outbox", "github.com/twmb/franz-go/pkg/kgo"}},
 			{"./checkout": {"./store/memory"}},
 		},
 		bad: []graph{
 			{"./janitor": {"./store/memory"}},
-			{"./outbox/kafkapub": {"./store/postgres"}},
+			{"./broker/kafka": {"./store/postgres"}},
 			{"./proxy": {"./storeurl"}, "./storeurl": {"./store/redis"}},
 		},
 	},
@@ -103,6 +110,31 @@ var rules = []rule{
 			{"./store/tiered": {"./store/redis"}},
 			{"./store/sqlite/internal/batch": {"./store/memory"}},
 			{"./store/sealed": {"./limit"}, "./limit": {"./store/memory"}},
+		},
+	},
+	{
+		name:      "a broker depends on no other broker",
+		from:      func(pkg string) bool { return under(pkg, "./broker") },
+		forbidden: func(pkg, dep string) bool { return under(dep, "./broker") && brokerOf(dep) != brokerOf(pkg) },
+		good:      []graph{{"./broker/amqp": {"./broker/amqp/internal/frame", "./internal/consuming"}}},
+		bad:       []graph{{"./broker/amqp": {"./internal/events"}, "./internal/events": {"./broker/kafka"}}},
+	},
+	{
+		name: "only a broker, cmd, examples, lab and servers depend on the client of a broker",
+		from: func(pkg string) bool {
+			return ours(pkg) && !under(pkg, "./broker", "./cmd", "./examples", "./lab", "./internal/servers")
+		},
+		forbidden: func(_, dep string) bool {
+			return under(dep, "github.com/twmb/franz-go", "github.com/nats-io/nats.go", "github.com/rabbitmq/amqp091-go", "./broker")
+		},
+		good: []graph{
+			{"./broker/nats": {"github.com/nats-io/nats.go/jetstream"}},
+			{"./lab/outboxcrash": {"./broker/kafka"}, "./broker/kafka": {"github.com/twmb/franz-go/pkg/kgo"}},
+		},
+		bad: []graph{
+			{"./inbox": {"github.com/rabbitmq/amqp091-go"}},
+			{"./outbox/httppub": {"./internal/events"}, "./internal/events": {"github.com/twmb/franz-go/pkg/kgo"}},
+			{"./outbox": {"./broker/kafka"}},
 		},
 	},
 	{

@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/onceward/onceward/inbox/amqpsub"
-	"github.com/onceward/onceward/inbox/kafkasub"
-	"github.com/onceward/onceward/inbox/natssub"
+	"github.com/onceward/onceward/broker/amqp"
+	"github.com/onceward/onceward/broker/kafka"
+	"github.com/onceward/onceward/broker/nats"
 	"github.com/onceward/onceward/internal/servers"
 )
 
@@ -60,15 +60,19 @@ func (w *world) startKafka() (b broker, seeds []string) {
 	w.Cleanup(func() { cluster.Close() })
 	seeds = cluster.ListenAddrs()
 	w.consumes("kafka", func(ctx context.Context) error {
-		client, err := kafkasub.Open(seeds, "outboxcrash", []string{"kafka"}, kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		client, err := kafka.NewConsumerClient(seeds, "outboxcrash", []string{"kafka"}, kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 		if err != nil {
 			return err
 		}
 		defer client.CloseAllowingRebalance()
-		return kafkasub.Consumer{
+		consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
 			Client: client, Inbox: w.inbox, Name: "kafka", Logger: quiet,
 			Handle: func(ctx context.Context, r *kgo.Record) error { return apply(ctx, r.Value) },
-		}.Run(ctx)
+		})
+		if err != nil {
+			return err
+		}
+		return consumer.Run(ctx)
 	})
 	return broker{"kafka", func() error {
 		cluster.Close()
@@ -115,7 +119,7 @@ func (w *world) startNATS() (b broker, url string) {
 	}
 	w.Cleanup(func() { stop() })
 	url = fmt.Sprintf("nats://127.0.0.1:%d", port)
-	conn, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	conn, err := natsgo.Connect(url, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
 	must(w, err)
 	w.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
@@ -126,10 +130,12 @@ func (w *world) startNATS() (b broker, url string) {
 		Durable: "outboxcrash", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 1, AckWait: 2 * time.Second,
 	})
 	must(w, err)
-	w.consumes("nats", natssub.Consumer{
+	consumer, err := nats.NewConsumer(nats.ConsumerConfig{
 		Source: source, Inbox: w.inbox, Name: "nats", Logger: quiet,
 		Handle: func(ctx context.Context, m jetstream.Msg) error { return apply(ctx, m.Data()) },
-	}.Run)
+	})
+	must(w, err)
+	w.consumes("nats", consumer.Run)
 	return broker{"nats", func() error {
 		stop()
 		var err error
@@ -143,9 +149,11 @@ func (w *world) startAMQP() (b broker, url, queue string) {
 	w.Helper()
 	rabbit := servers.NewRabbitMQ(w)
 	queue = rabbit.Queue(w, nil)
-	w.consumes("amqp", amqpsub.Consumer{
+	consumer, err := amqp.NewConsumer(amqp.ConsumerConfig{
 		URL: rabbit.URL(), Queue: queue, Inbox: w.inbox, Name: "amqp", Prefetch: 1, Logger: quiet, MaxBackoff: 300 * time.Millisecond,
-		Handle: func(ctx context.Context, d *amqp.Delivery) error { return apply(ctx, d.Body) },
-	}.Run)
+		Handle: func(ctx context.Context, d *amqp091.Delivery) error { return apply(ctx, d.Body) },
+	})
+	must(w, err)
+	w.consumes("amqp", consumer.Run)
 	return broker{"amqp", func() error { return errors.Join(rabbit.Kill(), rabbit.Restart()) }}, rabbit.URL(), queue
 }

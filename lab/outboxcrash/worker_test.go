@@ -13,18 +13,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/onceward/onceward/broker/amqp"
+	"github.com/onceward/onceward/broker/kafka"
+	"github.com/onceward/onceward/broker/nats"
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
-	"github.com/onceward/onceward/outbox/amqppub"
 	"github.com/onceward/onceward/outbox/httppub"
-	"github.com/onceward/onceward/outbox/kafkapub"
-	"github.com/onceward/onceward/outbox/natspub"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
@@ -130,7 +130,7 @@ func (s *workerSettings) routes() (map[string]outbox.Route, error) {
 	add("kafka", len(s.Kafka) > 0, s.openKafka)
 	add("nats", s.NATS != "", s.openNATS)
 	add("amqp", s.AMQP != "", func() (outbox.Publisher, error) {
-		return amqppub.New(amqppub.Config{URL: s.AMQP, RoutingKey: amqppub.Always(s.Queue)})
+		return amqp.NewPublisher(amqp.PublisherConfig{URL: s.AMQP, RoutingKey: amqp.Always(s.Queue)})
 	})
 	add("http", s.HTTP != "", func() (outbox.Publisher, error) {
 		return httppub.New(httppub.Config{Endpoint: s.HTTP, Secrets: []string{hookSecret}, AllowPrivate: true})
@@ -149,15 +149,15 @@ func (s *workerSettings) routes() (map[string]outbox.Route, error) {
 }
 
 func (s *workerSettings) openKafka() (outbox.Publisher, error) {
-	client, err := kafkapub.Open(s.Kafka, kgo.RetryTimeout(3*time.Second))
+	client, err := kafka.NewPublisherClient(s.Kafka, kgo.RetryTimeout(3*time.Second))
 	if err != nil {
 		return nil, err
 	}
-	return kafkapub.New(client, kafkapub.Config{})
+	return kafka.NewPublisher(client, kafka.PublisherConfig{})
 }
 
 func (s *workerSettings) openNATS() (outbox.Publisher, error) {
-	conn, err := nats.Connect(s.NATS, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	conn, err := natsgo.Connect(s.NATS, natsgo.RetryOnFailedConnect(true), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (s *workerSettings) openNATS() (outbox.Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return natspub.New(js, natspub.Config{})
+	return nats.NewPublisher(js, nats.PublisherConfig{})
 }
 
 // charge calls the provider with the downstream key of the message.

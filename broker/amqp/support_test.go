@@ -1,0 +1,57 @@
+package amqp_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/onceward/onceward/broker/amqp"
+	"github.com/onceward/onceward/outbox"
+)
+
+// patience is how long a test waits for what has to happen.
+const patience = 30 * time.Second
+
+// newPublisher returns a publisher to the broker, which is closed at the end of the test.
+func newPublisher(t testing.TB, server rabbitMQ, config amqp.PublisherConfig) *amqp.Publisher {
+	t.Helper()
+	config.URL = server.URL()
+	publisher, err := amqp.NewPublisher(config)
+	must(t, err)
+	t.Cleanup(func() { must(t, publisher.Close()) })
+	return publisher
+}
+
+func newEvent(number int, topic string) *outbox.Event {
+	return &outbox.Event{
+		ID: fmt.Sprintf("event-%d", number), Source: "https://shop.example", Type: "payment.created",
+		Time:        time.Unix(1, 5).UTC(),
+		ContentType: "application/json", Data: fmt.Appendf(nil, "%d", number), Topic: topic,
+	}
+}
+
+func publish(t testing.TB, p *amqp.Publisher, e *outbox.Event) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return p.Publish(ctx, e)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// countIDs counts the messages of each ID.
+func countIDs(messages []amqp091.Delivery) map[string]int {
+	counts := make(map[string]int)
+	for _, message := range messages {
+		counts[message.MessageId]++
+	}
+	return counts
+}

@@ -1,0 +1,204 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/onceward/onceward/internal/consuming"
+)
+
+// commitTimeout is how long a commit of offsets may take. One that fails is made up for by the next.
+const commitTimeout = 5 * time.Second
+
+// partition names one of the partitions of a topic.
+type partition struct {
+	topic  string
+	number int32
+}
+
+// runner is a consumer at work.
+type runner struct {
+	ConsumerConfig
+	// waiting are the partitions in which a record has failed. Only Run's goroutine changes it, between the works on
+	// partitions.
+	waiting map[partition]*wait
+}
+
+// progress is how far the work on a partition got in a round.
+type progress struct {
+	partition
+	// done is the last record that is settled, and next the first that is not. Each is nil if there is none.
+	done, next *kgo.Record
+	// err is why next failed. It is nil if next was not begun, or was interrupted by the end of Run.
+	err error
+}
+
+// round polls once and works on what that brings. Partitions stay here until its end.
+func (r *runner) round(ctx context.Context) error {
+	fetches, err := r.poll(ctx)
+	defer r.Client.AllowRebalance()
+	if err != nil {
+		return err
+	}
+	defer func() { r.resumeDue(time.Now()) }()
+	records := make(map[partition][]*kgo.Record)
+	fetches.EachRecord(func(record *kgo.Record) {
+		p := partition{record.Topic, record.Partition}
+		records[p] = append(records[p], record)
+	})
+	if len(records) == 0 {
+		return nil
+	}
+	all := r.workOn(ctx, records)
+	r.commit(ctx, all)
+	return r.putBack(ctx, all)
+}
+
+// poll waits for records, but not for longer than until a waiting partition is due.
+func (r *runner) poll(ctx context.Context) (kgo.Fetches, error) {
+	polling := ctx
+	if due, waits := r.nextDue(); waits {
+		var cancel context.CancelFunc
+		polling, cancel = context.WithDeadline(ctx, due)
+		defer cancel()
+	}
+	fetches := r.Client.PollRecords(polling, r.MaxRecords)
+	if fetches.IsClientClosed() && ctx.Err() == nil {
+		return nil, kgo.ErrClientClosed
+	}
+	fetches.EachError(func(topic string, number int32, err error) {
+		if polling.Err() == nil {
+			// The client goes on by itself after what can be repaired, so it is for an operator to decide.
+			r.Logger.ErrorContext(ctx, "kafka: fetching failed", "topic", topic, "partition", number, "error", err)
+		}
+	})
+	return fetches, nil
+}
+
+// workOn works on the partitions of a round at the same time.
+func (r *runner) workOn(ctx context.Context, records map[partition][]*kgo.Record) []*progress {
+	applying, cancel := consuming.Grace(ctx, r.Grace)
+	defer cancel()
+	end := time.Now().Add(r.MaxRound)
+	slots := make(chan struct{}, r.Workers)
+	all := make([]*progress, 0, len(records))
+	var work sync.WaitGroup
+	for p, rs := range records {
+		got := &progress{partition: p}
+		all = append(all, got)
+		tries := r.tries(p, rs[0])
+		slots <- struct{}{}
+		work.Go(func() {
+			defer func() { <-slots }()
+			r.workOnPartition(ctx, applying, got, rs, tries, end)
+		})
+	}
+	work.Wait()
+	return all
+}
+
+// workOnPartition settles records in their order until one fails, or there is no time left. The first of them has been
+// tried before that often.
+func (r *runner) workOnPartition(
+	ctx, applying context.Context, got *progress, records []*kgo.Record, tries int, end time.Time,
+) {
+	for _, record := range records {
+		if ctx.Err() != nil || !time.Now().Before(end) {
+			got.next = record
+			return
+		}
+		if err := r.settle(applying, record, tries); err != nil {
+			got.next = record
+			if applying.Err() == nil {
+				got.err = err
+			}
+			return
+		}
+		got.done, tries = record, 0
+	}
+}
+
+// commit commits the offsets behind the records that are settled.
+func (r *runner) commit(ctx context.Context, all []*progress) {
+	var done []*kgo.Record
+	for _, got := range all {
+		if got.done != nil {
+			done = append(done, got.done)
+		}
+	}
+	if len(done) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := r.Client.CommitRecords(ctx, done...); err != nil {
+		// Nothing is lost: at worst the records come again, and the inbox knows them.
+		r.Logger.WarnContext(ctx, "kafka: committing offsets failed", "error", err)
+	}
+}
+
+// putBack lets the records that are not settled be fetched again, those that failed only after a while. It returns the
+// error by which the consumer has to stop.
+func (r *runner) putBack(ctx context.Context, all []*progress) error {
+	offsets := make(map[string]map[int32]kgo.EpochOffset)
+	var poison []error
+	for _, got := range all {
+		if got.next == nil {
+			delete(r.waiting, got.partition)
+			continue
+		}
+		put(offsets, got.partition, position(got.next))
+		switch {
+		case errors.Is(got.err, errStop):
+			poison = append(poison, got.err)
+		case got.err != nil:
+			pause := r.pause(got.partition, got.next, got.err)
+			r.Logger.WarnContext(ctx, "kafka: a record could not be applied",
+				"topic", got.topic, "partition", got.number, "offset", got.next.Offset, "pause", pause, "error", got.err)
+		}
+	}
+	r.Client.SetOffsets(offsets)
+	return errors.Join(poison...)
+}
+
+// errStop marks the error by which the consumer has to stop.
+var errStop = errors.New("kafka: the consumer stops, since there is no OnPoison to decide about the record")
+
+// settle applies a record that has failed that often before, unless it was applied already, or has it put aside.
+// Without an error the record will not be needed again.
+func (r *runner) settle(ctx context.Context, record *kgo.Record, tries int) error {
+	id, err := consuming.EventID(r.EventID, record)
+	if err != nil {
+		return r.poison(ctx, record, err)
+	}
+	_, err = r.Inbox.Handle(ctx, r.Name, id, func(ctx context.Context) error {
+		return consuming.Guard(func() error { return r.Handle(ctx, record) })
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return err
+	case errors.Is(err, ErrPoison), consuming.Counts(err) && tries+1 >= r.MaxAttempts:
+		return r.poison(ctx, record, err)
+	default:
+		return err
+	}
+}
+
+// poison has OnPoison decide about a record that cannot be applied.
+func (r *runner) poison(ctx context.Context, record *kgo.Record, cause error) error {
+	if r.OnPoison == nil {
+		return fmt.Errorf("%w: %w: topic %s, partition %d, offset %d: %w",
+			errStop, ErrPoison, record.Topic, record.Partition, record.Offset, cause)
+	}
+	if err := r.OnPoison(ctx, record, cause); err != nil {
+		return fmt.Errorf("kafka: OnPoison did not take the record: %w; it cannot be applied: %w", err, cause)
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/consuming"
+)
+
+// ackTimeout is how long the server may take to confirm an acknowledgement. One that is lost is made up for when the
+// message comes again.
+const ackTimeout = 5 * time.Second
+
+// runner is a consumer at work.
+type runner struct {
+	ConsumerConfig
+	ackWait time.Duration
+	// failures are those of the messages, by their sequence in the stream.
+	failures consuming.Failures[uint64]
+}
+
+// Run consumes until the context ends, and returns nil then, after what was being applied has been acknowledged or
+// handed back. It returns an error if the Source is not fit any more, it or its connection is gone for good, or a
+// message is poison and there is no OnPoison.
+func (c *Consumer) Run(ctx context.Context) error {
+	info, err := c.config.Source.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("nats: what the consumer in JetStream is like: %w", err)
+	}
+	if err := checkSource(&info.Config); err != nil {
+		return err
+	}
+	r := &runner{ConsumerConfig: c.config, ackWait: info.Config.AckWait}
+	// While the server is away the client looks for it by itself, so that missing heartbeats are no error.
+	messages, err := r.Source.Messages(
+		jetstream.PullMaxMessages(r.Buffer), jetstream.WithMessagesErrOnMissingHeartbeat(false))
+	if err != nil {
+		return fmt.Errorf("nats: %w", err)
+	}
+	return r.consume(ctx, messages)
+}
+
+// consume gives messages to workers until the context ends, or something ends it for good.
+func (r *runner) consume(ctx context.Context, messages jetstream.MessagesContext) error {
+	taking, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	applying, cancel := consuming.Grace(taking, r.Grace)
+	defer cancel()
+	slots := make(chan struct{}, r.Workers)
+	var work sync.WaitGroup
+	for taking.Err() == nil {
+		slots <- struct{}{}
+		m, err := messages.Next(jetstream.NextContext(taking))
+		if err != nil {
+			if taking.Err() == nil {
+				stop(fmt.Errorf("nats: %w", err))
+			}
+			break
+		}
+		if taking.Err() != nil { // a message that is there already counts for Next as much as the end
+			_ = m.Nak() // if it is lost, the message comes again all the same
+			break
+		}
+		work.Go(func() {
+			defer func() { <-slots }()
+			if err := r.process(taking, applying, m); err != nil {
+				stop(err)
+			}
+		})
+	}
+	r.handBack(messages)
+	work.Wait()
+	if ctx.Err() != nil && errors.Is(context.Cause(taking), context.Cause(ctx)) {
+		return nil
+	}
+	return context.Cause(taking)
+}
+
+// handBack ends the deliveries, and returns those messages to the server that no worker has begun, so that others need
+// not wait until their AckWait is over.
+func (r *runner) handBack(messages jetstream.MessagesContext) {
+	messages.Drain()
+	for {
+		m, err := messages.Next(jetstream.NextMaxWait(r.Grace))
+		if err != nil {
+			return
+		}
+		_ = m.Nak() // if it is lost, the message comes again all the same
+	}
+}
+
+// process settles a message and tells the server what became of it. It returns the error by which the consumer has to
+// stop.
+func (r *runner) process(ctx, applying context.Context, m jetstream.Msg) error {
+	sequence, deliveries := numbers(m)
+	release := r.keep(m)
+	outcome, err := r.settle(applying, m, sequence)
+	release()
+	if err := r.tell(ctx, m, outcome, deliveries); err != nil {
+		r.Logger.WarnContext(ctx, "nats: the server was not told what became of a message",
+			"subject", m.Subject(), "error", err)
+	}
+	if outcome == stopped {
+		return err
+	}
+	if err != nil && applying.Err() == nil {
+		r.Logger.WarnContext(ctx, "nats: a message could not be applied",
+			"subject", m.Subject(), "delivery", deliveries, "error", err)
+	}
+	return nil
+}
+
+// tell says to the server what became of a message. The acknowledgement is confirmed: the way there and back costs
+// little beside the transaction that a needless repetition would cost. A message that was interrupted or stopped at
+// comes again at once, for another consumer.
+func (r *runner) tell(ctx context.Context, m jetstream.Msg, outcome outcome, deliveries int) error {
+	switch {
+	case outcome == applied:
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
+		defer cancel()
+		return m.DoubleAck(ctx)
+	case outcome == putAside:
+		return m.Term()
+	case outcome == failed && ctx.Err() == nil:
+		return m.NakWithDelay(backoff.Jittered(r.MinBackoff, r.MaxBackoff, deliveries))
+	default:
+		return m.Nak()
+	}
+}
+
+// keep tells the server that a message is being worked on, as often as it takes for the message not to be delivered to
+// another worker meanwhile.
+func (r *runner) keep(m jetstream.Msg) (release func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(max(r.ackWait/3, 10*time.Millisecond))
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				_ = m.InProgress() // if it is lost, the message may come twice, and the inbox knows it
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+// numbers returns the sequence of a message in the stream, and which delivery of it this is.
+func numbers(m jetstream.Msg) (sequence uint64, deliveries int) {
+	metadata, err := m.Metadata()
+	if err != nil {
+		return 0, 1
+	}
+	return metadata.Sequence.Stream, int(min(metadata.NumDelivered, math.MaxInt32))
+}
+
+// outcome is what became of a message.
+type outcome int
+
+const (
+	applied  outcome = iota // now or before
+	putAside                // by OnPoison
+	failed                  // and is to come again
+	stopped                 // at it, since it is poison and there is no OnPoison
+)
+
+// settle applies a message unless it was applied already, or has it put aside.
+func (r *runner) settle(ctx context.Context, m jetstream.Msg, sequence uint64) (outcome, error) {
+	got, err := r.try(ctx, m, sequence)
+	if got != failed {
+		r.failures.Forget(sequence)
+	}
+	return got, err
+}
+
+// try is settle, and counts failures. The server's count of deliveries would not do: it includes those that came while
+// the store was away, and those that another consumer handed back.
+func (r *runner) try(ctx context.Context, m jetstream.Msg, sequence uint64) (outcome, error) {
+	id, err := consuming.EventID(r.EventID, m)
+	if err != nil {
+		return r.poison(ctx, m, sequence, err)
+	}
+	_, err = r.Inbox.Handle(ctx, r.Name, id, func(ctx context.Context) error {
+		return consuming.Guard(func() error { return r.Handle(ctx, m) })
+	})
+	if err == nil {
+		return applied, nil
+	}
+	if ctx.Err() != nil {
+		return failed, err
+	}
+	counts := consuming.Counts(err)
+	tries, _ := r.failures.Add(sequence, counts)
+	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxAttempts {
+		return r.poison(ctx, m, sequence, err)
+	}
+	return failed, err
+}
+
+// poison has OnPoison decide about a message that cannot be applied.
+func (r *runner) poison(ctx context.Context, m jetstream.Msg, sequence uint64, cause error) (outcome, error) {
+	if r.OnPoison == nil {
+		return stopped, fmt.Errorf("%w, and there is no OnPoison to decide about it: subject %s, sequence %d: %w",
+			ErrPoison, m.Subject(), sequence, cause)
+	}
+	if err := r.OnPoison(ctx, m, cause); err != nil {
+		return failed, fmt.Errorf("nats: OnPoison did not take the message: %w; it cannot be applied: %w", err, cause)
+	}
+	return putAside, nil
+}

@@ -1,0 +1,80 @@
+package consuming
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+// The defaults that the consumers of all brokers have in common.
+const (
+	DefaultMaxAttempts = 10
+	DefaultMinBackoff  = 100 * time.Millisecond
+	DefaultMaxBackoff  = 30 * time.Second
+	DefaultGrace       = 5 * time.Second
+)
+
+// Checker collects what is wrong with a configuration. All of it is told at once, with the names of the fields.
+type Checker struct {
+	// Of is the configuration, such as kafka.ConsumerConfig.
+	Of    string
+	wrong []error
+}
+
+func (c *Checker) refuse(format string, args ...any) {
+	c.wrong = append(c.wrong, fmt.Errorf(c.Of+"."+format, args...))
+}
+
+// Required refuses a field that is not set.
+func (c *Checker) Required(field string, set bool) {
+	if !set {
+		c.refuse("%s is required", field)
+	}
+}
+
+// Name refuses a name that is missing or too long.
+func (c *Checker) Name(field, name string) {
+	c.Required(field, name != "")
+	if len(name) > inbox.MaxName {
+		c.refuse("%s is %d bytes long, and at most %d are allowed", field, len(name), inbox.MaxName)
+	}
+}
+
+// AtMost refuses a number that is negative or too large.
+func (c *Checker) AtMost(field string, number, most int) {
+	if number < 0 || number > most {
+		c.refuse("%s is %d, and 0 to %d are allowed", field, number, most)
+	}
+}
+
+// NotNegative refuses a duration that is.
+func (c *Checker) NotNegative(field string, d time.Duration) {
+	if d < 0 {
+		c.refuse("%s is negative: %v", field, d)
+	}
+}
+
+// Backoff refuses bounds that are negative or contradict each other.
+func (c *Checker) Backoff(minimum, maximum time.Duration) {
+	c.NotNegative("MinBackoff", minimum)
+	c.NotNegative("MaxBackoff", maximum)
+	if maximum > 0 && minimum > maximum {
+		c.refuse("MinBackoff is %v, which is more than MaxBackoff, %v", minimum, maximum)
+	}
+}
+
+// Err returns all that is wrong, or nil.
+func (c *Checker) Err() error { return errors.Join(c.wrong...) }
+
+// SetBackoff sets bounds that are left out to the default, or to the other bound where the default would contradict it.
+func SetBackoff(minimum, maximum *time.Duration) {
+	if *minimum == 0 {
+		*minimum = min(DefaultMinBackoff, cmp.Or(*maximum, DefaultMaxBackoff))
+	}
+	if *maximum == 0 {
+		*maximum = max(DefaultMaxBackoff, *minimum)
+	}
+}
