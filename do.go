@@ -226,7 +226,7 @@ func (f *function) answered(l *result) (Result, error) {
 	case response.Status != http.StatusOK && !result.Replayed:
 		return result, f.err
 	case response.Status != http.StatusOK:
-		return result, &StoredFailure{Message: string(response.Body)}
+		return result, &StoredFailureError{Message: string(response.Body)}
 	case response.NotStored && result.Replayed:
 		return result, ErrNotStored
 	case response.NotStored:

@@ -174,7 +174,7 @@ func checkRetryOfDo(t *testing.T, guard *onceward.Guard, w *work, policy oncewar
 		}
 		w.wantRuns(t, "E5", 1)
 	case store.StateCompleted:
-		var failure *onceward.StoredFailure
+		var failure *onceward.StoredFailureError
 		if !errors.As(err, &failure) || !errors.Is(err, onceward.ErrStoredFailure) || failure.Message != first.Error() || !again.Replayed {
 			t.Errorf("E5: stored, but again: %+v, %v; want the failure %q", again, err, first)
 		}

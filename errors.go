@@ -19,7 +19,7 @@ var (
 	// ErrNotStored is returned when the operation was completed but its answer was too large to keep.
 	ErrNotStored = errors.New("onceward: response was not stored")
 	// ErrStoredFailure is returned when the operation failed for good and the failure is its stored answer. The error is a
-	// [*StoredFailure].
+	// [*StoredFailureError].
 	ErrStoredFailure = errors.New("onceward: stored failure")
 )
 
@@ -62,14 +62,14 @@ func (e *InProgressError) Error() string {
 // Is makes errors.Is(err, ErrInProgress) true.
 func (e *InProgressError) Is(target error) bool { return target == ErrInProgress }
 
-// StoredFailure is a failure that was kept as the answer of its operation.
-type StoredFailure struct {
+// StoredFailureError is a failure that was kept as the answer of its operation.
+type StoredFailureError struct {
 	// Message is the text of the original error.
 	Message string
 }
 
 // Error returns the text of the original error.
-func (e *StoredFailure) Error() string { return e.Message }
+func (e *StoredFailureError) Error() string { return e.Message }
 
 // Is makes errors.Is(err, ErrStoredFailure) true.
-func (e *StoredFailure) Is(target error) bool { return target == ErrStoredFailure }
+func (e *StoredFailureError) Is(target error) bool { return target == ErrStoredFailure }

@@ -21,7 +21,7 @@ func TestErrorsSayWhatTheyAre(t *testing.T) {
 		{&store.FencedError{Op: "extend", Attempt: 7}, store.ErrFenced, []string{"extend", "7", "no record"}},
 		{&store.UnreadableError{Version: 3, Reason: "it is cut off"}, store.ErrUnreadable, []string{"3", "cut off"}},
 		{&onceward.InProgressError{RetryAfter: time.Second}, onceward.ErrInProgress, []string{"in progress", "1s"}},
-		{&onceward.StoredFailure{Message: "declined"}, onceward.ErrStoredFailure, []string{"declined"}},
+		{&onceward.StoredFailureError{Message: "declined"}, onceward.ErrStoredFailure, []string{"declined"}},
 	} {
 		if !errors.Is(test.err, test.is) || errors.Is(test.err, onceward.ErrMismatch) {
 			t.Errorf("%v is not what it is, or is everything", test.err)

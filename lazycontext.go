@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/onceward/onceward/internal/part"
 )
 
 // lazyContext is a context with a deadline that costs nothing until somebody waits for it: no timer, no channel and no
@@ -46,8 +48,13 @@ func (c *lazyContext) Err() error {
 
 // Value implements [context.Context].
 func (c *lazyContext) Value(key any) any {
-	if key == (operationKey{}) && c.op != nil {
-		return c.op
+	if c.op != nil {
+		switch key {
+		case operationKey{}:
+			return c.op
+		case part.Key{}:
+			return &c.op.parts
+		}
 	}
 	// context.Cause asks here for the context that knows the cause.
 	if inner := c.needed(); inner != nil {

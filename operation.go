@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/onceward/onceward/internal/part"
 	"github.com/onceward/onceward/store"
 )
 
@@ -30,7 +31,7 @@ type Operation struct {
 	retention  atomic.Int64
 	providerID atomic.Pointer[string]
 	reason     atomic.Pointer[string]
-	parts      parts
+	parts      part.Counter
 }
 
 // The words that a handler can say about how it ended.
@@ -168,7 +169,7 @@ func (o *Operation) CheckLease() error {
 
 // restart forgets what an earlier run said that was undone.
 func (o *Operation) restart() {
-	o.parts.reset()
+	o.parts.Reset()
 	o.outcome.Store(endedAsWritten)
 	o.keepWrites.Store(false)
 	o.retention.Store(0)

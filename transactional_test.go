@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/part"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -257,5 +259,52 @@ func TestNoTransaction(t *testing.T) {
 	}
 	if said := panicOf(func() { onceward.Tx(t.Context()) }); said == nil {
 		t.Error("E1: Tx gave out a transaction that is not there")
+	}
+}
+
+// partsOf asks for the name of a part several times.
+func partsOf(ctx context.Context, names ...string) (got []string) {
+	for _, name := range names {
+		got = append(got, part.Name(ctx, name))
+	}
+	return got
+}
+
+// TestPartsOfARun: what was undone and runs again counts from one again, and so has the same names.
+func TestPartsOfARun(t *testing.T) {
+	t.Parallel()
+	var runs [][]string
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		runs = append(runs, partsOf(r.Context(), "mail", "mail"))
+		w.WriteHeader(http.StatusCreated)
+	})
+	store := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
+	post(newGuard(t, store).Handler(handler, onceward.Transactional()), "k", `{}`).want(t, "E1", http.StatusCreated, false)
+	if len(runs) != 3 {
+		t.Fatalf("there were %d runs", len(runs))
+	}
+	for _, run := range runs {
+		if want := []string{"mail", "mail #2"}; !slices.Equal(run, want) {
+			t.Errorf("the parts of a run are %q, want %q", run, want)
+		}
+	}
+}
+
+// TestPartsOfAnOperationInAStep: an operation inside a step counts its own parts, so that their names do not depend on which
+// operations before it were replayed.
+func TestPartsOfAnOperationInAStep(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, memory.New())
+	step := part.WithStep(t.Context(), "book")
+	for _, key := range []string{"1", "2"} {
+		_, err := guard.Do(step, onceward.Call{Scope: "alice", Key: key, Operation: "mail"}, func(ctx context.Context) ([]byte, error) {
+			if got, want := partsOf(ctx, "mail", "mail"), []string{"mail", "mail #2"}; !slices.Equal(got, want) {
+				t.Errorf("the parts of operation %s are %q, want %q", key, got, want)
+			}
+			return nil, nil
+		}, onceward.Reserved(onceward.FailureUnknown))
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package janitor
 import (
 	"context"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 )
 
@@ -34,7 +33,7 @@ func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
 	if report.Count > 0 {
 		r.cfg.Logger.DebugContext(ctx, "janitor: records expired", "count", report.Count)
 	}
-	r.cfg.Observer.Observe(ctx, onceward.ReapedEvent{Count: report.Count})
+	r.cfg.Observer.Observe(ctx, ReapedEvent{Count: report.Count})
 	return report, err
 }
 

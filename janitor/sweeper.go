@@ -3,7 +3,6 @@ package janitor
 import (
 	"context"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 )
 
@@ -35,7 +34,7 @@ func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
 	if report.Count > 0 {
 		s.cfg.Logger.WarnContext(ctx, "janitor: leases ran out, their outcomes are unknown", "count", report.Count)
 	}
-	s.cfg.Observer.Observe(ctx, onceward.SweptEvent{Count: report.Count})
+	s.cfg.Observer.Observe(ctx, SweptEvent{Count: report.Count})
 	return report, err
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/onceward/onceward"
 )
 
 // finished is a message whose delivery has ended.
@@ -217,7 +215,7 @@ func (s *session) ended(end finished) {
 	}
 	s.let(end.route, end.lease, count)
 	if outcome != "" {
-		s.config.Observer.Observe(s.hard, onceward.DeliveredEvent{
+		s.config.Observer.Observe(s.hard, DeliveredEvent{
 			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.tries, Outcome: outcome, Elapsed: end.elapsed, Err: end.err,
 		})
 	}

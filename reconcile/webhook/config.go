@@ -66,7 +66,7 @@ type Config struct {
 	StoreTimeout time.Duration
 	// ApplyTimeout is how long Apply may take. Default: [DefaultApplyTimeout].
 	ApplyTimeout time.Duration
-	// Observer is told of every delivery: an [onceward.ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
+	// Observer is told of every delivery: an [ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
 	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or "duplicate".
 	// An event that Parse ignores is not told. Default: none.
 	Observer onceward.Observer

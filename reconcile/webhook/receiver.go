@@ -12,14 +12,6 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The outcomes of [onceward.ReceivedEvent].
-const (
-	outcomeKept      = "kept"
-	outcomeDuplicate = "duplicate"
-	outcomeRefused   = "refused"
-	outcomeFailed    = "failed"
-)
-
 // Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the timeouts
 // of the [http.Server] to say.
 type Receiver struct{ cfg Config }
@@ -157,5 +149,5 @@ func (rc *Receiver) fail(ctx context.Context, problem onceward.Problem, err erro
 }
 
 func (rc *Receiver) observe(ctx context.Context, outcome string, err error) {
-	rc.cfg.Observer.Observe(ctx, onceward.ReceivedEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
+	rc.cfg.Observer.Observe(ctx, ReceivedEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
 }

@@ -1,22 +1,19 @@
-package onceward_test
+package part_test
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"testing"
-	"time"
 
-	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/store/memory"
+	"github.com/onceward/onceward/internal/part"
 )
 
 // partsOf asks for a name several times.
-func partsOf(ctx context.Context, names ...string) (parts []string) {
+func partsOf(ctx context.Context, names ...string) (got []string) {
 	for _, name := range names {
-		parts = append(parts, onceward.Part(ctx, name))
+		got = append(got, part.Name(ctx, name))
 	}
-	return parts
+	return got
 }
 
 func wantParts(t *testing.T, rule string, got []string, want ...string) {
@@ -35,7 +32,7 @@ func TestPartsWithoutAnOperation(t *testing.T) {
 // TestPartsCount: a name that is asked for again gets a number, and other names are not affected.
 func TestPartsCount(t *testing.T) {
 	t.Parallel()
-	ctx := onceward.ContextWithStep(t.Context(), "")
+	ctx := part.WithStep(t.Context(), "")
 	wantParts(t, "counted", partsOf(ctx, "mail", "charge", "mail", "mail", "charge"), "mail", "charge", "mail #2", "mail #3", "charge #2")
 }
 
@@ -46,11 +43,11 @@ func TestPartsAreDistinct(t *testing.T) {
 		{"mail", "mail", "mail #2", "mail #2", "mail", "mail #3"},
 		{"mail #2", "mail", "mail", "mail #2 #2", "mail #2", "mail #2"},
 	} {
-		got := partsOf(onceward.ContextWithStep(t.Context(), ""), names...)
+		got := partsOf(part.WithStep(t.Context(), ""), names...)
 		if sorted := slices.Sorted(slices.Values(got)); len(slices.Compact(sorted)) != len(got) {
 			t.Errorf("of %q became %q", names, got)
 		}
-		again := partsOf(onceward.ContextWithStep(t.Context(), ""), names...)
+		again := partsOf(part.WithStep(t.Context(), ""), names...)
 		wantParts(t, "the same each time", again, got...)
 	}
 }
@@ -58,27 +55,9 @@ func TestPartsAreDistinct(t *testing.T) {
 // TestPartsOfSteps: each step counts for itself, and its name is part of theirs, whatever that holds.
 func TestPartsOfSteps(t *testing.T) {
 	t.Parallel()
-	book := onceward.ContextWithStep(t.Context(), "book")
+	book := part.WithStep(t.Context(), "book")
 	wantParts(t, "a step", partsOf(book, "mail", "mail"), `"book" mail`, `"book" mail #2`)
-	wantParts(t, "another step", partsOf(onceward.ContextWithStep(book, "ship"), "mail"), `"ship" mail`)
-	wantParts(t, "the step again, as after a resumption", partsOf(onceward.ContextWithStep(t.Context(), "book"), "mail"), `"book" mail`)
-	wantParts(t, "a step with quotes", partsOf(onceward.ContextWithStep(t.Context(), `a" b`), "mail"), `"a\" b" mail`)
-}
-
-// TestPartsOfARun: what was undone and runs again begins to count anew, and so has the same names.
-func TestPartsOfARun(t *testing.T) {
-	t.Parallel()
-	var runs [][]string
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		runs = append(runs, partsOf(r.Context(), "mail", "mail"))
-		w.WriteHeader(http.StatusCreated)
-	})
-	store := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
-	post(newGuard(t, store).Handler(handler, onceward.Transactional()), "k", `{}`).want(t, "E1", http.StatusCreated, false)
-	if len(runs) != 3 {
-		t.Fatalf("there were %d runs", len(runs))
-	}
-	for _, run := range runs {
-		wantParts(t, "each run", run, "mail", "mail #2")
-	}
+	wantParts(t, "another step", partsOf(part.WithStep(book, "ship"), "mail"), `"ship" mail`)
+	wantParts(t, "the step again, as after a resumption", partsOf(part.WithStep(t.Context(), "book"), "mail"), `"book" mail`)
+	wantParts(t, "a step with quotes", partsOf(part.WithStep(t.Context(), `a" b`), "mail"), `"a\" b" mail`)
 }
