@@ -157,3 +157,80 @@ func (c *Config) pause(failures int) time.Duration {
 	}
 	return pause - rand.N(pause/5+1)
 }
+
+// Sweeper makes unknown what is still in progress when its lease has run out: its owner was lost, and only a reconciler or
+// a person can say what it did. What its route resumes is left to the resumer.
+type Sweeper struct {
+	cfg   Config
+	store store.Sweeper
+}
+
+// NewSweeper returns a sweeper. The store must be a [store.Sweeper]; if it is not, the error is
+// [errors.ErrUnsupported].
+func NewSweeper(s store.Store, cfg Config) (*Sweeper, error) {
+	able, err := capability[store.Sweeper](s, "sweep")
+	if err != nil {
+		return nil, err
+	}
+	cfg, err = cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Sweeper{cfg: cfg, store: able}, nil
+}
+
+// RunOnce sweeps until there is nothing left to sweep, and says how much it was. With an error it also says how much was
+// swept before.
+func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
+	report, err := inBatches(ctx, s.cfg.Batch, s.store.Sweep)
+	if report.Count > 0 {
+		s.cfg.Logger.WarnContext(ctx, "janitor: leases ran out, their outcomes are unknown", "count", report.Count)
+	}
+	s.cfg.Observer.Observe(ctx, SweptEvent{Count: report.Count})
+	return report, err
+}
+
+// Run sweeps now and then until the context ends. Failures are logged, and it goes on.
+func (s *Sweeper) Run(ctx context.Context) {
+	s.cfg.loop(ctx, "sweep", s.RunOnce)
+}
+
+// Reaper removes settled records past their expiry or, if it is soft, first marks them expired and removes them one
+// retention later. What is in progress or unknown is never removed.
+type Reaper struct {
+	cfg   Config
+	store store.Reaper
+}
+
+// NewReaper returns a reaper. The store must be a [store.Reaper]; if it is not, the error is [errors.ErrUnsupported].
+func NewReaper(s store.Store, cfg Config) (*Reaper, error) {
+	able, err := capability[store.Reaper](s, "reap")
+	if err != nil {
+		return nil, err
+	}
+	cfg, err = cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Reaper{cfg: cfg, store: able}, nil
+}
+
+// RunOnce reaps until there is nothing left to reap, and says how much it was. With an error it also says how much was
+// reaped before.
+func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
+	report, err := inBatches(ctx, r.cfg.Batch, r.reap)
+	if report.Count > 0 {
+		r.cfg.Logger.DebugContext(ctx, "janitor: records expired", "count", report.Count)
+	}
+	r.cfg.Observer.Observe(ctx, ReapedEvent{Count: report.Count})
+	return report, err
+}
+
+func (r *Reaper) reap(ctx context.Context, limit int) (int, error) {
+	return r.store.Reap(ctx, limit, r.cfg.Soft)
+}
+
+// Run reaps now and then until the context ends. Failures are logged, and it goes on.
+func (r *Reaper) Run(ctx context.Context) {
+	r.cfg.loop(ctx, "reap", r.RunOnce)
+}

@@ -41,7 +41,7 @@ var engine = []Mutant{
 		Name: "no-intent", Layer: "engine", Store: sqlite, Breaks: []string{"I1"},
 		Mistake: "that a call is about to be made is not written down",
 		Edits: []Edit{{
-			"progress.go",
+			"execution_resume.go",
 			"f.persist(func(ctx context.Context) error { return f.guard.store.Checkpoint(ctx, f.claim(), p) })",
 			"nil",
 		}},
@@ -50,7 +50,7 @@ var engine = []Mutant{
 		Name: "unstored-answer", Layer: "engine", Store: sqlite, Breaks: []string{"I2", "I3"},
 		Mistake: "an answer is sent although it could not be stored",
 		Edits: []Edit{{
-			"settle.go",
+			"execution_settle.go",
 			"\tif err != nil {\n\t\treturn f.notCompleted(err)\n\t}\n\tf.settled(store.StateCompleted, nil)",
 			"\tf.settled(store.StateCompleted, nil)",
 		}},
