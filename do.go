@@ -22,7 +22,7 @@ type Call struct {
 	Payload []byte
 }
 
-// Result is the answer of an operation.
+// Result is what [Guard.Do] returns.
 type Result struct {
 	// Value is what the function returned, when it ran or in an earlier attempt.
 	Value []byte
@@ -35,8 +35,8 @@ type Result struct {
 }
 
 // Do runs fn at most once for the call, with the same engine, modes and guarantees as a handler, and returns what it
-// returned, now or in an earlier attempt. The context's cancellation does not reach fn, but its values do; fn is bounded by
-// the [Deadline] option.
+// returned, now or in an earlier attempt. The context's cancellation does not reach fn, but its values do; fn is
+// bounded by the [Deadline] option.
 //
 // If fn returns an error: in transactional mode everything is undone; in reserved mode an error that wraps one made by
 // [NotExecuted] releases the key, one made by [OutcomeUnknown] makes it unknown, and any other follows the route's
@@ -44,7 +44,9 @@ type Result struct {
 //
 // Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrOutcomeUnknown], [ErrUnavailable],
 // [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
-func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
+func (g *Guard) Do(
+	ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option,
+) (Result, error) {
 	s, err := g.settings(options)
 	if err != nil {
 		return Result{}, err
@@ -56,18 +58,24 @@ func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) 
 	f.prepare(g, s, ctx, store.ID{Scope: call.Scope, Key: call.Key}, call.Operation)
 	e := newEncoder()
 	e.call(&call)
-	f.res.Fingerprints = e.fingerprints(f.prints[:0], callRules, g.secrets, call.Scope, "")
+	f.reservation.Fingerprints = e.fingerprints(f.prints[:0], callRules, g.secrets, call.Scope, "")
 	e.free()
-	l := f.run(f)
+	return f.do()
+}
+
+// do takes the call to its result. A panic of the function goes on.
+func (f *function) do() (Result, error) {
+	res := f.run(f)
 	if f.panicked != nil {
 		panic(f.panicked)
 	}
-	return f.result(&l)
+	return f.result(&res)
 }
 
 func (c *Call) check() error {
 	if c.Key == "" || len(c.Key) > maxKeyLength {
-		return fmt.Errorf("%w: it has %d characters; the limits are %d and %d", ErrBadKey, len(c.Key), minKeyLength, maxKeyLength)
+		return fmt.Errorf("%w: it has %d characters; the limits are %d and %d",
+			ErrBadKey, len(c.Key), minKeyLength, maxKeyLength)
 	}
 	if c.Operation == "" {
 		return errors.New("onceward: Call.Operation is missing: it says what the key stands for")
@@ -115,7 +123,7 @@ type function struct {
 	panicked any
 }
 
-// work implements [worker].
+// work implements [runner].
 func (f *function) work(ctx context.Context, op *Operation) outcome {
 	f.err, f.unstored, f.panicked = nil, nil, nil
 	op.restart()
@@ -156,8 +164,8 @@ func (f *function) call(ctx context.Context) (value []byte, err error) {
 	return f.fn(ctx)
 }
 
-// tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere. The
-// caller that executed gets it all the same (A4).
+// tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere.
+// The caller that executed gets it all the same (A4).
 func (f *function) tooLarge(value []byte) outcome {
 	if f.settings.mode == modeTransactional {
 		f.err = fmt.Errorf("%w: %d bytes", errTooLarge, len(value))
@@ -167,58 +175,60 @@ func (f *function) tooLarge(value []byte) outcome {
 	return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusOK, NotStored: true}}
 }
 
-// failed judges an error by what it says of itself, then by what the route says of failures. That word does not cover an
-// owner that lost its lease (E2).
+// failed judges an error by what it says of itself, then by what a failure means on the route.
 func (f *function) failed(ctx context.Context) outcome {
-	var marked *outcomeError
 	reason := f.err.Error()
 	if f.op.outcome.Load() != endedAsWritten {
 		reason = f.op.reasonOr(reason)
 	}
-	switch {
-	case f.settings.mode == modeTransactional || errors.As(f.err, &marked) && marked.kind == outcomeRelease:
-		return outcome{kind: outcomeRelease, reason: reason}
-	case marked != nil || errors.Is(context.Cause(ctx), ErrLeaseLost):
-		return outcome{kind: outcomeUnknown, reason: reason}
+	var marked *outcomeError
+	onFailure := f.onFailure(ctx)
+	if f.settings.mode == modeReserved && errors.As(f.err, &marked) {
+		onFailure = FailureUnknown
+		if marked.kind == outcomeRelease {
+			onFailure = FailureRetry
+		}
 	}
-	switch f.settings.onFailure {
-	case FailureRetry:
-		return outcome{kind: outcomeRelease, reason: reason}
-	case FailureStore:
-		return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}}
-	default:
-		return outcome{kind: outcomeUnknown, reason: reason}
-	}
+	return failedAs(onFailure, reason, func() store.Response {
+		return store.Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}
+	})
 }
 
 // result turns the result into what the caller gets.
-func (f *function) result(l *result) (Result, error) {
-	switch l.kind {
+func (f *function) result(res *result) (Result, error) {
+	switch res.kind {
 	case resultAnswer, resultStored:
-		return f.answered(l)
+		return f.answered(res)
 	case resultReleased:
 		return Result{}, f.err
-	case resultUnknown:
-		cause := f.err
-		if cause == nil {
-			cause = l.err
-		}
-		return Result{}, fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, cause)
-	case resultDecision:
-		return Result{}, decisionError(l)
-	case resultCallerLeft:
-		return Result{}, context.Cause(f.caller)
-	default:
-		if errors.Is(l.err, store.ErrUnreadable) || errors.Is(l.err, store.ErrWorkRefused) {
-			return Result{}, l.err
-		}
-		return Result{}, errors.Join(store.ErrUnavailable, l.err)
 	}
+	if res.kind == resultUnknown && f.err != nil {
+		res.err = f.err
+	}
+	return Result{}, f.failure(res)
 }
 
-func (f *function) answered(l *result) (Result, error) {
-	response := l.answer()
-	result := Result{Replayed: l.kind == resultStored, ExpiresAt: l.expires}
+// failure is the error of an execution without an answer; nil if there is one, or nothing was done.
+func (e *execution) failure(res *result) error {
+	switch res.kind {
+	case resultAnswer, resultStored, resultReleased:
+		return nil
+	case resultUnknown:
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, res.err)
+	case resultDecision:
+		return decisionError(res)
+	case resultCallerLeft:
+		return context.Cause(e.caller)
+	}
+	if errors.Is(res.err, store.ErrUnreadable) || errors.Is(res.err, store.ErrWorkRefused) {
+		return res.err
+	}
+	return errors.Join(store.ErrUnavailable, res.err)
+}
+
+func (f *function) answered(res *result) (Result, error) {
+	response := res.answer()
+	result := Result{Replayed: res.kind == resultStored, ExpiresAt: res.expires}
 	if !result.Replayed {
 		result.Attempt = f.op.attempt
 	}
@@ -226,7 +236,7 @@ func (f *function) answered(l *result) (Result, error) {
 	case response.Status != http.StatusOK && !result.Replayed:
 		return result, f.err
 	case response.Status != http.StatusOK:
-		return result, &StoredFailure{Message: string(response.Body)}
+		return result, &StoredFailureError{Message: string(response.Body)}
 	case response.NotStored && result.Replayed:
 		return result, ErrNotStored
 	case response.NotStored:
@@ -238,8 +248,8 @@ func (f *function) answered(l *result) (Result, error) {
 	}
 }
 
-func decisionError(l *result) error {
-	switch l.decision {
+func decisionError(res *result) error {
+	switch res.decision {
 	case store.DecisionMismatch:
 		return ErrMismatch
 	case store.DecisionUnknown:
@@ -247,6 +257,6 @@ func decisionError(l *result) error {
 	case store.DecisionRefused:
 		return ErrRefused
 	default:
-		return &InProgressError{Attempt: l.record.Attempt, RetryAfter: problemInProgress.retryAfter}
+		return &InProgressError{Attempt: res.record.Attempt, RetryAfter: problemInProgress.retryAfter}
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Handler protects next. It panics if the options cannot be right, as http.ServeMux does with a bad pattern: such a route
-// must not come into being. [Guard.Route] returns the error instead.
+// Handler returns next with protection: for each key, next runs once. It panics if the options cannot be right, as
+// [http.ServeMux] does with a bad pattern: such a route must not come into being. [Guard.Route] returns the error
+// instead.
 func (g *Guard) Handler(next http.Handler, options ...Option) http.Handler {
 	return g.Middleware(options...)(next)
 }
@@ -39,10 +40,12 @@ func (g *Guard) Route(options ...Option) (func(http.Handler) http.Handler, error
 		return nil, err
 	}
 	if g.config.Scope == nil {
-		return nil, errors.New("onceward: Config.Scope is missing: it says whose keys are whose; use SingleScope if there is one caller only")
+		return nil, errors.New("onceward: Config.Scope is missing: it says whose keys are whose; " +
+			"use SingleScope if there is one caller only")
 	}
 	if s.retention < defaultRetention {
-		g.config.Logger.Warn("onceward: answers are kept for less than a day; a client that retries later executes again",
+		g.config.Logger.Warn(
+			"onceward: answers are kept for less than a day; a client that retries later executes again",
 			"retention", s.retention, "operation", s.operation)
 	}
 	return func(next http.Handler) http.Handler {
@@ -74,15 +77,15 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	x := &httpExecution{route: p, request: r, session: session}
+	x := newHTTPExecution(p, w, r)
+	x.session = session
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)
-	x.firstRecorder.real, x.firstRecorder.settings = w, p.settings
-	x.body, x.recorder = &x.firstBody, &x.firstRecorder
 	x.serve()
 }
 
-// operation names what the request does: method and route pattern. A path is not taken for a name, because it may have values
-// in it: without a pattern or a name of its own, the operation is called by its method. The path counts in the fingerprint.
+// operation names what the request does: method and route pattern. A path is not taken for a name, because it may have
+// values in it: without a pattern or a name of its own, the operation is called by its method. The path counts in the
+// fingerprint.
 func (p *protected) operation(r *http.Request) string {
 	switch {
 	case p.settings.operation != "":
@@ -96,8 +99,8 @@ func (p *protected) operation(r *http.Request) string {
 	}
 }
 
-// identify finds out who calls and under which key, from the header alone (A5). An empty key means that the request runs
-// unprotected.
+// identify finds out who calls and under which key, from the header alone (A5). An empty key means that the request
+// runs unprotected.
 func (p *protected) identify(r *http.Request) (id store.ID, session string, problem *Problem) {
 	scope, session, problem := p.caller(r)
 	if problem != nil {
@@ -136,13 +139,19 @@ func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	switch {
 	case r.RequestURI == "":
 		return problemNoTarget.detailed("its http.Request has no RequestURI; nothing was executed")
-	case r.Header.Get("Upgrade") != "" && !strings.EqualFold(r.Header.Get("Upgrade"), "h2c") && listed(r.Header["Connection"], "Upgrade"):
+	case upgrades(r.Header):
 		return problemUpgrade.detailed("a switched connection cannot be replayed; send the request without Upgrade")
 	case r.ContentLength > p.settings.bodyLimit:
 		return tooLarge(p.settings.bodyLimit)
 	default:
 		return p.settings.firstSent.check(r.Header, time.Now(), p.settings.retention)
 	}
+}
+
+// upgrades reports whether a request asks to switch the protocol, other than to HTTP/2.
+func upgrades(h http.Header) bool {
+	offer := h.Get("Upgrade")
+	return offer != "" && !strings.EqualFold(offer, "h2c") && listed(h["Connection"], "Upgrade")
 }
 
 func tooLarge(limit int64) *Problem {
@@ -155,7 +164,7 @@ func (p *protected) reject(w http.ResponseWriter, r *http.Request, operation str
 	problem.write(w, r)
 }
 
-// execution is one protected HTTP request.
+// httpExecution is the execution of an HTTP request.
 type httpExecution struct {
 	execution
 	route    *protected
@@ -169,6 +178,13 @@ type httpExecution struct {
 
 	firstBody     requestBody
 	firstRecorder recorder
+}
+
+func newHTTPExecution(p *protected, w http.ResponseWriter, r *http.Request) *httpExecution {
+	x := &httpExecution{route: p, request: r}
+	x.firstRecorder.real, x.firstRecorder.settings = w, p.settings
+	x.body, x.recorder = &x.firstBody, &x.firstRecorder
+	return x
 }
 
 // serve reads the request, takes it to its result, and answers.
@@ -185,8 +201,8 @@ func (x *httpExecution) serve() {
 		x.route.reject(x.recorder.real, x.request, x.op.name, problem)
 		return
 	}
-	l := x.run(x)
-	x.answer(&l)
+	res := x.run(x)
+	x.answer(&res)
 }
 
 // read takes in the body and the fingerprint: the last thing that can refuse a request before the store is asked.
@@ -199,11 +215,12 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 	if err := e.request(x.request, x.op.name, x.body.content, &x.settings.fingerprint); err != nil {
 		return problemBadRequest.detailed(err.Error())
 	}
-	x.res.Fingerprints = e.fingerprints(x.prints[:0], requestRules, x.guard.secrets, x.res.Scope, x.session)
+	scope := x.reservation.Scope
+	x.reservation.Fingerprints = e.fingerprints(x.prints[:0], requestRules, x.guard.secrets, scope, x.session)
 	return nil
 }
 
-// work runs the handler. It implements [worker].
+// work runs the handler. It implements [runner].
 func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	x.panicked, x.problem, x.passOn = nil, nil, false
 	op.restart()
@@ -221,7 +238,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	end := x.outcome(ctx, op)
 	if x.guard.config.Observer != nil {
 		x.guard.observe(ctx, ExecutedEvent{
-			ID: x.res.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
+			ID: x.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
 			Panicked: x.panicked != nil, Elapsed: time.Since(started),
 		})
 	}

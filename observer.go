@@ -7,8 +7,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Observer is told what the engine does: for metrics, traces and logs. It is called on the path of the request, so it must
-// be quick and must not block. Keys in events are as the client sent them: an observer that writes them down hashes them.
+// Observer is told what the engine does: for metrics, traces and logs. It is called on the path of the request, so it
+// must be quick and must not block. Keys in events are as the client sent them: an observer that writes them down
+// hashes them.
 type Observer interface {
 	Observe(ctx context.Context, e ObserverEvent)
 }
@@ -19,9 +20,12 @@ type ObserverFunc func(ctx context.Context, e ObserverEvent)
 // Observe calls f.
 func (f ObserverFunc) Observe(ctx context.Context, e ObserverEvent) { f(ctx, e) }
 
-// ObserverEvent is one of the event structs of this package. More kinds may come: an observer ignores what it does not
-// know.
-type ObserverEvent interface{ observerEvent() }
+// ObserverEvent is an event struct of this package or of a feature, such as janitor.SweptEvent. More kinds may come: an
+// observer ignores what it does not know.
+type ObserverEvent interface {
+	// ObserverEvent does nothing: it marks the type.
+	ObserverEvent()
+}
 
 type (
 	// DecidedEvent is a reservation that was answered.
@@ -44,8 +48,8 @@ type (
 		Elapsed   time.Duration
 	}
 
-	// SettledEvent is the end of an attempt: the state that its record was left in. Err is why that is [store.StateUnknown], or
-	// why the state could not be written.
+	// SettledEvent is the end of an attempt: the state that its record was left in. Err is why that is
+	// [store.StateUnknown], or why the state could not be written.
 	SettledEvent struct {
 		store.ID
 		Operation string
@@ -76,18 +80,6 @@ type (
 		Err       error
 	}
 
-	// DeliveredEvent is a delivery from an outbox that has ended: the topic of the message, its ID, the operation that added
-	// it if one did, and the outcome, one of "done", "retry", "dead letter" and "lost". Err is why it is not done.
-	DeliveredEvent struct {
-		store.ID
-		Topic    string
-		Message  string
-		Attempts int
-		Outcome  string
-		Elapsed  time.Duration
-		Err      error
-	}
-
 	// RejectedEvent is a request that was refused before any reservation, with the code of its problem.
 	RejectedEvent struct {
 		Operation string
@@ -97,66 +89,28 @@ type (
 	// UnprotectedEvent is a request that ran without protection because it carried no key on a route where the key is
 	// optional.
 	UnprotectedEvent struct{ Operation string }
-
-	// SweptEvent is a run of the sweeper.
-	SweptEvent struct{ Count int }
-
-	// ReapedEvent is a run of the reaper.
-	ReapedEvent struct{ Count int }
-
-	// ReconciledEvent is an unknown record that was asked after or settled from outside.
-	ReconciledEvent struct {
-		store.ID
-		Operation string
-		Attempt   int64
-		// Outcome is "completed", "not executed", "step done", "step not executed", "step to be tried again", "postponed" or
-		// "dead letter"; or, of a question about the record, "hanging" if it has not returned though its time is over, and
-		// "returned" if it has since. Of those two Attempt is not known.
-		Outcome string
-		// Err is why nothing was learned.
-		Err error
-	}
-
-	// ReceivedEvent is a webhook delivery.
-	ReceivedEvent struct {
-		Source string
-		// Outcome is "kept", "duplicate", "refused" or "failed".
-		Outcome string
-		Err     error
-	}
-
-	// LedgerFindingEvent is a difference between a provider's ledger and the local one.
-	LedgerFindingEvent struct {
-		// Run names the comparison, and Kind the difference.
-		Run  string
-		Kind string
-		Key  string
-	}
-
-	// LedgerWindowEvent is what became of a window of a ledger comparison that was due.
-	LedgerWindowEvent struct {
-		// Run names the comparison and the window.
-		Run string
-		// Outcome is "compared", "failed" or "given up".
-		Outcome string
-		// Tries is how often it could not be compared, and Err why it could not be now.
-		Tries int
-		Err   error
-	}
 )
 
-func (DecidedEvent) observerEvent()       {}
-func (ExecutedEvent) observerEvent()      {}
-func (SettledEvent) observerEvent()       {}
-func (FencedEvent) observerEvent()        {}
-func (LeaseLostEvent) observerEvent()     {}
-func (StoreFailedEvent) observerEvent()   {}
-func (DeliveredEvent) observerEvent()     {}
-func (RejectedEvent) observerEvent()      {}
-func (UnprotectedEvent) observerEvent()   {}
-func (SweptEvent) observerEvent()         {}
-func (ReapedEvent) observerEvent()        {}
-func (ReconciledEvent) observerEvent()    {}
-func (ReceivedEvent) observerEvent()      {}
-func (LedgerFindingEvent) observerEvent() {}
-func (LedgerWindowEvent) observerEvent()  {}
+// ObserverEvent implements [ObserverEvent].
+func (DecidedEvent) ObserverEvent() {}
+
+// ObserverEvent implements [ObserverEvent].
+func (ExecutedEvent) ObserverEvent() {}
+
+// ObserverEvent implements [ObserverEvent].
+func (SettledEvent) ObserverEvent() {}
+
+// ObserverEvent implements [ObserverEvent].
+func (FencedEvent) ObserverEvent() {}
+
+// ObserverEvent implements [ObserverEvent].
+func (LeaseLostEvent) ObserverEvent() {}
+
+// ObserverEvent implements [ObserverEvent].
+func (StoreFailedEvent) ObserverEvent() {}
+
+// ObserverEvent implements [ObserverEvent].
+func (RejectedEvent) ObserverEvent() {}
+
+// ObserverEvent implements [ObserverEvent].
+func (UnprotectedEvent) ObserverEvent() {}

@@ -1,8 +1,8 @@
-// Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes what has
-// expired. Any number of nodes may run both at the same time; each batch is one atomic step of the store.
+// Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes
+// what has expired. Any number of nodes may run both at the same time; each batch is one atomic step of the store.
 //
-// [Run] does both until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says what it
-// did.
+// [Run] does both until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says what
+// it did.
 package janitor
 
 import (
@@ -27,8 +27,8 @@ const (
 
 // Config says how the work is done. The zero value is ready to use.
 type Config struct {
-	// Interval is the longest pause between two runs. Up to a fifth of it is left out at random, so that nodes that were
-	// started together do not stay together. Default: [DefaultInterval].
+	// Interval is the longest pause between two runs. Up to a fifth of it is left out at random, so that nodes that
+	// were started together do not stay together. Default: [DefaultInterval].
 	Interval time.Duration
 	// Batch is how many records are changed in one step of the store at most. Default: [DefaultBatch].
 	Batch int
@@ -67,8 +67,20 @@ type Report struct {
 	Batches int
 }
 
-// Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if the
-// store cannot do both.
+// SweptEvent is a run of the [Sweeper]: it goes to the [onceward.Observer].
+type SweptEvent struct{ Count int }
+
+// ObserverEvent implements [onceward.ObserverEvent].
+func (SweptEvent) ObserverEvent() {}
+
+// ReapedEvent is a run of the [Reaper]: it goes to the [onceward.Observer].
+type ReapedEvent struct{ Count int }
+
+// ObserverEvent implements [onceward.ObserverEvent].
+func (ReapedEvent) ObserverEvent() {}
+
+// Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if
+// the store cannot do both.
 func Run(ctx context.Context, store store.Store, cfg Config) error {
 	sweeper, sweeperErr := NewSweeper(store, cfg)
 	reaper, reaperErr := NewReaper(store, cfg)
@@ -86,7 +98,8 @@ func Run(ctx context.Context, store store.Store, cfg Config) error {
 func capability[T any](store store.Store, job string) (T, error) {
 	able, ok := store.(T)
 	if !ok {
-		return able, fmt.Errorf("janitor: %T cannot %s, it is no %s: %w", store, job, nameOf[T](), errors.ErrUnsupported)
+		return able, fmt.Errorf("janitor: %T cannot %s, it is no %s: %w",
+			store, job, nameOf[T](), errors.ErrUnsupported)
 	}
 	return able, nil
 }
@@ -135,12 +148,89 @@ func (c *Config) loop(ctx context.Context, job string, once func(context.Context
 	}
 }
 
-// pause is the time until the next run. After failures it is shorter than usual and doubles until it is as usual: a store
-// that was away for a moment should not cost a whole interval.
+// pause is the time until the next run. After failures it is shorter than usual and doubles until it is as usual: a
+// store that was away for a moment should not cost a whole interval.
 func (c *Config) pause(failures int) time.Duration {
 	pause := c.Interval
 	if failures > 0 {
 		pause = backoff.Exponential(pause/16, pause, failures)
 	}
 	return pause - rand.N(pause/5+1)
+}
+
+// Sweeper makes unknown what is still in progress when its lease has run out: its owner was lost, and only a reconciler
+// or a person can say what it did. What its route resumes is left to the resumer.
+type Sweeper struct {
+	cfg   Config
+	store store.Sweeper
+}
+
+// NewSweeper returns a sweeper. The store must be a [store.Sweeper]; if it is not, the error is
+// [errors.ErrUnsupported].
+func NewSweeper(s store.Store, cfg Config) (*Sweeper, error) {
+	able, err := capability[store.Sweeper](s, "sweep")
+	if err != nil {
+		return nil, err
+	}
+	cfg, err = cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Sweeper{cfg: cfg, store: able}, nil
+}
+
+// RunOnce sweeps until there is nothing left to sweep, and says how much it was. With an error it also says how much
+// was swept before.
+func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
+	report, err := inBatches(ctx, s.cfg.Batch, s.store.Sweep)
+	if report.Count > 0 {
+		s.cfg.Logger.WarnContext(ctx, "janitor: leases ran out, their outcomes are unknown", "count", report.Count)
+	}
+	s.cfg.Observer.Observe(ctx, SweptEvent{Count: report.Count})
+	return report, err
+}
+
+// Run sweeps now and then until the context ends. Failures are logged, and it goes on.
+func (s *Sweeper) Run(ctx context.Context) {
+	s.cfg.loop(ctx, "sweep", s.RunOnce)
+}
+
+// Reaper removes settled records past their expiry or, if it is soft, first marks them expired and removes them one
+// retention later. What is in progress or unknown is never removed.
+type Reaper struct {
+	cfg   Config
+	store store.Reaper
+}
+
+// NewReaper returns a reaper. The store must be a [store.Reaper]; if it is not, the error is [errors.ErrUnsupported].
+func NewReaper(s store.Store, cfg Config) (*Reaper, error) {
+	able, err := capability[store.Reaper](s, "reap")
+	if err != nil {
+		return nil, err
+	}
+	cfg, err = cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Reaper{cfg: cfg, store: able}, nil
+}
+
+// RunOnce reaps until there is nothing left to reap, and says how much it was. With an error it also says how much was
+// reaped before.
+func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
+	report, err := inBatches(ctx, r.cfg.Batch, r.reap)
+	if report.Count > 0 {
+		r.cfg.Logger.DebugContext(ctx, "janitor: records expired", "count", report.Count)
+	}
+	r.cfg.Observer.Observe(ctx, ReapedEvent{Count: report.Count})
+	return report, err
+}
+
+func (r *Reaper) reap(ctx context.Context, limit int) (int, error) {
+	return r.store.Reap(ctx, limit, r.cfg.Soft)
+}
+
+// Run reaps now and then until the context ends. Failures are logged, and it goes on.
+func (r *Reaper) Run(ctx context.Context) {
+	r.cfg.loop(ctx, "reap", r.RunOnce)
 }

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/backoff"
 )
 
@@ -218,7 +217,7 @@ func (s *session) ended(end finished) {
 	}
 	s.let(end.route, end.lease, count)
 	if outcome != "" {
-		s.config.Observer.Observe(s.hard, onceward.DeliveredEvent{
+		s.config.Observer.Observe(s.hard, DeliveredEvent{
 			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.tries, Outcome: outcome, Elapsed: end.elapsed, Err: end.err,
 		})
 	}

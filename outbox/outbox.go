@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/part"
 	"github.com/onceward/onceward/store"
 )
 
@@ -84,10 +85,10 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 	switch {
 	case op != nil:
 		e.Origin, e.OriginAttempt = store.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt()
-		e.DownstreamKey = op.DownstreamKey(onceward.Part(ctx, "outbox "+m.Step))
+		e.DownstreamKey = op.DownstreamKey(part.Name(ctx, "outbox "+m.Step))
 	case parent != nil:
 		e.Origin, e.OriginAttempt = parent.Origin, parent.OriginAttempt
-		e.DownstreamKey = o.following(parent, onceward.Part(ctx, m.Step))
+		e.DownstreamKey = o.following(parent, part.Name(ctx, m.Step))
 	default:
 		e.DownstreamKey = randomKey()
 	}
@@ -115,7 +116,7 @@ type parentKey struct{}
 // contextWithParent returns a context in which messages that are added follow that one: they have its origin, and downstream
 // keys that are derived from its own.
 func contextWithParent(ctx context.Context, e *Entry) context.Context {
-	return context.WithValue(onceward.ContextWithStep(ctx, ""), parentKey{}, e)
+	return context.WithValue(part.WithStep(ctx, ""), parentKey{}, e)
 }
 
 func parentOf(ctx context.Context) *Entry {

@@ -203,13 +203,13 @@ func fails(err error, names ...string) outbox.Handler {
 // journal collects what an observer is told.
 type journal struct {
 	mu     sync.Mutex
-	events []onceward.DeliveredEvent
+	events []outbox.DeliveredEvent
 }
 
 func (j *journal) Observe(_ context.Context, e onceward.ObserverEvent) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.events = append(j.events, e.(onceward.DeliveredEvent))
+	j.events = append(j.events, e.(outbox.DeliveredEvent))
 }
 
 func (j *journal) want(t testing.TB, rule, want string) {

@@ -63,7 +63,7 @@ func TestReport(t *testing.T) {
 				b.Errorf("the observer was told %+v", e)
 			}
 		}
-		slices.SortFunc(events.events, func(x, y onceward.DeliveredEvent) int { return strings.Compare(x.Outcome, y.Outcome) })
+		slices.SortFunc(events.events, func(x, y outbox.DeliveredEvent) int { return strings.Compare(x.Outcome, y.Outcome) })
 		events.want(b, "one event for each delivery", "dead letter, done, done, done, retry")
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/part"
 	"github.com/onceward/onceward/store"
 )
 
@@ -33,7 +34,7 @@ func (a *attempt[T]) do(ctx context.Context, s *Step[T]) (envelope, error) {
 	if err != nil {
 		return envelope{}, err
 	}
-	if err := s.local(onceward.ContextWithStep(ctx, s.name), data); err != nil {
+	if err := s.local(part.WithStep(ctx, s.name), data); err != nil {
 		return envelope{}, err
 	}
 	return a.after(s, data)

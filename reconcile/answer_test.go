@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -67,7 +66,7 @@ func TestAnswersSettle(t *testing.T) {
 				if got := audit(t, s, "k"); got != c.audit {
 					t.Errorf("the audit says\n%s\nwant\n%s", got, c.audit)
 				}
-				want := onceward.ReconciledEvent{ID: claim.ID, Operation: transfers, Attempt: claim.Attempt, Outcome: c.tale}
+				want := reconcile.ReconciledEvent{ID: claim.ID, Operation: transfers, Attempt: claim.Attempt, Outcome: c.tale}
 				if len(told.events) != 1 || told.events[0] != want {
 					t.Errorf("the observer was told %+v, want %+v", told.events, want)
 				}

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/fair"
 	"github.com/onceward/onceward/store"
 )
@@ -69,7 +68,7 @@ func (p *Poller) newPool() *fair.Pool {
 		return func(item fair.Item) {
 			ctx := context.Background()
 			p.config.Logger.ErrorContext(ctx, message, "operation", item.Operation, "key_hash", item.Hash())
-			p.config.Observer.Observe(ctx, onceward.ReconciledEvent{
+			p.config.Observer.Observe(ctx, ReconciledEvent{
 				ID: item.ID, Operation: item.Operation, Outcome: outcome,
 			})
 		}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
@@ -176,7 +175,7 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 }
 
 func (p *Poller) observe(ctx context.Context, rec *store.Record, outcome string, err error) {
-	p.config.Observer.Observe(ctx, onceward.ReconciledEvent{
+	p.config.Observer.Observe(ctx, ReconciledEvent{
 		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, Outcome: outcome, Err: err,
 	})
 }

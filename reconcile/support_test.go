@@ -203,13 +203,13 @@ func always(a reconcile.Answer) *oracle {
 // journal collects what an observer is told.
 type journal struct {
 	mu     sync.Mutex
-	events []onceward.ReconciledEvent
+	events []reconcile.ReconciledEvent
 }
 
 func (j *journal) Observe(_ context.Context, e onceward.ObserverEvent) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.events = append(j.events, e.(onceward.ReconciledEvent))
+	j.events = append(j.events, e.(reconcile.ReconciledEvent))
 }
 
 func (j *journal) outcomes() string {

@@ -25,7 +25,7 @@ type findings struct {
 
 // Observe implements [onceward.Observer].
 func (f *findings) Observe(_ context.Context, e onceward.ObserverEvent) {
-	finding, ok := e.(onceward.LedgerFindingEvent)
+	finding, ok := e.(ledger.FindingEvent)
 	if !ok {
 		return
 	}

@@ -7,6 +7,11 @@ import (
 	"sync"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/reconcile/webhook"
 )
 
 // Counters count what the engine does in this process. They are an [onceward.Observer], and show themselves as JSON.
@@ -54,21 +59,21 @@ func counted(e onceward.ObserverEvent) (name string, n int64) {
 		return "executions", 1
 	case onceward.SettledEvent:
 		return "ended " + e.State.String(), 1
-	case onceward.ReconciledEvent:
+	case reconcile.ReconciledEvent:
 		return "reconciled " + e.Outcome, 1
-	case onceward.DeliveredEvent:
+	case outbox.DeliveredEvent:
 		return "delivered " + e.Outcome, 1
 	case onceward.RejectedEvent:
 		return "rejected " + e.Code, 1
-	case onceward.ReceivedEvent:
+	case webhook.ReceivedEvent:
 		return "webhooks " + e.Outcome, 1
-	case onceward.LedgerFindingEvent:
+	case ledger.FindingEvent:
 		return "ledger " + e.Kind, 1
-	case onceward.LedgerWindowEvent:
+	case ledger.WindowEvent:
 		return "ledger windows " + e.Outcome, 1
-	case onceward.SweptEvent:
+	case janitor.SweptEvent:
 		return "swept", int64(e.Count)
-	case onceward.ReapedEvent:
+	case janitor.ReapedEvent:
 		return "reaped", int64(e.Count)
 	case onceward.FencedEvent:
 		return "fenced", 1

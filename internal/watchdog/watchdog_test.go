@@ -31,8 +31,8 @@ func waiting(line string) bool {
 	return false
 }
 
-// TestHangingTest: it is found when it has not moved for the limit, by its name and the line at which it waits; its parent,
-// which waits for it, is not meant.
+// TestHangingTest: it is found when it has not moved for the limit, by its name and the line at which it waits; its
+// parent, which waits for it, is not meant.
 func TestHangingTest(t *testing.T) {
 	never := make(chan struct{})
 	for name, test := range map[string]struct {
@@ -97,7 +97,7 @@ func TestMovingTest(t *testing.T) {
 	}
 }
 
-// stacksAt takes the stacks at one of two points, so that whoever calls it moves.
+// stacksAt takes the stacks at one of two points, so that its caller moves.
 func stacksAt(i int) string {
 	if i%2 == 0 {
 		return stacks()

@@ -236,8 +236,8 @@ type Config struct {
 
 	// Logger gets failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
-	// Observer is told of every finding, with an [onceward.LedgerFindingEvent], and of what becomes of windows, with an
-	// [onceward.LedgerWindowEvent]. Default: none.
+	// Observer is told of every finding, with a [FindingEvent], and of what becomes of windows, with an
+	// [WindowEvent]. Default: none.
 	Observer onceward.Observer
 }
 

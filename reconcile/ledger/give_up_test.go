@@ -38,9 +38,9 @@ func TestOneBadWindow(t *testing.T) {
 		cfg := l.config(store, got)
 		bad := began.Add(3 * day)
 		cfg.Provider = poisoned(l, bad)
-		var events []onceward.LedgerWindowEvent
+		var events []ledger.WindowEvent
 		cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
-			if e, ok := e.(onceward.LedgerWindowEvent); ok {
+			if e, ok := e.(ledger.WindowEvent); ok {
 				events = append(events, e)
 			}
 		})

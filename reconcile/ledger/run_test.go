@@ -35,10 +35,10 @@ func TestAWindowIsComparedOnce(t *testing.T) {
 			t.Errorf("found %q", words)
 		}
 		told := []onceward.ObserverEvent{
-			onceward.LedgerFindingEvent{Run: name, Kind: "differs", Key: "b"},
-			onceward.LedgerFindingEvent{Run: name, Kind: "missing here", Key: "c"},
-			onceward.LedgerFindingEvent{Run: name, Kind: "missing there", Key: "d"},
-			onceward.LedgerWindowEvent{Run: name, Outcome: "compared"},
+			ledger.FindingEvent{Run: name, Kind: "differs", Key: "b"},
+			ledger.FindingEvent{Run: name, Kind: "missing here", Key: "c"},
+			ledger.FindingEvent{Run: name, Kind: "missing there", Key: "d"},
+			ledger.WindowEvent{Run: name, Outcome: "compared"},
 		}
 		if !slices.Equal(events, told) {
 			t.Errorf("the observer was told %+v, want %+v", events, told)

@@ -152,7 +152,7 @@ func (t *turn) close(p *pending) {
 
 // tell reports what became of a window.
 func (t *turn) tell(ctx context.Context, p *pending, outcome string, err error) {
-	t.cfg.Observer.Observe(ctx, onceward.LedgerWindowEvent{Run: p.Counts.Run, Outcome: outcome, Tries: p.Attempts, Err: err})
+	t.cfg.Observer.Observe(ctx, WindowEvent{Run: p.Counts.Run, Outcome: outcome, Attempts: p.Attempts, Err: err})
 }
 
 // compare takes a window to its end, and notes what became of it. A failure is the window's own unless the turn ends:
@@ -224,6 +224,6 @@ func (t *turn) report(ctx context.Context, f Finding) error {
 	if err := t.cfg.Report(ctx, f); err != nil {
 		return fmt.Errorf("the report of %s %q: %w", f.Kind, f.Key, err)
 	}
-	t.cfg.Observer.Observe(ctx, onceward.LedgerFindingEvent{Run: f.Run, Kind: string(f.Kind), Key: f.Key})
+	t.cfg.Observer.Observe(ctx, FindingEvent{Run: f.Run, Kind: string(f.Kind), Key: f.Key})
 	return nil
 }

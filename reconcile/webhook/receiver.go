@@ -67,7 +67,7 @@ type Config struct {
 	StoreTimeout time.Duration
 	// ApplyTimeout is how long Apply may take. Default: [DefaultApplyTimeout].
 	ApplyTimeout time.Duration
-	// Observer is told of every delivery: an [onceward.ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
+	// Observer is told of every delivery: a [ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
 	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or "duplicate".
 	// An event that Parse ignores is not told. Default: none.
 	Observer onceward.Observer
@@ -123,14 +123,6 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
-
-// The outcomes of [onceward.ReceivedEvent].
-const (
-	outcomeKept      = "kept"
-	outcomeDuplicate = "duplicate"
-	outcomeRefused   = "refused"
-	outcomeFailed    = "failed"
-)
 
 // Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the timeouts
 // of the [http.Server] to say.
@@ -276,7 +268,7 @@ func (rc *Receiver) fail(ctx context.Context, problem onceward.Problem, err erro
 }
 
 func (rc *Receiver) observe(ctx context.Context, outcome string, err error) {
-	rc.cfg.Observer.Observe(ctx, onceward.ReceivedEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
+	rc.cfg.Observer.Observe(ctx, ReceivedEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
 }
 
 // The answers to a delivery that is not taken. They say no more than the status does: what was wrong is in the log.

@@ -68,7 +68,7 @@ func TestObserverLearnsWhy(t *testing.T) {
 	t.Parallel()
 	cfg := config(&keeper{}, &journal{})
 	var got error
-	cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { got = e.(onceward.ReceivedEvent).Err })
+	cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { got = e.(webhook.ReceivedEvent).Err })
 	cfg.Now = func() time.Time { return now.Add(time.Hour) }
 	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusUnauthorized)
 	if !errors.Is(got, webhook.ErrStale) {

@@ -111,7 +111,7 @@ func (j *journal) note(line string) {
 }
 
 func (j *journal) Observe(_ context.Context, e onceward.ObserverEvent) {
-	event := e.(onceward.ReceivedEvent)
+	event := e.(webhook.ReceivedEvent)
 	j.note(fmt.Sprintf("%s: %s", event.Source, event.Outcome))
 }
 

@@ -41,8 +41,8 @@ var engine = []Mutant{
 		Name: "no-intent", Layer: "engine", Store: sqlite, Breaks: []string{"I1"},
 		Mistake: "that a call is about to be made is not written down",
 		Edits: []Edit{{
-			"progress.go",
-			"f.persist(func(ctx context.Context) error { return f.guard.store.Checkpoint(ctx, f.claim(), p) })",
+			"execution_resume.go",
+			"e.persist(func(ctx context.Context) error {\n\t\treturn e.guard.store.Checkpoint(ctx, e.claim(), p)\n\t})",
 			"nil",
 		}},
 	},
@@ -50,9 +50,9 @@ var engine = []Mutant{
 		Name: "unstored-answer", Layer: "engine", Store: sqlite, Breaks: []string{"I2", "I3"},
 		Mistake: "an answer is sent although it could not be stored",
 		Edits: []Edit{{
-			"settle.go",
-			"\tif err != nil {\n\t\treturn f.notCompleted(err)\n\t}\n\tf.settled(store.StateCompleted, nil)",
-			"\tf.settled(store.StateCompleted, nil)",
+			"execution_settle.go",
+			"\tif err != nil {\n\t\treturn e.notCompleted(err)\n\t}\n\treturn e.completed(expires)",
+			"\treturn e.completed(expires)",
 		}},
 	},
 	{

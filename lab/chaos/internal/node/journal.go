@@ -9,6 +9,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/lab/chaos/internal/history"
+	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/storeurl"
 )
@@ -80,7 +81,7 @@ func micros(t time.Time) int64 {
 
 // observe keeps what the comparison with the provider's ledger has found.
 func (j *journaled) observe(_ context.Context, e onceward.ObserverEvent) {
-	if found, ok := e.(onceward.LedgerFindingEvent); ok {
+	if found, ok := e.(ledger.FindingEvent); ok {
 		j.journal.Find(history.Finding{Run: found.Run, Key: found.Key, Kind: found.Kind})
 	}
 }

@@ -1,0 +1,212 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// attempt makes one reservation and does what the store decides, in the way of the route.
+func (e *execution) attempt(r runner) result {
+	if e.settings.mode == modeTransactional {
+		return e.transact(r)
+	}
+	return e.reserve(r)
+}
+
+// reserve executes with a reservation: the intent is durable before the runner works, and its answer afterwards.
+func (e *execution) reserve(r runner) result {
+	sent := time.Now()
+	ctx := e.storeContext(&e.reserveCtx, sent)
+	v, err := e.guard.store.Reserve(ctx, &e.reservation)
+	if err != nil && !errors.Is(err, store.ErrUnreadable) && ctx.Err() == nil {
+		// The reply may have been lost; the nonce makes the call repeatable.
+		e.storeFailed("reserve", err)
+		sent = time.Now()
+		v, err = e.guard.store.Reserve(ctx, &e.reservation)
+	}
+	ctx.release()
+	if err != nil {
+		return e.reserveFailed(err)
+	}
+	if res := e.decided(&v, sent); res.kind != 0 {
+		return res
+	}
+	if res := e.begin(&v); res.kind != 0 {
+		e.release(res.err.Error())
+		return res
+	}
+	return e.execute(r, leaseStart(&v, e.settings.lease, sent))
+}
+
+// transact executes inside a transaction of the store: there is no lease to keep, and nothing to abandon.
+func (e *execution) transact(r runner) result {
+	t := &transaction{execution: e, runner: r, sent: time.Now()}
+	ctx := e.storeContext(&e.reserveCtx, t.sent)
+	v, err := e.guard.transactor.Transact(ctx, &e.reservation, t.work)
+	ctx.release()
+	switch {
+	case err != nil:
+		return e.transactFailed(err)
+	case v.Decision != store.DecisionExecute:
+		return e.decided(&v, t.sent)
+	case !t.ran:
+		err = &store.UnreadableError{Reason: "the store granted an execution and did not call it"}
+		return result{kind: resultFailed, err: err}
+	case t.refused.kind != 0:
+		return t.refused
+	case t.end.kind != outcomeAnswer:
+		return result{kind: resultReleased}
+	default:
+		return e.completed(v.Record.ExpiresAt)
+	}
+}
+
+// transaction is one call of a [store.Transactor].
+type transaction struct {
+	*execution
+	runner  runner
+	sent    time.Time
+	ran     bool
+	refused result // why the runner did not work, if it did not
+	end     outcome
+}
+
+// work lets the runner work inside the transaction. It starts afresh each time it is called.
+func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
+	t.ran, t.end = true, outcome{}
+	if t.refused = t.decided(&v, t.sent); t.refused.kind == 0 {
+		t.refused = t.begin(&v)
+	}
+	if t.refused.kind != 0 {
+		return store.Settlement{Action: store.TxRollback}
+	}
+	workCtx := t.workContext(new(lazyContext), context.WithoutCancel(ctx))
+	t.end = t.runner.work(workCtx, &t.op)
+	workCtx.release()
+	if t.end.kind != outcomeAnswer {
+		return store.Settlement{Action: store.TxRollback}
+	}
+	t.done = t.op.completion(t.end.response)
+	if t.end.undoWork {
+		return store.Settlement{Action: store.TxCommitAnswer, Completion: t.done}
+	}
+	return store.Settlement{Action: store.TxCommit, Completion: t.done}
+}
+
+// decided checks what the store decided and tells the observer. The result has no kind if that is to execute.
+func (e *execution) decided(v *store.Verdict, sent time.Time) result {
+	if err := v.Check(&e.reservation); err != nil {
+		return result{kind: resultFailed, err: err}
+	}
+	if e.guard.config.Observer != nil {
+		e.guard.observe(e.base, DecidedEvent{
+			ID: e.reservation.ID, Operation: e.op.name, Decision: v.Decision, Origin: v.Origin,
+			Attempt: v.Record.Attempt, Elapsed: time.Since(sent),
+		})
+	}
+	if v.Decision == store.DecisionExecute {
+		return result{}
+	}
+	res := result{kind: resultDecision, decision: v.Decision, record: v.Record, now: v.Now}
+	if v.Decision == store.DecisionReplay {
+		res.kind, res.expires = resultStored, v.Record.ExpiresAt
+	}
+	return res
+}
+
+var errCallerLeft = errors.New("the caller left before execution")
+
+// begin takes over what was granted. The result has no kind if the runner may work: it may not for a caller that has
+// left, nor where downstream keys cannot be derived, because under other keys what was done before would be done again.
+func (e *execution) begin(v *store.Verdict) result {
+	e.op.attempt, e.op.origin = v.Record.Attempt, v.Origin
+	if e.settings.mode == modeReserved {
+		e.op.execution = e
+	}
+	e.op.resumed = v.Origin == store.OriginResumed ||
+		v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
+	e.op.point, e.op.data = v.Record.Point, v.Record.Data
+	var err error
+	if e.op.secret, err = e.guard.downstream.secret(&v.Record); err != nil {
+		e.logError("onceward: not executed", err)
+		return result{kind: resultFailed, err: err}
+	}
+	if e.left() {
+		return result{kind: resultCallerLeft, err: errCallerLeft}
+	}
+	return result{}
+}
+
+// reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may
+// hold a grant without an owner, which is released, so that the key is not locked for a lease and then unknown for
+// nothing.
+func (e *execution) reserveFailed(err error) result {
+	if !errors.Is(err, store.ErrUnreadable) {
+		e.storeFailed("reserve", err)
+		if e.reservation.OnLost == store.LostReconcile {
+			e.guard.orphans.add(&e.reservation, err)
+		}
+	}
+	return result{kind: resultFailed, err: err}
+}
+
+// transactFailed says what an error of the transaction means: unless its commit is unknown, nothing was executed.
+func (e *execution) transactFailed(err error) result {
+	switch {
+	case errors.Is(err, store.ErrOutcomeUnknown):
+		return e.unknown(err)
+	case errors.Is(err, store.ErrWorkRefused):
+		e.logError("onceward: the database refused what the handler wrote", err)
+	case !errors.Is(err, store.ErrUnreadable) && !errors.Is(err, store.ErrDeadline):
+		e.storeFailed("transact", err)
+	}
+	return result{kind: resultFailed, err: err}
+}
+
+// release ends a grant that was not used. A resumed operation has a past: it is left for the next attempt, at once.
+// Should that fail, the lease ends by itself.
+func (e *execution) release(reason string) {
+	if !e.op.resumed {
+		e.settleRelease(reason)
+		return
+	}
+	_ = e.once(func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), store.ClockStep) })
+}
+
+// leaseStart is from when an owner counts its lease, by this node's clock: never later than the store counts (S5).
+// The store decided no earlier than the call was sent, and its own times tell how much of the lease was left then. Of
+// a grant that is repeated by its nonce a part is used up, whichever earlier call it was that got through, and
+// whenever that was.
+func leaseStart(v *store.Verdict, lease time.Duration, sent time.Time) time.Time {
+	left := v.Record.LeaseUntil.Sub(v.Now)
+	return sent.Add(min(left-lease, 0))
+}
+
+// execute lets the runner work under a lease that counts from start, and settles.
+func (e *execution) execute(r runner, start time.Time) result {
+	ctx := e.workContext(&e.workCtx, e.base)
+	e.lease.claim = e.claim()
+	e.lease.name, e.lease.ttl, e.lease.ctx = e.op.name, e.settings.lease, ctx
+	e.lease.start, e.lease.until = start, ctx.deadline
+	e.op.lease = &e.lease
+	defer ctx.release()
+	if _, held := e.lease.held(time.Now()); !held {
+		// Another attempt may be running. Here nothing ran.
+		e.release("the grant took longer to arrive than it lasted")
+		return result{kind: resultFailed, err: ErrLeaseLost}
+	}
+	e.guard.keeper.add(&e.lease)
+	defer e.guard.keeper.remove(&e.lease)
+	end := r.work(ctx, &e.op)
+	e.lease.handlerEnded()
+	return e.settle(end)
+}
+
+// workContext is what the runner works in, bounded by the deadline of the route.
+func (e *execution) workContext(c *lazyContext, parent context.Context) *lazyContext {
+	c.op = &e.op
+	return c.start(parent, time.Now().Add(e.settings.deadline), store.ErrDeadline)
+}

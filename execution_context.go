@@ -1,0 +1,108 @@
+package onceward
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/internal/part"
+)
+
+// lazyContext is a context with a deadline that costs nothing until it is waited for: no timer, no channel and no
+// allocation on the path of a quick handler. Once asked for Done it hands everything to a context of the standard
+// library, whose children then need no goroutine to follow it.
+//
+// It takes values from its parent, never cancellation: the client going away does not cancel the work (E6).
+type lazyContext struct {
+	parent   context.Context
+	deadline time.Time
+	overdue  error // the cause when the deadline passes
+	op       *Operation
+
+	mu       sync.Mutex
+	inner    context.Context
+	cancel   context.CancelCauseFunc
+	stop     context.CancelFunc
+	released bool
+}
+
+// start makes the context ready. The parent must not be cancellable: see [context.WithoutCancel].
+func (c *lazyContext) start(parent context.Context, deadline time.Time, overdue error) *lazyContext {
+	c.parent, c.deadline, c.overdue = parent, deadline, overdue
+	return c
+}
+
+// Deadline implements [context.Context].
+func (c *lazyContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// Done implements [context.Context].
+func (c *lazyContext) Done() <-chan struct{} { return c.settled().Done() }
+
+// Err implements [context.Context].
+func (c *lazyContext) Err() error {
+	if inner := c.needed(); inner != nil {
+		return inner.Err()
+	}
+	return nil
+}
+
+// Value implements [context.Context].
+func (c *lazyContext) Value(key any) any {
+	if c.op != nil {
+		switch key {
+		case operationKey{}:
+			return c.op
+		case part.Key{}:
+			return &c.op.parts
+		}
+	}
+	// context.Cause asks here for the context that knows the cause.
+	if inner := c.needed(); inner != nil {
+		return inner.Value(key)
+	}
+	return c.parent.Value(key)
+}
+
+// needed returns the context behind this one if it was waited for or has ended, and nil otherwise.
+func (c *lazyContext) needed() context.Context {
+	c.mu.Lock()
+	inner, released := c.inner, c.released
+	c.mu.Unlock()
+	if inner == nil && (released || !time.Now().Before(c.deadline)) {
+		return c.settled()
+	}
+	return inner
+}
+
+// settled returns the context of the standard library that stands behind this one.
+func (c *lazyContext) settled() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inner == nil {
+		cancellable, cancel := context.WithCancelCause(c.parent)
+		c.cancel = cancel
+		c.inner, c.stop = context.WithDeadlineCause(cancellable, c.deadline, c.overdue)
+		if c.released {
+			c.stop()
+			cancel(nil)
+		}
+	}
+	return c.inner
+}
+
+// end cancels the context for a reason that context.Cause tells.
+func (c *lazyContext) end(cause error) {
+	c.settled()
+	c.cancel(cause)
+}
+
+// release ends the context and frees what it holds; who asks later is told that it has ended.
+func (c *lazyContext) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.released = true
+	if c.inner != nil {
+		c.stop()
+		c.cancel(nil)
+	}
+}

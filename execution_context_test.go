@@ -1,0 +1,160 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errOverdue = errors.New("overdue")
+
+type valueKey struct{}
+
+// newLazyContext returns a context that ends in a minute.
+func newLazyContext() *lazyContext {
+	parent := context.WithValue(context.Background(), valueKey{}, "value")
+	return new(lazyContext).start(context.WithoutCancel(parent), time.Now().Add(time.Minute), errOverdue)
+}
+
+func TestLazyContextCostsNothingUntilItIsWaitedFor(t *testing.T) {
+	c := newLazyContext()
+	allocations := testing.AllocsPerRun(100, func() {
+		if c.Err() != nil {
+			t.Error("E6: the context ended")
+		}
+		if deadline, ok := c.Deadline(); !ok || deadline.IsZero() {
+			t.Error("E6: the context has no deadline")
+		}
+	})
+	c.release()
+	if allocations != 0 {
+		t.Errorf("%v allocations, want none", allocations)
+	}
+}
+
+func TestLazyContextEndsAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	for name, look := range map[string]func(*lazyContext){
+		"waited for": func(c *lazyContext) { <-c.Done() },
+		"asked late": func(*lazyContext) { time.Sleep(time.Minute) },
+	} {
+		for kind, check := range map[string]func(*testing.T, *lazyContext){
+			"Err": func(t *testing.T, c *lazyContext) {
+				if err := c.Err(); err != context.DeadlineExceeded {
+					t.Errorf("E6: Err() = %v", err)
+				}
+			},
+			"Cause": func(t *testing.T, c *lazyContext) {
+				if cause := context.Cause(c); cause != errOverdue {
+					t.Errorf("E6: the cause is %v, want the deadline's own", cause)
+				}
+			},
+			"Done": func(_ *testing.T, c *lazyContext) { <-c.Done() },
+			"child": func(t *testing.T, c *lazyContext) {
+				child, cancel := context.WithCancel(c)
+				defer cancel()
+				if cause := context.Cause(child); cause != errOverdue {
+					t.Errorf("E6: the cause of a child is %v", cause)
+				}
+			},
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					c := newLazyContext()
+					defer c.release()
+					if err := c.Err(); err != nil {
+						t.Errorf("E6: it ended before its deadline: %v", err)
+					}
+					look(c)
+					check(t, c)
+				})
+			})
+		}
+	}
+}
+
+func TestLazyContextEndsForAReason(t *testing.T) {
+	t.Parallel()
+	for name, waited := range map[string]bool{"waited for": true, "not waited for": false} {
+		t.Run(name, func(t *testing.T) {
+			c := newLazyContext()
+			defer c.release()
+			if waited {
+				c.Done()
+			}
+			c.end(ErrLeaseLost)
+			<-c.Done()
+			if c.Err() != context.Canceled || context.Cause(c) != ErrLeaseLost {
+				t.Errorf("S5: Err() = %v, cause %v", c.Err(), context.Cause(c))
+			}
+			if c.Value(valueKey{}) != "value" {
+				t.Error("E6: the value is lost")
+			}
+			c.end(errOverdue)
+			if context.Cause(c) != ErrLeaseLost {
+				t.Error("S5: the first cause does not stay")
+			}
+		})
+	}
+}
+
+func TestLazyContextEndsWhenItIsReleased(t *testing.T) {
+	t.Parallel()
+	for name, waited := range map[string]bool{"waited for": true, "not waited for": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := newLazyContext()
+				if waited {
+					c.Done()
+				}
+				c.release()
+				// A goroutine that the handler left behind learns that it is not waited for any more.
+				if err := c.Err(); err != context.Canceled {
+					t.Errorf("E6: Err() = %v after the handler has ended, want Canceled", err)
+				}
+				started := time.Now()
+				<-c.Done()
+				if waitedFor := time.Since(started); waitedFor != 0 {
+					t.Errorf("E6: Done came after %s", waitedFor)
+				}
+			})
+		})
+	}
+}
+
+func TestChildrenOfALazyContextEndWithIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newLazyContext()
+		child, cancel := context.WithTimeout(c, time.Hour)
+		defer cancel()
+		afterwards := make(chan struct{})
+		stop := context.AfterFunc(child, func() { close(afterwards) })
+		defer stop()
+		c.end(ErrLeaseLost)
+		<-afterwards
+		if context.Cause(child) != ErrLeaseLost {
+			t.Errorf("S5: the cause of a child is %v", context.Cause(child))
+		}
+		c.release()
+	})
+}
+
+func TestTheOperationIsInTheContext(t *testing.T) {
+	t.Parallel()
+	c := newLazyContext()
+	defer c.release()
+	if FromContext(c) != nil {
+		t.Error("an operation in a context without one")
+	}
+	c.op = &Operation{name: "pay"}
+	child, cancel := context.WithCancel(context.WithValue(c, valueKey{}, "another"))
+	defer cancel()
+	if got := FromContext(child).Name(); got != "pay" {
+		t.Errorf("FromContext finds %q, want pay", got)
+	}
+}

@@ -1,0 +1,197 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+var errNoProgress = errors.New("onceward: recovery points need a reserved route: " +
+	"a transaction is done as a whole or not at all")
+
+// Origin says where this attempt's right to execute came from.
+func (o *Operation) Origin() store.Origin {
+	if o == nil {
+		return 0
+	}
+	return o.origin
+}
+
+// SharesTransactions reports whether [Operation.CheckpointTx] can be used: whether the store's transactions can hold
+// what the handler writes.
+func (o *Operation) SharesTransactions() bool {
+	if o == nil || o.execution == nil {
+		return false
+	}
+	_, shares := o.execution.guard.store.(store.TxCheckpointer)
+	return shares
+}
+
+// Checkpoint records how far the operation has come: the next attempt finds it with [Operation.Point]. It is tried
+// again while the store cannot answer, for as long as settling is. An error that wraps [store.ErrFenced] says that the
+// attempt is no longer current, and must stop.
+func (o *Operation) Checkpoint(p store.Checkpoint) error {
+	if o == nil || o.execution == nil {
+		return errNoProgress
+	}
+	e := o.execution
+	p = o.withProvider(p)
+	return e.noteProgress(e.persist(func(ctx context.Context) error {
+		return e.guard.store.Checkpoint(ctx, e.claim(), p)
+	}))
+}
+
+// withProvider adds the provider's id that the handler has told.
+func (o *Operation) withProvider(p store.Checkpoint) store.Checkpoint {
+	if id := o.providerID.Load(); id != nil && p.ProviderID == "" {
+		p.ProviderID = *id
+	}
+	return p
+}
+
+// CheckpointTx is [Operation.Checkpoint] together with what work writes to its transaction, which it takes from its
+// context with [Tx]. An error of work undoes the transaction and is returned.
+func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Context) (store.Checkpoint, error)) error {
+	if o == nil || o.execution == nil {
+		return errNoProgress
+	}
+	e := o.execution
+	s, shares := e.guard.store.(store.TxCheckpointer)
+	if !shares {
+		return errors.New("onceward: the store does not share its transactions")
+	}
+	err := s.CheckpointTx(ctx, e.claim(), e.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
+		p, err := work(ctx)
+		return o.withProvider(p), err
+	})
+	return e.noteProgress(err)
+}
+
+func (e *execution) noteProgress(err error) error {
+	e.guard.noteFenced(e.base, e.reservation.ID, e.op.name, err)
+	return err
+}
+
+// NeverExecuted is [Operation.NotExecuted] for an attempt that knows the same of all attempts before it, because they
+// left no recovery point behind.
+func (o *Operation) NeverExecuted() { o.end(endedNeverExecuted) }
+
+// Suspend says that the operation stops at its recovery point, whatever the handler answers, and that a later attempt
+// is to go on from there, a retry or a resumer, but not before the pause is over. The route must be one that resumes:
+// see [OnLost]. The caller is told that the operation is in progress. In a transactional handler it undoes the
+// transaction, so that nothing was done.
+func (o *Operation) Suspend(pause time.Duration) {
+	if o != nil {
+		o.pause.Store(int64(max(pause, store.ClockStep)))
+		o.end(endedSuspended)
+	}
+}
+
+// suspended ends an attempt that goes on later.
+func (e *execution) suspended() outcome {
+	if e.settings.onLost != store.LostResume {
+		reason := "the handler suspended an operation that is never resumed: the route lacks OnLost(LostResume)"
+		return outcome{kind: outcomeUnknown, reason: reason}
+	}
+	return outcome{kind: outcomeSuspend}
+}
+
+// settleSuspend lets the lease end after the pause: from then on the operation can be taken over. Should that fail, the
+// lease ends by itself. No heartbeat may come after it.
+func (e *execution) settleSuspend(try func(write func(ctx context.Context) error) error) result {
+	e.guard.keeper.quiet(&e.lease)
+	pause := max(time.Duration(e.op.pause.Load()), store.ClockStep)
+	err := try(func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), pause) })
+	if res, ok := e.overtaken(err); ok {
+		return res
+	}
+	e.settled(store.StateInProgress, err)
+	return e.goesOn()
+}
+
+// goesOn is the result of an attempt whose operation is not over.
+func (e *execution) goesOn() result {
+	return result{
+		kind: resultDecision, decision: store.DecisionInProgress, suspended: true,
+		record: store.Record{ID: e.reservation.ID, State: store.StateInProgress, Attempt: e.op.attempt},
+	}
+}
+
+// Resume takes over an operation of [Guard.Do] whose owner was lost, without its caller: fn goes on from the recovery
+// point. The record is as the store lists it; what it holds now is decided by the store. The options are those of the
+// route, which must have OnLost([LostResume]). Errors are those of Do: an [ErrInProgress] says that another attempt was
+// faster, or that the operation was suspended again, an [ErrRefused] that it is gone, or was released since: then only
+// its caller may want it done.
+func (g *Guard) Resume(
+	ctx context.Context, rec *store.Record, fn func(ctx context.Context) ([]byte, error), options ...Option,
+) (Result, error) {
+	s, err := g.resumeSettings(options)
+	if err != nil {
+		return Result{}, err
+	}
+	f := &function{fn: fn}
+	if err := f.prepareResume(g, s, ctx, rec); err != nil {
+		return Result{}, err
+	}
+	return f.do()
+}
+
+// ResumeHandler is [Guard.Resume] for an operation that came by HTTP. The handler gets a request without a body, and
+// its answer is stored as that of the route would be.
+func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.Handler, options ...Option) error {
+	s, err := g.resumeSettings(options)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "/", http.NoBody)
+	if err != nil {
+		return err
+	}
+	x := newHTTPExecution(&protected{guard: g, settings: s, next: next}, discard{}, request)
+	if err := x.prepareResume(g, s, ctx, rec); err != nil {
+		return err
+	}
+	res := x.run(x)
+	x.firstRecorder.close()
+	if x.panicked != nil {
+		panic(x.panicked)
+	}
+	return x.failure(&res)
+}
+
+func (g *Guard) resumeSettings(options []Option) (*settings, error) {
+	s, err := g.settings(options)
+	if err == nil && (s.mode != modeReserved || s.onLost != store.LostResume) {
+		err = errors.New("onceward: only a route with Reserved(…) and OnLost(LostResume) can be resumed")
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.inFlight = inFlightConflict // there is no caller that waits
+	return s, nil
+}
+
+// prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose
+// downstream keys this node cannot derive is left to one that can.
+func (e *execution) prepareResume(g *Guard, s *settings, caller context.Context, rec *store.Record) error {
+	e.prepare(g, s, caller, rec.ID, rec.Operation)
+	e.reservation.Fingerprints = append(e.prints[:0], rec.Fingerprint)
+	e.reservation.ResumeOnly = true
+	_, err := g.downstream.secret(rec)
+	return err
+}
+
+// discard is the client of an operation that goes on without one.
+type discard struct{}
+
+// Header implements [http.ResponseWriter].
+func (discard) Header() http.Header { return make(http.Header) }
+
+// Write implements [http.ResponseWriter].
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader implements [http.ResponseWriter].
+func (discard) WriteHeader(int) {}

@@ -1,0 +1,201 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/store"
+)
+
+// settle writes the outcome into the store before the caller is told (E7).
+func (e *execution) settle(end outcome) result {
+	switch {
+	case end.kind == outcomeAnswer:
+		return e.settleAnswer(end.response)
+	case end.kind == outcomeSuspend:
+		return e.settleSuspend(e.persist)
+	case end.kind == outcomeRelease && (!e.op.resumed || e.op.outcome.Load() == endedNeverExecuted):
+		return e.settleRelease(end.reason)
+	default:
+		// A resumed attempt that did nothing says nothing about the attempts before it.
+		return e.settleUnknown(errors.New(end.reason))
+	}
+}
+
+func (e *execution) claim() store.Claim {
+	return store.Claim{ID: e.reservation.ID, Attempt: e.op.attempt}
+}
+
+func (e *execution) settleAnswer(response store.Response) result {
+	e.done = e.op.completion(response)
+	ctx := e.storeContext(&e.settleCtx, time.Now())
+	expires, err := e.guard.store.Complete(ctx, e.claim(), &e.done)
+	ctx.release()
+	if err != nil && !final(err) {
+		expires, err = e.completeAgain(err)
+	}
+	if err != nil {
+		return e.notCompleted(err)
+	}
+	return e.completed(expires)
+}
+
+// completed is the result of an attempt whose answer is durable.
+func (e *execution) completed(expires time.Time) result {
+	e.settled(store.StateCompleted, nil)
+	return result{kind: resultAnswer, response: &e.done.Response, expires: expires}
+}
+
+// notCompleted is the result of an execution whose answer was not stored.
+func (e *execution) notCompleted(err error) result {
+	switch {
+	case !final(err) && e.settings.onLost == store.LostResume:
+		// A later attempt goes on from the recovery point, and makes the same answer. The store was asked for long
+		// enough.
+		e.storeFailed("complete", err)
+		return e.settleSuspend(e.once)
+	case !errors.Is(err, store.ErrFenced):
+		return e.settleUnknown(err)
+	}
+	e.keepLate()
+	if res, ok := e.overtaken(err); ok {
+		return res
+	}
+	return e.unknown(err)
+}
+
+// overtaken tells of a write that was refused, and is the result of an owner that lost to an answer of the same request
+// (S6). An answer to another request, which took the key after it was busted, is none of its business.
+func (e *execution) overtaken(err error) (result, bool) {
+	e.guard.noteFenced(e.base, e.reservation.ID, e.op.name, err)
+	var fenced *store.FencedError
+	if !errors.As(err, &fenced) || fenced.Response == nil {
+		return result{}, false
+	}
+	if same, err := fenced.Fingerprint.Matches(e.reservation.Fingerprints); err != nil || !same {
+		return result{}, false
+	}
+	return result{kind: resultStored, response: fenced.Response, expires: fenced.ExpiresAt}, true
+}
+
+// completeAgain repeats a completion that failed until it is answered or given up. Repeating is safe: a completion that
+// already happened succeeds.
+func (e *execution) completeAgain(err error) (expires time.Time, _ error) {
+	e.storeFailed("complete", err)
+	err = e.persist(func(ctx context.Context) (err error) {
+		expires, err = e.guard.store.Complete(ctx, e.claim(), &e.done)
+		return err
+	})
+	return expires, err
+}
+
+// keepLate keeps an answer that came too late, as evidence for a reconciler or an operator (S6).
+func (e *execution) keepLate() {
+	if e.guard.lateCompletions == nil {
+		return
+	}
+	late := store.LateCompletion{Claim: e.claim(), Response: e.done.Response, At: time.Now()}
+	err := e.persist(func(ctx context.Context) error { return e.guard.lateCompletions.AddLateCompletion(ctx, late) })
+	if err != nil {
+		e.storeFailed("add late completion", err)
+	}
+}
+
+func (e *execution) settleRelease(reason string) result {
+	err := e.persist(func(ctx context.Context) error { return e.guard.store.Release(ctx, e.claim(), reason) })
+	if err != nil {
+		// The lease runs out and the record becomes unknown: safe, but it has to be settled.
+		if res, ok := e.overtaken(err); ok {
+			return res
+		}
+		if e.settings.onLost == store.LostResume {
+			// Or a later attempt goes on with it, or has done so already: no caller may be told that nothing is done.
+			e.settled(store.StateInProgress, err)
+			return e.goesOn()
+		}
+		e.settled(store.StateUnknown, err)
+		return result{kind: resultReleased}
+	}
+	e.settled(store.StateRetryable, nil)
+	return result{kind: resultReleased}
+}
+
+func (e *execution) settleUnknown(cause error) result {
+	err := e.once(func(ctx context.Context) error {
+		if p := e.op.withProvider(store.Checkpoint{}); p.ProviderID != "" {
+			// A reconciler finds it by that. Should this fail, it can be found by the downstream key.
+			_ = e.guard.store.Checkpoint(ctx, e.claim(), p)
+		}
+		return e.guard.store.Abandon(ctx, e.claim(), cause.Error())
+	})
+	if err != nil {
+		// The sweeper says the same when the lease has run out.
+		if res, ok := e.overtaken(err); ok {
+			return res
+		}
+		e.storeFailed("abandon", err)
+	}
+	return e.unknown(cause)
+}
+
+// unknown is the result of an attempt whose outcome has to be settled from outside. An operator is told.
+func (e *execution) unknown(cause error) result {
+	e.logError("onceward: outcome unknown", cause)
+	e.settled(store.StateUnknown, cause)
+	return result{kind: resultUnknown, err: cause}
+}
+
+// logError tells an operator about this attempt.
+func (e *execution) logError(message string, err error) {
+	e.guard.config.Logger.ErrorContext(e.base, message,
+		"operation", e.op.name, "key_hash", e.reservation.ID.Hash(), "attempt", e.op.attempt, "error", err)
+}
+
+func (e *execution) storeFailed(call string, err error) {
+	e.guard.storeFailed(e.base, e.op.name, call, err)
+}
+
+func (e *execution) settled(state store.State, err error) {
+	if e.guard.config.Observer != nil {
+		e.guard.observe(e.base, SettledEvent{
+			ID: e.reservation.ID, Operation: e.op.name, Attempt: e.op.attempt, State: state, Err: err,
+		})
+	}
+}
+
+// final reports whether an error will not go away by trying again.
+func final(err error) bool {
+	return errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrUnreadable) ||
+		errors.Is(err, store.ErrInvalidEvent)
+}
+
+// The pauses between attempts to settle.
+const (
+	minSettleBackoff = 10 * time.Millisecond
+	maxSettleBackoff = time.Second
+)
+
+// once makes a write for which there is no time left to repeat it.
+func (e *execution) once(write func(ctx context.Context) error) error {
+	ctx := e.storeContext(new(lazyContext), time.Now())
+	defer ctx.release()
+	return write(ctx)
+}
+
+// persist repeats a write until it is answered, or until settling is given up.
+func (e *execution) persist(write func(ctx context.Context) error) error {
+	deadline := time.Now().Add(e.guard.config.SettleTimeout)
+	for failures := 1; ; failures++ {
+		err := e.once(write)
+		if err == nil || final(err) {
+			return err
+		}
+		pause := backoff.Exponential(minSettleBackoff, maxSettleBackoff, failures)
+		if !time.Now().Add(pause).Before(deadline) {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}

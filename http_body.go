@@ -1,0 +1,109 @@
+package onceward
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// requestBody is a request's body, read whole before anything is reserved, and read again by the handler.
+type requestBody struct {
+	mu      sync.Mutex
+	content []byte
+	offset  int
+	closed  bool
+}
+
+// read takes in the body up to the limit (F5). Chunked or not makes no difference.
+func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Problem {
+	if r.Body == nil || r.Body == http.NoBody {
+		return consumed(r)
+	}
+	content, err := readUpTo(r.Body, (*buffer)[:0], r.ContentLength, limit)
+	*buffer = content
+	switch {
+	case err != nil:
+		return unreadableBody(err)
+	case int64(len(content)) > limit:
+		return tooLarge(limit)
+	}
+	if len(content) == 0 {
+		return consumed(r)
+	}
+	b.content = content
+	return nil
+}
+
+// consumed refuses an empty body that was not sent empty: something in front of the guard read it. A body of unknown
+// length that is no form leaves no trace of that.
+func consumed(r *http.Request) *Problem {
+	if r.ContentLength <= 0 && len(r.PostForm) == 0 && r.MultipartForm == nil {
+		return nil
+	}
+	return problemBodyConsumed.detailed("something in front of the guard read it, " +
+		"and without it two different requests would look the same; nothing was executed")
+}
+
+// unreadableBody says why a body could not be read. It stands apart so that a body which can costs no allocation.
+func unreadableBody(err error) *Problem {
+	var maxBytes *http.MaxBytesError
+	if errors.As(err, &maxBytes) {
+		return tooLarge(maxBytes.Limit)
+	}
+	return problemBodyIncomplete.detailed("it ended before its announced length, or could not be read; " +
+		"nothing was executed")
+}
+
+// readUpTo reads at most one byte more than the limit, into dst if it is large enough.
+func readUpTo(r io.Reader, dst []byte, announced, limit int64) ([]byte, error) {
+	// One byte more than announced lets the read that finds the end need no more room. What a client announces beyond
+	// the usual limit is believed only as it comes.
+	if room := min(announced, defaultBodyLimit) + 1; room > int64(cap(dst)) {
+		dst = make([]byte, 0, room)
+	}
+	for int64(len(dst)) <= limit {
+		if len(dst) == cap(dst) {
+			dst = append(dst, 0)[:len(dst)]
+		}
+		room := dst[len(dst):min(int64(cap(dst)), limit+1)]
+		n, err := r.Read(room)
+		dst = dst[:len(dst)+n]
+		if err == io.EOF {
+			return dst, nil
+		}
+		if err != nil {
+			return dst, err
+		}
+	}
+	return dst, nil
+}
+
+// Read implements [io.Reader].
+func (b *requestBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	if b.offset >= len(b.content) {
+		return 0, io.EOF
+	}
+	n := copy(p, b.content[b.offset:])
+	b.offset += n
+	return n, nil
+}
+
+// Close implements [io.Closer].
+func (b *requestBody) Close() error {
+	b.close()
+	return nil
+}
+
+// close ends reading for good: the memory behind the body is about to be used again, and a goroutine that the handler
+// left behind must not see it.
+func (b *requestBody) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+}

@@ -1,0 +1,235 @@
+package onceward
+
+import (
+	"maps"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"github.com/onceward/onceward/store"
+)
+
+// headerRules says which response headers of a route are stored, where that differs from the rules of A2.
+type headerRules struct {
+	store []string
+	drop  []string
+}
+
+// StoreHeaders stores response headers of which by default each answer gets its own: a request id, for example. Headers
+// that must never be stored stay out. Default: none.
+func StoreHeaders(names ...string) Option {
+	return func(s *settings) error {
+		s.headers.store = canonicalNames(names)
+		return nil
+	}
+}
+
+// DropHeaders keeps response headers from being stored: they are sent with the first answer only. Default: none.
+func DropHeaders(names ...string) Option {
+	return func(s *settings) error {
+		s.headers.drop = canonicalNames(names)
+		return nil
+	}
+}
+
+func canonicalNames(names []string) []string {
+	canonical := make([]string, len(names))
+	for i, name := range names {
+		canonical[i] = http.CanonicalHeaderKey(name)
+	}
+	return canonical
+}
+
+// expiresHeader tells the client until when a retry gets the same answer.
+const expiresHeader = "Idempotency-Key-Expires"
+
+// neverStored holds the headers that belong to one connection or one caller, and those that Onceward itself sets.
+var neverStored = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true,
+	"Transfer-Encoding": true, "Upgrade": true,
+	"Set-Cookie": true, "Set-Cookie2": true, "Www-Authenticate": true, "Authentication-Info": true,
+	"Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
+	expiresHeader: true, defaultReplayedHeader: true,
+}
+
+// perTransmission holds the headers that say something about one transmission.
+var perTransmission = map[string]bool{
+	"Date": true, "Content-Length": true, "Age": true, "Server-Timing": true, "Server": true,
+	"X-Request-Id": true, "Request-Id": true, "X-Correlation-Id": true, "X-Trace-Id": true, "Traceparent": true,
+	"Tracestate": true, "Traceresponse": true, "X-Amzn-Trace-Id": true, "X-Cloud-Trace-Context": true,
+}
+
+// ofConnection holds the headers of which not even a removal is stored: what they say is up to each connection.
+var ofConnection = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true, "Upgrade": true,
+	"Content-Length": true,
+}
+
+var perTransmissionPrefixes = []string{"Ratelimit-", "X-Ratelimit-", "Access-Control-", "X-B3-"}
+
+// keeps reports whether a response header is stored.
+func (h *headerRules) keeps(name string) bool {
+	switch {
+	case neverStored[name] || strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(h.drop, name):
+		return false
+	case slices.Contains(h.store, name):
+		return true
+	case perTransmission[name] || name == "Ratelimit":
+		return false
+	}
+	for _, prefix := range perTransmissionPrefixes {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	return true
+}
+
+// keepsRemoval reports whether it is stored that a handler removed a header. That says nothing about a caller or a
+// transmission, and so it is stored of more headers than a value is.
+func (h *headerRules) keepsRemoval(name string) bool {
+	return !ofConnection[name] && !slices.Contains(h.drop, name)
+}
+
+// fields captures what a handler did to the header, compared with how it was before the handler ran: those to store
+// first, in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none
+// of them; how an answer is framed is the server's, so that the first one and its replays are alike.
+func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField, stored int) {
+	n := len(before)
+	for _, values := range after {
+		n += max(len(values), 1)
+	}
+	all = make([]store.HeaderField, 0, n)
+	connection := after["Connection"]
+	for name, values := range after {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if h.keeps(name) && !listed(connection, name) {
+			all = appendFields(all, name, values, before[name])
+		}
+	}
+	all = h.appendRemovals(all, before, after, true)
+	stored = len(all)
+	slices.SortStableFunc(all, func(a, b store.HeaderField) int { return strings.Compare(a.Name, b.Name) })
+	for name, values := range after {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" {
+			continue
+		}
+		if !h.keeps(canonical) || listed(connection, canonical) {
+			all = appendFields(all, name, values, before[name])
+		}
+	}
+	return h.appendRemovals(all, before, after, false), stored
+}
+
+// appendRemovals adds what a handler deleted, and what it set to nothing, which is how net/http is told not to add a
+// field of its own: those to store, or those that are for this answer only.
+func (h *headerRules) appendRemovals(
+	all []store.HeaderField, before, after http.Header, stored bool,
+) []store.HeaderField {
+	for name := range before {
+		if _, there := after[name]; !there && h.keepsRemoval(name) == stored {
+			all = append(all, store.HeaderField{Name: name, Removed: true})
+		}
+	}
+	for name, values := range after {
+		if old, there := before[name]; there && len(old) == 0 {
+			continue // it was so before
+		}
+		if len(values) == 0 && h.keepsRemoval(textproto.CanonicalMIMEHeaderKey(name)) == stored {
+			all = append(all, store.HeaderField{Name: name, Removed: true})
+		}
+	}
+	return all
+}
+
+// appendFields adds the values that a handler set, or added behind those that stood there.
+func appendFields(all []store.HeaderField, name string, values, before []string) []store.HeaderField {
+	added := len(before) > 0 && len(values) >= len(before) && slices.Equal(values[:len(before)], before)
+	if added {
+		values = values[len(before):]
+	}
+	for _, value := range values {
+		all = append(all, store.HeaderField{Name: name, Value: value, Append: added})
+	}
+	return all
+}
+
+// listed reports whether a Connection header names another header as one of its own.
+func listed(connection []string, name string) bool {
+	for _, line := range connection {
+		for token := range strings.SplitSeq(line, ",") {
+			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(token)) == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// setFields writes fields into a header that is about to be sent, and leaves room for more values in one allocation.
+func setFields(h http.Header, fields []store.HeaderField, extra int) (room []string) {
+	values := make([]string, 0, len(fields)+extra)
+	for i := range fields {
+		f := &fields[i]
+		if f.Removed {
+			remove(h, f.Name)
+			continue
+		}
+		continued := i > 0 && fields[i-1].Name == f.Name
+		if f.Append || continued {
+			h[f.Name] = append(h[f.Name], f.Value)
+			continue
+		}
+		values = append(values, f.Value)
+		h[f.Name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	return values
+}
+
+// remove takes a field out of a header, or keeps the server from adding it where nothing stands there.
+func remove(h http.Header, name string) {
+	if _, there := h[name]; there {
+		delete(h, name)
+	} else {
+		h[name] = nil
+	}
+}
+
+// trailers are what a handler wants sent behind the body, in the two ways of net/http: by names that it announced in
+// the header Trailer, and by names behind [http.TrailerPrefix]. They are sent with the first answer and not stored
+// (A9).
+func trailers(h http.Header, announced []string) (found http.Header) {
+	add := func(name string, values []string) {
+		if found == nil {
+			found = make(http.Header)
+		}
+		found[name] = values
+	}
+	for name, values := range h {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			add(name, values)
+		}
+	}
+	for _, line := range announced {
+		for name := range strings.SplitSeq(line, ",") {
+			name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
+			if values := h[name]; len(values) > 0 {
+				add(name, values)
+			}
+		}
+	}
+	return found
+}
+
+// sendTrailers ends an answer whose body was sent. The header has to be on its way first: for net/http an answer that
+// is complete when its header is written has a length, or has ended, and no trailers then, unless they were
+// announced.
+func sendTrailers(w http.ResponseWriter, trailers http.Header) {
+	if len(trailers) == 0 {
+		return
+	}
+	_ = http.NewResponseController(w).Flush() // a writer that cannot flush sends what was announced
+	maps.Copy(w.Header(), trailers)
+}

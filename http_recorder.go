@@ -1,0 +1,302 @@
+package onceward
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// recorder is the ResponseWriter that a protected handler writes to. It keeps the answer until it is stored; nothing is
+// sent before (E7). It does not unwrap to the real writer, and is no io.ReaderFrom, so that nothing slips past it.
+type recorder struct {
+	real     http.ResponseWriter
+	settings *settings
+	stream   streamMarker // nil where answers cannot stream
+
+	// A goroutine that the handler left behind may go on writing. The lock, and the end of writing when the handler
+	// ends, keep it away from an answer that is being settled, and from memory that is used again.
+	mu        sync.Mutex
+	ended     bool
+	before    http.Header // what the real header held when the handler started; nil if nothing
+	header    http.Header
+	fields    []store.HeaderField
+	announced []string    // the names of trailers to come
+	trailers  http.Header // as net/http wants them set behind the body
+	stored    int
+	status    int
+	body      []byte
+	streaming bool
+	overflow  bool
+	broken    error // marking failed: nothing more may be sent
+}
+
+// streamMarker records durably that an answer is about to be sent without being stored.
+type streamMarker interface{ markStreaming() error }
+
+var (
+	_ http.ResponseWriter = (*recorder)(nil)
+	_ http.Flusher        = (*recorder)(nil)
+	_ io.StringWriter     = (*recorder)(nil)
+)
+
+// errTooLarge is what a transactional handler sees when its answer passes the limit.
+var errTooLarge = errors.New("onceward: the response is larger than the route's ResponseLimit")
+
+// start makes the recorder ready for the handler. It is used for one run.
+func (rec *recorder) start() {
+	rec.header = make(http.Header)
+	if outer := rec.real.Header(); len(outer) > 0 {
+		rec.before = outer.Clone()
+		maps.Copy(rec.header, outer.Clone())
+	}
+}
+
+// Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect.
+func (rec *recorder) Header() http.Header {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.header
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (rec *recorder) WriteHeader(status int) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if !rec.ended {
+		rec.writeHeader(status)
+	}
+}
+
+func (rec *recorder) writeHeader(status int) {
+	switch {
+	case status < 100 || status > 999:
+		panic(fmt.Sprintf("onceward: invalid WriteHeader code %d", status))
+	case rec.status != 0:
+		return
+	case status < 200 && status != http.StatusSwitchingProtocols:
+		rec.inform(status)
+		return
+	}
+	rec.status = status
+	rec.announced = rec.header["Trailer"]
+	rec.fields, rec.stored = rec.settings.headers.fields(rec.before, rec.header)
+}
+
+// inform passes an informational answer on with the header as it is now. It is never stored (A3).
+func (rec *recorder) inform(status int) {
+	h := rec.real.Header()
+	maps.Copy(h, rec.header)
+	rec.real.WriteHeader(status)
+	clear(h)
+	maps.Copy(h, rec.before)
+}
+
+// Write implements [http.ResponseWriter].
+func (rec *recorder) Write(p []byte) (int, error) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if err := rec.admit(len(p)); err != nil {
+		return 0, err
+	}
+	if rec.streaming {
+		// The client going away does not end the work (E6): the handler is not told.
+		_, _ = rec.real.Write(p)
+		return len(p), nil
+	}
+	rec.body = append(rec.body, p...)
+	return len(p), nil
+}
+
+// WriteString implements [io.StringWriter].
+func (rec *recorder) WriteString(s string) (int, error) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if err := rec.admit(len(s)); err != nil {
+		return 0, err
+	}
+	if rec.streaming {
+		_, _ = io.WriteString(rec.real, s) // as in Write
+		return len(s), nil
+	}
+	rec.body = append(rec.body, s...)
+	return len(s), nil
+}
+
+// admit decides where the next n bytes of the body go.
+func (rec *recorder) admit(n int) error {
+	if rec.ended {
+		return errHandlerEnded
+	}
+	if rec.status == 0 {
+		rec.writeHeader(http.StatusOK)
+	}
+	switch {
+	case rec.broken != nil:
+		return rec.broken
+	case !bodyAllowed(rec.status):
+		return http.ErrBodyNotAllowed
+	case rec.streaming || len(rec.body)+n <= rec.settings.responseLimit:
+		return nil
+	case rec.stream == nil:
+		rec.overflow = true
+		rec.broken = errTooLarge
+		return errTooLarge
+	default:
+		return rec.startStreaming()
+	}
+}
+
+// startStreaming gives up replaying: it marks the record durably, then sends what was gathered.
+func (rec *recorder) startStreaming() error {
+	if err := rec.stream.markStreaming(); err != nil {
+		rec.broken = fmt.Errorf("onceward: the response cannot be sent, because that could not be recorded: %w", err)
+		return rec.broken
+	}
+	rec.streaming = true
+	rec.sendHeader(0)
+	rec.real.WriteHeader(rec.status)
+	_, _ = rec.real.Write(rec.body) // as in Write
+	return nil
+}
+
+// sendHeader brings the handler's header to the real writer and returns room for extra values. Trailers leave no room
+// for a length.
+func (rec *recorder) sendHeader(extra int) []string {
+	h := rec.real.Header()
+	room := setFields(h, rec.fields, extra)
+	if len(rec.announced) > 0 || len(rec.trailers) > 0 {
+		delete(h, "Content-Length")
+	}
+	return room
+}
+
+// response is the answer to store. The body is copied: the recorder's buffer is used again.
+func (rec *recorder) response() store.Response {
+	if rec.status == 0 {
+		rec.writeHeader(http.StatusOK)
+		rec.trailers = trailers(rec.header, rec.announced)
+	}
+	response := store.Response{Status: rec.status, Header: rec.fields[:rec.stored:rec.stored], NotStored: rec.streaming}
+	if len(rec.body) > 0 && !rec.streaming {
+		response.Body = append(make([]byte, 0, len(rec.body)), rec.body...)
+	}
+	return response
+}
+
+// errHandlerEnded is what a goroutine sees that the handler left behind.
+var errHandlerEnded = errors.New("onceward: the handler has ended")
+
+// end ends writing: what was written is the answer.
+func (rec *recorder) end() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.ended = true
+}
+
+// gatherTrailers takes the trailers of a handler that has returned. Of one that panicked nothing is read any more: what
+// it left behind may go on writing to the header.
+func (rec *recorder) gatherTrailers() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.status != 0 {
+		rec.trailers = trailers(rec.header, rec.announced)
+	}
+}
+
+func (rec *recorder) hasEnded() bool {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.ended
+}
+
+// another is a recorder for the same answer, with nothing in it.
+func (rec *recorder) another() *recorder { return &recorder{real: rec.real, settings: rec.settings} }
+
+// close ends writing for good and gives the buffer back.
+func (rec *recorder) close() []byte {
+	rec.end()
+	buffer := rec.body
+	rec.body = nil
+	return buffer
+}
+
+// send writes an answer with its body and its trailers, if it has any. A body that net/http would send in chunks gets
+// its length, so that the first answer and its replays are framed alike; a length that the handler announced is
+// replaced by the true one. Trailers need chunks.
+func send(w http.ResponseWriter, status int, body []byte, trailers http.Header) {
+	h := w.Header()
+	if len(trailers) == 0 && bodyAllowed(status) && (len(body) > chunkedFrom || h["Content-Length"] != nil) {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	w.WriteHeader(status)
+	if len(body) > 0 {
+		_, _ = w.Write(body) // a client that is gone retries, and gets the answer then
+	}
+	sendTrailers(w, trailers)
+}
+
+// chunkedFrom is the size up to which net/http computes the length of a body by itself.
+const chunkedFrom = 2048
+
+// Flush implements [http.Flusher].
+func (rec *recorder) Flush() { _ = rec.FlushError() } // an http.Flusher cannot report it
+
+// FlushError is what [http.ResponseController] calls. A handler that flushes wants to stream: where that is possible
+// the answer streams from here on, where it is not it goes on gathering.
+func (rec *recorder) FlushError() error {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.ended {
+		return errHandlerEnded
+	}
+	if rec.status == 0 {
+		rec.writeHeader(http.StatusOK)
+	}
+	if rec.broken != nil || rec.stream == nil || failed(rec.status) {
+		return rec.broken
+	}
+	if !rec.streaming {
+		if err := rec.startStreaming(); err != nil {
+			return err
+		}
+	}
+	_ = http.NewResponseController(rec.real).Flush() // the client going away does not end the work
+	return nil
+}
+
+// SetReadDeadline is what [http.ResponseController] calls.
+func (rec *recorder) SetReadDeadline(deadline time.Time) error {
+	return http.NewResponseController(rec.real).SetReadDeadline(deadline)
+}
+
+// SetWriteDeadline is what [http.ResponseController] calls.
+func (rec *recorder) SetWriteDeadline(deadline time.Time) error {
+	return http.NewResponseController(rec.real).SetWriteDeadline(deadline)
+}
+
+// bodyAllowed reports whether an answer of this status has a body (A3).
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// buffers holds the memory for request and response bodies, which handlers do not see after they end.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPooledBuffer bounds the memory that an idle buffer holds.
+const maxPooledBuffer = 64 << 10
+
+func newBuffer() *[]byte { return buffers.Get().(*[]byte) }
+
+func freeBuffer(b *[]byte) {
+	if cap(*b) <= maxPooledBuffer {
+		*b = (*b)[:0]
+		buffers.Put(b)
+	}
+}

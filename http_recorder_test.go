@@ -1,0 +1,251 @@
+package onceward_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// serveHandler protects a handler and serves it on loopback.
+func serveHandler(t *testing.T, f http.HandlerFunc, options ...onceward.Option) (*httptest.Server, *counted) {
+	t.Helper()
+	handler := &counted{then: f}
+	options = append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown)}, options...)
+	return startServer(t, newGuard(t, memory.New()).Handler(handler, options...)), handler
+}
+
+func TestHandlersThatAreOdd(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		f      http.HandlerFunc
+		status int
+		body   string
+	}{
+		"writes nothing":       {func(http.ResponseWriter, *http.Request) {}, http.StatusOK, ""},
+		"only a status":        {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }, http.StatusAccepted, ""},
+		"an empty write":       {func(w http.ResponseWriter, _ *http.Request) { w.Write(nil) }, http.StatusOK, ""},
+		"writes in pieces":     {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a"); fmt.Fprint(w, "b") }, http.StatusOK, "ab"},
+		"writes a string":      {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ab") }, http.StatusOK, "ab"},
+		"two statuses":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); w.WriteHeader(500) }, http.StatusCreated, ""},
+		"a status after words": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a"); w.WriteHeader(500) }, http.StatusOK, "a"},
+		"reads no body":        {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a") }, http.StatusOK, "a"},
+		"reads half the body": {func(w http.ResponseWriter, r *http.Request) {
+			io.ReadFull(r.Body, make([]byte, 3))
+			fmt.Fprint(w, "a")
+		}, http.StatusOK, "a"},
+		"closes the body": {func(w http.ResponseWriter, r *http.Request) { r.Body.Close(); fmt.Fprint(w, "a") }, http.StatusOK, "a"},
+		"words with 204": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNoContent)
+			if _, err := fmt.Fprint(w, "a"); err != http.ErrBodyNotAllowed {
+				panic(fmt.Sprint("A3: a body with 204: ", err))
+			}
+		}, http.StatusNoContent, ""},
+		"words with 304": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotModified)
+			if _, err := io.WriteString(w, "a"); err != http.ErrBodyNotAllowed {
+				panic(fmt.Sprint("A3: a body with 304: ", err))
+			}
+		}, http.StatusNotModified, ""},
+		"its own length": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "2")
+			fmt.Fprint(w, "ab")
+		}, http.StatusOK, "ab"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, handler := serveHandler(t, test.f)
+			for i := range 3 {
+				a := send(t, server, "k", strings.Repeat("x", 1000))
+				a.want(t, "section 6", test.status, i > 0)
+				if a.body != test.body {
+					t.Errorf("section 6: answer %d has the body %q, want %q", i+1, a.body, test.body)
+				}
+			}
+			handler.wantRuns(t, "section 6", 1)
+		})
+	}
+}
+
+func TestCopyDoesNotSlipPast(t *testing.T) {
+	t.Parallel()
+	server, handler := serveHandler(t, func(w http.ResponseWriter, _ *http.Request) {
+		if _, ok := w.(io.ReaderFrom); ok {
+			t.Error("A4: the recorder is an io.ReaderFrom")
+		}
+		io.Copy(w, strings.NewReader(strings.Repeat("copied ", 1000)))
+	})
+	first, second := send(t, server, "k", `{}`), send(t, server, "k", `{}`)
+	second.want(t, "A4", http.StatusOK, true)
+	second.wantSame(t, "A4", first)
+	if len(second.body) != 7000 {
+		t.Errorf("A4: the replay has %d bytes, want 7000", len(second.body))
+	}
+	handler.wantRuns(t, "A4", 1)
+}
+
+func TestHijackIsRefused(t *testing.T) {
+	t.Parallel()
+	server, handler := serveHandler(t, func(w http.ResponseWriter, _ *http.Request) {
+		if _, ok := w.(http.Hijacker); ok {
+			t.Error("A4: the recorder is an http.Hijacker")
+		}
+		if _, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
+			t.Error("A4: the recorder unwraps to the writer that it guards")
+		}
+		if _, _, err := http.NewResponseController(w).Hijack(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("A4: Hijack = %v, want ErrNotSupported", err)
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+	send(t, server, "k", `{}`).want(t, "A4", http.StatusCreated, false)
+	send(t, server, "k", `{}`).want(t, "A4", http.StatusCreated, true)
+	handler.wantRuns(t, "A4", 1)
+}
+
+func TestUpgradeIsRefused(t *testing.T) {
+	t.Parallel()
+	store, handler := memory.New(), new(counted)
+	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	for _, connection := range []string{"Upgrade", "keep-alive, upgrade"} {
+		post(h, "k", `{}`, withHeader("Upgrade", "websocket"), withHeader("Connection", connection)).
+			wantProblem(t, "A4", http.StatusBadRequest, "upgrade-refused")
+	}
+	handler.wantRuns(t, "A4", 0)
+	wantNothingStored(t, "A4", store)
+	post(h, "k", `{}`, withHeader("Upgrade", "h2c")).want(t, "A4: Upgrade without Connection asks for nothing", http.StatusCreated, false)
+}
+
+func TestResponseController(t *testing.T) {
+	t.Parallel()
+	server, handler := serveHandler(t, func(w http.ResponseWriter, _ *http.Request) {
+		controller := http.NewResponseController(w)
+		if err := controller.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Errorf("A4: SetReadDeadline: %v", err)
+		}
+		if err := controller.SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Errorf("A4: SetWriteDeadline: %v", err)
+		}
+		fmt.Fprint(w, "done")
+	})
+	send(t, server, "k", `{}`).want(t, "A4", http.StatusOK, false)
+	handler.wantRuns(t, "A4", 1)
+}
+
+func TestEarlyHintsAreNotStored(t *testing.T) {
+	t.Parallel()
+	server, handler := serveHandler(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.Header().Set("X-Hint", "only now")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("X-Hint")
+		w.Header().Set("X-Final", "yes")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, "done")
+	})
+	var hints []string
+	trace := &httptrace.ClientTrace{Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
+		hints = append(hints, fmt.Sprint(code, header["Link"], header["X-Final"]))
+		return nil
+	}}
+	traced := func(r *http.Request) { *r = *r.WithContext(httptrace.WithClientTrace(r.Context(), trace)) }
+	first, second := send(t, server, "k", `{}`, traced), send(t, server, "k", `{}`, traced)
+	if want := fmt.Sprint(103, []string{"</style.css>; rel=preload"}, []string(nil)); len(hints) != 1 || hints[0] != want {
+		t.Errorf("A3: the hints were %q, want one, of the first answer: %q", hints, want)
+	}
+	second.want(t, "A3", http.StatusCreated, true)
+	second.wantSame(t, "A3", first)
+	for i, a := range []answer{first, second} {
+		if len(a.header["Link"]) != 1 || a.header.Get("X-Final") != "yes" || a.header.Get("X-Hint") != "" {
+			t.Errorf("A3: answer %d has %v", i+1, a.header)
+		}
+	}
+	handler.wantRuns(t, "A3", 1)
+}
+
+// TestGoroutinesLeftBehind lets a handler leave goroutines behind that go on reading and writing while other requests
+// use the memory again. Under the race detector it also proves that nothing is shared.
+func TestGoroutinesLeftBehind(t *testing.T) {
+	t.Parallel()
+	started, leftovers := make(chan struct{}), make(chan string, 2)
+	readOn := func(body io.Reader) {
+		started <- struct{}{}
+		for {
+			content, err := io.ReadAll(body)
+			if strings.Contains(string(content), "b") {
+				leftovers <- "a goroutine read the body of another request"
+				return
+			}
+			if err != nil {
+				leftovers <- ""
+				return
+			}
+		}
+	}
+	writeOn := func(w http.ResponseWriter) {
+		started <- struct{}{}
+		for {
+			if _, err := io.WriteString(w, "stray"); err != nil {
+				w.WriteHeader(http.StatusTeapot)
+				w.(http.Flusher).Flush()
+				leftovers <- ""
+				return
+			}
+		}
+	}
+	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Leave") == "" {
+			content, _ := io.ReadAll(r.Body)
+			w.Write(content)
+			return
+		}
+		go readOn(r.Body)
+		go writeOn(w)
+		<-started
+		<-started
+	}}
+	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(256<<20))
+	first := post(h, "leaver", strings.Repeat("a", 4000), withHeader("X-Leave", "yes"))
+	for i := range 200 {
+		body := strings.Repeat("b", 4000)
+		if a := post(h, fmt.Sprint(i), body); a.body != body {
+			t.Fatalf("section 6: another request's answer was changed: %q", strings.ReplaceAll(a.body, "b", ""))
+		}
+	}
+	for range 2 {
+		if complaint := await(t, "the end of a goroutine that was left", leftovers); complaint != "" {
+			t.Errorf("F5: %s", complaint)
+		}
+	}
+	post(h, "leaver", strings.Repeat("a", 4000), withHeader("X-Leave", "yes")).wantSame(t, "section 6: what is written after the handler does not count", first)
+	handler.wantRuns(t, "section 6", 201)
+}
+
+// TestAnOfferOfHTTP2IsNoUpgrade: some clients offer h2c with every request, and a server may ignore it.
+func TestAnOfferOfHTTP2IsNoUpgrade(t *testing.T) {
+	t.Parallel()
+	store, handler := memory.New(), new(counted)
+	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	offering := func(protocol string) answer {
+		return post(h, "k", `{}`, withHeader("Connection", "Upgrade, HTTP2-Settings"), withHeader("Upgrade", protocol),
+			withHeader("HTTP2-Settings", "AAMAAABkAAQAoAAAAAIAAAAA"))
+	}
+	for _, protocol := range []string{"websocket", "h2c, websocket"} {
+		offering(protocol).wantProblem(t, "A4", http.StatusBadRequest, "upgrade-refused")
+	}
+	handler.wantRuns(t, "A4", 0)
+	wantNothingStored(t, "A4", store)
+	offering("h2c").want(t, "A4: an offer, not a demand", http.StatusCreated, false)
+	offering("H2C").want(t, "A4: an offer, not a demand", http.StatusCreated, true)
+	post(h, "k", `{}`).want(t, "A4: the same request without it", http.StatusCreated, true)
+	handler.wantRuns(t, "A4", 1)
+}

@@ -1,0 +1,190 @@
+package onceward
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Status is what a status handler answers about an operation, within the caller's scope.
+type Status struct {
+	Key       string `json:"key"`
+	Operation string `json:"operation,omitempty"`
+	// State is in_progress, completed, failed_retryable or unknown.
+	State string `json:"state"`
+	// StatusCode is that of the stored answer, which a retry of the original request gets whole.
+	StatusCode int `json:"status_code,omitempty"`
+	// Location is where the result is, if the stored answer says so.
+	Location  string     `json:"location,omitempty"`
+	CreatedAt *time.Time `json:"created_at,omitempty"`
+	SettledAt *time.Time `json:"settled_at,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+}
+
+// accepted answers a duplicate of an operation in flight with where to ask for it.
+func (g *Guard) accepted(w http.ResponseWriter, statusPath, key string) {
+	h := w.Header()
+	h.Set("Location", statusPath+pathSegment(key))
+	h.Set("Retry-After", retryAfter(time.Second))
+	writeStatus(w, http.StatusAccepted, &Status{Key: key, State: store.StateInProgress.String()})
+}
+
+// pathSegment escapes a key so that it stays one segment of a path: two dots would lead out of it.
+func pathSegment(key string) string {
+	if key == "." || key == ".." {
+		return strings.ReplaceAll(key, ".", "%2E")
+	}
+	return url.PathEscape(key)
+}
+
+// StatusHandler answers what became of an operation: mount it at the path given to [InFlightAccepted], for example
+// under "GET /operations/{key}". It takes the key from the path value "key", or else from the last segment of the path.
+//
+// It answers within the caller's scope only. A key that does not exist, that lives in another scope, or that is bound
+// to another session is the same 404. Give it the same [BindSession] as the routes whose operations it shows; other
+// options have no effect on it.
+func (g *Guard) StatusHandler(options ...Option) http.Handler {
+	s, err := newSettings(g.config.Defaults, []Option{Reserved(FailureUnknown)}, options)
+	if err == nil && g.config.Scope == nil {
+		err = errors.New("onceward: Config.Scope is missing")
+	}
+	if err != nil {
+		panic(err)
+	}
+	return &statusHandler{protected: &protected{guard: g, settings: s}}
+}
+
+type statusHandler struct{ *protected }
+
+// ServeHTTP implements [http.Handler].
+func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	scope, session, problem := h.caller(r)
+	if problem != nil {
+		problem.write(w, r)
+		return
+	}
+	id := store.ID{Scope: scope, Key: statusKey(r)}
+	ctx, cancel := context.WithTimeout(r.Context(), h.guard.config.StoreTimeout)
+	defer cancel()
+	rec, err := h.guard.store.Get(ctx, id)
+	switch {
+	case errors.Is(err, store.ErrNotFound) && h.inFlight(id):
+		h.inProgress(w, id)
+	case errors.Is(err, store.ErrNotFound):
+		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
+	case err != nil:
+		h.guard.storeFailed(ctx, "status", "get", err)
+		failureProblem(err).write(w, r)
+	case rec.ID != id:
+		problemUnreadable.detailed("nothing was executed").write(w, r)
+	case !h.visible(&rec, session):
+		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
+	default:
+		h.show(ctx, w, r, &rec)
+	}
+}
+
+// show answers with the record, unless it has expired.
+func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http.Request, rec *store.Record) {
+	switch expired, err := h.expired(ctx, rec); {
+	case err != nil:
+		h.guard.storeFailed(ctx, "status", "reserve", err)
+		failureProblem(err).write(w, r)
+	case expired:
+		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
+	default:
+		showStatus(w, rec)
+	}
+}
+
+// expired lets the store say whether the record counts for nothing any more, because a node's clock does not decide
+// that (S3). It is asked with a reservation for a request that is not the record's own, and that must not create: the
+// record is a mismatch as long as it counts, and refused as absent from then on. Neither changes anything.
+func (h *statusHandler) expired(ctx context.Context, rec *store.Record) (bool, error) {
+	if !rec.State.Settled() {
+		return rec.State == store.StateExpired, nil
+	}
+	other := rec.Fingerprint
+	other.Sum[0] ^= 1
+	v, err := h.guard.store.Reserve(ctx, &store.Reservation{
+		ID: rec.ID, Operation: rec.Operation, Fingerprints: []store.Fingerprint{other}, NoCreate: true,
+		Nonce: newNonce(), Lease: store.ClockStep, Retention: store.ClockStep,
+	})
+	return v.Decision == store.DecisionRefused, err
+}
+
+// inFlight reports whether a transaction that nobody can see yet is under way. With keys that are bound to a session it
+// could be another session's, so nothing is told.
+func (h *statusHandler) inFlight(id store.ID) bool {
+	return h.guard.transactor != nil && h.settings.session == nil && h.guard.transactor.InFlight(id)
+}
+
+func (h *statusHandler) inProgress(w http.ResponseWriter, id store.ID) {
+	w.Header().Set("Retry-After", retryAfter(time.Second))
+	writeStatus(w, http.StatusOK, &Status{Key: id.Key, State: store.StateInProgress.String()})
+}
+
+// visible reports whether the caller's session may see the record.
+func (h *statusHandler) visible(rec *store.Record, session string) bool {
+	if rec.Fingerprint.Session == [16]byte{} {
+		return true
+	}
+	for i := range h.guard.secrets {
+		if key := &h.guard.secrets[i]; key.id == rec.Fingerprint.Secret && session != "" {
+			return sessionTag(key, rec.Scope, session) == rec.Fingerprint.Session
+		}
+	}
+	return false
+}
+
+// statusKey takes the key from the request's path. A router may hand out path values as they were escaped: that is
+// noticed where the key is the last segment.
+func statusKey(r *http.Request) string {
+	last := path.Base(r.URL.EscapedPath())
+	if key := r.PathValue("key"); key != "" && key != last {
+		return key
+	}
+	key, err := url.PathUnescape(last)
+	if err != nil {
+		return ""
+	}
+	return key
+}
+
+func showStatus(w http.ResponseWriter, rec *store.Record) {
+	status := &Status{
+		Key: rec.Key, Operation: rec.Operation, State: rec.State.String(), StatusCode: rec.Response.Status,
+		CreatedAt: optionalTime(rec.CreatedAt), SettledAt: optionalTime(rec.SettledAt),
+		ExpiresAt: optionalTime(rec.ExpiresAt),
+	}
+	for _, field := range rec.Response.Header {
+		if field.Name == "Location" {
+			status.Location = field.Value
+		}
+	}
+	if rec.State == store.StateInProgress || rec.State == store.StateUnknown {
+		w.Header().Set("Retry-After", retryAfter(time.Second))
+	}
+	writeStatus(w, http.StatusOK, status)
+}
+
+func optionalTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func writeStatus(w http.ResponseWriter, code int, status *Status) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(status) // a client that is gone has no use for the error
+}

@@ -1,0 +1,20 @@
+package webhook
+
+// ReceivedEvent is a delivery that was answered: it goes to the [onceward.Observer].
+type ReceivedEvent struct {
+	Source string
+	// Outcome is "kept", "duplicate", "refused" or "failed".
+	Outcome string
+	Err     error
+}
+
+// ObserverEvent implements [onceward.ObserverEvent].
+func (ReceivedEvent) ObserverEvent() {}
+
+// The outcomes of [ReceivedEvent].
+const (
+	outcomeKept      = "kept"
+	outcomeDuplicate = "duplicate"
+	outcomeRefused   = "refused"
+	outcomeFailed    = "failed"
+)
