@@ -44,13 +44,13 @@ func TestChecker(t *testing.T) {
 func TestSetBackoff(t *testing.T) {
 	t.Parallel()
 	for _, each := range []struct{ minimum, maximum, wantMinimum, wantMaximum time.Duration }{
-		{0, 0, consuming.DefaultMinBackoff, consuming.DefaultMaxBackoff},
+		{0, 0, time.Second, time.Minute},
 		{0, time.Millisecond, time.Millisecond, time.Millisecond},
 		{time.Hour, 0, time.Hour, time.Hour},
 		{1, 2, 1, 2},
 	} {
 		minimum, maximum := each.minimum, each.maximum
-		consuming.SetBackoff(&minimum, &maximum)
+		consuming.SetBackoff(&minimum, &maximum, time.Second, time.Minute)
 		if minimum != each.wantMinimum || maximum != each.wantMaximum {
 			t.Errorf("%+v: %v and %v", each, minimum, maximum)
 		}
