@@ -2,20 +2,12 @@ package phase_test
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"fmt"
-	"log/slog"
+	"log"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
-	"github.com/onceward/onceward/store/sqlite"
+	"github.com/onceward/onceward/store"
 )
 
 // booking is what is carried from step to step.
@@ -25,47 +17,34 @@ type booking struct {
 	Charge string `json:"charge"`
 }
 
-// bank is another system, which recognises a key that it has seen. Its first reply is lost.
-type bank struct {
-	charges map[string]string
-	asked   int
-}
-
-func (b *bank) charge(key string) (string, error) {
-	if b.charges[key] == "" {
-		b.charges[key] = fmt.Sprint("ch_", len(b.charges)+1)
+// The services that the example takes as given.
+var (
+	database store.Store // one with transactions, such as of store/sqlite or store/postgres
+	bank     interface {
+		// Charge recognises a key that it has seen, and returns the same charge again.
+		Charge(ctx context.Context, key, guest string) (id string, err error)
 	}
-	if b.asked++; b.asked == 1 {
-		return "", errors.New("the connection was lost")
-	}
-	return b.charges[key], nil
-}
+)
 
-// A booking holds a seat, charges the guest, and is confirmed. The reply of the bank is lost, so the guest is told that the
-// booking is in progress; the resumer goes on behind the seat, and the guest's retry gets the answer.
+// A booking holds a seat, charges the guest, and is confirmed. The steps that work in the database share a transaction
+// with their recovery point. A call to the bank whose reply was lost is made again, with the same key. The example in
+// package sqlite runs it.
 func Example() {
-	ctx := context.Background()
-	dir, err := os.MkdirTemp("", "phase")
-	check(err)
-	defer os.RemoveAll(dir)
-	store, err := sqlite.Open(ctx, filepath.Join(dir, "bookings.db"))
-	check(err)
-	defer store.Close()
-	schema(ctx, store)
-	guard, err := onceward.New(store, onceward.Config{
-		Scope: onceward.SingleScope("hall"), Secret: []byte("at least sixteen random bytes"), Logger: slog.New(slog.DiscardHandler),
+	guard, err := onceward.New(database, onceward.Config{
+		Scope: onceward.SingleScope("hall"), Secret: []byte("at least sixteen random bytes"),
 	})
-	check(err)
-
-	other := &bank{charges: make(map[string]string)}
+	if err != nil {
+		log.Fatal(err)
+	}
 	book := phase.Must(phase.New(phase.Definition[booking]{
 		Name: "POST /bookings",
 		Steps: []phase.Step[booking]{
 			phase.Local("seat", func(ctx context.Context, b *booking) error {
-				return onceward.Tx(ctx).QueryRowContext(ctx, `INSERT INTO seat (guest) VALUES ($1) RETURNING number`, b.Guest).Scan(&b.Seat)
+				row := onceward.Tx(ctx).QueryRowContext(ctx, `INSERT INTO seat (guest) VALUES ($1) RETURNING number`, b.Guest)
+				return row.Scan(&b.Seat)
 			}),
-			phase.External("charge", func(_ context.Context, key string, b *booking) (err error) {
-				b.Charge, err = other.charge(key)
+			phase.External("charge", func(ctx context.Context, key string, b *booking) (err error) {
+				b.Charge, err = bank.Charge(ctx, key, b.Guest)
 				return err
 			}).Repeat(),
 			phase.Local("confirm", func(ctx context.Context, b *booking) error {
@@ -73,52 +52,17 @@ func Example() {
 				return err
 			}),
 		},
-		Answer:     func(b *booking) phase.Answer { return phase.JSON(http.StatusCreated, b) },
-		MinBackoff: time.Millisecond,
+		Answer: func(b *booking) phase.Answer { return phase.JSON(http.StatusCreated, b) },
 	}))
-	h := book.Handler(guard, func(r *http.Request) (*booking, error) {
+	http.Handle("POST /bookings", book.Handler(guard, func(r *http.Request) (*booking, error) {
 		return &booking{Guest: r.FormValue("guest")}, nil
-	})
-
-	request(h)
-	resumer, err := phase.NewResumer(guard, store, phase.ResumerConfig{}, book)
-	check(err)
-	time.Sleep(10 * time.Millisecond) // a server runs resumer.Run(ctx) instead
-	report, err := resumer.RunOnce(ctx)
-	check(err)
-	fmt.Printf("resumed: %+v\n", report)
-	request(h)
-	fmt.Printf("the bank was asked %d times and made %d charge\n", other.asked, len(other.charges))
-
-	// Output:
-	// 409 in progress
-	// resumed: {Finished:1 Waiting:0 Unknown:0 Strange:0 Hanging:0}
-	// 201 {"guest":"Ada","seat":1,"charge":"ch_1"}
-	// the bank was asked 2 times and made 1 charge
-}
-
-func request(h http.Handler) {
-	r := httptest.NewRequest(http.MethodPost, "/bookings", strings.NewReader("guest=Ada"))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Idempotency-Key", "8e03978e-40d5-43dd-bc93-6894a57f9324")
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	if w.Code == http.StatusConflict {
-		fmt.Println(w.Code, "in progress")
-		return
-	}
-	fmt.Println(w.Code, w.Body)
-}
-
-func schema(ctx context.Context, store *sqlite.Store) {
-	check(store.Update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `CREATE TABLE seat (number INTEGER PRIMARY KEY, guest TEXT, confirmed INTEGER)`)
-		return err
 	}))
-}
 
-func check(err error) {
+	// What a node has lost goes on without its caller, on any node that runs a resumer.
+	resumer, err := phase.NewResumer(guard, database, phase.ResumerConfig{Operations: []phase.Resumable{book}})
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
+	go resumer.Run(context.Background())
+	log.Fatal(http.ListenAndServe(":8080", nil))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -170,16 +171,46 @@ func TestMaxData(t *testing.T) {
 	}
 }
 
-// TestTooMuchToStartWith: nothing was done, so the key is released.
-func TestTooMuchToStartWith(t *testing.T) {
+func TestDefinitions(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, b *bench) {
-		d := definition(b.local("seat", takeSeat))
-		d.MaxData = 20
-		o := phase.Must(phase.New(d))
-		b.want(b.post(o, "k"), http.StatusServiceUnavailable, "not-executed")
-		if rec := b.record("k"); rec.State != store.StateRetryable || !strings.Contains(rec.LastError, "the limit is 20") {
-			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+	answer := func(*order) phase.Answer { return phase.Answer{} }
+	seat := phase.Local("seat", takeSeat)
+	for name, d := range map[string]phase.Definition[order]{
+		"no name":           {Steps: []phase.Step[order]{seat}, Answer: answer},
+		"no steps":          {Name: "n", Answer: answer},
+		"no answer":         {Name: "n", Steps: []phase.Step[order]{seat}},
+		"two of one name":   {Name: "n", Steps: []phase.Step[order]{seat, seat}, Answer: answer},
+		"a nameless step":   {Name: "n", Steps: []phase.Step[order]{phase.Local("", takeSeat)}, Answer: answer},
+		"an empty step":     {Name: "n", Steps: []phase.Step[order]{{}}, Answer: answer},
+		"no function":       {Name: "n", Steps: []phase.Step[order]{phase.Local[order]("seat", nil)}, Answer: answer},
+		"a repeated local":  {Name: "n", Steps: []phase.Step[order]{seat.Repeat()}, Answer: answer},
+		"a pause of years":  {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, MinBackoff: math.MaxInt64},
+		"a negative number": {Name: "n", Steps: []phase.Step[order]{seat}, Answer: answer, MaxAttempts: -1},
+	} {
+		if _, err := phase.New(d); err == nil {
+			t.Errorf("%s: the definition was accepted", name)
 		}
-	})
+	}
+}
+
+// TestProgressOfOthers: what this package has not written it does not read.
+func TestProgressOfOthers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rec       store.Record
+		notPhased bool
+	}{
+		"no recovery point": {store.Record{OnLost: store.LostResume}, true},
+		"not resumed":       {store.Record{Point: "calling"}, true},
+		"another's data":    {store.Record{OnLost: store.LostResume, Point: "page 7", Data: []byte(`{"page":7}`)}, true},
+		"no data":           {store.Record{OnLost: store.LostResume, Point: "page 7"}, true},
+		"a later encoding":  {store.Record{OnLost: store.LostResume, Point: "s", Data: []byte(`{"v":99,"via":"do"}`)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := phase.Inspect(&c.rec); err == nil || errors.Is(err, phase.ErrNotPhased) != c.notPhased {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
 }

@@ -2,16 +2,19 @@ package phase_test
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -138,128 +141,166 @@ func TestTakeOverLooksFirst(t *testing.T) {
 	}
 }
 
-// TestChangedSteps: a program leaves an operation alone whose stored steps it does not know, and says so. Those that
-// know them go on.
-func TestChangedSteps(t *testing.T) {
+// TestAStepPastTheDeadline: a call is not begun for which no time is left, because it would be in doubt for nothing.
+func TestAStepPastTheDeadline(t *testing.T) {
 	t.Parallel()
-	for name, changed := range map[string]func(b *bench) *phase.Operation[order]{
-		"renamed": func(b *bench) *phase.Operation[order] { return b.define(b.local("place", takeSeat)) },
-		"reordered": func(b *bench) *phase.Operation[order] {
-			return b.define(b.local("confirm", confirm), b.local("seat", takeSeat))
-		},
-		"removed at the end": func(b *bench) *phase.Operation[order] { return b.define(b.local("seat", takeSeat)) },
-		"one put between": func(b *bench) *phase.Operation[order] {
-			return b.define(b.local("seat", takeSeat), b.local("insure", confirm), b.local("confirm", confirm))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onStores(t, func(t *testing.T, b *bench) {
-				failing := true
-				known := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
-					if failing {
-						return errDown
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		o := phase.Must(phase.New(phase.Definition[order]{
+			Name: "POST /orders",
+			Steps: []phase.Step[order]{
+				b.local("seat", func(ctx context.Context, o *order) error {
+					time.Sleep(10500 * time.Millisecond)
+					return takeSeat(ctx, o)
+				}),
+				b.call("charge", func(ctx context.Context, key string, o *order) error {
+					if ctx.Err() != nil {
+						return ctx.Err()
 					}
-					return nil
-				}))
-				b.want(b.post(known, "k"), http.StatusConflict, "in-progress")
-				b.await(b.record("k").LeaseUntil)
-				b.wantLeftAlone(changed(b), "have changed under a stored operation")
-				failing = false
-				b.want(b.post(known, "k"), http.StatusCreated, "12A")
-				b.wantTrace("seat confirm confirm")
-			})
-		})
-	}
-}
-
-// wantLeftAlone checks that neither a retry nor a resumer with this definition touches the operation k.
-func (b *bench) wantLeftAlone(o *phase.Operation[order], why string) {
-	b.Helper()
-	before := b.record("k")
-	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
-	var log lockedBuffer
-	resumer := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, o)
-	if got := b.once(resumer); got != (phase.Resumed{Strange: 1}) || !strings.Contains(log.String(), why) {
-		b.Errorf("the resumer reports %+v, and logs %s", got, log.String())
-	}
-	rec := b.record("k")
-	if rec.State != store.StateInProgress || string(rec.Data) != string(before.Data) || rec.Point != before.Point {
-		b.Errorf("the record is %s at %q with %s, want it as it was with %s", rec.State, rec.Point, rec.Data, before.Data)
-	}
-}
-
-// TestAddedSteps lets a new version of the program add steps at the end.
-func TestAddedSteps(t *testing.T) {
-	t.Parallel()
-	onStores(t, func(t *testing.T, b *bench) {
-		old := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error { return errDown }))
-		b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
-		b.await(b.record("k").LeaseUntil)
-		next := b.define(b.local("seat", takeSeat), b.local("confirm", confirm), b.local("mail", confirm))
-		b.want(b.post(next, "k"), http.StatusCreated, "12A")
-		b.wantTrace("seat confirm confirm mail")
-	})
-}
-
-// TestAPanicInAStep goes on to the caller, and does not end the operation.
-func TestAPanicInAStep(t *testing.T) {
-	t.Parallel()
-	onStores(t, func(t *testing.T, b *bench) {
-		panicking := true
-		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
-			if panicking {
-				panicking = false
-				panic("a nil map")
-			}
-			return nil
+					return charge(ctx, key, o)
+				}),
+			},
+			Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+			Options: []onceward.Option{onceward.Lease(3 * time.Second), onceward.Deadline(10 * time.Second)},
 		}))
-		func() {
-			defer func() {
-				if p := recover(); p != "a nil map" {
-					t.Errorf("recovered %v, want the panic of the step", p)
-				}
-			}()
-			b.post(o, "k")
-		}()
-		if got := b.resume(o); got.Finished != 1 {
-			t.Errorf("the resumer reports %+v", got)
+		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+		if rec := b.record("k"); rec.Point != "seat" {
+			t.Errorf("the recovery point is %q, want that behind the last step", rec.Point)
 		}
-		b.want(b.post(o, "k"), http.StatusCreated, "12A")
-		b.wantTrace("seat confirm confirm")
+		time.Sleep(time.Minute)
+		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
+		b.wantTrace("seat charge")
 	})
 }
 
-// TestLostBeforeTheStart: without a recovery point nothing was done, and the resumer lets the key go.
-func TestLostBeforeTheStart(t *testing.T) {
+// slowStore takes longer than a lease to record an intent, and loses the heartbeats meanwhile.
+type slowStore struct {
+	deafStore
+	slow bool
+}
+
+// Checkpoint implements [store.Store].
+func (s *slowStore) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	if s.slow && strings.HasSuffix(p.Point, "(begun)") {
+		s.slow = false
+		s.deaf.Store(true)
+		time.Sleep(3 * time.Second)
+		defer s.deaf.Store(false)
+	}
+	return s.Store.Checkpoint(ctx, c, p)
+}
+
+// TestALeaseThatEndsBeforeTheCall: an owner that has recorded its intent and may not call any more takes the intent back.
+func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, b *bench) {
-		o := b.define(b.local("seat", takeSeat))
-		// A process that died between its reservation and its first step leaves this.
-		fingerprint := b.fingerprintOf(o)
-		_, err := b.store.Reserve(t.Context(), &store.Reservation{
-			ID: store.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []store.Fingerprint{fingerprint},
-			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Millisecond, Retention: time.Hour,
-			DownstreamSecret: b.downstreamSecret(),
-		})
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, &slowStore{deafStore: deafStore{Store: memory.New()}, slow: true})
+		o := b.define(b.local("seat", takeSeat), b.call("charge", charge))
+		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+		b.wantTrace("seat")
+		if rec := b.record("k"); rec.Point != "seat" {
+			t.Errorf("the recovery point is %q, want that before the call", rec.Point)
 		}
-		b.await(b.record("k").LeaseUntil)
-		if got := b.resume(o); got.Finished != 1 {
-			t.Errorf("the resumer reports %+v", got)
-		}
-		if rec := b.record("k"); rec.State != store.StateRetryable {
-			t.Errorf("the record is %s, want it released", rec.State)
-		}
-		b.want(b.post(o, "k"), http.StatusCreated, "12A")
-		b.wantTrace("seat seat")
+		time.Sleep(time.Minute)
+		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
+		b.wantTrace("seat charge")
 	})
 }
 
-// fingerprintOf is that of the request that post sends.
-func (b *bench) fingerprintOf(o *phase.Operation[order]) store.Fingerprint {
-	b.Helper()
-	b.want(b.post(o, "another"), http.StatusCreated, "12A")
-	return b.record("another").Fingerprint
+// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here they
+// hang; one that kills its process looks the same to those that come after it.
+func TestAStepThatNobodySurvives(t *testing.T) {
+	t.Parallel()
+	s := &deafStore{Store: memory.New()}
+	s.deaf.Store(true)
+	b := newBench(t, s)
+	const tries = 3
+	arrived, never := make(chan struct{}, 2+tries), make(chan struct{})
+	o, err := phase.New(phase.Definition[order]{
+		Name: "POST /orders", MinBackoff: quickly, MaxAttempts: tries,
+		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
+			arrived <- struct{}{}
+			select {
+			case <-never:
+			case <-time.After(patience): // it is one attempt too many, or the test has failed
+			}
+			return errDown
+		})},
+		Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+		Options: []onceward.Option{onceward.Lease(100 * time.Millisecond)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{}, 1+tries)
+	for range 1 + tries { // the first attempt, and as many that take over
+		go func() {
+			b.post(o, "k")
+			ended <- struct{}{}
+		}()
+		await(t, "the call of the last step", arrived)
+		b.await(b.record("k").LeaseUntil)
+	}
+	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+	rec := b.record("k")
+	if rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 3 attempts that were lost behind \"seat\"") {
+		t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+	}
+	b.wantTrace("seat confirm confirm confirm confirm")
+	s.deaf.Store(false) // so that the late ones are told at once
+	close(never)
+	for range 1 + tries {
+		await(t, "the end of an attempt", ended)
+	}
+}
+
+// TestTheSettledAttemptIsFenced: an owner that was only paused in its call cannot write over what was learned.
+func TestTheSettledAttemptIsFenced(t *testing.T) {
+	t.Parallel()
+	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
+	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+	operator, err := reconcile.NewOperator(p.bench.guard, p.bench.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := p.record("k")
+	data := json.RawMessage(`{"Item":"a book","Seat":"12A","Charge":"found"}`)
+	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: data}
+	by, claim := reconcile.By{Who: "zoe", Why: "the bank told me"}, store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	if err := operator.ResolveStep(t.Context(), by, claim, outcome); err != nil {
+		t.Fatal(err)
+	}
+	close(p.letGo)
+	await(t, "the first owner's answer", p.answer)
+	p.resume(o)
+	p.want(p.post(o, "k"), http.StatusCreated, "found")
+	p.wantTrace("seat charge confirm")
+}
+
+// TestWhoMadeTheCall: the owner that must be gone before "not found" counts is the one that meant to make the call, not
+// a later attempt that stopped at the doubt.
+func TestWhoMadeTheCall(t *testing.T) {
+	t.Parallel()
+	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
+	caller := p.record("k").Attempt
+	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+	asked := int64(0)
+	poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{Logger: slog.New(slog.DiscardHandler), Default: &reconcile.Rule{
+		Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
+			return reconcile.NotFound(), nil
+		}),
+		Arrival: 1,
+		OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
+			asked = rec.Attempt
+			return false, nil
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := poller.RunOnce(t.Context()); err != nil || got.Postponed != 1 || asked != caller {
+		t.Errorf("the poller reports %+v, %v, and asked after attempt %d, want %d", got, err, asked, caller)
+	}
+	close(p.letGo)
+	await(t, "the first owner's answer", p.answer)
 }

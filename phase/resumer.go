@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/fair"
 	"github.com/onceward/onceward/store"
 )
@@ -23,6 +21,8 @@ type Resumable interface {
 
 // ResumerConfig configures a [Resumer].
 type ResumerConfig struct {
+	// Operations are those that it resumes. Required.
+	Operations []Resumable
 	// Interval is the time between two looks at the store. Default: 5 s.
 	Interval time.Duration
 	// Concurrency is how many operations are driven at one time, and PerOperation how many of them may be of one name;
@@ -60,21 +60,22 @@ type Resumer struct {
 	pool       *fair.Pool
 }
 
-// NewResumer returns a resumer for the operations. The store must be the guard's own, and a [store.Lister].
-func NewResumer(guard *onceward.Guard, s store.Store, config ResumerConfig, operations ...Resumable) (*Resumer, error) {
+// NewResumer returns a resumer. The store must be the guard's own, and a [store.Lister]; if it is not a lister, the error
+// is [errors.ErrUnsupported].
+func NewResumer(guard *onceward.Guard, s store.Store, config ResumerConfig) (*Resumer, error) {
+	if guard == nil {
+		return nil, errors.New("phase: a resumer needs a guard: it gives the right to go on with an operation")
+	}
 	lister, ok := s.(store.Lister)
 	if !ok {
 		return nil, fmt.Errorf("phase: the store cannot be looked through for lost operations: %w", errors.ErrUnsupported)
-	}
-	if guard == nil || len(operations) == 0 {
-		return nil, errors.New("phase: a resumer needs a guard and operations")
 	}
 	config, err := config.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	r := &Resumer{guard: guard, store: s, lister: lister, config: config, operations: make(map[string]Resumable)}
-	for _, o := range operations {
+	for _, o := range config.Operations {
 		if r.operations[o.operationName()] != nil {
 			return nil, fmt.Errorf("phase: two operations are called %q", o.operationName())
 		}
@@ -90,6 +91,9 @@ func NewResumer(guard *onceward.Guard, s store.Store, config ResumerConfig, oper
 }
 
 func (c ResumerConfig) withDefaults() (ResumerConfig, error) {
+	if len(c.Operations) == 0 {
+		return c, errors.New("phase: ResumerConfig.Operations is missing: there is nothing to resume")
+	}
 	if c.Interval < 0 || c.Overdue < 0 {
 		return c, errors.New("phase: Interval and Overdue cannot be negative")
 	}
@@ -148,9 +152,9 @@ func (r *Resumer) RunOnce(ctx context.Context) (Resumed, error) {
 	run := r.newRun(ctx)
 	err := run.Look()
 	run.Wait()
-	report, failures := run.take()
+	report, failed := run.Take()
 	report.Hanging = r.pool.Hanging()
-	return report, errors.Join(failures, err, ctx.Err())
+	return report, errors.Join(failed, err, ctx.Err())
 }
 
 // Run resumes now and then until the context ends, and what is under way then has ended or hangs. Failures are logged,
@@ -158,28 +162,18 @@ func (r *Resumer) RunOnce(ctx context.Context) (Resumed, error) {
 func (r *Resumer) Run(ctx context.Context) {
 	run := r.newRun(ctx)
 	defer run.Wait()
-	for {
+	fair.Repeat(ctx, r.config.Interval, func() error {
 		err := run.Look()
-		_, failures := run.take()
-		if err = errors.Join(failures, err); err != nil && ctx.Err() == nil {
-			r.config.Logger.WarnContext(ctx, "phase: resuming failed", "error", err)
-		}
-		// Nodes that were started together drift apart.
-		if !backoff.Sleep(ctx, backoff.Around(r.config.Interval)) {
-			return
-		}
-	}
+		_, failed := run.Take()
+		return errors.Join(failed, err)
+	}, func(err error) { r.config.Logger.WarnContext(ctx, "phase: resuming failed", "error", err) })
 }
 
 // resumeRun is one run, and what came of it.
 type resumeRun struct {
 	*Resumer
 	*fair.Run
-
-	mu       sync.Mutex
-	report   Resumed
-	failures int
-	first    error
+	fair.Tally[Resumed]
 }
 
 func (r *Resumer) newRun(ctx context.Context) *resumeRun {
@@ -187,7 +181,7 @@ func (r *Resumer) newRun(ctx context.Context) *resumeRun {
 	run.Run = r.pool.NewRun(ctx, fair.Work{
 		Wants:  func(rec *store.Record) bool { return run.wants(ctx, rec) },
 		Do:     func(ctx context.Context, item fair.Item) { run.drive(ctx, run.operations[item.Operation], item.ID) },
-		Failed: run.note,
+		Failed: run.Fail,
 	})
 	return run
 }
@@ -203,7 +197,7 @@ func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
 	if !slices.Contains(run.config.Others, rec.Operation) {
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation that nobody here can resume",
 			"operation", rec.Operation, "key_hash", rec.Hash())
-		run.count(func(report *Resumed) { report.Strange++ })
+		run.Count(func(report *Resumed) { report.Strange++ })
 	}
 	return false
 }
@@ -214,7 +208,7 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.I
 	defer func() {
 		if p := recover(); p != nil {
 			run.config.Logger.ErrorContext(ctx, "phase: a step panicked", "operation", operation.operationName(), "key_hash", id.Hash(), "panic", p)
-			run.count(func(report *Resumed) { report.Waiting++ })
+			run.Count(func(report *Resumed) { report.Waiting++ })
 		}
 	}()
 	rec, err := run.get(ctx, id)
@@ -225,15 +219,15 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.I
 	switch {
 	case errors.As(err, &changed):
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation of another version", "key_hash", id.Hash(), "error", err)
-		run.count(func(report *Resumed) { report.Strange++ })
+		run.Count(func(report *Resumed) { report.Strange++ })
 	case err == nil, errors.Is(err, errLostBeforeStart), errors.Is(err, store.ErrNotFound), errors.Is(err, onceward.ErrRefused):
-		run.count(func(report *Resumed) { report.Finished++ })
+		run.Count(func(report *Resumed) { report.Finished++ })
 	case errors.Is(err, onceward.ErrInProgress):
-		run.count(func(report *Resumed) { report.Waiting++ })
+		run.Count(func(report *Resumed) { report.Waiting++ })
 	case errors.Is(err, store.ErrOutcomeUnknown):
-		run.count(func(report *Resumed) { report.Unknown++ })
+		run.Count(func(report *Resumed) { report.Unknown++ })
 	default:
-		run.note(err)
+		run.Fail(err)
 	}
 }
 
@@ -244,30 +238,4 @@ func (run *resumeRun) get(ctx context.Context, id store.ID) (store.Record, error
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return run.store.Get(ctx, id)
-}
-
-func (run *resumeRun) count(add func(*Resumed)) {
-	run.mu.Lock()
-	defer run.mu.Unlock()
-	add(&run.report)
-}
-
-func (run *resumeRun) note(err error) {
-	run.mu.Lock()
-	defer run.mu.Unlock()
-	if run.failures++; run.failures == 1 {
-		run.first = err
-	}
-}
-
-// take returns what came of the run since the last time. Of several failures it is the first, and how many there were.
-func (run *resumeRun) take() (report Resumed, err error) {
-	run.mu.Lock()
-	defer run.mu.Unlock()
-	report, err = run.report, run.first
-	if run.failures > 1 {
-		err = fmt.Errorf("phase: %d operations could not be resumed, the first because: %w", run.failures, run.first)
-	}
-	run.report, run.failures, run.first = Resumed{}, 0, nil
-	return report, err
 }

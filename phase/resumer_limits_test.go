@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -178,32 +179,23 @@ func TestNewResumer(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, memory.New())
 	o := b.define(b.local("seat", takeSeat))
-	for name, make := range map[string]func() (*phase.Resumer, error){
-		"no list": func() (*phase.Resumer, error) {
-			return phase.NewResumer(b.guard, blindStore{b.store}, phase.ResumerConfig{}, o)
-		},
-		"no guard":     func() (*phase.Resumer, error) { return phase.NewResumer(nil, b.store, phase.ResumerConfig{}, o) },
-		"no operation": func() (*phase.Resumer, error) { return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{}) },
-		"one name twice": func() (*phase.Resumer, error) {
-			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{}, o, o)
-		},
-		"no time": func() (*phase.Resumer, error) {
-			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Interval: -1}, o)
-		},
-		"one's own among the others": func() (*phase.Resumer, error) {
-			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Others: []string{o.Name}}, o)
-		},
-		"no room": func() (*phase.Resumer, error) {
-			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Concurrency: -1}, o)
-		},
-		"no share": func() (*phase.Resumer, error) {
-			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{PerOperation: -1}, o)
-		},
-		"overdue before it begins": func() (*phase.Resumer, error) {
-			return phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Overdue: -1}, o)
-		},
+	own := []phase.Resumable{o}
+	for name, c := range map[string]struct {
+		guard  *onceward.Guard
+		store  store.Store
+		config phase.ResumerConfig
+	}{
+		"no list":                    {b.guard, blindStore{b.store}, phase.ResumerConfig{Operations: own}},
+		"no guard":                   {nil, b.store, phase.ResumerConfig{Operations: own}},
+		"no operation":               {b.guard, b.store, phase.ResumerConfig{}},
+		"one name twice":             {b.guard, b.store, phase.ResumerConfig{Operations: []phase.Resumable{o, o}}},
+		"no time":                    {b.guard, b.store, phase.ResumerConfig{Operations: own, Interval: -1}},
+		"one's own among the others": {b.guard, b.store, phase.ResumerConfig{Operations: own, Others: []string{o.Name}}},
+		"no room":                    {b.guard, b.store, phase.ResumerConfig{Operations: own, Concurrency: -1}},
+		"no share":                   {b.guard, b.store, phase.ResumerConfig{Operations: own, PerOperation: -1}},
+		"overdue before it begins":   {b.guard, b.store, phase.ResumerConfig{Operations: own, Overdue: -1}},
 	} {
-		if _, err := make(); err == nil {
+		if _, err := phase.NewResumer(c.guard, c.store, c.config); err == nil {
 			t.Errorf("%s: the resumer was accepted", name)
 		}
 	}

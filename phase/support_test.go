@@ -9,56 +9,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
-	"github.com/onceward/onceward/store/postgres"
-	"github.com/onceward/onceward/store/sqlite"
 )
 
-func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
-
-// onStores runs a test on every kind of store: with transactions, embedded and not, and without.
-func onStores(t *testing.T, test func(t *testing.T, b *bench)) {
-	t.Helper()
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		test(t, newBench(t, memory.New()))
-	})
-	onTransactions(t, test)
-}
-
-// onTransactions is onStores for those whose transactions hold what steps write.
-func onTransactions(t *testing.T, test func(t *testing.T, b *bench)) {
-	t.Helper()
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "phase.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = store.Close() })
-		test(t, newBench(t, store))
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		store, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = store.Close() })
-		test(t, newBench(t, store))
-	})
-}
+func TestMain(m *testing.M) { os.Exit(watchdog.Over(m).Run()) }
 
 // bench is a store with a guard, and the trace of what steps did.
 type bench struct {
@@ -80,17 +43,6 @@ func newBench(t *testing.T, store store.Store) *bench {
 		t.Fatal(err)
 	}
 	return &bench{T: t, store: store, guard: guard}
-}
-
-// downstreamSecret is what records of the bench's guard keep.
-func (b *bench) downstreamSecret() uint32 {
-	b.Helper()
-	call := onceward.Call{Scope: "shop", Key: "for its secret", Operation: "nothing"}
-	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureUnknown))
-	if err != nil {
-		b.Fatal(err)
-	}
-	return b.record(call.Key).DownstreamSecret
 }
 
 // did notes that something happened.
@@ -179,10 +131,7 @@ func (b *bench) record(key string) store.Record {
 // resume takes over what is lost until nothing is left that can be.
 func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 	b.Helper()
-	resumer, err := phase.NewResumer(b.guard, b.store, phase.ResumerConfig{Logger: slog.New(slog.DiscardHandler)}, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	resumer := b.resumer(phase.ResumerConfig{}, o)
 	var sum phase.Resumed
 	ctx, began := b.Context(), time.Now()
 	for time.Since(began) < patience {
@@ -293,4 +242,15 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// downstreamSecret is what records of the bench's guard keep.
+func (b *bench) downstreamSecret() uint32 {
+	b.Helper()
+	call := onceward.Call{Scope: "shop", Key: "for its secret", Operation: "nothing"}
+	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureUnknown))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return b.record(call.Key).DownstreamSecret
 }

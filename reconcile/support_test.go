@@ -13,14 +13,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: watchdog.Over(m)}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 const transfers = "POST /transfers"
 

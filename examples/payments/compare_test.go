@@ -101,7 +101,7 @@ func interruptComparison(w *world) {
 	none := func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
 		return func(func(ledger.Entry, error) bool) {}
 	}
-	comparer, err := ledger.NewComparer(ledger.Config{Store: w.db.Store, Name: "charges", Provider: none, Local: none})
+	comparer, err := ledger.NewComparer(w.db.Store, ledger.Config{Name: "charges", Provider: none, Local: none})
 	must(w, err)
 	_, err = comparer.RunOnce(w.Context())
 	must(w, err)

@@ -78,7 +78,7 @@ func (s *System) newReceiver() (http.Handler, error) {
 	}
 	config := s.receiving()
 	config.Scheme, config.Scope = scheme, webhook.AllScopes()
-	return webhook.New(config)
+	return webhook.New(s.db.Store, config)
 }
 
 // newTenants takes the webhooks of accounts that are the provider's customers themselves. Each can have its secret seen,
@@ -100,7 +100,7 @@ func (s *System) newTenants() (http.Handler, error) {
 		}
 		return webhook.Tenant{Scope: account, Scheme: schemes[account]}, nil
 	}
-	return webhook.New(config)
+	return webhook.New(s.db.Store, config)
 }
 
 func newScheme(secret string) (webhook.Scheme, error) {
@@ -113,7 +113,7 @@ func newScheme(secret string) (webhook.Scheme, error) {
 // before our own commit is not lost. Charges are followed up by the outbox, which repeats them until they are answered.
 func (s *System) receiving() webhook.Config {
 	return webhook.Config{
-		Source: providerSource, Keeper: s.db.Store, Apply: s.poller.Apply,
+		Source: providerSource, Apply: s.poller.Apply,
 		Observer: s.counters, Logger: s.config.Logger,
 		Parse: webhook.ParseJSON(func(_ http.Header, e provider.Event) (webhook.Event, error) {
 			if e.Data.Refund == nil {

@@ -185,8 +185,9 @@ func (s *System) assemble() (err error) {
 		return err
 	}
 	s.resumer, err = phase.NewResumer(s.guard, s.db.Store, phase.ResumerConfig{
-		Interval: s.config.Timing.Look, Others: Comparisons, Logger: s.config.Logger,
-	}, s.bookings)
+		Operations: []phase.Resumable{s.bookings}, Others: Comparisons,
+		Interval: s.config.Timing.Look, Logger: s.config.Logger,
+	})
 	if err != nil {
 		return err
 	}

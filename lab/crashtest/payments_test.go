@@ -41,8 +41,8 @@ func (s *shop) payments(mux *http.ServeMux) error {
 	if err != nil {
 		return err
 	}
-	receiver, err := webhook.New(webhook.Config{
-		Source: "provider", Scheme: scheme, Scope: webhook.AllScopes(), Keeper: &s.store, Apply: poller.Apply, Logger: quiet,
+	receiver, err := webhook.New(&s.store, webhook.Config{
+		Source: "provider", Scheme: scheme, Scope: webhook.AllScopes(), Apply: poller.Apply, Logger: quiet,
 		Parse: webhook.ParseJSON(func(_ http.Header, e provider.Event) (webhook.Event, error) {
 			return webhook.Event{ID: e.ID, Subject: e.Data.Object.IdempotencyKey, At: e.Created}, nil
 		}),

@@ -130,7 +130,9 @@ func runShop(settings string) error {
 		return err
 	}
 	if s.Resume {
-		resumer, err := phase.NewResumer(s.guard, &s.store, phase.ResumerConfig{Interval: 50 * time.Millisecond, Logger: quiet}, s.booked)
+		resumer, err := phase.NewResumer(s.guard, &s.store, phase.ResumerConfig{
+			Operations: []phase.Resumable{s.booked}, Interval: 50 * time.Millisecond, Logger: quiet,
+		})
 		if err != nil {
 			return err
 		}

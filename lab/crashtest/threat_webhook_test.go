@@ -76,7 +76,7 @@ func newMarket(t *testing.T, store marketStore, applied bool) *market {
 	}})
 	must(t, err)
 	config := webhook.Config{
-		Source: "bank", Tenant: m.tenant, Keeper: store, Logger: quiet,
+		Source: "bank", Tenant: m.tenant, Logger: quiet,
 		Parse: webhook.ParseJSON(func(_ http.Header, w bankWord) (webhook.Event, error) {
 			return webhook.Event{ID: w.ID, Subject: w.Subject}, nil
 		}),
@@ -84,7 +84,7 @@ func newMarket(t *testing.T, store marketStore, applied bool) *market {
 	if applied {
 		config.Apply = m.poller.Apply
 	}
-	receiver, err := webhook.New(config)
+	receiver, err := webhook.New(store, config)
 	must(t, err)
 	m.mux.Handle("POST /hooks/{tenant}", receiver)
 	return m

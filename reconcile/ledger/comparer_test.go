@@ -63,10 +63,10 @@ func (l *ledgers) take() ([]time.Time, []ledger.Window) {
 }
 
 // config is one of a node that compares the provider with nothing, from the last window on.
-func (l *ledgers) config(store store.Store, got *report) ledger.Config {
-	return ledger.Config{
-		Store: store, Name: "test", Logger: quiet, Provider: l.Provider, Local: source(nil), Report: got.Report,
-	}
+func (l *ledgers) config(s store.Store, got *report) node {
+	return node{store: s, Config: ledger.Config{
+		Name: "test", Logger: quiet, Provider: l.Provider, Local: source(nil), Report: got.Report,
+	}}
 }
 
 // inBackground runs a comparer until the returned function is called.
@@ -203,7 +203,7 @@ func TestALostNodeIsMadeUpFor(t *testing.T) {
 		if len(windows) != 1 || !windows[0].To.Equal(began.Truncate(day)) {
 			t.Fatalf("asked at %v for %v", asked, windows)
 		}
-		if waited := asked[0].Sub(began); waited > 2*ledger.DefaultPause {
+		if waited := asked[0].Sub(began); waited > 2*ledger.DefaultMinBackoff {
 			t.Errorf("it looked again after %s", waited)
 		}
 		if logged.Len() > 0 {

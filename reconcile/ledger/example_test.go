@@ -32,8 +32,8 @@ func Example() {
 	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	noon := day.Add(12 * time.Hour)
 	clock := day.Add(25 * time.Hour) // a real store has its own
-	comparer, err := ledger.NewComparer(ledger.Config{
-		Store: memory.New(memory.WithClock(func() time.Time { return clock })), Name: "acme charges",
+	comparer, err := ledger.NewComparer(memory.New(memory.WithClock(func() time.Time { return clock })), ledger.Config{
+		Name:   "acme charges",
 		Logger: slog.New(slog.DiscardHandler),
 		Provider: charges(
 			ledger.Entry{Key: "order 1", Value: "10.00 EUR paid", At: noon},
@@ -71,8 +71,8 @@ func Example() {
 
 // A node runs a comparer beside its server, and stops both with the same context.
 func ExampleComparer() {
-	comparer, err := ledger.NewComparer(ledger.Config{
-		Store: memory.New(), Name: "acme charges", Provider: charges(), Local: charges(),
+	comparer, err := ledger.NewComparer(memory.New(), ledger.Config{
+		Name: "acme charges", Provider: charges(), Local: charges(),
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -91,8 +91,8 @@ func ExampleComparer_GiveUp() {
 		return func(yield func(ledger.Entry, error) bool) { yield(ledger.Entry{}, errors.New("410 gone")) }
 	}
 	clock := time.Date(2026, 1, 2, 1, 0, 0, 0, time.UTC)
-	comparer, err := ledger.NewComparer(ledger.Config{
-		Store: memory.New(memory.WithClock(func() time.Time { return clock })), Name: "acme charges",
+	comparer, err := ledger.NewComparer(memory.New(memory.WithClock(func() time.Time { return clock })), ledger.Config{
+		Name:     "acme charges",
 		Provider: away, Local: charges(), Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -109,18 +109,24 @@ func newStore() *memory.Store {
 	return memory.New(memory.WithClock(func() time.Time { return noon.Add(ledger.DefaultSettle + time.Since(began)) }))
 }
 
+// node is what a node makes its comparer of.
+type node struct {
+	ledger.Config
+	store store.Store
+}
+
 // config is one of a node that compares the two lists. The first window is the one of the tests.
-func config(store store.Store, provider, local string, got *report) ledger.Config {
-	return ledger.Config{
-		Store: store, Name: "test", Logger: quiet, Interval: time.Hour, Since: window.From.Add(ledger.DefaultGrace),
+func config(s store.Store, provider, local string, got *report) node {
+	return node{store: s, Config: ledger.Config{
+		Name: "test", Logger: quiet, Interval: time.Hour, Since: window.From.Add(ledger.DefaultGrace),
 		Provider: source(list(provider)), Local: source(list(local)), Report: got.Report,
-	}
+	}}
 }
 
 // newComparer returns the comparer of a node.
-func newComparer(t *testing.T, cfg ledger.Config) *ledger.Comparer {
+func newComparer(t *testing.T, n node) *ledger.Comparer {
 	t.Helper()
-	comparer, err := ledger.NewComparer(cfg)
+	comparer, err := ledger.NewComparer(n.store, n.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +134,7 @@ func newComparer(t *testing.T, cfg ledger.Config) *ledger.Comparer {
 }
 
 // run runs a comparer once, and returns what the one window that is due came to, or has come to so far.
-func run(t *testing.T, cfg ledger.Config) (ledger.Summary, error) {
+func run(t *testing.T, cfg node) (ledger.Summary, error) {
 	t.Helper()
 	comparer := newComparer(t, cfg)
 	compared, err := comparer.RunOnce(t.Context())

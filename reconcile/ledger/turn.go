@@ -96,7 +96,7 @@ func (t *turn) run(ctx context.Context, work worker) (err error) {
 func (c *Comparer) clock(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
-	v, err := c.cfg.Store.Reserve(ctx, &store.Reservation{
+	v, err := c.store.Reserve(ctx, &store.Reservation{
 		ID: store.ID{Scope: c.cfg.Scope, Key: "clock"}, Operation: "ledger clock", NoCreate: true,
 		Fingerprints: make([]store.Fingerprint, 1), Nonce: store.Nonce{1}, Lease: time.Second, Retention: time.Hour,
 	})

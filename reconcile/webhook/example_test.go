@@ -29,11 +29,10 @@ func Example() {
 			Reference string `json:"reference"`
 		} `json:"data"`
 	}
-	receiver, err := webhook.New(webhook.Config{
+	receiver, err := webhook.New(&keeper{}, webhook.Config{ // the store that also keeps the records
 		Source: "acme-pay",
 		Scheme: scheme,
 		Scope:  webhook.AllScopes(), // the account is the service's own: no tenant has the secret
-		Keeper: &keeper{},           // the store that also keeps the records
 		Parse: webhook.ParseJSON(func(header http.Header, c charge) (webhook.Event, error) {
 			if c.Type != "charge.succeeded" {
 				return webhook.Event{}, webhook.ErrIgnored
@@ -83,9 +82,8 @@ func ExampleTenant() {
 		scheme, err := webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: []string{secret}})
 		return webhook.Tenant{Scope: name, Scheme: scheme}, err
 	}
-	receiver, err := webhook.New(webhook.Config{
+	receiver, err := webhook.New(&keeper{}, webhook.Config{ // the store that also keeps the records
 		Source: "pay", Tenant: tenant,
-		Keeper: &keeper{}, // the store that also keeps the records
 		Parse: webhook.ParseJSON(func(header http.Header, e struct{ Reference string }) (webhook.Event, error) {
 			return webhook.Event{ID: header.Get(webhook.HeaderID), Subject: e.Reference}, nil
 		}),

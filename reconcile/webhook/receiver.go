@@ -1,16 +1,128 @@
+// Package webhook receives what other systems tell by themselves about an effect, so that an outcome that is unknown here
+// can be settled without asking.
+//
+// A [Receiver] is an [http.Handler] for the deliveries of one sender. It verifies the signature over the raw body, keeps the
+// event as a [store.ExternalEvent], and only then applies it. That order is what makes deliveries harmless however they come:
+//
+//   - early, before the record or while it is in progress: the external event is kept, and the reconciler reads it before it asks;
+//   - twice: the id of the event is known, and nothing is kept again;
+//   - out of order: [Latest] tells which external event counts;
+//   - forged, or recorded and played again: refused before anything is parsed;
+//   - about another tenant's operation, signed by a tenant that may not speak for it: kept, and settles nothing. [Config] has to
+//     say whose records the sender may settle.
+//
+// How a sender signs is a [Scheme]: [Timestamped], [StandardWebhooks], [HMAC] or one's own.
 package webhook
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 )
+
+// The defaults of [Config].
+const (
+	DefaultMaxBody      = 1 << 20
+	DefaultStoreTimeout = 5 * time.Second
+	DefaultApplyTimeout = 5 * time.Second
+)
+
+// Config says whose deliveries a [Receiver] takes and what it does with them. Source and Parse are required, and either
+// Scheme and Scope or Tenant.
+type Config struct {
+	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for external events by it.
+	Source string
+	// Scheme verifies the signature.
+	Scheme Scheme
+	// Scope says whose records the sender may settle: [OneScope], [ScopeOfEvent] or [AllScopes].
+	Scope Scope
+	// Tenant is for one endpoint of many tenants who have a secret each. It finds, from the path or a header, whose delivery a
+	// request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not exist it returns
+	// [ErrSignature], which is answered with 401; any other error is answered with 503.
+	Tenant func(r *http.Request) (Tenant, error)
+	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is none of
+	// our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
+	Parse func(header http.Header, body []byte) (Event, error)
+	// Apply acts on an external event, after it has been kept. Default: nothing is done, and the reconciler reads the external event later.
+	//
+	// Apply must be idempotent and safe to be called by several deliveries at a time. It is called for a duplicate too, since
+	// the first delivery may have been kept by a process that died before it applied it. Nor is the external event always the
+	// latest: what Apply decides by is the [Latest] of all that are kept about the subject, or what the sender says when
+	// asked. An external event that is early is no error: it is kept, so return nil.
+	//
+	// An error is logged and observed, and the delivery is still answered as a success: it is kept, so nothing is lost.
+	Apply func(ctx context.Context, n store.ExternalEvent) error
+	// MaxBody is how many bytes a body may have. Default: [DefaultMaxBody].
+	MaxBody int64
+	// StoreTimeout is how long the keeping may take. Default: [DefaultStoreTimeout].
+	StoreTimeout time.Duration
+	// ApplyTimeout is how long Apply may take. Default: [DefaultApplyTimeout].
+	ApplyTimeout time.Duration
+	// Observer is told of every delivery: an [onceward.ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
+	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or "duplicate".
+	// An event that Parse ignores is not told. Default: none.
+	Observer onceward.Observer
+	// Logger gets what was refused and what failed, with the reason but never with the body. Default: [slog.Default].
+	Logger *slog.Logger
+	// Now is the clock that timestamps are compared with, for tests. Default: [time.Now].
+	Now func() time.Time
+}
+
+// check finds what is missing or makes no sense.
+func (c *Config) check() error {
+	var wrong []error
+	for _, field := range []struct {
+		name   string
+		absent bool
+	}{{"Source", c.Source == ""}, {"Parse", c.Parse == nil}, {"Scheme", c.Scheme == nil && c.Tenant == nil}} {
+		if field.absent {
+			wrong = append(wrong, fmt.Errorf("webhook: Config.%s is missing", field.name))
+		}
+	}
+	if c.Tenant == nil {
+		wrong = append(wrong, c.Scope.check())
+	} else if c.Scheme != nil || c.Scope.kind != scopeMissing {
+		wrong = append(wrong, errors.New("webhook: Config has a Tenant, which brings its own Scheme and Scope: leave those out"))
+	}
+	if c.MaxBody < 0 || c.StoreTimeout < 0 || c.ApplyTimeout < 0 {
+		wrong = append(wrong, errors.New("webhook: MaxBody, StoreTimeout and ApplyTimeout must not be negative"))
+	}
+	return errors.Join(wrong...)
+}
+
+func (c Config) withDefaults() Config {
+	if c.Apply == nil {
+		c.Apply = func(context.Context, store.ExternalEvent) error { return nil }
+	}
+	if c.MaxBody == 0 {
+		c.MaxBody = DefaultMaxBody
+	}
+	if c.StoreTimeout == 0 {
+		c.StoreTimeout = DefaultStoreTimeout
+	}
+	if c.ApplyTimeout == 0 {
+		c.ApplyTimeout = DefaultApplyTimeout
+	}
+	if c.Observer == nil {
+		c.Observer = onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) {})
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c
+}
 
 // The outcomes of [onceward.ReceivedEvent].
 const (
@@ -22,14 +134,21 @@ const (
 
 // Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the timeouts
 // of the [http.Server] to say.
-type Receiver struct{ cfg Config }
+type Receiver struct {
+	keeper store.ExternalEventKeeper
+	cfg    Config
+}
 
-// New returns a receiver, or an error if something that is required is missing.
-func New(cfg Config) (*Receiver, error) {
-	if err := cfg.check(); err != nil {
+// New returns a receiver that keeps events in the store given, or an error that names all that is missing.
+func New(keeper store.ExternalEventKeeper, cfg Config) (*Receiver, error) {
+	err := cfg.check()
+	if keeper == nil {
+		err = errors.Join(errors.New("webhook: a receiver needs a store that keeps its events"), err)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return &Receiver{cfg: cfg.withDefaults()}, nil
+	return &Receiver{keeper: keeper, cfg: cfg.withDefaults()}, nil
 }
 
 // ServeHTTP answers 204 to a delivery that is kept, now or before, or ignored. Anything else is a problem document:
@@ -121,7 +240,7 @@ func (rc *Receiver) external(scope Scope, header http.Header, body []byte) (stor
 func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) error {
 	storing, cancel := context.WithTimeout(ctx, rc.cfg.StoreTimeout)
 	defer cancel()
-	added, err := rc.cfg.Keeper.AddExternalEvent(storing, external)
+	added, err := rc.keeper.AddExternalEvent(storing, external)
 	if err != nil {
 		return err
 	}
@@ -158,4 +277,45 @@ func (rc *Receiver) fail(ctx context.Context, problem onceward.Problem, err erro
 
 func (rc *Receiver) observe(ctx context.Context, outcome string, err error) {
 	rc.cfg.Observer.Observe(ctx, onceward.ReceivedEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
+}
+
+// The answers to a delivery that is not taken. They say no more than the status does: what was wrong is in the log.
+var (
+	problemMethod     = onceward.Problem{Code: "method-not-allowed", Status: 405, Title: "Deliveries are sent with POST"}
+	problemTooLarge   = onceward.Problem{Code: "body-too-large", Status: 413, Title: "The request body is too large"}
+	problemIncomplete = onceward.Problem{Code: "body-incomplete", Status: 400, Title: "The request body was cut off", Retryable: true}
+	problemSignature  = onceward.Problem{Code: "unauthenticated", Status: 401, Title: "The caller is not authenticated"}
+	problemUnreadable = onceward.Problem{Code: "invalid-request", Status: 400, Title: "The event cannot be identified"}
+	problemStore      = onceward.Problem{Code: "store-unavailable", Status: 503, Title: "The event was not kept", Retryable: true}
+	problemFailed     = onceward.Problem{Code: "external event-failed", Status: 500, Title: "The event could not be handled", Retryable: true}
+)
+
+// retryAfter is how many seconds a sender waits at least for a store that is away.
+const retryAfter = "1"
+
+// bodyProblem tells a body that is too large from one that did not come.
+func bodyProblem(err error) onceward.Problem {
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return problemTooLarge
+	}
+	return problemIncomplete
+}
+
+// write answers a delivery with a problem.
+func write(w http.ResponseWriter, problem onceward.Problem) {
+	problem.Type = onceward.ProblemTypePrefix + problem.Code
+	body, err := json.Marshal(&problem)
+	if err != nil {
+		// Strings, a number and a bool always encode.
+		panic("webhook: " + err.Error())
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	if problem.Status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", retryAfter)
+	}
+	w.WriteHeader(problem.Status)
+	// A sender that is gone has no use for the error, and nothing depends on it.
+	_, _ = w.Write(append(body, '\n'))
 }

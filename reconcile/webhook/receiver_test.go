@@ -69,7 +69,7 @@ func TestDuplicateIsAppliedAgain(t *testing.T) {
 func TestDuplicatesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	store, told := &keeper{}, &journal{}
-	receiver := must(webhook.New(config(store, told)))
+	receiver := must(config(store, told).receiver())
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
@@ -182,19 +182,80 @@ func TestStoreThatIsDown(t *testing.T) {
 
 func TestConfigMustMakeSense(t *testing.T) {
 	t.Parallel()
-	_, err := webhook.New(webhook.Config{MaxBody: -1})
-	for _, want := range []string{"Source", "Scheme", "Scope", "Keeper", "Parse", "MaxBody"} {
+	_, err := webhook.New(nil, webhook.Config{MaxBody: -1})
+	for _, want := range []string{"Source", "Scheme", "Scope", "a store", "Parse", "MaxBody"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
 	}
-	for _, change := range []func(*webhook.Config){
-		func(c *webhook.Config) { c.StoreTimeout = -1 }, func(c *webhook.Config) { c.ApplyTimeout = -1 },
+	for _, change := range []func(*setup){
+		func(c *setup) { c.StoreTimeout = -1 }, func(c *setup) { c.ApplyTimeout = -1 },
 	} {
 		cfg := config(&keeper{}, &journal{})
 		change(&cfg)
-		if _, err := webhook.New(cfg); err == nil {
+		if _, err := cfg.receiver(); err == nil {
 			t.Errorf("%+v is taken", cfg)
+		}
+	}
+}
+
+func TestLatest(t *testing.T) {
+	t.Parallel()
+	at := func(id string, seconds int) store.ExternalEvent {
+		return store.ExternalEvent{EventID: id, At: now.Add(time.Duration(seconds) * time.Second)}
+	}
+	for _, test := range []struct {
+		externals []store.ExternalEvent
+		want      string
+	}{
+		{nil, ""},
+		{[]store.ExternalEvent{at("a", 0)}, "a"},
+		{[]store.ExternalEvent{at("a", 0), at("b", 1)}, "b"},
+		{[]store.ExternalEvent{at("b", 1), at("a", 0)}, "b"},
+		{[]store.ExternalEvent{at("b", 0), at("a", 1), at("c", 0)}, "a"},
+		{[]store.ExternalEvent{at("a", 0), at("b", 0)}, "b"},
+		{[]store.ExternalEvent{at("b", 0), at("a", 0)}, "b"},
+		{[]store.ExternalEvent{{EventID: "a"}, at("b", -100)}, "b"},
+	} {
+		got, ok := webhook.Latest(test.externals)
+		if got.EventID != test.want || ok != (test.want != "") {
+			t.Errorf("%v: %q, %t; want %q", test.externals, got.EventID, ok, test.want)
+		}
+	}
+}
+
+// TestLatestComparesInstants: the sender's time zone does not matter.
+func TestLatestComparesInstants(t *testing.T) {
+	t.Parallel()
+	east := time.FixedZone("east", 5*3600)
+	got, _ := webhook.Latest([]store.ExternalEvent{
+		{EventID: "a", At: now.Add(time.Second)},
+		{EventID: "b", At: now.In(east)},
+	})
+	if got.EventID != "a" {
+		t.Error(got)
+	}
+}
+
+func TestParseJSON(t *testing.T) {
+	t.Parallel()
+	parse := webhook.ParseJSON(func(header http.Header, p payload) (webhook.Event, error) {
+		if p.Kind == "test" {
+			return webhook.Event{}, webhook.ErrIgnored
+		}
+		return webhook.Event{ID: header.Get(webhook.HeaderID), Subject: p.Object, At: p.At}, nil
+	})
+	header := http.Header{"Webhook-Id": {"msg_1"}}
+	event, err := parse(header, []byte(`{"object":"ch_1","at":"2026-01-01T00:00:00Z","more":1}`))
+	if want := (webhook.Event{ID: "msg_1", Subject: "ch_1", At: now}); event != want || err != nil {
+		t.Errorf("%+v, %v; want %+v", event, err, want)
+	}
+	if _, err := parse(header, []byte(`{"kind":"test"}`)); !errors.Is(err, webhook.ErrIgnored) {
+		t.Error(err)
+	}
+	for _, body := range []string{"", "{", `{}{}`, `[]`, `{"object":1}`} {
+		if _, err := parse(header, []byte(body)); err == nil || errors.Is(err, webhook.ErrIgnored) {
+			t.Errorf("%q: %v", body, err)
 		}
 	}
 }

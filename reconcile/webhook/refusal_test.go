@@ -19,7 +19,7 @@ import (
 )
 
 // untouched is a config where nothing behind the signature may happen.
-func untouched(t *testing.T, told *journal) webhook.Config {
+func untouched(t *testing.T, told *journal) setup {
 	cfg := config(&keeper{before: func(context.Context) error {
 		t.Error("something was stored")
 		return nil
@@ -163,7 +163,7 @@ func TestSenderLeavesDuringTheStoring(t *testing.T) {
 		applied <- ctx.Err()
 		return nil
 	}
-	receiver := must(webhook.New(cfg))
+	receiver := must(cfg.receiver())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		gone <- r.Context().Done()
 		receiver.ServeHTTP(w, r)

@@ -83,24 +83,36 @@ func (k keyring) confirm(signatures [][]byte, parts ...string) error {
 	return nil
 }
 
-// window is the tolerance of a scheme.
-type window time.Duration
+// verifier is what the schemes have in common: secrets, and how far the time of a delivery may be from now.
+type verifier struct {
+	keys      keyring
+	tolerance time.Duration
+}
 
-func newWindow(tolerance time.Duration) (window, error) {
+func newVerifier(secrets [][]byte, tolerance time.Duration) (verifier, error) {
 	if tolerance < 0 {
-		return 0, fmt.Errorf("webhook: the tolerance %s must not be negative", tolerance)
+		return verifier{}, fmt.Errorf("webhook: the tolerance %s must not be negative", tolerance)
 	}
 	if tolerance == 0 {
 		tolerance = DefaultTolerance
 	}
-	return window(tolerance), nil
+	keys, err := newKeyring(secrets)
+	return verifier{keys: keys, tolerance: tolerance}, err
 }
 
-// admit refuses what was signed too far from now. It is asked after the signature has been confirmed, so that [ErrStale]
-// always means the sender, and never a forger who made up a time.
-func (w window) admit(signed, now time.Time) error {
-	if age := now.Sub(signed); age.Abs() > time.Duration(w) {
-		return fmt.Errorf("%w: it was signed %s before now, and the tolerance is %s", ErrStale, age, time.Duration(w))
+// verify confirms that one of the signatures is over the parts, of which the timestamp is one, and refuses what was
+// signed too far from now. The time is judged after the signature, so that [ErrStale] always means the sender, and never
+// a forger who made up a time.
+func (v *verifier) verify(signatures [][]byte, timestamp string, now time.Time, parts ...string) error {
+	signed, err := parseTimestamp(timestamp)
+	if err != nil {
+		return err
+	}
+	if err := v.keys.confirm(signatures, parts...); err != nil {
+		return err
+	}
+	if age := now.Sub(signed); age.Abs() > v.tolerance {
+		return fmt.Errorf("%w: it was signed %s before now, and the tolerance is %s", ErrStale, age, v.tolerance)
 	}
 	return nil
 }

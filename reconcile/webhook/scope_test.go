@@ -17,23 +17,23 @@ import (
 func TestScopeIsRequired(t *testing.T) {
 	t.Parallel()
 	tenant := func(*http.Request) (webhook.Tenant, error) { return webhook.Tenant{}, nil }
-	for name, change := range map[string]func(*webhook.Config){
-		"no scope":            func(c *webhook.Config) { c.Scope = webhook.Scope{} },
-		"an empty scope":      func(c *webhook.Config) { c.Scope = webhook.OneScope("") },
-		"a tenant and both":   func(c *webhook.Config) { c.Tenant = tenant },
-		"a tenant, a scope":   func(c *webhook.Config) { c.Tenant, c.Scheme = tenant, nil },
-		"a tenant, a scheme":  func(c *webhook.Config) { c.Tenant, c.Scope = tenant, webhook.Scope{} },
-		"neither of them all": func(c *webhook.Config) { c.Scheme, c.Scope = nil, webhook.Scope{} },
+	for name, change := range map[string]func(*setup){
+		"no scope":            func(c *setup) { c.Scope = webhook.Scope{} },
+		"an empty scope":      func(c *setup) { c.Scope = webhook.OneScope("") },
+		"a tenant and both":   func(c *setup) { c.Tenant = tenant },
+		"a tenant, a scope":   func(c *setup) { c.Tenant, c.Scheme = tenant, nil },
+		"a tenant, a scheme":  func(c *setup) { c.Tenant, c.Scope = tenant, webhook.Scope{} },
+		"neither of them all": func(c *setup) { c.Scheme, c.Scope = nil, webhook.Scope{} },
 	} {
 		cfg := config(&keeper{}, &journal{})
 		change(&cfg)
-		if _, err := webhook.New(cfg); err == nil {
+		if _, err := cfg.receiver(); err == nil {
 			t.Errorf("B6: %s is taken", name)
 		}
 	}
 	cfg := config(&keeper{}, &journal{})
 	cfg.Tenant, cfg.Scheme, cfg.Scope = tenant, nil, webhook.Scope{}
-	if _, err := webhook.New(cfg); err != nil {
+	if _, err := cfg.receiver(); err != nil {
 		t.Error(err)
 	}
 }
@@ -92,7 +92,7 @@ func TestTenants(t *testing.T) {
 			return webhook.Tenant{}, fmt.Errorf("%w: no such tenant", webhook.ErrSignature)
 		}
 	}
-	receiver := must(webhook.New(cfg))
+	receiver := must(cfg.receiver())
 	mux := http.NewServeMux()
 	mux.Handle("POST /hooks/{tenant}", receiver)
 	for _, c := range []struct {

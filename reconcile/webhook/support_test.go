@@ -148,16 +148,24 @@ var timestamped = must(webhook.NewTimestamped(webhook.TimestampedConfig{
 	Header: "Provider-Signature", Secrets: [][]byte{[]byte(secretText)},
 }))
 
+// setup is what a receiver is made of.
+type setup struct {
+	webhook.Config
+	keeper store.ExternalEventKeeper
+}
+
+func (s setup) receiver() (*webhook.Receiver, error) { return webhook.New(s.keeper, s.Config) }
+
 // config is that of a receiver with a journal, where every Apply is noted.
-func config(k store.ExternalEventKeeper, j *journal) webhook.Config {
-	return webhook.Config{
-		Source: "provider", Scheme: timestamped, Scope: webhook.AllScopes(), Keeper: k, Parse: webhook.ParseJSON(parsePayload),
+func config(k store.ExternalEventKeeper, j *journal) setup {
+	return setup{keeper: k, Config: webhook.Config{
+		Source: "provider", Scheme: timestamped, Scope: webhook.AllScopes(), Parse: webhook.ParseJSON(parsePayload),
 		Apply: func(_ context.Context, n store.ExternalEvent) error {
 			j.note("apply " + n.EventID)
 			return nil
 		},
 		Observer: j, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return now },
-	}
+	}}
 }
 
 // signedRequest is a delivery as the sender makes it.
@@ -168,9 +176,9 @@ func signedRequest(body string) *http.Request {
 }
 
 // deliver sends a request to a receiver of that config.
-func deliver(t *testing.T, cfg webhook.Config, r *http.Request) *httptest.ResponseRecorder {
+func deliver(t *testing.T, cfg setup, r *http.Request) *httptest.ResponseRecorder {
 	t.Helper()
-	receiver, err := webhook.New(cfg)
+	receiver, err := cfg.receiver()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ var upper = []Mutant{
 		Name: "intended-again", Layer: "phase", Store: sqlite, Breaks: []string{"I1"},
 		Mistake: "a step that was meant to be done is done, whoever meant it",
 		Edits: []Edit{{
-			"phase/run.go", "\tif a.state.Intent == s.name {\n",
+			"phase/attempt_step.go", "\tif a.state.Intent == s.name {\n",
 			"\tif a.state.Intent == s.name && s.repeat {\n",
 		}},
 	},
@@ -14,7 +14,7 @@ var upper = []Mutant{
 		Name: "done-again", Layer: "phase", Store: sqlite, Breaks: []string{"I1", "I15"},
 		Mistake: "who takes over begins with the last step that was done",
 		Edits: []Edit{{
-			"phase/engine.go",
+			"phase/attempt.go",
 			"\tfor i := len(a.state.Done); i < len(a.Steps) && err == nil; i++ {",
 			"\tif n := len(a.state.Done); n > 0 && a.op.Resumed() {\n\t\ta.state.Done = a.state.Done[:n-1]\n\t}\n" +
 				"\tfor i := len(a.state.Done); i < len(a.Steps) && err == nil; i++ {",
@@ -44,7 +44,7 @@ var upper = []Mutant{
 		Name: "not-found-believed", Layer: "reconcile", Store: sqlite, Breaks: []string{"I1"},
 		Mistake: "what a provider does not know of was never sent",
 		Edits: []Edit{{
-			"reconcile/resolver.go",
+			"reconcile/rule.go",
 			"\tif r.Arrival <= 0 || r.OwnerGone == nil {",
 			"\tif r.OwnerGone != nil {\n\t\treturn NotExecuted(\"it is not there\"), nil\n\t}\n" +
 				"\tif r.Arrival <= 0 || r.OwnerGone == nil {",
@@ -63,7 +63,7 @@ var upper = []Mutant{
 		Name: "foreign-webhook", Layer: "webhook", Store: sqlite, Breaks: []string{"I2"},
 		Mistake: "a tenant's signature counts for all tenants",
 		Edits: []Edit{{
-			"reconcile/webhook/scope.go", "\tcase s.kind == scopeOne:\n\t\treturn s.name, false, nil",
+			"reconcile/webhook/event.go", "\tcase s.kind == scopeOne:\n\t\treturn s.name, false, nil",
 			"\tcase s.kind == scopeOne:\n\t\treturn \"\", true, nil",
 		}},
 	},

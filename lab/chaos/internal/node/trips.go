@@ -112,8 +112,9 @@ func (a *agency) rules() map[string]reconcile.Rule {
 // resumer takes over what was lost. The other phased operations of the system have a resumer of their own.
 func (a *agency) resumer(guard *onceward.Guard, db *storeurl.Database, logger *slog.Logger) (*phase.Resumer, error) {
 	return phase.NewResumer(guard, db.Store, phase.ResumerConfig{
-		Interval: Timing.Look, Others: append([]string{"POST /bookings", lapses}, payments.Comparisons...), Logger: logger,
-	}, a.trips, a.tours)
+		Operations: []phase.Resumable{a.trips, a.tours}, Interval: Timing.Look, Logger: logger,
+		Others: append([]string{"POST /bookings", lapses}, payments.Comparisons...),
+	})
 }
 
 func readTrip(r *http.Request) (*Trip, error) {

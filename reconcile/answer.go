@@ -1,0 +1,160 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
+)
+
+// Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown],
+// and for a phased operation with [Step], [NotExecuted], [NotFound], [StillUnknown] or [Finish]: they are about its
+// step at hand.
+type Answer struct {
+	kind       answerKind
+	completion store.Completion
+	step       phase.StepOutcome
+	reason     string
+}
+
+type answerKind uint8
+
+const (
+	stillUnknown answerKind = iota
+	completed
+	finished
+	stepSettled
+	notExecuted
+	notFound
+)
+
+// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined is
+// completed too, with its failure as the answer. The provider's id may be empty.
+//
+// It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
+// [Finish].
+func Completed(response store.Response, providerID string) Answer {
+	return Answer{kind: completed, completion: store.Completion{Response: response, ProviderID: providerID}}
+}
+
+// Step says what was learned of the step at hand of a phased operation, which then goes on behind it or at it: its
+// remaining steps are done, and its answer is its own. With the definition at hand, [phase.Operation.InDoubt] makes the
+// outcome:
+//
+//	doubt, err := book.InDoubt(guard, rec)
+//	…
+//	doubt.Data.Charge = charge.ID
+//	return reconcile.Step(doubt.Done(charge.ID)), nil
+func Step(o phase.StepOutcome) Answer { return Answer{kind: stepSettled, step: o} }
+
+// Finish ends a phased operation with an answer, as [phase.Finish] does: for a card that was declined. The steps that
+// are left are not done, and what earlier ones did is for the resolver to take back before. The provider's id may be
+// empty.
+func Finish(response store.Response, providerID string) Answer {
+	a := Completed(response, providerID)
+	a.kind = finished
+	return a
+}
+
+// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A retry
+// executes. Of a phased operation it says so of the step at hand, which is then done when the operation goes on.
+func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason: reason} }
+
+// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed is
+// for the [Rule] to say.
+func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know of it"} }
+
+// StillUnknown says that nothing was learned, such as for a payment that is still being processed.
+func StillUnknown(reason string) Answer { return Answer{kind: stillUnknown, reason: reason} }
+
+// Response makes a stored answer of a status, header fields and a body, as a handler would have written it.
+func Response(status int, header http.Header, body []byte) store.Response {
+	response := store.Response{Status: status, Body: body}
+	for name, values := range header {
+		for _, value := range values {
+			response.Header = append(response.Header, store.HeaderField{Name: http.CanonicalHeaderKey(name), Value: value})
+		}
+	}
+	slices.SortStableFunc(response.Header, func(a, b store.HeaderField) int { return cmp.Compare(a.Name, b.Name) })
+	return response
+}
+
+// resolution is what an answer does to a record.
+type resolution struct {
+	report  Report
+	outcome string // for the observer
+	action  string // for the audit, with the reason
+	reason  string
+	write   func(ctx context.Context, s store.Reconciler, c store.Claim) error
+}
+
+// resolve applies an answer to a record. For a phased operation it settles the step at hand and nothing else, so that
+// the steps behind it are done (I15). An answer that would skip them is an error.
+func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
+	progress, err := phase.Inspect(rec)
+	phased := !errors.Is(err, phase.ErrNotPhased)
+	switch {
+	case phased && err != nil:
+		return nil, err
+	case a.kind == stepSettled && !phased:
+		return nil, fmt.Errorf("reconcile: an answer about a step, for an operation that has none at hand: %w", err)
+	case a.kind == completed && phased:
+		return nil, errors.New("reconcile: Completed would skip the steps that are left of a phased operation: " +
+			"use Step for what was learned of the step at hand, or Finish to end the operation there")
+	case a.kind == notExecuted && phased && !progress.InDoubt:
+		return nil, fmt.Errorf("reconcile: no call is in doubt: step %q was given up, and is for a person to retry", progress.Step)
+	case a.kind == notExecuted && phased:
+		return settleStep(progress, phase.StepOutcome{Step: progress.Step, Result: phase.StepNotExecuted}, a.reason)
+	case a.kind == stepSettled:
+		return settleStep(progress, a.step, "the other system's answer")
+	case a.kind == notExecuted:
+		return a.release(), nil
+	default:
+		return a.complete(), nil
+	}
+}
+
+// complete ends the operation with an answer.
+func (a *Answer) complete() *resolution {
+	return &resolution{
+		report: Report{Completed: 1}, outcome: "completed", action: "resolve completed", reason: "the other system's answer",
+		write: func(ctx context.Context, s store.Reconciler, c store.Claim) error {
+			return s.ResolveCompleted(ctx, c, &a.completion)
+		},
+	}
+}
+
+// release says that nothing was done.
+func (a *Answer) release() *resolution {
+	reason := short(a.reason)
+	return &resolution{
+		report: Report{NotExecuted: 1}, outcome: "not executed", action: "resolve not executed", reason: reason,
+		write: func(ctx context.Context, s store.Reconciler, c store.Claim) error {
+			return s.ResolveNotExecuted(ctx, c, reason)
+		},
+	}
+}
+
+// settleStep lets a phased operation go on.
+func settleStep(progress *phase.Progress, o phase.StepOutcome, reason string) (*resolution, error) {
+	checkpoint, err := progress.Checkpoint(o)
+	if err != nil {
+		return nil, err
+	}
+	return &resolution{
+		report: Report{Steps: 1}, outcome: "step " + o.Result.String(), action: stepAction(o), reason: short(reason),
+		write: func(ctx context.Context, s store.Reconciler, c store.Claim) error {
+			return s.ResolveStep(ctx, c, checkpoint)
+		},
+	}, nil
+}
+
+// stepAction names an act on a step in the audit.
+func stepAction(o phase.StepOutcome) string {
+	return fmt.Sprintf("resolve step %q as %s", o.Step, o.Result)
+}

@@ -1,0 +1,130 @@
+package webhook
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Encoding is how a signature is written in a header.
+type Encoding int
+
+const (
+	// Hex is two digits for each byte. Both cases are read, and the lower case is written.
+	Hex Encoding = iota
+	// Base64 is the standard alphabet, padded.
+	Base64
+)
+
+// encode writes a signature.
+func (e Encoding) encode(signature []byte) string {
+	if e == Base64 {
+		return base64.StdEncoding.EncodeToString(signature)
+	}
+	return hex.EncodeToString(signature)
+}
+
+// decode reads a signature. Base64 is strict, so that there is one way only to write a signature.
+func (e Encoding) decode(text string) ([]byte, error) {
+	if e == Base64 {
+		return base64.StdEncoding.Strict().DecodeString(text)
+	}
+	return hex.DecodeString(text)
+}
+
+// HMACConfig says how an [HMAC] scheme verifies and signs.
+type HMACConfig struct {
+	// Header is the name of the header with the signature, such as "X-Hub-Signature-256". It is required.
+	Header string
+	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a rotation
+	// there are two.
+	Secrets [][]byte
+	// Encoding is how the signature is written. Default: [Hex].
+	Encoding Encoding
+	// Prefix comes before the signature in the header, such as "sha256=". A header without it is refused. Default: none.
+	Prefix string
+	// TimestampHeader is the name of a header with unix seconds. If it is set, what is signed is the timestamp, a full stop
+	// and the raw body. If it is not, what is signed is the raw body alone, and the scheme cannot refuse a replay by its age:
+	// whoever once saw a delivery can send it again forever. Such a replay is harmless as far as the id of the event, taken
+	// from the signed body, is still kept, and once the external event has been purged it is taken for new. Default: none.
+	TimestampHeader string
+	// Tolerance is how far the timestamp may be from now, in both directions. It says nothing without a TimestampHeader.
+	// Default: [DefaultTolerance].
+	Tolerance time.Duration
+}
+
+// HMAC is the generic scheme: one header with the HMAC-SHA256 of the raw body, with a timestamp before it if the sender
+// sends one.
+//
+// It fails closed. A delivery is refused if a header is missing, is there twice or is longer than 4096 bytes; if the prefix
+// or the encoding is another one; if the timestamp is anything but digits; and if the signature does not match. What it
+// cannot do without a timestamp is told at [HMACConfig].
+type HMAC struct {
+	cfg HMACConfig
+	verifier
+}
+
+// NewHMAC returns the scheme, or an error if the config could not keep a forger out.
+func NewHMAC(cfg HMACConfig) (*HMAC, error) {
+	if cfg.Header == "" {
+		return nil, errors.New("webhook: HMACConfig.Header is missing")
+	}
+	if cfg.Encoding != Hex && cfg.Encoding != Base64 {
+		return nil, fmt.Errorf("webhook: there is no encoding %d", cfg.Encoding)
+	}
+	v, err := newVerifier(cfg.Secrets, cfg.Tolerance)
+	if err != nil {
+		return nil, err
+	}
+	// The keyring has its own copies, and the caller's are not ours to hold.
+	cfg.Secrets = nil
+	return &HMAC{cfg: cfg, verifier: v}, nil
+}
+
+// Verify is [Scheme]. Any of the secrets will do, so that they can be rotated.
+func (s *HMAC) Verify(header http.Header, body []byte, now time.Time) error {
+	signature, err := s.signature(header)
+	if err != nil {
+		return err
+	}
+	if s.cfg.TimestampHeader == "" {
+		return s.keys.confirm([][]byte{signature}, string(body))
+	}
+	timestamp, err := single(header, s.cfg.TimestampHeader)
+	if err != nil {
+		return err
+	}
+	return s.verify([][]byte{signature}, timestamp, now, timestamp, string(body))
+}
+
+// signature reads the header.
+func (s *HMAC) signature(header http.Header) ([]byte, error) {
+	value, err := single(header, s.cfg.Header)
+	if err != nil {
+		return nil, err
+	}
+	text, ok := strings.CutPrefix(value, s.cfg.Prefix)
+	if !ok {
+		return nil, fmt.Errorf("%w: the %s header does not begin with %q", ErrSignature, s.cfg.Header, s.cfg.Prefix)
+	}
+	signature, err := s.cfg.Encoding.decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the %s header is in another encoding", ErrSignature, s.cfg.Header)
+	}
+	return signature, nil
+}
+
+// Sign sets the headers as the sender does, with the first of the secrets. It is for senders and tests.
+func (s *HMAC) Sign(header http.Header, body []byte, at time.Time) {
+	parts := []string{string(body)}
+	if s.cfg.TimestampHeader != "" {
+		timestamp := formatTimestamp(at)
+		header.Set(s.cfg.TimestampHeader, timestamp)
+		parts = []string{timestamp, string(body)}
+	}
+	header.Set(s.cfg.Header, s.cfg.Prefix+s.cfg.Encoding.encode(s.keys[0](parts...)))
+}
