@@ -37,8 +37,11 @@ func (c *Checker) Name(field, name string) {
 
 // AtMost refuses a number that is negative or too large.
 func (c *Checker) AtMost(field string, number, most int) {
-	if number < 0 || number > most {
-		c.refuse("%s is %d, and 0 to %d are allowed", field, number, most)
+	if number < 0 {
+		c.refuse("%s is negative: %d", field, number)
+	}
+	if number > most {
+		c.refuse("%s is %d, and at most %d are allowed", field, number, most)
 	}
 }
 
