@@ -25,7 +25,7 @@ const closeTimeout = 2 * time.Second
 func checkURL(url string) error {
 	if _, err := amqp091.ParseURI(url); err != nil {
 		// The error itself may repeat the URL, with the password in it.
-		return errors.New("amqp: URL is not one like amqp://user:password@host:port/vhost")
+		return errors.New("amqp: the URL of the configuration is not one like amqp://user:password@host:port/vhost")
 	}
 	return nil
 }

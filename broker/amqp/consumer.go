@@ -22,10 +22,10 @@ var ErrPoison = errors.New("amqp: the delivery cannot be applied")
 // The defaults of a [ConsumerConfig].
 const (
 	DefaultPrefetch    = 16
-	DefaultMaxAttempts = consuming.DefaultMaxAttempts
-	DefaultMinBackoff  = consuming.DefaultMinBackoff
-	DefaultMaxBackoff  = consuming.DefaultMaxBackoff
-	DefaultGrace       = consuming.DefaultGrace
+	DefaultMaxAttempts = 10
+	DefaultMinBackoff  = 100 * time.Millisecond
+	DefaultMaxBackoff  = 30 * time.Second
+	DefaultGrace       = 5 * time.Second
 )
 
 // ConsumerConfig configures a [Consumer].
@@ -116,7 +116,7 @@ func (c ConsumerConfig) withDefaults() ConsumerConfig {
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.Prefetch = cmp.Or(c.Prefetch, DefaultPrefetch)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
-	consuming.SetBackoff(&c.MinBackoff, &c.MaxBackoff)
+	consuming.SetBackoff(&c.MinBackoff, &c.MaxBackoff, DefaultMinBackoff, DefaultMaxBackoff)
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)

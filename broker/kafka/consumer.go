@@ -20,10 +20,10 @@ var ErrPoison = errors.New("kafka: the record cannot be applied")
 
 // The defaults of a [ConsumerConfig].
 const (
-	DefaultMaxAttempts = consuming.DefaultMaxAttempts
-	DefaultMinBackoff  = consuming.DefaultMinBackoff
-	DefaultMaxBackoff  = consuming.DefaultMaxBackoff
-	DefaultGrace       = consuming.DefaultGrace
+	DefaultMaxAttempts = 10
+	DefaultMinBackoff  = 100 * time.Millisecond
+	DefaultMaxBackoff  = 30 * time.Second
+	DefaultGrace       = 5 * time.Second
 	DefaultMaxRecords  = 500
 	DefaultMaxRound    = 10 * time.Second
 	DefaultWorkers     = 16
@@ -105,7 +105,7 @@ func (c ConsumerConfig) withDefaults() ConsumerConfig {
 	}
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
-	consuming.SetBackoff(&c.MinBackoff, &c.MaxBackoff)
+	consuming.SetBackoff(&c.MinBackoff, &c.MaxBackoff, DefaultMinBackoff, DefaultMaxBackoff)
 	c.MaxRecords = cmp.Or(c.MaxRecords, DefaultMaxRecords)
 	c.MaxRound = cmp.Or(c.MaxRound, DefaultMaxRound)
 	c.Workers = cmp.Or(c.Workers, DefaultWorkers)

@@ -6,7 +6,7 @@
 //	client, err := kafka.NewPublisherClient([]string{"broker-1:9092", "broker-2:9092"})
 //	…
 //	defer client.Close()
-//	publisher, err := kafka.NewPublisher(client, kafka.PublisherConfig{})
+//	publisher, err := kafka.NewPublisher(kafka.PublisherConfig{Client: client})
 //	…
 //	handler := outbox.Publish(publisher)
 //

@@ -30,8 +30,9 @@ func ExamplePublisher() {
 		return
 	}
 	defer client.Close()
-	publisher, err := kafka.NewPublisher(client, kafka.PublisherConfig{
-		Topic: func(*outbox.Event) (string, error) { return "shop.payments", nil },
+	publisher, err := kafka.NewPublisher(kafka.PublisherConfig{
+		Client: client,
+		Topic:  func(*outbox.Event) (string, error) { return "shop.payments", nil },
 	})
 	if err != nil {
 		fmt.Println(err)

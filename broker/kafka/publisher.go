@@ -15,6 +15,9 @@ import (
 
 // PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
+	// Client is an idempotent producer that waits for all in-sync replicas, as by [NewPublisherClient]. It stays the
+	// caller's to close. Required.
+	Client *kgo.Client
 	// Topic chooses the topic of Kafka for each event. Its error counts as one of the delivery, which is tried again
 	// unless the error is made with [outbox.Permanent]. Default: the topic of the message.
 	Topic func(e *outbox.Event) (string, error)
@@ -22,33 +25,31 @@ type PublisherConfig struct {
 
 // Publisher writes events to Kafka. It is an [outbox.Publisher], and safe for concurrent use.
 type Publisher struct {
-	client *kgo.Client
-	topic  func(e *outbox.Event) (string, error)
-
+	config  PublisherConfig
 	pending pendingRecords
 }
 
 var _ outbox.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher that uses the client, which stays the caller's to close. It refuses a client that is
-// not an idempotent producer with acknowledgements of all in-sync replicas; [NewPublisherClient] makes one that is.
-func NewPublisher(client *kgo.Client, config PublisherConfig) (*Publisher, error) {
-	if client == nil {
-		return nil, errors.New("kafka: there is no client")
+// NewPublisher returns a publisher, or says what is wrong with its configuration: with another client, events could be
+// lost, repeated out of order, or never sent.
+func NewPublisher(config PublisherConfig) (*Publisher, error) {
+	if config.Client == nil {
+		return nil, errors.New("kafka: PublisherConfig.Client is required")
 	}
-	if err := checkPublisherClient(client); err != nil {
+	if err := checkPublisherClient(config.Client); err != nil {
 		return nil, err
 	}
 	if config.Topic == nil {
 		config.Topic = func(e *outbox.Event) (string, error) { return e.Topic, nil }
 	}
-	return &Publisher{client: client, topic: config.Topic}, nil
+	return &Publisher{config: config}, nil
 }
 
 // Publish writes an event, and returns nil when all in-sync replicas have it. If a record of the same event is still
 // under way, since the time of an earlier delivery was up before the answer, it waits for that one.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
-	topic, err := p.topic(e)
+	topic, err := p.config.Topic(e)
 	if err != nil {
 		return fmt.Errorf("kafka: no topic for event %s: %w", e.ID, err)
 	}

@@ -57,7 +57,7 @@ func (p *Publisher) produce(ctx context.Context, event identity, record *kgo.Rec
 	for ctx.Err() == nil {
 		pending, first := p.pending.join(ctx, event)
 		if first {
-			p.client.Produce(ctx, record, func(_ *kgo.Record, err error) { p.pending.answer(event, pending, err) })
+			p.config.Client.Produce(ctx, record, func(_ *kgo.Record, err error) { p.pending.answer(event, pending, err) })
 		}
 		select {
 		case <-pending.done:

@@ -24,7 +24,7 @@ func TestGivenUpRecordsArePublishedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	p, err := NewPublisher(client, PublisherConfig{})
+	p, err := NewPublisher(PublisherConfig{Client: client})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func TestClientsThatAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := kafka.NewPublisher(client, kafka.PublisherConfig{}); err == nil {
+		if _, err := kafka.NewPublisher(kafka.PublisherConfig{Client: client}); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 		client.Close()
@@ -105,7 +105,7 @@ func TestClientsThatAreRefused(t *testing.T) {
 			t.Errorf("%s: opened", name)
 		}
 	}
-	if _, err := kafka.NewPublisher(nil, kafka.PublisherConfig{}); err == nil {
+	if _, err := kafka.NewPublisher(kafka.PublisherConfig{}); err == nil {
 		t.Error("no client: accepted")
 	}
 	if _, err := kafka.NewPublisherClient(nil); err == nil {

@@ -43,7 +43,8 @@ func newPublisher(
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	p, err := kafka.NewPublisher(client, config)
+	config.Client = client
+	p, err := kafka.NewPublisher(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,10 +25,10 @@ var ErrPoison = errors.New("nats: the message cannot be applied")
 
 // The defaults of a [ConsumerConfig].
 const (
-	DefaultMaxAttempts = consuming.DefaultMaxAttempts
-	DefaultMinBackoff  = consuming.DefaultMinBackoff
-	DefaultMaxBackoff  = consuming.DefaultMaxBackoff
-	DefaultGrace       = consuming.DefaultGrace
+	DefaultMaxAttempts = 10
+	DefaultMinBackoff  = 100 * time.Millisecond
+	DefaultMaxBackoff  = 30 * time.Second
+	DefaultGrace       = 5 * time.Second
 	DefaultWorkers     = 1
 )
 
@@ -113,7 +113,7 @@ func (c ConsumerConfig) withDefaults() ConsumerConfig {
 	}
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
-	consuming.SetBackoff(&c.MinBackoff, &c.MaxBackoff)
+	consuming.SetBackoff(&c.MinBackoff, &c.MaxBackoff, DefaultMinBackoff, DefaultMaxBackoff)
 	c.Workers = cmp.Or(c.Workers, DefaultWorkers)
 	c.Buffer = cmp.Or(c.Buffer, 2*c.Workers)
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)

@@ -5,7 +5,7 @@
 //
 //	js, err := jetstream.New(conn)
 //	…
-//	publisher, err := nats.NewPublisher(js, nats.PublisherConfig{})
+//	publisher, err := nats.NewPublisher(nats.PublisherConfig{JetStream: js})
 //	…
 //	handler := outbox.Publish(publisher)
 //

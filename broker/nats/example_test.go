@@ -35,8 +35,9 @@ func ExamplePublisher() {
 		fmt.Println(err)
 		return
 	}
-	publisher, err := nats.NewPublisher(js, nats.PublisherConfig{
-		Subject: func(e *outbox.Event) (string, error) { return "shop." + e.Type, nil },
+	publisher, err := nats.NewPublisher(nats.PublisherConfig{
+		JetStream: js,
+		Subject:   func(e *outbox.Event) (string, error) { return "shop." + e.Type, nil },
 	})
 	if err != nil {
 		fmt.Println(err)

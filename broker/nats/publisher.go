@@ -19,34 +19,33 @@ var ErrNoStream = errors.New("nats: no stream takes the subject")
 
 // PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
+	// JetStream is on a connection that stays the caller's to close. Required.
+	JetStream jetstream.JetStream
 	// Subject chooses the subject for each event. Its error counts as one of the delivery, which is tried again unless
 	// the error is made with [outbox.Permanent]. Default: the topic of the message.
 	Subject func(e *outbox.Event) (string, error)
 }
 
 // Publisher publishes events to JetStream. It is an [outbox.Publisher], and safe for concurrent use.
-type Publisher struct {
-	js      jetstream.JetStream
-	subject func(e *outbox.Event) (string, error)
-}
+type Publisher struct{ config PublisherConfig }
 
 var _ outbox.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher that uses the connection of js, which stays the caller's to close.
-func NewPublisher(js jetstream.JetStream, config PublisherConfig) (*Publisher, error) {
-	if js == nil {
-		return nil, errors.New("nats: there is no JetStream")
+// NewPublisher returns a publisher, or says what is wrong with its configuration.
+func NewPublisher(config PublisherConfig) (*Publisher, error) {
+	if config.JetStream == nil {
+		return nil, errors.New("nats: PublisherConfig.JetStream is required")
 	}
 	if config.Subject == nil {
 		config.Subject = func(e *outbox.Event) (string, error) { return e.Topic, nil }
 	}
-	return &Publisher{js: js, subject: config.Subject}, nil
+	return &Publisher{config}, nil
 }
 
 // Publish publishes an event, and returns nil when a stream has it, now or since an earlier delivery. A context without
 // a deadline gets that of the JetStream, which is five seconds unless it was made otherwise.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
-	subject, err := p.subject(e)
+	subject, err := p.config.Subject(e)
 	if err != nil {
 		return fmt.Errorf("nats: no subject for event %s: %w", e.ID, err)
 	}
@@ -58,7 +57,7 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 		return outbox.Permanent(err)
 	}
 	// An acknowledgement that says "duplicate" is one as well: the stream has the event from an earlier delivery.
-	if _, err := p.js.PublishMsg(ctx, message); err != nil {
+	if _, err := p.config.JetStream.PublishMsg(ctx, message); err != nil {
 		return judge(subject, err)
 	}
 	return nil

@@ -15,7 +15,7 @@ func TestPublishesTheEventInBinaryMode(t *testing.T) {
 	t.Parallel()
 	js := connect(t, startServer(t, t.TempDir(), -1))
 	stream := newStream(t, js, "charges")
-	p, err := nats.NewPublisher(js, nats.PublisherConfig{})
+	p, err := nats.NewPublisher(nats.PublisherConfig{JetStream: js})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestSubjectByEvent(t *testing.T) {
 	js := connect(t, startServer(t, t.TempDir(), -1))
 	stream := newStream(t, js, "shop", "shop.>")
 	unknown := errors.New("no such tenant")
-	p, err := nats.NewPublisher(js, nats.PublisherConfig{Subject: func(e *outbox.Event) (string, error) {
+	p, err := nats.NewPublisher(nats.PublisherConfig{JetStream: js, Subject: func(e *outbox.Event) (string, error) {
 		if e.Type == "" {
 			return "", unknown
 		}
@@ -81,7 +81,7 @@ func TestWhichErrorsArePermanent(t *testing.T) {
 	t.Parallel()
 	js := connect(t, startServer(t, t.TempDir(), -1))
 	newStream(t, js, "charges")
-	p, err := nats.NewPublisher(js, nats.PublisherConfig{})
+	p, err := nats.NewPublisher(nats.PublisherConfig{JetStream: js})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestWhichErrorsArePermanent(t *testing.T) {
 			}
 		})
 	}
-	if _, err := nats.NewPublisher(nil, nats.PublisherConfig{}); err == nil {
+	if _, err := nats.NewPublisher(nats.PublisherConfig{}); err == nil {
 		t.Error("no JetStream: accepted")
 	}
 }
@@ -129,7 +129,7 @@ func TestServerRestarts(t *testing.T) {
 	port := portOf(s)
 	js := connect(t, s)
 	stream := newStream(t, js, "charges")
-	p, err := nats.NewPublisher(js, nats.PublisherConfig{})
+	p, err := nats.NewPublisher(nats.PublisherConfig{JetStream: js})
 	if err != nil {
 		t.Fatal(err)
 	}

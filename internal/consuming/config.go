@@ -9,14 +9,6 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// The defaults that the consumers of all brokers have in common.
-const (
-	DefaultMaxAttempts = 10
-	DefaultMinBackoff  = 100 * time.Millisecond
-	DefaultMaxBackoff  = 30 * time.Second
-	DefaultGrace       = 5 * time.Second
-)
-
 // Checker collects what is wrong with a configuration. All of it is told at once, with the names of the fields.
 type Checker struct {
 	// Of is the configuration, such as kafka.ConsumerConfig.
@@ -45,8 +37,11 @@ func (c *Checker) Name(field, name string) {
 
 // AtMost refuses a number that is negative or too large.
 func (c *Checker) AtMost(field string, number, most int) {
-	if number < 0 || number > most {
-		c.refuse("%s is %d, and 0 to %d are allowed", field, number, most)
+	if number < 0 {
+		c.refuse("%s is negative: %d", field, number)
+	}
+	if number > most {
+		c.refuse("%s is %d, and at most %d are allowed", field, number, most)
 	}
 }
 
@@ -69,12 +64,13 @@ func (c *Checker) Backoff(minimum, maximum time.Duration) {
 // Err returns all that is wrong, or nil.
 func (c *Checker) Err() error { return errors.Join(c.wrong...) }
 
-// SetBackoff sets bounds that are left out to the default, or to the other bound where the default would contradict it.
-func SetBackoff(minimum, maximum *time.Duration) {
+// SetBackoff sets bounds that are left out to the usual ones, or to the other bound where the usual one would
+// contradict it.
+func SetBackoff(minimum, maximum *time.Duration, usualMinimum, usualMaximum time.Duration) {
 	if *minimum == 0 {
-		*minimum = min(DefaultMinBackoff, cmp.Or(*maximum, DefaultMaxBackoff))
+		*minimum = min(usualMinimum, cmp.Or(*maximum, usualMaximum))
 	}
 	if *maximum == 0 {
-		*maximum = max(DefaultMaxBackoff, *minimum)
+		*maximum = max(usualMaximum, *minimum)
 	}
 }

@@ -17,8 +17,8 @@ func TestChecker(t *testing.T) {
 		"x.Config.A is required":        func(c *consuming.Checker) { c.Required("A", false) },
 		"x.Config.Name is required":     func(c *consuming.Checker) { c.Name("Name", "") },
 		"x.Config.Name is 256 bytes":    func(c *consuming.Checker) { c.Name("Name", fits+"x") },
-		"x.Config.N is -1, and 0 to 9":  func(c *consuming.Checker) { c.AtMost("N", -1, 9) },
-		"x.Config.N is 10, and 0 to 9":  func(c *consuming.Checker) { c.AtMost("N", 10, 9) },
+		"x.Config.N is negative: -1":    func(c *consuming.Checker) { c.AtMost("N", -1, 9) },
+		"x.Config.N is 10, and at most": func(c *consuming.Checker) { c.AtMost("N", 10, 9) },
 		"x.Config.D is negative: -1ns":  func(c *consuming.Checker) { c.NotNegative("D", -1) },
 		"x.Config.MinBackoff is 2ns":    func(c *consuming.Checker) { c.Backoff(2, 1) },
 		"x.Config.MaxBackoff is negat":  func(c *consuming.Checker) { c.Backoff(0, -1) },
@@ -44,13 +44,13 @@ func TestChecker(t *testing.T) {
 func TestSetBackoff(t *testing.T) {
 	t.Parallel()
 	for _, each := range []struct{ minimum, maximum, wantMinimum, wantMaximum time.Duration }{
-		{0, 0, consuming.DefaultMinBackoff, consuming.DefaultMaxBackoff},
+		{0, 0, time.Second, time.Minute},
 		{0, time.Millisecond, time.Millisecond, time.Millisecond},
 		{time.Hour, 0, time.Hour, time.Hour},
 		{1, 2, 1, 2},
 	} {
 		minimum, maximum := each.minimum, each.maximum
-		consuming.SetBackoff(&minimum, &maximum)
+		consuming.SetBackoff(&minimum, &maximum, time.Second, time.Minute)
 		if minimum != each.wantMinimum || maximum != each.wantMaximum {
 			t.Errorf("%+v: %v and %v", each, minimum, maximum)
 		}

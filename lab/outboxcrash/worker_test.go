@@ -153,7 +153,7 @@ func (s *workerSettings) openKafka() (outbox.Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kafka.NewPublisher(client, kafka.PublisherConfig{})
+	return kafka.NewPublisher(kafka.PublisherConfig{Client: client})
 }
 
 func (s *workerSettings) openNATS() (outbox.Publisher, error) {
@@ -165,7 +165,7 @@ func (s *workerSettings) openNATS() (outbox.Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nats.NewPublisher(js, nats.PublisherConfig{})
+	return nats.NewPublisher(nats.PublisherConfig{JetStream: js})
 }
 
 // charge calls the provider with the downstream key of the message.
