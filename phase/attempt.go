@@ -206,14 +206,14 @@ func (a *attempt[T]) fail(cause error) {
 		return
 	}
 	next := a.state
-	next.Tries, next.Lost = next.Tries+1, 0
-	if next.Tries >= a.MaxAttempts {
-		a.unknown(fmt.Errorf("given up after %d tries: %w", next.Tries, cause))
+	next.Attempts, next.Lost = next.Attempts+1, 0
+	if next.Attempts >= a.MaxAttempts {
+		a.unknown(fmt.Errorf("given up after %d tries: %w", next.Attempts, cause))
 		return
 	}
 	// Should this fail, the try is not counted; the operation goes on all the same.
 	_ = a.record(next)
-	a.op.Suspend(backoff.Exponential(a.MinBackoff, longestPause, next.Tries))
+	a.op.Suspend(backoff.Exponential(a.MinBackoff, longestPause, next.Attempts))
 }
 
 // never ends an attempt at an operation of which nothing was ever done.

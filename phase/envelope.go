@@ -22,8 +22,8 @@ type envelope struct {
 	// Intent is the name of the step that was about to make its call, and By the attempt that was.
 	Intent string `json:"intent,omitempty"`
 	By     int64  `json:"by,omitempty"`
-	// Tries counts the attempts at the step that did not succeed.
-	Tries int `json:"tries,omitempty"`
+	// Attempts counts the attempts at the step that did not succeed.
+	Attempts int `json:"attempts,omitempty"`
 	// Lost counts the attempts that took over at this step and were not heard of again.
 	Lost int `json:"lost,omitempty"`
 	// Data is the carried data.
@@ -62,7 +62,7 @@ func (e envelope) encode(limit int) ([]byte, error) {
 	return b, nil
 }
 
-// finished is the state behind the step at hand.
+// finished is the state behind the current step.
 func (e envelope) finished(step string, data json.RawMessage) envelope {
 	e.Done = append(slices.Clone(e.Done), step)
 	e.Data = data
@@ -77,7 +77,7 @@ func (e envelope) withdrawn() envelope {
 
 // fresh is the state with all tries before it.
 func (e envelope) fresh() envelope {
-	e.Tries, e.Lost = 0, 0
+	e.Attempts, e.Lost = 0, 0
 	return e
 }
 
@@ -89,8 +89,8 @@ func (e *envelope) reached() []string {
 	return append(slices.Clone(e.Done), e.Intent)
 }
 
-// atHand is the name of the step that is to be done next, or in doubt; empty if there is none, or it is not known.
-func (e *envelope) atHand() string {
+// current is the name of the step that is to be done next, or in doubt; empty if there is none, or it is not known.
+func (e *envelope) current() string {
 	switch {
 	case e.Intent != "":
 		return e.Intent

@@ -265,7 +265,7 @@ func TestTheSettledAttemptIsFenced(t *testing.T) {
 	}
 	rec := p.record("k")
 	data := json.RawMessage(`{"Item":"a book","Seat":"12A","Charge":"found"}`)
-	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: data}
+	outcome := phase.StepOutcome{Step: "charge", Result: phase.ResultDone, Data: data}
 	by, claim := reconcile.By{Who: "zoe", Why: "the bank told me"}, store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if err := operator.ResolveStep(t.Context(), by, claim, outcome); err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestWhoMadeTheCall(t *testing.T) {
 	caller := p.record("k").Attempt
 	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	asked := int64(0)
-	poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{Logger: slog.New(slog.DiscardHandler), Default: &reconcile.Rule{
+	poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{Logger: slog.New(slog.DiscardHandler), DefaultRule: &reconcile.Rule{
 		Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
 			return reconcile.NotFound(), nil
 		}),

@@ -107,7 +107,7 @@ func New[T any](d Definition[T]) (*Operation[T], error) {
 		o.names = append(o.names, s.name)
 	}
 	if d.MaxData < 0 || d.MaxAttempts < 0 || d.MinBackoff < 0 || d.Version < 0 {
-		return nil, fmt.Errorf("phase: MaxData, Tries, Pause and Version of %q cannot be negative", d.Name)
+		return nil, fmt.Errorf("phase: MaxData, Attempts, Pause and Version of %q cannot be negative", d.Name)
 	}
 	if d.MinBackoff > longestPause {
 		return nil, fmt.Errorf("phase: a Pause of %s for %q: the most is %s", d.MinBackoff, d.Name, longestPause)

@@ -137,9 +137,9 @@ type Resumed struct {
 	Waiting int
 	// Unknown counts those whose outcome became unknown.
 	Unknown int
-	// Strange counts those that are neither named like an operation of this resumer nor among the others of its
+	// Skipped counts those that are neither named like an operation of this resumer nor among the others of its
 	// configuration, and those that another version of the program must go on with.
-	Strange int
+	Skipped int
 	// Hanging counts the operations, taken over by this run and by earlier ones, that have not returned though they are
 	// overdue. Each takes a place of those of its name until it returns; when all are taken, none of that name is
 	// resumed here.
@@ -197,7 +197,7 @@ func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
 	if !slices.Contains(run.config.Others, rec.Operation) {
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation that nobody here can resume",
 			"operation", rec.Operation, "key_hash", rec.Hash())
-		run.Count(func(report *Resumed) { report.Strange++ })
+		run.Count(func(report *Resumed) { report.Skipped++ })
 	}
 	return false
 }
@@ -219,7 +219,7 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.I
 	switch {
 	case errors.As(err, &changed):
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation of another version", "key_hash", id.Hash(), "error", err)
-		run.Count(func(report *Resumed) { report.Strange++ })
+		run.Count(func(report *Resumed) { report.Skipped++ })
 	case err == nil, errors.Is(err, errLostBeforeStart), errors.Is(err, store.ErrNotFound), errors.Is(err, onceward.ErrRefused):
 		run.Count(func(report *Resumed) { report.Finished++ })
 	case errors.Is(err, onceward.ErrInProgress):

@@ -29,7 +29,7 @@ func TestStrangeOperations(t *testing.T) {
 		}))
 		var log lockedBuffer
 		r := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, another)
-		if got := b.once(r); got != (phase.Resumed{Strange: 2}) {
+		if got := b.once(r); got != (phase.Resumed{Skipped: 2}) {
 			t.Errorf("the resumer reports %+v", got)
 		}
 		if s := log.String(); strings.Count(s, "POST /orders") != 2 || strings.Contains(s, "k0") {

@@ -141,12 +141,12 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 		}
 		sum.Finished += report.Finished
 		sum.Unknown += report.Unknown
-		sum.Strange += report.Strange
+		sum.Skipped += report.Skipped
 		left, err := b.store.(store.Lister).List(ctx, store.Filter{State: store.StateInProgress})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(left) == 0 || report.Strange > 0 {
+		if len(left) == 0 || report.Skipped > 0 {
 			return sum
 		}
 		b.await(left[0].LeaseUntil)

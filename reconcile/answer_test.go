@@ -283,10 +283,10 @@ func TestAnswersAboutSteps(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
 		lose(t, store, "k")
-		about := reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone})
+		about := reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.ResultDone})
 		poller := newPoller(t, store, reconcile.Rule{Resolver: always(about)}, reconcile.Config{})
 		ask(t, poller, "k", reconcile.Report{Postponed: 1})
-		if rec := record(t, store, "k"); !strings.Contains(rec.ReconcileError, "an operation that has none at hand") {
+		if rec := record(t, store, "k"); !strings.Contains(rec.ReconcileError, "an operation that has no current step") {
 			t.Errorf("the record says %q", rec.ReconcileError)
 		}
 		poller = newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Finish(paid, "ch_1"))}, reconcile.Config{})
@@ -389,10 +389,10 @@ func TestRefusedStepIsInTheAudit(t *testing.T) {
 		data    string
 		outcome phase.StepOutcome
 	}{
-		"another step":       {state, phase.StepOutcome{Step: "confirm", Result: phase.StepDone}},
+		"another step":       {state, phase.StepOutcome{Step: "confirm", Result: phase.ResultDone}},
 		"no result":          {state, phase.StepOutcome{Step: "charge"}},
-		"data without price": {state, phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: []byte(`{}`)}},
-		"no steps":           {`{"page":7}`, phase.StepOutcome{Step: "charge", Result: phase.StepDone}},
+		"data without price": {state, phase.StepOutcome{Step: "charge", Result: phase.ResultDone, Data: []byte(`{}`)}},
+		"no steps":           {`{"page":7}`, phase.StepOutcome{Step: "charge", Result: phase.ResultDone}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {

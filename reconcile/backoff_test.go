@@ -147,7 +147,7 @@ func TestDefaultRule(t *testing.T) {
 		loseAt(t, s, "POST /refunds", "other")
 		own, others := &oracle{}, always(reconcile.Completed(paid, ""))
 		run(t, newPoller(t, s, reconcile.Rule{}, reconcile.Config{
-			Rules: map[string]reconcile.Rule{transfers: {Resolver: own}}, Default: &reconcile.Rule{Resolver: others},
+			Rules: map[string]reconcile.Rule{transfers: {Resolver: own}}, DefaultRule: &reconcile.Rule{Resolver: others},
 		}), reconcile.Report{Completed: 1, Postponed: 1})
 		own.wantAsked(t, 1)
 		others.wantAsked(t, 1)

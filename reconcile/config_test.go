@@ -29,20 +29,20 @@ func TestConfigIsChecked(t *testing.T) {
 	}{
 		"nothing":               {reconcile.Config{}, "Rules is missing"},
 		"a rule of nothing":     {with(reconcile.Rule{}), `"POST /transfers" has neither`},
-		"a default of nothing":  {reconcile.Config{Default: &reconcile.Rule{}}, `"all others" has neither`},
+		"a default of nothing":  {reconcile.Config{DefaultRule: &reconcile.Rule{}}, `"all others" has neither`},
 		"a source alone":        {with(reconcile.Rule{Resolver: &oracle{}, Source: "bank"}), "both Source and Interpret"},
 		"an interpreter alone":  {with(reconcile.Rule{Interpret: interpretNothing}), "both Source and Interpret"},
 		"a negative arrival":    {with(reconcile.Rule{Resolver: &oracle{}, Arrival: -1}), "negative Arrival"},
-		"a negative interval":   {reconcile.Config{Default: &good, Interval: -time.Second}, "-1s"},
-		"a negative pause":      {reconcile.Config{Default: &good, MinBackoff: -1}, "duration"},
-		"a negative long pause": {reconcile.Config{Default: &good, MaxBackoff: -1}, "duration"},
-		"a negative timeout":    {reconcile.Config{Default: &good, Timeout: -1}, "duration"},
-		"negative retentions":   {reconcile.Config{Default: &good, KeepExternalEvents: -1}, "duration"},
-		"pauses of centuries":   {reconcile.Config{Default: &good, MaxBackoff: math.MaxInt64}, "duration"},
-		"a negative audit":      {reconcile.Config{Default: &good, KeepAudit: -1}, "duration"},
-		"a negative limit":      {reconcile.Config{Default: &good, MaxAttempts: -1}, "Limit"},
-		"negative concurrency":  {reconcile.Config{Default: &good, Concurrency: -1}, "Concurrency"},
-		"a negative share":      {reconcile.Config{Default: &good, PerOperation: -1}, "PerOperation"},
+		"a negative interval":   {reconcile.Config{DefaultRule: &good, Interval: -time.Second}, "-1s"},
+		"a negative pause":      {reconcile.Config{DefaultRule: &good, MinBackoff: -1}, "duration"},
+		"a negative long pause": {reconcile.Config{DefaultRule: &good, MaxBackoff: -1}, "duration"},
+		"a negative timeout":    {reconcile.Config{DefaultRule: &good, Timeout: -1}, "duration"},
+		"negative retentions":   {reconcile.Config{DefaultRule: &good, KeepExternalEvents: -1}, "duration"},
+		"pauses of centuries":   {reconcile.Config{DefaultRule: &good, MaxBackoff: math.MaxInt64}, "duration"},
+		"a negative audit":      {reconcile.Config{DefaultRule: &good, KeepAudit: -1}, "duration"},
+		"a negative limit":      {reconcile.Config{DefaultRule: &good, MaxAttempts: -1}, "Limit"},
+		"negative concurrency":  {reconcile.Config{DefaultRule: &good, Concurrency: -1}, "Concurrency"},
+		"a negative share":      {reconcile.Config{DefaultRule: &good, PerOperation: -1}, "PerOperation"},
 	} {
 		poller, err := reconcile.NewPoller(guard, memory.New(), c.config)
 		if err == nil || poller != nil || !strings.Contains(err.Error(), c.want) {
@@ -51,7 +51,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	for name, config := range map[string]reconcile.Config{
 		"a rule":               with(good),
-		"a default":            {Default: &good},
+		"a default":            {DefaultRule: &good},
 		"external events only": with(reconcile.Rule{Source: "bank", Interpret: interpretNothing}),
 	} {
 		if _, err := reconcile.NewPoller(guard, memory.New(), config); err != nil {
@@ -62,7 +62,7 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestGuardIsRequired(t *testing.T) {
 	t.Parallel()
-	_, pollerErr := reconcile.NewPoller(nil, memory.New(), reconcile.Config{Default: &reconcile.Rule{Resolver: &oracle{}}})
+	_, pollerErr := reconcile.NewPoller(nil, memory.New(), reconcile.Config{DefaultRule: &reconcile.Rule{Resolver: &oracle{}}})
 	_, operatorErr := reconcile.NewOperator(nil, memory.New())
 	for _, err := range []error{pollerErr, operatorErr} {
 		if err == nil || !strings.Contains(err.Error(), "there is no guard") {
@@ -74,8 +74,8 @@ func TestGuardIsRequired(t *testing.T) {
 func TestStoresThatCannot(t *testing.T) {
 	t.Parallel()
 	all := memory.New()
-	asks := reconcile.Config{Default: &reconcile.Rule{Resolver: &oracle{}}}
-	hears := reconcile.Config{Default: &reconcile.Rule{Source: "bank", Interpret: interpretNothing}}
+	asks := reconcile.Config{DefaultRule: &reconcile.Rule{Resolver: &oracle{}}}
+	hears := reconcile.Config{DefaultRule: &reconcile.Rule{Source: "bank", Interpret: interpretNothing}}
 	type lists struct {
 		store.Store
 		store.Lister

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// ResolveStep settles the step at hand of a phased operation that is unknown, or has lost its owner: the operation goes
+// ResolveStep settles the current step of a phased operation that is unknown, or has lost its owner: the operation goes
 // on behind the step, or at it, and its remaining steps are done. [History].Progress shows which step that is. An
 // outcome about another step is refused.
 func (d *Operator) ResolveStep(ctx context.Context, by By, c store.Claim, o phase.StepOutcome) error {
@@ -82,7 +82,7 @@ func (d *Operator) RetryNow(ctx context.Context, by By, c store.Claim) error {
 	if err != nil {
 		return d.act(ctx, by, c, action, func() error { return d.settler.Requeue(ctx, c, by.Why) })
 	}
-	again := phase.StepOutcome{Step: progress.Step, Result: phase.StepAgain}
+	again := phase.StepOutcome{Step: progress.Step, Result: phase.ResultRetry}
 	return d.act(ctx, by, c, stepAction(again), func() error { return d.resolveStep(ctx, by, c, again) })
 }
 

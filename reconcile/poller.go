@@ -33,10 +33,10 @@ import (
 
 // Config configures a [Poller].
 type Config struct {
-	// Rules say how to settle, by the name of the operation, such as "POST /transfers". Required, unless there is a Default.
+	// Rules say how to settle, by the name of the operation, such as "POST /transfers". Required, unless there is a DefaultRule.
 	Rules map[string]Rule
-	// Default is for operations without a rule of their own. Default: none; such records become dead letters.
-	Default *Rule
+	// DefaultRule is for operations without a rule of their own. Default: none; such records become dead letters.
+	DefaultRule *Rule
 
 	// Interval is the time between two looks at the store. Default: 10 s.
 	Interval time.Duration
@@ -70,7 +70,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if len(c.Rules) == 0 && c.Default == nil {
+	if len(c.Rules) == 0 && c.DefaultRule == nil {
 		return c, errors.New("reconcile: Config.Rules is missing: it says how the operations of a route are settled")
 	}
 	for _, d := range []struct {
@@ -182,8 +182,8 @@ func (p *Poller) checkRules() error {
 			return err
 		}
 	}
-	if p.config.Default != nil {
-		return check("all others", p.config.Default)
+	if p.config.DefaultRule != nil {
+		return check("all others", p.config.DefaultRule)
 	}
 	return nil
 }
@@ -193,5 +193,5 @@ func (p *Poller) rule(operation string) *Rule {
 	if rule, ok := p.config.Rules[operation]; ok {
 		return &rule
 	}
-	return p.config.Default
+	return p.config.DefaultRule
 }

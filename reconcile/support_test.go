@@ -143,7 +143,7 @@ func wantUntouched(t *testing.T, s store.Store, key string) {
 // newPoller returns a poller with one rule for all operations, unless there are rules.
 func newPoller(t *testing.T, store store.Store, rule reconcile.Rule, config reconcile.Config) *reconcile.Poller {
 	t.Helper()
-	if config.Rules == nil && config.Default == nil {
+	if config.Rules == nil && config.DefaultRule == nil {
 		config.Rules = map[string]reconcile.Rule{transfers: rule}
 	}
 	if config.Logger == nil {

@@ -47,9 +47,9 @@ type merger struct {
 func (m *merger) merge(ctx context.Context, provider, local iter.Seq2[Entry, error]) error {
 	var stopProvider, stopLocal func()
 	after := string(m.done.After)
-	m.provider, stopProvider = newStream(Provider, provider, after)
+	m.provider, stopProvider = newStream(SideProvider, provider, after)
 	defer stopProvider()
-	m.local, stopLocal = newStream(Local, local, after)
+	m.local, stopLocal = newStream(SideLocal, local, after)
 	defer stopLocal()
 	m.counts = m.done.Counts
 	m.lastSave = m.entries()
@@ -85,11 +85,11 @@ func (m *merger) oneKey() error {
 	}
 	switch {
 	case !here:
-		err = m.oneSided(Finding{Kind: MissingHere, Side: Provider, Key: key, Provider: provider}, provider.At)
+		err = m.oneSided(Finding{Kind: KindMissingHere, Side: SideProvider, Key: key, Provider: provider}, provider.At)
 	case !there:
-		err = m.oneSided(Finding{Kind: MissingThere, Side: Local, Key: key, Local: local}, local.At)
+		err = m.oneSided(Finding{Kind: KindMissingThere, Side: SideLocal, Key: key, Local: local}, local.At)
 	case provider.Value != local.Value:
-		err = m.found(Finding{Kind: Differs, Key: key, Provider: provider, Local: local})
+		err = m.found(Finding{Kind: KindDiffers, Key: key, Provider: provider, Local: local})
 	default:
 		m.counts.Matched++
 	}
@@ -114,8 +114,8 @@ func (m *merger) take(s *stream, key string, count *int64) (first Entry, has boo
 		if !s.at(key) {
 			return first, true, nil
 		}
-		f := Finding{Kind: Duplicate, Side: s.side, Key: key, Ordinal: ordinal}
-		if s.side == Provider {
+		f := Finding{Kind: KindDuplicate, Side: s.side, Key: key, Ordinal: ordinal}
+		if s.side == SideProvider {
 			f.Provider = s.head
 		} else {
 			f.Local = s.head

@@ -66,8 +66,8 @@ func TestFindingHoldsBothEntries(t *testing.T) {
 	if err != nil || len(got) != 2 {
 		t.Fatal(got, err)
 	}
-	duplicate := ledger.Finding{ID: got[0].ID, Kind: ledger.Duplicate, Side: ledger.Local, Key: "a", Ordinal: 2, Local: here}
-	differs := ledger.Finding{ID: got[1].ID, Kind: ledger.Differs, Key: "a", Provider: there, Local: here}
+	duplicate := ledger.Finding{ID: got[0].ID, Kind: ledger.KindDuplicate, Side: ledger.SideLocal, Key: "a", Ordinal: 2, Local: here}
+	differs := ledger.Finding{ID: got[1].ID, Kind: ledger.KindDiffers, Key: "a", Provider: there, Local: here}
 	if got[0] != duplicate || got[1] != differs || len(got[0].ID) != 40 || got[0].ID == got[1].ID {
 		t.Errorf("%+v", got)
 	}
@@ -80,9 +80,9 @@ func TestOrderIsNotGuessed(t *testing.T) {
 		provider, local string
 		want            ledger.OrderError
 	}{
-		{"b a", "a b", ledger.OrderError{Side: ledger.Provider, Before: "b", Key: "a"}},
-		{"a b", "a b a", ledger.OrderError{Side: ledger.Local, Before: "b", Key: "a"}},
-		{"a a10 a9 a2", "a", ledger.OrderError{Side: ledger.Provider, Before: "a9", Key: "a2"}},
+		{"b a", "a b", ledger.OrderError{Side: ledger.SideProvider, Before: "b", Key: "a"}},
+		{"a b", "a b a", ledger.OrderError{Side: ledger.SideLocal, Before: "b", Key: "a"}},
+		{"a a10 a9 a2", "a", ledger.OrderError{Side: ledger.SideProvider, Before: "a9", Key: "a2"}},
 	} {
 		var got report
 		_, err := ledger.Compare(t.Context(), stream(list(test.provider), nil), stream(list(test.local), nil), got.add)
@@ -171,7 +171,7 @@ func naive(provider, local []ledger.Entry) (words []string, s ledger.Summary) {
 			words = append(words, fmt.Sprint("duplicate ", key, " provider ", e.Value))
 		}
 		if others := here[key]; len(others) == 0 {
-			oneSided(entries[0], ledger.MissingHere, &s.MissingHere)
+			oneSided(entries[0], ledger.KindMissingHere, &s.MissingHere)
 		} else if others[0].Value != entries[0].Value {
 			s.Differs++
 			words = append(words, "differs "+key)
@@ -185,7 +185,7 @@ func naive(provider, local []ledger.Entry) (words []string, s ledger.Summary) {
 			words = append(words, fmt.Sprint("duplicate ", key, " local ", e.Value))
 		}
 		if len(there[key]) == 0 {
-			oneSided(entries[0], ledger.MissingThere, &s.MissingThere)
+			oneSided(entries[0], ledger.KindMissingThere, &s.MissingThere)
 		}
 	}
 	slices.Sort(words)

@@ -63,14 +63,14 @@ type Kind string
 
 // The kinds of findings.
 const (
-	// MissingHere is an effect that the provider lists and the local ledger does not.
-	MissingHere Kind = "missing here"
-	// MissingThere is an effect that the local ledger lists and the provider does not.
-	MissingThere Kind = "missing there"
-	// Differs is an effect that both list with different values.
-	Differs Kind = "differs"
-	// Duplicate is an effect that one side lists more than once. Each entry beyond the first is a finding.
-	Duplicate Kind = "duplicate"
+	// KindMissingHere is an effect that the provider lists and the local ledger does not.
+	KindMissingHere Kind = "missing here"
+	// KindMissingThere is an effect that the local ledger lists and the provider does not.
+	KindMissingThere Kind = "missing there"
+	// KindDiffers is an effect that both list with different values.
+	KindDiffers Kind = "differs"
+	// KindDuplicate is an effect that one side lists more than once. Each entry beyond the first is a finding.
+	KindDuplicate Kind = "duplicate"
 )
 
 // Side is one of the two ledgers.
@@ -78,10 +78,10 @@ type Side string
 
 // The sides of a comparison.
 const (
-	// Provider is the ledger of the other system.
-	Provider Side = "provider"
-	// Local is our own ledger.
-	Local Side = "local"
+	// SideProvider is the ledger of the other system.
+	SideProvider Side = "provider"
+	// SideLocal is our own ledger.
+	SideLocal Side = "local"
 )
 
 // Finding is one difference.
@@ -141,13 +141,13 @@ func (s *Summary) Findings() int64 {
 
 func (s *Summary) add(kind Kind) {
 	switch kind {
-	case MissingHere:
+	case KindMissingHere:
 		s.MissingHere++
-	case MissingThere:
+	case KindMissingThere:
 		s.MissingThere++
-	case Differs:
+	case KindDiffers:
 		s.Differs++
-	case Duplicate:
+	case KindDuplicate:
 		s.Duplicates++
 	}
 }

@@ -206,7 +206,7 @@ func TestASourceMustBeginBehind(t *testing.T) {
 			return stream(list("a b c"), nil)
 		}
 		var order *ledger.OrderError
-		want := ledger.OrderError{Side: ledger.Local, Before: "a", Key: "a"}
+		want := ledger.OrderError{Side: ledger.SideLocal, Before: "a", Key: "a"}
 		if _, err := run(t, cfg); !errors.As(err, &order) || *order != want {
 			t.Errorf("%v, want %v", err, &want)
 		}
@@ -311,14 +311,14 @@ func TestRunGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	for i := range len(list(someProvider)) {
 		for _, breaks := range []func(){nil, func() { panic("the test panics") }} {
-			for _, side := range []ledger.Side{ledger.Provider, ledger.Local} {
+			for _, side := range []ledger.Side{ledger.SideProvider, ledger.SideLocal} {
 				name := fmt.Sprint(side, " breaks at ", i, ", panic ", breaks != nil)
 				synctest.Test(t, func(t *testing.T) {
 					var got report
 					store := newStore()
 					first := config(store, someProvider, someLocal, &got)
 					second := config(store, someProvider, someLocal, &got)
-					if side == ledger.Provider {
+					if side == ledger.SideProvider {
 						first.Provider = breaking(list(someProvider), breaks, i)
 					} else {
 						first.Local = breaking(list(someLocal), breaks, min(i, len(list(someLocal))-1))

@@ -159,7 +159,7 @@ func (r *report) add(f ledger.Finding) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	word := string(f.Kind) + " " + f.Key
-	if f.Kind == ledger.Duplicate {
+	if f.Kind == ledger.KindDuplicate {
 		word += " " + string(f.Side) + " " + f.Provider.Value + f.Local.Value
 	}
 	r.words = append(r.words, word)

@@ -14,15 +14,15 @@ import (
 type Encoding int
 
 const (
-	// Hex is two digits for each byte. Both cases are read, and the lower case is written.
-	Hex Encoding = iota
-	// Base64 is the standard alphabet, padded.
-	Base64
+	// EncodingHex is two digits for each byte. Both cases are read, and the lower case is written.
+	EncodingHex Encoding = iota
+	// EncodingBase64 is the standard alphabet, padded.
+	EncodingBase64
 )
 
 // encode writes a signature.
 func (e Encoding) encode(signature []byte) string {
-	if e == Base64 {
+	if e == EncodingBase64 {
 		return base64.StdEncoding.EncodeToString(signature)
 	}
 	return hex.EncodeToString(signature)
@@ -30,7 +30,7 @@ func (e Encoding) encode(signature []byte) string {
 
 // decode reads a signature. Base64 is strict, so that there is one way only to write a signature.
 func (e Encoding) decode(text string) ([]byte, error) {
-	if e == Base64 {
+	if e == EncodingBase64 {
 		return base64.StdEncoding.Strict().DecodeString(text)
 	}
 	return hex.DecodeString(text)
@@ -43,7 +43,7 @@ type HMACConfig struct {
 	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a rotation
 	// there are two.
 	Secrets [][]byte
-	// Encoding is how the signature is written. Default: [Hex].
+	// Encoding is how the signature is written. Default: [EncodingHex].
 	Encoding Encoding
 	// Prefix comes before the signature in the header, such as "sha256=". A header without it is refused. Default: none.
 	Prefix string
@@ -73,7 +73,7 @@ func NewHMAC(cfg HMACConfig) (*HMAC, error) {
 	if cfg.Header == "" {
 		return nil, errors.New("webhook: HMACConfig.Header is missing")
 	}
-	if cfg.Encoding != Hex && cfg.Encoding != Base64 {
+	if cfg.Encoding != EncodingHex && cfg.Encoding != EncodingBase64 {
 		return nil, fmt.Errorf("webhook: there is no encoding %d", cfg.Encoding)
 	}
 	v, err := newVerifier(cfg.Secrets, cfg.Tolerance)

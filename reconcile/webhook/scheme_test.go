@@ -29,7 +29,7 @@ func schemes(secrets ...string) []signing {
 	standard := must(webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: encodedSecrets(secrets)}))
 	plain := must(webhook.NewHMAC(webhook.HMACConfig{Header: "X-Signature", Secrets: raw, Prefix: "sha256="}))
 	timed := must(webhook.NewHMAC(webhook.HMACConfig{
-		Header: "X-Signature", Secrets: raw, Encoding: webhook.Base64, TimestampHeader: "X-Timestamp",
+		Header: "X-Signature", Secrets: raw, Encoding: webhook.EncodingBase64, TimestampHeader: "X-Timestamp",
 	}))
 	return []signing{
 		{"timestamped", stamped, stamped.Sign, []string{"Provider-Signature"}, true},

@@ -157,9 +157,9 @@ func TestHMACVectors(t *testing.T) {
 	}{
 		{webhook.HMACConfig{}, plainHex},
 		{webhook.HMACConfig{Prefix: "sha256="}, "sha256=" + plainHex},
-		{webhook.HMACConfig{Encoding: webhook.Base64}, plainBase64},
+		{webhook.HMACConfig{Encoding: webhook.EncodingBase64}, plainBase64},
 		{webhook.HMACConfig{TimestampHeader: stamp}, stampedHex},
-		{webhook.HMACConfig{TimestampHeader: stamp, Encoding: webhook.Base64, Prefix: "v1:"}, "v1:" + stampedBase64},
+		{webhook.HMACConfig{TimestampHeader: stamp, Encoding: webhook.EncodingBase64, Prefix: "v1:"}, "v1:" + stampedBase64},
 	} {
 		test.cfg.Header, test.cfg.Secrets = "X-Signature", [][]byte{[]byte(secretText)}
 		scheme := must(webhook.NewHMAC(test.cfg))
