@@ -45,7 +45,8 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 		return e, fmt.Errorf("phase: the carried data is damaged: %w", err)
 	}
 	if e.Version < 1 || e.Version > envelopeVersion || e.Via != viaHTTP && e.Via != viaDo {
-		return e, fmt.Errorf("phase: the carried data has version %d (%q), which is not known to this program", e.Version, e.Via)
+		return e, fmt.Errorf("phase: the carried data has version %d (%q), which is not known to this program",
+			e.Version, e.Via)
 	}
 	return e, nil
 }
@@ -53,7 +54,8 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 // encode makes the value to store, unless the data is too large.
 func (e envelope) encode(limit int) ([]byte, error) {
 	if len(e.Data) > limit {
-		return nil, fmt.Errorf("phase: the carried data takes %d bytes; the limit is %d (Definition.MaxData): carry ids instead of contents", len(e.Data), limit)
+		return nil, fmt.Errorf("phase: the carried data takes %d bytes; the limit is %d (Definition.MaxData): "+
+			"carry ids instead of contents", len(e.Data), limit)
 	}
 	b, err := json.Marshal(&e)
 	if err != nil {
@@ -75,7 +77,7 @@ func (e envelope) withdrawn() envelope {
 	return e
 }
 
-// fresh is the state with all tries before it.
+// fresh is the state with all attempts before it.
 func (e envelope) fresh() envelope {
 	e.Attempts, e.Lost = 0, 0
 	return e
@@ -130,7 +132,8 @@ type ChangedError struct {
 
 // Error describes the change.
 func (e *ChangedError) Error() string {
-	const advice = "; it is left to the nodes that know it: if there are none any more, bring them back, or settle it by hand"
+	const advice = "; it is left to the nodes that know it: if there are none any more, bring them back, " +
+		"or settle it by hand"
 	switch {
 	case e.Err != nil:
 		return fmt.Sprintf("phase: a stored operation of %q carries data that is not that of its definition: %v%s",
@@ -139,7 +142,8 @@ func (e *ChangedError) Error() string {
 		return fmt.Sprintf("phase: a stored operation of %q is of version %d, the definition of version %d%s",
 			e.Operation, e.StoredVersion, e.Version, advice)
 	default:
-		return fmt.Sprintf("phase: the steps of %q have changed under a stored operation: it has [%s], the definition has [%s]%s",
+		return fmt.Sprintf("phase: the steps of %q have changed under a stored operation: "+
+			"it has [%s], the definition has [%s]%s",
 			e.Operation, strings.Join(e.Stored, ", "), strings.Join(e.Defined, ", "), advice)
 	}
 }
@@ -147,7 +151,7 @@ func (e *ChangedError) Error() string {
 // Unwrap returns what is wrong with the carried data.
 func (e *ChangedError) Unwrap() error { return e.Err }
 
-// read takes up what an earlier attempt left behind, perhaps of an older version of the program: the result is as this
+// read decodes what an earlier attempt left behind, perhaps of an older version of the program: the result is as this
 // one would have written it. The error is a [*ChangedError], also where the code of the user panics.
 func (o *Operation[T]) read(stored []byte) (e envelope, err error) {
 	defer func() {

@@ -86,11 +86,12 @@ func TestTakeOverRepeats(t *testing.T) {
 		t.Errorf("the calls had the keys %s and %s", first, second)
 	}
 	close(p.letGo)
-	p.want(await(t, "the first owner's answer", p.answer), http.StatusCreated, "ch_1") // the first owner is fenced, and sends the stored answer
+	// The first owner is fenced, and sends the stored answer.
+	p.want(await(t, "the first owner's answer", p.answer), http.StatusCreated, "ch_1")
 	p.wantTrace("seat charge charge confirm")
 }
 
-// TestTakeOverIsUnknown: by default nobody repeats a call that may have been made.
+// TestTakeOverIsUnknown: by default a call that may have been made is not repeated.
 func TestTakeOverIsUnknown(t *testing.T) {
 	t.Parallel()
 	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
@@ -190,7 +191,8 @@ func (s *slowStore) Checkpoint(ctx context.Context, c store.Claim, p store.Check
 	return s.Store.Checkpoint(ctx, c, p)
 }
 
-// TestALeaseThatEndsBeforeTheCall: an owner that has recorded its intent and may not call any more takes the intent back.
+// TestALeaseThatEndsBeforeTheCall: an owner that has recorded its intent and may not call any more takes the intent
+// back.
 func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,8 +209,8 @@ func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
 	})
 }
 
-// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here they
-// hang; one that kills its process looks the same to those that come after it.
+// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here
+// they hang; one that kills its process looks the same to those that come after it.
 func TestAStepThatNobodySurvives(t *testing.T) {
 	t.Parallel()
 	s := &deafStore{Store: memory.New()}
@@ -243,7 +245,8 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	}
 	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	rec := b.record("k")
-	if rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 3 attempts that were lost behind \"seat\"") {
+	if rec.State != store.StateUnknown || !strings.Contains(rec.LastError,
+		"given up after 3 attempts that were lost behind \"seat\"") {
 		t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 	}
 	b.wantTrace("seat confirm confirm confirm confirm")
@@ -285,16 +288,19 @@ func TestWhoMadeTheCall(t *testing.T) {
 	caller := p.record("k").Attempt
 	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	asked := int64(0)
-	poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{Logger: slog.New(slog.DiscardHandler), DefaultRule: &reconcile.Rule{
-		Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
-			return reconcile.NotFound(), nil
-		}),
-		Arrival: 1,
-		OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
-			asked = rec.Attempt
-			return false, nil
+	poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{
+		Logger: slog.New(slog.DiscardHandler),
+		DefaultRule: &reconcile.Rule{
+			Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
+				return reconcile.NotFound(), nil
+			}),
+			Arrival: 1,
+			OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
+				asked = rec.Attempt
+				return false, nil
+			},
 		},
-	}})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

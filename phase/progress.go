@@ -122,8 +122,8 @@ const (
 	// operation goes on.
 	ResultNotExecuted
 	// ResultRetry says nothing about the step, but that it is worth another look: of a call that is in doubt the
-	// definition says how to find out, or the fault that kept the step from succeeding is mended. Its tries count from
-	// the beginning.
+	// definition says how to find out, or the fault that kept the step from succeeding is mended. Its attempts count
+	// from the beginning.
 	ResultRetry
 )
 
@@ -225,8 +225,8 @@ type Doubt[T any] struct {
 }
 
 // InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. A record that another version of the
-// program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation, knows
-// what key the call sent along.
+// program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation,
+// knows what key the call sent along.
 func (o *Operation[T]) InDoubt(guard *onceward.Guard, rec *store.Record) (*Doubt[T], error) {
 	if rec.Operation != o.Name {
 		return nil, fmt.Errorf("phase: the record is one of %q, not of %q", rec.Operation, o.Name)

@@ -248,7 +248,8 @@ func (l *lockedBuffer) String() string {
 func (b *bench) downstreamSecret() uint32 {
 	b.Helper()
 	call := onceward.Call{Scope: "shop", Key: "for its secret", Operation: "nothing"}
-	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureUnknown))
+	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil },
+		onceward.Reserved(onceward.FailureUnknown))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -33,8 +33,8 @@ const (
 	notFound
 )
 
-// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined is
-// completed too, with its failure as the answer. The provider's id may be empty.
+// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined
+// is completed too, with its failure as the answer. The provider's id may be empty.
 //
 // It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
 // [Finish].
@@ -61,12 +61,12 @@ func Finish(response store.Response, providerID string) Answer {
 	return a
 }
 
-// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A retry
-// executes. Of a phased operation it says so of the current step, which is then done when the operation goes on.
+// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A
+// retry executes. Of a phased operation it says so of the current step, which is then done when the operation goes on.
 func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason: reason} }
 
-// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed is
-// for the [Rule] to say.
+// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed
+// is for the [Rule] to say.
 func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know of it"} }
 
 // StillUnknown says that nothing was learned, such as for a payment that is still being processed.
@@ -107,7 +107,8 @@ func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
 		return nil, errors.New("reconcile: Completed would skip the steps that are left of a phased operation: " +
 			"use Step for what was learned of the current step, or Finish to end the operation there")
 	case a.kind == notExecuted && phased && !progress.InDoubt:
-		return nil, fmt.Errorf("reconcile: no call is in doubt: step %q was given up, and is for a person to retry", progress.Step)
+		return nil, fmt.Errorf("reconcile: no call is in doubt: step %q was given up, and is for a person to retry",
+			progress.Step)
 	case a.kind == notExecuted && phased:
 		return settleStep(progress, phase.StepOutcome{Step: progress.Step, Result: phase.ResultNotExecuted}, a.reason)
 	case a.kind == stepSettled:

@@ -40,7 +40,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"negative retentions":   {reconcile.Config{DefaultRule: &good, KeepExternalEvents: -1}, "duration"},
 		"pauses of centuries":   {reconcile.Config{DefaultRule: &good, MaxBackoff: math.MaxInt64}, "duration"},
 		"a negative audit":      {reconcile.Config{DefaultRule: &good, KeepAudit: -1}, "duration"},
-		"a negative limit":      {reconcile.Config{DefaultRule: &good, MaxAttempts: -1}, "Limit"},
+		"a negative limit":      {reconcile.Config{DefaultRule: &good, MaxAttempts: -1}, "MaxAttempts"},
 		"negative concurrency":  {reconcile.Config{DefaultRule: &good, Concurrency: -1}, "Concurrency"},
 		"a negative share":      {reconcile.Config{DefaultRule: &good, PerOperation: -1}, "PerOperation"},
 	} {
@@ -62,7 +62,8 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestGuardIsRequired(t *testing.T) {
 	t.Parallel()
-	_, pollerErr := reconcile.NewPoller(nil, memory.New(), reconcile.Config{DefaultRule: &reconcile.Rule{Resolver: &oracle{}}})
+	config := reconcile.Config{DefaultRule: &reconcile.Rule{Resolver: &oracle{}}}
+	_, pollerErr := reconcile.NewPoller(nil, memory.New(), config)
 	_, operatorErr := reconcile.NewOperator(nil, memory.New())
 	for _, err := range []error{pollerErr, operatorErr} {
 		if err == nil || !strings.Contains(err.Error(), "there is no guard") {
@@ -99,20 +100,25 @@ func TestStoresThatCannot(t *testing.T) {
 		config        reconcile.Config
 		poller, bench bool
 	}{
-		"a bare store":                             {store: struct{ store.Store }{all}, config: asks},
-		"none at all":                              {store: nil, config: asks},
-		"one that only lists":                      {store: lists{all, all}, config: asks},
-		"one that only settles":                    {store: settles{all, all}, config: asks},
-		"one that does both":                       {store: two, config: asks, poller: true},
-		"one without external events":              {store: two, config: hears},
-		"one without an audit":                     {store: busts{two, all}, config: asks, poller: true},
-		"one with an audit but no external events": {store: auditing{busts{two, all}, all}, config: asks, poller: true, bench: true},
+		"a bare store":                {store: struct{ store.Store }{all}, config: asks},
+		"none at all":                 {store: nil, config: asks},
+		"one that only lists":         {store: lists{all, all}, config: asks},
+		"one that only settles":       {store: settles{all, all}, config: asks},
+		"one that does both":          {store: two, config: asks, poller: true},
+		"one without external events": {store: two, config: hears},
+		"one without an audit":        {store: busts{two, all}, config: asks, poller: true},
+		"one with an audit but no external events": {
+			store: auditing{busts{two, all}, all}, config: asks, poller: true,
+			bench: true,
+		},
 		"all": {store: all, config: hears, poller: true, bench: true},
 	} {
-		if _, err := reconcile.NewPoller(guard, c.store, c.config); (err == nil) != c.poller || err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := reconcile.NewPoller(guard, c.store, c.config); (err == nil) != c.poller || err != nil &&
+			!errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: a poller got %v", name, err)
 		}
-		if _, err := reconcile.NewOperator(guard, c.store); (err == nil) != c.bench || err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := reconcile.NewOperator(guard, c.store); (err == nil) != c.bench || err != nil &&
+			!errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: an operator got %v", name, err)
 		}
 	}
@@ -142,7 +148,8 @@ func TestBareStoreIsReconciled(t *testing.T) {
 			store.Reconciler
 		}{all, all, all}
 		lose(t, s, "k")
-		run(t, newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}), reconcile.Report{Completed: 1})
+		run(t, newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}),
+			reconcile.Report{Completed: 1})
 		wantState(t, s, "k", store.StateCompleted)
 	})
 }

@@ -38,7 +38,7 @@ func (b *bank) resolve(_ context.Context, rec *store.Record) (reconcile.Answer, 
 	return reconcile.Completed(store.Response{Status: 200, Body: []byte(id)}, id), nil
 }
 
-// A transfer is made, but nobody hears of it. The poller asks, and the retry gets the answer: it is not made again.
+// A transfer is made, but its answer is lost. The poller asks, and the retry gets the answer: it is not made again.
 func ExamplePoller() {
 	ctx := context.Background()
 	s, quiet := memory.New(), slog.New(slog.DiscardHandler)
@@ -83,7 +83,10 @@ func ExampleOperator() {
 	silent := reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
 		return reconcile.Answer{}, errors.New("the bank is closed")
 	})
-	poller, err := reconcile.NewPoller(guard, s, reconcile.Config{DefaultRule: &reconcile.Rule{Resolver: silent}, MaxAttempts: 1, Logger: quiet})
+	poller, err := reconcile.NewPoller(guard, s, reconcile.Config{
+		DefaultRule: &reconcile.Rule{Resolver: silent},
+		MaxAttempts: 1, Logger: quiet,
+	})
 	if err != nil {
 		fmt.Println(err)
 		return

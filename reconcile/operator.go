@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
-// done: an act that is not in the audit did not happen.
+// Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before
+// it is done: an act that is not in the audit did not happen.
 type Operator struct {
 	guard           *onceward.Guard
 	store           store.Store
@@ -69,8 +69,9 @@ func (b By) Act(ctx context.Context, auditor store.Auditor, c store.Claim, actio
 }
 
 // ResolveCompleted ends an operation with an answer that the operator has learned: every retry gets it. Like
-// [Operator.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its owner,
-// and then it is for the whole: steps that are left are not done any more. To settle one step, use [Operator.ResolveStep].
+// [Operator.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its
+// owner, and then it is for the whole: steps that are left are not done any more. To settle one step, use
+// [Operator.ResolveStep].
 func (d *Operator) ResolveCompleted(ctx context.Context, by By, c store.Claim, done store.Completion) error {
 	return d.act(ctx, by, c, "resolve completed", func() error { return d.settler.ResolveCompleted(ctx, c, &done) })
 }
@@ -81,8 +82,8 @@ func (d *Operator) ResolveNotExecuted(ctx context.Context, by By, c store.Claim)
 	return d.act(ctx, by, c, "resolve not executed", func() error { return d.settler.ResolveNotExecuted(ctx, c, by.Why) })
 }
 
-// Bust removes a settled record before its time, so that the key can be used anew. With force it removes one that is in
-// progress or unknown too: the work may then be done twice.
+// Bust removes a settled record before its time, so that the key can be used again. With force it removes one that is
+// in progress or unknown too: the work may then be done twice.
 func (d *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) error {
 	action := "bust"
 	if force {
@@ -103,8 +104,8 @@ func (d *Operator) act(ctx context.Context, by By, c store.Claim, action string,
 // outcomeTimeout is how long the writing of an outcome may take, also when its context has ended.
 const outcomeTimeout = 5 * time.Second
 
-// audited does something between two entries: that it is about to be done, without which it is not, and how it ended. The
-// auditor may be nil.
+// audited does something between two entries: that it is about to be done, without which it is not, and how it ended.
+// The auditor may be nil.
 func audited(ctx context.Context, auditor store.Auditor, e store.AuditEntry, act func() error) error {
 	if auditor == nil {
 		return act()
@@ -145,7 +146,7 @@ type History struct {
 	Record store.Record
 	// Progress is what is known of each step of a phased operation; nil for others.
 	Progress *phase.Progress
-	// Findings are answers that came too late to be stored.
+	// LateCompletions are answers that came too late to be stored.
 	LateCompletions []store.LateCompletion
 	// Audit is what was done about it, by people and by the poller, oldest first.
 	Audit []store.AuditEntry
@@ -166,9 +167,9 @@ func (d *Operator) History(ctx context.Context, id store.ID) (h History, err err
 	return h, err
 }
 
-// DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the zero ID.
-// A limit of zero is one of [store.MaxPage]. Its LastError says why it became unknown,
-// its ReconcileError why the last try learned nothing.
+// DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the
+// zero ID. A limit of zero is one of [store.MaxPage]. Its LastError says why it became unknown, its ReconcileError why
+// the last attempt learned nothing.
 func (d *Operator) DeadLetters(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
 	return d.search(ctx, store.Filter{State: store.StateUnknown, After: after}, limit, func(rec *store.Record) bool {
 		return rec.DeadLetter
@@ -185,11 +186,11 @@ type Query struct {
 	State store.State
 }
 
-// Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of their answers.
-// A provider's id is known of those that were completed with it. A key and its scope are enough for
+// Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of
+// their answers. A provider's id is known of those that were completed with it. A key and its scope are enough for
 // [store.Store.Get]; this is for those who have only what the other system knows. It looks through all records of the
-// state, because no index is kept for it. If the downstream keys of some cannot be derived, because their secret is not configured
-// any more, it returns what was found and an error that says so.
+// state, because no index is kept for it. If the downstream keys of some cannot be derived, because their secret is not
+// configured any more, it returns what was found and an error that says so.
 func (d *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 	const most = 10
 	rule := Rule{Steps: q.Steps}

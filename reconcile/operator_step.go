@@ -69,9 +69,9 @@ func refusal(op string, c store.Claim, rec *store.Record) error {
 	return &store.FencedError{Op: op, Attempt: c.Attempt, Current: rec.Attempt, State: rec.State}
 }
 
-// RetryNow has an unknown attempt, a dead letter or not, looked into again at once, with all tries before it: a phased
-// operation by its own steps, which know how to find out what they can, and every other by its resolver. A phased
-// operation whose step cannot find out becomes unknown again, and its resolver is asked then.
+// RetryNow has an unknown attempt, a dead letter or not, looked into again at once, with all attempts before it: a
+// phased operation by its own steps, which know how to find out what they can, and every other by its resolver. A
+// phased operation whose step cannot find out becomes unknown again, and its resolver is asked then.
 func (d *Operator) RetryNow(ctx context.Context, by By, c store.Claim) error {
 	const action = "retry now"
 	rec, err := d.store.Get(ctx, c.ID)

@@ -86,7 +86,7 @@ func TestAnOutageForgetsNothing(t *testing.T) {
 		if s := status(t, newComparer(t, cfg)); len(s.Uncompared) != 0 {
 			t.Errorf("still uncompared are %+v", s.Uncompared)
 		}
-		for _, want := range []string{"could not be compared", "pulled the plug", "tries=4", "the two sides differ"} {
+		for _, want := range []string{"could not be compared", "pulled the plug", "attempts=4", "the two sides differ"} {
 			if !strings.Contains(logged.String(), want) {
 				t.Errorf("the log does not say %q", want)
 			}

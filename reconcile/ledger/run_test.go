@@ -74,8 +74,8 @@ func TestTheSameDifferenceHasTheSameID(t *testing.T) {
 	}
 }
 
-// TestEdges: what is on one side only counts as a finding in the inner part of the window, which is closed at its beginning
-// and open at its end, so that those of windows that overlap lie side by side.
+// TestEdges: what is on one side only counts as a finding in the inner part of the window, which is closed at its
+// beginning and open at its end, so that those of windows that overlap lie side by side.
 func TestEdges(t *testing.T) {
 	t.Parallel()
 	const grace = 10 * time.Minute
@@ -213,8 +213,8 @@ func TestASourceMustBeginBehind(t *testing.T) {
 	})
 }
 
-// TestTheContextStopsARun: the engine does not pass it on, but a node that stops must not compare for hours. Another one
-// goes on at once.
+// TestTheContextStopsARun: the engine does not pass it on, but a node that stops must not compare for hours. Another
+// one goes on at once.
 func TestTheContextStopsARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestTheDeadlineStopsARun(t *testing.T) {
 	})
 }
 
-// TestAReportThatFailsIsRepeated: no finding is lost because nobody could take it.
+// TestAReportThatFailsIsRepeated: no finding is lost because its report failed.
 func TestAReportThatFailsIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,8 +305,8 @@ func requireSame(t *testing.T, name string, got *report, s ledger.Summary, err e
 	}
 }
 
-// TestRunGoesOnAfterAFailure interrupts a run at each entry of each side, by an error and by a panic, on one node, and goes
-// on with it on another.
+// TestRunGoesOnAfterAFailure interrupts a run at each entry of each side, by an error and by a panic, on one node, and
+// goes on with it on another.
 func TestRunGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	for i := range len(list(someProvider)) {
@@ -340,8 +340,8 @@ func TestRunGoesOnAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestOnlyTheKeyAtHandIsComparedAgain: a failure is no reason to start over, even before the first of the regular recovery
-// points.
+// TestOnlyTheKeyAtHandIsComparedAgain: a failure is no reason to start over, even before the first of the regular
+// recovery points.
 func TestOnlyTheKeyAtHandIsComparedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -357,7 +357,8 @@ func TestOnlyTheKeyAtHandIsComparedAgain(t *testing.T) {
 		if s.Provider != 7 || s.Local != 6 || !errors.Is(err, errAway) {
 			t.Errorf("%+v, %v; want what it came to before f", s, err)
 		}
-		want := "duplicate b provider 2, duplicate b provider 2, duplicate c local 2, duplicate c local 3, differs c, missing here d"
+		want := "duplicate b provider 2, duplicate b provider 2, duplicate c local 2, duplicate c local 3, " +
+			"differs c, missing here d"
 		if words := got.take(); words != want {
 			t.Errorf("found %q, want %q", words, want)
 		}

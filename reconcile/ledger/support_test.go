@@ -58,7 +58,11 @@ func stream(entries []ledger.Entry, err error) iter.Seq2[ledger.Entry, error] {
 
 // behind leaves out the entries up to a key, as a source does.
 func behind(entries []ledger.Entry, after string) []ledger.Entry {
-	i, _ := slices.BinarySearchFunc(entries, after+"\x00", func(e ledger.Entry, key string) int { return cmp.Compare(e.Key, key) })
+	i, _ := slices.BinarySearchFunc(entries, after+"\x00", func(e ledger.Entry,
+		key string,
+	) int {
+		return cmp.Compare(e.Key, key)
+	})
 	return entries[i:]
 }
 

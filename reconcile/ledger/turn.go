@@ -152,7 +152,9 @@ func (t *turn) close(p *pending) {
 
 // tell reports what became of a window.
 func (t *turn) tell(ctx context.Context, p *pending, outcome string, err error) {
-	t.cfg.Observer.Observe(ctx, onceward.LedgerWindowEvent{Run: p.Counts.Run, Outcome: outcome, Tries: p.Attempts, Err: err})
+	t.cfg.Observer.Observe(ctx, onceward.LedgerWindowEvent{
+		Run: p.Counts.Run, Outcome: outcome, Tries: p.Attempts, Err: err,
+	})
 }
 
 // compare takes a window to its end, and notes what became of it. A failure is the window's own unless the turn ends:

@@ -114,7 +114,7 @@ func TestAnOwnerKeepsItsOperation(t *testing.T) {
 	})
 }
 
-// TestStop: an operation that was stopped is nobody's until it is resolved. Then it goes on, or is ended.
+// TestStop: an operation that was stopped has no owner until it is resolved. Then it goes on, or is ended.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -136,7 +136,10 @@ func TestStop(t *testing.T) {
 		history, err := operator.History(t.Context(), rec.ID)
 		must(t, err)
 		wantSteps(t, history.Progress)
-		must(t, operator.ResolveStep(t.Context(), zoe, stopped, phase.StepOutcome{Step: "charge", Result: phase.ResultNotExecuted}))
+		must(t, operator.ResolveStep(t.Context(), zoe, stopped, phase.StepOutcome{
+			Step:   "charge",
+			Result: phase.ResultNotExecuted,
+		}))
 		b.wantAudit(`zoe: resolve step "charge" as not executed, the bank told me [done]`)
 		done := phase.StepOutcome{Step: "charge", Result: phase.ResultDone}
 		if err := operator.ResolveStep(t.Context(), zoe, stopped, done); !errors.Is(err, store.ErrFenced) {

@@ -59,7 +59,10 @@ func newDoubtful(b *bench, charged bool) *doubtful {
 
 func (b *bench) poller(rule reconcile.Rule) *reconcile.Poller {
 	b.Helper()
-	poller, err := reconcile.NewPoller(b.guard, b.store, reconcile.Config{DefaultRule: &rule, Logger: slog.New(slog.DiscardHandler)})
+	poller, err := reconcile.NewPoller(b.guard, b.store, reconcile.Config{
+		DefaultRule: &rule,
+		Logger:      slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -153,8 +156,8 @@ func (d *doubtful) wantGoneOn() {
 	}
 }
 
-// TestSettlingAStep: whoever learns what became of a step, the operation goes on with it, and only its end is an answer
-// (I15, scenario 39).
+// TestSettlingAStep: no matter who learns what became of a step, the operation goes on with it, and only its end is an
+// answer (I15, scenario 39).
 func TestSettlingAStep(t *testing.T) {
 	t.Parallel()
 	for name, charged := range map[string]bool{"done": true, "not executed": false} {

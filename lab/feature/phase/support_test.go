@@ -86,7 +86,8 @@ func newBench(t *testing.T, store store.Store) *bench {
 func (b *bench) downstreamSecret() uint32 {
 	b.Helper()
 	call := onceward.Call{Scope: "shop", Key: "for its secret", Operation: "nothing"}
-	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureUnknown))
+	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil },
+		onceward.Reserved(onceward.FailureUnknown))
 	if err != nil {
 		b.Fatal(err)
 	}
