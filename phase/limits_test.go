@@ -57,8 +57,8 @@ func TestDataThatItsTypeCannotRead(t *testing.T) {
 	}
 }
 
-// TestTries counts by step, and waits twice as long before each try, up to a minute.
-func TestTries(t *testing.T) {
+// TestAttempts counts by step, and waits twice as long before each attempt, up to a minute.
+func TestAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, memory.New())
@@ -89,14 +89,14 @@ func TestTries(t *testing.T) {
 	})
 }
 
-// TestTheLastTry: the tenth is the last by default, and one where a definition says so.
-func TestTheLastTry(t *testing.T) {
+// TestTheLastAttempt: the tenth is the last by default, and one where a definition says so.
+func TestTheLastAttempt(t *testing.T) {
 	t.Parallel()
-	for tries, want := range map[int]int{0: 10, 1: 1, 3: 3} {
+	for attempts, want := range map[int]int{0: 10, 1: 1, 3: 3} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, memory.New())
 			d := definition(b.call("charge", func(context.Context, string, *order) error { return errDown }).Repeat())
-			d.MaxAttempts = tries
+			d.MaxAttempts = attempts
 			o := phase.Must(phase.New(d))
 			for range 20 {
 				b.post(o, "k")
@@ -111,8 +111,8 @@ func TestTheLastTry(t *testing.T) {
 	}
 }
 
-// TestAStoreThatIsDownIsNoTry: the step is not to blame.
-func TestAStoreThatIsDownIsNoTry(t *testing.T) {
+// TestAStoreThatIsDownIsNoAttempt: the step is not to blame.
+func TestAStoreThatIsDownIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, down := &downStore{Store: memory.New()}, true

@@ -216,10 +216,10 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	s := &deafStore{Store: memory.New()}
 	s.deaf.Store(true)
 	b := newBench(t, s)
-	const tries = 3
-	arrived, never := make(chan struct{}, 2+tries), make(chan struct{})
+	const attempts = 3
+	arrived, never := make(chan struct{}, 2+attempts), make(chan struct{})
 	o, err := phase.New(phase.Definition[order]{
-		Name: "POST /orders", MinBackoff: quickly, MaxAttempts: tries,
+		Name: "POST /orders", MinBackoff: quickly, MaxAttempts: attempts,
 		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
 			arrived <- struct{}{}
 			select {
@@ -234,8 +234,8 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{}, 1+tries)
-	for range 1 + tries { // the first attempt, and as many that take over
+	ended := make(chan struct{}, 1+attempts)
+	for range 1 + attempts { // the first attempt, and as many that take over
 		go func() {
 			b.post(o, "k")
 			ended <- struct{}{}
@@ -252,7 +252,7 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	b.wantTrace("seat confirm confirm confirm confirm")
 	s.deaf.Store(false) // so that the late ones are told at once
 	close(never)
-	for range 1 + tries {
+	for range 1 + attempts {
 		await(t, "the end of an attempt", ended)
 	}
 }

@@ -75,7 +75,7 @@ var errDown = errors.New("down for a moment")
 // quickly makes failed steps come again soon.
 const quickly = 5 * time.Millisecond
 
-// define makes an operation of the steps, with tries that come soon.
+// define makes an operation of the steps, with attempts that come soon.
 func (b *bench) define(steps ...phase.Step[order]) *phase.Operation[order] {
 	b.Helper()
 	o, err := phase.New(phase.Definition[order]{

@@ -114,7 +114,7 @@ func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
 	case a.kind == stepSettled:
 		return settleStep(progress, a.step, "the other system's answer")
 	case a.kind == notExecuted:
-		return a.release(), nil
+		return a.notExecuted(), nil
 	default:
 		return a.complete(), nil
 	}
@@ -130,8 +130,8 @@ func (a *Answer) complete() *resolution {
 	}
 }
 
-// release says that nothing was done.
-func (a *Answer) release() *resolution {
+// notExecuted says that nothing was done.
+func (a *Answer) notExecuted() *resolution {
 	reason := short(a.reason)
 	return &resolution{
 		report: Report{NotExecuted: 1}, outcome: "not executed", action: "resolve not executed", reason: reason,

@@ -359,7 +359,7 @@ func TestPhasedByALaterProgram(t *testing.T) {
 	}
 }
 
-// TestNoticeAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not
+// TestExternalEventAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not
 // settle the step whose call is in doubt, however the external event names the operation.
 func TestExternalEventAboutAnotherStep(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -96,9 +96,9 @@ func TestStoresThatCannot(t *testing.T) {
 	}
 	two := both{all, all, all}
 	for name, c := range map[string]struct {
-		store         store.Store
-		config        reconcile.Config
-		poller, bench bool
+		store            store.Store
+		config           reconcile.Config
+		poller, operator bool
 	}{
 		"a bare store":                {store: struct{ store.Store }{all}, config: asks},
 		"none at all":                 {store: nil, config: asks},
@@ -109,15 +109,15 @@ func TestStoresThatCannot(t *testing.T) {
 		"one without an audit":        {store: busts{two, all}, config: asks, poller: true},
 		"one with an audit but no external events": {
 			store: auditing{busts{two, all}, all}, config: asks, poller: true,
-			bench: true,
+			operator: true,
 		},
-		"all": {store: all, config: hears, poller: true, bench: true},
+		"all": {store: all, config: hears, poller: true, operator: true},
 	} {
 		if _, err := reconcile.NewPoller(guard, c.store, c.config); (err == nil) != c.poller || err != nil &&
 			!errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: a poller got %v", name, err)
 		}
-		if _, err := reconcile.NewOperator(guard, c.store); (err == nil) != c.bench || err != nil &&
+		if _, err := reconcile.NewOperator(guard, c.store); (err == nil) != c.operator || err != nil &&
 			!errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: an operator got %v", name, err)
 		}
@@ -130,7 +130,7 @@ type auditing struct {
 	store.Auditor
 }
 
-// deskless is what an operator needs, but for the audit.
+// auditless is what an operator needs, but for the audit.
 type noOperator interface {
 	store.Store
 	store.Lister

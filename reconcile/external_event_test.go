@@ -95,7 +95,7 @@ func TestExternalEventsComeFirst(t *testing.T) {
 	}
 }
 
-// TestUnreadableNoticeIsToldOf: if the resolver knows nothing either, the record says what is wrong with the external
+// TestUnreadableExternalEventIsToldOf: if the resolver knows nothing either, the record says what is wrong with the external
 // event.
 func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 	for name, asked := range map[string]reconcile.Resolver{"with a resolver": &oracle{}, "without": nil} {
@@ -276,7 +276,7 @@ func TestApplyFails(t *testing.T) {
 	}
 }
 
-// TestNoticeAboutADeadLetter: it counts when it is applied, and is found by the poller if that failed.
+// TestExternalEventAboutADeadLetter: it counts when it is applied, and is found by the poller if that failed.
 func TestExternalEventAboutADeadLetter(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -299,7 +299,7 @@ func TestExternalEventAboutADeadLetter(t *testing.T) {
 	})
 }
 
-// TestNoticesOnly: without a resolver a record waits for its external event, and in the end for a person.
+// TestExternalEventsOnly: without a resolver a record waits for its external event, and in the end for a person.
 func TestExternalEventsOnly(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
@@ -349,7 +349,7 @@ func TestLostDownstreamSecret(t *testing.T) {
 	})
 }
 
-// TestNoticesOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of being
+// TestExternalEventsOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of being
 // read.
 func TestExternalEventsOfAnotherScope(t *testing.T) {
 	for name, bind := range map[string]func(*store.ExternalEvent){

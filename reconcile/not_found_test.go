@@ -179,7 +179,7 @@ func TestArrivalCountsFromTheBeginning(t *testing.T) {
 }
 
 // TestGoneOwnersAreForgotten: what is not asked after for days is not remembered for ever, and then counts from the
-// beginning. A long pause between two tries is not such a time.
+// beginning. A long pause between two attempts is not such a time.
 func TestGoneOwnersAreForgotten(t *testing.T) {
 	for name, c := range map[string]struct {
 		longest time.Duration

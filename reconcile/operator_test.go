@@ -56,7 +56,7 @@ func TestActs(t *testing.T) {
 					t.Errorf("the record is %s, dead letter %t, want %s", rec.State, rec.DeadLetter, a.want)
 				}
 				if rec.State == store.StateUnknown && (rec.ReconcileCount != 0 || rec.ReconcileAt.After(time.Now())) {
-					t.Errorf("it is due %s after %d tries, want now with all of them", rec.ReconcileAt, rec.ReconcileCount)
+					t.Errorf("it is due %s after %d attempts, want now with all of them", rec.ReconcileAt, rec.ReconcileCount)
 				}
 				want := fmt.Sprintf("zoe: %s, the bank told me []\nzoe: %s, the bank told me [done]", a.name, a.name)
 				if got := audit(t, s, "k"); got != want {

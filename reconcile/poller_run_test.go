@@ -331,8 +331,8 @@ func TestOneScopeHangs(t *testing.T) {
 	})
 }
 
-// TestNoTryWithoutRoom: a try is claimed only when there is room to make it. What waits stays due for other nodes.
-func TestNoTryWithoutRoom(t *testing.T) {
+// TestNoAttemptWithoutRoom: an attempt is claimed only when there is room to make it. What waits stays due for other nodes.
+func TestNoAttemptWithoutRoom(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
 		for i := range 20 {
@@ -345,7 +345,7 @@ func TestNoTryWithoutRoom(t *testing.T) {
 			claimed += record(t, store, fmt.Sprint("k", i)).ReconcileCount
 		}
 		if claimed != 3 {
-			t.Errorf("%d tries are claimed, want the 3 that one scope has room for", claimed)
+			t.Errorf("%d attempts are claimed, want the 3 that one scope has room for", claimed)
 		}
 		stop()
 	})

@@ -51,12 +51,12 @@ func (p *Poller) reconcile(ctx context.Context, rec *store.Record) (Report, erro
 			return report, nil
 		}
 		if errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
-			return report, errors.Join(err, p.giveBack(ctx, claim, rec.ReconcileCount))
+			return report, errors.Join(err, p.release(ctx, claim, rec.ReconcileCount))
 		}
 		answer, learnErr = StillUnknown("the answer cannot be stored: "+err.Error()), err
 	}
 	if ctx.Err() != nil {
-		return Report{}, errors.Join(ctx.Err(), p.giveBack(ctx, claim, rec.ReconcileCount))
+		return Report{}, errors.Join(ctx.Err(), p.release(ctx, claim, rec.ReconcileCount))
 	}
 	return p.postpone(ctx, rec, answer.reason, learnErr)
 }
@@ -151,9 +151,9 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 	return resolved.report, nil
 }
 
-// giveBack takes back an attempt that came to nothing for reasons of this node's own: the record is due as before.
+// release gives up an attempt that came to nothing for reasons of this node's own: the record is due as before.
 // Should that fail, it is due when the claim is over.
-func (p *Poller) giveBack(ctx context.Context, c store.Claim, count int) error {
+func (p *Poller) release(ctx context.Context, c store.Claim, count int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	return unlessFenced(p.settler.Postpone(ctx, c, store.Postponement{Count: count, Untried: true}))

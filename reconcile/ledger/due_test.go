@@ -98,7 +98,7 @@ func TestAnOutageForgetsNothing(t *testing.T) {
 func requireRetries(t *testing.T, asked []time.Time) {
 	t.Helper()
 	if len(asked) < 10 {
-		t.Fatalf("only %d tries", len(asked))
+		t.Fatalf("only %d attempts", len(asked))
 	}
 	least := ledger.DefaultMinBackoff
 	for i := range 9 {

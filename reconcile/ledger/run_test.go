@@ -263,11 +263,11 @@ func TestAReportThatFailsIsRepeated(t *testing.T) {
 			return got.Report(ctx, f)
 		}
 		cfg.MinBackoff = time.Microsecond
-		for tries := range 9 {
+		for attempts := range 9 {
 			if _, err := run(t, cfg); !errors.Is(err, errAway) {
 				t.Error(err)
 			}
-			time.Sleep(cfg.MinBackoff << tries)
+			time.Sleep(cfg.MinBackoff << attempts)
 		}
 		s, err := run(t, cfg)
 		requireSame(t, "with a report that fails", &got, s, err)

@@ -39,7 +39,7 @@ func TestScopeIsRequired(t *testing.T) {
 	}
 }
 
-// TestWhatANoticeIsBoundTo: to what the receiver says, and to what the event says where that may narrow it.
+// TestWhatAnExternalEventIsBoundTo: to what the receiver says, and to what the event says where that may narrow it.
 func TestWhatAnExternalEventIsBoundTo(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

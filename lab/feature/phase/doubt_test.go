@@ -146,13 +146,13 @@ func TestAStepThatCommitsByItself(t *testing.T) {
 func TestAFailedStepChangesNothing(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		tries := 0
+		attempts := 0
 		spoil := func(o *order) error {
-			tries++
+			attempts++
 			if o.Item != "a book" {
-				t.Errorf("try %d finds %q", tries, o.Item)
+				t.Errorf("try %d finds %q", attempts, o.Item)
 			}
-			if tries%2 == 1 {
+			if attempts%2 == 1 {
 				o.Item = "spoiled"
 				return onceward.NotExecuted(errDown)
 			}

@@ -104,13 +104,13 @@ func TestStepsThatAnOldNodeDoesNotKnow(t *testing.T) {
 				b.want(b.post(next, "k"), http.StatusConflict, "in-progress")
 				b.await(b.record("k").LeaseUntil)
 				down = false
-				tries := b.record("k").Data
-				for range 20 { // more often than the old node would have tries
+				before := b.record("k").Data
+				for range 20 { // more often than the old node would attempt it
 					b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
 					b.once(b.resumer(phase.ResumerConfig{}, old))
 				}
-				if rec := b.record("k"); rec.State != store.StateInProgress || string(rec.Data) != string(tries) {
-					t.Errorf("the record is %s with %s, want it as it was with %s", rec.State, rec.Data, tries)
+				if rec := b.record("k"); rec.State != store.StateInProgress || string(rec.Data) != string(before) {
+					t.Errorf("the record is %s with %s, want it as it was with %s", rec.State, rec.Data, before)
 				}
 				if got := b.resume(next); got.Finished != 1 {
 					t.Errorf("the new node's resumer reports %+v", got)
