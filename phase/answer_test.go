@@ -61,7 +61,10 @@ func TestAStartThatIsRefusedForNow(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, memory.New())
 			o := b.define(b.local("seat", takeSeat))
-			h := o.Handler(b.guard, func(*http.Request) (*order, error) { return nil, phase.Finish(phase.JSON(status, "later")) })
+			h := o.Handler(b.guard, func(*http.Request) (*order, error) {
+				return nil,
+					phase.Finish(phase.JSON(status, "later"))
+			})
 			b.want(b.send(h, "k"), status, "later")
 			if rec := b.record("k"); rec.State != store.StateRetryable {
 				t.Errorf("the record is %s, want it released", rec.State)
@@ -95,8 +98,13 @@ func TestDataThatCannotBeStored(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, memory.New())
 	o := phase.Must(phase.New(phase.Definition[measure]{
-		Name:  "measure",
-		Steps: []phase.Step[measure]{phase.Local("note", func(context.Context, *measure) error { b.did("note"); return nil })},
+		Name: "measure",
+		Steps: []phase.Step[measure]{phase.Local("note", func(context.Context,
+			*measure,
+		) error {
+			b.did("note")
+			return nil
+		})},
 		Answer: func(m *measure) phase.Answer {
 			return phase.JSON(http.StatusOK, m)
 		},
@@ -109,7 +117,8 @@ func TestDataThatCannotBeStored(t *testing.T) {
 	if rec := b.record("k"); rec.State != store.StateRetryable {
 		t.Errorf("the record is %s, want it released", rec.State)
 	}
-	if result, err := o.Do(t.Context(), b.guard, call, measure{Value: 1}); err != nil || string(result.Value) != `{"Value":1}` {
+	if result, err := o.Do(t.Context(), b.guard, call, measure{Value: 1}); err != nil ||
+		string(result.Value) != `{"Value":1}` {
 		t.Errorf("then the result is %q, %v", result.Value, err)
 	}
 	b.wantTrace("note")
@@ -127,7 +136,8 @@ func TestGivingUpByDo(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		rec := b.record("k")
-		if !errors.Is(err, store.ErrOutcomeUnknown) || !errors.Is(err, errDown) || rec.LastError != "given up after 4 tries: down for a moment" {
+		if !errors.Is(err, store.ErrOutcomeUnknown) || !errors.Is(err, errDown) ||
+			rec.LastError != "given up after 4 attempts: down for a moment" {
 			t.Errorf("the error is %v, the record %s: %s", err, rec.State, rec.LastError)
 		}
 	})
@@ -177,7 +187,8 @@ func TestTheEngineKeepsItsOptions(t *testing.T) {
 		Name: "POST /orders", Steps: []phase.Step[order]{b.local("seat", takeSeat)},
 		Answer: func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
 		Options: []onceward.Option{
-			onceward.Transactional(), onceward.OnLost(store.LostReconcile), onceward.OperationName("another"), onceward.Retain(48 * time.Hour),
+			onceward.Transactional(), onceward.OnLost(store.LostReconcile), onceward.OperationName("another"),
+			onceward.Retain(48 * time.Hour),
 		},
 	}))
 	b.want(b.post(o, "k"), http.StatusCreated, "12A")
@@ -203,8 +214,8 @@ func (s *forgetfulStore) Get(ctx context.Context, id store.ID) (store.Record, er
 	return rec, err
 }
 
-// TestARecordThatChangesUnderTheResumer: its owner recorded its first point after the resumer had looked. The resumer does not
-// store the answer of an HTTP request for an operation of Do.
+// TestARecordThatChangesUnderTheResumer: its owner recorded its first point after the resumer had looked. The resumer
+// does not store the answer of an HTTP request for an operation of Do.
 func TestARecordThatChangesUnderTheResumer(t *testing.T) {
 	t.Parallel()
 	store := &forgetfulStore{Store: memory.New()}

@@ -23,9 +23,11 @@ type attempt[T any] struct {
 	intends bool
 }
 
-// run takes an operation from its last recovery point to its answer. Where it cannot, it has told the guard how the attempt
-// ends, and returns why.
-func (o *Operation[T]) run(ctx context.Context, op *onceward.Operation, via string, start func() (*T, error)) (*Answer, error) {
+// run takes an operation from its last recovery point to its answer. Where it cannot, it has told the guard how the
+// attempt ends, and returns why.
+func (o *Operation[T]) run(
+	ctx context.Context, op *onceward.Operation, via string, start func() (*T, error),
+) (*Answer, error) {
 	a := &attempt[T]{Operation: o, op: op}
 	returned := false
 	defer func() {
@@ -53,7 +55,7 @@ func (a *attempt[T]) advance(ctx context.Context, via string, start func() (*T, 
 	return nil, err
 }
 
-// load takes up what an earlier attempt left behind, or starts.
+// load reads what an earlier attempt left behind, or starts.
 func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 	point, stored := a.op.Point()
 	if point == "" {
@@ -63,7 +65,8 @@ func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 	state, err := a.read(stored)
 	switch {
 	case err != nil:
-		// Another version of the program knows how to go on, and may do so at once: this was neither a try nor a loss.
+		// Another version of the program knows how to go on, and may do so at once: this was neither a failed attempt
+		// nor a lost one.
 		a.op.Suspend(0)
 	case state.Via != via:
 		// A resumer looked before the first recovery point was stored, and could not know how the operation came.
@@ -76,8 +79,8 @@ func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 	return err
 }
 
-// takeOver notes, before anything is done, that this attempt goes on for one that was lost. Should the step be what kills its
-// process each time, that ends after as many attempts as a step has tries.
+// takeOver notes, before anything is done, that this attempt goes on for one that was lost. Should the step be what
+// kills its process each time, that ends after as many as Definition.MaxAttempts.
 func (a *attempt[T]) takeOver() error {
 	if !a.op.Resumed() {
 		return nil
@@ -132,8 +135,8 @@ func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
 	return a.local(ctx, s)
 }
 
-// mayGoOn reports whether there is a right to go on, and time. A call that is begun when its context has ended would be in
-// doubt for nothing.
+// mayGoOn reports whether there is a right to go on, and time. A call that is begun when its context has ended would be
+// in doubt for nothing.
 func (a *attempt[T]) mayGoOn(ctx context.Context) error {
 	if err := a.op.CheckLease(); err != nil {
 		return err
@@ -143,7 +146,7 @@ func (a *attempt[T]) mayGoOn(ctx context.Context) error {
 
 // data is a fresh copy of the carried data: what a step changes in it counts only if the step succeeds.
 func (a *attempt[T]) data() (*T, error) {
-	return decode[T](a.state.Data, false) // what was stored by others was decoded strictly when it was taken up
+	return decode[T](a.state.Data, false) // what was stored by others was decoded strictly when it was read
 }
 
 // after is the state behind a step that left the data so.
@@ -185,8 +188,8 @@ func (a *attempt[T]) finish() (*Answer, error) {
 	return a.deliver(&answer), nil
 }
 
-// deliver ends the operation with an answer. One that the guard does not store would let go of what was done, or leave it in
-// doubt: only before the first recovery point does it mean what it says.
+// deliver ends the operation with an answer. One that the guard does not store would let go of what was done, or leave
+// it in doubt: only before the first recovery point does it mean what it says.
 func (a *attempt[T]) deliver(answer *Answer) *Answer {
 	switch {
 	case a.state.Via == viaDo || answer.isStored():
@@ -206,14 +209,14 @@ func (a *attempt[T]) fail(cause error) {
 		return
 	}
 	next := a.state
-	next.Tries, next.Lost = next.Tries+1, 0
-	if next.Tries >= a.MaxAttempts {
-		a.unknown(fmt.Errorf("given up after %d tries: %w", next.Tries, cause))
+	next.Attempts, next.Lost = next.Attempts+1, 0
+	if next.Attempts >= a.MaxAttempts {
+		a.unknown(fmt.Errorf("given up after %d attempts: %w", next.Attempts, cause))
 		return
 	}
-	// Should this fail, the try is not counted; the operation goes on all the same.
+	// Should this fail, the attempt is not counted; the operation goes on all the same.
 	_ = a.record(next)
-	a.op.Suspend(backoff.Exponential(a.MinBackoff, longestPause, next.Tries))
+	a.op.Suspend(backoff.Exponential(a.MinBackoff, maxBackoff, next.Attempts))
 }
 
 // never ends an attempt at an operation of which nothing was ever done.
@@ -222,7 +225,7 @@ func (a *attempt[T]) never(cause error) {
 	a.op.NeverExecuted()
 }
 
-// unknown ends an attempt that nobody can go on with.
+// unknown ends an attempt after which no other may go on by itself.
 func (a *attempt[T]) unknown(cause error) {
 	a.op.SetReason(cause.Error())
 	a.op.Unknown()

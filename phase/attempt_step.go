@@ -3,6 +3,7 @@ package phase
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/part"
@@ -40,7 +41,8 @@ func (a *attempt[T]) do(ctx context.Context, s *Step[T]) (envelope, error) {
 	return a.after(s, data)
 }
 
-// localApart does a local step on a store that shares no transactions. That it may have begun is recorded before the first.
+// localApart does a local step on a store that shares no transactions. That it may have begun is recorded before the
+// first.
 func (a *attempt[T]) localApart(ctx context.Context, s *Step[T]) error {
 	if !a.recorded {
 		if err := a.record(a.state); err != nil {
@@ -57,8 +59,8 @@ func (a *attempt[T]) localApart(ctx context.Context, s *Step[T]) error {
 	return nil
 }
 
-// localFailed ends the attempt at a local step: with an answer, or for a later attempt, which finds in the store whether the
-// step was committed.
+// localFailed ends the attempt at a local step: with an answer, or for a later attempt, which finds in the store
+// whether the step was committed.
 func (a *attempt[T]) localFailed(err error) error {
 	if _, ok := asFinished(err); ok {
 		return err
@@ -67,18 +69,18 @@ func (a *attempt[T]) localFailed(err error) error {
 		a.unknown(err) // the step itself committed something, and would do so again
 		return err
 	}
-	// It may have been committed, or somebody else may have gone on: that is not for this attempt to say.
+	// It may have been committed, or another attempt may have gone on: that is not for this attempt to say.
 	inDoubt := errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrOutcomeUnknown)
 	if inDoubt || a.recorded && errors.Is(err, store.ErrUnavailable) {
-		a.suspend(inDoubt) // the fault is not the step's: it does not count as a try
+		a.suspend(inDoubt) // the fault is not the step's: it does not count as an attempt
 		return err
 	}
 	a.fail(err)
 	return err
 }
 
-// suspend leaves the operation to a later attempt, and says that this one was not lost. In doubt the store is left alone: what
-// stands there is not for this attempt to change.
+// suspend leaves the operation to a later attempt, and says that this one was not lost. In doubt the store is left
+// alone: what stands there is not for this attempt to change.
 func (a *attempt[T]) suspend(inDoubt bool) {
 	if a.state.Lost > 0 && !inDoubt {
 		found := a.state
@@ -105,7 +107,7 @@ func (a *attempt[T]) external(ctx context.Context, s *Step[T]) error {
 // again deals with a call that may have been made.
 func (a *attempt[T]) again(ctx context.Context, s *Step[T]) error {
 	if s.lookUp == nil && !s.repeat {
-		err := errors.New("phase: an earlier attempt was lost in step " + s.name + "; nobody knows whether its call was made")
+		err := fmt.Errorf("phase: an earlier attempt was lost in step %s; it is not known whether its call was made", s.name)
 		a.unknown(err)
 		return err
 	}
@@ -150,8 +152,8 @@ func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
 	return a.succeeded(s, data)
 }
 
-// withdraw takes back an intent of which the attempt knows that it came to nothing. If the intent is not its own it knows
-// that only of itself: an earlier attempt may have made the call, and the intent stays.
+// withdraw takes back an intent of which the attempt knows that it came to nothing. If the intent is not its own it
+// knows that only of itself: an earlier attempt may have made the call, and the intent stays.
 func (a *attempt[T]) withdraw() bool {
 	if !a.intends {
 		return false
@@ -182,7 +184,7 @@ func (a *attempt[T]) callFailed(s *Step[T], err error) error {
 	switch {
 	case final:
 		return err
-	case onceward.IsNotExecuted(err) && a.withdraw(): // recorded with the failed try
+	case onceward.IsNotExecuted(err) && a.withdraw(): // recorded with the failed attempt
 		a.fail(err)
 	case s.repeat || s.lookUp != nil:
 		a.fail(err)

@@ -22,8 +22,8 @@ type envelope struct {
 	// Intent is the name of the step that was about to make its call, and By the attempt that was.
 	Intent string `json:"intent,omitempty"`
 	By     int64  `json:"by,omitempty"`
-	// Tries counts the attempts at the step that did not succeed.
-	Tries int `json:"tries,omitempty"`
+	// Attempts counts the attempts at the step that did not succeed.
+	Attempts int `json:"attempts,omitempty"`
 	// Lost counts the attempts that took over at this step and were not heard of again.
 	Lost int `json:"lost,omitempty"`
 	// Data is the carried data.
@@ -45,7 +45,8 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 		return e, fmt.Errorf("phase: the carried data is damaged: %w", err)
 	}
 	if e.Version < 1 || e.Version > envelopeVersion || e.Via != viaHTTP && e.Via != viaDo {
-		return e, fmt.Errorf("phase: the carried data has version %d (%q), which is not known to this program", e.Version, e.Via)
+		return e, fmt.Errorf("phase: the carried data has version %d (%q), which is not known to this program",
+			e.Version, e.Via)
 	}
 	return e, nil
 }
@@ -53,7 +54,8 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 // encode makes the value to store, unless the data is too large.
 func (e envelope) encode(limit int) ([]byte, error) {
 	if len(e.Data) > limit {
-		return nil, fmt.Errorf("phase: the carried data takes %d bytes; the limit is %d (Definition.MaxData): carry ids instead of contents", len(e.Data), limit)
+		return nil, fmt.Errorf("phase: the carried data takes %d bytes; the limit is %d (Definition.MaxData): "+
+			"carry ids instead of contents", len(e.Data), limit)
 	}
 	b, err := json.Marshal(&e)
 	if err != nil {
@@ -62,7 +64,7 @@ func (e envelope) encode(limit int) ([]byte, error) {
 	return b, nil
 }
 
-// finished is the state behind the step at hand.
+// finished is the state behind the current step.
 func (e envelope) finished(step string, data json.RawMessage) envelope {
 	e.Done = append(slices.Clone(e.Done), step)
 	e.Data = data
@@ -75,9 +77,9 @@ func (e envelope) withdrawn() envelope {
 	return e
 }
 
-// fresh is the state with all tries before it.
+// fresh is the state with all attempts before it.
 func (e envelope) fresh() envelope {
-	e.Tries, e.Lost = 0, 0
+	e.Attempts, e.Lost = 0, 0
 	return e
 }
 
@@ -89,8 +91,8 @@ func (e *envelope) reached() []string {
 	return append(slices.Clone(e.Done), e.Intent)
 }
 
-// atHand is the name of the step that is to be done next, or in doubt; empty if there is none, or it is not known.
-func (e *envelope) atHand() string {
+// current is the name of the step that is to be done next, or in doubt; empty if there is none, or it is not known.
+func (e *envelope) current() string {
 	switch {
 	case e.Intent != "":
 		return e.Intent
@@ -130,7 +132,8 @@ type ChangedError struct {
 
 // Error describes the change.
 func (e *ChangedError) Error() string {
-	const advice = "; it is left to the nodes that know it: if there are none any more, bring them back, or settle it by hand"
+	const advice = "; it is left to the nodes that know it: if there are none any more, bring them back, " +
+		"or settle it by hand"
 	switch {
 	case e.Err != nil:
 		return fmt.Sprintf("phase: a stored operation of %q carries data that is not that of its definition: %v%s",
@@ -139,7 +142,8 @@ func (e *ChangedError) Error() string {
 		return fmt.Sprintf("phase: a stored operation of %q is of version %d, the definition of version %d%s",
 			e.Operation, e.StoredVersion, e.Version, advice)
 	default:
-		return fmt.Sprintf("phase: the steps of %q have changed under a stored operation: it has [%s], the definition has [%s]%s",
+		return fmt.Sprintf("phase: the steps of %q have changed under a stored operation: "+
+			"it has [%s], the definition has [%s]%s",
 			e.Operation, strings.Join(e.Stored, ", "), strings.Join(e.Defined, ", "), advice)
 	}
 }
@@ -147,7 +151,7 @@ func (e *ChangedError) Error() string {
 // Unwrap returns what is wrong with the carried data.
 func (e *ChangedError) Unwrap() error { return e.Err }
 
-// read takes up what an earlier attempt left behind, perhaps of an older version of the program: the result is as this
+// read decodes what an earlier attempt left behind, perhaps of an older version of the program: the result is as this
 // one would have written it. The error is a [*ChangedError], also where the code of the user panics.
 func (o *Operation[T]) read(stored []byte) (e envelope, err error) {
 	defer func() {

@@ -34,7 +34,7 @@ func (p priced) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, `{"price":%d,"total":%d}`, p.Price, 2*p.Price), nil
 }
 
-// TestDataThatItsTypeCannotRead: nobody could go on with an operation that carries it, so nothing of it is begun.
+// TestDataThatItsTypeCannotRead: no attempt could go on with an operation that carries it, so nothing of it is begun.
 func TestDataThatItsTypeCannotRead(t *testing.T) {
 	t.Parallel()
 	for _, lenient := range []bool{false, true} {
@@ -57,8 +57,8 @@ func TestDataThatItsTypeCannotRead(t *testing.T) {
 	}
 }
 
-// TestTries counts by step, and waits twice as long before each try, up to a minute.
-func TestTries(t *testing.T) {
+// TestAttempts counts by step, and waits twice as long before each attempt, up to a minute.
+func TestAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, memory.New())
@@ -81,7 +81,7 @@ func TestTries(t *testing.T) {
 		}
 		const s, m = time.Second, time.Minute
 		want := []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, m, m, m}
-		for i, pause := range append(want, want...) { // the second step starts to count anew
+		for i, pause := range append(want, want...) { // the second step counts from the beginning
 			if len(pauses) != 2*len(want) || pauses[i] != pause {
 				t.Fatalf("the pauses are %s", pauses)
 			}
@@ -89,14 +89,14 @@ func TestTries(t *testing.T) {
 	})
 }
 
-// TestTheLastTry: the tenth is the last by default, and one where a definition says so.
-func TestTheLastTry(t *testing.T) {
+// TestTheLastAttempt: the tenth is the last by default, and one where a definition says so.
+func TestTheLastAttempt(t *testing.T) {
 	t.Parallel()
-	for tries, want := range map[int]int{0: 10, 1: 1, 3: 3} {
+	for attempts, want := range map[int]int{0: 10, 1: 1, 3: 3} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, memory.New())
 			d := definition(b.call("charge", func(context.Context, string, *order) error { return errDown }).Repeat())
-			d.MaxAttempts = tries
+			d.MaxAttempts = attempts
 			o := phase.Must(phase.New(d))
 			for range 20 {
 				b.post(o, "k")
@@ -111,8 +111,8 @@ func TestTheLastTry(t *testing.T) {
 	}
 }
 
-// TestAStoreThatIsDownIsNoTry: the step is not to blame.
-func TestAStoreThatIsDownIsNoTry(t *testing.T) {
+// TestAStoreThatIsDownIsNoAttempt: the step is not to blame.
+func TestAStoreThatIsDownIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, down := &downStore{Store: memory.New()}, true
@@ -155,17 +155,19 @@ func TestMaxData(t *testing.T) {
 	const empty = len(`{"Item":"","Seat":"","Charge":""}`)
 	for size, fits := range map[int]bool{100: true, 101: false} {
 		b := newBench(t, memory.New())
-		d := definition(b.local("start", confirm), b.local(strings.Repeat("fill", 50), func(_ context.Context, o *order) error {
-			o.Item = strings.Repeat("x", size-empty)
-			return nil
-		}))
+		d := definition(b.local("start", confirm), b.local(strings.Repeat("fill", 50),
+			func(_ context.Context, o *order) error {
+				o.Item = strings.Repeat("x", size-empty)
+				return nil
+			}))
 		d.MaxData, d.MaxAttempts = 100, 1
 		o := phase.Must(phase.New(d))
 		result, err := o.Do(t.Context(), b.guard, onceward.Call{Scope: "shop", Key: "k"}, order{})
 		if fits && (err != nil || len(result.Value) != size) {
 			t.Errorf("%d bytes: %s, %v", size, result.Value, err)
 		}
-		if !fits && (!errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(b.record("k").LastError, "takes 101 bytes; the limit is 100")) {
+		if !fits && (!errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(b.record("k").LastError,
+			"takes 101 bytes; the limit is 100")) {
 			t.Errorf("%d bytes: %v, %s", size, err, b.record("k").LastError)
 		}
 	}

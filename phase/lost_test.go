@@ -86,11 +86,12 @@ func TestTakeOverRepeats(t *testing.T) {
 		t.Errorf("the calls had the keys %s and %s", first, second)
 	}
 	close(p.letGo)
-	p.want(await(t, "the first owner's answer", p.answer), http.StatusCreated, "ch_1") // the first owner is fenced, and sends the stored answer
+	// The first owner is fenced, and sends the stored answer.
+	p.want(await(t, "the first owner's answer", p.answer), http.StatusCreated, "ch_1")
 	p.wantTrace("seat charge charge confirm")
 }
 
-// TestTakeOverIsUnknown: by default nobody repeats a call that may have been made.
+// TestTakeOverIsUnknown: by default a call that may have been made is not repeated.
 func TestTakeOverIsUnknown(t *testing.T) {
 	t.Parallel()
 	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
@@ -190,7 +191,8 @@ func (s *slowStore) Checkpoint(ctx context.Context, c store.Claim, p store.Check
 	return s.Store.Checkpoint(ctx, c, p)
 }
 
-// TestALeaseThatEndsBeforeTheCall: an owner that has recorded its intent and may not call any more takes the intent back.
+// TestALeaseThatEndsBeforeTheCall: an owner that has recorded its intent and may not call any more takes the intent
+// back.
 func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,17 +209,17 @@ func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
 	})
 }
 
-// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here they
-// hang; one that kills its process looks the same to those that come after it.
+// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here
+// they hang; one that kills its process looks the same to those that come after it.
 func TestAStepThatNobodySurvives(t *testing.T) {
 	t.Parallel()
 	s := &deafStore{Store: memory.New()}
 	s.deaf.Store(true)
 	b := newBench(t, s)
-	const tries = 3
-	arrived, never := make(chan struct{}, 2+tries), make(chan struct{})
+	const attempts = 3
+	arrived, never := make(chan struct{}, 2+attempts), make(chan struct{})
 	o, err := phase.New(phase.Definition[order]{
-		Name: "POST /orders", MinBackoff: quickly, MaxAttempts: tries,
+		Name: "POST /orders", MinBackoff: quickly, MaxAttempts: attempts,
 		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
 			arrived <- struct{}{}
 			select {
@@ -232,8 +234,8 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{}, 1+tries)
-	for range 1 + tries { // the first attempt, and as many that take over
+	ended := make(chan struct{}, 1+attempts)
+	for range 1 + attempts { // the first attempt, and as many that take over
 		go func() {
 			b.post(o, "k")
 			ended <- struct{}{}
@@ -243,13 +245,14 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 	}
 	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	rec := b.record("k")
-	if rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 3 attempts that were lost behind \"seat\"") {
+	if rec.State != store.StateUnknown || !strings.Contains(rec.LastError,
+		"given up after 3 attempts that were lost behind \"seat\"") {
 		t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 	}
 	b.wantTrace("seat confirm confirm confirm confirm")
 	s.deaf.Store(false) // so that the late ones are told at once
 	close(never)
-	for range 1 + tries {
+	for range 1 + attempts {
 		await(t, "the end of an attempt", ended)
 	}
 }
@@ -265,7 +268,7 @@ func TestTheSettledAttemptIsFenced(t *testing.T) {
 	}
 	rec := p.record("k")
 	data := json.RawMessage(`{"Item":"a book","Seat":"12A","Charge":"found"}`)
-	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: data}
+	outcome := phase.StepOutcome{Step: "charge", Result: phase.ResultDone, Data: data}
 	by, claim := reconcile.By{Who: "zoe", Why: "the bank told me"}, store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if err := operator.ResolveStep(t.Context(), by, claim, outcome); err != nil {
 		t.Fatal(err)
@@ -285,16 +288,19 @@ func TestWhoMadeTheCall(t *testing.T) {
 	caller := p.record("k").Attempt
 	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	asked := int64(0)
-	poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{Logger: slog.New(slog.DiscardHandler), Default: &reconcile.Rule{
-		Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
-			return reconcile.NotFound(), nil
-		}),
-		Arrival: 1,
-		OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
-			asked = rec.Attempt
-			return false, nil
+	poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{
+		Logger: slog.New(slog.DiscardHandler),
+		DefaultRule: &reconcile.Rule{
+			Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
+				return reconcile.NotFound(), nil
+			}),
+			Arrival: 1,
+			OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
+				asked = rec.Attempt
+				return false, nil
+			},
 		},
-	}})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

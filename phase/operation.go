@@ -21,9 +21,9 @@
 //
 // An external step is one call to another system. That it is about to be made is recorded before, and its result after.
 // It is handed a key that is the same in every attempt, to send along. If an attempt is lost in between, it is not
-// known whether the call was made. The author of the step says what is to be done then: make it again with the same key,
-// which the other system must recognise; look first; or, if nothing is said, stop as unknown, for a reconciler or a
-// person. They settle the step, and the operation goes on behind it or at it: see [Operation.InDoubt] and [Inspect].
+// known whether the call was made. The author of the step says what is to be done then: make it again with the same
+// key, which the other system must recognise; look first; or, if nothing is said, stop as unknown, for a reconciler or
+// a person. They settle the step, and the operation goes on behind it or at it: see [Operation.InDoubt] and [Inspect].
 //
 // The carried data is all that a later attempt has: it is stored as JSON, and the steps see nothing else of the
 // request. It is decoded strictly, and a node leaves an operation alone whose steps or data it does not know: see
@@ -45,8 +45,8 @@ import (
 
 // Definition describes an operation.
 type Definition[T any] struct {
-	// Name identifies the operation in stored records; on a route of http.ServeMux it is best the method and the pattern. A
-	// resumer finds the operation by it. Required.
+	// Name identifies the operation in stored records; on a route of http.ServeMux it is best the method and the
+	// pattern. A resumer finds the operation by it. Required.
 	Name string
 	// Steps are done one after the other. Their names are stored, and a node leaves an operation alone whose steps it
 	// does not know: see [*ChangedError]. Steps may be added at the end; for every other change raise the Version.
@@ -65,23 +65,24 @@ type Definition[T any] struct {
 	LenientData bool
 	// Answer makes the answer when all steps are done. Required.
 	Answer func(data *T) Answer
-	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. That the route is
-	// reserved and resumes, and its name, is not for them to change.
+	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. That the
+	// route is reserved and resumes, and its name, is not for them to change.
 	Options []onceward.Option
 	// MaxData is the most bytes that the carried data may take as JSON. Default: 64 KiB.
 	MaxData int
-	// MaxAttempts is how often a step is tried before the operation is given up as unknown. Default: 10.
+	// MaxAttempts is how often a step is attempted before the operation is given up as unknown. Default: 10.
 	MaxAttempts int
-	// MinBackoff is the time before the second try; it doubles with each one, up to a minute, which is the most. Default: 1 s.
+	// MinBackoff is the time before the second attempt; it doubles with each one, up to a minute. Default: 1 s, and a
+	// minute at most.
 	MinBackoff time.Duration
 }
 
 // The defaults and limits of a definition.
 const (
-	defaultMaxData = 64 << 10
-	defaultTries   = 10
-	defaultPause   = time.Second
-	longestPause   = time.Minute
+	defaultMaxData     = 64 << 10
+	defaultMaxAttempts = 10
+	defaultMinBackoff  = time.Second
+	maxBackoff         = time.Minute
 )
 
 // Operation is a defined operation. It holds no state and may be shared.
@@ -107,10 +108,10 @@ func New[T any](d Definition[T]) (*Operation[T], error) {
 		o.names = append(o.names, s.name)
 	}
 	if d.MaxData < 0 || d.MaxAttempts < 0 || d.MinBackoff < 0 || d.Version < 0 {
-		return nil, fmt.Errorf("phase: MaxData, Tries, Pause and Version of %q cannot be negative", d.Name)
+		return nil, fmt.Errorf("phase: MaxData, MaxAttempts, MinBackoff and Version of %q cannot be negative", d.Name)
 	}
-	if d.MinBackoff > longestPause {
-		return nil, fmt.Errorf("phase: a Pause of %s for %q: the most is %s", d.MinBackoff, d.Name, longestPause)
+	if d.MinBackoff > maxBackoff {
+		return nil, fmt.Errorf("phase: a MinBackoff of %s for %q: the most is %s", d.MinBackoff, d.Name, maxBackoff)
 	}
 	o.setDefaults()
 	return o, nil
@@ -121,10 +122,10 @@ func (o *Operation[T]) setDefaults() {
 		o.MaxData = defaultMaxData
 	}
 	if o.MaxAttempts == 0 {
-		o.MaxAttempts = defaultTries
+		o.MaxAttempts = defaultMaxAttempts
 	}
 	if o.MinBackoff == 0 {
-		o.MinBackoff = defaultPause
+		o.MinBackoff = defaultMinBackoff
 	}
 }
 
@@ -136,7 +137,7 @@ func Must[T any](o *Operation[T], err error) *Operation[T] {
 	return o
 }
 
-// options are those of the route, which the engine adds its own to: whoever is lost is taken over.
+// options are those of the route, and those of the engine: an attempt whose owner is lost is taken over.
 func (o *Operation[T]) options() []onceward.Option {
 	return append(slices.Clone(o.Options),
 		onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume), onceward.OperationName(o.Name))
@@ -165,11 +166,13 @@ func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func(
 	answer.write(w)
 }
 
-// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. By the Payload of the
-// call, not by the data, is a key recognised that comes back for something else. It returns the body of the answer, now or
-// from an earlier attempt; a status is not kept. Errors are those of [onceward.Guard.Do]; [onceward.ErrInProgress] also
-// says that the operation was suspended and will go on.
-func (o *Operation[T]) Do(ctx context.Context, guard *onceward.Guard, call onceward.Call, data T) (onceward.Result, error) {
+// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. By the Payload
+// of the call, not by the data, is a key recognised that comes back for something else. It returns the body of the
+// answer, now or from an earlier attempt; a status is not kept. Errors are those of [onceward.Guard.Do];
+// [onceward.ErrInProgress] also says that the operation was suspended and will go on.
+func (o *Operation[T]) Do(
+	ctx context.Context, guard *onceward.Guard, call onceward.Call, data T,
+) (onceward.Result, error) {
 	call.Operation = o.Name
 	return guard.Do(ctx, call, func(ctx context.Context) ([]byte, error) {
 		return o.value(ctx, func() (*T, error) { return &data, nil })
@@ -201,7 +204,9 @@ func (o *Operation[T]) resume(ctx context.Context, guard *onceward.Guard, rec *s
 		}
 	}
 	if state.Via == viaDo {
-		_, err := guard.Resume(ctx, rec, func(ctx context.Context) ([]byte, error) { return o.value(ctx, none) }, o.options()...)
+		_, err := guard.Resume(ctx, rec, func(ctx context.Context) ([]byte, error) {
+			return o.value(ctx, none)
+		}, o.options()...)
 		return err
 	}
 	return guard.ResumeHandler(ctx, rec, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -18,21 +18,21 @@ type Progress struct {
 	// Steps are the steps in order, with what is known of each. A record of the first encoding names only those that
 	// were reached.
 	Steps []StepProgress
-	// Step is the name of the step at hand: the one whose call is in doubt, or which is to be done next. It is empty if
+	// Step is the name of the current step: the one whose call is in doubt, or which is to be done next. It is empty if
 	// all steps are done and only the answer is missing.
 	Step string
-	// InDoubt says that the call of the step at hand may have been made, and CalledBy is the attempt that meant to make
+	// InDoubt says that the call of the current step may have been made, and CalledBy is the attempt that meant to make
 	// it.
 	InDoubt  bool
 	CalledBy int64
-	// Tries counts the attempts at the step that failed, and Lost those that took over there and were not heard of
+	// Attempts counts the attempts at the step that failed, and Lost those that took over there and were not heard of
 	// again.
-	Tries, Lost int
+	Attempts, Lost int
 	// Via is http, or do for an operation that came by [Operation.Do]: its answer is a value with status 200.
 	Via string
 	// Version is that of the definition that wrote the record.
 	Version int
-	// Data is the carried data, as it is before the step at hand.
+	// Data is the carried data, as it is before the current step.
 	Data json.RawMessage
 
 	state envelope
@@ -49,17 +49,17 @@ type StepState uint8
 
 // The states of a step.
 const (
-	// StepAhead is a step that was not begun.
-	StepAhead StepState = iota
-	// StepAtHand is the step that is next; if it was tried, it did nothing that counts.
-	StepAtHand
-	// StepInDoubt is the step at hand if its call may have been made.
+	// StepPending is a step that was not begun.
+	StepPending StepState = iota
+	// StepCurrent is the step that is next; if it was tried, it did nothing that counts.
+	StepCurrent
+	// StepInDoubt is the current step if its call may have been made.
 	StepInDoubt
-	// StepFinished is a step that is done.
-	StepFinished
+	// StepDone is a step that is done.
+	StepDone
 )
 
-var stepStates = [...]string{"ahead", "at hand", "in doubt", "done"}
+var stepStates = [...]string{"pending", "current", "in doubt", "done"}
 
 // String returns the state in words.
 func (s StepState) String() string {
@@ -84,7 +84,7 @@ func Inspect(rec *store.Record) (*Progress, error) {
 		return nil, err
 	}
 	p := &Progress{
-		Step: e.atHand(), InDoubt: e.Intent != "", CalledBy: e.By, Tries: e.Tries, Lost: e.Lost,
+		Step: e.current(), InDoubt: e.Intent != "", CalledBy: e.By, Attempts: e.Attempts, Lost: e.Lost,
 		Via: e.Via, Version: e.Defined, Data: e.Data, state: e,
 	}
 	names := e.Steps
@@ -101,13 +101,13 @@ func Inspect(rec *store.Record) (*Progress, error) {
 func (e *envelope) stateOf(i int) StepState {
 	switch {
 	case i < len(e.Done):
-		return StepFinished
+		return StepDone
 	case i > len(e.Done):
-		return StepAhead
+		return StepPending
 	case e.Intent != "":
 		return StepInDoubt
 	default:
-		return StepAtHand
+		return StepCurrent
 	}
 }
 
@@ -116,15 +116,15 @@ type StepResult uint8
 
 // The results of a step.
 const (
-	// StepDone says that the step took effect: the operation goes on behind it.
-	StepDone StepResult = iota + 1
-	// StepNotExecuted says that the step did nothing, and that no call of it is on its way: it is done when the
+	// ResultDone says that the step took effect: the operation goes on behind it.
+	ResultDone StepResult = iota + 1
+	// ResultNotExecuted says that the step did nothing, and that no call of it is on its way: it is done when the
 	// operation goes on.
-	StepNotExecuted
-	// StepAgain says nothing about the step, but that it is worth another look: of a call that is in doubt the
-	// definition says how to find out, or the fault that kept the step from succeeding is mended. Its tries count from
-	// the beginning.
-	StepAgain
+	ResultNotExecuted
+	// ResultRetry says nothing about the step, but that it is worth another look: of a call that is in doubt the
+	// definition says how to find out, or the fault that kept the step from succeeding is mended. Its attempts count
+	// from the beginning.
+	ResultRetry
 )
 
 var stepResults = [...]string{"none", "done", "not executed", "to be tried again"}
@@ -137,14 +137,14 @@ func (r StepResult) String() string {
 	return "invalid"
 }
 
-// StepOutcome is what was learned, from outside, of the step at hand.
+// StepOutcome is what was learned, from outside, of the current step.
 type StepOutcome struct {
 	// Step is the name of the step: an operation that has come to another one is not changed. It is empty for one whose
 	// steps are all done.
 	Step   string
 	Result StepResult
 	// Data is the carried data with which the operation goes on, all of it: for a step that is done, as it is behind
-	// the step. With [StepAgain] it mends data that no program can read. Nil leaves it as it is.
+	// the step. With [ResultRetry] it mends data that no program can read. Nil leaves it as it is.
 	Data json.RawMessage
 	// ProviderID is the id that the provider gave to the effect; empty leaves what was known before.
 	ProviderID string
@@ -187,22 +187,22 @@ func (p *Progress) after(o *StepOutcome) (envelope, error) {
 	case o.err != nil:
 		return next, o.err
 	case o.Step != p.Step:
-		return next, fmt.Errorf("phase: the outcome is about step %q, but the step at hand is %q", o.Step, p.Step)
-	case o.Result == StepDone && p.Step == "":
+		return next, fmt.Errorf("phase: the outcome is about step %q, but the current step is %q", o.Step, p.Step)
+	case o.Result == ResultDone && p.Step == "":
 		return next, errors.New("phase: all steps that the record names are done")
 	case !json.Valid(data):
 		return next, errors.New("phase: the carried data must be JSON")
 	}
-	mends := o.typed != nil || o.Result == StepAgain
+	mends := o.typed != nil || o.Result == ResultRetry
 	if field := missing(parse(p.Data), parse(data)); field != "" && !mends {
 		return next, fmt.Errorf("phase: the data lacks the field %q: give all of it, not only what the step changed", field)
 	}
 	switch o.Result {
-	case StepDone:
+	case ResultDone:
 		return next.finished(p.Step, data), nil
-	case StepNotExecuted:
+	case ResultNotExecuted:
 		return next.withdrawn().fresh(), nil
-	case StepAgain:
+	case ResultRetry:
 		return next.fresh(), nil
 	default:
 		return next, fmt.Errorf("phase: the outcome of step %q says nothing: set its Result", o.Step)
@@ -225,8 +225,8 @@ type Doubt[T any] struct {
 }
 
 // InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. A record that another version of the
-// program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation, knows
-// what key the call sent along.
+// program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation,
+// knows what key the call sent along.
 func (o *Operation[T]) InDoubt(guard *onceward.Guard, rec *store.Record) (*Doubt[T], error) {
 	if rec.Operation != o.Name {
 		return nil, fmt.Errorf("phase: the record is one of %q, not of %q", rec.Operation, o.Name)
@@ -259,5 +259,5 @@ func (d *Doubt[T]) Done(providerID string) StepOutcome {
 	if err != nil {
 		err = fmt.Errorf("phase: the data cannot be stored: %w", err)
 	}
-	return StepOutcome{Step: d.Step, Result: StepDone, Data: data, ProviderID: providerID, typed: &d.typed, err: err}
+	return StepOutcome{Step: d.Step, Result: ResultDone, Data: data, ProviderID: providerID, typed: &d.typed, err: err}
 }

@@ -35,10 +35,10 @@ type ResumerConfig struct {
 	// context. That is logged, counted (see [Resumed]) and not waited for. It should be longer than the operations'
 	// [onceward.Deadline]. Default: 5 min.
 	Overdue time.Duration
-	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that another
-	// process has the code of, and the runs of a comparer of package ledger, which are called "ledger comparison " and the name
-	// of the comparison. They are left alone without a word. Default: none, and every lost operation that is not one of the
-	// resumer's own is logged as a warning at each look.
+	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that
+	// another process has the code of, and the runs of a comparer of package ledger, which are called "ledger
+	// comparison " and the name of the comparison. They are left alone without a word. Default: none, and every lost
+	// operation that is not one of the resumer's own is logged as a warning at each look.
 	Others []string
 	// Logger gets what an operator should know. Default: slog.Default().
 	Logger *slog.Logger
@@ -49,8 +49,8 @@ const (
 	defaultOverdue  = 5 * time.Minute
 )
 
-// Resumer goes on with operations whose owner was lost, or which were suspended, without waiting for their callers (B5). Any
-// number of nodes may run one: each operation is taken over by the one that the store grants it to.
+// Resumer goes on with operations whose owner was lost, or which were suspended, without waiting for their callers
+// (B5). Any number of nodes may run one: each operation is taken over by the one that the store grants it to.
 type Resumer struct {
 	guard      *onceward.Guard
 	store      store.Store
@@ -60,8 +60,8 @@ type Resumer struct {
 	pool       *fair.Pool
 }
 
-// NewResumer returns a resumer. The store must be the guard's own, and a [store.Lister]; if it is not a lister, the error
-// is [errors.ErrUnsupported].
+// NewResumer returns a resumer. The store must be the guard's own, and a [store.Lister]; if it is not a lister, the
+// error is [errors.ErrUnsupported].
 func NewResumer(guard *onceward.Guard, s store.Store, config ResumerConfig) (*Resumer, error) {
 	if guard == nil {
 		return nil, errors.New("phase: a resumer needs a guard: it gives the right to go on with an operation")
@@ -133,13 +133,13 @@ func (r *Resumer) newPool() *fair.Pool {
 type Resumed struct {
 	// Finished counts the operations that were taken to their end.
 	Finished int
-	// Waiting counts those that are not finished: somebody else is at them, or they were suspended again.
+	// Waiting counts those that are not finished: another attempt is at them, or they were suspended again.
 	Waiting int
 	// Unknown counts those whose outcome became unknown.
 	Unknown int
-	// Strange counts those that are neither named like an operation of this resumer nor among the others of its
+	// Skipped counts those that are neither named like an operation of this resumer nor among the others of its
 	// configuration, and those that another version of the program must go on with.
-	Strange int
+	Skipped int
 	// Hanging counts the operations, taken over by this run and by earlier ones, that have not returned though they are
 	// overdue. Each takes a place of those of its name until it returns; when all are taken, none of that name is
 	// resumed here.
@@ -195,9 +195,9 @@ func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
 		return true
 	}
 	if !slices.Contains(run.config.Others, rec.Operation) {
-		run.config.Logger.WarnContext(ctx, "phase: a lost operation that nobody here can resume",
+		run.config.Logger.WarnContext(ctx, "phase: a lost operation that is not one of this resumer",
 			"operation", rec.Operation, "key_hash", rec.Hash())
-		run.Count(func(report *Resumed) { report.Strange++ })
+		run.Count(func(report *Resumed) { report.Skipped++ })
 	}
 	return false
 }
@@ -207,20 +207,22 @@ func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
 func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.ID) {
 	defer func() {
 		if p := recover(); p != nil {
-			run.config.Logger.ErrorContext(ctx, "phase: a step panicked", "operation", operation.operationName(), "key_hash", id.Hash(), "panic", p)
+			run.config.Logger.ErrorContext(ctx, "phase: a step panicked",
+				"operation", operation.operationName(), "key_hash", id.Hash(), "panic", p)
 			run.Count(func(report *Resumed) { report.Waiting++ })
 		}
 	}()
 	rec, err := run.get(ctx, id)
-	if err == nil && !rec.State.Settled() { // else somebody was faster
+	if err == nil && !rec.State.Settled() { // else another attempt was faster
 		err = operation.resume(ctx, run.guard, &rec)
 	}
 	var changed *ChangedError
 	switch {
 	case errors.As(err, &changed):
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation of another version", "key_hash", id.Hash(), "error", err)
-		run.Count(func(report *Resumed) { report.Strange++ })
-	case err == nil, errors.Is(err, errLostBeforeStart), errors.Is(err, store.ErrNotFound), errors.Is(err, onceward.ErrRefused):
+		run.Count(func(report *Resumed) { report.Skipped++ })
+	case err == nil, errors.Is(err, errLostBeforeStart),
+		errors.Is(err, store.ErrNotFound), errors.Is(err, onceward.ErrRefused):
 		run.Count(func(report *Resumed) { report.Finished++ })
 	case errors.Is(err, onceward.ErrInProgress):
 		run.Count(func(report *Resumed) { report.Waiting++ })

@@ -29,7 +29,7 @@ func TestStrangeOperations(t *testing.T) {
 		}))
 		var log lockedBuffer
 		r := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, another)
-		if got := b.once(r); got != (phase.Resumed{Strange: 2}) {
+		if got := b.once(r); got != (phase.Resumed{Skipped: 2}) {
 			t.Errorf("the resumer reports %+v", got)
 		}
 		if s := log.String(); strings.Count(s, "POST /orders") != 2 || strings.Contains(s, "k0") {
@@ -41,7 +41,7 @@ func TestStrangeOperations(t *testing.T) {
 	})
 }
 
-// TestOthers: what somebody else resumes is left alone, not counted and not told of.
+// TestOthers: what another resumer resumes is left alone, not counted and not told of.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,8 @@ func TestOthers(t *testing.T) {
 			Answer: func(*order) phase.Answer { return phase.Answer{} },
 		}))
 		var log lockedBuffer
-		r := b.resumer(phase.ResumerConfig{Others: []string{o.Name}, Logger: slog.New(slog.NewTextHandler(&log, nil))}, another)
+		r := b.resumer(phase.ResumerConfig{Others: []string{o.Name}, Logger: slog.New(slog.NewTextHandler(&log, nil))},
+			another)
 		if got := b.once(r); got != (phase.Resumed{}) || log.String() != "" {
 			t.Errorf("the resumer reports %+v, and logs %q", got, log.String())
 		}
@@ -86,7 +87,8 @@ func TestManyOperations(t *testing.T) {
 	}
 }
 
-// TestTheResumerLeavesOthersAlone: what is in progress, what nobody resumes, and what was settled since it was listed.
+// TestTheResumerLeavesOthersAlone: what is in progress, what is not to be resumed, and what was settled since it was
+// listed.
 func TestTheResumerLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -113,7 +115,8 @@ func TestTheResumerLeavesOthersAlone(t *testing.T) {
 		s.list = func(found []store.Record) ([]store.Record, error) { return append(found, stale...), nil }
 		b.once(b.resumer(phase.ResumerConfig{}, o))
 		b.wantTrace("seat")
-		if after := b.record("k0"); after.State != store.StateRetryable || after.LastError != "asked" || after.Attempt != rec.Attempt {
+		if after := b.record("k0"); after.State != store.StateRetryable || after.LastError != "asked" ||
+			after.Attempt != rec.Attempt {
 			t.Errorf("the record is %s at attempt %d: %s, want it untouched", after.State, after.Attempt, after.LastError)
 		}
 		if rec := b.record("reconciled"); rec.State != store.StateInProgress {
@@ -122,8 +125,8 @@ func TestTheResumerLeavesOthersAlone(t *testing.T) {
 	})
 }
 
-// TestClocksApart: whether an owner is lost is for the store's clock to say (S3). A node whose own is behind does not wait, and
-// one whose own is ahead does not ask for what others hold.
+// TestClocksApart: whether an owner is lost is for the store's clock to say (S3). A node whose own is behind does not
+// wait, and one whose own is ahead does not ask for what others hold.
 func TestClocksApart(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {

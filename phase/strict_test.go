@@ -39,14 +39,17 @@ func TestStrictDecoding(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ data, want string }{
-		"all of it":                    {string(whole), ""},
-		"what is left out when empty":  {`{"id":"","price":0,"note":null,"lines":null}`, ""},
-		"a pointer that was added":     {`{"id":"","price":0,"lines":[]}`, ""},
-		"large letters":                {`{"ID":"","Price":0,"Lines":[]}`, ""},
-		"a field that is missing":      {`{"id":"","lines":[]}`, `lacks the field "price"`},
-		"an embedded one":              {`{"price":0,"lines":[]}`, `lacks the field "id"`},
-		"one in a list":                {`{"id":"","price":0,"lines":[{"item":"x"}]}`, `lacks the field "lines.0.count"`},
-		"one in a map":                 {`{"id":"","price":0,"lines":[],"by_name":{"a":{"count":1}}}`, `lacks the field "by_name.a.item"`},
+		"all of it":                   {string(whole), ""},
+		"what is left out when empty": {`{"id":"","price":0,"note":null,"lines":null}`, ""},
+		"a pointer that was added":    {`{"id":"","price":0,"lines":[]}`, ""},
+		"large letters":               {`{"ID":"","Price":0,"Lines":[]}`, ""},
+		"a field that is missing":     {`{"id":"","lines":[]}`, `lacks the field "price"`},
+		"an embedded one":             {`{"price":0,"lines":[]}`, `lacks the field "id"`},
+		"one in a list":               {`{"id":"","price":0,"lines":[{"item":"x"}]}`, `lacks the field "lines.0.count"`},
+		"one in a map": {
+			`{"id":"","price":0,"lines":[],"by_name":{"a":{"count":1}}}`,
+			`lacks the field "by_name.a.item"`,
+		},
 		"a field that is not known":    {`{"id":"","price":0,"lines":[],"fee":3}`, "unknown field"},
 		"one that is not known within": {`{"id":"","price":0,"lines":[{"item":"x","count":1,"size":3}]}`, "unknown field"},
 		"another type":                 {`{"id":"","price":"0","lines":[]}`, "does not fit its type"},

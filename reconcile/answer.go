@@ -14,7 +14,7 @@ import (
 
 // Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown],
 // and for a phased operation with [Step], [NotExecuted], [NotFound], [StillUnknown] or [Finish]: they are about its
-// step at hand.
+// current step.
 type Answer struct {
 	kind       answerKind
 	completion store.Completion
@@ -33,8 +33,8 @@ const (
 	notFound
 )
 
-// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined is
-// completed too, with its failure as the answer. The provider's id may be empty.
+// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined
+// is completed too, with its failure as the answer. The provider's id may be empty.
 //
 // It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
 // [Finish].
@@ -42,8 +42,8 @@ func Completed(response store.Response, providerID string) Answer {
 	return Answer{kind: completed, completion: store.Completion{Response: response, ProviderID: providerID}}
 }
 
-// Step says what was learned of the step at hand of a phased operation, which then goes on behind it or at it: its
-// remaining steps are done, and its answer is its own. With the definition at hand, [phase.Operation.InDoubt] makes the
+// Step says what was learned of the current step of a phased operation, which then goes on behind it or at it: its
+// remaining steps are done, and its answer is its own. With the definition, [phase.Operation.InDoubt] makes the
 // outcome:
 //
 //	doubt, err := book.InDoubt(guard, rec)
@@ -61,12 +61,12 @@ func Finish(response store.Response, providerID string) Answer {
 	return a
 }
 
-// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A retry
-// executes. Of a phased operation it says so of the step at hand, which is then done when the operation goes on.
+// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A
+// retry executes. Of a phased operation it says so of the current step, which is then done when the operation goes on.
 func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason: reason} }
 
-// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed is
-// for the [Rule] to say.
+// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed
+// is for the [Rule] to say.
 func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know of it"} }
 
 // StillUnknown says that nothing was learned, such as for a payment that is still being processed.
@@ -93,7 +93,7 @@ type resolution struct {
 	write   func(ctx context.Context, s store.Reconciler, c store.Claim) error
 }
 
-// resolve applies an answer to a record. For a phased operation it settles the step at hand and nothing else, so that
+// resolve applies an answer to a record. For a phased operation it settles the current step and nothing else, so that
 // the steps behind it are done (I15). An answer that would skip them is an error.
 func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
 	progress, err := phase.Inspect(rec)
@@ -102,18 +102,19 @@ func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
 	case phased && err != nil:
 		return nil, err
 	case a.kind == stepSettled && !phased:
-		return nil, fmt.Errorf("reconcile: an answer about a step, for an operation that has none at hand: %w", err)
+		return nil, fmt.Errorf("reconcile: an answer about a step, for an operation that has no current step: %w", err)
 	case a.kind == completed && phased:
 		return nil, errors.New("reconcile: Completed would skip the steps that are left of a phased operation: " +
-			"use Step for what was learned of the step at hand, or Finish to end the operation there")
+			"use Step for what was learned of the current step, or Finish to end the operation there")
 	case a.kind == notExecuted && phased && !progress.InDoubt:
-		return nil, fmt.Errorf("reconcile: no call is in doubt: step %q was given up, and is for a person to retry", progress.Step)
+		return nil, fmt.Errorf("reconcile: no call is in doubt: step %q was given up, and is for a person to retry",
+			progress.Step)
 	case a.kind == notExecuted && phased:
-		return settleStep(progress, phase.StepOutcome{Step: progress.Step, Result: phase.StepNotExecuted}, a.reason)
+		return settleStep(progress, phase.StepOutcome{Step: progress.Step, Result: phase.ResultNotExecuted}, a.reason)
 	case a.kind == stepSettled:
 		return settleStep(progress, a.step, "the other system's answer")
 	case a.kind == notExecuted:
-		return a.release(), nil
+		return a.notExecuted(), nil
 	default:
 		return a.complete(), nil
 	}
@@ -129,8 +130,8 @@ func (a *Answer) complete() *resolution {
 	}
 }
 
-// release says that nothing was done.
-func (a *Answer) release() *resolution {
+// notExecuted says that nothing was done.
+func (a *Answer) notExecuted() *resolution {
 	reason := short(a.reason)
 	return &resolution{
 		report: Report{NotExecuted: 1}, outcome: "not executed", action: "resolve not executed", reason: reason,

@@ -32,13 +32,15 @@ func TestAnswersSettle(t *testing.T) {
 			reconcile.Completed(paid, "ch_1"),
 			reconcile.Report{Completed: 1},
 			store.StateCompleted, "completed",
-			"night shift: resolve completed, the other system's answer []\nnight shift: resolve completed, the other system's answer [done]",
+			"night shift: resolve completed, the other system's answer []\n" +
+				"night shift: resolve completed, the other system's answer [done]",
 		},
 		"declined is completed too": {
 			reconcile.Completed(declined, "ch_1"),
 			reconcile.Report{Completed: 1},
 			store.StateCompleted, "completed",
-			"night shift: resolve completed, the other system's answer []\nnight shift: resolve completed, the other system's answer [done]",
+			"night shift: resolve completed, the other system's answer []\n" +
+				"night shift: resolve completed, the other system's answer [done]",
 		},
 		"not executed": {
 			reconcile.NotExecuted("cancelled"),
@@ -46,15 +48,21 @@ func TestAnswersSettle(t *testing.T) {
 			store.StateRetryable, "not executed",
 			"night shift: resolve not executed, cancelled []\nnight shift: resolve not executed, cancelled [done]",
 		},
-		"still unknown": {reconcile.StillUnknown("processing"), reconcile.Report{Postponed: 1}, store.StateUnknown, "postponed", ""},
-		"nothing":       {reconcile.Answer{}, reconcile.Report{Postponed: 1}, store.StateUnknown, "postponed", ""},
+		"still unknown": {
+			reconcile.StillUnknown("processing"),
+			reconcile.Report{Postponed: 1},
+			store.StateUnknown,
+			"postponed", "",
+		},
+		"nothing": {reconcile.Answer{}, reconcile.Report{Postponed: 1}, store.StateUnknown, "postponed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				s := memory.New()
 				claim := lose(t, s, "k")
 				var told journal
-				poller := newPoller(t, s, reconcile.Rule{Resolver: always(c.answer)}, reconcile.Config{Actor: "night shift", Observer: &told})
+				poller := newPoller(t, s, reconcile.Rule{Resolver: always(c.answer)},
+					reconcile.Config{Actor: "night shift", Observer: &told})
 				run(t, poller, c.report)
 				rec := record(t, s, "k")
 				if rec.State != c.state || rec.Attempt != claim.Attempt {
@@ -75,7 +83,7 @@ func TestAnswersSettle(t *testing.T) {
 	}
 }
 
-// TestResolverFails: an error, a panic and silence are tries that learned nothing. They end nobody but themselves.
+// TestResolverFails: an error, a panic and silence are attempts that learned nothing. They end nothing but themselves.
 func TestResolverFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(ctx context.Context, rec *store.Record) (reconcile.Answer, error)
@@ -83,7 +91,10 @@ func TestResolverFails(t *testing.T) {
 		is     error
 	}{
 		"with an error": {
-			func(context.Context, *store.Record) (reconcile.Answer, error) { return reconcile.Answer{}, errDown }, "pulled the plug", errDown,
+			func(context.Context, *store.Record) (reconcile.Answer, error) {
+				return reconcile.Answer{},
+					errDown
+			}, "pulled the plug", errDown,
 		},
 		"with an error beside an answer": {
 			func(context.Context, *store.Record) (reconcile.Answer, error) {
@@ -91,7 +102,8 @@ func TestResolverFails(t *testing.T) {
 			}, "pulled the plug", errDown,
 		},
 		"with a panic": {
-			func(context.Context, *store.Record) (reconcile.Answer, error) { panic("no such field") }, "panic: no such field", nil,
+			func(context.Context, *store.Record) (reconcile.Answer, error) { panic("no such field") },
+			"panic: no such field", nil,
 		},
 		"with silence": {
 			func(ctx context.Context, _ *store.Record) (reconcile.Answer, error) {
@@ -116,7 +128,9 @@ func TestResolverFails(t *testing.T) {
 						return reconcile.Completed(paid, ""), nil
 					}
 					return c.answer(ctx, rec)
-				}), reconcile.Config{Timeout: 7 * time.Second, Concurrency: 1, MaxAttempts: 2, MaxBackoff: time.Minute, Observer: &told})
+				}), reconcile.Config{
+					Timeout: 7 * time.Second, Concurrency: 1, MaxAttempts: 2, MaxBackoff: time.Minute, Observer: &told,
+				})
 				begin := time.Now()
 				run(t, poller, reconcile.Report{Completed: 1, Postponed: 1})
 				if took := time.Since(begin); took > 7*time.Second {
@@ -124,8 +138,10 @@ func TestResolverFails(t *testing.T) {
 				}
 				wantState(t, s, "good", store.StateCompleted)
 				rec := record(t, s, "bad")
-				if rec.State != store.StateUnknown || rec.ReconcileCount != 1 || !strings.Contains(rec.ReconcileError, c.want) || len(rec.ReconcileError) > 1100 {
-					t.Errorf("the record is %s after %d tries, because of %d bytes: %.100q", rec.State, rec.ReconcileCount, len(rec.ReconcileError), rec.ReconcileError)
+				if rec.State != store.StateUnknown || rec.ReconcileCount != 1 || !strings.Contains(rec.ReconcileError, c.want) ||
+					len(rec.ReconcileError) > 1100 {
+					t.Errorf("the record is %s after %d attempts, because of %d bytes: %.100q", rec.State, rec.ReconcileCount,
+						len(rec.ReconcileError), rec.ReconcileError)
 				}
 				if err := told.events[0].Err; err == nil || c.is != nil && !errors.Is(err, c.is) {
 					t.Errorf("the observer was told of %v, want %v", err, c.is)
@@ -140,8 +156,8 @@ func TestResolverFails(t *testing.T) {
 	}
 }
 
-// TestAnswerIsTooLate: what was learned about one attempt changes nothing once somebody else has settled it, or the record has
-// moved to another attempt. That is no error.
+// TestAnswerIsTooLate: what was learned about one attempt changes nothing once another has settled it, or the record
+// has moved to another attempt. That is no error.
 func TestAnswerIsTooLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, store *memory.Store, c store.Claim)
@@ -164,7 +180,8 @@ func TestAnswerIsTooLate(t *testing.T) {
 		}, store.StateExpired},
 	} {
 		for kind, answer := range map[string]reconcile.Answer{
-			"completed": reconcile.Completed(paid, "ch_1"), "not executed": reconcile.NotExecuted("cancelled"), "nothing": reconcile.StillUnknown("?"),
+			"completed": reconcile.Completed(paid, "ch_1"), "not executed": reconcile.NotExecuted("cancelled"),
+			"nothing": reconcile.StillUnknown("?"),
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				inTime(t, func(t *testing.T) {
@@ -179,7 +196,8 @@ func TestAnswerIsTooLate(t *testing.T) {
 					}), reconcile.Config{Observer: &told})
 					ask(t, poller, "k", reconcile.Report{})
 					after := record(t, s, "k")
-					if after.State != c.want || after.Attempt != before.Attempt || after.ReconcileCount != before.ReconcileCount || !after.SettledAt.Equal(before.SettledAt) {
+					if after.State != c.want || after.Attempt != before.Attempt || after.ReconcileCount != before.ReconcileCount ||
+						!after.SettledAt.Equal(before.SettledAt) {
 						t.Errorf("the record is %+v, want it as it was, %+v", after, before)
 					}
 					if len(told.events) != 0 {
@@ -214,11 +232,13 @@ func TestAnswerThatCannotBeStored(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
 		lose(t, s, "k")
-		poller := newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(store.Response{}, ""))}, reconcile.Config{MaxAttempts: 2, MaxBackoff: time.Minute})
+		poller := newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(store.Response{}, ""))},
+			reconcile.Config{MaxAttempts: 2, MaxBackoff: time.Minute})
 		run(t, poller, reconcile.Report{Postponed: 1})
 		time.Sleep(time.Minute)
 		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
-		if rec := record(t, s, "k"); !rec.DeadLetter || !strings.Contains(rec.ReconcileError, "cannot be stored") || !strings.Contains(rec.ReconcileError, "status 0") {
+		if rec := record(t, s, "k"); !rec.DeadLetter || !strings.Contains(rec.ReconcileError, "cannot be stored") ||
+			!strings.Contains(rec.ReconcileError, "status 0") {
 			t.Errorf("dead letter %t because %q", rec.DeadLetter, rec.ReconcileError)
 		}
 	})
@@ -249,7 +269,7 @@ func TestStoreIsAway(t *testing.T) {
 	}
 }
 
-// TestNotUnknown: what is not unknown is nobody's business here.
+// TestNotUnknown: what is not unknown is left alone.
 func TestNotUnknown(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
@@ -282,10 +302,10 @@ func TestAnswersAboutSteps(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
 		lose(t, store, "k")
-		about := reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone})
+		about := reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.ResultDone})
 		poller := newPoller(t, store, reconcile.Rule{Resolver: always(about)}, reconcile.Config{})
 		ask(t, poller, "k", reconcile.Report{Postponed: 1})
-		if rec := record(t, store, "k"); !strings.Contains(rec.ReconcileError, "an operation that has none at hand") {
+		if rec := record(t, store, "k"); !strings.Contains(rec.ReconcileError, "an operation that has no current step") {
 			t.Errorf("the record says %q", rec.ReconcileError)
 		}
 		poller = newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Finish(paid, "ch_1"))}, reconcile.Config{})
@@ -338,7 +358,7 @@ func TestPhasedByALaterProgram(t *testing.T) {
 	}
 }
 
-// TestNoticeAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not
+// TestExternalEventAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not
 // settle the step whose call is in doubt, however the external event names the operation.
 func TestExternalEventAboutAnotherStep(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -388,10 +408,10 @@ func TestRefusedStepIsInTheAudit(t *testing.T) {
 		data    string
 		outcome phase.StepOutcome
 	}{
-		"another step":       {state, phase.StepOutcome{Step: "confirm", Result: phase.StepDone}},
+		"another step":       {state, phase.StepOutcome{Step: "confirm", Result: phase.ResultDone}},
 		"no result":          {state, phase.StepOutcome{Step: "charge"}},
-		"data without price": {state, phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: []byte(`{}`)}},
-		"no steps":           {`{"page":7}`, phase.StepOutcome{Step: "charge", Result: phase.StepDone}},
+		"data without price": {state, phase.StepOutcome{Step: "charge", Result: phase.ResultDone, Data: []byte(`{}`)}},
+		"no steps":           {`{"page":7}`, phase.StepOutcome{Step: "charge", Result: phase.ResultDone}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {

@@ -34,7 +34,10 @@ func TestPausesGrowToALimit(t *testing.T) {
 		},
 		"by default": {
 			reconcile.Config{},
-			[]time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second, 640 * time.Second, 15 * time.Minute, 15 * time.Minute},
+			[]time.Duration{
+				10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second,
+				320 * time.Second, 640 * time.Second, 15 * time.Minute, 15 * time.Minute,
+			},
 		},
 		"a first pause that is long": {
 			reconcile.Config{MinBackoff: time.Hour}, []time.Duration{time.Hour, time.Hour, time.Hour},
@@ -73,12 +76,14 @@ func TestPausesDiffer(t *testing.T) {
 			shortest, longest = min(shortest, pause), max(longest, pause)
 		}
 		if len(seen) < 190 || shortest > 35*time.Second || longest < 55*time.Second {
-			t.Errorf("200 pauses have %d lengths, from %s to %s: want them spread over 30 s to 60 s", len(seen), shortest, longest)
+			t.Errorf("200 pauses have %d lengths, from %s to %s: want them spread over 30 s to 60 s", len(seen), shortest,
+				longest)
 		}
 	})
 }
 
-// TestLimit: with the last try a record becomes a dead letter, which nobody is asked about until a person says so.
+// TestLimit: with the last attempt a record becomes a dead letter, which no resolver is asked about until a person says
+// so.
 func TestLimit(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -98,10 +103,13 @@ func TestLimit(t *testing.T) {
 			}
 		}
 		threeTries()
-		if rec := record(t, s, "k"); !rec.DeadLetter || rec.State != store.StateUnknown || rec.ReconcileError != "the bank is still at it" {
-			t.Errorf("after the limit the record is %s, dead letter %t, because %q", rec.State, rec.DeadLetter, rec.ReconcileError)
+		if rec := record(t, s, "k"); !rec.DeadLetter || rec.State != store.StateUnknown ||
+			rec.ReconcileError != "the bank is still at it" {
+			t.Errorf("after the limit the record is %s, dead letter %t, because %q", rec.State, rec.DeadLetter,
+				rec.ReconcileError)
 		}
-		if got := strings.Count(log.String(), "a person has to settle"); got != 1 || strings.Contains(log.String(), "tenant") {
+		if got := strings.Count(log.String(), "a person has to settle"); got != 1 ||
+			strings.Contains(log.String(), "tenant") {
 			t.Errorf("the log tells of a dead letter %d times, want once and without its key: %s", got, log.String())
 		}
 		for range 10 {
@@ -121,17 +129,19 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// TestNoRule: an operation that nobody can ask about does not hang there for ever.
+// TestNoRule: an operation that no resolver is asked about does not hang there for ever.
 func TestNoRule(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
 		loseAt(t, store, "POST /refunds", "k")
 		var told journal
-		poller := newPoller(t, store, reconcile.Rule{Resolver: &oracle{}}, reconcile.Config{MaxAttempts: 2, MaxBackoff: time.Minute, Observer: &told})
+		poller := newPoller(t, store, reconcile.Rule{Resolver: &oracle{}},
+			reconcile.Config{MaxAttempts: 2, MaxBackoff: time.Minute, Observer: &told})
 		run(t, poller, reconcile.Report{Postponed: 1})
 		time.Sleep(time.Minute)
 		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
-		if rec := record(t, store, "k"); !rec.DeadLetter || !strings.Contains(rec.ReconcileError, `no rule for the operation "POST /refunds"`) {
+		if rec := record(t, store, "k"); !rec.DeadLetter || !strings.Contains(rec.ReconcileError,
+			`no rule for the operation "POST /refunds"`) {
 			t.Errorf("dead letter %t because %q", rec.DeadLetter, rec.ReconcileError)
 		}
 		if len(told.events) != 2 || told.events[1].Err == nil {
@@ -147,7 +157,7 @@ func TestDefaultRule(t *testing.T) {
 		loseAt(t, s, "POST /refunds", "other")
 		own, others := &oracle{}, always(reconcile.Completed(paid, ""))
 		run(t, newPoller(t, s, reconcile.Rule{}, reconcile.Config{
-			Rules: map[string]reconcile.Rule{transfers: {Resolver: own}}, Default: &reconcile.Rule{Resolver: others},
+			Rules: map[string]reconcile.Rule{transfers: {Resolver: own}}, DefaultRule: &reconcile.Rule{Resolver: others},
 		}), reconcile.Report{Completed: 1, Postponed: 1})
 		own.wantAsked(t, 1)
 		others.wantAsked(t, 1)
@@ -170,7 +180,8 @@ func TestRun(t *testing.T) {
 		bank := &oracle{}
 		var log strings.Builder
 		poller := newPoller(t, store, reconcile.Rule{Resolver: bank}, reconcile.Config{
-			Interval: 10 * time.Second, MinBackoff: time.Second, MaxBackoff: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Interval: 10 * time.Second, MinBackoff: time.Second, MaxBackoff: time.Second,
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -215,7 +226,8 @@ func TestFailuresOfManyAreOne(t *testing.T) {
 			return nil
 		}
 		_, err := newPoller(t, s, reconcile.Rule{Resolver: &oracle{}}, reconcile.Config{}).RunOnce(t.Context())
-		if !errors.Is(err, store.ErrUnavailable) || strings.Count(err.Error(), "plug") != 1 || !strings.Contains(err.Error(), "50 records") {
+		if !errors.Is(err, store.ErrUnavailable) || strings.Count(err.Error(), "plug") != 1 ||
+			!strings.Contains(err.Error(), "50 records") {
 			t.Errorf("got %v, want one failure that stands for 50", err)
 		}
 	})

@@ -29,20 +29,20 @@ func TestConfigIsChecked(t *testing.T) {
 	}{
 		"nothing":               {reconcile.Config{}, "Rules is missing"},
 		"a rule of nothing":     {with(reconcile.Rule{}), `"POST /transfers" has neither`},
-		"a default of nothing":  {reconcile.Config{Default: &reconcile.Rule{}}, `"all others" has neither`},
+		"a default of nothing":  {reconcile.Config{DefaultRule: &reconcile.Rule{}}, `"all others" has neither`},
 		"a source alone":        {with(reconcile.Rule{Resolver: &oracle{}, Source: "bank"}), "both Source and Interpret"},
 		"an interpreter alone":  {with(reconcile.Rule{Interpret: interpretNothing}), "both Source and Interpret"},
 		"a negative arrival":    {with(reconcile.Rule{Resolver: &oracle{}, Arrival: -1}), "negative Arrival"},
-		"a negative interval":   {reconcile.Config{Default: &good, Interval: -time.Second}, "-1s"},
-		"a negative pause":      {reconcile.Config{Default: &good, MinBackoff: -1}, "duration"},
-		"a negative long pause": {reconcile.Config{Default: &good, MaxBackoff: -1}, "duration"},
-		"a negative timeout":    {reconcile.Config{Default: &good, Timeout: -1}, "duration"},
-		"negative retentions":   {reconcile.Config{Default: &good, KeepExternalEvents: -1}, "duration"},
-		"pauses of centuries":   {reconcile.Config{Default: &good, MaxBackoff: math.MaxInt64}, "duration"},
-		"a negative audit":      {reconcile.Config{Default: &good, KeepAudit: -1}, "duration"},
-		"a negative limit":      {reconcile.Config{Default: &good, MaxAttempts: -1}, "Limit"},
-		"negative concurrency":  {reconcile.Config{Default: &good, Concurrency: -1}, "Concurrency"},
-		"a negative share":      {reconcile.Config{Default: &good, PerOperation: -1}, "PerOperation"},
+		"a negative interval":   {reconcile.Config{DefaultRule: &good, Interval: -time.Second}, "-1s"},
+		"a negative pause":      {reconcile.Config{DefaultRule: &good, MinBackoff: -1}, "duration"},
+		"a negative long pause": {reconcile.Config{DefaultRule: &good, MaxBackoff: -1}, "duration"},
+		"a negative timeout":    {reconcile.Config{DefaultRule: &good, Timeout: -1}, "duration"},
+		"negative retentions":   {reconcile.Config{DefaultRule: &good, KeepExternalEvents: -1}, "duration"},
+		"pauses of centuries":   {reconcile.Config{DefaultRule: &good, MaxBackoff: math.MaxInt64}, "duration"},
+		"a negative audit":      {reconcile.Config{DefaultRule: &good, KeepAudit: -1}, "duration"},
+		"a negative limit":      {reconcile.Config{DefaultRule: &good, MaxAttempts: -1}, "MaxAttempts"},
+		"negative concurrency":  {reconcile.Config{DefaultRule: &good, Concurrency: -1}, "Concurrency"},
+		"a negative share":      {reconcile.Config{DefaultRule: &good, PerOperation: -1}, "PerOperation"},
 	} {
 		poller, err := reconcile.NewPoller(guard, memory.New(), c.config)
 		if err == nil || poller != nil || !strings.Contains(err.Error(), c.want) {
@@ -51,7 +51,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	for name, config := range map[string]reconcile.Config{
 		"a rule":               with(good),
-		"a default":            {Default: &good},
+		"a default":            {DefaultRule: &good},
 		"external events only": with(reconcile.Rule{Source: "bank", Interpret: interpretNothing}),
 	} {
 		if _, err := reconcile.NewPoller(guard, memory.New(), config); err != nil {
@@ -62,7 +62,8 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestGuardIsRequired(t *testing.T) {
 	t.Parallel()
-	_, pollerErr := reconcile.NewPoller(nil, memory.New(), reconcile.Config{Default: &reconcile.Rule{Resolver: &oracle{}}})
+	config := reconcile.Config{DefaultRule: &reconcile.Rule{Resolver: &oracle{}}}
+	_, pollerErr := reconcile.NewPoller(nil, memory.New(), config)
 	_, operatorErr := reconcile.NewOperator(nil, memory.New())
 	for _, err := range []error{pollerErr, operatorErr} {
 		if err == nil || !strings.Contains(err.Error(), "there is no guard") {
@@ -74,8 +75,8 @@ func TestGuardIsRequired(t *testing.T) {
 func TestStoresThatCannot(t *testing.T) {
 	t.Parallel()
 	all := memory.New()
-	asks := reconcile.Config{Default: &reconcile.Rule{Resolver: &oracle{}}}
-	hears := reconcile.Config{Default: &reconcile.Rule{Source: "bank", Interpret: interpretNothing}}
+	asks := reconcile.Config{DefaultRule: &reconcile.Rule{Resolver: &oracle{}}}
+	hears := reconcile.Config{DefaultRule: &reconcile.Rule{Source: "bank", Interpret: interpretNothing}}
 	type lists struct {
 		store.Store
 		store.Lister
@@ -95,24 +96,29 @@ func TestStoresThatCannot(t *testing.T) {
 	}
 	two := both{all, all, all}
 	for name, c := range map[string]struct {
-		store         store.Store
-		config        reconcile.Config
-		poller, bench bool
+		store            store.Store
+		config           reconcile.Config
+		poller, operator bool
 	}{
-		"a bare store":                             {store: struct{ store.Store }{all}, config: asks},
-		"none at all":                              {store: nil, config: asks},
-		"one that only lists":                      {store: lists{all, all}, config: asks},
-		"one that only settles":                    {store: settles{all, all}, config: asks},
-		"one that does both":                       {store: two, config: asks, poller: true},
-		"one without external events":              {store: two, config: hears},
-		"one without an audit":                     {store: busts{two, all}, config: asks, poller: true},
-		"one with an audit but no external events": {store: auditing{busts{two, all}, all}, config: asks, poller: true, bench: true},
-		"all": {store: all, config: hears, poller: true, bench: true},
+		"a bare store":                {store: struct{ store.Store }{all}, config: asks},
+		"none at all":                 {store: nil, config: asks},
+		"one that only lists":         {store: lists{all, all}, config: asks},
+		"one that only settles":       {store: settles{all, all}, config: asks},
+		"one that does both":          {store: two, config: asks, poller: true},
+		"one without external events": {store: two, config: hears},
+		"one without an audit":        {store: busts{two, all}, config: asks, poller: true},
+		"one with an audit but no external events": {
+			store: auditing{busts{two, all}, all}, config: asks, poller: true,
+			operator: true,
+		},
+		"all": {store: all, config: hears, poller: true, operator: true},
 	} {
-		if _, err := reconcile.NewPoller(guard, c.store, c.config); (err == nil) != c.poller || err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := reconcile.NewPoller(guard, c.store, c.config); (err == nil) != c.poller || err != nil &&
+			!errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: a poller got %v", name, err)
 		}
-		if _, err := reconcile.NewOperator(guard, c.store); (err == nil) != c.bench || err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := reconcile.NewOperator(guard, c.store); (err == nil) != c.operator || err != nil &&
+			!errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: an operator got %v", name, err)
 		}
 	}
@@ -124,7 +130,7 @@ type auditing struct {
 	store.Auditor
 }
 
-// deskless is what an operator needs, but for the audit.
+// auditless is what an operator needs, but for the audit.
 type noOperator interface {
 	store.Store
 	store.Lister
@@ -142,7 +148,8 @@ func TestBareStoreIsReconciled(t *testing.T) {
 			store.Reconciler
 		}{all, all, all}
 		lose(t, s, "k")
-		run(t, newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}), reconcile.Report{Completed: 1})
+		run(t, newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}),
+			reconcile.Report{Completed: 1})
 		wantState(t, s, "k", store.StateCompleted)
 	})
 }

@@ -38,7 +38,7 @@ func (b *bank) resolve(_ context.Context, rec *store.Record) (reconcile.Answer, 
 	return reconcile.Completed(store.Response{Status: 200, Body: []byte(id)}, id), nil
 }
 
-// A transfer is made, but nobody hears of it. The poller asks, and the retry gets the answer: it is not made again.
+// A transfer is made, but its answer is lost. The poller asks, and the retry gets the answer: it is not made again.
 func ExamplePoller() {
 	ctx := context.Background()
 	s, quiet := memory.New(), slog.New(slog.DiscardHandler)
@@ -83,7 +83,10 @@ func ExampleOperator() {
 	silent := reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
 		return reconcile.Answer{}, errors.New("the bank is closed")
 	})
-	poller, err := reconcile.NewPoller(guard, s, reconcile.Config{Default: &reconcile.Rule{Resolver: silent}, MaxAttempts: 1, Logger: quiet})
+	poller, err := reconcile.NewPoller(guard, s, reconcile.Config{
+		DefaultRule: &reconcile.Rule{Resolver: silent},
+		MaxAttempts: 1, Logger: quiet,
+	})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -236,7 +239,7 @@ func ExampleOperator_ResolveStep() {
 	by := reconcile.By{Who: "zoe", Why: "the bank shows the charge ch_1"}
 	claim := store.Claim{ID: history.Record.ID, Attempt: history.Record.Attempt}
 	err = operator.ResolveStep(ctx, by, claim, phase.StepOutcome{
-		Step: history.Progress.Step, Result: phase.StepDone, ProviderID: "ch_1",
+		Step: history.Progress.Step, Result: phase.ResultDone, ProviderID: "ch_1",
 		Data: json.RawMessage(`{"amount":1900,"charge":"ch_1"}`),
 	})
 	fmt.Println("settled:", err)
@@ -245,7 +248,7 @@ func ExampleOperator_ResolveStep() {
 	// Output:
 	// , unknown: true
 	// charge: in doubt
-	// confirm: ahead
+	// confirm: pending
 	// carried: {"amount":1900,"charge":""}
 	// settled: <nil>
 	// confirmed with ch_1

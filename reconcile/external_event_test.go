@@ -16,7 +16,8 @@ import (
 // about is an external event of the bank's about the transfer of a key. When it happened is a number of seconds.
 func about(key, event string, second int64, word string) store.ExternalEvent {
 	return store.ExternalEvent{
-		Source: "bank", Scope: idOf(key).Scope, EventID: event, Subject: downstreamKey(key, "transfer"), At: time.Unix(second, 0),
+		Source: "bank", Scope: idOf(key).Scope, EventID: event, Subject: downstreamKey(key,
+			"transfer"), At: time.Unix(second, 0),
 		Body: []byte(word),
 	}
 }
@@ -52,7 +53,7 @@ func hearing(asked reconcile.Resolver) reconcile.Rule {
 	return reconcile.Rule{Resolver: asked, Source: "bank", Steps: []string{"reserve", "transfer"}, Interpret: lastWord}
 }
 
-// TestNoticesComeFirst: the resolver is asked only about what the external events do not tell.
+// TestExternalEventsComeFirst: the resolver is asked only about what the external events do not tell.
 func TestExternalEventsComeFirst(t *testing.T) {
 	other := about("k", "e9", 9, "paid")
 	other.Source = "another bank"
@@ -61,13 +62,21 @@ func TestExternalEventsComeFirst(t *testing.T) {
 		asked     int
 		want      reconcile.Report
 	}{
-		"none":              {nil, 1, reconcile.Report{NotExecuted: 1}},
-		"done":              {[]store.ExternalEvent{about("k", "e1", 1, "paid")}, 0, reconcile.Report{Completed: 1}},
-		"not done":          {[]store.ExternalEvent{about("k", "e1", 1, "cancelled")}, 0, reconcile.Report{NotExecuted: 1}},
-		"no longer known":   {[]store.ExternalEvent{about("k", "e1", 1, "lost")}, 0, reconcile.Report{Postponed: 1}},
-		"still at it":       {[]store.ExternalEvent{about("k", "e1", 1, "processing")}, 1, reconcile.Report{NotExecuted: 1}},
-		"out of order":      {[]store.ExternalEvent{about("k", "e2", 2, "paid"), about("k", "e1", 1, "processing")}, 0, reconcile.Report{Completed: 1}},
-		"twice":             {[]store.ExternalEvent{about("k", "e1", 1, "paid"), about("k", "e1", 1, "paid")}, 0, reconcile.Report{Completed: 1}},
+		"none":            {nil, 1, reconcile.Report{NotExecuted: 1}},
+		"done":            {[]store.ExternalEvent{about("k", "e1", 1, "paid")}, 0, reconcile.Report{Completed: 1}},
+		"not done":        {[]store.ExternalEvent{about("k", "e1", 1, "cancelled")}, 0, reconcile.Report{NotExecuted: 1}},
+		"no longer known": {[]store.ExternalEvent{about("k", "e1", 1, "lost")}, 0, reconcile.Report{Postponed: 1}},
+		"still at it":     {[]store.ExternalEvent{about("k", "e1", 1, "processing")}, 1, reconcile.Report{NotExecuted: 1}},
+		"out of order": {
+			[]store.ExternalEvent{about("k", "e2", 2, "paid"), about("k", "e1", 1, "processing")},
+			0,
+			reconcile.Report{Completed: 1},
+		},
+		"twice": {
+			[]store.ExternalEvent{about("k", "e1", 1, "paid"), about("k", "e1", 1, "paid")},
+			0,
+			reconcile.Report{Completed: 1},
+		},
 		"unreadable":        {[]store.ExternalEvent{about("k", "e1", 1, "garbled")}, 1, reconcile.Report{NotExecuted: 1}},
 		"poisonous":         {[]store.ExternalEvent{about("k", "e1", 1, "poison")}, 1, reconcile.Report{NotExecuted: 1}},
 		"another's":         {[]store.ExternalEvent{about("j", "e1", 1, "paid")}, 1, reconcile.Report{NotExecuted: 1}},
@@ -86,7 +95,8 @@ func TestExternalEventsComeFirst(t *testing.T) {
 	}
 }
 
-// TestUnreadableNoticeIsToldOf: if the resolver knows nothing either, the record says what is wrong with the external event.
+// TestUnreadableExternalEventIsToldOf: if the resolver knows nothing either, the record says what is wrong with the external
+// event.
 func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 	for name, asked := range map[string]reconcile.Resolver{"with a resolver": &oracle{}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +113,7 @@ func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 	}
 }
 
-// TestNoticesCannotBeRead: nobody is asked before they were.
+// TestExternalEventsCannotBeRead: no resolver is asked before they were.
 func TestExternalEventsCannotBeRead(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := &faulty{Store: memory.New()}
@@ -194,7 +204,8 @@ func TestApplyTooLate(t *testing.T) {
 	}
 }
 
-// TestApplyWithoutNews: an external event that tells no end, sent again and again, asks nobody and uses up no tries.
+// TestApplyWithoutNews: an external event that tells no outcome, sent again and again, asks no resolver and uses up no
+// attempts.
 func TestApplyWithoutNews(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -265,7 +276,7 @@ func TestApplyFails(t *testing.T) {
 	}
 }
 
-// TestNoticeAboutADeadLetter: it counts when it is applied, and is found by the poller if that failed.
+// TestExternalEventAboutADeadLetter: it counts when it is applied, and is found by the poller if that failed.
 func TestExternalEventAboutADeadLetter(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -288,7 +299,7 @@ func TestExternalEventAboutADeadLetter(t *testing.T) {
 	})
 }
 
-// TestNoticesOnly: without a resolver a record waits for its external event, and in the end for a person.
+// TestExternalEventsOnly: without a resolver a record waits for its external event, and in the end for a person.
 func TestExternalEventsOnly(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
@@ -302,14 +313,16 @@ func TestExternalEventsOnly(t *testing.T) {
 	})
 }
 
-// TestLostDownstreamSecret: a record whose keys cannot be derived any more is not settled by what is said about other keys. What to
-// do is in its last error, and the other records are looked after as usual.
+// TestLostDownstreamSecret: a record whose keys cannot be derived any more is not settled by what is said about other
+// keys. What to do is in its last error, and the other records are looked after as usual.
 func TestLostDownstreamSecret(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
 		lose(t, s, "k")
 		lost, otherSecret := newGuard("another secret of the tests")
-		poller, err := reconcile.NewPoller(lost, s, reconcile.Config{Rules: map[string]reconcile.Rule{transfers: hearing(nil)}, Logger: quiet})
+		poller, err := reconcile.NewPoller(lost, s, reconcile.Config{
+			Rules: map[string]reconcile.Rule{transfers: hearing(nil)}, Logger: quiet,
+		})
 		must(t, err)
 		operator, err := reconcile.NewOperator(lost, s)
 		must(t, err)
@@ -336,7 +349,8 @@ func TestLostDownstreamSecret(t *testing.T) {
 	})
 }
 
-// TestNoticesOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of being read.
+// TestExternalEventsOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of being
+// read.
 func TestExternalEventsOfAnotherScope(t *testing.T) {
 	for name, bind := range map[string]func(*store.ExternalEvent){
 		"another scope": func(n *store.ExternalEvent) { n.Scope = "mallory" },

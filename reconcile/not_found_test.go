@@ -39,14 +39,34 @@ func TestNotFound(t *testing.T) {
 		"nothing is known":             {reconcile.Rule{}, false, false, "proves nothing"},
 		"time alone":                   {reconcile.Rule{Arrival: arrival}, false, false, "proves nothing"},
 		"an owner that is gone, alone": {reconcile.Rule{OwnerGone: gone}, false, false, "proves nothing"},
-		"an owner that is there":       {reconcile.Rule{Arrival: arrival, OwnerGone: there}, false, false, "owner may still be there"},
-		"an owner nobody knows about":  {reconcile.Rule{Arrival: arrival, OwnerGone: unclear}, false, false, "does not answer"},
-		"a platform that panics":       {reconcile.Rule{Arrival: arrival, OwnerGone: bursts}, false, false, "panic: no platform"},
-		"time, and an owner gone":      {reconcile.Rule{Arrival: arrival, OwnerGone: gone}, false, true, "on its way"},
-		"dedup":                        {reconcile.Rule{Deduplicates: true}, true, true, "recognise its downstream key"},
-		"dedup, and time":              {reconcile.Rule{Deduplicates: true, Arrival: arrival}, false, true, "on its way"},
-		"dedup, an owner still there":  {reconcile.Rule{Deduplicates: true, Arrival: arrival, OwnerGone: there}, false, true, "on its way"},
-		"dedup, nobody knows":          {reconcile.Rule{Deduplicates: true, Arrival: arrival, OwnerGone: unclear}, false, true, "on its way"},
+		"an owner that is there": {
+			reconcile.Rule{Arrival: arrival, OwnerGone: there},
+			false, false,
+			"owner may still be there",
+		},
+		"an owner nobody knows about": {
+			reconcile.Rule{Arrival: arrival, OwnerGone: unclear},
+			false, false,
+			"does not answer",
+		},
+		"a platform that panics": {
+			reconcile.Rule{Arrival: arrival, OwnerGone: bursts},
+			false, false,
+			"panic: no platform",
+		},
+		"time, and an owner gone": {reconcile.Rule{Arrival: arrival, OwnerGone: gone}, false, true, "on its way"},
+		"dedup":                   {reconcile.Rule{Deduplicates: true}, true, true, "recognise its downstream key"},
+		"dedup, and time":         {reconcile.Rule{Deduplicates: true, Arrival: arrival}, false, true, "on its way"},
+		"dedup, an owner still there": {
+			reconcile.Rule{Deduplicates: true, Arrival: arrival, OwnerGone: there},
+			false,
+			true, "on its way",
+		},
+		"dedup, nobody knows": {
+			reconcile.Rule{Deduplicates: true, Arrival: arrival, OwnerGone: unclear},
+			false,
+			true, "on its way",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {
@@ -78,13 +98,17 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// TestArrivalCountsFromTheOwnersEnd: an owner that was there all the time may have sent its request just before it went.
+// TestArrivalCountsFromTheOwnersEnd: an owner that was there all the time may have sent its request just before it
+// went.
 func TestArrivalCountsFromTheOwnersEnd(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
 		lose(t, store, "k")
 		paused := &owner{}
-		poller := newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.NotFound()), Arrival: arrival, OwnerGone: paused.isGone}, reconcile.Config{})
+		poller := newPoller(t, store, reconcile.Rule{
+			Resolver: always(reconcile.NotFound()), Arrival: arrival,
+			OwnerGone: paused.isGone,
+		}, reconcile.Config{})
 		notYet := func() {
 			t.Helper()
 			ask(t, poller, "k", reconcile.Report{Postponed: 1})
@@ -96,7 +120,7 @@ func TestArrivalCountsFromTheOwnersEnd(t *testing.T) {
 		notYet()
 		time.Sleep(arrival / 2)
 		notYet()
-		paused.gone = false // what was said of it was wrong: all counts anew
+		paused.gone = false // what was said of it was wrong: all counts from the beginning
 		notYet()
 		paused.gone = true
 		time.Sleep(arrival)
@@ -128,12 +152,15 @@ func TestArrivalCountsToTheQuestion(t *testing.T) {
 	})
 }
 
-// TestArrivalCountsAnew: for another attempt, and in a process that was started anew.
-func TestArrivalCountsAnew(t *testing.T) {
+// TestArrivalCountsFromTheBeginning: for another attempt, and in a process that was started again.
+func TestArrivalCountsFromTheBeginning(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
 		claim := lose(t, store, "k")
-		rule := reconcile.Rule{Resolver: always(reconcile.NotFound()), Arrival: arrival, OwnerGone: (&owner{gone: true}).isGone}
+		rule := reconcile.Rule{
+			Resolver: always(reconcile.NotFound()), Arrival: arrival,
+			OwnerGone: (&owner{gone: true}).isGone,
+		}
 		first := newPoller(t, store, rule, reconcile.Config{})
 		ask(t, first, "k", reconcile.Report{Postponed: 1})
 		time.Sleep(arrival)
@@ -151,14 +178,17 @@ func TestArrivalCountsAnew(t *testing.T) {
 	})
 }
 
-// TestDeparturesAreForgotten: what nobody asks after for days is not remembered for ever, and then counts anew. A long pause
-// between two tries is not such a time.
-func TestDeparturesAreForgotten(t *testing.T) {
+// TestGoneOwnersAreForgotten: what is not asked after for days is not remembered for ever, and then counts from the
+// beginning. A long pause between two attempts is not such a time.
+func TestGoneOwnersAreForgotten(t *testing.T) {
 	for name, c := range map[string]struct {
 		longest time.Duration
 		want    reconcile.Report
 	}{
-		"usual pauses": {0, reconcile.Report{Postponed: 1}}, "pauses of days": {72 * time.Hour, reconcile.Report{NotExecuted: 1}},
+		"usual pauses": {0, reconcile.Report{Postponed: 1}}, "pauses of days": {
+			72 * time.Hour,
+			reconcile.Report{NotExecuted: 1},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T) {

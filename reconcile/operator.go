@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
-// done: an act that is not in the audit did not happen.
+// Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before
+// it is done: an act that is not in the audit did not happen.
 type Operator struct {
 	guard           *onceward.Guard
 	store           store.Store
@@ -31,17 +31,17 @@ func NewOperator(guard *onceward.Guard, s store.Store) (*Operator, error) {
 	if guard == nil {
 		return nil, errNoGuard
 	}
-	d := &Operator{guard: guard, store: s}
+	op := &Operator{guard: guard, store: s}
 	var settles, busts, lists, audits bool
-	d.settler, settles = s.(store.Reconciler)
-	d.buster, busts = s.(store.Buster)
-	d.lister, lists = s.(store.Lister)
-	d.auditor, audits = s.(store.Auditor)
+	op.settler, settles = s.(store.Reconciler)
+	op.buster, busts = s.(store.Buster)
+	op.lister, lists = s.(store.Lister)
+	op.auditor, audits = s.(store.Auditor)
 	if !settles || !busts || !lists || !audits {
 		return nil, fmt.Errorf("reconcile: the store lacks what operators need: %w", errors.ErrUnsupported)
 	}
-	d.lateCompletions, _ = s.(store.LateCompletionKeeper)
-	return d, nil
+	op.lateCompletions, _ = s.(store.LateCompletionKeeper)
+	return op, nil
 }
 
 // By is who acts, and why. Both are required.
@@ -69,42 +69,43 @@ func (b By) Act(ctx context.Context, auditor store.Auditor, c store.Claim, actio
 }
 
 // ResolveCompleted ends an operation with an answer that the operator has learned: every retry gets it. Like
-// [Operator.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its owner,
-// and then it is for the whole: steps that are left are not done any more. To settle one step, use [Operator.ResolveStep].
-func (d *Operator) ResolveCompleted(ctx context.Context, by By, c store.Claim, done store.Completion) error {
-	return d.act(ctx, by, c, "resolve completed", func() error { return d.settler.ResolveCompleted(ctx, c, &done) })
+// [Operator.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its
+// owner, and then it is for the whole: steps that are left are not done any more. To settle one step, use
+// [Operator.ResolveStep].
+func (op *Operator) ResolveCompleted(ctx context.Context, by By, c store.Claim, done store.Completion) error {
+	return op.act(ctx, by, c, "resolve completed", func() error { return op.settler.ResolveCompleted(ctx, c, &done) })
 }
 
 // ResolveNotExecuted settles an attempt of which the operator knows that it did nothing and will do nothing, or that
 // all it did was undone: a retry executes, from the beginning.
-func (d *Operator) ResolveNotExecuted(ctx context.Context, by By, c store.Claim) error {
-	return d.act(ctx, by, c, "resolve not executed", func() error { return d.settler.ResolveNotExecuted(ctx, c, by.Why) })
+func (op *Operator) ResolveNotExecuted(ctx context.Context, by By, c store.Claim) error {
+	return op.act(ctx, by, c, "resolve not executed", func() error { return op.settler.ResolveNotExecuted(ctx, c, by.Why) })
 }
 
-// Bust removes a settled record before its time, so that the key can be used anew. With force it removes one that is in
-// progress or unknown too: the work may then be done twice.
-func (d *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) error {
+// Bust removes a settled record before its time, so that the key can be used again. With force it removes one that is
+// in progress or unknown too: the work may then be done twice.
+func (op *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) error {
 	action := "bust"
 	if force {
 		action = "bust by force"
 	}
-	rec, err := d.store.Get(ctx, id) // the audit tells of which attempt it was
+	rec, err := op.store.Get(ctx, id) // the audit tells of which attempt it was
 	if err != nil && !refused(err) {
 		return fmt.Errorf("reconcile: nothing was done, because the record could not be looked at: %w", err)
 	}
 	c := store.Claim{ID: id, Attempt: rec.Attempt}
-	return d.act(ctx, by, c, action, func() error { return d.buster.Bust(ctx, id, force) })
+	return op.act(ctx, by, c, action, func() error { return op.buster.Bust(ctx, id, force) })
 }
 
-func (d *Operator) act(ctx context.Context, by By, c store.Claim, action string, do func() error) error {
-	return by.Act(ctx, d.auditor, c, action, do)
+func (op *Operator) act(ctx context.Context, by By, c store.Claim, action string, do func() error) error {
+	return by.Act(ctx, op.auditor, c, action, do)
 }
 
 // outcomeTimeout is how long the writing of an outcome may take, also when its context has ended.
 const outcomeTimeout = 5 * time.Second
 
-// audited does something between two entries: that it is about to be done, without which it is not, and how it ended. The
-// auditor may be nil.
+// audited does something between two entries: that it is about to be done, without which it is not, and how it ended.
+// The auditor may be nil.
 func audited(ctx context.Context, auditor store.Auditor, e store.AuditEntry, act func() error) error {
 	if auditor == nil {
 		return act()
@@ -145,32 +146,32 @@ type History struct {
 	Record store.Record
 	// Progress is what is known of each step of a phased operation; nil for others.
 	Progress *phase.Progress
-	// Findings are answers that came too late to be stored.
+	// LateCompletions are answers that came too late to be stored.
 	LateCompletions []store.LateCompletion
 	// Audit is what was done about it, by people and by the poller, oldest first.
 	Audit []store.AuditEntry
 }
 
 // History collects all that is known about an operation.
-func (d *Operator) History(ctx context.Context, id store.ID) (h History, err error) {
-	if h.Record, err = d.store.Get(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
+func (op *Operator) History(ctx context.Context, id store.ID) (h History, err error) {
+	if h.Record, err = op.store.Get(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
 		return h, err
 	}
 	h.Progress, _ = phase.Inspect(&h.Record) // one that this program cannot read has its Point all the same
-	if d.lateCompletions != nil {
-		if h.LateCompletions, err = d.lateCompletions.LateCompletions(ctx, id); err != nil {
+	if op.lateCompletions != nil {
+		if h.LateCompletions, err = op.lateCompletions.LateCompletions(ctx, id); err != nil {
 			return h, err
 		}
 	}
-	h.Audit, err = d.auditor.Audit(ctx, id)
+	h.Audit, err = op.auditor.Audit(ctx, id)
 	return h, err
 }
 
-// DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the zero ID.
-// A limit of zero is one of [store.MaxPage]. Its LastError says why it became unknown,
-// its ReconcileError why the last try learned nothing.
-func (d *Operator) DeadLetters(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
-	return d.search(ctx, store.Filter{State: store.StateUnknown, After: after}, limit, func(rec *store.Record) bool {
+// DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the
+// zero ID. A limit of zero is one of [store.MaxPage]. Its LastError says why it became unknown, its ReconcileError why
+// the last attempt learned nothing.
+func (op *Operator) DeadLetters(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
+	return op.search(ctx, store.Filter{State: store.StateUnknown, After: after}, limit, func(rec *store.Record) bool {
 		return rec.DeadLetter
 	})
 }
@@ -185,17 +186,17 @@ type Query struct {
 	State store.State
 }
 
-// Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of their answers.
-// A provider's id is known of those that were completed with it. A key and its scope are enough for
+// Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of
+// their answers. A provider's id is known of those that were completed with it. A key and its scope are enough for
 // [store.Store.Get]; this is for those who have only what the other system knows. It looks through all records of the
-// state, because no index is kept for it. If the downstream keys of some cannot be derived, because their secret is not configured
-// any more, it returns what was found and an error that says so.
-func (d *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
+// state, because no index is kept for it. If the downstream keys of some cannot be derived, because their secret is not
+// configured any more, it returns what was found and an error that says so.
+func (op *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 	const most = 10
 	rule := Rule{Steps: q.Steps}
 	var missing error
-	found, err := d.search(ctx, store.Filter{State: q.State}, most, func(rec *store.Record) bool {
-		subjects, err := rule.subjects(d.guard, rec)
+	found, err := op.search(ctx, store.Filter{State: q.State}, most, func(rec *store.Record) bool {
+		subjects, err := rule.subjects(op.guard, rec)
 		if err != nil && missing == nil && rec.Version != 0 { // else the record says itself why it cannot be read
 			missing = fmt.Errorf("reconcile: not every record could be compared: %w", err)
 		}
@@ -205,13 +206,13 @@ func (d *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 }
 
 // search collects the wanted records of a filter, at most limit of them; a limit of zero is one of [store.MaxPage].
-func (d *Operator) search(
+func (op *Operator) search(
 	ctx context.Context, f store.Filter, limit int, wanted func(*store.Record) bool,
 ) (found []store.Record, err error) {
 	if limit <= 0 {
 		limit = store.MaxPage
 	}
-	err = scan(ctx, d.lister, f, func(rec *store.Record) bool {
+	err = scan(ctx, op.lister, f, func(rec *store.Record) bool {
 		if wanted(rec) {
 			found = append(found, *rec)
 		}
@@ -224,7 +225,7 @@ func (d *Operator) search(
 // the ID given; start with the zero ID. A limit of zero is one of [store.MaxPage]. Most are resumed soon. One whose
 // LeaseUntil is long past will not be, because no running program knows its name, its steps or its data: a person can
 // end it.
-func (d *Operator) Lost(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
+func (op *Operator) Lost(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
 	filter := store.Filter{State: store.StateInProgress, Due: true, After: after}
-	return d.search(ctx, filter, limit, func(rec *store.Record) bool { return rec.OnLost == store.LostResume })
+	return op.search(ctx, filter, limit, func(rec *store.Record) bool { return rec.OnLost == store.LostResume })
 }

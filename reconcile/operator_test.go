@@ -56,7 +56,7 @@ func TestActs(t *testing.T) {
 					t.Errorf("the record is %s, dead letter %t, want %s", rec.State, rec.DeadLetter, a.want)
 				}
 				if rec.State == store.StateUnknown && (rec.ReconcileCount != 0 || rec.ReconcileAt.After(time.Now())) {
-					t.Errorf("it is due %s after %d tries, want now with all of them", rec.ReconcileAt, rec.ReconcileCount)
+					t.Errorf("it is due %s after %d attempts, want now with all of them", rec.ReconcileAt, rec.ReconcileCount)
 				}
 				want := fmt.Sprintf("zoe: %s, the bank told me []\nzoe: %s, the bank told me [done]", a.name, a.name)
 				if got := audit(t, s, "k"); got != want {
@@ -80,7 +80,7 @@ func wantAttempts(t *testing.T, store store.Auditor, c store.Claim) {
 	}
 }
 
-// TestActThatMayHaveBeenDone: after a failure of the store nobody knows, and the audit does not say that it failed.
+// TestActThatMayHaveBeenDone: after a failure of the store it is not known, and the audit does not say that it failed.
 func TestActThatMayHaveBeenDone(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := &faulty{Store: memory.New()}
@@ -125,7 +125,13 @@ func TestActsNeedWhoAndWhy(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				store := memory.New()
 				claim := lose(t, store, "k")
-				for _, by := range []reconcile.By{{}, {Who: "zoe"}, {Why: "the bank told me"}, {Who: " ", Why: "the bank told me"}, {Who: "zoe", Why: "\t\n"}} {
+				for _, by := range []reconcile.By{
+					{},
+					{Who: "zoe"},
+					{Why: "the bank told me"},
+					{Who: " ", Why: "the bank told me"},
+					{Who: "zoe", Why: "\t\n"},
+				} {
 					if err := a.do(t.Context(), newOperator(t, store), by, claim); err == nil {
 						t.Errorf("%+v was accepted", by)
 					}
@@ -157,7 +163,8 @@ func TestAuditIsDown(t *testing.T) {
 					}
 					return nil
 				}
-				if err := a.do(t.Context(), operator, zoe, claim); !errors.Is(err, errDown) || !strings.Contains(err.Error(), "nothing was done") {
+				if err := a.do(t.Context(), operator, zoe, claim); !errors.Is(err, errDown) ||
+					!strings.Contains(err.Error(), "nothing was done") {
 					t.Errorf("without an audit: %v", err)
 				}
 				wantUntouched(t, store.Store, "k")
@@ -201,7 +208,7 @@ func TestFailedActIsInTheAudit(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				s := memory.New()
 				old := lose(t, s, "k")
-				must(t, s.ResolveNotExecuted(t.Context(), old, "somebody was faster"))
+				must(t, s.ResolveNotExecuted(t.Context(), old, "another was faster"))
 				lose(t, s, "k")
 				if err := a.do(t.Context(), newOperator(t, s), zoe, old); !errors.Is(err, store.ErrFenced) {
 					t.Errorf("an act on an attempt that is past: %v, want it refused", err)
@@ -264,17 +271,23 @@ func TestHistory(t *testing.T) {
 		s := memory.New()
 		operator := newOperator(t, s)
 		claim := lose(t, s, "k")
-		ask(t, newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}), "k", reconcile.Report{Completed: 1})
-		must(t, s.AddLateCompletion(t.Context(), store.LateCompletion{Claim: claim, Response: store.Response{Status: 500}, At: time.Now()}))
+		ask(t, newPoller(t, s, reconcile.Rule{Resolver: always(reconcile.Completed(paid, ""))}, reconcile.Config{}), "k",
+			reconcile.Report{Completed: 1})
+		must(t, s.AddLateCompletion(t.Context(), store.LateCompletion{
+			Claim: claim, Response: store.Response{Status: 500},
+			At: time.Now(),
+		}))
 		h, err := operator.History(t.Context(), claim.ID)
 		must(t, err)
-		if h.Record.State != store.StateCompleted || len(h.LateCompletions) != 1 || len(h.Audit) != 2 || h.Audit[0].Actor != "reconciler" {
+		if h.Record.State != store.StateCompleted || len(h.LateCompletions) != 1 || len(h.Audit) != 2 ||
+			h.Audit[0].Actor != "reconciler" {
 			t.Errorf("the history is %+v", h)
 		}
 		must(t, operator.Bust(t.Context(), zoe, claim.ID, false))
 		h, err = operator.History(t.Context(), claim.ID)
 		must(t, err)
-		if h.Record.State != store.StateNone || len(h.LateCompletions) != 1 || len(h.Audit) != 4 || h.Audit[3].Action != "bust" {
+		if h.Record.State != store.StateNone || len(h.LateCompletions) != 1 || len(h.Audit) != 4 ||
+			h.Audit[3].Action != "bust" {
 			t.Errorf("when the record is gone, the history is %+v", h)
 		}
 		wantAttempts(t, s, claim)
@@ -320,7 +333,8 @@ func TestDeadLetters(t *testing.T) {
 
 		all, err := operator.DeadLetters(t.Context(), store.ID{}, 0)
 		must(t, err)
-		if got, want := keysOf(all), []string{"k0", "k2", "k4", "k6"}; !slices.Equal(got, want) || all[0].ReconcileError != "gave up" {
+		if got, want := keysOf(all), []string{"k0", "k2", "k4", "k6"}; !slices.Equal(got, want) ||
+			all[0].ReconcileError != "gave up" {
 			t.Errorf("dead letters are %s, want %s with their reason", got, want)
 		}
 		var paged []string
@@ -347,17 +361,24 @@ func TestFind(t *testing.T) {
 		operator := newOperator(t, s)
 		lose(t, s, "unknown")
 		start(t, s, transfers, "running")
-		must(t, operator.ResolveCompleted(t.Context(), zoe, lose(t, s, "done"), store.Completion{Response: paid, ProviderID: "ch_1"}))
+		must(t, operator.ResolveCompleted(t.Context(), zoe, lose(t, s, "done"),
+			store.Completion{Response: paid, ProviderID: "ch_1"}))
 		steps := []string{"transfer", "notify"}
 		for name, c := range map[string]struct {
 			query reconcile.Query
 			want  []string
 		}{
-			"by provider's id":                {reconcile.Query{Subject: "ch_1"}, []string{"done"}},
-			"by provider's id, in its state":  {reconcile.Query{Subject: "ch_1", State: store.StateCompleted}, []string{"done"}},
-			"by provider's id, in another":    {reconcile.Query{Subject: "ch_1", State: store.StateUnknown}, nil},
-			"by downstream key":               {reconcile.Query{Subject: downstreamKey("unknown", "transfer"), Steps: steps}, []string{"unknown"}},
-			"by that of another step":         {reconcile.Query{Subject: downstreamKey("running", "notify"), Steps: steps}, []string{"running"}},
+			"by provider's id":               {reconcile.Query{Subject: "ch_1"}, []string{"done"}},
+			"by provider's id, in its state": {reconcile.Query{Subject: "ch_1", State: store.StateCompleted}, []string{"done"}},
+			"by provider's id, in another":   {reconcile.Query{Subject: "ch_1", State: store.StateUnknown}, nil},
+			"by downstream key": {
+				reconcile.Query{Subject: downstreamKey("unknown", "transfer"), Steps: steps},
+				[]string{"unknown"},
+			},
+			"by that of another step": {
+				reconcile.Query{Subject: downstreamKey("running", "notify"), Steps: steps},
+				[]string{"running"},
+			},
 			"by that of a step not named":     {reconcile.Query{Subject: downstreamKey("unknown", "refund"), Steps: steps}, nil},
 			"by downstream key without steps": {reconcile.Query{Subject: downstreamKey("unknown", "transfer")}, nil},
 			"by what nobody has":              {reconcile.Query{Subject: "ch_2", Steps: steps}, nil},
@@ -369,7 +390,8 @@ func TestFind(t *testing.T) {
 			}
 		}
 		for i := range 20 {
-			must(t, operator.ResolveCompleted(t.Context(), zoe, lose(t, s, fmt.Sprint("k", i)), store.Completion{Response: paid, ProviderID: "same"}))
+			must(t, operator.ResolveCompleted(t.Context(), zoe, lose(t, s, fmt.Sprint("k", i)),
+				store.Completion{Response: paid, ProviderID: "same"}))
 		}
 		if found, err := operator.Find(t.Context(), reconcile.Query{Subject: "same"}); err != nil || len(found) != 10 {
 			t.Errorf("of 20 were found %d, %v, want 10", len(found), err)

@@ -1,5 +1,5 @@
-// Package reconcile settles what is unknown: operations of which nobody knows whether they took effect, because their owner
-// died, or because the system that it called did not answer (B3).
+// Package reconcile settles what is unknown: operations of which it is not known whether they took effect, because
+// their owner died, or because the system that it called did not answer (B3).
 //
 //	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Rules: map[string]reconcile.Rule{
 //		"POST /transfers": {Resolver: reconcile.ResolverFunc(askTheBank), Deduplicates: true},
@@ -7,14 +7,14 @@
 //	go poller.Run(ctx)
 //
 // A [Poller] asks a [Resolver], which usually asks the other system by the downstream key, again and again with longer
-// pauses, until there is an answer or a limit is reached. Then the record is a dead letter, and waits for a person, who works
-// at a [Operator]. Package webhook receives what the other system says by itself, and feeds the same door; package ledger
-// compares both sides' books.
+// pauses, until there is an answer or a limit is reached. Then the record is a dead letter, and waits for a person, who
+// works with an [Operator]. Package webhook receives what the other system says by itself, and settles records in the
+// same way; package ledger compares both sides' books.
 //
 // Of a phased operation, a step is settled and not the whole of it: the operation goes on from there. See [Step].
 //
-// That the other system does not know of an operation proves little: the request may still be on its way, or its owner may be
-// asleep and about to send it. See [Rule] on when it counts.
+// That the other system does not know of an operation proves little: the request may still be on its way, or its owner
+// may be asleep and about to send it. See [Rule] on when it counts.
 package reconcile
 
 import (
@@ -33,18 +33,20 @@ import (
 
 // Config configures a [Poller].
 type Config struct {
-	// Rules say how to settle, by the name of the operation, such as "POST /transfers". Required, unless there is a Default.
+	// Rules say how to settle, by the name of the operation, such as "POST /transfers". Required, unless there is a
+	// DefaultRule.
 	Rules map[string]Rule
-	// Default is for operations without a rule of their own. Default: none; such records become dead letters.
-	Default *Rule
+	// DefaultRule is for operations without a rule of their own. Default: none; such records become dead letters.
+	DefaultRule *Rule
 
 	// Interval is the time between two looks at the store. Default: 10 s.
 	Interval time.Duration
-	// MinBackoff is the longest time until the next try after the first one that learned nothing. It doubles with each, up to
-	// MaxBackoff. Up to half of it is left out at random. Default: 10 s, and 15 min or MinBackoff if that is longer.
+	// MinBackoff is the longest time until the next attempt after the first one that learned nothing. It doubles with
+	// each, up to MaxBackoff. Up to half of it is left out at random. Default: 10 s, and 15 min or MinBackoff if that
+	// is longer.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
-	// MaxAttempts is the number of tries after which a record becomes a dead letter. Default: 20.
+	// MaxAttempts is the number of attempts after which a record becomes a dead letter. Default: 20.
 	MaxAttempts int
 	// Timeout bounds what it takes to learn about a record once: Interpret, the Resolver and OwnerGone, whose context
 	// ends then. One that does not return all the same is logged, counted (see [Report]) and not waited for. Default:
@@ -63,14 +65,14 @@ type Config struct {
 
 	// Actor is the name under which settlements are written to the audit. Default: reconciler.
 	Actor string
-	// Observer is told of each record. Default: nobody.
+	// Observer is told of each record. Default: none.
 	Observer onceward.Observer
 	// Logger gets what an operator should know. Default: slog.Default().
 	Logger *slog.Logger
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if len(c.Rules) == 0 && c.Default == nil {
+	if len(c.Rules) == 0 && c.DefaultRule == nil {
 		return c, errors.New("reconcile: Config.Rules is missing: it says how the operations of a route are settled")
 	}
 	for _, d := range []struct {
@@ -93,7 +95,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Rules = maps.Clone(c.Rules)
 	if c.MaxAttempts < 0 {
-		return c, errors.New("reconcile: Limit cannot be negative")
+		return c, errors.New("reconcile: MaxAttempts cannot be negative")
 	}
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = 20
@@ -115,8 +117,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Poller asks after unknown operations until they are settled. Any number of nodes may run one: a try is claimed before
-// it is made, to settle twice in the same way is harmless, and to settle what has moved on is refused by the store.
+// Poller asks after unknown operations until they are settled. Any number of nodes may run one: an attempt is claimed
+// before it is made, to settle twice in the same way is harmless, and to settle what has moved on is refused by the
+// store.
 type Poller struct {
 	config  Config
 	guard   *onceward.Guard
@@ -125,7 +128,7 @@ type Poller struct {
 	lister  store.Lister
 	events  store.ExternalEventKeeper // nil if the store keeps none
 	auditor store.Auditor             // likewise
-	gone    departures
+	gone    goneOwners
 	pool    *fair.Pool
 
 	mu        sync.Mutex
@@ -133,10 +136,11 @@ type Poller struct {
 }
 
 // errNoGuard is a poller or an operator that could not tell which downstream keys an operation has.
-var errNoGuard = errors.New("reconcile: there is no guard: it derives the downstream keys by which other systems know an operation")
+var errNoGuard = errors.New("reconcile: there is no guard: " +
+	"it derives the downstream keys by which other systems know an operation")
 
-// NewPoller returns a poller. The store must be the guard's own, a [store.Reconciler] and a [store.Lister], and for rules
-// with a Source a [store.ExternalEventKeeper]; if it is not, the error is [errors.ErrUnsupported].
+// NewPoller returns a poller. The store must be the guard's own, a [store.Reconciler] and a [store.Lister], and for
+// rules with a Source a [store.ExternalEventKeeper]; if it is not, the error is [errors.ErrUnsupported].
 func NewPoller(guard *onceward.Guard, s store.Store, config Config) (*Poller, error) {
 	if guard == nil {
 		return nil, errNoGuard
@@ -170,7 +174,8 @@ func (p *Poller) checkRules() error {
 		case (r.Interpret == nil) != (r.Source == ""):
 			return fmt.Errorf("reconcile: the rule for %q needs both Source and Interpret for external events, or neither", name)
 		case r.Source != "" && p.events == nil:
-			return fmt.Errorf("reconcile: the rule for %q has a Source, but the store keeps no external events: %w", name, errors.ErrUnsupported)
+			return fmt.Errorf("reconcile: the rule for %q has a Source, but the store keeps no external events: %w",
+				name, errors.ErrUnsupported)
 		case r.Arrival < 0:
 			return fmt.Errorf("reconcile: the rule for %q has a negative Arrival", name)
 		default:
@@ -182,8 +187,8 @@ func (p *Poller) checkRules() error {
 			return err
 		}
 	}
-	if p.config.Default != nil {
-		return check("all others", p.config.Default)
+	if p.config.DefaultRule != nil {
+		return check("all others", p.config.DefaultRule)
 	}
 	return nil
 }
@@ -193,5 +198,5 @@ func (p *Poller) rule(operation string) *Rule {
 	if rule, ok := p.config.Rules[operation]; ok {
 		return &rule
 	}
-	return p.config.Default
+	return p.config.DefaultRule
 }

@@ -163,7 +163,7 @@ func (p *Poller) get(ctx context.Context, id store.ID) (store.Record, error) {
 	return rec, err
 }
 
-// purge forgets what nobody needs any more.
+// purge removes events and audit entries that are older than they are kept.
 func (p *Poller) purge(ctx context.Context) (err error) {
 	if p.events != nil {
 		err = purge(ctx, p.config.KeepExternalEvents, p.events.PurgeExternalEvents)
@@ -174,7 +174,10 @@ func (p *Poller) purge(ctx context.Context) (err error) {
 	return err
 }
 
-func purge(ctx context.Context, keep time.Duration, batch func(ctx context.Context, age time.Duration, limit int) (int, error)) error {
+func purge(
+	ctx context.Context, keep time.Duration,
+	batch func(ctx context.Context, age time.Duration, limit int) (int, error),
+) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	_, err := batch(ctx, keep, purgeBatch)

@@ -53,7 +53,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 	}
 }
 
-// TestMoreThanAPage: what does not fit into one page of the store is looked after all the same, by everybody.
+// TestMoreThanAPage: what does not fit into one page of the store is looked after all the same.
 func TestMoreThanAPage(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -108,7 +108,8 @@ func TestAnotherNodeWasFaster(t *testing.T) {
 			ask(t, other, "b", reconcile.Report{Postponed: 1})
 			return reconcile.StillUnknown("?"), nil
 		}}
-		run(t, newPoller(t, s, reconcile.Rule{Resolver: ours}, reconcile.Config{Concurrency: 1}), reconcile.Report{Postponed: 1})
+		run(t, newPoller(t, s, reconcile.Rule{Resolver: ours}, reconcile.Config{Concurrency: 1}),
+			reconcile.Report{Postponed: 1})
 		ours.wantAsked(t, 1)
 		theirs.wantAsked(t, 1)
 		if rec := record(t, s, "b"); rec.ReconcileCount != 1 {
@@ -117,8 +118,8 @@ func TestAnotherNodeWasFaster(t *testing.T) {
 	})
 }
 
-// TestClocksApart: when a record is due is for the store's clock to say (S3). A node whose own is behind does not wait, and
-// one whose own is ahead does not ask early.
+// TestClocksApart: when a record is due is for the store's clock to say (S3). A node whose own is behind does not wait,
+// and one whose own is ahead does not ask early.
 func TestClocksApart(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -330,8 +331,8 @@ func TestOneScopeHangs(t *testing.T) {
 	})
 }
 
-// TestNoTryWithoutRoom: a try is claimed only when there is room to make it. What waits stays due for other nodes.
-func TestNoTryWithoutRoom(t *testing.T) {
+// TestNoAttemptWithoutRoom: an attempt is claimed only when there is room to make it. What waits stays due for other nodes.
+func TestNoAttemptWithoutRoom(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
 		for i := range 20 {
@@ -344,7 +345,7 @@ func TestNoTryWithoutRoom(t *testing.T) {
 			claimed += record(t, store, fmt.Sprint("k", i)).ReconcileCount
 		}
 		if claimed != 3 {
-			t.Errorf("%d tries are claimed, want the 3 that one scope has room for", claimed)
+			t.Errorf("%d attempts are claimed, want the 3 that one scope has room for", claimed)
 		}
 		stop()
 	})

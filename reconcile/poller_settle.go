@@ -13,7 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Reconcile asks after one record now, due or not, and settles it if it can. A record that is not unknown is left alone.
+// Reconcile asks after one record now, due or not, and settles it if it can. A record that is not unknown is left
+// alone.
 func (p *Poller) Reconcile(ctx context.Context, id store.ID) (Report, error) {
 	rec, err := p.get(ctx, id)
 	if err != nil || rec.State != store.StateUnknown {
@@ -25,16 +26,17 @@ func (p *Poller) Reconcile(ctx context.Context, id store.ID) (Report, error) {
 const (
 	// settleTimeout is what a node may need, beyond the time in which it learns, to write down what it has learned.
 	settleTimeout = 15 * time.Second
-	// storeTimeout bounds what is asked of the store: its machine may vanish without a word. One that is only slow takes less.
+	// storeTimeout bounds what is asked of the store: its machine may vanish without a word. One that is only slow
+	// takes less.
 	storeTimeout = time.Minute
 )
 
-// reconcile settles an unknown record, or postpones it. It claims the try first, so that any number of nodes asks and counts
-// once (B6); if this node dies, the next try is due when the claim is over. An answer that the store does not take is as good as
-// none: it would not take it the next time either.
+// reconcile settles an unknown record, or postpones it. It claims the attempt first, so that any number of nodes asks
+// and counts once (B6); if this node dies, the next one is due when the claim is over. An answer that the store does
+// not take is as good as none: it would not take it the next time either.
 func (p *Poller) reconcile(ctx context.Context, rec *store.Record) (Report, error) {
 	if rec.ReconcileCount >= p.config.MaxAttempts && !rec.DeadLetter {
-		return p.postpone(ctx, rec, "given up after tries that were not heard of again", nil)
+		return p.postpone(ctx, rec, "given up after attempts that were not heard of again", nil)
 	}
 	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if err := p.begin(ctx, claim, rec.ReconcileCount); err != nil {
@@ -48,25 +50,25 @@ func (p *Poller) reconcile(ctx context.Context, rec *store.Record) (Report, erro
 			return report, nil
 		}
 		if errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
-			return report, errors.Join(err, p.giveBack(ctx, claim, rec.ReconcileCount))
+			return report, errors.Join(err, p.release(ctx, claim, rec.ReconcileCount))
 		}
 		answer, learnErr = StillUnknown("the answer cannot be stored: "+err.Error()), err
 	}
 	if ctx.Err() != nil {
-		return Report{}, errors.Join(ctx.Err(), p.giveBack(ctx, claim, rec.ReconcileCount))
+		return Report{}, errors.Join(ctx.Err(), p.release(ctx, claim, rec.ReconcileCount))
 	}
 	return p.postpone(ctx, rec, answer.reason, learnErr)
 }
 
-// begin claims a try, for as long as it may take.
+// begin claims an attempt, for as long as it may take.
 func (p *Poller) begin(ctx context.Context, c store.Claim, count int) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return p.settler.BeginReconcile(ctx, c, count, p.config.Timeout+settleTimeout)
 }
 
-// learn reads the external events first, and then, if it is to ask, asks. The record is a copy: whoever is asked cannot change which
-// attempt the answer is for. With an error the answer is still unknown.
+// learn reads the external events first, and then, if it is to ask, asks. The record is a copy: a resolver cannot
+// change which attempt the answer is for. With an error the answer is still unknown.
 func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer, error) {
 	rule := p.rule(rec.Operation)
 	if rule == nil {
@@ -78,9 +80,10 @@ func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer,
 	started := time.Now()
 	answer, err := p.guarded(ctx, func() (Answer, error) { return p.readExternalEvents(ctx, rule, &rec) })
 	if answer.kind == stillUnknown && ask && rule.Resolver != nil && !errors.Is(err, store.ErrUnavailable) {
-		externalEventsErr := err
-		if answer, err = p.guarded(ctx, func() (Answer, error) { return rule.Resolver.Resolve(ctx, &rec) }); answer.kind == stillUnknown {
-			err = errors.Join(externalEventsErr, err)
+		eventsErr := err
+		answer, err = p.guarded(ctx, func() (Answer, error) { return rule.Resolver.Resolve(ctx, &rec) })
+		if answer.kind == stillUnknown {
+			err = errors.Join(eventsErr, err)
 		}
 	}
 	if answer.kind == notFound {
@@ -92,8 +95,8 @@ func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer,
 	return answer, err
 }
 
-// guarded calls what a user has supplied. A panic of it is an error like any other: it does not end the poller, and the record
-// is asked after again, up to the limit.
+// guarded calls what a user has supplied. A panic of it is an error like any other: it does not end the poller, and the
+// record is asked after again, up to the limit.
 func (p *Poller) guarded(ctx context.Context, call func() (Answer, error)) (answer Answer, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -110,7 +113,7 @@ func (p *Poller) guarded(ctx context.Context, call func() (Answer, error)) (answ
 	return call()
 }
 
-// readNotices makes an answer of what the other system has said by itself.
+// readExternalEvents makes an answer of what the other system has said by itself.
 func (p *Poller) readExternalEvents(ctx context.Context, rule *Rule, rec *store.Record) (Answer, error) {
 	if rule.Source == "" {
 		return StillUnknown("no external events"), nil
@@ -119,15 +122,16 @@ func (p *Poller) readExternalEvents(ctx context.Context, rule *Rule, rec *store.
 	if err != nil {
 		return Answer{}, err
 	}
-	events, err := p.events.ExternalEvents(ctx, store.ExternalEventFilter{Source: rule.Source, Scope: rec.Scope, Subjects: subjects})
+	filter := store.ExternalEventFilter{Source: rule.Source, Scope: rec.Scope, Subjects: subjects}
+	events, err := p.events.ExternalEvents(ctx, filter)
 	if err != nil || len(events) == 0 {
 		return StillUnknown("no external event has come"), err
 	}
 	return rule.Interpret(ctx, rec, events)
 }
 
-// settle writes down what was learned. If somebody else has settled the record, or it has moved on, then the answer was about
-// what is past: nothing is changed, and that is no error.
+// settle writes down what was learned. If another node or a person has settled the record, or it has moved on, then the
+// answer was about what is past: nothing is changed, and that is no error.
 func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Report, error) {
 	resolved, err := a.resolve(rec)
 	if err != nil {
@@ -146,21 +150,22 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 	return resolved.report, nil
 }
 
-// giveBack takes back a try that came to nothing for reasons of this node's own: the record is due as before. Should that fail,
-// it is due when the claim is over.
-func (p *Poller) giveBack(ctx context.Context, c store.Claim, count int) error {
+// release gives up an attempt that came to nothing for reasons of this node's own: the record is due as before.
+// Should that fail, it is due when the claim is over.
+func (p *Poller) release(ctx context.Context, c store.Claim, count int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	return unlessFenced(p.settler.Postpone(ctx, c, store.Postponement{Count: count, Untried: true}))
 }
 
-// postpone writes down that nothing was learned. With the last try the record becomes a dead letter.
+// postpone writes down that nothing was learned. With the last attempt the record becomes a dead letter.
 func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string, learnErr error) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if err := p.settler.Postpone(ctx, claim, store.Postponement{
-		Count: rec.ReconcileCount, Wait: backoff.Jittered(p.config.MinBackoff, p.config.MaxBackoff, rec.ReconcileCount), MaxAttempts: p.config.MaxAttempts, Reason: short(reason),
+		Count: rec.ReconcileCount, MaxAttempts: p.config.MaxAttempts, Reason: short(reason),
+		Wait: backoff.Jittered(p.config.MinBackoff, p.config.MaxBackoff, rec.ReconcileCount),
 	}); err != nil {
 		return Report{}, unlessFenced(err)
 	}
@@ -196,17 +201,18 @@ func short(reason string) string {
 	return strings.ToValidUTF8(reason[:longest], "") + "…"
 }
 
-// Apply settles the record that an external event is about, if it is unknown and its external events say how it ended. An external event that came early,
-// about an operation that is still in progress or is not recorded yet, stays where it is kept, and is read when the record
-// becomes unknown. One that says nothing yet changes nothing either, however often it comes: the poller asks when it is due. A
-// external event that is bound to a scope settles records of that scope alone, whatever its subject (B6).
+// Apply settles the record that an external event is about, if it is unknown and its external events say how it ended.
+// An external event that came early, about an operation that is still in progress or is not recorded yet, stays where
+// it is kept, and is read when the record becomes unknown. One that says nothing yet changes nothing either, however
+// often it comes: the poller asks when it is due. An external event that is bound to a scope settles records of that
+// scope alone, whatever its subject (B6).
 //
-// Hand this function to a webhook receiver. The external event itself must have been kept before: what counts is what the store holds
-// about its subject, not what is handed in here.
+// Hand this function to a webhook receiver. The external event itself must have been kept before: what counts is what
+// the store holds about its subject, not what is handed in here.
 //
-// No store keeps an index from a subject to its record, so each call looks through all unknown records, dead letters too: a page
-// of [store.MaxPage] of them costs one query. That is little as long as few outcomes are unknown. Where many are, leave the
-// receiver without it: the poller reads the external events as well, when the records are due.
+// No store keeps an index from a subject to its record, so each call looks through all unknown records, dead letters
+// too: a page of [store.MaxPage] of them costs one query. That is little as long as few outcomes are unknown. Where
+// many are, leave the receiver without it: the poller reads the external events as well, when the records are due.
 func (p *Poller) Apply(ctx context.Context, n store.ExternalEvent) error {
 	var found []store.ID
 	err := scan(ctx, p.lister, store.Filter{State: store.StateUnknown}, func(rec *store.Record) bool {
@@ -225,8 +231,8 @@ func (p *Poller) Apply(ctx context.Context, n store.ExternalEvent) error {
 	return errors.Join(err, ctx.Err())
 }
 
-// isAbout reports whether an external event is about a record. Of a record whose downstream keys cannot be derived the poller tells, when it
-// is due.
+// isAbout reports whether an external event is about a record. Of a record whose downstream keys cannot be derived the
+// poller tells, when it is due.
 func (p *Poller) isAbout(n *store.ExternalEvent, rec *store.Record) bool {
 	rule := p.rule(rec.Operation)
 	if rule == nil || rule.Source != n.Source {
@@ -236,7 +242,7 @@ func (p *Poller) isAbout(n *store.ExternalEvent, rec *store.Record) bool {
 	return slices.Contains(subjects, n.Subject)
 }
 
-// heed settles a record if its external events say how. If they do not, it stays as it is: that was no try.
+// heed settles a record if its external events say how. If they do not, it stays as it is: that was no attempt.
 func (p *Poller) heed(ctx context.Context, rec *store.Record) (Report, error) {
 	answer, err := p.learn(ctx, *rec, false)
 	if err != nil || answer.kind == stillUnknown {
@@ -245,8 +251,9 @@ func (p *Poller) heed(ctx context.Context, rec *store.Record) (Report, error) {
 	return p.settle(ctx, rec, answer)
 }
 
-// lettersDue reports whether it is time to look for external events about dead letters. Nobody is asked about them any more, but a
-// external event that came late, and whose Apply failed, should not be lost on them. A look costs a query for each, so it is rare.
+// lettersDue reports whether it is time to look for external events about dead letters. No resolver is asked about them
+// any more, but an external event that came late, and whose Apply failed, should not be lost on them. A look costs a
+// query for each, so it is rare.
 func (p *Poller) lettersDue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

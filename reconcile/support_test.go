@@ -39,7 +39,8 @@ func newGuard(secret string) (*onceward.Guard, uint32) {
 	if err != nil {
 		panic(err)
 	}
-	_, err = guard.Do(ctx, onceward.Call{Key: "k", Operation: "nothing"}, func(context.Context) ([]byte, error) { return nil, nil },
+	_, err = guard.Do(ctx, onceward.Call{Key: "k", Operation: "nothing"},
+		func(context.Context) ([]byte, error) { return nil, nil },
 		onceward.Reserved(onceward.FailureUnknown))
 	if err != nil {
 		panic(err)
@@ -67,7 +68,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// inTime runs a test whose time passes only while everybody waits.
+// inTime runs a test whose time passes only while all goroutines wait.
 func inTime(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
@@ -94,7 +95,7 @@ func startIn(t *testing.T, s store.Store, operation string, id store.ID) store.C
 	return store.Claim{ID: id, Attempt: v.Record.Attempt}
 }
 
-// lose makes a record of which nobody knows what became, and which is due.
+// lose makes a record whose outcome is unknown, and which is due.
 func lose(t *testing.T, store store.Store, key string) store.Claim {
 	t.Helper()
 	return loseAt(t, store, transfers, key)
@@ -131,19 +132,21 @@ func wantState(t *testing.T, store store.Store, key string, want store.State) {
 	}
 }
 
-// wantUntouched makes sure that nobody has asked after a record, as far as the record knows.
+// wantUntouched makes sure that no poller has asked after a record, as far as the record knows.
 func wantUntouched(t *testing.T, s store.Store, key string) {
 	t.Helper()
 	rec := record(t, s, key)
-	if rec.State != store.StateUnknown || rec.ReconcileCount != 0 || rec.LastError != "no answer came" || rec.ReconcileAt.After(time.Now()) {
-		t.Errorf("%s is %s after %d tries, due %s, %q, want it as it was", key, rec.State, rec.ReconcileCount, rec.ReconcileAt, rec.LastError)
+	if rec.State != store.StateUnknown || rec.ReconcileCount != 0 || rec.LastError != "no answer came" ||
+		rec.ReconcileAt.After(time.Now()) {
+		t.Errorf("%s is %s after %d attempts, due %s, %q, want it as it was", key, rec.State, rec.ReconcileCount,
+			rec.ReconcileAt, rec.LastError)
 	}
 }
 
 // newPoller returns a poller with one rule for all operations, unless there are rules.
 func newPoller(t *testing.T, store store.Store, rule reconcile.Rule, config reconcile.Config) *reconcile.Poller {
 	t.Helper()
-	if config.Rules == nil && config.Default == nil {
+	if config.Rules == nil && config.DefaultRule == nil {
 		config.Rules = map[string]reconcile.Rule{transfers: rule}
 	}
 	if config.Logger == nil {

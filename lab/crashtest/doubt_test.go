@@ -66,7 +66,7 @@ func TestBookingSettledByAnOperator(t *testing.T) {
 		operator, err := reconcile.NewOperator(w.guard, w.store)
 		must(t, err)
 		by := reconcile.By{Who: "zoe", Why: "the process is gone, and the bank knows nothing"}
-		outcome := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
+		outcome := phase.StepOutcome{Step: "charge", Result: phase.ResultNotExecuted}
 		must(t, operator.ResolveStep(t.Context(), by, store.Claim{ID: rec.ID, Attempt: rec.Attempt}, outcome))
 		w.awaits(shop, "k", store.StateCompleted)
 		w.wantBooking(shop.post("/bookings", "k", "{}"), "k", [3]int{1, 2, 1})

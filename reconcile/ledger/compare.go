@@ -8,12 +8,15 @@ import (
 	"time"
 )
 
-// Compare merges the two streams, both in ascending byte order of their keys, and reports each difference in that order. It
-// holds one entry of each side at a time. It ends early, with what it had counted up to the last key that both sides were
-// done with, when a stream fails or is out of order, when report returns an error, or when the context ends.
+// Compare merges the two streams, both in ascending byte order of their keys, and reports each difference in that
+// order. It holds one entry of each side at a time. It ends early, with what it had counted up to the last key that
+// both sides were done with, when a stream fails or is out of order, when report returns an error, or when the context
+// ends.
 //
 // There is no window, so nothing is at an edge. The findings have IDs as of a comparison without a name.
-func Compare(ctx context.Context, provider, local iter.Seq2[Entry, error], report func(Finding) error) (Summary, error) {
+func Compare(
+	ctx context.Context, provider, local iter.Seq2[Entry, error], report func(Finding) error,
+) (Summary, error) {
 	m := merger{report: report}
 	err := m.merge(ctx, provider, local)
 	return m.done.Counts, err
@@ -37,8 +40,8 @@ type merger struct {
 
 	provider, local *stream
 	counts          Summary
-	// done is as of the last key that both sides are done with. Nothing may go on from between two entries of one key: a
-	// duplicate would then be taken for the first.
+	// done is as of the last key that both sides are done with. Nothing may go on from between two entries of one key:
+	// a duplicate would then be taken for the first.
 	done     cursor
 	lastSave int64
 }
@@ -47,9 +50,9 @@ type merger struct {
 func (m *merger) merge(ctx context.Context, provider, local iter.Seq2[Entry, error]) error {
 	var stopProvider, stopLocal func()
 	after := string(m.done.After)
-	m.provider, stopProvider = newStream(Provider, provider, after)
+	m.provider, stopProvider = newStream(SideProvider, provider, after)
 	defer stopProvider()
-	m.local, stopLocal = newStream(Local, local, after)
+	m.local, stopLocal = newStream(SideLocal, local, after)
 	defer stopLocal()
 	m.counts = m.done.Counts
 	m.lastSave = m.entries()
@@ -85,11 +88,11 @@ func (m *merger) oneKey() error {
 	}
 	switch {
 	case !here:
-		err = m.oneSided(Finding{Kind: MissingHere, Side: Provider, Key: key, Provider: provider}, provider.At)
+		err = m.oneSided(Finding{Kind: KindMissingHere, Side: SideProvider, Key: key, Provider: provider}, provider.At)
 	case !there:
-		err = m.oneSided(Finding{Kind: MissingThere, Side: Local, Key: key, Local: local}, local.At)
+		err = m.oneSided(Finding{Kind: KindMissingThere, Side: SideLocal, Key: key, Local: local}, local.At)
 	case provider.Value != local.Value:
-		err = m.found(Finding{Kind: Differs, Key: key, Provider: provider, Local: local})
+		err = m.found(Finding{Kind: KindDiffers, Key: key, Provider: provider, Local: local})
 	default:
 		m.counts.Matched++
 	}
@@ -99,8 +102,8 @@ func (m *merger) oneKey() error {
 	return m.finish(key)
 }
 
-// take returns the first entry of the key, if the stream has one, and leaves the stream behind the last: those between are
-// duplicates.
+// take returns the first entry of the key, if the stream has one, and leaves the stream behind the last: those between
+// are duplicates.
 func (m *merger) take(s *stream, key string, count *int64) (first Entry, has bool, err error) {
 	if !s.at(key) {
 		return Entry{}, false, nil
@@ -114,8 +117,8 @@ func (m *merger) take(s *stream, key string, count *int64) (first Entry, has boo
 		if !s.at(key) {
 			return first, true, nil
 		}
-		f := Finding{Kind: Duplicate, Side: s.side, Key: key, Ordinal: ordinal}
-		if s.side == Provider {
+		f := Finding{Kind: KindDuplicate, Side: s.side, Key: key, Ordinal: ordinal}
+		if s.side == SideProvider {
 			f.Provider = s.head
 		} else {
 			f.Local = s.head
@@ -161,8 +164,8 @@ var ErrOrder = errors.New("ledger: entries out of order")
 // errNoKey is returned for an entry that nothing can be compared with.
 var errNoKey = errors.New("an entry has no key")
 
-// OrderError says where a source left the order. What was reported before may be wrong, because the entries that were not
-// found may come later: it has to be found anew once the source is in order.
+// OrderError says where a source left the order. What was reported before may be wrong, because the entries that were
+// not found may come later: it has to be found again once the source is in order.
 type OrderError struct {
 	// Side is the source.
 	Side Side

@@ -26,7 +26,10 @@ func TestCompareFindsEachKind(t *testing.T) {
 		{name: "missing there", provider: "b=2", local: "a=1 b=2 c=3", want: "missing there a, missing there c"},
 		{name: "an empty side", local: "a=1 b=2", want: "missing there a, missing there b"},
 		{name: "differs", provider: "a=1 b=2", local: "a=1 b=3", want: "differs b"},
-		{name: "duplicates there", provider: "a=1 a=2 a=3 b=1", local: "a=1 b=1", want: "duplicate a provider 2, duplicate a provider 3"},
+		{
+			name: "duplicates there", provider: "a=1 a=2 a=3 b=1", local: "a=1 b=1",
+			want: "duplicate a provider 2, duplicate a provider 3",
+		},
 		{name: "duplicates here, at the end", provider: "a=1", local: "a=1 a=1", want: "duplicate a local 1"},
 		{
 			name: "duplicates on both sides that differ", provider: "a=1 a=2", local: "a=2 a=1",
@@ -62,12 +65,16 @@ func TestFindingHoldsBothEntries(t *testing.T) {
 		got = append(got, f)
 		return nil
 	}
-	_, err := ledger.Compare(t.Context(), stream([]ledger.Entry{there}, nil), stream([]ledger.Entry{here, here}, nil), collect)
+	_, err := ledger.Compare(t.Context(), stream([]ledger.Entry{there}, nil), stream([]ledger.Entry{here, here}, nil),
+		collect)
 	if err != nil || len(got) != 2 {
 		t.Fatal(got, err)
 	}
-	duplicate := ledger.Finding{ID: got[0].ID, Kind: ledger.Duplicate, Side: ledger.Local, Key: "a", Ordinal: 2, Local: here}
-	differs := ledger.Finding{ID: got[1].ID, Kind: ledger.Differs, Key: "a", Provider: there, Local: here}
+	duplicate := ledger.Finding{
+		ID: got[0].ID, Kind: ledger.KindDuplicate, Side: ledger.SideLocal, Key: "a", Ordinal: 2,
+		Local: here,
+	}
+	differs := ledger.Finding{ID: got[1].ID, Kind: ledger.KindDiffers, Key: "a", Provider: there, Local: here}
 	if got[0] != duplicate || got[1] != differs || len(got[0].ID) != 40 || got[0].ID == got[1].ID {
 		t.Errorf("%+v", got)
 	}
@@ -80,9 +87,9 @@ func TestOrderIsNotGuessed(t *testing.T) {
 		provider, local string
 		want            ledger.OrderError
 	}{
-		{"b a", "a b", ledger.OrderError{Side: ledger.Provider, Before: "b", Key: "a"}},
-		{"a b", "a b a", ledger.OrderError{Side: ledger.Local, Before: "b", Key: "a"}},
-		{"a a10 a9 a2", "a", ledger.OrderError{Side: ledger.Provider, Before: "a9", Key: "a2"}},
+		{"b a", "a b", ledger.OrderError{Side: ledger.SideProvider, Before: "b", Key: "a"}},
+		{"a b", "a b a", ledger.OrderError{Side: ledger.SideLocal, Before: "b", Key: "a"}},
+		{"a a10 a9 a2", "a", ledger.OrderError{Side: ledger.SideProvider, Before: "a9", Key: "a2"}},
 	} {
 		var got report
 		_, err := ledger.Compare(t.Context(), stream(list(test.provider), nil), stream(list(test.local), nil), got.add)
@@ -114,7 +121,8 @@ func TestCompareEndsEarly(t *testing.T) {
 		t.Errorf("an entry without a key: %v", err)
 	}
 
-	s, err = ledger.Compare(t.Context(), stream(both, nil), stream(both[:1], nil), func(ledger.Finding) error { return errAway })
+	s, err = ledger.Compare(t.Context(), stream(both, nil), stream(both[:1], nil),
+		func(ledger.Finding) error { return errAway })
 	if want := (ledger.Summary{Provider: 1, Local: 1, Matched: 1}); !errors.Is(err, errAway) || s != want {
 		t.Errorf("a report that fails: %+v, %v; want %+v", s, err, want)
 	}
@@ -135,7 +143,8 @@ func TestCompareEndsEarly(t *testing.T) {
 func drawLedger(t *rapid.T, name string) []ledger.Entry {
 	entry := rapid.Custom(func(t *rapid.T) ledger.Entry {
 		return ledger.Entry{
-			Key:   rapid.SampledFrom([]string{"a", "aa", "a\x00", "b", "c", "\xff", "\xff\x01", "\xff\x02", "é", "z"}).Draw(t, "key"),
+			Key: rapid.SampledFrom([]string{"a", "aa", "a\x00", "b", "c", "\xff", "\xff\x01", "\xff\x02", "é", "z"}).Draw(t,
+				"key"),
 			Value: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "value"),
 			At:    window.From.Add(time.Duration(rapid.IntRange(0, 59).Draw(t, "minute")) * time.Minute),
 		}
@@ -171,7 +180,7 @@ func naive(provider, local []ledger.Entry) (words []string, s ledger.Summary) {
 			words = append(words, fmt.Sprint("duplicate ", key, " provider ", e.Value))
 		}
 		if others := here[key]; len(others) == 0 {
-			oneSided(entries[0], ledger.MissingHere, &s.MissingHere)
+			oneSided(entries[0], ledger.KindMissingHere, &s.MissingHere)
 		} else if others[0].Value != entries[0].Value {
 			s.Differs++
 			words = append(words, "differs "+key)
@@ -185,15 +194,15 @@ func naive(provider, local []ledger.Entry) (words []string, s ledger.Summary) {
 			words = append(words, fmt.Sprint("duplicate ", key, " local ", e.Value))
 		}
 		if len(there[key]) == 0 {
-			oneSided(entries[0], ledger.MissingThere, &s.MissingThere)
+			oneSided(entries[0], ledger.KindMissingThere, &s.MissingThere)
 		}
 	}
 	slices.Sort(words)
 	return words, s
 }
 
-// TestRunAgainstTheModel interrupts each run a few times, anywhere: what it comes to must be the same, and must be what the
-// naive comparison finds.
+// TestRunAgainstTheModel interrupts each run a few times, anywhere: what it comes to must be the same, and must be what
+// the naive comparison finds.
 func TestRunAgainstTheModel(t *testing.T) {
 	t.Parallel()
 	outer := t

@@ -79,7 +79,7 @@ func (c *Comparer) Run(ctx context.Context) {
 
 // pause is the time until the next look, and a random bit more, so that the nodes do not all come at once.
 func (c *Comparer) pause(r *round, failures int) time.Duration {
-	pause := min(r.wait, longestPause)
+	pause := min(r.wait, maxBackoff)
 	if !r.finished {
 		pause = c.cfg.backoff(failures)
 	}
@@ -189,9 +189,9 @@ const (
 const (
 	// maxName keeps the key of the journal within the limits of keys.
 	maxName = 128
-	// longestPause is the most that failures make a comparer wait, unless Config.MinBackoff is longer, and the longest time
-	// between two looks of a node: another one may have been lost.
-	longestPause = time.Hour
+	// maxBackoff is the most that failures make a comparer wait, unless Config.MinBackoff is longer, and the longest
+	// time between two looks of a node: another one may have been lost.
+	maxBackoff = time.Hour
 )
 
 // Config says what is compared, and how. Name, Provider and Local are required.
@@ -227,8 +227,8 @@ type Config struct {
 	Windows int
 	// SaveEvery is how many entries are read between two recovery points. Default: [DefaultSaveEvery].
 	SaveEvery int
-	// MinBackoff is how long a window that could not be compared is left alone at first. It doubles with each try, up to an
-	// hour. Default: [DefaultMinBackoff].
+	// MinBackoff is how long a window that could not be compared is left alone at first. It doubles with each attempt,
+	// up to an hour. Default: [DefaultMinBackoff].
 	MinBackoff time.Duration
 	// Deadline is how long a run may take. A window that it cuts off goes on from its last key when it is tried again.
 	// Default: the interval, but an hour at least.
@@ -288,7 +288,7 @@ func orDefault[T comparable](field *T, value T) {
 }
 
 // longest is the longest pause after a failure.
-func (c *Config) longest() time.Duration { return max(c.MinBackoff, longestPause) }
+func (c *Config) longest() time.Duration { return max(c.MinBackoff, maxBackoff) }
 
 // backoff is the pause after so many failures.
 func (c *Config) backoff(failures int) time.Duration {

@@ -86,7 +86,7 @@ func TestAnOutageForgetsNothing(t *testing.T) {
 		if s := status(t, newComparer(t, cfg)); len(s.Uncompared) != 0 {
 			t.Errorf("still uncompared are %+v", s.Uncompared)
 		}
-		for _, want := range []string{"could not be compared", "pulled the plug", "tries=4", "the two sides differ"} {
+		for _, want := range []string{"could not be compared", "pulled the plug", "attempts=4", "the two sides differ"} {
 			if !strings.Contains(logged.String(), want) {
 				t.Errorf("the log does not say %q", want)
 			}
@@ -98,7 +98,7 @@ func TestAnOutageForgetsNothing(t *testing.T) {
 func requireRetries(t *testing.T, asked []time.Time) {
 	t.Helper()
 	if len(asked) < 10 {
-		t.Fatalf("only %d tries", len(asked))
+		t.Fatalf("only %d attempts", len(asked))
 	}
 	least := ledger.DefaultMinBackoff
 	for i := range 9 {

@@ -24,8 +24,8 @@ type Uncompared struct {
 	Window Window `json:"window"`
 	// Since is when it was due first, by the store's clock.
 	Since time.Time `json:"since"`
-	// Tries is how often it could not be compared, and Why what was wrong the last time.
-	Attempts int    `json:"tries,omitempty"`
+	// Attempts is how often it could not be compared, and Why what was wrong the last time.
+	Attempts int    `json:"attempts,omitempty"`
 	Why      string `json:"why,omitempty"`
 	// RetryAt is when it is tried next, by the store's clock.
 	RetryAt time.Time `json:"retry_at"`

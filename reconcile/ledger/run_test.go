@@ -74,8 +74,8 @@ func TestTheSameDifferenceHasTheSameID(t *testing.T) {
 	}
 }
 
-// TestEdges: what is on one side only counts as a finding in the inner part of the window, which is closed at its beginning
-// and open at its end, so that those of windows that overlap lie side by side.
+// TestEdges: what is on one side only counts as a finding in the inner part of the window, which is closed at its
+// beginning and open at its end, so that those of windows that overlap lie side by side.
 func TestEdges(t *testing.T) {
 	t.Parallel()
 	const grace = 10 * time.Minute
@@ -206,15 +206,15 @@ func TestASourceMustBeginBehind(t *testing.T) {
 			return stream(list("a b c"), nil)
 		}
 		var order *ledger.OrderError
-		want := ledger.OrderError{Side: ledger.Local, Before: "a", Key: "a"}
+		want := ledger.OrderError{Side: ledger.SideLocal, Before: "a", Key: "a"}
 		if _, err := run(t, cfg); !errors.As(err, &order) || *order != want {
 			t.Errorf("%v, want %v", err, &want)
 		}
 	})
 }
 
-// TestTheContextStopsARun: the engine does not pass it on, but a node that stops must not compare for hours. Another one
-// goes on at once.
+// TestTheContextStopsARun: the engine does not pass it on, but a node that stops must not compare for hours. Another
+// one goes on at once.
 func TestTheContextStopsARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestTheDeadlineStopsARun(t *testing.T) {
 	})
 }
 
-// TestAReportThatFailsIsRepeated: no finding is lost because nobody could take it.
+// TestAReportThatFailsIsRepeated: no finding is lost because its report failed.
 func TestAReportThatFailsIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -263,11 +263,11 @@ func TestAReportThatFailsIsRepeated(t *testing.T) {
 			return got.Report(ctx, f)
 		}
 		cfg.MinBackoff = time.Microsecond
-		for tries := range 9 {
+		for attempts := range 9 {
 			if _, err := run(t, cfg); !errors.Is(err, errAway) {
 				t.Error(err)
 			}
-			time.Sleep(cfg.MinBackoff << tries)
+			time.Sleep(cfg.MinBackoff << attempts)
 		}
 		s, err := run(t, cfg)
 		requireSame(t, "with a report that fails", &got, s, err)
@@ -305,20 +305,20 @@ func requireSame(t *testing.T, name string, got *report, s ledger.Summary, err e
 	}
 }
 
-// TestRunGoesOnAfterAFailure interrupts a run at each entry of each side, by an error and by a panic, on one node, and goes
-// on with it on another.
+// TestRunGoesOnAfterAFailure interrupts a run at each entry of each side, by an error and by a panic, on one node, and
+// goes on with it on another.
 func TestRunGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	for i := range len(list(someProvider)) {
 		for _, breaks := range []func(){nil, func() { panic("the test panics") }} {
-			for _, side := range []ledger.Side{ledger.Provider, ledger.Local} {
+			for _, side := range []ledger.Side{ledger.SideProvider, ledger.SideLocal} {
 				name := fmt.Sprint(side, " breaks at ", i, ", panic ", breaks != nil)
 				synctest.Test(t, func(t *testing.T) {
 					var got report
 					store := newStore()
 					first := config(store, someProvider, someLocal, &got)
 					second := config(store, someProvider, someLocal, &got)
-					if side == ledger.Provider {
+					if side == ledger.SideProvider {
 						first.Provider = breaking(list(someProvider), breaks, i)
 					} else {
 						first.Local = breaking(list(someLocal), breaks, min(i, len(list(someLocal))-1))
@@ -340,8 +340,8 @@ func TestRunGoesOnAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestOnlyTheKeyAtHandIsComparedAgain: a failure is no reason to start over, even before the first of the regular recovery
-// points.
+// TestOnlyTheKeyAtHandIsComparedAgain: a failure is no reason to start over, even before the first of the regular
+// recovery points.
 func TestOnlyTheKeyAtHandIsComparedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -357,7 +357,8 @@ func TestOnlyTheKeyAtHandIsComparedAgain(t *testing.T) {
 		if s.Provider != 7 || s.Local != 6 || !errors.Is(err, errAway) {
 			t.Errorf("%+v, %v; want what it came to before f", s, err)
 		}
-		want := "duplicate b provider 2, duplicate b provider 2, duplicate c local 2, duplicate c local 3, differs c, missing here d"
+		want := "duplicate b provider 2, duplicate b provider 2, duplicate c local 2, duplicate c local 3, " +
+			"differs c, missing here d"
 		if words := got.take(); words != want {
 			t.Errorf("found %q, want %q", words, want)
 		}

@@ -58,7 +58,11 @@ func stream(entries []ledger.Entry, err error) iter.Seq2[ledger.Entry, error] {
 
 // behind leaves out the entries up to a key, as a source does.
 func behind(entries []ledger.Entry, after string) []ledger.Entry {
-	i, _ := slices.BinarySearchFunc(entries, after+"\x00", func(e ledger.Entry, key string) int { return cmp.Compare(e.Key, key) })
+	i, _ := slices.BinarySearchFunc(entries, after+"\x00", func(e ledger.Entry,
+		key string,
+	) int {
+		return cmp.Compare(e.Key, key)
+	})
 	return entries[i:]
 }
 
@@ -159,7 +163,7 @@ func (r *report) add(f ledger.Finding) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	word := string(f.Kind) + " " + f.Key
-	if f.Kind == ledger.Duplicate {
+	if f.Kind == ledger.KindDuplicate {
 		word += " " + string(f.Side) + " " + f.Provider.Value + f.Local.Value
 	}
 	r.words = append(r.words, word)

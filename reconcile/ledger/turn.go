@@ -181,7 +181,7 @@ func (t *turn) compare(ctx context.Context, p *pending) error {
 		t.compared(ctx, p)
 	} else if failed {
 		t.cfg.Logger.ErrorContext(ctx, "ledger: a window could not be compared", "error", err,
-			"tries", p.Attempts, "since", p.Since, "retry_at", p.RetryAt)
+			"attempts", p.Attempts, "since", p.Since, "retry_at", p.RetryAt)
 		t.tell(ctx, p, "failed", err)
 	}
 	return err

@@ -15,26 +15,29 @@ import (
 // Event is what the receiver has to know about a delivery. Every provider writes it in another place, so [Config] has a
 // Parse that finds it.
 type Event struct {
-	// ID is the sender's id of the event: the same in every delivery of it, and never that of another event. It must be taken
-	// from what the signature covers, otherwise anyone could make a recorded delivery new. It is required.
+	// ID is the sender's id of the event: the same in every delivery of it, and never that of another event. It must be
+	// taken from what the signature covers, otherwise anyone could make a recorded delivery new. It is required.
 	ID string
-	// Subject is what the event is about, as the reconciler will ask for it: a downstream key or the provider's own id. It is
-	// required, because an event without one would be kept and never be found.
+	// Subject is what the event is about, as the reconciler will ask for it: a downstream key or the provider's own id.
+	// It is required, because an event without one would be kept and never be found.
 	Subject string
-	// Scope is the one that the event is about, for [ScopeOfEvent]. Like the ID it must be taken from what the signature covers.
+	// Scope is the one that the event is about, for [ScopeOfEvent]. Like the ID it must be taken from what the
+	// signature covers.
 	Scope string
-	// At is when it happened by the sender's clock. If it is zero, the time of receipt stands in for it, and the order is
-	// that of arrival.
+	// At is when it happened by the sender's clock. If it is zero, the time of receipt stands in for it, and the order
+	// is that of arrival.
 	At time.Time
 }
 
-// ErrIgnored is what a Parse returns for an event that is none of our business, such as a kind that nobody here acts on. It
-// is answered like a success, so that the sender does not send it again, and is not kept.
+// ErrIgnored is what a Parse returns for an event that is none of our business, such as one of a kind that is not acted
+// on here. It is answered like a success, so that the sender does not send it again, and is not kept.
 var ErrIgnored = errors.New("webhook: the event is of no interest")
 
-// ParseJSON makes a Parse for senders of JSON: the body is decoded into a T, a struct with the few fields that matter, and
-// find makes the [Event] of it. A body that is not one JSON value of that shape is refused.
-func ParseJSON[T any](find func(header http.Header, payload T) (Event, error)) func(http.Header, []byte) (Event, error) {
+// ParseJSON makes a Parse for senders of JSON: the body is decoded into a T, a struct with the few fields that matter,
+// and find makes the [Event] of it. A body that is not one JSON value of that shape is refused.
+func ParseJSON[T any](
+	find func(header http.Header, payload T) (Event, error),
+) func(http.Header, []byte) (Event, error) {
 	return func(header http.Header, body []byte) (Event, error) {
 		var payload T
 		if err := json.Unmarshal(body, &payload); err != nil {
@@ -44,10 +47,11 @@ func ParseJSON[T any](find func(header http.Header, payload T) (Event, error)) f
 	}
 }
 
-// Latest returns the external event that counts, and false if there is none. The external events are of one source and about one subject,
-// such as [store.ExternalEventKeeper] returns them. Deliveries come in any order: the one that happened last by the sender's
-// clock counts, and an older one that comes later is ignored. Between two of the same time the greater event id decides. That
-// says nothing about which came last, but every node decides alike; where it matters, ask the sender for the current state.
+// Latest returns the external event that counts, and false if there is none. The external events are of one source and
+// about one subject, such as [store.ExternalEventKeeper] returns them. Deliveries come in any order: the one that
+// happened last by the sender's clock counts, and an older one that comes later is ignored. Between two of the same
+// time the greater event id decides. That says nothing about which came last, but every node decides alike; where it
+// matters, ask the sender for the current state.
 func Latest(events []store.ExternalEvent) (store.ExternalEvent, bool) {
 	if len(events) == 0 {
 		return store.ExternalEvent{}, false
@@ -57,8 +61,8 @@ func Latest(events []store.ExternalEvent) (store.ExternalEvent, bool) {
 	}), true
 }
 
-// Scope says whose records a sender may settle: a signature proves who speaks, and this says for whom. The zero value says nothing,
-// and is refused.
+// Scope says whose records a sender may settle: a signature proves who speaks, and this says for whom. The zero value
+// says nothing, and is refused.
 type Scope struct {
 	kind scopeKind
 	name string
@@ -76,19 +80,21 @@ const (
 // OneScope is for a sender that one tenant has the secret of: it settles that tenant's records alone.
 func OneScope(scope string) Scope { return Scope{kind: scopeOne, name: scope} }
 
-// ScopeOfEvent is for a sender that speaks for many tenants and says for which one, such as a platform that puts the account into
-// each event: Parse finds [Event].Scope. An event without one is refused.
+// ScopeOfEvent is for a sender that speaks for many tenants and says for which one, such as a platform that puts the
+// account into each event: Parse finds [Event].Scope. An event without one is refused.
 func ScopeOfEvent() Scope { return Scope{kind: scopeOfEvent} }
 
-// AllScopes is for a sender whose secret no tenant has: the provider of an account that is the service's own. It settles records of
-// every scope. If Parse finds an [Event].Scope all the same, the event settles those of that one alone.
+// AllScopes is for a sender whose secret no tenant has: the provider of an account that is the service's own. It
+// settles records of every scope. If Parse finds an [Event].Scope all the same, the event settles those of that one
+// alone.
 func AllScopes() Scope { return Scope{kind: scopeAll} }
 
 // check refuses what does not say whose records may be settled.
 func (s Scope) check() error {
 	switch {
 	case s.kind == scopeMissing:
-		return errors.New("webhook: Config.Scope is missing: it says whose records the sender may settle; see OneScope, ScopeOfEvent and AllScopes")
+		return errors.New("webhook: Config.Scope is missing: it says whose records the sender may settle; " +
+			"see OneScope, ScopeOfEvent and AllScopes")
 	case s.kind == scopeOne && s.name == "":
 		return errors.New("webhook: the scope of OneScope is empty")
 	default:

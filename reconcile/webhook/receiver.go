@@ -1,15 +1,17 @@
-// Package webhook receives what other systems tell by themselves about an effect, so that an outcome that is unknown here
-// can be settled without asking.
+// Package webhook receives what other systems tell by themselves about an effect, so that an outcome that is unknown
+// here can be settled without asking.
 //
-// A [Receiver] is an [http.Handler] for the deliveries of one sender. It verifies the signature over the raw body, keeps the
-// event as a [store.ExternalEvent], and only then applies it. That order is what makes deliveries harmless however they come:
+// A [Receiver] is an [http.Handler] for the deliveries of one sender. It verifies the signature over the raw body,
+// keeps the event as a [store.ExternalEvent], and only then applies it. That order is what makes deliveries harmless
+// however they come:
 //
-//   - early, before the record or while it is in progress: the external event is kept, and the reconciler reads it before it asks;
+//   - early, before the record or while it is in progress: the external event is kept, and the reconciler reads it
+//     before it asks;
 //   - twice: the id of the event is known, and nothing is kept again;
 //   - out of order: [Latest] tells which external event counts;
 //   - forged, or recorded and played again: refused before anything is parsed;
-//   - about another tenant's operation, signed by a tenant that may not speak for it: kept, and settles nothing. [Config] has to
-//     say whose records the sender may settle.
+//   - about another tenant's operation, signed by a tenant that may not speak for it: kept, and settles nothing.
+//     [Config] has to say whose records the sender may settle.
 //
 // How a sender signs is a [Scheme]: [Timestamped], [StandardWebhooks], [HMAC] or one's own.
 package webhook
@@ -39,25 +41,27 @@ const (
 // Config says whose deliveries a [Receiver] takes and what it does with them. Source and Parse are required, and either
 // Scheme and Scope or Tenant.
 type Config struct {
-	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for external events by it.
+	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for
+	// external events by it.
 	Source string
 	// Scheme verifies the signature.
 	Scheme Scheme
 	// Scope says whose records the sender may settle: [OneScope], [ScopeOfEvent] or [AllScopes].
 	Scope Scope
-	// Tenant is for one endpoint of many tenants who have a secret each. It finds, from the path or a header, whose delivery a
-	// request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not exist it returns
-	// [ErrSignature], which is answered with 401; any other error is answered with 503.
+	// Tenant is for one endpoint of many tenants who have a secret each. It finds, from the path or a header, whose
+	// delivery a request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not
+	// exist it returns [ErrSignature], which is answered with 401; any other error is answered with 503.
 	Tenant func(r *http.Request) (Tenant, error)
-	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is none of
-	// our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
+	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is
+	// none of our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
 	Parse func(header http.Header, body []byte) (Event, error)
-	// Apply acts on an external event, after it has been kept. Default: nothing is done, and the reconciler reads the external event later.
+	// Apply acts on an external event, after it has been kept. Default: nothing is done, and the reconciler reads the
+	// external event later.
 	//
-	// Apply must be idempotent and safe to be called by several deliveries at a time. It is called for a duplicate too, since
-	// the first delivery may have been kept by a process that died before it applied it. Nor is the external event always the
-	// latest: what Apply decides by is the [Latest] of all that are kept about the subject, or what the sender says when
-	// asked. An external event that is early is no error: it is kept, so return nil.
+	// Apply must be idempotent and safe to be called by several deliveries at a time. It is called for a duplicate too,
+	// since the first delivery may have been kept by a process that died before it applied it. Nor is the external
+	// event always the latest: what Apply decides by is the [Latest] of all that are kept about the subject, or what
+	// the sender says when asked. An external event that is early is no error: it is kept, so return nil.
 	//
 	// An error is logged and observed, and the delivery is still answered as a success: it is kept, so nothing is lost.
 	Apply func(ctx context.Context, n store.ExternalEvent) error
@@ -68,8 +72,8 @@ type Config struct {
 	// ApplyTimeout is how long Apply may take. Default: [DefaultApplyTimeout].
 	ApplyTimeout time.Duration
 	// Observer is told of every delivery: a [ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
-	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or "duplicate".
-	// An event that Parse ignores is not told. Default: none.
+	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or
+	// "duplicate". An event that Parse ignores is not told. Default: none.
 	Observer onceward.Observer
 	// Logger gets what was refused and what failed, with the reason but never with the body. Default: [slog.Default].
 	Logger *slog.Logger
@@ -91,7 +95,8 @@ func (c *Config) check() error {
 	if c.Tenant == nil {
 		wrong = append(wrong, c.Scope.check())
 	} else if c.Scheme != nil || c.Scope.kind != scopeMissing {
-		wrong = append(wrong, errors.New("webhook: Config has a Tenant, which brings its own Scheme and Scope: leave those out"))
+		wrong = append(wrong, errors.New("webhook: Config has a Tenant, which brings its own Scheme and Scope: "+
+			"leave those out"))
 	}
 	if c.MaxBody < 0 || c.StoreTimeout < 0 || c.ApplyTimeout < 0 {
 		wrong = append(wrong, errors.New("webhook: MaxBody, StoreTimeout and ApplyTimeout must not be negative"))
@@ -124,8 +129,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the timeouts
-// of the [http.Server] to say.
+// Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the
+// timeouts of the [http.Server] to say.
 type Receiver struct {
 	keeper store.ExternalEventKeeper
 	cfg    Config
@@ -145,12 +150,12 @@ func New(keeper store.ExternalEventKeeper, cfg Config) (*Receiver, error) {
 
 // ServeHTTP answers 204 to a delivery that is kept, now or before, or ignored. Anything else is a problem document:
 //
-//   - 400 for a body that was cut off, that Parse makes nothing of or whose scope is not the sender's, and 413 for one that is too
-//     large;
+//   - 400 for a body that was cut off, that Parse makes nothing of or whose scope is not the sender's, and 413 for one
+//     that is too large;
 //   - 401 for a signature that is missing, wrong or stale. The answer does not say which, as only a forger would ask;
 //   - 405 for anything but POST;
-//   - 500 for a panic in Parse or Apply, and 503 if the external event could not be kept or its tenant not be looked up. The sender
-//     sends it again.
+//   - 500 for a panic in Parse or Apply, and 503 if the external event could not be kept or its tenant not be looked
+//     up. The sender sends it again.
 //
 // Once the body is there, a sender that hangs up changes nothing: what it sent is kept and applied.
 func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -198,16 +203,18 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 		return rc.refuse(ctx, problemUnreadable, err)
 	}
 	if err := rc.keep(ctx, external); err != nil {
-		return rc.fail(ctx, problemStore, fmt.Errorf("webhook: cannot keep an external event: %w", err), "event", external.EventID)
+		err = fmt.Errorf("webhook: cannot keep an external event: %w", err)
+		return rc.fail(ctx, problemStore, err, "event", external.EventID)
 	}
 	if err := rc.apply(ctx, external); err != nil {
 		// The external event is kept, so the reconciler will find it; the sender could add nothing to that.
-		rc.fail(ctx, problemFailed, fmt.Errorf("webhook: cannot apply an external event that is kept: %w", err), "event", external.EventID)
+		err = fmt.Errorf("webhook: cannot apply an external event that is kept: %w", err)
+		rc.fail(ctx, problemFailed, err, "event", external.EventID)
 	}
 	return nil
 }
 
-// external event makes what is kept of what was delivered.
+// external makes what is kept of what was delivered.
 func (rc *Receiver) external(scope Scope, header http.Header, body []byte) (store.ExternalEvent, error) {
 	event, err := rc.cfg.Parse(header, body)
 	if err != nil {
@@ -224,7 +231,8 @@ func (rc *Receiver) external(scope Scope, header http.Header, body []byte) (stor
 		event.At = rc.cfg.Now()
 	}
 	return store.ExternalEvent{
-		Source: rc.cfg.Source, Scope: bound, AnyScope: all, EventID: event.ID, Subject: event.Subject, At: event.At, Body: body,
+		Source: rc.cfg.Source, Scope: bound, AnyScope: all, EventID: event.ID, Subject: event.Subject, At: event.At,
+		Body: body,
 	}, nil
 }
 
@@ -244,15 +252,15 @@ func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) erro
 	return nil
 }
 
-// apply is the same for a new external event and for a duplicate: nobody knows whether the process that kept the first one lived
-// long enough to apply it.
+// apply is the same for a new external event and for a duplicate: it is not known whether the process that kept the
+// first one lived long enough to apply it.
 func (rc *Receiver) apply(ctx context.Context, external store.ExternalEvent) error {
 	applying, cancel := context.WithTimeout(ctx, rc.cfg.ApplyTimeout)
 	defer cancel()
 	return rc.cfg.Apply(applying, external)
 }
 
-// refuse records a delivery that the sender, or whoever it is, has to answer for.
+// refuse records a delivery whose fault is on the side of the sender, or of a forger.
 func (rc *Receiver) refuse(ctx context.Context, problem onceward.Problem, err error) *onceward.Problem {
 	rc.cfg.Logger.WarnContext(ctx, "webhook: delivery refused", "source", rc.cfg.Source, "error", err)
 	rc.observe(ctx, outcomeRefused, err)
@@ -275,11 +283,17 @@ func (rc *Receiver) observe(ctx context.Context, outcome string, err error) {
 var (
 	problemMethod     = onceward.Problem{Code: "method-not-allowed", Status: 405, Title: "Deliveries are sent with POST"}
 	problemTooLarge   = onceward.Problem{Code: "body-too-large", Status: 413, Title: "The request body is too large"}
-	problemIncomplete = onceward.Problem{Code: "body-incomplete", Status: 400, Title: "The request body was cut off", Retryable: true}
+	problemIncomplete = onceward.Problem{
+		Code: "body-incomplete", Status: 400, Title: "The request body was cut off", Retryable: true,
+	}
 	problemSignature  = onceward.Problem{Code: "unauthenticated", Status: 401, Title: "The caller is not authenticated"}
 	problemUnreadable = onceward.Problem{Code: "invalid-request", Status: 400, Title: "The event cannot be identified"}
-	problemStore      = onceward.Problem{Code: "store-unavailable", Status: 503, Title: "The event was not kept", Retryable: true}
-	problemFailed     = onceward.Problem{Code: "external event-failed", Status: 500, Title: "The event could not be handled", Retryable: true}
+	problemStore      = onceward.Problem{
+		Code: "store-unavailable", Status: 503, Title: "The event was not kept", Retryable: true,
+	}
+	problemFailed = onceward.Problem{
+		Code: "event-failed", Status: 500, Title: "The event could not be handled", Retryable: true,
+	}
 )
 
 // retryAfter is how many seconds a sender waits at least for a store that is away.

@@ -84,7 +84,8 @@ func TestDuplicatesAtTheSameTime(t *testing.T) {
 	told.expect(t, append(want, "provider: kept")...)
 }
 
-// TestRestartBetweenKeepAndApply: the process dies with the external event kept and not applied, and the sender sends it again.
+// TestRestartBetweenKeepAndApply: the process dies with the external event kept and not applied, and the sender sends
+// it again.
 func TestRestartBetweenKeepAndApply(t *testing.T) {
 	t.Parallel()
 	store, told := &keeper{after: func() { panic("the process dies") }}, &journal{}
@@ -146,7 +147,8 @@ func TestPanicsAreAnswered(t *testing.T) {
 		t.Errorf("the answer tells too much: %s", w.Body)
 	}
 	told.expect(t, "provider: kept", "provider: failed")
-	expectStatus(t, deliver(t, cfg, signedRequest(`{"id":"evt_2","object":"ch_1","kind":"panic"}`)), http.StatusInternalServerError)
+	expectStatus(t, deliver(t, cfg, signedRequest(`{"id":"evt_2","object":"ch_1","kind":"panic"}`)),
+		http.StatusInternalServerError)
 	told.expect(t, "provider: failed")
 	if ids := s.ids(); !slices.Equal(ids, []string{"evt_1"}) {
 		t.Errorf("kept %q", ids)

@@ -54,7 +54,8 @@ func TestForgedAndStaleLookAlike(t *testing.T) {
 			t.Errorf("the answer is %s", got)
 		}
 		var problem onceward.Problem
-		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Type != "urn:onceward:problem:unauthenticated" {
+		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil ||
+			problem.Type != "urn:onceward:problem:unauthenticated" {
 			t.Errorf("%+v, %v", problem, err)
 		}
 	}
@@ -68,7 +69,9 @@ func TestObserverLearnsWhy(t *testing.T) {
 	t.Parallel()
 	cfg := config(&keeper{}, &journal{})
 	var got error
-	cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { got = e.(webhook.ReceivedEvent).Err })
+	cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+		got = e.(webhook.ReceivedEvent).Err
+	})
 	cfg.Now = func() time.Time { return now.Add(time.Hour) }
 	expectStatus(t, deliver(t, cfg, signedRequest(body)), http.StatusUnauthorized)
 	if !errors.Is(got, webhook.ErrStale) {
@@ -94,7 +97,10 @@ func (f schemeFunc) Verify(http.Header, []byte, time.Time) error { return f() }
 
 func TestOnlyPostIsTaken(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodOptions} {
+	for _, method := range []string{
+		http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete,
+		http.MethodOptions,
+	} {
 		told := &journal{}
 		r := signedRequest(body)
 		r.Method = method

@@ -29,7 +29,7 @@ func schemes(secrets ...string) []signing {
 	standard := must(webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: encodedSecrets(secrets)}))
 	plain := must(webhook.NewHMAC(webhook.HMACConfig{Header: "X-Signature", Secrets: raw, Prefix: "sha256="}))
 	timed := must(webhook.NewHMAC(webhook.HMACConfig{
-		Header: "X-Signature", Secrets: raw, Encoding: webhook.Base64, TimestampHeader: "X-Timestamp",
+		Header: "X-Signature", Secrets: raw, Encoding: webhook.EncodingBase64, TimestampHeader: "X-Timestamp",
 	}))
 	return []signing{
 		{"timestamped", stamped, stamped.Sign, []string{"Provider-Signature"}, true},
@@ -222,7 +222,10 @@ func TestSecretsDoNotLeak(t *testing.T) {
 	forEach(t, func(t *testing.T, s signing, good http.Header) {
 		err := s.scheme.Verify(good, nil, now)
 		for _, text := range []string{fmt.Sprintf("%+v", s.scheme), fmt.Sprintf("%#v", s.scheme), fmt.Sprint(err)} {
-			for _, secret := range []string{secretText, fmt.Sprint([]byte(secretText))[1:], fmt.Sprintf("%#v", []byte(secretText))} {
+			for _, secret := range []string{
+				secretText, fmt.Sprint([]byte(secretText))[1:],
+				fmt.Sprintf("%#v", []byte(secretText)),
+			} {
 				if strings.Contains(text, secret) {
 					t.Errorf("%s shows the secret", text)
 				}
@@ -235,7 +238,10 @@ func TestSecretsDoNotLeak(t *testing.T) {
 func TestSecretsAreCopied(t *testing.T) {
 	t.Parallel()
 	secret := []byte(secretText)
-	scheme := must(webhook.NewTimestamped(webhook.TimestampedConfig{Header: "Provider-Signature", Secrets: [][]byte{secret}}))
+	scheme := must(webhook.NewTimestamped(webhook.TimestampedConfig{
+		Header:  "Provider-Signature",
+		Secrets: [][]byte{secret},
+	}))
 	clear(secret)
 	if err := scheme.Verify(signedRequest(body).Header, []byte(body), now); err != nil {
 		t.Error(err)

@@ -100,7 +100,9 @@ func TestStandardWebhooksVector(t *testing.T) {
 
 func TestStandardWebhooksSignatures(t *testing.T) {
 	t.Parallel()
-	scheme := must(webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: encodedSecrets([]string{otherSecretText})}))
+	scheme := must(webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{
+		Secrets: encodedSecrets([]string{otherSecretText}),
+	}))
 	for value, good := range map[string]bool{
 		"v1," + standardOtherB64: true,
 		"v1a,abc v2, v1,!! v1," + plainBase64 + "  v1," + standardOtherB64: true,
@@ -121,10 +123,13 @@ func TestStandardWebhooksSignatures(t *testing.T) {
 	}
 }
 
-// TestStandardWebhooksPartsDoNotMove: what is signed is one text, and an id with a full stop could borrow from its neighbour.
+// TestStandardWebhooksPartsDoNotMove: what is signed is one text, and an id with a full stop could borrow from its
+// neighbour.
 func TestStandardWebhooksPartsDoNotMove(t *testing.T) {
 	t.Parallel()
-	scheme := must(webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: encodedSecrets([]string{secretText})}))
+	scheme := must(webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{
+		Secrets: encodedSecrets([]string{secretText}),
+	}))
 	header := http.Header{}
 	if err := scheme.Sign(header, "msg_1", []byte("1767225600."+body), now); err != nil {
 		t.Fatal(err)
@@ -140,7 +145,10 @@ func TestStandardWebhooksPartsDoNotMove(t *testing.T) {
 
 func TestStandardWebhooksSecretMustBeOne(t *testing.T) {
 	t.Parallel()
-	for _, secret := range []string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whpk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_not*base64"} {
+	for _, secret := range []string{
+		"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whpk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+		"whsec_not*base64",
+	} {
 		_, err := webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: []string{secret}})
 		if err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v", secret, err)
@@ -157,9 +165,9 @@ func TestHMACVectors(t *testing.T) {
 	}{
 		{webhook.HMACConfig{}, plainHex},
 		{webhook.HMACConfig{Prefix: "sha256="}, "sha256=" + plainHex},
-		{webhook.HMACConfig{Encoding: webhook.Base64}, plainBase64},
+		{webhook.HMACConfig{Encoding: webhook.EncodingBase64}, plainBase64},
 		{webhook.HMACConfig{TimestampHeader: stamp}, stampedHex},
-		{webhook.HMACConfig{TimestampHeader: stamp, Encoding: webhook.Base64, Prefix: "v1:"}, "v1:" + stampedBase64},
+		{webhook.HMACConfig{TimestampHeader: stamp, Encoding: webhook.EncodingBase64, Prefix: "v1:"}, "v1:" + stampedBase64},
 	} {
 		test.cfg.Header, test.cfg.Secrets = "X-Signature", [][]byte{[]byte(secretText)}
 		scheme := must(webhook.NewHMAC(test.cfg))

@@ -13,7 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestScopeIsRequired: a receiver that does not say whose records its sender may settle is not built, nor one that says it twice.
+// TestScopeIsRequired: a receiver that does not say whose records its sender may settle is not built, nor one that says
+// it twice.
 func TestScopeIsRequired(t *testing.T) {
 	t.Parallel()
 	tenant := func(*http.Request) (webhook.Tenant, error) { return webhook.Tenant{}, nil }
@@ -38,7 +39,7 @@ func TestScopeIsRequired(t *testing.T) {
 	}
 }
 
-// TestWhatANoticeIsBoundTo: to what the receiver says, and to what the event says where that may narrow it.
+// TestWhatAnExternalEventIsBoundTo: to what the receiver says, and to what the event says where that may narrow it.
 func TestWhatAnExternalEventIsBoundTo(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -71,10 +72,13 @@ func TestWhatAnExternalEventIsBoundTo(t *testing.T) {
 	}
 }
 
-// TestTenants: a delivery counts for the tenant that has signed it, whoever it claims to be.
+// TestTenants: a delivery counts for the tenant that has signed it, whichever it claims to be.
 func TestTenants(t *testing.T) {
 	t.Parallel()
-	other := must(webhook.NewTimestamped(webhook.TimestampedConfig{Header: "Provider-Signature", Secrets: [][]byte{[]byte(otherSecretText)}}))
+	other := must(webhook.NewTimestamped(webhook.TimestampedConfig{
+		Header:  "Provider-Signature",
+		Secrets: [][]byte{[]byte(otherSecretText)},
+	}))
 	schemes := map[string]*webhook.Timestamped{"acme": timestamped, "mallory": other}
 	s, told := &keeper{}, &journal{}
 	cfg := config(s, told)
@@ -116,10 +120,14 @@ func TestTenants(t *testing.T) {
 			t.Errorf("B6: at the hook of %s: %d, want %d", c.hook, w.Code, c.status)
 		}
 	}
-	told.expect(t, "provider: kept", "apply evt_1", "provider: kept", "apply evt_1", "provider: refused", "provider: refused",
+	told.expect(t, "provider: kept", "apply evt_1", "provider: kept", "apply evt_1", "provider: refused",
+		"provider: refused",
 		"provider: refused", "provider: failed", "provider: failed")
 	for _, scope := range []string{"acme", "mallory"} {
-		found, err := s.ExternalEvents(context.Background(), store.ExternalEventFilter{Source: "provider", Scope: scope, Subjects: []string{"ch_1"}})
+		found, err := s.ExternalEvents(context.Background(), store.ExternalEventFilter{
+			Source: "provider", Scope: scope,
+			Subjects: []string{"ch_1"},
+		})
 		if err != nil || len(found) != 1 || found[0].Scope != scope {
 			t.Errorf("B6: for %s there are %+v, %v", scope, found, err)
 		}

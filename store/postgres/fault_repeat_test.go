@@ -50,7 +50,7 @@ func TestStepWhoseSettlementTheNextAttemptHasOvertaken(t *testing.T) {
 	defer proxy.HoldReply(isCommit)()
 	done := make(chan error, 1)
 	go func() {
-		done <- operator.ResolveStep(t.Context(), zoe, c, phase.StepOutcome{Step: "charge", Result: phase.StepDone})
+		done <- operator.ResolveStep(t.Context(), zoe, c, phase.StepOutcome{Step: "charge", Result: phase.ResultDone})
 	}()
 	awaitCaught(t, proxy, 1)
 	again := *r

@@ -98,7 +98,7 @@ func Example_phase() {
 
 	// Output:
 	// 409 in progress
-	// resumed: {Finished:1 Waiting:0 Unknown:0 Strange:0 Hanging:0}
+	// resumed: {Finished:1 Waiting:0 Unknown:0 Skipped:0 Hanging:0}
 	// 201 {"guest":"Ada","seat":1,"charge":"ch_1"}
 	// the bank was asked 2 times and made 1 charge
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// TestNotExecutedSaysNothingOfAnEarlierCall: a call of which nobody knows whether it was made stays one, although its
-// repetition did nothing for certain.
+// TestNotExecutedSaysNothingOfAnEarlierCall: a call of which it is not known whether it was made stays one, although
+// its repetition did nothing for certain.
 func TestNotExecutedSaysNothingOfAnEarlierCall(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -47,7 +47,8 @@ func TestNotExecutedSaysNothingOfAnEarlierCall(t *testing.T) {
 	})
 }
 
-// TestNotExecutedTakesBackItsOwnIntent: whoever made the first call and knows that it did nothing leaves no doubt behind.
+// TestNotExecutedTakesBackItsOwnIntent: an attempt that made the first call and knows that it did nothing leaves no
+// doubt behind.
 func TestNotExecutedTakesBackItsOwnIntent(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -76,7 +77,9 @@ type doubtfulStore struct {
 }
 
 // CheckpointTx implements [store.TxCheckpointer].
-func (s *doubtfulStore) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
+func (s *doubtfulStore) CheckpointTx(
+	ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error),
+) error {
 	err := s.err
 	if s.err = nil; err == nil {
 		return s.Store.CheckpointTx(ctx, c, lease, work)
@@ -89,8 +92,8 @@ func (s *doubtfulStore) CheckpointTx(ctx context.Context, c store.Claim, lease t
 	return err
 }
 
-// TestTheFirstStepIsInDoubt: what may have been committed, or may be in other hands, is not called undone: the record stays
-// in progress, and the next attempt finds out.
+// TestTheFirstStepIsInDoubt: what may have been committed, or may be in other hands, is not called undone: the record
+// stays in progress, and the next attempt finds out.
 func TestTheFirstStepIsInDoubt(t *testing.T) {
 	t.Parallel()
 	lost := fmt.Errorf("%w: the reply to the commit was lost", store.ErrOutcomeUnknown)
@@ -143,13 +146,13 @@ func TestAStepThatCommitsByItself(t *testing.T) {
 func TestAFailedStepChangesNothing(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		tries := 0
+		attempts := 0
 		spoil := func(o *order) error {
-			tries++
+			attempts++
 			if o.Item != "a book" {
-				t.Errorf("try %d finds %q", tries, o.Item)
+				t.Errorf("try %d finds %q", attempts, o.Item)
 			}
-			if tries%2 == 1 {
+			if attempts%2 == 1 {
 				o.Item = "spoiled"
 				return onceward.NotExecuted(errDown)
 			}
@@ -172,7 +175,8 @@ func TestACallThatHasBecomeLocal(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		failing := func(context.Context, string, *order) error { return errDown }
-		b.want(b.post(b.define(b.local("seat", takeSeat), b.call("charge", failing).Repeat()), "k"), http.StatusConflict, "in-progress")
+		b.want(b.post(b.define(b.local("seat", takeSeat), b.call("charge", failing).Repeat()), "k"), http.StatusConflict,
+			"in-progress")
 		b.await(b.record("k").LeaseUntil)
 		changed := b.define(b.local("seat", takeSeat), b.local("charge", confirm))
 		b.wantLeftAlone(changed, "charge (a call)")
@@ -180,8 +184,8 @@ func TestACallThatHasBecomeLocal(t *testing.T) {
 	})
 }
 
-// TestAStepThatCommits: on PostgreSQL a step can end its transaction behind everybody's back. It would do so again, so it is
-// not tried again.
+// TestAStepThatCommits: on PostgreSQL a step can end its transaction without the store knowing. It would do so again,
+// so it is not tried again.
 func TestAStepThatCommits(t *testing.T) {
 	t.Parallel()
 	store, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t))

@@ -52,7 +52,7 @@ func TestAPersonEndsWhatHasNoCode(t *testing.T) {
 			t.Parallel()
 			onStores(t, func(t *testing.T, b *bench) {
 				renamed, operator := b.orphan()
-				if got := b.once(b.resumer(phase.ResumerConfig{}, renamed)); got != (phase.Resumed{Strange: 1}) {
+				if got := b.once(b.resumer(phase.ResumerConfig{}, renamed)); got != (phase.Resumed{Skipped: 1}) {
 					t.Errorf("the resumer reports %+v", got)
 				}
 				lost, err := operator.Lost(t.Context(), store.ID{}, 0)
@@ -77,14 +77,14 @@ func TestAPersonEndsWhatHasNoCode(t *testing.T) {
 func wantSteps(t *testing.T, p *phase.Progress) {
 	t.Helper()
 	want := []phase.StepProgress{
-		{Name: "seat", State: phase.StepFinished},
+		{Name: "seat", State: phase.StepDone},
 		{Name: "charge", State: phase.StepInDoubt},
-		{Name: "confirm", State: phase.StepAhead},
+		{Name: "confirm", State: phase.StepPending},
 	}
 	const data = `{"Item":"a book","Seat":"12A","Charge":""}`
 	switch {
 	case p == nil || !slices.Equal(p.Steps, want) || p.Step != "charge" || !p.InDoubt || p.CalledBy == 0,
-		p.Tries != 1 || p.Via != "http" || string(p.Data) != data:
+		p.Attempts != 1 || p.Via != "http" || string(p.Data) != data:
 		t.Errorf("the progress is %+v", p)
 	}
 }
@@ -97,7 +97,7 @@ func TestAnOwnerKeepsItsOperation(t *testing.T) {
 		must(t, err)
 		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *order) error {
 			claim := b.claim()
-			again := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
+			again := phase.StepOutcome{Step: "charge", Result: phase.ResultNotExecuted}
 			_, stopErr := operator.Stop(ctx, zoe, claim)
 			stepErr := operator.ResolveStep(ctx, zoe, claim, again)
 			for _, err := range []error{stopErr, stepErr, operator.ResolveNotExecuted(ctx, zoe, claim)} {
@@ -114,7 +114,7 @@ func TestAnOwnerKeepsItsOperation(t *testing.T) {
 	})
 }
 
-// TestStop: an operation that was stopped is nobody's until it is resolved. Then it goes on, or is ended.
+// TestStop: an operation that was stopped has no owner until it is resolved. Then it goes on, or is ended.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -136,9 +136,12 @@ func TestStop(t *testing.T) {
 		history, err := operator.History(t.Context(), rec.ID)
 		must(t, err)
 		wantSteps(t, history.Progress)
-		must(t, operator.ResolveStep(t.Context(), zoe, stopped, phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}))
+		must(t, operator.ResolveStep(t.Context(), zoe, stopped, phase.StepOutcome{
+			Step:   "charge",
+			Result: phase.ResultNotExecuted,
+		}))
 		b.wantAudit(`zoe: resolve step "charge" as not executed, the bank told me [done]`)
-		done := phase.StepOutcome{Step: "charge", Result: phase.StepDone}
+		done := phase.StepOutcome{Step: "charge", Result: phase.ResultDone}
 		if err := operator.ResolveStep(t.Context(), zoe, stopped, done); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("it is resolved a second time: %v", err)
 		}
@@ -168,7 +171,7 @@ func (s *movingStore) Get(ctx context.Context, id store.ID) (store.Record, error
 }
 
 // TestAnOwnerThatWakesUp while a person says that its step was not executed is not taken back: what it did counts, and
-// the person is told that the step at hand is another.
+// the person is told that the current step is another.
 func TestAnOwnerThatWakesUp(t *testing.T) {
 	t.Parallel()
 	s := &movingStore{Store: memory.New()}
@@ -180,7 +183,7 @@ func TestAnOwnerThatWakesUp(t *testing.T) {
 			`"data":{"Item":"a book","Seat":"12A","Charge":"ch_1"}}`
 		must(t, s.Checkpoint(t.Context(), owner, store.Checkpoint{Point: "charge", Data: []byte(moved)}))
 	}
-	outcome := phase.StepOutcome{Step: "charge", Result: phase.StepNotExecuted}
+	outcome := phase.StepOutcome{Step: "charge", Result: phase.ResultNotExecuted}
 	if err := operator.ResolveStep(t.Context(), zoe, owner, outcome); err == nil {
 		t.Error("a call that was made was resolved as not executed")
 	}
@@ -199,12 +202,12 @@ func TestWrongDataCanBeMended(t *testing.T) {
 			o := phase.StepOutcome{Step: step, Result: result, Data: []byte(data)}
 			must(t, d.operator.ResolveStep(t.Context(), zoe, b.claim(), o))
 		}
-		resolve("charge", phase.StepDone, `{"Item":"a book","Seat":"12A","Charge":"","Chrage":"ch_1"}`)
+		resolve("charge", phase.ResultDone, `{"Item":"a book","Seat":"12A","Charge":"","Chrage":"ch_1"}`)
 		b.wantLeftAlone(d.operation, "unknown field")
 		if lost, err := d.operator.Lost(t.Context(), store.ID{}, 1); err != nil || len(lost) != 1 {
 			t.Errorf("lost are %d, %v", len(lost), err)
 		}
-		resolve("confirm", phase.StepAgain, `{"Item":"a book","Seat":"12A","Charge":"ch_1"}`)
+		resolve("confirm", phase.ResultRetry, `{"Item":"a book","Seat":"12A","Charge":"ch_1"}`)
 		d.wantGoneOn()
 	})
 }
@@ -226,7 +229,7 @@ func TestTheFirstEncoding(t *testing.T) {
 		rec := b.record("k")
 		progress, err := phase.Inspect(&rec)
 		must(t, err)
-		want := []phase.StepProgress{{Name: "seat", State: phase.StepFinished}, {Name: "charge", State: phase.StepInDoubt}}
+		want := []phase.StepProgress{{Name: "seat", State: phase.StepDone}, {Name: "charge", State: phase.StepInDoubt}}
 		if !slices.Equal(progress.Steps, want) || progress.Step != "charge" {
 			t.Errorf("the progress is %+v", progress)
 		}

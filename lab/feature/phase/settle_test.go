@@ -59,7 +59,10 @@ func newDoubtful(b *bench, charged bool) *doubtful {
 
 func (b *bench) poller(rule reconcile.Rule) *reconcile.Poller {
 	b.Helper()
-	poller, err := reconcile.NewPoller(b.guard, b.store, reconcile.Config{Default: &rule, Logger: slog.New(slog.DiscardHandler)})
+	poller, err := reconcile.NewPoller(b.guard, b.store, reconcile.Config{
+		DefaultRule: &rule,
+		Logger:      slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -111,7 +114,7 @@ func (d *doubtful) settledByHand() error {
 	if err != nil || history.Record.State != store.StateUnknown {
 		return err
 	}
-	outcome := phase.StepOutcome{Step: history.Progress.Step, Result: phase.StepNotExecuted}
+	outcome := phase.StepOutcome{Step: history.Progress.Step, Result: phase.ResultNotExecuted}
 	if d.charged {
 		var carried map[string]any
 		if err := json.Unmarshal(history.Progress.Data, &carried); err != nil {
@@ -122,7 +125,7 @@ func (d *doubtful) settledByHand() error {
 		if err != nil {
 			return err
 		}
-		outcome = phase.StepOutcome{Step: history.Progress.Step, Result: phase.StepDone, Data: data, ProviderID: "ch_1"}
+		outcome = phase.StepOutcome{Step: history.Progress.Step, Result: phase.ResultDone, Data: data, ProviderID: "ch_1"}
 	}
 	claim := store.Claim{ID: history.Record.ID, Attempt: history.Record.Attempt}
 	return d.operator.ResolveStep(d.Context(), zoe, claim, outcome)
@@ -153,8 +156,8 @@ func (d *doubtful) wantGoneOn() {
 	}
 }
 
-// TestSettlingAStep: whoever learns what became of a step, the operation goes on with it, and only its end is an answer
-// (I15, scenario 39).
+// TestSettlingAStep: no matter who learns what became of a step, the operation goes on with it, and only its end is an
+// answer (I15, scenario 39).
 func TestSettlingAStep(t *testing.T) {
 	t.Parallel()
 	for name, charged := range map[string]bool{"done": true, "not executed": false} {
@@ -219,10 +222,10 @@ func TestCompletedSkipsNoStep(t *testing.T) {
 		}
 		for _, refused := range []reconcile.Answer{
 			reconcile.Completed(declined, "ch_1"),
-			reconcile.Step(phase.StepOutcome{Step: "confirm", Result: phase.StepDone}),
+			reconcile.Step(phase.StepOutcome{Step: "confirm", Result: phase.ResultDone}),
 			reconcile.Step(phase.StepOutcome{Step: "charge"}),
-			reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: []byte(`{"Charge":"ch_1"}`)}),
-			reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.StepDone, Data: []byte(`{`)}),
+			reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.ResultDone, Data: []byte(`{"Charge":"ch_1"}`)}),
+			reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.ResultDone, Data: []byte(`{`)}),
 		} {
 			if got := says(refused); got != (reconcile.Report{Postponed: 1}) {
 				t.Errorf("%+v came to %+v", refused, got)

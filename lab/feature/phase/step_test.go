@@ -99,7 +99,8 @@ func TestAStepThatNeverSucceeds(t *testing.T) {
 			t.Errorf("the resumer reports %+v, want one that became unknown", got)
 		}
 		rec := b.record("k")
-		if rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 4 tries: down for a moment") {
+		if rec.State != store.StateUnknown || !strings.Contains(rec.LastError,
+			"given up after 4 attempts: down for a moment") {
 			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 		}
 		b.wantTrace("seat confirm confirm confirm confirm")
@@ -162,8 +163,8 @@ func TestDataIsLimited(t *testing.T) {
 	})
 }
 
-// TestAStepThatTheDatabaseRefuses is not repeated for ever: that its commit is refused, here by a deferred key, is a failure of
-// the step, not of the store.
+// TestAStepThatTheDatabaseRefuses is not repeated for ever: that its commit is refused, here by a deferred key, is a
+// failure of the step, not of the store.
 func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
 	onTransactions(t, func(t *testing.T, b *bench) {
@@ -185,7 +186,8 @@ func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 		if got := b.resume(o); got.Unknown != 1 {
 			t.Errorf("the resumer reports %+v, want one that became unknown", got)
 		}
-		if rec := b.record("k"); rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "given up after 4 tries: onceward: the database refused the work") {
+		if rec := b.record("k"); rec.State != store.StateUnknown ||
+			!strings.Contains(rec.LastError, "given up after 4 attempts: onceward: the database refused the work") {
 			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 		}
 		b.wantTrace("seat confirm confirm confirm confirm")

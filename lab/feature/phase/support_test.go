@@ -86,7 +86,8 @@ func newBench(t *testing.T, store store.Store) *bench {
 func (b *bench) downstreamSecret() uint32 {
 	b.Helper()
 	call := onceward.Call{Scope: "shop", Key: "for its secret", Operation: "nothing"}
-	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureUnknown))
+	_, err := b.guard.Do(b.Context(), call, func(context.Context) ([]byte, error) { return nil, nil },
+		onceward.Reserved(onceward.FailureUnknown))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -123,7 +124,7 @@ var errDown = errors.New("down for a moment")
 // quickly makes failed steps come again soon.
 const quickly = 5 * time.Millisecond
 
-// define makes an operation of the steps, with tries that come soon.
+// define makes an operation of the steps, with attempts that come soon.
 func (b *bench) define(steps ...phase.Step[order]) *phase.Operation[order] {
 	b.Helper()
 	o, err := phase.New(phase.Definition[order]{
@@ -189,12 +190,12 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
 		}
 		sum.Finished += report.Finished
 		sum.Unknown += report.Unknown
-		sum.Strange += report.Strange
+		sum.Skipped += report.Skipped
 		left, err := b.store.(store.Lister).List(ctx, store.Filter{State: store.StateInProgress})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(left) == 0 || report.Strange > 0 {
+		if len(left) == 0 || report.Skipped > 0 {
 			return sum
 		}
 		b.await(left[0].LeaseUntil)

@@ -104,13 +104,13 @@ func TestStepsThatAnOldNodeDoesNotKnow(t *testing.T) {
 				b.want(b.post(next, "k"), http.StatusConflict, "in-progress")
 				b.await(b.record("k").LeaseUntil)
 				down = false
-				tries := b.record("k").Data
-				for range 20 { // more often than the old node would have tries
+				before := b.record("k").Data
+				for range 20 { // more often than the old node would attempt it
 					b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
 					b.once(b.resumer(phase.ResumerConfig{}, old))
 				}
-				if rec := b.record("k"); rec.State != store.StateInProgress || string(rec.Data) != string(tries) {
-					t.Errorf("the record is %s with %s, want it as it was with %s", rec.State, rec.Data, tries)
+				if rec := b.record("k"); rec.State != store.StateInProgress || string(rec.Data) != string(before) {
+					t.Errorf("the record is %s with %s, want it as it was with %s", rec.State, rec.Data, before)
 				}
 				if got := b.resume(next); got.Finished != 1 {
 					t.Errorf("the new node's resumer reports %+v", got)
@@ -146,7 +146,7 @@ func TestARenamedFieldIsMigrated(t *testing.T) {
 			b.await(b.record(key).LeaseUntil)
 			b.want(b.send(old, key), http.StatusConflict, "in-progress")
 			data := string(b.record(key).Data)
-			if !strings.Contains(data, `"amount":1900`) || !strings.Contains(data, `"tries":2`) {
+			if !strings.Contains(data, `"amount":1900`) || !strings.Contains(data, `"attempts":2`) {
 				t.Errorf("%s: the record holds %s", key, data)
 			}
 		}
@@ -181,7 +181,7 @@ func TestAMigrationThatFails(t *testing.T) {
 					d.Version, d.Migrate = 1, migrate
 				})
 				b.want(b.send(o.Handler(b.guard, empty[saleRenamed]), "k"), http.StatusConflict, "in-progress")
-				if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got != (phase.Resumed{Strange: 1}) {
+				if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got != (phase.Resumed{Skipped: 1}) {
 					t.Errorf("the resumer reports %+v", got)
 				}
 				if rec := b.record("k"); rec.State != store.StateInProgress || string(rec.Data) != string(before.Data) {
@@ -356,7 +356,7 @@ func (b *bench) wantLeftAlone(o *phase.Operation[order], why string) {
 	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
 	var log lockedBuffer
 	resumer := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, o)
-	if got := b.once(resumer); got != (phase.Resumed{Strange: 1}) || !strings.Contains(log.String(), why) {
+	if got := b.once(resumer); got != (phase.Resumed{Skipped: 1}) || !strings.Contains(log.String(), why) {
 		b.Errorf("the resumer reports %+v, and logs %s", got, log.String())
 	}
 	rec := b.record("k")

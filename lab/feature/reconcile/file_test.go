@@ -109,7 +109,10 @@ func TestOperatorOnAFile(t *testing.T) {
 	rec := record(t, s, "k")
 	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	must(t, s.BeginReconcile(t.Context(), claim, 0, time.Hour))
-	must(t, s.Postpone(t.Context(), claim, store.Postponement{Count: 1, Wait: time.Hour, MaxAttempts: 1, Reason: "gave up"}))
+	must(t, s.Postpone(t.Context(), claim, store.Postponement{
+		Count: 1, Wait: time.Hour, MaxAttempts: 1,
+		Reason: "gave up",
+	}))
 	letters, err := operator.DeadLetters(t.Context(), store.ID{}, 10)
 	if err != nil || len(letters) != 1 || letters[0].ReconcileError != "gave up" {
 		t.Fatalf("dead letters are %+v, %v", letters, err)

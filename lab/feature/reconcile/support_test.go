@@ -41,7 +41,7 @@ func newGuard(t *testing.T, s store.Store) *onceward.Guard {
 	return guard
 }
 
-// lose makes a record of which nobody knows what became, and which is due. What is given is done in the attempt, with
+// lose makes a record whose outcome is unknown, and which is due. What is given is done in the attempt, with
 // the key that the other system is sent.
 func lose(t *testing.T, guard *onceward.Guard, key string, during ...func(downstreamKey string)) {
 	t.Helper()

@@ -72,7 +72,7 @@ var upper = []Mutant{
 		Mistake: "what only the provider has is not reported",
 		Edits: []Edit{{
 			"reconcile/ledger/compare.go",
-			"\t\terr = m.oneSided(Finding{Kind: MissingHere, Side: Provider, Key: key, Provider: provider}, provider.At)",
+			"\t\terr = m.oneSided(Finding{Kind: KindMissingHere, Side: SideProvider, Key: key, Provider: provider}, provider.At)",
 			"\t\tm.counts.Matched++",
 		}},
 		Faults: []string{"stray-effect", "server-kill", "worker-pause"},

@@ -1,5 +1,5 @@
-// Command million compares two generated ledgers of a million entries each, with ten planted differences, and prints the
-// findings and the memory that it took. It is a program of its own because the memory of a test is not that of the
+// Command million compares two generated ledgers of a million entries each, with ten planted differences, and prints
+// the findings and the memory that it took. It is a program of its own because the memory of a test is not that of the
 // comparison: the race detector alone takes more.
 package main
 
@@ -86,8 +86,8 @@ func main() {
 	}
 }
 
-// peakResident is the most memory that the process ever had, where the system says so. The usage that a parent is told is
-// not good for this: a process that was started by vfork counts what its parent had.
+// peakResident is the most memory that the process ever had, where the system says so. The usage that a parent is told
+// is not good for this: a process that was started by vfork counts what its parent had.
 func peakResident() (kib int64, ok bool) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
