@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes targets one after the other and says which one is being made, how many there are and how long it has taken so far:
+# Makes targets one after the other and says which one is being made, how many there are and how long it has taken so
+# far:
 #
 #	MAKE=make sh scripts/steps.sh vet staticcheck
 set -eu

@@ -1,5 +1,6 @@
-// Command count measures the source of a checkout: lines and files by what they are for, and what the style asks for. It takes the
-// directory of the checkout, so that one program counts the tree before a change and after it by the same rules:
+// Command count measures the source of a checkout: lines and files by what they are for, and what the style asks for.
+// It takes the directory of the checkout, so that one program counts the tree before a change and after it by the same
+// rules:
 //
 //	git worktree add ../before COMMIT && go run ./lab/count ../before && go run ./lab/count .
 package main
@@ -39,21 +40,27 @@ type kind struct {
 
 // The directories of a kind include those that held the same things before the repository had modules.
 var (
-	labDirs = regexp.MustCompile(`^(lab|bench|chaos|internal/(aftermath|arrows|departures|documents|model|proc|servers|servicetest|watchdog))/`)
-	kinds   = []kind{
+	labDirs = regexp.MustCompile(`^(lab|bench|chaos|internal/` +
+		`(aftermath|arrows|departures|documents|model|proc|servers|servicetest|watchdog))/`)
+	exampleDirs = regexp.MustCompile(`^(examples|internal/provider)/.*\.go$`)
+	kinds       = []kind{
 		{
-			"lab", "Go under lab but lab/feature, and the harnesses that tests share (internal/servers, proc, watchdog), with their tests",
+			"lab", "Go under lab but lab/feature, and what tests share (internal/servers, proc, watchdog), with their tests",
 			func(file string) bool { return labDirs.MatchString(file) && !strings.HasPrefix(file, "lab/feature/") },
 		},
 		{"tests", "all other files *_test.go", func(file string) bool { return strings.HasSuffix(file, "_test.go") }},
 		{"suite", "store/storetest", regexp.MustCompile(`^store/storetest/.*\.go$`).MatchString},
-		{"examples", "examples and the simulated provider", regexp.MustCompile(`^(examples|internal/provider)/.*\.go$`).MatchString},
-		{"product", "all other Go files: the library, its stores and the command", func(file string) bool { return path.Ext(file) == ".go" }},
+		{"examples", "examples and the simulated provider", exampleDirs.MatchString},
+		{
+			"product", "all other Go files: the library, its stores and the command",
+			func(file string) bool { return path.Ext(file) == ".go" },
+		},
 		{"docs", "all Markdown files", func(file string) bool { return path.Ext(file) == ".md" }},
 	}
 )
 
-// oddWords are words that the style avoids, in comments and in names. Requests are in flight; an execution is no flight.
+// oddWords are words that the style avoids, in comments and in names. Requests are in flight; an execution is no
+// flight.
 var (
 	oddWords = regexp.MustCompile(`(?i)\b(somebody|nobody|anew|whoever|flights?|landings?|aftermath|departures|foresee)\b`)
 	inFlight = regexp.MustCompile(`(?i)in[ -]flight`)
@@ -74,7 +81,7 @@ func load(dir string) (sources []*source, err error) {
 			return err
 		}
 		if entry.IsDir() {
-			if name := entry.Name(); file != dir && (name == "testdata" || name == "node_modules" || strings.HasPrefix(name, ".")) {
+			if name := entry.Name(); file != dir && (name == "testdata" || strings.HasPrefix(name, ".")) {
 				return fs.SkipDir
 			}
 			return nil
@@ -188,7 +195,8 @@ func report(out io.Writer, sources []*source) error {
 		})
 		fmt.Fprintf(out, "longest Go file, %s: %s, %d lines\n", k, longest.name, longest.lines)
 	}
-	fmt.Fprintf(out, "Go files under %d lines: %s\n", shortFile, perKind(goFiles, func(s *source) int { return toInt(s.lines < shortFile) }))
+	short := perKind(goFiles, func(s *source) int { return toInt(s.lines < shortFile) })
+	fmt.Fprintf(out, "Go files under %d lines: %s\n", shortFile, short)
 	fmt.Fprintf(out, "Go lines over %d characters, a tab counted as one: %s\n", longLine, perKind(goFiles, longLines))
 	odd := make(map[string]int)
 	for _, s := range goFiles {

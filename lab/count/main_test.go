@@ -10,7 +10,8 @@ import (
 func TestCount(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"guard.go":                              "// Package onceward is small.\npackage onceward\n\n// Guard waits for somebody in flight.\ntype Guard struct{}\n\nconst text = `a\nb`\n",
+		"guard.go": "// Package onceward is small.\npackage onceward\n\n" +
+			"// Guard waits for somebody in flight.\ntype Guard struct{}\n\nconst text = `a\nb`\n",
 		"guard_test.go":                         "package onceward\n",
 		"store/storetest/a.go":                  "package storetest\n",
 		"lab/bench/main.go":                     "package main\n",
@@ -34,7 +35,8 @@ func TestCount(t *testing.T) {
 	got := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
 		"lab 2 2 2", "tests 2 4 2", "suite 1 1 1", "examples 0 0 0", "product 1 8 4", "docs 1 1 0",
-		"1 exported types, 1 exported names", "product: guard.go, 8 lines", "a tab counted as one: 1 (", "odd words in Go files: somebody 1",
+		"1 exported types, 1 exported names", "product: guard.go, 8 lines", "a tab counted as one: 1 (",
+		"odd words in Go files: somebody 1",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out.String())

@@ -55,9 +55,10 @@ func (p Proxy) Add(modulePath, version string, content []zip.File) error {
 // AddTree puts all modules of a tree into the proxy, at one version.
 func (p Proxy) AddTree(tree *Tree, version string) error {
 	for _, m := range tree.Modules {
+		dir := filepath.Join(tree.Root, filepath.FromSlash(m.Dir))
 		content := make([]zip.File, len(m.Files))
 		for i, file := range m.Files {
-			content[i] = diskFile{name: file, path: filepath.Join(tree.Root, filepath.FromSlash(m.Dir), filepath.FromSlash(file))}
+			content[i] = diskFile{name: file, path: filepath.Join(dir, filepath.FromSlash(file))}
 		}
 		if err := p.Add(m.Path, version, content); err != nil {
 			return err
@@ -88,15 +89,15 @@ func (f diskFile) Path() string                 { return f.name }
 func (f diskFile) Lstat() (fs.FileInfo, error)  { return os.Lstat(f.path) }
 func (f diskFile) Open() (io.ReadCloser, error) { return os.Open(f.path) }
 
-// Sandbox runs the go command as on the machine of a user who has nothing but a proxy: without go.work, and with a module cache
-// of its own, because what the proxy serves under a version changes with the tree.
+// Sandbox runs the go command as on the machine of a user who has nothing but a proxy: without go.work, and with a
+// module cache of its own, because what the proxy serves under a version changes with the tree.
 type Sandbox struct {
 	dir string
 	env []string
 }
 
-// NewSandbox makes a sandbox in an empty directory. Modules come from the first proxy that has them: the given one, then what
-// this machine has downloaded before, so that no network is needed, then the configured ones.
+// NewSandbox makes a sandbox in an empty directory. Modules come from the first proxy that has them: the given one,
+// then what this machine has downloaded before, so that no network is needed, then the configured ones.
 func NewSandbox(ctx context.Context, dir string, proxy Proxy) (*Sandbox, error) {
 	out, err := output(exec.CommandContext(ctx, "go", "env", "GOMODCACHE", "GOPROXY"))
 	if err != nil {

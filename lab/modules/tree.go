@@ -1,5 +1,5 @@
-// Package modules reads the Go modules of this repository and serves them as a module proxy in a directory. With it a test or a
-// release sees the modules as a user does, at one version and without go.work, before anything is published.
+// Package modules reads the Go modules of this repository and serves them as a module proxy in a directory. With it a
+// test or a release sees the modules as a user does, at one version and without go.work, before anything is published.
 package modules
 
 import (
@@ -44,7 +44,8 @@ type Module struct {
 	Files []string
 }
 
-// Load reads the modules of the repository at root. It lists files as git does, new ones included and ignored ones left out.
+// Load reads the modules of the repository at root. It lists files as git does, new ones included and ignored ones left
+// out.
 func Load(ctx context.Context, root string) (*Tree, error) {
 	version, err := makefileVersion(root)
 	if err != nil {
@@ -127,8 +128,8 @@ func Ours(modulePath string) bool {
 	return modulePath == Path || strings.HasPrefix(modulePath, Path+"/")
 }
 
-// SetVersion makes the Makefile and the requirements of all modules on each other name the version. It does not write go.work:
-// scripts/workspace.sh does.
+// SetVersion makes the Makefile and the requirements of all modules on each other name the version. It does not write
+// go.work: scripts/workspace.sh does.
 func (t *Tree) SetVersion(version string) error {
 	name := filepath.Join(t.Root, "Makefile")
 	makefile, err := os.ReadFile(name)

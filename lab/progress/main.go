@@ -1,5 +1,6 @@
-// Command progress runs the tests of packages and says how far they are: a line for each package that is done, with its place
-// among all, and everything that a package printed if it failed. `go test` alone is silent for minutes where a package is slow.
+// Command progress runs the tests of packages and says how far they are: a line for each package that is done, with its
+// place among all, and everything that a package printed if it failed. `go test` alone is silent for minutes where a
+// package is slow.
 //
 //	progress [flags and patterns of go test]
 //
@@ -97,8 +98,8 @@ func (p *progress) end(e *event) {
 		}
 	}
 	delete(p.printed, e.Package)
-	fmt.Fprintf(p.out, "%*d/%d %-8s %7.1fs  %s (%s so far)\n", len(fmt.Sprint(p.total)), p.done, p.total, word, e.Elapsed, e.Package,
-		p.elapsed().Round(time.Second))
+	fmt.Fprintf(p.out, "%*d/%d %-8s %7.1fs  %s (%s so far)\n", len(fmt.Sprint(p.total)), p.done, p.total,
+		word, e.Elapsed, e.Package, p.elapsed().Round(time.Second))
 }
 
 // close names what failed, once more and together.
@@ -136,7 +137,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return cmd.Wait()
 }
 
-// count asks the go command how many packages the patterns match: everything that is not a flag with its value behind "=".
+// count asks the go command how many packages the patterns match: everything that is not a flag with its value behind
+// "=".
 func count(ctx context.Context, goCommand string, args []string) (int, error) {
 	list := []string{"list"}
 	for _, arg := range args {

@@ -34,7 +34,8 @@ failed: 2 of 4 packages
 `
 	var out strings.Builder
 	p := &progress{
-		out: &out, total: 4, elapsed: func() time.Duration { return 3 * time.Second }, printed: make(map[string]*strings.Builder),
+		out: &out, total: 4, elapsed: func() time.Duration { return 3 * time.Second },
+		printed: make(map[string]*strings.Builder),
 	}
 	if err := p.read(strings.NewReader(events)); err != nil {
 		t.Fatal(err)

@@ -96,7 +96,8 @@ func checkModules(tree *modules.Tree, version string) error {
 	return errors.Join(wrong...)
 }
 
-// checkWorkspace refuses a go.work that is not what scripts/workspace.sh writes: all modules, each in the place of its version.
+// checkWorkspace refuses a go.work that is not what scripts/workspace.sh writes: all modules, each in the place of its
+// version.
 func checkWorkspace(tree *modules.Tree, version string) error {
 	name := filepath.Join(tree.Root, "go.work")
 	text, err := os.ReadFile(name)
@@ -137,8 +138,9 @@ func checkChangelog(tree *modules.Tree, version string) error {
 	return nil
 }
 
-// checkBuild builds all packages of each module as a user would get them: from a proxy, without go.work, by its own go.mod alone.
-func checkBuild(ctx context.Context, tree *modules.Tree, version string, say func(format string, args ...any)) (err error) {
+// checkBuild builds all packages of each module as a user would get them: from a proxy, without go.work, by its own
+// go.mod alone.
+func checkBuild(ctx context.Context, tree *modules.Tree, version string, say func(string, ...any)) (err error) {
 	dir, err := os.MkdirTemp("", "onceward-release-")
 	if err != nil {
 		return err
@@ -155,7 +157,8 @@ func checkBuild(ctx context.Context, tree *modules.Tree, version string, say fun
 	var failed []error
 	for i, m := range tree.Modules {
 		say("build %d/%d %s", i+1, len(tree.Modules), m.Path)
-		goMod := fmt.Sprintf("module example.com/user\n\ngo %s\n\nrequire %s %s\n", tree.Modules[0].Mod.Go.Version, m.Path, version)
+		goMod := fmt.Sprintf("module example.com/user\n\ngo %s\n\nrequire %s %s\n",
+			tree.Modules[0].Mod.Go.Version, m.Path, version)
 		user, err := sandbox.Module(fmt.Sprintf("user%d", i), goMod, nil)
 		if err != nil {
 			return err

@@ -1,5 +1,5 @@
-// Command release checks that the modules of this repository can be released together at one version, and prints the tags and
-// the git commands that do it. It neither tags nor pushes: that is left to a person who has read what it says.
+// Command release checks that the modules of this repository can be released together at one version, and prints the
+// tags and the git commands that do it. It neither tags nor pushes: that is left to a person who has read what it says.
 //
 //	release check vX.Y.Z    check, build each module as a user would get it, and print the commands
 //	release set vX.Y.Z      make the Makefile, every go.mod and go.work name the version
@@ -62,8 +62,8 @@ func set(ctx context.Context, tree *modules.Tree, version string) error {
 	return cmd.Run()
 }
 
-// printCommands prints one tag for each module, and one push for all: a proxy that sees some of them would serve modules that
-// require what is not there.
+// printCommands prints one tag for each module, and one push for all: a proxy that sees some of them would serve
+// modules that require what is not there.
 func printCommands(out io.Writer, tree *modules.Tree, version string) {
 	var tags []string
 	for _, m := range tree.Modules {

@@ -18,7 +18,8 @@ var released = map[string]string{
 	"root.go":      "package onceward\n",
 	"go.work": "go 1.26.0\n\nuse (\n\t.\n\t./store/sqlite\n)\n\nreplace (\n\t" + modules.Path + " v0.2.0 => ./\n\t" +
 		modules.Path + "/store/sqlite v0.2.0 => ./store/sqlite\n)\n",
-	"store/sqlite/go.mod":    "module " + modules.Path + "/store/sqlite\n\ngo 1.26.0\n\nrequire " + modules.Path + " v0.2.0\n",
+	"store/sqlite/go.mod": "module " + modules.Path + "/store/sqlite\n\ngo 1.26.0\n\n" +
+		"require " + modules.Path + " v0.2.0\n",
 	"store/sqlite/sqlite.go": "package sqlite\n\nimport _ \"" + modules.Path + "\"\n",
 }
 
@@ -52,7 +53,8 @@ func write(t *testing.T, root, name, text string) {
 
 func git(t *testing.T, root string, args ...string) {
 	t.Helper()
-	args = append([]string{"-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false"}, args...)
+	identity := []string{"-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false"}
+	args = append(identity, args...)
 	if _, err := modules.Git(t.Context(), root, args...); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,7 @@ func TestReleaseRefuses(t *testing.T) {
 		{name: "a major version without its path", version: "v2.0.0", want: "module paths that end in /v2"},
 		{name: "a version that exists", tags: []string{"v0.2.0"}, want: "not above the tag v0.2.0"},
 		{name: "a lower version", tags: []string{"v0.10.0"}, want: "not above the tag v0.10.0"},
-		{name: "a version that another module has", tags: []string{"store/old/v0.2.0"}, want: "not above the tag store/old/v0.2.0"},
+		{name: "the version of another module", tags: []string{"store/old/v0.2.0"}, want: "not above the tag store/old/v0.2.0"},
 		{name: "a tree that is not clean", dirty: true, want: "not clean"},
 		{name: "another version in the Makefile", version: "v0.3.0", want: "the Makefile names version v0.2.0"},
 		{
