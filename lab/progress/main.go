@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 )
@@ -39,8 +40,14 @@ type progress struct {
 	elapsed func() time.Duration
 	done    int
 	failed  []string
-	// printed is what each package printed that is not done, and each build that may fail.
-	printed map[string]*strings.Builder
+	// printed is what tests printed that have not passed, in the order in which they began, by package or build.
+	printed map[string][]*output
+}
+
+// output is what one test printed, or, without a name, the package or the build itself.
+type output struct {
+	test string
+	text strings.Builder
 }
 
 // read follows events until there are no more. What is not an event is passed on: it comes from the go command itself.
@@ -67,34 +74,47 @@ func (p *progress) read(from io.Reader) error {
 
 func (p *progress) follow(e *event) {
 	switch e.Action {
+	case "run":
+		p.of(e.Package, e.Test)
 	case "output":
-		p.note(e.Package, e.Output)
+		// These lines say what the events say.
+		if !strings.HasPrefix(e.Output, "=== ") {
+			p.of(e.Package, e.Test).text.WriteString(e.Output)
+		}
 	case "build-output":
-		p.note(e.ImportPath, e.Output)
+		p.of(e.ImportPath, "").text.WriteString(e.Output)
 	case "pass", "skip", "fail":
-		if e.Test == "" {
+		switch {
+		case e.Test == "":
 			p.end(e)
+		case e.Action != "fail":
+			p.printed[e.Package] = slices.DeleteFunc(p.printed[e.Package], func(o *output) bool { return o.test == e.Test })
 		}
 	}
 }
 
-func (p *progress) note(of, text string) {
-	if p.printed[of] == nil {
-		p.printed[of] = new(strings.Builder)
+// of returns where the output of a test is kept. The latest ones are asked for the most.
+func (p *progress) of(where, test string) *output {
+	all := p.printed[where]
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].test == test {
+			return all[i]
+		}
 	}
-	p.printed[of].WriteString(text)
+	o := &output{test: test}
+	p.printed[where] = append(all, o)
+	return o
 }
 
-// end says that a package is done, and what it printed if it failed.
+// end says that a package is done and, if it failed, what its tests printed that did not pass.
 func (p *progress) end(e *event) {
 	p.done++
 	word := map[string]string{"pass": "ok", "skip": "no tests", "fail": "FAIL"}[e.Action]
 	if e.Action == "fail" {
 		p.failed = append(p.failed, e.Package)
-		for _, of := range []string{e.FailedBuild, e.Package} {
-			if text := p.printed[of]; text != nil {
-				fmt.Fprint(p.out, text.String())
-			}
+		all := append(p.printed[e.FailedBuild], p.printed[e.Package]...)
+		for _, o := range all {
+			fmt.Fprint(p.out, o.text.String())
 		}
 	}
 	delete(p.printed, e.Package)
@@ -118,7 +138,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	started := time.Now()
 	p := &progress{
 		out: out, total: total, elapsed: func() time.Duration { return time.Since(started) },
-		printed: make(map[string]*strings.Builder),
+		printed: make(map[string][]*output),
 	}
 	cmd := exec.CommandContext(ctx, goCommand, append([]string{"test", "-json"}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

@@ -12,7 +12,12 @@ func TestProgressShowsFailuresWhole(t *testing.T) {
 {"Action":"pass","Package":"example.com/a","Test":"TestQuiet","Elapsed":0.1}
 {"Action":"pass","Package":"example.com/a","Elapsed":0.25}
 go: a warning of the go command
+{"Action":"run","Package":"example.com/b","Test":"TestBroken"}
+{"Action":"output","Package":"example.com/b","Test":"TestBroken","Output":"=== RUN   TestBroken\n"}
+{"Action":"run","Package":"example.com/b","Test":"TestGood"}
+{"Action":"output","Package":"example.com/b","Test":"TestGood","Output":"    b_test.go:9: good\n"}
 {"Action":"output","Package":"example.com/b","Test":"TestBroken","Output":"    b_test.go:7: broken\n"}
+{"Action":"pass","Package":"example.com/b","Test":"TestGood","Elapsed":0.1}
 {"Action":"fail","Package":"example.com/b","Test":"TestBroken","Elapsed":0.1}
 {"Action":"output","Package":"example.com/b","Output":"FAIL\n"}
 {"Action":"fail","Package":"example.com/b","Elapsed":1.5}
@@ -35,7 +40,7 @@ failed: 2 of 4 packages
 	var out strings.Builder
 	p := &progress{
 		out: &out, total: 4, elapsed: func() time.Duration { return 3 * time.Second },
-		printed: make(map[string]*strings.Builder),
+		printed: make(map[string][]*output),
 	}
 	if err := p.read(strings.NewReader(events)); err != nil {
 		t.Fatal(err)
