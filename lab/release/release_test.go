@@ -26,6 +26,8 @@ var released = map[string]string{
 // repository makes the released files into a commit, with changes: a file without text is not there.
 func repository(t *testing.T, changes map[string]string) string {
 	t.Helper()
+	// Nothing that these modules need is anywhere else.
+	t.Setenv("GOPROXY", "off")
 	root := t.TempDir()
 	files := maps.Clone(released)
 	maps.Copy(files, changes)
