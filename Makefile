@@ -24,6 +24,8 @@ SEED  ?= 0
 # In how many runs each mutant has to be caught, and which ones (default: all).
 SEEDS   ?= 1
 MUTANTS ?=
+# The checkout that is counted.
+DIR ?= .
 # How long a soak goes on, and its directory.
 HOURS   ?= 1
 SOAKDIR ?= soak-$(STORE)
@@ -47,15 +49,20 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: needs lint ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, RabbitMQ), lint, all tests with -race
-	CGO_ENABLED=1 $(GO) test $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) work
+test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, RabbitMQ), lint, all tests with -race
+	@MAKE="$(MAKE)" sh scripts/steps.sh needs vet vet-oldest staticcheck format-check tests
+
+.PHONY: quick
+quick: ## Check in under 90 seconds without a server or a C compiler: vet, and the tests of packages that need neither
+	@MAKE="$(MAKE)" sh scripts/steps.sh vet quick-tests
 
 .PHONY: test-oldest
 test-oldest: needs ## Test store/postgres with the oldest pgx that it supports
 	CGO_ENABLED=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test $(RACE) -count=1 -vet=off $(TESTFLAGS) .
 
 .PHONY: lint
-lint: vet vet-oldest staticcheck format-check import-rules ## Check without running the tests: vet, staticcheck, gofumpt, import rules
+lint: ## Check without running the tests: vet, staticcheck, gofumpt, import rules
+	@MAKE="$(MAKE)" sh scripts/steps.sh vet vet-oldest staticcheck format-check import-rules
 
 .PHONY: fmt
 fmt: ## Format all Go files with gofumpt
@@ -112,11 +119,32 @@ tidy: ## Tidy the go.mod of every module, and write go.work again
 	@GO="$(GO)" sh scripts/tidy.sh
 	@sh scripts/workspace.sh
 
+.PHONY: count
+count: ## Count files, lines, exported types and what the style asks for (DIR=. or another checkout)
+	@$(GO) run ./lab/count '$(DIR)'
+
+.PHONY: set-version
+set-version: ## Make every go.mod, go.work and this file name VERSION
+	@$(GO) run ./lab/release set '$(VERSION)'
+
+.PHONY: release
+release: ## Check that all modules can be released at VERSION, and print the tags and commands; tags and pushes nothing
+	@$(GO) run ./lab/release check '$(VERSION)'
+
 .PHONY: clean
 clean: ## Remove what the other targets wrote
 	rm -f coverage.out coverage.html onceward
 
-# The parts of `test` and `lint`, each usable alone.
+# The parts of `test`, `quick` and `lint`, each usable alone.
+
+# TESTFLAGS have the form -flag=value here.
+.PHONY: tests
+tests:
+	CGO_ENABLED=1 GO="$(GO)" $(GO) run ./lab/progress $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) work
+
+.PHONY: quick-tests
+quick-tests:
+	@packages="$$(GO="$(GO)" sh scripts/quick-packages.sh)" && GO="$(GO)" $(GO) run ./lab/progress -vet=off $(TESTFLAGS) $$packages
 
 .PHONY: needs
 needs:

@@ -24,7 +24,8 @@ const (
 	fingerprintTurns = 50
 )
 
-// measureFingerprint compares the fingerprint of a 1 KiB body with the least that anyone has to do who checks and hashes it.
+// measureFingerprint compares the fingerprint of a 1 KiB body with the least that anyone has to do who checks and
+// hashes it.
 func measureFingerprint(ctx context.Context, o *options, r *report) error {
 	const name = "fingerprint-vs-valid-sha256"
 	if !o.wants(name) {

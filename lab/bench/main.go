@@ -2,8 +2,8 @@
 // contenders of a figure take turns in the same run, and a figure is the median over the rounds: a busy machine slows a
 // whole round down, not one side of a ratio.
 //
-// The default suite needs nothing but a disk. The suites postgres, postgres-scale and outbox need the programs of PostgreSQL, of
-// which they start a private server, or the URL of a server that may be filled.
+// The default suite needs nothing but a disk. The suites postgres, postgres-scale and outbox need the programs of
+// PostgreSQL, of which they start a private server, or the URL of a server that may be filled.
 //
 // Every figure with a goal is one line that a script can read, "ratio NAME VALUE GOAL" or "allocs NAME VALUE GOAL". All
 // other lines start with # or belong to a Markdown table. The exit status is 1 if a goal is missed.
@@ -46,9 +46,12 @@ func parseOptions(args []string, usage io.Writer) (o options, err error) {
 	only := flags.String("only", "", "run only the measurements whose name matches this `pattern`")
 	flags.IntVar(&o.rounds, "rounds", defaultRounds, "how many times all contenders take their turn")
 	flags.DurationVar(&o.time, "time", defaultTime, "how long a turn on a database lasts")
-	flags.StringVar(&o.dir, "dir", "", "the `directory` for the databases, on the file system to measure (default: the system's temporary one)")
-	flags.StringVar(&o.postgres, "postgres", "", "the `URL` of a PostgreSQL server to use and to fill (default: a private one)")
-	flags.IntVar(&o.keys, "keys", 0, "how many keys a table holds whose size or speed is measured (default: 1000000, for postgres-scale 10000000)")
+	flags.StringVar(&o.dir, "dir", "",
+		"the `directory` for the databases, on the file system to measure (default: the system's temporary one)")
+	flags.StringVar(&o.postgres, "postgres", "",
+		"the `URL` of a PostgreSQL server to use and to fill (default: a private one)")
+	flags.IntVar(&o.keys, "keys", 0,
+		"how many keys a table holds whose size or speed is measured (default: 1000000, for postgres-scale 10000000)")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/performance.md at the end")
 	if err := flags.Parse(args); err != nil {
 		return o, err

@@ -42,7 +42,10 @@ func (s *pgServer) measureDrain(ctx context.Context, o *options, r *report) erro
 			rates.add(name, rate)
 		}
 	}
-	t := &table{title: "Messages delivered a second, to a handler that does nothing", head: []string{"workers", "messages a second"}}
+	t := &table{
+		title: "Messages delivered a second, to a handler that does nothing",
+		head:  []string{"workers", "messages a second"},
+	}
 	t.add(one, grouped(rates.median(one)))
 	t.add(four, grouped(rates.median(four)))
 	r.keep(t)

@@ -1,8 +1,17 @@
 package main
 
 import (
+	"context"
 	"encoding/hex"
+	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/onceward/onceward/store"
 )
 
 // order is a request of 1 KiB as clients send it: members in the order of their meaning, nested objects, amounts, an
@@ -51,4 +60,121 @@ func newKeys(n int) []string {
 		keys[i] = newKey()
 	}
 	return keys
+}
+
+// The work that a transaction protects.
+const (
+	createBusiness = `CREATE TABLE payment (
+		id INTEGER PRIMARY KEY, reference TEXT NOT NULL, amount INTEGER NOT NULL, detail TEXT NOT NULL) STRICT`
+	insertBusiness = `INSERT INTO payment (reference, amount, detail) VALUES (?, ?, ?)`
+)
+
+// businessRow is what is inserted: every contender writes the same.
+var businessRow = []any{"ORD-2024-000184", 18497, "card tok_1MzxLq2eZvKYlo2CqQTfYQ4B"}
+
+// reservation is what a handler of the HTTP side would ask for.
+func reservation(key string) *store.Reservation {
+	r := &store.Reservation{
+		ID: store.ID{Scope: "alice", Key: key}, Operation: "POST /payments",
+		Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1}}, Lease: 30 * time.Second, Retention: 24 * time.Hour,
+	}
+	copy(r.Fingerprints[0].Sum[:], key)
+	copy(r.Nonce[:], key)
+	return r
+}
+
+// completion is the answer that is stored.
+func completion() store.Completion {
+	return store.Completion{Response: store.Response{
+		Status: http.StatusCreated,
+		Header: []store.HeaderField{{Name: "Content-Type", Value: contentType}, {Name: "Location", Value: location}},
+		Body:   []byte(answer),
+	}}
+}
+
+func reserveAndComplete(ctx context.Context, s store.Store, key string) error {
+	r := reservation(key)
+	v, err := s.Reserve(ctx, r)
+	if err := decided(v, err, store.DecisionExecute); err != nil {
+		return err
+	}
+	done := completion()
+	_, err = s.Complete(ctx, store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
+	return err
+}
+
+// decided makes sure that the store did what is measured.
+func decided(v store.Verdict, err error, want store.Decision) error {
+	if err == nil && v.Decision != want {
+		err = fmt.Errorf("the store decided %s instead of %s", v.Decision, want)
+	}
+	return err
+}
+
+// replayedKeys is among how many completed keys a replay chooses.
+const replayedKeys = 4096
+
+// fill completes keys, many at a time, so that they share commits.
+func fill(ctx context.Context, store store.Store, keys []string) (err error) {
+	var wg sync.WaitGroup
+	var failed sync.Once
+	for worker := range manyCallers {
+		wg.Go(func() {
+			for i := worker; i < len(keys); i += manyCallers {
+				if failure := reserveAndComplete(ctx, store, keys[i]); failure != nil {
+					failed.Do(func() { err = failure })
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return err
+}
+
+// repeat lets callers do an operation for some time, and returns how many were done in a second. None of them can be
+// cancelled: a context that all share would be a lock that no server has.
+func repeat(callers int, length time.Duration, operate func(context.Context) error) (rate float64, err error) {
+	var (
+		done  atomic.Int64
+		wg    sync.WaitGroup
+		once  sync.Once
+		start = time.Now()
+		over  = start.Add(length)
+	)
+	for range callers {
+		wg.Go(func() {
+			for time.Now().Before(over) {
+				if failure := operate(context.Background()); failure != nil {
+					once.Do(func() { err = failure })
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(done.Load()) / time.Since(start).Seconds(), err
+}
+
+// syncTime is what a durable write costs here: close to nothing means that the figures say little about a real disk.
+func syncTime(dir string) (time.Duration, error) {
+	file, err := os.CreateTemp(dir, "sync")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = file.Close() }()
+	page := make([]byte, 4096)
+	var times []float64
+	for range 50 {
+		started := time.Now()
+		if _, err := file.WriteAt(page, 0); err != nil {
+			return 0, err
+		}
+		if err := file.Sync(); err != nil {
+			return 0, err
+		}
+		times = append(times, float64(time.Since(started)))
+	}
+	return time.Duration(median(times)), nil
 }

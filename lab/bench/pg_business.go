@@ -29,8 +29,8 @@ var oneRow = pgBusiness{
 	counts: []string{fmt.Sprintf(`SELECT count(*) - %d FROM payment`, rowsBefore)},
 }
 
-// rowsBefore is how many payments, and how many records, are there before anything is timed: on an empty table all callers
-// meet on the same few pages.
+// rowsBefore is how many payments, and how many records, are there before anything is timed: on an empty table all
+// callers meet on the same few pages.
 const rowsBefore = 50_000
 
 var fillPayments = fmt.Sprintf(`INSERT INTO payment (customer, reference, amount, detail)
@@ -51,31 +51,24 @@ var threeStatements = pgBusiness{
 			reference text NOT NULL, booked_at timestamptz NOT NULL DEFAULT now());
 		ANALYZE account`, accounts-1),
 	work: func(ctx context.Context, tx pgx.Tx) error {
-		account, err := payFrom(ctx, tx)
+		if err := oneRow.work(ctx, tx); err != nil {
+			return err
+		}
+		account := rand.N(accounts)
+		tag, err := tx.Exec(ctx, `UPDATE account SET balance = balance - $1 WHERE id = $2`, businessRow[1], account)
+		if err == nil && tag.RowsAffected() != 1 {
+			err = fmt.Errorf("account %d: %s", account, tag)
+		}
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, pgInsertEntry, account, businessRow[1], businessRow[0])
+		_, err = tx.Exec(ctx, `INSERT INTO ledger (account, amount, reference) VALUES ($1, $2, $3)`,
+			account, businessRow[1], businessRow[0])
 		return err
 	},
 	counts: append([]string{
 		`SELECT count(*) FROM ledger`, fmt.Sprintf(`SELECT (-sum(balance) / %d)::bigint FROM account`, businessRow[1]),
 	}, oneRow.counts...),
-}
-
-const pgInsertEntry = `INSERT INTO ledger (account, amount, reference) VALUES ($1, $2, $3)`
-
-// payFrom inserts a payment and takes its amount from an account.
-func payFrom(ctx context.Context, tx pgx.Tx) (account int, err error) {
-	if err := oneRow.work(ctx, tx); err != nil {
-		return 0, err
-	}
-	account = rand.N(accounts)
-	tag, err := tx.Exec(ctx, `UPDATE account SET balance = balance - $1 WHERE id = $2`, businessRow[1], account)
-	if err == nil && tag.RowsAffected() != 1 {
-		err = fmt.Errorf("account %d: %s", account, tag)
-	}
-	return account, err
 }
 
 // create makes the tables of the business.

@@ -19,8 +19,6 @@ type pgContender struct {
 // pgArena is a schema with the operation to repeat in it.
 type pgArena struct {
 	operate func(ctx context.Context) error
-	// filled is how many keys the schema holds at the beginning.
-	filled int
 	// check makes sure that the database holds what so many operations leave behind.
 	check func(ctx context.Context, done int64) error
 	// remark is what a reader should know about the turn; it may be nil, and so may close.
@@ -28,26 +26,28 @@ type pgArena struct {
 	close  func() error
 }
 
-// assemble opens contenders, each in a schema of its own, and warms them up. All of them are there while any is measured, so
-// that they share whatever the machine is busy with.
-func (s *pgServer) assemble(ctx context.Context, contenders []*pgContender, callers int, c commits, length time.Duration, use func([]*pgArena) error) error {
+// assemble opens contenders, each in a schema of its own, and warms them up. All of them are there while any is
+// measured, so that they share whatever the machine is busy with.
+func (s *pgServer) assemble(
+	ctx context.Context, contenders []*pgContender, callers int, length time.Duration, use func([]*pgArena) error,
+) error {
 	if len(contenders) == 0 {
 		return use(nil)
 	}
-	return s.visit(ctx, callers, c, func(site *pgSite) error {
+	return s.visit(ctx, callers, durably, func(site *pgSite) error {
 		return s.run(ctx, contenders[0], site, func(first *pgArena) error {
 			if err := warmUp(first, callers, length); err != nil {
 				return err
 			}
-			return s.assemble(ctx, contenders[1:], callers, c, length, func(others []*pgArena) error {
+			return s.assemble(ctx, contenders[1:], callers, length, func(others []*pgArena) error {
 				return use(append([]*pgArena{first}, others...))
 			})
 		})
 	})
 }
 
-// firstCalls is what each caller does before anything is timed: enough that all connections are there, also those that a
-// store opens for itself, and know their statements.
+// firstCalls is what each caller does before anything is timed: enough that all connections are there, also those that
+// a store opens for itself, and know their statements.
 const firstCalls = 10
 
 func warmUp(a *pgArena, callers int, length time.Duration) error {
@@ -124,12 +124,12 @@ type pgFigure struct {
 	rival   string
 }
 
-// contest lets the two ways that a figure compares take turns. Nobody else is there: the more contenders there are, the less each
-// of them finds in the caches of the processors.
-func (s *pgServer) contest(ctx context.Context, o *options, f pgFigure, c commits) (series, error) {
+// contest lets the two ways that a figure compares take turns. Nobody else is there: the more contenders there are, the
+// less each of them finds in the caches of the processors.
+func (s *pgServer) contest(ctx context.Context, o *options, f pgFigure) (series, error) {
 	rates, callers := make(series), f.callers
 	contenders := contendersOf(f)
-	err := s.assemble(ctx, contenders, callers, c, o.time, func(arenas []*pgArena) error {
+	err := s.assemble(ctx, contenders, callers, o.time, func(arenas []*pgArena) error {
 		for range o.rounds {
 			for i, arena := range arenas {
 				if err := ctx.Err(); err != nil {
@@ -158,13 +158,13 @@ func contendersOf(f pgFigure) (contenders []*pgContender) {
 }
 
 // compare holds the contests of the figures that are wanted, prints what they come to, and returns all rates.
-func (s *pgServer) compare(ctx context.Context, o *options, r *report, figures []pgFigure, c commits) (series, error) {
+func (s *pgServer) compare(ctx context.Context, o *options, r *report, figures []pgFigure) (series, error) {
 	all := make(series)
 	for _, f := range figures {
 		if !o.wants(f.name) {
 			continue
 		}
-		rates, err := s.contest(ctx, o, f, c)
+		rates, err := s.contest(ctx, o, f)
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,8 @@ func openHTTPPlain(ctx context.Context, s *pgSite) (*pgArena, error) {
 	handler := payment(func(ctx context.Context, work func(context.Context, pgx.Tx) error) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return work(ctx, tx) })
 	})
-	return serve(handler, s.callers, func(ctx context.Context, done int64) error { return oneRow.check(ctx, s, done) }, nil)
+	check := func(ctx context.Context, done int64) error { return oneRow.check(ctx, s, done) }
+	return serve(handler, s.callers, check, nil)
 }
 
 // openHTTPTransactional is the same handler behind a guard, which gives it the transaction.
@@ -79,7 +80,9 @@ func payment(within inTransaction) http.Handler {
 }
 
 // serve starts a server on loopback, and returns an arena whose operation is a request over a connection that is kept.
-func serve(handler http.Handler, callers int, check func(context.Context, int64) error, closeStore func() error) (*pgArena, error) {
+func serve(
+	handler http.Handler, callers int, check func(context.Context, int64) error, closeStore func() error,
+) (*pgArena, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -126,7 +129,8 @@ func post(ctx context.Context, client *http.Client, target string) error {
 	if err := errors.Join(err, response.Body.Close()); err != nil {
 		return err
 	}
-	if response.StatusCode != http.StatusCreated || string(body) != answer || response.Header.Get("Idempotent-Replayed") != "" {
+	replayed := response.Header.Get("Idempotent-Replayed")
+	if response.StatusCode != http.StatusCreated || string(body) != answer || replayed != "" {
 		return fmt.Errorf("the answer was %s with header %v: %s", response.Status, response.Header, body)
 	}
 	return nil

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/postgres"
 )
 
 // pgRecords counts the records of the store in the state completed.
@@ -44,9 +46,8 @@ func (b *pgBusiness) openTransactional(ctx context.Context, s *pgSite) (*pgArena
 		operate: func(ctx context.Context) error {
 			return transactOnce(ctx, st, reservation(newKey()), completion(), b.work, store.DecisionExecute)
 		},
-		check:  func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
-		filled: rowsBefore,
-		close:  st.Close,
+		check: func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		close: st.Close,
 	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, st))
 }
 
@@ -88,7 +89,6 @@ func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*pgA
 	return &pgArena{
 		operate: operate,
 		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
-		filled:  rowsBefore,
 		close:   st.Close,
 	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, st))
 }
@@ -111,28 +111,9 @@ func openReserveComplete(opener storeOpener) func(context.Context, *pgSite) (*pg
 	}
 }
 
-// replayer asks the store for the answer to a key that is completed.
-type replayer func(ctx context.Context, store pgStore, r *store.Reservation) error
-
-func replayByReserve(ctx context.Context, store pgStore, r *store.Reservation) error {
-	v, err := store.Reserve(ctx, r)
-	return replayed(v, err)
-}
-
-// replayByTransact asks again if another caller is just asking for the same key: a store may call that in progress.
-func replayByTransact(ctx context.Context, s pgStore, r *store.Reservation) error {
-	for {
-		v, err := s.Transact(ctx, r, func(context.Context, store.Verdict) store.Settlement {
-			return store.Settlement{Action: store.TxRollback}
-		})
-		if err != nil || v.Decision != store.DecisionInProgress {
-			return replayed(v, err)
-		}
-	}
-}
-
-// replayed makes sure that the whole answer came back.
-func replayed(v store.Verdict, err error) error {
+// replayOnce asks the store for the answer to a key that is completed, and makes sure that the whole of it came back.
+func replayOnce(ctx context.Context, s pgStore, r *store.Reservation) error {
+	v, err := s.Reserve(ctx, r)
 	if err := decided(v, err, store.DecisionReplay); err != nil {
 		return err
 	}
@@ -142,18 +123,43 @@ func replayed(v store.Verdict, err error) error {
 	return nil
 }
 
-// openPGReplay returns the replay of keys that are completed, chosen at random.
-func openPGReplay(ask replayer) func(context.Context, *pgSite) (*pgArena, error) {
-	return func(ctx context.Context, s *pgSite) (*pgArena, error) {
-		store, err := openStore(ctx, s)
-		if err != nil {
-			return nil, err
-		}
-		keys := newKeys(replayedKeys)
-		return &pgArena{
-			operate: func(ctx context.Context) error { return ask(ctx, store, reservation(keys[rand.N(len(keys))])) },
-			check:   func(ctx context.Context, _ int64) error { return s.expect(ctx, replayedKeys, pgRecords) },
-			close:   store.Close,
-		}, fill(ctx, store, keys)
+// openPGReplay is the replay of keys that are completed, chosen at random.
+func openPGReplay(ctx context.Context, s *pgSite) (*pgArena, error) {
+	store, err := openStore(ctx, s)
+	if err != nil {
+		return nil, err
 	}
+	keys := newKeys(replayedKeys)
+	return &pgArena{
+		operate: func(ctx context.Context) error { return replayOnce(ctx, store, reservation(keys[rand.N(len(keys))])) },
+		check:   func(ctx context.Context, _ int64) error { return s.expect(ctx, replayedKeys, pgRecords) },
+		close:   store.Close,
+	}, fill(ctx, store, keys)
 }
+
+// pgStore is what the measurements need of the store.
+type pgStore interface {
+	store.Store
+	store.Transactor
+	store.Reaper
+	Close() error
+}
+
+// openStore opens the store in the schema of a turn, with transactions on its pool. Reservations go over a few
+// connections of the store's own.
+func openStore(ctx context.Context, s *pgSite) (pgStore, error) {
+	options := []postgres.Option{postgres.WithSchema(s.schema)}
+	if s.commits["synchronous_commit"] == "off" {
+		// The store warns of commits that can be lost, as it should, but here they are meant to be.
+		options = append(options, postgres.WithLogger(slog.New(slog.DiscardHandler)))
+	}
+	return postgres.New(ctx, s.pool, options...)
+}
+
+// openSingly opens the store so that each call is a statement of its own, on as many connections as the pool may have.
+func openSingly(ctx context.Context, s *pgSite) (pgStore, error) {
+	return postgres.New(ctx, s.pool, postgres.WithSchema(s.schema), postgres.WithoutBatching())
+}
+
+// storeTx is the transaction that protected work writes through.
+func storeTx(ctx context.Context) pgx.Tx { return postgres.Tx(ctx) }

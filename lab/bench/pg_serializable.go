@@ -36,49 +36,30 @@ const (
 	articleParams = `{"amount":18497,"currency":"EUR","reference":"ORD-2024-000184","source":"tok_1MzxLq2eZvKYlo2CqQTfYQ4B"}`
 )
 
-// The statements with which the design begins.
+// The statements of the design. They name the row by its primary key, as the articles do and any mapper of objects
+// does. All transactions then read the last page of the same index, into which all others insert: SERIALIZABLE takes
+// that for a conflict.
 const (
 	articleSelect = `SELECT id, locked_at, request_params, response_code, response_body, recovery_point
 		FROM idempotency_keys WHERE user_id = $1 AND idempotency_key = $2`
 	articleInsert = `INSERT INTO idempotency_keys
 			(idempotency_key, locked_at, request_method, request_params, request_path, recovery_point, user_id)
 		VALUES ($1, NULL, 'POST', $2, '/payments', 'started', $3) RETURNING id`
+	articleLock   = `UPDATE idempotency_keys SET last_run_at = now(), locked_at = now() WHERE id = $1`
+	articleFinish = `UPDATE idempotency_keys SET response_code = $1, response_body = $2, locked_at = NULL, recovery_point = 'finished'
+		WHERE id = $3`
 	articleUser = 1042
 )
 
-// article is the design with a way to name the row that it has inserted.
-type article struct {
-	lock   string
-	finish string
-	row    func(id int64, key string) []any
-}
-
-// articleByID names the row by its primary key, as the articles do and any mapper of objects does. All transactions then
-// read the last page of the same index, into which all others insert: SERIALIZABLE takes that for a conflict.
-var articleByID = article{
-	lock: `UPDATE idempotency_keys SET last_run_at = now(), locked_at = now() WHERE id = $1`,
-	finish: `UPDATE idempotency_keys SET response_code = $1, response_body = $2, locked_at = NULL, recovery_point = 'finished'
-		WHERE id = $3`,
-	row: func(id int64, _ string) []any { return []any{id} },
-}
-
-// articleByKey names the row by user and key, whose pages differ as keys do. It is for those who know of the conflicts.
-var articleByKey = article{
-	lock: `UPDATE idempotency_keys SET last_run_at = now(), locked_at = now() WHERE user_id = $1 AND idempotency_key = $2`,
-	finish: `UPDATE idempotency_keys SET response_code = $1, response_body = $2, locked_at = NULL, recovery_point = 'finished'
-		WHERE user_id = $3 AND idempotency_key = $4`,
-	row: func(_ int64, key string) []any { return []any{articleUser, key} },
-}
-
-// articleKeys is how many keys the table holds when a turn begins. In an empty one all keys share a page of the index, and
-// SERIALIZABLE then takes almost any two transactions for a conflict: that would not be the design's everyday life.
+// articleKeys is how many keys the table holds when a turn begins. In an empty one all keys share a page of the index,
+// and SERIALIZABLE then takes almost any two transactions for a conflict: that would not be the design's everyday life.
 const articleKeys = 50_000
 
 // maxRetries ends a loop of conflicts that a person would want to know about.
 const maxRetries = 1000
 
-// open is the check-then-insert of the articles with one business insert, all in one transaction.
-func (t *article) open(ctx context.Context, s *pgSite) (*pgArena, error) {
+// openArticle is the check-then-insert of the articles with one business insert, all in one transaction.
+func openArticle(ctx context.Context, s *pgSite) (*pgArena, error) {
 	if _, err := s.pool.Exec(ctx, createArticle); err != nil {
 		return nil, err
 	}
@@ -90,9 +71,8 @@ func (t *article) open(ctx context.Context, s *pgSite) (*pgArena, error) {
 	}
 	var retried atomic.Int64
 	return &pgArena{
-		filled: articleKeys,
 		operate: func(ctx context.Context) error {
-			retries, err := t.serializably(ctx, s, newKey())
+			retries, err := serializably(ctx, s, newKey())
 			retried.Add(int64(retries))
 			return err
 		},
@@ -107,10 +87,10 @@ func (t *article) open(ctx context.Context, s *pgSite) (*pgArena, error) {
 }
 
 // serializably runs the transaction until it meets no conflict.
-func (t *article) serializably(ctx context.Context, s *pgSite, key string) (retries int, err error) {
+func serializably(ctx context.Context, s *pgSite, key string) (retries int, err error) {
 	for retries = range maxRetries {
 		err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.Serializable}, func(tx pgx.Tx) error {
-			return t.checkThenInsert(ctx, tx, key)
+			return checkThenInsert(ctx, tx, key)
 		})
 		if !conflicted(err) {
 			return retries, err
@@ -126,7 +106,7 @@ func conflicted(err error) bool {
 }
 
 // checkThenInsert is a round trip for each step.
-func (t *article) checkThenInsert(ctx context.Context, tx pgx.Tx, key string) error {
+func checkThenInsert(ctx context.Context, tx pgx.Tx, key string) error {
 	rows, err := tx.Query(ctx, articleSelect, articleUser, key)
 	if err != nil {
 		return err
@@ -140,12 +120,12 @@ func (t *article) checkThenInsert(ctx context.Context, tx pgx.Tx, key string) er
 	if err := tx.QueryRow(ctx, articleInsert, key, articleParams, articleUser).Scan(&id); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, t.lock, t.row(id, key)...); err != nil {
+	if _, err := tx.Exec(ctx, articleLock, id); err != nil {
 		return err
 	}
 	if err := oneRow.work(ctx, tx); err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, t.finish, append([]any{http.StatusCreated, answer}, t.row(id, key)...)...)
+	_, err = tx.Exec(ctx, articleFinish, http.StatusCreated, answer, id)
 	return err
 }

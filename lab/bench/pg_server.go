@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // pgServer is the server that the contenders share.
@@ -105,13 +107,12 @@ type commits map[string]string
 
 var (
 	durably = commits{}
-	// lazily is for filling tables and for counting bytes, never for a time: such commits do not wait for the disk.
+	// lazily is for filling tables, never for a time: such commits do not wait for the disk.
 	lazily = commits{"synchronous_commit": "off"}
-	// slowly is as durably, on a disk that takes two milliseconds longer.
-	slowly = commits{"commit_delay": "2000", "commit_siblings": "0"}
 )
 
-// open makes a fresh schema and a pool with a connection for each caller, up to [maxConnections], all of them established.
+// open makes a fresh schema and a pool with a connection for each caller, up to [maxConnections], all of them
+// established.
 func (s *pgServer) open(ctx context.Context, callers int, c commits) (*pgSite, error) {
 	s.schemas++
 	site := &pgSite{schema: fmt.Sprintf("onceward_bench_%d", s.schemas), callers: callers, commits: c}
@@ -183,4 +184,19 @@ func (site *pgSite) expect(ctx context.Context, want int64, query string, args .
 		err = fmt.Errorf("%s found %d, want %d", query, n, want)
 	}
 	return err
+}
+
+// startPrivate starts a server that nobody else uses, with the settings "name=value". Its data is in the directory
+// given, if any: the server's own user has to be able to reach it.
+func startPrivate(ctx context.Context, dir string, settings []string) (url string, stop func() error, err error) {
+	if dir != "" {
+		if err := os.Setenv("TMPDIR", dir); err != nil {
+			return "", nil, err
+		}
+	}
+	server, err := servers.StartPostgres(ctx, settings...)
+	if err != nil {
+		return "", nil, errors.Join(err, servers.CloseAll())
+	}
+	return server.URL(), servers.CloseAll, nil
 }

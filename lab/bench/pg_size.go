@@ -40,7 +40,6 @@ const (
 	layoutTextbook      = "textbook with JSONB, three indexes"
 	layoutArticle       = "parameters in JSONB, by user and key"
 	layoutTransactional = "Onceward: transactional"
-	layoutReserved      = "Onceward: reserve and complete, after VACUUM"
 )
 
 // layout is a way to keep completed keys.
@@ -50,15 +49,12 @@ type layout struct {
 	fill func(ctx context.Context, s *pgSite, keys int) error
 	// rows counts them.
 	rows string
-	// most is how many keys are enough; zero for no limit.
-	most int
 }
 
 var layouts = []layout{
-	{layoutTextbook, fillBySQL(createTextbook, fillTextbook), `SELECT count(*) FROM idempotency_key`, 0},
-	{layoutArticle, fillBySQL(createArticle, fillArticle), `SELECT count(*) FROM idempotency_keys`, 0},
-	{layoutTransactional, fillByTransact, pgRecords, 0},
-	{layoutReserved, fillByReserve, pgRecords, storeKeys},
+	{layoutTextbook, fillBySQL(createTextbook, fillTextbook), `SELECT count(*) FROM idempotency_key`},
+	{layoutArticle, fillBySQL(createArticle, fillArticle), `SELECT count(*) FROM idempotency_keys`},
+	{layoutTransactional, fillByTransact, pgRecords},
 }
 
 const (
@@ -84,10 +80,6 @@ func (s *pgServer) measureSizes(ctx context.Context, o *options, r *report) erro
 	}
 	sizes := make(map[string]float64)
 	for _, l := range layouts {
-		keys := keys
-		if l.most > 0 {
-			keys = min(keys, l.most)
-		}
 		bytes, err := s.sizeOf(ctx, &l, keys)
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.name, err)
@@ -137,57 +129,22 @@ func fillBySQL(create, insert string) func(context.Context, *pgSite, int) error 
 	}
 }
 
-// sizedReservation is for the account that the other layouts have, whose names are as long.
-func sizedReservation() *store.Reservation {
-	r := reservation(newKey())
-	r.Scope = "acct_1042"
-	return r
-}
-
-// sizedCompletion is the answer that the other layouts have.
-func sizedCompletion() store.Completion {
-	done := completion()
-	done.Response.Header = done.Response.Header[:1]
-	return done
-}
-
 // fillByTransact writes keys through the store, one transaction for each. Past [storeKeys] it copies what the store has
 // written, as the other layouts are filled: by one statement, with an expiry that is spread over a day.
 func fillByTransact(ctx context.Context, s *pgSite, keys int) error {
-	written := min(keys, storeKeys)
-	err := fillByStore(ctx, s, written, func(ctx context.Context, st pgStore) error {
-		return transactOnce(ctx, st, sizedReservation(), sizedCompletion(), noWork, store.DecisionExecute)
-	})
+	st, err := openStore(ctx, s)
 	if err != nil {
+		return err
+	}
+	written := min(keys, storeKeys)
+	_, err = repeatTimes(manyCallers, written, func(context.Context) error {
+		// The account and the header are those that the other layouts have.
+		r, done := reservation(newKey()), completion()
+		r.Scope, done.Response.Header = "acct_1042", done.Response.Header[:1]
+		return transactOnce(ctx, st, r, done, noWork, store.DecisionExecute)
+	})
+	if err := errors.Join(err, st.Close()); err != nil {
 		return err
 	}
 	return cloneRecords(ctx, s, keys-written, false)
-}
-
-// fillByReserve reserves keys and completes them, which leaves a dead row for each until the table is vacuumed.
-func fillByReserve(ctx context.Context, s *pgSite, keys int) error {
-	err := fillByStore(ctx, s, keys, func(ctx context.Context, st pgStore) error {
-		r := sizedReservation()
-		v, err := st.Reserve(ctx, r)
-		if err := decided(v, err, store.DecisionExecute); err != nil {
-			return err
-		}
-		done := sizedCompletion()
-		_, err = st.Complete(ctx, store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	_, err = s.pool.Exec(ctx, `VACUUM onceward_record`)
-	return err
-}
-
-func fillByStore(ctx context.Context, s *pgSite, keys int, operate func(context.Context, pgStore) error) error {
-	store, err := openStore(ctx, s)
-	if err != nil {
-		return err
-	}
-	_, err = repeatTimes(manyCallers, keys, func(context.Context) error { return operate(ctx, store) })
-	return errors.Join(err, store.Close())
 }

@@ -14,9 +14,7 @@ const (
 	pgTransactional   = "Onceward: transactional, one insert"
 	pgReserved        = "Onceward: reserve, one insert, complete"
 	pgReplay          = "Onceward: replay"
-	pgReplayTransact  = "Onceward: replay, transactional"
 	pgSerializable    = "check-then-insert at SERIALIZABLE, one insert"
-	pgSerializableKey = "the same, updating by user and key"
 	pgPlain3          = "unprotected: three statements"
 	pgTransactional3  = "Onceward: transactional, three statements"
 	pgBatched         = "Onceward: reserve and complete"
@@ -30,21 +28,13 @@ var pgContenders = []pgContender{
 	{pgPlain, oneRow.openPlain},
 	{pgTransactional, oneRow.openTransactional},
 	{pgReserved, oneRow.openReservedOperation},
-	{pgReplay, openPGReplay(replayByReserve)},
-	{pgReplayTransact, openPGReplay(replayByTransact)},
-	{pgSerializable, articleByID.open},
-	{pgSerializableKey, articleByKey.open},
+	{pgReplay, openPGReplay},
+	{pgSerializable, openArticle},
 	{pgPlain3, threeStatements.openPlain},
 	{pgTransactional3, threeStatements.openTransactional},
 	{pgBatched, openReserveComplete(openStore)},
 	{pgSingly, openReserveComplete(openSingly)},
-	{outboxAdd, apart(&oneRow).open},
-	{outboxAddBatch, together.open},
-	{outboxAdd3, apart(&threeStatements).open},
-	{outboxAddLast, lastTogether.open},
-	{outboxAddInTx3, apart(&threeStatements).openInTx},
-	{outboxAddIn, apart(&oneRow).openProtected},
-	{outboxAddIn3, apart(&threeStatements).openProtected},
+	{outboxAdd, threeStatements.openWithMessage},
 	{pgHTTPPlain, openHTTPPlain},
 	{pgHTTPTransaction, openHTTPTransactional},
 	{pgBare, oneRow.openBareTransactional},
@@ -61,9 +51,7 @@ var pgFigures = []pgFigure{
 	{"postgres-transactional3-c16", 16, pgTransactional3, pgPlain3},
 	{"postgres-reserved-c16", 16, pgReserved, pgPlain},
 	{"postgres-replay-c16", 16, pgReplay, pgPlain},
-	{"postgres-replay-transactional-c16", 16, pgReplayTransact, pgPlain},
 	{"postgres-vs-serializable-c16", 16, pgTransactional, pgSerializable},
-	{"postgres-vs-serializable-by-key-c16", 16, pgTransactional, pgSerializableKey},
 	{"postgres-http-c16", 16, pgHTTPTransaction, pgHTTPPlain},
 	{"postgres-transactional-c64", 64, pgTransactional, pgPlain},
 	{"postgres-batch-c64", 64, pgBatched, pgSingly},
@@ -82,8 +70,9 @@ func measurePostgres(ctx context.Context, o *options, r *report) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	r.note("%s", s.about)
-	r.note("clients are in this process, over TCP on loopback, with a pool of as many connections as callers, at most %d", maxConnections)
-	for _, measure := range []func(context.Context, *options, *report) error{s.measureSpeed, s.measureBare, s.measureSlowly, s.measureSizes, s.measureLog} {
+	r.note("clients are in this process, over TCP on loopback, with a pool of as many connections as callers, at most %d",
+		maxConnections)
+	for _, measure := range []part{s.measureSpeed, s.measureBare, s.measureSizes} {
 		if err := measure(ctx, o, r); err != nil {
 			return err
 		}
@@ -96,7 +85,7 @@ func (s *pgServer) measureSpeed(ctx context.Context, o *options, r *report) erro
 	t := &table{title: "Operations a second on " + s.about, head: []string{"way"}}
 	cells := make(map[string][]string)
 	for _, callers := range pgCallers {
-		rates, err := s.compare(ctx, o, r, figuresAt(callers), durably)
+		rates, err := s.compare(ctx, o, r, figuresAt(callers))
 		if err != nil {
 			return err
 		}
@@ -121,20 +110,6 @@ func (s *pgServer) measureSpeed(ctx context.Context, o *options, r *report) erro
 	return noteSync(o, r)
 }
 
-// slowFigures are compared once more with commits that take as long as on a disk in a network: what there is to gain on
-// the disk of this machine shows only beside it.
-var slowFigures = []pgFigure{
-	{"postgres-transactional-c16-slow-commits", 16, pgTransactional, pgPlain},
-	{"postgres-transactional3-c16-slow-commits", 16, pgTransactional3, pgPlain3},
-	{"postgres-http-c16-slow-commits", 16, pgHTTPTransaction, pgHTTPPlain},
-}
-
-// measureSlowly repeats some comparisons with slow commits. They have no goal.
-func (s *pgServer) measureSlowly(ctx context.Context, o *options, r *report) error {
-	_, err := s.compare(ctx, o, r, slowFigures, slowly)
-	return err
-}
-
 // figuresAt are those with that many callers.
 func figuresAt(callers int) (figures []pgFigure) {
 	for _, f := range pgFigures {
@@ -156,7 +131,7 @@ func compareRates(r *report, f pgFigure, rates series) {
 
 // addColumn adds what each way reached with that many callers; a way that was not measured gets an empty cell.
 func addColumn(t *table, cells map[string][]string, callers int, rates series) {
-	t.head = append(t.head, plural(callers))
+	t.head = append(t.head, callersHead(callers))
 	for _, c := range pgContenders {
 		cell := ""
 		if rates[c.name] != nil {

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -200,3 +202,94 @@ func (r *report) markdown() {
 		}
 	}
 }
+
+// series holds what each contender reached in each round, by name.
+type series map[string][]float64
+
+func (s series) add(name string, value float64) { s[name] = append(s[name], value) }
+
+// median is the typical round of a contender.
+func (s series) median(name string) float64 { return median(s[name]) }
+
+// ratio is the median over the rounds of one contender against the best of some rivals in the same round.
+func (s series) ratio(name string, rivals ...string) float64 {
+	ratios := make([]float64, len(s[name]))
+	for round, value := range s[name] {
+		best := 0.0
+		for _, rival := range rivals {
+			best = max(best, s[rival][round])
+		}
+		ratios[round] = value / best
+	}
+	return median(ratios)
+}
+
+// median returns the middle value, or the mean of the two in the middle.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare[float64])
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+// table is a Markdown table: its first column is text, the others are numbers.
+type table struct {
+	title string
+	head  []string
+	rows  [][]string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+// print writes the table as Markdown.
+func (t *table) print(out io.Writer) {
+	if t.title != "" {
+		fmt.Fprintf(out, "%s\n\n", t.title)
+	}
+	rule := make([]string, len(t.head))
+	for i := range rule {
+		rule[i] = "---:"
+	}
+	rule[0] = "---"
+	for _, row := range append([][]string{t.head, rule}, t.rows...) {
+		fmt.Fprintf(out, "| %s |\n", strings.Join(row, " | "))
+	}
+	fmt.Fprintln(out)
+}
+
+// keep prints the rows of a table as notes, and keeps it for the documentation.
+func (r *report) keep(t *table) {
+	r.note("%s", t.title)
+	widths := make([]int, len(t.head))
+	rows := append([][]string{t.head}, t.rows...)
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len(cell))
+		}
+	}
+	for _, row := range rows {
+		line := fmt.Sprintf("%-*s", widths[0], row[0])
+		for i, cell := range row[1:] {
+			line += fmt.Sprintf("  %*s", widths[i+1], cell)
+		}
+		r.note("  %s", line)
+	}
+	r.tables = append(r.tables, t)
+}
+
+// grouped writes a whole number with separators between its thousands.
+func grouped(value float64) string {
+	digits := strconv.FormatInt(int64(math.Round(value)), 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// callersHead is the head of a column with so many callers.
+func callersHead(callers int) string { return fmt.Sprintf("%d callers", callers) }

@@ -134,7 +134,9 @@ func TestSeries(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, args := range [][]string{{"-rounds", "0"}, {"-time", "0s"}, {"-only", "("}, {"-keys", "-1"}, {"-suite", "none"}, {"surplus"}, {"-unknown"}} {
+	for _, args := range [][]string{
+		{"-rounds", "0"}, {"-time", "0s"}, {"-only", "("}, {"-keys", "-1"}, {"-suite", "none"}, {"surplus"}, {"-unknown"},
+	} {
 		if _, err := parseOptions(args, &strings.Builder{}); err == nil {
 			t.Errorf("%q was accepted", args)
 		}

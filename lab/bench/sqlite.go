@@ -2,11 +2,53 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/sqlite"
 )
+
+// sqliteContender is a way to do something once on SQLite, or to do it without protection.
+type sqliteContender struct {
+	name string
+	// open makes a fresh database in the file.
+	open func(ctx context.Context, file string) (*arena, error)
+}
+
+// arena is an open database with the operation to repeat in it.
+type arena struct {
+	operate func(ctx context.Context) error
+	close   func() error
+}
+
+// warmUpPart is the part of a turn that runs once more before the measurement starts.
+const warmUpPart = 4
+
+func (c *sqliteContender) turn(
+	ctx context.Context, file string, callers int, length time.Duration,
+) (rate float64, err error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return 0, err
+	}
+	defer func() { _ = os.RemoveAll(filepath.Dir(file)) }()
+	a, err := c.open(ctx, file)
+	if err != nil {
+		return 0, err
+	}
+	if _, err = repeat(callers, length/warmUpPart, a.operate); err == nil {
+		rate, err = repeat(callers, length, a.operate)
+	}
+	if closeErr := a.close(); err == nil {
+		err = closeErr
+	}
+	return rate, err
+}
 
 // The contenders on SQLite.
 const (
@@ -30,99 +72,111 @@ var sqliteContenders = []sqliteContender{
 	{insertPool, openInsertPool},
 }
 
-// The goals are for many callers; fewer are measured for information, in fewer rounds.
-const (
-	manyCallers = 64
-	infoRounds  = 3
-)
+// manyCallers is how many callers the goals are for.
+const manyCallers = 64
 
-// measureSQLite runs all contenders with one, some and many callers.
+// sqliteFigures compare one way with the best of others.
+var sqliteFigures = []struct {
+	name, way string
+	rivals    []string
+}{
+	{"sqlite-vs-pool-c64", reserved, []string{naivePool}},
+	{"sqlite-vs-single-c64", reserved, []string{singleWriter}},
+	{"sqlite-transactional-c64", transactional, []string{insertSingle, insertPool}},
+	{"sqlite-replay-c64", replay, []string{reserved, transactional}},
+}
+
+// measureSQLite lets all contenders take turns, each in a fresh database.
 func measureSQLite(ctx context.Context, o *options, r *report) error {
+	wanted := false
+	for _, f := range sqliteFigures {
+		wanted = wanted || o.wants(f.name)
+	}
+	if !wanted {
+		return nil
+	}
 	dir, err := os.MkdirTemp(o.dir, "onceward-bench-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	t := &table{
-		title: "Operations a second on SQLite, synchronous=FULL",
-		head:  []string{"way"},
-	}
-	for _, c := range sqliteContenders {
-		t.add(c.name)
-	}
-	var many series
-	for _, callers := range []int{1, 16, manyCallers} {
-		if !o.wants(sqliteNames(callers)...) {
-			continue
-		}
-		rates, err := runSQLite(ctx, o, dir, callers)
-		if err != nil {
-			return err
-		}
-		t.head = append(t.head, plural(callers))
-		for i, c := range sqliteContenders {
-			t.rows[i] = append(t.rows[i], grouped(rates.median(c.name)))
-		}
-		if callers == manyCallers {
-			many = rates
-		}
-	}
-	if len(t.head) == 1 {
-		return nil
-	}
-	sync, err := syncTime(dir)
-	if err != nil {
-		return err
-	}
-	r.note("a write of 4 KiB with its fsync takes %s where the databases are", sync.Round(time.Microsecond))
-	r.keep(t)
-	if many != nil {
-		judgeSQLite(r, many)
-	}
-	return nil
-}
-
-func plural(callers int) string {
-	if callers == 1 {
-		return "1 caller"
-	}
-	return fmt.Sprintf("%d callers", callers)
-}
-
-// sqliteNames are the names that choose the measurement with that many callers.
-func sqliteNames(callers int) []string {
-	if callers != manyCallers {
-		return []string{fmt.Sprintf("sqlite-c%d", callers)}
-	}
-	return []string{"sqlite-c64", "sqlite-vs-pool-c64", "sqlite-vs-single-c64", "sqlite-transactional-c64", "sqlite-replay-c64"}
-}
-
-func judgeSQLite(r *report, rates series) {
-	r.judge("sqlite-vs-pool-c64", rates.ratio(reserved, naivePool))
-	r.judge("sqlite-vs-single-c64", rates.ratio(reserved, singleWriter))
-	r.judge("sqlite-transactional-c64", rates.ratio(transactional, insertSingle, insertPool))
-	r.judge("sqlite-replay-c64", rates.ratio(replay, reserved, transactional))
-}
-
-// runSQLite lets the contenders take turns, each in a fresh database, and returns their operations a second.
-func runSQLite(ctx context.Context, o *options, dir string, callers int) (series, error) {
-	rounds := o.rounds
-	if callers != manyCallers {
-		rounds = min(rounds, infoRounds)
-	}
 	rates := make(series)
-	for round := range rounds {
+	for round := range o.rounds {
 		for i, c := range sqliteContenders {
 			if err := ctx.Err(); err != nil {
-				return nil, err
+				return err
 			}
-			file := filepath.Join(dir, fmt.Sprintf("%d-%d-%d", callers, round, i), "bench.db")
-			rate, err := c.turn(ctx, file, callers, o.time)
+			rate, err := c.turn(ctx, filepath.Join(dir, fmt.Sprintf("%d-%d", round, i), "bench.db"), manyCallers, o.time)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", c.name, err)
+				return fmt.Errorf("%s: %w", c.name, err)
 			}
 			rates.add(c.name, rate)
 		}
 	}
-	return rates, nil
+	t := &table{title: "Operations a second on SQLite, synchronous=FULL", head: []string{"way", callersHead(manyCallers)}}
+	for _, c := range sqliteContenders {
+		t.add(c.name, grouped(rates.median(c.name)))
+	}
+	r.keep(t)
+	for _, f := range sqliteFigures {
+		r.judge(f.name, rates.ratio(f.way, f.rivals...))
+	}
+	return noteSync(o, r)
+}
+
+// openReserved is reserve and complete.
+func openReserved(ctx context.Context, file string) (*arena, error) {
+	store, err := sqlite.Open(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	return &arena{
+		operate: func(ctx context.Context) error { return reserveAndComplete(ctx, store, newKey()) },
+		close:   store.Close,
+	}, nil
+}
+
+// openTransactional is the claim, one insert and the stored answer in one transaction.
+func openTransactional(ctx context.Context, file string) (*arena, error) {
+	store, err := sqlite.Open(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	a := &arena{
+		operate: func(ctx context.Context) error { return transact(ctx, store) },
+		close:   store.Close,
+	}
+	err = store.Update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, createBusiness)
+		return err
+	})
+	return a, err
+}
+
+func transact(ctx context.Context, s *sqlite.Store) error {
+	var inserted error
+	v, err := s.Transact(ctx, reservation(newKey()), func(ctx context.Context, _ store.Verdict) store.Settlement {
+		if _, inserted = onceward.Tx(ctx).ExecContext(ctx, insertBusiness, businessRow...); inserted != nil {
+			return store.Settlement{Action: store.TxRollback}
+		}
+		return store.Settlement{Action: store.TxCommit, Completion: completion()}
+	})
+	if inserted != nil {
+		return inserted
+	}
+	return decided(v, err, store.DecisionExecute)
+}
+
+// openReplay is the reservation of keys that are completed.
+func openReplay(ctx context.Context, file string) (*arena, error) {
+	s, err := sqlite.Open(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	keys := newKeys(replayedKeys)
+	operate := func(ctx context.Context) error {
+		v, err := s.Reserve(ctx, reservation(keys[rand.N(len(keys))]))
+		return decided(v, err, store.DecisionReplay)
+	}
+	return &arena{operate: operate, close: s.Close}, fill(ctx, s, keys)
 }

@@ -44,8 +44,8 @@ const poolSize = 16
 // responseHeaders is how a textbook stores a header.
 var responseHeaders, _ = json.Marshal(http.Header{"Content-Type": {contentType}, "Location": {location}})
 
-// openRival opens a pool with the durability and the other settings of the store, whose transactions lock when they begin:
-// without that they would fail under load instead of waiting.
+// openRival opens a pool with the durability and the other settings of the store, whose transactions lock when they
+// begin: without that they would fail under load instead of waiting.
 func openRival(ctx context.Context, file string, connections int, schema string) (*sql.DB, error) {
 	settings := url.Values{"_txlock": {"immediate"}, "_pragma": {
 		"busy_timeout(60000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(ON)",
@@ -112,7 +112,8 @@ func openNaivePool(ctx context.Context, file string) (*arena, error) {
 	return textbook(db, byText{}), nil
 }
 
-// openSingleWriter is the textbook improved: one connection, so that nobody fights for the lock, and prepared statements.
+// openSingleWriter is the textbook improved: one connection, so that nobody fights for the lock, and prepared
+// statements.
 func openSingleWriter(ctx context.Context, file string) (*arena, error) {
 	db, err := openRival(ctx, file, 1, createKeys)
 	if err != nil {
@@ -158,7 +159,8 @@ func claim(ctx context.Context, tx *sql.Tx, s statements, key string) error {
 		return fmt.Errorf("a new key was found to be %q: %w", status, err)
 	}
 	now := time.Now()
-	_, err = s.exec(ctx, tx, insertKey, "alice", key, "POST /payments", []byte(key)[:32], now.UnixMicro(), now.Add(24*time.Hour).UnixMicro())
+	_, err = s.exec(ctx, tx, insertKey, "alice", key, "POST /payments", []byte(key)[:32],
+		now.UnixMicro(), now.Add(24*time.Hour).UnixMicro())
 	return err
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -10,6 +11,42 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+
+// TestContenders does each operation a few times: what is measured must do what it says.
+func TestContenders(t *testing.T) {
+	for _, c := range sqliteContenders {
+		t.Run(c.name, func(t *testing.T) {
+			a, err := c.open(context.Background(), filepath.Join(t.TempDir(), "bench.db"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if err := a.operate(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := a.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, c := range httpContenders {
+		t.Run(c.name, func(t *testing.T) {
+			call, check, err := c.open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := newKey()
+			call(key)
+			if c.replays {
+				call(key)
+			}
+			if err := check(c.replays); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
 
 // testServer starts a server for the tests of what is measured on it.
 func testServer(t *testing.T) *pgServer {
@@ -26,7 +63,8 @@ func testServer(t *testing.T) *pgServer {
 	return s
 }
 
-// TestPostgresContenders does each operation a few times: what is measured must do what it says, and leave what it says.
+// TestPostgresContenders does each operation a few times: what is measured must do what it says, and leave what it
+// says.
 func TestPostgresContenders(t *testing.T) {
 	s, ctx := testServer(t), context.Background()
 	const callers, times = 4, 20
@@ -69,7 +107,7 @@ func TestScaleSteps(t *testing.T) {
 		for i := range scaleSteps {
 			step := scaleSteps[i]
 			step.times = 4
-			if err := s.scaleTurn(ctx, &step, side, make(series), make(series)); err != nil {
+			if err := scaleTurn(ctx, &step, side, make(series)); err != nil {
 				t.Errorf("%s: %v", step.name, err)
 			}
 		}
@@ -89,7 +127,7 @@ func TestFigures(t *testing.T) {
 		}
 		ways[c.name] = true
 	}
-	for _, f := range slices.Concat(pgFigures, bareFigures, slowFigures, outboxFigures) {
+	for _, f := range slices.Concat(pgFigures, bareFigures, outboxFigures) {
 		if !ways[f.way] || !ways[f.rival] {
 			t.Errorf("%s compares %q with %q", f.name, f.way, f.rival)
 		}

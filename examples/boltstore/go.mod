@@ -1,0 +1,17 @@
+module github.com/onceward/onceward/examples/boltstore
+
+go 1.26.0
+
+require (
+	github.com/onceward/onceward v0.1.0
+	github.com/onceward/onceward/store/storetest v0.1.0
+	go.etcd.io/bbolt v1.5.0
+)
+
+require golang.org/x/sync v0.24.0 // indirect
+
+require (
+	github.com/dunglas/httpsfv v1.1.2 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+	pgregory.net/rapid v1.3.0 // indirect
+)
