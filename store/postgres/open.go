@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -282,3 +284,107 @@ func (s *Store) Close() error {
 	}
 	return nil
 }
+
+// Option changes a store that is being opened.
+type Option func(*options)
+
+type options struct {
+	schema     string
+	prefix     string
+	manual     bool
+	strict     bool
+	individual bool
+	lanes      int
+	// lockTimeout is how long a record that somebody has locked holds up its batch.
+	lockTimeout string
+	listenURL   string
+	logger      *slog.Logger
+}
+
+func defaults() options {
+	return options{prefix: defaultPrefix, lanes: defaultLanes, lockTimeout: "2s", logger: slog.Default()}
+}
+
+// How many statements of the batcher may be on the wire at once.
+const (
+	defaultLanes = 2
+	maxLanes     = 1000
+)
+
+// WithSchema puts the tables into a schema, which must exist. Default: the first of the user's search_path that exists.
+func WithSchema(name string) Option { return func(o *options) { o.schema = name } }
+
+// WithTablePrefix is what the names of tables and functions begin with. Default: onceward_.
+func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
+
+// WithManualMigration leaves the tables as they are when the store is opened: call [Store.Migrate], or apply [Migrations]
+// with a tool of your own. Default: opening brings them up to date.
+func WithManualMigration() Option { return func(o *options) { o.manual = true } }
+
+// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged. Default: a warning.
+func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
+
+// WithLanes is how many statements of reserved mode may be on the wire at once; what arrives while all are busy is gathered
+// into the next. Each takes a connection; more than 1,000 are refused. Default: 2.
+func WithLanes(n int) Option { return func(o *options) { o.lanes = max(n, 1) } }
+
+// WithoutBatching sends each call of reserved mode as a statement of its own, on as many connections as the pool has. It is
+// there to compare with.
+func WithoutBatching() Option { return func(o *options) { o.individual = true } }
+
+// WithListenURL is where to listen for notifications, past a pooler in transaction mode, through which they do not come.
+// Default: like all other connections.
+func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
+
+// WithLogger is where warnings go. Default: slog.Default().
+func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
+
+const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
+	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
+	(SELECT count(*) FROM pg_stat_replication)`
+
+// checkDurability says what the server's settings mean for commits that it has acknowledged, before anybody relies on them.
+func (s *Store) checkDurability(ctx context.Context) error {
+	var standby bool
+	var fsync, pages, synchronous, names string
+	var replicas int
+	err := s.own.QueryRow(ctx, selectDurability).Scan(&standby, &fsync, &pages, &synchronous, &names, &replicas)
+	switch {
+	case err != nil:
+		return err
+	case standby:
+		return ErrStandby
+	}
+	risks := durabilityRisks(fsync, pages, synchronous, names, replicas)
+	if len(risks) == 0 {
+		return nil
+	}
+	if s.options.strict {
+		return fmt.Errorf("the server can lose commits that it has acknowledged: %s", strings.Join(risks, "; "))
+	}
+	for _, risk := range risks {
+		s.logger.WarnContext(ctx, "onceward: the server can lose commits that it has acknowledged, and work would then be done twice", "because", risk)
+	}
+	return nil
+}
+
+// durabilityRisks lists what can be lost, and when.
+func durabilityRisks(fsync, pages, synchronous, standbyNames string, replicas int) (risks []string) {
+	if fsync != "on" {
+		risks = append(risks, "fsync is "+fsync+": a crash of the machine can lose everything")
+	}
+	if pages != "on" {
+		risks = append(risks, "full_page_writes is "+pages+": a crash of the machine can damage pages")
+	}
+	if synchronous == "off" {
+		risks = append(risks, "synchronous_commit is off: a crash loses the last commits")
+	}
+	if replicas > 0 && (standbyNames == "" || synchronous == "local" || synchronous == "off") {
+		risks = append(risks, fmt.Sprintf("there are %d standbys and none is waited for (synchronous_standby_names is %q, synchronous_commit is %s): a fail-over loses the last commits",
+			replicas, standbyNames, synchronous))
+	}
+	return risks
+}
+
+// ErrStandby is returned when the server is a standby, which is behind the one that decides.
+var ErrStandby = errors.New("postgres: this server is a standby: it is behind the one that decides")

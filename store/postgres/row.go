@@ -232,6 +232,12 @@ func (r *row) decodeState(rec *store.Record) (err error) {
 	return err
 }
 
+// read copies the columns of a record, from the given one on.
+func (r *row) read(v *values, from int) {
+	r.attempt, r.due, r.retention, r.answer = v.int64(from), v.int64(from+1), v.int32(from+2), v.bytes(from+3)
+	r.queue, r.request, r.more = v.int16(from+4), v.bytes(from+5), v.bytes(from+6)
+}
+
 // encode is the inverse of decode.
 func (r *row) encode(rec *store.Record, id [16]byte, number int32) {
 	*r = row{

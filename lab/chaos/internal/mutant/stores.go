@@ -29,14 +29,14 @@ var stores = []Mutant{
 		Mistake: "an answer is stored whoever owns the record",
 		Edits: []Edit{
 			{
-				"store/postgres/batchsql.go",
+				"store/postgres/batch_item.go",
 				"AS u (id, attempt, retention, answer, more)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND",
 				"AS u (id, attempt, retention, answer, more)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND",
 			},
 			{
-				"store/postgres/batchsql.go",
+				"store/postgres/batch_item.go",
 				"@span(excluded.retention))\n\t\tWHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)",
 				"@span(excluded.retention))\n\t\tWHERE r.queue IN (10, 11)",
 			},
@@ -47,7 +47,7 @@ var stores = []Mutant{
 		Name: "retaken-at-will", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I6"},
 		Mistake: "a reservation takes over what is in progress",
 		Edits: []Edit{{
-			"store/postgres/batchsql.go", "\t\t\t\t\tELSE s.queue = 30 AND s.request = u.request",
+			"store/postgres/batch_item.go", "\t\t\t\t\tELSE s.queue = 30 AND s.request = u.request",
 			"\t\t\t\t\tELSE s.queue IN (10, 30) AND s.request = u.request",
 		}},
 	},
@@ -74,17 +74,17 @@ var stores = []Mutant{
 		Mistake: "a transaction whose COMMIT was not answered is run again",
 		Edits: []Edit{
 			{
-				"store/postgres/settle.go",
+				"store/postgres/tx_commit.go",
 				"\t\treturn t.resolve(v, &t.settled, err)\n",
 				"\t\tt.close()\n\t\treturn v, fmt.Errorf(\"%w: %w\", errAgain, err)\n",
 			},
 			{
-				"store/postgres/transact.go",
+				"store/postgres/tx_transact.go",
 				"\t\tv, err := t.try(ctx, work)\n",
 				"\t\tv, err := t.try(context.WithValue(ctx, again{}, try > 1), work)\n",
 			},
 			{
-				"store/postgres/transact.go",
+				"store/postgres/tx_transact.go",
 				"\tv, err = t.decide(locked)\n\tif err != nil || v.Decision != store.DecisionExecute {\n",
 				`	v, err = t.decide(locked)
 	if err == nil && ctx.Value(again{}) == true && v.Decision == store.DecisionReplay {
@@ -96,7 +96,7 @@ var stores = []Mutant{
 	if err != nil || v.Decision != store.DecisionExecute {
 `,
 			},
-			{"store/postgres/transact.go", "// errAgain says", "type again struct{}\n\n// errAgain says"},
+			{"store/postgres/tx_transact.go", "// errAgain says", "type again struct{}\n\n// errAgain says"},
 		},
 		Faults: []string{"commit-reply-cut", "server-kill"},
 	},
