@@ -96,10 +96,10 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event, 
 	}
 	noteStandby(conn.Conn(), err)
 	if err != nil {
-		return c, errors.Join(err, rollback(conn.Conn()))
+		return c, errors.Join(err, rollback(conn.Conn(), lookTimeout))
 	}
 	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil || c.outcome.Effect == store.EffectNone {
-		return c, errors.Join(err, unavailable(rollback(conn.Conn())))
+		return c, errors.Join(err, unavailable(rollback(conn.Conn(), lookTimeout)))
 	}
 	err = s.write(ctx, conn.Conn(), hash, &c, number)
 	if err != nil && lost(err) {
@@ -169,11 +169,11 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 }
 
 // rollback ends a transaction, also for a caller who has left.
-func rollback(conn *pgx.Conn) error {
+func rollback(conn *pgx.Conn, limit time.Duration) error {
 	if conn.IsClosed() || conn.PgConn().TxStatus() == statusIdle {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	_, err := conn.Exec(ctx, `ROLLBACK`)
 	return err
@@ -261,7 +261,7 @@ func (s *Store) lookAgain(ctx context.Context, id store.ID, now *changed) error 
 	if err := s.look(ctx, conn.Conn(), id, s.hash(id), &store.Event{}, now); err != nil {
 		return err
 	}
-	return rollback(conn.Conn())
+	return rollback(conn.Conn(), lookTimeout)
 }
 
 // madeOf reports whether the record is what the change made of it.

@@ -15,14 +15,14 @@ import (
 
 // source is where the connections of handlers come from: a pool of pgx, or a *sql.DB over pgx.
 type source interface {
-	// acquire lends a connection.
-	acquire(ctx context.Context) (lent, error)
+	// acquire takes a connection.
+	acquire(ctx context.Context) (acquired, error)
 	// poolConfig is how to connect in the same way.
 	poolConfig(ctx context.Context) (*pgxpool.Config, error)
 }
 
-// lent is a connection that belongs to a source.
-type lent struct {
+// acquired is a connection that belongs to a source.
+type acquired struct {
 	// conn is the connection as database/sql sees it, which is how a *sql.Tx can be made of it.
 	conn *stdlib.Conn
 	// pooled or pooledSQL is how its pool sees it. Neither is there for one that knows its own way back.
@@ -31,10 +31,10 @@ type lent struct {
 }
 
 // pgx returns the connection itself.
-func (l *lent) pgx() *pgx.Conn { return l.conn.Conn() }
+func (l *acquired) pgx() *pgx.Conn { return l.conn.Conn() }
 
-// giveBack returns it. One that was closed, or is still in a transaction, is not used again.
-func (l *lent) giveBack() {
+// release returns it. One that was closed, or is still in a transaction, is not used again.
+func (l *acquired) release() {
 	switch {
 	case l.pooled != nil:
 		l.pooled.Release() // the pool destroys a connection that is closed, busy or in a transaction
@@ -52,14 +52,14 @@ func (l *lent) giveBack() {
 }
 
 // discard closes it instead.
-func (l *lent) discard() {
+func (l *acquired) discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	_ = l.pgx().Close(ctx) // it is given up whether or not the server hears of it
-	l.giveBack()
+	l.release()
 }
 
-// poolSource lends from a pool of pgx.
+// poolSource takes connections from a pool of pgx.
 type poolSource struct {
 	pool      *pgxpool.Pool
 	connector driver.Connector
@@ -72,39 +72,39 @@ func newPoolSource(pool *pgxpool.Pool) *poolSource {
 // sqlViewKey is where a connection keeps how database/sql sees it.
 const sqlViewKey = "onceward: as database/sql sees it"
 
-// acquire lends a connection. How database/sql sees it is kept with it, because only the connector can make that, and not
+// acquire takes a connection. How database/sql sees it is kept with it, because only the connector can make that, and not
 // for a connection that is already there: one that comes for the first time is acquired once more, through the connector.
-func (s *poolSource) acquire(ctx context.Context) (lent, error) {
+func (s *poolSource) acquire(ctx context.Context) (acquired, error) {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return lent{}, err
+		return acquired{}, err
 	}
 	conn := pooled.Conn()
 	std, ok := conn.PgConn().CustomData()[sqlViewKey].(*stdlib.Conn)
 	if ok && std.Conn() == conn {
-		return lent{conn: std, pooled: pooled}, nil
+		return acquired{conn: std, pooled: pooled}, nil
 	}
 	pooled.Release()
 	made, err := s.connector.Connect(ctx)
 	if err != nil {
-		return lent{}, err
+		return acquired{}, err
 	}
 	std = made.(*stdlib.Conn)
 	std.Conn().PgConn().CustomData()[sqlViewKey] = std
-	return lent{conn: std}, nil
+	return acquired{conn: std}, nil
 }
 
 func (s *poolSource) poolConfig(context.Context) (*pgxpool.Config, error) {
 	return s.pool.Config(), nil
 }
 
-// sqlSource lends from a *sql.DB.
+// sqlSource takes connections from a *sql.DB.
 type sqlSource struct{ db *sql.DB }
 
-func (s sqlSource) acquire(ctx context.Context) (lent, error) {
+func (s sqlSource) acquire(ctx context.Context) (acquired, error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
-		return lent{}, err
+		return acquired{}, err
 	}
 	var std *stdlib.Conn
 	err = conn.Raw(func(driverConn any) error {
@@ -112,9 +112,9 @@ func (s sqlSource) acquire(ctx context.Context) (lent, error) {
 		return err
 	})
 	if err != nil {
-		return lent{}, errors.Join(err, conn.Close())
+		return acquired{}, errors.Join(err, conn.Close())
 	}
-	return lent{conn: std, pooledSQL: conn}, nil
+	return acquired{conn: std, pooledSQL: conn}, nil
 }
 
 // unwrap finds the connection of pgx under those that only observe it.
@@ -138,7 +138,7 @@ func (s sqlSource) poolConfig(ctx context.Context) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer l.giveBack()
+	defer l.release()
 	config, err := pgxpool.ParseConfig("")
 	if err != nil {
 		return nil, err
@@ -199,17 +199,17 @@ func promoted(ctx context.Context, conn *pgx.Conn) bool {
 	return true
 }
 
-// borrow lends a connection for a transaction, of a server that takes writes. Those that lead to a standby are given
+// acquire takes a connection for a transaction, of a server that takes writes. Those that lead to a standby are given
 // up as soon as the address leads elsewhere.
-func (s *Store) borrow(ctx context.Context) (lent, error) {
+func (s *Store) acquire(ctx context.Context) (acquired, error) {
 	for {
 		l, err := s.handlers.acquire(ctx)
 		if err != nil || !saysStandby(l.pgx()) || promoted(ctx, l.pgx()) {
 			return l, err
 		}
 		if !s.scout.look(ctx) {
-			l.giveBack()
-			return lent{}, ErrStandby
+			l.release()
+			return acquired{}, ErrStandby
 		}
 		l.discard()
 	}

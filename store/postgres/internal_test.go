@@ -49,13 +49,13 @@ func TestStatementsThatMayEndATransaction(t *testing.T) {
 func TestRefusedBesideAnAnswer(t *testing.T) {
 	t.Parallel()
 	cause := &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "23514", TableName: "payment"}
-	tx := &transaction{store: new(Store)}
-	wanted := &store.Record{State: store.StateCompleted, Fingerprint: store.Fingerprint{Secret: 1}}
-	if _, err := tx.learned(store.Verdict{}, wanted, new(store.Record), cause); !errors.Is(err, store.ErrWorkRefused) {
+	settled := store.Record{State: store.StateCompleted, Fingerprint: store.Fingerprint{Secret: 1}}
+	x := &handlerPlan{transaction: transaction{store: new(Store)}, settled: settled}
+	if err := x.learned(new(store.Record), cause); !errors.Is(err, store.ErrWorkRefused) {
 		t.Errorf("nothing is stored: %v, want ErrWorkRefused", err)
 	}
 	others := &store.Record{State: store.StateCompleted, Attempt: 7}
-	if _, err := tx.learned(store.Verdict{}, wanted, others, cause); !errors.Is(err, store.ErrUnavailable) {
+	if err := x.learned(others, cause); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("another one has stored its answer: %v, want ErrUnavailable, so that a retry gets it", err)
 	}
 }

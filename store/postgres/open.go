@@ -176,13 +176,13 @@ const selectSession = `SELECT setting::bigint,
 
 // inspect finds out how the connections of handlers are set up.
 func (s *Store) inspect(ctx context.Context) error {
-	borrowed, err := s.handlers.acquire(ctx)
+	conn, err := s.handlers.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer borrowed.giveBack()
+	defer conn.release()
 	var idle int64
-	err = borrowed.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
+	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
 	s.idle = time.Duration(idle) * time.Millisecond
 	return err
 }

@@ -128,14 +128,6 @@ func (p *pipeline) broken(err error) error {
 	return err
 }
 
-// committed makes sure that the last statement was a COMMIT that the server did not turn into something else.
-func committed(tag []byte, err error) error {
-	if err == nil && string(tag) != "COMMIT" {
-		err = fmt.Errorf("the server answered COMMIT with %s", tag)
-	}
-	return err
-}
-
 // number takes memory for a parameter of fixed size.
 func (p *pipeline) number(size int) []byte {
 	if p.used+size > len(p.numbers) {

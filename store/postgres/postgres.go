@@ -50,7 +50,7 @@ type Store struct {
 	options options
 	logger  *slog.Logger
 
-	// handlers lends the connections of transactions. opened is the pool behind it if the store opened that itself.
+	// handlers is where the connections of transactions come from. opened is the pool behind it if the store opened that itself.
 	handlers source
 	opened   *pgxpool.Pool
 	// own is for everything else, so that settling never waits for a connection that a handler holds.

@@ -30,7 +30,7 @@ func (g *gate) sql() *sql.Tx {
 	if g.sqlTx != nil {
 		return g.sqlTx
 	}
-	ctx := context.WithValue(context.Background(), bridgeKey{}, &bridgeConn{gate: g, inner: g.t.lent.conn})
+	ctx := context.WithValue(context.Background(), bridgeKey{}, &bridgeConn{gate: g, inner: g.t.acquired.conn})
 	tx, err := g.t.store.bridge.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil
@@ -82,7 +82,7 @@ func (c *bridgeConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, erro
 // Begin has nothing to do either.
 func (c *bridgeConn) Begin() (driver.Tx, error) { return ownedTx{}, nil }
 
-// Close leaves the connection to whoever lent it.
+// Close leaves the connection to its pool.
 func (c *bridgeConn) Close() error { return nil }
 
 // CheckNamedValue leaves values to pgx, which knows more types than database/sql.

@@ -75,28 +75,32 @@ var stores = []Mutant{
 		Edits: []Edit{
 			{
 				"store/postgres/tx_commit.go",
-				"\t\treturn t.resolve(v, &t.settled, err)\n",
-				"\t\tt.close()\n\t\treturn v, fmt.Errorf(\"%w: %w\", errAgain, err)\n",
+				"\t\terr = t.resolve(err)\n",
+				"\t\tif t.flight == nil {\n\t\t\treturn t.resolve(err)\n\t\t}\n" +
+					"\t\tt.close()\n\t\terr = fmt.Errorf(\"%w: %w\", errAgain, err)\n",
 			},
 			{
 				"store/postgres/tx_transact.go",
-				"\t\tv, err := t.try(ctx, work)\n",
-				"\t\tv, err := t.try(context.WithValue(ctx, again{}, try > 1), work)\n",
+				"\terr = retry(func() error {\n",
+				"\tagain := false\n\terr = retry(func() error {\n",
 			},
 			{
 				"store/postgres/tx_transact.go",
-				"\tv, err = t.decide(locked)\n\tif err != nil || v.Decision != store.DecisionExecute {\n",
-				`	v, err = t.decide(locked)
-	if err == nil && ctx.Value(again{}) == true && v.Decision == store.DecisionReplay {
-		event := onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation, Token: 1}
-		t.granted, _, _ = onceward.Step(onceward.Record{}, event, t.now)
-		v = onceward.Verdict{Decision: store.DecisionExecute, Origin: onceward.OriginCreated, Record: t.granted,
-			Now: t.now}
+				"\t\terr := x.try(ctx)\n",
+				"\t\tx.again, again = again, true\n\t\terr := x.try(ctx)\n",
+			},
+			{"store/postgres/tx_transact.go", "\texecuted   bool\n", "\tagain      bool\n\texecuted   bool\n"},
+			{
+				"store/postgres/tx_transact.go",
+				"\treturn outcome.Decision == store.DecisionExecute, nil\n",
+				`	if x.again && outcome.Decision == store.DecisionReplay {
+		x.granted, _, _ = store.Step(store.Record{}, event, x.now)
+		x.verdict = store.Verdict{Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: x.granted, Now: x.now}
+		return true, nil
 	}
-	if err != nil || v.Decision != store.DecisionExecute {
+	return outcome.Decision == store.DecisionExecute, nil
 `,
 			},
-			{"store/postgres/tx_transact.go", "// errAgain says", "type again struct{}\n\n// errAgain says"},
 		},
 		Faults: []string{"commit-reply-cut", "server-kill"},
 	},
