@@ -27,8 +27,8 @@ type appTx interface {
 // errNoRow is what scan returns without a row.
 var errNoRow = errors.New("no row")
 
-// transactionOf finds out what kind of transaction it is. A *sql.DB and a pool are none: what is written there is not part
-// of anything.
+// transactionOf finds out what kind of transaction it is. A *sql.DB and a pool are none: what is written there is not
+// part of anything.
 func transactionOf(tx any) (appTx, error) {
 	switch tx := tx.(type) {
 	case *pgx.Batch:
@@ -44,7 +44,8 @@ func transactionOf(tx any) (appTx, error) {
 	case sqlTransaction:
 		return sqlTx{tx}, nil
 	}
-	return nil, fmt.Errorf("postgres: a %T is not a transaction: pass a pgx.Tx, such as postgres.Tx(ctx), or a *sql.Tx, such as onceward.Tx(ctx)", tx)
+	return nil, fmt.Errorf("postgres: a %T is not a transaction: pass a pgx.Tx, such as postgres.Tx(ctx), "+
+		"or a *sql.Tx, such as onceward.Tx(ctx)", tx)
 }
 
 // sqlTransaction is a *sql.Tx, or what wraps one.
@@ -55,8 +56,8 @@ type sqlTransaction interface {
 	Rollback() error
 }
 
-// pgxBatch is a batch that the application is about to send in its transaction. What is queued costs no round trip of its
-// own; whether it succeeded, the results of the batch tell.
+// pgxBatch is a batch that the application is about to send in its transaction. What is queued costs no round trip of
+// its own; whether it succeeded, the results of the batch tell.
 type pgxBatch struct{ batch *pgx.Batch }
 
 func (b pgxBatch) exec(_ context.Context, statement string, args ...any) (int64, error) {
@@ -103,9 +104,10 @@ func (t sqlTx) scan(ctx context.Context, statement string, args []any, dest ...a
 
 const (
 	// rememberEvent waits for another transaction that has noted the same and has not ended.
-	rememberEvent = `INSERT INTO @inbox (at, event_id, consumer) VALUES (@now(), $1, $2) ON CONFLICT (event_id, consumer) DO NOTHING`
-	selectEvents  = `SELECT consumer, at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
-	purgeEvents   = `SELECT @purge_inbox($1, $2)`
+	rememberEvent = `INSERT INTO @inbox (at, event_id, consumer) VALUES (@now(), $1, $2)
+		ON CONFLICT (event_id, consumer) DO NOTHING`
+	selectEvents = `SELECT consumer, at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
+	purgeEvents  = `SELECT @purge_inbox($1, $2)`
 )
 
 // RememberEvent implements [inbox.Store]. The transaction is a pgx.Tx or a *sql.Tx.
@@ -184,8 +186,8 @@ func (s *Store) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natura
 	}
 }
 
-// upsertStatement returns no row if nothing was written. A row that was inserted has never been locked or updated, which is
-// what its xmax tells.
+// upsertStatement returns no row if nothing was written. A row that was inserted has never been locked or updated,
+// which is what its xmax tells.
 func upsertStatement(u *natural.Upsert) (string, []any) {
 	var b strings.Builder
 	var args []any
@@ -199,8 +201,8 @@ func upsertStatement(u *natural.Upsert) (string, []any) {
 		names, places = append(names, quote(column.Name)), append(places, fmt.Sprintf("$%d", len(args)))
 	}
 	key := names[:len(u.Key)]
-	fmt.Fprintf(&b, `INSERT INTO %s AS t (%s) VALUES (%s) ON CONFLICT (%s) DO `, table.Sanitize(), strings.Join(names, ", "),
-		strings.Join(places, ", "), strings.Join(key, ", "))
+	fmt.Fprintf(&b, `INSERT INTO %s AS t (%s) VALUES (%s) ON CONFLICT (%s) DO `,
+		table.Sanitize(), strings.Join(names, ", "), strings.Join(places, ", "), strings.Join(key, ", "))
 	written := names[len(u.Key):]
 	if len(written) == 0 {
 		written = key // a row that is there is locked and told of, though nothing changes

@@ -40,13 +40,13 @@ type item struct {
 	attempt   int64
 	span      int64
 	retention int32
-	queue     int16
+	state     int16
 	create    bool
 	// look says that the item only looks, because another of its batch may write the record.
 	look    bool
 	answer  []byte // the nonce of a reservation
 	request []byte
-	more    []byte
+	extra   []byte
 
 	outcome int16
 	now     int64
@@ -58,7 +58,7 @@ type item struct {
 }
 
 // size is about what the item takes on the wire.
-func (t *item) size() int { return 128 + len(t.answer) + len(t.request) + len(t.more) }
+func (t *item) size() int { return 128 + len(t.answer) + len(t.request) + len(t.extra) }
 
 // compareItems puts items into the order in which every batch locks them.
 func compareItems(a, b *item) int { return bytes.Compare(a.id[:], b.id[:]) }
@@ -67,12 +67,13 @@ func compareItems(a, b *item) int { return bytes.Compare(a.id[:], b.id[:]) }
 func reserveItem(r *store.Reservation, id [16]byte, number int32) *item {
 	t := &item{
 		kind: kindReserve, id: id, span: r.Lease.Microseconds(), retention: packRetention(truncated(r.Retention)),
-		queue: int16(store.StateInProgress) * queueStates, create: !r.NoCreate, answer: r.Nonce[:],
-		request: appendRequest(make([]byte, 0, usualRequest), store.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
-		more:    appendSecret(appendTrace(nil, r.TraceID), r.DownstreamSecret),
+		state: int16(store.StateInProgress) * codesPerState, create: !r.NoCreate, answer: r.Nonce[:],
+		request: appendRequest(
+			make([]byte, 0, usualRequest), store.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
+		extra: appendSecret(appendTrace(nil, r.TraceID), r.DownstreamSecret),
 	}
 	if r.OnLost == store.LostResume {
-		t.queue++
+		t.state++
 	}
 	return t
 }
@@ -88,7 +89,7 @@ func completeItem(id [16]byte, attempt int64, done *store.Completion) *item {
 	return &item{
 		kind: kindComplete, id: id, attempt: attempt, retention: packRetention(truncated(done.Retention)),
 		answer: appendAnswer(make([]byte, 0, usualHeader+len(done.Response.Body)), &done.Response),
-		more:   appendField(nil, tagProviderID, done.ProviderID),
+		extra:  appendField(nil, tagProviderID, done.ProviderID),
 	}
 }
 
@@ -108,7 +109,7 @@ func (t *item) granted(r *store.Reservation) (store.Record, store.Origin, error)
 	default:
 		rec.DownstreamSecret, rec.TraceID, rec.CreatedAt = 0, "", time.Time{}
 		rec.Retention = unpackRetention(t.found.retention)
-		if err := parseMore(t.found.more, &rec); err != nil {
+		if err := parseExtra(t.found.extra, &rec); err != nil {
 			return rec, 0, unreadable(err)
 		}
 		return rec, store.OriginRetried, nil
@@ -143,19 +144,27 @@ func ids(items []*item) []byte {
 }
 
 func attempts(items []*item) []byte {
-	return arrayOf(oidInt8, items, func(dst []byte, t *item) []byte { return binary.BigEndian.AppendUint64(dst, uint64(t.attempt)) })
+	return arrayOf(oidInt8, items, func(dst []byte, t *item) []byte {
+		return binary.BigEndian.AppendUint64(dst, uint64(t.attempt))
+	})
 }
 
 func spans(items []*item) []byte {
-	return arrayOf(oidInt8, items, func(dst []byte, t *item) []byte { return binary.BigEndian.AppendUint64(dst, uint64(t.span)) })
+	return arrayOf(oidInt8, items, func(dst []byte, t *item) []byte {
+		return binary.BigEndian.AppendUint64(dst, uint64(t.span))
+	})
 }
 
 func retentions(items []*item) []byte {
-	return arrayOf(oidInt4, items, func(dst []byte, t *item) []byte { return binary.BigEndian.AppendUint32(dst, uint32(t.retention)) })
+	return arrayOf(oidInt4, items, func(dst []byte, t *item) []byte {
+		return binary.BigEndian.AppendUint32(dst, uint32(t.retention))
+	})
 }
 
-func queues(items []*item) []byte {
-	return arrayOf(oidInt2, items, func(dst []byte, t *item) []byte { return binary.BigEndian.AppendUint16(dst, uint16(t.queue)) })
+func states(items []*item) []byte {
+	return arrayOf(oidInt2, items, func(dst []byte, t *item) []byte {
+		return binary.BigEndian.AppendUint16(dst, uint16(t.state))
+	})
 }
 
 // The modes of a reservation: to look only, to take over what is there, or to make a record too.
@@ -186,8 +195,8 @@ func requests(items []*item) []byte {
 	return arrayOf(oidBytea, items, func(dst []byte, t *item) []byte { return append(dst, t.request...) })
 }
 
-func mores(items []*item) []byte {
-	return arrayOf(oidBytea, items, func(dst []byte, t *item) []byte { return append(dst, t.more...) })
+func extras(items []*item) []byte {
+	return arrayOf(oidBytea, items, func(dst []byte, t *item) []byte { return append(dst, t.extra...) })
 }
 
 // arguments are those of the SQL function for items of one kind.
@@ -195,91 +204,92 @@ func arguments(k kind, items []*item) [][]byte {
 	switch k {
 	case kindReserve:
 		return [][]byte{
-			ids(items), modes(items), spans(items), retentions(items), queues(items), answers(items), requests(items), mores(items),
+			ids(items), modes(items), spans(items), retentions(items), states(items), answers(items), requests(items),
+			extras(items),
 		}
 	case kindExtend:
 		return [][]byte{ids(items), attempts(items), spans(items)}
 	default:
-		return [][]byte{ids(items), attempts(items), retentions(items), answers(items), mores(items)}
+		return [][]byte{ids(items), attempts(items), retentions(items), answers(items), extras(items)}
 	}
 }
 
 // batchStatements are the statements of a batch: one for each kind of item, with an array for each column.
 //
-// They must not depend on what the planner thinks of the table. Records are found by a look-up for each item, which LIMIT
-// keeps from becoming a join, and written through ON CONFLICT, which always goes by the primary key. The arrays hide behind a
-// subquery, so that one plan serves batches of every size and is kept.
+// They must not depend on what the planner thinks of the table. Records are found by a look-up for each item, which
+// LIMIT keeps from becoming a join, and written through ON CONFLICT, which always goes by the primary key. The arrays
+// hide behind a subquery, so that one plan serves batches of every size and is kept.
 var batchStatements = [kinds]string{
-	// A reservation makes a record where there is none, makes it anew over one that counts for nothing any more, takes it over
-	// if it may be retried by the same request, or hands it back as it stands. A record that appeared or changed since the
-	// look is not written: the item is to be sent again.
+	// A reservation makes a record where there is none, replaces one that counts for nothing any more, takes
+	// it over if it may be retried by the same request, or hands it back as it stands. A record that appeared or
+	// changed since the look is not written: the item is to be sent again.
 	kindReserve: `WITH q AS MATERIALIZED (
 			SELECT u.*, n.now, s.attempt AS s_attempt, s.due AS s_due, s.retention AS s_retention, s.answer AS s_answer,
-				s.queue AS s_queue, s.request AS s_request, s.more AS s_more,
-				coalesce(s.queue = 50 OR s.queue IN (20, 30) AND s.due <= n.now, true) AS fresh,
+				s.state AS s_state, s.request AS s_request, s.extra AS s_extra,
+				coalesce(s.state = 50 OR s.state IN (20, 30) AND s.due <= n.now, true) AS fresh,
 				CASE
 					WHEN u.mode = 0 THEN false
-					WHEN s.queue IS NULL THEN u.mode = 2
+					WHEN s.state IS NULL THEN u.mode = 2
 					WHEN get_byte(s.request || '\x00'::bytea, 0) & 15 <> 1 THEN false
-					WHEN s.queue = 50 OR s.queue IN (20, 30) AND s.due <= n.now THEN u.mode = 2
-					ELSE s.queue = 30 AND s.request = u.request
+					WHEN s.state = 50 OR s.state IN (20, 30) AND s.due <= n.now THEN u.mode = 2
+					ELSE s.state = 30 AND s.request = u.request
 				END AS takes
 			FROM (SELECT @now() AS now) AS n
 			CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::smallint[]), (SELECT $3::bigint[]), (SELECT $4::integer[]),
 				(SELECT $5::smallint[]), (SELECT $6::bytea[]), (SELECT $7::bytea[]), (SELECT $8::bytea[]))
-				WITH ORDINALITY AS u (id, mode, span, retention, queue, nonce, request, more, item)
+				WITH ORDINALITY AS u (id, mode, span, retention, state, nonce, request, extra, item)
 			LEFT JOIN LATERAL (SELECT * FROM @record r WHERE r.id = u.id LIMIT 1) AS s ON true
 		), w AS (
-			INSERT INTO @record AS r (id, attempt, due, retention, answer, queue, request, more)
+			INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
 			SELECT id, nextval('@attempt'), now + span,
-				CASE WHEN fresh THEN retention ELSE @longer(s_retention, retention) END, nonce, queue, request,
-				CASE WHEN fresh THEN '\x0108'::bytea || int8send(now) || more ELSE s_more || '\x0500060009000b0100'::bytea END
+				CASE WHEN fresh THEN retention ELSE @longer_retention(s_retention, retention) END, nonce, state, request,
+				CASE WHEN fresh THEN '\x0108'::bytea || int8send(now) || extra ELSE s_extra || '\x0500060009000b0100'::bytea END
 			FROM q WHERE takes
 			ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, due = excluded.due, retention = excluded.retention,
-				answer = excluded.answer, queue = excluded.queue, request = excluded.request, more = excluded.more
+				answer = excluded.answer, state = excluded.state, request = excluded.request, extra = excluded.extra
 			WHERE EXISTS (
-				SELECT FROM q WHERE q.id = r.id AND q.s_attempt = r.attempt AND q.s_queue = r.queue AND q.s_due = r.due)
-			RETURNING r.id, r.attempt, r.retention, r.more
+				SELECT FROM q WHERE q.id = r.id AND q.s_attempt = r.attempt AND q.s_state = r.state AND q.s_due = r.due)
+			RETURNING r.id, r.attempt, r.retention, r.extra
 		)
 		SELECT q.item,
 			CASE
 				WHEN w.id IS NULL AND q.takes THEN 5
-				WHEN w.id IS NULL AND q.s_queue IS NULL THEN 1
+				WHEN w.id IS NULL AND q.s_state IS NULL THEN 1
 				WHEN w.id IS NULL THEN 0
-				WHEN q.s_queue IS NULL THEN 2
+				WHEN q.s_state IS NULL THEN 2
 				WHEN q.fresh THEN 3
 				ELSE 4
 			END::smallint,
-			q.now, coalesce(w.attempt, q.s_attempt), q.s_due, coalesce(w.retention, q.s_retention), q.s_answer, q.s_queue,
-			q.s_request, coalesce(w.more, q.s_more), pg_is_in_recovery()
+			q.now, coalesce(w.attempt, q.s_attempt), q.s_due, coalesce(w.retention, q.s_retention), q.s_answer, q.s_state,
+			q.s_request, coalesce(w.extra, q.s_extra), pg_is_in_recovery()
 		FROM q LEFT JOIN w ON w.id = q.id AND q.takes`,
 
-	// A heartbeat or an answer changes a record that is in progress at its attempt, and returns its name. An item whose name
-	// does not come back was refused. Should the record have been removed since the look, nothing may be made in its place:
-	// the division stops the statement.
-	kindExtend: `INSERT INTO @record AS r (id, attempt, due, retention, answer, queue, request, more)
+	// A heartbeat or an answer changes a record that is in progress at its attempt, and returns its name. An item whose
+	// name does not come back was refused. Should the record have been removed since the look, nothing may be made in
+	// its place: the division stops the statement.
+	kindExtend: `INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
 		SELECT u.id, u.attempt, n.now + u.span, 0, '', 0, '', ''
 		FROM (SELECT @now() AS now) AS n
 		CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::bigint[])) AS u (id, attempt, span)
-		CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.queue IN (10, 11)
+		CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.state IN (10, 11)
 			AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1 LIMIT 1) AS s
-		ON CONFLICT (id) DO UPDATE SET due = excluded.due WHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)
+		ON CONFLICT (id) DO UPDATE SET due = excluded.due WHERE r.attempt = excluded.attempt AND r.state IN (10, 11)
 		RETURNING r.id, r.due, 1 / CASE WHEN r.xmax = 0 THEN 0 ELSE 1 END`,
 
-	// The longer retention in microseconds is the greater of both in microseconds; asked the other way round, the server would
-	// not put the function's text in its place but parse and plan it each time.
-	kindComplete: `INSERT INTO @record AS r (id, attempt, due, retention, answer, queue, request, more)
-		SELECT u.id, u.attempt, n.now, u.retention, u.answer, 20, '', u.more
+	// The longer retention in microseconds is the greater of both in microseconds; asked the other way round, the
+	// server would not put the function's text in its place but parse and plan it each time.
+	kindComplete: `INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
+		SELECT u.id, u.attempt, n.now, u.retention, u.answer, 20, '', u.extra
 		FROM (SELECT @now() AS now) AS n
 		CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::integer[]), (SELECT $4::bytea[]),
-			(SELECT $5::bytea[])) AS u (id, attempt, retention, answer, more)
-		CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.queue IN (10, 11)
+			(SELECT $5::bytea[])) AS u (id, attempt, retention, answer, extra)
+		CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.state IN (10, 11)
 			AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1 LIMIT 1) AS s
-		ON CONFLICT (id) DO UPDATE SET queue = 20, answer = excluded.answer,
-			more = r.more || excluded.more || CASE WHEN r.queue = 11 THEN '\x0b0101'::bytea ELSE ''::bytea END,
-			retention = @longer(r.retention, excluded.retention),
-			due = excluded.due + greatest(@span(r.retention), @span(excluded.retention))
-		WHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)
+		ON CONFLICT (id) DO UPDATE SET state = 20, answer = excluded.answer,
+			extra = r.extra || excluded.extra || CASE WHEN r.state = 11 THEN '\x0b0101'::bytea ELSE ''::bytea END,
+			retention = @longer_retention(r.retention, excluded.retention),
+			due = excluded.due + greatest(@retention_us(r.retention), @retention_us(excluded.retention))
+		WHERE r.attempt = excluded.attempt AND r.state IN (10, 11)
 		RETURNING r.id, r.due, 1 / CASE WHEN r.xmax = 0 THEN 0 ELSE 1 END`,
 }
 
@@ -304,7 +314,7 @@ func readOutcome(raw [][]byte, items []*item) error {
 	case outcomeRead:
 		t.found.read(&v, 3)
 	case outcomeRetried:
-		t.found.retention, t.found.more = v.int32(5), v.bytes(9)
+		t.found.retention, t.found.extra = v.int32(5), v.bytes(9)
 	}
 	if t.outcome != outcomeAbsent && t.outcome != outcomeAgain {
 		t.found.attempt = v.int64(3)
@@ -317,7 +327,7 @@ func readWritten(v *values, items []*item) error {
 	written := item{id: [16]byte(v.fixed(0, 16))}
 	i, found := slices.BinarySearchFunc(items, &written, compareItems)
 	if v.err != nil || !found {
-		return fmt.Errorf("the server answered for a record that nobody asked for: %x", written.id)
+		return fmt.Errorf("the server answered for a record that was not asked for: %x", written.id)
 	}
 	items[i].outcome, items[i].found = outcomeWritten, row{id: written.id, due: v.int64(1)}
 	return v.err

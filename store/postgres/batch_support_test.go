@@ -42,8 +42,8 @@ func openStore(t testing.TB, url string, options ...postgres.Option) *postgres.S
 	return store
 }
 
-// openProxied opens a store whose every statement goes through a proxy. Its pools do not ask idle connections whether they
-// still work, because that is a round trip whose time nobody knows.
+// openProxied opens a store whose every statement goes through a proxy. Its pools do not ask idle connections whether
+// they still work, because that is a round trip whose time nobody knows.
 func openProxied(t testing.TB, options ...postgres.Option) (*postgres.Store, *servers.Proxy) {
 	t.Helper()
 	proxy := servers.NewProxy(t, servers.Postgres(t).SchemaURL(t))

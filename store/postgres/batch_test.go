@@ -197,7 +197,8 @@ func TestLeavingInTheQueue(t *testing.T) {
 	}
 }
 
-// TestLeavingOnTheWire: who leaves while its call is on the wire takes nobody along, and gets its grant when it asks again.
+// TestLeavingOnTheWire: who leaves while its call is on the wire takes nobody along, and gets its grant when it asks
+// again.
 func TestLeavingOnTheWire(t *testing.T) {
 	t.Parallel()
 	s, proxy := openProxied(t, postgres.WithLanes(1))

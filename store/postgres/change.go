@@ -16,13 +16,14 @@ const (
 	begin        = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END,
 		set_config('idle_in_transaction_session_timeout', '10s', true)`
-	lockRecord   = `SELECT attempt, due, retention, answer, queue, request, more FROM @record WHERE id = $1 FOR UPDATE`
-	insertRecord = `INSERT INTO @record (id, attempt, due, retention, answer, queue, request, more)
+	lockRecord   = `SELECT attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1 FOR UPDATE`
+	insertRecord = `INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
-	updateRecord = `UPDATE @record SET attempt = $2, due = $3, retention = $4, answer = $5, queue = $6, request = $7, more = $8
-		WHERE id = $1`
+	updateRecord = `UPDATE @record
+		SET attempt = $2, due = $3, retention = $4, answer = $5, state = $6, request = $7, extra = $8 WHERE id = $1`
 	deleteRecord = `DELETE FROM @record WHERE id = $1`
-	getRecord    = `SELECT @now(), attempt, due, retention, answer, queue, request, more, pg_is_in_recovery() FROM @record WHERE id = $1`
+	getRecord    = `SELECT @now(), attempt, due, retention, answer, state, request, extra, pg_is_in_recovery()
+		FROM @record WHERE id = $1`
 )
 
 // changed is a record before and after an event.
@@ -48,7 +49,8 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 	for try := 0; ; try++ {
 		c, err = s.changeOnce(ctx, id, event, number)
 		if errors.Is(err, errUnanswered) && event.Kind != store.EventReserve {
-			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came since.
+			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came
+			// since.
 			if err = s.landed(ctx, id, &c, err); !errors.Is(err, errNotLanded) {
 				return c, err
 			}
@@ -111,7 +113,9 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event, 
 
 // look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh
 // token.
-func (s *Store) look(ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]byte, event *store.Event, c *changed) (err error) {
+func (s *Store) look(
+	ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]byte, event *store.Event, c *changed,
+) (err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(begin)
 	batch.Queue(s.sql.lockRecord, hash)
@@ -123,7 +127,7 @@ func (s *Store) look(ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]
 	}
 	c.found = row{id: hash}
 	r := &c.found
-	err = results.QueryRow().Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more)
+	err = results.QueryRow().Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra)
 	if c.exists = err == nil; c.exists {
 		c.before, err = r.record(id, s.operations.name)
 	}
@@ -162,7 +166,7 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 		if !c.exists {
 			statement = s.sql.insertRecord
 		}
-		batch.Queue(statement, r.id, r.attempt, r.due, r.retention, r.answer, r.queue, r.request, r.more)
+		batch.Queue(statement, r.id, r.attempt, r.due, r.retention, r.answer, r.state, r.request, r.extra)
 	}
 	batch.Queue(`COMMIT`)
 	return conn.SendBatch(ctx, batch).Close()
@@ -212,7 +216,7 @@ func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
 	defer conn.Release()
 	var standby bool
 	err = conn.QueryRow(ctx, s.sql.get, r.id).
-		Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
+		Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra, &standby)
 	if standby || errors.Is(err, pgx.ErrNoRows) && saysStandby(conn.Conn()) {
 		err = ErrStandby
 	}
@@ -280,6 +284,6 @@ func (c *changed) unmadeOf(now *changed) bool {
 // equal reports whether two rows hold the same.
 func (r *row) equal(other *row) bool {
 	return r.id == other.id && r.attempt == other.attempt && r.due == other.due && r.retention == other.retention &&
-		r.queue == other.queue && bytes.Equal(r.answer, other.answer) && bytes.Equal(r.request, other.request) &&
-		bytes.Equal(r.more, other.more)
+		r.state == other.state && bytes.Equal(r.answer, other.answer) && bytes.Equal(r.request, other.request) &&
+		bytes.Equal(r.extra, other.extra)
 }

@@ -72,8 +72,9 @@ func newPoolSource(pool *pgxpool.Pool) *poolSource {
 // sqlViewKey is where a connection keeps how database/sql sees it.
 const sqlViewKey = "onceward: as database/sql sees it"
 
-// acquire takes a connection. How database/sql sees it is kept with it, because only the connector can make that, and not
-// for a connection that is already there: one that comes for the first time is acquired once more, through the connector.
+// acquire takes a connection. How database/sql sees it is kept with it, because only the connector can make that, and
+// not for a connection that is already there: one that comes for the first time is acquired once more, through the
+// connector.
 func (s *poolSource) acquire(ctx context.Context) (acquired, error) {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -128,7 +129,8 @@ func unwrap(conn any) (*stdlib.Conn, error) {
 		case interface{ Unwrap() driver.Conn }:
 			conn = c.Unwrap()
 		default:
-			return nil, fmt.Errorf("postgres: the *sql.DB hands out %T; open it with the driver of github.com/jackc/pgx/v5/stdlib, or use New with a pool", conn)
+			return nil, fmt.Errorf("postgres: the *sql.DB hands out %T; open it with the driver of "+
+				"github.com/jackc/pgx/v5/stdlib, or use New with a pool", conn)
 		}
 	}
 }

@@ -180,7 +180,8 @@ func TestStepEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// TestDiscardedStatementsOfAStep has somebody discard what was prepared on the only connection, beside the steps and in one.
+// TestDiscardedStatementsOfAStep has somebody discard what was prepared on the only connection, beside the steps and in
+// one.
 func TestDiscardedStatementsOfAStep(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -303,8 +304,8 @@ func wantLocked(t testing.TB, f *stepFault) {
 	f.wantRuns(t, ran, "E3: a step that could not begin")
 }
 
-// stalled is an operation of one second's lease whose owner has stopped in mid-step, and its next attempt elsewhere. The
-// owner's step goes on when it is told, and its end comes from the channel.
+// stalled is an operation of one second's lease whose owner has stopped in mid-step, and its next attempt elsewhere.
+// The owner's step goes on when it is told, and its end comes from the channel.
 func stalled(t *testing.T) (next *stepFault, done <-chan error, goOn func()) {
 	t.Helper()
 	s := newSite(t, servers.Postgres(t))

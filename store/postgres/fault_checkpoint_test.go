@@ -169,8 +169,8 @@ func (f *stepFault) insists(t testing.TB, p store.Checkpoint) {
 	})
 }
 
-// unreachableStep is a step whose commit landed or did not, after which the server cannot be reached. The wait for that is
-// long: see TestCommitNobodyAnswers.
+// unreachableStep is a step whose commit landed or did not, after which the server cannot be reached. The wait for that
+// is long: see TestCommitNobodyAnswers.
 func unreachableStep(t *testing.T, s *site, h handle, landed bool) (check func()) {
 	want, rows, key := store.Checkpoint{}, 0, "step, did not land, "+h.name
 	if landed {
@@ -229,8 +229,8 @@ func TestCommitOfAPartialPointLost(t *testing.T) {
 	}
 }
 
-// TestCommitOfTheSamePointLost: a step that leaves the record as it was cannot be told by it. Nobody is told that it was
-// committed, or that it was not, who cannot know.
+// TestCommitOfTheSamePointLost: a step that leaves the record as it was cannot be told by it. Nobody is told that it
+// was committed, or that it was not, who cannot know.
 func TestCommitOfTheSamePointLost(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]store.Checkpoint{"the same": charged, "nothing": {}} {
@@ -270,8 +270,8 @@ func TestCommitOfTheSamePointRefused(t *testing.T) {
 	}
 }
 
-// TestCommittedStepIsTakenOver has the reply to COMMIT come so late, or never, that another attempt owns the record by then.
-// The step is there, so its owner is not told that nothing was changed.
+// TestCommittedStepIsTakenOver has the reply to COMMIT come so late, or never, that another attempt owns the record by
+// then. The step is there, so its owner is not told that nothing was changed.
 func TestCommittedStepIsTakenOver(t *testing.T) {
 	t.Parallel()
 	for _, again := range []bool{false, true} {

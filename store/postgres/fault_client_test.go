@@ -23,8 +23,8 @@ import (
 type moment struct {
 	name string
 	mode string
-	// armed says from when on the store's, or the handler's, next statement is the one to hold: the start of the request,
-	// that of the handler, or the end of the handler.
+	// armed says from when on the store's, or the handler's, next statement is the one to hold: the start of the
+	// request, that of the handler, or the end of the handler.
 	armed string
 	// executes says that the request is executed although the client has left.
 	executes bool

@@ -205,8 +205,8 @@ func (h handle) change(ctx context.Context, row string) (err error) {
 	return err
 }
 
-// transfer is a handler that changes two rows, in the order that its key says, and answers with the number of its run. In
-// its first run it waits between the two until everybody has changed the first.
+// transfer is a handler that changes two rows, in the order that its key says, and answers with the number of its run.
+// In its first run it waits between the two until everybody has changed the first.
 type transfer struct {
 	testing.TB
 	handle handle
@@ -271,8 +271,8 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 	}
 }
 
-// failAtCommit makes commits of the business table fail by a deferred trigger, as serialisation failures do, with the code,
-// so many times. The count is a sequence, which no rollback takes back.
+// failAtCommit makes commits of the business table fail by a deferred trigger, as serialisation failures do, with the
+// code, so many times. The count is a sequence, which no rollback takes back.
 func (s *site) failAtCommit(t testing.TB, code string, times int) {
 	t.Helper()
 	exec(t, s.admin, `CREATE SEQUENCE tries`)
@@ -333,8 +333,9 @@ func TestSerializationFailureForEver(t *testing.T) {
 	}
 }
 
-// TestRefusedAtCommit has a deferred constraint or trigger of the application refuse: the work is undone, and not repeated at
-// once, because the server would likely refuse it again. Some of the codes are those of the store's own statements, too.
+// TestRefusedAtCommit has a deferred constraint or trigger of the application refuse: the work is undone, and not
+// repeated at once, because the server would likely refuse it again. Some of the codes are those of the store's own
+// statements, too.
 func TestRefusedAtCommit(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]string{

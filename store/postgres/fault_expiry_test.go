@@ -197,8 +197,8 @@ func (e *expiring) retryOver(t *testing.T, key, answer string) {
 	}
 }
 
-// slowClock makes every look at the store's clock take a while, so that a lease which counts from the reply is told apart
-// from one that counts from the sending.
+// slowClock makes every look at the store's clock take a while, so that a lease which counts from the reply is told
+// apart from one that counts from the sending.
 func (s *site) slowClock(t testing.TB, pause time.Duration) {
 	t.Helper()
 	exec(t, s.admin, fmt.Sprintf(`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
@@ -231,8 +231,8 @@ func (s *site) awaitHeartbeats(t testing.TB, id string, times int) {
 	}
 }
 
-// TestHeartbeatsLost cuts a store off while a handler of its runs (scenario 3): the handler is told before its lease is over
-// by the server's clock, and one that asks before its effect makes none (scenario 2).
+// TestHeartbeatsLost cuts a store off while a handler of its runs (scenario 3): the handler is told before its lease is
+// over by the server's clock, and one that asks before its effect makes none (scenario 2).
 func TestHeartbeatsLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -307,8 +307,8 @@ func TestHeartbeatsComeBack(t *testing.T) {
 
 // Scenario 4: node clocks an hour apart. Only the store's clock counts, so it is the one that is moved.
 
-// movableClock makes the store's clock run beside that of the machine, and returns how to move it. The table has a key, so
-// that a function which forbids sequential scans does not make the server compile a plan each time.
+// movableClock makes the store's clock run beside that of the machine, and returns how to move it. The table has a key,
+// so that a function which forbids sequential scans does not make the server compile a plan each time.
 func (s *site) movableClock(t testing.TB, ahead time.Duration) (move func(time.Duration)) {
 	t.Helper()
 	exec(t, s.admin, `CREATE TABLE clock_offset (id int PRIMARY KEY, micros bigint NOT NULL)`)

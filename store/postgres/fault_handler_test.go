@@ -303,8 +303,8 @@ func TestLateHandlerOverHTTP(t *testing.T) {
 	}
 }
 
-// TestLateHandlerLeavesNoHandle: the *sql.Tx of a late handler that took the connection too ends with the handler: until then it
-// holds a goroutine.
+// TestLateHandlerLeavesNoHandle: the *sql.Tx of a late handler that took the connection too ends with the handler:
+// until then it holds a goroutine.
 func TestLateHandlerLeavesNoHandle(t *testing.T) {
 	t.Parallel()
 	s := newLateSite(t)
@@ -326,8 +326,8 @@ func TestLateHandlerLeavesNoHandle(t *testing.T) {
 	})
 }
 
-// TestNoConnectionBehindTheHandler: a handler that keeps its transaction does not get at the connection when it has returned: that
-// may be another request's by then.
+// TestNoConnectionBehindTheHandler: a handler that keeps its transaction does not get at the connection when it has
+// returned: that may be another request's by then.
 func TestNoConnectionBehindTheHandler(t *testing.T) {
 	t.Parallel()
 	store := openStore(t, servers.Postgres(t).SchemaURL(t))
@@ -495,7 +495,8 @@ func releaseFirst(t testing.TB, s *postgres.Store) {
 	wantStateOf(t, s, "key", store.StateRetryable, "E5")
 }
 
-// TestRecordChangesUnderATransaction has settling find no row to write: nothing of the work is kept, and it is decided again.
+// TestRecordChangesUnderATransaction has settling find no row to write: nothing of the work is kept, and it is decided
+// again.
 func TestRecordChangesUnderATransaction(t *testing.T) {
 	t.Parallel()
 	for _, d := range disturbances {
@@ -522,7 +523,8 @@ func TestRecordChangesUnderATransaction(t *testing.T) {
 	}
 }
 
-// TestExpiredRecordChangesUnderATransaction is the same where the record that was seen had expired, and the reaper took it.
+// TestExpiredRecordChangesUnderATransaction is the same where the record that was seen had expired, and the reaper took
+// it.
 func TestExpiredRecordChangesUnderATransaction(t *testing.T) {
 	t.Parallel()
 	for _, soft := range []bool{false, true} {

@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// clients are a crowd that pays without a pause, each payment under its own key, and retries until it is told a definitive
-// answer.
+// clients are a crowd that pays without a pause, each payment under its own key, and retries until it is told a
+// definitive answer.
 type clients struct {
 	store   *postgres.Store
 	stop    chan struct{}
@@ -114,8 +114,8 @@ func (c *clients) more(t *testing.T, n int64) {
 	eventually(t, "the clients are served", 30*time.Second, func() bool { return c.acknowledged.Load() >= target })
 }
 
-// TestServerKilledDuringCommit kills PostgreSQL at once with all of its processes, while 64 clients pay: everything that was
-// acknowledged is there, and nothing twice.
+// TestServerKilledDuringCommit kills PostgreSQL at once with all of its processes, while 64 clients pay: everything
+// that was acknowledged is there, and nothing twice.
 func TestServerKilledDuringCommit(t *testing.T) {
 	t.Parallel()
 	server := servers.NewPostgres(t)
@@ -142,8 +142,8 @@ func TestServerKilledDuringCommit(t *testing.T) {
 	t.Logf("%d payments, %d tries were in vain", len(c.answers), c.retried.Load())
 }
 
-// killInFlight kills the server while commits are on their way, and sees to it that the kill was felt. The server is frozen
-// first, because a commit is over too soon to aim at.
+// killInFlight kills the server while commits are on their way, and sees to it that the kill was felt. The server is
+// frozen first, because a commit is over too soon to aim at.
 func killInFlight(t *testing.T, server *servers.PostgresServer, c *clients) {
 	t.Helper()
 	eventually(t, "a commit was caught in flight", 30*time.Second, func() bool {

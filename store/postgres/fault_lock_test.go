@@ -144,8 +144,8 @@ func wantOneExecuted(t testing.TB, done <-chan ended, n int) {
 	}
 }
 
-// TestLocksThatDoNothingUnderLoad has many clients repeat many keys through all nodes: what a client is told for good is
-// the same each time, and is what was committed.
+// TestLocksThatDoNothingUnderLoad has many clients repeat many keys through all nodes: what a client is told for good
+// is the same each time, and is what was committed.
 func TestLocksThatDoNothingUnderLoad(t *testing.T) {
 	t.Parallel()
 	const keys, nodes, clients = 20, 3, 4
@@ -250,7 +250,8 @@ func TestReplyToCommitLostWithoutLocks(t *testing.T) {
 	}
 }
 
-// TestReplyToCommitLostBySecretiveServer: a server that does not tell a user what is under way is asked for the record alone.
+// TestReplyToCommitLostBySecretiveServer: a server that does not tell a user what is under way is asked for the record
+// alone.
 func TestReplyToCommitLostBySecretiveServer(t *testing.T) {
 	t.Parallel()
 	s := newLocklessSite(t, isolations[0])
@@ -342,7 +343,8 @@ func lockOf(store *postgres.Store, key string) int64 {
 
 const takeLock = `SELECT pg_advisory_lock($1)`
 
-// queueForLock has a session of its own wait for a lock that is taken. It gets the lock when that is free, and keeps it.
+// queueForLock has a session of its own wait for a lock that is taken. It gets the lock when that is free, and keeps
+// it.
 func queueForLock(t testing.TB, s *site, lock int64) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.url)

@@ -122,8 +122,8 @@ func wantAudit(t *testing.T, store store.Auditor, c store.Claim, action string) 
 	}
 }
 
-// TestBustIsNotRepeatedOnANewRecord: a bust whose reply was lost removed what the operator saw. What a client has done under the
-// key since is not the operator's to remove: it would be done once more.
+// TestBustIsNotRepeatedOnANewRecord: a bust whose reply was lost removed what the operator saw. What a client has done
+// under the key since is not the operator's to remove: it would be done once more.
 func TestBustIsNotRepeatedOnANewRecord(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)

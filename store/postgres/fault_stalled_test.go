@@ -18,8 +18,8 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// Something is stuck: a record is locked by somebody who does not go on, a connection is silent, the server is frozen. That
-// may cost the one request that meets it, for a bounded time, and nobody else.
+// Something is stuck: a record is locked by somebody who does not go on, a connection is silent, the server is frozen.
+// That may cost the one request that meets it, for a bounded time, and nobody else.
 
 // stuck makes a heartbeat of a store get stuck, and returns how to let go.
 type stuck func(t *testing.T, s *site, proxy *servers.Proxy, store *postgres.Store, key string) (letGo func())
@@ -37,7 +37,8 @@ var waysToGetStuck = map[string]stuck{
 	},
 }
 
-// TestStuckRequestHoldsUpNobodyElse has one heartbeat stuck, and others ask for other keys in the time that a guard gives.
+// TestStuckRequestHoldsUpNobodyElse has one heartbeat stuck, and others ask for other keys in the time that a guard
+// gives.
 func TestStuckRequestHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	for name, getStuck := range waysToGetStuck {
@@ -65,8 +66,8 @@ func TestStuckRequestHoldsUpNobodyElse(t *testing.T) {
 	}
 }
 
-// TestStoppedInMidChangeLosesItsLock has a store stop while it holds the lock of a record's row, as a process that is stopped
-// or cut off would. E8: no path leaves a key locked past its lease, but for a bounded time of idleness.
+// TestStoppedInMidChangeLosesItsLock has a store stop while it holds the lock of a record's row, as a process that is
+// stopped or cut off would. E8: no path leaves a key locked past its lease, but for a bounded time of idleness.
 func TestStoppedInMidChangeLosesItsLock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -97,8 +98,8 @@ func TestStoppedInMidChangeLosesItsLock(t *testing.T) {
 	}
 }
 
-// TestFrozenServer has a server accept and not answer. A transaction that has not begun ends with the caller's time, on a
-// connection that was used before and on one that is new to the store.
+// TestFrozenServer has a server accept and not answer. A transaction that has not begun ends with the caller's time, on
+// a connection that was used before and on one that is new to the store.
 func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	server := servers.NewPostgres(t)
@@ -191,8 +192,8 @@ func TestStoppedOwnerMakesNoEffect(t *testing.T) {
 	s.wantRows(t, "key", 0, "S5: the handler asked before its effect")
 }
 
-// TestStoppedTransactionLosesItsLock stops an owner in mid-transaction. The server puts it out after a bounded time, and that
-// takes six seconds with the lease of a teller.
+// TestStoppedTransactionLosesItsLock stops an owner in mid-transaction. The server puts it out after a bounded time,
+// and that takes six seconds with the lease of a teller.
 func TestStoppedTransactionLosesItsLock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -209,7 +210,7 @@ func TestStoppedTransactionLosesItsLock(t *testing.T) {
 	owner.goOn(t)
 	owner.signal(t, syscall.SIGCONT)
 	late := await(t, "the owner's answer", first)
-	// Its connection is gone, and its time is over: whichever it external events first.
+	// Its connection is gone, and its time is over: whichever it notices first.
 	if code := late.code(); late.status != http.StatusServiceUnavailable || code != "store-unavailable" && code != "deadline-exceeded" {
 		t.Errorf("E1: its transaction was undone: got %d %q, want 503", late.status, late.body)
 	}

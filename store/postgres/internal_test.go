@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestGateIsNotSeizedBehindTheConnection: a handler that took the connection itself in the last call before its time was over
-// may be at it now, and may have ended the transaction.
+// TestGateIsNotSeizedBehindTheConnection: a handler that took the connection itself in the last call before its time
+// was over may be at it now, and may have ended the transaction.
 func TestGateIsNotSeizedBehindTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(*gate){
@@ -44,8 +44,8 @@ func TestStatementsThatMayEndATransaction(t *testing.T) {
 	}
 }
 
-// TestRefusedBesideAnAnswer is about the moment between a refused commit and the look at the record: who has stored an answer by
-// then has executed, and a client must not be told that its request was refused.
+// TestRefusedBesideAnAnswer is about the moment between a refused commit and the look at the record: who has stored an
+// answer by then has executed, and a client must not be told that its request was refused.
 func TestRefusedBesideAnAnswer(t *testing.T) {
 	t.Parallel()
 	cause := &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "23514", TableName: "payment"}

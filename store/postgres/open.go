@@ -71,15 +71,15 @@ func openTuned(ctx context.Context, tuned, config *pgxpool.Config) (*pgxpool.Poo
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close, after
-// the store. For everything else the store opens a few connections of its own in the same way as the pool does.
+// New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close,
+// after the store. For everything else the store opens a few connections of its own in the same way as the pool does.
 func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, error) {
 	return open(ctx, newPoolSource(pool), options)
 }
 
 // NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
-// github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens a
-// few connections of its own with the same settings.
+// github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens
+// a few connections of its own with the same settings.
 func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
 	return open(ctx, sqlSource{db}, options)
 }
@@ -90,7 +90,8 @@ func open(ctx context.Context, handlers source, chosen []Option) (*Store, error)
 		option(&s.options)
 	}
 	if s.options.lanes > maxLanes {
-		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d", s.options.lanes, maxLanes)
+		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d",
+			s.options.lanes, maxLanes)
 	}
 	s.logger = s.options.logger
 	if err := s.start(ctx); err != nil {
@@ -104,8 +105,8 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
-	// caller who is alone.
+	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of
+	// a caller who is alone.
 	config.ShouldPing = neverPing
 	if s.scout.pool, err = openOwn(ctx, config, &options{lanes: 1 - spareConnections}); err != nil {
 		return err
@@ -170,7 +171,8 @@ const (
 // selectSession asks how the connections of handlers are set up: the bound on idle transactions, and whether a plain
 // BEGIN begins what is needed, on a server that tells when it turns into a standby.
 const selectSession = `SELECT setting::bigint,
-		current_setting('default_transaction_isolation') = 'read committed' AND current_setting('default_transaction_read_only') = 'off'
+		current_setting('default_transaction_isolation') = 'read committed'
+		AND current_setting('default_transaction_read_only') = 'off'
 		AND current_setting('server_version_num')::integer >= 140000
 	FROM pg_settings WHERE name = $1`
 
@@ -199,7 +201,8 @@ func (s *Store) place(ctx context.Context) error {
 		return err
 	}
 	var exists bool
-	err := s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{s.names.schema}.Sanitize()).Scan(&exists)
+	schema := pgx.Identifier{s.names.schema}.Sanitize()
+	err := s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, schema).Scan(&exists)
 	if err == nil && !exists {
 		err = fmt.Errorf("there is no schema %q: create it first", s.names.schema)
 	}
@@ -234,8 +237,8 @@ func (s *Store) readTables(ctx context.Context) error {
 	return nil
 }
 
-// ready refuses a store that is closed, or whose tables are not there yet. Tables that somebody else has made since are
-// noticed.
+// ready refuses a store that is closed, or whose tables are not there yet. Tables that another program has made since
+// are noticed.
 func (s *Store) ready(ctx context.Context) error {
 	if s.closed.Load() {
 		return unavailable(errClosed)
@@ -295,7 +298,7 @@ type options struct {
 	strict     bool
 	individual bool
 	lanes      int
-	// lockTimeout is how long a record that somebody has locked holds up its batch.
+	// lockTimeout is how long a locked record holds up its batch.
 	lockTimeout string
 	listenURL   string
 	logger      *slog.Logger
@@ -317,23 +320,24 @@ func WithSchema(name string) Option { return func(o *options) { o.schema = name 
 // WithTablePrefix is what the names of tables and functions begin with. Default: onceward_.
 func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithManualMigration leaves the tables as they are when the store is opened: call [Store.Migrate], or apply [Migrations]
-// with a tool of your own. Default: opening brings them up to date.
+// WithManualMigration leaves the tables as they are when the store is opened: call [Store.Migrate], or apply
+// [Migrations] with a tool of your own. Default: opening brings them up to date.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
-// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged. Default: a warning.
+// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged. Default: a
+// warning.
 func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
 
-// WithLanes is how many statements of reserved mode may be on the wire at once; what arrives while all are busy is gathered
-// into the next. Each takes a connection; more than 1,000 are refused. Default: 2.
+// WithLanes is how many statements of reserved mode may be on the wire at once; what arrives while all are busy is
+// gathered into the next. Each takes a connection; more than 1,000 are refused. Default: 2.
 func WithLanes(n int) Option { return func(o *options) { o.lanes = max(n, 1) } }
 
-// WithoutBatching sends each call of reserved mode as a statement of its own, on as many connections as the pool has. It is
-// there to compare with.
+// WithoutBatching sends each call of reserved mode as a statement of its own, on as many connections as the pool has.
+// It is there to compare with.
 func WithoutBatching() Option { return func(o *options) { o.individual = true } }
 
-// WithListenURL is where to listen for notifications, past a pooler in transaction mode, through which they do not come.
-// Default: like all other connections.
+// WithListenURL is where to listen for notifications, past a pooler in transaction mode, through which they do not
+// come. Default: like all other connections.
 func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
 
 // WithLogger is where warnings go. Default: slog.Default().
@@ -343,7 +347,8 @@ const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), 
 	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
 	(SELECT count(*) FROM pg_stat_replication)`
 
-// checkDurability says what the server's settings mean for commits that it has acknowledged, before anybody relies on them.
+// checkDurability says what the server's settings mean for commits that it has acknowledged, before a caller relies on
+// them.
 func (s *Store) checkDurability(ctx context.Context) error {
 	var standby bool
 	var fsync, pages, synchronous, names string
@@ -363,7 +368,8 @@ func (s *Store) checkDurability(ctx context.Context) error {
 		return fmt.Errorf("the server can lose commits that it has acknowledged: %s", strings.Join(risks, "; "))
 	}
 	for _, risk := range risks {
-		s.logger.WarnContext(ctx, "onceward: the server can lose commits that it has acknowledged, and work would then be done twice", "because", risk)
+		s.logger.WarnContext(ctx, "onceward: the server can lose commits that it has acknowledged, "+
+			"and work would then be done twice", "because", risk)
 	}
 	return nil
 }
@@ -380,7 +386,8 @@ func durabilityRisks(fsync, pages, synchronous, standbyNames string, replicas in
 		risks = append(risks, "synchronous_commit is off: a crash loses the last commits")
 	}
 	if replicas > 0 && (standbyNames == "" || synchronous == "local" || synchronous == "off") {
-		risks = append(risks, fmt.Sprintf("there are %d standbys and none is waited for (synchronous_standby_names is %q, synchronous_commit is %s): a fail-over loses the last commits",
+		risks = append(risks, fmt.Sprintf("there are %d standbys and none is waited for (synchronous_standby_names is %q, "+
+			"synchronous_commit is %s): a fail-over loses the last commits",
 			replicas, standbyNames, synchronous))
 	}
 	return risks

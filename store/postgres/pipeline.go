@@ -20,7 +20,8 @@ type statement struct {
 }
 
 // pipeline is one round trip of several statements. It speaks the protocol itself, because what a statement returns is
-// known: a driver asks the server to describe every result, which costs a fifth of the time that such a statement takes.
+// known: a driver asks the server to describe every result, which costs a fifth of the time that such a statement
+// takes.
 type pipeline struct {
 	conn *pgx.Conn
 	// unnamed says that the connection cannot keep prepared statements, as behind some poolers.
@@ -44,8 +45,8 @@ var (
 // known marks the connections that have statements.
 type known struct{}
 
-// prepare makes statements known to the connection, all of them or none by the name of the last. It costs a round trip for
-// each that is new there, and none later. A caller who leaves does not cut it off.
+// prepare makes statements known to the connection, all of them or none by the name of the last. It costs a round trip
+// for each that is new there, and none later. A caller who leaves does not cut it off.
 func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements ...*statement) error {
 	data, last := p.conn.PgConn().CustomData(), statements[len(statements)-1].name
 	if p.unnamed || data[last] != nil {
@@ -66,7 +67,8 @@ func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements .
 func (p *pipeline) add(s *statement, parameters ...[]byte) {
 	frontend := p.conn.PgConn().Frontend()
 	bind := pgproto3.Bind{
-		PreparedStatement: s.name, ParameterFormatCodes: binaryFormat, Parameters: parameters, ResultFormatCodes: binaryFormat,
+		PreparedStatement: s.name, ParameterFormatCodes: binaryFormat, Parameters: parameters,
+		ResultFormatCodes: binaryFormat,
 	}
 	if p.unnamed {
 		frontend.SendParse(&pgproto3.Parse{Query: s.text})
@@ -120,7 +122,7 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 	}
 }
 
-// broken gives up a connection of which nobody knows what it will answer next.
+// broken gives up a connection whose next answer cannot be foretold.
 func (p *pipeline) broken(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -196,7 +198,8 @@ func prepareStatements(n names, channel string, usual bool) statements {
 	return all
 }
 
-// transactional are those that a connection of handlers knows before it begins a transaction. The last of them stands for all.
+// transactional are those that a connection of handlers knows before it begins a transaction. The last of them stands
+// for all.
 func (s *statements) transactional() []*statement {
 	return []*statement{&s.begin, &s.claim, &s.claimBounded, &s.lookUp, &s.insertAnswer, &s.commit}
 }

@@ -31,7 +31,7 @@ func (p *plans) explaining(t testing.TB, url string) *pgxpool.Config {
 	config, err := pgxpool.ParseConfig(url)
 	must(t, err)
 	for setting, value := range map[string]string{
-		"log_min_duration": "0", "log_nested_statements": "on", "log_level": "external event", "log_format": "text",
+		"log_min_duration": "0", "log_nested_statements": "on", "log_level": "notice", "log_format": "text",
 	} {
 		config.ConnConfig.RuntimeParams["auto_explain."+setting] = value
 	}
@@ -56,13 +56,14 @@ func (p *plans) take() []string {
 }
 
 var (
-	onTables = regexp.MustCompile(`(?:on|using) "?onceward_(?:record|late|event|audit)`)
+	onTables = regexp.MustCompile(`(?:on|using) "?onceward_(?:record|late_completion|external_event|audit)`)
 	// walks read all of a table; gathers also are those that read all that an index finds before they take the first.
-	walks   = regexp.MustCompile(`Seq Scan on onceward_(?:record|late|event|audit)`)
+	walks   = regexp.MustCompile(`Seq Scan on onceward_(?:record|late_completion|external_event|audit)`)
 	gathers = regexp.MustCompile(walks.String() + `|Sort Key`)
 )
 
-// wantNone checks that what a call did has nothing in its plans that is forbidden, and that there was something to check.
+// wantNone checks that what a call did has nothing in its plans that is forbidden, and that there was something to
+// check.
 func (p *plans) wantNone(t testing.TB, forbidden *regexp.Regexp, name string) {
 	t.Helper()
 	bad := make(map[string]string) // one plan for each kind of finding
@@ -212,11 +213,11 @@ func (p *planned) repeat(all map[string]func(), forbidden *regexp.Regexp, size s
 
 // fill adds records that are like the one that is there, in all the states that background work looks for.
 func (p *planned) fill(n int) {
-	exec(p, p.admin, `INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
+	exec(p, p.admin, `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
 		SELECT gen_random_uuid(), attempt, onceward_now() + 3600000000 + i, retention,
 			CASE WHEN i % 5 = 0 THEN decode(repeat('00', 16), 'hex') ELSE answer END,
-			(ARRAY[10, 20, 20, 30, 40])[i % 5 + 1], request, more
-		FROM generate_series(1, $1::integer) AS i, (SELECT * FROM onceward_record WHERE queue = 20 LIMIT 1) AS sample`, n)
+			(ARRAY[10, 20, 20, 30, 40])[i % 5 + 1], request, extra
+		FROM generate_series(1, $1::integer) AS i, (SELECT * FROM onceward_record WHERE state = 20 LIMIT 1) AS sample`, n)
 	exec(p, p.admin, `INSERT INTO onceward_late_completion (id, attempt, at, response)
 		SELECT gen_random_uuid(), 1, onceward_now() + i, '' FROM generate_series(1, $1::integer) AS i`, n)
 	exec(p, p.admin, `INSERT INTO onceward_external_event (any_scope, scope, source, event_id, subject, at, received_at, body)
@@ -227,11 +228,11 @@ func (p *planned) fill(n int) {
 
 // advances finds the statement that stores a recovery point, byKey a look-up by the key of the table.
 var (
-	advances = regexp.MustCompile(`SET more = \$2, queue`)
+	advances = regexp.MustCompile(`SET extra = \$2, state`)
 	byKey    = regexp.MustCompile(`Index Cond: \(id = `)
 )
 
-// checkSteps looks at how a recovery point is stored. It is by the key of the table: the column queue, by which the
+// checkSteps looks at how a recovery point is stored. It is by the key of the table: the column state, by which the
 // statement asks too, has an index that finds every record in progress.
 func (p *planned) checkSteps(size string) {
 	p.take()
@@ -254,8 +255,8 @@ func (p *planned) checkSteps(size string) {
 	}
 }
 
-// checkPages looks at how a page is listed. A page is so long that the server may well read and sort all that is left of a
-// table if that is hardly longer, so this is for large ones only, and for their first half.
+// checkPages looks at how a page is listed. A page is so long that the server may well read and sort all that is left
+// of a table if that is hardly longer, so this is for large ones only, and for their first half.
 func (p *planned) checkPages(size string) {
 	p.take()
 	// The rows of fill all hold the name of one record, so that the last of a page does not say where the page ended.
@@ -271,15 +272,16 @@ func (p *planned) checkPages(size string) {
 	p.wantNone(p, gathers, "list "+size)
 }
 
-// openRecords finds the statement that lists what is open, byQueue a look-up by the queue, and clockFirst a clock that is
-// asked before the look-up, not for each record of it.
+// openRecords finds the statement that lists what is open, byState a look-up by the state, and clockFirst a clock that
+// is asked before the look-up, not for each record of it.
 var (
 	openRecords = regexp.MustCompile(`WITH open AS MATERIALIZED`)
-	byQueue     = regexp.MustCompile(`onceward_record_due`)
+	byState     = regexp.MustCompile(`onceward_record_due`)
 	clockFirst  = regexp.MustCompile(`due <= (?:\$\d|\(InitPlan)`)
 )
 
-// checkOpen looks at how workers find what is in progress or unknown among many records: not by a walk through all of them.
+// checkOpen looks at how workers find what is in progress or unknown among many records: not by a walk through all of
+// them.
 func (p *planned) checkOpen(size string) {
 	p.take()
 	const often = 8
@@ -295,8 +297,8 @@ func (p *planned) checkOpen(size string) {
 			continue
 		}
 		seen++
-		if !byQueue.MatchString(plan) {
-			p.Errorf("what is open %s: not by the queue in\n%s", size, plan)
+		if !byState.MatchString(plan) {
+			p.Errorf("what is open %s: not by the state in\n%s", size, plan)
 		}
 		if !clockFirst.MatchString(plan) {
 			p.Errorf("what is open %s: the clock is asked for each record in\n%s", size, plan)
@@ -320,8 +322,8 @@ func TestPlansOfATableThatGrows(t *testing.T) {
 	p.checkOpen("on a table of twenty thousand")
 }
 
-// TestPlansOfASmallTable: the server would rather read a table of one page than its index; what it has planned so it would
-// keep doing when the table has grown.
+// TestPlansOfASmallTable: the server would rather read a table of one page than its index; what it has planned so it
+// would keep doing when the table has grown.
 func TestPlansOfASmallTable(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t)
@@ -331,8 +333,9 @@ func TestPlansOfASmallTable(t *testing.T) {
 	p.check(walks, "on a small table")
 }
 
-// TestFunctionsInPlace: what is asked often calls no SQL function. The server puts the text of a simple one in the place of
-// its call when it plans; where it cannot, it parses and plans that text in every statement, and counts the call.
+// TestFunctionsInPlace: what is asked often calls no SQL function. The server puts the text of a simple one in the
+// place of its call when it plans; where it cannot, it parses and plans that text in every statement, and counts the
+// call.
 func TestFunctionsInPlace(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
@@ -379,7 +382,7 @@ func TestLongerRetention(t *testing.T) {
 	different := number(t, s.admin, `WITH sample AS (
 			SELECT unnest(ARRAY[0, 1, -1, 2, 3599, 3600, 86400, -999999, -1000000, -1000001, -2000000, 2147483647, -2147483647]) AS r)
 		SELECT count(*) FROM sample AS a, sample AS b
-		WHERE onceward_span(onceward_longer(a.r, b.r)) <> greatest(onceward_span(a.r), onceward_span(b.r))`)
+		WHERE onceward_retention_us(onceward_longer_retention(a.r, b.r)) <> greatest(onceward_retention_us(a.r), onceward_retention_us(b.r))`)
 	if different != 0 {
 		t.Errorf("%d pairs of retentions have a longer one that is not the greater", different)
 	}

@@ -23,7 +23,7 @@ const (
 	tagTraceID      = 8
 	tagFlags        = 9  // one byte; empty for none
 	tagTraceIDBytes = 10 // a trace id of 32 hexadecimal digits, as sixteen bytes
-	tagOnLost       = 11 // one byte; only where the queue does not tell
+	tagOnLost       = 11 // one byte; only where the column state does not tell
 
 	tagReconcileError   = 12
 	tagDownstreamSecret = 13
@@ -31,8 +31,8 @@ const (
 
 const flagNotReplayable = 1
 
-// appendMore encodes the fields of a record that have no column.
-func appendMore(dst []byte, rec *store.Record) []byte {
+// appendExtra encodes the fields of a record that have no column.
+func appendExtra(dst []byte, rec *store.Record) []byte {
 	if rec.State != store.StateCompleted || !rec.CreatedAt.Equal(rec.SettledAt) {
 		dst = appendTime(dst, tagCreated, rec.CreatedAt)
 	}
@@ -58,8 +58,8 @@ func appendMore(dst []byte, rec *store.Record) []byte {
 	return dst
 }
 
-// keepsSettled reports whether a record in this state says when it was settled or lost. A settled one need not: it follows
-// from the expiry, and what an earlier state left behind does not count.
+// keepsSettled reports whether a record in this state says when it was settled or lost. A settled one need not: it
+// follows from the expiry, and what an earlier state left behind does not count.
 func keepsSettled(state store.State) bool {
 	return state == store.StateUnknown || state == store.StateExpired
 }
@@ -90,8 +90,8 @@ func appendSecret(dst []byte, secret uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, tagDownstreamSecret, 4), secret)
 }
 
-// parseMore reads the fields into a record. The last of a kind counts: SQL functions append.
-func parseMore(b []byte, rec *store.Record) error {
+// parseExtra reads the fields into a record. The last of a kind counts: SQL functions append.
+func parseExtra(b []byte, rec *store.Record) error {
 	d := reader{rest: b}
 	for len(d.rest) > 0 && !d.failed {
 		tag := d.byte()
@@ -148,7 +148,7 @@ func setField(rec *store.Record, tag byte, value []byte) bool {
 		if len(value) != 1 {
 			return false
 		}
-		if rec.State != store.StateInProgress { // its queue tells
+		if rec.State != store.StateInProgress { // the column state tells
 			rec.OnLost = store.LostPolicy(value[0])
 		}
 	default:
@@ -205,7 +205,8 @@ func (d *reader) text() []byte { return d.take(d.uint(math.MaxUint64)) }
 var (
 	commonNames = []string{
 		"Content-Type", "Location", "Etag", "Content-Encoding", "Content-Language", "Content-Disposition", "Content-Location",
-		"Last-Modified", "Link", "Vary", "Cache-Control", "Allow", "Retry-After", "Accept-Ranges", "Expires", "X-Content-Type-Options",
+		"Last-Modified", "Link", "Vary", "Cache-Control", "Allow", "Retry-After", "Accept-Ranges", "Expires",
+		"X-Content-Type-Options",
 	}
 	commonFields = []store.HeaderField{
 		{Name: "Content-Type", Value: "application/json"},

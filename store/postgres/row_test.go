@@ -109,8 +109,8 @@ func goldenFingerprint(session byte) store.Fingerprint {
 
 // print is a row as the golden files hold it.
 func (r *row) print() []byte {
-	return fmt.Appendf(nil, "attempt %d\ndue %d\nretention %d\nqueue %d\nanswer %x\nrequest %x\nmore %x\n",
-		r.attempt, r.due, r.retention, r.queue, r.answer, r.request, r.more)
+	return fmt.Appendf(nil, "attempt %d\ndue %d\nretention %d\nstate %d\nanswer %x\nrequest %x\nextra %x\n",
+		r.attempt, r.due, r.retention, r.state, r.answer, r.request, r.extra)
 }
 
 // parseGolden is the inverse of print.
@@ -127,14 +127,14 @@ func parseGolden(t *testing.T, text []byte) (r row) {
 			r.due = n
 		case "retention":
 			r.retention = int32(n)
-		case "queue":
-			r.queue = int16(n)
+		case "state":
+			r.state = int16(n)
 		case "answer":
 			r.answer = b
 		case "request":
 			r.request = b
-		case "more":
-			r.more = b
+		case "extra":
+			r.extra = b
 		default:
 			t.Fatalf("a golden file with %q", name)
 		}
@@ -249,15 +249,15 @@ func wantRoundTrip(t *rapid.T, rec *store.Record, number int32) {
 	}
 }
 
-// TestSettledFollowsFromTheExpiry: what an earlier state left behind about when it was settled or lost does not count for a
-// settled record, nor for one in progress.
+// TestSettledFollowsFromTheExpiry: what an earlier state left behind about when it was settled or lost does not count
+// for a settled record, nor for one in progress.
 func TestSettledFollowsFromTheExpiry(t *testing.T) {
 	t.Parallel()
 	for name, rec := range goldenRows {
 		var r row
 		r.encode(&rec, [16]byte{}, operationNumber)
 		stale := goldenTime(-time.Hour)
-		r.more = appendTime(r.more, tagSettled, stale)
+		r.extra = appendTime(r.extra, tagSettled, stale)
 		want := rec.SettledAt
 		if keepsSettled(rec.State) {
 			want = stale
@@ -290,16 +290,16 @@ func TestPackRetention(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRow: whatever stands in the columns, reading it does not panic, and what can be read is written so that it reads
-// the same.
+// FuzzDecodeRow: whatever stands in the columns, reading it does not panic, and what can be read is written so that it
+// reads the same.
 func FuzzDecodeRow(f *testing.F) {
 	for _, rec := range goldenRows {
 		var r row
 		r.encode(&rec, [16]byte{}, operationNumber)
-		f.Add(r.attempt, r.due, r.retention, r.queue, r.answer, r.request, r.more)
+		f.Add(r.attempt, r.due, r.retention, r.state, r.answer, r.request, r.extra)
 	}
-	f.Fuzz(func(t *testing.T, attempt, due int64, retention int32, queue int16, answer, request, more []byte) {
-		r := row{attempt: attempt, due: due, retention: retention, queue: queue, answer: answer, request: request, more: more}
+	f.Fuzz(func(t *testing.T, attempt, due int64, retention int32, state int16, answer, request, extra []byte) {
+		r := row{attempt: attempt, due: due, retention: retention, state: state, answer: answer, request: request, extra: extra}
 		rec, err := r.decode(named("POST /payments"))
 		if err != nil || retention == math.MinInt32 { // which no program writes
 			return
@@ -316,7 +316,8 @@ func FuzzDecodeRow(f *testing.F) {
 	})
 }
 
-// This file draws what can happen to a record. The tests of the encoding are inside of the package: rows have no other door.
+// This file draws what can happen to a record. The tests of the encoding are inside of the package: rows have no other
+// door.
 
 // drawID draws a key, often one that is packed.
 func drawID(t *rapid.T) store.ID {

@@ -18,6 +18,12 @@ var migrationFiles embed.FS
 // schemaVersion is that of the tables which this program knows. The number of migrations is the same.
 const schemaVersion = 2
 
+// The statements about the version of the tables.
+const (
+	selectVersion    = `SELECT coalesce(max(version), 0) FROM @schema`
+	selectCompatible = `SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`
+)
+
 // Migrations holds the migrations in the format of goose, for those who apply them with a tool of their own. They name
 // their tables onceward_… and create them in the first schema of the search_path.
 func Migrations() fs.FS {
@@ -28,8 +34,8 @@ func Migrations() fs.FS {
 	return sub
 }
 
-// Migrate creates the tables, or brings them up to date, in one transaction. Any number of processes may call it at once. It
-// refuses tables that were made by a newer version which this one cannot work with.
+// Migrate creates the tables, or brings them up to date, in one transaction. Any number of processes may call it at
+// once. It refuses tables that were made by a newer version which this one cannot work with.
 func (s *Store) Migrate(ctx context.Context) error {
 	files, err := fs.Glob(Migrations(), "*.sql")
 	if err != nil {
@@ -55,19 +61,24 @@ func (s *Store) Migrate(ctx context.Context) error {
 }
 
 func (s *Store) migrate(ctx context.Context, tx pgx.Tx, files []string) error {
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "onceward migrate "+s.channel); err != nil {
+	const (
+		lock = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
+		path = `SELECT set_config('search_path', $1, true)`
+	)
+	if _, err := tx.Exec(ctx, lock, "onceward migrate "+s.channel); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `SELECT set_config('search_path', $1, true)`, pgx.Identifier{s.names.schema}.Sanitize()); err != nil {
+	if _, err := tx.Exec(ctx, path, pgx.Identifier{s.names.schema}.Sanitize()); err != nil {
 		return err
 	}
 	version := 0
 	var present bool
-	if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, s.names.render(`@schema`)).Scan(&present); err != nil {
+	err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, s.names.render(`@schema`)).Scan(&present)
+	if err != nil {
 		return err
 	}
 	if present {
-		if err := tx.QueryRow(ctx, s.names.render(`SELECT coalesce(max(version), 0) FROM @schema`)).Scan(&version); err != nil {
+		if err := tx.QueryRow(ctx, s.names.render(selectVersion)).Scan(&version); err != nil {
 			return err
 		}
 	}
@@ -100,7 +111,7 @@ func (s *Store) tablesMissing(ctx context.Context) (missing bool, err error) {
 
 // version is that of the tables.
 func (s *Store) version(ctx context.Context) (version int, err error) {
-	err = s.own.QueryRow(ctx, s.names.render(`SELECT coalesce(max(version), 0) FROM @schema`)).Scan(&version)
+	err = s.own.QueryRow(ctx, s.names.render(selectVersion)).Scan(&version)
 	return version, err
 }
 
@@ -111,15 +122,17 @@ var errNewerSchema = errors.New("the tables were made by a newer version of the 
 // do, so that both can run during a deploy.
 func (s *Store) checkVersion(ctx context.Context) error {
 	var version, compatible int
-	err := s.own.QueryRow(ctx, s.names.render(`SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`)).Scan(&version, &compatible)
+	err := s.own.QueryRow(ctx, s.names.render(selectCompatible)).Scan(&version, &compatible)
 	switch {
 	case err != nil:
 		return err
 	case compatible > schemaVersion:
-		return fmt.Errorf("%w: they are of version %d, this program knows version %d, and the oldest that they can be used with is %d: use a newer program",
+		return fmt.Errorf("%w: they are of version %d, this program knows version %d, "+
+			"and the oldest that they can be used with is %d: use a newer program",
 			errNewerSchema, version, schemaVersion, compatible)
 	case version < schemaVersion:
-		return fmt.Errorf("the tables are of version %d, and this program needs version %d: call Migrate", version, schemaVersion)
+		return fmt.Errorf("the tables are of version %d, and this program needs version %d: call Migrate",
+			version, schemaVersion)
 	}
 	return nil
 }
@@ -137,10 +150,12 @@ var prefixPattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)
 
 func (n names) check() error {
 	if !prefixPattern.MatchString(n.prefix) {
-		return fmt.Errorf("postgres: the table prefix %q is not made of at most 30 lower-case letters, digits and underscores", n.prefix)
+		return fmt.Errorf("postgres: the table prefix %q is not made of at most 30 lower-case letters, digits "+
+			"and underscores", n.prefix)
 	}
 	if n.schema == "" {
-		return fmt.Errorf("postgres: there is no schema to create the tables in: the search_path of this user names none that exists; use WithSchema")
+		return errors.New("postgres: there is no schema to create the tables in: " +
+			"the search_path of this user names none that exists; use WithSchema")
 	}
 	return nil
 }

@@ -310,8 +310,8 @@ func TestTooManyLanes(t *testing.T) {
 	wantOpenFails(t, servers.Postgres(t).SchemaURL(t), "lanes", postgres.WithLanes(1<<32))
 }
 
-// statements cuts one direction of a migration into statements by the rules of goose: each ends with a line that ends with a
-// semicolon, unless it stands between marks of its own.
+// statements cuts one direction of a migration into statements by the rules of goose: each ends with a line that ends
+// with a semicolon, unless it stands between marks of its own.
 func statements(t testing.TB, text, direction string) (all []string) {
 	t.Helper()
 	var current []string
@@ -341,8 +341,8 @@ func statements(t testing.TB, text, direction string) (all []string) {
 	return all
 }
 
-// migrate applies migrations as a tool like goose does: statement by statement, in the order of their names or, downwards,
-// against it.
+// migrate applies migrations as a tool like goose does: statement by statement, in the order of their names or,
+// downwards, against it.
 func migrate(t testing.TB, pool *pgxpool.Pool, direction string) {
 	t.Helper()
 	files, err := fs.Glob(postgres.Migrations(), "*.sql")
@@ -359,8 +359,8 @@ func migrate(t testing.TB, pool *pgxpool.Pool, direction string) {
 	}
 }
 
-// TestMigrationsByAnotherTool: tables that somebody else made are as good as our own, and nothing is left of them when they
-// are taken away.
+// TestMigrationsByAnotherTool: tables that somebody else made are as good as our own, and nothing is left of them when
+// they are taken away.
 func TestMigrationsByAnotherTool(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)
@@ -405,8 +405,8 @@ func TestManualMigration(t *testing.T) {
 	exercise(t, openStore(t, url, postgres.WithManualMigration()), "again")
 }
 
-// TestTablesMadeMeanwhile: a store that was opened before its tables were there must not work beside them under names that
-// nobody else derives: what another process has answered would be executed again.
+// TestTablesMadeMeanwhile: a store that was opened before its tables were there must not work beside them under names
+// that nobody else derives: what another process has answered would be executed again.
 func TestTablesMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
@@ -447,8 +447,8 @@ func TestNewerTables(t *testing.T) {
 	}
 }
 
-// TestNewerTablesThatAreCompatible: during a deploy, programs of two versions use the same tables (scenario 32). The old one
-// may have been running already, or start anew.
+// TestNewerTablesThatAreCompatible: during a deploy, programs of two versions use the same tables (scenario 32). The
+// old one may have been running already, or start anew.
 func TestNewerTablesThatAreCompatible(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)

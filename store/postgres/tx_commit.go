@@ -36,8 +36,8 @@ func (t *transaction) commit() error {
 	return err
 }
 
-// commitAnswer undoes the work and stores its answer in a transaction that takes the lock again. Should another one have
-// been faster, what that stored counts: the work of this one is undone.
+// commitAnswer undoes the work and stores its answer in a transaction that takes the lock again. Should another one
+// have been faster, what that stored counts: the work of this one is undone.
 func (t *transaction) commitAnswer() error {
 	t.gate.messages = nil
 	if err := t.rollback(); err != nil {
@@ -92,8 +92,8 @@ func (t *transaction) resolve(cause error) error {
 	}
 }
 
-// believe says what became of a commit that no record tells of. What the server itself refused was not committed; it may
-// have left the transaction open.
+// believe says what became of a commit that no record tells of. What the server itself refused was not committed; it
+// may have left the transaction open.
 func (t *transaction) believe(cause error) error {
 	if undone(cause) || refusedByServer(cause) || errors.Is(cause, errOtherTag) {
 		return t.store.notCommitted(errors.Join(cause, t.rollback()))
@@ -117,8 +117,8 @@ func (s *Store) notCommitted(cause error) error {
 // stateIdleTooLong is that of a transaction which the server put out before anything more was sent.
 const stateIdleTooLong = "25P03"
 
-// refusedByServer reports whether the server answered that it undid the transaction. Another error that ends the session
-// does not say so.
+// refusedByServer reports whether the server answered that it undid the transaction. Another error that ends the
+// session does not say so.
 func refusedByServer(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
@@ -190,13 +190,13 @@ func refusesToTell(err error) bool {
 		(refused.Code == stateInsufficientRights || refused.Code == stateUndefinedTable)
 }
 
-// cancelWaiting ends a statement that adds a message and waits for its aggregate. It is asked for by name: what a session is
-// busy with otherwise, such as a commit that waits for a standby, is not to be cut off.
+// cancelWaiting ends a statement that adds a message and waits for its aggregate. It is asked for by name: what a
+// session is busy with otherwise, such as a commit that waits for a standby, is not to be cut off.
 const cancelWaiting = `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
 	WHERE pid = $1 AND wait_event_type = 'Lock' AND wait_event = 'advisory' AND starts_with(query, $2)`
 
-// abandon gives the connection up. A message that still waits for another transaction would keep what the work has locked
-// for as long, and commit after all.
+// abandon gives the connection up. A message that still waits for another transaction would keep what the work has
+// locked for as long, and commit after all.
 func (t *transaction) abandon() {
 	t.close()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)

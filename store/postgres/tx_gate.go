@@ -15,7 +15,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// gate stands between a handler and its transaction. It refuses to end the transaction, external events if that happened all the
+// gate stands between a handler and its transaction. It refuses to end the transaction, notices if that happened all the
 // same, and is closed when the handler has returned: what is left of the handler, such as a goroutine or rows that were
 // not closed, cannot touch what follows.
 type gate struct {
@@ -41,7 +41,8 @@ type gate struct {
 	handle atomic.Pointer[sql.Tx]
 	ctx    handlerContext
 
-	// ended says that a statement of the handler ended the transaction, undone that one failed because of the neighbours.
+	// ended says that a statement of the handler ended the transaction, undone that one failed because of the
+	// neighbours.
 	ended  atomic.Bool
 	undone bool
 	// ending says that the last statement of the handler may end the transaction, whose answer may never come.
@@ -137,7 +138,8 @@ func (g *gate) keep(r interface{ Close() }) {
 // note looks at how a statement ended. The caller holds the gate.
 func (g *gate) note(tag pgconn.CommandTag, err error) {
 	switch verb, _, _ := strings.Cut(tag.String(), " "); verb {
-	case "COMMIT", "BEGIN", "START": // a savepoint's end has another tag, but for its ROLLBACK, which the status tells apart
+	case "COMMIT", "BEGIN", "START":
+		// A savepoint's end has another tag, but for its ROLLBACK, which the status tells apart.
 		g.ended.Store(true)
 	case "SAVEPOINT":
 		g.atOnce = true // it came in disguise, such as under the name of a prepared statement
@@ -192,8 +194,8 @@ func (g *gate) context(ctx context.Context) context.Context {
 }
 
 // Work that does not return would keep its key locked for ever. When its time is over the transaction is revoked:
-// undone, its lock let go, and its key free again. The work goes on without it, and whatever it tries or returns comes to
-// nothing.
+// undone, its lock let go, and its key free again. The work goes on without it, and whatever it tries or returns comes
+// to nothing.
 
 const (
 	// lateGrace is how long work may take to notice its deadline before its transaction is revoked.
@@ -204,7 +206,8 @@ const (
 
 // errLate is what late work sees, and what becomes of it, unless it may have ended the transaction itself.
 var (
-	errLate      = fmt.Errorf("%w: the transaction was revoked, because the handler did not return in time", store.ErrDeadline)
+	errLate = fmt.Errorf("%w: the transaction was revoked, because the handler did not return in time",
+		store.ErrDeadline)
 	errLateRaw   = errors.New("the work did not return, and had taken the connection itself")
 	errLateEnded = errors.New("the work ended the transaction that is not its to end, or may have, and did not return")
 )
@@ -217,8 +220,8 @@ func (t *transaction) watch() {
 	}
 }
 
-// inTime notes that the work has returned. If the transaction was revoked before, it waits until that is done and reports
-// false.
+// inTime notes that the work has returned. If the transaction was revoked before, it waits until that is done and
+// reports false.
 func (t *transaction) inTime() bool {
 	if t.timer == nil {
 		return true

@@ -12,16 +12,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Tx returns the transaction of a transactional handler. What the handler writes through it becomes durable together with
-// its answer, or not at all. The guard ends it: its Commit and Rollback return [onceward.ErrTxOwned]. Begin makes a
-// savepoint, which the handler may end.
+// Tx returns the transaction of a transactional handler. What the handler writes through it becomes durable together
+// with its answer, or not at all. The guard ends it: its Commit and Rollback return [onceward.ErrTxOwned]. Begin makes
+// a savepoint, which the handler may end.
 //
-// It panics if the context has none, because the route is not transactional or its store is not of this package: writing
-// past the transaction would undo the guarantee without a sign.
+// It panics if the context has none, because the route is not transactional or its store is not of this package:
+// writing past the transaction would undo the guarantee without a sign.
 func Tx(ctx context.Context) pgx.Tx {
 	tx, ok := LookupTx(ctx)
 	if !ok {
-		panic("postgres: no transaction in this context: is the route built with onceward.Transactional() on a store of this package, is its method one that is protected (POST and PATCH, unless onceward.Methods says otherwise), and is the context the handler's own?")
+		panic("postgres: no transaction in this context: is the route built with onceward.Transactional() " +
+			"on a store of this package, is its method one that is protected (POST and PATCH, unless onceward.Methods says " +
+			"otherwise), and is the context the handler's own?")
 	}
 	return tx
 }
@@ -57,8 +59,8 @@ func (tx handlerTx) Conn() *pgx.Conn {
 	return conn
 }
 
-// LargeObjects gives access to the large objects of the transaction. Only a transaction that pgx began can make them, so it
-// is told that it did.
+// LargeObjects gives access to the large objects of the transaction. Only a transaction that pgx began can make them,
+// so it is told that it did.
 func (tx handlerTx) LargeObjects() pgx.LargeObjects {
 	conn, err := tx.gate.enter()
 	if err != nil {
@@ -122,7 +124,9 @@ func (tx handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 }
 
 // CopyFrom copies rows into a table.
-func (tx handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (int64, error) {
+func (tx handlerTx) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource,
+) (int64, error) {
 	conn, err := tx.gate.enter()
 	if err != nil {
 		return 0, err
@@ -174,8 +178,8 @@ func (tx handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stat
 
 type gateKey struct{}
 
-// handlerContext carries a transaction to a handler. It is a part of that transaction, so that a handler which only takes
-// the transaction pays for no other context; what else it may be asked for is made when somebody asks.
+// handlerContext carries a transaction to a handler. It is a part of that transaction, so that a handler which only
+// takes the transaction pays for no other context; what else it may be asked for is made when it is asked for.
 type handlerContext struct {
 	context.Context
 	gate *gate
@@ -184,7 +188,7 @@ type handlerContext struct {
 	values context.Context
 }
 
-// Value implements [context.Context]. The *sql.Tx of the transaction is made when somebody asks for it.
+// Value implements [context.Context]. The *sql.Tx of the transaction is made when it is asked for.
 func (c *handlerContext) Value(key any) any {
 	if key == (gateKey{}) {
 		return c.gate
@@ -336,7 +340,7 @@ type handlerBatch struct {
 	gate *gate
 }
 
-// batchCloser closes a batch whose result nobody wants.
+// batchCloser closes a batch whose results are not read.
 type batchCloser struct{ results pgx.BatchResults }
 
 // Close reads the batch to its end.

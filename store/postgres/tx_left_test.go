@@ -68,8 +68,8 @@ func TestForgottenRows(t *testing.T) {
 	}
 }
 
-// TestGoroutineGoesOn: what a handler leaves behind cannot write any more, neither into its own transaction nor into that of
-// the next one on the connection.
+// TestGoroutineGoesOn: what a handler leaves behind cannot write any more, neither into its own transaction nor into
+// that of the next one on the connection.
 func TestGoroutineGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, h := range []handle{pgxHandle, sqlHandle} {

@@ -270,8 +270,8 @@ func TestBatchHandsOutNoRawTransaction(t *testing.T) {
 	s.wantRows("E1", "batch", "behind", "plain")
 }
 
-// newReferring makes a shop whose rows say which record they were made under. The constraint is deferred, because the record
-// is written at the end of the transaction.
+// newReferring makes a shop whose rows say which record they were made under. The constraint is deferred, because the
+// record is written at the end of the transaction.
 func newReferring(t *testing.T, h handle) *shop {
 	s := newShop(t, h)
 	exec(t, s.admin, `ALTER TABLE business
@@ -321,7 +321,8 @@ func TestReferenceToTheRecord(t *testing.T) {
 	}
 }
 
-// TestReferenceToNoRecord: a reference to a record that is not there at the end stops the commit, and nothing was executed.
+// TestReferenceToNoRecord: a reference to a record that is not there at the end stops the commit, and nothing was
+// executed.
 func TestReferenceToNoRecord(t *testing.T) {
 	t.Parallel()
 	s := newReferring(t, pgxHandle)

@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A transaction that the store runs for a caller goes one way, whoever the caller is: it acquires a connection, begins,
+// A transaction that the store runs for a caller goes one way: it acquires a connection, begins,
 // decides, hands the transaction to the work through a gate, checks what is left of it when the work has returned, and
 // commits or rolls back. [Store.Transact], [Store.CheckpointTx] and [Store.InTx] differ in their plans alone.
 
@@ -33,8 +33,8 @@ type plan interface {
 	read(statement int, raw [][]byte) error
 	// learned says what became of a commit that ended in an error, by the record that was found afterwards.
 	learned(rec *store.Record, cause error) error
-	// spoiled is the error of work that has ended the transaction itself, or overlooked that it had failed. The cause is
-	// the work's own error.
+	// spoiled is the error of work that has ended the transaction itself, or overlooked that it had failed. The cause
+	// is the work's own error.
 	spoiled(reason, cause error) error
 }
 
@@ -60,8 +60,8 @@ type transaction struct {
 	adds   atomic.Bool
 
 	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
-	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction was
-	// revoked, and then late says what that came to, and released that the connection is released.
+	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction
+	// was revoked, and then late says what that came to, and released that the connection is released.
 	limit    time.Duration
 	timer    *time.Timer
 	claimed  atomic.Bool
@@ -137,21 +137,21 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	return t.finish(action, err)
 }
 
-// The first round trip of a transaction. The look-up is a statement of its own, behind the lock: one that locked and looked
-// at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is put out
-// by the server after a bounded time of idleness.
+// The first round trip of a transaction. The look-up is a statement of its own, behind the lock: one that locked and
+// looked at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is
+// put out by the server after a bounded time of idleness.
 const (
 	claim        = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp()`
 	claimBounded = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp(),
 		set_config('idle_in_transaction_session_timeout', $2, true)`
-	lookUp = `SELECT @now(), attempt, due, retention, answer, queue, request, more FROM @record WHERE id = $1`
+	lookUp = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
 )
 
 // idleGrace is how much longer than its lease an idle transaction may live.
 const idleGrace = 5 * time.Second
 
-// begin is the first round trip: BEGIN and, of a keyed transaction, the lock and the look-up. A caller who leaves does not
-// cut it off, because the server would keep the lock until it noticed.
+// begin is the first round trip: BEGIN and, of a keyed transaction, the lock and the look-up. A caller who leaves does
+// not cut it off, because the server would keep the lock until it noticed.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	sql := &t.store.sql
 	trip := t.newTrip()
@@ -198,8 +198,8 @@ func (t *transaction) newTrip() *pipeline {
 	return &t.trip
 }
 
-// idle is how long the transaction may be idle, and whether that has to be said: connections that are bounded by themselves
-// at about the same need not be told.
+// idle is how long the transaction may be idle, and whether that has to be said: connections that are bounded by
+// themselves at about the same need not be told.
 func (t *transaction) idle() (idle time.Duration, set bool) {
 	idle = max(t.lease, time.Second) + idleGrace
 	return idle, t.store.idle < t.lease || t.store.idle > 2*idle
@@ -239,7 +239,8 @@ func (t *transaction) decided(locked bool) (run bool, err error) {
 	return false, t.plan.declined()
 }
 
-// execute hands the transaction to the work and closes the gate behind it, also if the work panics or ends its goroutine.
+// execute hands the transaction to the work and closes the gate behind it, also if the work panics or ends its
+// goroutine.
 func (t *transaction) execute(ctx context.Context) (action store.TxAction, err error) {
 	returned := false
 	defer func() {
@@ -288,7 +289,8 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	}
 }
 
-// left checks what the work has left of the transaction. A commit asks in its own statement whether it is still the same.
+// left checks what the work has left of the transaction. A commit asks in its own statement whether it is still the
+// same.
 func (t *transaction) left(action store.TxAction) error {
 	status := t.status()
 	switch {
@@ -326,7 +328,8 @@ func (t *transaction) same(status byte) bool {
 	return err != nil || began.Equal(fromPostgresTime(t.began))
 }
 
-// undo rolls back, and returns the cause. If a statement failed because of the neighbours, the work gets another chance.
+// undo rolls back, and returns the cause. If a statement failed because of the neighbours, the work gets another
+// chance.
 func (t *transaction) undo(cause error) error {
 	err := t.rollback()
 	if err != nil {

@@ -142,7 +142,7 @@ func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driv
 	return &bridgeRows{Rows: std, gate: c.gate}, nil
 }
 
-// rowsCloser closes rows that nobody reads any more.
+// rowsCloser closes rows that are not read any more.
 type rowsCloser struct{ rows *stdlib.Rows }
 
 // Close ends the rows.
@@ -214,7 +214,7 @@ func (s *bridgeStmt) QueryContext(ctx context.Context, args []driver.NamedValue)
 	return s.conn.QueryContext(ctx, s.query, args)
 }
 
-// ownedTx is what database/sql ends when somebody ends the *sql.Tx: nothing.
+// ownedTx is what database/sql ends when the *sql.Tx is ended: nothing.
 type ownedTx struct{}
 
 // Commit refuses.

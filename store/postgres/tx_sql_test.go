@@ -34,8 +34,8 @@ func sqlHandler(t *testing.T, f func(s *shop, ctx context.Context, tx *sql.Tx)) 
 	}
 }
 
-// TestSQLEndedByTheHandler: a handler that ends its *sql.Tx, as it is used to, ends only the handle; the transaction ends as
-// the guard says.
+// TestSQLEndedByTheHandler: a handler that ends its *sql.Tx, as it is used to, ends only the handle; the transaction
+// ends as the guard says.
 func TestSQLEndedByTheHandler(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(tx *sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
@@ -65,7 +65,7 @@ func TestSQLStatements(t *testing.T) {
 			s.Errorf("the insert says (%d, %v)", n, err)
 		}
 		if _, err := add.ExecContext(ctx); err == nil {
-			s.Error("an argument is missing, and nobody external events")
+			s.Error("an argument is missing, and it goes unnoticed")
 		}
 		find, err := tx.Prepare(`SELECT count(*) FROM business WHERE value = $1`)
 		must(s, err)
@@ -228,7 +228,8 @@ type (
 	childKey  struct{}
 )
 
-// TestHandlerContext: a handler's context has the caller's values and its transaction, and does not end with the caller.
+// TestHandlerContext: a handler's context has the caller's values and its transaction, and does not end with the
+// caller.
 func TestHandlerContext(t *testing.T) {
 	t.Parallel()
 	for _, h := range []handle{pgxHandle, sqlHandle} {

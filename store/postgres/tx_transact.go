@@ -10,17 +10,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements that store an answer together with COMMIT. They fail unless they write exactly one row in the transaction
-// that took the lock, and so stop the commit: the column queue does not take the null that they would write in another
-// transaction, and the number of records that were written is one, or not a number.
+// The statements that store an answer together with COMMIT. They fail unless they write exactly one row in the
+// transaction that took the lock, and so stop the commit: the column state does not take the null that they would write
+// in another transaction, and the number of records that were written is one, or not a number.
 const (
-	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, queue, request, more)
-		VALUES ($1, nextval('@attempt'), @now() + $2, $3, $4, CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
+	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
+		VALUES ($1, nextval('@attempt'), @now() + $2, $3, $4,
+			CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
 		RETURNING attempt, due`
 	replaceAnswer = `WITH written AS (
 			UPDATE @record SET attempt = nextval('@attempt'), due = @now() + $2, retention = $3, answer = $4,
-				queue = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, more = $8
-			WHERE id = $1 AND attempt = $9 AND queue = $10
+				state = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, extra = $8
+			WHERE id = $1 AND attempt = $9 AND state = $10
 			RETURNING attempt, due)
 		SELECT min(attempt), min(due),
 			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
@@ -88,7 +89,8 @@ func (s *Store) Transact(
 	err = retry(func() error {
 		x := &handlerPlan{
 			transaction: transaction{
-				store: s, keyed: true, id: r.ID, hash: s.hash(r.ID), lease: r.Lease, defers: true, limit: s.LongestWork(r.Lease), flight: f,
+				store: s, keyed: true, id: r.ID, hash: s.hash(r.ID), lease: r.Lease, defers: true,
+				limit: s.LongestWork(r.Lease), flight: f,
 			},
 			reservation: r, number: number, run: work,
 		}
@@ -100,8 +102,8 @@ func (s *Store) Transact(
 	return v, err
 }
 
-// peek decides for a duplicate of a transaction in flight: what is stored it may have, such as the answer that the other
-// one, a duplicate itself, is about to be told.
+// peek decides for a duplicate of a transaction in flight: what is stored it may have, such as the answer that the
+// other one, a duplicate itself, is about to be told.
 func (s *Store) peek(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	rec, now, err := s.get(ctx, r.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -144,7 +146,8 @@ func (x *handlerPlan) result() store.Verdict {
 	return x.verdict
 }
 
-// lockKey is the key of the advisory lock. Two keys may share it: while one is in flight the other is told to come again.
+// lockKey is the key of the advisory lock. Two keys may share it: while one is in flight the other is told to come
+// again.
 func lockKey(hash [16]byte) int64 { return int64(binary.BigEndian.Uint64(hash[:8])) }
 
 // decide says what the request may do. Without the lock it may not execute; what is there it may have.
@@ -224,14 +227,15 @@ func (x *handlerPlan) write(trip *pipeline) {
 	x.settled.Retention = unpackRetention(r.retention)
 	parameters := [...][]byte{
 		x.hash[:], trip.int64(x.settled.Retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(x.began),
-		trip.int16(r.queue), r.request, r.more,
+		trip.int16(r.state), r.request, r.extra,
 	}
 	if !x.exists {
 		trip.add(&x.store.sql.insertAnswer, parameters[:]...)
 		return
 	}
 	trip.unnamed = true // it is rare, and planned for what it finds
-	trip.add(&x.store.sql.replaceAnswer, append(parameters[:], trip.int64(x.before.Attempt), trip.int16(queueOf(&x.before)))...)
+	seen := [...][]byte{trip.int64(x.before.Attempt), trip.int16(stateCode(&x.before))}
+	trip.add(&x.store.sql.replaceAnswer, append(parameters[:], seen[:]...)...)
 }
 
 // read fills in what the server gave out.
@@ -245,8 +249,8 @@ func (x *handlerPlan) read(_ int, raw [][]byte) error {
 	return v.err
 }
 
-// learned answers by what is stored. If the commit did not land nothing was executed; what another one has stored since is
-// decided again.
+// learned answers by what is stored. If the commit did not land nothing was executed; what another one has stored since
+// is decided again.
 func (x *handlerPlan) learned(rec *store.Record, cause error) error {
 	if x.landed(rec) {
 		x.settled = *rec

@@ -10,10 +10,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work returns
-// nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own doing, never
-// after a commit. Messages that it adds to the outbox go along with COMMIT, and take the locks of their aggregates only
-// then. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
+// InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work
+// returns nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own
+// doing, never after a commit. Messages that it adds to the outbox go along with COMMIT, and take the locks of their
+// aggregates only then. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -46,13 +46,14 @@ func commitUnless(err error) (store.TxAction, error) {
 	return store.TxCommit, nil
 }
 
-// advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it fails
-// unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile.
+// advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
+// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile.
 const advance = `WITH written AS (
-		UPDATE @record SET more = $2, queue = CASE WHEN transaction_timestamp() = $3 THEN queue END
-		WHERE id = $1 AND attempt = $4 AND queue IN (10, 11)
+		UPDATE @record SET extra = $2, state = CASE WHEN transaction_timestamp() = $3 THEN state END
+		WHERE id = $1 AND attempt = $4 AND state IN (10, 11)
 		RETURNING attempt)
-	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
+	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END
+	FROM written`
 
 var _ store.TxCheckpointer = (*Store)(nil)
 
@@ -66,7 +67,8 @@ func (s *Store) CheckpointTx(
 	}
 	return retry(func() error {
 		x := &stepPlan{
-			transaction: transaction{store: s, keyed: true, id: c.ID, hash: s.hash(c.ID), lease: lease}, attempt: c.Attempt, run: work,
+			transaction: transaction{store: s, keyed: true, id: c.ID, hash: s.hash(c.ID), lease: lease},
+			attempt:     c.Attempt, run: work,
 		}
 		x.plan = x
 		return x.try(ctx)
@@ -111,13 +113,13 @@ func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
 
 // write stores the recovery point.
 func (x *stepPlan) write(trip *pipeline) {
-	extra := appendMore([]byte{}, &x.wanted)
+	extra := appendExtra([]byte{}, &x.wanted)
 	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt))
 }
 
 // learned answers by what is stored: the point is there, or nothing was committed, or the attempt is fenced. A record
-// that had the same point before the step, or is another attempt's by now, does not tell; then only a refusal by the server
-// itself says that nothing was committed.
+// that had the same point before the step, or is another attempt's by now, does not tell; then only a refusal by the
+// server itself says that nothing was committed.
 func (x *stepPlan) learned(rec *store.Record, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
 	tells := fenced == nil && !samePoint(&x.wanted, &x.before)
@@ -136,5 +138,6 @@ func (x *stepPlan) learned(rec *store.Record, cause error) error {
 
 // samePoint reports whether two records are equally far.
 func samePoint(a, b *store.Record) bool {
-	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable && a.ProviderID == b.ProviderID
+	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&
+		a.ProviderID == b.ProviderID
 }

@@ -18,8 +18,9 @@ const (
 		WHERE locktype = 'advisory' AND granted AND classid = $1 AND objid = $2 AND objsubid = 1
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
-	// The pauses between looks at a record that somebody waits for. The first catches one that was being settled while its
-	// owner was told; later ones are for owners that are gone without a word. Without a listener, looking is all there is.
+	// The pauses between looks at a record that is waited for. The first catches one that was being settled while
+	// its owner was told; later ones are for owners that are gone without a word. Without a listener, looking is all
+	// there is.
 	firstLook    = 10 * time.Millisecond
 	calmLook     = time.Second
 	listenerless = 50 * time.Millisecond
@@ -27,8 +28,8 @@ const (
 
 // watcher wakes those who wait for a record, and watches each such record once, however many wait for it.
 //
-// Nobody notifies unless somebody waits, because notifications make commits wait for each other: whoever waits says so to
-// all processes, and whichever of them settles the record says that it did.
+// A process notifies only if another one waits, because notifications make commits wait for each other: one that waits
+// says so to all processes, and whichever of them settles the record says that it did.
 type watcher struct {
 	store  *Store
 	config *pgx.ConnConfig
@@ -51,7 +52,7 @@ type watchKey struct {
 	attempt int64
 }
 
-// watch is one thing that somebody waits for.
+// watch is one thing that is waited for.
 type watch struct {
 	hash    [16]byte
 	changed chan struct{} // closed when it may have changed
@@ -125,7 +126,7 @@ func (s *Store) endOfOwn(id store.ID) <-chan struct{} {
 	return f.ended
 }
 
-// join waits together with whoever waits for the same.
+// join waits together with those who wait for the same.
 func (w *watcher) join(key watchKey) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,7 +155,7 @@ func (w *watcher) leave(key watchKey, one *watch) {
 	}
 }
 
-// forget lets the next one who waits begin anew. The caller holds the lock.
+// forget lets the next one who waits begin a new watch. The caller holds the lock.
 func (w *watcher) forget(key watchKey, one *watch) {
 	if w.watched[key] == one {
 		delete(w.watched, key)
@@ -200,7 +201,8 @@ func (w *watcher) await(ctx context.Context, key watchKey, one *watch) error {
 	}
 }
 
-// over is how a watch ends. Closing the store ends waits with an error; a watch that nobody waits for any more tells nobody.
+// over is how a watch ends. Closing the store ends waits with an error; a watch that is not waited for any more tells
+// none.
 func (w *watcher) over(ctx context.Context, err error) error {
 	if err == nil || w.ctx.Err() == nil && ctx.Err() != nil {
 		return nil
@@ -234,7 +236,7 @@ func (w *watcher) wake(hash [16]byte) {
 	}
 }
 
-// wakeAll makes everybody look: notifications may have been lost.
+// wakeAll makes all who wait look: notifications may have been lost.
 func (w *watcher) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -262,13 +264,13 @@ func (w *watcher) close() {
 
 // The announcements that processes make to each other. The hash of a record follows.
 const (
-	waiting = 'w' // somebody waits for the record
+	waiting = 'w' // a process waits for the record
 	settled = 's' // the record was settled, or its transaction is over
 	hello   = 'h' // from the listener to itself
 	arrived = 'o' // a message was added to the outbox; nothing follows
 )
 
-// awaitedFor is how long an announcement of waiting counts. It is made anew before.
+// awaitedFor is how long an announcement of waiting counts. It is repeated before.
 const awaitedFor = time.Minute
 
 // announce tells all processes.
@@ -298,7 +300,7 @@ func (w *watcher) hear(payload string) {
 	}
 }
 
-// expect notes that somebody waits for a record, and forgets what nobody waits for any more.
+// expect notes that another process waits for a record, and forgets what is not waited for any more.
 func (w *watcher) expect(hash [16]byte, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -333,8 +335,8 @@ const (
 	longestRetry = 30 * time.Second
 )
 
-// listener is the one connection of the process on which it hears announcements. While it is down, those who wait look for
-// themselves; it comes back by itself.
+// listener is the one connection of the process on which it hears announcements. While it is down, those who wait look
+// for themselves; it comes back by itself.
 type listener struct{ alive atomic.Bool }
 
 func (l *listener) start(w *watcher) { w.running.Go(func() { l.run(w) }) }
@@ -351,7 +353,8 @@ func (l *listener) run(w *watcher) {
 		if w.ctx.Err() != nil {
 			return
 		}
-		w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves", "error", err, "again_in", pause)
+		w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves",
+			"error", err, "again_in", pause)
 		select {
 		case <-time.After(pause):
 		case <-w.ctx.Done():
@@ -398,7 +401,7 @@ func (l *listener) connect(w *watcher) (*pgx.Conn, error) {
 }
 
 // prove waits for an announcement of its own, sent on another connection: through a pooler that shares connections none
-// would ever come, and nobody would know.
+// would ever come, and it would not show.
 func (l *listener) prove(w *watcher, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(w.ctx, lookTimeout)
 	defer cancel()

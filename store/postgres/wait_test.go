@@ -114,8 +114,8 @@ func TestAllWaitersAreTold(t *testing.T) {
 	ended()
 }
 
-// TestNobodyWaitsNobodyTells: without anybody who waits there is no notification, because each makes commits wait for each
-// other.
+// TestNobodyWaitsNobodyTells: without anybody who waits there is no notification, because each makes commits wait for
+// each other.
 func TestNobodyWaitsNobodyTells(t *testing.T) {
 	t.Parallel()
 	c := newCouple(t)
@@ -208,8 +208,8 @@ func (c *couple) wantLooking(what string, begin func() (id store.ID, attempt int
 	c.Errorf("%s: at best it took %s to learn of the end, want looks that come sooner than after %s", what, fastest, calm)
 }
 
-// TestListenerLost: while the connection is gone on which it would be told, a store looks for itself; and then it is told
-// again.
+// TestListenerLost: while the connection is gone on which it would be told, a store looks for itself; and then it is
+// told again.
 func TestListenerLost(t *testing.T) {
 	t.Parallel()
 	c := newCouple(t)
@@ -228,8 +228,9 @@ func TestListenerLost(t *testing.T) {
 	c.wantTold("a transaction after it has come back", c.inFlight(store.TxRollback))
 }
 
-// TestPoolerLosesNotifications: a connection on which nothing is ever heard, as through a pooler that shares them, is found
-// out, and the store looks for itself. A database of its own stands for the pooler: notifications do not leave theirs.
+// TestPoolerLosesNotifications: a connection on which nothing is ever heard, as through a pooler that shares them, is
+// found out, and the store looks for itself. A database of its own stands for the pooler: notifications do not leave
+// theirs.
 func TestPoolerLosesNotifications(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)
@@ -430,7 +431,8 @@ func (c *couple) wakes(ears *pgx.Conn, begin func() (id store.ID, attempt int64,
 	return time.Since(began)
 }
 
-// wantTold checks that the one that waits is told, which shows in how fast it learns. On a busy machine it may be slow once.
+// wantTold checks that the one that waits is told, which shows in how fast it learns. On a busy machine it may be slow
+// once.
 func (c *couple) wantTold(what string, begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
 	fastest := time.Hour

@@ -30,15 +30,15 @@ var stores = []Mutant{
 		Edits: []Edit{
 			{
 				"store/postgres/batch_item.go",
-				"AS u (id, attempt, retention, answer, more)\n" +
+				"AS u (id, attempt, retention, answer, extra)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND",
-				"AS u (id, attempt, retention, answer, more)\n" +
+				"AS u (id, attempt, retention, answer, extra)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND",
 			},
 			{
 				"store/postgres/batch_item.go",
-				"@span(excluded.retention))\n\t\tWHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)",
-				"@span(excluded.retention))\n\t\tWHERE r.queue IN (10, 11)",
+				"@retention_us(excluded.retention))\n\t\tWHERE r.attempt = excluded.attempt AND r.state IN (10, 11)",
+				"@retention_us(excluded.retention))\n\t\tWHERE r.state IN (10, 11)",
 			},
 		},
 		Faults: calm,
@@ -47,8 +47,8 @@ var stores = []Mutant{
 		Name: "retaken-at-will", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I6"},
 		Mistake: "a reservation takes over what is in progress",
 		Edits: []Edit{{
-			"store/postgres/batch_item.go", "\t\t\t\t\tELSE s.queue = 30 AND s.request = u.request",
-			"\t\t\t\t\tELSE s.queue IN (10, 30) AND s.request = u.request",
+			"store/postgres/batch_item.go", "\t\t\t\t\tELSE s.state = 30 AND s.request = u.request",
+			"\t\t\t\t\tELSE s.state IN (10, 30) AND s.request = u.request",
 		}},
 	},
 	{
