@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/natural"
 )
 
-// appTx is a transaction of the application, of whichever kind.
+// appTx is a transaction of the application, of database/sql or of pgx.
 type appTx interface {
 	// exec runs a statement and returns how many rows it wrote.
 	exec(ctx context.Context, statement string, args ...any) (int64, error)
@@ -27,46 +27,23 @@ type appTx interface {
 // errNoRow is what scan returns without a row.
 var errNoRow = errors.New("no row")
 
-// transactionOf finds out what kind of transaction it is. A *sql.DB and a pool are none: what is written there is not
-// part of anything.
-func transactionOf(tx any) (appTx, error) {
-	switch tx := tx.(type) {
-	case *pgx.Batch:
-		if tx != nil {
-			return pgxBatch{tx}, nil
-		}
-	case *sql.Tx:
-		if tx != nil {
-			return sqlTx{tx}, nil
-		}
-	case pgx.Tx:
-		return pgxTx{tx}, nil
-	case sqlTransaction:
-		return sqlTx{tx}, nil
+// errNoTx is returned for a transaction that is nil.
+var errNoTx = errors.New("postgres: there is no transaction: pass one, such as onceward.Tx(ctx) or postgres.Tx(ctx)")
+
+// ofSQL is a transaction of database/sql.
+func ofSQL(tx *sql.Tx) (appTx, error) {
+	if tx == nil {
+		return nil, errNoTx
 	}
-	return nil, fmt.Errorf("postgres: a %T is not a transaction: pass a pgx.Tx, such as postgres.Tx(ctx), "+
-		"or a *sql.Tx, such as onceward.Tx(ctx)", tx)
+	return sqlTx{tx}, nil
 }
 
-// sqlTransaction is a *sql.Tx, or what wraps one.
-type sqlTransaction interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-	Commit() error
-	Rollback() error
-}
-
-// pgxBatch is a batch that the application is about to send in its transaction. What is queued costs no round trip of
-// its own; whether it succeeded, the results of the batch tell.
-type pgxBatch struct{ batch *pgx.Batch }
-
-func (b pgxBatch) exec(_ context.Context, statement string, args ...any) (int64, error) {
-	b.batch.Queue(statement, args...)
-	return 0, nil
-}
-
-func (b pgxBatch) scan(context.Context, string, []any, ...any) error {
-	return errors.New("postgres: a batch cannot be asked: pass the transaction itself")
+// ofPgx is a transaction of pgx.
+func ofPgx(tx pgx.Tx) (appTx, error) {
+	if tx == nil {
+		return nil, errNoTx
+	}
+	return pgxTx{tx}, nil
 }
 
 type pgxTx struct{ tx pgx.Tx }
@@ -84,7 +61,7 @@ func (t pgxTx) scan(ctx context.Context, statement string, args []any, dest ...a
 	return err
 }
 
-type sqlTx struct{ tx sqlTransaction }
+type sqlTx struct{ tx *sql.Tx }
 
 func (t sqlTx) exec(ctx context.Context, statement string, args ...any) (int64, error) {
 	result, err := t.tx.ExecContext(ctx, statement, args...)
@@ -110,15 +87,40 @@ const (
 	purgeEvents  = `SELECT @purge_inbox($1, $2)`
 )
 
-// RememberEvent implements [inbox.Store]. The transaction is a pgx.Tx or a *sql.Tx.
-func (s *Store) RememberEvent(ctx context.Context, tx any, consumer, eventID string) (first bool, err error) {
-	app, err := transactionOf(tx)
+// RememberEvent implements [inbox.Store].
+func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (first bool, err error) {
+	app, err := ofSQL(tx)
 	if err != nil {
 		return false, err
 	}
-	if _, queued := app.(pgxBatch); queued {
-		return false, errors.New("postgres: a batch cannot tell whether an event is new: pass the transaction itself")
+	return s.remember(ctx, app, consumer, eventID)
+}
+
+// ApplyEvent is [inbox.Inbox.Do] in a transaction of pgx, such as [Tx] gives. The inbox is over a store of this
+// package.
+func ApplyEvent(
+	ctx context.Context, box *inbox.Inbox, tx pgx.Tx, consumer, eventID string, fn func(ctx context.Context) error,
+) (applied bool, err error) {
+	s, ok := box.Store().(*Store)
+	if !ok {
+		return false, fmt.Errorf("postgres: the inbox is over a %T, and not over a store of this package", box.Store())
 	}
+	app, err := ofPgx(tx)
+	if err != nil {
+		return false, err
+	}
+	if err := inbox.CheckNames(consumer, eventID); err != nil {
+		return false, err
+	}
+	first, err := s.remember(ctx, app, consumer, eventID)
+	if err != nil || !first {
+		return false, err
+	}
+	return true, fn(ctx)
+}
+
+// remember notes an event, and reports whether it is new.
+func (s *Store) remember(ctx context.Context, app appTx, consumer, eventID string) (first bool, err error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
@@ -152,23 +154,51 @@ func (s *Store) ConsumedEvents(ctx context.Context, eventID string) ([]inbox.Con
 // lockName takes a lock of two numbers, which are apart from the locks of one number that applications often use.
 const lockName = `SELECT pg_advisory_xact_lock($1::integer, $2::integer)`
 
-// LockName implements [natural.Store]. The transaction is a pgx.Tx or a *sql.Tx.
-func (s *Store) LockName(ctx context.Context, tx any, name string) error {
-	app, err := transactionOf(tx)
+// LockName implements [natural.Store].
+func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
+	app, err := ofSQL(tx)
 	if err != nil {
 		return err
 	}
+	return lock(ctx, app, name)
+}
+
+// LockName is [Store.LockName] in a transaction of pgx, such as [Tx] gives.
+func LockName(ctx context.Context, tx pgx.Tx, name string) error {
+	app, err := ofPgx(tx)
+	if err != nil {
+		return err
+	}
+	return lock(ctx, app, name)
+}
+
+// lock takes the lock of a name until the transaction ends.
+func lock(ctx context.Context, app appTx, name string) error {
 	sum := sha256.Sum256([]byte("onceward natural key\x00" + name))
-	_, err = app.exec(ctx, lockName, int32(binary.BigEndian.Uint32(sum[:])), int32(binary.BigEndian.Uint32(sum[4:])))
+	_, err := app.exec(ctx, lockName, int32(binary.BigEndian.Uint32(sum[:])), int32(binary.BigEndian.Uint32(sum[4:])))
 	return err
 }
 
-// UpsertRow implements [natural.Store]. The transaction is a pgx.Tx or a *sql.Tx.
-func (s *Store) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natural.Outcome, error) {
-	app, err := transactionOf(tx)
+// UpsertRow implements [natural.Store].
+func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
+	app, err := ofSQL(tx)
 	if err != nil {
 		return 0, err
 	}
+	return upsert(ctx, app, u)
+}
+
+// UpsertRow is [Store.UpsertRow] in a transaction of pgx, such as [Tx] gives.
+func UpsertRow(ctx context.Context, tx pgx.Tx, u natural.Upsert) (natural.Outcome, error) {
+	app, err := ofPgx(tx)
+	if err != nil {
+		return 0, err
+	}
+	return upsert(ctx, app, u)
+}
+
+// upsert inserts a row or updates it, and says what it did.
+func upsert(ctx context.Context, app appTx, u natural.Upsert) (natural.Outcome, error) {
 	if err := u.Check(); err != nil {
 		return 0, err
 	}

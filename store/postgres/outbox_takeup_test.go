@@ -41,7 +41,7 @@ func (u *takeUp) add(topic, aggregate string, kinds ...string) (ids []string) {
 	u.Helper()
 	for _, kind := range kinds {
 		must(u, u.store.InTx(u.Context(), func(ctx context.Context) error {
-			id, err := u.box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: aggregate, Type: kind})
+			id, err := postgres.AddMessage(ctx, u.box, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: aggregate, Type: kind})
 			ids = append(ids, id)
 			return err
 		}))
@@ -266,7 +266,7 @@ func TestTakersInParallel(t *testing.T) {
 		must(t, u.store.InTx(t.Context(), func(ctx context.Context) error {
 			for a := range aggregates {
 				m := outbox.Message{Topic: "topic", AggregateID: fmt.Sprint(a), Type: "t", Payload: []byte{byte(i)}}
-				if _, err := u.box.Add(ctx, postgres.Tx(ctx), m); err != nil {
+				if _, err := postgres.AddMessage(ctx, u.box, postgres.Tx(ctx), m); err != nil {
 					return err
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -92,11 +93,11 @@ func (p *planned) message() {
 	topic := fmt.Sprint("planned ", p.used)
 	must(p, p.store.InTx(p.Context(), func(ctx context.Context) error {
 		for range 2 {
-			if _, err := box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: "1", Type: "t"}); err != nil {
+			if _, err := postgres.AddMessage(ctx, box, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: "1", Type: "t"}); err != nil {
 				return err
 			}
 		}
-		_, err := p.store.RememberEvent(ctx, postgres.Tx(ctx), "consumer", topic)
+		_, err := p.store.RememberEvent(ctx, onceward.Tx(ctx), "consumer", topic)
 		return err
 	}))
 	claimed, err := p.store.ClaimMessages(p.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: 10}}, time.Minute)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -151,9 +152,11 @@ func tryBoxes(ctx context.Context, store *postgres.Store, event string) error {
 		return err
 	}
 	if err := store.InTx(ctx, func(ctx context.Context) error {
-		_, ordered := box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: "topic", AggregateID: "1", Type: "t"})
-		_, captured := box.Add(ctx, postgres.Tx(ctx), outbox.Message{AggregateID: "1", Type: "t"})
-		_, remembered := store.RememberEvent(ctx, postgres.Tx(ctx), "consumer", event)
+		message := outbox.Message{Topic: "topic", AggregateID: "1", Type: "t"}
+		_, ordered := postgres.AddMessage(ctx, box, postgres.Tx(ctx), message)
+		message.Topic = ""
+		_, captured := postgres.AddMessage(ctx, box, postgres.Tx(ctx), message)
+		_, remembered := store.RememberEvent(ctx, onceward.Tx(ctx), "consumer", event)
 		return errors.Join(ordered, captured, remembered)
 	}); err != nil {
 		return err

@@ -13,18 +13,18 @@ import (
 // settleTimeout bounds what follows the work.
 const settleTimeout = 15 * time.Second
 
-// commit is the last round trip: the messages of the work, what the plan writes, and COMMIT.
+// commit is the last round trip: the messages of the answer, what the plan writes, and COMMIT.
 func (t *transaction) commit() error {
 	trip, deadline := t.newTrip(), time.Now().Add(settleTimeout)
 	err := t.plan.prepare(trip, deadline)
 	if err == nil {
-		err = unavailable(t.prepareDeferred(trip, deadline))
+		err = unavailable(t.prepareMessages(trip, deadline))
 	}
 	if err != nil {
 		t.gate.undone = t.gate.undone || undone(err)
 		return t.undo(err)
 	}
-	t.addDeferred(trip)
+	t.addMessages(trip)
 	t.plan.write(trip)
 	trip.add(&t.store.sql.commit)
 	if err = committed(trip.run(deadline, t.plan.read)); err != nil {
@@ -98,7 +98,7 @@ func (t *transaction) believe(cause error) error {
 	if undone(cause) || refusedByServer(cause) || errors.Is(cause, errOtherTag) {
 		return t.store.notCommitted(errors.Join(cause, t.rollback()))
 	}
-	t.abandon()
+	t.close()
 	return fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, cause)
 }
 
@@ -188,19 +188,4 @@ func refusesToTell(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) &&
 		(refused.Code == stateInsufficientRights || refused.Code == stateUndefinedTable)
-}
-
-// cancelWaiting ends a statement that adds a message and waits for its aggregate. It is asked for by name: what a
-// session is busy with otherwise, such as a commit that waits for a standby, is not to be cut off.
-const cancelWaiting = `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
-	WHERE pid = $1 AND wait_event_type = 'Lock' AND wait_event = 'advisory' AND starts_with(query, $2)`
-
-// abandon gives the connection up. A message that still waits for another transaction would keep what the work has
-// locked for as long, and commit after all.
-func (t *transaction) abandon() {
-	t.close()
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
-	defer cancel()
-	prefix := t.store.names.render(`INSERT INTO @outbox `)
-	_, _ = t.store.own.Exec(ctx, cancelWaiting, int32(t.conn.PgConn().PID()), prefix) // the outcome is unknown either way
 }

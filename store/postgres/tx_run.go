@@ -55,9 +55,10 @@ type transaction struct {
 	view
 	gate gate
 	trip pipeline // the round trip under way
-	// defers says that messages of the work wait for COMMIT, adds that there were any.
-	defers bool
-	adds   atomic.Bool
+	// answers says that there will be an answer, to which the work may add messages, adds that it added any, in either
+	// way.
+	answers bool
+	adds    atomic.Bool
 
 	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
 	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction

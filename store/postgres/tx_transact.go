@@ -89,7 +89,7 @@ func (s *Store) Transact(
 	err = retry(func() error {
 		x := &handlerPlan{
 			transaction: transaction{
-				store: s, keyed: true, id: r.ID, hash: s.hash(r.ID), lease: r.Lease, defers: true,
+				store: s, keyed: true, id: r.ID, hash: s.hash(r.ID), lease: r.Lease, answers: true,
 				limit: s.LongestWork(r.Lease), flight: f,
 			},
 			reservation: r, number: number, run: work,

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
@@ -19,12 +20,11 @@ const (
 )
 
 // RememberEvent implements [inbox.Store]. One transaction writes at a time, so none that notes the same is under way.
-func (s *Store) RememberEvent(ctx context.Context, tx any, consumer, eventID string) (bool, error) {
-	own, err := appTxOf(tx)
-	if err != nil {
-		return false, err
+func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (bool, error) {
+	if tx == nil {
+		return false, errNoTx
 	}
-	result, err := own.ExecContext(ctx, insertEvent, []byte(eventID), []byte(consumer), micros(s.now()))
+	result, err := tx.ExecContext(ctx, insertEvent, []byte(eventID), []byte(consumer), micros(s.now()))
 	if err != nil {
 		return false, unavailable(fmt.Errorf("remember an event: %w", err))
 	}

@@ -2,8 +2,11 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -22,29 +25,100 @@ const messageColumns = `number, id, topic, aggregatetype, aggregateid, type, pay
 	step, origin, attempt, downstream_key, created, state, due, tries, provider_id, last_error`
 
 // AddMessage implements [outbox.Store]. There is one writer, so the order of messages is that of commits by itself.
-func (s *Store) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
-	own, err := appTxOf(tx)
+func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
+	if tx == nil {
+		return errNoTx
+	}
+	args, err := messageArgs(e, s.now())
 	if err != nil {
 		return err
 	}
-	now := s.now().UTC().Truncate(time.Microsecond)
-	state, due := outbox.StateReady, now.Add(e.Delay)
-	if e.Topic == "" {
-		state, due = outbox.StateCaptured, now
-	}
-	headers, err := encodeHeaders(e.Headers)
-	if err != nil {
-		return err
-	}
-	_, err = own.ExecContext(
-		ctx, insertMessage, e.ID, e.Topic, laneOf(e), int64(state), micros(due), micros(now), e.AggregateType, e.AggregateID, e.Type, e.Step,
-		e.ContentType, e.Source, e.Subject, originOf(e), e.OriginAttempt, e.DownstreamKey, headers, append([]byte{}, e.Payload...),
-	)
-	if err != nil {
+	if _, err := tx.ExecContext(ctx, insertMessage, args...); err != nil {
 		return unavailable(fmt.Errorf("add a message: %w", err))
 	}
 	s.writer.messages.add(1)
-	e.State, e.Due, e.CreatedAt = state, due, now
+	return nil
+}
+
+// messageArgs are the parameters of insertMessage. They share no memory with the entry, in which they note what it becomes.
+func messageArgs(e *outbox.Entry, now time.Time) ([]any, error) {
+	now = now.UTC().Truncate(time.Microsecond)
+	e.State, e.Due, e.CreatedAt = outbox.StateReady, now.Add(e.Delay), now
+	if e.Topic == "" {
+		e.State, e.Due = outbox.StateCaptured, now
+	}
+	headers, err := encodeHeaders(e.Headers)
+	if err != nil {
+		return nil, err
+	}
+	return []any{
+		e.ID, e.Topic, laneOf(e), int64(e.State), micros(e.Due), micros(now), e.AggregateType, e.AggregateID, e.Type, e.Step,
+		e.ContentType, e.Source, e.Subject, originOf(e), e.OriginAttempt, e.DownstreamKey, headers, append([]byte{}, e.Payload...),
+	}, nil
+}
+
+// answerMessages are what a transactional handler has added to its answer in one turn.
+type answerMessages struct {
+	store *Store
+
+	mu   sync.Mutex
+	over bool
+	size outbox.AnswerSize
+	args [][]any // of insertMessage, for each
+}
+
+type answerKey struct{}
+
+// AddToAnswer implements [outbox.AnswerStore]: the writer adds the message when it stores the answer.
+func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
+	answer, _ := ctx.Value(answerKey{}).(*answerMessages)
+	if answer == nil || answer.store != s {
+		return outbox.ErrNoAnswer
+	}
+	args, err := messageArgs(e, s.now())
+	if err != nil {
+		return err
+	}
+	answer.mu.Lock()
+	defer answer.mu.Unlock()
+	if answer.over {
+		return errAnswered
+	}
+	if err := answer.size.Add(e); err != nil {
+		return err
+	}
+	answer.args = append(answer.args, args)
+	return nil
+}
+
+// errAnswered is what a handler sees that adds to its answer too late.
+var errAnswered = fmt.Errorf("%w: the handler has returned, or has had its time, and its answer takes no more messages", store.ErrTxOwned)
+
+// close ends the turn: from now on nothing is added. A nil answer takes none from the start.
+func (a *answerMessages) close() {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+}
+
+// write adds the messages in the transaction of the writer. A message that the database refuses is refused with the work.
+func (a *answerMessages) write(r *records) error {
+	if a == nil || len(a.args) == 0 {
+		return nil
+	}
+	for _, args := range a.args {
+		err := r.run(insertMessage, args, nil)
+		if errors.Is(err, sqlite3.CONSTRAINT) {
+			return refused{fmt.Errorf("%w: add a message: %w", store.ErrWorkRefused, err)}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	a.store.writer.messages.add(len(a.args))
 	return nil
 }
 
