@@ -197,7 +197,7 @@ func TestLeavingInTheQueue(t *testing.T) {
 	}
 }
 
-// TestLeavingOnTheWire: who leaves while its call is on the wire takes nobody along, and gets its grant when it asks
+// TestLeavingOnTheWire: who leaves while its call is on the wire takes no other along, and gets its grant when it asks
 // again.
 func TestLeavingOnTheWire(t *testing.T) {
 	t.Parallel()

@@ -63,7 +63,7 @@ func TestCarelessSession(t *testing.T) {
 	wantOpenFails(t, url, "synchronous_commit is off", postgres.WithStrictDurability())
 }
 
-// TestAsynchronousStandby: standbys that nobody waits for lose commits in a fail-over. Whoever receives the log counts
+// TestAsynchronousStandby: standbys that no commit waits for lose commits in a fail-over. A receiver of the log counts
 // as one.
 func TestAsynchronousStandby(t *testing.T) {
 	t.Parallel()
@@ -93,7 +93,7 @@ func receive(t *testing.T, server *servers.PostgresServer, name string) {
 	must(t, openAdmin(t, server.URL()).QueryRow(t.Context(), `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs))
 	program := filepath.Join(programs, "pg_receivewal")
 	if _, err := os.Stat(program); err != nil {
-		t.Fatalf("there is nobody to receive the log: %v; install it: apt-get update && apt-get install -y --no-install-recommends postgresql", err)
+		t.Fatalf("there is no receiver of the log: %v; install it: apt-get update && apt-get install -y --no-install-recommends postgresql", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := osexec.CommandContext(ctx, program, "--synchronous", "--no-loop", "-D", t.TempDir(), "-d",

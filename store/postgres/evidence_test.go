@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestAuditIsReadableByItself: an entry names its record in words, also to somebody who has no more than SQL, and when
-// the record is long gone.
+// TestAuditIsReadableByItself: an entry names its record in words, also to an operator who has no more than SQL, and
+// when the record is long gone.
 func TestAuditIsReadableByItself(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)

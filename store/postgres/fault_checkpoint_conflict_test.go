@@ -78,7 +78,7 @@ func TestStepsInADeadlock(t *testing.T) {
 			must(t, await(t, "the end of a step", forth))
 			must(t, await(t, "the end of a step", back))
 			if n := runs.Load(); n < 3 {
-				t.Errorf("there were %d runs: nobody was undone", n)
+				t.Errorf("there were %d runs: none was undone", n)
 			}
 			if n := number(t, s.admin, `SELECT min(amount) + max(amount) FROM balance`); n != 4 {
 				t.Errorf("E3: the rows were changed %d times together, want 4", n)
@@ -153,7 +153,7 @@ func TestStepOverlooksAFailure(t *testing.T) {
 	}
 }
 
-// TestStepEndsItsTransaction: what a step commits by itself is without a point, and nobody knows it.
+// TestStepEndsItsTransaction: what a step commits by itself is without a point, and no record tells of it.
 func TestStepEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
@@ -180,7 +180,7 @@ func TestStepEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// TestDiscardedStatementsOfAStep has somebody discard what was prepared on the only connection, beside the steps and in
+// TestDiscardedStatementsOfAStep discards what was prepared on the only connection, beside the steps and in
 // one.
 func TestDiscardedStatementsOfAStep(t *testing.T) {
 	t.Parallel()
@@ -263,7 +263,8 @@ var intrusions = map[string]intrusion{
 	"a deletion": func(t testing.TB, f *stepFault, _ *postgres.Store) { exec(t, f.admin, `DELETE FROM onceward_record`) },
 }
 
-// TestStepLosesItsRecord: whoever takes the record goes through while the step runs, and nothing of the step is kept.
+// TestStepLosesItsRecord: another one who takes the record goes through while the step runs, and nothing of the step is
+// kept.
 func TestStepLosesItsRecord(t *testing.T) {
 	t.Parallel()
 	for name, intrude := range intrusions {

@@ -113,7 +113,7 @@ func TestCommitAnsweredLate(t *testing.T) {
 				awaitCaught(t, f.proxy, 1)
 				elsewhere := payer{handle: h, value: "paid"}
 				v, err := s.store(t, h, s.url).Transact(t.Context(), booking("paid"), elsewhere.work)
-				wantVerdict(t, v, err, store.DecisionReplay, 1, "it is committed, whoever knows")
+				wantVerdict(t, v, err, store.DecisionReplay, 1, "it is committed, whether or not the owner knows")
 				elsewhere.wantRuns(t, 0, "I1")
 				if fate == "the reply comes" {
 					release()
@@ -129,7 +129,7 @@ func TestCommitAnsweredLate(t *testing.T) {
 }
 
 // TestCommitNobodyAnswers waits until the store gives up by itself, so all of its cases wait together: the owner's
-// connection goes silent, which leaves another way to ask; or nobody can be asked at all.
+// connection goes silent, which leaves another way to ask; or no server can be asked at all.
 func TestCommitNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -206,7 +206,7 @@ func (h handle) change(ctx context.Context, row string) (err error) {
 }
 
 // transfer is a handler that changes two rows, in the order that its key says, and answers with the number of its run.
-// In its first run it waits between the two until everybody has changed the first.
+// In its first run it waits between the two until all have changed the first.
 type transfer struct {
 	testing.TB
 	handle handle
@@ -260,7 +260,7 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 				}
 			}
 			if n := x.runs.Load(); n < 3 {
-				t.Errorf("there were %d runs: nobody was undone", n)
+				t.Errorf("there were %d runs: none was undone", n)
 			}
 			var a, b int
 			must(t, s.admin.QueryRow(t.Context(), `SELECT min(amount), max(amount) FROM balance`).Scan(&a, &b))

@@ -254,7 +254,7 @@ func (d *driven) inTx(t *testing.T) {
 	must(t, d.store.InTx(t.Context(), work))
 }
 
-// TestDiscardedStatements has somebody discard what was prepared on the connections of the pool, as a pool's hook may.
+// TestDiscardedStatements discards what was prepared on the connections of the pool, as a pool's hook may.
 // The next transaction takes another connection.
 func TestDiscardedStatements(t *testing.T) {
 	t.Parallel()

@@ -145,7 +145,7 @@ func (e *expiring) feed(t *testing.T, n int) {
 }
 
 // TestExpiryDuringARetry is scenario 22: a retry that arrives as the record expires is answered with the old answer or
-// executed anew, and the new answer stays.
+// executed again, and the new answer stays.
 func TestExpiryDuringARetry(t *testing.T) {
 	t.Parallel()
 	for mode := range bothModes {

@@ -201,7 +201,7 @@ func TestHandlerNeverReturns(t *testing.T) {
 	}
 }
 
-// TestHandlerCommitsAndNeverReturns: where the handler may have ended the transaction by itself, nobody knows what
+// TestHandlerCommitsAndNeverReturns: where the handler may have ended the transaction by itself, it is unknown what
 // it did, and that is recorded.
 func TestHandlerCommitsAndNeverReturns(t *testing.T) {
 	t.Parallel()
@@ -390,7 +390,7 @@ func TestHandlerEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// TestHandlerLosesTheReplyToItsOwnCommit: it did what is not its to do, and then nobody knows whether that was done.
+// TestHandlerLosesTheReplyToItsOwnCommit: it did what is not its to do, and then it is unknown whether that was done.
 func TestHandlerLosesTheReplyToItsOwnCommit(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {

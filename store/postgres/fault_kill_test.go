@@ -175,7 +175,7 @@ func checkPayments(t *testing.T, s *site, c *clients) {
 		must(t, rows.Scan(&key, &n))
 		paid[key] = n
 		if _, known := c.answers[key]; !known {
-			t.Errorf("I5: %s is there, and nobody was told", key)
+			t.Errorf("I5: %s is there, and no client was told", key)
 		}
 	}
 	must(t, rows.Err())

@@ -290,7 +290,7 @@ func TestSlowCommitLostWithoutLocks(t *testing.T) {
 }
 
 // TestConflictAtCommitWithoutLocks has the first commits of several nodes fail with 40001, as those of a server do that
-// learns of its conflicts at the end: whoever is undone decides again.
+// learns of its conflicts at the end: one that is undone decides again.
 func TestConflictAtCommitWithoutLocks(t *testing.T) {
 	t.Parallel()
 	const nodes = 3
@@ -380,7 +380,7 @@ func unlock(t testing.TB, conn *pgx.Conn, lock int64) {
 	}
 }
 
-// TestLockThatCollides has somebody else hold the lock of a key, as another key with the same hash would.
+// TestLockThatCollides has another session hold the lock of a key, as another key with the same hash would.
 func TestLockThatCollides(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
@@ -395,7 +395,7 @@ func TestLockThatCollides(t *testing.T) {
 			for range 2 {
 				post(route, "key").wantProblem(t, http.StatusConflict, "in-progress", "scenario 8")
 			}
-			post(route, "another").want(t, http.StatusCreated, false, "scenario 8: nobody else waits")
+			post(route, "another").want(t, http.StatusCreated, false, "scenario 8: no other key waits")
 			s.wantRows(t, "key", 0, "scenario 8")
 			wantStateOf(t, st, "key", store.StateNone, "scenario 8")
 			unlock(t, other, lock)

@@ -138,7 +138,7 @@ func TestBustIsNotRepeatedOnANewRecord(t *testing.T) {
 	complete(t, other, own(t, other, reservation("k")), "second")
 	proxy.DropAll()
 	if err := await(t, "the end of the bust", done); err == nil {
-		t.Error("S6: it was said to be done, though nobody can tell")
+		t.Error("S6: it was said to be done, though that is not known")
 	}
 	wantReplay(t, other, "k", "second", "I1")
 }

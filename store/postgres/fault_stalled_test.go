@@ -18,8 +18,8 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// Something is stuck: a record is locked by somebody who does not go on, a connection is silent, the server is frozen.
-// That may cost the one request that meets it, for a bounded time, and nobody else.
+// Something is stuck: a record is locked by a session that does not go on, a connection is silent, the server is
+// frozen. That may cost the one request that meets it, for a bounded time, and no other.
 
 // stuck makes a heartbeat of a store get stuck, and returns how to let go.
 type stuck func(t *testing.T, s *site, proxy *servers.Proxy, store *postgres.Store, key string) (letGo func())
@@ -301,7 +301,7 @@ func TestRefusedRequestsLeaveTheServerAlone(t *testing.T) {
 	}
 	all.Wait()
 	refused := proxy.Connections()
-	time.Sleep(5 * time.Second) // what is measured is how often somebody knocks in that time
+	time.Sleep(5 * time.Second) // what is measured is how often the server is asked in that time
 	if n := proxy.Connections() - refused; n > 40 {
 		t.Errorf("L2: %d attempts to connect in the 5 s after %d requests were refused, want a few", n, requests)
 	}

@@ -193,7 +193,7 @@ func (p *planned) reaps(soft bool) {
 	}
 }
 
-// check does everything so often that the server stops planning anew each time, and looks at each plan.
+// check does everything so often that the server stops planning each time, and looks at each plan.
 func (p *planned) check(forbidden *regexp.Regexp, size string) {
 	p.repeat(p.hot(), forbidden, size)
 	p.repeat(p.evidence(), walks, size)

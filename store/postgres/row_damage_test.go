@@ -94,7 +94,7 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
-// TestDamagedRowsAreListed: one that cannot be read keeps nobody from the others, and is listed as such where its ID
+// TestDamagedRowsAreListed: one that cannot be read keeps no caller from the others, and is listed as such where its ID
 // can be.
 func TestDamagedRowsAreListed(t *testing.T) {
 	t.Parallel()
@@ -121,7 +121,7 @@ func TestDamagedRowsAreListed(t *testing.T) {
 	}
 }
 
-// TestDamagedRowsInProgress: the same for those that somebody still works on, whom a damaged row must not serve either.
+// TestDamagedRowsInProgress: the same for those that an owner still works on, whom a damaged row must not serve either.
 func TestDamagedRowsInProgress(t *testing.T) {
 	t.Parallel()
 	d := newDamaged(t)

@@ -20,7 +20,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var update = flag.Bool("update", false, "write the golden files of testdata/rows anew")
+var update = flag.Bool("update", false, "rewrite the golden files of testdata/rows")
 
 // goldenRows are one record for each thing that a row of version 1 can hold. They are never changed, only added to: the
 // files beside them were written by every release so far.

@@ -66,7 +66,7 @@ func grant(t testing.TB, admin *pgxpool.Pool, rights []string, schema, role stri
 	}
 }
 
-// TestRoleWithoutCreate: whoever may use the tables, and not make any, can do everything but migrate.
+// TestRoleWithoutCreate: a role that may use the tables, and not make any, can do everything but migrate.
 func TestRoleWithoutCreate(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)
@@ -362,7 +362,7 @@ func migrate(t testing.TB, pool *pgxpool.Pool, direction string) {
 	}
 }
 
-// TestMigrationsByAnotherTool: tables that somebody else made are as good as our own, and nothing is left of them when
+// TestMigrationsByAnotherTool: tables that another tool made are as good as our own, and nothing is left of them when
 // they are taken away.
 func TestMigrationsByAnotherTool(t *testing.T) {
 	t.Parallel()
@@ -409,7 +409,7 @@ func TestManualMigration(t *testing.T) {
 }
 
 // TestTablesMadeMeanwhile: a store that was opened before its tables were there must not work beside them under names
-// that nobody else derives: what another process has answered would be executed again.
+// that no other process derives: what another process has answered would be executed again.
 func TestTablesMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
@@ -451,7 +451,7 @@ func TestNewerTables(t *testing.T) {
 }
 
 // TestNewerTablesThatAreCompatible: during a deploy, programs of two versions use the same tables (scenario 32). The
-// old one may have been running already, or start anew.
+// old one may have been running already, or start again.
 func TestNewerTablesThatAreCompatible(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)

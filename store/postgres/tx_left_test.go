@@ -32,7 +32,7 @@ func TestForgottenRows(t *testing.T) {
 			}
 			return err
 		},
-		"a row that nobody scans": func(ctx context.Context) error {
+		"a row that is not scanned": func(ctx context.Context) error {
 			postgres.Tx(ctx).QueryRow(ctx, many)
 			return nil
 		},

@@ -165,7 +165,7 @@ func TestLargeObjects(t *testing.T) {
 	exec(t, s.admin, `SELECT lo_unlink($1)`, oid)
 }
 
-// TestTxOutside: where there is no transaction, whoever insists on one learns why, and who only asks gets none.
+// TestTxOutside: where there is no transaction, a caller that insists on one learns why, and who only asks gets none.
 func TestTxOutside(t *testing.T) {
 	t.Parallel()
 	if _, ok := postgres.LookupTx(t.Context()); ok {

@@ -193,7 +193,7 @@ func TestObservingDriver(t *testing.T) {
 		return store, func() {
 			must(t, db.Close())
 			if wrapped.raws.Load() == 0 {
-				t.Error("nobody asked the wrapper")
+				t.Error("the wrapper was not asked")
 			}
 		}
 	}, insertSQL})

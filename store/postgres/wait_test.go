@@ -20,7 +20,7 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// TestToldByAnotherProcess: whoever waits for what another process does is told when it is over, however it ends.
+// TestToldByAnotherProcess: a process that waits for what another one does is told when it is over, however it ends.
 func TestToldByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	c := newCouple(t)
@@ -46,7 +46,7 @@ func TestToldByAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestConnectionDies: the end of a transaction whose connection is gone is noticed, although nobody tells.
+// TestConnectionDies: the end of a transaction whose connection is gone is noticed, although no process tells.
 func TestConnectionDies(t *testing.T) {
 	t.Parallel()
 	c := newCouple(t)
@@ -94,13 +94,13 @@ func TestWaitingIsQuiet(t *testing.T) {
 			t.Errorf("a wait for what goes on got %v", err)
 		}
 	})()
-	// One statement says that somebody waits, a few look.
+	// One statement says that a process waits, a few look.
 	if trips := c.proxy.RoundTrips() - before; trips > 10 {
 		t.Errorf("%d waits for one key of %s took %d round trips", waiters, 3*calm/2, trips)
 	}
 }
 
-// TestAllWaitersAreTold: one word wakes everybody.
+// TestAllWaitersAreTold: one word wakes all.
 func TestAllWaitersAreTold(t *testing.T) {
 	t.Parallel()
 	c := newCouple(t)
@@ -114,7 +114,7 @@ func TestAllWaitersAreTold(t *testing.T) {
 	ended()
 }
 
-// TestNobodyWaitsNobodyTells: without anybody who waits there is no notification, because each makes commits wait for
+// TestNobodyWaitsNobodyTells: where no process waits there is no notification, because each makes commits wait for
 // each other.
 func TestNobodyWaitsNobodyTells(t *testing.T) {
 	t.Parallel()
@@ -142,7 +142,7 @@ func TestNobodyWaitsNobodyTells(t *testing.T) {
 		}
 	}
 	if len(heard) > 0 {
-		t.Errorf("nobody waits, and there were %d notifications: %q", len(heard), heard)
+		t.Errorf("no process waits, and there were %d notifications: %q", len(heard), heard)
 	}
 }
 
@@ -217,13 +217,13 @@ func TestListenerLost(t *testing.T) {
 	first := c.listeners()
 	c.proxy.Refuse(true)
 	exec(t, c.admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = ANY ($1)`, first)
-	eventually(t, "nobody listens", 10*time.Second, func() bool { return len(c.listeners()) == 0 })
+	eventually(t, "no process listens", 10*time.Second, func() bool { return len(c.listeners()) == 0 })
 	c.wantLooking("without a listener", c.completed())
 	if again := c.listeners(); len(again) != 0 {
 		t.Fatalf("%v listens although it cannot connect", again)
 	}
 	c.proxy.Refuse(false)
-	eventually(t, "somebody listens again", 20*time.Second, func() bool { return len(c.listeners()) == 1 })
+	eventually(t, "a process listens again", 20*time.Second, func() bool { return len(c.listeners()) == 1 })
 	c.wantTold("after it has come back", c.completed())
 	c.wantTold("a transaction after it has come back", c.inFlight(store.TxRollback))
 }
@@ -234,7 +234,7 @@ func TestListenerLost(t *testing.T) {
 func TestPoolerLosesNotifications(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)
-	database := server.Schema(t) // a name that nobody has
+	database := server.Schema(t) // a name that is not taken
 	must(t, server.Exec(t.Context(), `CREATE DATABASE `+database))
 	t.Cleanup(func() {
 		must(t, server.Exec(context.Background(), `DROP DATABASE `+database+` WITH (FORCE)`))
@@ -269,7 +269,7 @@ func TestListenURL(t *testing.T) {
 	}
 }
 
-// TestClosingEndsWaits: whoever waits when the store is closed is not left alone.
+// TestClosingEndsWaits: a caller that waits when the store is closed is not left alone.
 func TestClosingEndsWaits(t *testing.T) {
 	t.Parallel()
 	c := newCouple(t)
@@ -404,7 +404,7 @@ func (c *couple) waits(id store.ID, attempt int64) <-chan error {
 	return ended
 }
 
-// calm is after how long the one that waits looks by itself; whoever is told learns much earlier.
+// calm is after how long the one that waits looks by itself; one that is told learns much earlier.
 const calm = time.Second
 
 // wakes waits for what begin makes, lets it end, and checks that the wait ends too. It returns how long that took.
@@ -414,7 +414,7 @@ func (c *couple) wakes(ears *pgx.Conn, begin func() (id store.ID, attempt int64,
 	ended := c.waits(id, attempt)
 	if ears != nil {
 		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
-		_, err := ears.WaitForNotification(ctx) // that somebody waits
+		_, err := ears.WaitForNotification(ctx) // that a process waits
 		cancel()
 		must(c, err)
 	}
