@@ -81,9 +81,9 @@ func (t sqlTx) scan(ctx context.Context, statement string, args []any, dest ...a
 
 const (
 	// rememberEvent waits for another transaction that has noted the same and has not ended.
-	rememberEvent = `INSERT INTO @inbox (at, event_id, consumer) VALUES (@now(), $1, $2)
+	rememberEvent = `INSERT INTO @inbox (applied_at, event_id, consumer) VALUES (@now(), $1, $2)
 		ON CONFLICT (event_id, consumer) DO NOTHING`
-	selectEvents = `SELECT consumer, at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
+	selectEvents = `SELECT consumer, applied_at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
 	purgeEvents  = `SELECT @purge_inbox($1, $2)`
 )
 

@@ -19,18 +19,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits there:
-// a CASE evaluates its condition first.
+// addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits
+// there: a CASE evaluates its condition first.
 const (
-	addMessage = `INSERT INTO @outbox (number, id, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
-			downstream, attributes, origin, payload)
+	addMessage = `INSERT INTO @outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
+			downstream_key, attributes, origin, payload)
 		VALUES (NUMBER, $1::uuid, $2::bigint, @now() + $3::bigint, @now(), $4::bigint, $5::text, $6::text, $7::text,
 			$8::text, $9::text, $10::text, $11::bytea, $12::bytea)`
 	drawNumber = `nextval('@outbox_number')`
 	// What nobody delivers is apart from what workers look for.
 	drawCaptured = `-` + drawNumber
-	// Locks of two numbers are apart from those of records, which are of one. What these functions return is void, which is
-	// empty as a text.
+	// Locks of two numbers are apart from those of records, which are of one. What these functions return is void,
+	// which is empty as a text.
 	lockLane = `CASE WHEN pg_advisory_xact_lock(($2::bigint >> 32)::integer, ($2::bigint << 32 >> 32)::integer)::text = ''
 		THEN ` + drawNumber + ` END`
 	notifyOthers = `CASE WHEN pg_notify('CHANNEL', 'o')::text = '' THEN NUMBER END`
@@ -126,7 +126,8 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 	return s.writeMessage(ctx, app.exec, gate, e)
 }
 
-// AddMessage is [outbox.Outbox.Add] in a transaction of pgx, such as [Tx] gives. The outbox is over a store of this package.
+// AddMessage is [outbox.Outbox.Add] in a transaction of pgx, such as [Tx] gives. The outbox is over a store of this
+// package.
 func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Message) (id string, err error) {
 	s, e, err := entryFor(ctx, box, m)
 	if err != nil {
@@ -146,8 +147,8 @@ func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Mes
 	return e.ID, nil
 }
 
-// QueueMessage is [AddMessage] for a batch that the application is about to send in its transaction, so that the message costs
-// no round trip of its own. The results of the batch tell whether it was written.
+// QueueMessage is [AddMessage] for a batch that the application is about to send in its transaction, so that the
+// message costs no round trip of its own. The results of the batch tell whether it was written.
 func QueueMessage(ctx context.Context, box *outbox.Outbox, batch *pgx.Batch, m outbox.Message) (id string, err error) {
 	s, e, err := entryFor(ctx, box, m)
 	if err != nil {
@@ -177,7 +178,8 @@ func entryFor(ctx context.Context, box *outbox.Outbox, m outbox.Message) (*Store
 // execFunc runs a statement and returns how many rows it wrote.
 type execFunc func(ctx context.Context, statement string, args ...any) (int64, error)
 
-// writeMessage adds a message by a statement of its own. The gate is that of a handler which may be the one that adds it, or nil.
+// writeMessage adds a message by a statement of its own. The gate is that of a handler which may be the one that adds
+// it, or nil.
 func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *outbox.Entry) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -216,8 +218,8 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	return nil
 }
 
-// addMessages puts the messages of the answer into the round trip that commits it, sorted by their lanes: transactions that all
-// take their locks in the same order do not wait for each other in a circle.
+// addMessages puts the messages of the answer into the round trip that commits it, sorted by their lanes: transactions
+// that all take their locks in the same order do not wait for each other in a circle.
 func (t *transaction) addMessages(trip *pipeline) {
 	slices.SortStableFunc(t.gate.messages, func(a, b addition) int { return cmp.Compare(a.lane, b.lane) })
 	for i := range t.gate.messages {
@@ -241,8 +243,8 @@ func (t *transaction) prepareMessages(trip *pipeline, deadline time.Time) error 
 	return nil
 }
 
-// lane is the number within which messages keep their order, or 0. Two aggregates may have the same: they then wait for each
-// other.
+// lane is the number within which messages keep their order, or 0. Two aggregates may have the same: they then wait for
+// each other.
 func (s *Store) lane(m *outbox.Message) int64 {
 	if m.Topic == "" || !m.Ordered() {
 		return 0

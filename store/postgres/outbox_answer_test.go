@@ -123,7 +123,7 @@ func (m *messageTest) run(t *testing.T, name string, way func(m *messageTest, t 
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
-		u := newTakeUp(t, "")
+		u := newOutboxTest(t, "")
 		way(m, t, u.store, adder{t, u.box})
 		if got := typesInOrder(t, u.store); got != m.want {
 			t.Errorf("O1: the messages are %q, want %q", got, m.want)
@@ -131,8 +131,8 @@ func (m *messageTest) run(t *testing.T, name string, way func(m *messageTest, t 
 	})
 }
 
-// TestMessagesWrittenAtOnce: messages that are added with the transaction are committed, undone and ordered with what else
-// is written in it.
+// TestMessagesWrittenAtOnce: messages that are added with the transaction are committed, undone and ordered with what
+// else is written in it.
 func TestMessagesWrittenAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]messageTest{
@@ -264,8 +264,8 @@ func (a adder) raw(ctx context.Context, conn *pgx.Conn, statement string) {
 	must(a, err)
 }
 
-// TestMessagesOfAnAnswer: messages that are added to the answer go along with its COMMIT, behind those that were written at
-// once, and no savepoint touches them, however it is made.
+// TestMessagesOfAnAnswer: messages that are added to the answer go along with its COMMIT, behind those that were
+// written at once, and no savepoint touches them, however it is made.
 func TestMessagesOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]messageTest{
@@ -392,11 +392,11 @@ func TestMessagesOfAnAnswer(t *testing.T) {
 	}
 }
 
-// TestAnswerOfAnotherStore: a message belongs to the database of the outbox, and is not added to the answer of a handler that
-// writes to another one.
+// TestAnswerOfAnotherStore: a message belongs to the database of the outbox, and is not added to the answer of a
+// handler that writes to another one.
 func TestAnswerOfAnotherStore(t *testing.T) {
 	t.Parallel()
-	u, other := newTakeUp(t, ""), newTakeUp(t, "")
+	u, other := newOutboxTest(t, ""), newOutboxTest(t, "")
 	must(t, handled(t, u.store, "key", store.TxCommit, func(ctx context.Context) {
 		if _, err := other.box.AddToAnswer(ctx, messageOf("a")); !errors.Is(err, outbox.ErrNoAnswer) {
 			t.Errorf("O1: %v, want ErrNoAnswer", err)
@@ -404,11 +404,11 @@ func TestAnswerOfAnotherStore(t *testing.T) {
 	}))
 }
 
-// TestMessageThatIsRefused: a message that the database does not take at the end of a transaction undoes all of it, and says
-// so; the next one is taken.
+// TestMessageThatIsRefused: a message that the database does not take at the end of a transaction undoes all of it, and
+// says so; the next one is taken.
 func TestMessageThatIsRefused(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "&pool_max_conns=1")
+	u := newOutboxTest(t, "&pool_max_conns=1")
 	exec(t, u.admin, `CREATE TABLE business (value text)`)
 	exec(t, u.admin, `ALTER TABLE onceward_outbox ADD CHECK (type <> 'refused')`)
 	add := func(kind string) error {
@@ -429,10 +429,11 @@ func TestMessageThatIsRefused(t *testing.T) {
 	}
 }
 
-// TestMessageThatCannotBePrepared: where the database does not even take the statement, nothing is executed and nobody waits.
+// TestMessageThatCannotBePrepared: where the database does not even take the statement, nothing is executed and nobody
+// waits.
 func TestMessageThatCannotBePrepared(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "&pool_max_conns=1&lock_timeout=300ms")
+	u := newOutboxTest(t, "&pool_max_conns=1&lock_timeout=300ms")
 	add := func() error {
 		return handled(t, u.store, "key", store.TxCommit, func(ctx context.Context) { adder{t, u.box}.answer(ctx, "a") })
 	}
@@ -450,11 +451,11 @@ func TestMessageThatCannotBePrepared(t *testing.T) {
 	}
 }
 
-// TestAggregateHeldTooLong: a message of an answer that waits too long for another transaction leaves the outcome unknown. When
-// that one ends, message and answer are committed together or not at all, and a retry learns which.
+// TestAggregateHeldTooLong: a message of an answer that waits too long for another transaction leaves the outcome
+// unknown. When that one ends, message and answer are committed together or not at all, and a retry learns which.
 func TestAggregateHeldTooLong(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	holder, err := u.admin.Begin(t.Context())
 	must(t, err)
 	adder{t, u.box}.write(t.Context(), holder, "first")
@@ -478,11 +479,11 @@ func TestAggregateHeldTooLong(t *testing.T) {
 	}
 }
 
-// TestAggregateHeld: where statements have a lock timeout, an answer does not wait for an aggregate for longer than that.
-// Nothing is executed.
+// TestAggregateHeld: where statements have a lock timeout, an answer does not wait for an aggregate for longer than
+// that. Nothing is executed.
 func TestAggregateHeld(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "&lock_timeout=300ms")
+	u := newOutboxTest(t, "&lock_timeout=300ms")
 	holder, err := u.admin.Begin(t.Context())
 	must(t, err)
 	adder{t, u.box}.write(t.Context(), holder, "first")
@@ -497,12 +498,12 @@ func TestAggregateHeld(t *testing.T) {
 	}
 }
 
-// TestDeadlockWithAMessage: a handler that locks a row and adds a message to its answer, and a transaction of the application that
-// does so the other way round, wait for each other. The handler is run again, and both are committed, unless the server chooses
-// the other one.
+// TestDeadlockWithAMessage: a handler that locks a row and adds a message to its answer, and a transaction of the
+// application that does so the other way round, wait for each other. The handler is run again, and both are committed,
+// unless the server chooses the other one.
 func TestDeadlockWithAMessage(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	exec(t, u.admin, `CREATE TABLE business (value integer)`)
 	exec(t, u.admin, `INSERT INTO business VALUES (0)`)
 	const count = `UPDATE business SET value = value + 1`
@@ -533,11 +534,11 @@ func TestDeadlockWithAMessage(t *testing.T) {
 	}
 }
 
-// TestDeadlockOfWrittenAndAdded: of two handlers that each write a message at once about the aggregate for which the other one
-// adds to its answer, one is run again: both are committed, and each message is there once.
+// TestDeadlockOfWrittenAndAdded: of two handlers that each write a message at once about the aggregate for which the
+// other one adds to its answer, one is run again: both are committed, and each message is there once.
 func TestDeadlockOfWrittenAndAdded(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	var runs atomic.Int64
 	var both sync.WaitGroup // have written
 	both.Add(2)
@@ -573,11 +574,11 @@ func TestDeadlockOfWrittenAndAdded(t *testing.T) {
 	}
 }
 
-// TestNoDeadlockOfMessages: handlers that add for two aggregates in opposite order do not wait for each other in a circle, however
-// often.
+// TestNoDeadlockOfMessages: handlers that add for two aggregates in opposite order do not wait for each other in a
+// circle, however often.
 func TestNoDeadlockOfMessages(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	runs := make([]int, 2)
 	var group sync.WaitGroup
 	for i, aggregates := range [][]string{{"1", "2"}, {"2", "1"}} {
@@ -603,11 +604,11 @@ func TestNoDeadlockOfMessages(t *testing.T) {
 	}
 }
 
-// TestAggregatesInOpposingOrder: transactions of InTx that write for two aggregates in opposite order may wait for each other in a
-// circle. Then one is run again, and all of them are committed.
+// TestAggregatesInOpposingOrder: transactions of InTx that write for two aggregates in opposite order may wait for each
+// other in a circle. Then one is run again, and all of them are committed.
 func TestAggregatesInOpposingOrder(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	const each = 3
 	var group sync.WaitGroup
 	for _, aggregates := range [][]string{{"1", "2"}, {"2", "1"}} {
@@ -633,11 +634,11 @@ func TestAggregatesInOpposingOrder(t *testing.T) {
 	}
 }
 
-// TestTransactionsOfTheApplicationWait: in a transaction that is not the store's a message is added at once, and a second one for
-// the same aggregate waits until the first has ended, so that the order is that of commits.
+// TestTransactionsOfTheApplicationWait: in a transaction that is not the store's a message is added at once, and a
+// second one for the same aggregate waits until the first has ended, so that the order is that of commits.
 func TestTransactionsOfTheApplicationWait(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	first, err := u.admin.Begin(t.Context())
 	must(t, err)
 	adder{t, u.box}.write(t.Context(), first, "first")

@@ -116,7 +116,8 @@ func TestOtherProcessesWake(t *testing.T) {
 	}
 }
 
-// TestMessageInABatch: a message can be a part of the batch that a transaction sends, and is committed and undone with it.
+// TestMessageInABatch: a message can be a part of the batch that a transaction sends, and is committed and undone with
+// it.
 func TestMessageInABatch(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)

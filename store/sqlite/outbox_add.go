@@ -16,13 +16,13 @@ import (
 )
 
 // insertMessage goes through the handler's transaction, where the gate knows it by its text.
-const insertMessage = `INSERT INTO onceward_outbox (id, topic, lane, state, due, created, aggregatetype, aggregateid, type, step,
-	content_type, source, subject, origin, attempt, downstream_key, headers, payload)
+const insertMessage = `INSERT INTO onceward_outbox (id, topic, lane, state, due, created_at, aggregatetype, aggregateid, type, step,
+	content_type, source, subject, origin, origin_attempt, downstream_key, headers, payload)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)`
 
 // messageColumns are what entryOf reads.
 const messageColumns = `number, id, topic, aggregatetype, aggregateid, type, payload, content_type, source, subject, headers,
-	step, origin, attempt, downstream_key, created, state, due, tries, provider_id, last_error`
+	step, origin, origin_attempt, downstream_key, created_at, state, due, attempts, provider_id, last_error`
 
 // AddMessage implements [outbox.Store]. There is one writer, so the order of messages is that of commits by itself.
 func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
@@ -40,7 +40,8 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 	return nil
 }
 
-// messageArgs are the parameters of insertMessage. They share no memory with the entry, in which they note what it becomes.
+// messageArgs are the parameters of insertMessage. They share no memory with the entry, in which they note what it
+// becomes.
 func messageArgs(e *outbox.Entry, now time.Time) ([]any, error) {
 	now = now.UTC().Truncate(time.Microsecond)
 	e.State, e.Due, e.CreatedAt = outbox.StateReady, now.Add(e.Delay), now
@@ -104,7 +105,8 @@ func (a *answerMessages) close() {
 	a.over = true
 }
 
-// write adds the messages in the transaction of the writer. A message that the database refuses is refused with the work.
+// write adds the messages in the transaction of the writer. A message that the database refuses is refused with the
+// work.
 func (a *answerMessages) write(r *records) error {
 	if a == nil || len(a.args) == 0 {
 		return nil
@@ -122,8 +124,8 @@ func (a *answerMessages) write(r *records) error {
 	return nil
 }
 
-// laneOf names the messages among which order is kept, or is nil for one that waits for no other. The lengths keep names
-// apart that would be the same when joined.
+// laneOf names the messages among which order is kept, or is nil for one that waits for no other. The lengths keep
+// names apart that would be the same when joined.
 func laneOf(e *outbox.Entry) any {
 	if !e.Ordered() || e.Topic == "" {
 		return nil

@@ -18,7 +18,8 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// TestAddInHandler: a message of a transactional handler is there if and only if its answer is, and knows where it is from.
+// TestAddInHandler: a message of a transactional handler is there if and only if its answer is, and knows where it is
+// from.
 func TestAddInHandler(t *testing.T) {
 	t.Parallel()
 	store := openBusiness(t, newFile(t))

@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testOutboxAnswer checks that messages which a handler adds to its answer are there if and only if the answer was committed
-// together with what the handler wrote, and in their order (O1, O2, I10).
+// testOutboxAnswer checks that messages which a handler adds to its answer are there if and only if the answer was
+// committed together with what the handler wrote, and in their order (O1, O2, I10).
 func testOutboxAnswer(t *testing.T, h Harness) {
 	h.test(t, "outside of a handler", answerOutside)
 	if _, ok := h.Open(t).Store.(outbox.AnswerStore); !ok {
@@ -124,7 +124,8 @@ func answerReplayed(e *env) {
 	e.wantIDs(e.claim(everything), "O1: one answer, one message", ids...)
 }
 
-// answerSavepoint rolls back to a savepoint: what was written at once since then is gone, what belongs to the answer is not.
+// answerSavepoint rolls back to a savepoint: what was written at once since then is gone, what belongs to the answer is
+// not.
 func answerSavepoint(e *env) {
 	var written, ids []string
 	adding := e.toAnswer(&ids, store.TxCommit, about("x", "to the answer"))
@@ -225,8 +226,8 @@ func answerOutside(e *env) {
 	}
 }
 
-// answerCrowd has handlers add for two aggregates in different orders, all at once: none of them fails, and each aggregate's
-// messages keep the order of each handler.
+// answerCrowd has handlers add for two aggregates in different orders, all at once: none of them fails, and each
+// aggregate's messages keep the order of each handler.
 func answerCrowd(e *env) {
 	const handlers = 16
 	together(handlers, func(i int) {
