@@ -60,6 +60,26 @@ func TestRefusedBesideAnAnswer(t *testing.T) {
 	}
 }
 
+// TestUnknownIsNotRetried: work whose own transaction may be committed is not run again, though an error that it returned
+// says of a transaction inside of it that it was undone.
+func TestUnknownIsNotRetried(t *testing.T) {
+	t.Parallel()
+	inner := retry(func() error { return errAgain })
+	for name, test := range map[string]struct {
+		err  error
+		runs int
+	}{
+		"undone":  {inner, maxTries},
+		"unknown": {errors.Join(store.ErrOutcomeUnknown, inner), 1},
+	} {
+		runs := 0
+		err := retry(func() error { runs++; return test.err })
+		if runs != test.runs || !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("I1: %s: %d runs and %v, want %d", name, runs, err, test.runs)
+		}
+	}
+}
+
 // TestDurabilityRisks: each setting that can lose an acknowledged commit is named, and no other.
 func TestDurabilityRisks(t *testing.T) {
 	t.Parallel()
