@@ -10,20 +10,83 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// deliver delivers one message, and reports whether the next one of its aggregate may follow.
-func (s *session) deliver(route *routeState, t taken) (done bool) {
-	tries := t.Attempts
-	if !t.counted {
-		tries++
+// laneKey names messages that keep their order.
+type laneKey struct{ topic, aggregateType, aggregateID string }
+
+// acquired is a message with the lease that this worker has on it.
+type acquired struct {
+	*Claimed
+	lease *heldLease
+	// counted says that the store has counted this attempt: it does so for those that were first.
+	counted bool
+}
+
+// start delivers what was claimed: messages of one aggregate one after the other, all others side by side.
+func (s *workerRun) start(claimed []Claimed, until time.Time) {
+	runs := make(map[laneKey][]acquired)
+	for i := range claimed {
+		c := &claimed[i]
+		route := s.routes[c.Topic]
+		t := acquired{Claimed: c, lease: s.track(route, c, until), counted: true}
+		if !c.Ordered() {
+			s.deliveries.Go(func() { s.deliverRun(route, []acquired{t}) })
+			continue
+		}
+		key := laneKey{c.Topic, c.AggregateType, c.AggregateID}
+		t.counted = len(runs[key]) == 0
+		runs[key] = append(runs[key], t)
 	}
-	end := finished{taken: t, route: route, tries: tries}
+	for key, run := range runs {
+		s.deliveries.Go(func() { s.deliverRun(s.routes[key.topic], run) })
+	}
+}
+
+// deliverRun delivers messages of one aggregate. After one that did not succeed the rest waits. One that was tried
+// before goes alone: if it is what kills workers, nothing else is to suffer from it.
+func (s *workerRun) deliverRun(route *routeState, run []acquired) {
+	route.slots <- struct{}{}
+	defer func() { <-route.slots }()
+	if run[0].Attempts > 1 && len(run) > 1 {
+		s.release(route, run[1:], StateBehind)
+		run = run[:1]
+	}
+	for i, t := range run {
+		if s.stopping.Load() {
+			s.release(route, run[i:], StateReady)
+			return
+		}
+		if !s.deliver(route, t) {
+			s.release(route, run[i+1:], StateBehind)
+			return
+		}
+	}
+}
+
+// release returns messages that were not begun. That does not count as an attempt.
+func (s *workerRun) release(route *routeState, run []acquired, state State) {
+	for _, t := range run {
+		attempts := t.Attempts
+		if t.counted {
+			attempts--
+		}
+		s.finish.add(finished{acquired: t, route: route, outcome: Outcome{Lease: t.lease.Lease, State: state, Attempts: attempts}})
+	}
+}
+
+// deliver delivers one message, and reports whether the next one of its aggregate may follow.
+func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
+	attempts := t.Attempts
+	if !t.counted {
+		attempts++
+	}
+	end := finished{acquired: t, route: route, attempts: attempts}
 	if err := t.lease.alive(); err != nil {
 		s.lost(end, err)
 		return false
 	}
-	if tries > route.MaxAttempts {
-		end.tries-- // this one is not begun
-		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.tries)))
+	if attempts > route.MaxAttempts {
+		end.attempts-- // this one is not begun
+		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.attempts)))
 		return false
 	}
 	ctx, cancel := t.lease.begin(s.hard, route.Timeout+s.config.Lease)
@@ -32,7 +95,7 @@ func (s *session) deliver(route *routeState, t taken) (done bool) {
 	defer cancelTimeout()
 	began := time.Now()
 	entry := t.Entry
-	entry.Attempts = tries
+	entry.Attempts = attempts
 	result, err := call(ctx, route.Handler, &Delivery{Entry: entry, lease: t.lease})
 	end.elapsed = time.Since(began)
 	route.took(end.elapsed)
@@ -47,8 +110,8 @@ func (s *session) deliver(route *routeState, t taken) (done bool) {
 	return false
 }
 
-// call runs the handler. A panic is an error of this message, not the end of the worker, and so is a handler that ends its
-// goroutine.
+// call runs the handler. A panic is an error of this message, not the end of the worker, and so is a handler that ends
+// its goroutine.
 func call(ctx context.Context, h Handler, d *Delivery) (result Result, err error) {
 	returned := make(chan struct{})
 	err = errors.New("the handler ended its goroutine")
@@ -68,11 +131,11 @@ func recovered(what string, err *error) {
 	}
 }
 
-// succeeded records what the delivery led to: first the receiver's id, then what depends on it, and with that, or at the
-// latest, that the message is done.
-func (s *session) succeeded(ctx context.Context, end finished, result Result) (done bool) {
+// succeeded records what the delivery led to: first the receiver's id, then what depends on it, and with that, or at
+// the latest, that the message is done.
+func (s *workerRun) succeeded(ctx context.Context, end finished, result Result) (done bool) {
 	result.ProviderID = shorten(result.ProviderID)
-	end.ending = Outcome{Lease: end.lease.Lease, State: StateDone, Attempts: end.tries, ProviderID: result.ProviderID}
+	end.outcome = Outcome{Lease: end.lease.Lease, State: StateDone, Attempts: end.attempts, ProviderID: result.ProviderID}
 	if result.Then == nil && result.Settle == nil {
 		s.finish.add(end)
 		return true
@@ -89,15 +152,15 @@ func (s *session) succeeded(ctx context.Context, end finished, result Result) (d
 		s.finish.add(end)
 	default:
 		s.ended(end)
-		s.poke()
+		s.lookAgain()
 	}
 	return true
 }
 
-// conclude does what a result asks for. The effect has happened, so that neither the end of the delivery's time nor a lease that
-// ran out keeps it from being recorded: if another worker has the message, the store refuses. A panic of Then undoes its
-// transaction, and is an error of this message.
-func (s *session) conclude(ctx context.Context, end finished, result Result) (err error) {
+// conclude does what a result asks for. The effect has happened, so that neither the end of the delivery's time nor a
+// lease that ran out keeps it from being recorded: if another worker has the message, the store refuses. A panic of
+// Then undoes its transaction, and is an error of this message.
+func (s *workerRun) conclude(ctx context.Context, end finished, result Result) (err error) {
 	defer recovered("Result.Then", &err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
@@ -112,16 +175,16 @@ func (s *session) conclude(ctx context.Context, end finished, result Result) (er
 		}
 	}
 	if result.Then != nil {
-		return s.store.FinishMessageTx(ctx, end.ending, func(ctx context.Context) error {
+		return s.store.FinishMessageTx(ctx, end.outcome, func(ctx context.Context) error {
 			return result.Then(contextWithParent(ctx, &end.Entry))
 		})
 	}
 	return nil
 }
 
-// settle stores the answer of the operation that added the message, if its record waits for one. If it still is in progress,
-// its handler is about to end: then the message is tried again a little later.
-func (s *session) settle(ctx context.Context, c *Claimed, done *store.Completion) error {
+// settle stores the answer of the operation that added the message, if its record waits for one. If it still is in
+// progress, its handler is about to end: then the message is tried again a little later.
+func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completion) error {
 	reconciler, ok := s.config.Records.(store.Reconciler)
 	if !ok {
 		return Permanent(errors.New("WorkerConfig.Records has no store whose records can be settled"))
@@ -144,23 +207,23 @@ func (s *session) settle(ctx context.Context, c *Claimed, done *store.Completion
 	}
 }
 
-// failed plans another try, or gives up.
-func (s *session) failed(end finished, err error) {
+// failed plans another attempt, or gives up.
+func (s *workerRun) failed(end finished, err error) {
 	end.err = err
-	end.ending = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.tries, Error: shorten(err.Error())}
+	end.outcome = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.attempts, Error: shorten(err.Error())}
 	var asked *retryAfterError
 	switch {
-	case (errors.Is(err, ErrPermanent) || end.tries >= end.route.MaxAttempts) && end.route.BlockOnDeadLetter && end.Ordered():
-		end.ending.State = StateHolding
-	case errors.Is(err, ErrPermanent) || end.tries >= end.route.MaxAttempts:
-		end.ending.State = StateDead
+	case (errors.Is(err, ErrPermanent) || end.attempts >= end.route.MaxAttempts) && end.route.BlockOnDeadLetter && end.Ordered():
+		end.outcome.State = StateHolding
+	case errors.Is(err, ErrPermanent) || end.attempts >= end.route.MaxAttempts:
+		end.outcome.State = StateDead
 	case errors.As(err, &asked):
-		end.ending.After = max(asked.wait, end.route.pause(end.tries))
+		end.outcome.After = max(asked.wait, end.route.pause(end.attempts))
 	default:
-		end.ending.After = end.route.pause(end.tries)
+		end.outcome.After = end.route.pause(end.attempts)
 	}
-	if end.ending.State != StateReady {
-		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic, "tries", end.tries, "error", err)
+	if end.outcome.State != StateReady {
+		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic, "attempts", end.attempts, "error", err)
 	}
 	s.finish.add(end)
 }
@@ -180,7 +243,7 @@ func shorten(text string) string {
 }
 
 // lost lets go of a message that another worker has by now, or will have.
-func (s *session) lost(end finished, err error) {
+func (s *workerRun) lost(end finished, err error) {
 	end.err, end.fenced = err, true
 	s.ended(end)
 }

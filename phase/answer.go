@@ -9,8 +9,8 @@ import (
 
 // Answer is what an operation ends with. It is stored, and every retry gets it.
 type Answer struct {
-	// Status is the HTTP status. Default: 200. With 408, 425, 429 or one from 500 on a handler says that it did nothing, or
-	// failed, and the guard does not store that: an operation that did something and ends so is unknown.
+	// Status is the HTTP status. Default: 200. With 408, 425, 429 or one from 500 on a handler says that it did
+	// nothing, or failed, and the guard does not store that: an operation that did something and ends so is unknown.
 	Status int
 	// Header holds header fields to send.
 	Header http.Header
@@ -36,8 +36,9 @@ func (f *finished) Error() string {
 	return "phase: the operation is finished with " + http.StatusText(f.answer.status())
 }
 
-// Finish is an error by which a step ends the operation with an answer: a seat that is taken, a card that was declined. What
-// the step itself did in the database is undone; what earlier steps did stays, and is for the step to take back before.
+// Finish is an error by which a step ends the operation with an answer: a seat that is taken, a card that was declined.
+// What the step itself did in the database is undone; what earlier steps did stays, and is for the step to take back
+// before.
 func Finish(answer Answer) error { return &finished{answer: answer} }
 
 // asFinished returns the answer of an error of Finish.

@@ -21,9 +21,9 @@
 //
 // An external step is one call to another system. That it is about to be made is recorded before, and its result after.
 // It is handed a key that is the same in every attempt, to send along. If an attempt is lost in between, it is not
-// known whether the call was made. The author of the step says what is to be done then: make it again with the same key,
-// which the other system must recognise; look first; or, if nothing is said, stop as unknown, for a reconciler or a
-// person. They settle the step, and the operation goes on behind it or at it: see [Operation.InDoubt] and [Inspect].
+// known whether the call was made. The author of the step says what is to be done then: make it again with the same
+// key, which the other system must recognise; look first; or, if nothing is said, stop as unknown, for a reconciler or
+// a person. They settle the step, and the operation goes on behind it or at it: see [Operation.InDoubt] and [Inspect].
 //
 // The carried data is all that a later attempt has: it is stored as JSON, and the steps see nothing else of the
 // request. It is decoded strictly, and a node leaves an operation alone whose steps or data it does not know: see

@@ -50,7 +50,8 @@ func TestNotExecutedSaysNothingOfAnEarlierCall(t *testing.T) {
 	})
 }
 
-// TestNotExecutedTakesBackItsOwnIntent: whoever made the first call and knows that it did nothing leaves no doubt behind.
+// TestNotExecutedTakesBackItsOwnIntent: whoever made the first call and knows that it did nothing leaves no doubt
+// behind.
 func TestNotExecutedTakesBackItsOwnIntent(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -92,8 +93,8 @@ func (s *doubtfulStore) CheckpointTx(ctx context.Context, c store.Claim, lease t
 	return err
 }
 
-// TestTheFirstStepIsInDoubt: what may have been committed, or may be in other hands, is not called undone: the record stays
-// in progress, and the next attempt finds out.
+// TestTheFirstStepIsInDoubt: what may have been committed, or may be in other hands, is not called undone: the record
+// stays in progress, and the next attempt finds out.
 func TestTheFirstStepIsInDoubt(t *testing.T) {
 	t.Parallel()
 	lost := fmt.Errorf("%w: the reply to the commit was lost", store.ErrOutcomeUnknown)
@@ -191,7 +192,8 @@ func (s *slowStore) Checkpoint(ctx context.Context, c store.Claim, p store.Check
 	return s.Store.Checkpoint(ctx, c, p)
 }
 
-// TestALeaseThatEndsBeforeTheCall: an owner that has recorded its intent and may not call any more takes the intent back.
+// TestALeaseThatEndsBeforeTheCall: an owner that has recorded its intent and may not call any more takes the intent
+// back.
 func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -249,8 +251,8 @@ func TestACallThatHasBecomeLocal(t *testing.T) {
 	})
 }
 
-// TestAStepThatCommits: on PostgreSQL a step can end its transaction behind everybody's back. It would do so again, so it is
-// not tried again.
+// TestAStepThatCommits: on PostgreSQL a step can end its transaction behind everybody's back. It would do so again, so
+// it is not tried again.
 func TestAStepThatCommits(t *testing.T) {
 	t.Parallel()
 	store, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t))

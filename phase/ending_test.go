@@ -204,8 +204,8 @@ func (s *forgetfulStore) Get(ctx context.Context, id store.ID) (store.Record, er
 	return rec, err
 }
 
-// TestARecordThatChangesUnderTheResumer: its owner recorded its first point after the resumer had looked. The resumer does not
-// store the answer of an HTTP request for an operation of Do.
+// TestARecordThatChangesUnderTheResumer: its owner recorded its first point after the resumer had looked. The resumer
+// does not store the answer of an HTTP request for an operation of Do.
 func TestARecordThatChangesUnderTheResumer(t *testing.T) {
 	t.Parallel()
 	store := &forgetfulStore{Store: memory.New()}

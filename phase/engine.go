@@ -23,8 +23,8 @@ type attempt[T any] struct {
 	intends bool
 }
 
-// run takes an operation from its last recovery point to its answer. Where it cannot, it has told the guard how the attempt
-// ends, and returns why.
+// run takes an operation from its last recovery point to its answer. Where it cannot, it has told the guard how the
+// attempt ends, and returns why.
 func (o *Operation[T]) run(ctx context.Context, op *onceward.Operation, via string, start func() (*T, error)) (*Answer, error) {
 	a := &attempt[T]{Operation: o, op: op}
 	returned := false
@@ -76,8 +76,8 @@ func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 	return err
 }
 
-// takeOver notes, before anything is done, that this attempt goes on for one that was lost. Should the step be what kills its
-// process each time, that ends after as many attempts as a step has tries.
+// takeOver notes, before anything is done, that this attempt goes on for one that was lost. Should the step be what
+// kills its process each time, that ends after as many attempts as a step has tries.
 func (a *attempt[T]) takeOver() error {
 	if !a.op.Resumed() {
 		return nil
@@ -132,8 +132,8 @@ func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
 	return a.local(ctx, s)
 }
 
-// mayGoOn reports whether there is a right to go on, and time. A call that is begun when its context has ended would be in
-// doubt for nothing.
+// mayGoOn reports whether there is a right to go on, and time. A call that is begun when its context has ended would be
+// in doubt for nothing.
 func (a *attempt[T]) mayGoOn(ctx context.Context) error {
 	if err := a.op.CheckLease(); err != nil {
 		return err
@@ -185,8 +185,8 @@ func (a *attempt[T]) finish() (*Answer, error) {
 	return a.deliver(&answer), nil
 }
 
-// deliver ends the operation with an answer. One that the guard does not store would let go of what was done, or leave it in
-// doubt: only before the first recovery point does it mean what it says.
+// deliver ends the operation with an answer. One that the guard does not store would let go of what was done, or leave
+// it in doubt: only before the first recovery point does it mean what it says.
 func (a *attempt[T]) deliver(answer *Answer) *Answer {
 	switch {
 	case a.state.Via == viaDo || answer.isStored():

@@ -41,8 +41,8 @@ func (b *bank) charge(key string) (string, error) {
 	return b.charges[key], nil
 }
 
-// A booking holds a seat, charges the guest, and is confirmed. The reply of the bank is lost, so the guest is told that the
-// booking is in progress; the resumer goes on behind the seat, and the guest's retry gets the answer.
+// A booking holds a seat, charges the guest, and is confirmed. The reply of the bank is lost, so the guest is told that
+// the booking is in progress; the resumer goes on behind the seat, and the guest's retry gets the answer.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "phase")

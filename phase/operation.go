@@ -15,8 +15,8 @@ import (
 
 // Definition describes an operation.
 type Definition[T any] struct {
-	// Name identifies the operation in stored records; on a route of http.ServeMux it is best the method and the pattern. A
-	// resumer finds the operation by it. Required.
+	// Name identifies the operation in stored records; on a route of http.ServeMux it is best the method and the
+	// pattern. A resumer finds the operation by it. Required.
 	Name string
 	// Steps are done one after the other. Their names are stored, and a node leaves an operation alone whose steps it
 	// does not know: see [*ChangedError]. Steps may be added at the end; for every other change raise the Version.
@@ -35,14 +35,15 @@ type Definition[T any] struct {
 	LenientData bool
 	// Answer makes the answer when all steps are done. Required.
 	Answer func(data *T) Answer
-	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. That the route is
-	// reserved and resumes, and its name, is not for them to change.
+	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. That the
+	// route is reserved and resumes, and its name, is not for them to change.
 	Options []onceward.Option
 	// MaxData is the most bytes that the carried data may take as JSON. Default: 64 KiB.
 	MaxData int
 	// MaxAttempts is how often a step is tried before the operation is given up as unknown. Default: 10.
 	MaxAttempts int
-	// MinBackoff is the time before the second try; it doubles with each one, up to a minute, which is the most. Default: 1 s.
+	// MinBackoff is the time before the second try; it doubles with each one, up to a minute, which is the most.
+	// Default: 1 s.
 	MinBackoff time.Duration
 }
 
@@ -135,10 +136,10 @@ func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func(
 	answer.write(w)
 }
 
-// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. By the Payload of the
-// call, not by the data, is a key recognised that comes back for something else. It returns the body of the answer, now or
-// from an earlier attempt; a status is not kept. Errors are those of [onceward.Guard.Do]; [onceward.ErrInProgress] also
-// says that the operation was suspended and will go on.
+// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. By the Payload
+// of the call, not by the data, is a key recognised that comes back for something else. It returns the body of the
+// answer, now or from an earlier attempt; a status is not kept. Errors are those of [onceward.Guard.Do];
+// [onceward.ErrInProgress] also says that the operation was suspended and will go on.
 func (o *Operation[T]) Do(ctx context.Context, guard *onceward.Guard, call onceward.Call, data T) (onceward.Result, error) {
 	call.Operation = o.Name
 	return guard.Do(ctx, call, func(ctx context.Context) ([]byte, error) {

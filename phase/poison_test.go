@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestAStepThatTheDatabaseRefuses is not repeated for ever: that its commit is refused, here by a deferred key, is a failure of
-// the step, not of the store.
+// TestAStepThatTheDatabaseRefuses is not repeated for ever: that its commit is refused, here by a deferred key, is a
+// failure of the step, not of the store.
 func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
 	onTransactions(t, func(t *testing.T, b *bench) {
@@ -43,8 +43,8 @@ func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 	})
 }
 
-// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here they
-// hang; one that kills its process looks the same to those that come after it.
+// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here
+// they hang; one that kills its process looks the same to those that come after it.
 func TestAStepThatNobodySurvives(t *testing.T) {
 	t.Parallel()
 	s := &deafStore{Store: memory.New()}

@@ -225,8 +225,8 @@ type Doubt[T any] struct {
 }
 
 // InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. A record that another version of the
-// program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation, knows
-// what key the call sent along.
+// program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation,
+// knows what key the call sent along.
 func (o *Operation[T]) InDoubt(guard *onceward.Guard, rec *store.Record) (*Doubt[T], error) {
 	if rec.Operation != o.Name {
 		return nil, fmt.Errorf("phase: the record is one of %q, not of %q", rec.Operation, o.Name)

@@ -35,10 +35,10 @@ type ResumerConfig struct {
 	// context. That is logged, counted (see [Resumed]) and not waited for. It should be longer than the operations'
 	// [onceward.Deadline]. Default: 5 min.
 	Overdue time.Duration
-	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that another
-	// process has the code of, and the runs of a comparer of package ledger, which are called "ledger comparison " and the name
-	// of the comparison. They are left alone without a word. Default: none, and every lost operation that is not one of the
-	// resumer's own is logged as a warning at each look.
+	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that
+	// another process has the code of, and the runs of a comparer of package ledger, which are called "ledger
+	// comparison " and the name of the comparison. They are left alone without a word. Default: none, and every lost
+	// operation that is not one of the resumer's own is logged as a warning at each look.
 	Others []string
 	// Logger gets what an operator should know. Default: slog.Default().
 	Logger *slog.Logger
@@ -49,8 +49,8 @@ const (
 	defaultOverdue  = 5 * time.Minute
 )
 
-// Resumer goes on with operations whose owner was lost, or which were suspended, without waiting for their callers (B5). Any
-// number of nodes may run one: each operation is taken over by the one that the store grants it to.
+// Resumer goes on with operations whose owner was lost, or which were suspended, without waiting for their callers
+// (B5). Any number of nodes may run one: each operation is taken over by the one that the store grants it to.
 type Resumer struct {
 	guard      *onceward.Guard
 	store      store.Store

@@ -121,8 +121,8 @@ func TestTheResumerLeavesOthersAlone(t *testing.T) {
 	})
 }
 
-// TestClocksApart: whether an owner is lost is for the store's clock to say (S3). A node whose own is behind does not wait, and
-// one whose own is ahead does not ask for what others hold.
+// TestClocksApart: whether an owner is lost is for the store's clock to say (S3). A node whose own is behind does not
+// wait, and one whose own is ahead does not ask for what others hold.
 func TestClocksApart(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {

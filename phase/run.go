@@ -39,7 +39,8 @@ func (a *attempt[T]) do(ctx context.Context, s *Step[T]) (envelope, error) {
 	return a.after(s, data)
 }
 
-// localApart does a local step on a store that shares no transactions. That it may have begun is recorded before the first.
+// localApart does a local step on a store that shares no transactions. That it may have begun is recorded before the
+// first.
 func (a *attempt[T]) localApart(ctx context.Context, s *Step[T]) error {
 	if !a.recorded {
 		if err := a.record(a.state); err != nil {
@@ -56,8 +57,8 @@ func (a *attempt[T]) localApart(ctx context.Context, s *Step[T]) error {
 	return nil
 }
 
-// localFailed ends the attempt at a local step: with an answer, or for a later attempt, which finds in the store whether the
-// step was committed.
+// localFailed ends the attempt at a local step: with an answer, or for a later attempt, which finds in the store
+// whether the step was committed.
 func (a *attempt[T]) localFailed(err error) error {
 	if _, ok := asFinished(err); ok {
 		return err
@@ -76,8 +77,8 @@ func (a *attempt[T]) localFailed(err error) error {
 	return err
 }
 
-// suspend leaves the operation to a later attempt, and says that this one was not lost. In doubt the store is left alone: what
-// stands there is not for this attempt to change.
+// suspend leaves the operation to a later attempt, and says that this one was not lost. In doubt the store is left
+// alone: what stands there is not for this attempt to change.
 func (a *attempt[T]) suspend(inDoubt bool) {
 	if a.state.Lost > 0 && !inDoubt {
 		found := a.state
@@ -149,8 +150,8 @@ func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
 	return a.succeeded(s, data)
 }
 
-// withdraw takes back an intent of which the attempt knows that it came to nothing. If the intent is not its own it knows
-// that only of itself: an earlier attempt may have made the call, and the intent stays.
+// withdraw takes back an intent of which the attempt knows that it came to nothing. If the intent is not its own it
+// knows that only of itself: an earlier attempt may have made the call, and the intent stays.
 func (a *attempt[T]) withdraw() bool {
 	if !a.intends {
 		return false

@@ -140,8 +140,8 @@ func TestResolverFails(t *testing.T) {
 	}
 }
 
-// TestAnswerIsTooLate: what was learned about one attempt changes nothing once somebody else has settled it, or the record has
-// moved to another attempt. That is no error.
+// TestAnswerIsTooLate: what was learned about one attempt changes nothing once somebody else has settled it, or the
+// record has moved to another attempt. That is no error.
 func TestAnswerIsTooLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, store *memory.Store, c store.Claim)

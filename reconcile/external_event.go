@@ -9,17 +9,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Apply settles the record that an external event is about, if it is unknown and its external events say how it ended. An external event that came early,
-// about an operation that is still in progress or is not recorded yet, stays where it is kept, and is read when the record
-// becomes unknown. One that says nothing yet changes nothing either, however often it comes: the poller asks when it is due. A
-// external event that is bound to a scope settles records of that scope alone, whatever its subject (B6).
+// Apply settles the record that an external event is about, if it is unknown and its external events say how it ended.
+// An external event that came early, about an operation that is still in progress or is not recorded yet, stays where
+// it is kept, and is read when the record becomes unknown. One that says nothing yet changes nothing either, however
+// often it comes: the poller asks when it is due. A external event that is bound to a scope settles records of that
+// scope alone, whatever its subject (B6).
 //
-// Hand this function to a webhook receiver. The external event itself must have been kept before: what counts is what the store holds
-// about its subject, not what is handed in here.
+// Hand this function to a webhook receiver. The external event itself must have been kept before: what counts is what
+// the store holds about its subject, not what is handed in here.
 //
-// No store keeps an index from a subject to its record, so each call looks through all unknown records, dead letters too: a page
-// of [store.MaxPage] of them costs one query. That is little as long as few outcomes are unknown. Where many are, leave the
-// receiver without it: the poller reads the external events as well, when the records are due.
+// No store keeps an index from a subject to its record, so each call looks through all unknown records, dead letters
+// too: a page of [store.MaxPage] of them costs one query. That is little as long as few outcomes are unknown. Where
+// many are, leave the receiver without it: the poller reads the external events as well, when the records are due.
 func (p *Poller) Apply(ctx context.Context, n store.ExternalEvent) error {
 	var found []store.ID
 	err := p.unknown(ctx, func(rec *store.Record) bool {
@@ -38,8 +39,8 @@ func (p *Poller) Apply(ctx context.Context, n store.ExternalEvent) error {
 	return errors.Join(err, ctx.Err())
 }
 
-// isAbout reports whether an external event is about a record. Of a record whose downstream keys cannot be derived the poller tells, when it
-// is due.
+// isAbout reports whether an external event is about a record. Of a record whose downstream keys cannot be derived the
+// poller tells, when it is due.
 func (p *Poller) isAbout(n *store.ExternalEvent, rec *store.Record) bool {
 	rule := p.rule(rec.Operation)
 	if rule == nil || rule.Source != n.Source {
@@ -58,8 +59,9 @@ func (p *Poller) heed(ctx context.Context, rec *store.Record) (Report, error) {
 	return p.settle(ctx, rec, answer)
 }
 
-// lettersDue reports whether it is time to look for external events about dead letters. Nobody is asked about them any more, but a
-// external event that came late, and whose Apply failed, should not be lost on them. A look costs a query for each, so it is rare.
+// lettersDue reports whether it is time to look for external events about dead letters. Nobody is asked about them any
+// more, but a external event that came late, and whose Apply failed, should not be lost on them. A look costs a query
+// for each, so it is rare.
 func (p *Poller) lettersDue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

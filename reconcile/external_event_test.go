@@ -85,7 +85,8 @@ func TestExternalEventsComeFirst(t *testing.T) {
 	}
 }
 
-// TestUnreadableNoticeIsToldOf: if the resolver knows nothing either, the record says what is wrong with the external event.
+// TestUnreadableNoticeIsToldOf: if the resolver knows nothing either, the record says what is wrong with the external
+// event.
 func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 	for name, asked := range map[string]reconcile.Resolver{"with a resolver": &oracle{}, "without": nil} {
 		t.Run(name, func(t *testing.T) {

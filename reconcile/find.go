@@ -9,9 +9,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the zero ID.
-// A limit of zero is one of [store.MaxPage]. Its LastError says why it became unknown,
-// its ReconcileError why the last try learned nothing.
+// DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the
+// zero ID. A limit of zero is one of [store.MaxPage]. Its LastError says why it became unknown, its ReconcileError why
+// the last try learned nothing.
 func (d *Operator) DeadLetters(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
 	if limit <= 0 {
 		limit = store.MaxPage
@@ -31,11 +31,11 @@ type Query struct {
 	State store.State
 }
 
-// Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of their answers.
-// A provider's id is known of those that were completed with it. A key and its scope are enough for
+// Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of
+// their answers. A provider's id is known of those that were completed with it. A key and its scope are enough for
 // [store.Store.Get]; this is for those who have only what the other system knows. It looks through all records of the
-// state, because no index is kept for it. If the downstream keys of some cannot be derived, because their secret is not configured
-// any more, it returns what was found and an error that says so.
+// state, because no index is kept for it. If the downstream keys of some cannot be derived, because their secret is not
+// configured any more, it returns what was found and an error that says so.
 func (d *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 	const most = 10
 	rule := Rule{Steps: q.Steps}

@@ -7,8 +7,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// departures are the attempts whose owners this process has found to be gone, with the time of the first finding by a clock
-// that nobody sets. A process that was started anew finds them anew: that is later, so it waits longer, which is safe.
+// departures are the attempts whose owners this process has found to be gone, with the time of the first finding by a
+// clock that nobody sets. A process that was started anew finds them anew: that is later, so it waits longer, which is
+// safe.
 type departures struct {
 	mu   sync.Mutex
 	seen map[store.Claim]departure

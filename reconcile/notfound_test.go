@@ -78,7 +78,8 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// TestArrivalCountsFromTheOwnersEnd: an owner that was there all the time may have sent its request just before it went.
+// TestArrivalCountsFromTheOwnersEnd: an owner that was there all the time may have sent its request just before it
+// went.
 func TestArrivalCountsFromTheOwnersEnd(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
@@ -151,8 +152,8 @@ func TestArrivalCountsAnew(t *testing.T) {
 	})
 }
 
-// TestDeparturesAreForgotten: what nobody asks after for days is not remembered for ever, and then counts anew. A long pause
-// between two tries is not such a time.
+// TestDeparturesAreForgotten: what nobody asks after for days is not remembered for ever, and then counts anew. A long
+// pause between two tries is not such a time.
 func TestDeparturesAreForgotten(t *testing.T) {
 	for name, c := range map[string]struct {
 		longest time.Duration

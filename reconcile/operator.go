@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before it is
-// done: an act that is not in the audit did not happen.
+// Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before
+// it is done: an act that is not in the audit did not happen.
 type Operator struct {
 	guard           *onceward.Guard
 	store           store.Store
@@ -68,8 +68,9 @@ func (b By) Act(ctx context.Context, auditor store.Auditor, c store.Claim, actio
 }
 
 // ResolveCompleted ends an operation with an answer that the operator has learned: every retry gets it. Like
-// [Operator.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its owner,
-// and then it is for the whole: steps that are left are not done any more. To settle one step, use [Operator.ResolveStep].
+// [Operator.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its
+// owner, and then it is for the whole: steps that are left are not done any more. To settle one step, use
+// [Operator.ResolveStep].
 func (d *Operator) ResolveCompleted(ctx context.Context, by By, c store.Claim, done store.Completion) error {
 	return d.act(ctx, by, c, "resolve completed", func() error { return d.settler.ResolveCompleted(ctx, c, &done) })
 }
@@ -102,8 +103,8 @@ func (d *Operator) act(ctx context.Context, by By, c store.Claim, action string,
 // outcomeTimeout is how long the writing of an outcome may take, also when its context has ended.
 const outcomeTimeout = 5 * time.Second
 
-// audited does something between two entries: that it is about to be done, without which it is not, and how it ended. The
-// auditor may be nil.
+// audited does something between two entries: that it is about to be done, without which it is not, and how it ended.
+// The auditor may be nil.
 func audited(ctx context.Context, auditor store.Auditor, e store.AuditEntry, act func() error) error {
 	if auditor == nil {
 		return act()

@@ -17,15 +17,17 @@ import (
 
 // Config configures a [Poller].
 type Config struct {
-	// Rules say how to settle, by the name of the operation, such as "POST /transfers". Required, unless there is a Default.
+	// Rules say how to settle, by the name of the operation, such as "POST /transfers". Required, unless there is a
+	// Default.
 	Rules map[string]Rule
 	// Default is for operations without a rule of their own. Default: none; such records become dead letters.
 	Default *Rule
 
 	// Interval is the time between two looks at the store. Default: 10 s.
 	Interval time.Duration
-	// MinBackoff is the longest time until the next try after the first one that learned nothing. It doubles with each, up to
-	// MaxBackoff. Up to half of it is left out at random. Default: 10 s, and 15 min or MinBackoff if that is longer.
+	// MinBackoff is the longest time until the next try after the first one that learned nothing. It doubles with each,
+	// up to MaxBackoff. Up to half of it is left out at random. Default: 10 s, and 15 min or MinBackoff if that is
+	// longer.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
 	// MaxAttempts is the number of tries after which a record becomes a dead letter. Default: 20.
@@ -119,8 +121,8 @@ type Poller struct {
 // errNoGuard is a poller or an operator that could not tell which downstream keys an operation has.
 var errNoGuard = errors.New("reconcile: there is no guard: it derives the downstream keys by which other systems know an operation")
 
-// NewPoller returns a poller. The store must be the guard's own, a [store.Reconciler] and a [store.Lister], and for rules
-// with a Source a [store.ExternalEventKeeper]; if it is not, the error is [errors.ErrUnsupported].
+// NewPoller returns a poller. The store must be the guard's own, a [store.Reconciler] and a [store.Lister], and for
+// rules with a Source a [store.ExternalEventKeeper]; if it is not, the error is [errors.ErrUnsupported].
 func NewPoller(guard *onceward.Guard, s store.Store, config Config) (*Poller, error) {
 	if guard == nil {
 		return nil, errNoGuard

@@ -13,9 +13,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Resolver finds out what became of an unknown operation. It is asked about one attempt, which the record names, and its
-// answer settles that attempt alone. An error or a panic is an answer that was not learned: it is asked again later. It must end
-// when its context does, because a place of the poller is taken until then, and may be called for several records at a time.
+// Resolver finds out what became of an unknown operation. It is asked about one attempt, which the record names, and
+// its answer settles that attempt alone. An error or a panic is an answer that was not learned: it is asked again
+// later. It must end when its context does, because a place of the poller is taken until then, and may be called for
+// several records at a time.
 type Resolver interface {
 	Resolve(ctx context.Context, rec *store.Record) (Answer, error)
 }
@@ -49,8 +50,8 @@ const (
 	notFound
 )
 
-// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined is
-// completed too, with its failure as the answer. The provider's id may be empty.
+// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined
+// is completed too, with its failure as the answer. The provider's id may be empty.
 //
 // It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
 // [Finish].
@@ -77,12 +78,12 @@ func Finish(response store.Response, providerID string) Answer {
 	return a
 }
 
-// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A retry
-// executes. Of a phased operation it says so of the step at hand, which is then done when the operation goes on.
+// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A
+// retry executes. Of a phased operation it says so of the step at hand, which is then done when the operation goes on.
 func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason: reason} }
 
-// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed is
-// for the [Rule] to say.
+// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed
+// is for the [Rule] to say.
 func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know of it"} }
 
 // StillUnknown says that nothing was learned, such as for a payment that is still being processed.
@@ -105,38 +106,38 @@ type Rule struct {
 	// Resolver asks the other system. Without one only external events and people settle.
 	Resolver Resolver
 
-	// Deduplicates says that the downstream key was sent and that the other system recognises it. "Not found" then means
-	// not executed, after Arrival: should the request still arrive, it and the retry are one to the other system. If the
-	// client does not come back there is no retry, and what arrives after the conclusion has a record that says otherwise:
-	// so set Arrival too.
+	// Deduplicates says that the downstream key was sent and that the other system recognises it. "Not found" then
+	// means not executed, after Arrival: should the request still arrive, it and the retry are one to the other system.
+	// If the client does not come back there is no retry, and what arrives after the conclusion has a record that says
+	// otherwise: so set Arrival too.
 	Deduplicates bool
-	// Arrival is the longest time for which a request can still be on its way, with all that may hold it up. After it, "not
-	// found" means not executed, if the other system deduplicates, or OwnerGone says that the owner of the attempt makes no
-	// more requests. Without either, only a person concludes from "not found". Default: none; with Deduplicates "not found"
-	// is then believed at once.
+	// Arrival is the longest time for which a request can still be on its way, with all that may hold it up. After it,
+	// "not found" means not executed, if the other system deduplicates, or OwnerGone says that the owner of the attempt
+	// makes no more requests. Without either, only a person concludes from "not found". Default: none; with
+	// Deduplicates "not found" is then believed at once.
 	//
-	// The time counts from when this process first heard "not found", or first was told by OwnerGone, because the owner may
-	// have sent its request just before it went, and the question must be asked after it is over. It goes by a clock that
-	// nobody sets. A process that is started anew counts anew. With an Arrival longer than all tries take, a record is a dead
-	// letter before.
+	// The time counts from when this process first heard "not found", or first was told by OwnerGone, because the owner
+	// may have sent its request just before it went, and the question must be asked after it is over. It goes by a
+	// clock that nobody sets. A process that is started anew counts anew. With an Arrival longer than all tries take, a
+	// record is a dead letter before.
 	Arrival time.Duration
 	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut
 	// off. It is called when "not found" was answered. For a phased operation the record's Attempt is here the one that
 	// meant to make the call, which later ones may have taken over from.
 	OwnerGone func(ctx context.Context, rec *store.Record) (bool, error)
 
-	// Source names the sender of the external events about these operations, and Steps the steps whose downstream keys they carry. A
-	// external event may also carry the provider's id that the record holds. External events are read before the resolver is asked.
-	// While a call of a phased operation is in doubt, only those that carry the key of its step are read: others are
-	// about other steps.
+	// Source names the sender of the external events about these operations, and Steps the steps whose downstream keys
+	// they carry. A external event may also carry the provider's id that the record holds. External events are read
+	// before the resolver is asked. While a call of a phased operation is in doubt, only those that carry the key of
+	// its step are read: others are about other steps.
 	Source string
 	Steps  []string
-	// Interpret makes an answer of the external events about a record, in the order in which they happened: the last one counts, and
-	// an older one that came late is none. It may also ask the other system for the latest.
+	// Interpret makes an answer of the external events about a record, in the order in which they happened: the last
+	// one counts, and an older one that came late is none. It may also ask the other system for the latest.
 	//
-	// All attempts share their downstream key, also those under a record of the same ID that has expired since. What an external event
-	// says about an earlier attempt must not settle this one, so conclude [NotExecuted] only from an external event that names the
-	// attempt it is about, or where a retry is the same operation to the other system.
+	// All attempts share their downstream key, also those under a record of the same ID that has expired since. What an
+	// external event says about an earlier attempt must not settle this one, so conclude [NotExecuted] only from an
+	// external event that names the attempt it is about, or where a retry is the same operation to the other system.
 	Interpret func(ctx context.Context, rec *store.Record, events []store.ExternalEvent) (Answer, error)
 }
 
@@ -155,8 +156,9 @@ func (r *Rule) subjects(guard *onceward.Guard, rec *store.Record) (subjects []st
 	return subjects, nil
 }
 
-// heeded are the subjects of the external events that may settle a record. While a call of a phased operation is in doubt that
-// is the key of its step alone: the provider's id that the record holds is most likely that of an earlier one.
+// heeded are the subjects of the external events that may settle a record. While a call of a phased operation is in
+// doubt that is the key of its step alone: the provider's id that the record holds is most likely that of an earlier
+// one.
 func (r *Rule) heeded(guard *onceward.Guard, rec *store.Record) ([]string, error) {
 	progress, err := phase.Inspect(rec)
 	if err != nil || !progress.InDoubt {

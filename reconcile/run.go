@@ -39,8 +39,9 @@ func (r *Report) add(o Report) {
 // purgeBatch is how many old external events and audit entries a run removes.
 const purgeBatch = 1000
 
-// RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. Nobody is
-// asked about dead letters, but now and then their external events are read. It does not wait for questions that hang.
+// RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest.
+// Nobody is asked about dead letters, but now and then their external events are read. It does not wait for questions
+// that hang.
 func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
 	r := p.newRound(ctx)
 	err := r.look()

@@ -114,8 +114,8 @@ func TestAnotherNodeWasFaster(t *testing.T) {
 	})
 }
 
-// TestClocksApart: when a record is due is for the store's clock to say (S3). A node whose own is behind does not wait, and
-// one whose own is ahead does not ask early.
+// TestClocksApart: when a record is due is for the store's clock to say (S3). A node whose own is behind does not wait,
+// and one whose own is ahead does not ask early.
 func TestClocksApart(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {
 		t.Run(name, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestLostDownstreamSecret: a record whose keys cannot be derived any more is not settled by what is said about other keys. What to
-// do is in its last error, and the other records are looked after as usual.
+// TestLostDownstreamSecret: a record whose keys cannot be derived any more is not settled by what is said about other
+// keys. What to do is in its last error, and the other records are looked after as usual.
 func TestLostDownstreamSecret(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -44,7 +44,8 @@ func TestLostDownstreamSecret(t *testing.T) {
 	})
 }
 
-// TestNoticesOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of being read.
+// TestNoticesOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of being
+// read.
 func TestExternalEventsOfAnotherScope(t *testing.T) {
 	for name, bind := range map[string]func(*store.ExternalEvent){
 		"another scope": func(n *store.ExternalEvent) { n.Scope = "mallory" },

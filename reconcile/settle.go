@@ -12,7 +12,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Reconcile asks after one record now, due or not, and settles it if it can. A record that is not unknown is left alone.
+// Reconcile asks after one record now, due or not, and settles it if it can. A record that is not unknown is left
+// alone.
 func (p *Poller) Reconcile(ctx context.Context, id store.ID) (Report, error) {
 	rec, err := p.get(ctx, id)
 	if err != nil || rec.State != store.StateUnknown {
@@ -24,13 +25,14 @@ func (p *Poller) Reconcile(ctx context.Context, id store.ID) (Report, error) {
 const (
 	// settleTimeout is what a node may need, beyond the time in which it learns, to write down what it has learned.
 	settleTimeout = 15 * time.Second
-	// storeTimeout bounds what is asked of the store: its machine may vanish without a word. One that is only slow takes less.
+	// storeTimeout bounds what is asked of the store: its machine may vanish without a word. One that is only slow
+	// takes less.
 	storeTimeout = time.Minute
 )
 
-// reconcile settles an unknown record, or postpones it. It claims the try first, so that any number of nodes asks and counts
-// once (B6); if this node dies, the next try is due when the claim is over. An answer that the store does not take is as good as
-// none: it would not take it the next time either.
+// reconcile settles an unknown record, or postpones it. It claims the try first, so that any number of nodes asks and
+// counts once (B6); if this node dies, the next try is due when the claim is over. An answer that the store does not
+// take is as good as none: it would not take it the next time either.
 func (p *Poller) reconcile(ctx context.Context, rec *store.Record) (Report, error) {
 	if rec.ReconcileCount >= p.config.MaxAttempts && !rec.DeadLetter {
 		return p.postpone(ctx, rec, "given up after tries that were not heard of again", nil)
@@ -64,8 +66,8 @@ func (p *Poller) begin(ctx context.Context, c store.Claim, count int) error {
 	return p.settler.BeginReconcile(ctx, c, count, p.config.Timeout+settleTimeout)
 }
 
-// learn reads the external events first, and then, if it is to ask, asks. The record is a copy: whoever is asked cannot change which
-// attempt the answer is for. With an error the answer is still unknown.
+// learn reads the external events first, and then, if it is to ask, asks. The record is a copy: whoever is asked cannot
+// change which attempt the answer is for. With an error the answer is still unknown.
 func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer, error) {
 	rule := p.rule(rec.Operation)
 	if rule == nil {
@@ -91,8 +93,8 @@ func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer,
 	return answer, err
 }
 
-// guarded calls what a user has supplied. A panic of it is an error like any other: it does not end the poller, and the record
-// is asked after again, up to the limit.
+// guarded calls what a user has supplied. A panic of it is an error like any other: it does not end the poller, and the
+// record is asked after again, up to the limit.
 func (p *Poller) guarded(ctx context.Context, call func() (Answer, error)) (answer Answer, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -125,8 +127,8 @@ func (p *Poller) readExternalEvents(ctx context.Context, rule *Rule, rec *store.
 	return rule.Interpret(ctx, rec, events)
 }
 
-// settle writes down what was learned. If somebody else has settled the record, or it has moved on, then the answer was about
-// what is past: nothing is changed, and that is no error.
+// settle writes down what was learned. If somebody else has settled the record, or it has moved on, then the answer was
+// about what is past: nothing is changed, and that is no error.
 func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Report, error) {
 	resolved, err := a.resolve(rec)
 	if err != nil {
@@ -145,8 +147,8 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 	return resolved.report, nil
 }
 
-// giveBack takes back a try that came to nothing for reasons of this node's own: the record is due as before. Should that fail,
-// it is due when the claim is over.
+// giveBack takes back a try that came to nothing for reasons of this node's own: the record is due as before. Should
+// that fail, it is due when the claim is over.
 func (p *Poller) giveBack(ctx context.Context, c store.Claim, count int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// Compare merges the two streams, both in ascending byte order of their keys, and reports each difference in that order. It
-// holds one entry of each side at a time. It ends early, with what it had counted up to the last key that both sides were
-// done with, when a stream fails or is out of order, when report returns an error, or when the context ends.
+// Compare merges the two streams, both in ascending byte order of their keys, and reports each difference in that
+// order. It holds one entry of each side at a time. It ends early, with what it had counted up to the last key that
+// both sides were done with, when a stream fails or is out of order, when report returns an error, or when the context
+// ends.
 //
 // There is no window, so nothing is at an edge. The findings have IDs as of a comparison without a name.
 func Compare(ctx context.Context, provider, local iter.Seq2[Entry, error], report func(Finding) error) (Summary, error) {
@@ -35,8 +36,8 @@ type merger struct {
 
 	provider, local *stream
 	counts          Summary
-	// done is as of the last key that both sides are done with. Nothing may go on from between two entries of one key: a
-	// duplicate would then be taken for the first.
+	// done is as of the last key that both sides are done with. Nothing may go on from between two entries of one key:
+	// a duplicate would then be taken for the first.
 	done     cursor
 	lastSave int64
 }
@@ -97,8 +98,8 @@ func (m *merger) oneKey() error {
 	return m.finish(key)
 }
 
-// take returns the first entry of the key, if the stream has one, and leaves the stream behind the last: those between are
-// duplicates.
+// take returns the first entry of the key, if the stream has one, and leaves the stream behind the last: those between
+// are duplicates.
 func (m *merger) take(s *stream, key string, count *int64) (first Entry, has bool, err error) {
 	if !s.at(key) {
 		return Entry{}, false, nil

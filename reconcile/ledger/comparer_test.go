@@ -180,7 +180,8 @@ func TestEachWindowIsComparedOnce(t *testing.T) {
 	})
 }
 
-// TestALostNodeIsMadeUpFor: a node that finds another one at work looks again before the day is over, and logs no error.
+// TestALostNodeIsMadeUpFor: a node that finds another one at work looks again before the day is over, and logs no
+// error.
 func TestALostNodeIsMadeUpFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

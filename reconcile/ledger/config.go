@@ -25,8 +25,8 @@ const (
 const (
 	// maxName keeps the key of the journal within the limits of keys.
 	maxName = 128
-	// longestPause is the most that failures make a comparer wait, unless Config.MinBackoff is longer, and the longest time
-	// between two looks of a node: another one may have been lost.
+	// longestPause is the most that failures make a comparer wait, unless Config.MinBackoff is longer, and the longest
+	// time between two looks of a node: another one may have been lost.
 	longestPause = time.Hour
 )
 
@@ -66,8 +66,8 @@ type Config struct {
 	Windows int
 	// SaveEvery is how many entries are read between two recovery points. Default: [DefaultSaveEvery].
 	SaveEvery int
-	// MinBackoff is how long a window that could not be compared is left alone at first. It doubles with each try, up to an
-	// hour. Default: [DefaultPause].
+	// MinBackoff is how long a window that could not be compared is left alone at first. It doubles with each try, up
+	// to an hour. Default: [DefaultPause].
 	MinBackoff time.Duration
 	// Deadline is how long a run may take. A window that it cuts off goes on from its last key when it is tried again.
 	// Default: the interval, but an hour at least.

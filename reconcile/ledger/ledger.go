@@ -1,13 +1,13 @@
-// Package ledger compares a provider's list of effects with the local one, over a window of time, and reports what is on one
-// side only, what differs, and what is there twice.
+// Package ledger compares a provider's list of effects with the local one, over a window of time, and reports what is
+// on one side only, what differs, and what is there twice.
 //
 // [Compare] is the comparison itself: two streams in the order of their keys are merged, so that its memory does not
 // grow with their length. A [Comparer] does that for one window after the other, daily by default, each by one node and
 // once. It keeps in the store how far it has come: no window is forgotten over failures, restarts and outages, and one
 // that was interrupted is continued where it stopped.
 //
-// Findings are reported at least once. A process that dies between a report and the next recovery point leaves a few to be
-// reported again; [Finding.ID] is the same then, and whoever keeps findings keeps one for each ID.
+// Findings are reported at least once. A process that dies between a report and the next recovery point leaves a few to
+// be reported again; [Finding.ID] is the same then, and whoever keeps findings keeps one for each ID.
 package ledger
 
 import (
@@ -23,22 +23,22 @@ import (
 type Entry struct {
 	// Key identifies the effect on both sides, such as the provider's id or the downstream key. It is not empty.
 	Key string
-	// Value is what must be equal on both sides, written in one way: amount, currency and status in one string, or a digest
-	// of them. Nothing but its bytes is compared.
+	// Value is what must be equal on both sides, written in one way: amount, currency and status in one string, or a
+	// digest of them. Nothing but its bytes is compared.
 	Value string
-	// At is when the effect happened, by the clock of its side. It decides what lies at the edge of a window. The zero time
-	// lies at no edge.
+	// At is when the effect happened, by the clock of its side. It decides what lies at the edge of a window. The zero
+	// time lies at no edge.
 	At time.Time
 	// Note is for people who look at a finding. It is not compared.
 	Note string
 }
 
-// Source lists the entries of one side that lie in the window, in ascending byte order of their keys, from the first key
-// that is larger than after; an empty one is before all keys. The same key twice is a finding, a smaller key after a larger
-// one is an [OrderError].
+// Source lists the entries of one side that lie in the window, in ascending byte order of their keys, from the first
+// key that is larger than after; an empty one is before all keys. The same key twice is a finding, a smaller key after
+// a larger one is an [OrderError].
 //
-// Equal keys should come in an order of their own, such as by time: the first is compared, the others are duplicates. What
-// the source yields together with an error is ignored, and nothing is asked for after it.
+// Equal keys should come in an order of their own, such as by time: the first is compared, the others are duplicates.
+// What the source yields together with an error is ignored, and nothing is asked for after it.
 type Source func(ctx context.Context, w Window, after string) iter.Seq2[Entry, error]
 
 // Window is the span of time that a run looks at: from From on, and before To.
@@ -52,8 +52,9 @@ func (w Window) String() string {
 	return w.From.UTC().Format(time.RFC3339Nano) + "/" + w.To.UTC().Format(time.RFC3339Nano)
 }
 
-// edge reports whether an entry of that time may be on one side only because the two sides do not agree about when it was.
-// The inner parts of windows that overlap by twice the grace lie side by side, so that no entry is at the edge of all.
+// edge reports whether an entry of that time may be on one side only because the two sides do not agree about when it
+// was. The inner parts of windows that overlap by twice the grace lie side by side, so that no entry is at the edge of
+// all.
 func (w Window) edge(at time.Time, grace time.Duration) bool {
 	return !at.IsZero() && (at.Before(w.From.Add(grace)) || !at.Before(w.To.Add(-grace)))
 }
@@ -86,8 +87,8 @@ const (
 
 // Finding is one difference.
 type Finding struct {
-	// ID identifies the difference by the name of the comparison, the kind, the side, the key and the ordinal. It is the
-	// same whenever it is reported again: by an attempt that goes on, or by the next run where the windows overlap.
+	// ID identifies the difference by the name of the comparison, the kind, the side, the key and the ordinal. It is
+	// the same whenever it is reported again: by an attempt that goes on, or by the next run where the windows overlap.
 	ID string
 	// Run names the run that found it: the comparison and the window.
 	Run  string
@@ -97,8 +98,8 @@ type Finding struct {
 	Key  string
 	// Ordinal is 2 for the first duplicate, 3 for the next one; zero for the other kinds.
 	Ordinal int
-	// Provider and Local are the entries that were compared, and are zero where there is none. For a duplicate it is the one
-	// entry that is too many.
+	// Provider and Local are the entries that were compared, and are zero where there is none. For a duplicate it is
+	// the one entry that is too many.
 	Provider Entry
 	Local    Entry
 }
@@ -124,8 +125,8 @@ type Summary struct {
 	Local    int64 `json:"local,omitempty"`
 	// Matched counts the keys that are on both sides with the same value.
 	Matched int64 `json:"matched,omitempty"`
-	// AtEdge counts the keys that are on one side only, so near to an end of the window that the other side may have them
-	// outside. They are no findings.
+	// AtEdge counts the keys that are on one side only, so near to an end of the window that the other side may have
+	// them outside. They are no findings.
 	AtEdge int64 `json:"at_edge,omitempty"`
 	// The findings, by kind.
 	MissingHere  int64 `json:"missing_here,omitempty"`

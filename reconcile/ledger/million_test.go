@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestAMillionEntries compares a million entries a side in a process of its own, which is built without the race detector,
-// and holds its memory to 64 MiB: what the runtime took from the system, and where the system says so, the most that was
-// ever resident.
+// TestAMillionEntries compares a million entries a side in a process of its own, which is built without the race
+// detector, and holds its memory to 64 MiB: what the runtime took from the system, and where the system says so, the
+// most that was ever resident.
 func TestAMillionEntries(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "million.exe")

@@ -77,8 +77,8 @@ func naive(provider, local []ledger.Entry) (words []string, s ledger.Summary) {
 	return words, s
 }
 
-// TestRunAgainstTheModel interrupts each run a few times, anywhere: what it comes to must be the same, and must be what the
-// naive comparison finds.
+// TestRunAgainstTheModel interrupts each run a few times, anywhere: what it comes to must be the same, and must be what
+// the naive comparison finds.
 func TestRunAgainstTheModel(t *testing.T) {
 	t.Parallel()
 	outer := t

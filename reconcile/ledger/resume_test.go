@@ -48,8 +48,8 @@ func requireSame(t *testing.T, name string, got *report, s ledger.Summary, err e
 	}
 }
 
-// TestRunGoesOnAfterAFailure interrupts a run at each entry of each side, by an error and by a panic, on one node, and goes
-// on with it on another.
+// TestRunGoesOnAfterAFailure interrupts a run at each entry of each side, by an error and by a panic, on one node, and
+// goes on with it on another.
 func TestRunGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	for i := range len(list(someProvider)) {
@@ -83,8 +83,8 @@ func TestRunGoesOnAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestOnlyTheKeyAtHandIsComparedAgain: a failure is no reason to start over, even before the first of the regular recovery
-// points.
+// TestOnlyTheKeyAtHandIsComparedAgain: a failure is no reason to start over, even before the first of the regular
+// recovery points.
 func TestOnlyTheKeyAtHandIsComparedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -70,8 +70,8 @@ func TestTheSameDifferenceHasTheSameID(t *testing.T) {
 	}
 }
 
-// TestEdges: what is on one side only counts as a finding in the inner part of the window, which is closed at its beginning
-// and open at its end, so that those of windows that overlap lie side by side.
+// TestEdges: what is on one side only counts as a finding in the inner part of the window, which is closed at its
+// beginning and open at its end, so that those of windows that overlap lie side by side.
 func TestEdges(t *testing.T) {
 	t.Parallel()
 	const grace = 10 * time.Minute

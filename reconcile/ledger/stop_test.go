@@ -58,8 +58,8 @@ func TestASourceMustBeginBehind(t *testing.T) {
 	})
 }
 
-// TestTheContextStopsARun: the engine does not pass it on, but a node that stops must not compare for hours. Another one
-// goes on at once.
+// TestTheContextStopsARun: the engine does not pass it on, but a node that stops must not compare for hours. Another
+// one goes on at once.
 func TestTheContextStopsARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

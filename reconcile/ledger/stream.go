@@ -12,8 +12,8 @@ var ErrOrder = errors.New("ledger: entries out of order")
 // errNoKey is returned for an entry that nothing can be compared with.
 var errNoKey = errors.New("an entry has no key")
 
-// OrderError says where a source left the order. What was reported before may be wrong, because the entries that were not
-// found may come later: it has to be found anew once the source is in order.
+// OrderError says where a source left the order. What was reported before may be wrong, because the entries that were
+// not found may come later: it has to be found anew once the source is in order.
 type OrderError struct {
 	// Side is the source.
 	Side Side

@@ -1,8 +1,9 @@
-// Package webhook receives what other systems tell by themselves about an effect, so that an outcome that is unknown here
-// can be settled without asking.
+// Package webhook receives what other systems tell by themselves about an effect, so that an outcome that is unknown
+// here can be settled without asking.
 //
-// A [Receiver] is an [http.Handler] for the deliveries of one sender. It verifies the signature over the raw body, keeps the
-// event as a [store.ExternalEvent], and only then applies it. That order is what makes deliveries harmless however they come:
+// A [Receiver] is an [http.Handler] for the deliveries of one sender. It verifies the signature over the raw body,
+// keeps the event as a [store.ExternalEvent], and only then applies it. That order is what makes deliveries harmless
+// however they come:
 //
 //   - early, before the record or while it is in progress: the external event is kept, and the reconciler reads it before it asks;
 //   - twice: the id of the event is known, and nothing is kept again;
@@ -33,30 +34,32 @@ const (
 	DefaultApplyTimeout = 5 * time.Second
 )
 
-// Config says whose deliveries a [Receiver] takes and what it does with them. Source, Keeper and Parse are required, and either
-// Scheme and Scope or Tenant.
+// Config says whose deliveries a [Receiver] takes and what it does with them. Source, Keeper and Parse are required,
+// and either Scheme and Scope or Tenant.
 type Config struct {
-	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for external events by it.
+	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for
+	// external events by it.
 	Source string
 	// Scheme verifies the signature.
 	Scheme Scheme
 	// Scope says whose records the sender may settle: [OneScope], [ScopeOfEvent] or [AllScopes].
 	Scope Scope
-	// Tenant is for one endpoint of many tenants who have a secret each. It finds, from the path or a header, whose delivery a
-	// request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not exist it returns
-	// [ErrSignature], which is answered with 401; any other error is answered with 503.
+	// Tenant is for one endpoint of many tenants who have a secret each. It finds, from the path or a header, whose
+	// delivery a request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not
+	// exist it returns [ErrSignature], which is answered with 401; any other error is answered with 503.
 	Tenant func(r *http.Request) (Tenant, error)
 	// Keeper is the store that keeps the external events.
 	Keeper store.ExternalEventKeeper
-	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is none of
-	// our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
+	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is
+	// none of our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
 	Parse func(header http.Header, body []byte) (Event, error)
-	// Apply acts on an external event, after it has been kept. Default: nothing is done, and the reconciler reads the external event later.
+	// Apply acts on an external event, after it has been kept. Default: nothing is done, and the reconciler reads the
+	// external event later.
 	//
-	// Apply must be idempotent and safe to be called by several deliveries at a time. It is called for a duplicate too, since
-	// the first delivery may have been kept by a process that died before it applied it. Nor is the external event always the
-	// latest: what Apply decides by is the [Latest] of all that are kept about the subject, or what the sender says when
-	// asked. An external event that is early is no error: it is kept, so return nil.
+	// Apply must be idempotent and safe to be called by several deliveries at a time. It is called for a duplicate too,
+	// since the first delivery may have been kept by a process that died before it applied it. Nor is the external
+	// event always the latest: what Apply decides by is the [Latest] of all that are kept about the subject, or what
+	// the sender says when asked. An external event that is early is no error: it is kept, so return nil.
 	//
 	// An error is logged and observed, and the delivery is still answered as a success: it is kept, so nothing is lost.
 	Apply func(ctx context.Context, n store.ExternalEvent) error
@@ -66,9 +69,9 @@ type Config struct {
 	StoreTimeout time.Duration
 	// ApplyTimeout is how long Apply may take. Default: [DefaultApplyTimeout].
 	ApplyTimeout time.Duration
-	// Observer is told of every delivery: an [onceward.ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
-	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or "duplicate".
-	// An event that Parse ignores is not told. Default: none.
+	// Observer is told of every delivery: an [onceward.ReceivedEvent] with "kept", "duplicate", "refused" (it was
+	// answered with a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the
+	// "kept" or "duplicate". An event that Parse ignores is not told. Default: none.
 	Observer onceward.Observer
 	// Logger gets what was refused and what failed, with the reason but never with the body. Default: [slog.Default].
 	Logger *slog.Logger

@@ -13,7 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A receiver for a provider that signs with Standard Webhooks. The signature covers the id, so it may come from the header.
+// A receiver for a provider that signs with Standard Webhooks. The signature covers the id, so it may come from the
+// header.
 func Example() {
 	scheme, err := webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{
 		Secrets: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"},

@@ -51,8 +51,8 @@ func flipBit(body []byte, bit uint16) []byte {
 	return flipped
 }
 
-// couldBeSigned tries all times within the tolerance: a header that was accepted holds a signature that Sign makes. Only the
-// case of hex digits is free.
+// couldBeSigned tries all times within the tolerance: a header that was accepted holds a signature that Sign makes.
+// Only the case of hex digits is free.
 func couldBeSigned(s signing, sent http.Header, body []byte) bool {
 	for skew := -5 * time.Minute; skew <= 5*time.Minute; skew += time.Second {
 		made := http.Header{}

@@ -40,29 +40,31 @@ func (e Encoding) decode(text string) ([]byte, error) {
 type HMACConfig struct {
 	// Header is the name of the header with the signature, such as "X-Hub-Signature-256". It is required.
 	Header string
-	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a rotation
-	// there are two.
+	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a
+	// rotation there are two.
 	Secrets [][]byte
 	// Encoding is how the signature is written. Default: [Hex].
 	Encoding Encoding
-	// Prefix comes before the signature in the header, such as "sha256=". A header without it is refused. Default: none.
+	// Prefix comes before the signature in the header, such as "sha256=". A header without it is refused. Default:
+	// none.
 	Prefix string
-	// TimestampHeader is the name of a header with unix seconds. If it is set, what is signed is the timestamp, a full stop
-	// and the raw body. If it is not, what is signed is the raw body alone, and the scheme cannot refuse a replay by its age:
-	// whoever once saw a delivery can send it again forever. Such a replay is harmless as far as the id of the event, taken
-	// from the signed body, is still kept, and once the external event has been purged it is taken for new. Default: none.
+	// TimestampHeader is the name of a header with unix seconds. If it is set, what is signed is the timestamp, a full
+	// stop and the raw body. If it is not, what is signed is the raw body alone, and the scheme cannot refuse a replay
+	// by its age: whoever once saw a delivery can send it again forever. Such a replay is harmless as far as the id of
+	// the event, taken from the signed body, is still kept, and once the external event has been purged it is taken for
+	// new. Default: none.
 	TimestampHeader string
-	// Tolerance is how far the timestamp may be from now, in both directions. It says nothing without a TimestampHeader.
-	// Default: [DefaultTolerance].
+	// Tolerance is how far the timestamp may be from now, in both directions. It says nothing without a
+	// TimestampHeader. Default: [DefaultTolerance].
 	Tolerance time.Duration
 }
 
 // HMAC is the generic scheme: one header with the HMAC-SHA256 of the raw body, with a timestamp before it if the sender
 // sends one.
 //
-// It fails closed. A delivery is refused if a header is missing, is there twice or is longer than 4096 bytes; if the prefix
-// or the encoding is another one; if the timestamp is anything but digits; and if the signature does not match. What it
-// cannot do without a timestamp is told at [HMACConfig].
+// It fails closed. A delivery is refused if a header is missing, is there twice or is longer than 4096 bytes; if the
+// prefix or the encoding is another one; if the timestamp is anything but digits; and if the signature does not match.
+// What it cannot do without a timestamp is told at [HMACConfig].
 type HMAC struct {
 	cfg    HMACConfig
 	keys   keyring

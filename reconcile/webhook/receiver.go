@@ -20,8 +20,8 @@ const (
 	outcomeFailed    = "failed"
 )
 
-// Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the timeouts
-// of the [http.Server] to say.
+// Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the
+// timeouts of the [http.Server] to say.
 type Receiver struct{ cfg Config }
 
 // New returns a receiver, or an error if something that is required is missing.
@@ -133,8 +133,8 @@ func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) erro
 	return nil
 }
 
-// apply is the same for a new external event and for a duplicate: nobody knows whether the process that kept the first one lived
-// long enough to apply it.
+// apply is the same for a new external event and for a duplicate: nobody knows whether the process that kept the first
+// one lived long enough to apply it.
 func (rc *Receiver) apply(ctx context.Context, external store.ExternalEvent) error {
 	applying, cancel := context.WithTimeout(ctx, rc.cfg.ApplyTimeout)
 	defer cancel()

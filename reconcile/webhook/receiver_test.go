@@ -84,7 +84,8 @@ func TestDuplicatesAtTheSameTime(t *testing.T) {
 	told.expect(t, append(want, "provider: kept")...)
 }
 
-// TestRestartBetweenKeepAndApply: the process dies with the external event kept and not applied, and the sender sends it again.
+// TestRestartBetweenKeepAndApply: the process dies with the external event kept and not applied, and the sender sends
+// it again.
 func TestRestartBetweenKeepAndApply(t *testing.T) {
 	t.Parallel()
 	store, told := &keeper{after: func() { panic("the process dies") }}, &journal{}

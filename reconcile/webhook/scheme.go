@@ -14,17 +14,18 @@ import (
 // Scheme tells the sender's deliveries from everybody else's. [Timestamped], [StandardWebhooks] and [HMAC] are here; a
 // provider that signs in another way needs only a type with this one method. It is used by many requests at a time.
 type Scheme interface {
-	// Verify returns nil only if the sender signed these very bytes and, where the scheme has a timestamp, did so within the
-	// tolerance around now. Otherwise the error wraps [ErrSignature] or [ErrStale]. The error is for the log: it may say what
-	// is wrong, because no answer shows it, and never holds a secret or what the signature should have been.
+	// Verify returns nil only if the sender signed these very bytes and, where the scheme has a timestamp, did so
+	// within the tolerance around now. Otherwise the error wraps [ErrSignature] or [ErrStale]. The error is for the
+	// log: it may say what is wrong, because no answer shows it, and never holds a secret or what the signature should
+	// have been.
 	Verify(header http.Header, body []byte, now time.Time) error
 }
 
 var (
 	// ErrSignature is a delivery whose signature is missing, malformed or not the sender's.
 	ErrSignature = errors.New("webhook: the signature is missing or wrong")
-	// ErrStale is a delivery that the sender did sign, but too long ago or too far in the future to be taken: it may be a
-	// recording that someone else plays again.
+	// ErrStale is a delivery that the sender did sign, but too long ago or too far in the future to be taken: it may be
+	// a recording that someone else plays again.
 	ErrStale = errors.New("webhook: the delivery is outside of the time window")
 )
 
@@ -40,8 +41,8 @@ const (
 	timestampBits = 40
 )
 
-// keyring signs with each of the secrets in turn. It holds functions instead of secrets, so that a scheme that is printed
-// by mistake shows nothing.
+// keyring signs with each of the secrets in turn. It holds functions instead of secrets, so that a scheme that is
+// printed by mistake shows nothing.
 type keyring []func(parts ...string) []byte
 
 // newKeyring copies the secrets, because the caller may wipe them.
@@ -96,8 +97,8 @@ func newWindow(tolerance time.Duration) (window, error) {
 	return window(tolerance), nil
 }
 
-// admit refuses what was signed too far from now. It is asked after the signature has been confirmed, so that [ErrStale]
-// always means the sender, and never a forger who made up a time.
+// admit refuses what was signed too far from now. It is asked after the signature has been confirmed, so that
+// [ErrStale] always means the sender, and never a forger who made up a time.
 func (w window) admit(signed, now time.Time) error {
 	if age := now.Sub(signed); age.Abs() > time.Duration(w) {
 		return fmt.Errorf("%w: it was signed %s before now, and the tolerance is %s", ErrStale, age, time.Duration(w))

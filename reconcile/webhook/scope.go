@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// Scope says whose records a sender may settle: a signature proves who speaks, and this says for whom. The zero value says nothing,
-// and is refused.
+// Scope says whose records a sender may settle: a signature proves who speaks, and this says for whom. The zero value
+// says nothing, and is refused.
 type Scope struct {
 	kind scopeKind
 	name string
@@ -24,12 +24,13 @@ const (
 // OneScope is for a sender that one tenant has the secret of: it settles that tenant's records alone.
 func OneScope(scope string) Scope { return Scope{kind: scopeOne, name: scope} }
 
-// ScopeOfEvent is for a sender that speaks for many tenants and says for which one, such as a platform that puts the account into
-// each event: Parse finds [Event].Scope. An event without one is refused.
+// ScopeOfEvent is for a sender that speaks for many tenants and says for which one, such as a platform that puts the
+// account into each event: Parse finds [Event].Scope. An event without one is refused.
 func ScopeOfEvent() Scope { return Scope{kind: scopeOfEvent} }
 
-// AllScopes is for a sender whose secret no tenant has: the provider of an account that is the service's own. It settles records of
-// every scope. If Parse finds an [Event].Scope all the same, the event settles those of that one alone.
+// AllScopes is for a sender whose secret no tenant has: the provider of an account that is the service's own. It
+// settles records of every scope. If Parse finds an [Event].Scope all the same, the event settles those of that one
+// alone.
 func AllScopes() Scope { return Scope{kind: scopeAll} }
 
 // check refuses what does not say whose records may be settled.

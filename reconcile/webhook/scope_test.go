@@ -13,7 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestScopeIsRequired: a receiver that does not say whose records its sender may settle is not built, nor one that says it twice.
+// TestScopeIsRequired: a receiver that does not say whose records its sender may settle is not built, nor one that says
+// it twice.
 func TestScopeIsRequired(t *testing.T) {
 	t.Parallel()
 	tenant := func(*http.Request) (webhook.Tenant, error) { return webhook.Tenant{}, nil }

@@ -20,20 +20,20 @@ const standardSecretPrefix = "whsec_"
 
 // StandardWebhooksConfig says how a [StandardWebhooks] scheme verifies and signs.
 type StandardWebhooksConfig struct {
-	// Secrets are those that the sender may have signed with, as the sender shows them: `whsec_` and base64, of 16 bytes at
-	// least when decoded. One is enough; during a rotation there are two.
+	// Secrets are those that the sender may have signed with, as the sender shows them: `whsec_` and base64, of 16
+	// bytes at least when decoded. One is enough; during a rotation there are two.
 	Secrets []string
 	// Tolerance is how far the timestamp may be from now, in both directions. Default: [DefaultTolerance].
 	Tolerance time.Duration
 }
 
-// StandardWebhooks is the symmetric scheme of the Standard Webhooks specification: the header webhook-signature is a list,
-// separated by spaces, of `v1,<base64>`, where the signature is the HMAC-SHA256 of webhook-id, webhook-timestamp and the raw
-// body, joined by full stops.
+// StandardWebhooks is the symmetric scheme of the Standard Webhooks specification: the header webhook-signature is a
+// list, separated by spaces, of `v1,<base64>`, where the signature is the HMAC-SHA256 of webhook-id, webhook-timestamp
+// and the raw body, joined by full stops.
 //
 // It fails closed. A delivery is refused if one of the three headers is missing, is there twice or is longer than 4096
-// bytes; if the timestamp is anything but digits; if the id contains a full stop, since then a part of it could be passed
-// off as the timestamp; and if no v1 matches. Other versions are ignored: v1a is asymmetric and not known here.
+// bytes; if the timestamp is anything but digits; if the id contains a full stop, since then a part of it could be
+// passed off as the timestamp; and if no v1 matches. Other versions are ignored: v1a is asymmetric and not known here.
 type StandardWebhooks struct {
 	keys   keyring
 	window window
@@ -89,8 +89,8 @@ func (s *StandardWebhooks) Verify(header http.Header, body []byte, now time.Time
 	return s.window.admit(signed, now)
 }
 
-// Sign sets the three headers as the sender does, with one v1 for each secret. It is for senders and tests. The id stays
-// the same when an event is sent again; one that is empty or contains a full stop is an error.
+// Sign sets the three headers as the sender does, with one v1 for each secret. It is for senders and tests. The id
+// stays the same when an event is sent again; one that is empty or contains a full stop is an error.
 func (s *StandardWebhooks) Sign(header http.Header, id string, body []byte, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 type TimestampedConfig struct {
 	// Header is the name of the header with the signature, such as "Stripe-Signature". It is required.
 	Header string
-	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a rotation
-	// there are two.
+	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a
+	// rotation there are two.
 	Secrets [][]byte
 	// Tolerance is how far the timestamp may be from now, in both directions. Default: [DefaultTolerance].
 	Tolerance time.Duration
@@ -23,9 +23,9 @@ type TimestampedConfig struct {
 // Timestamped is the scheme of many payment providers: one header with `t=<unix seconds>,v1=<hex>`, where v1 is the
 // HMAC-SHA256 of the timestamp, a full stop and the raw body.
 //
-// It fails closed. A delivery is refused if the header is missing, is there twice or is longer than 4096 bytes; if there is
-// not exactly one t, or it is anything but digits; and if no v1 matches. Other keys are ignored, v0 among them: an older and
-// weaker signature does not stand in for v1.
+// It fails closed. A delivery is refused if the header is missing, is there twice or is longer than 4096 bytes; if
+// there is not exactly one t, or it is anything but digits; and if no v1 matches. Other keys are ignored, v0 among
+// them: an older and weaker signature does not stand in for v1.
 type Timestamped struct {
 	header string
 	keys   keyring

@@ -121,7 +121,8 @@ func TestStandardWebhooksSignatures(t *testing.T) {
 	}
 }
 
-// TestStandardWebhooksPartsDoNotMove: what is signed is one text, and an id with a full stop could borrow from its neighbour.
+// TestStandardWebhooksPartsDoNotMove: what is signed is one text, and an id with a full stop could borrow from its
+// neighbour.
 func TestStandardWebhooksPartsDoNotMove(t *testing.T) {
 	t.Parallel()
 	scheme := must(webhook.NewStandardWebhooks(webhook.StandardWebhooksConfig{Secrets: encodedSecrets([]string{secretText})}))
