@@ -11,16 +11,8 @@ require (
 )
 
 require (
-	github.com/ncruces/go-sqlite3 v0.35.6 // indirect
-	golang.org/x/sys v0.49.0 // indirect
-)
-
-require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
-	github.com/ncruces/go-sqlite3-wasm/v6 v6.3.35304 // indirect
-	github.com/ncruces/julianday v1.0.0 // indirect
-	github.com/onceward/onceward/store/sqlite v0.1.0
 	github.com/onceward/onceward/store/storetest v0.1.0
 	golang.org/x/text v0.43.0 // indirect
 )

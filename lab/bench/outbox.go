@@ -9,16 +9,22 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// outboxAdd is the way with a message, beside the same without.
-const outboxAdd = "three statements and a message"
+// The ways with a message, beside the same without.
+const (
+	outboxAdd   = "three statements and a message"
+	outboxAddIn = "Onceward: transactional, three statements and a message"
+)
 
 // The goal is for the whole payment in a transaction without protection, to which the message adds a statement of its
-// own. The others are the bare ways: what a statement and a row cost that have nothing to do with the outbox.
+// own. In a handler the message goes along with COMMIT instead. The others are the bare ways: what a statement and a row cost
+// that have nothing to do with the outbox.
 var outboxFigures = []pgFigure{
 	{"outbox-add", 16, pgPlain3, outboxAdd},
+	{"outbox-add-in-a-handler", 16, pgTransactional3, outboxAddIn},
 	{"outbox-add-bare", 16, pgPlain3, outboxBare},
 	{"outbox-add-nothing", 16, pgPlain3, outboxNothing},
 }
@@ -71,7 +77,7 @@ func (b *pgBusiness) openWithMessage(ctx context.Context, s *pgSite) (*pgArena, 
 		return nil, err
 	}
 	a, err := b.openWithOneMore(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := box.Add(ctx, tx, businessMessage())
+		_, err := postgres.AddMessage(ctx, box, tx, businessMessage())
 		return err
 	})
 	if err != nil {
@@ -83,6 +89,31 @@ func (b *pgBusiness) openWithMessage(ctx context.Context, s *pgSite) (*pgArena, 
 	}
 	a.close = store.Close
 	return a, nil
+}
+
+// openAnswerWithMessage is a business in a handler that adds a message to its answer, so that it goes along with COMMIT.
+func (b *pgBusiness) openAnswerWithMessage(ctx context.Context, s *pgSite) (*pgArena, error) {
+	st, err := postgres.New(ctx, s.pool, postgres.WithSchema(s.schema))
+	if err != nil {
+		return nil, err
+	}
+	box, err := outbox.New(st, outbox.Config{})
+	if err != nil {
+		return nil, err
+	}
+	work := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := box.AddToAnswer(ctx, businessMessage())
+		return errors.Join(err, b.work(ctx, tx))
+	}
+	return &pgArena{
+		operate: func(ctx context.Context) error {
+			return transactOnce(ctx, st, reservation(newKey()), completion(), work, store.DecisionExecute)
+		},
+		check: func(ctx context.Context, done int64) error {
+			return errors.Join(b.checkRecords(ctx, s, done), s.expect(ctx, done, `SELECT count(*) FROM onceward_outbox`))
+		},
+		close: st.Close,
+	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, st))
 }
 
 // businessMessage is about one of as many aggregates as there are accounts.

@@ -43,15 +43,15 @@ func (s *pgServer) measureBare(ctx context.Context, o *options, r *report) error
 var bareStatements = map[string]string{
 	"bare_begin":  `BEGIN`,
 	"bare_lock":   `SELECT pg_try_advisory_xact_lock($1)`,
-	"bare_look":   `SELECT attempt, due, retention, answer, queue, request, more FROM onceward_record WHERE id = $1`,
+	"bare_look":   `SELECT attempt, due, retention, answer, state, request, extra FROM onceward_record WHERE id = $1`,
 	"bare_commit": `COMMIT`,
-	"bare_store": `INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
+	"bare_store": `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
 		VALUES ($1, nextval('onceward_attempt'), onceward_now() + 86400000000, 86400, $2, 20, $3, '') RETURNING attempt, due`,
-	"bare_reserve": `INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
+	"bare_reserve": `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
 		SELECT u.id, nextval('onceward_attempt'), onceward_now() + 30000000, 86400, $2, 10, $3, '' FROM unnest($1::uuid[]) AS u (id)
 		ON CONFLICT (id) DO NOTHING RETURNING id, attempt`,
-	"bare_complete": `UPDATE onceward_record r SET queue = 20, answer = $2, due = onceward_now() + 86400000000
-		FROM unnest($1::uuid[]) AS u (id) WHERE r.id = u.id AND r.queue = 10 RETURNING r.id`,
+	"bare_complete": `UPDATE onceward_record r SET state = 20, answer = $2, due = onceward_now() + 86400000000
+		FROM unnest($1::uuid[]) AS u (id) WHERE r.id = u.id AND r.state = 10 RETURNING r.id`,
 }
 
 // bareConn speaks the protocol itself.
@@ -136,7 +136,7 @@ func openBareSite(ctx context.Context, s *pgSite, b *pgBusiness) (*bareSite, err
 		return nil, err
 	}
 	site := &bareSite{pgSite: s}
-	row := s.pool.QueryRow(ctx, `SELECT answer, request FROM onceward_record WHERE queue = 20 LIMIT 1`)
+	row := s.pool.QueryRow(ctx, `SELECT answer, request FROM onceward_record WHERE state = 20 LIMIT 1`)
 	return site, row.Scan(&site.answer, &site.request)
 }
 

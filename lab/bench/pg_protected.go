@@ -13,7 +13,7 @@ import (
 )
 
 // pgRecords counts the records of the store in the state completed.
-const pgRecords = `SELECT count(*) FROM onceward_record WHERE queue / 10 = 2`
+const pgRecords = `SELECT count(*) FROM onceward_record WHERE state / 10 = 2`
 
 // transactOnce does work once under the key, in the transaction of the store.
 func transactOnce(

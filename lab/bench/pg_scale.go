@@ -146,9 +146,9 @@ func scaleTurn(ctx context.Context, step *scaleStep, side *scaleSide, micros ser
 
 // cloneStatement copies a completed record that the store has written: the copies differ in their names, which are
 // random as those of the store are, and in when they expire.
-const cloneStatement = `INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
-	SELECT gen_random_uuid(), r.attempt, $2::bigint + number * $3::bigint, r.retention, r.answer, r.queue, r.request, r.more
-	FROM (SELECT * FROM onceward_record WHERE queue = 20 LIMIT 1) r, generate_series(1, $1::bigint) number`
+const cloneStatement = `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
+	SELECT gen_random_uuid(), r.attempt, $2::bigint + number * $3::bigint, r.retention, r.answer, r.state, r.request, r.extra
+	FROM (SELECT * FROM onceward_record WHERE state = 20 LIMIT 1) r, generate_series(1, $1::bigint) number`
 
 // cloneRecords adds n completed records. They expire one after the other within a day that starts in an hour, or, if
 // they are to be expired, did so within the hour before this one.

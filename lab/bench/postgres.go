@@ -35,6 +35,7 @@ var pgContenders = []pgContender{
 	{pgBatched, openReserveComplete(openStore)},
 	{pgSingly, openReserveComplete(openSingly)},
 	{outboxAdd, threeStatements.openWithMessage},
+	{outboxAddIn, threeStatements.openAnswerWithMessage},
 	{pgHTTPPlain, openHTTPPlain},
 	{pgHTTPTransaction, openHTTPTransactional},
 	{pgBare, oneRow.openBareTransactional},

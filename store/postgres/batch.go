@@ -19,10 +19,10 @@ const (
 	batchTimeout = 30 * time.Second
 )
 
-// batcher gathers the items of concurrent callers. A lane is a connection with a statement on the wire: while it is busy,
-// what arrives gathers, and goes as one statement when it is free. Nothing is held back by a timer: a lone caller goes at once. A
-// further lane opens when so many wait that they are worth a statement of their own, or when somebody waits for a batch
-// that does not come back.
+// batcher gathers the items of concurrent callers. A lane is a connection with a statement on the wire: while it is
+// busy, what arrives gathers, and goes as one statement when it is free. Nothing is held back by a timer: a lone caller
+// goes at once. A further lane opens when so many wait that they are worth a statement of their own, or when an item
+// waits for a batch that does not come back.
 type batcher struct {
 	pool       *pgxpool.Pool
 	statements [kinds]statement
@@ -35,7 +35,7 @@ type batcher struct {
 	queue   []*item
 	busy    int
 	closed  bool
-	patient *time.Timer // fires when somebody has waited too long; nil if nobody waits
+	patient *time.Timer // fires when an item has waited too long; nil if none waits
 	running sync.WaitGroup
 }
 
@@ -50,7 +50,7 @@ const (
 var errClosed = errors.New("the store is closed")
 
 // do hands an item in and waits for its answer. A caller who leaves takes its item along if that is still waiting; else
-// it is answered to nobody.
+// its answer is dropped.
 func (b *batcher) do(ctx context.Context, t *item) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -95,8 +95,8 @@ func (b *batcher) open() {
 	b.running.Go(b.lane)
 }
 
-// lostPatience opens a lane for those who wait for a batch that does not come back: a record may be locked, or a connection
-// silent.
+// lostPatience opens a lane for those who wait for a batch that does not come back: a record may be locked, or a
+// connection silent.
 func (b *batcher) lostPatience() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,8 +125,8 @@ func (b *batcher) lane() {
 	}
 }
 
-// take takes what has gathered, or ends the lane. A statement writes a record once: of several reservations of one key the
-// first may write and the others look, and a second write of another kind stays for the next batch.
+// take takes what has gathered, or ends the lane. A statement writes a record once: of several reservations of one key
+// the first may write and the others look, and a second write of another kind stays for the next batch.
 func (b *batcher) take() (items []*item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,8 +166,8 @@ type wanted struct {
 	id   [16]byte
 }
 
-// run answers items. What fails together is tried again one by one, so that one that the server refuses does not fail its
-// neighbours; every kind of item may be repeated.
+// run answers items. What fails together is tried again one by one, so that one that the server refuses does not fail
+// its neighbours; every kind of item may be repeated.
 func (b *batcher) run(items []*item) {
 	slices.SortStableFunc(items, compareItems)
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)

@@ -42,8 +42,8 @@ func openStore(t testing.TB, url string, options ...postgres.Option) *postgres.S
 	return store
 }
 
-// openProxied opens a store whose every statement goes through a proxy. Its pools do not ask idle connections whether they
-// still work, because that is a round trip whose time nobody knows.
+// openProxied opens a store whose every statement goes through a proxy. Its pools do not ask idle connections whether
+// they still work, because that is a round trip of unknown length.
 func openProxied(t testing.TB, options ...postgres.Option) (*postgres.Store, *servers.Proxy) {
 	t.Helper()
 	proxy := servers.NewProxy(t, servers.Postgres(t).SchemaURL(t))
@@ -101,7 +101,7 @@ func ownIn(ctx context.Context, t testing.TB, s store.Store, r *store.Reservatio
 	return store.Claim{ID: r.ID, Attempt: v.Record.Attempt}
 }
 
-// complete settles what somebody owns.
+// complete settles what a caller owns.
 func complete(t testing.TB, store store.Store, c store.Claim, body string) {
 	t.Helper()
 	if _, err := store.Complete(t.Context(), c, answer(body)); err != nil {
@@ -150,14 +150,14 @@ func transacted(t testing.TB, s store.Transactor, key string, f func(ctx context
 
 func nothing(context.Context) error { return nil }
 
-// waitingContext tells when whoever was given it begins to wait for its end.
+// waitingContext tells when the one it was given to begins to wait for its end.
 type waitingContext struct {
 	context.Context
 	once    sync.Once
 	waiting func()
 }
 
-// Done is what somebody who waits looks at.
+// Done is what those who wait look at.
 func (c *waitingContext) Done() <-chan struct{} {
 	c.once.Do(c.waiting)
 	return c.Context.Done()

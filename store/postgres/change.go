@@ -1,12 +1,14 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -15,13 +17,14 @@ const (
 	begin        = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END,
 		set_config('idle_in_transaction_session_timeout', '10s', true)`
-	lockRecord   = `SELECT attempt, due, retention, answer, queue, request, more FROM @record WHERE id = $1 FOR UPDATE`
-	insertRecord = `INSERT INTO @record (id, attempt, due, retention, answer, queue, request, more)
+	lockRecord   = `SELECT attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1 FOR UPDATE`
+	insertRecord = `INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
-	updateRecord = `UPDATE @record SET attempt = $2, due = $3, retention = $4, answer = $5, queue = $6, request = $7, more = $8
-		WHERE id = $1`
+	updateRecord = `UPDATE @record
+		SET attempt = $2, due = $3, retention = $4, answer = $5, state = $6, request = $7, extra = $8 WHERE id = $1`
 	deleteRecord = `DELETE FROM @record WHERE id = $1`
-	getRecord    = `SELECT @now(), attempt, due, retention, answer, queue, request, more, pg_is_in_recovery() FROM @record WHERE id = $1`
+	getRecord    = `SELECT @now(), attempt, due, retention, answer, state, request, extra, pg_is_in_recovery()
+		FROM @record WHERE id = $1`
 )
 
 // changed is a record before and after an event.
@@ -47,7 +50,8 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 	for try := 0; ; try++ {
 		c, err = s.changeOnce(ctx, id, event, number)
 		if errors.Is(err, errUnanswered) && event.Kind != store.EventReserve {
-			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came since.
+			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came
+			// since.
 			if err = s.landed(ctx, id, &c, err); !errors.Is(err, errNotLanded) {
 				return c, err
 			}
@@ -95,10 +99,10 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event, 
 	}
 	noteStandby(conn.Conn(), err)
 	if err != nil {
-		return c, errors.Join(err, rollback(conn.Conn()))
+		return c, errors.Join(err, rollback(conn.Conn(), lookTimeout))
 	}
 	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil || c.outcome.Effect == store.EffectNone {
-		return c, errors.Join(err, unavailable(rollback(conn.Conn())))
+		return c, errors.Join(err, unavailable(rollback(conn.Conn(), lookTimeout)))
 	}
 	err = s.write(ctx, conn.Conn(), hash, &c, number)
 	if err != nil && lost(err) {
@@ -110,7 +114,9 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event, 
 
 // look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh
 // token.
-func (s *Store) look(ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]byte, event *store.Event, c *changed) (err error) {
+func (s *Store) look(
+	ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]byte, event *store.Event, c *changed,
+) (err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(begin)
 	batch.Queue(s.sql.lockRecord, hash)
@@ -122,7 +128,7 @@ func (s *Store) look(ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]
 	}
 	c.found = row{id: hash}
 	r := &c.found
-	err = results.QueryRow().Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more)
+	err = results.QueryRow().Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra)
 	if c.exists = err == nil; c.exists {
 		c.before, err = r.record(id, s.operations.name)
 	}
@@ -161,18 +167,18 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 		if !c.exists {
 			statement = s.sql.insertRecord
 		}
-		batch.Queue(statement, r.id, r.attempt, r.due, r.retention, r.answer, r.queue, r.request, r.more)
+		batch.Queue(statement, r.id, r.attempt, r.due, r.retention, r.answer, r.state, r.request, r.extra)
 	}
 	batch.Queue(`COMMIT`)
 	return conn.SendBatch(ctx, batch).Close()
 }
 
 // rollback ends a transaction, also for a caller who has left.
-func rollback(conn *pgx.Conn) error {
+func rollback(conn *pgx.Conn, limit time.Duration) error {
 	if conn.IsClosed() || conn.PgConn().TxStatus() == statusIdle {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	_, err := conn.Exec(ctx, `ROLLBACK`)
 	return err
@@ -211,10 +217,72 @@ func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
 	defer conn.Release()
 	var standby bool
 	err = conn.QueryRow(ctx, s.sql.get, r.id).
-		Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more, &standby)
+		Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra, &standby)
 	if standby || errors.Is(err, pgx.ErrNoRows) && saysStandby(conn.Conn()) {
 		err = ErrStandby
 	}
 	noteStandby(conn.Conn(), err)
 	return at, err
+}
+
+// errNotLanded says that a change whose reply was lost was not made, for certain.
+var errNotLanded = fmt.Errorf("%w: the commit did not land", errNotBegun)
+
+// landed finds out whether a change was made whose COMMIT was not answered: the record is looked at under its lock,
+// so that the transaction is over. It asks for as long as the caller waits, through a restart of the server. It
+// returns nil if the change was made, errNotLanded if it was not, and the cause if that cannot be told any more.
+func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for failures := 1; ; failures++ {
+		var now changed
+		err := s.lookAgain(ctx, id, &now)
+		switch {
+		case err == nil && c.madeOf(&now):
+			return nil
+		case err == nil && c.unmadeOf(&now):
+			return unavailable(errNotLanded)
+		case err == nil:
+			return cause
+		}
+		if !backoff.Sleep(ctx, backoff.Exponential(askPause, maxAskPause, failures)) {
+			return cause
+		}
+	}
+}
+
+// maxAskPause is the longest time between two questions after a commit.
+const maxAskPause = time.Second
+
+// lookAgain reads a record while nothing changes it.
+func (s *Store) lookAgain(ctx context.Context, id store.ID, now *changed) error {
+	conn, err := s.own.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if err := s.look(ctx, conn.Conn(), id, s.hash(id), &store.Event{}, now); err != nil {
+		return err
+	}
+	return rollback(conn.Conn(), lookTimeout)
+}
+
+// madeOf reports whether the record is what the change made of it.
+func (c *changed) madeOf(now *changed) bool {
+	if c.outcome.Effect == store.EffectRemove {
+		return !now.exists
+	}
+	return now.exists && now.found.equal(&c.wrote)
+}
+
+// unmadeOf reports whether the record is what it was before the change.
+func (c *changed) unmadeOf(now *changed) bool {
+	return now.exists == c.exists && now.found.equal(&c.found)
+}
+
+// equal reports whether two rows hold the same.
+func (r *row) equal(other *row) bool {
+	return r.id == other.id && r.attempt == other.attempt && r.due == other.due && r.retention == other.retention &&
+		r.state == other.state && bytes.Equal(r.answer, other.answer) && bytes.Equal(r.request, other.request) &&
+		bytes.Equal(r.extra, other.extra)
 }

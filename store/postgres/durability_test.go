@@ -36,7 +36,8 @@ func wantWarnings(t *testing.T, url string, want ...string) {
 	}
 }
 
-// TestCarefulServer: a server that keeps what it acknowledges gives no reason to warn, and is good enough for the strict.
+// TestCarefulServer: a server that keeps what it acknowledges gives no reason to warn, and is good enough for the
+// strict.
 func TestCarefulServer(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
@@ -62,8 +63,8 @@ func TestCarelessSession(t *testing.T) {
 	wantOpenFails(t, url, "synchronous_commit is off", postgres.WithStrictDurability())
 }
 
-// TestAsynchronousStandby: standbys that nobody waits for lose commits in a fail-over. Whoever receives the log counts as
-// one.
+// TestAsynchronousStandby: standbys that no commit waits for lose commits in a fail-over. A receiver of the log counts
+// as one.
 func TestAsynchronousStandby(t *testing.T) {
 	t.Parallel()
 	server := servers.NewPostgres(t)
@@ -92,7 +93,7 @@ func receive(t *testing.T, server *servers.PostgresServer, name string) {
 	must(t, openAdmin(t, server.URL()).QueryRow(t.Context(), `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs))
 	program := filepath.Join(programs, "pg_receivewal")
 	if _, err := os.Stat(program); err != nil {
-		t.Fatalf("there is nobody to receive the log: %v; install it: apt-get update && apt-get install -y --no-install-recommends postgresql", err)
+		t.Fatalf("there is no receiver of the log: %v; install it: apt-get update && apt-get install -y --no-install-recommends postgresql", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := osexec.CommandContext(ctx, program, "--synchronous", "--no-loop", "-D", t.TempDir(), "-d",
@@ -104,8 +105,8 @@ func receive(t *testing.T, server *servers.PostgresServer, name string) {
 	})
 }
 
-// TestStandby: a server that follows another one is behind it, and is never asked (scenario 13): not when a store is opened,
-// and not when the server becomes one under an open store.
+// TestStandby: a server that follows another one is behind it, and is never asked (scenario 13): not when a store is
+// opened, and not when the server becomes one under an open store.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	server := servers.NewPostgres(t)

@@ -48,12 +48,13 @@ func undone(err error) bool {
 	return state == stateSerializationFailure || state == stateDeadlock
 }
 
-// The classes of errors by which the server refuses what the application wrote: data, constraints, views with a check, and what
-// triggers, functions and routines raise. Others, such as a missing privilege, may as well be the fault of a deploy under way.
+// The classes of errors by which the server refuses what the application wrote: data, constraints, views with a check,
+// and what triggers, functions and routines raise. Others, such as a missing privilege, may as well be the fault of a
+// deploy under way.
 var refusals = []string{"09", "21", "22", "23", "27", "2F", "38", "39", "44", "P0"}
 
-// refusedWork reports whether the server undid a transaction because of what the application had written. What it says of the
-// store's own table does not count.
+// refusedWork reports whether the server undid a transaction because of what the application had written. What it says
+// of the store's own table does not count.
 func (s *Store) refusedWork(err error) bool {
 	var pg *pgconn.PgError
 	return refusedByServer(err) && errors.As(err, &pg) && !s.ownTable(pg) &&
@@ -74,7 +75,7 @@ func (s *Store) lostRace(err error) bool {
 // otherTransaction reports whether a record was not written because the transaction is not the one that took the lock.
 func (s *Store) otherTransaction(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == stateNotNullViolation && pg.ColumnName == "queue" && s.ownTable(pg)
+	return errors.As(err, &pg) && pg.Code == stateNotNullViolation && pg.ColumnName == "state" && s.ownTable(pg)
 }
 
 func (s *Store) ownTable(pg *pgconn.PgError) bool {

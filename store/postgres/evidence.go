@@ -9,16 +9,16 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements about what is kept beside the records. Texts from outside are looked up by their hash, because an index
-// does not take values of every length.
+// The statements about what is kept beside the records. Texts from outside are looked up by their hash, because an
+// index does not take values of every length.
 const (
-	insertLateCompletion = `INSERT INTO @late (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
-	selectLateCompletion = `SELECT attempt, at, response FROM @late WHERE id = $1 ORDER BY at`
+	insertLateCompletion = `INSERT INTO @late_completion (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
+	selectLateCompletion = `SELECT attempt, at, response FROM @late_completion WHERE id = $1 ORDER BY at`
 
-	insertExternalEvent = `INSERT INTO @external (source, any_scope, scope, event_id, subject, at, received_at, body)
+	insertExternalEvent = `INSERT INTO @external_event (source, any_scope, scope, event_id, subject, at, received_at, body)
 		VALUES ($1, $2, $3, $4, $5, $6, @now(), $7)
 		ON CONFLICT (sha256(source), any_scope, sha256(scope), sha256(event_id)) DO NOTHING`
-	selectExternalEvent = `SELECT any_scope, scope, event_id, subject, at, received_at, body FROM @external
+	selectExternalEvent = `SELECT any_scope, scope, event_id, subject, at, received_at, body FROM @external_event
 		WHERE sha256(source) = sha256($1) AND sha256(subject) = ANY (ARRAY(SELECT sha256(s) FROM unnest($2::bytea[]) AS s))
 			AND (any_scope OR sha256(scope) = sha256($3))
 		ORDER BY at, event_id`
@@ -35,7 +35,8 @@ func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) e
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	_, err := s.own.Exec(ctx, s.names.render(insertLateCompletion), s.hash(f.ID), f.Attempt, micros(f.At), appendAnswer(nil, &f.Response))
+	_, err := s.own.Exec(ctx, s.names.render(insertLateCompletion),
+		s.hash(f.ID), f.Attempt, micros(f.At), appendAnswer(nil, &f.Response))
 	return unavailable(err)
 }
 
@@ -74,8 +75,8 @@ func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (ad
 	}
 	body := append([]byte{}, n.Body...) // nil would be null
 	for try := 0; ; try++ {
-		tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(n.Source), n.AnyScope, []byte(n.Scope), []byte(n.EventID),
-			[]byte(n.Subject), micros(n.At), body)
+		tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(n.Source), n.AnyScope, []byte(n.Scope),
+			[]byte(n.EventID), []byte(n.Subject), micros(n.At), body)
 		// Where every transaction is serializable, the same external event at the same time undoes the statement.
 		if err == nil || try >= maxTries || !undone(err) {
 			return tag.RowsAffected() == 1, unavailable(err)

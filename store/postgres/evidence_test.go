@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestAuditIsReadableByItself: an entry names its record in words, also to somebody who has no more than SQL, and when the
-// record is long gone.
+// TestAuditIsReadableByItself: an entry names its record in words, also to an operator who has no more than SQL, and
+// when the record is long gone.
 func TestAuditIsReadableByItself(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
@@ -44,12 +44,12 @@ func TestSchedulerPurges(t *testing.T) {
 		must(t, err)
 		must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: idOf("key")}))
 	}
-	for _, table := range []string{"external event", "audit"} {
+	for _, table := range []string{"external_event", "audit"} {
 		// The last is from two years ago, which is further than any of the test's own.
-		column := map[string]string{"external event": "received_at", "audit": "at"}[table]
+		column := map[string]string{"external_event": "received_at", "audit": "at"}[table]
 		exec(t, scheduler, fmt.Sprintf(`UPDATE %s.onceward_%s SET %s = %s - 63115200000000 WHERE ctid = (SELECT max(ctid) FROM %[1]s.onceward_%[2]s)`,
 			schema, table, column, column))
-		function := schema + map[string]string{"external event": ".onceward_purge_external_events", "audit": ".onceward_purge_audit"}[table]
+		function := schema + map[string]string{"external_event": ".onceward_purge_external_events", "audit": ".onceward_purge_audit"}[table]
 		for _, call := range []struct {
 			arguments string
 			want      int
@@ -61,8 +61,8 @@ func TestSchedulerPurges(t *testing.T) {
 	}
 }
 
-// TestNoticesWhereAllIsSerializable: where a database makes every transaction serializable, an event that many tell of at
-// once is still added by one of them and known to the others.
+// TestNoticesWhereAllIsSerializable: where a database makes every transaction serializable, an event that many tell of
+// at once is still added by one of them and known to the others.
 func TestExternalEventsWhereAllIsSerializable(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, servers.Postgres(t).SchemaURL(t)+"&default_transaction_isolation=serializable")

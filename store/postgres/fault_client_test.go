@@ -23,8 +23,8 @@ import (
 type moment struct {
 	name string
 	mode string
-	// armed says from when on the store's, or the handler's, next statement is the one to hold: the start of the request,
-	// that of the handler, or the end of the handler.
+	// armed says from when on the store's, or the handler's, next statement is the one to hold: the start of the
+	// request, that of the handler, or the end of the handler.
 	armed string
 	// executes says that the request is executed although the client has left.
 	executes bool
@@ -49,7 +49,8 @@ type counter struct {
 	runs atomic.Int64
 	// at is called at the start and at the end of the handler.
 	at func(when string)
-	// left tells that the server has noticed that a client left, done that a request is over, whoever reads its answer.
+	// left tells that the server has noticed that a client left, done that a request is over, whether or not its answer
+	// is read.
 	left, done chan struct{}
 }
 
@@ -108,7 +109,7 @@ func TestClientLeaves(t *testing.T) {
 			leave()
 			await(t, "the news that the client left", c.left)
 			if duplicate := mustSend(t, elsewhere.URL, "key"); m.landed {
-				duplicate.want(t, http.StatusCreated, true, "it is completed, whoever knows")
+				duplicate.want(t, http.StatusCreated, true, "it is completed, whether or not the owner knows")
 			} else {
 				duplicate.wantProblem(t, http.StatusConflict, "in-progress", "the first request is not over")
 			}
@@ -134,7 +135,7 @@ func TestClientLeaves(t *testing.T) {
 // warmUp sends another request first, so that what a store does once is done.
 func warmUp(t *testing.T, s *site, c *counter) {
 	t.Helper()
-	mustSend(t, c.URL, "another").want(t, http.StatusCreated, false, "nobody left")
+	mustSend(t, c.URL, "another").want(t, http.StatusCreated, false, "no client left")
 	await(t, "the end of the request", c.done)
 	exec(t, s.admin, `DELETE FROM business`)
 	c.runs.Store(0)

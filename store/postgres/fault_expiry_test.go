@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -144,7 +145,7 @@ func (e *expiring) feed(t *testing.T, n int) {
 }
 
 // TestExpiryDuringARetry is scenario 22: a retry that arrives as the record expires is answered with the old answer or
-// executed anew, and the new answer stays.
+// executed again, and the new answer stays.
 func TestExpiryDuringARetry(t *testing.T) {
 	t.Parallel()
 	for mode := range bothModes {
@@ -194,4 +195,251 @@ func (e *expiring) retryOver(t *testing.T, key, answer string) {
 			return
 		}
 	}
+}
+
+// slowClock makes every look at the store's clock take a while, so that a lease which counts from the reply is told
+// apart from one that counts from the sending.
+func (s *site) slowClock(t testing.TB, pause time.Duration) {
+	t.Helper()
+	exec(t, s.admin, fmt.Sprintf(`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+		BEGIN
+			PERFORM pg_sleep(%f);
+			RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+		END $$`, pause.Seconds()))
+}
+
+// due is when the lease of a record ends, or the record expires, and what the server's clock shows.
+func (s *site) due(t testing.TB, id string) (due, now time.Time) {
+	t.Helper()
+	var micros int64
+	must(t, s.admin.QueryRow(context.Background(),
+		`SELECT due, clock_timestamp() FROM onceward_record WHERE id = $1::uuid`, id).Scan(&micros, &now))
+	return time.UnixMicro(micros), now
+}
+
+// awaitHeartbeats waits until a lease was extended so many times.
+func (s *site) awaitHeartbeats(t testing.TB, id string, times int) {
+	t.Helper()
+	last, _ := s.due(t, id)
+	for range times {
+		eventually(t, "the lease is extended", 10*time.Second, func() bool {
+			due, _ := s.due(t, id)
+			extended := due.After(last)
+			last = due
+			return extended
+		})
+	}
+}
+
+// TestHeartbeatsLost cuts a store off while a handler of its runs (scenario 3): the handler is told before its lease is
+// over by the server's clock, and one that asks before its effect makes none (scenario 2).
+func TestHeartbeatsLost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
+	st := s.store(t, pgxHandle, proxy.URL())
+	s.slowClock(t, 300*time.Millisecond)
+	id := st.RecordID(accountID("key"))
+	running := make(chan struct{})
+	var left time.Duration
+	var cause error
+	route := guardOver(t, st).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(running)
+		<-r.Context().Done()
+		due, now := s.due(t, id)
+		left, cause = due.Sub(now), context.Cause(r.Context())
+		if onceward.FromContext(r.Context()).CheckLease() == nil {
+			_, _ = s.insert(context.Background(), "key")
+		}
+		proxy.Refuse(false) // so that it can be said at once that the outcome is unknown
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(1200*time.Millisecond))
+	done := make(chan httpReply, 1)
+	go func() { done <- post(route, "key") }()
+	await(t, "the handler", running)
+	s.awaitHeartbeats(t, id, 1)
+	proxy.Refuse(true)
+	proxy.DropAll()
+	await(t, "the answer", done).wantProblem(t, http.StatusInternalServerError, "outcome-unknown", "E2: a lost lease")
+	if !errors.Is(cause, onceward.ErrLeaseLost) || left <= 0 {
+		t.Errorf("S5: the context ended for %v with %s of the lease left, want ErrLeaseLost before it is over", cause, left)
+	}
+	s.wantRows(t, "key", 0, "the handler asked before its effect")
+	wantStateOf(t, st, "key", store.StateUnknown, "E2")
+}
+
+// TestHeartbeatsComeBack cuts a store off for less than a lease: the handler need not know.
+func TestHeartbeatsComeBack(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	proxy := servers.NewProxy(t, s.url)
+	st := s.store(t, pgxHandle, proxy.URL())
+	id := st.RecordID(accountID("key"))
+	running, goOn := make(chan struct{}), make(chan struct{})
+	route := guardOver(t, st).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(running)
+		<-goOn
+		if err := errors.Join(r.Context().Err(), onceward.FromContext(r.Context()).CheckLease()); err != nil {
+			t.Errorf("S5: the lease was kept, and the handler was told %v", err)
+		}
+		w.WriteHeader(http.StatusCreated)
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(1500*time.Millisecond))
+	done := make(chan httpReply, 1)
+	go func() { done <- post(route, "key") }()
+	await(t, "the handler", running)
+	refused := make(chan struct{})
+	proxy.CutRequest(func(sql string) bool {
+		if !ofStore(sql) {
+			return false
+		}
+		close(refused) // the next heartbeat is lost, and the one that follows at once
+		return true
+	})
+	proxy.CutRequest(ofStore)
+	await(t, "the heartbeat that is lost", refused)
+	s.awaitHeartbeats(t, id, 1)
+	close(goOn)
+	await(t, "the answer", done).want(t, http.StatusCreated, false, "S5")
+	wantStateOf(t, st, "key", store.StateCompleted, "S5")
+	if n := proxy.Sprung(); n != 2 {
+		t.Errorf("%d heartbeats were lost, want 2", n)
+	}
+}
+
+// Scenario 4: node clocks an hour apart. Only the store's clock counts, so it is the one that is moved.
+
+// movableClock makes the store's clock run beside that of the machine, and returns how to move it. The table has a key,
+// so that a function which forbids sequential scans does not make the server compile a plan each time.
+func (s *site) movableClock(t testing.TB, ahead time.Duration) (move func(time.Duration)) {
+	t.Helper()
+	exec(t, s.admin, `CREATE TABLE clock_offset (id int PRIMARY KEY, micros bigint NOT NULL)`)
+	exec(t, s.admin, `INSERT INTO clock_offset VALUES (1, $1)`, ahead.Microseconds())
+	var schema string
+	must(t, s.admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
+	exec(t, s.admin, fmt.Sprintf(`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS
+		'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + micros FROM %s.clock_offset WHERE id = 1'`, schema))
+	return func(d time.Duration) {
+		exec(t, s.admin, `UPDATE clock_offset SET micros = micros + $1`, d.Microseconds())
+	}
+}
+
+// storeClock is what the store's clock shows.
+func (s *site) storeClock(t testing.TB) time.Time {
+	t.Helper()
+	var micros int64
+	must(t, s.admin.QueryRow(t.Context(), `SELECT onceward_now()`).Scan(&micros))
+	return time.UnixMicro(micros)
+}
+
+// wantAbout checks a time that the store gave out.
+func wantAbout(t testing.TB, got, want time.Time, rule string) {
+	t.Helper()
+	if off := got.Sub(want).Abs(); off > 30*time.Second {
+		t.Errorf("%s: it is %s, which is %s off", rule, got, off)
+	}
+}
+
+var clockOffsets = map[string]time.Duration{"an hour ahead": time.Hour, "an hour behind": -time.Hour}
+
+func TestNodeClocksApart(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range clockOffsets {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, servers.Postgres(t))
+			store := s.store(t, pgxHandle, s.url)
+			move := s.movableClock(t, ahead)
+			liveOwnerIsNotSwept(t, s, store)
+			lostOwnerIsSwept(t, s, store, move)
+			answersExpire(t, s, store, move)
+		})
+	}
+}
+
+// liveOwnerIsNotSwept lets a handler live for several leases under a sweeper that does not rest.
+func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
+	t.Helper()
+	running, goOn := make(chan struct{}), make(chan struct{})
+	route := guardOver(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(running)
+		<-goOn
+		if err := onceward.FromContext(r.Context()).CheckLease(); err != nil {
+			t.Errorf("S5: a live owner was told %v", err)
+		}
+		w.WriteHeader(http.StatusCreated)
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(600*time.Millisecond))
+	done := make(chan httpReply, 1)
+	go func() { done <- post(route, "live") }()
+	await(t, "the handler", running)
+	stop := make(chan struct{})
+	swept := make(chan int, 1)
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-stop:
+				swept <- n
+				return
+			default:
+				one, err := store.Sweep(t.Context(), 10)
+				if err != nil {
+					t.Errorf("sweep: %v", err)
+				}
+				n += one
+			}
+		}
+	}()
+	s.awaitHeartbeats(t, store.RecordID(accountID("live")), 4)
+	close(stop)
+	if n := await(t, "the sweeper", swept); n != 0 {
+		t.Errorf("scenario 4: a live owner was swept %d times", n)
+	}
+	post(route, "live").wantProblem(t, http.StatusConflict, "in-progress", "scenario 4")
+	close(goOn)
+	await(t, "the answer", done).want(t, http.StatusCreated, false, "scenario 4")
+}
+
+// lostOwnerIsSwept lets a lease run out by the store's clock, and not before.
+func lostOwnerIsSwept(t *testing.T, s *site, st *postgres.Store, move func(time.Duration)) {
+	t.Helper()
+	v, err := st.Reserve(t.Context(), booking("lost")) // for a minute
+	if err != nil || v.Decision != store.DecisionExecute {
+		t.Fatalf("reserve: got (%s, %v)", v.Decision, err)
+	}
+	wantAbout(t, v.Record.LeaseUntil, s.storeClock(t).Add(time.Minute), "S3: the end of a lease")
+	move(30 * time.Second)
+	if n, err := st.Sweep(t.Context(), 10); n != 0 || err != nil {
+		t.Errorf("S3: swept %d (%v) before the lease was over", n, err)
+	}
+	move(31 * time.Second)
+	if n, err := st.Sweep(t.Context(), 10); n != 1 || err != nil {
+		t.Errorf("S3: swept %d (%v) when the lease was over, want 1", n, err)
+	}
+	wantStateOf(t, st, "lost", store.StateUnknown, "S3")
+}
+
+// answersExpire lets answers of both modes expire by the store's clock, and not before.
+func answersExpire(t *testing.T, s *site, st *postgres.Store, move func(time.Duration)) {
+	t.Helper()
+	p := &payer{handle: pgxHandle, value: "paid"}
+	v, err := st.Transact(t.Context(), booking("paid"), p.work) // kept for an hour
+	wantVerdict(t, v, err, store.DecisionExecute, 1, "S3")
+	wantAbout(t, v.Record.ExpiresAt, s.storeClock(t).Add(time.Hour), "S2: the expiry of an answer")
+	wantAbout(t, v.Record.CreatedAt, s.storeClock(t), "S3: the creation of a record")
+	move(59 * time.Minute)
+	if n, err := st.Reap(t.Context(), 10, false); n != 0 || err != nil {
+		t.Errorf("I12: reaped %d (%v) before the expiry", n, err)
+	}
+	v, err = st.Transact(t.Context(), booking("paid"), p.work)
+	wantVerdict(t, v, err, store.DecisionReplay, 1, "S3: before the expiry")
+	move(2 * time.Minute)
+	v, err = st.Transact(t.Context(), booking("paid"), p.work)
+	wantVerdict(t, v, err, store.DecisionExecute, 2, "S3: past the expiry")
+	if v.Origin != store.OriginRecreated {
+		t.Errorf("section 4: the record was %s, want recreated", v.Origin)
+	}
+	move(61 * time.Minute)
+	if n, err := st.Reap(t.Context(), 10, false); n != 1 || err != nil {
+		t.Errorf("B2: reaped %d (%v) past the expiry, want 1", n, err)
+	}
+	wantStateOf(t, st, "live", store.StateCompleted, "S3: this one is kept for a day")
+	wantStateOf(t, st, "lost", store.StateUnknown, "I12")
 }

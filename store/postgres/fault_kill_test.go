@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// clients are a crowd that pays without a pause, each payment under its own key, and retries until it is told a definitive
-// answer.
+// clients are a crowd that pays without a pause, each payment under its own key, and retries until it is told a
+// definitive answer.
 type clients struct {
 	store   *postgres.Store
 	stop    chan struct{}
@@ -114,8 +114,8 @@ func (c *clients) more(t *testing.T, n int64) {
 	eventually(t, "the clients are served", 30*time.Second, func() bool { return c.acknowledged.Load() >= target })
 }
 
-// TestServerKilledDuringCommit kills PostgreSQL at once with all of its processes, while 64 clients pay: everything that was
-// acknowledged is there, and nothing twice.
+// TestServerKilledDuringCommit kills PostgreSQL at once with all of its processes, while 64 clients pay: everything
+// that was acknowledged is there, and nothing twice.
 func TestServerKilledDuringCommit(t *testing.T) {
 	t.Parallel()
 	server := servers.NewPostgres(t)
@@ -142,8 +142,8 @@ func TestServerKilledDuringCommit(t *testing.T) {
 	t.Logf("%d payments, %d tries were in vain", len(c.answers), c.retried.Load())
 }
 
-// killInFlight kills the server while commits are on their way, and sees to it that the kill was felt. The server is frozen
-// first, because a commit is over too soon to aim at.
+// killInFlight kills the server while commits are on their way, and sees to it that the kill was felt. The server is
+// frozen first, because a commit is over too soon to aim at.
 func killInFlight(t *testing.T, server *servers.PostgresServer, c *clients) {
 	t.Helper()
 	eventually(t, "a commit was caught in flight", 30*time.Second, func() bool {
@@ -175,7 +175,7 @@ func checkPayments(t *testing.T, s *site, c *clients) {
 		must(t, rows.Scan(&key, &n))
 		paid[key] = n
 		if _, known := c.answers[key]; !known {
-			t.Errorf("I5: %s is there, and nobody was told", key)
+			t.Errorf("I5: %s is there, and no client was told", key)
 		}
 	}
 	must(t, rows.Err())
@@ -187,5 +187,94 @@ func checkPayments(t *testing.T, s *site, c *clients) {
 		if err != nil || rec.State != store.StateCompleted || string(rec.Response.Body) != answer {
 			t.Errorf("I3: %s was told %q, and the record is %s with %q (%v)", key, answer, rec.State, rec.Response.Body, err)
 		}
+	}
+}
+
+// pair is two processes that are asked for the same at the same time.
+type pair struct {
+	urls   [2]string
+	client *http.Client
+	// executed counts the first answers of each process, conflicts the requests that met another in flight.
+	executed  [2]atomic.Int64
+	conflicts atomic.Int64
+}
+
+// insist retries at one process until the answer is definitive.
+func (p *pair) insist(ctx context.Context, which int, key string) (httpReply, error) {
+	for end := time.Now().Add(30 * time.Second); ; {
+		r, err := send(ctx, p.client, p.urls[which]+"/transactional", key)
+		if err != nil || r.code() != "in-progress" || time.Now().After(end) {
+			return r, err
+		}
+		p.conflicts.Add(1)
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// round sends one key to both, and returns what is wrong with the answers.
+func (p *pair) round(ctx context.Context, key string) error {
+	var replies [2]httpReply
+	var errs [2]error
+	var both sync.WaitGroup
+	for i := range p.urls {
+		both.Go(func() { replies[i], errs[i] = p.insist(ctx, i, key) })
+	}
+	both.Wait()
+	fresh := 0
+	for i, r := range replies {
+		if errs[i] != nil || r.status != http.StatusCreated {
+			return fmt.Errorf("%s at process %d: got %d %q (%v)", key, i, r.status, r.body, errs[i])
+		}
+		if !r.replayed() {
+			fresh++
+			p.executed[i].Add(1)
+		}
+	}
+	if fresh != 1 || replies[0].body != replies[1].body {
+		return fmt.Errorf("%s: %d answers were fresh, and they are %q and %q", key, fresh, replies[0].body, replies[1].body)
+	}
+	return nil
+}
+
+// TestTwoProcessesOneKey has two processes fight for one key, a thousand times.
+func TestTwoProcessesOneKey(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	first, second := startTeller(t, s), startTeller(t, s)
+	transport := &http.Transport{MaxIdleConnsPerHost: 16}
+	defer transport.CloseIdleConnections()
+	p := &pair{urls: [2]string{first.url, second.url}, client: &http.Client{Transport: transport}}
+	const rounds, atOnce = 1000, 4
+	keys := make(chan string)
+	var workers sync.WaitGroup
+	for range atOnce {
+		workers.Go(func() {
+			for key := range keys {
+				if err := p.round(t.Context(), key); err != nil {
+					t.Errorf("I3: %v", err)
+				}
+			}
+		})
+	}
+	for i := range rounds {
+		keys <- fmt.Sprint("round-", i)
+	}
+	close(keys)
+	workers.Wait()
+	wantOneRowEach(t, s, rounds)
+	if p.executed[0].Load() == 0 || p.executed[1].Load() == 0 || p.conflicts.Load() == 0 {
+		t.Errorf("the processes executed %d and %d and met in flight %d times: they did not compete",
+			p.executed[0].Load(), p.executed[1].Load(), p.conflicts.Load())
+	}
+	t.Logf("the processes executed %d and %d, and met in flight %d times", p.executed[0].Load(), p.executed[1].Load(), p.conflicts.Load())
+}
+
+// wantOneRowEach checks that there is one row for each of so many values.
+func wantOneRowEach(t *testing.T, s *site, want int) {
+	t.Helper()
+	var rows, values int
+	must(t, s.admin.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT value) FROM business`).Scan(&rows, &values))
+	if rows != want || values != want {
+		t.Errorf("I1: there are %d rows of %d values, want %d of each", rows, values, want)
 	}
 }

@@ -4,18 +4,333 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
+
+// Scenario 48: advisory locks that do nothing, as those of some servers and poolers did. What holds then is the primary
+// key: handlers may run side by side, and one of them commits.
+
+// noLocks are functions that stand before those of the server and do nothing.
+var noLocks = []string{
+	`pg_advisory_lock(bigint) RETURNS void LANGUAGE sql AS ''`,
+	`pg_advisory_xact_lock(bigint) RETURNS void LANGUAGE sql AS ''`,
+	`pg_advisory_xact_lock(integer, integer) RETURNS void LANGUAGE sql AS ''`,
+	`pg_try_advisory_xact_lock(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true'`,
+}
+
+// newLocklessSite is a site on which locks do nothing, with a level of isolation.
+func newLocklessSite(t testing.TB, isolation string) *site {
+	t.Helper()
+	s := newSite(t, servers.Postgres(t))
+	for _, function := range noLocks {
+		exec(t, s.admin, `CREATE FUNCTION `+function)
+	}
+	address, err := url.Parse(s.url)
+	must(t, err)
+	query := address.Query()
+	query.Set("search_path", query.Get("search_path")+",pg_catalog")
+	query.Set("default_transaction_isolation", isolation)
+	address.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus for itself
+	s.url = address.String()
+	return s
+}
+
+// isolations are those that a database may have by default.
+var isolations = []string{"read committed", "repeatable read", "serializable"}
+
+// nodes opens so many stores, as so many processes would.
+func (s *site) nodes(t testing.TB, h handle, n int) (stores []*postgres.Store) {
+	t.Helper()
+	for range n {
+		stores = append(stores, s.store(t, h, s.url))
+	}
+	return stores
+}
+
+// meeting has a number of handlers wait for each other, once.
+type meeting struct {
+	missing atomic.Int64
+	all     chan struct{}
+}
+
+func newMeeting(n int64) *meeting {
+	m := &meeting{all: make(chan struct{})}
+	m.missing.Store(n)
+	return m
+}
+
+// meet returns when everyone has come.
+func (m *meeting) meet(t testing.TB) {
+	if m.missing.Add(-1) == 0 {
+		close(m.all)
+	}
+	select {
+	case <-m.all:
+	case <-time.After(30 * time.Second):
+		t.Error("the handlers did not run side by side")
+	}
+}
+
+// TestLocksThatDoNothing has a handler run on several nodes at once for one key, whether the key is new or there is a
+// record of a released attempt: one of them commits, and everyone gets its answer.
+func TestLocksThatDoNothing(t *testing.T) {
+	t.Parallel()
+	const nodes = 4
+	for _, h := range bothHandles {
+		for _, isolation := range isolations {
+			for _, before := range []store.State{store.StateNone, store.StateRetryable} {
+				t.Run(fmt.Sprintf("%s/%s/%s", h.name, isolation, before), func(t *testing.T) {
+					t.Parallel()
+					s := newLocklessSite(t, isolation)
+					stores := s.nodes(t, h, nodes)
+					if before == store.StateRetryable {
+						released := own(t, stores[0], booking("paid"))
+						must(t, stores[0].Release(t.Context(), released, "not now"))
+					}
+					together := newMeeting(nodes)
+					p := &payer{handle: h, value: "paid", before: func(run int64) {
+						if run <= nodes {
+							together.meet(t)
+						}
+					}}
+					done := make(chan ended, nodes)
+					for _, store := range stores {
+						go func() {
+							v, err := store.Transact(context.Background(), booking("paid"), p.work)
+							done <- ended{v, err}
+						}()
+					}
+					wantOneExecuted(t, done, nodes)
+					s.wantRows(t, "paid", 1, "I1")
+					if n := p.runs.Load(); n < nodes {
+						t.Errorf("the work ran %d times: the locks did something", n)
+					}
+				})
+			}
+		}
+	}
+}
+
+// wantOneExecuted checks that one of those who ran executed, and that all got its answer.
+func wantOneExecuted(t testing.TB, done <-chan ended, n int) {
+	t.Helper()
+	var answers []string
+	executed := 0
+	for range n {
+		got := await(t, "an answer", done)
+		must(t, got.err)
+		if got.verdict.Decision == store.DecisionExecute {
+			executed++
+		}
+		answers = append(answers, string(got.verdict.Record.Response.Body))
+	}
+	if executed != 1 || len(slices.Compact(answers)) != 1 {
+		t.Errorf("I1, I3: %d executed, and the answers are %q; want one", executed, answers)
+	}
+}
+
+// TestLocksThatDoNothingUnderLoad has many clients repeat many keys through all nodes: what a client is told for good
+// is the same each time, and is what was committed.
+func TestLocksThatDoNothingUnderLoad(t *testing.T) {
+	t.Parallel()
+	const keys, nodes, clients = 20, 3, 4
+	s := newLocklessSite(t, isolations[0])
+	var routes []http.Handler
+	for _, store := range s.nodes(t, pgxHandle, nodes) {
+		routes = append(routes, payingRoute(t, pgxHandle, store, onceward.InFlightWait(20*time.Second)))
+	}
+	for k := range keys {
+		key := fmt.Sprint("key-", k)
+		done := make(chan httpReply, nodes*clients)
+		for i := range nodes * clients {
+			go func() { done <- post(routes[i%nodes], key) }()
+		}
+		var bodies []string
+		for range nodes * clients {
+			reply := await(t, "an answer", done)
+			if reply.status != http.StatusCreated {
+				t.Errorf("%s was answered with %d %s", key, reply.status, reply.body)
+			}
+			bodies = append(bodies, reply.body)
+		}
+		if len(slices.Compact(bodies)) != 1 {
+			t.Errorf("I3: %s was answered with %q", key, bodies)
+		}
+		for _, route := range routes {
+			again := post(route, key)
+			again.want(t, http.StatusCreated, true, "I3")
+			if again.body != bodies[0] {
+				t.Errorf("I3: %s was answered with %q, and then with %q", key, bodies[0], again.body)
+			}
+		}
+		s.wantRows(t, key, 1, "I1")
+	}
+}
+
+// TestLocksThatDoNothingInReservedMode: reservations do not need them.
+func TestLocksThatDoNothingInReservedMode(t *testing.T) {
+	t.Parallel()
+	const nodes = 4
+	stores := newLocklessSite(t, isolations[0]).nodes(t, pgxHandle, nodes)
+	for k := range 20 {
+		key := fmt.Sprint("key-", k)
+		var granted atomic.Int64
+		var all sync.WaitGroup
+		for _, s := range stores {
+			all.Go(func() {
+				v, err := s.Reserve(t.Context(), booking(key))
+				if err != nil {
+					t.Error(err)
+				}
+				if v.Decision == store.DecisionExecute {
+					granted.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if n := granted.Load(); n != 1 {
+			t.Errorf("I1: %s was granted %d times", key, n)
+		}
+	}
+}
+
+// TestLocksThatDoNothingForAnInbox: an event that several consumers get at once is applied once, by the key of what is
+// remembered.
+func TestLocksThatDoNothingForAnInbox(t *testing.T) {
+	t.Parallel()
+	const nodes = 4
+	s := newLocklessSite(t, isolations[0])
+	stores := s.nodes(t, pgxHandle, nodes)
+	for k := range 10 {
+		event := fmt.Sprint("event-", k)
+		done := make(chan error, nodes)
+		for _, store := range stores {
+			go func() {
+				_, err := inbox.New(store).Handle(context.Background(), "books", event, func(ctx context.Context) error {
+					return insertPgx(ctx, event)
+				})
+				done <- err
+			}()
+		}
+		for range nodes {
+			must(t, await(t, "the end of a consumer", done))
+		}
+		s.wantRows(t, event, 1, "I10")
+	}
+}
+
+// TestReplyToCommitLostWithoutLocks: the record is asked for all the same, and what it says counts.
+func TestReplyToCommitLostWithoutLocks(t *testing.T) {
+	t.Parallel()
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			f := newCommitFault(t, newLocklessSite(t, isolations[0]), h, "paid")
+			f.proxy.CutReply(isCommit)
+			v, err := f.transact(t)
+			wantVerdict(t, v, err, store.DecisionExecute, 1, "the commit had landed")
+			v, err = f.transact(t)
+			wantVerdict(t, v, err, store.DecisionReplay, 1, "I3")
+			f.wantRows(t, "paid", 1, "I1")
+		})
+	}
+}
+
+// TestReplyToCommitLostBySecretiveServer: a server that does not tell a user what is under way is asked for the record
+// alone.
+func TestReplyToCommitLostBySecretiveServer(t *testing.T) {
+	t.Parallel()
+	s := newLocklessSite(t, isolations[0])
+	exec(t, s.admin, `CREATE FUNCTION refuse() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$`)
+	exec(t, s.admin, `CREATE VIEW pg_stat_activity AS SELECT refuse() AS xact_start`)
+	f := newCommitFault(t, s, pgxHandle, "paid")
+	f.proxy.CutReply(isCommit)
+	v, err := f.transact(t)
+	wantVerdict(t, v, err, store.DecisionExecute, 1, "the commit had landed")
+}
+
+// TestSlowCommitLostWithoutLocks has the connection go while the server is at the commit, which takes effect later: the
+// owner is not told before that, and not that nothing was executed.
+func TestSlowCommitLostWithoutLocks(t *testing.T) {
+	t.Parallel()
+	s := newLocklessSite(t, isolations[0])
+	exec(t, s.admin, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(4); RETURN NULL; END $$`)
+	exec(t, s.admin, `CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON business
+		DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION dawdle()`)
+	f := newCommitFault(t, s, pgxHandle, "paid")
+	done := f.start(t)
+	eventually(t, "the server is at the commit", 30*time.Second, func() bool {
+		return number(t, s.admin, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND state = 'active'
+			AND query = 'COMMIT' AND pid <> pg_backend_pid()`) > 0
+	})
+	connections := f.proxy.Connections()
+	f.proxy.Refuse(true) // also the driver's wish to cancel what it lost
+	f.proxy.DropAll()
+	eventually(t, "the store has tried to ask", 30*time.Second, func() bool { return f.proxy.Connections() > connections+2 })
+	f.proxy.Refuse(false)
+	got := await(t, "the owner's answer", done)
+	wantVerdict(t, got.verdict, got.err, store.DecisionExecute, 1, "I4: the commit took effect, if late")
+	v, err := f.transact(t)
+	wantVerdict(t, v, err, store.DecisionReplay, 1, "I3")
+	s.wantRows(t, "paid", 1, "I1")
+}
+
+// TestConflictAtCommitWithoutLocks has the first commits of several nodes fail with 40001, as those of a server do that
+// learns of its conflicts at the end: one that is undone decides again.
+func TestConflictAtCommitWithoutLocks(t *testing.T) {
+	t.Parallel()
+	const nodes = 3
+	for _, h := range bothHandles {
+		t.Run(h.name, func(t *testing.T) {
+			s := newLocklessSite(t, isolations[0])
+			s.failAtCommit(t, "40001", nodes)
+			together := newMeeting(nodes)
+			p := &payer{handle: h, value: "paid", before: func(run int64) {
+				if run <= nodes {
+					together.meet(t)
+				}
+			}}
+			done := make(chan ended, nodes)
+			for _, store := range s.nodes(t, h, nodes) {
+				go func() {
+					v, err := store.Transact(context.Background(), booking("paid"), p.work)
+					done <- ended{v, err}
+				}()
+			}
+			wantOneExecuted(t, done, nodes)
+			s.wantRows(t, "paid", 1, "I1")
+		})
+	}
+}
+
+// TestConflictAtCommitOfAConsumer: the event is applied in the transaction that is run again.
+func TestConflictAtCommitOfAConsumer(t *testing.T) {
+	t.Parallel()
+	s := newLocklessSite(t, isolations[0])
+	s.failAtCommit(t, "40001", 2)
+	consumer := inbox.New(s.store(t, pgxHandle, s.url))
+	for _, want := range []bool{true, false} {
+		applied, err := consumer.Handle(t.Context(), "books", "event", func(ctx context.Context) error { return insertPgx(ctx, "event") })
+		if applied != want || err != nil {
+			t.Errorf("I10: applied is %t (%v), want %t", applied, err, want)
+		}
+	}
+	s.wantRows(t, "event", 1, "I10")
+}
 
 // lockOf is the key of the advisory lock that the record of a key has.
 func lockOf(store *postgres.Store, key string) int64 {
@@ -28,7 +343,8 @@ func lockOf(store *postgres.Store, key string) int64 {
 
 const takeLock = `SELECT pg_advisory_lock($1)`
 
-// queueForLock has a session of its own wait for a lock that is taken. It gets the lock when that is free, and keeps it.
+// queueForLock has a session of its own wait for a lock that is taken. It gets the lock when that is free, and keeps
+// it.
 func queueForLock(t testing.TB, s *site, lock int64) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.url)
@@ -64,7 +380,7 @@ func unlock(t testing.TB, conn *pgx.Conn, lock int64) {
 	}
 }
 
-// TestLockThatCollides has somebody else hold the lock of a key, as another key with the same hash would.
+// TestLockThatCollides has another session hold the lock of a key, as another key with the same hash would.
 func TestLockThatCollides(t *testing.T) {
 	t.Parallel()
 	for _, h := range bothHandles {
@@ -79,7 +395,7 @@ func TestLockThatCollides(t *testing.T) {
 			for range 2 {
 				post(route, "key").wantProblem(t, http.StatusConflict, "in-progress", "scenario 8")
 			}
-			post(route, "another").want(t, http.StatusCreated, false, "scenario 8: nobody else waits")
+			post(route, "another").want(t, http.StatusCreated, false, "scenario 8: no other key waits")
 			s.wantRows(t, "key", 0, "scenario 8")
 			wantStateOf(t, st, "key", store.StateNone, "scenario 8")
 			unlock(t, other, lock)

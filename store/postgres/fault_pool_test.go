@@ -121,8 +121,8 @@ func TestTransactionWaitsForThePool(t *testing.T) {
 	}
 }
 
-// TestCompletionPastUnansweredCommits has more commits wait to learn their fate than the store has connections of its own:
-// each waits for a lock that somebody else has. That must not keep others from completing.
+// TestCompletionPastUnansweredCommits has more commits wait to learn their fate than the store has connections of its
+// own: each waits for a lock that another session has. That must not keep others from completing.
 func TestCompletionPastUnansweredCommits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))

@@ -37,7 +37,8 @@ func init() {
 // tellerLease is that of a teller's routes. It is short, so that a process that is stopped soon loses it.
 const tellerLease = time.Second
 
-// holdHeader makes a teller's handler say that it is there, and wait for a line of its input: before or after the effect.
+// holdHeader makes a teller's handler say that it is there, and wait for a line of its input: before or after the
+// effect.
 const holdHeader = "X-Hold"
 
 // teller is a process that takes payments over HTTP, in both modes. It ends with its input.

@@ -11,9 +11,9 @@ import (
 	"github.com/onceward/onceward/internal/servers"
 )
 
-// ground is a schema with the tables of a store, a business table and a clock that only the test moves. To make one and to
-// remove it costs a server more than most tests of the suite do, and the suite wants hundreds: so one test has it after
-// another, each with a store of its own, and each finds it as if it were new.
+// ground is a schema with the tables of a store, a business table and a clock that only the test moves. To make one and
+// to remove it costs a server more than most tests of the suite do, and the suite wants hundreds: so one test has it
+// after another, each with a store of its own, and each finds it as if it were new.
 type ground struct {
 	// url is for the stores. Their sessions have the name of the schema, so that their end can be awaited.
 	url, schema string
@@ -30,8 +30,8 @@ type grounds struct {
 	idle []*ground
 }
 
-// take hands out a ground that is empty, and takes it back at the end of the test. The one that has been idle for longest
-// comes first, and the last one stays: the sessions of its last test may still be ending.
+// take hands out a ground that is empty, and takes it back at the end of the test. The one that has been idle for
+// longest comes first, and the last one stays: the sessions of its last test may still be ending.
 func (g *grounds) take(t testing.TB) *ground {
 	t.Helper()
 	g.mu.Lock()
@@ -76,8 +76,8 @@ func newGround(t, run testing.TB) *ground {
 // firstMoment is when each test begins, in microseconds since 1970.
 const firstMoment = `1767323045000000`
 
-// clearing removes what a test has left: the rows of all tables, where the sequences stand, and the tables that the test has
-// made. What the migrations have written stays.
+// clearing removes what a test has left: the rows of all tables, where the sequences stand, and the tables that the
+// test has made. What the migrations have written stays.
 const clearing = `DO $$
 DECLARE
 	name name;
@@ -87,15 +87,15 @@ BEGIN
 	FOR name IN SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' LOOP
 		CASE
 			WHEN name IN ('test_clock', 'onceward_schema', 'onceward_secret') THEN NULL;
-			WHEN name = 'onceward_record' THEN DELETE FROM onceward_record WHERE queue <> 0; -- the ballast has queue 0
+			WHEN name = 'onceward_record' THEN DELETE FROM onceward_record WHERE state <> 0; -- the ballast has state 0
 			WHEN name = 'business' OR starts_with(name, 'onceward_') THEN EXECUTE format('DELETE FROM %I', name);
 			ELSE EXECUTE format('DROP TABLE %I CASCADE', name);
 		END CASE;
 	END LOOP;
 END $$`
 
-// clear makes a ground as if it were new. No session of the test before may be left then: what is still under way there would
-// write afterwards.
+// clear makes a ground as if it were new. No session of the test before may be left then: what is still under way there
+// would write afterwards.
 func (g *ground) clear(t testing.TB) {
 	t.Helper()
 	eventually(t, "the sessions of "+g.user+" have ended", 30*time.Second, func() bool {

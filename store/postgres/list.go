@@ -11,20 +11,21 @@ import (
 )
 
 const (
-	// selectPage walks the primary key from where the last page ended. Nothing is indexed for searching: that belongs to
-	// whoever asks for it. The clock is asked once for a statement, not once for each record.
-	selectPage = `SELECT id, attempt, due, retention, answer, queue, request, more FROM @record
-		WHERE id > $1 AND queue > 0 AND ($2::smallint IS NULL OR queue BETWEEN $2 AND $2 + 9)
+	// selectPage walks the primary key from where the last page ended. Nothing is indexed for searching: that belongs
+	// to those who ask for it. The clock is asked once for a statement, not once for each record.
+	selectPage = `SELECT id, attempt, due, retention, answer, state, request, extra FROM @record
+		WHERE id > $1 AND state > 0 AND ($2::smallint IS NULL OR state BETWEEN $2 AND $2 + 9)
 			AND (NOT $3::boolean OR due <= (SELECT @now()))
 		ORDER BY id LIMIT $4`
-	// selectOpen is for the records that workers look for again and again, which are few among many: by their queue. The
-	// states are in the text, so that the planner knows how few, and apart, so that it does not walk the primary key to them.
+	// selectOpen is for the records that workers look for again and again, which are few among many: by their state.
+	// The states are in the text, so that the planner knows how few, and apart, so that it does not walk the primary
+	// key to them.
 	selectOpen = `WITH open AS MATERIALIZED (
-			SELECT id, attempt, due, retention, answer, queue, request, more FROM @record
-			WHERE queue IN (%d, %d) AND (NOT $2::boolean OR due <= (SELECT @now())))
+			SELECT id, attempt, due, retention, answer, state, request, extra FROM @record
+			WHERE state IN (%d, %d) AND (NOT $2::boolean OR due <= (SELECT @now())))
 		SELECT * FROM open WHERE id > $1 ORDER BY id LIMIT $3`
-	selectCounts  = `SELECT queue, count(*) FROM @record WHERE queue > 0 GROUP BY queue`
-	selectUnknown = `SELECT more FROM @record WHERE queue IN (40, 41)`
+	selectCounts  = `SELECT state, count(*) FROM @record WHERE state > 0 GROUP BY state`
+	selectUnknown = `SELECT extra FROM @record WHERE state IN (40, 41)`
 )
 
 // List implements [store.Lister]. The order is that of the records' hashes. Restricted to a scope, it looks through all
@@ -56,14 +57,16 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 }
 
 // listPart reads the next records in the order of the primary key, and leaves those of other scopes out.
-func (s *Store) listPart(ctx context.Context, f store.Filter, after [16]byte) (part []store.Record, last [16]byte, more bool, err error) {
+func (s *Store) listPart(
+	ctx context.Context, f store.Filter, after [16]byte,
+) (part []store.Record, last [16]byte, more bool, err error) {
 	text, arguments := pageStatement(f, after)
 	rows, err := s.own.Query(ctx, s.names.render(text), arguments...)
 	if err != nil {
 		return nil, last, false, unavailable(err)
 	}
 	found, err := pgx.CollectRows(rows, func(one pgx.CollectableRow) (r row, err error) {
-		err = one.Scan(&r.id, &r.attempt, &r.due, &r.retention, &r.answer, &r.queue, &r.request, &r.more)
+		err = one.Scan(&r.id, &r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra)
 		return r, err
 	})
 	if err != nil {
@@ -77,7 +80,8 @@ func (s *Store) listPart(ctx context.Context, f store.Filter, after [16]byte) (p
 		}
 		if err != nil {
 			s.logger.WarnContext(ctx, "postgres: a record cannot be read", "id", fmt.Sprintf("%x", last), "error", err)
-			rec = store.Record{ID: rec.ID, State: store.State(found[i].queue / queueStates), LastError: unreadable(err).Error()}
+			state := store.State(found[i].state / codesPerState)
+			rec = store.Record{ID: rec.ID, State: state, LastError: unreadable(err).Error()}
 		}
 		rec.Data, rec.Response.Body = nil, nil
 		if rec.ID != (store.ID{}) && (f.Scope == "" || rec.Scope == f.Scope) {
@@ -89,7 +93,7 @@ func (s *Store) listPart(ctx context.Context, f store.Filter, after [16]byte) (p
 
 // pageStatement chooses how the records are found.
 func pageStatement(f store.Filter, after [16]byte) (text string, arguments []any) {
-	first := int16(f.State) * queueStates
+	first := int16(f.State) * codesPerState
 	switch f.State {
 	case store.StateNone:
 		return selectPage, []any{after, nil, f.Due, store.MaxPage}
@@ -110,11 +114,11 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err != nil {
 		return stats, unavailable(err)
 	}
-	var queue int16
+	var state int16
 	var count int64
-	_, err = pgx.ForEachRow(rows, []any{&queue, &count}, func() error {
-		stats.Records[store.State(queue/queueStates)] += count
-		if queue == queueDeadLetter {
+	_, err = pgx.ForEachRow(rows, []any{&state, &count}, func() error {
+		stats.Records[store.State(state/codesPerState)] += count
+		if state == codeDeadLetter {
 			stats.DeadLetters += count
 		}
 		return nil
@@ -132,10 +136,10 @@ func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error)
 	if err != nil {
 		return oldest, unavailable(err)
 	}
-	var more []byte
-	_, err = pgx.ForEachRow(rows, []any{&more}, func() error {
+	var extra []byte
+	_, err = pgx.ForEachRow(rows, []any{&extra}, func() error {
 		rec := store.Record{State: store.StateUnknown}
-		if err := parseMore(more, &rec); err != nil {
+		if err := parseExtra(extra, &rec); err != nil {
 			return nil // it is listed as one that cannot be read
 		}
 		if oldest.IsZero() || rec.CreatedAt.Before(oldest) {
@@ -157,4 +161,80 @@ func (s *Store) primary(ctx context.Context) error {
 		err = ErrStandby
 	}
 	return unavailable(err)
+}
+
+const (
+	sweep = `SELECT @sweep($1)`
+	reap  = `SELECT @reap($1, $2)`
+)
+
+// Sweep implements [store.Sweeper], by the SQL function that a scheduler may call too.
+func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
+	rows, err := s.own.Query(ctx, s.names.render(sweep), limit)
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	var hash [16]byte
+	_, err = pgx.ForEachRow(rows, []any{&hash}, func() error {
+		swept++
+		s.waits.settled(hash)
+		return nil
+	})
+	return swept, unavailable(err)
+}
+
+// Reap implements [store.Reaper], by the SQL function that a scheduler may call too. It also forgets late completions
+// that are 90 days old.
+func (s *Store) Reap(ctx context.Context, limit int, soft bool) (reaped int, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
+	err = s.own.QueryRow(ctx, s.names.render(reap), limit, soft).Scan(&reaped)
+	return reaped, unavailable(err)
+}
+
+// ResolveCompleted implements [store.Reconciler].
+func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
+	return s.settle(ctx, c.ID, store.Event{Kind: store.EventResolveCompleted, Attempt: c.Attempt, Completion: done})
+}
+
+// ResolveNotExecuted implements [store.Reconciler].
+func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
+	return s.settle(ctx, c.ID, store.Event{Kind: store.EventResolveNotExecuted, Attempt: c.Attempt, Reason: reason})
+}
+
+// ResolveStep implements [store.Reconciler].
+func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	return s.settle(ctx, c.ID, store.Event{Kind: store.EventResolveStep, Attempt: c.Attempt, Checkpoint: p})
+}
+
+// BeginReconcile implements [store.Reconciler].
+func (s *Store) BeginReconcile(ctx context.Context, c store.Claim, count int, wait time.Duration) error {
+	_, err := s.change(ctx, c.ID, store.Event{
+		Kind: store.EventBeginReconcile, Attempt: c.Attempt, Count: count, Lease: wait,
+	})
+	return err
+}
+
+// Postpone implements [store.Reconciler].
+func (s *Store) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
+	_, err := s.change(ctx, c.ID, store.Event{
+		Kind: store.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, MaxAttempts: p.MaxAttempts,
+		Reason: p.Reason, Untried: p.Untried,
+	})
+	return err
+}
+
+// Requeue implements [store.Reconciler].
+func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error {
+	_, err := s.change(ctx, c.ID, store.Event{Kind: store.EventRequeue, Attempt: c.Attempt, Reason: reason})
+	return err
+}
+
+// Bust implements [store.Buster].
+func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
+	return s.settle(ctx, id, store.Event{Kind: store.EventBust, Force: force})
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -69,15 +71,15 @@ func openTuned(ctx context.Context, tuned, config *pgxpool.Config) (*pgxpool.Poo
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close, after
-// the store. For everything else the store opens a few connections of its own in the same way as the pool does.
+// New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close,
+// after the store. For everything else the store opens a few connections of its own in the same way as the pool does.
 func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, error) {
 	return open(ctx, newPoolSource(pool), options)
 }
 
 // NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
-// github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens a
-// few connections of its own with the same settings.
+// github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens
+// a few connections of its own with the same settings.
 func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
 	return open(ctx, sqlSource{db}, options)
 }
@@ -88,7 +90,8 @@ func open(ctx context.Context, handlers source, chosen []Option) (*Store, error)
 		option(&s.options)
 	}
 	if s.options.lanes > maxLanes {
-		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d", s.options.lanes, maxLanes)
+		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d",
+			s.options.lanes, maxLanes)
 	}
 	s.logger = s.options.logger
 	if err := s.start(ctx); err != nil {
@@ -102,8 +105,8 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of a
-	// caller who is alone.
+	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of
+	// a caller who is alone.
 	config.ShouldPing = neverPing
 	if s.scout.pool, err = openOwn(ctx, config, &options{lanes: 1 - spareConnections}); err != nil {
 		return err
@@ -168,19 +171,20 @@ const (
 // selectSession asks how the connections of handlers are set up: the bound on idle transactions, and whether a plain
 // BEGIN begins what is needed, on a server that tells when it turns into a standby.
 const selectSession = `SELECT setting::bigint,
-		current_setting('default_transaction_isolation') = 'read committed' AND current_setting('default_transaction_read_only') = 'off'
+		current_setting('default_transaction_isolation') = 'read committed'
+		AND current_setting('default_transaction_read_only') = 'off'
 		AND current_setting('server_version_num')::integer >= 140000
 	FROM pg_settings WHERE name = $1`
 
 // inspect finds out how the connections of handlers are set up.
 func (s *Store) inspect(ctx context.Context) error {
-	borrowed, err := s.handlers.acquire(ctx)
+	conn, err := s.handlers.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer borrowed.giveBack()
+	defer conn.release()
 	var idle int64
-	err = borrowed.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
+	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
 	s.idle = time.Duration(idle) * time.Millisecond
 	return err
 }
@@ -197,7 +201,8 @@ func (s *Store) place(ctx context.Context) error {
 		return err
 	}
 	var exists bool
-	err := s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{s.names.schema}.Sanitize()).Scan(&exists)
+	schema := pgx.Identifier{s.names.schema}.Sanitize()
+	err := s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, schema).Scan(&exists)
 	if err == nil && !exists {
 		err = fmt.Errorf("there is no schema %q: create it first", s.names.schema)
 	}
@@ -232,8 +237,8 @@ func (s *Store) readTables(ctx context.Context) error {
 	return nil
 }
 
-// ready refuses a store that is closed, or whose tables are not there yet. Tables that somebody else has made since are
-// noticed.
+// ready refuses a store that is closed, or whose tables are not there yet. Tables that another program has made since
+// are noticed.
 func (s *Store) ready(ctx context.Context) error {
 	if s.closed.Load() {
 		return unavailable(errClosed)
@@ -282,3 +287,111 @@ func (s *Store) Close() error {
 	}
 	return nil
 }
+
+// Option changes a store that is being opened.
+type Option func(*options)
+
+type options struct {
+	schema     string
+	prefix     string
+	manual     bool
+	strict     bool
+	individual bool
+	lanes      int
+	// lockTimeout is how long a locked record holds up its batch.
+	lockTimeout string
+	listenURL   string
+	logger      *slog.Logger
+}
+
+func defaults() options {
+	return options{prefix: defaultPrefix, lanes: defaultLanes, lockTimeout: "2s", logger: slog.Default()}
+}
+
+// How many statements of the batcher may be on the wire at once.
+const (
+	defaultLanes = 2
+	maxLanes     = 1000
+)
+
+// WithSchema puts the tables into a schema, which must exist. Default: the first of the user's search_path that exists.
+func WithSchema(name string) Option { return func(o *options) { o.schema = name } }
+
+// WithTablePrefix is what the names of tables and functions begin with. Default: onceward_.
+func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
+
+// WithManualMigration leaves the tables as they are when the store is opened: call [Store.Migrate], or apply
+// [Migrations] with a tool of your own. Default: opening brings them up to date.
+func WithManualMigration() Option { return func(o *options) { o.manual = true } }
+
+// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged. Default: a
+// warning.
+func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
+
+// WithLanes is how many statements of reserved mode may be on the wire at once; what arrives while all are busy is
+// gathered into the next. Each takes a connection; more than 1,000 are refused. Default: 2.
+func WithLanes(n int) Option { return func(o *options) { o.lanes = max(n, 1) } }
+
+// WithoutBatching sends each call of reserved mode as a statement of its own, on as many connections as the pool has.
+// It is there to compare with.
+func WithoutBatching() Option { return func(o *options) { o.individual = true } }
+
+// WithListenURL is where to listen for notifications, past a pooler in transaction mode, through which they do not
+// come. Default: like all other connections.
+func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
+
+// WithLogger is where warnings go. Default: slog.Default().
+func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
+
+const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
+	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
+	(SELECT count(*) FROM pg_stat_replication)`
+
+// checkDurability says what the server's settings mean for commits that it has acknowledged, before a caller relies on
+// them.
+func (s *Store) checkDurability(ctx context.Context) error {
+	var standby bool
+	var fsync, pages, synchronous, names string
+	var replicas int
+	err := s.own.QueryRow(ctx, selectDurability).Scan(&standby, &fsync, &pages, &synchronous, &names, &replicas)
+	switch {
+	case err != nil:
+		return err
+	case standby:
+		return ErrStandby
+	}
+	risks := durabilityRisks(fsync, pages, synchronous, names, replicas)
+	if len(risks) == 0 {
+		return nil
+	}
+	if s.options.strict {
+		return fmt.Errorf("the server can lose commits that it has acknowledged: %s", strings.Join(risks, "; "))
+	}
+	for _, risk := range risks {
+		s.logger.WarnContext(ctx, "onceward: the server can lose commits that it has acknowledged, "+
+			"and work would then be done twice", "because", risk)
+	}
+	return nil
+}
+
+// durabilityRisks lists what can be lost, and when.
+func durabilityRisks(fsync, pages, synchronous, standbyNames string, replicas int) (risks []string) {
+	if fsync != "on" {
+		risks = append(risks, "fsync is "+fsync+": a crash of the machine can lose everything")
+	}
+	if pages != "on" {
+		risks = append(risks, "full_page_writes is "+pages+": a crash of the machine can damage pages")
+	}
+	if synchronous == "off" {
+		risks = append(risks, "synchronous_commit is off: a crash loses the last commits")
+	}
+	if replicas > 0 && (standbyNames == "" || synchronous == "local" || synchronous == "off") {
+		risks = append(risks, fmt.Sprintf("there are %d standbys and none is waited for (synchronous_standby_names is %q, "+
+			"synchronous_commit is %s): a fail-over loses the last commits",
+			replicas, standbyNames, synchronous))
+	}
+	return risks
+}
+
+// ErrStandby is returned when the server is a standby, which is behind the one that decides.
+var ErrStandby = errors.New("postgres: this server is a standby: it is behind the one that decides")

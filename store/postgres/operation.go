@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxOperations is how many operations get a number. A program has a few dozen; one that makes up names, or calls its
-	// operations by paths with values in them, stores those in full.
+	// maxOperations is how many operations get a number. A program has a few dozen; one that makes up names, or calls
+	// its operations by paths with values in them, stores those in full.
 	maxOperations = 4096
 	// maxOperationName is the longest name that gets a number: an index does not take values of every length.
 	maxOperationName = 1024
@@ -112,7 +112,8 @@ func (o *operations) name(number int32) (string, error) {
 	return o.nameBeyond(ctx, number)
 }
 
-// nameBeyond is name for a number that does not count, because there are more than the bound: records may have it all the same.
+// nameBeyond is name for a number that does not count, because there are more than the bound: records may have it all
+// the same.
 func (o *operations) nameBeyond(ctx context.Context, number int32) (string, error) {
 	var name []byte
 	err := o.pool.QueryRow(ctx, o.find, number).Scan(&name)

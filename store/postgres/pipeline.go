@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +20,8 @@ type statement struct {
 }
 
 // pipeline is one round trip of several statements. It speaks the protocol itself, because what a statement returns is
-// known: a driver asks the server to describe every result, which costs a fifth of the time that such a statement takes.
+// known: a driver asks the server to describe every result, which costs a fifth of the time that such a statement
+// takes.
 type pipeline struct {
 	conn *pgx.Conn
 	// unnamed says that the connection cannot keep prepared statements, as behind some poolers.
@@ -43,8 +45,8 @@ var (
 // known marks the connections that have statements.
 type known struct{}
 
-// prepare makes statements known to the connection, all of them or none by the name of the last. It costs a round trip for
-// each that is new there, and none later. A caller who leaves does not cut it off.
+// prepare makes statements known to the connection, all of them or none by the name of the last. It costs a round trip
+// for each that is new there, and none later. A caller who leaves does not cut it off.
 func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements ...*statement) error {
 	data, last := p.conn.PgConn().CustomData(), statements[len(statements)-1].name
 	if p.unnamed || data[last] != nil {
@@ -65,7 +67,8 @@ func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements .
 func (p *pipeline) add(s *statement, parameters ...[]byte) {
 	frontend := p.conn.PgConn().Frontend()
 	bind := pgproto3.Bind{
-		PreparedStatement: s.name, ParameterFormatCodes: binaryFormat, Parameters: parameters, ResultFormatCodes: binaryFormat,
+		PreparedStatement: s.name, ParameterFormatCodes: binaryFormat, Parameters: parameters,
+		ResultFormatCodes: binaryFormat,
 	}
 	if p.unnamed {
 		frontend.SendParse(&pgproto3.Parse{Query: s.text})
@@ -119,19 +122,11 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 	}
 }
 
-// broken gives up a connection of which nobody knows what it will answer next.
+// broken gives up a connection whose next answer cannot be foretold.
 func (p *pipeline) broken(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = p.conn.Close(ctx)
-	return err
-}
-
-// committed makes sure that the last statement was a COMMIT that the server did not turn into something else.
-func committed(tag []byte, err error) error {
-	if err == nil && string(tag) != "COMMIT" {
-		err = fmt.Errorf("the server answered COMMIT with %s", tag)
-	}
 	return err
 }
 
@@ -162,3 +157,82 @@ func (p *pipeline) int64(v int64) []byte {
 	binary.BigEndian.PutUint64(b, uint64(v))
 	return b
 }
+
+// statements are the texts of this package with the names of the tables put in. Those with a name are prepared on the
+// connections of handlers.
+type statements struct {
+	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
+
+	remember string
+
+	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, underWay, advance statement
+
+	batch [kinds]statement
+	add   addStatements
+}
+
+func prepareStatements(n names, channel string, usual bool) statements {
+	// Several stores may share a connection: their statements have different names.
+	named := func(name, text string) statement {
+		return statement{name: channel + "_" + name, text: n.render(text)}
+	}
+	all := statements{
+		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
+		remember:     n.render(rememberEvent),
+		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
+
+		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
+		lookUp:       named("lookup", lookUp),
+		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
+		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
+		underWay: named("underway", underWay),
+		advance:  named("advance", advance),
+	}
+	all.add = prepareAdd(channel, named)
+	if usual {
+		all.begin.text = `BEGIN`
+	}
+	for k, text := range batchStatements {
+		all.batch[k] = named("batch_"+strconv.Itoa(k), text)
+	}
+	return all
+}
+
+// transactional are those that a connection of handlers knows before it begins a transaction. The last of them stands
+// for all.
+func (s *statements) transactional() []*statement {
+	return []*statement{&s.begin, &s.claim, &s.claimBounded, &s.lookUp, &s.insertAnswer, &s.commit}
+}
+
+// values reads the columns of a result in the binary format, which is what pgx asks for.
+type values struct {
+	raw [][]byte
+	err error
+}
+
+func (v *values) fixed(column, size int) []byte {
+	b := v.raw[column]
+	if b != nil && len(b) != size && v.err == nil {
+		v.err = fmt.Errorf("column %d has %d bytes instead of %d", column, len(b), size)
+	}
+	if len(b) != size {
+		return make([]byte, size)
+	}
+	return b
+}
+
+func (v *values) int16(column int) int16 { return int16(binary.BigEndian.Uint16(v.fixed(column, 2))) }
+
+func (v *values) int32(column int) int32 { return int32(binary.BigEndian.Uint32(v.fixed(column, 4))) }
+
+func (v *values) int64(column int) int64 { return int64(binary.BigEndian.Uint64(v.fixed(column, 8))) }
+func (v *values) bool(column int) bool   { return v.fixed(column, 1)[0] != 0 }
+
+// bytes copies: what a connection reads into is used again.
+func (v *values) bytes(column int) []byte { return append([]byte(nil), v.raw[column]...) }
+
+// postgresEpoch is the year 2000, from which the server counts.
+const postgresEpoch = 946684800000000
+
+// fromPostgresTime reads a timestamp of the binary format.
+func fromPostgresTime(us int64) time.Time { return fromMicros(us + postgresEpoch) }

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -32,7 +31,7 @@ func (p *plans) explaining(t testing.TB, url string) *pgxpool.Config {
 	config, err := pgxpool.ParseConfig(url)
 	must(t, err)
 	for setting, value := range map[string]string{
-		"log_min_duration": "0", "log_nested_statements": "on", "log_level": "external event", "log_format": "text",
+		"log_min_duration": "0", "log_nested_statements": "on", "log_level": "notice", "log_format": "text",
 	} {
 		config.ConnConfig.RuntimeParams["auto_explain."+setting] = value
 	}
@@ -57,13 +56,14 @@ func (p *plans) take() []string {
 }
 
 var (
-	onTables = regexp.MustCompile(`(?:on|using) "?onceward_(?:record|late|event|audit)`)
+	onTables = regexp.MustCompile(`(?:on|using) "?onceward_(?:record|late_completion|external_event|audit)`)
 	// walks read all of a table; gathers also are those that read all that an index finds before they take the first.
-	walks   = regexp.MustCompile(`Seq Scan on onceward_(?:record|late|event|audit)`)
+	walks   = regexp.MustCompile(`Seq Scan on onceward_(?:record|late_completion|external_event|audit)`)
 	gathers = regexp.MustCompile(walks.String() + `|Sort Key`)
 )
 
-// wantNone checks that what a call did has nothing in its plans that is forbidden, and that there was something to check.
+// wantNone checks that what a call did has nothing in its plans that is forbidden, and that there was something to
+// check.
 func (p *plans) wantNone(t testing.TB, forbidden *regexp.Regexp, name string) {
 	t.Helper()
 	bad := make(map[string]string) // one plan for each kind of finding
@@ -193,7 +193,7 @@ func (p *planned) reaps(soft bool) {
 	}
 }
 
-// check does everything so often that the server stops planning anew each time, and looks at each plan.
+// check does everything so often that the server stops planning each time, and looks at each plan.
 func (p *planned) check(forbidden *regexp.Regexp, size string) {
 	p.repeat(p.hot(), forbidden, size)
 	p.repeat(p.evidence(), walks, size)
@@ -213,11 +213,11 @@ func (p *planned) repeat(all map[string]func(), forbidden *regexp.Regexp, size s
 
 // fill adds records that are like the one that is there, in all the states that background work looks for.
 func (p *planned) fill(n int) {
-	exec(p, p.admin, `INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
+	exec(p, p.admin, `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
 		SELECT gen_random_uuid(), attempt, onceward_now() + 3600000000 + i, retention,
 			CASE WHEN i % 5 = 0 THEN decode(repeat('00', 16), 'hex') ELSE answer END,
-			(ARRAY[10, 20, 20, 30, 40])[i % 5 + 1], request, more
-		FROM generate_series(1, $1::integer) AS i, (SELECT * FROM onceward_record WHERE queue = 20 LIMIT 1) AS sample`, n)
+			(ARRAY[10, 20, 20, 30, 40])[i % 5 + 1], request, extra
+		FROM generate_series(1, $1::integer) AS i, (SELECT * FROM onceward_record WHERE state = 20 LIMIT 1) AS sample`, n)
 	exec(p, p.admin, `INSERT INTO onceward_late_completion (id, attempt, at, response)
 		SELECT gen_random_uuid(), 1, onceward_now() + i, '' FROM generate_series(1, $1::integer) AS i`, n)
 	exec(p, p.admin, `INSERT INTO onceward_external_event (any_scope, scope, source, event_id, subject, at, received_at, body)
@@ -228,11 +228,11 @@ func (p *planned) fill(n int) {
 
 // advances finds the statement that stores a recovery point, byKey a look-up by the key of the table.
 var (
-	advances = regexp.MustCompile(`SET more = \$2, queue`)
+	advances = regexp.MustCompile(`SET extra = \$2, state`)
 	byKey    = regexp.MustCompile(`Index Cond: \(id = `)
 )
 
-// checkSteps looks at how a recovery point is stored. It is by the key of the table: the column queue, by which the
+// checkSteps looks at how a recovery point is stored. It is by the key of the table: the column state, by which the
 // statement asks too, has an index that finds every record in progress.
 func (p *planned) checkSteps(size string) {
 	p.take()
@@ -255,8 +255,8 @@ func (p *planned) checkSteps(size string) {
 	}
 }
 
-// checkPages looks at how a page is listed. A page is so long that the server may well read and sort all that is left of a
-// table if that is hardly longer, so this is for large ones only, and for their first half.
+// checkPages looks at how a page is listed. A page is so long that the server may well read and sort all that is left
+// of a table if that is hardly longer, so this is for large ones only, and for their first half.
 func (p *planned) checkPages(size string) {
 	p.take()
 	// The rows of fill all hold the name of one record, so that the last of a page does not say where the page ended.
@@ -272,15 +272,16 @@ func (p *planned) checkPages(size string) {
 	p.wantNone(p, gathers, "list "+size)
 }
 
-// openRecords finds the statement that lists what is open, byQueue a look-up by the queue, and clockFirst a clock that is
-// asked before the look-up, not for each record of it.
+// openRecords finds the statement that lists what is open, byState a look-up by the state, and clockFirst a clock that
+// is asked before the look-up, not for each record of it.
 var (
 	openRecords = regexp.MustCompile(`WITH open AS MATERIALIZED`)
-	byQueue     = regexp.MustCompile(`onceward_record_due`)
+	byState     = regexp.MustCompile(`onceward_record_due`)
 	clockFirst  = regexp.MustCompile(`due <= (?:\$\d|\(InitPlan)`)
 )
 
-// checkOpen looks at how workers find what is in progress or unknown among many records: not by a walk through all of them.
+// checkOpen looks at how workers find what is in progress or unknown among many records: not by a walk through all of
+// them.
 func (p *planned) checkOpen(size string) {
 	p.take()
 	const often = 8
@@ -296,8 +297,8 @@ func (p *planned) checkOpen(size string) {
 			continue
 		}
 		seen++
-		if !byQueue.MatchString(plan) {
-			p.Errorf("what is open %s: not by the queue in\n%s", size, plan)
+		if !byState.MatchString(plan) {
+			p.Errorf("what is open %s: not by the state in\n%s", size, plan)
 		}
 		if !clockFirst.MatchString(plan) {
 			p.Errorf("what is open %s: the clock is asked for each record in\n%s", size, plan)
@@ -321,8 +322,8 @@ func TestPlansOfATableThatGrows(t *testing.T) {
 	p.checkOpen("on a table of twenty thousand")
 }
 
-// TestPlansOfASmallTable: the server would rather read a table of one page than its index; what it has planned so it would
-// keep doing when the table has grown.
+// TestPlansOfASmallTable: the server would rather read a table of one page than its index; what it has planned so it
+// would keep doing when the table has grown.
 func TestPlansOfASmallTable(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t)
@@ -330,4 +331,111 @@ func TestPlansOfASmallTable(t *testing.T) {
 	p.fill(10)
 	exec(t, p.admin, `VACUUM ANALYZE onceward_record`, pgx.QueryExecModeSimpleProtocol)
 	p.check(walks, "on a small table")
+}
+
+// TestFunctionsInPlace: what is asked often calls no SQL function. The server puts the text of a simple one in the
+// place of its call when it plans; where it cannot, it parses and plans that text in every statement, and counts the
+// call.
+func TestFunctionsInPlace(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	admin := openAdmin(t, url)
+	config, err := pgxpool.ParseConfig(url)
+	must(t, err)
+	const name = "onceward: functions in place"
+	config.ConnConfig.RuntimeParams["track_functions"] = "all"
+	config.ConnConfig.RuntimeParams["application_name"] = name
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	store, err := postgres.New(t.Context(), pool, quiet)
+	must(t, err)
+	for _, key := range keys("in place", 8) {
+		c := own(t, store, reservation(key))
+		must(t, store.Extend(t.Context(), c, time.Minute))
+		complete(t, store, c, "done")
+		wantReplay(t, store, key, "done", "I3")
+		transacted(t, store, "transacted "+key, nothing)
+		_, err := store.Get(t.Context(), c.ID)
+		must(t, err)
+	}
+	_, err = store.Sweep(t.Context(), 1) // a function that is called, to see that calls are counted
+	must(t, err)
+	must(t, store.Close())
+	pool.Close()
+	for number(t, admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1`, name) > 0 {
+		time.Sleep(10 * time.Millisecond) // a connection tells its counts when it ends
+	}
+	const calls = `SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions
+		WHERE schemaname = current_schema() AND (funcname = 'onceward_sweep') = $1`
+	if n := number(t, admin, calls, true); n != 1 {
+		t.Fatalf("%d calls of a function were counted, want 1", n)
+	}
+	if n := number(t, admin, calls, false); n != 0 {
+		t.Errorf("%d calls of SQL functions were left in hot statements, want none", n)
+	}
+}
+
+// TestLongerRetention: the batch takes the greater of two retentions in microseconds for the longer one.
+func TestLongerRetention(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	different := number(t, s.admin, `WITH sample AS (
+			SELECT unnest(ARRAY[0, 1, -1, 2, 3599, 3600, 86400, -999999, -1000000, -1000001, -2000000, 2147483647, -2147483647]) AS r)
+		SELECT count(*) FROM sample AS a, sample AS b
+		WHERE onceward_retention_us(onceward_longer_retention(a.r, b.r)) <> greatest(onceward_retention_us(a.r), onceward_retention_us(b.r))`)
+	if different != 0 {
+		t.Errorf("%d pairs of retentions have a longer one that is not the greater", different)
+	}
+}
+
+// evidence is how that is read which is kept beside the records. It is all that an index finds, and may be sorted.
+func (p *planned) evidence() map[string]func() {
+	return map[string]func(){
+		"late completions": func() {
+			if found, err := p.store.LateCompletions(p.Context(), p.late()); err != nil || len(found) != 1 {
+				p.Errorf("S6: late completions are (%v, %v)", found, err)
+			}
+		},
+		"external events": func() {
+			if found, err := p.store.ExternalEvents(p.Context(), aboutCharge(p.event(), "ch_1")); err != nil || len(found) != 1 {
+				p.Errorf("B3: external events are (%v, %v)", found, err)
+			}
+		},
+		"acts": func() {
+			if found, err := p.store.Audit(p.Context(), p.act()); err != nil || len(found) != 1 {
+				p.Errorf("L7: acts are (%v, %v)", found, err)
+			}
+		},
+	}
+}
+
+func (p *planned) late() store.ID {
+	id := idOf(p.key())
+	f := store.LateCompletion{Claim: store.Claim{ID: id, Attempt: 1}, Response: answer("late").Response, At: time.Now()}
+	must(p, p.store.AddLateCompletion(p.Context(), f))
+	return id
+}
+
+func (p *planned) event() (subject string) {
+	subject = p.key()
+	_, err := p.store.AddExternalEvent(p.Context(), store.ExternalEvent{Source: "psp", Scope: "tenant", EventID: subject, Subject: subject})
+	must(p, err)
+	return subject
+}
+
+// aboutCharge chooses what the provider says of a charge.
+func aboutCharge(subjects ...string) store.ExternalEventFilter {
+	return store.ExternalEventFilter{Source: "psp", Scope: "tenant", Subjects: subjects}
+}
+
+func (p *planned) act() store.ID {
+	id := idOf(p.key())
+	must(p, p.store.AddAudit(p.Context(), store.AuditEntry{ID: id, Actor: "ops"}))
+	return id
+}
+
+func (p *planned) purges(purge func(context.Context, time.Duration, int) (int, error)) {
+	if n, err := purge(p.Context(), -time.Second, 1); err != nil || n != 1 {
+		p.Errorf("L7: purged (%d, %v)", n, err)
+	}
 }

@@ -1,13 +1,13 @@
 // Package postgres keeps records in PostgreSQL: the reference store for production.
 //
-// A transactional handler's writes, its claim and its answer are one database transaction, whose claim costs no round trip
-// of its own: it rides with BEGIN and COMMIT. Reserved mode decides with one statement, and gathers what concurrent callers
-// ask into one statement for all of them.
+// A transactional handler's writes, its claim and its answer are one database transaction, whose claim costs no round
+// trip of its own: it rides with BEGIN and COMMIT. Reserved mode decides with one statement, and gathers what
+// concurrent callers ask into one statement for all of them.
 //
 //	store, err := postgres.Open(ctx, os.Getenv("DATABASE_URL"))
 //
-// Handlers take their transaction with [Tx], as a pgx.Tx, or with [onceward.Tx], as a *sql.Tx: both work on every store of
-// this package. [New] shares a pool of pgx with the application, [NewSQL] a *sql.DB.
+// Handlers take their transaction with [Tx], as a pgx.Tx, or with [onceward.Tx], as a *sql.Tx: both work on every store
+// of this package. [New] shares a pool of pgx with the application, [NewSQL] a *sql.DB.
 package postgres
 
 import (
@@ -50,7 +50,8 @@ type Store struct {
 	options options
 	logger  *slog.Logger
 
-	// handlers lends the connections of transactions. opened is the pool behind it if the store opened that itself.
+	// handlers is where the connections of transactions come from. opened is the pool behind it if the store opened
+	// that itself.
 	handlers source
 	opened   *pgxpool.Pool
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
@@ -71,15 +72,16 @@ type Store struct {
 	channel string
 	secret  atomic.Pointer[[]byte] // what hashes are keyed with; nil until the tables are there
 	closed  atomic.Bool
-	// takeUpFailures counts those of the last time, and secretive says that the server keeps to itself what is under way.
-	takeUpFailures atomic.Int32
-	secretive      atomic.Bool
-	preparing      sync.Mutex
-	operations     *operations
-	batches        *batcher
-	bridge         *bridge
-	waits          *watcher
-	messages       announcer
+	// promoteFailures counts those of the last time, and secretive says that the server keeps to itself what is under
+	// way.
+	promoteFailures atomic.Int32
+	secretive       atomic.Bool
+	preparing       sync.Mutex
+	operations      *operations
+	batches         *batcher
+	bridge          *bridge
+	waits           *watcher
+	messages        announcer
 
 	mu       sync.Mutex
 	inFlight map[store.ID]*flight // the transactions of this process
@@ -142,9 +144,9 @@ func (s *Store) checkReservation(ctx context.Context, r *store.Reservation) erro
 	return err
 }
 
-// reserved is the verdict on a reservation. A record that somebody else made or changed at the same moment is looked at
-// again. Where the record that was found has to be changed in a way that the batch
-// does not know, that is done on its own; if it has gone in between, the batch decides again.
+// reserved is the verdict on a reservation. A record that another caller made or changed at the same moment is looked
+// at again. Where the record that was found has to be changed in a way that the batch does not know, that is done on
+// its own; if it has gone in between, the batch decides again.
 func (s *Store) reserved(ctx context.Context, r *store.Reservation, t *item) (v store.Verdict, again bool, err error) {
 	v.Now = fromMicros(t.now)
 	switch t.outcome {
@@ -211,7 +213,8 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 	return s.ownerWrite(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done), event)
 }
 
-// ownerWrite is an owner's write through the batcher. Where the batch did not write, the state machine says why, or does it.
+// ownerWrite is an owner's write through the batcher. Where the batch did not write, the state machine says why, or
+// does it.
 func (s *Store) ownerWrite(ctx context.Context, id store.ID, t *item, event store.Event) (time.Time, error) {
 	if err := s.batches.do(ctx, t); err != nil {
 		return time.Time{}, err
@@ -245,7 +248,7 @@ func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error
 	return s.settle(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
 }
 
-// settle applies an event after which nobody waits for the record any more.
+// settle applies an event after which the record is not waited for any more.
 func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) error {
 	_, err := s.change(ctx, id, event)
 	if err == nil {

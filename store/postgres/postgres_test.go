@@ -20,8 +20,8 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-// TestMain lets more tests run at once than there are processors, unless -parallel says how many: most of them wait, for the
-// server, its disk or the end of a lock.
+// TestMain lets more tests run at once than there are processors, unless -parallel says how many: most of them wait,
+// for the server, its disk or the end of a lock.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)

@@ -18,25 +18,29 @@ type row struct {
 	due       int64
 	retention int32
 	answer    []byte
-	queue     int16
+	state     int16
 	request   []byte
-	more      []byte
+	extra     []byte
 }
 
-// A record's queue is ten times its state, plus one for those that wait for somebody other than the usual worker.
-const queueStates = 10
+// codesPerState is how far apart the codes of the column state are: ten times the state, plus one for a record that
+// another than the usual background worker looks after.
+const codesPerState = 10
 
-func queueOf(rec *store.Record) int16 {
-	queue := int16(rec.State) * queueStates
+// stateCode is what the column state holds of a record.
+func stateCode(rec *store.Record) int16 {
+	code := int16(rec.State) * codesPerState
 	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume || rec.DeadLetter {
-		queue++
+		code++
 	}
-	return queue
+	return code
 }
 
 const (
-	queueDeadLetter = int16(store.StateUnknown)*queueStates + 1
-	queueResumed    = int16(store.StateInProgress)*queueStates + 1
+	// codeDeadLetter is unknown, and left to an operator.
+	codeDeadLetter = int16(store.StateUnknown)*codesPerState + 1
+	// codeResumable is in progress, and resumed when its lease has run out.
+	codeResumable = int16(store.StateInProgress)*codesPerState + 1
 )
 
 // micros is how the columns hold a time.
@@ -82,7 +86,9 @@ const (
 )
 
 // appendRequest encodes what was asked: the fingerprint, the operation, by its number if it has one, and the ID.
-func appendRequest(dst []byte, version uint8, fp *store.Fingerprint, number int32, operation string, id store.ID) []byte {
+func appendRequest(
+	dst []byte, version uint8, fp *store.Fingerprint, number int32, operation string, id store.ID,
+) []byte {
 	head := len(dst)
 	dst = append(dst, version&versionMask)
 	dst = binary.AppendUvarint(dst, uint64(fp.Secret))
@@ -169,7 +175,7 @@ func (r *row) record(id store.ID, operation func(number int32) (string, error)) 
 	return rec, nil
 }
 
-// unreadable makes sure that whoever asks learns that a record is there which cannot be read.
+// unreadable makes sure that the caller learns that a record is there which cannot be read.
 func unreadable(err error) error {
 	if errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrUnavailable) {
 		return err
@@ -183,7 +189,7 @@ func (r *row) decode(operation func(number int32) (string, error)) (rec store.Re
 		return rec, err
 	}
 	rec = store.Record{
-		ID: asked.id, Version: asked.version, State: store.State(r.queue / queueStates), Operation: asked.operation,
+		ID: asked.id, Version: asked.version, State: store.State(r.state / codesPerState), Operation: asked.operation,
 		Fingerprint: asked.fingerprint, Attempt: r.attempt, Retention: unpackRetention(r.retention),
 	}
 	if asked.number != operationByName {
@@ -194,7 +200,7 @@ func (r *row) decode(operation func(number int32) (string, error)) (rec store.Re
 	if err := r.decodeState(&rec); err != nil {
 		return rec, err
 	}
-	if err := parseMore(r.more, &rec); err != nil {
+	if err := parseExtra(r.extra, &rec); err != nil {
 		return rec, err
 	}
 	if rec.CreatedAt.IsZero() {
@@ -210,7 +216,7 @@ func (r *row) decodeState(rec *store.Record) (err error) {
 	switch rec.State {
 	case store.StateInProgress:
 		rec.LeaseUntil = due
-		if r.queue == queueResumed {
+		if r.state == codeResumable {
 			rec.OnLost = store.LostResume
 		}
 		if copy(rec.Nonce[:], r.answer) != len(rec.Nonce) {
@@ -223,7 +229,7 @@ func (r *row) decodeState(rec *store.Record) (err error) {
 		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
 	case store.StateUnknown:
 		rec.ReconcileAt = due
-		rec.DeadLetter = r.queue == queueDeadLetter
+		rec.DeadLetter = r.state == codeDeadLetter
 	case store.StateExpired:
 		rec.ExpiresAt = due
 	default:
@@ -232,13 +238,19 @@ func (r *row) decodeState(rec *store.Record) (err error) {
 	return err
 }
 
+// read copies the columns of a record, from the given one on.
+func (r *row) read(v *values, from int) {
+	r.attempt, r.due, r.retention, r.answer = v.int64(from), v.int64(from+1), v.int32(from+2), v.bytes(from+3)
+	r.state, r.request, r.extra = v.int16(from+4), v.bytes(from+5), v.bytes(from+6)
+}
+
 // encode is the inverse of decode.
 func (r *row) encode(rec *store.Record, id [16]byte, number int32) {
 	*r = row{
 		id: id, attempt: rec.Attempt, due: micros(rec.Due()), retention: packRetention(rec.Retention),
-		answer: []byte{}, queue: queueOf(rec),
+		answer: []byte{}, state: stateCode(rec),
 		request: appendRequest(make([]byte, 0, usualRequest), rec.Version, &rec.Fingerprint, number, rec.Operation, rec.ID),
-		more:    appendMore([]byte{}, rec),
+		extra:   appendExtra([]byte{}, rec),
 	}
 	switch rec.State {
 	case store.StateInProgress:

@@ -23,9 +23,9 @@ var damages = map[string]string{
 	"a request that is cut off":   `request = substr(request, 1, 20)`,
 	"only a version":              `request = substr(request, 1, 1)`,
 	"an unknown operation":        `request = set_byte(request, 35, 127)`,
-	"an unknown field":            `more = more || '\xff00'`,
-	"a field that is cut off":     `more = more || '\x0510'`,
-	"an unknown state":            `queue = 90`,
+	"an unknown field":            `extra = extra || '\xff00'`,
+	"a field that is cut off":     `extra = extra || '\x0510'`,
+	"an unknown state":            `state = 90`,
 	"an empty answer":             `answer = ''`,
 	"an answer that ends nothing": `answer = '\x0000'`,
 }
@@ -94,14 +94,15 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
-// TestDamagedRowsAreListed: one that cannot be read keeps nobody from the others, and is listed as such where its ID can be.
+// TestDamagedRowsAreListed: one that cannot be read keeps no caller from the others, and is listed as such where its ID
+// can be.
 func TestDamagedRowsAreListed(t *testing.T) {
 	t.Parallel()
 	d := newDamaged(t)
 	for _, key := range []string{"damaged", "nameless", "whole"} {
 		must(t, d.store.Abandon(t.Context(), own(t, d.store, reservation(key)), "lost"))
 	}
-	d.damage("damaged", `more = '\xff'`)
+	d.damage("damaged", `extra = '\xff'`)
 	d.damage("nameless", `request = ''`)
 	page, err := d.store.List(t.Context(), store.Filter{State: store.StateUnknown})
 	must(t, err)
@@ -120,7 +121,7 @@ func TestDamagedRowsAreListed(t *testing.T) {
 	}
 }
 
-// TestDamagedRowsInProgress: the same for those that somebody still works on, whom a damaged row must not serve either.
+// TestDamagedRowsInProgress: the same for those that an owner still works on, whom a damaged row must not serve either.
 func TestDamagedRowsInProgress(t *testing.T) {
 	t.Parallel()
 	d := newDamaged(t)
@@ -131,8 +132,8 @@ func TestDamagedRowsInProgress(t *testing.T) {
 	}
 }
 
-// TestBackgroundLeavesNewerRows: neither the sweeper nor the reaper touches what a newer program wrote, and it does not hold
-// them up.
+// TestBackgroundLeavesNewerRows: neither the sweeper nor the reaper touches what a newer program wrote, and it does not
+// hold them up.
 func TestBackgroundLeavesNewerRows(t *testing.T) {
 	t.Parallel()
 	for what, how := range damages {

@@ -73,7 +73,7 @@ func TestSchedulerReapsSoftly(t *testing.T) {
 	}
 }
 
-// TestBackgroundWaitsForNobody: rows that somebody else holds are left to them, and the rest is done at once.
+// TestBackgroundWaitsForNobody: rows that another session holds are left to it, and the rest is done at once.
 func TestBackgroundWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)

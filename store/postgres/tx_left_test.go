@@ -32,7 +32,7 @@ func TestForgottenRows(t *testing.T) {
 			}
 			return err
 		},
-		"a row that nobody scans": func(ctx context.Context) error {
+		"a row that is not scanned": func(ctx context.Context) error {
 			postgres.Tx(ctx).QueryRow(ctx, many)
 			return nil
 		},
@@ -68,8 +68,8 @@ func TestForgottenRows(t *testing.T) {
 	}
 }
 
-// TestGoroutineGoesOn: what a handler leaves behind cannot write any more, neither into its own transaction nor into that of
-// the next one on the connection.
+// TestGoroutineGoesOn: what a handler leaves behind cannot write any more, neither into its own transaction nor into
+// that of the next one on the connection.
 func TestGoroutineGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, h := range []handle{pgxHandle, sqlHandle} {

@@ -7,10 +7,11 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
-
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -164,7 +165,7 @@ func TestLargeObjects(t *testing.T) {
 	exec(t, s.admin, `SELECT lo_unlink($1)`, oid)
 }
 
-// TestTxOutside: where there is no transaction, whoever insists on one learns why, and who only asks gets none.
+// TestTxOutside: where there is no transaction, a caller that insists on one learns why, and who only asks gets none.
 func TestTxOutside(t *testing.T) {
 	t.Parallel()
 	if _, ok := postgres.LookupTx(t.Context()); ok {
@@ -196,4 +197,161 @@ func TestTxOfAWrappedContext(t *testing.T) {
 		}
 	})
 	s.wantRows("E1", "pgx", "sql")
+}
+
+// batchBeginner is a *pgx.Batch from v5.12.0 on.
+type batchBeginner interface{ BeginTx(pgx.TxOptions) }
+
+// beginningBatch is a batch that begins a transaction, as far as this pgx has such a thing, and then inserts a row.
+func beginningBatch(options pgx.TxOptions, value string) *pgx.Batch {
+	batch := &pgx.Batch{}
+	if b, ok := any(batch).(batchBeginner); ok {
+		b.BeginTx(options)
+	} else if options.BeginQuery != "" {
+		batch.Queue(options.BeginQuery)
+	} else {
+		batch.Queue("begin")
+	}
+	batch.Queue(insertion, value)
+	return batch
+}
+
+// endBatchTx tries to end the transaction that the results of a batch hand out.
+func endBatchTx(t *testing.T, ctx context.Context, results pgx.BatchResults) {
+	t.Helper()
+	tx := results.(interface{ Tx() pgx.Tx }).Tx()
+	if tx == nil {
+		if _, ok := any(&pgx.Batch{}).(batchBeginner); ok {
+			t.Error("a batch that began a transaction hands out none: its deferred Rollback panics")
+		}
+		return
+	}
+	ownedErr(t, "Commit of the batch's transaction", tx.Commit(ctx))
+	ownedErr(t, "Rollback of the batch's transaction", tx.Rollback(ctx))
+}
+
+// TestBatchBeginsNoTransaction: a batch of pgx v5.12.0 may begin a transaction and hand it out. Inside of a handler
+// that would be the handler's own, without its gate.
+func TestBatchBeginsNoTransaction(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	s.handler(func(ctx context.Context, tx pgx.Tx) {
+		must(t, insertPgx(ctx, "before"))
+		results := tx.SendBatch(ctx, beginningBatch(pgx.TxOptions{}, "refused"))
+		endBatchTx(t, ctx, results)
+		if err := results.Close(); !errors.Is(err, store.ErrTxOwned) {
+			t.Errorf("E1: a batch that begins a transaction got %v, want ErrTxOwned", err)
+		}
+		s.wantRows("E1: nothing is visible before the end")
+		must(t, insertPgx(ctx, "behind"))
+	})
+	s.wantRows("E1", "before", "behind")
+}
+
+// TestBatchHandsOutNoRawTransaction: with a statement of its own that begins, a batch cannot be told from any other
+// before pgx hands out its transaction.
+func TestBatchHandsOutNoRawTransaction(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	s.handler(func(ctx context.Context, tx pgx.Tx) {
+		results := tx.SendBatch(ctx, beginningBatch(pgx.TxOptions{BeginQuery: `SELECT 1`}, "batch"))
+		must(t, results.Close())
+		endBatchTx(t, ctx, results)
+		s.wantRows("E1: nothing is visible before the end")
+		must(t, insertPgx(ctx, "behind"))
+		plain := &pgx.Batch{}
+		plain.Queue(insertion, "plain")
+		results = tx.SendBatch(ctx, plain)
+		must(t, results.Close())
+		if results.(interface{ Tx() pgx.Tx }).Tx() != nil {
+			t.Error("a batch that began no transaction hands one out")
+		}
+	})
+	s.wantRows("E1", "batch", "behind", "plain")
+}
+
+// newReferring makes a shop whose rows say which record they were made under. The constraint is deferred, because the
+// record is written at the end of the transaction.
+func newReferring(t *testing.T, h handle) *shop {
+	s := newShop(t, h)
+	exec(t, s.admin, `ALTER TABLE business
+		ADD COLUMN record uuid REFERENCES onceward_record (id) ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED`)
+	return s
+}
+
+// refer inserts a row that refers to the record of its own operation.
+func (s *shop) refer(id store.ID) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := postgres.Tx(ctx).Exec(ctx, `INSERT INTO business (value, record) VALUES ($1, $2)`, id.Key, s.store.RecordID(id))
+		return err
+	}
+}
+
+// TestReferenceToTheRecord: business rows can refer to the record, and outlive it.
+func TestReferenceToTheRecord(t *testing.T) {
+	t.Parallel()
+	for _, h := range []handle{pgxHandle, sqlHandle} {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			s := newReferring(t, h)
+			for key, retention := range map[string]time.Duration{"kept": time.Hour, "reaped": time.Microsecond} {
+				r := reservation(key)
+				r.Retention = retention
+				v, err := s.store.Transact(t.Context(), r, committing(key, s.refer(r.ID)))
+				if err != nil || v.Decision != store.DecisionExecute {
+					t.Fatalf("E1: got (%s, %v)", v.Decision, err)
+				}
+			}
+			const referring = `SELECT count(*) FROM business JOIN onceward_record ON id = record WHERE value = $1`
+			for _, key := range []string{"kept", "reaped"} {
+				if n := number(t, s.admin, referring, key); n != 1 {
+					t.Errorf("%d rows refer to the record of %q, want 1", n, key)
+				}
+			}
+			if n, err := s.store.Reap(t.Context(), 10, false); err != nil || n != 1 {
+				t.Fatalf("section 7: reaped (%d, %v), want 1", n, err)
+			}
+			s.wantRows("the reaper takes no business along", "kept", "reaped")
+			for key, want := range map[string]int{"kept": 1, "reaped": 0} {
+				if n := number(t, s.admin, referring, key); n != want {
+					t.Errorf("after the reaper %d rows refer to the record of %q, want %d", n, key, want)
+				}
+			}
+		})
+	}
+}
+
+// TestReferenceToNoRecord: a reference to a record that is not there at the end stops the commit, and nothing was
+// executed.
+func TestReferenceToNoRecord(t *testing.T) {
+	t.Parallel()
+	s := newReferring(t, pgxHandle)
+	v, err := s.store.Transact(t.Context(), reservation("key"), committing("key", s.refer(idOf("another"))))
+	if err == nil {
+		t.Errorf("a commit that breaks a constraint got %s", v.Decision)
+	}
+	s.wantRows("I4")
+	wantState(t, s.store, "key", store.StateNone, "I4")
+	transacted(t, s.store, "key", s.refer(idOf("key")))
+	s.wantRows("E1", "key")
+}
+
+// TestReferenceThroughTheGuard: a handler learns the name of its record from its operation.
+func TestReferenceThroughTheGuard(t *testing.T) {
+	t.Parallel()
+	s := newReferring(t, pgxHandle)
+	guard := guardOver(t, s.store)
+	call := onceward.Call{Scope: "alice", Key: "key", Operation: "pay"}
+	for _, replayed := range []bool{false, true} {
+		result, err := guard.Do(t.Context(), call, func(ctx context.Context) ([]byte, error) {
+			op := onceward.FromContext(ctx)
+			return []byte("paid"), s.refer(store.ID{Scope: op.Scope(), Key: op.Key()})(ctx)
+		}, onceward.Transactional())
+		if err != nil || string(result.Value) != "paid" || result.Replayed != replayed {
+			t.Errorf("E4: got (%q, replayed %t, %v)", result.Value, result.Replayed, err)
+		}
+	}
+	if n := number(t, s.admin, `SELECT count(*) FROM business JOIN onceward_record ON id = record`); n != 1 {
+		t.Errorf("%d rows refer to their record, want 1", n)
+	}
 }

@@ -2,11 +2,14 @@ package postgres
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -16,8 +19,9 @@ const (
 		WHERE locktype = 'advisory' AND granted AND classid = $1 AND objid = $2 AND objsubid = 1
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
-	// The pauses between looks at a record that somebody waits for. The first catches one that was being settled while its
-	// owner was told; later ones are for owners that are gone without a word. Without a listener, looking is all there is.
+	// The pauses between looks at a record that is waited for. The first catches one that was being settled while
+	// its owner was told; later ones are for owners that are gone without a word. Without a listener, looking is all
+	// there is.
 	firstLook    = 10 * time.Millisecond
 	calmLook     = time.Second
 	listenerless = 50 * time.Millisecond
@@ -25,8 +29,8 @@ const (
 
 // watcher wakes those who wait for a record, and watches each such record once, however many wait for it.
 //
-// Nobody notifies unless somebody waits, because notifications make commits wait for each other: whoever waits says so to
-// all processes, and whichever of them settles the record says that it did.
+// A process notifies only if another one waits, because notifications make commits wait for each other: one that waits
+// says so to all processes, and whichever of them settles the record says that it did.
 type watcher struct {
 	store  *Store
 	config *pgx.ConnConfig
@@ -49,7 +53,7 @@ type watchKey struct {
 	attempt int64
 }
 
-// watch is one thing that somebody waits for.
+// watch is one thing that is waited for.
 type watch struct {
 	hash    [16]byte
 	changed chan struct{} // closed when it may have changed
@@ -123,7 +127,7 @@ func (s *Store) endOfOwn(id store.ID) <-chan struct{} {
 	return f.ended
 }
 
-// join waits together with whoever waits for the same.
+// join waits together with those who wait for the same.
 func (w *watcher) join(key watchKey) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -152,7 +156,7 @@ func (w *watcher) leave(key watchKey, one *watch) {
 	}
 }
 
-// forget lets the next one who waits begin anew. The caller holds the lock.
+// forget lets the next one who waits begin a new watch. The caller holds the lock.
 func (w *watcher) forget(key watchKey, one *watch) {
 	if w.watched[key] == one {
 		delete(w.watched, key)
@@ -198,7 +202,8 @@ func (w *watcher) await(ctx context.Context, key watchKey, one *watch) error {
 	}
 }
 
-// over is how a watch ends. Closing the store ends waits with an error; a watch that nobody waits for any more tells nobody.
+// over is how a watch ends. Closing the store ends waits with an error; a watch that is not waited for any more tells
+// none.
 func (w *watcher) over(ctx context.Context, err error) error {
 	if err == nil || w.ctx.Err() == nil && ctx.Err() != nil {
 		return nil
@@ -232,7 +237,7 @@ func (w *watcher) wake(hash [16]byte) {
 	}
 }
 
-// wakeAll makes everybody look: notifications may have been lost.
+// wakeAll makes all who wait look: notifications may have been lost.
 func (w *watcher) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -256,4 +261,174 @@ func (w *watcher) close() {
 	w.mu.Unlock()
 	w.stop()
 	w.running.Wait()
+}
+
+// The announcements that processes make to each other. The hash of a record follows.
+const (
+	waiting = 'w' // a process waits for the record
+	settled = 's' // the record was settled, or its transaction is over
+	hello   = 'h' // from the listener to itself
+	arrived = 'o' // a message was added to the outbox; nothing follows
+)
+
+// awaitedFor is how long an announcement of waiting counts. It is repeated before.
+const awaitedFor = time.Minute
+
+// announce tells all processes.
+func (w *watcher) announce(ctx context.Context, what byte, hash [16]byte) error {
+	_, err := w.store.own.Exec(ctx, `SELECT pg_notify($1, $2)`, w.store.channel, string(what)+hex.EncodeToString(hash[:]))
+	return err
+}
+
+// hear acts on an announcement.
+func (w *watcher) hear(payload string) {
+	if payload == "" {
+		return
+	}
+	if payload[0] == arrived {
+		w.store.messages.wake()
+		return
+	}
+	var hash [16]byte
+	if b, err := hex.DecodeString(payload[1:]); err != nil || copy(hash[:], b) != len(hash) {
+		return
+	}
+	switch payload[0] {
+	case settled:
+		w.wake(hash)
+	case waiting:
+		w.expect(hash, time.Now())
+	}
+}
+
+// expect notes that another process waits for a record, and forgets what is not waited for any more.
+func (w *watcher) expect(hash [16]byte, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for other, until := range w.awaited {
+		if now.After(until) {
+			delete(w.awaited, other)
+		}
+	}
+	w.awaited[hash] = now.Add(awaitedFor)
+}
+
+// settled wakes those who wait for a record: in this process at once, in others by an announcement, of which the caller
+// does not wait for the end.
+func (w *watcher) settled(hash [16]byte) {
+	w.mu.Lock()
+	_, awaited := w.awaited[hash]
+	delete(w.awaited, hash)
+	closed := w.closed
+	if awaited && !closed {
+		w.running.Go(func() { _ = w.announce(w.ctx, settled, hash) })
+	}
+	local := len(w.watched) > 0
+	w.mu.Unlock()
+	if local {
+		w.wake(hash)
+	}
+}
+
+// The backoff before the listener connects again.
+const (
+	minListenBackoff = 100 * time.Millisecond
+	maxListenBackoff = 30 * time.Second
+)
+
+// listener is the one connection of the process on which it hears announcements. While it is down, those who wait look
+// for themselves; it comes back by itself.
+type listener struct{ alive atomic.Bool }
+
+func (l *listener) start(w *watcher) { w.running.Go(func() { l.run(w) }) }
+
+func (l *listener) healthy() bool { return l.alive.Load() }
+
+func (l *listener) run(w *watcher) {
+	failures := 0
+	for {
+		err := l.session(w)
+		if l.alive.Swap(false) {
+			failures = 0
+		}
+		if w.ctx.Err() != nil {
+			return
+		}
+		failures++
+		pause := backoff.Jittered(minListenBackoff, maxListenBackoff, failures)
+		w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves",
+			"error", err, "again_in", pause)
+		if !backoff.Sleep(w.ctx, pause) {
+			return
+		}
+	}
+}
+
+// session listens on one connection until that is lost.
+func (l *listener) session(w *watcher) error {
+	conn, err := l.connect(w)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}()
+	if _, err := conn.Exec(w.ctx, `LISTEN `+pgx.Identifier{w.store.channel}.Sanitize()); err != nil {
+		return err
+	}
+	if err := l.prove(w, conn); err != nil {
+		return err
+	}
+	l.alive.Store(true)
+	w.wakeAll()
+	w.store.messages.wake()
+	for {
+		payload, err := next(w.ctx, conn)
+		if err != nil {
+			return err
+		}
+		w.hear(payload)
+	}
+}
+
+func (l *listener) connect(w *watcher) (*pgx.Conn, error) {
+	if w.store.options.listenURL != "" {
+		return pgx.Connect(w.ctx, w.store.options.listenURL)
+	}
+	return pgx.ConnectConfig(w.ctx, w.config.Copy())
+}
+
+// prove waits for an announcement of its own, sent on another connection: through a pooler that shares connections none
+// would ever come, and it would not show.
+func (l *listener) prove(w *watcher, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(w.ctx, lookTimeout)
+	defer cancel()
+	if err := w.announce(ctx, hello, [16]byte{}); err != nil {
+		return err
+	}
+	for {
+		payload, err := next(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if payload != "" && payload[0] == hello {
+			return nil
+		}
+		w.hear(payload)
+	}
+}
+
+// next is the payload of the next notification. Now and then pgx returns without one.
+func next(ctx context.Context, conn *pgx.Conn) (string, error) {
+	for {
+		notification, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return "", err
+		}
+		if notification != nil {
+			return notification.Payload, nil
+		}
+	}
 }

@@ -66,6 +66,8 @@ func bindOne(stmt *sqlite3.Stmt, param int, arg any) error {
 		return stmt.BindText(param, value)
 	case []byte:
 		return stmt.BindBlob(param, value)
+	case nil:
+		return stmt.BindNull(param)
 	default:
 		return fmt.Errorf("a parameter of type %T", arg)
 	}

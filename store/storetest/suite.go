@@ -44,9 +44,6 @@ type Instance struct {
 	Reopen func(t testing.TB) store.Store
 	// Business is a table beside the store, for a store with transactions; nil for others.
 	Business *Business
-	// Tx takes the transaction from the context that the work of InTx and FinishMessageTx gets, as AddMessage, RememberEvent
-	// and UpsertRow want it. It is for a store that has a type of its own beside *sql.Tx. Default: [onceward.Tx].
-	Tx func(ctx context.Context) any
 }
 
 // Business is a table of the application in the same database as the store.
@@ -159,6 +156,7 @@ var groups = []group{
 	{name: "Outbox", needed: func(f Features) bool { return f.Outbox }, run: testOutbox},
 	{name: "OutboxOrder", needed: func(f Features) bool { return f.Outbox }, run: testOutboxOrder},
 	{name: "OutboxTransactions", needed: func(f Features) bool { return f.Outbox }, run: testOutboxTransactions},
+	{name: "OutboxAnswer", needed: func(f Features) bool { return f.Outbox && f.Transactions }, run: testOutboxAnswer},
 	{name: "OutboxLeases", needed: func(f Features) bool { return f.Outbox }, run: testOutboxLeases},
 	{name: "OutboxFencing", needed: func(f Features) bool { return f.Outbox }, run: testOutboxFencing},
 	{name: "OutboxFinishTx", needed: func(f Features) bool { return f.Outbox }, run: testOutboxFinishTx},

@@ -7,7 +7,7 @@ CREATE TABLE onceward_schema (
 	applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- What the names of the records are derived with: it keeps outsiders from late completion keys that collide.
+-- What the names of the records are derived with: it keeps outsiders from finding keys that collide.
 CREATE TABLE onceward_secret (
 	value bytea NOT NULL
 );
@@ -24,28 +24,31 @@ CREATE TABLE onceward_operation (
 -- Attempt tokens: one sequence for all records, so that none is ever used twice (S7).
 CREATE SEQUENCE onceward_attempt;
 
--- The records. The order of the columns leaves no gaps between them.
+-- The records. The order of the columns leaves no gaps between them. The states: 10 in progress, 11 in progress and
+-- resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to an operator, 50
+-- expired; 0 is no record.
 CREATE TABLE onceward_record (
 	id        uuid PRIMARY KEY,  -- a keyed hash of scope and key
 	attempt   bigint NOT NULL,
 	due       bigint NOT NULL,   -- end of the lease, next reconciliation or expiry, in microseconds since 1970
 	retention integer NOT NULL,  -- in seconds or, if negative, in microseconds
 	answer    bytea NOT NULL,    -- in progress: the nonce; completed: the stored response
-	queue     smallint NOT NULL, -- ten times the state, plus which background worker it waits for
+	state     smallint NOT NULL, -- see below
 	request   bytea NOT NULL,    -- version, fingerprint, operation, scope and key
-	more      bytea NOT NULL     -- what only some records have, as tagged fields; the last of a kind counts
+	extra     bytea NOT NULL     -- what only some records have, as tagged fields; the last of a kind counts
 );
 
 -- For the sweeper, the reconciler and the reaper. Steps of 2^24 microseconds make entries equal, which the index stores
 -- once: seven bytes a record instead of twenty.
-CREATE INDEX onceward_record_due ON onceward_record (queue, (due >> 24));
+CREATE INDEX onceward_record_due ON onceward_record (state, (due >> 24));
 
--- Ballast: a dozen pages of rows that are no records. In a table of few pages the planner prefers to scan, and a plan that
--- was cached then would go on scanning when the table has grown.
-INSERT INTO onceward_record (id, attempt, due, retention, answer, queue, request, more)
-SELECT md5('ballast ' || i)::uuid, 0, 0, 0, decode(repeat('00', 250), 'hex'), 0, '', '' FROM generate_series(1, 300) AS i;
+-- Ballast: a dozen pages of rows that are no records. In a table of few pages the planner prefers to scan, and a plan
+-- that was cached then would go on scanning when the table has grown.
+INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
+SELECT md5('ballast ' || i)::uuid, 0, 0, 0, decode(repeat('00', 250), 'hex'), 0, '', ''
+FROM generate_series(1, 300) AS i;
 
--- Completions that came too late, kept for whoever reconciles.
+-- Completions that came too late, kept for reconciliation.
 CREATE TABLE onceward_late_completion (
 	id       uuid NOT NULL,
 	attempt  bigint NOT NULL,
@@ -56,8 +59,8 @@ CREATE TABLE onceward_late_completion (
 CREATE INDEX onceward_late_completion_id ON onceward_late_completion (id, at);
 CREATE INDEX onceward_late_completion_at ON onceward_late_completion (at);
 
--- What other systems told by themselves, such as webhooks. Texts that come from outside are bytea: they may hold any byte.
--- The indexes hold their hashes, because an index does not take values of every length.
+-- What other systems told by themselves, such as webhooks. Texts that come from outside are bytea: they may hold any
+-- byte. The indexes hold their hashes, because an index does not take values of every length.
 CREATE TABLE onceward_external_event (
 	at          bigint NOT NULL, -- by the sender's clock
 	received_at bigint NOT NULL, -- by the store's
@@ -69,12 +72,14 @@ CREATE TABLE onceward_external_event (
 	body        bytea NOT NULL
 );
 
-CREATE UNIQUE INDEX onceward_external_event_event ON onceward_external_event (sha256(source), any_scope, sha256(scope), sha256(event_id));
-CREATE INDEX onceward_external_event_subject ON onceward_external_event (sha256(source), sha256(subject), any_scope, sha256(scope));
+CREATE UNIQUE INDEX onceward_external_event_id ON onceward_external_event
+	(sha256(source), any_scope, sha256(scope), sha256(event_id));
+CREATE INDEX onceward_external_event_subject ON onceward_external_event
+	(sha256(source), sha256(subject), any_scope, sha256(scope));
 CREATE INDEX onceward_external_event_received ON onceward_external_event (received_at);
 
--- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is that of
--- their numbers: a clock may step back.
+-- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is
+-- that of their numbers: a clock may step back.
 CREATE TABLE onceward_audit (
 	number  bigint GENERATED ALWAYS AS IDENTITY,
 	id      uuid NOT NULL,  -- that of the record
@@ -98,13 +103,13 @@ AS $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
 
 -- A retention in microseconds.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_span(retention integer) RETURNS bigint LANGUAGE sql IMMUTABLE
+CREATE FUNCTION onceward_retention_us(retention integer) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT CASE WHEN $1 < 0 THEN -($1::bigint) ELSE $1 * 1000000::bigint END $$;
 -- +goose StatementEnd
 
 -- The longer of two retentions.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_longer(a integer, b integer) RETURNS integer LANGUAGE sql IMMUTABLE
+CREATE FUNCTION onceward_longer_retention(a integer, b integer) RETURNS integer LANGUAGE sql IMMUTABLE
 AS $$
 	SELECT CASE
 		WHEN ($1 < 0) <> ($2 < 0) THEN
@@ -116,8 +121,9 @@ AS $$
 $$;
 -- +goose StatementEnd
 
--- Makes at most so many records unknown whose lease ran out, and returns which. Any scheduler may call it. Here as below, rows
--- are locked where they lie and changed at that place, without another look-up; one that has moved since stays for the next time.
+-- Makes at most so many records unknown whose lease ran out, and returns which. Any scheduler may call it. Here as
+-- below, rows are locked where they lie and changed at that place, without another look-up; one that has moved since
+-- stays for the next time.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_sweep(batch integer DEFAULT 1000) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -131,21 +137,22 @@ BEGIN
 	RETURN QUERY
 	WITH lost AS MATERIALIZED (
 		SELECT t.ctid AS place FROM onceward_record t
-		WHERE t.queue = 10 AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
-		ORDER BY t.queue, t.due >> 24 LIMIT batch
+		WHERE t.state = 10 AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
+			AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
+		ORDER BY t.state, t.due >> 24 LIMIT batch
 		FOR UPDATE SKIP LOCKED
 	)
 	UPDATE onceward_record t
-	SET queue = 40, due = now_us,
-		more = t.more || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
+	SET state = 40, due = now_us,
+		extra = t.extra || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
 	WHERE t.ctid = ANY (ARRAY(SELECT lost.place FROM lost))
 	RETURNING t.id;
 END
 $$;
 -- +goose StatementEnd
 
--- Removes at most so many settled records past their expiry and returns how many; softly, it marks them expired first and
--- removes them a retention later. Any scheduler may call it.
+-- Removes at most so many settled records past their expiry and returns how many; softly, it marks them expired first
+-- and removes them a retention later. Any scheduler may call it.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_reap(batch integer DEFAULT 1000, soft boolean DEFAULT false) RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -165,22 +172,24 @@ BEGIN
 		IF soft AND settled <> 50 THEN
 			WITH due AS MATERIALIZED (
 				SELECT t.ctid AS place FROM onceward_record t
-				WHERE t.queue = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
-				ORDER BY t.queue, t.due >> 24 LIMIT batch - reaped
+				WHERE t.state = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
+					AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
+				ORDER BY t.state, t.due >> 24 LIMIT batch - reaped
 				FOR UPDATE SKIP LOCKED
 			)
 			UPDATE onceward_record t
-			SET queue = 50, due = now_us + onceward_span(t.retention), answer = '',
-				more = CASE
-					WHEN substr(t.more, 1, 2) = '\x0108'::bytea THEN substr(t.more, 1, 10)
-					ELSE '\x0108'::bytea || int8send(t.due - onceward_span(t.retention))
-				END || '\x0208'::bytea || int8send(t.due - onceward_span(t.retention))
+			SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
+				extra = CASE
+					WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
+					ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+				END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
 			WHERE t.ctid = ANY (ARRAY(SELECT due.place FROM due));
 		ELSE
 			WITH due AS MATERIALIZED (
 				SELECT t.ctid AS place FROM onceward_record t
-				WHERE t.queue = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
-				ORDER BY t.queue, t.due >> 24 LIMIT batch - reaped
+				WHERE t.state = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
+					AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
+				ORDER BY t.state, t.due >> 24 LIMIT batch - reaped
 				FOR UPDATE SKIP LOCKED
 			)
 			DELETE FROM onceward_record t WHERE t.ctid = ANY (ARRAY(SELECT due.place FROM due));
@@ -194,9 +203,11 @@ END
 $$;
 -- +goose StatementEnd
 
--- Removes at most so many external events that are older than an age, the oldest first, and returns how many. Any scheduler may call it.
+-- Removes at most so many external events that are older than an age, the oldest first, and returns how many. Any
+-- scheduler may call it.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_purge_external_events(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION onceward_purge_external_events(age interval, batch integer DEFAULT 1000) RETURNS integer
+LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -214,7 +225,8 @@ END
 $$;
 -- +goose StatementEnd
 
--- Removes at most so many acts that are older than an age, the oldest first, and returns how many. Any scheduler may call it.
+-- Removes at most so many entries of the audit that are older than an age, the oldest first, and returns how many. Any
+-- scheduler may call it.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_purge_audit(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -242,8 +254,8 @@ DROP FUNCTION onceward_purge_audit(interval, integer);
 DROP FUNCTION onceward_purge_external_events(interval, integer);
 DROP FUNCTION onceward_reap(integer, boolean);
 DROP FUNCTION onceward_sweep(integer);
-DROP FUNCTION onceward_longer(integer, integer);
-DROP FUNCTION onceward_span(integer);
+DROP FUNCTION onceward_longer_retention(integer, integer);
+DROP FUNCTION onceward_retention_us(integer);
 DROP FUNCTION onceward_now();
 DROP TABLE onceward_audit;
 DROP TABLE onceward_external_event;

@@ -12,7 +12,7 @@ var stores = []Mutant{
 		Name: "finish-unfenced", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
 		Mistake: "a worker finishes a message that another one has",
 		Edits: []Edit{{
-			"store/sqlite/finish.go", "WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane",
+			"store/sqlite/outbox_finish.go", "WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane",
 			"WHERE id = ?1 AND ?2 = ?2 RETURNING lane",
 		}},
 	},
@@ -20,7 +20,7 @@ var stores = []Mutant{
 		Name: "order-ignored", Layer: "sqlite", Store: sqlite, Breaks: []string{"I10"},
 		Mistake: "a message is taken before an earlier one about the same thing",
 		Edits: []Edit{{
-			"store/sqlite/claim.go", "\t\tif blocked || i >= len(front) || front[i].number != next.number {",
+			"store/sqlite/outbox_claim.go", "\t\tif blocked || i >= len(front) || front[i].number != next.number {",
 			"\t\tif blocked || len(front) < 0 || i < 0 {",
 		}},
 	},
@@ -29,16 +29,16 @@ var stores = []Mutant{
 		Mistake: "an answer is stored whoever owns the record",
 		Edits: []Edit{
 			{
-				"store/postgres/batchsql.go",
-				"AS u (id, attempt, retention, answer, more)\n" +
+				"store/postgres/batch_item.go",
+				"AS u (id, attempt, retention, answer, extra)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND",
-				"AS u (id, attempt, retention, answer, more)\n" +
+				"AS u (id, attempt, retention, answer, extra)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND",
 			},
 			{
-				"store/postgres/batchsql.go",
-				"@span(excluded.retention))\n\t\tWHERE r.attempt = excluded.attempt AND r.queue IN (10, 11)",
-				"@span(excluded.retention))\n\t\tWHERE r.queue IN (10, 11)",
+				"store/postgres/batch_item.go",
+				"@retention_us(excluded.retention))\n\t\tWHERE r.attempt = excluded.attempt AND r.state IN (10, 11)",
+				"@retention_us(excluded.retention))\n\t\tWHERE r.state IN (10, 11)",
 			},
 		},
 		Faults: calm,
@@ -47,8 +47,8 @@ var stores = []Mutant{
 		Name: "retaken-at-will", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I6"},
 		Mistake: "a reservation takes over what is in progress",
 		Edits: []Edit{{
-			"store/postgres/batchsql.go", "\t\t\t\t\tELSE s.queue = 30 AND s.request = u.request",
-			"\t\t\t\t\tELSE s.queue IN (10, 30) AND s.request = u.request",
+			"store/postgres/batch_item.go", "\t\t\t\t\tELSE s.state = 30 AND s.request = u.request",
+			"\t\t\t\t\tELSE s.state IN (10, 30) AND s.request = u.request",
 		}},
 	},
 	{
@@ -74,29 +74,33 @@ var stores = []Mutant{
 		Mistake: "a transaction whose COMMIT was not answered is run again",
 		Edits: []Edit{
 			{
-				"store/postgres/settle.go",
-				"\t\treturn t.resolve(v, &t.settled, err)\n",
-				"\t\tt.close()\n\t\treturn v, fmt.Errorf(\"%w: %w\", errAgain, err)\n",
+				"store/postgres/tx_commit.go",
+				"\t\terr = t.resolve(err)\n",
+				"\t\tif t.flight == nil {\n\t\t\treturn t.resolve(err)\n\t\t}\n" +
+					"\t\tt.close()\n\t\terr = fmt.Errorf(\"%w: %w\", errAgain, err)\n",
 			},
 			{
-				"store/postgres/transact.go",
-				"\t\tv, err := t.try(ctx, work)\n",
-				"\t\tv, err := t.try(context.WithValue(ctx, again{}, try > 1), work)\n",
+				"store/postgres/tx_transact.go",
+				"\terr = retry(func() error {\n",
+				"\tagain := false\n\terr = retry(func() error {\n",
 			},
 			{
-				"store/postgres/transact.go",
-				"\tv, err = t.decide(locked)\n\tif err != nil || v.Decision != store.DecisionExecute {\n",
-				`	v, err = t.decide(locked)
-	if err == nil && ctx.Value(again{}) == true && v.Decision == store.DecisionReplay {
-		event := onceward.Event{Kind: onceward.EventReserve, Reservation: t.reservation, Token: 1}
-		t.granted, _, _ = onceward.Step(onceward.Record{}, event, t.now)
-		v = onceward.Verdict{Decision: store.DecisionExecute, Origin: onceward.OriginCreated, Record: t.granted,
-			Now: t.now}
+				"store/postgres/tx_transact.go",
+				"\t\terr := x.try(ctx)\n",
+				"\t\tx.again, again = again, true\n\t\terr := x.try(ctx)\n",
+			},
+			{"store/postgres/tx_transact.go", "\texecuted   bool\n", "\tagain      bool\n\texecuted   bool\n"},
+			{
+				"store/postgres/tx_transact.go",
+				"\treturn outcome.Decision == store.DecisionExecute, nil\n",
+				`	if x.again && outcome.Decision == store.DecisionReplay {
+		x.granted, _, _ = store.Step(store.Record{}, event, x.now)
+		x.verdict = store.Verdict{Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: x.granted, Now: x.now}
+		return true, nil
 	}
-	if err != nil || v.Decision != store.DecisionExecute {
+	return outcome.Decision == store.DecisionExecute, nil
 `,
 			},
-			{"store/postgres/transact.go", "// errAgain says", "type again struct{}\n\n// errAgain says"},
 		},
 		Faults: []string{"commit-reply-cut", "server-kill"},
 	},

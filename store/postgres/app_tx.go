@@ -1,0 +1,259 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/natural"
+)
+
+// appTx is a transaction of the application, of database/sql or of pgx.
+type appTx interface {
+	// exec runs a statement and returns how many rows it wrote.
+	exec(ctx context.Context, statement string, args ...any) (int64, error)
+	// scan reads one row. The error is errNoRow if there is none.
+	scan(ctx context.Context, statement string, args []any, dest ...any) error
+}
+
+// errNoRow is what scan returns without a row.
+var errNoRow = errors.New("no row")
+
+// errNoTx is returned for a transaction that is nil.
+var errNoTx = errors.New("postgres: there is no transaction: pass one, such as onceward.Tx(ctx) or postgres.Tx(ctx)")
+
+// ofSQL is a transaction of database/sql.
+func ofSQL(tx *sql.Tx) (appTx, error) {
+	if tx == nil {
+		return nil, errNoTx
+	}
+	return sqlTx{tx}, nil
+}
+
+// ofPgx is a transaction of pgx.
+func ofPgx(tx pgx.Tx) (appTx, error) {
+	if tx == nil {
+		return nil, errNoTx
+	}
+	return pgxTx{tx}, nil
+}
+
+type pgxTx struct{ tx pgx.Tx }
+
+func (t pgxTx) exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	tag, err := t.tx.Exec(ctx, statement, args...)
+	return tag.RowsAffected(), err
+}
+
+func (t pgxTx) scan(ctx context.Context, statement string, args []any, dest ...any) error {
+	err := t.tx.QueryRow(ctx, statement, args...).Scan(dest...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errNoRow
+	}
+	return err
+}
+
+type sqlTx struct{ tx *sql.Tx }
+
+func (t sqlTx) exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	result, err := t.tx.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (t sqlTx) scan(ctx context.Context, statement string, args []any, dest ...any) error {
+	err := t.tx.QueryRowContext(ctx, statement, args...).Scan(dest...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return errNoRow
+	}
+	return err
+}
+
+const (
+	// rememberEvent waits for another transaction that has noted the same and has not ended.
+	rememberEvent = `INSERT INTO @inbox (applied_at, event_id, consumer) VALUES (@now(), $1, $2)
+		ON CONFLICT (event_id, consumer) DO NOTHING`
+	selectEvents = `SELECT consumer, applied_at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
+	purgeEvents  = `SELECT @purge_inbox($1, $2)`
+)
+
+// RememberEvent implements [inbox.Store].
+func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (first bool, err error) {
+	app, err := ofSQL(tx)
+	if err != nil {
+		return false, err
+	}
+	return s.remember(ctx, app, consumer, eventID)
+}
+
+// ApplyEvent is [inbox.Inbox.Do] in a transaction of pgx, such as [Tx] gives. The inbox is over a store of this
+// package.
+func ApplyEvent(
+	ctx context.Context, box *inbox.Inbox, tx pgx.Tx, consumer, eventID string, fn func(ctx context.Context) error,
+) (applied bool, err error) {
+	s, ok := box.Store().(*Store)
+	if !ok {
+		return false, fmt.Errorf("postgres: the inbox is over a %T, and not over a store of this package", box.Store())
+	}
+	app, err := ofPgx(tx)
+	if err != nil {
+		return false, err
+	}
+	if err := inbox.CheckNames(consumer, eventID); err != nil {
+		return false, err
+	}
+	first, err := s.remember(ctx, app, consumer, eventID)
+	if err != nil || !first {
+		return false, err
+	}
+	return true, fn(ctx)
+}
+
+// remember notes an event, and reports whether it is new.
+func (s *Store) remember(ctx context.Context, app appTx, consumer, eventID string) (first bool, err error) {
+	if err := s.ready(ctx); err != nil {
+		return false, err
+	}
+	written, err := app.exec(ctx, s.sql.remember, []byte(eventID), []byte(consumer))
+	return written == 1, err
+}
+
+// PurgeEvents implements [inbox.Store], by the SQL function that a scheduler may call too.
+func (s *Store) PurgeEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, purgeEvents, age, limit)
+}
+
+// ConsumedEvents implements [inbox.Store].
+func (s *Store) ConsumedEvents(ctx context.Context, eventID string) ([]inbox.Consumption, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := s.own.Query(ctx, s.names.render(selectEvents), []byte(eventID))
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	had, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (inbox.Consumption, error) {
+		var consumer []byte
+		var at int64
+		err := row.Scan(&consumer, &at)
+		return inbox.Consumption{Consumer: string(consumer), EventID: eventID, At: fromMicros(at)}, err
+	})
+	return had, unavailable(err)
+}
+
+// lockName takes a lock of two numbers, which are apart from the locks of one number that applications often use.
+const lockName = `SELECT pg_advisory_xact_lock($1::integer, $2::integer)`
+
+// LockName implements [natural.Store].
+func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
+	app, err := ofSQL(tx)
+	if err != nil {
+		return err
+	}
+	return lock(ctx, app, name)
+}
+
+// LockName is [Store.LockName] in a transaction of pgx, such as [Tx] gives.
+func LockName(ctx context.Context, tx pgx.Tx, name string) error {
+	app, err := ofPgx(tx)
+	if err != nil {
+		return err
+	}
+	return lock(ctx, app, name)
+}
+
+// lock takes the lock of a name until the transaction ends.
+func lock(ctx context.Context, app appTx, name string) error {
+	sum := sha256.Sum256([]byte("onceward natural key\x00" + name))
+	_, err := app.exec(ctx, lockName, int32(binary.BigEndian.Uint32(sum[:])), int32(binary.BigEndian.Uint32(sum[4:])))
+	return err
+}
+
+// UpsertRow implements [natural.Store].
+func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
+	app, err := ofSQL(tx)
+	if err != nil {
+		return 0, err
+	}
+	return upsert(ctx, app, u)
+}
+
+// UpsertRow is [Store.UpsertRow] in a transaction of pgx, such as [Tx] gives.
+func UpsertRow(ctx context.Context, tx pgx.Tx, u natural.Upsert) (natural.Outcome, error) {
+	app, err := ofPgx(tx)
+	if err != nil {
+		return 0, err
+	}
+	return upsert(ctx, app, u)
+}
+
+// upsert inserts a row or updates it, and says what it did.
+func upsert(ctx context.Context, app appTx, u natural.Upsert) (natural.Outcome, error) {
+	if err := u.Check(); err != nil {
+		return 0, err
+	}
+	statement, args := upsertStatement(&u)
+	var inserted bool
+	switch err := app.scan(ctx, statement, args, &inserted); {
+	case errors.Is(err, errNoRow):
+		return natural.Kept, nil
+	case err != nil:
+		return 0, err
+	case inserted:
+		return natural.Inserted, nil
+	default:
+		return natural.Updated, nil
+	}
+}
+
+// upsertStatement returns no row if nothing was written. A row that was inserted has never been locked or updated,
+// which is what its xmax tells.
+func upsertStatement(u *natural.Upsert) (string, []any) {
+	var b strings.Builder
+	var args []any
+	table := pgx.Identifier{u.Table}
+	if u.Schema != "" {
+		table = pgx.Identifier{u.Schema, u.Table}
+	}
+	var names, places []string
+	for _, column := range slices.Concat(u.Key, u.Values) {
+		args = append(args, column.Value)
+		names, places = append(names, quote(column.Name)), append(places, fmt.Sprintf("$%d", len(args)))
+	}
+	key := names[:len(u.Key)]
+	fmt.Fprintf(&b, `INSERT INTO %s AS t (%s) VALUES (%s) ON CONFLICT (%s) DO `,
+		table.Sanitize(), strings.Join(names, ", "), strings.Join(places, ", "), strings.Join(key, ", "))
+	written := names[len(u.Key):]
+	if len(written) == 0 {
+		written = key // a row that is there is locked and told of, though nothing changes
+	}
+	b.WriteString(`UPDATE SET `)
+	for i, name := range written {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, `%s = excluded.%s`, name, name)
+	}
+	if u.Final != "" {
+		var finals []string
+		for _, value := range u.FinalValues {
+			args = append(args, value)
+			finals = append(finals, fmt.Sprintf("$%d", len(args)))
+		}
+		fmt.Fprintf(&b, ` WHERE t.%s IS NULL OR t.%s NOT IN (%s)`, quote(u.Final), quote(u.Final), strings.Join(finals, ", "))
+	}
+	b.WriteString(` RETURNING t.xmax = 0`)
+	return b.String(), args
+}
+
+func quote(name string) string { return pgx.Identifier{name}.Sanitize() }

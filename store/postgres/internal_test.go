@@ -1,0 +1,114 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward/store"
+)
+
+// TestGateIsNotSeizedBehindTheConnection: a handler that took the connection itself in the last call before its time
+// was over may be at it now, and may have ended the transaction.
+func TestGateIsNotSeizedBehindTheConnection(t *testing.T) {
+	t.Parallel()
+	for name, take := range map[string]func(*gate){
+		"the connection itself": func(g *gate) { g.raw.Store(true) },
+		"large objects":         func(g *gate) { g.objects.Store(true) },
+	} {
+		g := &gate{t: &transaction{}}
+		if _, err := g.enter(); err != nil {
+			t.Fatal(err)
+		}
+		g.lock()
+		take(g)
+		g.leave()
+		if g.seize() {
+			t.Errorf("E8: the gate was seized from a handler that has %s", name)
+		}
+	}
+}
+
+func TestStatementsThatMayEndATransaction(t *testing.T) {
+	t.Parallel()
+	for statement, want := range map[string]bool{
+		"COMMIT": true, " commit\n": true, "END": true, "/* why */ -- and how\nCommit/**/": true, "SELECT 1; END TRANSACTION": true,
+		"PREPARE TRANSACTION 'x'": true, "COMMIT AND CHAIN": true, "": false, ";": false, "/* commit": false, "--": false,
+		"CREATE TEMP TABLE t () ON COMMIT DROP": false, "SELECT CASE WHEN true THEN 1 END": false,
+		"INSERT INTO commitment VALUES ('commit')": false, "ROLLBACK TO SAVEPOINT a": false,
+	} {
+		if got := mayEnd(statement); got != want {
+			t.Errorf("%q may end a transaction: %t, want %t", statement, got, want)
+		}
+	}
+}
+
+// TestRefusedBesideAnAnswer is about the moment between a refused commit and the look at the record: who has stored an
+// answer by then has executed, and a client must not be told that its request was refused.
+func TestRefusedBesideAnAnswer(t *testing.T) {
+	t.Parallel()
+	cause := &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "23514", TableName: "payment"}
+	settled := store.Record{State: store.StateCompleted, Fingerprint: store.Fingerprint{Secret: 1}}
+	x := &handlerPlan{transaction: transaction{store: new(Store)}, settled: settled}
+	if err := x.learned(new(store.Record), cause); !errors.Is(err, store.ErrWorkRefused) {
+		t.Errorf("nothing is stored: %v, want ErrWorkRefused", err)
+	}
+	others := &store.Record{State: store.StateCompleted, Attempt: 7}
+	if err := x.learned(others, cause); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("another one has stored its answer: %v, want ErrUnavailable, so that a retry gets it", err)
+	}
+}
+
+// TestUnknownIsNotRetried: work whose own transaction may be committed is not run again, though an error that it returned
+// says of a transaction inside of it that it was undone.
+func TestUnknownIsNotRetried(t *testing.T) {
+	t.Parallel()
+	inner := retry(func() error { return errAgain })
+	for name, test := range map[string]struct {
+		err  error
+		runs int
+	}{
+		"undone":  {inner, maxTries},
+		"unknown": {errors.Join(store.ErrOutcomeUnknown, inner), 1},
+	} {
+		runs := 0
+		err := retry(func() error { runs++; return test.err })
+		if runs != test.runs || !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("I1: %s: %d runs and %v, want %d", name, runs, err, test.runs)
+		}
+	}
+}
+
+// TestDurabilityRisks: each setting that can lose an acknowledged commit is named, and no other.
+func TestDurabilityRisks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		fsync, pages, synchronous, names string
+		replicas                         int
+		want                             []string
+	}{
+		{"on", "on", "on", "", 0, nil},
+		{"on", "on", "remote_apply", "FIRST 1 (a, b)", 2, nil},
+		{"on", "on", "remote_write", "a", 1, nil},
+		{"on", "on", "local", "", 0, nil},
+		{"off", "on", "on", "", 0, []string{"fsync"}},
+		{"on", "off", "on", "", 0, []string{"full_page_writes"}},
+		{"on", "on", "off", "", 0, []string{"synchronous_commit is off"}},
+		{"on", "on", "on", "", 1, []string{"none is waited for"}},
+		{"on", "on", "local", "a", 1, []string{"none is waited for"}},
+		{"on", "on", "off", "a", 1, []string{"synchronous_commit is off", "none is waited for"}},
+		{"off", "off", "off", "", 3, []string{"fsync", "full_page_writes", "synchronous_commit is off", "there are 3 standbys"}},
+	} {
+		risks := durabilityRisks(c.fsync, c.pages, c.synchronous, c.names, c.replicas)
+		if len(risks) != len(c.want) {
+			t.Errorf("%+v: the risks are %q", c, risks)
+			continue
+		}
+		for i, want := range c.want {
+			if !strings.Contains(risks[i], want) {
+				t.Errorf("%+v: risk %d is %q, want it to say %q", c, i, risks[i], want)
+			}
+		}
+	}
+}

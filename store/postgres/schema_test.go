@@ -1,0 +1,489 @@
+package postgres_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// grants are what a role needs to use the tables that another one owns. The guide lists the same.
+var grants = []string{
+	`USAGE ON SCHEMA @schema`,
+	`SELECT ON onceward_schema, onceward_secret`,
+	`SELECT, INSERT ON onceward_operation`,
+	`SELECT, INSERT, UPDATE, DELETE ON onceward_record`,
+	`SELECT, INSERT, DELETE ON onceward_late_completion`,
+	`SELECT, INSERT, DELETE ON onceward_external_event`,
+	`SELECT, INSERT, DELETE ON onceward_audit`,
+	`SELECT, INSERT, DELETE ON onceward_outbox`,
+	`SELECT, INSERT, UPDATE, DELETE ON onceward_delivery`,
+	`SELECT ON onceward_message`,
+	`SELECT, INSERT, DELETE ON onceward_inbox`,
+	`USAGE ON SEQUENCE onceward_attempt`,
+	`USAGE ON SEQUENCE onceward_outbox_number`,
+	`EXECUTE ON ALL FUNCTIONS IN SCHEMA @schema`,
+}
+
+// userRole makes a role that may do nothing by itself, and returns its name and the URL by which it connects.
+func userRole(t testing.TB, admin *pgxpool.Pool, schema string) (role, as string) {
+	t.Helper()
+	role = "onceward_test_" + strings.ToLower(rand.Text())
+	exec(t, admin, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'secret'`, role))
+	t.Cleanup(func() {
+		exec(t, admin, `DROP OWNED BY `+role)
+		exec(t, admin, `DROP ROLE `+role)
+	})
+	parsed, err := url.Parse(servers.Postgres(t).URL())
+	must(t, err)
+	parsed.User = url.UserPassword(role, "secret")
+	query := parsed.Query()
+	query.Set("search_path", schema)
+	parsed.RawQuery = query.Encode()
+	return role, parsed.String()
+}
+
+// grant gives a role the rights in a list.
+func grant(t testing.TB, admin *pgxpool.Pool, rights []string, schema, role string) {
+	t.Helper()
+	for _, right := range rights {
+		exec(t, admin, `GRANT `+strings.ReplaceAll(right, "@schema", pgx.Identifier{schema}.Sanitize())+` TO `+role)
+	}
+}
+
+// TestRoleWithoutCreate: a role that may use the tables, and not make any, can do everything but migrate.
+func TestRoleWithoutCreate(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	schema := server.Schema(t)
+	admin := openAdmin(t, server.URL()+"&search_path="+schema)
+	migrate(t, admin, "Up")
+	exec(t, admin, `REVOKE ALL ON ALL FUNCTIONS IN SCHEMA `+schema+` FROM PUBLIC`)
+	role, as := userRole(t, admin, schema)
+	grant(t, admin, grants, schema, role)
+	for _, options := range [][]postgres.Option{nil, {postgres.WithManualMigration()}} {
+		store := openStore(t, as, options...)
+		exercise(t, store, fmt.Sprint("with ", len(options), " options"))
+		must(t, tryBoxes(t.Context(), store, fmt.Sprint("event of ", len(options))))
+		must(t, store.Migrate(t.Context()))
+	}
+	user := openAdmin(t, as)
+	if _, err := user.Exec(t.Context(), `CREATE TABLE forbidden ()`); err == nil {
+		t.Error("the role of the test may create tables, so that it proves nothing")
+	}
+}
+
+// TestEachGrantIsNeeded: without any one of the grants something does not work.
+func TestEachGrantIsNeeded(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	schema := server.Schema(t)
+	admin := openAdmin(t, server.URL()+"&search_path="+schema)
+	migrate(t, admin, "Up")
+	exec(t, admin, `REVOKE ALL ON ALL FUNCTIONS IN SCHEMA `+schema+` FROM PUBLIC`)
+	role, as := userRole(t, admin, schema)
+	for i, list := range grants {
+		rights, of, _ := strings.Cut(list, " ON ")
+		for _, right := range strings.Split(rights, ", ") {
+			grant(t, admin, grants, schema, role)
+			exec(t, admin, `REVOKE `+right+` ON `+strings.ReplaceAll(of, "@schema", schema)+` FROM `+role)
+			if err := tryAll(t.Context(), as, fmt.Sprint("key-", i, right)); err == nil {
+				t.Errorf("everything works without %s ON %s", right, of)
+			}
+		}
+	}
+}
+
+// tryAll returns the first failure of a store that lacks a right.
+func tryAll(ctx context.Context, as, key string) error {
+	s, err := postgres.Open(ctx, as, quiet, postgres.WithManualMigration())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	r := reservation(key)
+	r.Operation = "POST /" + key
+	v, err := s.Reserve(ctx, r)
+	if err != nil {
+		return err
+	}
+	c := store.Claim{ID: r.ID, Attempt: v.Record.Attempt}
+	if err := s.Abandon(ctx, c, ""); err != nil {
+		return err
+	}
+	if _, err := s.Sweep(ctx, 1); err != nil {
+		return err
+	}
+	if _, err := s.Reap(ctx, 1, false); err != nil {
+		return err
+	}
+	if err := s.AddLateCompletion(ctx, store.LateCompletion{Claim: c, Response: answer("late").Response}); err != nil {
+		return err
+	}
+	if _, err := s.AddExternalEvent(ctx, store.ExternalEvent{Source: "psp", EventID: key}); err != nil {
+		return err
+	}
+	added := s.AddAudit(ctx, store.AuditEntry{ID: c.ID, Attempt: c.Attempt})
+	_, read := s.Audit(ctx, c.ID)
+	_, purgedAudit := s.PurgeAudit(ctx, 0, 1)
+	_, purgedExternalEvents := s.PurgeExternalEvents(ctx, 0, 1)
+	return errors.Join(added, read, purgedAudit, purgedExternalEvents, tryBoxes(ctx, s, key))
+}
+
+// tryBoxes sends messages from their beginning to their end, and remembers one as an event.
+func tryBoxes(ctx context.Context, store *postgres.Store, event string) error {
+	box, err := outbox.New(store, outbox.Config{})
+	if err != nil {
+		return err
+	}
+	if err := store.InTx(ctx, func(ctx context.Context) error {
+		message := outbox.Message{Topic: "topic", AggregateID: "1", Type: "t"}
+		_, ordered := postgres.AddMessage(ctx, box, postgres.Tx(ctx), message)
+		message.Topic = ""
+		_, captured := postgres.AddMessage(ctx, box, postgres.Tx(ctx), message)
+		_, remembered := store.RememberEvent(ctx, onceward.Tx(ctx), "consumer", event)
+		return errors.Join(ordered, captured, remembered)
+	}); err != nil {
+		return err
+	}
+	claimed, err := store.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "topic", Limit: 10}}, time.Minute)
+	if err != nil {
+		return err
+	}
+	var endings []outbox.Outcome
+	for i := range claimed {
+		endings = append(endings, outbox.Outcome{Lease: claimed[i].Lease(), State: outbox.StateDone})
+	}
+	_, finished := store.FinishMessages(ctx, endings)
+	_, freed := store.FreeMessages(ctx)
+	_, listed := store.Messages(ctx, outbox.Filter{})
+	_, counted := store.MessageStats(ctx)
+	_, consumed := store.ConsumedEvents(ctx, event)
+	_, purged := store.PurgeMessages(ctx, 0, 10)
+	_, forgotten := store.PurgeEvents(ctx, 0, 10)
+	return errors.Join(finished, freed, listed, counted, consumed, purged, forgotten)
+}
+
+// objects lists all that a schema holds: tables, indexes, sequences, types and functions.
+func objects(t testing.TB, pool *pgxpool.Pool, schema string) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `
+		SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace
+		UNION SELECT proname::text FROM pg_proc WHERE pronamespace = $1::regnamespace ORDER BY 1`, schema)
+	must(t, err)
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(t, err)
+	return found
+}
+
+// wantOpenFails opens a store that is to be refused.
+func wantOpenFails(t testing.TB, url, says string, options ...postgres.Option) {
+	t.Helper()
+	store, err := postgres.Open(t.Context(), url, append(options, quiet)...)
+	if err == nil {
+		must(t, store.Close())
+	}
+	if err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("opening got %v, want an error that says %q", err, says)
+	}
+}
+
+// TestOpenAgain: what is up to date is not touched again, and keeps what is in it.
+func TestOpenAgain(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	admin := openAdmin(t, url)
+	for round := range 3 {
+		store := openStore(t, url)
+		transacted(t, store, fmt.Sprint("key-", round), nothing)
+		for earlier := range round {
+			wantReplay(t, store, fmt.Sprint("key-", earlier), fmt.Sprint("key-", earlier), "I3")
+		}
+		must(t, store.Close())
+		if n := number(t, admin, `SELECT count(*) FROM onceward_schema`); n != number(t, admin, `SELECT max(version) FROM onceward_schema`) {
+			t.Errorf("%d migrations are noted", n)
+		}
+	}
+}
+
+// TestOpenAtOnce: many processes that start together on a new schema make one set of tables.
+func TestOpenAtOnce(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	var group sync.WaitGroup
+	var won sync.Map
+	for i := range 12 {
+		group.Go(func() {
+			s, err := postgres.Open(t.Context(), url, quiet)
+			if err != nil {
+				t.Errorf("one of several that open a new schema: %v", err)
+				return
+			}
+			defer s.Close()
+			v, err := s.Reserve(context.Background(), reservation("contended"))
+			if err != nil {
+				t.Errorf("reserve: %v", err)
+			}
+			if v.Decision == store.DecisionExecute {
+				won.Store(i, true)
+			}
+		})
+	}
+	group.Wait()
+	winners := 0
+	won.Range(func(any, any) bool { winners++; return true })
+	if winners != 1 {
+		t.Errorf("S1: %d of those who opened at once got the same key", winners)
+	}
+}
+
+// TestPlaces: everything is where it was asked for, and nothing elsewhere; two sets of tables live side by side.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	schema := server.Schema(t)
+	admin := openAdmin(t, server.URL())
+	unique := strings.ToLower(rand.Text()[:12]) // so that its tables can be looked for everywhere
+	prefixes := []string{"a" + unique + "_", "b" + unique + "_"}
+	for _, prefix := range prefixes {
+		store := openStore(t, server.URL(), postgres.WithSchema(schema), postgres.WithTablePrefix(prefix))
+		exercise(t, store, "key")
+	}
+	names := objects(t, admin, schema)
+	for _, name := range names {
+		if !strings.HasPrefix(name, prefixes[0]) && !strings.HasPrefix(name, prefixes[1]) {
+			t.Errorf("%s has neither prefix", name)
+		}
+	}
+	for _, name := range names {
+		rest, first := strings.CutPrefix(name, prefixes[0])
+		if first && !slices.Contains(names, prefixes[1]+rest) {
+			t.Errorf("%s has no counterpart", name)
+		}
+	}
+	if n := number(t, admin, `SELECT (SELECT count(*) FROM pg_class WHERE strpos(relname, $2) > 0 AND relnamespace <> $1::regnamespace)
+		+ (SELECT count(*) FROM pg_proc WHERE strpos(proname, $2) > 0 AND pronamespace <> $1::regnamespace)`, schema, unique); n != 0 {
+		t.Errorf("%d objects are outside of the schema", n)
+	}
+}
+
+// TestOddNames: a schema whose name needs quotes is as good as another.
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	schema := server.Schema(t) + ` "Odd" $$`
+	admin := openAdmin(t, server.URL())
+	exec(t, admin, `CREATE SCHEMA `+pgx.Identifier{schema}.Sanitize())
+	t.Cleanup(func() { exec(t, admin, `DROP SCHEMA `+pgx.Identifier{schema}.Sanitize()+` CASCADE`) })
+	store := openStore(t, server.URL(), postgres.WithSchema(schema), postgres.WithTablePrefix("x"))
+	exercise(t, store, "key")
+	must(t, store.Close())
+}
+
+// TestWrongPlaces: what cannot be is refused in words that say what to do.
+func TestWrongPlaces(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	url := server.SchemaURL(t)
+	for _, prefix := range []string{"", "Upper_", "with space", "1st_", `quote"_`, "drop;", "ünicode_", strings.Repeat("x", 31)} {
+		wantOpenFails(t, url, fmt.Sprintf("the table prefix %q", prefix), postgres.WithTablePrefix(prefix))
+	}
+	wantOpenFails(t, url, "no_such_schema", postgres.WithSchema("no_such_schema"))
+	wantOpenFails(t, server.URL()+"&search_path=no_such_schema", "use WithSchema")
+	openStore(t, url, postgres.WithTablePrefix(strings.Repeat("x", 30)))
+}
+
+func TestTooManyLanes(t *testing.T) {
+	t.Parallel()
+	wantOpenFails(t, servers.Postgres(t).SchemaURL(t), "lanes", postgres.WithLanes(1<<32))
+}
+
+// statements cuts one direction of a migration into statements by the rules of goose: each ends with a line that ends
+// with a semicolon, unless it stands between marks of its own.
+func statements(t testing.TB, text, direction string) (all []string) {
+	t.Helper()
+	var current []string
+	here, marked := false, false
+	for _, line := range strings.Split(text, "\n") {
+		mark, isMark := strings.CutPrefix(line, "-- +goose ")
+		switch {
+		case isMark && (mark == "Up" || mark == "Down"):
+			here = mark == direction
+		case isMark && mark == "StatementBegin" && !marked:
+			marked = true
+		case isMark && mark == "StatementEnd" && marked:
+			marked = false
+			all, current = append(all, strings.Join(current, "\n")), nil
+		case isMark:
+			t.Fatalf("%q is out of place", line)
+		case !here || !marked && strings.HasPrefix(strings.TrimSpace(line), "--"):
+		default:
+			if current = append(current, line); !marked && strings.HasSuffix(strings.TrimSpace(line), ";") {
+				all, current = append(all, strings.Join(current, "\n")), nil
+			}
+		}
+	}
+	if rest := strings.TrimSpace(strings.Join(current, "\n")); rest != "" || marked {
+		t.Fatalf("the migration ends in the middle of %q", rest)
+	}
+	return all
+}
+
+// migrate applies migrations as a tool like goose does: statement by statement, in the order of their names or,
+// downwards, against it.
+func migrate(t testing.TB, pool *pgxpool.Pool, direction string) {
+	t.Helper()
+	files, err := fs.Glob(postgres.Migrations(), "*.sql")
+	must(t, err)
+	if direction == "Down" {
+		slices.Reverse(files)
+	}
+	for _, file := range files {
+		text, err := fs.ReadFile(postgres.Migrations(), file)
+		must(t, err)
+		for _, statement := range statements(t, string(text), direction) {
+			exec(t, pool, statement)
+		}
+	}
+}
+
+// TestMigrationsByAnotherTool: tables that another tool made are as good as our own, and nothing is left of them when
+// they are taken away.
+func TestMigrationsByAnotherTool(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	theirs, ours := server.SchemaURL(t), server.SchemaURL(t)
+	admin, other := openAdmin(t, theirs), openAdmin(t, ours)
+	migrate(t, admin, "Up")
+	store := openStore(t, theirs)
+	exercise(t, store, "key")
+	openStore(t, ours)
+	if a, b := tables(t, admin), tables(t, other); !slices.Equal(a, b) {
+		t.Errorf("applied by another tool they are\n%s\nby the store\n%s", strings.Join(a, "\n"), strings.Join(b, "\n"))
+	}
+	must(t, store.Close())
+	migrate(t, admin, "Down")
+	if left := tables(t, admin); len(left) != 0 {
+		t.Errorf("after the way down there is still %v", left)
+	}
+	migrate(t, admin, "Up")
+	exercise(t, openStore(t, theirs), "key")
+}
+
+func tables(t testing.TB, pool *pgxpool.Pool) []string {
+	t.Helper()
+	var schema string
+	must(t, pool.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
+	return objects(t, pool, schema)
+}
+
+// TestManualMigration: a store that does not make its tables does nothing without them, and says what to do.
+func TestManualMigration(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	store := openStore(t, url, postgres.WithManualMigration())
+	if made := tables(t, openAdmin(t, url)); len(made) != 0 {
+		t.Errorf("opening made %v", made)
+	}
+	saysMigrate := func(err error) bool { return strings.Contains(err.Error(), "Migrate") }
+	wantUnavailable(t, store, saysMigrate, "WithManualMigration: before Migrate")
+	must(t, store.Migrate(t.Context()))
+	must(t, store.Migrate(t.Context()))
+	exercise(t, store, "key")
+	exercise(t, openStore(t, url, postgres.WithManualMigration()), "again")
+}
+
+// TestTablesMadeMeanwhile: a store that was opened before its tables were there must not work beside them under names
+// that no other process derives: what another process has answered would be executed again.
+func TestTablesMadeMeanwhile(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	early := openStore(t, url, postgres.WithManualMigration())
+	other := openStore(t, url)
+	transacted(t, other, "key", nothing)
+	for name, decide := range map[string]func() (store.Verdict, error){
+		"reserve": func() (store.Verdict, error) { return early.Reserve(t.Context(), reservation("key")) },
+		"transact": func() (store.Verdict, error) {
+			return early.Transact(t.Context(), reservation("key"), func(context.Context, store.Verdict) store.Settlement {
+				t.Errorf("I1: transact executed again what another process has completed")
+				return store.Settlement{}
+			})
+		},
+	} {
+		v, err := decide()
+		if err == nil && v.Decision != store.DecisionReplay || err != nil && !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("I1: %s of what another process has completed got (%s, %v), want a replay or ErrUnavailable", name, v.Decision, err)
+		}
+	}
+	must(t, early.Migrate(t.Context()))
+	wantReplay(t, early, "key", "key", "I3")
+}
+
+// TestNewerTables: an old program keeps its hands off tables that it does not know how to use.
+func TestNewerTables(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	openStore(t, url)
+	admin := openAdmin(t, url)
+	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (1000, 999)`)
+	before := number(t, admin, `SELECT count(*) FROM onceward_schema`)
+	for _, options := range [][]postgres.Option{nil, {postgres.WithManualMigration()}} {
+		wantOpenFails(t, url, "they are of version 1000, this program knows version 2, and the oldest that they can be used with is 999: use a newer program", options...)
+	}
+	if after := number(t, admin, `SELECT count(*) FROM onceward_schema`); after != before {
+		t.Errorf("%d versions are noted, want %d as before", after, before)
+	}
+}
+
+// TestNewerTablesThatAreCompatible: during a deploy, programs of two versions use the same tables (scenario 32). The
+// old one may have been running already, or start again.
+func TestNewerTablesThatAreCompatible(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	running := openStore(t, url)
+	own(t, running, reservation("before"))
+	exec(t, openAdmin(t, url), `INSERT INTO onceward_schema (version, compatible) VALUES (3, 1)`)
+	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD COLUMN of_version_three text`)
+	exercise(t, running, "running")
+	started := openStore(t, url)
+	exercise(t, started, "started")
+	wantReplay(t, started, "running committed", "running committed", "scenario 32")
+	wantReplay(t, running, "started committed", "started committed", "scenario 32")
+	must(t, started.Migrate(t.Context()))
+}
+
+// TestOlderTables: tables that were left behind are not used by chance.
+func TestOlderTables(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	must(t, openStore(t, url).Close())
+	exec(t, openAdmin(t, url), `DELETE FROM onceward_schema`)
+	wantOpenFails(t, url, "call Migrate", postgres.WithManualMigration())
+}
+
+// TestTablesMissing: half a set of tables is refused, and says what is not there.
+func TestTablesMissing(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	must(t, openStore(t, url).Close())
+	admin := openAdmin(t, url)
+	exec(t, admin, `DELETE FROM onceward_secret`)
+	wantOpenFails(t, url, "read the secret of the tables")
+	exec(t, admin, `DROP TABLE onceward_secret`)
+	wantOpenFails(t, url, "onceward_secret")
+}

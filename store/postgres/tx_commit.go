@@ -1,0 +1,191 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward/store"
+)
+
+// settleTimeout bounds what follows the work.
+const settleTimeout = 15 * time.Second
+
+// commit is the last round trip: the messages of the answer, what the plan writes, and COMMIT.
+func (t *transaction) commit() error {
+	trip, deadline := t.newTrip(), time.Now().Add(settleTimeout)
+	err := t.plan.prepare(trip, deadline)
+	if err == nil {
+		err = unavailable(t.prepareMessages(trip, deadline))
+	}
+	if err != nil {
+		t.gate.undone = t.gate.undone || undone(err)
+		return t.undo(err)
+	}
+	t.addMessages(trip)
+	t.plan.write(trip)
+	trip.add(&t.store.sql.commit)
+	if err = committed(trip.run(deadline, t.plan.read)); err != nil {
+		err = t.resolve(err)
+	}
+	if err == nil && t.adds.Load() {
+		t.store.messages.wake() // those in this process who wait for messages
+	}
+	return err
+}
+
+// commitAnswer undoes the work and stores its answer in a transaction that takes the lock again. Should another one
+// have been faster, what that stored counts: the work of this one is undone.
+func (t *transaction) commitAnswer() error {
+	t.gate.messages = nil
+	if err := t.rollback(); err != nil {
+		t.close()
+		return unavailable(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	locked, err := t.begin(ctx)
+	if err != nil {
+		return errors.Join(err, t.rollback())
+	}
+	if run, err := t.decided(locked); !run {
+		return err
+	}
+	return t.commit()
+}
+
+// errOtherTag says that the server turned a COMMIT into something else, which is a ROLLBACK.
+var errOtherTag = errors.New("the server answered COMMIT with another tag")
+
+// committed makes sure that the last statement was a COMMIT that the server did not turn into something else.
+func committed(tag []byte, err error) error {
+	if err == nil && string(tag) != "COMMIT" {
+		err = fmt.Errorf("%w: %s", errOtherTag, tag)
+	}
+	return err
+}
+
+// resolve finds out what became of a commit that ended in an error. If there is a record no error is believed: the same
+// lock is taken on another connection, so that the transaction is over, and then the record is asked for.
+func (t *transaction) resolve(cause error) error {
+	if !t.keyed {
+		return t.believe(cause)
+	}
+	t.close()
+	if t.store.otherTransaction(cause) {
+		return t.plan.spoiled(errSwapped, nil)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	for {
+		rec, err := t.ask(ctx)
+		switch {
+		case err == nil:
+			return t.plan.learned(&rec, cause)
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: commit: %w; then the server could not be asked what became of it: %w",
+				store.ErrOutcomeUnknown, cause, err)
+		}
+		time.Sleep(askPause)
+	}
+}
+
+// believe says what became of a commit that no record tells of. What the server itself refused was not committed; it
+// may have left the transaction open.
+func (t *transaction) believe(cause error) error {
+	if undone(cause) || refusedByServer(cause) || errors.Is(cause, errOtherTag) {
+		return t.store.notCommitted(errors.Join(cause, t.rollback()))
+	}
+	t.close()
+	return fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, cause)
+}
+
+// notCommitted is the error of a transaction that was certainly not committed, by what the server said.
+func (s *Store) notCommitted(cause error) error {
+	switch {
+	case undone(cause) || s.lostRace(cause):
+		return fmt.Errorf("%w: %w", errAgain, cause)
+	case s.refusedWork(cause):
+		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
+	default:
+		return unavailable(fmt.Errorf("commit: %w", cause))
+	}
+}
+
+// stateIdleTooLong is that of a transaction which the server put out before anything more was sent.
+const stateIdleTooLong = "25P03"
+
+// refusedByServer reports whether the server answered that it undid the transaction. Another error that ends the
+// session does not say so.
+func refusedByServer(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
+}
+
+const (
+	// awaitLock waits until the lock is free: the transaction that had it is then certainly over. A standby has
+	// locks of its own.
+	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
+	// underWay finds the transaction by its beginning. Where locks do nothing, as with some servers and poolers, it may
+	// not be over yet. A server that does not tell is not asked: then the lock alone counts.
+	underWay = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE xact_start = $1)`
+	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
+	askTimeout = 20 * time.Second
+	askPause   = 50 * time.Millisecond
+)
+
+// errUnderWay says that a transaction is not over.
+var errUnderWay = errors.New("the transaction is still under way")
+
+// ask looks the record up when the transaction is over. A record in StateNone stands for none.
+func (t *transaction) ask(ctx context.Context) (store.Record, error) {
+	conn, err := t.store.asking.Acquire(ctx)
+	if err != nil {
+		return store.Record{}, err
+	}
+	defer conn.Release()
+	sql := &t.store.sql
+	trip := pipeline{conn: conn.Conn(), unnamed: true}
+	trip.add(&sql.begin)
+	trip.add(&sql.awaitLock, trip.int64(lockKey(t.hash)))
+	told := !t.store.secretive.Load()
+	if told {
+		trip.add(&sql.underWay, trip.int64(t.began))
+	}
+	trip.add(&sql.lookUp, t.hash[:])
+	trip.add(&sql.commit)
+	deadline, _ := ctx.Deadline()
+	exists, found := false, row{id: t.hash}
+	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
+		v := values{raw: raw}
+		switch {
+		case statement == 1 && v.bool(0):
+			return ErrStandby // it may not have heard of the commit yet
+		case statement == 2 && told:
+			if v.bool(0) {
+				return errUnderWay
+			}
+		case statement > 1:
+			exists = true
+			found.read(&v, 1)
+		}
+		return v.err
+	})
+	if refusesToTell(err) {
+		t.store.secretive.Store(true) // the next question is without it
+	}
+	noteStandby(conn.Conn(), err)
+	if err != nil || !exists {
+		return store.Record{}, err
+	}
+	return found.record(t.id, t.store.operations.name)
+}
+
+// refusesToTell reports whether a server has no activity to look at, or not for this user.
+func refusesToTell(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) &&
+		(refused.Code == stateInsufficientRights || refused.Code == stateUndefinedTable)
+}

@@ -1,0 +1,447 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward/store"
+)
+
+// Tx returns the transaction of a transactional handler. What the handler writes through it becomes durable together
+// with its answer, or not at all. The guard ends it: its Commit and Rollback return [onceward.ErrTxOwned]. Begin makes
+// a savepoint, which the handler may end.
+//
+// It panics if the context has none, because the route is not transactional or its store is not of this package:
+// writing past the transaction would undo the guarantee without a sign.
+func Tx(ctx context.Context) pgx.Tx {
+	tx, ok := LookupTx(ctx)
+	if !ok {
+		panic("postgres: no transaction in this context: is the route built with onceward.Transactional() " +
+			"on a store of this package, is its method one that is protected (POST and PATCH, unless onceward.Methods says " +
+			"otherwise), and is the context the handler's own?")
+	}
+	return tx
+}
+
+// LookupTx returns the transaction of a transactional handler, if there is one.
+func LookupTx(ctx context.Context) (pgx.Tx, bool) {
+	g, ok := ctx.Value(gateKey{}).(*gate)
+	if !ok {
+		return nil, false
+	}
+	return handlerTx{g}, true
+}
+
+// handlerTx is the pgx.Tx of a handler.
+type handlerTx struct{ gate *gate }
+
+// Commit refuses.
+func (handlerTx) Commit(context.Context) error { return store.ErrTxOwned }
+
+// Rollback refuses.
+func (handlerTx) Rollback(context.Context) error { return store.ErrTxOwned }
+
+// Conn returns the connection itself, past the gate. Behind the handler's end it is nil: the connection may be another
+// request's by then.
+func (tx handlerTx) Conn() *pgx.Conn {
+	conn, err := tx.gate.enter()
+	if err != nil {
+		return nil
+	}
+	defer tx.gate.leave()
+	tx.gate.raw.Store(true)
+	return conn
+}
+
+// LargeObjects gives access to the large objects of the transaction. Only a transaction that pgx began can make them,
+// so it is told that it did.
+func (tx handlerTx) LargeObjects() pgx.LargeObjects {
+	conn, err := tx.gate.enter()
+	if err != nil {
+		return pgx.LargeObjects{}
+	}
+	defer tx.gate.leave()
+	tx.gate.objects.Store(true)
+	begun, err := conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: `SELECT 1`})
+	if err != nil {
+		return pgx.LargeObjects{}
+	}
+	return begun.LargeObjects()
+}
+
+// Begin makes a savepoint.
+func (tx handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx.gate.mu.Lock()
+	tx.gate.savepoints++
+	name := "onceward_" + strconv.Itoa(tx.gate.savepoints)
+	tx.gate.mu.Unlock()
+	if _, err := tx.Exec(ctx, `SAVEPOINT `+name); err != nil {
+		return nil, err
+	}
+	return &savepoint{handlerTx: tx, name: name}, nil
+}
+
+// Exec runs a statement.
+func (tx handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	conn, err := tx.gate.enter()
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	defer tx.gate.leave()
+	tx.gate.inspect(sql)
+	tag, err := conn.Exec(ctx, sql, args...)
+	tx.gate.note(tag, err)
+	return tag, err
+}
+
+// Query runs a statement that returns rows.
+func (tx handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	conn, err := tx.gate.enter()
+	if err != nil {
+		return failedRows{err: err}, err
+	}
+	defer tx.gate.leave()
+	tx.gate.inspect(sql)
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		tx.gate.note(pgconn.CommandTag{}, err)
+		return rows, err
+	}
+	tx.gate.keep(rows)
+	return &handlerRows{Rows: rows, gate: tx.gate}, nil
+}
+
+// QueryRow runs a statement that returns one row.
+func (tx handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := tx.Query(ctx, sql, args...)
+	return &handlerRow{rows, err}
+}
+
+// CopyFrom copies rows into a table.
+func (tx handlerTx) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource,
+) (int64, error) {
+	conn, err := tx.gate.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer tx.gate.leave()
+	n, err := conn.CopyFrom(ctx, table, columns, source)
+	tx.gate.note(pgconn.CommandTag{}, err)
+	return n, err
+}
+
+// errNested is what a batch gets that begins a transaction.
+var errNested = fmt.Errorf("%w: a batch cannot begin another inside of it", store.ErrTxOwned)
+
+// begins reports whether a batch begins with a transaction, by pgx.Batch.BeginTx or by a statement.
+func begins(batch *pgx.Batch) bool {
+	if len(batch.QueuedQueries) == 0 {
+		return false
+	}
+	verb, _, _ := strings.Cut(strings.TrimSpace(batch.QueuedQueries[0].SQL), " ")
+	return strings.EqualFold(verb, "begin") || strings.EqualFold(verb, "start")
+}
+
+// SendBatch runs several statements in one round trip. As in pgx, the batch cannot begin a transaction.
+func (tx handlerTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	conn, err := tx.gate.enter()
+	if err != nil {
+		return failedBatch{tx.gate, err}
+	}
+	defer tx.gate.leave()
+	if begins(batch) {
+		return failedBatch{tx.gate, errNested}
+	}
+	tx.gate.inspectBatch(batch)
+	results := &handlerBatch{BatchResults: conn.SendBatch(ctx, batch), gate: tx.gate}
+	tx.gate.keep(results.closer())
+	return results
+}
+
+// Prepare prepares a statement on the connection.
+func (tx handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	conn, err := tx.gate.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer tx.gate.leave()
+	tx.gate.inspect(sql)
+	return conn.Prepare(ctx, name, sql)
+}
+
+type gateKey struct{}
+
+// handlerContext carries a transaction to a handler. It is a part of that transaction, so that a handler which only
+// takes the transaction pays for no other context; what else it may be asked for is made when it is asked for.
+type handlerContext struct {
+	context.Context
+	gate *gate
+
+	once   sync.Once
+	values context.Context
+}
+
+// Value implements [context.Context]. The *sql.Tx of the transaction is made when it is asked for.
+func (c *handlerContext) Value(key any) any {
+	if key == (gateKey{}) {
+		return c.gate
+	}
+	c.once.Do(func() { c.values = store.ContextWithTxFunc(c.Context, c.gate.sql) })
+	return c.values.Value(key)
+}
+
+// handlerRows are rows that a handler reads. They end with the gate.
+type handlerRows struct {
+	pgx.Rows
+	gate *gate
+	over bool // they were read to their end, or closed
+}
+
+// Next reads the next row.
+func (r *handlerRows) Next() bool {
+	if _, err := r.gate.enter(); err != nil {
+		return false
+	}
+	defer r.gate.leave()
+	more := r.Rows.Next()
+	if !more {
+		r.ended()
+	}
+	return more
+}
+
+// Close ends the rows.
+func (r *handlerRows) Close() {
+	if _, err := r.gate.enter(); err != nil {
+		return // the gate has closed them
+	}
+	defer r.gate.leave()
+	r.Rows.Close()
+	r.ended()
+}
+
+// ended forgets the rows. The caller holds the gate.
+func (r *handlerRows) ended() {
+	if r.over {
+		return
+	}
+	r.over = true
+	delete(r.gate.results, r.Rows)
+	r.gate.note(r.Rows.CommandTag(), r.Rows.Err())
+}
+
+// Err says why there are no more rows.
+func (r *handlerRows) Err() error {
+	if _, err := r.gate.enter(); err != nil {
+		return err
+	}
+	defer r.gate.leave()
+	return r.Rows.Err()
+}
+
+// CommandTag tells how many rows there were.
+func (r *handlerRows) CommandTag() pgconn.CommandTag {
+	if _, err := r.gate.enter(); err != nil {
+		return pgconn.CommandTag{}
+	}
+	defer r.gate.leave()
+	return r.Rows.CommandTag()
+}
+
+// FieldDescriptions describes the columns.
+func (r *handlerRows) FieldDescriptions() []pgconn.FieldDescription {
+	if _, err := r.gate.enter(); err != nil {
+		return nil
+	}
+	defer r.gate.leave()
+	return r.Rows.FieldDescriptions()
+}
+
+// RawValues returns the values of the row as the server sent them.
+func (r *handlerRows) RawValues() [][]byte {
+	if _, err := r.gate.enter(); err != nil {
+		return nil
+	}
+	defer r.gate.leave()
+	return r.Rows.RawValues()
+}
+
+// Conn returns the connection itself, past the gate.
+func (r *handlerRows) Conn() *pgx.Conn { return handlerTx{r.gate}.Conn() }
+
+// Scan reads the values of the row.
+func (r *handlerRows) Scan(dest ...any) error {
+	if _, err := r.gate.enter(); err != nil {
+		return err
+	}
+	defer r.gate.leave()
+	return r.Rows.Scan(dest...)
+}
+
+// Values returns the values of the row.
+func (r *handlerRows) Values() ([]any, error) {
+	if _, err := r.gate.enter(); err != nil {
+		return nil, err
+	}
+	defer r.gate.leave()
+	return r.Rows.Values()
+}
+
+// handlerRow is the one row of QueryRow.
+type handlerRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+// Scan reads the values of the row, or returns pgx.ErrNoRows.
+func (r *handlerRow) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}
+
+// failedRows are the rows of a query that was not run.
+type failedRows struct {
+	pgx.Rows
+	err error
+}
+
+// Next has nothing to read.
+func (failedRows) Next() bool { return false }
+
+// Close has nothing to close.
+func (failedRows) Close() {}
+
+// Err says why.
+func (r failedRows) Err() error { return r.err }
+
+// handlerBatch is a batch that a handler reads. It ends with the gate.
+type handlerBatch struct {
+	pgx.BatchResults
+	gate *gate
+}
+
+// batchCloser closes a batch whose results are not read.
+type batchCloser struct{ results pgx.BatchResults }
+
+// Close reads the batch to its end.
+func (c batchCloser) Close() { _ = c.results.Close() }
+
+func (b *handlerBatch) closer() batchCloser { return batchCloser{b.BatchResults} }
+
+// Exec reads the result of the next statement.
+func (b *handlerBatch) Exec() (pgconn.CommandTag, error) {
+	if _, err := b.gate.enter(); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	defer b.gate.leave()
+	tag, err := b.BatchResults.Exec()
+	b.gate.note(tag, err)
+	return tag, err
+}
+
+// Query reads the rows of the next statement.
+func (b *handlerBatch) Query() (pgx.Rows, error) {
+	if _, err := b.gate.enter(); err != nil {
+		return failedRows{err: err}, err
+	}
+	defer b.gate.leave()
+	rows, err := b.BatchResults.Query()
+	if err != nil {
+		b.gate.note(pgconn.CommandTag{}, err)
+		return rows, err
+	}
+	return &handlerRows{Rows: rows, gate: b.gate}, nil
+}
+
+// QueryRow reads the one row of the next statement.
+func (b *handlerBatch) QueryRow() pgx.Row {
+	rows, err := b.Query()
+	return &handlerRow{rows, err}
+}
+
+// Tx returns the handler's own transaction, which refuses to be ended, in the place of one that the batch has begun:
+// that would be the same transaction, without the gate. It is nil if the batch began none. Releases of pgx before
+// v5.12.0 do not ask for it.
+func (b *handlerBatch) Tx() pgx.Tx {
+	results, ok := b.BatchResults.(interface{ Tx() pgx.Tx })
+	if !ok || results.Tx() == nil {
+		return nil
+	}
+	return handlerTx{b.gate}
+}
+
+// Close reads the batch to its end.
+func (b *handlerBatch) Close() error {
+	if _, err := b.gate.enter(); err != nil {
+		return err
+	}
+	defer b.gate.leave()
+	delete(b.gate.results, b.closer())
+	err := b.BatchResults.Close()
+	b.gate.note(pgconn.CommandTag{}, err)
+	return err
+}
+
+// failedBatch is a batch that was not sent.
+type failedBatch struct {
+	gate *gate
+	err  error
+}
+
+// Exec says why.
+func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
+
+// Query says why.
+func (b failedBatch) Query() (pgx.Rows, error) { return failedRows{err: b.err}, b.err }
+
+// QueryRow says why.
+func (b failedBatch) QueryRow() pgx.Row { return &handlerRow{err: b.err} }
+
+// Close says why.
+func (b failedBatch) Close() error { return b.err }
+
+// Tx returns a transaction for callers that put off its Rollback before they look at the error: it refuses.
+func (b failedBatch) Tx() pgx.Tx { return handlerTx{b.gate} }
+
+// savepoint is a part of the transaction that the handler may undo.
+type savepoint struct {
+	handlerTx
+	name  string
+	ended bool
+}
+
+// Commit keeps what was done since the savepoint.
+func (sp *savepoint) Commit(ctx context.Context) error { return sp.end(ctx, `RELEASE SAVEPOINT `) }
+
+// Rollback undoes what was done since the savepoint. After Commit it does nothing but say so, as in pgx.
+func (sp *savepoint) Rollback(ctx context.Context) error {
+	return sp.end(ctx, `ROLLBACK TO SAVEPOINT `)
+}
+
+func (sp *savepoint) end(ctx context.Context, statement string) error {
+	if sp.ended {
+		return pgx.ErrTxClosed
+	}
+	sp.ended = true
+	_, err := sp.Exec(ctx, statement+sp.name)
+	return err
+}

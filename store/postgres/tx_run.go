@@ -1,0 +1,372 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/store"
+)
+
+// A transaction that the store runs for a caller goes one way: it acquires a connection, begins, decides, hands the
+// transaction to the work through a gate, checks what is left of it when the work has returned, and commits or rolls back.
+// [Store.Transact], [Store.CheckpointTx] and [Store.InTx] differ in their plans alone.
+
+// plan is what distinguishes one kind of transaction from the others. It embeds its transaction, whose methods are the
+// defaults: those of a transaction without a record.
+type plan interface {
+	// decide says, by what the first round trip has found, whether the work is run.
+	decide(locked bool) (run bool, err error)
+	// declined says how the call ends if the work is not run. The transaction is rolled back by then.
+	declined() error
+	// work calls the caller's work. The error is the work's own; one with which everything is to be undone.
+	work(ctx context.Context) (store.TxAction, error)
+	// prepare makes ready what is written together with COMMIT, before anything is sent.
+	prepare(trip *pipeline, deadline time.Time) error
+	// write adds to the last round trip what is written together with COMMIT, and read reads what comes back.
+	write(trip *pipeline)
+	read(statement int, raw [][]byte) error
+	// learned says what became of a commit that ended in an error, by the record that was found afterwards.
+	learned(rec *store.Record, cause error) error
+	// spoiled is the error of work that has ended the transaction itself, or overlooked that it had failed. The cause
+	// is the work's own error.
+	spoiled(reason, cause error) error
+}
+
+// transaction is one try of a transaction that the store runs.
+type transaction struct {
+	plan  plan
+	store *Store
+
+	// id names the record of a keyed transaction, which takes the lock of its key, hash is its name in the table, and
+	// lease the time after which the server may end it.
+	keyed bool
+	id    store.ID
+	hash  [16]byte
+	lease time.Duration
+
+	acquired acquired
+	conn     *pgx.Conn
+	view
+	gate gate
+	trip pipeline // the round trip under way
+	// answers says that there will be an answer, to which the work may add messages, adds that it added any, in either
+	// way.
+	answers bool
+	adds    atomic.Bool
+
+	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
+	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction
+	// was revoked, and then late says what that came to, and released that the connection is released.
+	limit    time.Duration
+	timer    *time.Timer
+	claimed  atomic.Bool
+	revoking sync.WaitGroup
+	late     error
+	released bool
+	flight   *flight
+}
+
+// view is what a transaction has seen at its beginning.
+type view struct {
+	began  int64 // by the server's clock: no other transaction of this connection has the same
+	now    time.Time
+	before store.Record
+	exists bool
+}
+
+// The defaults of a plan.
+
+func (t *transaction) decide(bool) (run bool, err error)        { return true, nil }
+func (t *transaction) declined() error                          { return nil }
+func (t *transaction) prepare(*pipeline, time.Time) error       { return nil }
+func (t *transaction) read(int, [][]byte) error                 { return nil }
+func (t *transaction) learned(_ *store.Record, err error) error { return t.store.notCommitted(err) }
+
+func (t *transaction) spoiled(reason, cause error) error {
+	if reason == errOverlooked {
+		return t.undo(reason) // nothing was committed
+	}
+	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
+}
+
+// errAgain says that a transaction was undone, for certain, by no fault of its own.
+var errAgain = errors.New("decide again")
+
+// retry runs tries until one is not undone by the server. The work's own error, which may come from a transaction inside
+// of it, does not make undone what may have been committed.
+func retry(try func() error) error {
+	for n := 1; ; n++ {
+		err := try()
+		if !errors.Is(err, errAgain) || errors.Is(err, store.ErrOutcomeUnknown) {
+			return err
+		}
+		if n == maxTries {
+			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
+		}
+	}
+}
+
+// try runs the transaction once.
+func (t *transaction) try(ctx context.Context) (err error) {
+	if err := ctx.Err(); err != nil {
+		return unavailable(err)
+	}
+	if t.acquired, err = t.store.acquire(ctx); err != nil {
+		return unavailable(err)
+	}
+	t.conn = t.acquired.pgx()
+	defer t.release()
+	locked, err := t.begin(ctx)
+	if err == nil {
+		err = unavailable(ctx.Err())
+	}
+	if err != nil {
+		return t.notBegun(ctx, err)
+	}
+	if run, err := t.decided(locked); !run {
+		return err
+	}
+	action, err := t.execute(ctx)
+	if t.late != nil {
+		return t.late
+	}
+	return t.finish(action, err)
+}
+
+// The first round trip of a transaction. The look-up is a statement of its own, behind the lock: one that locked and
+// looked at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is
+// put out by the server after a bounded time of idleness.
+const (
+	claim        = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp()`
+	claimBounded = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp(),
+		set_config('idle_in_transaction_session_timeout', $2, true)`
+	lookUp = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
+)
+
+// idleGrace is how much longer than its lease an idle transaction may live.
+const idleGrace = 5 * time.Second
+
+// begin is the first round trip: BEGIN and, of a keyed transaction, the lock and the look-up. A caller who leaves does
+// not cut it off, because the server would keep the lock until it noticed.
+func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
+	sql := &t.store.sql
+	trip := t.newTrip()
+	deadline := undisturbed(ctx)
+	if err := trip.prepare(ctx, deadline, sql.transactional()...); err != nil {
+		return false, unavailable(err)
+	}
+	trip.add(&sql.begin)
+	if t.keyed {
+		lock := trip.int64(lockKey(t.hash))
+		if idle, set := t.idle(); set {
+			trip.add(&sql.claimBounded, lock, strconv.AppendInt(nil, idle.Milliseconds(), 10))
+		} else {
+			trip.add(&sql.claim, lock)
+		}
+		trip.add(&sql.lookUp, t.hash[:])
+	}
+	seen := view{}
+	found := row{id: t.hash}
+	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
+		v := values{raw: raw}
+		if statement == 1 {
+			locked, seen.began = v.bool(0), v.int64(1)
+			seen.now = fromPostgresTime(seen.began)
+		} else {
+			seen.exists, seen.now = true, fromMicros(v.int64(0))
+			found.read(&v, 1)
+		}
+		return v.err
+	})
+	t.view = seen
+	if err != nil {
+		return false, unavailable(err)
+	}
+	if t.exists {
+		t.before, err = found.record(t.id, t.store.operations.name)
+	}
+	return locked, err
+}
+
+// newTrip begins a round trip on the transaction's connection.
+func (t *transaction) newTrip() *pipeline {
+	t.trip = pipeline{conn: t.conn, unnamed: t.store.unnamed}
+	return &t.trip
+}
+
+// idle is how long the transaction may be idle, and whether that has to be said: connections that are bounded by
+// themselves at about the same need not be told.
+func (t *transaction) idle() (idle time.Duration, set bool) {
+	idle = max(t.lease, time.Second) + idleGrace
+	return idle, t.store.idle < t.lease || t.store.idle > 2*idle
+}
+
+// undisturbed is when the caller's time is up: a caller who leaves earlier does not count.
+func undisturbed(ctx context.Context) time.Time {
+	latest := time.Now().Add(settleTimeout)
+	if until, bounded := ctx.Deadline(); bounded && until.Before(latest) {
+		return until
+	}
+	return latest
+}
+
+// notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another
+// try if the connection turned out dead, or if what was prepared there has been discarded.
+func (t *transaction) notBegun(ctx context.Context, err error) error {
+	noteStandby(t.conn, err)
+	if sqlState(err) == stateNoSuchStatement {
+		t.close()
+	}
+	if t.conn.IsClosed() && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return errors.Join(err, t.rollback())
+}
+
+// decided asks the plan whether the work is run, and rolls back if not.
+func (t *transaction) decided(locked bool) (run bool, err error) {
+	run, err = t.plan.decide(locked)
+	if run && err == nil {
+		return true, nil
+	}
+	if err := errors.Join(err, unavailable(t.rollback())); err != nil {
+		return false, err
+	}
+	return false, t.plan.declined()
+}
+
+// execute hands the transaction to the work and closes the gate behind it, also if the work panics or ends its
+// goroutine.
+func (t *transaction) execute(ctx context.Context) (action store.TxAction, err error) {
+	returned := false
+	defer func() {
+		if !t.inTime() {
+			return
+		}
+		t.gate.close()
+		if !returned {
+			_ = t.rollback()
+		}
+	}()
+	if t.limit > 0 {
+		ctx = context.WithoutCancel(ctx) // its limit alone ends the work
+	}
+	t.gate.open(t)
+	t.watch()
+	action, err = t.plan.work(t.gate.context(ctx))
+	returned = true
+	return action, err
+}
+
+// What work may leave of its transaction.
+var (
+	errEnded      = errors.New("the work ended the transaction that is not its to end")
+	errSwapped    = errors.New("the work ended the transaction that is not its to end, and began another")
+	errOverlooked = errors.New("the work said that it succeeded in a transaction in which a statement had failed")
+	errLost       = errors.New("the connection was lost before the work was done")
+)
+
+// finish ends the transaction as the work said, if it is still there to be ended. The cause is the work's error.
+func (t *transaction) finish(action store.TxAction, cause error) error {
+	switch left := t.left(action); {
+	case left == errLost:
+		return unavailable(errors.Join(left, cause))
+	case left != nil:
+		_ = t.rollback()
+		return t.plan.spoiled(left, cause)
+	}
+	switch action {
+	case store.TxRollback:
+		return t.undo(cause)
+	case store.TxCommitAnswer:
+		return t.commitAnswer()
+	default:
+		return t.commit()
+	}
+}
+
+// left checks what the work has left of the transaction. A commit asks in its own statement whether it is still the
+// same.
+func (t *transaction) left(action store.TxAction) error {
+	status := t.status()
+	switch {
+	case t.gate.ended.Load() || status == statusIdle:
+		return errEnded
+	case status == statusLost:
+		return errLost
+	case action != store.TxCommit && t.keyed && !t.same(status):
+		return errSwapped
+	case action == store.TxCommit && status == statusFailed:
+		return errOverlooked
+	}
+	return nil
+}
+
+// statusLost is that of a connection which is closed.
+const statusLost = 0
+
+func (t *transaction) status() byte {
+	if t.conn.IsClosed() {
+		return statusLost
+	}
+	return t.conn.PgConn().TxStatus()
+}
+
+// same reports whether the connection is still in the transaction that took the lock, as far as it can be asked.
+func (t *transaction) same(status byte) bool {
+	if status != statusInTx {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	var began time.Time
+	err := t.conn.QueryRow(ctx, `SELECT transaction_timestamp()`).Scan(&began)
+	return err != nil || began.Equal(fromPostgresTime(t.began))
+}
+
+// undo rolls back, and returns the cause. If a statement failed because of the neighbours, the work gets another
+// chance.
+func (t *transaction) undo(cause error) error {
+	err := t.rollback()
+	if err != nil {
+		t.close() // the server undoes what it loses the connection of
+	}
+	switch {
+	case err != nil && cause == nil:
+		return unavailable(err)
+	case t.gate.undone && cause == nil:
+		return errAgain
+	case t.gate.undone:
+		return fmt.Errorf("%w: %w", errAgain, cause)
+	default:
+		return cause
+	}
+}
+
+// rollback ends the transaction without a trace.
+func (t *transaction) rollback() error { return rollback(t.conn, settleTimeout) }
+
+// close gives the connection up.
+func (t *transaction) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	_ = t.conn.Close(ctx)
+}
+
+// release returns the connection, unless that was done when the transaction was revoked.
+func (t *transaction) release() {
+	if t.released {
+		return
+	}
+	if t.late != nil {
+		t.gate.close() // it stayed open for what the work holds
+		t.close()
+	}
+	t.acquired.release()
+}

@@ -1,0 +1,284 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// The statements that store an answer together with COMMIT. They fail unless they write exactly one row in the
+// transaction that took the lock, and so stop the commit: the column state does not take the null that they would write
+// in another transaction, and the number of records that were written is one, or not a number.
+const (
+	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
+		VALUES ($1, nextval('@attempt'), @now() + $2, $3, $4,
+			CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
+		RETURNING attempt, due`
+	replaceAnswer = `WITH written AS (
+			UPDATE @record SET attempt = nextval('@attempt'), due = @now() + $2, retention = $3, answer = $4,
+				state = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, extra = $8
+			WHERE id = $1 AND attempt = $9 AND state = $10
+			RETURNING attempt, due)
+		SELECT min(attempt), min(due),
+			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
+)
+
+// LongestWork implements [store.Transactor]: a handler gets the lease.
+func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
+
+// InFlight implements [store.Transactor].
+func (s *Store) InFlight(id store.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inFlight[id] != nil
+}
+
+// flight is a transaction of this process.
+type flight struct {
+	ended chan struct{} // closed at its end; nil as long as that is not waited for
+}
+
+// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
+// returns nil if there is one already.
+func (s *Store) enter(id store.ID) *flight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight[id] != nil {
+		return nil
+	}
+	f := new(flight)
+	s.inFlight[id] = f
+	return f
+}
+
+// leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
+// the next one may be in flight by then.
+func (s *Store) leave(id store.ID, f *flight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight[id] != f {
+		return
+	}
+	delete(s.inFlight, id)
+	if f.ended != nil {
+		close(f.ended)
+	}
+}
+
+// Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
+// neighbours, and decided again if another one was faster.
+func (s *Store) Transact(
+	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
+) (v store.Verdict, err error) {
+	if err := s.checkReservation(ctx, r); err != nil {
+		return v, err
+	}
+	number, err := s.operations.number(ctx, r.Operation)
+	if err != nil {
+		return v, err
+	}
+	f := s.enter(r.ID)
+	if f == nil {
+		return s.peek(ctx, r)
+	}
+	defer s.leave(r.ID, f)
+	err = retry(func() error {
+		x := &handlerPlan{
+			transaction: transaction{
+				store: s, keyed: true, id: r.ID, hash: s.hash(r.ID), lease: r.Lease, answers: true,
+				limit: s.LongestWork(r.Lease), flight: f,
+			},
+			reservation: r, number: number, run: work,
+		}
+		x.plan = x
+		err := x.try(ctx)
+		v = x.result()
+		return err
+	})
+	return v, err
+}
+
+// peek decides for a duplicate of a transaction in flight: what is stored it may have, such as the answer that the
+// other one, a duplicate itself, is about to be told.
+func (s *Store) peek(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+	rec, now, err := s.get(ctx, r.ID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return store.Verdict{}, err
+	}
+	after, outcome, err := store.Step(rec, store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}, now)
+	if err == nil && outcome.Effect == store.EffectWrite || outcome.Decision == store.DecisionRefused {
+		outcome.Decision, after = store.DecisionInProgress, store.Record{}
+	}
+	return store.Verdict{Decision: outcome.Decision, Record: after, Now: now}, err
+}
+
+// handlerPlan is the plan of [Store.Transact]: the work of a handler and its answer.
+type handlerPlan struct {
+	transaction
+	reservation *store.Reservation
+	number      int32
+	run         func(context.Context, store.Verdict) store.Settlement
+
+	executed   bool
+	verdict    store.Verdict
+	settlement store.Settlement
+	granted    store.Record
+	settled    store.Record
+}
+
+// result is the verdict, and tells those who wait for the record that the transaction is over.
+func (x *handlerPlan) result() store.Verdict {
+	if !x.executed {
+		return x.verdict
+	}
+	x.store.waits.settled(x.hash)
+	switch {
+	case x.verdict.Decision != store.DecisionExecute: // another one was faster
+	case x.settlement.Action == store.TxRollback:
+		x.verdict.Record = x.before
+	default:
+		x.verdict.Record = x.settled
+	}
+	return x.verdict
+}
+
+// lockKey is the key of the advisory lock. Two keys may share it: while one is in flight the other is told to come
+// again.
+func lockKey(hash [16]byte) int64 { return int64(binary.BigEndian.Uint64(hash[:8])) }
+
+// decide says what the request may do. Without the lock it may not execute; what is there it may have.
+func (x *handlerPlan) decide(locked bool) (run bool, err error) {
+	// The token is given out when the answer is stored, so that tokens grow in the order of commits (I6).
+	event := store.Event{Kind: store.EventReserve, Reservation: x.reservation, Token: 1}
+	after, outcome, err := store.Step(x.before, event, x.now)
+	if err != nil {
+		return false, err
+	}
+	x.granted = after
+	if outcome.Effect == store.EffectWrite && !locked {
+		x.verdict = store.Verdict{Decision: store.DecisionInProgress, Now: x.now}
+		return false, nil
+	}
+	if x.executed {
+		outcome.Origin = x.verdict.Origin // it is that of the work
+	}
+	x.verdict = store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: x.now}
+	return outcome.Decision == store.DecisionExecute, nil
+}
+
+// declined writes down a lease that was found to have run out.
+func (x *handlerPlan) declined() (err error) {
+	if x.verdict.Decision == store.DecisionUnknown && x.before.State == store.StateInProgress {
+		x.verdict, err = x.lose()
+	}
+	return err
+}
+
+// lose writes down that the owner of the record has lost its lease, unless it was settled in the meantime.
+func (x *handlerPlan) lose() (store.Verdict, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	existing := *x.reservation
+	existing.NoCreate = true
+	c, err := x.store.change(ctx, existing.ID, store.Event{Kind: store.EventReserve, Reservation: &existing})
+	switch {
+	case err != nil:
+		return store.Verdict{}, err
+	case c.outcome.Decision == store.DecisionExecute, c.outcome.Decision == store.DecisionRefused:
+		// It was released or removed just now: what was granted here is not taken, and the caller asks again.
+		_, err = x.store.change(ctx, existing.ID, store.Event{
+			Kind: store.EventRelease, Attempt: c.after.Attempt, Reason: "the grant was not taken",
+		})
+		if errors.Is(err, store.ErrFenced) {
+			err = nil
+		}
+		return store.Verdict{Decision: store.DecisionInProgress, Now: c.now}, err
+	default:
+		return store.Verdict{Decision: c.outcome.Decision, Record: c.after, Now: c.now}, nil
+	}
+}
+
+// work runs the handler. That the caller leaves does not end it.
+func (x *handlerPlan) work(ctx context.Context) (store.TxAction, error) {
+	x.executed = true
+	x.settlement = x.run(ctx, x.verdict)
+	return x.settlement.Action, nil
+}
+
+func (x *handlerPlan) prepare(*pipeline, time.Time) (err error) {
+	complete := store.Event{Kind: store.EventComplete, Attempt: x.granted.Attempt, Completion: &x.settlement.Completion}
+	if x.settled, _, err = store.Step(x.granted, complete, x.now); err != nil {
+		return unavailable(fmt.Errorf("settle: %w", err))
+	}
+	if !x.exists {
+		x.settled.CreatedAt = x.settled.SettledAt // a transaction makes its record at its end
+	}
+	return nil
+}
+
+// write stores the answer.
+func (x *handlerPlan) write(trip *pipeline) {
+	var r row
+	r.encode(&x.settled, x.hash, x.number)
+	x.settled.Retention = unpackRetention(r.retention)
+	parameters := [...][]byte{
+		x.hash[:], trip.int64(x.settled.Retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(x.began),
+		trip.int16(r.state), r.request, r.extra,
+	}
+	if !x.exists {
+		trip.add(&x.store.sql.insertAnswer, parameters[:]...)
+		return
+	}
+	trip.unnamed = true // it is rare, and planned for what it finds
+	seen := [...][]byte{trip.int64(x.before.Attempt), trip.int16(stateCode(&x.before))}
+	trip.add(&x.store.sql.replaceAnswer, append(parameters[:], seen[:]...)...)
+}
+
+// read fills in what the server gave out.
+func (x *handlerPlan) read(_ int, raw [][]byte) error {
+	v := values{raw: raw}
+	x.settled.Attempt, x.settled.ExpiresAt = v.int64(0), fromMicros(v.int64(1))
+	x.settled.SettledAt = x.settled.ExpiresAt.Add(-x.settled.Retention)
+	if !x.exists {
+		x.settled.CreatedAt = x.settled.SettledAt
+	}
+	return v.err
+}
+
+// learned answers by what is stored. If the commit did not land nothing was executed; what another one has stored since
+// is decided again.
+func (x *handlerPlan) learned(rec *store.Record, cause error) error {
+	if x.landed(rec) {
+		x.settled = *rec
+		return nil
+	}
+	err := x.store.notCommitted(cause)
+	if errors.Is(err, store.ErrWorkRefused) && rec.Attempt != x.before.Attempt {
+		return unavailable(fmt.Errorf("commit: %w", cause)) // a retry gets the other one's answer
+	}
+	return err
+}
+
+// landed reports whether the stored record is the one that was to be stored. One that says the same of the same request
+// was either made by this transaction or makes no difference.
+func (x *handlerPlan) landed(rec *store.Record) bool {
+	return rec.State == store.StateCompleted && rec.Fingerprint == x.settled.Fingerprint &&
+		rec.Response.Equal(&x.settled.Response) && rec.Attempt != x.before.Attempt
+}
+
+// spoiled records, in a transaction of its own, that it is not known what became of the work.
+func (x *handlerPlan) spoiled(reason, _ error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	claimed, err := x.store.change(ctx, x.id, store.Event{Kind: store.EventReserve, Reservation: x.reservation})
+	if err == nil && claimed.outcome.Decision == store.DecisionExecute {
+		_, err = x.store.change(ctx, x.id, store.Event{
+			Kind: store.EventAbandon, Attempt: claimed.after.Attempt, Reason: reason.Error(),
+		})
+	}
+	return errors.Join(fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason), err)
+}

@@ -1,0 +1,142 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work returns
+// nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own doing, never
+// after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
+func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	return retry(func() error {
+		x := &plainPlan{transaction: transaction{store: s}, run: work}
+		x.plan = x
+		return x.try(ctx)
+	})
+}
+
+// plainPlan is the plan of [Store.InTx]: there is no key, and no record tells what became of it.
+type plainPlan struct {
+	transaction
+	run func(ctx context.Context) error
+}
+
+func (x *plainPlan) work(ctx context.Context) (store.TxAction, error) {
+	return commitUnless(x.run(ctx))
+}
+
+// write writes nothing, but the work may have discarded what was prepared.
+func (x *plainPlan) write(trip *pipeline) { trip.unnamed = true }
+
+// commitUnless is what is to be done with work that returned an error or none.
+func commitUnless(err error) (store.TxAction, error) {
+	if err != nil {
+		return store.TxRollback, err
+	}
+	return store.TxCommit, nil
+}
+
+// advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
+// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile.
+const advance = `WITH written AS (
+		UPDATE @record SET extra = $2, state = CASE WHEN transaction_timestamp() = $3 THEN state END
+		WHERE id = $1 AND attempt = $4 AND state IN (10, 11)
+		RETURNING attempt)
+	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END
+	FROM written`
+
+var _ store.TxCheckpointer = (*Store)(nil)
+
+// CheckpointTx implements [store.TxCheckpointer]. It holds the lock that transactions of the same key take, not that of
+// the row, which heartbeats need.
+func (s *Store) CheckpointTx(
+	ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error),
+) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	return retry(func() error {
+		x := &stepPlan{
+			transaction: transaction{store: s, keyed: true, id: c.ID, hash: s.hash(c.ID), lease: lease},
+			attempt:     c.Attempt, run: work,
+		}
+		x.plan = x
+		return x.try(ctx)
+	})
+}
+
+// stepPlan is the plan of [Store.CheckpointTx]: a step of an operation and the recovery point that it leads to.
+type stepPlan struct {
+	transaction
+	attempt int64
+	run     func(context.Context) (store.Checkpoint, error)
+	point   store.Checkpoint
+	wanted  store.Record // with the point
+}
+
+// decide makes sure that the step's owner may write.
+func (x *stepPlan) decide(locked bool) (run bool, err error) {
+	if !locked {
+		return false, unavailable(errors.New("another attempt of the operation is still in a transaction"))
+	}
+	_, err = x.advanced(&x.before, store.Checkpoint{})
+	return true, err
+}
+
+// advanced is a record with a checkpoint, or why it cannot be written.
+func (x *stepPlan) advanced(rec *store.Record, p store.Checkpoint) (store.Record, error) {
+	after, _, err := store.Step(*rec, store.Event{Kind: store.EventCheckpoint, Attempt: x.attempt, Checkpoint: p}, x.now)
+	return after, err
+}
+
+func (x *stepPlan) work(ctx context.Context) (action store.TxAction, err error) {
+	x.point, err = x.run(ctx)
+	return commitUnless(err)
+}
+
+func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
+	if x.wanted, err = x.advanced(&x.before, x.point); err != nil {
+		return err
+	}
+	return unavailable(trip.prepare(context.Background(), deadline, &x.store.sql.advance))
+}
+
+// write stores the recovery point.
+func (x *stepPlan) write(trip *pipeline) {
+	extra := appendExtra([]byte{}, &x.wanted)
+	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt))
+}
+
+// learned answers by what is stored: the point is there, or nothing was committed, or the attempt is fenced. A record
+// that had the same point before the step, or is another attempt's by now, does not tell; then only a refusal by the
+// server itself says that nothing was committed.
+func (x *stepPlan) learned(rec *store.Record, cause error) error {
+	_, fenced := x.advanced(rec, store.Checkpoint{})
+	tells := fenced == nil && !samePoint(&x.wanted, &x.before)
+	switch {
+	case tells && samePoint(&x.wanted, rec):
+		return nil
+	case !tells && !refusedByServer(cause):
+		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it",
+			store.ErrOutcomeUnknown, cause), fenced)
+	case fenced != nil:
+		return fenced
+	default:
+		return x.store.notCommitted(cause)
+	}
+}
+
+// samePoint reports whether two records are equally far.
+func samePoint(a, b *store.Record) bool {
+	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&
+		a.ProviderID == b.ProviderID
+}

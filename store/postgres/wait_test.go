@@ -1,0 +1,475 @@
+package postgres_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// TestToldByAnotherProcess: a process that waits for what another one does is told when it is over, however it ends.
+func TestToldByAnotherProcess(t *testing.T) {
+	t.Parallel()
+	c := newCouple(t)
+	for what, end := range map[string]func(store.Claim) error{
+		"completed": func(o store.Claim) error { _, err := c.owner.Complete(t.Context(), o, answer("done")); return err },
+		"released":  func(o store.Claim) error { return c.owner.Release(t.Context(), o, "no stock") },
+		"abandoned": func(o store.Claim) error { return c.owner.Abandon(t.Context(), o, "lost") },
+		"busted":    func(o store.Claim) error { return c.owner.Bust(t.Context(), o.ID, true) },
+		"swept": func(o store.Claim) error {
+			if err := c.owner.Extend(t.Context(), o, time.Microsecond); err != nil {
+				return err
+			}
+			_, err := c.owner.Sweep(t.Context(), 10)
+			return err
+		},
+	} {
+		c.wantTold(what, c.owned(end))
+	}
+	for what, ending := range map[string]store.TxAction{
+		"committed": store.TxCommit, "rolled back": store.TxRollback, "answered": store.TxCommitAnswer,
+	} {
+		c.wantTold(what, c.inFlight(ending))
+	}
+}
+
+// TestConnectionDies: the end of a transaction whose connection is gone is noticed, although no process tells.
+func TestConnectionDies(t *testing.T) {
+	t.Parallel()
+	c := newCouple(t)
+	// Here it is the other way round: the one behind the proxy owns, because its connections can be cut.
+	r := reservation("key")
+	working, finish, over := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := c.waiter.Transact(context.Background(), r, func(context.Context, store.Verdict) store.Settlement {
+			close(working)
+			<-finish
+			return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+		})
+		over <- err
+	}()
+	await(t, "the transaction", working)
+	ended := make(chan error, 1)
+	crowd(t.Context(), 1, func(ctx context.Context, _ int) { ended <- c.owner.Wait(ctx, r.ID, 0) })
+	c.proxy.DropAll()
+	if err := await(t, "the end of the wait, while the handler still runs", ended); err != nil {
+		t.Errorf("the wait ended with %v", err)
+	}
+	transacted(t, c.owner, "key", nothing)
+	close(finish)
+	if err := await(t, "the end of the transaction", over); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("I1: the transaction whose connection was cut got %v, want ErrUnavailable", err)
+	}
+	wantReplay(t, c.owner, "key", "key", "I3")
+}
+
+// TestWaitingIsQuiet: those who wait do not ask all the time, and many who wait for one key ask as often as one.
+func TestWaitingIsQuiet(t *testing.T) {
+	t.Parallel()
+	c := newCouple(t)
+	claim := own(t, c.owner, reservation("key"))
+	c.channel() // it listens
+	first, enough := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer enough()
+	_ = c.waiter.Wait(first, claim.ID, claim.Attempt) // connections are opened and statements prepared for it
+	ctx, cancel := context.WithTimeout(t.Context(), 3*calm/2)
+	defer cancel()
+	before := c.proxy.RoundTrips()
+	const waiters = 200
+	crowd(ctx, waiters, func(ctx context.Context, _ int) {
+		if err := c.waiter.Wait(ctx, claim.ID, claim.Attempt); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a wait for what goes on got %v", err)
+		}
+	})()
+	// One statement says that a process waits, a few look.
+	if trips := c.proxy.RoundTrips() - before; trips > 10 {
+		t.Errorf("%d waits for one key of %s took %d round trips", waiters, 3*calm/2, trips)
+	}
+}
+
+// TestAllWaitersAreTold: one word wakes all.
+func TestAllWaitersAreTold(t *testing.T) {
+	t.Parallel()
+	c := newCouple(t)
+	claim := own(t, c.owner, reservation("key"))
+	ended := crowd(t.Context(), 200, func(ctx context.Context, _ int) {
+		if err := c.waiter.Wait(ctx, claim.ID, claim.Attempt); err != nil {
+			t.Errorf("a wait ended with %v", err)
+		}
+	})
+	complete(t, c.owner, claim, "done")
+	ended()
+}
+
+// TestNobodyWaitsNobodyTells: where no process waits there is no notification, because each makes commits wait for
+// each other.
+func TestNobodyWaitsNobodyTells(t *testing.T) {
+	t.Parallel()
+	c := newCouple(t)
+	ears := c.overhear()
+	for _, key := range keys("key", 5) {
+		complete(t, c.owner, own(t, c.owner, reservation(key)), "done")
+		transacted(t, c.owner, key+" in a transaction", nothing)
+		must(t, c.owner.Release(t.Context(), own(t, c.owner, reservation(key+" released")), ""))
+		_, _, end := c.inFlight(store.TxRollback)()
+		end()
+	}
+	channel := c.channel()
+	must(t, c.owner.Close()) // which waits for what it has begun to say
+	exec(t, c.admin, `SELECT pg_notify($1, 'the end')`, channel)
+	var heard []string
+	for {
+		said, err := ears.WaitForNotification(t.Context())
+		must(t, err)
+		if said.Payload == "the end" {
+			break
+		}
+		if !strings.HasPrefix(said.Payload, "h") { // a listener that has just begun talks to itself
+			heard = append(heard, said.Payload)
+		}
+	}
+	if len(heard) > 0 {
+		t.Errorf("no process waits, and there were %d notifications: %q", len(heard), heard)
+	}
+}
+
+// logbook keeps what a store logs.
+type logbook struct {
+	slog.Handler
+	mu    sync.Mutex
+	lines []string
+}
+
+// newLogbook returns a logbook and the option that makes a store write into it.
+func newLogbook() (*logbook, postgres.Option) {
+	book := &logbook{Handler: slog.DiscardHandler}
+	return book, postgres.WithLogger(slog.New(book))
+}
+
+// Enabled says that everything is kept.
+func (b *logbook) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle keeps a line.
+func (b *logbook) Handle(_ context.Context, r slog.Record) error {
+	var line strings.Builder
+	line.WriteString(r.Level.String() + " " + r.Message)
+	r.Attrs(func(a slog.Attr) bool {
+		line.WriteString(" " + a.String())
+		return true
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines = append(b.lines, line.String())
+	return nil
+}
+
+// find returns the lines that hold a text.
+func (b *logbook) find(text string) (found []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, line := range b.lines {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// completed ends a wait by a completion.
+func (c *couple) completed() func() (store.ID, int64, func()) {
+	return c.owned(func(o store.Claim) error {
+		_, err := c.owner.Complete(c.Context(), o, answer("done"))
+		return err
+	})
+}
+
+// wantLooking checks that a store that hears nothing looks often enough.
+func (c *couple) wantLooking(what string, begin func() (id store.ID, attempt int64, end func())) {
+	c.Helper()
+	fastest := time.Hour
+	for range 3 {
+		if fastest = min(fastest, c.wakes(nil, begin)); fastest < calm/2 {
+			return
+		}
+	}
+	c.Errorf("%s: at best it took %s to learn of the end, want looks that come sooner than after %s", what, fastest, calm)
+}
+
+// TestListenerLost: while the connection is gone on which it would be told, a store looks for itself; and then it is
+// told again.
+func TestListenerLost(t *testing.T) {
+	t.Parallel()
+	c := newCouple(t)
+	c.wantTold("before", c.completed())
+	first := c.listeners()
+	c.proxy.Refuse(true)
+	exec(t, c.admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = ANY ($1)`, first)
+	eventually(t, "no process listens", 10*time.Second, func() bool { return len(c.listeners()) == 0 })
+	c.wantLooking("without a listener", c.completed())
+	if again := c.listeners(); len(again) != 0 {
+		t.Fatalf("%v listens although it cannot connect", again)
+	}
+	c.proxy.Refuse(false)
+	eventually(t, "a process listens again", 20*time.Second, func() bool { return len(c.listeners()) == 1 })
+	c.wantTold("after it has come back", c.completed())
+	c.wantTold("a transaction after it has come back", c.inFlight(store.TxRollback))
+}
+
+// TestPoolerLosesNotifications: a connection on which nothing is ever heard, as through a pooler that shares them, is
+// found out, and the store looks for itself. A database of its own stands for the pooler: notifications do not leave
+// theirs.
+func TestPoolerLosesNotifications(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	database := server.Schema(t) // a name that is not taken
+	must(t, server.Exec(t.Context(), `CREATE DATABASE `+database))
+	t.Cleanup(func() {
+		must(t, server.Exec(context.Background(), `DROP DATABASE `+database+` WITH (FORCE)`))
+	})
+	deaf, err := url.Parse(server.URL())
+	must(t, err)
+	deaf.Path = "/" + database
+	book, logging := newLogbook()
+	c := newCouple(t, postgres.WithListenURL(deaf.String()), logging)
+	c.wantLooking("before it is found out", c.completed())
+	eventually(t, "the store has warned", 20*time.Second, func() bool { return len(book.find("cannot listen for notifications")) > 0 })
+	c.wantLooking("after it was found out", c.completed())
+}
+
+// TestListenURL: listening past the pooler works as listening does.
+func TestListenURL(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	book, logging := newLogbook()
+	name := "listens " + rand.Text()
+	c := newCouple(t, postgres.WithListenURL(server.URL()+"&application_name="+url.PathEscape(name)), logging)
+	began := time.Now()
+	c.wakes(nil, c.completed())
+	if lines := book.find("cannot listen"); len(lines) > 0 {
+		t.Errorf("after %s it said %q", time.Since(began), lines)
+	}
+	if n := number(t, c.admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND query LIKE 'LISTEN %'`, name); n != 1 {
+		t.Errorf("%d sessions listen where they were told to, want 1", n)
+	}
+	if listeners := c.listeners(); len(listeners) != 0 {
+		t.Errorf("%v listens elsewhere", listeners)
+	}
+}
+
+// TestClosingEndsWaits: a caller that waits when the store is closed is not left alone.
+func TestClosingEndsWaits(t *testing.T) {
+	t.Parallel()
+	c := newCouple(t)
+	claim := own(t, c.owner, reservation("key"))
+	ended := c.waits(claim.ID, claim.Attempt)
+	must(t, c.waiter.Close())
+	if err := await(t, "the end of the wait", ended); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a wait on a store that was closed got %v, want ErrUnavailable", err)
+	}
+}
+
+// refusing is a server that takes connections and refuses every statement, as some refuse LISTEN. It returns its URL.
+func refusing(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { refuse(ctx, conn) })
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		_ = listener.Close()
+		serving.Wait()
+	})
+	return "postgres://postgres@" + listener.Addr().String() + "/postgres?sslmode=disable"
+}
+
+// refuse answers one client until that leaves.
+func refuse(ctx context.Context, conn net.Conn) {
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	defer conn.Close()
+	backend := pgproto3.NewBackend(conn, conn)
+	if _, err := backend.ReceiveStartupMessage(); err != nil {
+		return
+	}
+	backend.Send(&pgproto3.AuthenticationOk{})
+	for {
+		backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+		if backend.Flush() != nil {
+			return
+		}
+		message, err := backend.Receive()
+		if _, leaves := message.(*pgproto3.Terminate); leaves || err != nil {
+			return
+		}
+		backend.Send(&pgproto3.ErrorResponse{Severity: "ERROR", Code: "0A000", Message: "LISTEN is not supported"})
+	}
+}
+
+// TestListenRefused: a store that cannot listen says so and looks for itself (scenario 48), be it for an attempt, for a
+// transaction, or for messages.
+func TestListenRefused(t *testing.T) {
+	t.Parallel()
+	book, logging := newLogbook()
+	c := newCouple(t, postgres.WithListenURL(refusing(t)), logging)
+	eventually(t, "the store has warned", 20*time.Second, func() bool { return len(book.find("LISTEN is not supported")) > 0 })
+	c.wantLooking("for an attempt", c.completed())
+	for _, ending := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
+		c.wantLooking("for a transaction", c.inFlight(ending))
+	}
+	if c.waiter.HearsMessages() {
+		t.Error("O2: a worker would wait to be told of messages")
+	}
+	if lines := book.find("cannot listen"); len(lines) > 20 {
+		t.Errorf("it said so %d times: it tries too often", len(lines))
+	}
+}
+
+// couple is two stores on the same tables, as two processes would have: one owns records, the other waits for them.
+type couple struct {
+	*testing.T
+	owner, waiter *postgres.Store
+	// proxy is in front of the one that waits.
+	proxy *servers.Proxy
+	admin *pgxpool.Pool
+	// name is by which the server knows the sessions of the one that waits.
+	name string
+}
+
+func newCouple(t *testing.T, options ...postgres.Option) *couple {
+	t.Helper()
+	address := servers.Postgres(t).SchemaURL(t)
+	c := &couple{T: t, name: "waits " + rand.Text(), admin: openAdmin(t, address)}
+	c.proxy = servers.NewProxy(t, address)
+	c.owner = openStore(t, address+"&application_name=owns%20"+rand.Text())
+	c.waiter = openUnasked(t, c.proxy.URL()+"&application_name="+url.PathEscape(c.name), options...)
+	return c
+}
+
+// listeners are the sessions on which the one that waits listens: how it can be told.
+func (c *couple) listeners() (found []int32) {
+	c.Helper()
+	rows, err := c.admin.Query(context.Background(),
+		`SELECT pid FROM pg_stat_activity WHERE application_name = $1 AND query LIKE 'LISTEN %'`, c.name)
+	must(c, err)
+	found, err = pgx.CollectRows(rows, pgx.RowTo[int32])
+	must(c, err)
+	return found
+}
+
+// channel is that on which the stores talk to each other.
+func (c *couple) channel() (name string) {
+	c.Helper()
+	eventually(c, "the store listens", 10*time.Second, func() bool { return len(c.listeners()) == 1 })
+	must(c, c.admin.QueryRow(c.Context(), `SELECT query FROM pg_stat_activity WHERE pid = $1`, c.listeners()[0]).Scan(&name))
+	return strings.Trim(strings.TrimPrefix(name, "LISTEN "), `"`)
+}
+
+// overhear listens to what the stores say to each other.
+func (c *couple) overhear() *pgx.Conn {
+	c.Helper()
+	conn, err := pgx.ConnectConfig(c.Context(), c.admin.Config().ConnConfig)
+	must(c, err)
+	c.Cleanup(func() { _ = conn.Close(context.Background()) })
+	_, err = conn.Exec(c.Context(), `LISTEN `+pgx.Identifier{c.channel()}.Sanitize())
+	must(c, err)
+	return conn
+}
+
+// waits begins to wait, and returns where the end of the wait is told.
+func (c *couple) waits(id store.ID, attempt int64) <-chan error {
+	ended := make(chan error, 1)
+	crowd(c.Context(), 1, func(ctx context.Context, _ int) { ended <- c.waiter.Wait(ctx, id, attempt) })
+	return ended
+}
+
+// calm is after how long the one that waits looks by itself; one that is told learns much earlier.
+const calm = time.Second
+
+// wakes waits for what begin makes, lets it end, and checks that the wait ends too. It returns how long that took.
+func (c *couple) wakes(ears *pgx.Conn, begin func() (id store.ID, attempt int64, end func())) time.Duration {
+	c.Helper()
+	id, attempt, end := begin()
+	ended := c.waits(id, attempt)
+	if ears != nil {
+		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
+		_, err := ears.WaitForNotification(ctx) // that a process waits
+		cancel()
+		must(c, err)
+	}
+	select {
+	case err := <-ended:
+		c.Fatalf("a wait for what goes on ended with %v", err)
+	case <-time.After(calm / 10): // so that looks at the beginning do not count for being told
+	}
+	began := time.Now()
+	end()
+	if err := await(c, "the end of the wait", ended); err != nil {
+		c.Errorf("the wait ended with %v", err)
+	}
+	return time.Since(began)
+}
+
+// wantTold checks that the one that waits is told, which shows in how fast it learns. On a busy machine it may be slow
+// once.
+func (c *couple) wantTold(what string, begin func() (id store.ID, attempt int64, end func())) {
+	c.Helper()
+	fastest := time.Hour
+	ears := c.overhear()
+	for range 3 {
+		if fastest = min(fastest, c.wakes(ears, begin)); fastest < calm/2 {
+			_ = ears.Close(c.Context())
+			return
+		}
+	}
+	c.Errorf("%s: at best it took %s to be woken, want much less than a look of its own after %s", what, fastest, calm)
+}
+
+// owned begins with a reservation that ends as the function says.
+func (c *couple) owned(end func(claim store.Claim) error) func() (store.ID, int64, func()) {
+	return func() (store.ID, int64, func()) {
+		claim := own(c, c.owner, reservation(rand.Text()))
+		return claim.ID, claim.Attempt, func() { must(c, end(claim)) }
+	}
+}
+
+// inFlight begins a transaction that ends in this way.
+func (c *couple) inFlight(ending store.TxAction) func() (store.ID, int64, func()) {
+	return func() (store.ID, int64, func()) {
+		r := reservation(rand.Text())
+		working, finish := make(chan struct{}), make(chan struct{})
+		go func() {
+			_, err := c.owner.Transact(context.Background(), r, func(context.Context, store.Verdict) store.Settlement {
+				close(working)
+				<-finish
+				return store.Settlement{Action: ending, Completion: *answer("done")}
+			})
+			if err != nil {
+				c.Errorf("the transaction that was waited for: %v", err)
+			}
+		}()
+		await(c, "the transaction", working)
+		return r.ID, 0, func() { close(finish) }
+	}
+}

@@ -1,0 +1,191 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
+)
+
+// The statements of those who hold a lease. Each names its token.
+const (
+	selectHeld     = `SELECT 1 FROM onceward_outbox WHERE id = ?1 AND token = ?2 AND state = 1`
+	extendMessage  = `UPDATE onceward_outbox SET due = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
+	recordProvider = `UPDATE onceward_outbox SET provider_id = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
+	// finishMessage makes a message that waits for no other Ready where it would become Behind: nobody would free it.
+	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0, attempts = ?5,
+		provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
+		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`
+
+	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, attempts = 0 WHERE id = ?1 AND state IN (3, 5)`
+	dropMessage   = `UPDATE onceward_outbox SET state = 5 WHERE id = ?1 AND state IN (3, 5) RETURNING lane`
+)
+
+// ExtendMessages implements [outbox.Store].
+func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease time.Duration) ([]outbox.Lease, error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	leases = slices.Clone(leases)
+	var lost []outbox.Lease
+	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		lost = nil
+		for _, l := range leases {
+			held, err := r.changes(extendMessage, l.ID, l.Token, micros(now.Add(lease)))
+			if err != nil {
+				return err
+			}
+			if !held {
+				lost = append(lost, l)
+			}
+		}
+		return nil
+	}))
+	if err != nil {
+		return nil, err // the writer may still be at it
+	}
+	return lost, nil
+}
+
+// RecordProviderID implements [outbox.Store].
+func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
+	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
+		held, err := r.changes(recordProvider, l.ID, l.Token, providerID)
+		if err == nil && !held {
+			err = refused{outbox.ErrFenced}
+		}
+		return err
+	}))
+}
+
+// FinishMessages implements [outbox.Store].
+func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) ([]outbox.Lease, error) {
+	if err := checkOutcomes(outcomes...); err != nil || len(outcomes) == 0 {
+		return nil, err
+	}
+	outcomes = slices.Clone(outcomes)
+	var fenced []outbox.Lease
+	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) (err error) {
+		fenced, err = s.finish(r, outcomes, now)
+		return err
+	}))
+	if err != nil {
+		return nil, err // the writer may still be at it
+	}
+	return fenced, nil
+}
+
+// FinishMessageTx implements [outbox.Store]. The work runs like that of [Store.InTx], and only if the lease is held.
+// The writer's lock keeps it held until the end.
+func (s *Store) FinishMessageTx(ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error) error {
+	if err := checkOutcomes(outcome); err != nil {
+		return err
+	}
+	m := newMember(timeLeft(ctx), nil)
+	m.begin = func(r *records, _ time.Time) error { return r.requireHeld(outcome.Lease) }
+	m.end = func(r *records, now time.Time) error {
+		fenced, err := s.finish(r, []outbox.Outcome{outcome}, now)
+		if err == nil && len(fenced) > 0 {
+			err = refused{outbox.ErrFenced}
+		}
+		return err
+	}
+	return s.inTurn(ctx, m, work)
+}
+
+// checkOutcomes refuses states that are no outcome of a delivery.
+func checkOutcomes(outcomes ...outbox.Outcome) error {
+	for _, e := range outcomes {
+		switch e.State {
+		case outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind:
+		default:
+			return fmt.Errorf("sqlite: a delivery cannot end as %s", e.State)
+		}
+	}
+	return nil
+}
+
+// requireHeld refuses a lease that is no longer held.
+func (r *records) requireHeld(l outbox.Lease) error {
+	held := false
+	err := r.run(selectHeld, []any{l.ID, l.Token}, func(*sqlite3.Stmt) error {
+		held = true
+		return nil
+	})
+	if err == nil && !held {
+		err = refused{outbox.ErrFenced}
+	}
+	return err
+}
+
+// finish ends leases, and frees what was behind them.
+func (s *Store) finish(r *records, outcomes []outbox.Outcome, now time.Time) (fenced []outbox.Lease, err error) {
+	left := make(map[string]bool)
+	for _, e := range outcomes {
+		due := now
+		if e.State == outbox.StateReady {
+			due = now.Add(e.After)
+		}
+		held := false
+		args := []any{e.ID, e.Token, int(e.State), micros(due), e.Attempts, e.ProviderID, e.Error}
+		err := r.run(finishMessage, args, func(stmt *sqlite3.Stmt) error {
+			held = true
+			leave(left, stmt)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !held {
+			fenced = append(fenced, e.Lease)
+		}
+	}
+	freed, err := freeLanes(r, left)
+	s.writer.messages.add(freed)
+	return fenced, err
+}
+
+// leave notes the lane in the first column, if there is one.
+func leave(left map[string]bool, stmt *sqlite3.Stmt) {
+	if lane := stmt.ColumnText(0); lane != "" {
+		left[lane] = true
+	}
+}
+
+// ReplayMessage implements [outbox.Store].
+func (s *Store) ReplayMessage(ctx context.Context, id string) error {
+	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		found, err := r.changes(replayMessage, id, micros(now))
+		if err == nil && !found {
+			err = refused{store.ErrNotFound}
+		}
+		s.writer.messages.add(1)
+		return err
+	}))
+}
+
+// DropMessage implements [outbox.Store].
+func (s *Store) DropMessage(ctx context.Context, id string) error {
+	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
+		found, left := false, make(map[string]bool)
+		err := r.run(dropMessage, []any{id}, func(stmt *sqlite3.Stmt) error {
+			found = true
+			leave(left, stmt)
+			return nil
+		})
+		if err == nil && !found {
+			err = refused{store.ErrNotFound}
+		}
+		if err != nil {
+			return err
+		}
+		freed, err := freeLanes(r, left)
+		s.writer.messages.add(freed)
+		return err
+	}))
+}
