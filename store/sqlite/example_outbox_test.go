@@ -1,4 +1,4 @@
-package outbox_test
+package sqlite_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // An order and the message about it are committed together, and what is rolled back is never sent.
-func ExampleOutbox_Add() {
+func Example_outbox() {
 	dir, err := os.MkdirTemp("", "outbox")
 	if err != nil {
 		fmt.Println(err)
