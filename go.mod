@@ -36,7 +36,6 @@ require (
 	github.com/ncruces/julianday v1.0.0 // indirect
 	github.com/onceward/onceward/store/postgres v0.1.0
 	github.com/onceward/onceward/store/sqlite v0.1.0
-	github.com/onceward/onceward/store/storetest v0.1.0
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect

@@ -119,7 +119,7 @@ func (e *env) wantAudit(id store.ID, want ...store.AuditEntry) {
 
 // auditOutlives removes records in each way that there is.
 func auditOutlives(e *env) {
-	if e.features.Busts {
+	if has[store.Buster](e.Instance) {
 		settled, open := e.own(id("settled")), e.own(id("open"))
 		e.complete(settled, "stored")
 		for _, c := range []store.Claim{settled, open} {
@@ -128,7 +128,7 @@ func auditOutlives(e *env) {
 			e.wantAudit(c.ID, entry(c.ID, c.Attempt))
 		}
 	}
-	if e.features.Reaps {
+	if has[store.Reaper](e.Instance) {
 		c := e.own(id("expired"), retain(e.brief()))
 		e.complete(c, "stored")
 		e.audit(entry(c.ID, c.Attempt))

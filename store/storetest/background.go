@@ -30,7 +30,7 @@ func testSweeper(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "only what is due", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if f.name != "in progress, lease over" {
 				f.build(e, []store.ID{id(f.name)})
 			}
@@ -44,7 +44,7 @@ func testSweeper(t *testing.T, h Harness) {
 		e.wantWork("swept of what is resumable", e.sweep(everything), 0)
 		e.wantState(c.ID, store.StateInProgress, "B1: a resumable record is handed to the resumer")
 	})
-	if h.Features.Clock {
+	if hasClock(h.probe) {
 		h.test(t, "at the very end of a lease", func(e *env) {
 			c := e.own(id("key"), lease(e.brief()))
 			until := e.get(c.ID).LeaseUntil
@@ -105,7 +105,7 @@ func testReaper(t *testing.T, h Harness) {
 		e.wantState(target, store.StateNone, "B2: marked expired, then removed a retention later")
 	})
 	h.test(t, "only what is due", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if !f.absent {
 				f.build(e, []store.ID{id(f.name)})
 			}
@@ -114,7 +114,7 @@ func testReaper(t *testing.T, h Harness) {
 			e.wantWork("reaped of what is not due", e.reap(everything, soft), 0)
 		}
 	})
-	if h.Features.Clock {
+	if hasClock(h.probe) {
 		h.test(t, "at the very moment of expiry", func(e *env) {
 			expires := e.complete(e.own(id("key"), retain(e.brief())), "stored")
 			e.until(expires.Add(-e.resolution()))

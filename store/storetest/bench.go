@@ -22,7 +22,7 @@ func Bench(b *testing.B, h Harness) {
 		{"ReserveComplete", true, benchReserveComplete},
 		{"Replay", true, benchReplay},
 		{"Contention", true, benchContention},
-		{"Transact", h.Features.Transactions, benchTransact},
+		{"Transact", has[store.Transactor](h.Open(b)), benchTransact},
 	}
 	for _, bm := range benchmarks {
 		if !bm.needed {

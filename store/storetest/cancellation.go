@@ -16,7 +16,7 @@ import (
 // testCancellation lets callers leave at each step: what they asked for happened or did not, and nobody else external events.
 func testCancellation(t *testing.T, h Harness) {
 	h.test(t, "before the call", func(e *env) {
-		for _, c := range calls(h.Features) {
+		for _, c := range calls(h.probe) {
 			e.Run(c.name, func(t *testing.T) { e.with(t).refusesTheGone(c) })
 		}
 	})
@@ -52,7 +52,7 @@ type call struct {
 	call    func(ctx context.Context, s store.Store, c store.Claim) error
 }
 
-func calls(f Features) []call {
+func calls(i Instance) []call {
 	own := func(e *env, id store.ID) store.Claim { return e.own(id) }
 	lose := func(e *env, id store.ID) store.Claim { return e.lose(id) }
 	loseResumable := func(e *env, id store.ID) store.Claim { return e.lose(id, resume) }
@@ -94,56 +94,56 @@ func calls(f Features) []call {
 			_, err := s.Get(ctx, c.ID)
 			return err
 		}},
-		{"sweep", f.Sweeps, lapsed, func(ctx context.Context, s store.Store, _ store.Claim) error {
+		{"sweep", has[store.Sweeper](i), lapsed, func(ctx context.Context, s store.Store, _ store.Claim) error {
 			_, err := s.(store.Sweeper).Sweep(ctx, everything)
 			return err
 		}},
-		{"reap", f.Reaps, expired, func(ctx context.Context, s store.Store, _ store.Claim) error {
+		{"reap", has[store.Reaper](i), expired, func(ctx context.Context, s store.Store, _ store.Claim) error {
 			_, err := s.(store.Reaper).Reap(ctx, everything, false)
 			return err
 		}},
-		{"resolve completed", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"resolve completed", has[store.Reconciler](i), lose, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Reconciler).ResolveCompleted(ctx, c, answer("found"))
 		}},
-		{"resolve not executed", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"resolve not executed", has[store.Reconciler](i), lose, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Reconciler).ResolveNotExecuted(ctx, c, "never arrived")
 		}},
-		{"resolve step", f.Reconciles, loseResumable, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"resolve step", has[store.Reconciler](i), loseResumable, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Reconciler).ResolveStep(ctx, c, store.Checkpoint{Point: "shipped"})
 		}},
-		{"begin reconcile", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"begin reconcile", has[store.Reconciler](i), lose, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Reconciler).BeginReconcile(ctx, c, 0, time.Minute)
 		}},
-		{"postpone", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"postpone", has[store.Reconciler](i), lose, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Reconciler).Postpone(ctx, c, notYet(0, 1))
 		}},
-		{"requeue", f.Reconciles, lose, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"requeue", has[store.Reconciler](i), lose, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Reconciler).Requeue(ctx, c, "the provider is back")
 		}},
-		{"bust", f.Busts, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"bust", has[store.Buster](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Buster).Bust(ctx, c.ID, true)
 		}},
-		{"list", f.Lists, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+		{"list", has[store.Lister](i), own, func(ctx context.Context, s store.Store, _ store.Claim) error {
 			_, err := s.(store.Lister).List(ctx, store.Filter{})
 			return err
 		}},
-		{"stats", f.Lists, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+		{"stats", has[store.Lister](i), own, func(ctx context.Context, s store.Store, _ store.Claim) error {
 			_, err := s.(store.Lister).Stats(ctx)
 			return err
 		}},
-		{"wait", f.Waits, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"wait", has[store.Waiter](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Waiter).Wait(ctx, c.ID, c.Attempt)
 		}},
-		{"transact", f.Transactions, nothing, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"transact", has[store.Transactor](i), nothing, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.(store.Transactor).Transact(ctx, request(c.ID), committing("done"))
 			return err
 		}},
-		{"checkpoint with work", f.TxCheckpoints, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"checkpoint with work", has[store.TxCheckpointer](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.TxCheckpointer).CheckpointTx(ctx, c, calm, reaching("charged"))
 		}},
 	}
 	var possible []call
-	for _, c := range append(all, evidenceCalls(f)...) {
+	for _, c := range append(all, evidenceCalls(i)...) {
 		if c.needed {
 			possible = append(possible, c)
 		}
@@ -152,36 +152,36 @@ func calls(f Features) []call {
 }
 
 // evidenceCalls are the methods about what is kept beside the records.
-func evidenceCalls(f Features) []call {
+func evidenceCalls(i Instance) []call {
 	own := func(e *env, id store.ID) store.Claim { return e.own(id) }
 	return []call{
-		{"add late completion", f.Findings, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"add late completion", has[store.LateCompletionKeeper](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.LateCompletionKeeper).AddLateCompletion(ctx, store.LateCompletion{Claim: c, Response: answer("late").Response})
 		}},
-		{"late completions", f.Findings, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"late completions", has[store.LateCompletionKeeper](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.(store.LateCompletionKeeper).LateCompletions(ctx, c.ID)
 			return err
 		}},
-		{"add external event", f.Notices, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"add external event", has[store.ExternalEventKeeper](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.(store.ExternalEventKeeper).AddExternalEvent(ctx, externalEvent("psp", c.Key, c.Key))
 			return err
 		}},
-		{"external events", f.Notices, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"external events", has[store.ExternalEventKeeper](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.(store.ExternalEventKeeper).ExternalEvents(ctx, store.ExternalEventFilter{Source: "psp", Scope: externalEventScope, Subjects: []string{c.Key}})
 			return err
 		}},
-		{"purge external events", f.Notices, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+		{"purge external events", has[store.ExternalEventKeeper](i), own, func(ctx context.Context, s store.Store, _ store.Claim) error {
 			_, err := s.(store.ExternalEventKeeper).PurgeExternalEvents(ctx, 0, everything)
 			return err
 		}},
-		{"add audit", f.Audits, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"add audit", has[store.Auditor](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			return s.(store.Auditor).AddAudit(ctx, entry(c.ID, c.Attempt))
 		}},
-		{"audit", f.Audits, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+		{"audit", has[store.Auditor](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.(store.Auditor).Audit(ctx, c.ID)
 			return err
 		}},
-		{"purge audit", f.Audits, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+		{"purge audit", has[store.Auditor](i), own, func(ctx context.Context, s store.Store, _ store.Claim) error {
 			_, err := s.(store.Auditor).PurgeAudit(ctx, 0, everything)
 			return err
 		}},

@@ -114,7 +114,7 @@ func testCheckpointer(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "a heartbeat during the step", stepExtended)
-	if h.Features.Durable {
+	if restarts(h.probe) {
 		h.test(t, "restart", func(e *env) {
 			c := e.own(id("key"))
 			e.must(e.checkpointTx(c, e.stepping("row", reaching("charged"))))

@@ -21,7 +21,7 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 		{"empty data", store.Checkpoint{Data: []byte{}}},
 		{"nothing", store.Checkpoint{}},
 	}
-	for _, f := range fixtures(h.Features) {
+	for _, f := range fixtures(h.probe) {
 		h.test(t, f.name, func(e *env) {
 			targets := ids(3 * len(points))
 			f.build(e, targets)

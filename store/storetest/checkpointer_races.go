@@ -18,7 +18,7 @@ func testCheckpointerRaces(t *testing.T, h Harness) {
 	h.test(t, "one key", stepCrowd)
 	h.test(t, "the caller leaves", stepCancelled)
 	h.test(t, "the caller leaves during the step", stepCancelledInWork)
-	if h.Features.Transactions {
+	if has[store.Transactor](h.probe) {
 		h.test(t, "beside transactions", stepBesideTransactions)
 	}
 }
@@ -83,7 +83,7 @@ func stepSettled(e *env) {
 		"released":  func(c store.Claim) error { return e.Store.Release(e.ctx, c, "no stock") },
 		"abandoned": func(c store.Claim) error { return e.Store.Abandon(e.ctx, c, "timeout") },
 	}
-	if e.features.Busts {
+	if has[store.Buster](e.Instance) {
 		settlements["busted"] = func(c store.Claim) error { return e.Store.(store.Buster).Bust(e.ctx, c.ID, true) }
 	}
 	for name, settle := range settlements {

@@ -108,7 +108,7 @@ func (e *env) keeps(name string, want store.Response) {
 	if _, err := e.Store.Complete(e.ctx, c, &store.Completion{Response: want}); err != nil {
 		e.Errorf("S6: repeating the completion with the same content got %v", err)
 	}
-	if !e.features.Reconciles {
+	if !has[store.Reconciler](e.Instance) {
 		return
 	}
 	lost := e.lose(id(name + ", lost"))
@@ -204,7 +204,7 @@ func longestTimes(e *env) {
 	e.must(e.Store.Extend(e.ctx, c, onceward.MaxLease))
 	e.complete(c, "done")
 	kept("reserved")
-	if e.features.Transactions {
+	if has[store.Transactor](e.Instance) {
 		e.transacted(longest("transacted"), ending(store.TxCommit, "done"), store.DecisionExecute, "E1")
 		kept("transacted")
 	}

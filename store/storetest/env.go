@@ -36,16 +36,14 @@ type env struct {
 	tokens map[store.ID]int64
 }
 
-// open makes a fresh store for a test, which can rely on what the store claims to be.
+// open makes a fresh store for a test, which can rely on it being like the one that was looked at.
 func open(t *testing.T, h Harness) *env {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	instance := h.Open(t)
-	for _, c := range claims(h.Features, instance) {
-		if c.claimed && !c.has {
-			t.Fatalf("Features.%s is claimed, but there is no %s", c.field, c.evidence)
-		}
+	if !alike(instance, h.probe) {
+		t.Fatalf("Open returned %T, and something else in another call: all instances have to be alike", instance.Store)
 	}
 	e := &env{T: t, Instance: instance, features: h.Features, ctx: ctx, tokens: make(map[store.ID]int64)}
 	if e.Advance != nil {

@@ -153,7 +153,7 @@ func notSettledNotRemoved(e *env) {
 	if e.Advance != nil {
 		e.Advance(10 * 365 * 24 * time.Hour)
 	}
-	if e.features.Reaps {
+	if has[store.Reaper](e.Instance) {
 		for _, soft := range []bool{true, false} {
 			if reaped := e.reap(everything, soft); reaped != 0 {
 				e.Errorf("S2: the reaper removed %d records whose outcome is open", reaped)

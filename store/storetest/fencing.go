@@ -42,7 +42,7 @@ func testFencing(t *testing.T, h Harness) {
 	}
 	for _, s := range situations {
 		h.test(t, s.name, func(e *env) {
-			for _, w := range ownerWrites(h.Features) {
+			for _, w := range ownerWrites(has[store.Reconciler](h.probe)) {
 				e.Run(w.name, func(t *testing.T) {
 					e := e.with(t)
 					stale, want := s.prepare(e, id(w.name))
@@ -75,7 +75,7 @@ type ownerWrite struct {
 	write func(e *env, c store.Claim) error
 }
 
-func ownerWrites(features Features) []ownerWrite {
+func ownerWrites(reconciles bool) []ownerWrite {
 	writes := []ownerWrite{
 		{"extend", func(e *env, c store.Claim) error { return e.Store.Extend(e.ctx, c, 5*calm) }},
 		{"checkpoint", func(e *env, c store.Claim) error {
@@ -88,7 +88,7 @@ func ownerWrites(features Features) []ownerWrite {
 		{"release", func(e *env, c store.Claim) error { return e.Store.Release(e.ctx, c, "stale") }},
 		{"abandon", func(e *env, c store.Claim) error { return e.Store.Abandon(e.ctx, c, "stale") }},
 	}
-	if !features.Reconciles {
+	if !reconciles {
 		return writes
 	}
 	return append(writes,

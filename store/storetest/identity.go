@@ -105,7 +105,7 @@ func (e *env) distinct(family []store.ID) {
 			e.Errorf("H8: %s came back as %s and %s", content(id), content(rec.ID), content(v.Record.ID))
 		}
 	}
-	if e.features.Lists {
+	if has[store.Lister](e.Instance) {
 		e.listed(family)
 	}
 }

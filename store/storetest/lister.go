@@ -32,7 +32,7 @@ func testLister(t *testing.T, h Harness) {
 	h.test(t, "filters", filters)
 	h.test(t, "due", dueByTheStore)
 	h.test(t, "all but bodies", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			f.build(e, []store.ID{id(f.name)})
 		}
 		for _, got := range e.list(store.Filter{}) {
@@ -167,7 +167,7 @@ func dueByTheStore(e *env) {
 	e.complete(e.own(inA("completed"), retain(e.brief())), "stored")
 	e.complete(e.own(inB("completed"), retain(calm)), "stored")
 	e.lose(inA("unknown"))
-	if e.features.Reconciles {
+	if has[store.Reconciler](e.Instance) {
 		e.postpone(e.lose(inB("postponed")), 0)
 	}
 	e.wantFiltered([]filtered{
@@ -214,7 +214,7 @@ func statistics(e *env) {
 	if stats.DeadLetters != 0 {
 		e.Errorf("M4: %d dead letters, want none", stats.DeadLetters)
 	}
-	if e.features.Reconciles {
+	if has[store.Reconciler](e.Instance) {
 		e.postpone(oldest, 1)
 		if n := e.stats().DeadLetters; n != 1 {
 			e.Errorf("M4: %d dead letters, want 1", n)

@@ -9,9 +9,9 @@ import (
 
 // testLost checks that an unknown record says since when: whoever reconciles must know how long ago its owner was lost (B3).
 func testLost(t *testing.T, h Harness) {
-	for name, lose := range waysToLose(h.Features) {
+	for name, lose := range waysToLose(h.probe) {
 		h.test(t, name, func(e *env) {
-			for outcome, settle := range waysToSettle(h.Features) {
+			for outcome, settle := range waysToSettle(h.probe) {
 				e.Run(outcome, func(t *testing.T) { e.with(t).lostAndFound(id(outcome), lose, settle) })
 			}
 		})
@@ -22,7 +22,7 @@ func testLost(t *testing.T, h Harness) {
 type way func(e *env, c store.Claim)
 
 // waysToLose are how a record in progress, whose lease is over, becomes unknown.
-func waysToLose(f Features) map[string]way {
+func waysToLose(i Instance) map[string]way {
 	ways := map[string]way{
 		"abandoned": func(e *env, c store.Claim) { e.must(e.Store.Abandon(e.ctx, c, "timeout")) },
 		"found by a reservation": func(e *env, c store.Claim) {
@@ -30,16 +30,16 @@ func waysToLose(f Features) map[string]way {
 			e.wantSince(v.Record, v.Now, v.Now, "the verdict")
 		},
 	}
-	if f.Sweeps {
+	if has[store.Sweeper](i) {
 		ways["swept"] = func(e *env, _ store.Claim) { e.sweep(everything) }
 	}
 	return ways
 }
 
 // waysToSettle are what ends an unknown record.
-func waysToSettle(f Features) map[string]way {
+func waysToSettle(i Instance) map[string]way {
 	ways := map[string]way{"completed late": func(e *env, c store.Claim) { e.complete(c, "late") }}
-	if f.Reconciles {
+	if has[store.Reconciler](i) {
 		ways["resolved as completed"] = func(e *env, c store.Claim) { e.must(e.resolver().ResolveCompleted(e.ctx, c, answer("found"))) }
 		ways["resolved as not executed"] = func(e *env, c store.Claim) {
 			e.must(e.resolver().ResolveNotExecuted(e.ctx, c, "never arrived"))
@@ -59,13 +59,13 @@ func (e *env) lostAndFound(target store.ID, lose, settle way) {
 	lost := e.get(target)
 	e.wantSince(lost, from, to, "a lost record")
 	e.pass(e.resolution())
-	if e.features.Reconciles {
+	if has[store.Reconciler](e.Instance) {
 		e.postpone(c, 1)
 		e.wantSince(e.get(target), lost.SettledAt, lost.SettledAt, "a postponed record")
 		e.requeue(c, "again")
 		e.wantSince(e.get(target), lost.SettledAt, lost.SettledAt, "a requeued record")
 	}
-	if e.features.Lists {
+	if has[store.Lister](e.Instance) {
 		for _, rec := range e.list(store.Filter{State: store.StateUnknown}) {
 			if rec.ID == target {
 				e.wantSince(rec, lost.SettledAt, lost.SettledAt, "a listed record")

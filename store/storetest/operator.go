@@ -11,7 +11,7 @@ import (
 // testBuster checks what an operator can remove, and what stays of it.
 func testBuster(t *testing.T, h Harness) {
 	h.test(t, "settled", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if !f.want.Settled() && f.want != store.StateExpired {
 				continue
 			}
@@ -25,7 +25,7 @@ func testBuster(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "open, without force", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if f.want != store.StateInProgress && f.want != store.StateUnknown {
 				continue
 			}
@@ -36,7 +36,7 @@ func testBuster(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "open, with force", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if f.want != store.StateInProgress && f.want != store.StateUnknown {
 				continue
 			}
@@ -47,7 +47,7 @@ func testBuster(t *testing.T, h Harness) {
 			if rec := e.get(target); rec.State != store.StateExpired || rec.Attempt != old.Attempt {
 				e.Errorf("section 4: a forced bust leaves a tombstone with its token, but the record is %s", describe(rec))
 			}
-			for _, w := range ownerWrites(h.Features) {
+			for _, w := range ownerWrites(has[store.Reconciler](h.probe)) {
 				e.wantFenced(w.write(e, old), "section 4: the old owner is fenced, "+w.name+" of what was "+f.name)
 			}
 			if next := e.own(target); next.Attempt <= old.Attempt {

@@ -50,12 +50,12 @@ func newWalk(e *env, scope string) *walk {
 func (w *walk) quiet() error {
 	for range 2 {
 		w.Advance(100 * calm)
-		if w.features.Sweeps {
+		if has[store.Sweeper](w.Instance) {
 			if r := w.do(store.ID{}, store.Event{Kind: store.EventSweep}); r.err != nil {
 				return r.err
 			}
 		}
-		if w.features.Reaps {
+		if has[store.Reaper](w.Instance) {
 			if r := w.do(store.ID{}, store.Event{Kind: store.EventReap}); r.err != nil {
 				return r.err
 			}
@@ -73,23 +73,23 @@ func (w *walk) moves() map[string]func(*rapid.T) {
 		"advance":       func(rt *rapid.T) { w.Advance(drawDuration(rt)) },
 		"to a boundary": w.boundaryMove,
 	}
-	if w.features.Sweeps {
+	if has[store.Sweeper](w.Instance) {
 		moves["sweep"] = func(rt *rapid.T) { w.workerMove(rt, store.Event{Kind: store.EventSweep}) }
 	}
-	if w.features.Reaps {
+	if has[store.Reaper](w.Instance) {
 		moves["reap"] = func(rt *rapid.T) {
 			w.workerMove(rt, store.Event{Kind: store.EventReap, Soft: rapid.Bool().Draw(rt, "soft")})
 		}
 	}
-	if w.features.Reconciles {
+	if has[store.Reconciler](w.Instance) {
 		moves["resolve"] = w.resolveMove
 	}
-	if w.features.Busts {
+	if has[store.Buster](w.Instance) {
 		moves["bust"] = func(rt *rapid.T) {
 			w.apply(rt, w.drawID(rt), store.Event{Kind: store.EventBust, Force: rapid.Bool().Draw(rt, "force")})
 		}
 	}
-	if w.features.Transactions {
+	if has[store.Transactor](w.Instance) {
 		moves["transact"] = w.transactMove
 	}
 	return moves

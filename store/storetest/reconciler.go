@@ -62,7 +62,7 @@ func testReconciler(t *testing.T, h Harness) {
 		e.must(e.resolver().ResolveNotExecuted(e.ctx, old, "never arrived"))
 		current := e.lose(id("key"))
 		before := e.get(current.ID)
-		for _, w := range ownerWrites(Features{Reconciles: true}) {
+		for _, w := range ownerWrites(true) {
 			e.wantFenced(w.write(e, old), "B3: "+w.name+" about an earlier attempt")
 		}
 		if diff := diffRecords(e.get(current.ID), before, 0); diff != "" {

@@ -54,7 +54,7 @@ func testRepeats(t *testing.T, h Harness) {
 		e.wantDecision(request(id("key")), store.DecisionInProgress, "S9: a different caller")
 	})
 	h.test(t, "same nonce after the end", nonceAfterEnd)
-	if h.Features.Durable {
+	if restarts(h.probe) {
 		h.test(t, "same nonce after a restart", func(e *env) {
 			for _, f := range grants() {
 				r := f.prepare(e)

@@ -38,7 +38,7 @@ func testRequeue(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "only unknown records", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if f.want == store.StateUnknown {
 				continue
 			}
@@ -81,7 +81,7 @@ func (e *env) wantQueued(c store.Claim, reason string) {
 	if rec.ReconcileAt.IsZero() || rec.ReconcileAt.After(now) {
 		e.Errorf("B3: a record that was requeued before %s is due at %s", now, rec.ReconcileAt)
 	}
-	if e.features.Lists {
+	if has[store.Lister](e.Instance) {
 		e.wantListed(e.list(store.Filter{State: store.StateUnknown, Due: true}), []store.ID{c.ID}, "what is unknown and due")
 	}
 }
@@ -93,7 +93,7 @@ func requeuedDeadLetter(e *env) {
 	if !dead.DeadLetter {
 		e.Fatal("B3: a record at its limit is no dead letter")
 	}
-	if e.features.Lists {
+	if has[store.Lister](e.Instance) {
 		e.wantListed(e.list(store.Filter{State: store.StateUnknown, Due: true}), nil, "what is unknown and due")
 	}
 	e.pass(e.resolution())
@@ -108,7 +108,7 @@ func requeuedDeadLetter(e *env) {
 	if diff := diffRecords(rec, dead, 0); diff != "" {
 		e.Errorf("B3: a requeue changed more than when the record is due: %s", diff)
 	}
-	if e.features.Lists {
+	if has[store.Lister](e.Instance) {
 		if stats := e.stats(); stats.DeadLetters != 0 || stats.Records[store.StateUnknown] != 1 {
 			e.Errorf("M4: after a requeue %d dead letters of %d unknown records are counted", stats.DeadLetters, stats.Records[store.StateUnknown])
 		}

@@ -29,7 +29,7 @@ func testResolvedStep(t *testing.T, h Harness) {
 	h.test(t, "the attempt that was resolved is fenced", func(e *env) {
 		c := e.resolveStep(id("key"))
 		before := e.get(c.ID)
-		for _, w := range ownerWrites(h.Features) {
+		for _, w := range ownerWrites(has[store.Reconciler](h.probe)) {
 			e.wantFenced(w.write(e, c), "S6: "+w.name+" of an attempt whose step was resolved")
 		}
 		if diff := diffRecords(e.get(c.ID), before, 0); diff != "" {
@@ -54,11 +54,11 @@ func testResolvedStep(t *testing.T, h Harness) {
 	h.test(t, "it is never swept", func(e *env) {
 		c := e.resolveStep(id("key"))
 		e.pass(e.brief())
-		if h.Features.Sweeps {
+		if has[store.Sweeper](h.probe) {
 			e.sweep(everything)
 		}
 		e.wantState(c.ID, store.StateInProgress, "B1: a phased operation past its lease")
-		if h.Features.Lists {
+		if has[store.Lister](h.probe) {
 			due := e.list(store.Filter{State: store.StateInProgress, Due: true})
 			e.wantListed(due, []store.ID{c.ID}, "what is due for the resumer")
 		}
@@ -89,7 +89,7 @@ func personEndsLostOperation(e *env) {
 		e.must(way.end(c))
 		e.wantState(c.ID, way.want, "I16: a lost operation that a person ended as "+name)
 		e.must(way.end(c)) // the reply may be lost
-		for _, w := range ownerWrites(Features{}) {
+		for _, w := range ownerWrites(false) {
 			if w.name == "release" && name == "not executed" {
 				continue // it says the same
 			}

@@ -8,7 +8,7 @@ import (
 
 // testTokens checks that an attempt token is never used twice for one ID, however its record went (S7).
 func testTokens(t *testing.T, h Harness) {
-	for _, r := range removals(h.Features) {
+	for _, r := range removals(h.probe) {
 		h.test(t, r.name, func(e *env) {
 			var spent []int64
 			for range 5 {
@@ -16,7 +16,7 @@ func testTokens(t *testing.T, h Harness) {
 			}
 			e.wantGrowing(spent)
 		})
-		if !h.Features.Durable {
+		if !restarts(h.probe) {
 			continue
 		}
 		h.test(t, r.name+", with restarts", func(e *env) {
@@ -31,7 +31,7 @@ func testTokens(t *testing.T, h Harness) {
 	h.test(t, "in every way by turns", func(e *env) {
 		var spent []int64
 		for range 2 {
-			for _, r := range removals(h.Features) {
+			for _, r := range removals(h.probe) {
 				spent = append(spent, e.spend(r))
 			}
 		}
@@ -49,13 +49,13 @@ type removal struct {
 
 // removals returns the ways that the store has. Those by an operator or an owner take no time: with a clock that stands
 // still, the token must grow by itself.
-func removals(features Features) []removal {
+func removals(i Instance) []removal {
 	ways := []removal{
 		{name: "released", remove: func(e *env, c store.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
 		{name: "expired", remove: func(e *env, c store.Claim) { e.until(e.complete(c, "stored")) }},
 		{name: "resumed", lapses: true, remove: func(e *env, c store.Claim) { e.until(e.get(c.ID).LeaseUntil) }},
 	}
-	if features.Reaps {
+	if has[store.Reaper](i) {
 		ways = append(ways, removal{name: "reaped", remove: func(e *env, c store.Claim) {
 			e.until(e.complete(c, "stored"))
 			e.reap(everything, false)
@@ -71,7 +71,7 @@ func removals(features Features) []removal {
 			e.wantState(c.ID, store.StateNone, "B2: after the reaper came twice")
 		}})
 	}
-	if features.Busts {
+	if has[store.Buster](i) {
 		ways = append(ways, removal{name: "busted", remove: func(e *env, c store.Claim) {
 			e.complete(c, "stored")
 			e.bust(c.ID, false)
@@ -83,7 +83,7 @@ func removals(features Features) []removal {
 			e.wantState(c.ID, store.StateNone, "section 4: bust of an expired record")
 		}})
 	}
-	if features.Reconciles {
+	if has[store.Reconciler](i) {
 		ways = append(ways, removal{name: "resolved as not executed", remove: func(e *env, c store.Claim) {
 			e.must(e.Store.Abandon(e.ctx, c, "timeout"))
 			e.must(e.Store.(store.Reconciler).ResolveNotExecuted(e.ctx, c, "never arrived"))

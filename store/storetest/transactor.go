@@ -114,7 +114,7 @@ func testTransactor(t *testing.T, h Harness) {
 			e.Errorf("E1: with a lease of %s the work may take %s", calm, d)
 		}
 	})
-	if h.Features.Waits {
+	if has[store.Waiter](h.probe) {
 		h.test(t, "waiting for a transaction", transactWaits)
 	}
 }
@@ -146,7 +146,7 @@ func transactCommits(e *env) {
 
 // transactDecides checks every decision that is not to execute, on records made in reserved mode.
 func transactDecides(e *env) {
-	for _, f := range fixtures(e.features) {
+	for _, f := range fixtures(e.Instance) {
 		if f.absent || f.want == store.StateRetryable {
 			continue // these execute
 		}

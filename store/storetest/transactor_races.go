@@ -35,7 +35,7 @@ func testTransactorRaces(t *testing.T, h Harness) {
 	h.test(t, "the caller leaves", transactCancelled)
 	h.test(t, "the caller leaves during the work", transactCancelledInWork)
 	h.test(t, "callers leave beside neighbours", transactCancelledBesideNeighbours)
-	if h.Features.Reaps {
+	if has[store.Reaper](h.probe) {
 		h.test(t, "against the reaper", transactAgainstReaper)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // action is an event as it is aimed at a record.
 type action struct {
 	name   string
-	needed func(Features) bool
+	needed func(Instance) bool
 	event  func(id store.ID, rec *store.Record) store.Event
 	// global says that the event meets all records of the store.
 	global bool
@@ -20,8 +20,8 @@ type action struct {
 
 // testTransitions walks the table of section 4 in both directions: from each state, each event, allowed or refused.
 func testTransitions(t *testing.T, h Harness) {
-	chosen := actions(h.Features)
-	for _, f := range fixtures(h.Features) {
+	chosen := actions(h.probe)
+	for _, f := range fixtures(h.probe) {
 		h.test(t, f.name, func(e *env) {
 			targets := ids(len(chosen))
 			f.build(e, targets)
@@ -50,7 +50,7 @@ func (e *env) check(id store.ID, a action) {
 
 // testInvalid holds the store to refusing what no state allows, without a trace.
 func testInvalid(t *testing.T, h Harness) {
-	invalid := invalidActions(h.Features)
+	invalid := invalidActions(h.probe)
 	for _, f := range ownerFixtures() {
 		if f.name != "none" && f.name != "in progress" && f.name != "unknown" {
 			continue
@@ -65,7 +65,7 @@ func testInvalid(t *testing.T, h Harness) {
 	}
 }
 
-func invalidActions(features Features) []action {
+func invalidActions(i Instance) []action {
 	current := func(name string, ev store.Event) action {
 		return action{name: name, event: func(_ store.ID, rec *store.Record) store.Event {
 			ev := ev
@@ -84,13 +84,13 @@ func invalidActions(features Features) []action {
 		current("extend backwards", store.Event{Kind: store.EventExtend, Lease: -time.Second}),
 		current("complete without an answer", store.Event{Kind: store.EventComplete}),
 	}
-	if features.Reconciles {
+	if has[store.Reconciler](i) {
 		all = append(all, current("resolve a step at no point", store.Event{Kind: store.EventResolveStep}))
 	}
 	for _, status := range []int{-1, 0, 99, 1000} {
 		done := &store.Completion{Response: store.Response{Status: status, Body: []byte("x")}}
 		all = append(all, current(fmt.Sprint("complete with status ", status), store.Event{Kind: store.EventComplete, Completion: done}))
-		if features.Reconciles {
+		if has[store.Reconciler](i) {
 			all = append(all, current(fmt.Sprint("resolve with status ", status), store.Event{Kind: store.EventResolveCompleted, Completion: done}))
 		}
 	}
@@ -98,9 +98,9 @@ func invalidActions(features Features) []action {
 }
 
 // actions returns every event that the store has a method for, in each way that matters.
-func actions(features Features) []action {
+func actions(i Instance) []action {
 	all := slices.Concat(reserveActions(), ownerActions(), backgroundActions(), reconcilerActions(), busterActions())
-	return slices.DeleteFunc(all, func(a action) bool { return a.needed != nil && !a.needed(features) })
+	return slices.DeleteFunc(all, func(a action) bool { return a.needed != nil && !a.needed(i) })
 }
 
 // reserving is a reservation with the options.
@@ -145,7 +145,7 @@ func reserveActions() []action {
 }
 
 // byEveryAttempt aims an event at the current attempt, and at others, which are to be refused.
-func byEveryAttempt(name string, needed func(Features) bool, ev store.Event) []action {
+func byEveryAttempt(name string, needed func(Instance) bool, ev store.Event) []action {
 	var aimed []action
 	for offset, by := range []string{", older attempt", "", ", later attempt"} {
 		aimed = append(aimed, action{name: name + by, needed: needed, event: func(_ store.ID, rec *store.Record) store.Event {
@@ -186,22 +186,22 @@ func ownerActions() []action {
 }
 
 func backgroundActions() []action {
-	worker := func(name string, needed func(Features) bool, ev store.Event) action {
+	worker := func(name string, needed func(Instance) bool, ev store.Event) action {
 		return action{
 			name: name, needed: needed, global: true,
 			event: func(store.ID, *store.Record) store.Event { return ev },
 		}
 	}
-	reaps := func(f Features) bool { return f.Reaps }
+	reaps := has[store.Reaper]
 	return []action{
-		worker("sweep", func(f Features) bool { return f.Sweeps }, store.Event{Kind: store.EventSweep}),
+		worker("sweep", has[store.Sweeper], store.Event{Kind: store.EventSweep}),
 		worker("reap", reaps, store.Event{Kind: store.EventReap}),
 		worker("reap softly", reaps, store.Event{Kind: store.EventReap, Soft: true}),
 	}
 }
 
 func reconcilerActions() []action {
-	needed := func(f Features) bool { return f.Reconciles }
+	needed := has[store.Reconciler]
 	postpone := store.Event{Kind: store.EventPostpone, Lease: time.Minute, Reason: "not found yet"}
 	all := slices.Concat(
 		byEveryAttempt("resolve completed", needed, store.Event{Kind: store.EventResolveCompleted, Completion: rich()}),
@@ -236,7 +236,7 @@ func reconcilerActions() []action {
 func busterActions() []action {
 	busting := func(name string, force bool) action {
 		return action{
-			name: name, needed: func(f Features) bool { return f.Busts },
+			name: name, needed: has[store.Buster],
 			event: func(store.ID, *store.Record) store.Event {
 				return store.Event{Kind: store.EventBust, Force: force}
 			},
