@@ -16,12 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
+	"go.uber.org/goleak"
 )
 
 // helperVariable makes the test binary play the part of another process instead of running tests.
@@ -263,3 +262,12 @@ func within(t testing.TB, what string, f func()) {
 		t.Fatalf("%s did not end", what)
 	}
 }
+
+// testClock stands still until it is moved.
+type testClock struct{ moved atomic.Int64 }
+
+func (c *testClock) now() time.Time {
+	return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(c.moved.Load()))
+}
+
+func (c *testClock) advance(d time.Duration) { c.moved.Add(int64(d)) }

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
-
+	"github.com/ncruces/go-sqlite3/vfs"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 )
@@ -237,5 +237,221 @@ func TestCommitFailsUnderGuard(t *testing.T) {
 	send(http.StatusCreated, "")
 	if n := rowsOf(t, s, "payment"); n != 1 {
 		t.Errorf("I1: %d payments", n)
+	}
+}
+
+// disk is a file system whose log can fail.
+type disk struct {
+	vfs.VFSFilename
+	// How often the next flushes and writes of the log fail, and with what.
+	flushes, writes atomic.Int64
+	code            atomic.Uint32
+	dies            atomic.Bool // after a failed flush no write succeeds
+}
+
+// OpenFilename implements [vfs.VFSFilename].
+func (d *disk) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
+	file, flags, err := d.VFSFilename.OpenFilename(name, flags)
+	if err != nil {
+		return nil, flags, err
+	}
+	return &diskFile{File: file, disk: d, log: flags&vfs.OPEN_WAL != 0}, flags, nil
+}
+
+type diskFile struct {
+	vfs.File
+	disk *disk
+	log  bool
+}
+
+// SharedMemory implements [vfs.FileSharedMemory].
+func (f *diskFile) SharedMemory() vfs.SharedMemory {
+	return f.File.(vfs.FileSharedMemory).SharedMemory()
+}
+
+// Sync implements [vfs.File].
+func (f *diskFile) Sync(flags vfs.SyncFlag) error {
+	if f.log && f.disk.flushes.Add(-1) >= 0 {
+		if f.disk.dies.Load() {
+			f.disk.writes.Store(always)
+		}
+		return sqlite3.ExtendedErrorCode(f.disk.code.Load())
+	}
+	return f.File.Sync(flags)
+}
+
+// WriteAt implements [vfs.File].
+func (f *diskFile) WriteAt(p []byte, off int64) (int, error) {
+	if f.log && f.disk.writes.Add(-1) >= 0 {
+		return 0, sqlite3.ExtendedErrorCode(f.disk.code.Load())
+	}
+	return f.File.WriteAt(p, off)
+}
+
+const always = 1 << 40
+
+// fail makes the next n flushes or writes fail.
+func (d *disk) fail(counter *atomic.Int64, n int64, code sqlite3.ExtendedErrorCode) {
+	d.code.Store(uint32(code))
+	counter.Store(n)
+}
+
+// heal ends all faults.
+func (d *disk) heal() {
+	d.dies.Store(false)
+	d.flushes.Store(0)
+	d.writes.Store(0)
+}
+
+// openOnDisk opens a store on a disk that can fail.
+func openOnDisk(t testing.TB) (s *Store, d *disk, path string) {
+	t.Helper()
+	path = insidePath(t)
+	d = &disk{VFSFilename: vfs.Find("").(vfs.VFSFilename)}
+	name := "disk-of-" + strings.ReplaceAll(t.Name(), "/", "-")
+	vfs.Register(name, d)
+	t.Cleanup(func() { vfs.Unregister(name) })
+	if _, err := createFile(path); err != nil {
+		t.Fatal(err)
+	}
+	s = &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[store.ID]chan struct{})}
+	if err := s.open(t.Context(), "file:"+path+"?vfs="+name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		d.heal()
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	createBusiness(t, s)
+	return s, d, path
+}
+
+// limitPages lets the file grow by so many pages and no more; negative lifts the limit.
+func limitPages(t testing.TB, s *Store, more int) {
+	t.Helper()
+	inWriter(t, s, func(w *writer) error {
+		pages := 0
+		err := query(w.raw, `PRAGMA page_count`, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+			pages = stmt.ColumnInt(0)
+			return nil
+		})
+		if more < 0 {
+			pages, more = 1<<30, 0
+		}
+		return errors.Join(err, w.raw.Exec(fmt.Sprintf(`PRAGMA max_page_count = %d`, pages+more)))
+	})
+}
+
+var large = strings.Repeat("x", 100_000)
+
+func wantFull(t testing.TB, err error, rule string) {
+	t.Helper()
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "the disk is full") {
+		t.Errorf("scenario 16: %s got %v, want ErrUnavailable that says that the disk is full", rule, err)
+	}
+}
+
+// TestFullForTheStore: there is no room for the store's own row.
+func TestFullForTheStore(t *testing.T) {
+	t.Parallel()
+	s := openInside(t, insidePath(t))
+	grant, err := s.Reserve(t.Context(), insideReservation("owned"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := store.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
+	done := insideAnswer(large)
+	limitPages(t, s, 0)
+	for range 2 {
+		_, err = s.Complete(t.Context(), claim, &done)
+		wantFull(t, err, "complete")
+		if state := stateOf(t, s, "owned"); state != store.StateInProgress {
+			t.Errorf("the record is %s, want it as it was", state)
+		}
+		_, err = s.Transact(t.Context(), insideReservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
+			settlement := insertAndCommit("key")(ctx, v)
+			settlement.Completion = insideAnswer(large)
+			return settlement
+		})
+		wantFull(t, err, "transact")
+		if wantWhole(t, s, "key") {
+			t.Error("the work is there without room for its answer")
+		}
+	}
+	if err := s.Extend(t.Context(), claim, grant.Record.Retention); err != nil {
+		t.Errorf("S5: a heartbeat needs no new page, but got %v", err)
+	}
+	limitPages(t, s, -1)
+	if _, err = s.Complete(t.Context(), claim, &done); err != nil {
+		t.Errorf("with room again complete got %v", err)
+	}
+	wantOnceMore(t, s, false)
+}
+
+// TestFullForTheHandler: the handler's own insert finds no room. SQLite may undo the whole transaction for that; what the
+// handler does afterwards must not be kept either.
+func TestFullForTheHandler(t *testing.T) {
+	t.Parallel()
+	s := openInside(t, insidePath(t))
+	for _, end := range []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer} {
+		limitPages(t, s, 3)
+		var first, second error
+		_, err := s.Transact(t.Context(), insideReservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
+			tx := onceward.Tx(ctx)
+			if _, err := tx.Exec(`INSERT INTO business VALUES ('key')`); err != nil {
+				t.Error(err)
+			}
+			_, first = tx.Exec(`INSERT INTO business VALUES (?)`, large)
+			_, second = tx.Exec(`INSERT INTO business VALUES ('late')`)
+			return store.Settlement{Action: end, Completion: insideAnswer("done")}
+		})
+		if !errors.Is(first, sqlite3.FULL) {
+			t.Errorf("the handler got %v, want that the disk is full", first)
+		}
+		if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Errorf("scenario 16: got %v, want ErrUnavailable", err)
+		}
+		if second == nil || rowsOf(t, s, "late") != 0 {
+			t.Errorf("I4: after the transaction was lost the handler wrote on (%v), and %d rows stayed", second, rowsOf(t, s, "late"))
+		}
+		if wantWhole(t, s, "key") {
+			t.Error("I4: the caller was told that nothing was executed, but it was")
+		}
+		limitPages(t, s, -1)
+	}
+	wantOnceMore(t, s, false)
+}
+
+// TestFullForOneOfAGroup: one handler finds no room, its neighbours do.
+func TestFullForOneOfAGroup(t *testing.T) {
+	t.Parallel()
+	s := openInside(t, insidePath(t))
+	limitPages(t, s, 8)
+	letGo := holdWriter(t, s)
+	runs := runGroup(t, s, []string{"before", "hungry", "after"}, func(ctx context.Context, key string) store.Settlement {
+		value := key
+		if key == "hungry" {
+			value = large
+		}
+		return insertAndCommit(value)(ctx, store.Verdict{})
+	}, letGo)
+	for _, run := range runs {
+		switch {
+		case run.key == "hungry":
+			if run.err == nil || rowsOf(t, s, large) != 0 {
+				t.Errorf("the one that found no room got %v", run.err)
+			}
+		case run.err != nil || !wantWhole(t, s, run.key):
+			t.Errorf("a neighbour got %v", run.err)
+		}
+	}
+	err := s.Update(t.Context(), func(tx *sql.Tx) error {
+		_, err := tx.Exec(`INSERT INTO business VALUES (?)`, large)
+		return err
+	})
+	if err == nil {
+		t.Error("an update found room where there is none")
 	}
 }
