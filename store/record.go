@@ -63,6 +63,7 @@ func (s State) Settled() bool {
 // knows no routes.
 type LostPolicy uint8
 
+// The policies on a lost owner. Their numbers are stored and never change.
 const (
 	// LostReconcile makes the operation unknown: it is never executed again on a guess. This is the default.
 	LostReconcile LostPolicy = 0
@@ -125,7 +126,7 @@ type HeaderField struct {
 
 // Response is a stored answer.
 type Response struct {
-	// Status is the HTTP status code; for a function run by [Guard.Do] it is 200, or 500 for a stored failure.
+	// Status is the HTTP status code; for a function run by onceward.Guard.Do it is 200, or 500 for a stored failure.
 	Status int
 	// Header holds the stored header fields in a stable order.
 	Header []HeaderField
@@ -153,7 +154,7 @@ type Record struct {
 	State State
 	// OnLost is the route's policy on a lost owner.
 	OnLost LostPolicy
-	// Operation is the method and route pattern, or the name given to [Guard.Do].
+	// Operation is the method and route pattern, or the name given to onceward.Guard.Do.
 	Operation string
 	// Fingerprint is that of the request that made the record.
 	Fingerprint Fingerprint

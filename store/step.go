@@ -20,7 +20,7 @@ const (
 	EventComplete
 	// EventRelease is the owner's word that nothing was done.
 	EventRelease
-	// EventAbandon is the owner's word that it does not know.
+	// EventAbandon is the owner's word that it does not know what was done.
 	EventAbandon
 	// EventSweep is the sweeper's look at a lease.
 	EventSweep
@@ -61,6 +61,7 @@ func (k EventKind) String() string {
 
 // Event is something that happens to a record. Which fields count depends on the kind.
 type Event struct {
+	// Kind is what happens.
 	Kind EventKind
 	// Reservation is for EventReserve.
 	Reservation *Reservation
@@ -80,7 +81,7 @@ type Event struct {
 	// Count is, for EventBeginReconcile and EventPostpone, the number of tries that the record must stand at: of several
 	// nodes that want to make the same try, one does.
 	Count int
-	// Untried makes EventPostpone take the try back: the node that began it was stopped before it had asked.
+	// Untried makes EventPostpone cancel the try: the node that began it was stopped before it had asked.
 	Untried bool
 	// MaxAttempts is the number of tries after which EventPostpone makes a dead letter; zero for no limit.
 	MaxAttempts int
@@ -93,6 +94,7 @@ type Event struct {
 // Effect is what an event does to the stored record.
 type Effect uint8
 
+// The effects of an event.
 const (
 	// EffectNone leaves the record as it is.
 	EffectNone Effect = iota
@@ -104,13 +106,14 @@ const (
 
 // Transition is what an event came to.
 type Transition struct {
+	// Effect is what is to be done to the stored record.
 	Effect Effect
 	// Decision and Origin answer EventReserve.
 	Decision Decision
 	Origin   Origin
 }
 
-// clockStep is the finest step of time that records keep.
+// ClockStep is the finest step of time that records keep.
 const ClockStep = time.Microsecond
 
 // unchanged is the outcome of an event that finds nothing to do.
