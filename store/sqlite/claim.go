@@ -79,9 +79,7 @@ func (s *Store) anyDue(ctx context.Context, wants []outbox.ClaimRequest) (due bo
 	now := micros(s.now())
 	err = s.readers.with(ctx, func(one *reader) error {
 		for _, want := range wants {
-			err := query(one.conn, selectAnyDue, func(stmt *sqlite3.Stmt) error {
-				return bindAll(stmt, []any{want.Topic, now})
-			}, func(*sqlite3.Stmt) error {
+			err := query(one.conn, selectAnyDue, []any{want.Topic, now}, func(*sqlite3.Stmt) error {
 				due = true
 				return nil
 			})

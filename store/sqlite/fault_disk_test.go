@@ -333,7 +333,7 @@ func limitPages(t testing.TB, s *Store, more int) {
 	t.Helper()
 	inWriter(t, s, func(w *writer) error {
 		pages := 0
-		err := query(w.raw, `PRAGMA page_count`, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+		err := query(w.raw, `PRAGMA page_count`, nil, func(stmt *sqlite3.Stmt) error {
 			pages = stmt.ColumnInt(0)
 			return nil
 		})

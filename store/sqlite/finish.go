@@ -32,24 +32,18 @@ func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease
 		return nil, nil
 	}
 	leases = slices.Clone(leases)
-	var lost []outbox.Lease
-	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		lost = nil
+	return write(ctx, s.writer, func(r *records, now time.Time) (lost []outbox.Lease, err error) {
 		for _, l := range leases {
 			held, err := r.changes(extendMessage, l.ID, l.Token, micros(now.Add(lease)))
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if !held {
 				lost = append(lost, l)
 			}
 		}
-		return nil
-	}))
-	if err != nil {
-		return nil, err // the writer may still be at it
-	}
-	return lost, nil
+		return lost, nil
+	})
 }
 
 // RecordProviderID implements [outbox.Store].
@@ -69,15 +63,9 @@ func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Outcome) ([
 		return nil, err
 	}
 	endings = slices.Clone(endings)
-	var fenced []outbox.Lease
-	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) (err error) {
-		fenced, err = s.finish(r, endings, now)
-		return err
-	}))
-	if err != nil {
-		return nil, err // the writer may still be at it
-	}
-	return fenced, nil
+	return write(ctx, s.writer, func(r *records, now time.Time) ([]outbox.Lease, error) {
+		return s.finish(r, endings, now)
+	})
 }
 
 // FinishMessageTx implements [outbox.Store]. The work runs like that of [Store.InTx], and only if the lease is held. The

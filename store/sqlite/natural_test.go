@@ -96,7 +96,7 @@ func TestUpsertRefused(t *testing.T) {
 		"has no column":           edit(func(u *natural.Upsert) { u.Values[0].Name = "nothing" }),
 		"does not match any":      edit(func(u *natural.Upsert) { u.Key, u.Values = u.Key[1:], nil; u.Final, u.FinalValues = "", nil }),
 		"authorized": edit(func(u *natural.Upsert) {
-			u.Table = "onceward_number"
+			u.Table = "onceward_meta"
 			u.Key = []natural.Column{{Name: "name", Value: "floor"}}
 		}),
 	} {

@@ -82,7 +82,7 @@ const writerPragmas = `
 // goes on without a sign where the file system cannot share memory.
 func requireLog(conn *sqlite3.Conn) error {
 	mode := ""
-	err := query(conn, `PRAGMA journal_mode`, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+	err := query(conn, `PRAGMA journal_mode`, nil, func(stmt *sqlite3.Stmt) error {
 		mode = stmt.ColumnText(0)
 		return nil
 	})

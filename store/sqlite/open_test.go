@@ -116,10 +116,10 @@ func TestTablesMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw := openRaw(t, path)
-	if err := raw.Exec(`DROP TABLE onceward_number; PRAGMA wal_checkpoint(TRUNCATE)`); err != nil {
+	if err := raw.Exec(`DROP TABLE onceward_meta; PRAGMA wal_checkpoint(TRUNCATE)`); err != nil {
 		t.Fatal(err)
 	}
-	wantRefused(t, path, "no such table: onceward_number")
+	wantRefused(t, path, "no such table: onceward_meta")
 	if err := raw.Exec(`PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE; COMMIT`); err != nil {
 		t.Errorf("after an Open that failed the file is still held: %v", err)
 	}

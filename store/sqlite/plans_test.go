@@ -31,7 +31,7 @@ func TestPlans(t *testing.T) {
 		}
 	}
 	// What is open is few, and is sorted when it was found.
-	if plan := explain(t, s, selectOpen); !strings.Contains(plan, "USING INDEX onceward_record_due (queue=?") {
+	if plan := explain(t, s, selectOpen); !strings.Contains(plan, "USING INDEX onceward_record_due (state=?") {
 		t.Errorf("open: %s", plan)
 	}
 	// Operators' questions may walk an index; they do not read the records.
@@ -85,7 +85,7 @@ func TestMessagePlans(t *testing.T) {
 func explain(t *testing.T, s *Store, text string) (plan string) {
 	t.Helper()
 	err := s.writer.do(t.Context(), newFunction(func(r *records, _ time.Time) error {
-		return query(r.conn, `EXPLAIN QUERY PLAN `+text, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+		return query(r.conn, `EXPLAIN QUERY PLAN `+text, nil, func(stmt *sqlite3.Stmt) error {
 			plan += stmt.ColumnText(3) + "; "
 			return nil
 		})

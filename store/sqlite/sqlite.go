@@ -25,6 +25,7 @@ import (
 var (
 	_ store.Store                = (*Store)(nil)
 	_ store.Transactor           = (*Store)(nil)
+	_ store.TxCheckpointer       = (*Store)(nil)
 	_ store.Waiter               = (*Store)(nil)
 	_ store.Sweeper              = (*Store)(nil)
 	_ store.Reaper               = (*Store)(nil)

@@ -130,17 +130,13 @@ func (m *member) run(w *writer, t *task) (err error) {
 		return err
 	}
 	var before store.Record
-	switch t.event.Kind {
-	case store.EventReserve:
+	switch {
+	case t.event.Kind == store.EventReserve:
 		if before, err = w.reserve(t); err != nil || t.outcome.Decision != store.DecisionExecute {
 			return errors.Join(err, w.release.Exec())
 		}
-	case store.EventCheckpoint:
-		if before, err = w.beginStep(t); err != nil {
-			return errors.Join(err, w.release.Exec())
-		}
-	default:
-		if err := m.prepare(w, t.now); err != nil {
+	case m.begin != nil:
+		if err := m.begin(w.records, t.now); err != nil {
 			return errors.Join(err, w.release.Exec())
 		}
 	}
@@ -222,8 +218,12 @@ func (m *member) await(t turn) (settlement store.Settlement, revoked bool) {
 
 // settle ends the savepoint as the handler said. What cannot be kept is undone, without harm to the neighbours.
 func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error {
-	refusal := w.judge(t, &s)
-	if refusal != nil {
+	refusedBy := w.judge(t, &s)
+	switch {
+	case refusedBy == nil:
+	case refusal(refusedBy) == nil:
+		return refusedBy // the database failed: the whole group is undone
+	default:
 		s.Action = store.TxRollback
 	}
 	if s.Action != store.TxCommit {
@@ -243,7 +243,7 @@ func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error
 	if err := w.release.Exec(); err != nil {
 		return err
 	}
-	return refusal
+	return refusedBy
 }
 
 // judge works out what is to be kept, or refuses it.
@@ -255,9 +255,10 @@ func (w *writer) judge(t *task, s *store.Settlement) error {
 		return refused{fmt.Errorf("%w: it breaks a deferred foreign key", store.ErrWorkRefused)}
 	case t.event.Kind == 0:
 		t.outcome.Effect = store.EffectWrite
-		return t.member.conclude(w)
-	case t.event.Kind == store.EventCheckpoint:
-		return w.endStep(t)
+		if t.member.end == nil {
+			return nil
+		}
+		return t.member.end(w.records, w.now())
 	}
 	complete := store.Event{Kind: store.EventComplete, Attempt: t.after.Attempt, Completion: &s.Completion}
 	after, outcome, err := store.Step(t.after, complete, w.now())

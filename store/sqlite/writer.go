@@ -86,23 +86,18 @@ func (w *writer) setUp(busy time.Duration) error {
 		return err
 	}
 	w.records = records
-	for _, s := range []struct {
-		stmt **sqlite3.Stmt
-		sql  string
-	}{
-		{&w.begin, `BEGIN IMMEDIATE`},
-		{&w.commit, `COMMIT`},
-		{&w.rollback, `ROLLBACK`},
-		{&w.savepoint, `SAVEPOINT onceward_member`},
-		{&w.release, `RELEASE onceward_member`},
-		{&w.undo, `ROLLBACK TO onceward_member`},
-		{&w.doubt, `UPDATE onceward_number SET value = value + 1 WHERE name = 'doubt'`},
-	} {
-		stmt, _, err := w.raw.Prepare(s.sql)
-		if err != nil {
-			return unavailable(err)
-		}
-		*s.stmt = stmt
+	err = prepare(
+		w.raw,
+		prepared{&w.begin, `BEGIN IMMEDIATE`},
+		prepared{&w.commit, `COMMIT`},
+		prepared{&w.rollback, `ROLLBACK`},
+		prepared{&w.savepoint, `SAVEPOINT onceward_member`},
+		prepared{&w.release, `RELEASE onceward_member`},
+		prepared{&w.undo, `ROLLBACK TO onceward_member`},
+		prepared{&w.doubt, `UPDATE onceward_meta SET value = value + 1 WHERE name = 'failed_commits'`},
+	)
+	if err != nil {
+		return err
 	}
 	if err := tighten(w.raw.Filename("main").String()); err != nil {
 		return err
@@ -158,6 +153,20 @@ func (w *writer) do(ctx context.Context, t *task) error {
 		t.drop()
 		return unavailable(ctx.Err())
 	}
+}
+
+// write runs f in a transaction of the writer, and returns its result once that is committed. With an error there is no
+// result, because the writer may still be at it.
+func write[T any](ctx context.Context, w *writer, f func(r *records, now time.Time) (T, error)) (T, error) {
+	var result, none T
+	t := newFunction(func(r *records, now time.Time) (err error) {
+		result, err = f(r, now)
+		return err
+	})
+	if err := w.do(ctx, t); err != nil {
+		return none, err
+	}
+	return result, nil
 }
 
 func (w *writer) enqueue(t *task) error {
@@ -264,18 +273,6 @@ func (w *writer) finish(t *task) {
 	close(t.done)
 }
 
-// spoiledError is a group whose transaction was lost by one of its tasks.
-type spoiledError struct {
-	by  *task
-	err error
-}
-
-// Error describes what was lost.
-func (e *spoiledError) Error() string { return e.err.Error() }
-
-// Unwrap returns the reason.
-func (e *spoiledError) Unwrap() error { return e.err }
-
 // transaction runs tasks in one transaction, and says how many: a group of slow handlers is cut short. Without an error
 // all of these are durable, but for those that were refused.
 func (w *writer) transaction(group []*task) (n int, err error) {
@@ -287,8 +284,10 @@ func (w *writer) transaction(group []*task) (n int, err error) {
 	for n < len(group) {
 		t := group[n]
 		n++
-		if err := t.run(w); err != nil && !t.refusedBy(err) {
-			return n, w.spoil(t, err)
+		if err := t.run(w); err != nil {
+			if t.err = refusal(err); t.err == nil {
+				return n, w.spoil(t, err)
+			}
 		}
 		if t.member != nil && time.Since(began) > groupTime {
 			break
@@ -423,20 +422,6 @@ func (t *task) fail(err error) {
 	if err != nil && !errors.Is(t.err, store.ErrOutcomeUnknown) {
 		t.err = err
 	}
-}
-
-// refusedBy notes an error that is the task's own and does no harm to its neighbours, or reports that it is not such.
-func (t *task) refusedBy(err error) bool {
-	var refusal refused
-	switch {
-	case errors.As(err, &refusal):
-		t.err = refusal.error
-	case errors.Is(err, store.ErrUnreadable):
-		t.err = err
-	default:
-		return false
-	}
-	return true
 }
 
 // settles reports whether somebody may be waiting for what the task did.
