@@ -18,7 +18,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-var update = flag.Bool("update", false, "write the golden files of testdata/records anew")
+var update = flag.Bool("update", false, "write the golden files of testdata/records again")
 
 // goldenRecords are one record for each thing that version 1 can hold. They are never changed, only added to: the files
 // beside them were written by every release so far.

@@ -47,7 +47,7 @@ func TestTimeRemovesOnlyWhatIsSettled(t *testing.T) {
 	}
 }
 
-// TestRetentionCountsFromSettlement is the other half of S2: every step into a settled state sets the expiry anew.
+// TestRetentionCountsFromSettlement is the other half of S2: every step into a settled state sets the expiry again.
 func TestRetentionCountsFromSettlement(t *testing.T) {
 	t.Parallel()
 	later := epoch.Add(time.Hour)
@@ -231,7 +231,7 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestReserveWithoutCreating is S9: only what would be made anew is refused.
+// TestReserveWithoutCreating is S9: only what would be made again is refused.
 func TestReserveWithoutCreating(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -17,7 +17,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
 	return s.stepDue(ctx, limit, store.Event{Kind: store.EventSweep}, stateSwept)
 }
 
-// Reap implements [store.Reaper]. It also forgets late completions that nobody has asked for in a long time.
+// Reap implements [store.Reaper]. It also removes late completions at the end of their retention.
 func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 	event := store.Event{Kind: store.EventReap, Soft: soft}
 	reaped, err := s.stepDue(ctx, limit, event, stateCompleted, stateRetryable, stateExpired)

@@ -31,7 +31,7 @@ const (
 )
 
 const (
-	// maxParked bounds how many messages one claim makes Behind, and so how long everybody waits for it.
+	// maxParked bounds how many messages one claim makes Behind, and so how long all other writes wait for it.
 	maxParked = 1000
 	// maxFreed is how many messages of a lane become Ready at a time. Those that no claim takes have to be parked again.
 	maxFreed = 100

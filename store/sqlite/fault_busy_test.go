@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// TestHeldByAnother: somebody else holds the file for longer than the busy timeout.
+// TestHeldByAnother: another process holds the file for longer than the busy timeout.
 func TestHeldByAnother(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -183,7 +183,7 @@ func TestClosed(t *testing.T) {
 	wantUnavailable(t, err, "closed", "get after Close")
 }
 
-// TestOpenWhileHeld: a file whose tables are up to date can be opened while somebody else writes.
+// TestOpenWhileHeld: a file whose tables are up to date can be opened while another process writes.
 func TestOpenWhileHeld(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)

@@ -87,7 +87,7 @@ func TestCommitFailsOnce(t *testing.T) {
 	}
 }
 
-// TestCommitFailsForGood: the disk does not recover. Then nobody knows what a crash would bring back, and the caller is told
+// TestCommitFailsForGood: the disk does not recover. Then it is not known what a crash would bring back, and the caller is told
 // so: the commit may even be on the disk in full. A retry executes what is not there and nothing else.
 func TestCommitFailsForGood(t *testing.T) {
 	t.Parallel()

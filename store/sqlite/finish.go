@@ -17,7 +17,7 @@ const (
 	selectHeld     = `SELECT 1 FROM onceward_outbox WHERE id = ?1 AND token = ?2 AND state = 1`
 	extendMessage  = `UPDATE onceward_outbox SET due = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
 	recordProvider = `UPDATE onceward_outbox SET provider_id = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
-	// finishMessage makes a message that waits for no other Ready where it would become Behind: nobody would free it.
+	// finishMessage makes a message that waits for no other Ready where it would become Behind: nothing would free it.
 	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0, tries = ?5,
 		provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
 		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`

@@ -129,7 +129,7 @@ func TestFirstAnswerFails(t *testing.T) {
 			}
 			wantRows(t, s, "payment", 0, "E1: a failure undoes everything")
 			wantState(t, s, "key", store.StateNone, "E1: a failure leaves nothing behind")
-			mustSend(t, server, "key").want(t, http.StatusCreated, false, "E1: the retry runs afresh")
+			mustSend(t, server, "key").want(t, http.StatusCreated, false, "E1: the retry executes from the beginning")
 			mustSend(t, server, "key").want(t, http.StatusCreated, true, "I3")
 			handler.wantRuns(t, 2, "E1")
 			wantRows(t, s, "payment", 1, "I1")

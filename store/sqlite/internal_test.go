@@ -240,13 +240,13 @@ func TestWaitersAreForgotten(t *testing.T) {
 	s.waits.mu.Lock()
 	defer s.waits.mu.Unlock()
 	if n := len(s.waits.changed); n != 0 {
-		t.Errorf("%d records are remembered that nobody waits for", n)
+		t.Errorf("%d records are remembered that no caller waits for", n)
 	}
 }
 
-// TestUnreadableHoldsUpNobody: records that cannot be read are at the head of the queue, and the others are swept all the
+// TestUnreadableHoldsUpNone: records that cannot be read are at the head of the queue, and the others are swept all the
 // same, batch by batch.
-func TestUnreadableHoldsUpNobody(t *testing.T) {
+func TestUnreadableHoldsUpNone(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var mu sync.Mutex

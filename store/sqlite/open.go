@@ -13,7 +13,7 @@ import (
 	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
 )
 
-// The permissions of what the store creates: answers to payments are nobody else's business.
+// The permissions of what the store creates: answers to payments are for their owner alone.
 const (
 	dirMode  = 0o700
 	fileMode = 0o600

@@ -21,7 +21,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// openRaw opens a connection of somebody else, such as the sqlite3 shell.
+// openRaw opens a connection of another program, such as the sqlite3 shell.
 func openRaw(t testing.TB, path string) *sqlite3.Conn {
 	t.Helper()
 	conn, err := sqlite3.Open(path)
@@ -284,13 +284,13 @@ func TestPathsThatAreNone(t *testing.T) {
 	wantRefused(t, filepath.Join(text, "sub", "x.db"), "not a directory")
 }
 
-// TestFilesThatAreNoDatabase: what is there belongs to somebody else, and is not overwritten.
+// TestFilesThatAreNoDatabase: what is there belongs to another program, and is not overwritten.
 func TestFilesThatAreNoDatabase(t *testing.T) {
 	t.Parallel()
 	valid := closedFile(t, nil)
 	for name, content := range map[string][]byte{
-		"a text":              []byte("Dear diary, nobody overwrites this.\n"),
-		"a long text":         []byte(strings.Repeat("Dear diary, nobody overwrites this.\n", 1000)),
+		"a text":              []byte("Dear diary, this stays as it is.\n"),
+		"a long text":         []byte(strings.Repeat("Dear diary, this stays as it is.\n", 1000)),
 		"one byte":            {0},
 		"random pages":        bytes.Repeat([]byte{0xa5, 0x5a, 0x42}, 4096),
 		"a header destroyed":  append([]byte("SQLite format 4\x00"), valid[16:]...),

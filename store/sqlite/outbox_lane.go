@@ -71,7 +71,7 @@ func freeLanes(r *records, lanes map[string]bool) (freed int, err error) {
 }
 
 // FreeMessages implements [outbox.Store]. Here a message leaves and those behind it are freed in one transaction, so there
-// is something to find only if somebody has changed the table by other means.
+// is something to find only if another program has changed the table.
 func (s *Store) FreeMessages(ctx context.Context) (int, error) {
 	stuck, err := s.stuckLanes(ctx)
 	if err != nil || len(stuck) == 0 {

@@ -194,7 +194,7 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	return rec, err
 }
 
-// write applies an event whose result nobody needs.
+// write applies an event of which only the error is needed.
 func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
 	return s.writer.do(ctx, newTask(id, event))
 }

@@ -269,7 +269,7 @@ type gatedRows struct {
 }
 
 // Next implements [driver.Rows]. The bytes that the driver returns are SQLite's own until the next step; they are copied,
-// because the turn may be taken back while the handler looks at them.
+// because the turn may be revoked while the handler looks at them.
 func (r *gatedRows) Next(dest []driver.Value) error {
 	return r.gate.during(context.Background(), func(context.Context) error {
 		if err := r.Rows.Next(dest); err != nil {

@@ -345,7 +345,7 @@ func TestNestedQueries(t *testing.T) {
 			}
 		}
 		if _, err := add.Exec(1); err == nil {
-			t.Error("an argument is missing, and nobody external events")
+			t.Error("an argument is missing, and no error says so")
 		}
 		rows, err := tx.QueryContext(ctx, `SELECT i FROM everything WHERE t = 'old' ORDER BY i`)
 		if err != nil {

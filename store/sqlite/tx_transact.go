@@ -13,12 +13,12 @@ import (
 )
 
 // errRevoked is what a handler sees that held the writer for too long.
-var errRevoked = fmt.Errorf("%w: the transaction was taken back, because the handler held the only writer for too long", store.ErrDeadline)
+var errRevoked = fmt.Errorf("%w: the transaction was revoked, because the handler held the only writer for too long", store.ErrDeadline)
 
-// revokeGrace is how long a handler may take to external event its deadline before its transaction is taken back.
+// revokeGrace is how long a handler may take to notice its deadline before its transaction is revoked.
 const revokeGrace = 250 * time.Millisecond
 
-// LongestWork implements [store.Transactor]: everyone waits for the one writer, so a handler gets a third of the lease.
+// LongestWork implements [store.Transactor]: all writes wait for the one writer, so a handler gets a third of the lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease / 3 }
 
 // InFlight implements [store.Transactor].
@@ -47,7 +47,7 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation, work func(co
 }
 
 // enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the caller
-// leaves or the writer is done with it, whichever is first: a handler that was taken off and never returns does not lock
+// leaves or the writer is done with it, whichever is first: a handler that was revoked and never returns does not lock
 // its key.
 func (s *Store) enter(id store.ID) (over func(), entered bool) {
 	s.mu.Lock()
@@ -116,7 +116,7 @@ func (w *writer) host(ctx context.Context, t *task, work func(context.Context, s
 	}
 }
 
-// play runs the work and hands the connection back, also if the work panics or ends its goroutine.
+// play runs the work and releases the connection, also if the work panics or ends its goroutine.
 func (m *member) play(ctx context.Context, turn turn, work func(context.Context, store.Verdict) store.Settlement) {
 	settlement := store.Settlement{Action: store.TxRollback}
 	defer func() { m.settled <- settlement }()
@@ -164,7 +164,7 @@ func (w *writer) reserve(t *task) (before store.Record, err error) {
 	return before, w.store(t.id, t.row, &before, &t.after, t.outcome.Effect)
 }
 
-// handOver gives the connection to the handler and takes it back. An error means that the group's transaction is lost.
+// handOver gives the connection to the handler for its turn. An error means that the group's transaction is lost.
 func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settlement, err error) {
 	bound, cancel := context.Background(), context.CancelFunc(func() {})
 	if m.longest > 0 {
@@ -195,8 +195,8 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 	return settlement, err
 }
 
-// await waits for the handler. One that does not come back in time has its transaction taken away, because everybody waits
-// for it. One whose goroutine has left, because an earlier run panicked, is undone.
+// await waits for the handler. One that does not come back in time has its transaction revoked, because all other writes
+// wait for it. One whose goroutine has left, because an earlier run panicked, is undone.
 func (m *member) await(t turn) (settlement store.Settlement, revoked bool) {
 	select {
 	case m.turns <- t:

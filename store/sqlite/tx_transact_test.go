@@ -13,12 +13,12 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-const takenBack = "the transaction was taken back"
+const revoked = "the transaction was revoked"
 
-// short is a lease of which a handler gets 100 ms, after which its transaction is taken back with a little grace.
+// short is a lease of which a handler gets 100 ms, after which its transaction is revoked with a little grace.
 const short = 300 * time.Millisecond
 
-// TestHandlerThatDoesNotReturn holds the writer until its transaction is taken back. The others go on, its key is free
+// TestHandlerThatDoesNotReturn holds the writer until its transaction is revoked. The others go on, its key is free
 // again although it still runs, and what it does later comes to nothing.
 func TestHandlerThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 	if waited := time.Since(started); waited > 10*time.Second {
 		t.Errorf("E1: a handler of a lease of %s held up the others for %s", short, waited)
 	}
-	within(t, "the wait for the transaction that was taken back", func() {
+	within(t, "the wait for the transaction that was revoked", func() {
 		if err := s.Wait(t.Context(), idOf("key"), 0); err != nil {
 			t.Error(err)
 		}
@@ -64,7 +64,7 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute, "E8: no path leaves a key locked past its lease")
 	close(release)
 	err := await(t, "the end of the handler", ended)
-	wantUnavailable(t, err, takenBack, "E1: a handler that held the writer for too long")
+	wantUnavailable(t, err, revoked, "E1: a handler that held the writer for too long")
 	if !errors.Is(err, store.ErrDeadline) {
 		t.Errorf("E5: %v, want it to say that the deadline was passed", err)
 	}

@@ -25,7 +25,7 @@ const maxGroup = 256
 const groupTime = 20 * time.Millisecond
 
 // writer owns the one connection that writes. Its goroutine takes what has gathered in the queue and runs it in one
-// transaction: a group is what arrived while the last commit was on its way to the disk, so a lone caller waits for nobody
+// transaction: a group is what arrived while the last commit was on its way to the disk, so a lone caller does not wait
 // and many callers share an fsync. There is no timer.
 type writer struct {
 	now       func() time.Time
@@ -34,7 +34,7 @@ type writer struct {
 
 	conn sqlitedriver.Conn
 	raw  *sqlite3.Conn
-	gate *gate   // of the handler whose turn it is; nil if it is nobody's
+	gate *gate   // of the handler whose turn it is; nil between turns
 	db   *sql.DB // makes the transactions that handlers get: its connections are gates
 	*records
 	begin, commit, rollback, savepoint, release, undo, doubt *sqlite3.Stmt
@@ -133,7 +133,7 @@ func (w *writer) disconnect() error {
 }
 
 // do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has not
-// been started; if it has, its outcome is not known to the caller, and its neighbours do not external event.
+// been started; if it has, its outcome is not known to the caller, and its neighbours do not notice.
 func (w *writer) do(ctx context.Context, t *task) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -225,8 +225,8 @@ func (w *writer) take(group []*task) []*task {
 	return group
 }
 
-// giveBack puts what the group had no time for at the head of the queue.
-func (w *writer) giveBack(tasks []*task) {
+// requeue puts what the group had no time for at the head of the queue.
+func (w *writer) requeue(tasks []*task) {
 	if len(tasks) == 0 {
 		return
 	}
@@ -245,7 +245,7 @@ func (w *writer) isClosed() bool {
 // its own.
 func (w *writer) run(group []*task) {
 	n, err := w.transaction(group)
-	w.giveBack(group[n:])
+	w.requeue(group[n:])
 	var spoiled *spoiledError
 	spoilt := errors.As(err, &spoiled)
 	for _, t := range group[:n] {
@@ -424,7 +424,7 @@ func (t *task) fail(err error) {
 	}
 }
 
-// settles reports whether somebody may be waiting for what the task did.
+// settles reports whether a caller may be waiting for what the task did.
 func (t *task) settles() bool {
 	return t.outcome.Effect != store.EffectNone &&
 		(t.after.State != store.StateInProgress || t.outcome.Origin == store.OriginResumed)

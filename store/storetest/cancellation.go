@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testCancellation lets callers leave at each step: what they asked for happened or did not, and nobody else external events.
+// testCancellation lets callers leave at each step: what they asked for happened or did not, and no other caller notices.
 func testCancellation(t *testing.T, h Harness) {
 	h.test(t, "before the call", func(e *env) {
 		for _, c := range calls(h.probe) {

@@ -69,7 +69,7 @@ func (e *env) checkStep(c store.Claim, row, point string, err error) {
 	e.Helper()
 	rows, reached := e.Business.Count(row), e.get(c.ID).Point == point
 	switch {
-	case errors.Is(err, store.ErrOutcomeUnknown): // nobody knows, and it said so
+	case errors.Is(err, store.ErrOutcomeUnknown): // it cannot be known, and it said so
 	case err == nil && (rows != 1 || !reached):
 		e.Errorf("E3: the step of %q succeeded: %d rows of it are there, its point %t, want both", c.Key, rows, reached)
 	case err != nil && (rows != 0 || reached):

@@ -174,7 +174,7 @@ func stepCancelled(e *env) {
 	}
 }
 
-// insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server external events.
+// insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server notices.
 func (e *env) insist(c store.Claim, w stepWork) error {
 	for {
 		err := e.checkpointTx(c, w)
@@ -216,7 +216,7 @@ func stepBesideTransactions(e *env) {
 			errs[i] = e.checkpointTx(owned[i], e.stepping(targets[i].Key, reaching("charged")))
 			return
 		}
-		_, errs[i] = e.transact(request(targets[i]), e.inserting(targets[i].Key, ending(store.TxAction(i%3), "done")))
+		_, errs[i] = e.transact(request(targets[i]), e.inserting(targets[i].Key, settling(store.TxAction(i%3), "done")))
 	})
 	e.must(errors.Join(errs...))
 	for i, target := range targets {

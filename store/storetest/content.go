@@ -205,7 +205,7 @@ func longestTimes(e *env) {
 	e.complete(c, "done")
 	kept("reserved")
 	if has[store.Transactor](e.Instance) {
-		e.transacted(longest("transacted"), ending(store.TxCommit, "done"), store.DecisionExecute, "E1")
+		e.transacted(longest("transacted"), settling(store.TxCommit, "done"), store.DecisionExecute, "E1")
 		kept("transacted")
 	}
 }

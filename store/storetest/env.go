@@ -344,7 +344,7 @@ func (c *stoppedClock) noting(advance func(time.Duration)) func(time.Duration) {
 	}
 }
 
-// read returns what the clock says. What was asked while somebody moved it is not remembered.
+// read returns what the clock says. What was asked while another goroutine moved it is not remembered.
 func (c *stoppedClock) read(ask func() (time.Time, error)) (time.Time, error) {
 	c.mu.Lock()
 	at, moves, known := c.at, c.moves, c.asked == c.moves && !c.at.IsZero()

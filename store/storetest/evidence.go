@@ -26,9 +26,9 @@ func oddTexts() map[string]string {
 	}
 }
 
-// testNotices checks that what other systems tell is kept, each external event once (B3).
+// testExternalEvents checks that what other systems tell is kept, each external event once (B3).
 func testExternalEvents(t *testing.T, h Harness) {
-	h.test(t, "each event once", noticedOnce)
+	h.test(t, "each event once", externalEventOnce)
 	h.test(t, "in the order in which they happened", externalEventsInOrder)
 	h.test(t, "of several subjects", externalEventsOfSubjects)
 	h.test(t, "each scope for itself", externalEventsOfScopes)
@@ -58,7 +58,7 @@ func testExternalEvents(t *testing.T, h Harness) {
 	h.test(t, "purged by age", func(e *env) {
 		e.purgedByAge(
 			func(i int) { e.addExternal(externalEvent("psp", fmt.Sprint("evt-", i), "subject"), true) },
-			e.noticed().PurgeExternalEvents,
+			e.externalEventKeeper().PurgeExternalEvents,
 			func() (left []string) {
 				for _, n := range e.externals("psp", "subject") {
 					left = append(left, n.EventID)
@@ -69,10 +69,10 @@ func testExternalEvents(t *testing.T, h Harness) {
 	})
 }
 
-// noticeScope is the one that most external events are bound to.
+// externalEventScope is the one that most external events are bound to.
 const externalEventScope = "acme"
 
-// external event is one about a subject, whose moment is that of no clock here.
+// externalEvent is one about a subject, whose moment is that of no clock here.
 func externalEvent(source, event, subject string) store.ExternalEvent {
 	return store.ExternalEvent{
 		Source: source, Scope: externalEventScope, EventID: event, Subject: subject, Body: []byte(event),
@@ -80,13 +80,13 @@ func externalEvent(source, event, subject string) store.ExternalEvent {
 	}
 }
 
-// noticed returns the store as a keeper of external events.
-func (e *env) noticed() store.ExternalEventKeeper { return e.Store.(store.ExternalEventKeeper) }
+// externalEventKeeper returns the store as a keeper of external events.
+func (e *env) externalEventKeeper() store.ExternalEventKeeper { return e.Store.(store.ExternalEventKeeper) }
 
-// external event keeps an external event and checks whether it was new.
+// addExternal keeps an external event and checks whether it was new.
 func (e *env) addExternal(n store.ExternalEvent, want bool) {
 	e.Helper()
-	added, err := e.noticed().AddExternalEvent(e.ctx, n)
+	added, err := e.externalEventKeeper().AddExternalEvent(e.ctx, n)
 	e.must(err)
 	if added != want {
 		e.Errorf("B3: event %.40q of %.40q was added: %t, want %t", n.EventID, n.Source, added, want)
@@ -98,15 +98,15 @@ func (e *env) externals(source string, subjects ...string) []store.ExternalEvent
 	return e.externalEventsFor(externalEventScope, source, subjects...)
 }
 
-// noticesFor are those that may settle records of a scope.
+// externalEventsFor are those that may settle records of a scope.
 func (e *env) externalEventsFor(scope, source string, subjects ...string) []store.ExternalEvent {
 	e.Helper()
-	found, err := e.noticed().ExternalEvents(e.ctx, store.ExternalEventFilter{Source: source, Scope: scope, Subjects: subjects})
+	found, err := e.externalEventKeeper().ExternalEvents(e.ctx, store.ExternalEventFilter{Source: source, Scope: scope, Subjects: subjects})
 	e.must(err)
 	return found
 }
 
-// wantNotices checks what is kept about some subjects, in its order.
+// wantExternalEvents checks what is kept about some subjects, in its order.
 func (e *env) wantExternalEvents(source string, subjects []string, want ...store.ExternalEvent) {
 	e.Helper()
 	e.wantExternalEventsFor(externalEventScope, source, subjects, want...)
@@ -132,7 +132,7 @@ func describeExternalEvent(n *store.ExternalEvent) string {
 		n.Source, n.Scope, n.AnyScope, n.EventID, n.Subject, n.At, len(n.Body))
 }
 
-// noticesOfScopes checks that a sender speaks for its own scope alone (B6): it is not heard about the records of others, and does
+// externalEventsOfScopes checks that a sender speaks for its own scope alone (B6): it is not heard about the records of others, and does
 // not keep an event of theirs from being kept by taking its id first.
 func externalEventsOfScopes(e *env) {
 	bound := func(scope string, second int) store.ExternalEvent {
@@ -169,8 +169,8 @@ func externalEventsOfScopes(e *env) {
 	e.wantExternalEventsFor("acme", "own account", []string{"charge"}, alone)
 }
 
-// noticedOnce sends events again, also with another content: the first one stays as it was.
-func noticedOnce(e *env) {
+// externalEventOnce sends events again, also with another content: the first one stays as it was.
+func externalEventOnce(e *env) {
 	first := externalEvent("psp", "evt", "charge")
 	e.addExternal(first, true)
 	kept := e.externals("psp", "charge")[0]
@@ -227,7 +227,7 @@ func externalEventsOfSubjects(e *env) {
 	e.wantExternalEvents("nobody", []string{"key", "ch_1"})
 }
 
-// anyNotice puts each odd text in each place, beside what differs from it by little.
+// anyExternalEvent puts each odd text in each place, beside what differs from it by little.
 func anyExternalEvent(e *env) {
 	for name, text := range oddTexts() {
 		scoped := externalEvent("by scope", name, name)
@@ -271,7 +271,7 @@ func receivedByClock(e *env) {
 	e.wantExternalEvents("psp", []string{"timeless"}, timeless)
 }
 
-// raceNotices lets many tell of the same event: one of them is the first, and what that one said is kept.
+// raceExternalEvents lets many tell of the same event: one of them is the first, and what that one said is kept.
 func (e *env) raceExternalEvents(event string) {
 	e.Helper()
 	added := make([]bool, witnesses)
@@ -279,7 +279,7 @@ func (e *env) raceExternalEvents(event string) {
 	together(witnesses, func(i int) {
 		n := externalEvent("psp", event, event)
 		n.Body = []byte{byte(i)}
-		added[i], errs[i] = e.noticed().AddExternalEvent(e.ctx, n)
+		added[i], errs[i] = e.externalEventKeeper().AddExternalEvent(e.ctx, n)
 	})
 	e.must(errors.Join(errs...))
 	first := -1
@@ -292,7 +292,7 @@ func (e *env) raceExternalEvents(event string) {
 		}
 	}
 	if first < 0 {
-		e.Fatal("B3: an event was added by nobody")
+		e.Fatal("B3: an event was added by no caller")
 	}
 	want := externalEvent("psp", event, event)
 	want.Body = []byte{byte(first)}

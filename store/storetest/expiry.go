@@ -38,7 +38,7 @@ func testExpiry(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "lease counts from the last heartbeat", leaseFromHeartbeat)
-	h.test(t, "expiry is set anew by each settlement", expirySetAnew)
+	h.test(t, "expiry is set again by each settlement", expirySetAgain)
 	h.test(t, "retention of a completion", retentionOfCompletion)
 	h.test(t, "not settled, not removed", notSettledNotRemoved)
 	h.test(t, "an expired record stays readable", func(e *env) {
@@ -95,7 +95,7 @@ func leaseFromHeartbeat(e *env) {
 	e.wantDecision(request(c.ID), store.DecisionUnknown, "section 4: the lease is over")
 }
 
-func expirySetAnew(e *env) {
+func expirySetAgain(e *env) {
 	target := id("key")
 	e.must(e.Store.Release(e.ctx, e.own(target, retain(calm)), "no stock"))
 	first := e.get(target)

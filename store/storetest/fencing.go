@@ -24,7 +24,7 @@ func testFencing(t *testing.T, h Harness) {
 			e.must(e.Store.Release(e.ctx, old, "no stock"))
 			return old, store.FencedError{Current: e.own(id).Attempt, State: store.StateInProgress}
 		}},
-		{"after the record was made anew", func(e *env, id store.ID) (store.Claim, store.FencedError) {
+		{"after the record was made again", func(e *env, id store.ID) (store.Claim, store.FencedError) {
 			old := e.own(id, retain(e.brief()))
 			e.until(e.complete(old, "old"))
 			current := e.own(id)
@@ -192,7 +192,7 @@ func testTokens(t *testing.T, h Harness) {
 	})
 }
 
-// removal is a way by which a record comes to be made anew, or granted again.
+// removal is a way by which a record comes to be made again, or granted again.
 type removal struct {
 	name string
 	// lapses says that the lease is to run out.

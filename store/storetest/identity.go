@@ -163,7 +163,7 @@ func testFingerprints(t *testing.T, h Harness) {
 		other := store.Fingerprint{Secret: 8, Rules: 2, Sum: [32]byte{1}}
 		v := e.wantDecision(request(id("key"), fingerprints(other)), store.DecisionExecute, "section 4: as if absent")
 		if v.Record.Fingerprint != other {
-			e.Errorf("section 4: a record made anew has the fingerprint %+v, want %+v", v.Record.Fingerprint, other)
+			e.Errorf("section 4: a record that was made again has the fingerprint %+v, want %+v", v.Record.Fingerprint, other)
 		}
 	})
 	h.test(t, "sessions", sessions)

@@ -159,7 +159,7 @@ func filters(e *env) {
 }
 
 // dueByTheStore lists what is due by the store's clock, and by no other (S3): a lease or a retention that is over, and what is
-// unknown and nobody has postponed. A clock that the suite moves is far behind that of the machine, by which all would be due.
+// unknown and not postponed. A clock that the suite moves is far behind that of the machine, by which all would be due.
 func dueByTheStore(e *env) {
 	e.own(inA("soon"), lease(e.brief()))
 	e.own(inA("later"), lease(calm))

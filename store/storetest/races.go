@@ -163,7 +163,7 @@ func raceTwoPayloadsRetry(e *env) {
 	}
 }
 
-// raceManyKeys is the traffic of a healthy day: nobody meets anybody.
+// raceManyKeys is the traffic of a healthy day: no two callers meet.
 func raceManyKeys(e *env) {
 	targets := ids(crowd * 4)
 	errs := make([]error, crowd)

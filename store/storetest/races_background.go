@@ -144,7 +144,7 @@ func testReaperRaces(t *testing.T, h Harness) {
 	}
 }
 
-// raceReapAndReserve makes expired records anew while they are being reaped: what was made anew stays (S10).
+// raceReapAndReserve makes expired records again while they are being reaped: what was made again stays (S10).
 func (e *env) raceReapAndReserve(scope string, soft bool) {
 	e.Helper()
 	targets := ids(herd)
@@ -169,11 +169,11 @@ func (e *env) raceReapAndReserve(scope string, soft bool) {
 	for i, id := range targets {
 		v := verdicts[i]
 		if v.Decision != store.DecisionExecute || v.Record.Attempt <= old[i] {
-			e.Errorf("S7: an expired record of attempt %d got (%s, attempt %d), want to be made anew with a larger token",
+			e.Errorf("S7: an expired record of attempt %d got (%s, attempt %d), want to be made again with a larger token",
 				old[i], v.Decision, v.Record.Attempt)
 		}
 		if rec := e.get(id); rec.State != store.StateInProgress || rec.Attempt != v.Record.Attempt {
-			e.Errorf("S10: a record made anew while the reaper ran is %s, want in_progress at attempt %d", describe(rec), v.Record.Attempt)
+			e.Errorf("S10: a record made again while the reaper ran is %s, want in_progress at attempt %d", describe(rec), v.Record.Attempt)
 		}
 	}
 }
@@ -328,7 +328,7 @@ func raceOwnerAndAnswer(e *env) {
 		}
 		var fenced *store.FencedError
 		if !errors.As(loser, &fenced) || fenced.Response == nil || string(fenced.Response.Body) != want {
-			e.Errorf("S6: whoever lost must be told the stored answer %q, got %v", want, loser)
+			e.Errorf("S6: the loser must be told the stored answer %q, got %v", want, loser)
 		}
 	}
 }

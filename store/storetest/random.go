@@ -232,7 +232,7 @@ func (w *walk) workerMove(rt *rapid.T, ev store.Event) {
 func (w *walk) transactMove(rt *rapid.T) {
 	r := w.drawReservation(rt)
 	r.OnLost = store.LostReconcile // a phased operation is not transactional
-	end := store.TxAction(rapid.IntRange(0, 2).Draw(rt, "ending"))
+	end := store.TxAction(rapid.IntRange(0, 2).Draw(rt, "action"))
 	done := drawAnswer(rt)
 	before := w.model[r.ID]
 	now, err := w.clock()
@@ -258,7 +258,7 @@ func (w *walk) transactMove(rt *rapid.T) {
 		w.settled(rt, before, r, done, now)
 	}
 	if outcome.Decision == store.DecisionUnknown {
-		// Whether the lost owner is noted now or by whoever comes next is the store's choice.
+		// Whether the lost owner is noted now or by the caller that comes next is the store's choice.
 		rec := w.get(r.ID)
 		if rec.State == store.StateUnknown {
 			w.model[r.ID] = rec

@@ -127,7 +127,7 @@ func repeatedResolutions(e *env) {
 	e.wantFenced(e.resolver().Postpone(e.ctx, released, notYet(0, 0)), "S6: postponing what is settled")
 }
 
-// testLost checks that an unknown record says since when: whoever reconciles must know how long ago its owner was lost (B3).
+// testLost checks that an unknown record says since when: a reconciler must know how long ago its owner was lost (B3).
 func testLost(t *testing.T, h Harness) {
 	for name, lose := range waysToLose(h.probe) {
 		h.test(t, name, func(e *env) {
@@ -218,7 +218,7 @@ func (e *env) wantSince(rec store.Record, from, to time.Time, what string) {
 	}
 }
 
-// testRequeue checks that reconciliation of an unknown record can be started anew (B3).
+// testRequeue checks that reconciliation of an unknown record can be started again (B3).
 func testRequeue(t *testing.T, h Harness) {
 	h.test(t, "a dead letter", requeuedDeadLetter)
 	h.test(t, "one that waits", func(e *env) {
@@ -282,7 +282,7 @@ func (e *env) requeue(c store.Claim, reason string) {
 	e.must(e.resolver().Requeue(e.ctx, c, reason))
 }
 
-// wantQueued checks that a record is due now, as if nobody had tried yet.
+// wantQueued checks that a record is due now, as if there had been no try yet.
 func (e *env) wantQueued(c store.Claim, reason string) {
 	e.Helper()
 	rec, now := e.get(c.ID), e.now()

@@ -14,14 +14,14 @@ import (
 // work is what is done inside a transaction.
 type work = func(ctx context.Context, v store.Verdict) store.Settlement
 
-// ending is work that does nothing but to end.
-func ending(end store.TxAction, body string) work {
+// settling is work that does nothing but to settle.
+func settling(end store.TxAction, body string) work {
 	return func(context.Context, store.Verdict) store.Settlement {
 		return store.Settlement{Action: end, Completion: *answer(body)}
 	}
 }
 
-func committing(body string) work { return ending(store.TxCommit, body) }
+func committing(body string) work { return settling(store.TxCommit, body) }
 
 // inserting adds a row to the business table and goes on; if the row is refused the work is undone.
 func (e *env) inserting(value string, then work) work {
@@ -67,14 +67,14 @@ func (e *env) wantRows(value string, want int, rule string) {
 func testTransactor(t *testing.T, h Harness) {
 	h.test(t, "commit keeps work and answer", transactCommits)
 	h.test(t, "commit answer undoes the work", func(e *env) {
-		e.transacted(request(id("key")), e.inserting("row", ending(store.TxCommitAnswer, "declined")), store.DecisionExecute, "E1")
+		e.transacted(request(id("key")), e.inserting("row", settling(store.TxCommitAnswer, "declined")), store.DecisionExecute, "E1")
 		e.wantRows("row", 0, "E1: a 4xx undoes the work")
 		v := e.transacted(request(id("key")), e.refusing("E1: a stored 4xx"), store.DecisionReplay, "E1: a 4xx is stored")
 		e.sameResponse("the replay", v.Record.Response, answer("declined").Response)
 	})
 	h.test(t, "rollback leaves no trace", func(e *env) {
 		for range 3 {
-			e.transacted(request(id("key")), e.inserting("row", ending(store.TxRollback, "")), store.DecisionExecute, "E1: after a rollback the retry runs afresh")
+			e.transacted(request(id("key")), e.inserting("row", settling(store.TxRollback, "")), store.DecisionExecute, "E1: after a rollback the retry executes from the beginning")
 			e.wantRows("row", 0, "E1: a 5xx undoes everything")
 			e.wantState(id("key"), store.StateNone, "E1: a 5xx leaves nothing behind")
 		}
@@ -185,7 +185,7 @@ func transactRetries(e *env) {
 	c := e.own(id("key"))
 	e.must(e.Store.Release(e.ctx, c, "no stock"))
 	before := e.get(c.ID)
-	e.transacted(request(c.ID), e.inserting("row", ending(store.TxRollback, "")), store.DecisionExecute, "section 4: a retryable record")
+	e.transacted(request(c.ID), e.inserting("row", settling(store.TxRollback, "")), store.DecisionExecute, "section 4: a retryable record")
 	if diff := diffRecords(e.get(c.ID), before, 0); diff != "" {
 		e.Errorf("E1: a rollback leaves the record as it was: %s", diff)
 	}

@@ -15,9 +15,9 @@ import (
 
 // testTransactorOwnership lets handlers end the transaction that is not theirs to end (E1).
 func testTransactorOwnership(t *testing.T, h Harness) {
-	endings := []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer}
+	actions := []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer}
 	names := []string{"rollback", "commit", "commit answer"}
-	for i, end := range endings {
+	for i, end := range actions {
 		h.test(t, "tx.Commit, then "+names[i], func(e *env) {
 			e.meddles(end, func(ctx context.Context) { e.wantOwned("Commit", onceward.Tx(ctx).Commit()) })
 		})
@@ -110,7 +110,7 @@ func transactNeverReturns(e *env) {
 		second := e.inserting(target.Key, committing("second"))
 		e.transacted(request(target), second, store.DecisionExecute, "E8: no path leaves a key locked past its lease")
 		if e.Store.(store.Transactor).InFlight(target) {
-			e.Error("E8: InFlight sees a transaction that was taken back")
+			e.Error("E8: InFlight sees a transaction that was revoked")
 		}
 		late.finish(e)
 		e.wantRows(target.Key, 1, "I1: the first was undone, and the second committed")

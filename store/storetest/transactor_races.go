@@ -77,7 +77,7 @@ func (e *env) neighbours(end func(i int) store.TxAction) {
 	targets := ids(crowd)
 	errs := make([]error, crowd)
 	together(crowd, func(i int) {
-		v, err := e.transact(request(targets[i]), e.inserting(targets[i].Key, ending(end(i), targets[i].Key)))
+		v, err := e.transact(request(targets[i]), e.inserting(targets[i].Key, settling(end(i), targets[i].Key)))
 		if err == nil && v.Decision != store.DecisionExecute {
 			err = fmt.Errorf("a new key got %s", v.Decision)
 		}
@@ -107,7 +107,7 @@ func (e *env) checkAtomic(target store.ID, row string, end store.TxAction, err e
 		wantState = store.StateCompleted
 	}
 	if rows != wantRows || rec.State != wantState {
-		e.Errorf("E1: ending %d, error %v: %d rows of the work and the record is %s, want %d rows and %s",
+		e.Errorf("E1: action %d, error %v: %d rows of the work and the record is %s, want %d rows and %s",
 			end, err, rows, describe(rec), wantRows, wantState)
 	}
 }
@@ -204,7 +204,7 @@ func transactAgainstReaper(e *env) {
 	for _, target := range targets {
 		e.wantRows(target.Key, 1, "section 4: an expired record is as if absent")
 		if rec := e.get(target); string(rec.Response.Body) != "new" {
-			e.Errorf("S10: a record made anew while the reaper ran is %s with %q", describe(rec), rec.Response.Body)
+			e.Errorf("S10: a record made again while the reaper ran is %s with %q", describe(rec), rec.Response.Body)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testWaiter checks that whoever waits for a record learns of its change, and waits no longer than for that.
+// testWaiter checks that a caller who waits for a record learns of its change, and waits no longer than for that.
 func testWaiter(t *testing.T, h Harness) {
 	for _, w := range wakings(h.probe) {
 		h.test(t, "woken by "+w.name, func(e *env) {

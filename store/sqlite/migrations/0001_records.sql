@@ -8,7 +8,7 @@ CREATE TABLE onceward_record (
 
 CREATE INDEX onceward_record_due ON onceward_record (state, due);
 
--- Completions that came too late, kept for whoever reconciles.
+-- Completions that came too late, kept as evidence for a reconciler or a person.
 CREATE TABLE onceward_late_completion (
 	id      BLOB NOT NULL,
 	attempt INTEGER NOT NULL,
