@@ -13,21 +13,21 @@ var (
 	// ErrFenced is returned when a write names an attempt, or expects a state, that is no longer current. Nothing was
 	// changed. The error is a [*FencedError].
 	ErrFenced = errors.New("onceward: fenced")
-	// ErrUnavailable is returned when the store cannot answer now. After a reservation that fails so nothing is executed;
-	// whether a write that fails so was stored is not known.
+	// ErrUnavailable is returned when the store cannot answer now. After a reservation that fails so nothing is
+	// executed; whether a write that fails so was stored is not known.
 	ErrUnavailable = errors.New("onceward: store unavailable")
 	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred
-	// constraint does. Nothing was executed. A repetition is refused too, unless the conflict was with a transaction that
-	// has ended.
+	// constraint does. Nothing was executed. A repetition is refused too, unless the conflict was with a transaction
+	// that has ended.
 	ErrWorkRefused = errors.New("onceward: the database refused the work")
-	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or the secret
-	// that it was made with is gone. The error is an [*UnreadableError].
+	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or the
+	// secret that it was made with is gone. The error is an [*UnreadableError].
 	ErrUnreadable = errors.New("onceward: record unreadable")
-	// ErrInvalidEvent is returned when a call asks for what no state allows, such as a write without an attempt. Nothing
-	// was changed.
+	// ErrInvalidEvent is returned when a call asks for what no state allows, such as a write without an attempt.
+	// Nothing was changed.
 	ErrInvalidEvent = errors.New("onceward: invalid event")
-	// ErrOutcomeUnknown is returned when a store cannot learn whether a transaction was committed. The work is not executed
-	// again.
+	// ErrOutcomeUnknown is returned when a store cannot learn whether a transaction was committed. The work is not
+	// executed again.
 	ErrOutcomeUnknown = errors.New("onceward: outcome unknown")
 	// ErrDeadline is returned when work took longer than it may. It is also the cause of its context then.
 	ErrDeadline = errors.New("onceward: handler deadline exceeded")
@@ -58,7 +58,8 @@ func (e *FencedError) Error() string {
 	if e.State == StateNone {
 		return fmt.Sprintf("onceward: %s by attempt %d refused: there is no record", e.Op, e.Attempt)
 	}
-	return fmt.Sprintf("onceward: %s by attempt %d refused: the record is %s at attempt %d", e.Op, e.Attempt, e.State, e.Current)
+	return fmt.Sprintf("onceward: %s by attempt %d refused: the record is %s at attempt %d", e.Op, e.Attempt, e.State,
+		e.Current)
 }
 
 // Is makes errors.Is(err, ErrFenced) true.

@@ -24,12 +24,12 @@ type LateCompletionKeeper interface {
 	LateCompletions(ctx context.Context, id ID) ([]LateCompletion, error)
 }
 
-// ExternalEvent is what another system reported about an effect by itself, such as a provider's webhook. It is kept before
-// anything is done about it, because it may come before the record that it is about.
+// ExternalEvent is what another system reported about an effect by itself, such as a provider's webhook. It is kept
+// before anything is done about it, because it may come before the record that it is about.
 type ExternalEvent struct {
-	// Source is the other system. Source, Scope, AnyScope and EventID together identify the event: one that comes again is
-	// the same. The scope is part of it so that a sender for one scope cannot keep out an event of another by using its id
-	// first.
+	// Source is the other system. Source, Scope, AnyScope and EventID together identify the event: one that comes again
+	// is the same. The scope is part of it so that a sender for one scope cannot keep out an event of another by using
+	// its id first.
 	Source string
 	// EventID is the id that the source gave to the event.
 	EventID string

@@ -97,8 +97,8 @@ func (f *Fingerprint) accepts(g *Fingerprint) bool {
 	return f.Sum == g.Sum && (f.Session == [16]byte{} || f.Session == g.Session)
 }
 
-// Matches compares a stored fingerprint with that of the candidates which was made by the same rules and secret. With none to
-// compare it cannot know, and says so: neither a replay nor a mismatch would be true.
+// Matches compares a stored fingerprint with that of the candidates which was made by the same rules and secret. With
+// none to compare it cannot know, and says so: neither a replay nor a mismatch would be true.
 func (f *Fingerprint) Matches(candidates []Fingerprint) (bool, error) {
 	for i := range candidates {
 		if f.comparable(&candidates[i]) {
@@ -107,7 +107,8 @@ func (f *Fingerprint) Matches(candidates []Fingerprint) (bool, error) {
 	}
 	return false, &UnreadableError{
 		Version: RecordVersion,
-		Reason:  fmt.Sprintf("its fingerprint was made with secret %d by rules %d, which are not configured", f.Secret, f.Rules),
+		Reason: fmt.Sprintf("its fingerprint was made with secret %d by rules %d, which are not configured",
+			f.Secret, f.Rules),
 	}
 }
 
@@ -186,8 +187,8 @@ type Record struct {
 	DeadLetter bool
 	// ProviderID is the id that the provider gave to the effect.
 	ProviderID string
-	// DownstreamSecret is the id of the secret that the operation's downstream keys are derived with. It stays that of the
-	// first attempt, so that a rotation of secrets changes no key.
+	// DownstreamSecret is the id of the secret that the operation's downstream keys are derived with. It stays that of
+	// the first attempt, so that a rotation of secrets changes no key.
 	DownstreamSecret uint32
 	// TraceID is that of the first execution.
 	TraceID string

@@ -1,5 +1,5 @@
-// Package memory keeps records in a map. It is the model that every other store is checked against, and serves tests and
-// development: it survives nothing, and no second process sees it.
+// Package memory keeps records in a map. It is the model that every other store is checked against, and serves tests
+// and development: it survives nothing, and no second process sees it.
 package memory
 
 import (

@@ -29,9 +29,9 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 	})))
 }
 
-// stepDue applies an event to the records that are due in some states, at most limit of them. Finding and changing them is
-// one transaction, and each step looks at the record again, so that one made again in between stays (S10). A record that
-// cannot be read is reported and does not keep the others from being looked after.
+// stepDue applies an event to the records that are due in some states, at most limit of them. Finding and changing them
+// is one transaction, and each step looks at the record again, so that one made again in between stays (S10). A record
+// that cannot be read is reported and does not keep the others from being looked after.
 func (s *Store) stepDue(ctx context.Context, limit int, event store.Event, states ...int) (int, error) {
 	b, err := write(ctx, s.writer, func(r *records, now time.Time) (*batch, error) {
 		b := &batch{records: r, event: event, now: now, limit: limit}
@@ -64,8 +64,8 @@ type batch struct {
 	unreadable error // of the last record that cannot be read
 }
 
-// step goes through the records that are due in one state until so many have changed or there are no more. What does not
-// change is passed over from then on.
+// step goes through the records that are due in one state until so many have changed or there are no more. What does
+// not change is passed over from then on.
 func (b *batch) step(state int) error {
 	passed := 0
 	for len(b.changed) < b.limit {
@@ -119,13 +119,17 @@ func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoi
 
 // BeginReconcile implements [store.Reconciler].
 func (s *Store) BeginReconcile(ctx context.Context, c store.Claim, count int, wait time.Duration) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventBeginReconcile, Attempt: c.Attempt, Count: count, Lease: wait})
+	return s.write(ctx, c.ID, store.Event{
+		Kind: store.EventBeginReconcile, Attempt: c.Attempt, Count: count,
+		Lease: wait,
+	})
 }
 
 // Postpone implements [store.Reconciler].
 func (s *Store) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
 	return s.write(ctx, c.ID, store.Event{
-		Kind: store.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, MaxAttempts: p.MaxAttempts, Reason: p.Reason, Untried: p.Untried,
+		Kind: store.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, MaxAttempts: p.MaxAttempts,
+		Reason: p.Reason, Untried: p.Untried,
 	})
 }
 

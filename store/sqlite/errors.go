@@ -27,8 +27,8 @@ var explanations = []struct {
 	{sqlite3.CANTOPEN, "the file cannot be opened: check the path and its permissions"},
 }
 
-// unavailable turns an error of SQLite, or of a context, into one that says that the store cannot answer. What is already
-// such an error, or is one of the record, stays.
+// unavailable turns an error of SQLite, or of a context, into one that says that the store cannot answer. What is
+// already such an error, or is one of the record, stays.
 func unavailable(err error) error {
 	switch {
 	case err == nil, errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrUnreadable):

@@ -16,14 +16,16 @@ const (
 	selectLateCompletion = `SELECT attempt, at, record FROM onceward_late_completion WHERE id = ?1 ORDER BY at, rowid`
 	deleteLateCompletion = `DELETE FROM onceward_late_completion WHERE at <= ?1`
 
-	insertExternalEvent = `INSERT INTO onceward_external_event (source, scope, event_id, subject, body, any_scope, at, received_at)
+	insertExternalEvent = `INSERT INTO onceward_external_event
+		(source, scope, event_id, subject, body, any_scope, at, received_at)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (source, any_scope, scope, event_id) DO NOTHING`
 	selectExternalEvent = `SELECT event_id, body, at, received_at FROM onceward_external_event
 		WHERE source = ?1 AND subject = ?2 AND scope = ?3 AND any_scope = ?4`
 	deleteExternalEvent = `DELETE FROM onceward_external_event WHERE rowid IN
 		(SELECT rowid FROM onceward_external_event WHERE received_at < ?1 ORDER BY received_at LIMIT ?2)`
 
-	insertAudit = `INSERT INTO onceward_audit (id, actor, action, reason, outcome, attempt, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`
+	insertAudit = `INSERT INTO onceward_audit (id, actor, action, reason, outcome, attempt, at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`
 	selectAudit = `SELECT actor, action, reason, outcome, attempt, at FROM onceward_audit WHERE id = ?1 ORDER BY number`
 	deleteAudit = `DELETE FROM onceward_audit WHERE number IN
 		(SELECT number FROM onceward_audit WHERE at < ?1 ORDER BY at LIMIT ?2)`
@@ -38,7 +40,8 @@ func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) e
 		ID: f.ID, Version: store.RecordVersion, State: store.StateCompleted, Attempt: f.Attempt, Response: f.Response,
 	}
 	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
-		return r.run(insertLateCompletion, []any{f.ID.AppendBinary(nil), rec.AppendBinary(nil), f.Attempt, micros(f.At)}, nil)
+		return r.run(insertLateCompletion,
+			[]any{f.ID.AppendBinary(nil), rec.AppendBinary(nil), f.Attempt, micros(f.At)}, nil)
 	}))
 }
 
@@ -72,12 +75,17 @@ func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (bo
 }
 
 // ExternalEvents implements [store.ExternalEventKeeper].
-func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) (events []store.ExternalEvent, err error) {
+func (s *Store) ExternalEvents(
+	ctx context.Context, f store.ExternalEventFilter,
+) (events []store.ExternalEvent, err error) {
 	subjects := slices.Compact(slices.Sorted(slices.Values(f.Subjects)))
 	err = s.readers.with(ctx, func(one *reader) error {
 		for _, subject := range subjects {
 			for _, like := range []store.ExternalEvent{
-				{Source: f.Source, Subject: subject, Scope: f.Scope}, {Source: f.Source, Subject: subject, AnyScope: true},
+				{Source: f.Source, Subject: subject, Scope: f.Scope}, {
+					Source: f.Source, Subject: subject,
+					AnyScope: true,
+				},
 			} {
 				found, err := externalEventsLike(one.conn, like)
 				if err != nil {
@@ -115,7 +123,8 @@ func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limi
 func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
 		return r.run(insertAudit, []any{
-			e.ID.AppendBinary(nil), []byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome), e.Attempt, micros(now),
+			e.ID.AppendBinary(nil), []byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome), e.Attempt,
+			micros(now),
 		}, nil)
 	}))
 }

@@ -53,13 +53,23 @@ var diskFaults = map[string]struct {
 	code    sqlite3.ExtendedErrorCode
 	text    string
 }{
-	"flush":     {func(d *disk) *atomic.Int64 { return &d.flushes }, sqlite3.IOERR_FSYNC, "the disk failed to read or write"},
-	"write":     {func(d *disk) *atomic.Int64 { return &d.writes }, sqlite3.IOERR_WRITE, "the disk failed to read or write"},
-	"full disk": {func(d *disk) *atomic.Int64 { return &d.writes }, sqlite3.ExtendedErrorCode(sqlite3.FULL), "the disk is full"},
+	"flush": {
+		func(d *disk) *atomic.Int64 { return &d.flushes }, sqlite3.IOERR_FSYNC,
+		"the disk failed to read or write",
+	},
+	"write": {
+		func(d *disk) *atomic.Int64 { return &d.writes }, sqlite3.IOERR_WRITE,
+		"the disk failed to read or write",
+	},
+	"full disk": {
+		func(d *disk) *atomic.Int64 { return &d.writes }, sqlite3.ExtendedErrorCode(sqlite3.FULL),
+		"the disk is full",
+	},
 }
 
-// TestCommitFailsOnce: the commit fails, and the disk recovers. The caller is told that nothing was executed, and that is
-// true, now and after a crash: the pages of the failed commit, which may be on the disk in full, have been written over.
+// TestCommitFailsOnce: the commit fails, and the disk recovers. The caller is told that nothing was executed, and that
+// is true, now and after a crash: the pages of the failed commit, which may be on the disk in full, have been written
+// over.
 func TestCommitFailsOnce(t *testing.T) {
 	t.Parallel()
 	for name, fault := range diskFaults {
@@ -70,13 +80,15 @@ func TestCommitFailsOnce(t *testing.T) {
 				key := fmt.Sprint("key-", round)
 				d.fail(fault.counter(d), 1, fault.code)
 				_, err := s.Transact(t.Context(), insideReservation(key), insertAndCommit(key))
-				if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), fault.text) {
+				if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) ||
+					!strings.Contains(err.Error(), fault.text) {
 					t.Fatalf("E7: a commit that failed once got %v, want ErrUnavailable with %q", err, fault.text)
 				}
 				if wantWhole(t, s, key) || wantWhole(t, crashed(t, path), key) {
 					t.Fatal("I4: the caller was told that nothing was executed, but it was")
 				}
-				if v, err := s.Transact(t.Context(), insideReservation(key), insertAndCommit(key)); err != nil || v.Decision != store.DecisionExecute {
+				if v, err := s.Transact(t.Context(), insideReservation(key), insertAndCommit(key)); err != nil ||
+					v.Decision != store.DecisionExecute {
 					t.Fatalf("E1: the retry got (%s, %v)", v.Decision, err)
 				}
 				if !wantWhole(t, s, key) || !wantWhole(t, crashed(t, path), key) {
@@ -87,8 +99,8 @@ func TestCommitFailsOnce(t *testing.T) {
 	}
 }
 
-// TestCommitFailsForGood: the disk does not recover. Then it is not known what a crash would bring back, and the caller is told
-// so: the commit may even be on the disk in full. A retry executes what is not there and nothing else.
+// TestCommitFailsForGood: the disk does not recover. Then it is not known what a crash would bring back, and the caller
+// is told so: the commit may even be on the disk in full. A retry executes what is not there and nothing else.
 func TestCommitFailsForGood(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"flush", "write", "full disk", "flush, then all"} {
@@ -106,7 +118,8 @@ func TestCommitFailsForGood(t *testing.T) {
 			}
 			claim := store.Claim{ID: insideID("owned"), Attempt: grant.Record.Attempt}
 			d.fail(fault.counter(d), always, fault.code)
-			if _, err = s.Transact(t.Context(), insideReservation("key"), insertAndCommit("key")); !errors.Is(err, store.ErrOutcomeUnknown) {
+			if _, err = s.Transact(t.Context(), insideReservation("key"), insertAndCommit("key")); !errors.Is(err,
+				store.ErrOutcomeUnknown) {
 				t.Errorf("E7: transact got %v, want ErrOutcomeUnknown", err)
 			}
 			after := crashed(t, path)
@@ -130,7 +143,8 @@ func TestCommitFailsForGood(t *testing.T) {
 			}
 			survived := wantWhole(t, after, "key")
 			if survived != dies {
-				t.Errorf("after a crash the commit is there: %t; want it only where nothing could be written over it", survived)
+				t.Errorf("after a crash the commit is there: %t; want it only where nothing could be written over it",
+					survived)
 			}
 			wantOnceMore(t, after, survived)
 
@@ -151,7 +165,8 @@ func wantOnceMore(t testing.TB, s *Store, done bool) {
 	if done {
 		want = store.DecisionReplay
 	}
-	if v, err := s.Transact(t.Context(), insideReservation("key"), insertAndCommit("key")); err != nil || v.Decision != want {
+	if v, err := s.Transact(t.Context(), insideReservation("key"), insertAndCommit("key")); err != nil ||
+		v.Decision != want {
 		t.Errorf("I1: the retry got (%s, %v), want %s", v.Decision, err, want)
 	}
 	if n := rowsOf(t, s, "key"); n != 1 {
@@ -207,7 +222,8 @@ func TestCommitFailsUnderGuard(t *testing.T) {
 	t.Parallel()
 	s, d, _ := openOnDisk(t)
 	guard, err := onceward.New(s, onceward.Config{
-		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"),
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -348,7 +364,8 @@ var large = strings.Repeat("x", 100_000)
 
 func wantFull(t testing.TB, err error, rule string) {
 	t.Helper()
-	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "the disk is full") {
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) ||
+		!strings.Contains(err.Error(), "the disk is full") {
 		t.Errorf("scenario 16: %s got %v, want ErrUnavailable that says that the disk is full", rule, err)
 	}
 }
@@ -370,11 +387,12 @@ func TestFullForTheStore(t *testing.T) {
 		if state := stateOf(t, s, "owned"); state != store.StateInProgress {
 			t.Errorf("the record is %s, want it as it was", state)
 		}
-		_, err = s.Transact(t.Context(), insideReservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
-			settlement := insertAndCommit("key")(ctx, v)
-			settlement.Completion = insideAnswer(large)
-			return settlement
-		})
+		_, err = s.Transact(t.Context(), insideReservation("key"),
+			func(ctx context.Context, v store.Verdict) store.Settlement {
+				settlement := insertAndCommit("key")(ctx, v)
+				settlement.Completion = insideAnswer(large)
+				return settlement
+			})
 		wantFull(t, err, "transact")
 		if wantWhole(t, s, "key") {
 			t.Error("the work is there without room for its answer")
@@ -390,23 +408,24 @@ func TestFullForTheStore(t *testing.T) {
 	wantOnceMore(t, s, false)
 }
 
-// TestFullForTheHandler: the handler's own insert finds no room. SQLite may undo the whole transaction for that; what the
-// handler does afterwards must not be kept either.
+// TestFullForTheHandler: the handler's own insert finds no room. SQLite may undo the whole transaction for that; what
+// the handler does afterwards must not be kept either.
 func TestFullForTheHandler(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	for _, end := range []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer} {
 		limitPages(t, s, 3)
 		var first, second error
-		_, err := s.Transact(t.Context(), insideReservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
-			tx := onceward.Tx(ctx)
-			if _, err := tx.Exec(`INSERT INTO business VALUES ('key')`); err != nil {
-				t.Error(err)
-			}
-			_, first = tx.Exec(`INSERT INTO business VALUES (?)`, large)
-			_, second = tx.Exec(`INSERT INTO business VALUES ('late')`)
-			return store.Settlement{Action: end, Completion: insideAnswer("done")}
-		})
+		_, err := s.Transact(t.Context(), insideReservation("key"),
+			func(ctx context.Context, _ store.Verdict) store.Settlement {
+				tx := onceward.Tx(ctx)
+				if _, err := tx.Exec(`INSERT INTO business VALUES ('key')`); err != nil {
+					t.Error(err)
+				}
+				_, first = tx.Exec(`INSERT INTO business VALUES (?)`, large)
+				_, second = tx.Exec(`INSERT INTO business VALUES ('late')`)
+				return store.Settlement{Action: end, Completion: insideAnswer("done")}
+			})
 		if !errors.Is(first, sqlite3.FULL) {
 			t.Errorf("the handler got %v, want that the disk is full", first)
 		}
@@ -414,7 +433,8 @@ func TestFullForTheHandler(t *testing.T) {
 			t.Errorf("scenario 16: got %v, want ErrUnavailable", err)
 		}
 		if second == nil || rowsOf(t, s, "late") != 0 {
-			t.Errorf("I4: after the transaction was lost the handler wrote on (%v), and %d rows stayed", second, rowsOf(t, s, "late"))
+			t.Errorf("I4: after the transaction was lost the handler wrote on (%v), and %d rows stayed", second,
+				rowsOf(t, s, "late"))
 		}
 		if wantWhole(t, s, "key") {
 			t.Error("I4: the caller was told that nothing was executed, but it was")
@@ -430,13 +450,14 @@ func TestFullForOneOfAGroup(t *testing.T) {
 	s := openInside(t, insidePath(t))
 	limitPages(t, s, 8)
 	letGo := holdWriter(t, s)
-	runs := runGroup(t, s, []string{"before", "hungry", "after"}, func(ctx context.Context, key string) store.Settlement {
-		value := key
-		if key == "hungry" {
-			value = large
-		}
-		return insertAndCommit(value)(ctx, store.Verdict{})
-	}, letGo)
+	runs := runGroup(t, s, []string{"before", "hungry", "after"},
+		func(ctx context.Context, key string) store.Settlement {
+			value := key
+			if key == "hungry" {
+				value = large
+			}
+			return insertAndCommit(value)(ctx, store.Verdict{})
+		}, letGo)
 	for _, run := range runs {
 		switch {
 		case run.key == "hungry":

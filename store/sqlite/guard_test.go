@@ -27,7 +27,8 @@ func serve(t *testing.T, handler http.Handler, options ...onceward.Option) (*htt
 	store := openBusiness(t, newFile(t))
 	guard := newGuard(t, store)
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", guard.Handler(handler, append([]onceward.Option{onceward.Transactional()}, options...)...))
+	mux.Handle("POST /payments",
+		guard.Handler(handler, append([]onceward.Option{onceward.Transactional()}, options...)...))
 	server := httptest.NewUnstartedServer(mux)
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.Start()
@@ -37,7 +38,8 @@ func serve(t *testing.T, handler http.Handler, options ...onceward.Option) (*htt
 
 // send sends a request over the network.
 func send(ctx context.Context, server *httptest.Server, key string) (answer, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/payments", strings.NewReader(`{"amount":1}`))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/payments",
+		strings.NewReader(`{"amount":1}`))
 	if err != nil {
 		return answer{}, err
 	}
@@ -201,7 +203,10 @@ func TestClientLeaves(t *testing.T) {
 // TestCrowd sends one key two hundred times at once.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]onceward.Option{"conflict": onceward.InFlightConflict(), "wait": onceward.InFlightWait(20 * time.Second)} {
+	for name, policy := range map[string]onceward.Option{
+		"conflict": onceward.InFlightConflict(),
+		"wait":     onceward.InFlightWait(20 * time.Second),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			handler := paying()
@@ -265,7 +270,8 @@ func TestDo(t *testing.T) {
 	wantRows(t, store, "row", 1, "E1: an error undoes everything")
 }
 
-// TestSeenInFlight: while a handler runs, the process sees its key at once, in both modes, and never waits for the writer.
+// TestSeenInFlight: while a handler runs, the process sees its key at once, in both modes, and never waits for the
+// writer.
 func TestSeenInFlight(t *testing.T) {
 	t.Parallel()
 	s := openBusiness(t, newFile(t))
@@ -286,8 +292,10 @@ func TestSeenInFlight(t *testing.T) {
 			transacted(t, s, reservation("key"), never(t, "I1"), store.DecisionInProgress, "E1: a duplicate")
 			changed := reservation("key")
 			changed.Fingerprints[0].Sum = [32]byte{2}
-			transacted(t, s, changed, never(t, "I8"), store.DecisionInProgress, "S4: nothing is visible before the commit")
-			if v, err := s.Reserve(t.Context(), reservation("key")); err != nil || v.Decision != store.DecisionInProgress {
+			transacted(t, s, changed, never(t, "I8"), store.DecisionInProgress,
+				"S4: nothing is visible before the commit")
+			if v, err := s.Reserve(t.Context(), reservation("key")); err != nil ||
+				v.Decision != store.DecisionInProgress {
 				t.Errorf("E1: the same key in reserved mode got (%s, %v)", v.Decision, err)
 			}
 			wantState(t, s, "key", store.StateNone, "E1: before the commit")
@@ -356,7 +364,8 @@ func TestStatusInFlight(t *testing.T) {
 				t.Errorf("section 6: the status in flight is %d %s", a.status, a.body)
 			}
 			duplicate := post(h, "key")
-			if duplicate.status != http.StatusAccepted || duplicate.header.Get("Location") == "" || duplicate.header.Get("Retry-After") == "" {
+			if duplicate.status != http.StatusAccepted || duplicate.header.Get("Location") == "" ||
+				duplicate.header.Get("Retry-After") == "" {
 				t.Errorf("section 6: a duplicate got %d %v", duplicate.status, duplicate.header)
 			}
 		})
@@ -387,7 +396,8 @@ func TestTrailersOfATransaction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := openBusiness(t, newFile(t))
-			server := httptest.NewUnstartedServer(newGuard(t, store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			server := httptest.NewUnstartedServer(newGuard(t,
+				store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Trailer", "X-Sum")
 				if err := insert(r.Context(), "payment"); err != nil {
 					t.Error(err)
@@ -400,7 +410,8 @@ func TestTrailersOfATransaction(t *testing.T) {
 			start(server)
 			t.Cleanup(server.Close)
 			for i := range 2 {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments", strings.NewReader(`{}`))
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments",
+					strings.NewReader(`{}`))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -424,8 +435,8 @@ func TestTrailersOfATransaction(t *testing.T) {
 	}
 }
 
-// TestReplaysWriteNothing: who sprays one key gets its answer, and fills no disk: file and log stay as large as the payment made
-// them (scenario 33).
+// TestReplaysWriteNothing: who sprays one key gets its answer, and fills no disk: file and log stay as large as the
+// payment made them (scenario 33).
 func TestReplaysWriteNothing(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]onceward.Option{
@@ -435,7 +446,9 @@ func TestReplaysWriteNothing(t *testing.T) {
 			t.Parallel()
 			path := newFile(t)
 			store := openBusiness(t, path)
-			handler := &counted{then: func(w http.ResponseWriter, _ *http.Request, _ int64) { w.WriteHeader(http.StatusCreated) }}
+			handler := &counted{then: func(w http.ResponseWriter, _ *http.Request, _ int64) {
+				w.WriteHeader(http.StatusCreated)
+			}}
 			route := newGuard(t, store).Handler(handler, mode)
 			post(route, "key").want(t, http.StatusCreated, false, "section 6")
 			before := bytesOnDisk(t, path)

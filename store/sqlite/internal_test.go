@@ -94,7 +94,8 @@ func stateOf(t testing.TB, s *Store, key string) store.State {
 // inWriter runs f on the writer's connection, where it belongs.
 func inWriter(t testing.TB, s *Store, f func(w *writer) error) {
 	t.Helper()
-	if err := s.writer.do(t.Context(), newFunction(func(*records, time.Time) error { return f(s.writer) })); err != nil {
+	if err := s.writer.do(t.Context(),
+		newFunction(func(*records, time.Time) error { return f(s.writer) })); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -68,7 +68,8 @@ func pageArgs(f store.Filter, now time.Time) []any {
 
 // bounds are the encoded IDs between which a page lies, both excluded.
 func bounds(f store.Filter) (after, before []byte) {
-	after, before = []byte{}, bytes.Repeat([]byte{0xff}, 16) // no ID is that large: its length would not fit into memory
+	after, before = []byte{}, bytes.Repeat([]byte{0xff},
+		16) // no ID is that large: its length would not fit into memory
 	if f.Scope != "" {
 		// Without the tag of its key, an ID is what all IDs of its scope begin with.
 		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)

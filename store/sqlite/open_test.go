@@ -64,7 +64,8 @@ func TestOpenAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		raw := openRaw(t, path)
-		if n := number(t, raw, `SELECT count(*) FROM onceward_schema`); n != number(t, raw, `SELECT max(version) FROM onceward_schema`) {
+		if n := number(t, raw, `SELECT count(*) FROM onceward_schema`); n != number(t, raw,
+			`SELECT max(version) FROM onceward_schema`) {
 			t.Errorf("%d migrations are noted", n)
 		}
 		if mode := number(t, raw, `SELECT count(*) FROM pragma_journal_mode WHERE journal_mode = 'wal'`); mode != 1 {
@@ -76,7 +77,8 @@ func TestOpenAgain(t *testing.T) {
 	}
 }
 
-// TestOpenBesideBusinessTables: a file that the program has used before gets the store's tables, and keeps its own version.
+// TestOpenBesideBusinessTables: a file that the program has used before gets the store's tables, and keeps its own
+// version.
 func TestOpenBesideBusinessTables(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -125,8 +127,8 @@ func TestTablesMissing(t *testing.T) {
 	}
 }
 
-// TestNewerRecord: a record of a version that is not known here is neither replaced, nor replayed, nor executed again, nor
-// removed, and does not hold up the work on others (S8).
+// TestNewerRecord: a record of a version that is not known here is neither replaced, nor replayed, nor executed again,
+// nor removed, and does not hold up the work on others (S8).
 func TestNewerRecord(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -199,7 +201,8 @@ func TestOpenAtOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if stats, err := openStore(t, path).Stats(t.Context()); err != nil || stats.Records[store.StateInProgress] != 8 {
+		if stats, err := openStore(t, path).Stats(t.Context()); err != nil ||
+			stats.Records[store.StateInProgress] != 8 {
 			t.Errorf("got %v (%v), want a record of each store", stats, err)
 		}
 	}
@@ -216,7 +219,8 @@ func wantMode(t *testing.T, path string, want fs.FileMode) {
 	}
 }
 
-// TestPermissions lets the process forbid nothing by itself. It is not parallel: the umask belongs to the whole process.
+// TestPermissions lets the process forbid nothing by itself. It is not parallel: the umask belongs to the whole
+// process.
 func TestPermissions(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
@@ -311,7 +315,10 @@ func TestFilesThatAreNoDatabase(t *testing.T) {
 func TestTruncatedFiles(t *testing.T) {
 	t.Parallel()
 	valid := closedFile(t, nil)
-	for _, size := range []int{len(valid) - pageSize, len(valid) - pageSize - 1, len(valid) / 2, pageSize, pageSize - 1} {
+	for _, size := range []int{
+		len(valid) - pageSize, len(valid) - pageSize - 1, len(valid) / 2, pageSize,
+		pageSize - 1,
+	} {
 		path := newFile(t)
 		if err := os.WriteFile(path, valid[:size], 0o600); err != nil {
 			t.Fatal(err)

@@ -36,8 +36,8 @@ func (r *records) front(lane string, limit, offset int) (front []opened, err err
 	return front, err
 }
 
-// freeLane makes messages of a lane Ready that are Behind nothing, the first of them at most. It reads no further than to
-// the first message that is not Behind, so that a lane that is held up costs nothing.
+// freeLane makes messages of a lane Ready that are Behind nothing, the first of them at most. It reads no further than
+// to the first message that is not Behind, so that a lane that is held up costs nothing.
 func (r *records) freeLane(lane string) (freed int, err error) {
 	front, err := r.front(lane, 1, 0)
 	if err != nil || len(front) == 0 || front[0].state != outbox.StateBehind {
@@ -70,8 +70,8 @@ func freeLanes(r *records, lanes map[string]bool) (freed int, err error) {
 	return freed, nil
 }
 
-// FreeMessages implements [outbox.Store]. Here a message leaves and those behind it are freed in one transaction, so there
-// is something to find only if another program has changed the table.
+// FreeMessages implements [outbox.Store]. Here a message leaves and those behind it are freed in one transaction, so
+// there is something to find only if another program has changed the table.
 func (s *Store) FreeMessages(ctx context.Context) (int, error) {
 	stuck, err := s.stuckLanes(ctx)
 	if err != nil || len(stuck) == 0 {

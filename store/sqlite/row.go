@@ -18,7 +18,8 @@ const (
 	raiseFloor   = `UPDATE onceward_meta SET value = max(value, ?1) WHERE name = 'max_removed_attempt'`
 )
 
-// The column state is ten times the state of the record, plus one where another worker than the usual one looks after it.
+// The column state is ten times the state of the record, plus one where another worker than the usual one looks after
+// it.
 const (
 	stateFactor     = 10
 	stateSwept      = int(store.StateInProgress) * stateFactor

@@ -12,13 +12,16 @@ import (
 var migrations embed.FS
 
 const (
-	createSchema = `CREATE TABLE IF NOT EXISTS onceward_schema (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL) STRICT`
+	createSchema = `CREATE TABLE IF NOT EXISTS onceward_schema (
+		version    INTEGER PRIMARY KEY,
+		applied_at TEXT NOT NULL
+	) STRICT`
 	selectSchema = `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onceward_schema'`
 )
 
 // migrate brings the tables up to date, all in one transaction. The version is kept in a table of its own, because
-// user_version belongs to the program that shares the file. Where there is nothing to do it does not write: a file that other
-// processes keep busy can be opened all the same.
+// user_version belongs to the program that shares the file. Where there is nothing to do it does not write: a file that
+// other processes keep busy can be opened all the same.
 func migrate(conn *sqlite3.Conn) (err error) {
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
@@ -43,7 +46,8 @@ func migrate(conn *sqlite3.Conn) (err error) {
 		return err
 	}
 	if version > len(files) {
-		return fmt.Errorf("its tables are of version %d, and this program knows versions up to %d: use a newer program", version, len(files))
+		return fmt.Errorf("its tables are of version %d, and this program knows versions up to %d: "+
+			"use a newer program", version, len(files))
 	}
 	for i, file := range files[version:] {
 		if err := applyMigration(conn, file, version+i+1); err != nil {

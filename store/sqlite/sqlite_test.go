@@ -34,8 +34,8 @@ func openStore(t testing.TB, path string, options ...sqlite.Option) *sqlite.Stor
 	return store
 }
 
-// emptyFile is the file of a store without records, beside whose tables is a business table. The suite opens hundreds of
-// stores: to copy it costs less than to make the tables each time.
+// emptyFile is the file of a store without records, beside whose tables is a business table. The suite opens hundreds
+// of stores: to copy it costs less than to make the tables each time.
 var emptyFile = sync.OnceValues(func() (file []byte, err error) {
 	dir, err := os.MkdirTemp("", "onceward-empty-")
 	if err != nil {

@@ -23,8 +23,8 @@ func prepare(conn *sqlite3.Conn, all ...prepared) (err error) {
 	return nil
 }
 
-// run runs a statement that stays prepared for the next time, and calls each for its rows. One that has no rows is given a
-// nil for each.
+// run runs a statement that stays prepared for the next time, and calls each for its rows. One that has no rows is
+// given a nil for each.
 func (r *records) run(text string, args []any, each func(*sqlite3.Stmt) error) error {
 	stmt, err := r.keep(text)
 	if err != nil {

@@ -25,20 +25,31 @@ func TestRefusedStatements(t *testing.T) {
 	exec(t, s, `CREATE TEMP TABLE scratch (id)`)
 	for i, statement := range []string{
 		"COMMIT", "END", "END TRANSACTION", "ROLLBACK", "BEGIN", "BEGIN IMMEDIATE", "commit -- in lower case",
-		"RELEASE onceward_member", "ROLLBACK TO onceward_member", `ROLLBACK TO "ONCEWARD_MEMBER"`, "SAVEPOINT onceward_member", "SAVEPOINT onceward_x",
+		"RELEASE onceward_member", "ROLLBACK TO onceward_member", `ROLLBACK TO "ONCEWARD_MEMBER"`,
+		"SAVEPOINT onceward_member", "SAVEPOINT onceward_x",
 		"ATTACH ':memory:' AS other", "DETACH main", "VACUUM",
-		"PRAGMA foreign_keys = OFF", "PRAGMA synchronous(OFF)", "PRAGMA journal_mode = DELETE", "PRAGMA max_page_count = 1",
-		"DELETE FROM onceward_record", "UPDATE onceward_meta SET value = 0", "INSERT INTO onceward_schema VALUES (9, '')", "INSERT INTO OnceWard_Schema VALUES (9, '')",
-		"REPLACE INTO onceward_meta VALUES ('max_removed_attempt', 0)", "DROP TABLE onceward_record", "DROP INDEX onceward_record_due",
-		"ALTER TABLE onceward_record RENAME TO mine", "ALTER TABLE onceward_record ADD COLUMN mine", "CREATE INDEX mine ON onceward_record (record)",
-		"CREATE TRIGGER mine AFTER INSERT ON onceward_record BEGIN SELECT 1; END", "CREATE TEMP TRIGGER mine AFTER INSERT ON onceward_record BEGIN SELECT 1; END",
-		"CREATE TEMP TABLE onceward_record (id)", "CREATE TEMP VIEW onceward_record AS SELECT 1", "CREATE TABLE onceward_mine (id)",
-		"DELETE FROM onceward_outbox", "UPDATE onceward_outbox SET state = 4", "DROP TABLE onceward_outbox", "DROP INDEX onceward_outbox_claim",
+		"PRAGMA foreign_keys = OFF", "PRAGMA synchronous(OFF)", "PRAGMA journal_mode = DELETE",
+		"PRAGMA max_page_count = 1",
+		"DELETE FROM onceward_record", "UPDATE onceward_meta SET value = 0",
+		"INSERT INTO onceward_schema VALUES (9, '')", "INSERT INTO OnceWard_Schema VALUES (9, '')",
+		"REPLACE INTO onceward_meta VALUES ('max_removed_attempt', 0)", "DROP TABLE onceward_record",
+		"DROP INDEX onceward_record_due",
+		"ALTER TABLE onceward_record RENAME TO mine", "ALTER TABLE onceward_record ADD COLUMN mine",
+		"CREATE INDEX mine ON onceward_record (record)",
+		"CREATE TRIGGER mine AFTER INSERT ON onceward_record BEGIN SELECT 1; END",
+		"CREATE TEMP TRIGGER mine AFTER INSERT ON onceward_record BEGIN SELECT 1; END",
+		"CREATE TEMP TABLE onceward_record (id)", "CREATE TEMP VIEW onceward_record AS SELECT 1",
+		"CREATE TABLE onceward_mine (id)",
+		"DELETE FROM onceward_outbox", "UPDATE onceward_outbox SET state = 4", "DROP TABLE onceward_outbox",
+		"DROP INDEX onceward_outbox_claim",
 		"INSERT INTO onceward_outbox (id) VALUES ('mine')", "REPLACE INTO onceward_inbox VALUES (x'00', x'00', 0)",
-		"INSERT OR REPLACE INTO onceward_outbox SELECT * FROM onceward_outbox", "DELETE FROM onceward_inbox", "UPDATE onceward_inbox SET at = 0",
-		"ALTER TABLE onceward_inbox RENAME TO mine", "CREATE TRIGGER mine AFTER INSERT ON onceward_outbox BEGIN SELECT 1; END",
+		"INSERT OR REPLACE INTO onceward_outbox SELECT * FROM onceward_outbox", "DELETE FROM onceward_inbox",
+		"UPDATE onceward_inbox SET at = 0",
+		"ALTER TABLE onceward_inbox RENAME TO mine",
+		"CREATE TRIGGER mine AFTER INSERT ON onceward_outbox BEGIN SELECT 1; END",
 		"CREATE TEMP TRIGGER mine BEFORE INSERT ON onceward_inbox BEGIN SELECT raise(IGNORE); END",
-		"CREATE TEMP TABLE onceward_outbox (id)", "CREATE TEMP VIEW onceward_inbox AS SELECT 1", "CREATE INDEX mine ON onceward_outbox (payload)",
+		"CREATE TEMP TABLE onceward_outbox (id)", "CREATE TEMP VIEW onceward_inbox AS SELECT 1",
+		"CREATE INDEX mine ON onceward_outbox (payload)",
 		"ALTER TABLE temp.scratch RENAME TO onceward_outbox",
 		"INSERT INTO business VALUES ('both'); COMMIT",
 		"WITH gone AS (SELECT id FROM onceward_record) DELETE FROM onceward_record WHERE id IN gone",
@@ -95,9 +106,11 @@ func TestAllowedStatements(t *testing.T) {
 	transacted(t, s, reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		tx := onceward.Tx(ctx)
 		for _, statement := range []string{
-			`SAVEPOINT mine`, `INSERT INTO business VALUES ('kept')`, `SAVEPOINT inner`, `INSERT INTO business VALUES ('undone')`, `ROLLBACK TO inner`, `RELEASE inner`, `RELEASE mine`,
+			`SAVEPOINT mine`, `INSERT INTO business VALUES ('kept')`, `SAVEPOINT inner`,
+			`INSERT INTO business VALUES ('undone')`, `ROLLBACK TO inner`, `RELEASE inner`, `RELEASE mine`,
 			`SAVEPOINT member`, `RELEASE member`,
-			`CREATE TABLE made (value TEXT)`, `INSERT INTO made VALUES ('x'), ('y')`, `CREATE INDEX made_value ON made (value)`, `ALTER TABLE made ADD COLUMN more`,
+			`CREATE TABLE made (value TEXT)`, `INSERT INTO made VALUES ('x'), ('y')`,
+			`CREATE INDEX made_value ON made (value)`, `ALTER TABLE made ADD COLUMN more`,
 			`CREATE TEMP TABLE scratch (value)`, `INSERT INTO scratch VALUES (1)`, `DROP TABLE scratch`,
 			`PRAGMA foreign_keys`, `PRAGMA table_info(business)`, `SELECT * FROM pragma_table_info('business')`,
 			`INSERT INTO business VALUES ('one'); INSERT INTO business VALUES ('two')`,
@@ -107,7 +120,8 @@ func TestAllowedStatements(t *testing.T) {
 			}
 		}
 		records := 0
-		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM onceward_record`).Scan(&records); err != nil || records != 1 {
+		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM onceward_record`).Scan(&records); err != nil ||
+			records != 1 {
 			t.Errorf("reading the store's tables got (%d, %v), want the one record that is committed", records, err)
 		}
 		// A savepoint that is left open ends with the turn.
@@ -130,17 +144,20 @@ func TestUndoneStatements(t *testing.T) {
 	t.Parallel()
 	s := openBusiness(t, newFile(t))
 	for _, end := range []store.TxAction{store.TxRollback, store.TxCommitAnswer} {
-		transacted(t, s, reservation(fmt.Sprint("key-", end)), func(ctx context.Context, _ store.Verdict) store.Settlement {
-			for _, statement := range []string{
-				`CREATE TABLE made (value TEXT)`, `INSERT INTO made VALUES ('x')`, `SAVEPOINT mine`, `INSERT INTO business VALUES ('x')`,
-				`RELEASE mine`, `SAVEPOINT open`, `ALTER TABLE business ADD COLUMN more`, `INSERT INTO business VALUES ('x', 'y')`,
-			} {
-				if _, err := onceward.Tx(ctx).ExecContext(ctx, statement); err != nil {
-					t.Errorf("%s: %v", statement, err)
+		transacted(t, s, reservation(fmt.Sprint("key-", end)),
+			func(ctx context.Context, _ store.Verdict) store.Settlement {
+				for _, statement := range []string{
+					`CREATE TABLE made (value TEXT)`, `INSERT INTO made VALUES ('x')`, `SAVEPOINT mine`,
+					`INSERT INTO business VALUES ('x')`,
+					`RELEASE mine`, `SAVEPOINT open`, `ALTER TABLE business ADD COLUMN more`,
+					`INSERT INTO business VALUES ('x', 'y')`,
+				} {
+					if _, err := onceward.Tx(ctx).ExecContext(ctx, statement); err != nil {
+						t.Errorf("%s: %v", statement, err)
+					}
 				}
-			}
-			return settled(end, "declined")
-		}, store.DecisionExecute, "E1")
+				return settled(end, "declined")
+			}, store.DecisionExecute, "E1")
 		wantRows(t, s, "x", 0, "E1")
 		if _, err := s.DB().Exec(`SELECT * FROM made`); err == nil || !strings.Contains(err.Error(), "no such table") {
 			t.Errorf("E1: a table that was undone: %v", err)
@@ -154,7 +171,10 @@ func TestUndoneStatements(t *testing.T) {
 func TestEndingByHand(t *testing.T) {
 	t.Parallel()
 	s := openBusiness(t, newFile(t))
-	for name, byHand := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
+	for name, byHand := range map[string]func(*sql.Tx) error{
+		"commit":   (*sql.Tx).Commit,
+		"rollback": (*sql.Tx).Rollback,
+	} {
 		for _, end := range []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer} {
 			key := fmt.Sprint(name, end)
 			transacted(t, s, reservation(key), func(ctx context.Context, _ store.Verdict) store.Settlement {
@@ -204,7 +224,8 @@ func TestForeignKeys(t *testing.T) {
 	_, err := run("orphan", `INSERT INTO late VALUES (1)`)
 	wantWorkRefused(t, err, "deferred foreign key", "an orphan at the end")
 	wantState(t, s, "orphan", store.StateNone, "I4")
-	if last, err := run("orphan", `INSERT INTO late VALUES (1)`, `INSERT INTO parent VALUES (1)`); last != nil || err != nil {
+	if last, err := run("orphan", `INSERT INTO late VALUES (1)`, `INSERT INTO parent VALUES (1)`); last != nil ||
+		err != nil {
 		t.Errorf("a parent that comes late got (%v, %v)", last, err)
 	}
 	wantState(t, s, "orphan", store.StateCompleted, "I2")
@@ -252,7 +273,8 @@ func TestValues(t *testing.T) {
 		if err := row.Scan(&i, &r, &text, &blob, &when, &flag); err != nil {
 			t.Fatal(err)
 		}
-		if i != math.MinInt64 || r != math.Pi || text != "täxt\x00behind" || !bytes.Equal(blob, binary) || !when.Equal(at) || !flag {
+		if i != math.MinInt64 || r != math.Pi || text != "täxt\x00behind" || !bytes.Equal(blob, binary) ||
+			!when.Equal(at) || !flag {
 			t.Errorf("got %d, %v, %q, %x, %s, %t", i, r, text, blob, when, flag)
 		}
 	})
@@ -262,7 +284,8 @@ func TestValues(t *testing.T) {
 func TestNullValues(t *testing.T) {
 	t.Parallel()
 	inHandler(t, func(ctx context.Context, tx *sql.Tx) {
-		if _, err := tx.Exec(`INSERT INTO everything (i, t, b, any) VALUES (?, ?, ?, ?)`, nil, sql.NullString{}, []byte{}, sqlite3.ZeroBlob(3)); err != nil {
+		if _, err := tx.Exec(`INSERT INTO everything (i, t, b, any) VALUES (?, ?, ?, ?)`, nil, sql.NullString{},
+			[]byte{}, sqlite3.ZeroBlob(3)); err != nil {
 			t.Fatal(err)
 		}
 		var i sql.NullInt64
@@ -284,7 +307,8 @@ func TestNullValues(t *testing.T) {
 func TestJSONValue(t *testing.T) {
 	t.Parallel()
 	inHandler(t, func(ctx context.Context, tx *sql.Tx) {
-		if _, err := tx.Exec(`INSERT INTO everything (t) VALUES (?)`, sqlite3.JSON(map[string]int{"amount": 7})); err != nil {
+		if _, err := tx.Exec(`INSERT INTO everything (t) VALUES (?)`,
+			sqlite3.JSON(map[string]int{"amount": 7})); err != nil {
 			t.Fatal(err)
 		}
 		amount := 0

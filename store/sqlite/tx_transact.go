@@ -13,12 +13,14 @@ import (
 )
 
 // errRevoked is what a handler sees that held the writer for too long.
-var errRevoked = fmt.Errorf("%w: the transaction was revoked, because the handler held the only writer for too long", store.ErrDeadline)
+var errRevoked = fmt.Errorf("%w: the transaction was revoked, because the handler held the only writer for too long",
+	store.ErrDeadline)
 
 // revokeGrace is how long a handler may take to notice its deadline before its transaction is revoked.
 const revokeGrace = 250 * time.Millisecond
 
-// LongestWork implements [store.Transactor]: all writes wait for the one writer, so a handler gets a third of the lease.
+// LongestWork implements [store.Transactor]: all writes wait for the one writer, so a handler gets a third of the
+// lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease / 3 }
 
 // InFlight implements [store.Transactor].
@@ -30,7 +32,9 @@ func (s *Store) InFlight(id store.ID) bool {
 
 // Transact implements [store.Transactor]. The work runs in the goroutine of the caller, in a savepoint of the writer's
 // transaction; the transactions that wait run one after the other under one commit.
-func (s *Store) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
+func (s *Store) Transact(ctx context.Context, r *store.Reservation,
+	work func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
 	v, answered, err := s.decide(ctx, r)
 	if err != nil || answered {
 		return v, err
@@ -46,9 +50,9 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation, work func(co
 	return t.verdict(), err
 }
 
-// enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the caller
-// leaves or the writer is done with it, whichever is first: a handler that was revoked and never returns does not lock
-// its key.
+// enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the
+// caller leaves or the writer is done with it, whichever is first: a handler that was revoked and never returns does
+// not lock its key.
 func (s *Store) enter(id store.ID) (over func(), entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,8 +199,8 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 	return settlement, err
 }
 
-// await waits for the handler. One that does not come back in time has its transaction revoked, because all other writes
-// wait for it. One whose goroutine has left, because an earlier run panicked, is undone.
+// await waits for the handler. One that does not come back in time has its transaction revoked, because all other
+// writes wait for it. One whose goroutine has left, because an earlier run panicked, is undone.
 func (m *member) await(t turn) (settlement store.Settlement, revoked bool) {
 	select {
 	case m.turns <- t:

@@ -9,10 +9,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Update runs f in a transaction of the writer, for business writes outside of a protected handler. It commits if f returns
-// nil. Like a handler, f does not end the transaction itself, and may be called again after a rollback that was not its
-// own doing. All other writes wait for f, for as long as it takes. Called inside a transactional handler it waits for itself:
-// use the handler's own transaction there.
+// Update runs f in a transaction of the writer, for business writes outside of a protected handler. It commits if f
+// returns nil. Like a handler, f does not end the transaction itself, and may be called again after a rollback that was
+// not its own doing. All other writes wait for f, for as long as it takes. Called inside a transactional handler it
+// waits for itself: use the handler's own transaction there.
 func (s *Store) Update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return s.inTurn(ctx, newMember(0, nil), func(ctx context.Context) error { return f(onceward.Tx(ctx)) })
 }
@@ -25,7 +25,9 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 
 // CheckpointTx implements [store.TxCheckpointer]. As with a transactional handler, the step runs in a savepoint of the
 // writer's transaction. The writer's lock keeps the record as it was found, also from other processes.
-func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
+func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
+	work func(context.Context) (store.Checkpoint, error),
+) error {
 	longest := s.LongestWork(lease)
 	if left := timeLeft(ctx); left > 0 {
 		longest = min(longest, left)
@@ -39,7 +41,8 @@ func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Dura
 			return err
 		}
 		// A step whose owner may no longer write does not run.
-		if _, _, err = store.Step(before, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt}, now); err != nil {
+		if _, _, err = store.Step(before, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt},
+			now); err != nil {
 			return refused{err}
 		}
 		return nil

@@ -102,16 +102,21 @@ func (w *writer) setUp(busy time.Duration) error {
 	if err := tighten(w.raw.Filename("main").String()); err != nil {
 		return err
 	}
-	return w.raw.SetAuthorizer(func(action sqlite3.AuthorizerActionCode, first, second, _, _ string) sqlite3.AuthorizerReturnCode {
-		if w.gate != nil && !w.gate.trusts && forbidden(action, first, second) {
-			return sqlite3.AUTH_DENY
-		}
-		return sqlite3.AUTH_OK
-	})
+	return w.raw.SetAuthorizer(w.authorize)
 }
 
-// configure retries what SQLite itself does not wait for: the first of several that open a new file switches it to the log,
-// and needs it for itself.
+// authorize holds a handler to the rules of its turn.
+func (w *writer) authorize(
+	action sqlite3.AuthorizerActionCode, first, second, _, _ string,
+) sqlite3.AuthorizerReturnCode {
+	if w.gate != nil && !w.gate.trusts && forbidden(action, first, second) {
+		return sqlite3.AUTH_DENY
+	}
+	return sqlite3.AUTH_OK
+}
+
+// configure retries what SQLite itself does not wait for: the first of several that open a new file switches it to the
+// log, and needs it for itself.
 func (w *writer) configure(busy time.Duration) error {
 	deadline := time.Now().Add(busy)
 	for {
@@ -132,8 +137,8 @@ func (w *writer) disconnect() error {
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
-// do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has not
-// been started; if it has, its outcome is not known to the caller, and its neighbours do not notice.
+// do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has
+// not been started; if it has, its outcome is not known to the caller, and its neighbours do not notice.
 func (w *writer) do(ctx context.Context, t *task) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -204,7 +209,8 @@ func (w *writer) loop() {
 	}
 }
 
-// take takes what has gathered in the queue. Handlers come last, so that only they are put off when a group is cut short.
+// take takes what has gathered in the queue. Handlers come last, so that only they are put off when a group is cut
+// short.
 func (w *writer) take(group []*task) []*task {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,8 +247,8 @@ func (w *writer) isClosed() bool {
 	return w.closed && len(w.queue) == 0
 }
 
-// run commits a group, and tells its callers. If one of them spoils the transaction for all, each of the others gets one of
-// its own.
+// run commits a group, and tells its callers. If one of them spoils the transaction for all, each of the others gets
+// one of its own.
 func (w *writer) run(group []*task) {
 	n, err := w.transaction(group)
 	w.requeue(group[n:])
@@ -317,8 +323,8 @@ func (w *writer) abort() error {
 }
 
 // commitFailed makes the outcome of a failed commit certain. Its pages may stand in the log without having been
-// acknowledged, and would come back after a crash; the next successful commit is written over them. So one is made: after
-// it nothing of the group was executed. If it fails too, what the group's handlers did is not known.
+// acknowledged, and would come back after a crash; the next successful commit is written over them. So one is made:
+// after it nothing of the group was executed. If it fails too, what the group's handlers did is not known.
 func (w *writer) commitFailed(group []*task, err error) error {
 	reason := fmt.Errorf("commit failed: %w", err)
 	if w.abort() == nil && w.begin.Exec() == nil {
@@ -416,8 +422,8 @@ func (t *task) run(w *writer) (err error) {
 	}
 }
 
-// fail notes why the task came to nothing. That goes before what the task was told inside the transaction that was lost,
-// such as a refusal by what a neighbour had written.
+// fail notes why the task came to nothing. That goes before what the task was told inside the transaction that was
+// lost, such as a refusal by what a neighbour had written.
 func (t *task) fail(err error) {
 	if err != nil && !errors.Is(t.err, store.ErrOutcomeUnknown) {
 		t.err = err

@@ -24,7 +24,9 @@ type groupRun struct {
 }
 
 // runGroup queues a transaction for each key, in this order, and then lets the writer run them as one group.
-func runGroup(t testing.TB, s *Store, keys []string, body func(ctx context.Context, key string) store.Settlement, letGo func()) []*groupRun {
+func runGroup(t testing.TB, s *Store, keys []string, body func(ctx context.Context, key string) store.Settlement,
+	letGo func(),
+) []*groupRun {
 	t.Helper()
 	var group sync.WaitGroup
 	all := make([]*groupRun, len(keys))
@@ -37,10 +39,11 @@ func runGroup(t testing.TB, s *Store, keys []string, body func(ctx context.Conte
 					run.err = fmt.Errorf("panicked: %v", p)
 				}
 			}()
-			run.v, run.err = s.Transact(context.Background(), insideReservation(key), func(ctx context.Context, _ store.Verdict) store.Settlement {
-				run.runs.Add(1)
-				return body(ctx, key)
-			})
+			run.v, run.err = s.Transact(context.Background(), insideReservation(key),
+				func(ctx context.Context, _ store.Verdict) store.Settlement {
+					run.runs.Add(1)
+					return body(ctx, key)
+				})
 		})
 		awaitQueue(t, s, i+1)
 	}
@@ -75,13 +78,15 @@ func TestGroupCommit(t *testing.T) {
 	for i := range n {
 		group.Go(func() {
 			key := fmt.Sprint("reserved-", i)
-			if v, err := s.Reserve(context.Background(), insideReservation(key)); err != nil || v.Decision != store.DecisionExecute {
+			if v, err := s.Reserve(context.Background(), insideReservation(key)); err != nil ||
+				v.Decision != store.DecisionExecute {
 				t.Errorf("reserve got (%s, %v)", v.Decision, err)
 			}
 		})
 		group.Go(func() {
 			key := fmt.Sprint("transactional-", i)
-			if v, err := s.Transact(context.Background(), insideReservation(key), insertAndCommit(key)); err != nil || v.Decision != store.DecisionExecute {
+			if v, err := s.Transact(context.Background(), insideReservation(key), insertAndCommit(key)); err != nil ||
+				v.Decision != store.DecisionExecute {
 				t.Errorf("transact got (%s, %v)", v.Decision, err)
 			}
 		})
@@ -120,7 +125,8 @@ func TestGivingUpInTheQueue(t *testing.T) {
 			}
 		})
 		group.Go(func() {
-			if _, err := s.Reserve(ctx, insideReservation(fmt.Sprint("reserve-", i))); !errors.Is(err, context.Canceled) {
+			if _, err := s.Reserve(ctx, insideReservation(fmt.Sprint("reserve-", i))); !errors.Is(err,
+				context.Canceled) {
 				t.Errorf("who gave up got %v", err)
 			}
 		})
@@ -128,7 +134,8 @@ func TestGivingUpInTheQueue(t *testing.T) {
 	awaitQueue(t, s, 40)
 	var stays sync.WaitGroup
 	stays.Go(func() {
-		if v, err := s.Transact(context.Background(), insideReservation("key"), insertAndCommit("key")); err != nil || v.Decision != store.DecisionExecute {
+		if v, err := s.Transact(context.Background(), insideReservation("key"), insertAndCommit("key")); err != nil ||
+			v.Decision != store.DecisionExecute {
 			t.Errorf("who stayed got (%s, %v)", v.Decision, err)
 		}
 	})
@@ -153,16 +160,18 @@ func TestGivingUpInTheTurn(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	ctx, cancel := context.WithCancel(t.Context())
-	v, err := s.Transact(ctx, insideReservation("key"), func(workCtx context.Context, v store.Verdict) store.Settlement {
-		cancel()
-		return insertAndCommit("key")(context.WithoutCancel(workCtx), v)
-	})
+	v, err := s.Transact(ctx, insideReservation("key"),
+		func(workCtx context.Context, v store.Verdict) store.Settlement {
+			cancel()
+			return insertAndCommit("key")(context.WithoutCancel(workCtx), v)
+		})
 	if err != nil || v.Decision != store.DecisionExecute || !wantWhole(t, s, "key") {
 		t.Errorf("E6: got (%s, %v)", v.Decision, err)
 	}
 }
 
-// TestHeartbeatsBetweenSlowHandlers: a crowd of slow handlers does not hold up an owner's heartbeat until the last of them.
+// TestHeartbeatsBetweenSlowHandlers: a crowd of slow handlers does not hold up an owner's heartbeat until the last of
+// them.
 func TestHeartbeatsBetweenSlowHandlers(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
@@ -179,14 +188,15 @@ func TestHeartbeatsBetweenSlowHandlers(t *testing.T) {
 	first := make(chan struct{})
 	for i := range crowd {
 		group.Go(func() {
-			_, err := s.Transact(context.Background(), insideReservation(fmt.Sprint("slow-", i)), func(context.Context, store.Verdict) store.Settlement {
-				if finished.Load() == 0 {
-					close(first)
-				}
-				time.Sleep(groupTime + time.Millisecond) // being slow is what is tested
-				finished.Add(1)
-				return store.Settlement{}
-			})
+			_, err := s.Transact(context.Background(), insideReservation(fmt.Sprint("slow-", i)),
+				func(context.Context, store.Verdict) store.Settlement {
+					if finished.Load() == 0 {
+						close(first)
+					}
+					time.Sleep(groupTime + time.Millisecond) // being slow is what is tested
+					finished.Add(1)
+					return store.Settlement{}
+				})
 			if err != nil {
 				t.Error(err)
 			}
@@ -304,7 +314,8 @@ func TestBadNeighbour(t *testing.T) {
 				if wantWhole(t, s, "culprit") || rowsOf(t, s, "endless") != 0 {
 					t.Error("I4: something of the culprit stayed")
 				}
-				if v, err := s.Transact(t.Context(), insideReservation("culprit"), insertAndCommit("culprit")); err != nil || v.Decision != store.DecisionExecute {
+				if v, err := s.Transact(t.Context(), insideReservation("culprit"),
+					insertAndCommit("culprit")); err != nil || v.Decision != store.DecisionExecute {
 					t.Errorf("E1: the culprit's retry got (%s, %v)", v.Decision, err)
 				}
 				if !wantWhole(t, s, "culprit") {
@@ -320,17 +331,18 @@ func TestPanicThenSpoiled(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	letGo := holdWriter(t, s)
-	all := runGroup(t, s, []string{"a", "panics", "exits", "spoils", "b"}, func(ctx context.Context, key string) store.Settlement {
-		switch key {
-		case "panics":
-			panic("on purpose")
-		case "exits":
-			runtime.Goexit()
-		case "spoils":
-			return culprits["asks for a rollback"].body(ctx)
-		}
-		return insertAndCommit(key)(ctx, store.Verdict{})
-	}, letGo)
+	all := runGroup(t, s, []string{"a", "panics", "exits", "spoils", "b"},
+		func(ctx context.Context, key string) store.Settlement {
+			switch key {
+			case "panics":
+				panic("on purpose")
+			case "exits":
+				runtime.Goexit()
+			case "spoils":
+				return culprits["asks for a rollback"].body(ctx)
+			}
+			return insertAndCommit(key)(ctx, store.Verdict{})
+		}, letGo)
 	for _, run := range all {
 		if run.key == "a" || run.key == "b" {
 			neighbours(t, s, []*groupRun{run}, "")
@@ -395,7 +407,8 @@ func (g *groupStep) want(t testing.TB, s *Store, done bool, runs int64, rule str
 	}
 	rows := rowsOf(t, s, g.claim.Key)
 	if (g.err == nil) != done || (rows == 1) != done || (rec.Point == "reached") != done || rows > 1 {
-		t.Errorf("%s: the step of %q got %v, with %d rows and at %q; want it done %t", rule, g.claim.Key, g.err, rows, rec.Point, done)
+		t.Errorf("%s: the step of %q got %v, with %d rows and at %q; want it done %t", rule, g.claim.Key, g.err, rows,
+			rec.Point, done)
 	}
 	if got := g.runs.Load(); got != runs {
 		t.Errorf("%s: the step of %q ran %d times, want %d", rule, g.claim.Key, got, runs)
@@ -423,7 +436,8 @@ func runSteps(t testing.TB, s *Store, steps []*groupStep, end func(ctx context.C
 func TestStepsInAGroup(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
-	first, failing, stale, last := newGroupStep(t, s, "first"), newGroupStep(t, s, "failing"), newGroupStep(t, s, "stale"), newGroupStep(t, s, "last")
+	first, failing, stale, last := newGroupStep(t, s, "first"), newGroupStep(t, s, "failing"), newGroupStep(t, s,
+		"stale"), newGroupStep(t, s, "last")
 	stale.claim.Attempt++
 	declined := errors.New("declined")
 	runSteps(t, s, []*groupStep{first, failing, stale, last}, func(_ context.Context, g *groupStep) error {
@@ -442,8 +456,8 @@ func TestStepsInAGroup(t *testing.T) {
 }
 
 // TestStepBesideOneThatSpoils: the group loses its transaction by one of its steps. The others are run again, each by
-// itself, and count once; what their first run said does not count. A writer that is slow may cut the group before the one
-// that spoils it, so groups are run until one was not.
+// itself, and count once; what their first run said does not count. A writer that is slow may cut the group before the
+// one that spoils it, so groups are run until one was not.
 func TestStepBesideOneThatSpoils(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
@@ -456,7 +470,8 @@ func TestStepBesideOneThatSpoils(t *testing.T) {
 }
 
 func stepsBesideOneThatSpoils(t *testing.T, s *Store, round string) (again bool) {
-	before, fickle, spoiling := newGroupStep(t, s, "before"+round), newGroupStep(t, s, "fickle"+round), newGroupStep(t, s, "spoiling"+round)
+	before, fickle, spoiling := newGroupStep(t, s, "before"+round), newGroupStep(t, s,
+		"fickle"+round), newGroupStep(t, s, "spoiling"+round)
 	runSteps(t, s, []*groupStep{before, fickle, spoiling}, func(ctx context.Context, g *groupStep) error {
 		switch {
 		case g == spoiling:

@@ -184,7 +184,8 @@ func testBuster(t *testing.T, h Harness) {
 			old := store.Claim{ID: target, Attempt: e.get(target).Attempt}
 			e.bust(target, true)
 			if rec := e.get(target); rec.State != store.StateExpired || rec.Attempt != old.Attempt {
-				e.Errorf("section 4: a forced bust leaves a tombstone with its token, but the record is %s", describe(rec))
+				e.Errorf("section 4: a forced bust leaves a tombstone with its token, but the record is %s",
+					describe(rec))
 			}
 			for _, w := range ownerWrites(has[store.Reconciler](h.probe)) {
 				e.wantFenced(w.write(e, old), "section 4: the old owner is fenced, "+w.name+" of what was "+f.name)

@@ -59,12 +59,13 @@ func (e *env) wantPoint(id store.ID, point, rule string) {
 		want = checkpointAt(point)
 	}
 	if rec := e.get(id); rec.Point != want.Point || string(rec.Data) != string(want.Data) {
-		e.Errorf("%s: record %q is at point %q with %q, want %q with %q", rule, id.Key, rec.Point, rec.Data, want.Point, want.Data)
+		e.Errorf("%s: record %q is at point %q with %q, want %q with %q", rule, id.Key, rec.Point, rec.Data,
+			want.Point, want.Data)
 	}
 }
 
-// checkStep checks that the rows of a step are there together with its point or not at all, and that its caller was told
-// so. Before the step there was neither.
+// checkStep checks that the rows of a step are there together with its point or not at all, and that its caller was
+// told so. Before the step there was neither.
 func (e *env) checkStep(c store.Claim, row, point string, err error) {
 	e.Helper()
 	rows, reached := e.Business.Count(row), e.get(c.ID).Point == point
@@ -73,7 +74,8 @@ func (e *env) checkStep(c store.Claim, row, point string, err error) {
 	case err == nil && (rows != 1 || !reached):
 		e.Errorf("E3: the step of %q succeeded: %d rows of it are there, its point %t, want both", c.Key, rows, reached)
 	case err != nil && (rows != 0 || reached):
-		e.Errorf("E3: the step of %q got %v: %d rows of it are there, its point %t, want neither", c.Key, err, rows, reached)
+		e.Errorf("E3: the step of %q got %v: %d rows of it are there, its point %t, want neither", c.Key, err, rows,
+			reached)
 	}
 }
 
@@ -178,17 +180,19 @@ func stepResumed(e *env) {
 	e.must(e.checkpointTx(first, e.stepping("charged", reaching("charged"))))
 	lapse(e)
 	v := e.wantDecision(request(first.ID, resume), store.DecisionExecute, "section 4: the lease is over")
-	if v.Origin != store.OriginResumed || v.Record.Point != "charged" || string(v.Record.Data) != string(checkpointAt("charged").Data) {
+	if v.Origin != store.OriginResumed || v.Record.Point != "charged" ||
+		string(v.Record.Data) != string(checkpointAt("charged").Data) {
 		e.Errorf("E3: the next attempt is %s at point %q with %q", v.Origin, v.Record.Point, v.Record.Data)
 	}
 	second := store.Claim{ID: first.ID, Attempt: v.Record.Attempt}
 	e.must(e.checkpointTx(second, e.stepping("shipped", reaching("shipped"))))
-	e.wantFenced(e.checkpointTx(first, e.refusingStep("S6: by an owner that was replaced")), "S6: by an owner that was replaced")
+	e.wantFenced(e.checkpointTx(first, e.refusingStep("S6: by an owner that was replaced")),
+		"S6: by an owner that was replaced")
 	e.checkStep(second, "shipped", "shipped", nil)
 }
 
-// stepExtended sends a heartbeat while a step runs. A store with one writer lets it wait for the end of the step; none loses
-// it, or undoes it by the point.
+// stepExtended sends a heartbeat while a step runs. A store with one writer lets it wait for the end of the step; none
+// loses it, or undoes it by the point.
 func stepExtended(e *env) {
 	c := e.own(id("key"))
 	beat := make(chan error, 1)
@@ -216,8 +220,8 @@ func stepExtended(e *env) {
 	}
 }
 
-// testCheckpointerOwnership lets steps end the transaction that is not theirs to end. Whatever they say then, they are told
-// the truth of what was committed.
+// testCheckpointerOwnership lets steps end the transaction that is not theirs to end. Whatever they say then, they are
+// told the truth of what was committed.
 func testCheckpointerOwnership(t *testing.T, h Harness) {
 	for name, failure := range map[string]error{"success": nil, "an error": errDeclined} {
 		h.test(t, "tx.Commit, then "+name, func(e *env) {
@@ -239,21 +243,24 @@ func testCheckpointerOwnership(t *testing.T, h Harness) {
 		h.test(t, "a statement that ends it, then "+name, func(e *env) {
 			for n, statement := range slices.Concat([]string{"COMMIT", "ROLLBACK"}, e.Business.Enders) {
 				exec := func(ctx context.Context) { _, _ = onceward.Tx(ctx).ExecContext(ctx, statement) }
-				e.stepMeddles(id(fmt.Sprint("before ", n)), failure, func(ctx context.Context, insert func() error) error {
-					err := insert()
-					exec(ctx)
-					return err
-				})
-				e.stepMeddles(id(fmt.Sprint("after ", n)), failure, func(ctx context.Context, insert func() error) error {
-					exec(ctx)
-					return insert()
-				})
+				e.stepMeddles(id(fmt.Sprint("before ", n)), failure,
+					func(ctx context.Context, insert func() error) error {
+						err := insert()
+						exec(ctx)
+						return err
+					})
+				e.stepMeddles(id(fmt.Sprint("after ", n)), failure,
+					func(ctx context.Context, insert func() error) error {
+						exec(ctx)
+						return insert()
+					})
 			}
 		})
 		h.test(t, "a failed statement, then "+name, func(e *env) {
 			e.stepMeddles(id("key"), failure, func(ctx context.Context, insert func() error) error {
 				err := insert()
-				if _, failed := onceward.Tx(ctx).ExecContext(ctx, "INSERT INTO no_such_table_anywhere VALUES (1)"); failed == nil {
+				if _, failed := onceward.Tx(ctx).ExecContext(ctx,
+					"INSERT INTO no_such_table_anywhere VALUES (1)"); failed == nil {
 					e.Error("a statement on a table that does not exist went through")
 				}
 				return err
@@ -307,14 +314,17 @@ func (e *env) stepMeddles(target store.ID, failure error, meddle func(ctx contex
 	e.checkStep(c, target.Key+", next", "shipped", nil)
 }
 
-// testCheckpointerModel aims steps at records in every state and holds the store to the model: a step is a checkpoint, and
-// one that is refused is refused before its work (S6).
+// testCheckpointerModel aims steps at records in every state and holds the store to the model: a step is a checkpoint,
+// and one that is refused is refused before its work (S6).
 func testCheckpointerModel(t *testing.T, h Harness) {
 	points := []struct {
 		name string
 		store.Checkpoint
 	}{
-		{"everything", store.Checkpoint{Point: "shipped", Data: []byte("more"), NotReplayable: true, ProviderID: "ch_9"}},
+		{"everything", store.Checkpoint{
+			Point: "shipped", Data: []byte("more"), NotReplayable: true,
+			ProviderID: "ch_9",
+		}},
 		{"point only", store.Checkpoint{Point: "shipped"}},
 		{"data only", store.Checkpoint{Data: []byte("more")}},
 		{"empty data", store.Checkpoint{Data: []byte{}}},

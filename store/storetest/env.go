@@ -325,8 +325,8 @@ func (e *env) pass(d time.Duration) {
 	e.until(e.now().Add(d))
 }
 
-// stoppedClock remembers what a clock says that stands still between the calls of Advance. It is asked once after each of
-// them: a test asks all the time, and each answer is a round trip to the store.
+// stoppedClock remembers what a clock says that stands still between the calls of Advance. It is asked once after each
+// of them: a test asks all the time, and each answer is a round trip to the store.
 type stoppedClock struct {
 	mu sync.Mutex
 	// moves counts the calls of Advance; at is what the clock said after asked of them.

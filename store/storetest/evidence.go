@@ -21,7 +21,8 @@ func oddTexts() map[string]string {
 	long := make([]byte, 20_000)
 	_, _ = rand.Read(long) // so that no index makes it shorter
 	return map[string]string{
-		"nothing": "", "a zero byte": "a\x00b", "only zero bytes": "\x00\x00", "not UTF-8": "\xff\xfe\x80", "a quote": "' \" \\ ; --",
+		"nothing": "", "a zero byte": "a\x00b", "only zero bytes": "\x00\x00", "not UTF-8": "\xff\xfe\x80",
+		"a quote": "' \" \\ ; --",
 		"letters": "Zahlung für Café 東京", "another case": "A", "long": string(long),
 	}
 }
@@ -42,7 +43,10 @@ func testExternalEvents(t *testing.T, h Harness) {
 		if h.Features.MaxBody > 0 {
 			size = min(size, h.Features.MaxBody)
 		}
-		for name, body := range map[string][]byte{"none": nil, "empty": {}, "every byte": every, "large": bytes.Repeat([]byte{0, 0xff}, size/2)} {
+		for name, body := range map[string][]byte{
+			"none": nil, "empty": {}, "every byte": every,
+			"large": bytes.Repeat([]byte{0, 0xff}, size/2),
+		} {
 			n := externalEvent("psp", name, name)
 			n.Body = body
 			e.addExternal(n, true)
@@ -81,7 +85,9 @@ func externalEvent(source, event, subject string) store.ExternalEvent {
 }
 
 // externalEventKeeper returns the store as a keeper of external events.
-func (e *env) externalEventKeeper() store.ExternalEventKeeper { return e.Store.(store.ExternalEventKeeper) }
+func (e *env) externalEventKeeper() store.ExternalEventKeeper {
+	return e.Store.(store.ExternalEventKeeper)
+}
 
 // addExternal keeps an external event and checks whether it was new.
 func (e *env) addExternal(n store.ExternalEvent, want bool) {
@@ -101,7 +107,8 @@ func (e *env) externals(source string, subjects ...string) []store.ExternalEvent
 // externalEventsFor are those that may settle records of a scope.
 func (e *env) externalEventsFor(scope, source string, subjects ...string) []store.ExternalEvent {
 	e.Helper()
-	found, err := e.externalEventKeeper().ExternalEvents(e.ctx, store.ExternalEventFilter{Source: source, Scope: scope, Subjects: subjects})
+	found, err := e.externalEventKeeper().ExternalEvents(e.ctx,
+		store.ExternalEventFilter{Source: source, Scope: scope, Subjects: subjects})
 	e.must(err)
 	return found
 }
@@ -116,11 +123,13 @@ func (e *env) wantExternalEventsFor(scope, source string, subjects []string, wan
 	e.Helper()
 	got := e.externalEventsFor(scope, source, subjects...)
 	if len(got) != len(want) {
-		e.Fatalf("B3: %d external events of %.40q are kept about %.80q for scope %.40q, want %d", len(got), source, subjects, scope, len(want))
+		e.Fatalf("B3: %d external events of %.40q are kept about %.80q for scope %.40q, want %d", len(got), source,
+			subjects, scope, len(want))
 	}
 	for i := range want {
 		g, w := got[i], want[i]
-		if g.Source != w.Source || g.Scope != w.Scope || g.AnyScope != w.AnyScope || g.EventID != w.EventID || g.Subject != w.Subject ||
+		if g.Source != w.Source || g.Scope != w.Scope || g.AnyScope != w.AnyScope || g.EventID != w.EventID ||
+			g.Subject != w.Subject ||
 			!near(g.At, w.At, e.resolution()) || !bytes.Equal(g.Body, w.Body) {
 			e.Errorf("B3: external event %d is %s, want %s", i, describeExternalEvent(&g), describeExternalEvent(&w))
 		}
@@ -132,8 +141,8 @@ func describeExternalEvent(n *store.ExternalEvent) string {
 		n.Source, n.Scope, n.AnyScope, n.EventID, n.Subject, n.At, len(n.Body))
 }
 
-// externalEventsOfScopes checks that a sender speaks for its own scope alone (B6): it is not heard about the records of others, and does
-// not keep an event of theirs from being kept by taking its id first.
+// externalEventsOfScopes checks that a sender speaks for its own scope alone (B6): it is not heard about the records of
+// others, and does not keep an event of theirs from being kept by taking its id first.
 func externalEventsOfScopes(e *env) {
 	bound := func(scope string, second int) store.ExternalEvent {
 		n := externalEvent("psp", "evt", "charge")
@@ -187,7 +196,8 @@ func externalEventOnce(e *env) {
 	}
 	// The same id of another source, and names that only together are the same, are other events.
 	for _, n := range []store.ExternalEvent{
-		externalEvent("other", "evt", "charge"), externalEvent("ps", "pevt", "charge"), externalEvent("pspe", "vt", "charge"), externalEvent("psp", "evt2", "charge"),
+		externalEvent("other", "evt", "charge"), externalEvent("ps", "pevt", "charge"), externalEvent("pspe", "vt",
+			"charge"), externalEvent("psp", "evt2", "charge"),
 	} {
 		e.addExternal(n, true)
 		e.addExternal(n, false)
@@ -205,7 +215,8 @@ func externalEventsInOrder(e *env) {
 	for _, n := range []store.ExternalEvent{at("d", 3), at("b", 1), at("z", 0), at("c2", 2), at("c1", 2), at("a", 5)} {
 		e.addExternal(n, true)
 	}
-	e.wantExternalEvents("psp", []string{"charge"}, at("z", 0), at("b", 1), at("c1", 2), at("c2", 2), at("d", 3), at("a", 5))
+	e.wantExternalEvents("psp", []string{"charge"}, at("z", 0), at("b", 1), at("c1", 2), at("c2", 2), at("d", 3),
+		at("a", 5))
 }
 
 func externalEventsOfSubjects(e *env) {
@@ -215,7 +226,10 @@ func externalEventsOfSubjects(e *env) {
 		return n
 	}
 	key, provider, late := about("1", "key", 2), about("2", "ch_1", 1), about("3", "key", 3)
-	for _, n := range []store.ExternalEvent{key, provider, late, about("4", "stranger", 0), externalEvent("other", "5", "key"), externalEvent("psp2", "6", "ch_1")} {
+	for _, n := range []store.ExternalEvent{
+		key, provider, late, about("4", "stranger", 0),
+		externalEvent("other", "5", "key"), externalEvent("psp2", "6", "ch_1"),
+	} {
 		e.addExternal(n, true)
 	}
 	e.wantExternalEvents("psp", []string{"key"}, key, late)
@@ -233,7 +247,8 @@ func anyExternalEvent(e *env) {
 		scoped := externalEvent("by scope", name, name)
 		scoped.Scope = text
 		for place, n := range map[string]store.ExternalEvent{
-			"source": externalEvent(text, name, name), "event id": externalEvent("by event", text, name), "subject": externalEvent("by subject", name, text),
+			"source": externalEvent(text, name, name), "event id": externalEvent("by event", text,
+				name), "subject": externalEvent("by subject", name, text),
 			"scope": scoped,
 		} {
 			e.addExternal(n, true)
@@ -263,7 +278,8 @@ func receivedByClock(e *env) {
 	from := e.now()
 	e.addExternal(n, true)
 	to := e.now()
-	if received := e.externals("psp", "charge")[0].ReceivedAt; received.Before(from.Add(-e.resolution())) || received.After(to) {
+	if received := e.externals("psp", "charge")[0].ReceivedAt; received.Before(from.Add(-e.resolution())) ||
+		received.After(to) {
 		e.Errorf("B3: an external event that came between %s and %s was received at %s", from, to, received)
 	}
 	timeless := store.ExternalEvent{Source: "psp", Scope: externalEventScope, EventID: "timeless", Subject: "timeless"}
@@ -368,7 +384,8 @@ func testAudit(t *testing.T, h Harness) {
 // entry is one act on a record.
 func entry(id store.ID, attempt int64) store.AuditEntry {
 	return store.AuditEntry{
-		ID: id, Attempt: attempt, Actor: "ops@example.com", Action: "resolve completed", Reason: fmt.Sprint("ticket ", attempt),
+		ID: id, Attempt: attempt, Actor: "ops@example.com", Action: "resolve completed", Reason: fmt.Sprint("ticket ",
+			attempt),
 	}
 }
 
@@ -428,14 +445,17 @@ func auditOutlives(e *env) {
 }
 
 // purgedByAge adds five pieces of evidence, called evt-0 to evt-4, and removes them by their age.
-func (e *env) purgedByAge(add func(i int), purge func(ctx context.Context, age time.Duration, limit int) (int, error), left func() []string) {
+func (e *env) purgedByAge(add func(i int), purge func(ctx context.Context, age time.Duration, limit int) (int, error),
+	left func() []string,
+) {
 	e.Helper()
 	work := func(age time.Duration, limit, want int, rest ...string) {
 		e.Helper()
 		purged, err := purge(e.ctx, age, limit)
 		e.must(err)
 		if now := left(); purged != want || !slices.Equal(now, rest) {
-			e.Errorf("L7: purging what is older than %s, at most %d, removed %d and left %v, want %d and %v", age, limit, purged, now, want, rest)
+			e.Errorf("L7: purging what is older than %s, at most %d, removed %d and left %v, want %d and %v", age,
+				limit, purged, now, want, rest)
 		}
 	}
 	names := []string{"evt-0", "evt-1", "evt-2", "evt-3", "evt-4"}
@@ -478,7 +498,10 @@ func testLateCompletions(t *testing.T, h Harness) {
 	})
 	h.test(t, "each ID its own", func(e *env) {
 		for _, target := range []store.ID{{Scope: "a", Key: "bc"}, {Scope: "ab", Key: "c"}, {Scope: "a", Key: "BC"}} {
-			f := store.LateCompletion{Claim: store.Claim{ID: target, Attempt: 1}, Response: answer(target.Scope).Response, At: e.now()}
+			f := store.LateCompletion{
+				Claim:    store.Claim{ID: target, Attempt: 1},
+				Response: answer(target.Scope).Response, At: e.now(),
+			}
 			e.must(e.Store.(store.LateCompletionKeeper).AddLateCompletion(e.ctx, f))
 			e.wantLateCompletions(target, f)
 		}
@@ -509,7 +532,8 @@ func (e *env) wantLateCompletions(id store.ID, want ...store.LateCompletion) {
 		e.Fatalf("S6: %d late completions are kept for %q, want %d", len(got), id.Key, len(want))
 	}
 	for i := range want {
-		if got[i].Claim != want[i].Claim || !near(got[i].At, want[i].At, e.resolution()) || !got[i].Response.Equal(&want[i].Response) {
+		if got[i].Claim != want[i].Claim || !near(got[i].At, want[i].At, e.resolution()) ||
+			!got[i].Response.Equal(&want[i].Response) {
 			e.Errorf("S6: late completion %d is %+v, want %+v", i, got[i], want[i])
 		}
 	}

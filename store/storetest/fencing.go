@@ -30,7 +30,8 @@ func testFencing(t *testing.T, h Harness) {
 			current := e.own(id)
 			expires := e.complete(current, "new")
 			return old, store.FencedError{
-				Current: current.Attempt, State: store.StateCompleted, Response: &answer("new").Response, ExpiresAt: expires,
+				Current: current.Attempt, State: store.StateCompleted, Response: &answer("new").Response,
+				ExpiresAt: expires,
 			}
 		}},
 		{"without a record", func(_ *env, id store.ID) (store.Claim, store.FencedError) {
@@ -79,7 +80,8 @@ func ownerWrites(reconciles bool) []ownerWrite {
 	writes := []ownerWrite{
 		{"extend", func(e *env, c store.Claim) error { return e.Store.Extend(e.ctx, c, 5*calm) }},
 		{"checkpoint", func(e *env, c store.Claim) error {
-			return e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "stale", Data: []byte("stale"), NotReplayable: true})
+			return e.Store.Checkpoint(e.ctx, c,
+				store.Checkpoint{Point: "stale", Data: []byte("stale"), NotReplayable: true})
 		}},
 		{"complete", func(e *env, c store.Claim) error {
 			_, err := e.Store.Complete(e.ctx, c, answer("stale"))
@@ -282,7 +284,8 @@ func (e *env) wantGrowing(spent []int64) {
 func testRepeats(t *testing.T, h Harness) {
 	h.test(t, "not to create", func(e *env) {
 		for range 3 {
-			v := e.wantDecision(request(id("key"), noCreate), store.DecisionRefused, "S9: a new key that must not be created")
+			v := e.wantDecision(request(id("key"), noCreate), store.DecisionRefused,
+				"S9: a new key that must not be created")
 			if v.Now.IsZero() {
 				e.Error("S3: the verdict does not say what the store's clock is")
 			}
@@ -402,7 +405,8 @@ func (e *env) repeatsAtOnce(r *store.Reservation, origin string) {
 		}
 	}
 	if firsts != 1 {
-		e.Errorf("M1: %d of the calls with one nonce were counted as %s, want 1 and the others as repeated", firsts, origin)
+		e.Errorf("M1: %d of the calls with one nonce were counted as %s, want 1 and the others as repeated", firsts,
+			origin)
 	}
 }
 

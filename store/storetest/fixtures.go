@@ -57,8 +57,14 @@ func ownerFixtures() []fixture {
 	return []fixture{
 		{name: "none", want: store.StateNone, absent: true, begin: func(*env, store.ID) {}},
 		{name: "in progress", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.own(id) }},
-		{name: "in progress, resumable", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.own(id, resume) }},
-		{name: "in progress at a point", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.ownAtPoint(id) }},
+		{
+			name: "in progress, resumable", want: store.StateInProgress,
+			begin: func(e *env, id store.ID) { e.own(id, resume) },
+		},
+		{
+			name: "in progress at a point", want: store.StateInProgress,
+			begin: func(e *env, id store.ID) { e.ownAtPoint(id) },
+		},
 		{
 			name: "in progress, lease over", want: store.StateInProgress,
 			begin: func(e *env, id store.ID) { e.own(id, lease(e.brief())) }, end: lapse,
@@ -167,8 +173,9 @@ func backgroundFixtures() []fixture {
 			end: func(e *env) { lapse(e); e.reap(everything, true) },
 		},
 		{
-			name: "expired, its token no longer kept", want: store.StateExpired, absent: true, needed: reaps, begin: expiring,
-			end: func(e *env) { lapse(e); e.reap(everything, true); lapse(e) },
+			name: "expired, its token no longer kept", want: store.StateExpired, absent: true, needed: reaps,
+			begin: expiring,
+			end:   func(e *env) { lapse(e); e.reap(everything, true); lapse(e) },
 		},
 		{
 			name: "reaped", want: store.StateNone, absent: true, needed: reaps, begin: expiring,
@@ -189,7 +196,8 @@ func backgroundFixtures() []fixture {
 func (e *env) ownAtPoint(id store.ID, options ...option) store.Claim {
 	e.Helper()
 	c := e.own(id, options...)
-	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff"), NotReplayable: true}))
+	e.must(e.Store.Checkpoint(e.ctx, c,
+		store.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff"), NotReplayable: true}))
 	return c
 }
 

@@ -13,17 +13,52 @@ import (
 // testIdentity checks that distinct IDs stay distinct, whatever they are made of (H8).
 func testIdentity(t *testing.T, h Harness) {
 	families := map[string][]store.ID{
-		"two scopes":           {{Scope: "a", Key: "k"}, {Scope: "b", Key: "k"}},
-		"where the scope ends": {{Scope: "a", Key: "bc"}, {Scope: "ab", Key: "c"}, {Scope: "abc", Key: "x"}, {Scope: "a", Key: "bcx"}},
-		"separators":           {{Scope: "a", Key: "b:c"}, {Scope: "a:b", Key: "c"}, {Scope: "a/b", Key: "c"}, {Scope: "a", Key: "b/c"}, {Scope: "a\x00b", Key: "c"}, {Scope: "a\x00", Key: "b"}},
-		"case":                 {{Scope: "a", Key: "key"}, {Scope: "a", Key: "KEY"}, {Scope: "a", Key: "Key"}, {Scope: "A", Key: "key"}},
-		"spellings of a UUID":  uuids(),
-		"spaces":               {{Scope: "a", Key: "k"}, {Scope: "a", Key: "k "}, {Scope: "a", Key: "k  "}, {Scope: "a", Key: " k"}, {Scope: "a ", Key: "k"}},
-		"odd characters":       oddKeys(),
-		"scopes of any bytes":  oddScopes(),
-		"long":                 longIDs(),
-		"numbers":              {{Scope: "a", Key: "1"}, {Scope: "a", Key: "01"}, {Scope: "a", Key: "1.0"}, {Scope: "a", Key: "1e0"}, {Scope: "a", Key: "+1"}},
-		"wildcards":            {{Scope: "a", Key: "a%"}, {Scope: "a", Key: "a_"}, {Scope: "a", Key: "a*"}, {Scope: "a", Key: "aa"}, {Scope: "%", Key: "aa"}},
+		"two scopes": {{Scope: "a", Key: "k"}, {Scope: "b", Key: "k"}},
+		"where the scope ends": {
+			{Scope: "a", Key: "bc"},
+			{Scope: "ab", Key: "c"},
+			{Scope: "abc", Key: "x"},
+			{Scope: "a", Key: "bcx"},
+		},
+		"separators": {
+			{Scope: "a", Key: "b:c"},
+			{Scope: "a:b", Key: "c"},
+			{Scope: "a/b", Key: "c"},
+			{Scope: "a", Key: "b/c"},
+			{Scope: "a\x00b", Key: "c"},
+			{Scope: "a\x00", Key: "b"},
+		},
+		"case": {
+			{Scope: "a", Key: "key"},
+			{Scope: "a", Key: "KEY"},
+			{Scope: "a", Key: "Key"},
+			{Scope: "A", Key: "key"},
+		},
+		"spellings of a UUID": uuids(),
+		"spaces": {
+			{Scope: "a", Key: "k"},
+			{Scope: "a", Key: "k "},
+			{Scope: "a", Key: "k  "},
+			{Scope: "a", Key: " k"},
+			{Scope: "a ", Key: "k"},
+		},
+		"odd characters":      oddKeys(),
+		"scopes of any bytes": oddScopes(),
+		"long":                longIDs(),
+		"numbers": {
+			{Scope: "a", Key: "1"},
+			{Scope: "a", Key: "01"},
+			{Scope: "a", Key: "1.0"},
+			{Scope: "a", Key: "1e0"},
+			{Scope: "a", Key: "+1"},
+		},
+		"wildcards": {
+			{Scope: "a", Key: "a%"},
+			{Scope: "a", Key: "a_"},
+			{Scope: "a", Key: "a*"},
+			{Scope: "a", Key: "aa"},
+			{Scope: "%", Key: "aa"},
+		},
 	}
 	if !h.Features.NoEmptyScope {
 		families["empty scope"] = []store.ID{{Scope: "", Key: "ab"}, {Scope: "a", Key: "b"}, {Scope: "ab", Key: "ab"}}
@@ -63,7 +98,8 @@ func oddKeys() []store.ID {
 
 func oddScopes() []store.ID {
 	scopes := []string{
-		"\xff\xfe", "\xff", "\x00", "\x00\x00", "caf\u00e9", "cafe\u0301", "caf\xe9", "ß", "ss", "\u212a", "k", "K", "日本", "🙂", "a\nb", "a\r\nb",
+		"\xff\xfe", "\xff", "\x00", "\x00\x00", "caf\u00e9", "cafe\u0301", "caf\xe9", "ß", "ss", "\u212a", "k", "K",
+		"日本", "🙂", "a\nb", "a\r\nb",
 	}
 	named := make([]store.ID, len(scopes))
 	for i, scope := range scopes {
@@ -150,7 +186,8 @@ func testFingerprints(t *testing.T, h Harness) {
 				other.Sum = fingerprint("request").Sum
 				_, err := e.Store.Reserve(e.ctx, request(target, fingerprints(other)))
 				if !errors.Is(err, store.ErrUnreadable) {
-					e.Errorf("S8: a record (%s) made with a secret that is gone got %v, want ErrUnreadable", f.name, err)
+					e.Errorf("S8: a record (%s) made with a secret that is gone got %v, want ErrUnreadable", f.name,
+						err)
 				}
 			}
 			if diff := diffRecords(e.get(target), before, 0); diff != "" {
@@ -163,7 +200,8 @@ func testFingerprints(t *testing.T, h Harness) {
 		other := store.Fingerprint{Secret: 8, Rules: 2, Sum: [32]byte{1}}
 		v := e.wantDecision(request(id("key"), fingerprints(other)), store.DecisionExecute, "section 4: as if absent")
 		if v.Record.Fingerprint != other {
-			e.Errorf("section 4: a record that was made again has the fingerprint %+v, want %+v", v.Record.Fingerprint, other)
+			e.Errorf("section 4: a record that was made again has the fingerprint %+v, want %+v",
+				v.Record.Fingerprint, other)
 		}
 	})
 	h.test(t, "sessions", sessions)
@@ -179,17 +217,20 @@ func mismatchFirst(e *env) {
 		target := id(f.name)
 		f.build(e, []store.ID{target})
 		before := e.get(target)
-		e.wantDecision(request(target, other), store.DecisionMismatch, "S4: a mismatch is reported before anything else, "+f.name)
+		e.wantDecision(request(target, other), store.DecisionMismatch,
+			"S4: a mismatch is reported before anything else, "+f.name)
 		e.wantDecision(request(target, other, resume), store.DecisionMismatch, "S4: whatever the policy, "+f.name)
 		e.wantDecision(request(target, other, noCreate), store.DecisionMismatch, "S4: and with NoCreate, "+f.name)
 		if before.State == store.StateInProgress {
-			e.wantDecision(request(target, other, nonce(before.Nonce)), store.DecisionMismatch, "S4: and with the nonce, "+f.name)
+			e.wantDecision(request(target, other, nonce(before.Nonce)), store.DecisionMismatch,
+				"S4: and with the nonce, "+f.name)
 		}
 		if diff := diffRecords(e.get(target), before, 0); diff != "" {
 			e.Errorf("S4: a mismatch changed the record: %s", diff)
 		}
 	}
-	v := e.wantDecision(request(id("completed")), store.DecisionReplay, "S4: after a mismatch the original still replays")
+	v := e.wantDecision(request(id("completed")), store.DecisionReplay,
+		"S4: after a mismatch the original still replays")
 	if string(v.Record.Response.Body) != "stored" {
 		e.Errorf("S4: after a mismatch %q is replayed, want the original", v.Record.Response.Body)
 	}
@@ -200,15 +241,18 @@ func rotatedSecret(e *env) {
 	current := store.Fingerprint{Secret: 8, Rules: 1, Sum: [32]byte{1}}
 	old := fingerprint("request")
 	e.complete(e.own(id("key"), fingerprints(old)), "stored")
-	e.wantDecision(request(id("key"), fingerprints(current, old)), store.DecisionReplay, "F1: rotation causes no false mismatch")
+	e.wantDecision(request(id("key"), fingerprints(current, old)), store.DecisionReplay,
+		"F1: rotation causes no false mismatch")
 	if got := e.get(id("key")).Fingerprint; got != old {
 		e.Errorf("F1: the stored fingerprint became %+v, want %+v", got, old)
 	}
 	wrong := fingerprint("other")
-	e.wantDecision(request(id("key"), fingerprints(current, wrong)), store.DecisionMismatch, "F1: compared under the record's own secret")
+	e.wantDecision(request(id("key"), fingerprints(current, wrong)), store.DecisionMismatch,
+		"F1: compared under the record's own secret")
 	v := e.reserve(request(id("new"), fingerprints(current, old)))
 	if v.Record.Fingerprint != current {
-		e.Errorf("F1: a new record has the fingerprint %+v, want the one under the current secret", v.Record.Fingerprint)
+		e.Errorf("F1: a new record has the fingerprint %+v, want the one under the current secret",
+			v.Record.Fingerprint)
 	}
 	e.must(e.Store.Release(e.ctx, store.Claim{ID: id("new"), Attempt: v.Record.Attempt}, "no stock"))
 	e.wantDecision(request(id("new"), fingerprints(current)), store.DecisionExecute, "F1: a retry after the rotation")
@@ -221,7 +265,8 @@ func sessions(e *env) {
 	e.wantDecision(request(id("bound"), session(2)), store.DecisionMismatch, "L4: another session")
 	e.wantDecision(request(id("bound")), store.DecisionMismatch, "L4: no session")
 	e.complete(e.own(id("unbound")), "stored")
-	e.wantDecision(request(id("unbound"), session(1)), store.DecisionReplay, "L4: a record that is not bound accepts any session")
+	e.wantDecision(request(id("unbound"), session(1)), store.DecisionReplay,
+		"L4: a record that is not bound accepts any session")
 	if got := e.get(id("bound")).Fingerprint.Session; got != [16]byte{1} {
 		e.Errorf("L4: the stored session is %x, want 01 and zeros", got)
 	}
@@ -235,10 +280,12 @@ func oneBit(e *env) {
 	for i := range stored.Sum {
 		other := stored
 		other.Sum[i] ^= 1
-		e.wantDecision(request(id("key"), fingerprints(other)), store.DecisionMismatch, "F1: a request that differs in one bit")
+		e.wantDecision(request(id("key"), fingerprints(other)), store.DecisionMismatch,
+			"F1: a request that differs in one bit")
 	}
 	other := stored
 	other.Session[15] = 2
-	e.wantDecision(request(id("key"), fingerprints(other)), store.DecisionMismatch, "L4: a session that differs in its last byte")
+	e.wantDecision(request(id("key"), fingerprints(other)), store.DecisionMismatch,
+		"L4: a session that differs in its last byte")
 	e.wantDecision(request(id("key"), fingerprints(stored)), store.DecisionReplay, "F1: the same request")
 }

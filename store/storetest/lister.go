@@ -158,8 +158,9 @@ func filters(e *env) {
 	})
 }
 
-// dueByTheStore lists what is due by the store's clock, and by no other (S3): a lease or a retention that is over, and what is
-// unknown and not postponed. A clock that the suite moves is far behind that of the machine, by which all would be due.
+// dueByTheStore lists what is due by the store's clock, and by no other (S3): a lease or a retention that is over, and
+// what is unknown and not postponed. A clock that the suite moves is far behind that of the machine, by which all would
+// be due.
 func dueByTheStore(e *env) {
 	e.own(inA("soon"), lease(e.brief()))
 	e.own(inA("later"), lease(calm))
@@ -175,14 +176,22 @@ func dueByTheStore(e *env) {
 	})
 	if e.Advance != nil {
 		e.pass(e.brief() - e.resolution())
-		e.wantFiltered([]filtered{{"S3: just before a lease is over", store.Filter{Due: true}, []store.ID{inA("unknown")}}})
+		e.wantFiltered([]filtered{{
+			"S3: just before a lease is over",
+			store.Filter{Due: true},
+			[]store.ID{inA("unknown")},
+		}})
 		e.pass(e.resolution())
 	} else {
 		lapse(e)
 	}
 	e.wantFiltered([]filtered{
 		{"S3: due", store.Filter{Due: true}, []store.ID{inA("soon"), inB("soon"), inA("completed"), inA("unknown")}},
-		{"S3: due and in progress", store.Filter{Due: true, State: store.StateInProgress}, []store.ID{inA("soon"), inB("soon")}},
+		{
+			"S3: due and in progress",
+			store.Filter{Due: true, State: store.StateInProgress},
+			[]store.ID{inA("soon"), inB("soon")},
+		},
 		{"S3: due and completed", store.Filter{Due: true, State: store.StateCompleted}, []store.ID{inA("completed")}},
 		{"S3: due and unknown", store.Filter{Due: true, State: store.StateUnknown}, []store.ID{inA("unknown")}},
 		{"S3: due in a scope", store.Filter{Due: true, Scope: "b"}, []store.ID{inB("soon")}},

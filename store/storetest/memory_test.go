@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(watchdog.Over(m).Run()) }
 
-// harness opens stores in memory whose clocks stand still until the suite moves them. That it is the model of all stores
-// is proven here and not beside it, because its module does not depend on this one.
+// harness opens stores in memory whose clocks stand still until the suite moves them. That it is the model of all
+// stores is proven here and not beside it, because its module does not depend on this one.
 var harness = storetest.Harness{
 	Open: func(testing.TB) storetest.Instance {
 		var clock atomic.Int64

@@ -69,7 +69,8 @@ func (e *env) contest(id store.ID, origin store.Origin) store.Verdict {
 		case v.Decision != store.DecisionInProgress:
 			e.Errorf("S1: a caller that lost got %s, want in_progress", v.Decision)
 		case v.Record.Attempt != winner.Record.Attempt:
-			e.Errorf("S1: a caller that lost was told of attempt %d, but %d runs", v.Record.Attempt, winner.Record.Attempt)
+			e.Errorf("S1: a caller that lost was told of attempt %d, but %d runs", v.Record.Attempt,
+				winner.Record.Attempt)
 		}
 	}
 	if rec := e.get(id); rec.Attempt != winner.Record.Attempt || rec.Nonce != winner.Record.Nonce {

@@ -173,7 +173,8 @@ func (e *env) raceReapAndReserve(scope string, soft bool) {
 				old[i], v.Decision, v.Record.Attempt)
 		}
 		if rec := e.get(id); rec.State != store.StateInProgress || rec.Attempt != v.Record.Attempt {
-			e.Errorf("S10: a record made again while the reaper ran is %s, want in_progress at attempt %d", describe(rec), v.Record.Attempt)
+			e.Errorf("S10: a record made again while the reaper ran is %s, want in_progress at attempt %d",
+				describe(rec), v.Record.Attempt)
 		}
 	}
 }
@@ -264,7 +265,8 @@ func testReconcilerRaces(t *testing.T, h Harness) {
 			pair(func() { _, owner = e.Store.Complete(e.ctx, c, answer("same")) },
 				func() { resolver = e.resolver().ResolveCompleted(e.ctx, c, answer("same")) })
 			if owner != nil || resolver != nil {
-				e.Errorf("S6: the same settlement twice: owner got %v, resolver got %v, want both to succeed", owner, resolver)
+				e.Errorf("S6: the same settlement twice: owner got %v, resolver got %v, want both to succeed", owner,
+					resolver)
 			}
 		}
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testRandom sends random sequences of events to a few records, and compares each answer and each record with a model that
-// is stepped by [store.Step].
+// testRandom sends random sequences of events to a few records, and compares each answer and each record with a model
+// that is stepped by [store.Step].
 func testRandom(t *testing.T, h Harness) {
 	e := open(t, h)
 	begin := e.sequences()
@@ -98,7 +98,10 @@ func (w *walk) moves() map[string]func(*rapid.T) {
 func (w *walk) drawID(rt *rapid.T) store.ID { return rapid.SampledFrom(w.ids).Draw(rt, "id") }
 
 func drawDuration(rt *rapid.T) time.Duration {
-	return rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 30 * time.Second, time.Minute, calm}).Draw(rt, "duration")
+	return rapid.SampledFrom([]time.Duration{
+		time.Microsecond, time.Second, 30 * time.Second, time.Minute,
+		calm,
+	}).Draw(rt, "duration")
 }
 
 func drawAnswer(rt *rapid.T) *store.Completion {
@@ -112,7 +115,8 @@ func (w *walk) drawReservation(rt *rapid.T) *store.Reservation {
 	r := request(w.drawID(rt), lease(drawDuration(rt)), retain(drawDuration(rt)))
 	current := fingerprint(rapid.SampledFrom([]string{"request", "request", "request", "other"}).Draw(rt, "payload"))
 	newer := store.Fingerprint{Secret: 8, Rules: 1, Sum: current.Sum}
-	r.Fingerprints = rapid.SampledFrom([][]store.Fingerprint{{current}, {newer, current}, {newer}}).Draw(rt, "fingerprints")
+	r.Fingerprints = rapid.SampledFrom([][]store.Fingerprint{{current}, {newer, current}, {newer}}).Draw(rt,
+		"fingerprints")
 	r.NoCreate = rapid.IntRange(0, 4).Draw(rt, "create") == 0
 	r.ResumeOnly = rapid.IntRange(0, 4).Draw(rt, "resume only") == 0
 	r.OnLost = store.LostPolicy(rapid.IntRange(0, 1).Draw(rt, "policy"))
@@ -153,7 +157,8 @@ func (w *walk) ownerMove(rt *rapid.T) {
 	w.apply(rt, target, ev)
 }
 
-// resolutions are what is done to an unknown record from outside. Most often it is put off, so that there are dead letters.
+// resolutions are what is done to an unknown record from outside. Most often it is put off, so that there are dead
+// letters.
 var resolutions = []store.EventKind{
 	store.EventResolveCompleted, store.EventResolveNotExecuted, store.EventResolveStep, store.EventResolveStep,
 	store.EventBeginReconcile, store.EventBeginReconcile, store.EventPostpone, store.EventPostpone,
@@ -251,8 +256,10 @@ func (w *walk) transactMove(rt *rapid.T) {
 	if problem := sameError(err, wantErr); problem != nil {
 		rt.Fatalf("transact: %v", problem)
 	}
-	if execute := outcome.Decision == store.DecisionExecute; ran != execute || wantErr == nil && got.Decision != outcome.Decision {
-		rt.Fatalf("E1: transact of what was %s got %s, executed %t, want %s", describe(before), got.Decision, ran, outcome.Decision)
+	if execute := outcome.Decision == store.DecisionExecute; ran != execute || wantErr == nil &&
+		got.Decision != outcome.Decision {
+		rt.Fatalf("E1: transact of what was %s got %s, executed %t, want %s", describe(before), got.Decision, ran,
+			outcome.Decision)
 	}
 	if ran && end != store.TxRollback {
 		w.settled(rt, before, r, done, now)

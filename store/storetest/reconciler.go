@@ -26,7 +26,8 @@ func testReconciler(t *testing.T, h Harness) {
 		e.wantExpiry(e.get(c.ID), calm)
 		v := e.wantDecision(request(c.ID), store.DecisionExecute, "B3: an operation that was not executed")
 		if v.Origin != store.OriginRetried || v.Record.Attempt <= c.Attempt {
-			e.Errorf("section 4: got (%s, attempt %d), want retried after attempt %d", v.Origin, v.Record.Attempt, c.Attempt)
+			e.Errorf("section 4: got (%s, attempt %d), want retried after attempt %d", v.Origin, v.Record.Attempt,
+				c.Attempt)
 		}
 		_, err := e.Store.Complete(e.ctx, c, answer("late"))
 		e.wantFenced(err, "S6: the owner that was resolved")
@@ -38,13 +39,17 @@ func testReconciler(t *testing.T, h Harness) {
 			e.postpone(c, 0)
 		}
 		if rec := e.get(c.ID); rec.DeadLetter || rec.ReconcileCount != 20 {
-			e.Errorf("B3: without a limit the record is dead letter %t after %d tries, want 20", rec.DeadLetter, rec.ReconcileCount)
+			e.Errorf("B3: without a limit the record is dead letter %t after %d tries, want 20", rec.DeadLetter,
+				rec.ReconcileCount)
 		}
 	})
 	h.test(t, "a dead letter can be settled", func(e *env) {
 		for key, settle := range map[string]func(c store.Claim) error{
-			"completed":    func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
-			"not executed": func(c store.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "asked them") },
+			"completed": func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
+			"not executed": func(c store.Claim) error {
+				return e.resolver().ResolveNotExecuted(e.ctx, c,
+					"asked them")
+			},
 			"owner": func(c store.Claim) error {
 				_, err := e.Store.Complete(e.ctx, c, answer("late"))
 				return err
@@ -73,7 +78,8 @@ func testReconciler(t *testing.T, h Harness) {
 	h.test(t, "repeated resolutions succeed", repeatedResolutions)
 	h.test(t, "only unknown records", func(e *env) {
 		for _, f := range ownerFixtures() {
-			if f.want == store.StateUnknown || f.want == store.StateRetryable || f.name == "in progress, resumable, lease over" {
+			if f.want == store.StateUnknown || f.want == store.StateRetryable ||
+				f.name == "in progress, resumable, lease over" {
 				continue
 			}
 			target := id(f.name)
@@ -94,7 +100,8 @@ func postponedUntilDead(e *env) {
 		from := e.now()
 		wait := time.Duration(try) * time.Minute
 		e.must(e.resolver().BeginReconcile(e.ctx, c, try-1, calm))
-		e.must(e.resolver().Postpone(e.ctx, c, store.Postponement{Count: try, Wait: wait, MaxAttempts: limit, Reason: "provider is down"}))
+		e.must(e.resolver().Postpone(e.ctx, c,
+			store.Postponement{Count: try, Wait: wait, MaxAttempts: limit, Reason: "provider is down"}))
 		to := e.now()
 		rec := e.get(c.ID)
 		if rec.ReconcileAt.Before(from.Add(wait-e.resolution())) || rec.ReconcileAt.After(to.Add(wait+e.resolution())) {
@@ -105,7 +112,8 @@ func postponedUntilDead(e *env) {
 				try, limit, rec.State, rec.ReconcileCount, rec.DeadLetter)
 		}
 		if rec.ReconcileError != "provider is down" || rec.LastError != "connection reset" {
-			e.Errorf("B3: the record says %q and %q, want why it was postponed and why it was lost", rec.ReconcileError, rec.LastError)
+			e.Errorf("B3: the record says %q and %q, want why it was postponed and why it was lost",
+				rec.ReconcileError, rec.LastError)
 		}
 	}
 	e.wantDecision(request(c.ID), store.DecisionUnknown, "B3: a dead letter is still unknown")
@@ -160,7 +168,9 @@ func waysToLose(i Instance) map[string]way {
 func waysToSettle(i Instance) map[string]way {
 	ways := map[string]way{"completed late": func(e *env, c store.Claim) { e.complete(c, "late") }}
 	if has[store.Reconciler](i) {
-		ways["resolved as completed"] = func(e *env, c store.Claim) { e.must(e.resolver().ResolveCompleted(e.ctx, c, answer("found"))) }
+		ways["resolved as completed"] = func(e *env, c store.Claim) {
+			e.must(e.resolver().ResolveCompleted(e.ctx, c, answer("found")))
+		}
 		ways["resolved as not executed"] = func(e *env, c store.Claim) {
 			e.must(e.resolver().ResolveNotExecuted(e.ctx, c, "never arrived"))
 		}
@@ -231,8 +241,11 @@ func testRequeue(t *testing.T, h Harness) {
 	})
 	h.test(t, "still settled as before", func(e *env) {
 		for key, settle := range map[string]func(c store.Claim) error{
-			"completed":    func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
-			"not executed": func(c store.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "asked them") },
+			"completed": func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
+			"not executed": func(c store.Claim) error {
+				return e.resolver().ResolveNotExecuted(e.ctx, c,
+					"asked them")
+			},
 			"owner": func(c store.Claim) error {
 				_, err := e.Store.Complete(e.ctx, c, answer("late"))
 				return err
@@ -244,7 +257,8 @@ func testRequeue(t *testing.T, h Harness) {
 			e.must(settle(c))
 			e.wantFenced(e.resolver().Requeue(e.ctx, c, "too late"), "S6: requeue of what was settled by "+key)
 			if rec := e.get(c.ID); !rec.State.Settled() || rec.DeadLetter {
-				e.Errorf("B3: a requeued record settled by %s is %s, dead letter %t", key, describe(rec), rec.DeadLetter)
+				e.Errorf("B3: a requeued record settled by %s is %s, dead letter %t", key, describe(rec),
+					rec.DeadLetter)
 			}
 		}
 	})
@@ -268,7 +282,8 @@ func testRequeue(t *testing.T, h Harness) {
 		e.postpone(c, 1)
 		before := e.get(c.ID)
 		for _, attempt := range []int64{0, c.Attempt - 1, c.Attempt + 1} {
-			e.wantFenced(e.resolver().Requeue(e.ctx, store.Claim{ID: c.ID, Attempt: attempt}, "guess"), "S6: requeue of another attempt")
+			e.wantFenced(e.resolver().Requeue(e.ctx, store.Claim{ID: c.ID, Attempt: attempt}, "guess"),
+				"S6: requeue of another attempt")
 		}
 		if diff := diffRecords(e.get(c.ID), before, 0); diff != "" {
 			e.Errorf("S6: a refused requeue changed the record: %s", diff)
@@ -286,14 +301,17 @@ func (e *env) requeue(c store.Claim, reason string) {
 func (e *env) wantQueued(c store.Claim, reason string) {
 	e.Helper()
 	rec, now := e.get(c.ID), e.now()
-	if rec.State != store.StateUnknown || rec.Attempt != c.Attempt || rec.DeadLetter || rec.ReconcileCount != 0 || rec.ReconcileError != reason {
-		e.Errorf("B3: a requeued record is %s, dead letter %t, count %d, says %q", describe(rec), rec.DeadLetter, rec.ReconcileCount, rec.ReconcileError)
+	if rec.State != store.StateUnknown || rec.Attempt != c.Attempt || rec.DeadLetter || rec.ReconcileCount != 0 ||
+		rec.ReconcileError != reason {
+		e.Errorf("B3: a requeued record is %s, dead letter %t, count %d, says %q", describe(rec), rec.DeadLetter,
+			rec.ReconcileCount, rec.ReconcileError)
 	}
 	if rec.ReconcileAt.IsZero() || rec.ReconcileAt.After(now) {
 		e.Errorf("B3: a record that was requeued before %s is due at %s", now, rec.ReconcileAt)
 	}
 	if has[store.Lister](e.Instance) {
-		e.wantListed(e.list(store.Filter{State: store.StateUnknown, Due: true}), []store.ID{c.ID}, "what is unknown and due")
+		e.wantListed(e.list(store.Filter{State: store.StateUnknown, Due: true}), []store.ID{c.ID},
+			"what is unknown and due")
 	}
 }
 
@@ -321,12 +339,14 @@ func requeuedDeadLetter(e *env) {
 	}
 	if has[store.Lister](e.Instance) {
 		if stats := e.stats(); stats.DeadLetters != 0 || stats.Records[store.StateUnknown] != 1 {
-			e.Errorf("M4: after a requeue %d dead letters of %d unknown records are counted", stats.DeadLetters, stats.Records[store.StateUnknown])
+			e.Errorf("M4: after a requeue %d dead letters of %d unknown records are counted", stats.DeadLetters,
+				stats.Records[store.StateUnknown])
 		}
 	}
 	e.postpone(c, 2)
 	if rec := e.get(c.ID); rec.DeadLetter || rec.ReconcileCount != 1 {
-		e.Errorf("B3: one try after a requeue the record is dead letter %t, count %d, want all tries before it", rec.DeadLetter, rec.ReconcileCount)
+		e.Errorf("B3: one try after a requeue the record is dead letter %t, count %d, want all tries before it",
+			rec.DeadLetter, rec.ReconcileCount)
 	}
 }
 
@@ -348,8 +368,8 @@ func raceRequeueAndResolve(e *env) {
 	}
 }
 
-// testResolvedStep checks that settling a step settles the step (I15): the operation is in progress again, without an owner, and
-// the next attempt goes on from what was learned.
+// testResolvedStep checks that settling a step settles the step (I15): the operation is in progress again, without an
+// owner, and the next attempt goes on from what was learned.
 func testResolvedStep(t *testing.T, h Harness) {
 	h.test(t, "the next attempt goes on behind it", func(e *env) {
 		c := e.resolveStep(id("key"))
@@ -359,10 +379,12 @@ func testResolvedStep(t *testing.T, h Harness) {
 		}
 		v := e.wantDecision(request(c.ID, resume), store.DecisionExecute, "I15: an operation whose step was resolved")
 		if v.Origin != store.OriginResumed || v.Record.Attempt <= rec.Attempt {
-			e.Errorf("I15: got (%s, attempt %d), want resumed behind attempt %d", v.Origin, v.Record.Attempt, rec.Attempt)
+			e.Errorf("I15: got (%s, attempt %d), want resumed behind attempt %d", v.Origin, v.Record.Attempt,
+				rec.Attempt)
 		}
 		if v.Record.Point != "shipped" || string(v.Record.Data) != "learned" || v.Record.ProviderID != "ch_7" {
-			e.Errorf("I15: the next attempt starts at %q with %q and %q", v.Record.Point, v.Record.Data, v.Record.ProviderID)
+			e.Errorf("I15: the next attempt starts at %q with %q and %q", v.Record.Point, v.Record.Data,
+				v.Record.ProviderID)
 		}
 		e.complete(store.Claim{ID: c.ID, Attempt: v.Record.Attempt}, "done")
 	})
@@ -385,11 +407,13 @@ func testResolvedStep(t *testing.T, h Harness) {
 		}
 		e.wantFenced(e.resolver().ResolveStep(e.ctx, c, store.Checkpoint{Point: "elsewhere"}), "S6: another resolution")
 		e.wantDecision(request(c.ID, resume), store.DecisionExecute, "I15: an operation whose step was resolved")
-		e.wantFenced(e.resolver().ResolveStep(e.ctx, c, learned()), "S6: a resolution that the next attempt has overtaken")
+		e.wantFenced(e.resolver().ResolveStep(e.ctx, c, learned()),
+			"S6: a resolution that the next attempt has overtaken")
 	})
 	h.test(t, "only of phased operations", func(e *env) {
 		c := e.lose(id("key"))
-		e.wantFenced(e.resolver().ResolveStep(e.ctx, c, learned()), "section 4: a step of an operation that is not resumed")
+		e.wantFenced(e.resolver().ResolveStep(e.ctx, c, learned()),
+			"section 4: a step of an operation that is not resumed")
 	})
 	h.test(t, "it is never swept", func(e *env) {
 		c := e.resolveStep(id("key"))
@@ -406,16 +430,25 @@ func testResolvedStep(t *testing.T, h Harness) {
 	h.test(t, "a person ends what has lost its owner", personEndsLostOperation)
 }
 
-// personEndsLostOperation checks that an operation whose owner is gone can be ended, whatever code is deployed (I16), and that one
-// whose owner has its lease cannot.
+// personEndsLostOperation checks that an operation whose owner is gone can be ended, whatever code is deployed (I16),
+// and that one whose owner has its lease cannot.
 func personEndsLostOperation(e *env) {
 	ends := map[string]struct {
 		end  func(c store.Claim) error
 		want store.State
 	}{
-		"completed":    {func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) }, store.StateCompleted},
-		"not executed": {func(c store.Claim) error { return e.resolver().ResolveNotExecuted(e.ctx, c, "undone by hand") }, store.StateRetryable},
-		"step":         {func(c store.Claim) error { return e.resolver().ResolveStep(e.ctx, c, learned()) }, store.StateInProgress},
+		"completed": {
+			func(c store.Claim) error { return e.resolver().ResolveCompleted(e.ctx, c, rich()) },
+			store.StateCompleted,
+		},
+		"not executed": {func(c store.Claim) error {
+			return e.resolver().ResolveNotExecuted(e.ctx, c,
+				"undone by hand")
+		}, store.StateRetryable},
+		"step": {
+			func(c store.Claim) error { return e.resolver().ResolveStep(e.ctx, c, learned()) },
+			store.StateInProgress,
+		},
 	}
 	claims := make(map[string]store.Claim)
 	for name, way := range ends {

@@ -40,7 +40,10 @@ func testRestart(t *testing.T, h Harness) {
 	})
 	if has[store.LateCompletionKeeper](h.probe) {
 		h.test(t, "late completions", func(e *env) {
-			f := store.LateCompletion{Claim: store.Claim{ID: id("key"), Attempt: 3}, Response: rich().Response, At: e.now()}
+			f := store.LateCompletion{
+				Claim: store.Claim{ID: id("key"), Attempt: 3}, Response: rich().Response,
+				At: e.now(),
+			}
 			e.must(e.Store.(store.LateCompletionKeeper).AddLateCompletion(e.ctx, f))
 			e.reopen()
 			e.wantLateCompletions(id("key"), f)

@@ -12,8 +12,8 @@
 //	}
 //
 // The suite sees by itself which optional interfaces the store implements, of package store as well as [outbox.Store],
-// [inbox.Store] and [natural.Store], and proves each of them; go test -v lists them. An interface that the store must not
-// lose by accident is best asserted in its own code: var _ store.Sweeper = (*Store)(nil).
+// [inbox.Store] and [natural.Store], and proves each of them; go test -v lists them. An interface that the store must
+// not lose by accident is best asserted in its own code: var _ store.Sweeper = (*Store)(nil).
 //
 // The model is [store.Step]: what the suite expects of a store is what that function says.
 package storetest
@@ -32,8 +32,8 @@ import (
 
 // Harness is a store under test. Open is all that most stores need.
 type Harness struct {
-	// Open makes a fresh, empty store for one test and closes it by t.Cleanup. It is called many times, also at the same
-	// time, and returns the same kind of instance each time.
+	// Open makes a fresh, empty store for one test and closes it by t.Cleanup. It is called many times, also at the
+	// same time, and returns the same kind of instance each time.
 	Open func(t testing.TB) Instance
 	// Features says what the suite cannot see for itself. Default: the zero value.
 	Features Features
@@ -46,19 +46,20 @@ type Harness struct {
 type Instance struct {
 	// Store is the store.
 	Store store.Store
-	// Advance moves the clock of this store forward; between its calls that clock stands still. It is nil where the clock
-	// is that of a real server: the suite then uses short leases and retentions, and waits for them. It also leaves out
-	// the random tests, which live on thousands of steps in time, and checks the exact microsecond of a lease or an
-	// expiry only against the clock that the store reports.
+	// Advance moves the clock of this store forward; between its calls that clock stands still. It is nil where the
+	// clock is that of a real server: the suite then uses short leases and retentions, and waits for them. It also
+	// leaves out the random tests, which live on thousands of steps in time, and checks the exact microsecond of a
+	// lease or an expiry only against the clock that the store reports.
 	Advance func(time.Duration)
-	// Reopen is a restart: it closes the store and opens it again on the same data. It is nil if nothing survives; what a
-	// restart does to records is not tested then.
+	// Reopen is a restart: it closes the store and opens it again on the same data. It is nil if nothing survives; what
+	// a restart does to records is not tested then.
 	Reopen func(t testing.TB) store.Store
 	// Business is a table beside the store. It is required if the store is a [store.Transactor] or a
 	// [store.TxCheckpointer]; nil for others.
 	Business *Business
-	// Tx takes the transaction from the context that the work of InTx and FinishMessageTx gets, as AddMessage, RememberEvent
-	// and UpsertRow want it. It is for a store that has a type of its own beside *sql.Tx. Default: [onceward.Tx].
+	// Tx takes the transaction from the context that the work of InTx and FinishMessageTx gets, as AddMessage,
+	// RememberEvent and UpsertRow want it. It is for a store that has a type of its own beside *sql.Tx. Default:
+	// [onceward.Tx].
 	Tx func(ctx context.Context) any
 }
 
@@ -75,9 +76,9 @@ type Business struct {
 
 // Features says of a store what its methods do not show.
 type Features struct {
-	// ConcurrentTx says that one transaction of InTx can be under way while another one begins, writes elsewhere and commits.
-	// Leave it out for a database with one writer: what two transactions at once do to each other is not tested then.
-	// Default: false.
+	// ConcurrentTx says that one transaction of InTx can be under way while another one begins, writes elsewhere and
+	// commits. Leave it out for a database with one writer: what two transactions at once do to each other is not
+	// tested then. Default: false.
 	ConcurrentTx bool
 	// NoEmptyScope says that the store refuses an empty scope. Default: false.
 	NoEmptyScope bool
@@ -141,7 +142,10 @@ var groups = []group{
 	{name: "OutboxOperator", needed: has[outbox.Store], run: testOutboxOperator},
 	{name: "OutboxUpkeep", needed: has[outbox.Store], run: testOutboxUpkeep},
 	{name: "OutboxCrowd", needed: has[outbox.Store], run: testOutboxCrowd},
-	{name: "OutboxRandom", needed: func(i Instance) bool { return has[outbox.Store](i) && hasClock(i) }, run: testOutboxRandom},
+	{
+		name: "OutboxRandom", needed: func(i Instance) bool { return has[outbox.Store](i) && hasClock(i) },
+		run: testOutboxRandom,
+	},
 	{name: "Inbox", needed: has[inbox.Store], run: testInbox},
 	{name: "InboxTransactions", needed: has[inbox.Store], run: testInboxTransactions},
 	{name: "Natural", needed: has[natural.Store], run: testNatural},
@@ -220,6 +224,7 @@ func restarts(i Instance) bool { return i.Reopen != nil }
 
 // alike reports whether what one instance can do the other can too.
 func alike(a, b Instance) bool {
-	return reflect.TypeOf(a.Store) == reflect.TypeOf(b.Store) && hasClock(a) == hasClock(b) && restarts(a) == restarts(b) &&
+	return reflect.TypeOf(a.Store) == reflect.TypeOf(b.Store) && hasClock(a) == hasClock(b) &&
+		restarts(a) == restarts(b) &&
 		(a.Business == nil) == (b.Business == nil)
 }

@@ -74,9 +74,11 @@ func (e *env) meddles(end store.TxAction, meddle func(ctx context.Context)) {
 	})
 }
 
-// meddlesWith runs work that does something to its transaction, and checks that what the caller is told is true: the work
-// is never lost and acknowledged, nor kept and denied, and a retry does not do it twice.
-func (e *env) meddlesWith(target store.ID, end store.TxAction, meddle func(ctx context.Context, insert func() error) error) {
+// meddlesWith runs work that does something to its transaction, and checks that what the caller is told is true: the
+// work is never lost and acknowledged, nor kept and denied, and a retry does not do it twice.
+func (e *env) meddlesWith(target store.ID, end store.TxAction,
+	meddle func(ctx context.Context, insert func() error) error,
+) {
 	e.Helper()
 	ended := store.TxRollback
 	_, err := e.transact(request(target), func(ctx context.Context, _ store.Verdict) store.Settlement {
@@ -88,7 +90,8 @@ func (e *env) meddlesWith(target store.ID, end store.TxAction, meddle func(ctx c
 	})
 	e.checkAtomic(target, target.Key, ended, err)
 	if errors.Is(err, store.ErrOutcomeUnknown) {
-		e.wantState(target, store.StateUnknown, "E1: a transaction that was ended by its handler is recorded as unknown")
+		e.wantState(target, store.StateUnknown,
+			"E1: a transaction that was ended by its handler is recorded as unknown")
 	}
 	again, err := e.transact(request(target), e.inserting(target.Key, committing("done")))
 	e.must(err)

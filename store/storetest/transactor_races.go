@@ -112,7 +112,8 @@ func (e *env) checkAtomic(target store.ID, row string, end store.TxAction, err e
 	}
 }
 
-// transactCancelled cuts transactions off at every moment. Once the work is done, a caller who leaves changes nothing (E6).
+// transactCancelled cuts transactions off at every moment. Once the work is done, a caller who leaves changes nothing
+// (E6).
 func transactCancelled(e *env) {
 	typical := e.duration()
 	for i, target := range ids(cuts) {
@@ -142,7 +143,8 @@ func transactCancelledInWork(e *env) {
 			}))
 		cancel()
 		if err != nil || v.Decision != store.DecisionExecute {
-			e.Errorf("E6: the caller left while the work ran, and transact got (%s, %v), want the work to count", v.Decision, err)
+			e.Errorf("E6: the caller left while the work ran, and transact got (%s, %v), want the work to count",
+				v.Decision, err)
 		}
 		e.checkAtomic(target, target.Key, end, err)
 	}

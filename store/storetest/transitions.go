@@ -92,9 +92,11 @@ func invalidActions(i Instance) []action {
 	}
 	for _, status := range []int{-1, 0, 99, 1000} {
 		done := &store.Completion{Response: store.Response{Status: status, Body: []byte("x")}}
-		all = append(all, current(fmt.Sprint("complete with status ", status), store.Event{Kind: store.EventComplete, Completion: done}))
+		all = append(all, current(fmt.Sprint("complete with status ", status),
+			store.Event{Kind: store.EventComplete, Completion: done}))
 		if has[store.Reconciler](i) {
-			all = append(all, current(fmt.Sprint("resolve with status ", status), store.Event{Kind: store.EventResolveCompleted, Completion: done}))
+			all = append(all, current(fmt.Sprint("resolve with status ", status),
+				store.Event{Kind: store.EventResolveCompleted, Completion: done}))
 		}
 	}
 	return all
@@ -151,11 +153,14 @@ func reserveActions() []action {
 func byEveryAttempt(name string, needed func(Instance) bool, ev store.Event) []action {
 	var aimed []action
 	for offset, by := range []string{", older attempt", "", ", later attempt"} {
-		aimed = append(aimed, action{name: name + by, needed: needed, event: func(_ store.ID, rec *store.Record) store.Event {
-			ev := ev
-			ev.Attempt = rec.Attempt + int64(offset) - 1
-			return ev
-		}})
+		aimed = append(aimed, action{
+			name: name + by, needed: needed,
+			event: func(_ store.ID, rec *store.Record) store.Event {
+				ev := ev
+				ev.Attempt = rec.Attempt + int64(offset) - 1
+				return ev
+			},
+		})
 	}
 	return aimed
 }
@@ -168,12 +173,30 @@ func ownerActions() []action {
 		store.Event
 	}{
 		{"extend", store.Event{Kind: store.EventExtend, Lease: 2 * calm}},
-		{"checkpoint", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Point: "shipped", Data: []byte("more")}}},
-		{"checkpoint, point only", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Point: "shipped"}}},
-		{"checkpoint, data only", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Data: []byte("more")}}},
-		{"checkpoint, empty data", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Data: []byte{}}}},
-		{"checkpoint, the provider's id", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{ProviderID: "ch_9"}}},
-		{"checkpoint, not replayable", store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{NotReplayable: true}}},
+		{"checkpoint", store.Event{
+			Kind:       store.EventCheckpoint,
+			Checkpoint: store.Checkpoint{Point: "shipped", Data: []byte("more")},
+		}},
+		{
+			"checkpoint, point only",
+			store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Point: "shipped"}},
+		},
+		{
+			"checkpoint, data only",
+			store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Data: []byte("more")}},
+		},
+		{
+			"checkpoint, empty data",
+			store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{Data: []byte{}}},
+		},
+		{
+			"checkpoint, the provider's id",
+			store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{ProviderID: "ch_9"}},
+		},
+		{
+			"checkpoint, not replayable",
+			store.Event{Kind: store.EventCheckpoint, Checkpoint: store.Checkpoint{NotReplayable: true}},
+		},
 		{"complete", store.Event{Kind: store.EventComplete, Completion: answer("new")}},
 		{"complete as stored", store.Event{Kind: store.EventComplete, Completion: answer("stored")}},
 		{"complete with provider and retention", store.Event{Kind: store.EventComplete, Completion: provided}},
@@ -208,10 +231,13 @@ func reconcilerActions() []action {
 	postpone := store.Event{Kind: store.EventPostpone, Lease: time.Minute, Reason: "not found yet"}
 	all := slices.Concat(
 		byEveryAttempt("resolve completed", needed, store.Event{Kind: store.EventResolveCompleted, Completion: rich()}),
-		byEveryAttempt("resolve completed as stored", needed, store.Event{Kind: store.EventResolveCompleted, Completion: answer("stored")}),
-		byEveryAttempt("resolve not executed", needed, store.Event{Kind: store.EventResolveNotExecuted, Reason: "never arrived"}),
+		byEveryAttempt("resolve completed as stored", needed,
+			store.Event{Kind: store.EventResolveCompleted, Completion: answer("stored")}),
+		byEveryAttempt("resolve not executed", needed,
+			store.Event{Kind: store.EventResolveNotExecuted, Reason: "never arrived"}),
 	)
-	all = append(all, byEveryAttempt("requeue", needed, store.Event{Kind: store.EventRequeue, Reason: "the provider is back"})...)
+	all = append(all, byEveryAttempt("requeue", needed,
+		store.Event{Kind: store.EventRequeue, Reason: "the provider is back"})...)
 	for _, p := range []struct {
 		name string
 		store.Checkpoint
@@ -230,7 +256,8 @@ func reconcilerActions() []action {
 		all = append(all, byEveryAttempt(fmt.Sprintf("postpone at %d, untried", count), needed, untried)...)
 		for _, limit := range []int{0, 1, 5} {
 			postpone.MaxAttempts, postpone.Count = limit, count
-			all = append(all, byEveryAttempt(fmt.Sprintf("postpone at %d, limit %d", count, limit), needed, postpone)...)
+			all = append(all, byEveryAttempt(fmt.Sprintf("postpone at %d, limit %d", count, limit), needed,
+				postpone)...)
 		}
 	}
 	return all
@@ -300,8 +327,8 @@ func (e *env) do(id store.ID, ev store.Event) (r reply) {
 	return r
 }
 
-// step applies an event to a record through the store, which holds the record as it was before. It returns the record as it
-// is then, and reports how the result differs from what [store.Step] says.
+// step applies an event to a record through the store, which holds the record as it was before. It returns the record
+// as it is then, and reports how the result differs from what [store.Step] says.
 //
 // The store's clock is read before and after. Where it moves in between, the event may have happened at either
 // moment, and times may be off by the difference.
@@ -334,7 +361,9 @@ func (e *env) step(id store.ID, before store.Record, ev store.Event) (after stor
 }
 
 // judge compares what a store did with what the model does at one moment.
-func (e *env) judge(before store.Record, ev store.Event, at time.Time, slack time.Duration, got reply, after store.Record) error {
+func (e *env) judge(before store.Record, ev store.Event, at time.Time, slack time.Duration, got reply,
+	after store.Record,
+) error {
 	want, outcome, wantErr := store.Step(before, ev, at)
 	if err := sameError(got.err, wantErr); err != nil {
 		return err
@@ -362,9 +391,12 @@ func (e *env) judge(before store.Record, ev store.Event, at time.Time, slack tim
 	return nil
 }
 
-func sameVerdict(got store.Verdict, outcome store.Transition, want store.Record, at time.Time, slack time.Duration) error {
+func sameVerdict(got store.Verdict, outcome store.Transition, want store.Record, at time.Time,
+	slack time.Duration,
+) error {
 	if got.Decision != outcome.Decision || got.Origin != outcome.Origin {
-		return fmt.Errorf("reserve answered (%s, %s), want (%s, %s)", got.Decision, got.Origin, outcome.Decision, outcome.Origin)
+		return fmt.Errorf("reserve answered (%s, %s), want (%s, %s)", got.Decision, got.Origin, outcome.Decision,
+			outcome.Origin)
 	}
 	if !near(got.Now, at, slack+time.Microsecond) {
 		return fmt.Errorf("the verdict's clock says %s, the store's %s", got.Now, at)
@@ -402,7 +434,8 @@ func sameError(got, want error) error {
 }
 
 func sameFenced(got, want *store.FencedError) error {
-	same := got.Op == want.Op && got.Attempt == want.Attempt && got.Current == want.Current && got.State == want.State &&
+	same := got.Op == want.Op && got.Attempt == want.Attempt && got.Current == want.Current &&
+		got.State == want.State &&
 		got.ExpiresAt.Equal(want.ExpiresAt) && (got.Response == nil) == (want.Response == nil) &&
 		(got.Response == nil || got.Response.Equal(want.Response))
 	if !same {
