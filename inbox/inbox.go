@@ -10,6 +10,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -27,16 +28,17 @@ type Inbox struct{ store Store }
 func New(store Store) *Inbox { return &Inbox{store} }
 
 // Do runs fn unless the consumer has had the event before, and reports whether it ran. The event is remembered in tx, a
-// transaction of the application (a *sql.Tx, or what the store's own package works with): the caller commits it if there is
-// no error, and rolls it back if there is one. A second delivery at the same time waits for that.
+// transaction of the application: the caller commits it if there is no error, and rolls it back if there is one. A second
+// delivery at the same time waits for that. A store with another type of transaction has a function of its own for it, such
+// as postgres.ApplyEvent.
 //
 // The ID is the sender's name for the event: what stays the same when it is sent again, across all senders. If two senders
 // may use the same one, put the sender into the consumer's name.
-func (b *Inbox) Do(ctx context.Context, tx any, consumer, eventID string, fn func(ctx context.Context) error) (applied bool, err error) {
+func (b *Inbox) Do(ctx context.Context, tx *sql.Tx, consumer, eventID string, fn func(ctx context.Context) error) (applied bool, err error) {
 	if tx == nil {
 		return false, errors.New("inbox: Do needs the transaction in which the event is applied")
 	}
-	if err := check(consumer, eventID); err != nil {
+	if err := CheckNames(consumer, eventID); err != nil {
 		return false, err
 	}
 	first, err := b.store.RememberEvent(ctx, tx, consumer, eventID)
@@ -46,7 +48,12 @@ func (b *Inbox) Do(ctx context.Context, tx any, consumer, eventID string, fn fun
 	return true, fn(ctx)
 }
 
-func check(consumer, eventID string) error {
+// Store returns the store that the inbox remembers events in.
+func (b *Inbox) Store() Store { return b.store }
+
+// CheckNames refuses names that are missing or too long. It is for the package of a store that remembers events in a type of
+// transaction of its own.
+func CheckNames(consumer, eventID string) error {
 	for _, name := range []struct{ what, value string }{{"name of the consumer", consumer}, {"ID of the event", eventID}} {
 		if name.value == "" {
 			return fmt.Errorf("inbox: the %s is missing", name.what)
@@ -61,7 +68,7 @@ func check(consumer, eventID string) error {
 // Handle is [Inbox.Do] in a transaction of its own, which fn takes from its context, with [onceward.Tx] or the way of the
 // store's own package. Without an error the event has been applied, now or before.
 func (b *Inbox) Handle(ctx context.Context, consumer, eventID string, fn func(ctx context.Context) error) (applied bool, err error) {
-	if err := check(consumer, eventID); err != nil {
+	if err := CheckNames(consumer, eventID); err != nil {
 		return false, err
 	}
 	err = b.store.InTx(ctx, func(ctx context.Context) error {

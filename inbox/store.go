@@ -2,15 +2,15 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"time"
 )
 
 // Store remembers events in the same database as the consumer's data. The SQL stores of this module are such.
 type Store interface {
-	// RememberEvent notes in a transaction of the application (a *sql.Tx, or what the store's own package works with) that a
-	// consumer has had an event, and reports whether it is the first time. While another transaction that notes the same
-	// has not ended, it waits for that.
-	RememberEvent(ctx context.Context, tx any, consumer, eventID string) (first bool, err error)
+	// RememberEvent notes in a transaction of the application that a consumer has had an event, and reports whether it is the
+	// first time. While another transaction that notes the same has not ended, it waits for that.
+	RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (first bool, err error)
 	// PurgeEvents forgets at most limit events that were noted longer ago than that.
 	PurgeEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 	// ConsumedEvents returns who has had an event, in the order of their names.

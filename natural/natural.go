@@ -8,6 +8,7 @@ package natural
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,11 +16,12 @@ import (
 
 // Store is a database that can do both. The SQL stores of this module are such.
 type Store interface {
-	// UpsertRow inserts a row or updates it, in a transaction of the application: a *sql.Tx, or what the store's own package
-	// works with.
-	UpsertRow(ctx context.Context, tx any, u Upsert) (Outcome, error)
-	// LockName makes transactions that ask for the same name wait for each other, until the transaction ends.
-	LockName(ctx context.Context, tx any, name string) error
+	// UpsertRow inserts a row or updates it, in a transaction of the application. A store with another type of transaction
+	// has a function of its own for it, such as postgres.UpsertRow.
+	UpsertRow(ctx context.Context, tx *sql.Tx, u Upsert) (Outcome, error)
+	// LockName makes transactions that ask for the same name wait for each other, until the transaction ends. A store
+	// with another type of transaction has a function of its own for it too, such as postgres.LockName.
+	LockName(ctx context.Context, tx *sql.Tx, name string) error
 }
 
 // Upsert is a row to insert or to update.

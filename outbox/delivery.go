@@ -17,31 +17,33 @@ var (
 	ErrPermanent = errors.New("outbox: the message cannot be delivered")
 )
 
-// Handler delivers a message: it calls another system, with the downstream key of the delivery, which is the same each time.
-// It is called again if it returns an error or does not come back, and it may be called again although it succeeded: when
-// its worker died before that was recorded. Its context ends with the route's timeout, or when the lease is lost.
+// Handler delivers a message: it calls another system, with the downstream key of the delivery, which is the same each
+// time. It is called again if it returns an error or does not come back, and it may be called again although it
+// succeeded: when its worker died before that was recorded. Its context ends with the route's timeout, or when the
+// lease is lost.
 type Handler func(ctx context.Context, d *Delivery) (Result, error)
 
 // Result is what a successful delivery led to. The zero value says only that it succeeded.
 type Result struct {
 	// ProviderID is the id that the receiver gave to the effect. It is recorded before the message is done.
 	ProviderID string
-	// Then runs in the transaction that makes the message done, and takes that from its context, with [onceward.Tx] or the
-	// way of the store's own package: to write down what became of it, or to add a message that follows. If it fails, the
-	// message is delivered again, with the ProviderID at hand.
+	// Then runs in the transaction that makes the message done, and takes that from its context, with [onceward.Tx] or
+	// the way of the store's own package: to write down what became of it, or to add a message that follows. If it
+	// fails, the message is delivered again, and finds the ProviderID in its Delivery.
 	Then func(ctx context.Context) error
-	// Settle is the answer for the operation that added the message, where its record was left as unknown to wait for this.
+	// Settle is the answer for the operation that added the message, where its record was left as unknown to wait for
+	// this.
 	Settle *store.Completion
 }
 
-// Delivery is one try to deliver a message.
+// Delivery is one attempt to deliver a message.
 type Delivery struct {
 	Entry
 	lease *heldLease
 }
 
-// CheckLease reports whether the worker still holds its lease on the message; a handler of several steps asks before each. The
-// error wraps [ErrFenced].
+// CheckLease reports whether the worker still holds its lease on the message; a handler of several steps asks before
+// each. The error wraps [ErrFenced].
 func (d *Delivery) CheckLease() error {
 	if d.lease == nil {
 		return nil
@@ -49,8 +51,8 @@ func (d *Delivery) CheckLease() error {
 	return d.lease.alive()
 }
 
-// RecordProviderID keeps the id that the receiver gave to the effect, at once: for a handler that does more afterwards. The
-// next delivery, if there is one, finds it in ProviderID.
+// RecordProviderID keeps the id that the receiver gave to the effect, at once: for a handler that does more afterwards.
+// The next delivery, if there is one, finds it in ProviderID.
 func (d *Delivery) RecordProviderID(ctx context.Context, id string) error {
 	if d.lease == nil {
 		return errors.New("outbox: this delivery is not a worker's")
@@ -70,7 +72,8 @@ func Permanent(err error) error {
 	return fmt.Errorf("%w: %w", ErrPermanent, err)
 }
 
-// RetryAfter marks an error with the time that the receiver asked to be left alone for. The next try is not before that.
+// RetryAfter marks an error with the time that the receiver asked to be left alone for. The next attempt is not before
+// that.
 func RetryAfter(err error, wait time.Duration) error {
 	if err == nil {
 		return nil

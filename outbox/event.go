@@ -7,7 +7,8 @@ import (
 
 // Event is a message as it is published: with the attributes of CloudEvents 1.0.
 type Event struct {
-	// ID, Source, Type, Subject, Time and ContentType are the attributes of CloudEvents. Those who dedup do it by the ID.
+	// ID, Source, Type, Subject, Time and ContentType are the attributes of CloudEvents. Consumers recognise a
+	// repetition by the ID.
 	ID          string
 	Source      string
 	Type        string
@@ -19,8 +20,8 @@ type Event struct {
 
 	// Topic is that of the message.
 	Topic string
-	// PartitionKey is the same for all messages of an aggregate, which are to stay in order. It is empty if there is no order
-	// to keep.
+	// PartitionKey is the same for all messages of an aggregate, which are to stay in order. It is empty if there is no
+	// order to keep.
 	PartitionKey string
 	// IdempotencyKey is the downstream key, the same for each delivery of the message.
 	IdempotencyKey string
@@ -54,8 +55,9 @@ func (e *Event) Attributes() []Attribute {
 	return present
 }
 
-// Publisher hands events to a broker or a receiver. Publish returns nil only when that has confirmed that it has the event
-// for good; it is called by many goroutines at once, for one aggregate never before the event before has been confirmed.
+// Publisher hands events to a broker or a receiver. Publish returns nil only when that has confirmed that it has the
+// event for good; it is called by many goroutines at once, for one aggregate never before the event before has been
+// confirmed.
 type Publisher interface {
 	Publish(ctx context.Context, e *Event) error
 }

@@ -12,12 +12,12 @@ import (
 
 // Message is something that is to happen outside of the database once the transaction that adds it has been committed.
 type Message struct {
-	// Topic chooses who delivers it: workers have a [Route] for each topic. A message without one is for change-data-capture
-	// alone, and no worker takes it.
+	// Topic chooses who delivers it: workers have a [Route] for each topic. A message without one is for
+	// change-data-capture alone, and no worker takes it.
 	Topic string
-	// AggregateType and AggregateID name the thing that the message is about, such as "payment" and its id. Messages of one
-	// topic about one aggregate are delivered in the order in which they were committed. Without an AggregateID a message
-	// waits for no other.
+	// AggregateType and AggregateID name the thing that the message is about, such as "payment" and its id. Messages of
+	// one topic about one aggregate are delivered in the order in which they were committed. Without an AggregateID a
+	// message waits for no other.
 	AggregateType string
 	AggregateID   string
 	// Type is what happened or is to be done, such as "payment.created". Required.
@@ -26,15 +26,15 @@ type Message struct {
 	// Payload is the content, at most [MaxPayload] bytes, and ContentType says what it is. Default: application/json.
 	Payload     []byte
 	ContentType string
-	// Source and Subject are the attributes of CloudEvents with these names. Default: the Source of the [Outbox], and the
-	// AggregateID.
+	// Source and Subject are the attributes of CloudEvents with these names. Default: the Source of the [Outbox], and
+	// the AggregateID.
 	Source  string
 	Subject string
 	// Headers go along to the receiver. Their names are made of letters, digits, "-" and "_".
 	Headers map[string]string
 
-	// Step tells the messages of one operation apart: the downstream key is derived from the operation and the step, so that
-	// it is the same if the operation ever runs again. Default: the topic.
+	// Step tells the messages of one operation apart: the downstream key is derived from the operation and the step, so
+	// that it is the same if the operation ever runs again. Default: the topic.
 	Step string
 	// Delay is how long after it was added the message is due at the earliest.
 	Delay time.Duration
@@ -134,7 +134,7 @@ const (
 	StateHolding
 	// StateDone is one that was delivered.
 	StateDone
-	// StateDead is a dead letter: nobody delivers it until an operator says so.
+	// StateDead is a dead letter: it is not delivered until an operator says so.
 	StateDead
 	// StateCaptured is one without a topic, for change-data-capture.
 	StateCaptured

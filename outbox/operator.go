@@ -9,7 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Operator is where people look after dead letters. Each act names who and why, and is written to the audit before it is done.
+// Operator is where people look after dead letters. Each act names who and why, and is written to the audit before it
+// is done.
 type Operator struct {
 	store   Store
 	auditor store.Auditor
@@ -25,24 +26,26 @@ func NewOperator(s Store) (*Operator, error) {
 	return &Operator{s, auditor}, nil
 }
 
-// DeadLetters lists the dead letters behind one, the oldest first; those that hold up their aggregate are [StateHolding].
+// DeadLetters lists the dead letters behind one, the oldest first; those that hold up their aggregate are
+// [StateHolding].
 func (d *Operator) DeadLetters(ctx context.Context, after string, limit int) ([]Entry, error) {
 	return d.store.Messages(ctx, Filter{States: []State{StateDead, StateHolding}, After: after, Limit: limit})
 }
 
-// Replay has a dead letter delivered again, and its tries counted anew. If its aggregate went on without it, it comes out
-// of order. The receiver sees the same ID and downstream key as before.
+// Replay has a dead letter delivered again, and counts its attempts again from zero. If its aggregate went on without
+// it, it comes out of order. The receiver sees the same ID and downstream key as before.
 func (d *Operator) Replay(ctx context.Context, who, why, id string) error {
 	return d.act(ctx, who, why, "outbox replay", id, d.store.ReplayMessage)
 }
 
-// Drop gives a dead letter up: if it holds up its aggregate, that goes on without it. It stays in the list of dead letters.
+// Drop gives a dead letter up: if it holds up its aggregate, that goes on without it. It stays in the list of dead
+// letters.
 func (d *Operator) Drop(ctx context.Context, who, why, id string) error {
 	return d.act(ctx, who, why, "outbox drop", id, d.store.DropMessage)
 }
 
-// act writes to the audit what is to be done, does it, and writes down how that ended. The entries are about the operation
-// that added the message or, if none did, about a key that is the message's ID.
+// act writes to the audit what is to be done, does it, and writes down how that ended. The entries are about the
+// operation that added the message or, if none did, about a key that is the message's ID.
 func (d *Operator) act(ctx context.Context, who, why, action, id string, do func(context.Context, string) error) error {
 	if strings.TrimSpace(who) == "" || strings.TrimSpace(why) == "" {
 		return errors.New("outbox: an operator's act needs to say who acts and why: the audit is of no use without")

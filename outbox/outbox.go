@@ -1,10 +1,25 @@
+// Package outbox delivers what leaves the database: events for brokers and calls of other systems.
+//
+// A message is added in the business transaction, so it is there if and only if that was committed. Workers, on any
+// number of nodes, deliver it afterwards: at least once, always under the same ID and the same downstream key, so that
+// its receiver can tell a repetition. Package inbox does that for consumers of one's own.
+//
+//	box, err := outbox.New(store, outbox.Config{Source: "https://shop.example/payments"})
+//	…
+//	id, err := box.Add(ctx, tx, outbox.Message{Topic: "charges", AggregateID: payment.ID, Type: "payment.created", Payload: body})
+//
+// A worker has a route for each topic that it delivers: a [Handler] that calls another system, or [Publish] with one of
+// the publishers in the packages below. Messages about one aggregate keep the order in which they were committed; other
+// aggregates overtake.
 package outbox
 
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -13,10 +28,10 @@ import (
 
 // Config configures an [Outbox].
 type Config struct {
-	// Source names the program in its events, as CloudEvents wants it: a URI. Default: onceward.
+	// Source names the program in its events, as CloudEvents requests it: a URI. Default: onceward.
 	Source string
-	// Guard derives the downstream keys of messages that are added in [Result.Then] from that of the message before them, so that
-	// they are the same if all of it ever happens again. Default: none; those keys are then random.
+	// Guard derives the downstream keys of messages that are added in [Result.Then] from that of the message before
+	// them, so that they are the same if all of it ever happens again. Default: none; those keys are then random.
 	Guard *onceward.Guard
 }
 
@@ -41,25 +56,66 @@ func New(store Store, config Config) (*Outbox, error) {
 	return &Outbox{store: store, guard: config.Guard, source: config.Source}, nil
 }
 
-// Add adds a message in a transaction of the application: a *sql.Tx, such as [onceward.Tx] gives, or what the store's own
-// package works with, such as a pgx.Tx. It returns the ID under which the message will be known everywhere. The message is
-// delivered after the commit, and never if there is none.
+// Add writes a message in a transaction of the application, at once: a *sql.Tx, such as [onceward.Tx] gives. A store
+// with another type of transaction has a function of its own for it, such as postgres.AddMessage. Add returns the ID
+// under which the message will be known everywhere. The message is delivered after the commit, and never if there is
+// none; a savepoint that is rolled back takes it back too.
 //
-// Within an operation of Onceward the message's downstream key is derived from that, and within [Result.Then] from the message
-// that was delivered, if there is a [Config].Guard. Otherwise it is random. No outsider can compute it. Transactions that add for the same topic and aggregate wait for each other, so that the order of messages is
-// that of commits: add late in the transaction, and where one adds for several aggregates, always in the same order.
-func (o *Outbox) Add(ctx context.Context, tx any, m Message) (id string, err error) {
+// Within an operation of Onceward the message's downstream key is derived from that, and within [Result.Then] from the
+// message that was delivered, if there is a [Config].Guard. Otherwise it is random. No outsider can compute it.
+//
+// Transactions that add for the same topic and aggregate wait for each other, so that the order of messages is that of
+// commits: add late in the transaction, and where one adds for several aggregates, always in the same order.
+// [Outbox.AddToAnswer] does both by itself.
+func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, m Message) (id string, err error) {
 	if tx == nil {
 		return "", errors.New("outbox: Add needs the transaction that the message belongs to")
 	}
-	if err := m.check(); err != nil {
+	e, err := o.Entry(ctx, m)
+	if err != nil {
 		return "", err
 	}
-	e := o.entry(ctx, m)
 	if err := o.store.AddMessage(ctx, tx, e); err != nil {
 		return "", err
 	}
 	return e.ID, nil
+}
+
+// AddToAnswer adds a message to the answer of a transactional handler: it is kept in memory, and written with the
+// answer in the round trip that commits both. So it costs no round trip of its own, and the lock of its aggregate is
+// held for no longer than it takes to commit. The context is the handler's own.
+//
+// The message is written if and only if the answer is committed together with what the handler wrote. If the work is
+// undone, so is the message, also where the answer is kept. A savepoint does not touch it. Messages of one aggregate
+// keep the order in which they were added to the answer, behind those that [Outbox.Add] wrote in the same transaction.
+//
+// It returns [ErrNoAnswer] outside of such a handler, or where the store cannot do it, and [ErrAnswerFull] when the
+// answer has [MaxAnswerMessages] messages or [MaxAnswerBytes] bytes of them.
+func (o *Outbox) AddToAnswer(ctx context.Context, m Message) (id string, err error) {
+	answers, ok := o.store.(AnswerStore)
+	if !ok {
+		return "", fmt.Errorf("%w: a %T cannot do that", ErrNoAnswer, o.store)
+	}
+	e, err := o.Entry(ctx, m)
+	if err != nil {
+		return "", err
+	}
+	if err := answers.AddToAnswer(ctx, e); err != nil {
+		return "", err
+	}
+	return e.ID, nil
+}
+
+// Store returns the store that the outbox keeps its messages in.
+func (o *Outbox) Store() Store { return o.store }
+
+// Entry checks a message and makes it complete: with its ID, its downstream key and its origin. It is for the package
+// of a store that adds messages in a type of transaction of its own; the entry is to be added once.
+func (o *Outbox) Entry(ctx context.Context, m Message) (*Entry, error) {
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	return o.entry(ctx, m), nil
 }
 
 // entry makes a message complete.
@@ -94,8 +150,8 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 	return e
 }
 
-// following is the downstream key of a message that follows another one. It takes a secret: the receiver of the first message knows
-// its key, and is not the receiver of this one.
+// following is the downstream key of a message that follows another one. It takes a secret: the receiver of the first
+// message knows its key, and is not the receiver of this one.
 func (o *Outbox) following(parent *Entry, part string) string {
 	if o.guard == nil {
 		return randomKey()
@@ -103,7 +159,8 @@ func (o *Outbox) following(parent *Entry, part string) string {
 	return o.guard.FollowingKey(parent.DownstreamKey, part)
 }
 
-// randomKey is a downstream key of a message that comes into being once. It is kept with the message, and nothing else leads to it.
+// randomKey is a downstream key of a message that comes into being once. It is kept with the message, and nothing else
+// leads to it.
 func randomKey() string {
 	var b [20]byte
 	_, _ = rand.Read(b[:]) // it never fails
@@ -112,8 +169,8 @@ func randomKey() string {
 
 type parentKey struct{}
 
-// contextWithParent returns a context in which messages that are added follow that one: they have its origin, and downstream
-// keys that are derived from its own.
+// contextWithParent returns a context in which messages that are added follow that one: they have its origin, and
+// downstream keys that are derived from its own.
 func contextWithParent(ctx context.Context, e *Entry) context.Context {
 	return context.WithValue(onceward.ContextWithStep(ctx, ""), parentKey{}, e)
 }

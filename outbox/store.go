@@ -2,6 +2,9 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -10,49 +13,97 @@ import (
 // Store keeps messages in the same database as the application's data. The SQL stores of this module are such; another
 // joins by bringing its tables and statements, and shows that they are right with store/storetest.
 //
-// What it promises: messages of one topic and one aggregate get their place when they are added, in the order of commits.
-// One is claimed only if no earlier one of its aggregate is open, that is StateReady, StateLeased, StateBehind or StateHolding, unless the same
-// claim takes that one too; one that has to wait becomes StateBehind, and StateReady again when nothing is in front of it.
+// What it promises: messages of one topic and one aggregate get their place when they are added, in the order of
+// commits. One is claimed only if no earlier one of its aggregate is open, that is StateReady, StateLeased, StateBehind
+// or StateHolding, unless the same claim takes that one too; one that has to wait becomes StateBehind, and StateReady
+// again when nothing is in front of it.
 type Store interface {
-	// AddMessage writes an entry in a transaction of the application: a *sql.Tx, or what the store's own package works with.
-	// It is StateReady after its Delay, or StateCaptured if it has no topic. Concurrent transactions that add for one aggregate wait
-	// for each other, here or when they are committed.
-	AddMessage(ctx context.Context, tx any, e *Entry) error
+	// AddMessage writes an entry in a transaction of the application, at once. It is StateReady after its Delay, or
+	// StateCaptured if it has no topic. Concurrent transactions that add for one aggregate wait for each other.
+	AddMessage(ctx context.Context, tx *sql.Tx, e *Entry) error
 
 	// ClaimMessages takes messages that are due, the oldest first, including those whose lease ran out, and makes them
-	// StateLeased under one new token. It counts a try for the first of an aggregate and for those without one. Those of an
-	// aggregate are returned in their order. It returns none only if there is none that can be taken.
-	ClaimMessages(ctx context.Context, wants []ClaimRequest, lease time.Duration) ([]Claimed, error)
+	// StateLeased under one new token. It counts an attempt for the first of an aggregate and for those without one.
+	// Those of an aggregate are returned in their order. It returns none only if there is none that can be taken.
+	ClaimMessages(ctx context.Context, requests []ClaimRequest, lease time.Duration) ([]Claimed, error)
 	// ExtendMessages makes leases last for the given time from now, and returns those that are no longer held.
 	ExtendMessages(ctx context.Context, leases []Lease, lease time.Duration) (lost []Lease, err error)
-	// RecordProviderID keeps what the receiver called the effect. It returns [ErrFenced] if the lease is no longer held.
+	// RecordProviderID keeps what the receiver called the effect. It returns [ErrFenced] if the lease is no longer
+	// held.
 	RecordProviderID(ctx context.Context, l Lease, providerID string) error
 	// FinishMessages ends leases, and returns those that were no longer held, for which it changed nothing.
-	FinishMessages(ctx context.Context, endings []Outcome) (fenced []Lease, err error)
-	// FinishMessageTx ends a lease in the same transaction as work, which takes it from its context, or does neither. It
-	// returns [ErrFenced] if the lease is no longer held.
-	FinishMessageTx(ctx context.Context, ending Outcome, work func(ctx context.Context) error) error
-	// FreeMessages finds messages that are StateBehind nothing, because a worker died at the wrong moment, and makes them StateReady.
+	FinishMessages(ctx context.Context, outcomes []Outcome) (fenced []Lease, err error)
+	// FinishMessageTx ends a lease in the same transaction as work, which takes it from its context, or does neither.
+	// It returns [ErrFenced] if the lease is no longer held.
+	FinishMessageTx(ctx context.Context, outcome Outcome, work func(ctx context.Context) error) error
+	// FreeMessages finds messages that are StateBehind nothing, because a worker died at the wrong moment, and makes
+	// them StateReady.
 	FreeMessages(ctx context.Context) (freed int, err error)
 	// PurgeMessages removes at most limit messages that were done, or only captured, longer ago than that.
 	PurgeMessages(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 
 	// Messages returns entries, the oldest first.
 	Messages(ctx context.Context, f Filter) ([]Entry, error)
-	// ReplayMessage makes a dead letter StateReady, and begins to count its tries anew. It returns [store.ErrNotFound] if there is no
-	// dead letter of that ID.
+	// ReplayMessage makes a dead letter StateReady, and counts its attempts again from zero. It returns
+	// [store.ErrNotFound] if there is no dead letter of that ID.
 	ReplayMessage(ctx context.Context, id string) error
-	// DropMessage makes a dead letter that holds up its aggregate one that does not, and leaves other dead letters alone. It
-	// returns [store.ErrNotFound] if there is no dead letter of that ID.
+	// DropMessage makes a dead letter that holds up its aggregate one that does not, and leaves other dead letters
+	// alone. It returns [store.ErrNotFound] if there is no dead letter of that ID.
 	DropMessage(ctx context.Context, id string) error
 	// MessageStats counts what is open.
 	MessageStats(ctx context.Context) (Stats, error)
 
-	// WatchMessages returns a channel on which it is said that there may be new messages, until stop is called. Hints may be
-	// lost, and need not mean anything.
+	// WatchMessages returns a channel on which it is said that there may be new messages, until stop is called. Hints
+	// may be lost, and need not mean anything.
 	WatchMessages() (hints <-chan struct{}, stop func())
 	// HearsMessages reports whether hints of other processes arrive at present.
 	HearsMessages() bool
+}
+
+// AnswerStore is a [Store] whose transactional handlers can add messages to their answer. It is a [store.Transactor]
+// too.
+type AnswerStore interface {
+	// AddToAnswer keeps an entry until the handler that the context belongs to has returned, and writes it together
+	// with the answer and the handler's own writes, if these are committed. Entries of one aggregate keep their order,
+	// behind those that AddMessage wrote in the same transaction. Each run of the handler begins without entries. The
+	// locks of aggregates are taken in the same order by all transactions. It returns [ErrNoAnswer] if the context is
+	// not that of a transactional handler of this store, and what [AnswerSize.Add] says.
+	AddToAnswer(ctx context.Context, e *Entry) error
+}
+
+// The errors of [Outbox.AddToAnswer].
+var (
+	// ErrNoAnswer is returned when there is no answer that a message could go along with.
+	ErrNoAnswer = errors.New("outbox: there is no answer here to add a message to: AddToAnswer is for the transactional handlers " +
+		"of the store that has the outbox, with the handler's own context; elsewhere use Add with the transaction")
+	// ErrAnswerFull is returned when a handler has added as much to its answer as is kept in memory.
+	ErrAnswerFull = errors.New("outbox: the answer has as many messages as it can take along: add more with the transaction")
+)
+
+// The most that one answer takes along. All of it is kept in memory until the commit.
+const (
+	// MaxAnswerMessages is how many messages.
+	MaxAnswerMessages = 100
+	// MaxAnswerBytes is how large their payloads and headers may be together. The largest message alone is always
+	// taken.
+	MaxAnswerBytes = MaxPayload + maxHeaders
+)
+
+// AnswerSize counts what a handler has added to its answer. Stores keep one for each run of a handler; the zero value
+// is that of an answer without messages.
+type AnswerSize struct{ messages, bytes int }
+
+// Add counts an entry, or returns [ErrAnswerFull].
+func (s *AnswerSize) Add(e *Entry) error {
+	size := len(e.Payload)
+	for name, value := range e.Headers {
+		size += len(name) + len(value)
+	}
+	if s.messages >= MaxAnswerMessages || s.bytes+size > MaxAnswerBytes {
+		return fmt.Errorf("%w: %d messages of %d bytes, and one of %d", ErrAnswerFull, s.messages, s.bytes, size)
+	}
+	s.messages, s.bytes = s.messages+1, s.bytes+size
+	return nil
 }
 
 // ClaimRequest is how many messages of a topic to claim.
@@ -61,8 +112,8 @@ type ClaimRequest struct {
 	Limit int
 }
 
-// Lease is the right to deliver a message. Its token fences: every write names it, and one that is no longer current changes
-// nothing.
+// Lease is the right to deliver a message. Its token fences: every write names it, and one that is no longer current
+// changes nothing.
 type Lease struct {
 	ID    string
 	Token int64
@@ -80,8 +131,8 @@ func (c *Claimed) Lease() Lease { return Lease{ID: c.ID, Token: c.Token} }
 // Outcome is what becomes of a message.
 type Outcome struct {
 	Lease
-	// State is StateDone, StateDead or StateHolding; StateReady for another try After a while; or StateBehind for one that was not begun because an
-	// earlier one of its aggregate failed.
+	// State is StateDone, StateDead or StateHolding; StateReady for another attempt After a while; or StateBehind for
+	// one that was not begun because an earlier one of its aggregate failed.
 	State State
 	After time.Duration
 	// Attempts is how often a delivery was begun.
@@ -109,7 +160,8 @@ type Filter struct {
 
 // Stats counts what is open, for metrics.
 type Stats struct {
-	// Waiting counts messages that are StateReady, StateLeased or StateBehind, DeadLetters those that are StateDead or StateHolding.
+	// Waiting counts messages that are StateReady, StateLeased or StateBehind, DeadLetters those that are StateDead or
+	// StateHolding.
 	Waiting, DeadLetters int
 	// Oldest is when the oldest of those that wait was added. It is zero if there is none.
 	Oldest time.Time

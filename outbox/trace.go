@@ -9,17 +9,39 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Tracer follows an operation from the client's key to those who consumed what it sent, from any point on the way.
-type Tracer struct {
-	// Messages is the outbox. Required.
-	Messages Store
+// TracerConfig configures a [Tracer].
+type TracerConfig struct {
 	// Records is where operations are recorded. Default: the store of the messages, if it is one.
 	Records store.Store
-	// Inboxes are those of the consumers, as far as they can be reached. Default: the store of the messages, if it is one.
+	// Inboxes are those of the consumers, as far as they can be reached. Default: the store of the messages, if it is
+	// one.
 	Inboxes []inbox.Store
 }
 
-// TraceQuery is one thing that is known. The ID of a message is at the same time the ID of the event that consumers see.
+// Tracer follows an operation from the client's key to those who consumed what it sent, from any point on the way.
+type Tracer struct {
+	messages Store
+	records  store.Store
+	inboxes  []inbox.Store
+}
+
+// NewTracer returns a tracer over the store of the messages.
+func NewTracer(s Store, config TracerConfig) (*Tracer, error) {
+	if s == nil {
+		return nil, errors.New("outbox: there is no store")
+	}
+	t := &Tracer{messages: s, records: config.Records, inboxes: config.Inboxes}
+	if t.records == nil {
+		t.records, _ = s.(store.Store)
+	}
+	if own, ok := s.(inbox.Store); ok && t.inboxes == nil {
+		t.inboxes = []inbox.Store{own}
+	}
+	return t, nil
+}
+
+// TraceQuery is one thing that is known. The ID of a message is at the same time the ID of the event that consumers
+// see.
 type TraceQuery struct {
 	// Request is the scope and the key of the client's request.
 	Request store.ID
@@ -31,8 +53,8 @@ type TraceQuery struct {
 
 // Trail is the way of one message.
 type Trail struct {
-	// Request is the client's scope and key, and Record what became of the request; it is nil if there was no request, or its
-	// record has expired.
+	// Request is the client's scope and key, and Record what became of the request; it is nil if there was no request,
+	// or its record has expired.
 	Request store.ID
 	Record  *store.Record
 	// Message is what was sent because of it, with its downstream key and the receiver's id.
@@ -81,7 +103,7 @@ func (t *Tracer) entries(ctx context.Context, clue TraceQuery) ([]Entry, error) 
 func (t *Tracer) all(ctx context.Context, f Filter) (entries []Entry, err error) {
 	f.Limit = 1000
 	for {
-		page, err := t.Messages.Messages(ctx, f)
+		page, err := t.messages.Messages(ctx, f)
 		entries = append(entries, page...)
 		if err != nil || len(page) < f.Limit {
 			return entries, err
@@ -92,8 +114,8 @@ func (t *Tracer) all(ctx context.Context, f Filter) (entries []Entry, err error)
 
 func (t *Tracer) trail(ctx context.Context, e Entry) (Trail, error) {
 	trail := Trail{Request: e.Origin, Message: e}
-	if records := t.records(); records != nil && e.Origin != (store.ID{}) {
-		rec, err := records.Get(ctx, e.Origin)
+	if t.records != nil && e.Origin != (store.ID{}) {
+		rec, err := t.records.Get(ctx, e.Origin)
 		switch {
 		case err == nil:
 			trail.Record = &rec
@@ -101,7 +123,7 @@ func (t *Tracer) trail(ctx context.Context, e Entry) (Trail, error) {
 			return trail, err
 		}
 	}
-	for _, box := range t.inboxes() {
+	for _, box := range t.inboxes {
 		had, err := box.ConsumedEvents(ctx, e.ID)
 		if err != nil {
 			return trail, err
@@ -109,22 +131,4 @@ func (t *Tracer) trail(ctx context.Context, e Entry) (Trail, error) {
 		trail.Consumers = append(trail.Consumers, had...)
 	}
 	return trail, nil
-}
-
-func (t *Tracer) records() store.Store {
-	if t.Records != nil {
-		return t.Records
-	}
-	records, _ := t.Messages.(store.Store)
-	return records
-}
-
-func (t *Tracer) inboxes() []inbox.Store {
-	if t.Inboxes != nil {
-		return t.Inboxes
-	}
-	if own, ok := t.Messages.(inbox.Store); ok {
-		return []inbox.Store{own}
-	}
-	return nil
 }

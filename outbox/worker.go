@@ -16,25 +16,26 @@ import (
 type Route struct {
 	// Handler delivers. Required.
 	Handler Handler
-	// Timeout bounds one delivery, whose context ends then. One that goes on all the same for longer than a lease is given up,
-	// and another worker delivers the message again. Default: 30 s.
+	// Timeout bounds one delivery, whose context ends then. One that goes on all the same for longer than a lease is
+	// given up, and another worker delivers the message again. Default: 30 s.
 	Timeout time.Duration
 	// Concurrency is how many deliveries of this worker may be under way at one time. Default: 64.
 	Concurrency int
-	// MaxAttempts is the number of tries after which a message becomes a dead letter. Default: 20.
+	// MaxAttempts is the number of attempts after which a message becomes a dead letter. Default: 20.
 	MaxAttempts int
-	// MinBackoff is the longest time until the second try. It doubles with each further one, up to MaxBackoff. Up to half of it
-	// is left out at random. Default: 1 s, and 15 min or MinBackoff if that is longer.
+	// MinBackoff is the longest time until the second attempt. It doubles with each further one, up to MaxBackoff. Up
+	// to half of it is left out at random. Default: 1 s, and 15 min or MinBackoff if that is longer.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
-	// BlockOnDeadLetter makes a dead letter hold up the later messages of its aggregate, until an operator replays or drops it. Default:
-	// they go on without it.
+	// BlockOnDeadLetter makes a dead letter hold up the later messages of its aggregate, until an operator replays or
+	// drops it. Default: they go on without it.
 	BlockOnDeadLetter bool
 }
 
 // WorkerConfig configures a [Worker].
 type WorkerConfig struct {
-	// Routes say how the messages of each topic are delivered. Topics without a route are left to other workers. Required.
+	// Routes say how the messages of each topic are delivered. Topics without a route are left to other workers.
+	// Required.
 	Routes map[string]Route
 	// Records is where the operations are recorded that [Result.Settle] settles: a [store.Reconciler]. Default: the
 	// worker's own store, if it is one.
@@ -43,15 +44,15 @@ type WorkerConfig struct {
 	// Lease is how long a message belongs to the worker without a sign of life. It is extended while the worker lives.
 	// Less than 100 ms and more than [onceward.MaxLease] are refused. Default: 30 s.
 	Lease time.Duration
-	// Poll is the time between two looks for messages of other processes while there are none and the store does not tell of
-	// them. While it does, it is twice as long. Default: 500 ms.
+	// Poll is the time between two looks for messages of other processes while there are none and the store does not
+	// tell of them. While it does, it is twice as long. Default: 500 ms.
 	Poll time.Duration
 	// Retention is how long messages are kept that were delivered. Default: 7 days.
 	Retention time.Duration
 	// Grace is how long deliveries that are under way may go on when the worker is told to stop. Default: 10 s.
 	Grace time.Duration
 
-	// Observer is told of each delivery. Default: nobody.
+	// Observer is told of each delivery. Default: none.
 	Observer onceward.Observer
 	// Logger gets what an operator should know. Default: slog.Default().
 	Logger *slog.Logger
@@ -113,7 +114,7 @@ func (r Route) withDefaults(topic string) (Route, error) {
 	case r.Handler == nil:
 		return r, fmt.Errorf("outbox: the route for %q has no Handler", topic)
 	case r.MaxAttempts < 0 || r.Concurrency < 0:
-		return r, fmt.Errorf("outbox: the route for %q has a negative Limit or Concurrency", topic)
+		return r, fmt.Errorf("outbox: the route for %q has a negative MaxAttempts or Concurrency", topic)
 	}
 	if r.MaxAttempts == 0 {
 		r.MaxAttempts = 20
@@ -123,8 +124,8 @@ func (r Route) withDefaults(topic string) (Route, error) {
 	}
 	return r, setDefaults([]setting{
 		{"Timeout", &r.Timeout, 30 * time.Second, time.Millisecond, onceward.MaxRetention},
-		{"Pause", &r.MinBackoff, time.Second, 1, onceward.MaxRetention},
-		{"LongestPause", &r.MaxBackoff, max(15*time.Minute, r.MinBackoff), 1, onceward.MaxRetention},
+		{"MinBackoff", &r.MinBackoff, time.Second, 1, onceward.MaxRetention},
+		{"MaxBackoff", &r.MaxBackoff, max(15*time.Minute, r.MinBackoff), 1, onceward.MaxRetention},
 	})
 }
 
@@ -151,7 +152,7 @@ func setDefaults(settings []setting) error {
 	return nil
 }
 
-// pause is the time before the next try: longer with each, and never the same for two.
+// pause is the time before the next attempt: longer with each, and never the same for two.
 func (r *Route) pause(tries int) time.Duration {
 	pause := min(r.MinBackoff, r.MaxBackoff)
 	for ; tries > 1 && pause < r.MaxBackoff; tries-- {
@@ -170,21 +171,21 @@ type Report struct {
 	Lost int
 }
 
-// Run delivers until the context ends. Then it takes no more messages, gives those that are being delivered time to end, and
-// returns what it had not begun. Failures are logged, and it goes on.
+// Run delivers until the context ends. Then it takes no more messages, gives those that are being delivered time to
+// end, and returns what it had not begun. Failures are logged, and it goes on.
 func (w *Worker) Run(ctx context.Context) { w.run(ctx, false) }
 
-// RunOnce delivers what is due, including what becomes due by that, until there is nothing more, and says what came of it.
-// Messages that are to be tried again later are left for later.
+// RunOnce delivers what is due, including what becomes due by that, until there is nothing more, and says what came of
+// it. Messages that are to be tried again later are left for later.
 func (w *Worker) RunOnce(ctx context.Context) (Report, error) { return w.run(ctx, true) }
 
 func (w *Worker) run(ctx context.Context, once bool) (Report, error) {
-	s := newSession(w)
+	s := newWorkerRun(w)
 	if once {
 		s.maintained, s.purged = time.Time{}, time.Time{} // there may be no other time
 	}
 	defer s.end()
-	defer s.obey(ctx)()
+	defer s.stopWith(ctx)()
 	err := s.pump(ctx, once)
 	s.drain()
 	return s.summary(), err

@@ -136,7 +136,7 @@ func (s *fakeStore) finish(tx *fakeTx, commit bool) {
 }
 
 // RememberEvent notes an event in the transaction of the context.
-func (s *fakeStore) RememberEvent(ctx context.Context, _ any, consumer, eventID string) (bool, error) {
+func (s *fakeStore) RememberEvent(ctx context.Context, _ *sql.Tx, consumer, eventID string) (bool, error) {
 	tx, key := ctx.Value(fakeTxKey{}).(*fakeTx), consumer+" "+eventID
 	s.mu.Lock()
 	lock := s.locks[key]

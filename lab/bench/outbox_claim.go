@@ -70,7 +70,7 @@ func (s *pgServer) withDone(ctx context.Context, done int, use func(*claimSide) 
 			return err
 		}
 		for _, statement := range []string{
-			`SELECT onceward_outbox_take_up(` + strconv.Itoa(done) + `)`, `UPDATE onceward_delivery SET state = 1, token = 1`,
+			`SELECT onceward_outbox_promote(` + strconv.Itoa(done) + `)`, `UPDATE onceward_delivery SET state = 1, token = 1`,
 			`UPDATE onceward_delivery SET state = 4`, `VACUUM ANALYZE onceward_outbox, onceward_delivery`,
 		} {
 			if _, err := site.pool.Exec(ctx, statement); err != nil {

@@ -20,8 +20,8 @@ import (
 const drainMessages = 30_000
 
 // fillOutbox adds messages as the store does, all at once.
-const fillOutbox = `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
-		downstream, attributes, payload)
+const fillOutbox = `INSERT INTO onceward_outbox (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
+		downstream_key, attributes, payload)
 	SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 1 + n %% %d, onceward_now(), onceward_now(), 0, $1, 'account', (n %% %d)::text,
 		'payment.created', md5(n::text), '{}', $2
 	FROM generate_series(1, $3::integer) n`
@@ -67,7 +67,7 @@ func (s *pgServer) drainOnce(ctx context.Context, workers int) (rate float64, er
 		}
 		took, err := runWorkers(ctx, workers, drainSettings{URL: s.url, Schema: site.schema})
 		rate = drainMessages / took.Seconds()
-		return errors.Join(err, site.expect(ctx, drainMessages, `SELECT count(*) FROM onceward_delivery WHERE state = 4 AND tries > 0`))
+		return errors.Join(err, site.expect(ctx, drainMessages, `SELECT count(*) FROM onceward_delivery WHERE state = 4 AND attempts > 0`))
 	})
 	return rate, err
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// appTx is a transaction of the application, of whichever kind.
+// appTx is a transaction of the application, of database/sql or of pgx.
 type appTx interface {
 	// exec runs a statement and returns how many rows it wrote.
 	exec(ctx context.Context, statement string, args ...any) (int64, error)
@@ -20,45 +19,23 @@ type appTx interface {
 // errNoRow is what scan returns without a row.
 var errNoRow = errors.New("no row")
 
-// transactionOf finds out what kind of transaction it is. A *sql.DB and a pool are none: what is written there is not part
-// of anything.
-func transactionOf(tx any) (appTx, error) {
-	switch tx := tx.(type) {
-	case *pgx.Batch:
-		if tx != nil {
-			return pgxBatch{tx}, nil
-		}
-	case *sql.Tx:
-		if tx != nil {
-			return sqlTx{tx}, nil
-		}
-	case pgx.Tx:
-		return pgxTx{tx}, nil
-	case sqlTransaction:
-		return sqlTx{tx}, nil
+// errNoTx is returned for a transaction that is nil.
+var errNoTx = errors.New("postgres: there is no transaction: pass one, such as onceward.Tx(ctx) or postgres.Tx(ctx)")
+
+// ofSQL is a transaction of database/sql.
+func ofSQL(tx *sql.Tx) (appTx, error) {
+	if tx == nil {
+		return nil, errNoTx
 	}
-	return nil, fmt.Errorf("postgres: a %T is not a transaction: pass a pgx.Tx, such as postgres.Tx(ctx), or a *sql.Tx, such as onceward.Tx(ctx)", tx)
+	return sqlTx{tx}, nil
 }
 
-// sqlTransaction is a *sql.Tx, or what wraps one.
-type sqlTransaction interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-	Commit() error
-	Rollback() error
-}
-
-// pgxBatch is a batch that the application is about to send in its transaction. What is queued costs no round trip of its
-// own; whether it succeeded, the results of the batch tell.
-type pgxBatch struct{ batch *pgx.Batch }
-
-func (b pgxBatch) exec(_ context.Context, statement string, args ...any) (int64, error) {
-	b.batch.Queue(statement, args...)
-	return 0, nil
-}
-
-func (b pgxBatch) scan(context.Context, string, []any, ...any) error {
-	return errors.New("postgres: a batch cannot be asked: pass the transaction itself")
+// ofPgx is a transaction of pgx.
+func ofPgx(tx pgx.Tx) (appTx, error) {
+	if tx == nil {
+		return nil, errNoTx
+	}
+	return pgxTx{tx}, nil
 }
 
 type pgxTx struct{ tx pgx.Tx }
@@ -76,7 +53,7 @@ func (t pgxTx) scan(ctx context.Context, statement string, args []any, dest ...a
 	return err
 }
 
-type sqlTx struct{ tx sqlTransaction }
+type sqlTx struct{ tx *sql.Tx }
 
 func (t sqlTx) exec(ctx context.Context, statement string, args ...any) (int64, error) {
 	result, err := t.tx.ExecContext(ctx, statement, args...)

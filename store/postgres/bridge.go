@@ -36,7 +36,6 @@ func (g *gate) sql() *sql.Tx {
 		return nil
 	}
 	g.sqlTx = tx
-	g.handle.Store(tx)
 	if g.closed {
 		_ = tx.Rollback() // it is over from the start
 	}
@@ -99,7 +98,7 @@ func (c *bridgeConn) PrepareContext(ctx context.Context, query string) (driver.S
 		return nil, err
 	}
 	defer c.gate.leave()
-	c.gate.foresee(ctx, query)
+	c.gate.inspect(query)
 	stmt, err := c.inner.PrepareContext(ctx, query)
 	if err != nil {
 		c.gate.note(pgconn.CommandTag{}, err)
@@ -114,7 +113,7 @@ func (c *bridgeConn) ExecContext(ctx context.Context, query string, args []drive
 		return nil, err
 	}
 	defer c.gate.leave()
-	c.gate.foresee(ctx, query)
+	c.gate.inspect(query)
 	values := make([]any, len(args))
 	for i, arg := range args {
 		values[i] = arg.Value
@@ -131,7 +130,7 @@ func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driv
 		return nil, err
 	}
 	defer c.gate.leave()
-	c.gate.foresee(ctx, query)
+	c.gate.inspect(query)
 	rows, err := c.inner.QueryContext(ctx, query, args)
 	if err != nil {
 		c.gate.noteStatus(err)

@@ -15,7 +15,7 @@ import (
 // machine has vanished. The worker takes another one, long before the system gives the connection up.
 func TestSilentServerDoesNotStopAWorker(t *testing.T) {
 	t.Parallel()
-	for statement, part := range map[string]string{"claim": "outbox_claim", "take up": "outbox_take_up"} {
+	for statement, part := range map[string]string{"claim": "outbox_claim", "promote": "outbox_promote"} {
 		t.Run(statement, func(t *testing.T) {
 			t.Parallel()
 			workPastSilence(t, statement, part)
@@ -25,7 +25,7 @@ func TestSilentServerDoesNotStopAWorker(t *testing.T) {
 
 // workPastSilence has a worker deliver although the reply to a statement never comes.
 func workPastSilence(t *testing.T, statement, part string) {
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	proxy := servers.NewProxy(t, u.url)
 	store, err := postgres.Open(t.Context(), proxy.URL(), quiet)
 	must(t, err)

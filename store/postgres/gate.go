@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
 
@@ -31,14 +33,10 @@ type gate struct {
 	sqlTx   *sql.Tx
 
 	savepoints int
-	// messages are to be added when the transaction is settled, unless atOnce says that there may be a savepoint.
-	messages      []addition
-	deferredBytes int
-	deferred      atomic.Bool // there were any
-	atOnce        bool
-	// handle is sqlTx, for those who only want to know whether it is theirs.
-	handle atomic.Pointer[sql.Tx]
-	ctx    handlerContext
+	// messages are those that the handler added to its answer.
+	messages   []addition
+	answerSize outbox.AnswerSize
+	ctx        handlerContext
 
 	// ended says that a statement of the handler ended the transaction, undone that one failed because of the neighbours.
 	ended  atomic.Bool
@@ -138,8 +136,6 @@ func (g *gate) note(tag pgconn.CommandTag, err error) {
 	switch verb, _, _ := strings.Cut(tag.String(), " "); verb {
 	case "COMMIT", "BEGIN", "START": // a savepoint's end has another tag, but for its ROLLBACK, which the status tells apart
 		g.ended.Store(true)
-	case "SAVEPOINT":
-		g.atOnce = true // it came in disguise, such as under the name of a prepared statement
 	}
 	g.noteStatus(err)
 }
@@ -151,6 +147,15 @@ func (g *gate) noteStatus(err error) {
 	if lost && g.ending.Load() || !lost && g.t.conn.PgConn().TxStatus() == statusIdle {
 		g.ended.Store(true)
 	}
+}
+
+// inspect notes whether a statement that is about to run may end the transaction. The caller holds the gate.
+func (g *gate) inspect(statement string) { g.ending.Store(mayEnd(statement) && !g.t.conn.IsClosed()) }
+
+// inspectBatch does so for the statements of a batch. The caller holds the gate.
+func (g *gate) inspectBatch(batch *pgx.Batch) {
+	ending := slices.ContainsFunc(batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return mayEnd(q.SQL) })
+	g.ending.Store(ending && !g.t.conn.IsClosed())
 }
 
 // mayEnd reports whether one of the statements in a text ends a transaction. A semicolon in a string makes it cautious.

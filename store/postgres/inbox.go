@@ -2,7 +2,8 @@ package postgres
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,20 +12,42 @@ import (
 
 const (
 	// rememberEvent waits for another transaction that has noted the same and has not ended.
-	rememberEvent = `INSERT INTO @inbox (at, event_id, consumer) VALUES (@now(), $1, $2) ON CONFLICT (event_id, consumer) DO NOTHING`
-	selectEvents  = `SELECT consumer, at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
+	rememberEvent = `INSERT INTO @inbox (applied_at, event_id, consumer) VALUES (@now(), $1, $2) ON CONFLICT (event_id, consumer) DO NOTHING`
+	selectEvents  = `SELECT consumer, applied_at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
 	purgeEvents   = `SELECT @purge_inbox($1, $2)`
 )
 
-// RememberEvent implements [inbox.Store]. The transaction is a pgx.Tx or a *sql.Tx.
-func (s *Store) RememberEvent(ctx context.Context, tx any, consumer, eventID string) (first bool, err error) {
-	app, err := transactionOf(tx)
+// RememberEvent implements [inbox.Store].
+func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (first bool, err error) {
+	app, err := ofSQL(tx)
 	if err != nil {
 		return false, err
 	}
-	if _, queued := app.(pgxBatch); queued {
-		return false, errors.New("postgres: a batch cannot tell whether an event is new: pass the transaction itself")
+	return s.remember(ctx, app, consumer, eventID)
+}
+
+// ApplyEvent is [inbox.Inbox.Do] in a transaction of pgx, such as [Tx] gives. The inbox is over a store of this package.
+func ApplyEvent(ctx context.Context, box *inbox.Inbox, tx pgx.Tx, consumer, eventID string, fn func(ctx context.Context) error) (applied bool, err error) {
+	s, ok := box.Store().(*Store)
+	if !ok {
+		return false, fmt.Errorf("postgres: the inbox is over a %T, and not over a store of this package", box.Store())
 	}
+	app, err := ofPgx(tx)
+	if err != nil {
+		return false, err
+	}
+	if err := inbox.CheckNames(consumer, eventID); err != nil {
+		return false, err
+	}
+	first, err := s.remember(ctx, app, consumer, eventID)
+	if err != nil || !first {
+		return false, err
+	}
+	return true, fn(ctx)
+}
+
+// remember notes an event, and reports whether it is new.
+func (s *Store) remember(ctx context.Context, app appTx, consumer, eventID string) (first bool, err error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}

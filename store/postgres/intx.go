@@ -11,8 +11,7 @@ import (
 
 // InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work returns
 // nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own doing, never
-// after a commit. Messages that it adds to the outbox go along with COMMIT, and take the locks of their aggregates only then. The
-// error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
+// after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -61,7 +60,6 @@ func (t *transaction) runPlain(ctx context.Context, work func(ctx context.Contex
 			_ = t.rollback()
 		}
 	}()
-	t.defers = true
 	t.gate.open(t)
 	err = work(t.gate.context(ctx))
 	returned = true
@@ -83,20 +81,16 @@ func (t *transaction) finishPlain(err error) error {
 		return t.undoStep(err)
 	}
 	trip, deadline := t.newTrip(), time.Now().Add(settleTimeout)
-	if err := t.prepareDeferred(trip, deadline); err != nil {
-		return t.undoStep(unavailable(err))
-	}
-	t.addDeferred(trip)
 	return t.commitPlain(trip, deadline)
 }
 
-// commitPlain sends the work's messages and COMMIT.
+// commitPlain sends COMMIT.
 func (t *transaction) commitPlain(trip *pipeline, deadline time.Time) error {
 	trip.unnamed = true // the work may have discarded what was prepared
 	trip.add(&t.store.sql.commit)
 	tag, err := trip.run(deadline, func(int, [][]byte) error { return nil })
 	if err != nil {
-		err = errors.Join(err, t.rollback()) // a message that was refused leaves the transaction open
+		err = errors.Join(err, t.rollback())
 	}
 	switch {
 	case err == nil && string(tag) == "COMMIT":
@@ -111,22 +105,7 @@ func (t *transaction) commitPlain(trip *pipeline, deadline time.Time) error {
 	case refusedByServer(err):
 		return unavailable(fmt.Errorf("commit: %w", err))
 	default:
-		t.abandon()
+		t.close()
 		return fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, err)
 	}
-}
-
-// cancelWaiting ends a statement that adds a message and waits for its aggregate. It is asked for by name: what a session is busy with
-// otherwise, such as a commit that waits for a standby, is not to be cut off.
-const cancelWaiting = `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
-	WHERE pid = $1 AND wait_event_type = 'Lock' AND wait_event = 'advisory' AND starts_with(query, $2)`
-
-// abandon gives the connection up. A message that still waits for another transaction would keep what the work has locked for as
-// long, and commit after all.
-func (t *transaction) abandon() {
-	t.close()
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
-	defer cancel()
-	prefix := t.store.names.render(`INSERT INTO @outbox `)
-	_, _ = t.store.own.Exec(ctx, cancelWaiting, int32(t.conn.PgConn().PID()), prefix) // the outcome is unknown either way
 }

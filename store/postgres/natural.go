@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,23 +17,51 @@ import (
 // lockName takes a lock of two numbers, which are apart from the locks of one number that applications often use.
 const lockName = `SELECT pg_advisory_xact_lock($1::integer, $2::integer)`
 
-// LockName implements [natural.Store]. The transaction is a pgx.Tx or a *sql.Tx.
-func (s *Store) LockName(ctx context.Context, tx any, name string) error {
-	app, err := transactionOf(tx)
+// LockName implements [natural.Store].
+func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
+	app, err := ofSQL(tx)
 	if err != nil {
 		return err
 	}
+	return lock(ctx, app, name)
+}
+
+// LockName is [Store.LockName] in a transaction of pgx, such as [Tx] gives.
+func LockName(ctx context.Context, tx pgx.Tx, name string) error {
+	app, err := ofPgx(tx)
+	if err != nil {
+		return err
+	}
+	return lock(ctx, app, name)
+}
+
+// lock takes the lock of a name until the transaction ends.
+func lock(ctx context.Context, app appTx, name string) error {
 	sum := sha256.Sum256([]byte("onceward natural key\x00" + name))
-	_, err = app.exec(ctx, lockName, int32(binary.BigEndian.Uint32(sum[:])), int32(binary.BigEndian.Uint32(sum[4:])))
+	_, err := app.exec(ctx, lockName, int32(binary.BigEndian.Uint32(sum[:])), int32(binary.BigEndian.Uint32(sum[4:])))
 	return err
 }
 
-// UpsertRow implements [natural.Store]. The transaction is a pgx.Tx or a *sql.Tx.
-func (s *Store) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natural.Outcome, error) {
-	app, err := transactionOf(tx)
+// UpsertRow implements [natural.Store].
+func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
+	app, err := ofSQL(tx)
 	if err != nil {
 		return 0, err
 	}
+	return upsert(ctx, app, u)
+}
+
+// UpsertRow is [Store.UpsertRow] in a transaction of pgx, such as [Tx] gives.
+func UpsertRow(ctx context.Context, tx pgx.Tx, u natural.Upsert) (natural.Outcome, error) {
+	app, err := ofPgx(tx)
+	if err != nil {
+		return 0, err
+	}
+	return upsert(ctx, app, u)
+}
+
+// upsert inserts a row or updates it, and says what it did.
+func upsert(ctx context.Context, app appTx, u natural.Upsert) (natural.Outcome, error) {
 	if err := u.Check(); err != nil {
 		return 0, err
 	}

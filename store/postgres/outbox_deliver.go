@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,55 +17,56 @@ import (
 
 // The statements of workers, most of them SQL functions: these fix how they are planned, and any program can call them.
 const (
-	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
-	takeUpMessages = `SELECT @outbox_take_up($1)`
-	finishMessages = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
-	extendMessages = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
-	freeMessages   = `SELECT @outbox_free($1)`
-	rescueMessages = `SELECT @outbox_rescue(1000)` // lanes, so that it ends soon: what is left has its turn in the next round
-	purgeMessages  = `SELECT @purge_outbox($1, $2)`
-	recordProvider = `UPDATE @delivery SET provider = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
-	selectLanes    = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
-	holdMessage    = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
+	claimMessages     = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
+	promoteMessages   = `SELECT @outbox_promote($1)`
+	finishMessages    = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
+	extendMessages    = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
+	freeMessages      = `SELECT @outbox_free($1)`
+	freeStuckMessages = `SELECT @outbox_free_stuck(1000)` // lanes, so that it ends soon: what is left has its turn in the next round
+	purgeMessages     = `SELECT @purge_outbox($1, $2)`
+	recordProvider    = `UPDATE @delivery SET provider_id = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
+	selectLanes       = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
+	lockMessage       = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
-// takesUp is how many new messages are taken up at once. It is more than one claim takes, so that not each has to. After a
-// failure it is half as many, down to one, and then twice as many again: messages can be large and a server slow, and what
-// is cut off would otherwise be cut off the next time too.
-const takesUp = 1000
+// promotesAtOnce is how many new messages are promoted at once. It is more than one claim takes, so that not each has
+// to. After a failure it is half as many, down to one, and then twice as many again: messages can be large and a server
+// slow, and what is cut off would otherwise be cut off the next time too.
+const promotesAtOnce = 1000
 
-// takeUp takes up new messages, and reports whether these were all.
-func (s *Store) takeUp(ctx context.Context) (all bool, err error) {
-	most, taken := takesUp>>min(s.takeUpFailures.Load(), 9), 0
-	if err := s.own.QueryRow(ctx, s.names.render(takeUpMessages), most).Scan(&taken); err != nil {
-		s.takeUpFailures.Add(1)
+// promote makes new messages ready to be claimed, and reports whether these were all.
+func (s *Store) promote(ctx context.Context) (all bool, err error) {
+	most, promoted := promotesAtOnce>>min(s.promoteFailures.Load(), 9), 0
+	if err := s.own.QueryRow(ctx, s.names.render(promoteMessages), most).Scan(&promoted); err != nil {
+		s.promoteFailures.Add(1)
 		return false, err
 	}
-	if failures := s.takeUpFailures.Load(); failures > 0 {
-		s.takeUpFailures.CompareAndSwap(failures, min(failures, 9)-1) // it is a hint: of two at once one may be lost
+	if failures := s.promoteFailures.Load(); failures > 0 {
+		s.promoteFailures.CompareAndSwap(failures, min(failures, 9)-1) // it is a hint: of two at once one may be lost
 	}
-	return taken < most, nil
+	return promoted < most, nil
 }
 
-// ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is less than is
-// wanted, new messages are taken up, in a transaction of its own: whoever is slow to read what it has claimed is in nobody's way.
-func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) (claimed []outbox.Claimed, err error) {
+// ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is
+// less than is wanted, new messages are promoted, in a transaction of its own: a worker that is slow to read what it
+// has claimed holds up no other.
+func (s *Store) ClaimMessages(ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration) (claimed []outbox.Claimed, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
 	token := newToken()
 	for undoings, all := 0, false; ; {
-		found, err := s.claimOnce(ctx, wants, lease, token)
+		found, err := s.claimOnce(ctx, requests, lease, token)
 		claimed = append(claimed, found.claimed...)
-		wants = stillWanted(wants, found.claimed)
+		requests = unmet(requests, found.claimed)
 		switch {
 		case err != nil:
 		case len(claimed) == 0 && len(found.behind)+len(found.damaged) > 0:
 			continue // what they waited for may be gone, and what cannot be read is
-		case all || !found.more || len(wants) == 0:
+		case all || !found.more || len(requests) == 0:
 			return claimed, nil
 		default:
-			all, err = s.takeUp(ctx)
+			all, err = s.promote(ctx)
 		}
 		switch {
 		case err == nil:
@@ -78,27 +81,27 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, 
 	}
 }
 
-// stillWanted is what is missing after something was claimed.
-func stillWanted(wants []outbox.ClaimRequest, claimed []outbox.Claimed) (left []outbox.ClaimRequest) {
-	for _, want := range wants {
+// unmet is what is missing after something was claimed.
+func unmet(requests []outbox.ClaimRequest, claimed []outbox.Claimed) (left []outbox.ClaimRequest) {
+	for _, request := range requests {
 		for i := range claimed {
-			if claimed[i].Topic == want.Topic {
-				want.Limit--
+			if claimed[i].Topic == request.Topic {
+				request.Limit--
 			}
 		}
-		if want.Limit > 0 {
-			left = append(left, want)
+		if request.Limit > 0 {
+			left = append(left, request)
 		}
 	}
 	return left
 }
 
-// claimOnce claims what was taken up.
-func (s *Store) claimOnce(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration, token int64) (found claimResult, err error) {
-	topics, limits := make([]string, 0, len(wants)), make([]int32, 0, len(wants))
-	for _, want := range wants {
-		if want.Limit > 0 {
-			topics, limits = append(topics, want.Topic), append(limits, int32(want.Limit))
+// claimOnce claims what was promoted.
+func (s *Store) claimOnce(ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration, token int64) (found claimResult, err error) {
+	topics, limits := make([]string, 0, len(requests)), make([]int32, 0, len(requests))
+	for _, request := range requests {
+		if request.Limit > 0 {
+			topics, limits = append(topics, request.Topic), append(limits, int32(request.Limit))
 		}
 	}
 	rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token)
@@ -108,18 +111,18 @@ func (s *Store) claimOnce(ctx context.Context, wants []outbox.ClaimRequest, leas
 	if found, err = collectClaimed(rows, token); err != nil {
 		return claimResult{}, unavailable(err)
 	}
-	s.freeLanes(ctx, found.behind) // what they wait for may be gone by now, and nobody else would external event
+	s.freeLanes(ctx, found.behind) // what they wait for may be gone by now, and no other worker would notice
 	return found, s.bury(ctx, found.damaged)
 }
 
-// newToken is one that nobody has used: leases are compared by equality.
+// newToken is one that was never used: leases are compared by equality.
 func newToken() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	return int64(binary.BigEndian.Uint64(b[:])>>1 | 1)
 }
 
-// bury makes dead letters of messages that cannot be read, so that they keep nobody from the others.
+// bury makes dead letters of messages that cannot be read, so that they hold up no others.
 func (s *Store) bury(ctx context.Context, damaged []outbox.Outcome) error {
 	if len(damaged) == 0 {
 		return nil
@@ -133,7 +136,7 @@ type claimResult struct {
 	claimed []outbox.Claimed // in order
 	behind  []int64          // the lanes of what has to wait
 	damaged []outbox.Outcome // the end of what cannot be read
-	more    bool             // there are new messages to be taken up
+	more    bool             // there are new messages to be promoted
 }
 
 func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
@@ -171,8 +174,8 @@ func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
 }
 
 // freeLanes makes ready what has nothing in front of it any more. It is a statement of its own behind the one that took
-// something away or made something wait: of two workers that do both at once, the later one sees what both did. If it fails,
-// what was done before stands, and FreeMessages makes up for it.
+// something away or made something wait: of two workers that do both at once, the later one sees what both did. If it
+// fails, what was done before stands, and FreeMessages makes up for it.
 func (s *Store) freeLanes(ctx context.Context, lanes []int64) {
 	lanes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(lanes))), func(lane int64) bool { return lane == 0 })
 	if len(lanes) == 0 {
@@ -209,8 +212,8 @@ func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease
 	return append(lost, more...), err
 }
 
-// apart takes those out that name a message which an earlier one names too, under another lease: the statements answer with the
-// names of messages alone.
+// apart takes those out that name a message which an earlier one names too, under another lease: the statements answer
+// with the names of messages alone.
 func apart[T any](all []T, name func(T) string) (first, again []T) {
 	named := make(map[string]bool, len(all))
 	for i, one := range all {
@@ -259,14 +262,14 @@ func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID
 }
 
 // FinishMessages implements [outbox.Store].
-func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Outcome) (fenced []outbox.Lease, err error) {
+func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (fenced []outbox.Lease, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
-	endings, again := apart(endings, func(e outbox.Outcome) string { return e.ID })
-	// In one order, because an earlier try whose reply was lost may still be under way.
-	endings = slices.SortedFunc(slices.Values(endings), func(a, b outbox.Outcome) int { return cmp.Compare(a.ID, b.ID) })
-	rows, err := s.own.Query(ctx, s.names.render(finishMessages), finishArgs(endings)...)
+	outcomes, again := apart(outcomes, func(e outbox.Outcome) string { return e.ID })
+	// In one order, because an earlier attempt whose reply was lost may still be under way.
+	outcomes = slices.SortedFunc(slices.Values(outcomes), func(a, b outbox.Outcome) int { return cmp.Compare(a.ID, b.ID) })
+	rows, err := s.own.Query(ctx, s.names.render(finishMessages), finishArgs(outcomes)...)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -280,9 +283,9 @@ func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Outcome) (f
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	leases := make([]outbox.Lease, len(endings))
-	for i := range endings {
-		leases[i] = endings[i].Lease
+	leases := make([]outbox.Lease, len(outcomes))
+	for i := range outcomes {
+		leases[i] = outcomes[i].Lease
 	}
 	fenced = missing(leases, finished)
 	s.freeLanes(ctx, append(lanes, s.lanesOf(ctx, fenced)...))
@@ -293,8 +296,8 @@ func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Outcome) (f
 	return append(fenced, more...), err
 }
 
-// lanesOf are those of messages whose lease was no longer held. An earlier try to finish them may have done it, and its reply,
-// with their lanes, was lost.
+// lanesOf are those of messages whose lease was no longer held. An earlier attempt to finish them may have done it, and
+// its reply, with their lanes, was lost.
 func (s *Store) lanesOf(ctx context.Context, fenced []outbox.Lease) []int64 {
 	if len(fenced) == 0 {
 		return nil
@@ -314,18 +317,18 @@ func (s *Store) lanesOf(ctx context.Context, fenced []outbox.Lease) []int64 {
 }
 
 // finishArgs are the arguments of the function that finishes, one array for each column.
-func finishArgs(endings []outbox.Outcome) []any {
-	n := len(endings)
+func finishArgs(outcomes []outbox.Outcome) []any {
+	n := len(outcomes)
 	ids, tokens, states := make([]string, n), make([]int64, n), make([]int16, n)
-	waits, tries := make([]int64, n), make([]int32, n)
+	waits, attempts := make([]int64, n), make([]int32, n)
 	providers, failures := make([]*string, n), make([]*string, n)
-	for i := range endings {
-		e := &endings[i]
+	for i := range outcomes {
+		e := &outcomes[i]
 		ids[i], tokens[i], states[i] = e.ID, e.Token, int16(e.State)
-		waits[i], tries[i] = e.After.Microseconds(), int32(e.Attempts)
+		waits[i], attempts[i] = e.After.Microseconds(), int32(e.Attempts)
 		providers[i], failures[i] = orNull(e.ProviderID), orNull(e.Error)
 	}
-	return []any{ids, tokens, states, waits, tries, providers, failures}
+	return []any{ids, tokens, states, waits, attempts, providers, failures}
 }
 
 func orNull(text string) *string {
@@ -335,12 +338,13 @@ func orNull(text string) *string {
 	return &text
 }
 
-// FinishMessageTx implements [outbox.Store]. The message is locked from the start: nobody takes it while work is at it.
-func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Outcome, work func(ctx context.Context) error) error {
+// FinishMessageTx implements [outbox.Store]. The message is locked from the start: no worker takes it while work is at
+// it.
+func (s *Store) FinishMessageTx(ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error) error {
 	var lane int64
 	err := s.InTx(ctx, func(ctx context.Context) error {
 		tx := Tx(ctx)
-		err := tx.QueryRow(ctx, s.names.render(holdMessage), ending.ID, ending.Token).Scan(&lane)
+		err := tx.QueryRow(ctx, s.names.render(lockMessage), outcome.ID, outcome.Token).Scan(&lane)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return outbox.ErrFenced
 		}
@@ -350,7 +354,7 @@ func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Outcome, work
 		if err := work(ctx); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, s.names.render(finishMessages), finishArgs([]outbox.Outcome{ending})...)
+		tag, err := tx.Exec(ctx, s.names.render(finishMessages), finishArgs([]outbox.Outcome{outcome})...)
 		if err == nil && tag.RowsAffected() != 1 {
 			return errors.New("postgres: the message was changed by the work that finishes it")
 		}
@@ -367,7 +371,7 @@ func (s *Store) FreeMessages(ctx context.Context) (freed int, err error) {
 	if err := s.ready(ctx); err != nil {
 		return 0, err
 	}
-	err = s.own.QueryRow(ctx, s.names.render(rescueMessages)).Scan(&freed)
+	err = s.own.QueryRow(ctx, s.names.render(freeStuckMessages)).Scan(&freed)
 	return freed, unavailable(err)
 }
 
@@ -375,3 +379,53 @@ func (s *Store) FreeMessages(ctx context.Context) (freed int, err error) {
 func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, purgeMessages, age, limit)
 }
+
+// notifyPause is the shortest time between two messages that notify. Notifications make commits wait for each other, so
+// not every message does: a worker that was woken goes on looking for longer than this before it sleeps.
+const notifyPause = 50 * time.Millisecond
+
+// announcer says that there may be new messages: to other processes not too often, in this one to all watchers.
+type announcer struct {
+	last atomic.Int64
+
+	mu       sync.Mutex
+	watchers map[chan struct{}]struct{}
+}
+
+// due reports whether it is time to notify, and notes that it is done.
+func (a *announcer) due(now time.Time) bool {
+	last := a.last.Load()
+	return now.UnixNano()-last >= int64(notifyPause) && a.last.CompareAndSwap(last, now.UnixNano())
+}
+
+// wake tells the watchers in this process.
+func (a *announcer) wake() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for hints := range a.watchers {
+		select {
+		case hints <- struct{}{}:
+		default: // it has been told and has not looked yet
+		}
+	}
+}
+
+// WatchMessages implements [outbox.Store].
+func (s *Store) WatchMessages() (<-chan struct{}, func()) {
+	a := &s.messages
+	hints := make(chan struct{}, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.watchers == nil {
+		a.watchers = make(map[chan struct{}]struct{})
+	}
+	a.watchers[hints] = struct{}{}
+	return hints, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.watchers, hints)
+	}
+}
+
+// HearsMessages implements [outbox.Store]: notifications arrive while the listener is connected.
+func (s *Store) HearsMessages() bool { return s.waits.listen.healthy() }

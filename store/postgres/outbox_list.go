@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	messageColumns = `id::text, due, created, attempt, tries, state, topic, aggregatetype, aggregateid, type, downstream, attributes,
-		origin, payload, provider, error`
+	messageColumns = `id::text, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes,
+		origin, payload, provider_id, last_error`
 
-	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), tries = 0 WHERE id = $1::uuid AND state IN (3, 5)`
+	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), attempts = 0 WHERE id = $1::uuid AND state IN (3, 5)`
 	dropMessage   = `UPDATE @delivery SET state = 5 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
 
 	// countMessages counts by the indexes that hold what is open alone.
@@ -26,8 +26,8 @@ const (
 			(SELECT count(*) FROM @outbox WHERE number > 0) + (SELECT count(*) FROM @delivery WHERE state < 2)
 				+ (SELECT count(*) FROM @delivery WHERE state = 2 AND state > 1),
 			(SELECT count(*) FROM @delivery WHERE state IN (3, 5) AND state > 1),
-			least((SELECT created FROM @outbox WHERE number > 0 ORDER BY number LIMIT 1),
-				(SELECT min(created) FROM @delivery WHERE state < 2), (SELECT min(created) FROM @delivery WHERE state = 2 AND state > 1))`
+			least((SELECT created_at FROM @outbox WHERE number > 0 ORDER BY number LIMIT 1),
+				(SELECT min(created_at) FROM @delivery WHERE state < 2), (SELECT min(created_at) FROM @delivery WHERE state = 2 AND state > 1))`
 )
 
 // messageRow is a row of the outbox.
@@ -73,8 +73,9 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 	return e, nil
 }
 
-// Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters, unless no worker has taken the message
-// up; by origin and downstream key it looks at all messages that are still kept, unless the application has made an index for that.
+// Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters, unless no worker has
+// taken the message up; by origin and downstream key it looks at all messages that are still kept, unless the
+// application has made an index for that.
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
 		where("origin = $%d", f.Origin.AppendBinary(nil))
 	}
 	if f.DownstreamKey != "" {
-		where("downstream = $%d", f.DownstreamKey)
+		where("downstream_key = $%d", f.DownstreamKey)
 	}
 	if f.Topic != "" {
 		where("topic = $%d", f.Topic)

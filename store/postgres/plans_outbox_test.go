@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -14,7 +15,7 @@ import (
 var (
 	onBoxes    = regexp.MustCompile(`(?:on|using) "?onceward_(?:outbox|delivery|inbox)`)
 	walksBoxes = regexp.MustCompile(`Seq Scan on onceward_(?:outbox|delivery|inbox)`)
-	// Somebody asks for a message by its ID. Those that no worker has taken up are looked at last, one by one.
+	// An operator asks for a message by its ID. Those that were not promoted are looked at last, one by one.
 	asksForOne = regexp.MustCompile(`onceward_message"? AS m WHERE id = `)
 )
 
@@ -24,14 +25,14 @@ func TestPlansOfTheOutbox(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t)
 	p.checkBoxes("on an empty table")
-	exec(t, p.admin, `INSERT INTO onceward_delivery (id, number, lane, due, created, attempt, state, topic, aggregatetype, aggregateid, type, downstream, attributes, payload)
+	exec(t, p.admin, `INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), i % 500 + 1, onceward_now() - i, onceward_now(), 0,
 			(ARRAY[4, 4, 4, 4, 4, 4, 4, 2, 5, 5])[i % 10 + 1], 'planned', 'a', (i % 500)::text, 't', 'd', '{}', ''
 		FROM generate_series(1, 20000) AS i`)
-	exec(t, p.admin, `INSERT INTO onceward_outbox (number, id, lane, due, created, attempt, topic, aggregatetype, aggregateid, type, downstream, attributes, payload)
+	exec(t, p.admin, `INSERT INTO onceward_outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type, downstream_key, attributes, payload)
 		SELECT -nextval('onceward_outbox_number'), gen_random_uuid(), 0, onceward_now(), onceward_now(), 0, '', 'a', i::text, 't', 'd', '{}', ''
 		FROM generate_series(1, 20000) AS i`)
-	exec(t, p.admin, `INSERT INTO onceward_inbox (at, event_id, consumer) SELECT onceward_now() + i, int8send(i), 'c' FROM generate_series(1, 20000) AS i`)
+	exec(t, p.admin, `INSERT INTO onceward_inbox (applied_at, event_id, consumer) SELECT onceward_now() + i, int8send(i), 'c' FROM generate_series(1, 20000) AS i`)
 	p.checkBoxes("on tables that have grown since")
 	exec(t, p.admin, `ANALYZE onceward_outbox, onceward_delivery, onceward_inbox`)
 	p.checkBoxes("on tables of twenty thousand")
@@ -92,11 +93,11 @@ func (p *planned) message() {
 	topic := fmt.Sprint("planned ", p.used)
 	must(p, p.store.InTx(p.Context(), func(ctx context.Context) error {
 		for range 2 {
-			if _, err := box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: "1", Type: "t"}); err != nil {
+			if _, err := postgres.AddMessage(ctx, box, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: "1", Type: "t"}); err != nil {
 				return err
 			}
 		}
-		_, err := p.store.RememberEvent(ctx, postgres.Tx(ctx), "consumer", topic)
+		_, err := p.store.RememberEvent(ctx, onceward.Tx(ctx), "consumer", topic)
 		return err
 	}))
 	claimed, err := p.store.ClaimMessages(p.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: 10}}, time.Minute)

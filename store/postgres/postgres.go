@@ -71,15 +71,15 @@ type Store struct {
 	channel string
 	secret  atomic.Pointer[[]byte] // what hashes are keyed with; nil until the tables are there
 	closed  atomic.Bool
-	// takeUpFailures counts those of the last time, and secretive says that the server keeps to itself what is under way.
-	takeUpFailures atomic.Int32
-	secretive      atomic.Bool
-	preparing      sync.Mutex
-	operations     *operations
-	batches        *batcher
-	bridge         *bridge
-	waits          *watcher
-	messages       announcer
+	// promoteFailures counts those of the last time, and secretive says that the server keeps to itself what is under way.
+	promoteFailures atomic.Int32
+	secretive       atomic.Bool
+	preparing       sync.Mutex
+	operations      *operations
+	batches         *batcher
+	bridge          *bridge
+	waits           *watcher
+	messages        announcer
 
 	mu       sync.Mutex
 	inFlight map[store.ID]*flight // the transactions of this process

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -149,9 +150,9 @@ func tryBoxes(ctx context.Context, store *postgres.Store, event string) error {
 		return err
 	}
 	if err := store.InTx(ctx, func(ctx context.Context) error {
-		_, ordered := box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: "topic", AggregateID: "1", Type: "t"})
-		_, captured := box.Add(ctx, postgres.Tx(ctx), outbox.Message{AggregateID: "1", Type: "t"})
-		_, remembered := store.RememberEvent(ctx, postgres.Tx(ctx), "consumer", event)
+		_, ordered := postgres.AddMessage(ctx, box, postgres.Tx(ctx), outbox.Message{Topic: "topic", AggregateID: "1", Type: "t"})
+		_, captured := postgres.AddMessage(ctx, box, postgres.Tx(ctx), outbox.Message{AggregateID: "1", Type: "t"})
+		_, remembered := store.RememberEvent(ctx, onceward.Tx(ctx), "consumer", event)
 		return errors.Join(ordered, captured, remembered)
 	}); err != nil {
 		return err

@@ -147,10 +147,10 @@ func (t *transaction) send(deadline time.Time, after *store.Record) error {
 	retention := unpackRetention(r.retention)
 	sql := &t.store.sql
 	trip := t.newTrip()
-	if err := t.prepareDeferred(trip, deadline); err != nil {
+	if err := t.prepareMessages(trip, deadline); err != nil {
 		return err
 	}
-	t.addDeferred(trip)
+	t.addMessages(trip)
 	parameters := [...][]byte{
 		t.hash[:], trip.int64(retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(t.began), trip.int16(r.queue),
 		r.request, r.more,

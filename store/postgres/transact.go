@@ -127,9 +127,9 @@ type transaction struct {
 	settled store.Record
 	gate    gate
 	trip    pipeline // the round trip under way
-	// defers says that messages of the handler wait for the answer, adds that there were any.
-	defers bool
-	adds   atomic.Bool
+	// answers says that there will be an answer, to which the handler may add messages; adds that it added any, in either way.
+	answers bool
+	adds    atomic.Bool
 
 	// timer takes the transaction back from work that is late. claimed goes to the first of the two, the work or the
 	// timer; taking is over when the transaction was taken back, and then late says what that came to, and given
@@ -334,7 +334,7 @@ func (t *transaction) run(ctx context.Context, v store.Verdict, work func(contex
 			_ = t.rollback()
 		}
 	}()
-	t.defers = true
+	t.answers = true
 	t.gate.open(t)
 	t.watch(t.store.LongestWork(t.reservation.Lease))
 	settlement = work(t.gate.context(context.WithoutCancel(ctx)), v)

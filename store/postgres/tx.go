@@ -52,7 +52,6 @@ func (tx handlerTx) Conn() *pgx.Conn {
 	}
 	defer tx.gate.leave()
 	tx.gate.raw.Store(true)
-	_ = tx.gate.flush(context.Background()) // from now on nobody sees what is a savepoint
 	return conn
 }
 
@@ -91,7 +90,7 @@ func (tx handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.C
 		return pgconn.CommandTag{}, err
 	}
 	defer tx.gate.leave()
-	tx.gate.foresee(ctx, sql)
+	tx.gate.inspect(sql)
 	tag, err := conn.Exec(ctx, sql, args...)
 	tx.gate.note(tag, err)
 	return tag, err
@@ -104,7 +103,7 @@ func (tx handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		return failedRows{err: err}, err
 	}
 	defer tx.gate.leave()
-	tx.gate.foresee(ctx, sql)
+	tx.gate.inspect(sql)
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
 		tx.gate.note(pgconn.CommandTag{}, err)
@@ -154,7 +153,7 @@ func (tx handlerTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRe
 	if begins(batch) {
 		return failedBatch{tx.gate, errNested}
 	}
-	tx.gate.foreseeBatch(ctx, batch)
+	tx.gate.inspectBatch(batch)
 	results := &handlerBatch{BatchResults: conn.SendBatch(ctx, batch), gate: tx.gate}
 	tx.gate.keep(results.closer())
 	return results
@@ -167,6 +166,6 @@ func (tx handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stat
 		return nil, err
 	}
 	defer tx.gate.leave()
-	tx.gate.foresee(ctx, sql)
+	tx.gate.inspect(sql)
 	return conn.Prepare(ctx, name, sql)
 }

@@ -12,6 +12,9 @@ import (
 // errClosed is returned for a call after Close.
 var errClosed = fmt.Errorf("%w: the SQLite store is closed", store.ErrUnavailable)
 
+// errNoTx is returned for a transaction that is nil.
+var errNoTx = errors.New("sqlite: there is no transaction: pass the *sql.Tx of onceward.Tx(ctx) or Store.Update")
+
 // explanations say what an operator can do about the errors that SQLite reports.
 var explanations = []struct {
 	code sqlite3.ErrorCode

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
@@ -12,19 +13,18 @@ import (
 
 // The statements of the inbox. The first goes through the handler's transaction, where the gate knows it by its text.
 const (
-	insertEvent = `INSERT INTO onceward_inbox (event_id, consumer, at) VALUES (?1, ?2, ?3) ON CONFLICT (event_id, consumer) DO NOTHING`
-	selectEvent = `SELECT consumer, at FROM onceward_inbox WHERE event_id = ?1 ORDER BY consumer`
+	insertEvent = `INSERT INTO onceward_inbox (event_id, consumer, applied_at) VALUES (?1, ?2, ?3) ON CONFLICT (event_id, consumer) DO NOTHING`
+	selectEvent = `SELECT consumer, applied_at FROM onceward_inbox WHERE event_id = ?1 ORDER BY consumer`
 	deleteEvent = `DELETE FROM onceward_inbox WHERE (event_id, consumer) IN
-		(SELECT event_id, consumer FROM onceward_inbox WHERE at < ?1 ORDER BY at LIMIT ?2)`
+		(SELECT event_id, consumer FROM onceward_inbox WHERE applied_at < ?1 ORDER BY applied_at LIMIT ?2)`
 )
 
 // RememberEvent implements [inbox.Store]. One transaction writes at a time, so none that notes the same is under way.
-func (s *Store) RememberEvent(ctx context.Context, tx any, consumer, eventID string) (bool, error) {
-	own, err := appTxOf(tx)
-	if err != nil {
-		return false, err
+func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (bool, error) {
+	if tx == nil {
+		return false, errNoTx
 	}
-	result, err := own.ExecContext(ctx, insertEvent, []byte(eventID), []byte(consumer), micros(s.now()))
+	result, err := tx.ExecContext(ctx, insertEvent, []byte(eventID), []byte(consumer), micros(s.now()))
 	if err != nil {
 		return false, unavailable(fmt.Errorf("remember an event: %w", err))
 	}

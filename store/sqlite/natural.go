@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 
@@ -9,19 +10,18 @@ import (
 )
 
 // UpsertRow implements [natural.Store]. It tries to insert and then to update; no other transaction can write in between.
-func (s *Store) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natural.Outcome, error) {
-	own, err := appTxOf(tx)
-	if err != nil {
-		return 0, err
+func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
+	if tx == nil {
+		return 0, errNoTx
 	}
 	if err := u.Check(); err != nil {
 		return 0, err
 	}
-	inserted, err := affects(ctx, own, u, insertion)
+	inserted, err := affects(ctx, tx, u, insertion)
 	if err != nil || inserted {
 		return natural.Inserted, err
 	}
-	updated, err := affects(ctx, own, u, change)
+	updated, err := affects(ctx, tx, u, change)
 	if err != nil || updated {
 		return natural.Updated, err
 	}
@@ -29,7 +29,7 @@ func (s *Store) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natura
 }
 
 // affects runs a statement for a row, and reports whether it changed that.
-func affects(ctx context.Context, tx appTx, u natural.Upsert, statement func(natural.Upsert) (string, []any)) (bool, error) {
+func affects(ctx context.Context, tx *sql.Tx, u natural.Upsert, statement func(natural.Upsert) (string, []any)) (bool, error) {
 	text, args := statement(u)
 	result, err := tx.ExecContext(ctx, text, args...)
 	if err != nil {
@@ -90,7 +90,9 @@ func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`
 
 // LockName implements [natural.Store]. A transaction of the store is alone from its beginning to its end, so there is
 // nothing to lock: only the transaction is looked at.
-func (s *Store) LockName(_ context.Context, tx any, _ string) error {
-	_, err := appTxOf(tx)
-	return err
+func (s *Store) LockName(_ context.Context, tx *sql.Tx, _ string) error {
+	if tx == nil {
+		return errNoTx
+	}
+	return nil
 }

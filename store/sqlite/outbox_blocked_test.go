@@ -20,8 +20,8 @@ func insertMany(t *testing.T, s *Store, aggregate string, n int, state outbox.St
 	lane := laneOf(&outbox.Entry{Message: outbox.Message{Topic: "charges", AggregateType: "payment", AggregateID: aggregate}})
 	inWriter(t, s, func(w *writer) error {
 		return w.raw.Exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < %d)
-			INSERT INTO onceward_outbox (id, topic, lane, state, due, created, aggregatetype, aggregateid, type, step,
-			content_type, source, subject, attempt, downstream_key, headers, payload)
+			INSERT INTO onceward_outbox (id, topic, lane, state, due, created_at, aggregatetype, aggregateid, type, step,
+			content_type, source, subject, origin_attempt, downstream_key, headers, payload)
 			SELECT '%s-' || i, 'charges', '%s', %d, 1, 1, 'payment', '%[2]s', 't', '', '', '', '', 0, '', '{}', x'' FROM n`,
 			n, aggregate, lane, state))
 	})
@@ -63,8 +63,8 @@ func finishInside(t *testing.T, s *Store, claimed []outbox.Claimed, state outbox
 	}
 }
 
-// delivering counts the steps that SQLite takes in the writer to claim and finish a message of another aggregate. Unlike
-// its time they are the same on a busy machine.
+// delivering counts the steps that SQLite takes in the writer to claim and finish a message of another aggregate.
+// Unlike its time they are the same on a busy machine.
 func delivering(t *testing.T, s *Store) (steps int) {
 	t.Helper()
 	id := addInside(t, s, "other")
@@ -89,8 +89,8 @@ func writerSteps(t *testing.T, s *Store) (steps int) {
 	return steps
 }
 
-// many is how many messages could be in the way. Who looks at each of them takes that many steps and more, where a delivery
-// takes a few hundred: it shows with these as it would with millions.
+// many is how many messages could be in the way. Who looks at each of them takes that many steps and more, where a
+// delivery takes a few hundred: it shows with these as it would with millions.
 const many = 20_000
 
 // TestManyBehind: thousands of messages behind one that cannot be delivered slow down nobody.
@@ -144,8 +144,8 @@ func TestManyDone(t *testing.T) {
 	}
 }
 
-// TestManyReady: where a burst stands behind a message that waits, a claim puts all of it out of the way, if need be in several
-// turns of the writer, and takes the message of another aggregate behind the burst.
+// TestManyReady: where a burst stands behind a message that waits, a claim puts all of it out of the way, if need be in
+// several turns of the writer, and takes the message of another aggregate behind the burst.
 func TestManyReady(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))

@@ -33,7 +33,8 @@ func oneOfEach(t *testing.T, store *sqlite.Store) map[outbox.State]string {
 	return ids
 }
 
-// TestStates: lists by state and topic, counts, purges and acts on dead letters each concern the states that they are for.
+// TestStates: lists by state and topic, counts, purges and acts on dead letters each concern the states that they are
+// for.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	var clock testClock
@@ -160,7 +161,8 @@ func TestMessageContent(t *testing.T) {
 	}
 }
 
-// TestUnreadableMessage: one that cannot be read becomes a dead letter that says why, and holds up nobody but its aggregate.
+// TestUnreadableMessage: one that cannot be read becomes a dead letter that says why, and holds up nobody but its
+// aggregate.
 func TestUnreadableMessage(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{2, 10} { // the claim comes to those that can be read at once, or later

@@ -18,7 +18,8 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// TestAddInHandler: a message of a transactional handler is there if and only if its answer is, and knows where it is from.
+// TestAddInHandler: a message of a transactional handler is there if and only if its answer is, and knows where it is
+// from.
 func TestAddInHandler(t *testing.T) {
 	t.Parallel()
 	store := openBusiness(t, newFile(t))
@@ -56,47 +57,18 @@ func TestAddInHandler(t *testing.T) {
 	}
 }
 
-// wrapped is a transaction such as those of other packages around database/sql.
-type wrapped struct {
-	*sql.Tx
-	Mapper string
-}
-
-// TestWrappedTx: what embeds a transaction is one.
-func TestWrappedTx(t *testing.T) {
+// TestNoTransaction: a message that is written past the transaction would be delivered although that is undone.
+func TestNoTransaction(t *testing.T) {
 	t.Parallel()
 	store := openBusiness(t, newFile(t))
-	box := newBox(t, store)
-	err := store.Update(t.Context(), func(tx *sql.Tx) error {
-		_, err := box.Add(t.Context(), wrapped{Tx: tx}, about("a"))
-		return errors.Join(err, store.LockName(t.Context(), &wrapped{Tx: tx}, "name"))
-	})
-	if err != nil || len(claim(t, store, 10)) != 1 {
-		t.Errorf("O1: a wrapped transaction got %v", err)
-	}
-}
-
-// TestNotATransaction: a message that is written past the transaction would be delivered although that is undone.
-func TestNotATransaction(t *testing.T) {
-	t.Parallel()
-	store := openBusiness(t, newFile(t))
-	conn, err := store.DB().Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	for name, tx := range map[string]any{
-		"nil": nil, "a *sql.DB": store.DB(), "a *sql.Conn": conn, "a string": "tx", "a *sqlite.Store": store, "nil ": (*sql.Tx)(nil),
+	_, eventErr := store.RememberEvent(t.Context(), nil, "consumer", "event")
+	_, upsertErr := store.UpsertRow(t.Context(), nil, natural.Upsert{Table: "business", Key: []natural.Column{{Name: "value", Value: "x"}}})
+	for call, err := range map[string]error{
+		"AddMessage":    store.AddMessage(t.Context(), nil, &outbox.Entry{ID: "id"}),
+		"RememberEvent": eventErr, "UpsertRow": upsertErr, "LockName": store.LockName(t.Context(), nil, "name"),
 	} {
-		_, eventErr := store.RememberEvent(t.Context(), tx, "consumer", "event")
-		_, upsertErr := store.UpsertRow(t.Context(), tx, natural.Upsert{Table: "business", Key: []natural.Column{{Name: "value", Value: "x"}}})
-		for call, err := range map[string]error{
-			"AddMessage":    store.AddMessage(t.Context(), tx, &outbox.Entry{ID: "id"}),
-			"RememberEvent": eventErr, "UpsertRow": upsertErr, "LockName": store.LockName(t.Context(), tx, "name"),
-		} {
-			if err == nil || !strings.Contains(err.Error(), strings.TrimSpace(name)+" is not a transaction: pass the *sql.Tx of onceward.Tx(ctx)") {
-				t.Errorf("O1: %s of %s got %v", call, name, err)
-			}
+		if err == nil || !strings.Contains(err.Error(), "there is no transaction: pass the *sql.Tx of onceward.Tx(ctx)") {
+			t.Errorf("O1: %s without a transaction got %v", call, err)
 		}
 	}
 	if found, err := store.Messages(t.Context(), outbox.Filter{}); err != nil || len(found) > 0 {

@@ -74,7 +74,7 @@ func TestMessagePlans(t *testing.T) {
 		deleteMessages: {"USING INTEGER PRIMARY KEY (rowid=?)", "USING INDEX onceward_outbox_purge (due<?)"},
 		deleteEvent: {
 			"USING PRIMARY KEY (event_id=? AND consumer=?)",
-			"USING COVERING INDEX onceward_inbox_at (at<?)",
+			"USING COVERING INDEX onceward_inbox_applied_at (applied_at<?)",
 		},
 		selectStuck: {
 			"SEARCH onceward_outbox USING COVERING INDEX onceward_outbox_behind",

@@ -36,6 +36,7 @@ var (
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Auditor              = (*Store)(nil)
 	_ outbox.Store               = (*Store)(nil)
+	_ outbox.AnswerStore         = (*Store)(nil)
 	_ inbox.Store                = (*Store)(nil)
 	_ natural.Store              = (*Store)(nil)
 )

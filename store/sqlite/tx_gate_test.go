@@ -44,7 +44,7 @@ func TestRefusedStatements(t *testing.T) {
 		"DROP INDEX onceward_outbox_claim",
 		"INSERT INTO onceward_outbox (id) VALUES ('mine')", "REPLACE INTO onceward_inbox VALUES (x'00', x'00', 0)",
 		"INSERT OR REPLACE INTO onceward_outbox SELECT * FROM onceward_outbox", "DELETE FROM onceward_inbox",
-		"UPDATE onceward_inbox SET at = 0",
+		"UPDATE onceward_inbox SET applied_at = 0",
 		"ALTER TABLE onceward_inbox RENAME TO mine",
 		"CREATE TRIGGER mine AFTER INSERT ON onceward_outbox BEGIN SELECT 1; END",
 		"CREATE TEMP TRIGGER mine BEFORE INSERT ON onceward_inbox BEGIN SELECT raise(IGNORE); END",

@@ -46,6 +46,7 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation,
 	defer over()
 	t := newTask(r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
 	t.member = newMember(s.LongestWork(r.Lease), over)
+	t.member.answers = s
 	err = s.writer.host(ctx, t, work)
 	return t.verdict(), err
 }
@@ -75,6 +76,9 @@ type member struct {
 	over    func()        // called when the writer is done with it; may be nil
 	// begin runs before the work and end after it, in the same savepoint. An error undoes everything. Both may be nil.
 	begin, end func(r *records, now time.Time) error
+	// answers is the store, for a handler that has an answer to which it may add messages. answer is that of the last turn.
+	answers *Store
+	answer  *answerMessages
 
 	turns   chan turn
 	settled chan store.Settlement
@@ -92,6 +96,7 @@ func newMember(longest time.Duration, over func()) *member {
 type turn struct {
 	tx      *sql.Tx
 	verdict store.Verdict
+	answer  *answerMessages // nil if there is none
 }
 
 // host queues a member and plays its part: it runs the work when the writer says so.
@@ -124,7 +129,8 @@ func (w *writer) host(ctx context.Context, t *task, work func(context.Context, s
 func (m *member) play(ctx context.Context, turn turn, work func(context.Context, store.Verdict) store.Settlement) {
 	settlement := store.Settlement{Action: store.TxRollback}
 	defer func() { m.settled <- settlement }()
-	settlement = work(store.ContextWithTx(ctx, turn.tx), turn.verdict)
+	ctx = context.WithValue(store.ContextWithTx(ctx, turn.tx), answerKey{}, turn.answer)
+	settlement = work(ctx, turn.verdict)
 }
 
 // run is the writer's side of a turn.
@@ -181,7 +187,11 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 		w.gate = nil
 		return settlement, err
 	}
-	settlement, revoked := m.await(turn{tx: tx, verdict: v})
+	if m.answers != nil {
+		m.answer = &answerMessages{store: m.answers}
+	}
+	settlement, revoked := m.await(turn{tx: tx, verdict: v, answer: m.answer})
+	m.answer.close()
 	tidy := w.gate.close()
 	w.gate = nil
 	if revoked {
@@ -270,6 +280,9 @@ func (w *writer) judge(t *task, s *store.Settlement) error {
 		return refused{unavailable(fmt.Errorf("settle: %w", err))}
 	}
 	t.after, t.outcome.Effect = after, outcome.Effect
+	if s.Action == store.TxCommit {
+		return t.member.answer.write(w.records)
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"sync"
 	"time"
@@ -104,9 +105,4 @@ const glance = 100 * time.Millisecond
 var errUndone = errors.New("undone by the test")
 
 // tx takes the transaction from the context of work.
-func (e *env) tx(ctx context.Context) any {
-	if e.Tx != nil {
-		return e.Tx(ctx)
-	}
-	return onceward.Tx(ctx)
-}
+func (e *env) tx(ctx context.Context) *sql.Tx { return onceward.Tx(ctx) }

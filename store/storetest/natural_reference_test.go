@@ -66,9 +66,8 @@ func (r *rowReference) InTx(ctx context.Context, work func(ctx context.Context) 
 }
 
 // LockName implements [natural.Store].
-func (r *rowReference) LockName(_ context.Context, tx any, name string) error {
-	t, ok := tx.(*sql.Tx)
-	if !ok {
+func (r *rowReference) LockName(_ context.Context, t *sql.Tx, name string) error {
+	if t == nil {
 		return errNotTx
 	}
 	if r.broken != "a lock is none" {
@@ -87,9 +86,8 @@ func (r *rowReference) lock(t *sql.Tx, name string) {
 }
 
 // UpsertRow implements [natural.Store].
-func (r *rowReference) UpsertRow(ctx context.Context, tx any, u natural.Upsert) (natural.Outcome, error) {
-	t, ok := tx.(*sql.Tx)
-	if !ok {
+func (r *rowReference) UpsertRow(ctx context.Context, t *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
+	if t == nil {
 		return 0, errNotTx
 	}
 	if err := u.Check(); err != nil {

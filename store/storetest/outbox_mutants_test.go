@@ -47,14 +47,13 @@ func referenceHarness(broken string, moving bool) Harness {
 		Features: Features{ConcurrentTx: true},
 		Open: func(testing.TB) Instance {
 			if !moving {
-				return Instance{Store: newReference(time.Now, broken), Tx: txOf}
+				return Instance{Store: newReference(time.Now, broken)}
 			}
 			var clock atomic.Int64
 			clock.Store(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMicro())
 			return Instance{
 				Store:   newReference(func() time.Time { return time.UnixMicro(clock.Load()).UTC() }, broken),
 				Advance: func(d time.Duration) { clock.Add(d.Microseconds()) },
-				Tx:      txOf,
 			}
 		},
 	}

@@ -2,11 +2,12 @@ package storetest
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/inbox"
@@ -16,7 +17,6 @@ import (
 
 // fakeTx is a transaction of the reference: what it writes happens at its commit, and what it locks is free after its end.
 type fakeTx struct {
-	over     atomic.Bool
 	onCommit []func()
 	// noted holds the events that it has noted.
 	noted map[[2]string]bool
@@ -24,22 +24,47 @@ type fakeTx struct {
 	verdict error
 }
 
-type fakeTxKey struct{}
+// handles is a database without a server, whose transactions are no more than names for those of the reference.
+type handles struct{ driver.Conn }
 
-// txOf takes the transaction from a context, as Instance.Tx wants it.
-func txOf(ctx context.Context) any { return ctx.Value(fakeTxKey{}) }
+// Connect implements [driver.Connector].
+func (handles) Connect(context.Context) (driver.Conn, error) { return handles{}, nil }
+
+// Driver implements [driver.Connector].
+func (handles) Driver() driver.Driver { return nil }
+
+// Begin implements [driver.Conn].
+func (handles) Begin() (driver.Tx, error) { return handles{}, nil }
+
+// Close implements [driver.Conn].
+func (handles) Close() error { return nil }
+
+// Commit implements [driver.Tx].
+func (handles) Commit() error { return nil }
+
+// Rollback implements [driver.Tx].
+func (handles) Rollback() error { return nil }
 
 // InTx implements [inbox.Store].
 func (r *reference) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	db := sql.OpenDB(handles{})
+	defer func() { _ = db.Close() }()
+	tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return err
+	}
 	t := &fakeTx{noted: make(map[[2]string]bool)}
+	r.mu.Lock()
+	r.open[tx] = t
+	r.mu.Unlock()
 	committed := false
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		t.over.Store(true)
+		delete(r.open, tx)
 		if committed {
 			for _, write := range t.onCommit {
 				write()
@@ -49,7 +74,7 @@ func (r *reference) InTx(ctx context.Context, work func(ctx context.Context) err
 		maps.DeleteFunc(r.locks, func(_ string, owner *fakeTx) bool { return owner == t })
 		r.unlocked.Broadcast()
 	}()
-	if err := work(context.WithValue(ctx, fakeTxKey{}, t)); err != nil {
+	if err := work(store.ContextWithTx(ctx, tx)); err != nil {
 		return err
 	}
 	committed = true
@@ -182,7 +207,7 @@ func (r *reference) MessageStats(context.Context) (s outbox.Stats, err error) {
 }
 
 // RememberEvent implements [inbox.Store].
-func (r *reference) RememberEvent(_ context.Context, tx any, consumer, eventID string) (bool, error) {
+func (r *reference) RememberEvent(_ context.Context, tx *sql.Tx, consumer, eventID string) (bool, error) {
 	t, err := r.join(tx)
 	if err != nil {
 		return false, err

@@ -2,12 +2,14 @@ package storetest
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -26,6 +28,7 @@ type reference struct {
 	token    int64
 	events   map[[2]string]time.Time
 	watchers map[chan struct{}]bool
+	open     map[*sql.Tx]*fakeTx
 	locks    map[string]*fakeTx
 	unlocked *sync.Cond
 }
@@ -49,13 +52,14 @@ func newReference(clock func() time.Time, broken string) *reference {
 	r := &reference{
 		Store: memory.New(memory.WithClock(clock)), clock: clock, broken: broken,
 		events: make(map[[2]string]time.Time), watchers: make(map[chan struct{}]bool), locks: make(map[string]*fakeTx),
+		open: make(map[*sql.Tx]*fakeTx),
 	}
 	r.unlocked = sync.NewCond(&r.mu)
 	return r
 }
 
 // AddMessage implements [outbox.Store].
-func (r *reference) AddMessage(_ context.Context, tx any, e *outbox.Entry) error {
+func (r *reference) AddMessage(_ context.Context, tx *sql.Tx, e *outbox.Entry) error {
 	t, err := r.join(tx)
 	if err != nil {
 		return err
@@ -270,7 +274,10 @@ func (r *reference) free() (freed int) {
 // FinishMessageTx implements [outbox.Store].
 func (r *reference) FinishMessageTx(ctx context.Context, end outbox.Outcome, work func(ctx context.Context) error) error {
 	return r.InTx(ctx, func(ctx context.Context) error {
-		t := txOf(ctx).(*fakeTx)
+		t, err := r.join(onceward.Tx(ctx))
+		if err != nil {
+			return err
+		}
 		r.mu.Lock()
 		lost := r.held(end.Lease) == nil
 		r.mu.Unlock()
@@ -300,9 +307,11 @@ func (r *reference) FreeMessages(context.Context) (int, error) {
 }
 
 // join returns the transaction that a caller handed over.
-func (r *reference) join(tx any) (*fakeTx, error) {
-	t, ok := tx.(*fakeTx)
-	if !ok || t.over.Load() {
+func (r *reference) join(tx *sql.Tx) (*fakeTx, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.open[tx]
+	if t == nil {
 		return nil, errNotTx
 	}
 	return t, nil

@@ -57,10 +57,6 @@ type Instance struct {
 	// Business is a table beside the store. It is required if the store is a [store.Transactor] or a
 	// [store.TxCheckpointer]; nil for others.
 	Business *Business
-	// Tx takes the transaction from the context that the work of InTx and FinishMessageTx gets, as AddMessage,
-	// RememberEvent and UpsertRow want it. It is for a store that has a type of its own beside *sql.Tx. Default:
-	// [onceward.Tx].
-	Tx func(ctx context.Context) any
 }
 
 // Business is a table of the application in the same database as the store.
@@ -136,6 +132,10 @@ var groups = []group{
 	{name: "Outbox", needed: has[outbox.Store], run: testOutbox},
 	{name: "OutboxOrder", needed: has[outbox.Store], run: testOutboxOrder},
 	{name: "OutboxTransactions", needed: has[outbox.Store], run: testOutboxTransactions},
+	{
+		name: "OutboxAnswer", needed: func(i Instance) bool { return has[outbox.Store](i) && has[store.Transactor](i) },
+		run: testOutboxAnswer,
+	},
 	{name: "OutboxLeases", needed: has[outbox.Store], run: testOutboxLeases},
 	{name: "OutboxFencing", needed: has[outbox.Store], run: testOutboxFencing},
 	{name: "OutboxFinishTx", needed: has[outbox.Store], run: testOutboxFinishTx},
@@ -200,7 +200,7 @@ var capabilities = []capability{
 	being[store.Transactor](), being[store.TxCheckpointer](), being[store.Waiter](),
 	being[store.Sweeper](), being[store.Reaper](), being[store.Reconciler](), being[store.Buster](),
 	being[store.Lister](), being[store.LateCompletionKeeper](), being[store.ExternalEventKeeper](),
-	being[store.Auditor](), being[outbox.Store](), being[inbox.Store](), being[natural.Store](),
+	being[store.Auditor](), being[outbox.Store](), being[outbox.AnswerStore](), being[inbox.Store](), being[natural.Store](),
 }
 
 type capability struct {

@@ -3,47 +3,47 @@
 -- The order of messages: drawn behind the lock of their aggregate, so that it is the order of commits there.
 CREATE SEQUENCE onceward_outbox_number;
 
--- Messages that were added and that no worker has taken up. It has one index, and nothing that only workers need: whoever
--- adds a message pays for each. The columns id, aggregatetype, aggregateid, type and payload are those that
+-- Messages that were added and not yet promoted to deliveries. It has one index, and nothing that only workers need: a
+-- transaction that adds a message pays for each. The columns id, aggregatetype, aggregateid, type and payload are those that
 -- change-data-capture routers look for.
 CREATE TABLE onceward_outbox (
-	number        bigint PRIMARY KEY, -- below zero: for change-data-capture alone, and no worker takes it up
-	id            uuid NOT NULL,      -- made by whoever adds, larger ones later
-	lane          bigint NOT NULL,    -- a hash of topic and aggregate, within which messages keep their order; 0: none
-	due           bigint NOT NULL,    -- first delivery, in microseconds since 1970
-	created       bigint NOT NULL,    -- likewise
-	attempt       bigint NOT NULL,    -- that of the operation which added it
-	topic         text NOT NULL,
-	aggregatetype text NOT NULL,
-	aggregateid   text NOT NULL,
-	type          text NOT NULL,
-	downstream    text NOT NULL,      -- the idempotency key to send along
-	attributes    text NOT NULL,      -- content type, source, subject, step and headers, as JSON
-	origin        bytea,              -- scope and key of the operation that added it, length-prefixed
-	payload       bytea NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000); -- what was taken up is in the way of what was not
+	number         bigint PRIMARY KEY, -- below zero: for change-data-capture alone, never promoted
+	id             uuid NOT NULL,      -- made by the program that adds it, larger ones later
+	lane           bigint NOT NULL,    -- a hash of topic and aggregate, within which messages keep their order; 0: none
+	due            bigint NOT NULL,    -- first delivery, in microseconds since 1970
+	created_at     bigint NOT NULL,    -- likewise
+	origin_attempt bigint NOT NULL,    -- that of the operation which added it
+	topic          text NOT NULL,
+	aggregatetype  text NOT NULL,
+	aggregateid    text NOT NULL,
+	type           text NOT NULL,
+	downstream_key text NOT NULL,      -- the idempotency key to send along
+	attributes     text NOT NULL,      -- content type, source, subject, step and headers, as JSON
+	origin         bytea,              -- scope and key of the operation that added it, length-prefixed
+	payload        bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000); -- what was promoted is in the way of what was not
 
--- Messages that were taken up, until they are purged.
+-- Messages that were promoted: workers deliver them, and they are kept until they are purged.
 CREATE TABLE onceward_delivery (
-	id            uuid PRIMARY KEY,
-	number        bigint NOT NULL,
-	lane          bigint NOT NULL,
-	due           bigint NOT NULL,   -- next delivery, end of the lease or when it was done
-	created       bigint NOT NULL,
-	token         bigint NOT NULL DEFAULT 0, -- of the lease
-	attempt       bigint NOT NULL,
-	tries         integer NOT NULL DEFAULT 0,
-	state         smallint NOT NULL DEFAULT 0, -- 0 ready, 1 leased, 2 behind, 3 holding, 4 done, 5 dead
-	topic         text NOT NULL,
-	aggregatetype text NOT NULL,
-	aggregateid   text NOT NULL,
-	type          text NOT NULL,
-	downstream    text NOT NULL,
-	attributes    text NOT NULL,
-	origin        bytea,
-	payload       bytea NOT NULL,
-	provider      text,              -- what the receiver calls the effect
-	error         text               -- why the last delivery failed
+	id             uuid PRIMARY KEY,
+	number         bigint NOT NULL,
+	lane           bigint NOT NULL,
+	due            bigint NOT NULL,             -- next delivery, end of the lease or when it was done
+	created_at     bigint NOT NULL,
+	token          bigint NOT NULL DEFAULT 0,   -- of the lease
+	origin_attempt bigint NOT NULL,
+	attempts       integer NOT NULL DEFAULT 0,
+	state          smallint NOT NULL DEFAULT 0, -- 0 ready, 1 leased, 2 behind, 3 holding, 4 done, 5 dead
+	topic          text NOT NULL,
+	aggregatetype  text NOT NULL,
+	aggregateid    text NOT NULL,
+	type           text NOT NULL,
+	downstream_key text NOT NULL,
+	attributes     text NOT NULL,
+	origin         bytea,
+	payload        bytea NOT NULL,
+	provider_id    text,                        -- what the receiver calls the effect
+	last_error     text                         -- why the last delivery failed
 );
 
 -- For claims. Messages that are done are not in it, nor those that wait for another one.
@@ -52,29 +52,29 @@ CREATE INDEX onceward_delivery_due ON onceward_delivery (topic, due) WHERE state
 CREATE INDEX onceward_delivery_lane ON onceward_delivery (lane, number) WHERE state < 4 AND lane <> 0;
 -- For the rest: behind, by lane; dead and done, by time. It is one index, because each that a table has costs time with each
 -- row, also with those that it does not hold.
-CREATE INDEX onceward_delivery_rest ON onceward_delivery (state, (CASE WHEN state = 2 THEN lane ELSE due END)) WHERE state > 1;
+CREATE INDEX onceward_delivery_state ON onceward_delivery (state, (CASE WHEN state = 2 THEN lane ELSE due END)) WHERE state > 1;
 
 -- All messages, wherever they are. The new ones are ready (0), or captured (6): for change-data-capture alone. Each state is a
--- constant, so that whoever asks for another one does not look at them.
+-- constant, so that a query for another one does not look at them.
 CREATE VIEW onceward_message AS
-SELECT id, due, created, attempt, tries, state, topic, aggregatetype, aggregateid, type, downstream, attributes, origin, payload,
-	provider, error
+SELECT id, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
+	provider_id, last_error
 FROM onceward_delivery
 UNION ALL
-SELECT id, due, created, attempt, 0, 0::smallint, topic, aggregatetype, aggregateid, type, downstream, attributes, origin, payload,
+SELECT id, due, created_at, origin_attempt, 0, 0::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
 	NULL::text, NULL::text
 FROM onceward_outbox WHERE number > 0
 UNION ALL
-SELECT id, due, created, attempt, 0, 6::smallint, topic, aggregatetype, aggregateid, type, downstream, attributes, origin, payload,
+SELECT id, due, created_at, origin_attempt, 0, 6::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
 	NULL::text, NULL::text
 FROM onceward_outbox WHERE number < 0;
 
--- Takes up at most so many messages, the earliest. Only one at a time does it, and looks when it is its turn: so a message is
--- taken up together with the earlier ones of its aggregate, or after them, and whoever sees it sees those. It is to be a
--- transaction of its own, because others wait for its end. A message that was added twice under one id, which only a hand can do,
--- is one. Returns how many there were: fewer than that many are all.
+-- Promotes at most so many messages to deliveries, the earliest. Only one session at a time does it, and looks when it is its
+-- turn: so a message is promoted together with the earlier ones of its aggregate, or after them, and a session that sees it sees
+-- those. It is to be a transaction of its own, because others wait for its end. A message that was added twice under one id, by
+-- SQL of the application, is one. Returns how many there were: fewer than that many are all.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_outbox_take_up(most integer) RETURNS integer
+CREATE FUNCTION onceward_outbox_promote(most integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -82,7 +82,7 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE
-	taken integer;
+	promoted integer;
 BEGIN
 	-- Locks of two numbers whose last bit is zero are not those of aggregates.
 	PERFORM pg_advisory_xact_lock('onceward_outbox'::regclass::oid::integer, 0);
@@ -91,15 +91,15 @@ BEGIN
 		WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM onceward_outbox e WHERE e.number > 0 ORDER BY e.number LIMIT most))
 		RETURNING o.*
 	), kept AS (
-		INSERT INTO onceward_delivery (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type, downstream,
+		INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type, downstream_key,
 			attributes, origin, payload)
-		SELECT g.id, g.number, g.lane, g.due, g.created, g.attempt, g.topic, g.aggregatetype, g.aggregateid, g.type, g.downstream,
+		SELECT g.id, g.number, g.lane, g.due, g.created_at, g.origin_attempt, g.topic, g.aggregatetype, g.aggregateid, g.type, g.downstream_key,
 			g.attributes, g.origin, g.payload
 		FROM gone g
 		ON CONFLICT (id) DO NOTHING
 	)
-	SELECT count(*) INTO taken FROM gone;
-	RETURN taken;
+	SELECT count(*) INTO promoted FROM gone;
+	RETURN promoted;
 END
 $$;
 -- +goose StatementEnd
@@ -109,12 +109,12 @@ $$;
 -- wait for may be gone since this statement began. A row that was changed since is not taken, and those behind it have to wait
 -- for it: it stays for the next time.
 --
--- A last row of nulls says that there are new messages to be taken up.
+-- A last row of nulls says that there are new messages to be promoted.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint)
-RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created bigint, attempt bigint, tries integer, state smallint,
-	topic text, aggregatetype text, aggregateid text, type text, downstream text, attributes text, origin bytea, payload bytea,
-	provider text, error text)
+RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created_at bigint, origin_attempt bigint, attempts integer, state smallint,
+	topic text, aggregatetype text, aggregateid text, type text, downstream_key text, attributes text, origin bytea, payload bytea,
+	provider_id text, last_error text)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -125,7 +125,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
 	now_us bigint := onceward_now();
-	-- Asked first: what is not there any more when it is asked was taken up, and is seen by what follows.
+	-- Asked first: what is not there any more when it is asked was promoted, and is seen by what follows.
 	more boolean := EXISTS (SELECT FROM onceward_outbox o WHERE o.number > 0);
 BEGIN
 	RETURN QUERY
@@ -158,10 +158,10 @@ BEGIN
 	SET state = CASE WHEN j.waits THEN 2 ELSE 1 END,
 		due = CASE WHEN j.waits THEN o.due ELSE now_us + lease END,
 		token = CASE WHEN j.waits THEN 0 ELSE fence END,
-		tries = o.tries + CASE WHEN j.heads AND NOT j.waits THEN 1 ELSE 0 END
+		attempts = o.attempts + CASE WHEN j.heads AND NOT j.waits THEN 1 ELSE 0 END
 	FROM judged j WHERE o.ctid = j.place
-	RETURNING o.id, o.number, o.lane, o.due, o.created, o.attempt, o.tries, o.state, o.topic, o.aggregatetype, o.aggregateid,
-		o.type, o.downstream, o.attributes, o.origin, CASE WHEN o.state = 1 THEN o.payload END, o.provider, o.error;
+	RETURNING o.id, o.number, o.lane, o.due, o.created_at, o.origin_attempt, o.attempts, o.state, o.topic, o.aggregatetype, o.aggregateid,
+		o.type, o.downstream_key, o.attributes, o.origin, CASE WHEN o.state = 1 THEN o.payload END, o.provider_id, o.last_error;
 	IF more THEN
 		RETURN NEXT;
 	END IF;
@@ -188,9 +188,9 @@ DECLARE
 BEGIN
 	RETURN QUERY
 	UPDATE onceward_delivery o
-	SET state = CASE WHEN u.state = 2 AND o.lane = 0 THEN 0 ELSE u.state END, due = now_us + u.wait, tries = u.count, token = 0,
-		provider = coalesce(u.provider, o.provider), error = coalesce(u.error, o.error)
-	FROM unnest(ids, tokens, states, waits, counts, providers, errors) AS u (id, token, state, wait, count, provider, error)
+	SET state = CASE WHEN u.state = 2 AND o.lane = 0 THEN 0 ELSE u.state END, due = now_us + u.wait, attempts = u.count, token = 0,
+		provider_id = coalesce(u.provider_id, o.provider_id), last_error = coalesce(u.last_error, o.last_error)
+	FROM unnest(ids, tokens, states, waits, counts, providers, errors) AS u (id, token, state, wait, count, provider_id, last_error)
 	-- The sum keeps the planner from the order of what is due: by the primary key, they are locked in the order of their ids.
 	WHERE o.id = u.id AND o.token = u.token AND o.state + 0 = 1
 	RETURNING o.id, o.lane;
@@ -198,7 +198,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- Makes leases last longer, and returns those that are held. One that is being finished at this moment is let be.
+-- Makes leases last longer, and returns those that are held. One that is being finished at this moment is left alone.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_outbox_extend(ids uuid[], tokens bigint[], lease bigint) RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE
@@ -239,7 +239,7 @@ DECLARE
 	freed integer;
 BEGIN
 	-- The sums keep the planner from looking for all that is behind: it is to go by place alone.
-	UPDATE onceward_delivery o SET state = 0, due = o.created
+	UPDATE onceward_delivery o SET state = 0, due = o.created_at
 	WHERE o.state + 0 = 2 AND o.ctid = ANY (ARRAY(
 		SELECT b.ctid FROM onceward_delivery b
 		WHERE b.state + 0 = 2 AND b.ctid = ANY (ARRAY(
@@ -261,9 +261,9 @@ END
 $$;
 -- +goose StatementEnd
 
--- Looks after messages that wait for nothing, because whoever was to free them is gone, and makes them ready.
+-- Looks after messages that wait for nothing, because the worker that was to free them is gone, and makes them ready.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_outbox_rescue(batch integer DEFAULT 10000) RETURNS integer
+CREATE FUNCTION onceward_outbox_free_stuck(batch integer DEFAULT 10000) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
@@ -309,7 +309,7 @@ BEGIN
 		FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS done = ROW_COUNT;
 	-- The numbers of captured messages fall: the first of them are the oldest.
-	DELETE FROM onceward_outbox t WHERE t.created < oldest AND t.ctid = ANY (ARRAY(
+	DELETE FROM onceward_outbox t WHERE t.created_at < oldest AND t.ctid = ANY (ARRAY(
 		SELECT o.ctid FROM onceward_outbox o WHERE o.number < 0 ORDER BY o.number DESC LIMIT batch - done));
 	GET DIAGNOSTICS captured = ROW_COUNT;
 	RETURN done + captured;
@@ -319,13 +319,13 @@ $$;
 
 -- Events that consumers have had. Texts that come from outside are bytea: they may hold any byte.
 CREATE TABLE onceward_inbox (
-	at       bigint NOT NULL,
-	event_id bytea NOT NULL,
-	consumer bytea NOT NULL,
+	applied_at bigint NOT NULL, -- in microseconds since 1970
+	event_id   bytea NOT NULL,
+	consumer   bytea NOT NULL,
 	PRIMARY KEY (event_id, consumer)
 );
 
-CREATE INDEX onceward_inbox_at ON onceward_inbox (at);
+CREATE INDEX onceward_inbox_applied_at ON onceward_inbox (applied_at);
 
 -- Forgets at most so many events that were applied longer ago than that. Any scheduler may call it.
 -- +goose StatementBegin
@@ -340,7 +340,7 @@ DECLARE
 	purged integer;
 BEGIN
 	DELETE FROM onceward_inbox t WHERE t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_inbox o WHERE o.at < oldest ORDER BY o.at LIMIT batch));
+		SELECT o.ctid FROM onceward_inbox o WHERE o.applied_at < oldest ORDER BY o.applied_at LIMIT batch));
 	GET DIAGNOSTICS purged = ROW_COUNT;
 	RETURN purged;
 END
@@ -354,12 +354,12 @@ INSERT INTO onceward_schema (version, compatible) VALUES (2, 1);
 DROP FUNCTION onceward_purge_inbox(interval, integer);
 DROP TABLE onceward_inbox;
 DROP FUNCTION onceward_purge_outbox(interval, integer);
-DROP FUNCTION onceward_outbox_rescue(integer);
+DROP FUNCTION onceward_outbox_free_stuck(integer);
 DROP FUNCTION onceward_outbox_free(bigint[]);
 DROP FUNCTION onceward_outbox_extend(uuid[], bigint[], bigint);
 DROP FUNCTION onceward_outbox_finish(uuid[], bigint[], smallint[], bigint[], integer[], text[], text[]);
 DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint);
-DROP FUNCTION onceward_outbox_take_up(integer);
+DROP FUNCTION onceward_outbox_promote(integer);
 DROP VIEW onceward_message;
 DROP TABLE onceward_delivery;
 DROP TABLE onceward_outbox;

@@ -8,8 +8,8 @@ CREATE TABLE onceward_outbox (
 	state          INTEGER NOT NULL, -- as outbox.State numbers them
 	due            INTEGER NOT NULL, -- when it is delivered, its lease ends or it was done, in microseconds since 1970
 	token          INTEGER NOT NULL DEFAULT 0, -- of the lease, zero if there is none
-	tries          INTEGER NOT NULL DEFAULT 0,
-	created        INTEGER NOT NULL,
+	attempts       INTEGER NOT NULL DEFAULT 0,
+	created_at     INTEGER NOT NULL,
 	aggregatetype  TEXT NOT NULL,
 	aggregateid    TEXT NOT NULL,
 	type           TEXT NOT NULL,
@@ -18,7 +18,7 @@ CREATE TABLE onceward_outbox (
 	source         TEXT NOT NULL,
 	subject        TEXT NOT NULL,
 	origin         BLOB, -- scope and key of the operation that added it, length-prefixed; NULL if none did
-	attempt        INTEGER NOT NULL,
+	origin_attempt INTEGER NOT NULL,
 	downstream_key TEXT NOT NULL,
 	provider_id    TEXT NOT NULL DEFAULT '',
 	last_error     TEXT NOT NULL DEFAULT '',
@@ -28,18 +28,18 @@ CREATE TABLE onceward_outbox (
 
 -- Each index holds only the messages in the states that it is for, so that those that are done slow down nobody. The state
 -- is part of those that are counted or walked without a look at the messages.
-CREATE INDEX onceward_outbox_claim ON onceward_outbox (topic, due, number, created, state) WHERE state < 2; -- ready, leased
+CREATE INDEX onceward_outbox_claim ON onceward_outbox (topic, due, number, created_at, state) WHERE state < 2; -- ready, leased
 CREATE INDEX onceward_outbox_order ON onceward_outbox (lane, number, state) WHERE state < 4 AND lane IS NOT NULL; -- open
-CREATE INDEX onceward_outbox_behind ON onceward_outbox (lane, created) WHERE state = 2;
+CREATE INDEX onceward_outbox_behind ON onceward_outbox (lane, created_at) WHERE state = 2;
 CREATE INDEX onceward_outbox_dead ON onceward_outbox (number, state) WHERE state IN (3, 5); -- holding, dead
 CREATE INDEX onceward_outbox_purge ON onceward_outbox (due) WHERE state IN (4, 6); -- done, captured
 
 -- Which consumer has had which event. The texts come from outside and may hold any byte.
 CREATE TABLE onceward_inbox (
-	event_id BLOB NOT NULL,
-	consumer BLOB NOT NULL,
-	at       INTEGER NOT NULL,
+	event_id   BLOB NOT NULL,
+	consumer   BLOB NOT NULL,
+	applied_at INTEGER NOT NULL, -- in microseconds since 1970
 	PRIMARY KEY (event_id, consumer)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX onceward_inbox_at ON onceward_inbox (at);
+CREATE INDEX onceward_inbox_applied_at ON onceward_inbox (applied_at);

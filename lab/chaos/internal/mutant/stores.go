@@ -12,7 +12,7 @@ var stores = []Mutant{
 		Name: "finish-unfenced", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
 		Mistake: "a worker finishes a message that another one has",
 		Edits: []Edit{{
-			"store/sqlite/finish.go", "WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane",
+			"store/sqlite/outbox_finish.go", "WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane",
 			"WHERE id = ?1 AND ?2 = ?2 RETURNING lane",
 		}},
 	},
@@ -20,7 +20,7 @@ var stores = []Mutant{
 		Name: "order-ignored", Layer: "sqlite", Store: sqlite, Breaks: []string{"I10"},
 		Mistake: "a message is taken before an earlier one about the same thing",
 		Edits: []Edit{{
-			"store/sqlite/claim.go", "\t\tif blocked || i >= len(front) || front[i].number != next.number {",
+			"store/sqlite/outbox_claim.go", "\t\tif blocked || i >= len(front) || front[i].number != next.number {",
 			"\t\tif blocked || len(front) < 0 || i < 0 {",
 		}},
 	},

@@ -91,9 +91,9 @@ var upper = []Mutant{
 		Name: "failed-is-done", Layer: "outbox", Store: sqlite, Breaks: []string{"I10"}, Quiet: true,
 		Mistake: "a message whose delivery failed counts as delivered",
 		Edits: []Edit{{
-			"outbox/deliver.go",
-			"\tend.ending = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.tries, Error: shorten(err.Error())}",
-			"\tend.ending = Ending{Lease: end.lease.Lease, State: Done, Tries: end.tries, Error: shorten(err.Error())}",
+			"outbox/worker_deliver.go",
+			"\tend.outcome = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.attempts, Error: shorten(err.Error())}",
+			"\tend.outcome = Outcome{Lease: end.lease.Lease, State: StateDone, Attempts: end.attempts, Error: shorten(err.Error())}",
 		}},
 	},
 	{

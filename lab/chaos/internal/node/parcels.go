@@ -87,7 +87,7 @@ func (p *post) ship(w http.ResponseWriter, r *http.Request) {
 			Lapse: number == s.Lapse,
 		})
 		if err == nil {
-			_, err = p.box.Add(r.Context(), onceward.Tx(r.Context()), outbox.Message{
+			_, err = p.box.AddToAnswer(r.Context(), outbox.Message{
 				Topic: parcelsTopic, AggregateType: "street", AggregateID: s.Street, Type: "parcel.sent",
 				Payload: payload,
 				Step:    parcelsTopic + string(rune('a'+number)),

@@ -17,6 +17,15 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
+func newTracer(t testing.TB, s outbox.Store, config outbox.TracerConfig) *outbox.Tracer {
+	t.Helper()
+	tracer, err := outbox.NewTracer(s, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tracer
+}
+
 // consumers apply each event that is published to them once, in their own database.
 type consumers struct {
 	box   *inbox.Inbox
@@ -71,7 +80,7 @@ func TestTrace(t *testing.T) {
 	b, elsewhere := newBench(t), newBench(t)
 	wayOfARequest(b, elsewhere)
 	b.add(about("a", "other"))
-	tracer := &outbox.Tracer{Messages: b.store, Inboxes: []inbox.Store{elsewhere.store}}
+	tracer := newTracer(t, b.store, outbox.TracerConfig{Inboxes: []inbox.Store{elsewhere.store}})
 	request := store.ID{Scope: "shop", Key: "k"}
 	trails, err := tracer.Trace(t.Context(), outbox.TraceQuery{Request: request})
 	if err != nil || len(trails) != 2 {
@@ -105,14 +114,14 @@ func TestTraceWithoutARequest(t *testing.T) {
 	ids := b.add(about("a", "m"), about("a", "n"))
 	own := consumers{inbox.New(b.store), []string{"mailer"}}
 	b.run(b.worker(b.store, outbox.Route{Handler: publishes(own)}), outbox.Report{Delivered: 2})
-	trails, err := (&outbox.Tracer{Messages: b.store}).Trace(t.Context(), outbox.TraceQuery{MessageID: ids[1]})
+	trails, err := newTracer(t, b.store, outbox.TracerConfig{}).Trace(t.Context(), outbox.TraceQuery{MessageID: ids[1]})
 	if err != nil || len(trails) != 1 {
 		t.Fatalf("there are %d trails, %v", len(trails), err)
 	}
 	if trail := trails[0]; trail.Record != nil || trail.Message.ID != ids[1] || len(trail.Consumers) != 1 {
 		t.Errorf("the trail is %+v", trail)
 	}
-	alone, err := (&outbox.Tracer{Messages: withoutRecords{b.store}}).Trace(t.Context(), outbox.TraceQuery{MessageID: ids[1]})
+	alone, err := newTracer(t, withoutRecords{b.store}, outbox.TracerConfig{}).Trace(t.Context(), outbox.TraceQuery{MessageID: ids[1]})
 	if err != nil || len(alone) != 1 || alone[0].Consumers != nil {
 		t.Errorf("where there is nothing else the trail is %+v, %v", alone, err)
 	}
@@ -124,7 +133,7 @@ func TestTraceAfterTheRecord(t *testing.T) {
 	b := newBench(t)
 	post(adding(b, b.box, about("a", "m")), "k")
 	records := newBench(t) // one that has never heard of it
-	tracer := &outbox.Tracer{Messages: b.store, Records: records.store}
+	tracer := newTracer(t, b.store, outbox.TracerConfig{Records: records.store})
 	trails, err := tracer.Trace(t.Context(), outbox.TraceQuery{Request: store.ID{Scope: "shop", Key: "k"}})
 	if err != nil || len(trails) != 1 || trails[0].Record != nil || trails[0].Request.Key != "k" {
 		t.Errorf("the trail is %+v, %v", trails, err)
@@ -151,7 +160,7 @@ func TestManyTrails(t *testing.T) {
 		for i := range n {
 			store.entries = append(store.entries, outbox.Entry{ID: fmt.Sprint("m", i), Origin: request})
 		}
-		trails, err := (&outbox.Tracer{Messages: store}).Trace(t.Context(), outbox.TraceQuery{Request: request})
+		trails, err := newTracer(t, store, outbox.TracerConfig{}).Trace(t.Context(), outbox.TraceQuery{Request: request})
 		if err != nil || len(trails) != n || trails[n-1].Message.ID != store.entries[n-1].ID {
 			t.Errorf("there are %d trails of %d, %v", len(trails), n, err)
 		}
@@ -162,7 +171,7 @@ func TestTraceLeadsNowhere(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.add(about("a", "m"))
-	tracer := &outbox.Tracer{Messages: b.store}
+	tracer := newTracer(t, b.store, outbox.TracerConfig{})
 	if _, err := tracer.Trace(t.Context(), outbox.TraceQuery{}); err == nil || !strings.Contains(err.Error(), "a trace needs a clue") {
 		t.Errorf("without a clue: %v", err)
 	}
@@ -200,7 +209,7 @@ func TestTraceOfWhatFollows(t *testing.T) {
 			}}, nil
 		}
 		b.run(b.worker(b.store, outbox.Route{Handler: handler}), outbox.Report{Delivered: 3})
-		trails, err := (&outbox.Tracer{Messages: b.store}).Trace(b.Context(), outbox.TraceQuery{Request: store.ID{Scope: "shop", Key: "k"}})
+		trails, err := newTracer(t, b.store, outbox.TracerConfig{}).Trace(b.Context(), outbox.TraceQuery{Request: store.ID{Scope: "shop", Key: "k"}})
 		b.must(err)
 		return trails
 	}

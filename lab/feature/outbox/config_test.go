@@ -28,10 +28,10 @@ func TestRefusedConfigs(t *testing.T) {
 			Routes: map[string]outbox.Route{"": {Handler: new(clerk).deliver}},
 		},
 		`outbox: the route for "charges" has no Handler`:                      route(func(r *outbox.Route) { r.Handler = nil }),
-		`outbox: the route for "charges" has a negative Limit or Concurrency`: route(func(r *outbox.Route) { r.MaxAttempts = -1 }),
+		`outbox: the route for "charges" has a negative MaxAttempts or Concurrency`: route(func(r *outbox.Route) { r.MaxAttempts = -1 }),
 		`outbox: Timeout is negative: -1ns`:                                   route(func(r *outbox.Route) { r.Timeout = -1 }),
-		`outbox: Pause is negative: -1ns`:                                     route(func(r *outbox.Route) { r.MinBackoff = -1 }),
-		`outbox: LongestPause is negative: -1ns`:                              route(func(r *outbox.Route) { r.MaxBackoff = -1 }),
+		`outbox: MinBackoff is negative: -1ns`:                                     route(func(r *outbox.Route) { r.MinBackoff = -1 }),
+		`outbox: MaxBackoff is negative: -1ns`:                              route(func(r *outbox.Route) { r.MaxBackoff = -1 }),
 		`outbox: Lease is negative: -1s`:                                      worker(func(c *outbox.WorkerConfig) { c.Lease = -time.Second }),
 		`outbox: Poll is negative: -1s`:                                       worker(func(c *outbox.WorkerConfig) { c.Poll = -time.Second }),
 		`outbox: Retention is negative: -1s`:                                  worker(func(c *outbox.WorkerConfig) { c.Retention = -time.Second }),
@@ -42,7 +42,7 @@ func TestRefusedConfigs(t *testing.T) {
 			c.Retention = 100 * year
 		}),
 		`outbox: a Timeout of 1ns: the limits are 1ms and 438000h0m0s`: route(func(r *outbox.Route) { r.Timeout = 1 }),
-		`outbox: a LongestPause of 876000h0m0s: the limits are 1ns and 438000h0m0s`: route(func(r *outbox.Route) {
+		`outbox: a MaxBackoff of 876000h0m0s: the limits are 1ns and 438000h0m0s`: route(func(r *outbox.Route) {
 			r.MaxBackoff = 100 * year
 		}),
 		`outbox: Grace is negative: -1s`: worker(func(c *outbox.WorkerConfig) { c.Grace = -time.Second }),

@@ -10,22 +10,22 @@ import (
 
 // finished is a message whose delivery has ended.
 type finished struct {
-	taken
-	route   *routeState
-	ending  Outcome
-	tries   int
-	elapsed time.Duration
-	err     error
-	fenced  bool
+	acquired
+	route    *routeState
+	outcome  Outcome
+	attempts int
+	elapsed  time.Duration
+	err      error
+	fenced   bool
 }
 
 // maxFinish bounds how many messages are finished with one statement.
 const maxFinish = 1000
 
-// finisher writes down how deliveries ended. Those that end while one statement is on the wire go together with the next:
-// there is no timer, and a lone one waits for nobody.
+// finisher writes down how deliveries ended. Those that end while one statement is on the wire go together with the
+// next: there is no timer, and a lone one does not wait.
 type finisher struct {
-	s      *session
+	s      *workerRun
 	wake   chan struct{}
 	closed chan struct{}
 
@@ -35,13 +35,13 @@ type finisher struct {
 	quiet *sync.Cond
 }
 
-func newFinisher(s *session) *finisher {
+func newFinisher(s *workerRun) *finisher {
 	f := &finisher{s: s, wake: make(chan struct{}, 1), closed: make(chan struct{})}
 	f.quiet = sync.NewCond(&f.mu)
 	return f
 }
 
-// add queues an ending.
+// add queues an outcome.
 func (f *finisher) add(end finished) {
 	f.mu.Lock()
 	f.queue = append(f.queue, end)
@@ -88,7 +88,7 @@ func (f *finisher) take() []finished {
 	return batch
 }
 
-// rest tells those who wait that a batch has been dealt with.
+// rest tells flush that a batch has been dealt with.
 func (f *finisher) rest() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,18 +96,19 @@ func (f *finisher) rest() {
 	f.quiet.Broadcast()
 }
 
-// The pauses before a batch that could not be written is tried again, and how long one try may take.
+// The pauses before a batch that could not be written is tried again, and how long one attempt may take.
 const (
 	firstAgain    = 20 * time.Millisecond
 	longestAgain  = 2 * time.Second
 	finishTimeout = 15 * time.Second
 )
 
-// write writes a batch down. While the store does not answer it is tried again: the leases are extended meanwhile, and if
-// that fails too, other workers deliver the messages again. One that the store will not take does not hold up the others.
+// write writes a batch down. While the store does not answer it is tried again: the leases are extended meanwhile, and
+// if that fails too, other workers deliver the messages again. One that the store will not take does not hold up the
+// others.
 func (f *finisher) write(batch []finished) {
 	for pause := firstAgain; ; pause = min(2*pause, longestAgain) {
-		err := f.tryAll(&batch)
+		err := f.writeAll(&batch)
 		if len(batch) == 0 {
 			return
 		}
@@ -123,16 +124,16 @@ func (f *finisher) write(batch []finished) {
 	}
 }
 
-// tryAll tries to write a batch down, and leaves in it what is to be tried again. If the batch is refused, each of it is tried
-// alone: where others succeed, one that does not is given up, and delivered again when its lease is over.
-func (f *finisher) tryAll(batch *[]finished) error {
-	fenced, err := f.try(*batch)
+// writeAll writes a batch down, and leaves in it what is to be written again. If the batch is refused, each of it
+// is tried alone: where others succeed, one that does not is given up, and delivered again when its lease is over.
+func (f *finisher) writeAll(batch *[]finished) error {
+	fenced, err := f.send(*batch)
 	if err == nil {
 		f.done(*batch, fenced)
 		*batch = nil
 		return nil
 	}
-	refused, rest, err := f.tryEach(*batch, err)
+	refused, rest, err := f.writeEach(*batch, err)
 	if len(refused)+len(rest) < len(*batch) {
 		f.abandon(refused, err)
 		refused = nil
@@ -144,14 +145,14 @@ func (f *finisher) tryAll(batch *[]finished) error {
 // patience is how many of a batch are tried alone before the store is taken to be down.
 const patience = 2
 
-// tryEach tries the members of a batch one by one, and returns those that were refused and, if the store seems to be down,
-// those that were not tried.
-func (f *finisher) tryEach(batch []finished, err error) (refused, rest []finished, _ error) {
+// writeEach writes the members of a batch one by one, and returns those that were refused and, if the store seems to be
+// down, those that were not tried.
+func (f *finisher) writeEach(batch []finished, err error) (refused, rest []finished, _ error) {
 	if len(batch) == 1 {
 		return nil, batch, err
 	}
 	for i, one := range batch {
-		fenced, oneErr := f.try(batch[i : i+1])
+		fenced, oneErr := f.send(batch[i : i+1])
 		if oneErr == nil {
 			f.done(batch[i:i+1], fenced)
 			continue
@@ -164,15 +165,15 @@ func (f *finisher) tryEach(batch []finished, err error) (refused, rest []finishe
 	return refused, nil, err
 }
 
-func (f *finisher) try(batch []finished) ([]Lease, error) {
-	endings := make([]Outcome, len(batch))
+func (f *finisher) send(batch []finished) ([]Lease, error) {
+	outcomes := make([]Outcome, len(batch))
 	for i := range batch {
-		endings[i] = batch[i].ending
+		outcomes[i] = batch[i].outcome
 	}
 	// The end of the worker's grace does not cut off what is being written: that would only make it doubtful.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.s.hard), finishTimeout)
 	defer cancel()
-	return f.s.store.FinishMessages(ctx, endings)
+	return f.s.store.FinishMessages(ctx, outcomes)
 }
 
 func (f *finisher) done(batch []finished, fenced []Lease) {
@@ -182,14 +183,14 @@ func (f *finisher) done(batch []finished, fenced []Lease) {
 	}
 	ordered := false
 	for i := range batch {
-		if lost[batch[i].ending.Lease] {
+		if lost[batch[i].outcome.Lease] {
 			batch[i].fenced, batch[i].err = true, ErrFenced
 		}
 		ordered = ordered || batch[i].Ordered()
 		f.s.ended(batch[i])
 	}
 	if ordered {
-		f.s.poke() // those behind them may be ready now
+		f.s.lookAgain() // those behind them may be ready now
 	}
 }
 
@@ -202,23 +203,23 @@ func (f *finisher) abandon(batch []finished, err error) {
 }
 
 // ended lets go of a message and tells the observer.
-func (s *session) ended(end finished) {
+func (s *workerRun) ended(end finished) {
 	outcome := "done"
 	count := func(r *Report) { r.Delivered++ }
 	switch {
 	case end.fenced:
 		outcome, count = "lost", func(r *Report) { r.Lost++ }
-	case end.ending.State == StateDead || end.ending.State == StateHolding:
+	case end.outcome.State == StateDead || end.outcome.State == StateHolding:
 		outcome, count = "dead letter", func(r *Report) { r.DeadLetters++ }
-	case end.ending.State != StateDone && end.err == nil:
+	case end.outcome.State != StateDone && end.err == nil:
 		outcome, count = "", func(*Report) {} // it was not begun
-	case end.ending.State != StateDone:
+	case end.outcome.State != StateDone:
 		outcome, count = "retry", func(r *Report) { r.Retried++ }
 	}
-	s.let(end.route, end.lease, count)
+	s.untrack(end.route, end.lease, count)
 	if outcome != "" {
 		s.config.Observer.Observe(s.hard, onceward.DeliveredEvent{
-			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.tries, Outcome: outcome, Elapsed: end.elapsed, Err: end.err,
+			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.attempts, Outcome: outcome, Elapsed: end.elapsed, Err: end.err,
 		})
 	}
 }

@@ -15,14 +15,14 @@ const (
 	purgeBatch = 1000
 	// freeEvery is in leases: what a worker that died has left behind becomes free then anyway.
 	freeEvery = 2
-	// storeTimeout bounds each call: the store's machine may vanish without a word, and the worker must outlive that. A claim
-	// gets claimTimeout, or as long as its lease lasts.
+	// storeTimeout bounds each call: the store's machine may vanish without a word, and the worker must outlive that. A
+	// claim gets claimTimeout, or as long as its lease lasts.
 	storeTimeout = time.Minute
 	claimTimeout = 15 * time.Second
 )
 
 // pump takes messages and hands them to deliveries until the context ends or, once, until there are none.
-func (s *session) pump(ctx context.Context, once bool) error {
+func (s *workerRun) pump(ctx context.Context, once bool) error {
 	pause := shortestPause
 	for ctx.Err() == nil {
 		if s.maintain(ctx) && !once {
@@ -62,7 +62,7 @@ func (s *session) pump(ctx context.Context, once bool) error {
 }
 
 // longestPause is the time between two looks while nothing happens.
-func (s *session) longestPause() time.Duration {
+func (s *workerRun) longestPause() time.Duration {
 	if s.store.HearsMessages() {
 		return 2 * s.config.Poll
 	}
@@ -70,13 +70,13 @@ func (s *session) longestPause() time.Duration {
 }
 
 // await waits until there may be something to take, or for the pause, and reports whether it was told.
-func (s *session) await(ctx context.Context, pause time.Duration) (told bool) {
+func (s *workerRun) await(ctx context.Context, pause time.Duration) (told bool) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-s.hints:
 		return true
-	case <-s.nudge:
+	case <-s.again:
 		return true
 	case <-timer.C:
 		return false
@@ -86,7 +86,7 @@ func (s *session) await(ctx context.Context, pause time.Duration) (told bool) {
 }
 
 // awaitRoom waits until a route has room again.
-func (s *session) awaitRoom(ctx context.Context) {
+func (s *workerRun) awaitRoom(ctx context.Context) {
 	for _, route := range s.routes {
 		route.short.Store(true)
 	}
@@ -94,15 +94,15 @@ func (s *session) awaitRoom(ctx context.Context) {
 		return // it has room since
 	}
 	select {
-	case <-s.nudge:
+	case <-s.again:
 	case <-ctx.Done():
 	}
 }
 
-// claim takes messages of those routes that have room, and starts to deliver them. It reports whether some route has no room
-// left for what may be there.
-func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
-	wants := make([]ClaimRequest, 0, len(s.routes))
+// claim takes messages of those routes that have room, and starts to deliver them. It reports whether some route has no
+// room left for what may be there.
+func (s *workerRun) claim(ctx context.Context) (found int, full bool, err error) {
+	requests := make([]ClaimRequest, 0, len(s.routes))
 	for topic, route := range s.routes {
 		route.short.Store(true) // before the look at it, so that none that ends is missed
 		if !route.room() {
@@ -110,15 +110,15 @@ func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
 			continue
 		}
 		route.short.Store(false)
-		wants = append(wants, ClaimRequest{Topic: topic, Limit: max(route.target()-int(route.inHand.Load()), 1)})
+		requests = append(requests, ClaimRequest{Topic: topic, Limit: max(route.target()-int(route.leased.Load()), 1)})
 	}
-	if len(wants) == 0 {
+	if len(requests) == 0 {
 		return 0, true, nil
 	}
 	sent := time.Now()
-	// The end of the worker does not cut a claim off: what it takes would be nobody's until its lease is over.
+	// The end of the worker does not cut a claim off: no worker would deliver what it takes until its lease is over.
 	claiming, cancel := context.WithTimeout(s.hard, max(s.config.Lease, claimTimeout))
-	claimed, err := s.store.ClaimMessages(claiming, wants, s.config.Lease)
+	claimed, err := s.store.ClaimMessages(claiming, requests, s.config.Lease)
 	cancel()
 	if err != nil {
 		return 0, false, err
@@ -127,22 +127,22 @@ func (s *session) claim(ctx context.Context) (found int, full bool, err error) {
 		s.stopping.Store(true) // it is given back
 	}
 	s.start(claimed, sent.Add(s.config.Lease))
-	taken := make(map[string]int, len(wants))
+	taken := make(map[string]int, len(requests))
 	for i := range claimed {
 		taken[claimed[i].Topic]++
 	}
-	for _, want := range wants {
-		if taken[want.Topic] >= want.Limit {
-			s.routes[want.Topic].short.Store(true)
+	for _, request := range requests {
+		if taken[request.Topic] >= request.Limit {
+			s.routes[request.Topic].short.Store(true)
 			full = true
 		}
 	}
-	// Where the hand is filled there is nothing to ask before it has emptied; where it is not, a short pause does.
+	// Where no route has room there is nothing to ask for until one has; otherwise a short pause is enough.
 	return len(claimed), full && s.crowded(), nil
 }
 
 // crowded reports whether no route has room.
-func (s *session) crowded() bool {
+func (s *workerRun) crowded() bool {
 	for _, route := range s.routes {
 		if route.room() {
 			return false
@@ -151,9 +151,9 @@ func (s *session) crowded() bool {
 	return true
 }
 
-// maintain frees what nobody will free and removes what is old, when it is time, and reports whether it was. It does one of
-// them at a time and, while there is more that is old, goes on with the next look.
-func (s *session) maintain(ctx context.Context) bool {
+// maintain frees messages that wait for nothing, removes what is old, when it is time, and reports whether it was. It
+// does one of them at a time and, while there is more that is old, goes on with the next look.
+func (s *workerRun) maintain(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	switch now := time.Now(); {

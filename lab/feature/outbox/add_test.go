@@ -18,7 +18,7 @@ type spyStore struct {
 	added []outbox.Entry
 }
 
-func (s *spyStore) AddMessage(ctx context.Context, tx any, e *outbox.Entry) error {
+func (s *spyStore) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
 	s.added = append(s.added, *e)
 	if s.Store == nil {
 		return nil
@@ -102,11 +102,6 @@ func TestAddNeedsATransaction(t *testing.T) {
 		_, err := b.box.Add(b.Context(), nil, about("a", "m"))
 		if err == nil || err.Error() != "outbox: Add needs the transaction that the message belongs to" {
 			b.Errorf("without a transaction: %v", err)
-		}
-		for _, tx := range []any{(*sql.Tx)(nil), b.store.DB()} {
-			if _, err := b.box.Add(b.Context(), tx, about("a", "m")); err == nil || !strings.Contains(err.Error(), "is not a transaction") {
-				b.Errorf("with a %T: %v", tx, err)
-			}
 		}
 	})
 }

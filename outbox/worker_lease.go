@@ -15,7 +15,7 @@ type heldLease struct {
 
 	mu     sync.Mutex
 	until  time.Time
-	over   time.Time // when the delivery that is under way has taken so long that nobody waits for it; zero if none is
+	over   time.Time // when the delivery that is under way has taken so long that it is given up; zero if none is
 	told   bool      // that it hangs is known to the log
 	lost   bool
 	cancel context.CancelCauseFunc // of the delivery that is under way; nil if none is
@@ -52,8 +52,8 @@ func (l *heldLease) lose() {
 	}
 }
 
-// begin returns the context of a delivery, which ends when the lease is lost. If the delivery has not ended after the longest
-// time, the lease is not extended any more.
+// begin returns the context of a delivery, which ends when the lease is lost. If the delivery has not ended after the
+// longest time, the lease is not extended any more.
 func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	l.mu.Lock()
@@ -83,4 +83,62 @@ func (l *heldLease) hangs() (hangs, news bool) {
 // record keeps the receiver's id for the effect.
 func (l *heldLease) record(ctx context.Context, providerID string) error {
 	return l.store.RecordProviderID(ctx, l.Lease, shorten(providerID))
+}
+
+// heartbeat extends all leases in one statement, three times in the time of a lease.
+func (s *workerRun) heartbeat() {
+	ticker := time.NewTicker(s.config.Lease / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.extend()
+		case <-s.hard.Done():
+			return
+		}
+	}
+}
+
+func (s *workerRun) extend() {
+	var stuck []string
+	s.mu.Lock()
+	leases := make([]Lease, 0, len(s.held))
+	held := make(map[string]*heldLease, len(s.held))
+	for id, l := range s.held {
+		hangs, news := l.hangs()
+		if news {
+			stuck = append(stuck, id)
+		}
+		if !hangs { // otherwise another worker gets it when the lease is over
+			leases = append(leases, l.Lease)
+			held[id] = l
+		}
+	}
+	s.mu.Unlock()
+	for _, id := range stuck {
+		s.config.Logger.Error("outbox: a delivery hangs past its time, and takes a place of its route", "message", id)
+	}
+	if len(leases) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.hard, s.config.Lease/3)
+	defer cancel()
+	sent := time.Now()
+	lost, err := s.store.ExtendMessages(ctx, leases, s.config.Lease)
+	if err != nil {
+		s.config.Logger.Warn("outbox: leases could not be extended", "messages", len(leases), "error", err)
+		for _, l := range held {
+			if l.alive() != nil {
+				l.lose() // another worker may have it by now
+			}
+		}
+		return
+	}
+	for _, l := range lost {
+		held[l.ID].lose()
+		delete(held, l.ID)
+	}
+	for _, l := range held {
+		l.extend(sent.Add(s.config.Lease))
+	}
 }

@@ -18,11 +18,11 @@ const (
 	extendMessage  = `UPDATE onceward_outbox SET due = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
 	recordProvider = `UPDATE onceward_outbox SET provider_id = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
 	// finishMessage makes a message that waits for no other Ready where it would become Behind: nothing would free it.
-	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0, tries = ?5,
+	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0, attempts = ?5,
 		provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
 		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`
 
-	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, tries = 0 WHERE id = ?1 AND state IN (3, 5)`
+	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, attempts = 0 WHERE id = ?1 AND state IN (3, 5)`
 	dropMessage   = `UPDATE onceward_outbox SET state = 5 WHERE id = ?1 AND state IN (3, 5) RETURNING lane`
 )
 
@@ -58,26 +58,26 @@ func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID
 }
 
 // FinishMessages implements [outbox.Store].
-func (s *Store) FinishMessages(ctx context.Context, endings []outbox.Outcome) ([]outbox.Lease, error) {
-	if err := checkEndings(endings...); err != nil || len(endings) == 0 {
+func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) ([]outbox.Lease, error) {
+	if err := checkOutcomes(outcomes...); err != nil || len(outcomes) == 0 {
 		return nil, err
 	}
-	endings = slices.Clone(endings)
+	outcomes = slices.Clone(outcomes)
 	return write(ctx, s.writer, func(r *records, now time.Time) ([]outbox.Lease, error) {
-		return s.finish(r, endings, now)
+		return s.finish(r, outcomes, now)
 	})
 }
 
-// FinishMessageTx implements [outbox.Store]. The work runs like that of [Store.InTx], and only if the lease is held. The
-// writer's lock keeps it held until the end.
-func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Outcome, work func(ctx context.Context) error) error {
-	if err := checkEndings(ending); err != nil {
+// FinishMessageTx implements [outbox.Store]. The work runs like that of [Store.InTx], and only if the lease is held.
+// The writer's lock keeps it held until the end.
+func (s *Store) FinishMessageTx(ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error) error {
+	if err := checkOutcomes(outcome); err != nil {
 		return err
 	}
 	m := newMember(timeLeft(ctx), nil)
-	m.begin = func(r *records, _ time.Time) error { return r.requireHeld(ending.Lease) }
+	m.begin = func(r *records, _ time.Time) error { return r.requireHeld(outcome.Lease) }
 	m.end = func(r *records, now time.Time) error {
-		fenced, err := s.finish(r, []outbox.Outcome{ending}, now)
+		fenced, err := s.finish(r, []outbox.Outcome{outcome}, now)
 		if err == nil && len(fenced) > 0 {
 			err = refused{outbox.ErrFenced}
 		}
@@ -86,9 +86,9 @@ func (s *Store) FinishMessageTx(ctx context.Context, ending outbox.Outcome, work
 	return s.inTurn(ctx, m, work)
 }
 
-// checkEndings refuses states that no delivery ends in.
-func checkEndings(endings ...outbox.Outcome) error {
-	for _, e := range endings {
+// checkOutcomes refuses states that are no outcome of a delivery.
+func checkOutcomes(outcomes ...outbox.Outcome) error {
+	for _, e := range outcomes {
 		switch e.State {
 		case outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind:
 		default:
@@ -112,9 +112,9 @@ func (r *records) requireHeld(l outbox.Lease) error {
 }
 
 // finish ends leases, and frees what was behind them.
-func (s *Store) finish(r *records, endings []outbox.Outcome, now time.Time) (fenced []outbox.Lease, err error) {
+func (s *Store) finish(r *records, outcomes []outbox.Outcome, now time.Time) (fenced []outbox.Lease, err error) {
 	left := make(map[string]bool)
-	for _, e := range endings {
+	for _, e := range outcomes {
 		due := now
 		if e.State == outbox.StateReady {
 			due = now.Add(e.After)

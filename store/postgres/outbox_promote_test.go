@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// takeUp is an outbox with a hand on its tables.
-type takeUp struct {
+// outboxTest is an outbox, with a connection that changes its tables past the store.
+type outboxTest struct {
 	testing.TB
 	url   string
 	store *postgres.Store
@@ -24,8 +24,8 @@ type takeUp struct {
 	admin *pgxpool.Pool
 }
 
-// newTakeUp opens a store, with parameters that are added to its URL.
-func newTakeUp(t testing.TB, parameters string) *takeUp {
+// newOutboxTest opens a store, with parameters that are added to its URL.
+func newOutboxTest(t testing.TB, parameters string) *outboxTest {
 	t.Helper()
 	url := servers.Postgres(t).SchemaURL(t)
 	store, err := postgres.Open(t.Context(), url+parameters, quiet)
@@ -33,15 +33,15 @@ func newTakeUp(t testing.TB, parameters string) *takeUp {
 	t.Cleanup(func() { must(t, store.Close()) })
 	box, err := outbox.New(store, outbox.Config{})
 	must(t, err)
-	return &takeUp{t, url, store, box, openAdmin(t, url)}
+	return &outboxTest{t, url, store, box, openAdmin(t, url)}
 }
 
 // add adds messages of one aggregate, each in a transaction of its own.
-func (u *takeUp) add(topic, aggregate string, kinds ...string) (ids []string) {
+func (u *outboxTest) add(topic, aggregate string, kinds ...string) (ids []string) {
 	u.Helper()
 	for _, kind := range kinds {
 		must(u, u.store.InTx(u.Context(), func(ctx context.Context) error {
-			id, err := u.box.Add(ctx, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: aggregate, Type: kind})
+			id, err := postgres.AddMessage(ctx, u.box, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: aggregate, Type: kind})
 			ids = append(ids, id)
 			return err
 		}))
@@ -50,14 +50,14 @@ func (u *takeUp) add(topic, aggregate string, kinds ...string) (ids []string) {
 }
 
 // claim returns the types of what could be taken.
-func (u *takeUp) claim() (kinds []string) {
+func (u *outboxTest) claim() (kinds []string) {
 	u.Helper()
 	kinds, err := u.tryClaim("topic")
 	must(u, err)
 	return kinds
 }
 
-func (u *takeUp) tryClaim(topic string) (kinds []string, err error) {
+func (u *outboxTest) tryClaim(topic string) (kinds []string, err error) {
 	claimed, err := u.store.ClaimMessages(u.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: 10}}, time.Minute)
 	for i := range claimed {
 		kinds = append(kinds, claimed[i].Type)
@@ -65,28 +65,28 @@ func (u *takeUp) tryClaim(topic string) (kinds []string, err error) {
 	return kinds, err
 }
 
-func (u *takeUp) wantClaimed(got []string, want ...string) {
+func (u *outboxTest) wantClaimed(got []string, want ...string) {
 	u.Helper()
 	if !slices.Equal(got, want) {
 		u.Errorf("O2: %q were claimed, want %q", got, want)
 	}
 }
 
-// TestTakeUpUnderWay: while somebody takes up the first message of an aggregate, nobody gets the second; other messages are
-// to be had at once. It does not matter how that one ends.
-func TestTakeUpUnderWay(t *testing.T) {
+// TestPromotionUnderWay: while one worker promotes the first message of an aggregate, no worker gets the second; other
+// messages are to be had at once. It does not matter how that one ends.
+func TestPromotionUnderWay(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]string{"committed": `COMMIT`, "undone": `ROLLBACK`} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := newTakeUp(t, "")
+			u := newOutboxTest(t, "")
 			u.add("topic", "1", "there before")
-			exec(t, u.admin, `SELECT onceward_outbox_take_up(10)`)
+			exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
 			u.add("topic", "2", "first", "second")
 			conn, err := u.admin.Acquire(t.Context())
 			must(t, err)
 			defer conn.Release()
-			for _, statement := range []string{`BEGIN`, `SELECT onceward_outbox_take_up(1)`} {
+			for _, statement := range []string{`BEGIN`, `SELECT onceward_outbox_promote(1)`} {
 				_, err := conn.Exec(t.Context(), statement)
 				must(t, err)
 			}
@@ -109,10 +109,10 @@ func TestTakeUpUnderWay(t *testing.T) {
 	}
 }
 
-// TestTakenUpForAnother: a message that somebody takes up who does not want it is found by the one who does.
-func TestTakenUpForAnother(t *testing.T) {
+// TestPromotedForAnother: a message that is promoted by a worker that does not want it is found by one that does.
+func TestPromotedForAnother(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	stop := make(chan struct{})
 	var other sync.WaitGroup
 	other.Go(func() {
@@ -138,13 +138,13 @@ func TestTakenUpForAnother(t *testing.T) {
 // TestStalledWorker: a worker that does not read what it has claimed keeps the others from nothing else.
 func TestStalledWorker(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
-	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
-			downstream, attributes, payload)
+	u := newOutboxTest(t, "")
+	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
+			downstream_key, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'large', '', '', 't', '', '{}',
 			convert_to(repeat('x', 500000), 'UTF8')
 		FROM generate_series(1, 60)`)
-	exec(t, u.admin, `SELECT onceward_outbox_take_up(100)`)
+	exec(t, u.admin, `SELECT onceward_outbox_promote(100)`)
 	conn, err := u.admin.Acquire(t.Context())
 	must(t, err)
 	defer conn.Release()
@@ -158,12 +158,13 @@ func TestStalledWorker(t *testing.T) {
 	}
 }
 
-// TestClaimPastOtherTopics: messages for which a worker has no route do not hide those for which it has one, however many.
+// TestClaimPastOtherTopics: messages for which a worker has no route do not hide those for which it has one, however
+// many.
 func TestClaimPastOtherTopics(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
-	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
-			downstream, attributes, payload)
+	u := newOutboxTest(t, "")
+	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
+			downstream_key, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'other', '', '', 't', '', '{}', ''
 		FROM generate_series(1, 2500)`)
 	u.add("topic", "1", "wanted")
@@ -176,15 +177,15 @@ func TestClaimPastOtherTopics(t *testing.T) {
 	}
 }
 
-// TestCapturedMessages: a worker leaves messages for change-data-capture where they are, and the purge removes those that are
-// old enough, and no other.
+// TestCapturedMessages: a worker leaves messages for change-data-capture where they are, and the purge removes those
+// that are old enough, and no other.
 func TestCapturedMessages(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	captured := u.add("", "1", "old", "young")
-	exec(t, u.admin, `UPDATE onceward_outbox SET created = created - 3600000000 WHERE type = 'old'`)
+	exec(t, u.admin, `UPDATE onceward_outbox SET created_at = created_at - 3600000000 WHERE type = 'old'`)
 	waiting := u.add("elsewhere", "1", "not captured")
-	exec(t, u.admin, `UPDATE onceward_outbox SET created = created - 3600000000 WHERE type = 'not captured'`)
+	exec(t, u.admin, `UPDATE onceward_outbox SET created_at = created_at - 3600000000 WHERE type = 'not captured'`)
 	purged, err := u.store.PurgeMessages(t.Context(), time.Minute, 100)
 	must(t, err)
 	if purged != 1 {
@@ -192,7 +193,7 @@ func TestCapturedMessages(t *testing.T) {
 	}
 	u.wantClaimed(u.claim())
 	if n := number(t, u.admin, `SELECT count(*) FROM onceward_outbox WHERE type = 'young'`); n != 1 {
-		t.Error("O4: a worker has taken up a message for change-data-capture")
+		t.Error("O4: a worker has promoted a message for change-data-capture")
 	}
 	for id, want := range map[string]outbox.State{captured[1]: outbox.StateCaptured, waiting[0]: outbox.StateReady} {
 		entries, err := u.store.Messages(t.Context(), outbox.Filter{ID: id})
@@ -206,7 +207,7 @@ func TestCapturedMessages(t *testing.T) {
 // TestDamagedMessage: a message that cannot be read becomes a dead letter, and the same claim goes on to the others.
 func TestDamagedMessage(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	damaged := u.add("topic", "1", "damaged")[0]
 	exec(t, u.admin, `UPDATE onceward_outbox SET attributes = 'not JSON'`)
 	u.add("topic", "1", "behind it")
@@ -225,21 +226,21 @@ func TestDamagedMessage(t *testing.T) {
 // TestMessageAddedTwice: a row that a hand has added twice is one message, and does not keep workers from the others.
 func TestMessageAddedTwice(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	u.add("topic", "1", "first")
-	twice := `INSERT INTO onceward_outbox SELECT nextval('onceward_outbox_number'), id, lane, due, created, attempt, topic, aggregatetype,
-		aggregateid, type, downstream, attributes, origin, payload FROM onceward_outbox`
+	twice := `INSERT INTO onceward_outbox SELECT nextval('onceward_outbox_number'), id, lane, due, created_at, origin_attempt, topic, aggregatetype,
+		aggregateid, type, downstream_key, attributes, origin, payload FROM onceward_outbox`
 	exec(t, u.admin, twice)
 	u.add("topic", "1", "second")
 	u.wantClaimed(u.claim(), "first", "second")
 }
 
-// TestMessagesOfBothTables: a list has every message once, in the order of their IDs, whether it was taken up or not.
+// TestMessagesOfBothTables: a list has every message once, in the order of their IDs, whether it was promoted or not.
 func TestMessagesOfBothTables(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	want := u.add("topic", "1", "a", "b")
-	exec(t, u.admin, `SELECT onceward_outbox_take_up(10)`)
+	exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
 	want = append(want, u.add("topic", "1", "c", "d")...)
 	slices.Sort(want)
 	var got []string
@@ -257,16 +258,16 @@ func TestMessagesOfBothTables(t *testing.T) {
 	}
 }
 
-// TestTakersInParallel: workers that take up and deliver at the same time keep the order of each aggregate.
-func TestTakersInParallel(t *testing.T) {
+// TestPromotersInParallel: workers that promote and deliver at the same time keep the order of each aggregate.
+func TestPromotersInParallel(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	const aggregates, each, workers = 10, 30, 4
 	for i := range each {
 		must(t, u.store.InTx(t.Context(), func(ctx context.Context) error {
 			for a := range aggregates {
 				m := outbox.Message{Topic: "topic", AggregateID: fmt.Sprint(a), Type: "t", Payload: []byte{byte(i)}}
-				if _, err := u.box.Add(ctx, postgres.Tx(ctx), m); err != nil {
+				if _, err := postgres.AddMessage(ctx, u.box, postgres.Tx(ctx), m); err != nil {
 					return err
 				}
 			}
@@ -301,13 +302,13 @@ func TestTakersInParallel(t *testing.T) {
 	}
 }
 
-// TestFreeingLocksInOrder: messages are freed in the order of their ids, in which they are finished too, wherever they lie: so no
-// worker that finishes some and one that frees others stand in each other's way for good.
+// TestFreeingLocksInOrder: messages are freed in the order of their ids, in which they are finished too, wherever they
+// lie: so no worker that finishes some and one that frees others stand in each other's way for good.
 func TestFreeingLocksInOrder(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "&deadlock_timeout=50ms")
+	u := newOutboxTest(t, "&deadlock_timeout=50ms")
 	u.add("topic", "1", "first", "second")
-	exec(t, u.admin, `SELECT onceward_outbox_take_up(10)`)
+	exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
 	for _, kind := range []string{"second", "first"} { // a worker died before it could free them; where they lie, the first is last
 		exec(t, u.admin, `UPDATE onceward_delivery SET state = 2 WHERE type = $1`, kind)
 	}
@@ -318,12 +319,13 @@ func TestFreeingLocksInOrder(t *testing.T) {
 	u.wantClaimed(u.claim(), "first", "second")
 }
 
-// TestFinishingLocksInOrder: the same holds for those that are finished, whatever else there is and whenever they are due.
+// TestFinishingLocksInOrder: the same holds for those that are finished, whatever else there is and whenever they are
+// due.
 func TestFinishingLocksInOrder(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "&deadlock_timeout=50ms")
-	exec(t, u.admin, `INSERT INTO onceward_delivery (id, number, lane, due, created, attempt, state, topic, aggregatetype, aggregateid, type,
-			downstream, attributes, payload)
+	u := newOutboxTest(t, "&deadlock_timeout=50ms")
+	exec(t, u.admin, `INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, state, topic, aggregatetype, aggregateid, type,
+			downstream_key, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, 0, 0, 0, 4, 'topic', '', '', 'done', '', '{}', ''
 		FROM generate_series(1, 20000)`)
 	u.add("topic", "", "first", "second")
@@ -345,7 +347,7 @@ func TestFinishingLocksInOrder(t *testing.T) {
 }
 
 // lockBoth locks the first message and, when something waits for it, the second.
-func (u *takeUp) lockBoth(waits func() error) {
+func (u *outboxTest) lockBoth(waits func() error) {
 	u.Helper()
 	conn, err := u.admin.Acquire(u.Context())
 	must(u, err)
@@ -366,14 +368,14 @@ func (u *takeUp) lockBoth(waits func() error) {
 	must(u, <-over)
 }
 
-// TestSlowTakeUp: where to take up all at once takes longer than a claim may, fewer are taken up until it does not.
-func TestSlowTakeUp(t *testing.T) {
+// TestSlowPromotion: where to promote all at once takes longer than a claim may, fewer are promoted until it does not.
+func TestSlowPromotion(t *testing.T) {
 	t.Parallel()
-	u := newTakeUp(t, "")
+	u := newOutboxTest(t, "")
 	exec(t, u.admin, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$`)
 	exec(t, u.admin, `CREATE TRIGGER dawdle BEFORE INSERT ON onceward_delivery FOR EACH ROW EXECUTE FUNCTION dawdle()`)
-	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created, attempt, topic, aggregatetype, aggregateid, type,
-			downstream, attributes, payload)
+	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
+			downstream_key, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'topic', '', '', 't', '', '{}', ''
 		FROM generate_series(1, 1000)`)
 	for tries := 1; ; tries++ {

@@ -17,8 +17,8 @@ const (
 	selectNumber = `SELECT number FROM onceward_outbox WHERE id = ?1`
 
 	// The counts read indexes of what is open, and no messages.
-	countLive   = `SELECT count(*), min(created) FROM onceward_outbox INDEXED BY onceward_outbox_claim WHERE state < 2`
-	countBehind = `SELECT count(*), min(created) FROM onceward_outbox INDEXED BY onceward_outbox_behind WHERE state = 2`
+	countLive   = `SELECT count(*), min(created_at) FROM onceward_outbox INDEXED BY onceward_outbox_claim WHERE state < 2`
+	countBehind = `SELECT count(*), min(created_at) FROM onceward_outbox INDEXED BY onceward_outbox_behind WHERE state = 2`
 	countDead   = `SELECT count(*), 0 FROM onceward_outbox INDEXED BY onceward_outbox_dead WHERE state IN (3, 5)`
 
 	deleteMessages = `DELETE FROM onceward_outbox WHERE number IN
@@ -74,8 +74,9 @@ func numberOf(conn *sqlite3.Conn, id string) (number int64, err error) {
 	return number, err
 }
 
-// messageQuery makes the statement for a page. An origin or a downstream key alone has no index: operators ask for them, one
-// at a time, and each message would pay for it. Without a state or an ID it walks the table from where the last page ended.
+// messageQuery makes the statement for a page. An origin or a downstream key alone has no index: operators ask for
+// them, one at a time, and each message would pay for it. Without a state or an ID it walks the table from where the
+// last page ended.
 func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	from, conditions := "onceward_outbox", []string{"number > ?"}
 	args = append(args, after)

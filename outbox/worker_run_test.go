@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestTarget: of what is delivered quickly a worker has much in hand, of what is slow no more than can be under way.
+// TestTarget: of what is delivered quickly a worker leases many, of what is slow no more than can be under way.
 func TestTarget(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -28,12 +28,13 @@ func TestTarget(t *testing.T) {
 			r.took(test.took)
 		}
 		if got := r.target(); got != test.want {
-			t.Errorf("%s: %d in hand, want %d", test.name, got, test.want)
+			t.Errorf("%s: %d leased, want %d", test.name, got, test.want)
 		}
 	}
 }
 
-// TestTargetAdapts: a receiver that becomes slow, or quick again, is noticed after some deliveries, and not because of one.
+// TestTargetAdapts: a receiver that becomes slow, or quick again, is noticed after some deliveries, and not because of
+// one.
 func TestTargetAdapts(t *testing.T) {
 	t.Parallel()
 	r := &routeState{Route: Route{Concurrency: 10}}
@@ -45,7 +46,7 @@ func TestTargetAdapts(t *testing.T) {
 	want := func(when string, want int) {
 		t.Helper()
 		if got := r.target(); got != want {
-			t.Errorf("%s: %d in hand, want %d", when, got, want)
+			t.Errorf("%s: %d leased, want %d", when, got, want)
 		}
 	}
 	deliver(10, time.Millisecond)

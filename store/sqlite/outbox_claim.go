@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -22,30 +24,31 @@ const (
 		WHERE topic = ?1 AND state < 2 AND due <= ?2 ORDER BY due, number LIMIT ?3`
 	selectFront = `SELECT number, state FROM onceward_outbox INDEXED BY onceward_outbox_order
 		WHERE lane = ?1 AND lane IS NOT NULL AND state < 4 ORDER BY number LIMIT ?2 OFFSET ?3`
-	leaseMessage = `UPDATE onceward_outbox SET state = 1, due = ?2, token = ?3, tries = tries + ?4 WHERE number = ?1
+	leaseMessage = `UPDATE onceward_outbox SET state = 1, due = ?2, token = ?3, attempts = attempts + ?4 WHERE number = ?1
 		RETURNING ` + messageColumns
 	parkMessage = `UPDATE onceward_outbox SET state = 2, token = 0 WHERE number = ?1`
 	buryMessage = `UPDATE onceward_outbox SET state = iif(lane IS NULL, 5, 3), due = ?2, token = 0, last_error = ?3 WHERE number = ?1`
 	// A freed message is due as of old, so that it is taken before what came after it.
-	freeMessage = `UPDATE onceward_outbox SET state = 0, due = created WHERE number = ?1`
+	freeMessage = `UPDATE onceward_outbox SET state = 0, due = created_at WHERE number = ?1`
 )
 
 const (
 	// maxParked bounds how many messages one claim makes Behind, and so how long all other writes wait for it.
 	maxParked = 1000
-	// maxFreed is how many messages of a lane become Ready at a time. Those that no claim takes have to be parked again.
+	// maxFreed is how many messages of a lane become Ready at a time. Those that no claim takes have to be parked
+	// again.
 	maxFreed = 100
 )
 
-// ClaimMessages implements [outbox.Store]. That there is nothing to do is seen without the writer. Where all that was looked
-// at has to wait, it looks further, and lets others write in between.
-func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
-	wants = slices.DeleteFunc(slices.Clone(wants), func(w outbox.ClaimRequest) bool { return w.Limit <= 0 })
-	if due, err := s.anyDue(ctx, wants); err != nil || !due {
+// ClaimMessages implements [outbox.Store]. That there is nothing to do is seen without the writer. Where all that was
+// looked at has to wait, it looks further, and lets others write in between.
+func (s *Store) ClaimMessages(ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
+	requests = slices.DeleteFunc(slices.Clone(requests), func(w outbox.ClaimRequest) bool { return w.Limit <= 0 })
+	if due, err := s.anyDue(ctx, requests); err != nil || !due {
 		return nil, err
 	}
 	for {
-		claimed, more, err := s.claimMessages(ctx, wants, lease)
+		claimed, more, err := s.claimMessages(ctx, requests, lease)
 		if err != nil || len(claimed) > 0 || !more {
 			return claimed, err
 		}
@@ -53,13 +56,13 @@ func (s *Store) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, 
 }
 
 // claimMessages is one turn of the writer. It reports whether there is more to look at.
-func (s *Store) claimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, bool, error) {
+func (s *Store) claimMessages(ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, bool, error) {
 	var claimed []outbox.Claimed
 	more := false
 	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
 		c := newClaim(r, now, lease)
-		for _, want := range wants {
-			if err := c.take(want); err != nil {
+		for _, request := range requests {
+			if err := c.take(request); err != nil {
 				return err
 			}
 		}
@@ -75,11 +78,11 @@ func (s *Store) claimMessages(ctx context.Context, wants []outbox.ClaimRequest, 
 }
 
 // anyDue reports whether a claim would find anything.
-func (s *Store) anyDue(ctx context.Context, wants []outbox.ClaimRequest) (due bool, err error) {
+func (s *Store) anyDue(ctx context.Context, requests []outbox.ClaimRequest) (due bool, err error) {
 	now := micros(s.now())
 	err = s.readers.with(ctx, func(one *reader) error {
-		for _, want := range wants {
-			err := query(one.conn, selectAnyDue, []any{want.Topic, now}, func(*sqlite3.Stmt) error {
+		for _, request := range requests {
+			err := query(one.conn, selectAnyDue, []any{request.Topic, now}, func(*sqlite3.Stmt) error {
 				due = true
 				return nil
 			})
@@ -123,11 +126,11 @@ type candidate struct {
 	lane   string
 }
 
-// take goes through the messages of a topic that are due until it has enough. Each is leased or parked, and so is not met
-// again.
-func (c *claim) take(want outbox.ClaimRequest) error {
-	for left := want.Limit; left > 0 && c.parked < maxParked; {
-		candidates, err := c.candidates(want.Topic, left)
+// take goes through the messages of a topic that are due until it has enough. Each is leased or parked, and so is not
+// met again.
+func (c *claim) take(request outbox.ClaimRequest) error {
+	for left := request.Limit; left > 0 && c.parked < maxParked; {
+		candidates, err := c.candidates(request.Topic, left)
 		if err != nil {
 			return err
 		}
@@ -185,8 +188,8 @@ func (c *claim) leaseFree(candidates []candidate) error {
 	return nil
 }
 
-// decideLane compares the candidates of a lane with the front of what is open in it: those in the same places have nothing
-// else in front of them. A try is counted for the first alone, because the others may not be begun.
+// decideLane compares the candidates of a lane with the front of what is open in it: those in the same places have
+// nothing else in front of them. A try is counted for the first alone, because the others may not be begun.
 func (c *claim) decideLane(lane string, candidates []candidate) error {
 	front, err := c.front(lane, len(candidates), c.taken[lane])
 	if err != nil {
@@ -216,8 +219,8 @@ func (c *claim) decideLane(lane string, candidates []candidate) error {
 	return nil
 }
 
-// lease gives a message to the claimer. One that cannot be read becomes a dead letter instead: it would come back for ever,
-// and with it would fail the claims of others.
+// lease gives a message to the claimer. One that cannot be read becomes a dead letter instead: it would come back for
+// ever, and with it would fail the claims of others.
 func (c *claim) lease(number int64, try int) (readable bool, err error) {
 	var unreadable error
 	err = c.run(leaseMessage, []any{number, c.until, c.token, try}, func(stmt *sqlite3.Stmt) error {
@@ -248,3 +251,53 @@ func (c *claim) result() []outbox.Claimed {
 	}
 	return claimed
 }
+
+// hints tells watchers of messages that this process made ready. What other processes add is found by polling.
+type hints struct {
+	ready atomic.Bool // whether there is something to tell of after the next commit
+
+	mu       sync.Mutex
+	watchers map[chan struct{}]struct{}
+}
+
+// add notes that so many messages became ready in the transaction that is under way.
+func (h *hints) add(n int) {
+	if n > 0 {
+		h.ready.Store(true)
+	}
+}
+
+// tell is called after each commit. A watcher that has not yet looked at its last hint needs no other.
+func (h *hints) tell() {
+	if !h.ready.Swap(false) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for watcher := range h.watchers {
+		select {
+		case watcher <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// WatchMessages implements [outbox.Store].
+func (s *Store) WatchMessages() (told <-chan struct{}, stop func()) {
+	h := &s.writer.messages
+	watcher := make(chan struct{}, 1)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watchers == nil {
+		h.watchers = make(map[chan struct{}]struct{})
+	}
+	h.watchers[watcher] = struct{}{}
+	return watcher, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.watchers, watcher)
+	}
+}
+
+// HearsMessages implements [outbox.Store]: SQLite has no way to tell other processes.
+func (s *Store) HearsMessages() bool { return false }

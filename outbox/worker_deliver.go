@@ -1,0 +1,249 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// laneKey names messages that keep their order.
+type laneKey struct{ topic, aggregateType, aggregateID string }
+
+// acquired is a message with the lease that this worker has on it.
+type acquired struct {
+	*Claimed
+	lease *heldLease
+	// counted says that the store has counted this attempt: it does so for those that were first.
+	counted bool
+}
+
+// start delivers what was claimed: messages of one aggregate one after the other, all others side by side.
+func (s *workerRun) start(claimed []Claimed, until time.Time) {
+	runs := make(map[laneKey][]acquired)
+	for i := range claimed {
+		c := &claimed[i]
+		route := s.routes[c.Topic]
+		t := acquired{Claimed: c, lease: s.track(route, c, until), counted: true}
+		if !c.Ordered() {
+			s.deliveries.Go(func() { s.deliverRun(route, []acquired{t}) })
+			continue
+		}
+		key := laneKey{c.Topic, c.AggregateType, c.AggregateID}
+		t.counted = len(runs[key]) == 0
+		runs[key] = append(runs[key], t)
+	}
+	for key, run := range runs {
+		s.deliveries.Go(func() { s.deliverRun(s.routes[key.topic], run) })
+	}
+}
+
+// deliverRun delivers messages of one aggregate. After one that did not succeed the rest waits. One that was tried
+// before goes alone: if it is what kills workers, nothing else is to suffer from it.
+func (s *workerRun) deliverRun(route *routeState, run []acquired) {
+	route.slots <- struct{}{}
+	defer func() { <-route.slots }()
+	if run[0].Attempts > 1 && len(run) > 1 {
+		s.release(route, run[1:], StateBehind)
+		run = run[:1]
+	}
+	for i, t := range run {
+		if s.stopping.Load() {
+			s.release(route, run[i:], StateReady)
+			return
+		}
+		if !s.deliver(route, t) {
+			s.release(route, run[i+1:], StateBehind)
+			return
+		}
+	}
+}
+
+// release returns messages that were not begun. That does not count as an attempt.
+func (s *workerRun) release(route *routeState, run []acquired, state State) {
+	for _, t := range run {
+		attempts := t.Attempts
+		if t.counted {
+			attempts--
+		}
+		s.finish.add(finished{acquired: t, route: route, outcome: Outcome{Lease: t.lease.Lease, State: state, Attempts: attempts}})
+	}
+}
+
+// deliver delivers one message, and reports whether the next one of its aggregate may follow.
+func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
+	attempts := t.Attempts
+	if !t.counted {
+		attempts++
+	}
+	end := finished{acquired: t, route: route, attempts: attempts}
+	if err := t.lease.alive(); err != nil {
+		s.lost(end, err)
+		return false
+	}
+	if attempts > route.MaxAttempts {
+		end.attempts-- // this one is not begun
+		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.attempts)))
+		return false
+	}
+	ctx, cancel := t.lease.begin(s.hard, route.Timeout+s.config.Lease)
+	defer cancel()
+	ctx, cancelTimeout := context.WithTimeout(ctx, route.Timeout)
+	defer cancelTimeout()
+	began := time.Now()
+	entry := t.Entry
+	entry.Attempts = attempts
+	result, err := call(ctx, route.Handler, &Delivery{Entry: entry, lease: t.lease})
+	end.elapsed = time.Since(began)
+	route.took(end.elapsed)
+	if err == nil {
+		return s.succeeded(ctx, end, result)
+	}
+	if errors.Is(context.Cause(ctx), ErrFenced) {
+		s.lost(end, fmt.Errorf("%w: %w", ErrFenced, err))
+		return false
+	}
+	s.failed(end, err)
+	return false
+}
+
+// call runs the handler. A panic is an error of this message, not the end of the worker, and so is a handler that ends
+// its goroutine.
+func call(ctx context.Context, h Handler, d *Delivery) (result Result, err error) {
+	returned := make(chan struct{})
+	err = errors.New("the handler ended its goroutine")
+	go func() {
+		defer close(returned)
+		defer recovered("the handler", &err)
+		result, err = h(ctx, d)
+	}()
+	<-returned
+	return result, err
+}
+
+// recovered makes a panic of the application's an error. It is deferred.
+func recovered(what string, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("%s panicked: %v", what, p)
+	}
+}
+
+// succeeded records what the delivery led to: first the receiver's id, then what depends on it, and with that, or at
+// the latest, that the message is done.
+func (s *workerRun) succeeded(ctx context.Context, end finished, result Result) (done bool) {
+	result.ProviderID = shorten(result.ProviderID)
+	end.outcome = Outcome{Lease: end.lease.Lease, State: StateDone, Attempts: end.attempts, ProviderID: result.ProviderID}
+	if result.Then == nil && result.Settle == nil {
+		s.finish.add(end)
+		return true
+	}
+	err := s.conclude(ctx, end, result)
+	switch {
+	case errors.Is(err, ErrFenced):
+		s.lost(end, err)
+		return false
+	case err != nil:
+		s.failed(end, err)
+		return false
+	case result.Then == nil:
+		s.finish.add(end)
+	default:
+		s.ended(end)
+		s.lookAgain()
+	}
+	return true
+}
+
+// conclude does what a result asks for. The effect has happened, so that neither the end of the delivery's time nor a
+// lease that ran out keeps it from being recorded: if another worker has the message, the store refuses. A panic of
+// Then undoes its transaction, and is an error of this message.
+func (s *workerRun) conclude(ctx context.Context, end finished, result Result) (err error) {
+	defer recovered("Result.Then", &err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	if result.ProviderID != "" {
+		if err := end.lease.record(ctx, result.ProviderID); err != nil {
+			return fmt.Errorf("record the receiver's id: %w", err)
+		}
+	}
+	if result.Settle != nil {
+		if err := s.settle(ctx, end.Claimed, result.Settle); err != nil {
+			return fmt.Errorf("settle the operation: %w", err)
+		}
+	}
+	if result.Then != nil {
+		return s.store.FinishMessageTx(ctx, end.outcome, func(ctx context.Context) error {
+			return result.Then(contextWithParent(ctx, &end.Entry))
+		})
+	}
+	return nil
+}
+
+// settle stores the answer of the operation that added the message, if its record waits for one. If it still is in
+// progress, its handler is about to end: then the message is tried again a little later.
+func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completion) error {
+	reconciler, ok := s.config.Records.(store.Reconciler)
+	if !ok {
+		return Permanent(errors.New("WorkerConfig.Records has no store whose records can be settled"))
+	}
+	if c.Origin == (store.ID{}) {
+		return Permanent(errors.New("the message was not added by an operation: there is nothing to settle"))
+	}
+	resolveErr := reconciler.ResolveCompleted(ctx, store.Claim{ID: c.Origin, Attempt: c.OriginAttempt}, done)
+	if resolveErr == nil {
+		return nil
+	}
+	rec, err := s.config.Records.Get(ctx, c.Origin)
+	waits := rec.Attempt == c.OriginAttempt && (rec.State == store.StateInProgress || rec.State == store.StateUnknown)
+	switch {
+	case errors.Is(err, store.ErrNotFound), err == nil && !waits:
+		s.config.Logger.WarnContext(ctx, "outbox: the operation that a message was to settle is settled otherwise", "message", c.ID, "error", resolveErr)
+		return nil
+	default:
+		return errors.Join(resolveErr, err)
+	}
+}
+
+// failed plans another attempt, or gives up.
+func (s *workerRun) failed(end finished, err error) {
+	end.err = err
+	end.outcome = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.attempts, Error: shorten(err.Error())}
+	var asked *retryAfterError
+	switch {
+	case (errors.Is(err, ErrPermanent) || end.attempts >= end.route.MaxAttempts) && end.route.BlockOnDeadLetter && end.Ordered():
+		end.outcome.State = StateHolding
+	case errors.Is(err, ErrPermanent) || end.attempts >= end.route.MaxAttempts:
+		end.outcome.State = StateDead
+	case errors.As(err, &asked):
+		end.outcome.After = max(asked.wait, end.route.pause(end.attempts))
+	default:
+		end.outcome.After = end.route.pause(end.attempts)
+	}
+	if end.outcome.State != StateReady {
+		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic, "attempts", end.attempts, "error", err)
+	}
+	s.finish.add(end)
+}
+
+// maxKept is how many characters of an error, or of a receiver's id, are kept.
+const maxKept = 1000
+
+// shorten makes a text from outside one that every database takes.
+func shorten(text string) string {
+	clean := []rune(strings.ToValidUTF8(text, "\uFFFD"))
+	for i, r := range clean {
+		if r == 0 {
+			clean[i] = ' '
+		}
+	}
+	return string(clean[:min(len(clean), maxKept)])
+}
+
+// lost lets go of a message that another worker has by now, or will have.
+func (s *workerRun) lost(end finished, err error) {
+	end.err, end.fenced = err, true
+	s.ended(end)
+}

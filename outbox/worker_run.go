@@ -1,0 +1,162 @@
+package outbox
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// workerRun is one run of a worker: the messages that it has leased, and the goroutines that work on them.
+type workerRun struct {
+	*Worker
+	routes map[string]*routeState
+
+	// hard is the context of deliveries: it ends when the grace is over, not when the worker is told to stop.
+	hard     context.Context
+	cut      context.CancelFunc
+	stopping atomic.Bool
+
+	hints      <-chan struct{}
+	unwatch    func()
+	again      chan struct{} // there is room again, or messages may have become ready
+	finish     *finisher
+	deliveries sync.WaitGroup
+	background sync.WaitGroup
+	maintained time.Time
+	purged     time.Time
+
+	mu     sync.Mutex
+	held   map[string]*heldLease // by the ID of the message
+	report Report
+}
+
+// routeState is a route with what this run has of it.
+type routeState struct {
+	Route
+	topic  string
+	slots  chan struct{}
+	leased atomic.Int64
+	short  atomic.Bool  // the pump requests to know when there is room again
+	speed  atomic.Int64 // a moving average of the time that deliveries take; zero if there was none
+}
+
+func newWorkerRun(w *Worker) *workerRun {
+	s := &workerRun{
+		Worker: w, routes: make(map[string]*routeState), again: make(chan struct{}, 1), held: make(map[string]*heldLease),
+		maintained: time.Now(), purged: time.Now(),
+	}
+	for topic, route := range w.config.Routes {
+		s.routes[topic] = &routeState{Route: route, topic: topic, slots: make(chan struct{}, route.Concurrency)}
+	}
+	s.hard, s.cut = context.WithCancel(context.Background())
+	s.hints, s.unwatch = w.store.WatchMessages()
+	s.finish = newFinisher(s)
+	s.background.Go(s.finish.loop)
+	s.background.Go(s.heartbeat)
+	return s
+}
+
+// stopWith ends the run with the context: then nothing more is begun, and when the grace is over, what is still under
+// way is cut off.
+func (s *workerRun) stopWith(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		s.stopping.Store(true)
+		select {
+		case <-time.After(s.config.Grace):
+			s.cut()
+		case <-s.hard.Done():
+		}
+	})
+}
+
+// drain waits for what is under way.
+func (s *workerRun) drain() {
+	s.deliveries.Wait()
+	s.finish.flush()
+}
+
+// end stops the goroutines of the run.
+func (s *workerRun) end() {
+	s.unwatch()
+	s.cut()
+	s.finish.close()
+	s.background.Wait()
+}
+
+func (s *workerRun) summary() Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report
+}
+
+// track notes a message that was claimed.
+func (s *workerRun) track(route *routeState, c *Claimed, until time.Time) *heldLease {
+	l := &heldLease{Lease: c.Lease(), store: s.store, until: until}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.held[c.ID]; old != nil {
+		old.lose() // it ran out, and this worker was the next
+	}
+	s.held[c.ID] = l
+	route.leased.Add(1)
+	return l
+}
+
+// untrack notes that a message is no longer leased, and counts what became of it.
+func (s *workerRun) untrack(route *routeState, l *heldLease, count func(r *Report)) {
+	s.mu.Lock()
+	if s.held[l.ID] == l {
+		delete(s.held, l.ID)
+	}
+	count(&s.report)
+	empty := len(s.held) == 0
+	s.mu.Unlock()
+	route.leased.Add(-1)
+	if empty || route.room() && route.short.CompareAndSwap(true, false) {
+		s.lookAgain()
+	}
+}
+
+// lookAgain makes the worker look for messages at once.
+func (s *workerRun) lookAgain() {
+	select {
+	case s.again <- struct{}{}:
+	default: // it has been told and has not looked yet
+	}
+}
+
+func (s *workerRun) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.held) == 0
+}
+
+// horizon is how far ahead a worker takes messages: as many as it delivers in this time.
+const horizon = 250 * time.Millisecond
+
+// target is how many messages to lease at a time: more if they are delivered quickly, so that each statement of the
+// database serves many of them; no more than can be under way if they are slow, so that other workers get the rest.
+func (r *routeState) target() int {
+	speed := time.Duration(r.speed.Load())
+	if speed == 0 {
+		return r.Concurrency
+	}
+	return r.Concurrency * int(min(max(horizon/speed, 1), 8))
+}
+
+// room reports whether to take more. Half of what is leased is delivered before that, so that each claim takes many. But slots
+// that are free do not wait for those that hang: there an eighth of the slots is enough.
+func (r *routeState) room() bool {
+	return int(r.leased.Load()) <= max(r.target()/2, r.Concurrency*7/8)
+}
+
+// took notes how long a delivery took.
+func (r *routeState) took(d time.Duration) {
+	before := r.speed.Load()
+	after := int64(max(d, 1))
+	if before > 0 {
+		after = before + (after-before)/8
+	}
+	r.speed.Store(max(after, 1)) // it is a hint: of two at once one may be lost
+}

@@ -1,0 +1,259 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
+)
+
+// addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits
+// there: a CASE evaluates its condition first.
+const (
+	addMessage = `INSERT INTO @outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
+			downstream_key, attributes, origin, payload)
+		VALUES (NUMBER, $1::uuid, $2::bigint, @now() + $3::bigint, @now(), $4::bigint, $5::text, $6::text, $7::text,
+			$8::text, $9::text, $10::text, $11::bytea, $12::bytea)`
+	drawNumber = `nextval('@outbox_number')`
+	// What nobody delivers is apart from what workers look for.
+	drawCaptured = `-` + drawNumber
+	// Locks of two numbers are apart from those of records, which are of one. What these functions return is void,
+	// which is empty as a text.
+	lockLane = `CASE WHEN pg_advisory_xact_lock(($2::bigint >> 32)::integer, ($2::bigint << 32 >> 32)::integer)::text = ''
+		THEN ` + drawNumber + ` END`
+	notifyOthers = `CASE WHEN pg_notify('CHANNEL', 'o')::text = '' THEN NUMBER END`
+)
+
+// addStatements are the variants of the statement, each with a notification or without.
+type addStatements [3][2]statement
+
+// The variants: for change-data-capture alone, without an order, and with one.
+const (
+	captured = iota
+	unordered
+	ordered
+)
+
+func prepareAdd(channel string, named func(name, text string) statement) (all addStatements) {
+	notify := strings.ReplaceAll(notifyOthers, "CHANNEL", channel)
+	for kind, number := range [...]string{captured: drawCaptured, unordered: drawNumber, ordered: lockLane} {
+		for notifies, drawn := range []string{number, strings.ReplaceAll(notify, "NUMBER", number)} {
+			all[kind][notifies] = named("add_"+strconv.Itoa(2*kind+notifies), strings.ReplaceAll(addMessage, "NUMBER", drawn))
+		}
+	}
+	return all
+}
+
+// attributes are what of a message no statement looks at.
+type attributes struct {
+	ContentType string            `json:"contenttype,omitempty"`
+	Source      string            `json:"source,omitempty"`
+	Subject     string            `json:"subject,omitempty"`
+	Step        string            `json:"step,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"`
+}
+
+// addition is a message that is ready to be written.
+type addition struct {
+	kind, notifies  int
+	id              string
+	uuid            [16]byte // the same
+	lane            int64
+	delay           int64
+	attempt         int64
+	texts           [6]string // topic, aggregatetype, aggregateid, type, downstream_key, attributes
+	origin, payload []byte
+}
+
+// addition makes an entry ready to be written. It shares no memory with the entry.
+func (s *Store) addition(e *outbox.Entry) (a addition, err error) {
+	var id pgtype.UUID
+	if err := id.Scan(e.ID); err != nil {
+		return a, fmt.Errorf("postgres: the ID of a message is a UUID: %w", err)
+	}
+	attributes, err := json.Marshal(attributes{e.ContentType, e.Source, e.Subject, e.Step, e.Headers})
+	if err != nil {
+		return a, err
+	}
+	a = addition{
+		id: e.ID, uuid: id.Bytes, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.OriginAttempt, kind: unordered,
+		texts:   [6]string{e.Topic, e.AggregateType, e.AggregateID, e.Type, e.DownstreamKey, string(attributes)},
+		payload: append([]byte{}, e.Payload...), // nil would be null
+	}
+	switch {
+	case e.Topic == "":
+		a.kind = captured
+	case a.lane != 0:
+		a.kind = ordered
+	}
+	if a.kind != captured && s.messages.due(time.Now()) {
+		a.notifies = 1
+	}
+	if e.Origin != (store.ID{}) {
+		a.origin = e.Origin.AppendBinary(nil)
+	}
+	return a, nil
+}
+
+// args are the parameters of the statement as pgx and database/sql take them.
+func (a *addition) args() []any {
+	args := append(make([]any, 0, 12), a.id, a.lane, a.delay, a.attempt)
+	for _, text := range a.texts {
+		args = append(args, text)
+	}
+	return append(args, a.origin, a.payload)
+}
+
+// AddMessage implements [outbox.Store].
+func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
+	app, err := ofSQL(tx)
+	if err != nil {
+		return err
+	}
+	gate, _ := ctx.Value(gateKey{}).(*gate)
+	return s.writeMessage(ctx, app.exec, gate, e)
+}
+
+// AddMessage is [outbox.Outbox.Add] in a transaction of pgx, such as [Tx] gives. The outbox is over a store of this
+// package.
+func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Message) (id string, err error) {
+	s, e, err := entryFor(ctx, box, m)
+	if err != nil {
+		return "", err
+	}
+	app, err := ofPgx(tx)
+	if err != nil {
+		return "", err
+	}
+	gate, _ := ctx.Value(gateKey{}).(*gate)
+	if handler, ok := tx.(handlerTx); ok {
+		gate = handler.gate // whichever context it is used with
+	}
+	if err := s.writeMessage(ctx, app.exec, gate, e); err != nil {
+		return "", err
+	}
+	return e.ID, nil
+}
+
+// QueueMessage is [AddMessage] for a batch that the application is about to send in its transaction, so that the
+// message costs no round trip of its own. The results of the batch tell whether it was written.
+func QueueMessage(ctx context.Context, box *outbox.Outbox, batch *pgx.Batch, m outbox.Message) (id string, err error) {
+	s, e, err := entryFor(ctx, box, m)
+	if err != nil {
+		return "", err
+	}
+	gate, _ := ctx.Value(gateKey{}).(*gate)
+	queue := func(_ context.Context, statement string, args ...any) (int64, error) {
+		batch.Queue(statement, args...)
+		return 0, nil
+	}
+	if err := s.writeMessage(ctx, queue, gate, e); err != nil {
+		return "", err
+	}
+	return e.ID, nil
+}
+
+// entryFor makes the entry of a message, for the store that the outbox is over.
+func entryFor(ctx context.Context, box *outbox.Outbox, m outbox.Message) (*Store, *outbox.Entry, error) {
+	s, ok := box.Store().(*Store)
+	if !ok {
+		return nil, nil, fmt.Errorf("postgres: the outbox is over a %T, and not over a store of this package", box.Store())
+	}
+	e, err := box.Entry(ctx, m)
+	return s, e, err
+}
+
+// execFunc runs a statement and returns how many rows it wrote.
+type execFunc func(ctx context.Context, statement string, args ...any) (int64, error)
+
+// writeMessage adds a message by a statement of its own. The gate is that of a handler which may be the one that adds
+// it, or nil.
+func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *outbox.Entry) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	a, err := s.addition(e)
+	if err != nil {
+		return err
+	}
+	if g != nil && g.t.store == s {
+		g.t.adds.Store(true)
+	}
+	defer s.messages.wake() // it may be committed soon
+	_, err = exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
+	return err
+}
+
+// AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
+func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
+	g, _ := ctx.Value(gateKey{}).(*gate)
+	if g == nil || g.t.store != s || !g.t.answers {
+		return outbox.ErrNoAnswer
+	}
+	a, err := s.addition(e)
+	if err != nil {
+		return err
+	}
+	if _, err := g.enter(); err != nil {
+		return err
+	}
+	defer g.leave()
+	if err := g.answerSize.Add(e); err != nil {
+		return err
+	}
+	g.t.adds.Store(true)
+	g.messages = append(g.messages, a)
+	return nil
+}
+
+// addMessages puts the messages of the answer into the round trip that commits it, sorted by their lanes: transactions
+// that all take their locks in the same order do not wait for each other in a circle.
+func (t *transaction) addMessages(trip *pipeline) {
+	slices.SortStableFunc(t.gate.messages, func(a, b addition) int { return cmp.Compare(a.lane, b.lane) })
+	for i := range t.gate.messages {
+		a := &t.gate.messages[i]
+		parameters := [][]byte{a.uuid[:], trip.int64(a.lane), trip.int64(a.delay), trip.int64(a.attempt)}
+		for _, text := range a.texts {
+			parameters = append(parameters, []byte(text))
+		}
+		trip.add(&t.store.sql.add[a.kind][a.notifies], append(parameters, a.origin, a.payload)...)
+	}
+}
+
+// prepareMessages makes the statements for the messages of the answer known to the connection.
+func (t *transaction) prepareMessages(trip *pipeline, deadline time.Time) error {
+	for i := range t.gate.messages {
+		a := &t.gate.messages[i]
+		if err := trip.prepare(context.Background(), deadline, &t.store.sql.add[a.kind][a.notifies]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lane is the number within which messages keep their order, or 0. Two aggregates may have the same: they then wait for
+// each other.
+func (s *Store) lane(m *outbox.Message) int64 {
+	if m.Topic == "" || !m.Ordered() {
+		return 0
+	}
+	b := append(make([]byte, 0, 128), *s.secret.Load()...)
+	for _, part := range []string{m.Topic, m.AggregateType, m.AggregateID} {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
+		b = append(b, part...)
+	}
+	sum := sha256.Sum256(b)
+	return int64(binary.BigEndian.Uint64(sum[:]) | 1)
+}
