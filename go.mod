@@ -13,6 +13,5 @@ require (
 require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
-	github.com/onceward/onceward/store/storetest v0.1.0
 	golang.org/x/text v0.43.0 // indirect
 )

@@ -17,8 +17,8 @@ const (
 	keyTagUUID = 1
 )
 
-// AppendBinary appends the ID as bytes that no other ID has: the length of the scope, the scope, and the key behind a tag.
-// A key that is a canonical lower-case UUID takes sixteen bytes.
+// AppendBinary appends the ID as bytes that no other ID has: the length of the scope, the scope, and the key behind a
+// tag. A key that is a canonical lower-case UUID takes sixteen bytes.
 func (id ID) AppendBinary(dst []byte) []byte {
 	dst = appendString(dst, id.Scope)
 	if packed, ok := packUUID(id.Key); ok {
@@ -190,8 +190,8 @@ func (f *HeaderField) mode() byte {
 	}
 }
 
-// DecodeRecord reads what [Record.AppendBinary] wrote, by this program or an older one. A version that is newer, or bytes
-// that are not a record, give an [*UnreadableError]. The record shares no memory with b.
+// DecodeRecord reads what [Record.AppendBinary] wrote, by this program or an older one. A version that is newer, or
+// bytes that are not a record, give an [*UnreadableError]. The record shares no memory with b.
 func DecodeRecord(id ID, b []byte) (Record, error) {
 	if len(b) == 0 {
 		return Record{}, &UnreadableError{Reason: "it is empty"}

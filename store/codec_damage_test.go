@@ -54,7 +54,8 @@ func TestDamageIsUnreadable(t *testing.T) {
 	requireUnreadable(t, 1, err)
 }
 
-// TestDamagedCountsAllocateLittle: a length or a count that promises gigabytes is refused before anything is made for it.
+// TestDamagedCountsAllocateLittle: a length or a count that promises gigabytes is refused before anything is made for
+// it.
 func TestDamagedCountsAllocateLittle(t *testing.T) {
 	rec := goldenRecords["completed"]
 	rec.Response = store.Response{Status: 200}

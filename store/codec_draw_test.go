@@ -41,12 +41,14 @@ func drawRecord(t *rapid.T) store.Record {
 		},
 		Attempt: rapid.Int64().Draw(t, "attempt"), Nonce: short("nonce"),
 		LeaseUntil: moment.Draw(t, "lease"), Retention: time.Duration(rapid.Int64().Draw(t, "retention")),
-		Point: text.Draw(t, "point"), Data: optional.Draw(t, "data"), NotReplayable: rapid.Bool().Draw(t, "not replayable"),
+		Point: text.Draw(t, "point"), Data: optional.Draw(t, "data"), NotReplayable: rapid.Bool().Draw(t,
+			"not replayable"),
 		LastError: text.Draw(t, "error"), ReconcileError: text.Draw(t, "reconcile error"),
 		DownstreamSecret: rapid.Uint32().Draw(t, "downstream secret"), ReconcileAt: moment.Draw(t, "reconcile"),
 		ReconcileCount: int(rapid.Int32Min(0).Draw(t, "count")), DeadLetter: rapid.Bool().Draw(t, "dead"),
 		ProviderID: text.Draw(t, "provider"), TraceID: text.Draw(t, "trace"),
-		CreatedAt: moment.Draw(t, "created"), SettledAt: moment.Draw(t, "settled"), ExpiresAt: moment.Draw(t, "expires"),
+		CreatedAt: moment.Draw(t, "created"), SettledAt: moment.Draw(t, "settled"), ExpiresAt: moment.Draw(t,
+			"expires"),
 	}
 	if rapid.Bool().Draw(t, "answered") {
 		rec.Response = drawResponse(t, text, optional)
@@ -59,7 +61,10 @@ func drawResponse(t *rapid.T, text *rapid.Generator[string], optional *rapid.Gen
 		if rapid.Bool().Draw(t, "removed") {
 			return store.HeaderField{Name: text.Draw(t, "name"), Removed: true}
 		}
-		return store.HeaderField{Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
+		return store.HeaderField{
+			Name: text.Draw(t, "name"), Value: text.Draw(t, "value"),
+			Append: rapid.Bool().Draw(t, "append"),
+		}
 	})
 	return store.Response{
 		Status:    rapid.IntRange(200, 999).Draw(t, "status"),

@@ -72,7 +72,8 @@ func TestIDEncodingIsFixed(t *testing.T) {
 
 func TestIDRoundTrip(t *testing.T) {
 	t.Parallel()
-	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`))
+	text := rapid.OneOf(rapid.String(),
+		rapid.StringMatching(`[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`))
 	ids := rapid.Custom(func(t *rapid.T) store.ID {
 		return store.ID{Scope: text.Draw(t, "scope"), Key: text.Draw(t, "key")}
 	})

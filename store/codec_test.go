@@ -18,7 +18,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-var update = flag.Bool("update", false, "write the golden files of testdata/records anew")
+var update = flag.Bool("update", false, "write the golden files of testdata/records again")
 
 // goldenRecords are one record for each thing that version 1 can hold. They are never changed, only added to: the files
 // beside them were written by every release so far.
@@ -30,33 +30,42 @@ var goldenRecords = map[string]store.Record{
 	},
 	"resumable": {
 		Version: 1, State: store.StateInProgress, OnLost: store.LostResume, Operation: "POST /orders",
-		Fingerprint: goldenFingerprint(7), Attempt: 3, Retention: 30 * 24 * time.Hour, Point: "charged", Data: []byte("\x00carried"),
+		Fingerprint: goldenFingerprint(7), Attempt: 3, Retention: 30 * 24 * time.Hour, Point: "charged",
+		Data:          []byte("\x00carried"),
 		NotReplayable: true, LeaseUntil: goldenTime(time.Minute), CreatedAt: goldenTime(0),
 	},
 	"completed": {
-		Version: 1, State: store.StateCompleted, Operation: "POST /payments", Fingerprint: goldenFingerprint(0), Attempt: 2,
+		Version: 1, State: store.StateCompleted, Operation: "POST /payments", Fingerprint: goldenFingerprint(0),
+		Attempt:   2,
 		Retention: 24 * time.Hour, ProviderID: "ch_1", CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second),
 		ExpiresAt: goldenTime(24*time.Hour + time.Second),
 		Response: store.Response{
 			Status: 201, Body: []byte(`{"id":1}`),
-			Header: []store.HeaderField{{Name: "Location", Value: "/payments/1"}, {Name: "Vary", Value: "Accept", Append: true}},
+			Header: []store.HeaderField{
+				{Name: "Location", Value: "/payments/1"},
+				{Name: "Vary", Value: "Accept", Append: true},
+			},
 		},
 	},
 	"removed-header": {
-		Version: 1, State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
+		Version: 1, State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2,
+		Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
 		Response: store.Response{
 			Status: 200, Header: []store.HeaderField{{Name: "Server", Removed: true}, {Name: "Vary", Value: "Accept"}},
 		},
 	},
 	"not-stored": {
-		Version: 1, State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
+		Version: 1, State: store.StateCompleted, Fingerprint: goldenFingerprint(0), Attempt: 2,
+		Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
 		Response: store.Response{Status: 200, NotStored: true},
 	},
 	"retryable": {
-		Version: 1, State: store.StateRetryable, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,
-		LastError: "not executed", CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
+		Version: 1, State: store.StateRetryable, Fingerprint: goldenFingerprint(0), Attempt: 1,
+		Retention: 24 * time.Hour,
+		LastError: "not executed", CreatedAt: goldenTime(0), SettledAt: goldenTime(1),
+		ExpiresAt: goldenTime(24 * time.Hour),
 	},
 	"dead-letter": {
 		Version: 1, State: store.StateUnknown, Fingerprint: goldenFingerprint(0), Attempt: 1, Retention: 24 * time.Hour,

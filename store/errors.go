@@ -13,22 +13,25 @@ var (
 	// ErrFenced is returned when a write names an attempt, or expects a state, that is no longer current. Nothing was
 	// changed. The error is a [*FencedError].
 	ErrFenced = errors.New("onceward: fenced")
-	// ErrUnavailable is returned when the store cannot answer now. A reservation that ends so was not executed; whether a
-	// settlement that ends so has landed is not known.
+	// ErrUnavailable is returned when the store cannot answer now. After a reservation that fails so nothing is
+	// executed; whether a write that fails so was stored is not known.
 	ErrUnavailable = errors.New("onceward: store unavailable")
-	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred constraint
-	// does. Nothing was executed. To repeat it ends the same way, unless it was in conflict with something that is over.
+	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred
+	// constraint does. Nothing was executed. A repetition is refused too, unless the conflict was with a transaction
+	// that has ended.
 	ErrWorkRefused = errors.New("onceward: the database refused the work")
-	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or the secret
-	// that it was made with is gone.
+	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or the
+	// secret that it was made with is gone. The error is an [*UnreadableError].
 	ErrUnreadable = errors.New("onceward: record unreadable")
-	// ErrInvalidEvent is returned when a transition is asked for that no state allows, such as one without an attempt.
+	// ErrInvalidEvent is returned when a call asks for what no state allows, such as a write without an attempt.
+	// Nothing was changed.
 	ErrInvalidEvent = errors.New("onceward: invalid event")
-	// ErrOutcomeUnknown is returned when it is not known whether the work was done. It is not executed again.
+	// ErrOutcomeUnknown is returned when a store cannot learn whether a transaction was committed. The work is not
+	// executed again.
 	ErrOutcomeUnknown = errors.New("onceward: outcome unknown")
-	// ErrDeadline is the cause when the deadline of the route has passed.
+	// ErrDeadline is returned when work took longer than it may. It is also the cause of its context then.
 	ErrDeadline = errors.New("onceward: handler deadline exceeded")
-	// ErrTxOwned is returned by Commit and Rollback of the transaction handed to a handler: the guard ends it.
+	// ErrTxOwned is returned when a handler calls Commit or Rollback of its transaction, which the store ends.
 	ErrTxOwned = errors.New("onceward: the transaction is ended by the guard, not by the handler")
 )
 
@@ -55,7 +58,8 @@ func (e *FencedError) Error() string {
 	if e.State == StateNone {
 		return fmt.Sprintf("onceward: %s by attempt %d refused: there is no record", e.Op, e.Attempt)
 	}
-	return fmt.Sprintf("onceward: %s by attempt %d refused: the record is %s at attempt %d", e.Op, e.Attempt, e.State, e.Current)
+	return fmt.Sprintf("onceward: %s by attempt %d refused: the record is %s at attempt %d", e.Op, e.Attempt, e.State,
+		e.Current)
 }
 
 // Is makes errors.Is(err, ErrFenced) true.

@@ -7,7 +7,7 @@ import (
 
 // This file holds what stores keep beside the records, for those who settle what is unknown.
 
-// LateCompletion is a completion that came too late: evidence for whoever reconciles.
+// LateCompletion is a completion that came too late and was refused. It is evidence for a reconciler or a person.
 type LateCompletion struct {
 	Claim
 	// Response is what the owner wanted to store.
@@ -19,52 +19,55 @@ type LateCompletion struct {
 // LateCompletionKeeper is a store that keeps late completions.
 type LateCompletionKeeper interface {
 	// AddLateCompletion keeps a refused completion.
-	AddLateCompletion(ctx context.Context, f LateCompletion) error
+	AddLateCompletion(ctx context.Context, late LateCompletion) error
 	// LateCompletions returns what was kept for an ID, oldest first.
 	LateCompletions(ctx context.Context, id ID) ([]LateCompletion, error)
 }
 
-// ExternalEvent is what another system told about an effect by itself, such as a provider's webhook. It is kept before anything
-// is done about it, because it may come before the record that it is about.
+// ExternalEvent is what another system reported about an effect by itself, such as a provider's webhook. It is kept
+// before anything is done about it, because it may come before the record that it is about.
 type ExternalEvent struct {
-	// Source, Scope, AnyScope and EventID identify the external event: one that comes again is the same. The scope is part of
-	// it so that a sender for one scope cannot keep out an event of another by taking its id first.
-	Source  string
+	// Source is the other system. Source, Scope, AnyScope and EventID together identify the event: one that comes again
+	// is the same. The scope is part of it so that a sender for one scope cannot keep out an event of another by using
+	// its id first.
+	Source string
+	// EventID is the id that the source gave to the event.
 	EventID string
-	// Scope is the one whose records the sender may settle: the external event says nothing about those of others, whatever its subject.
+	// Scope is the one whose records the sender may settle: the event says nothing about those of others, whatever its
+	// subject.
 	Scope string
-	// AnyScope says that the sender may settle the records of every scope. Scope does not count then, and is kept as empty.
+	// AnyScope says that the sender may settle the records of every scope. Scope is ignored then, and kept as empty.
 	AnyScope bool
-	// Subject is what the external event is about, as the other system knows it: a downstream key or the provider's own id.
+	// Subject is what the event is about, as the other system knows it: a downstream key or the provider's own id.
 	Subject string
-	// At is when it happened by the sender's clock. Of two external events about one subject the later one counts.
+	// At is when it happened by the sender's clock. Of two events about one subject the later one counts.
 	At time.Time
-	// Body is the external event itself.
+	// Body is the event itself.
 	Body []byte
-	// ReceivedAt is when the external event was kept; the store sets it.
+	// ReceivedAt is when the event was kept; the store sets it.
 	ReceivedAt time.Time
 }
 
 // MaySettle reports whether the sender may settle a record of that scope.
-func (n *ExternalEvent) MaySettle(scope string) bool { return n.AnyScope || n.Scope == scope }
+func (e *ExternalEvent) MaySettle(scope string) bool { return e.AnyScope || e.Scope == scope }
 
 // ExternalEventFilter chooses the external events that may settle a record.
 type ExternalEventFilter struct {
-	// Source is the sender.
+	// Source is the other system.
 	Source string
-	// Scope is that of the record: external events of this scope are chosen, and those of senders who may settle every scope.
+	// Scope is that of the record: events of this scope are chosen, and those of senders who may settle every scope.
 	Scope string
-	// Subjects are what the external events are about: one of these. Without any none is chosen.
+	// Subjects are what the events are about: one of these. Without any, no event is chosen.
 	Subjects []string
 }
 
 // ExternalEventKeeper is a store that keeps external events.
 type ExternalEventKeeper interface {
-	// AddExternalEvent keeps an external event, and reports false if one of the same source, scope and event id is there already.
-	AddExternalEvent(ctx context.Context, n ExternalEvent) (added bool, err error)
+	// AddExternalEvent keeps an event, and reports false if one of the same source, scope and id is there already.
+	AddExternalEvent(ctx context.Context, e ExternalEvent) (added bool, err error)
 	// ExternalEvents returns what a filter chooses, in the order in which it happened.
 	ExternalEvents(ctx context.Context, f ExternalEventFilter) ([]ExternalEvent, error)
-	// PurgeExternalEvents removes at most limit external events that were received longer ago than that.
+	// PurgeExternalEvents removes at most limit events that were received longer ago than age, and returns how many.
 	PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 }
 
@@ -92,6 +95,6 @@ type Auditor interface {
 	AddAudit(ctx context.Context, e AuditEntry) error
 	// Audit returns the entries about an ID, oldest first.
 	Audit(ctx context.Context, id ID) ([]AuditEntry, error)
-	// PurgeAudit removes at most limit entries that were written longer ago than that.
+	// PurgeAudit removes at most limit entries that were written longer ago than age, and returns how many.
 	PurgeAudit(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 }

@@ -63,6 +63,7 @@ func (s State) Settled() bool {
 // knows no routes.
 type LostPolicy uint8
 
+// The policies on a lost owner. Their numbers are stored and never change.
 const (
 	// LostReconcile makes the operation unknown: it is never executed again on a guess. This is the default.
 	LostReconcile LostPolicy = 0
@@ -96,8 +97,8 @@ func (f *Fingerprint) accepts(g *Fingerprint) bool {
 	return f.Sum == g.Sum && (f.Session == [16]byte{} || f.Session == g.Session)
 }
 
-// Matches compares a stored fingerprint with that of the candidates which was made by the same rules and secret. With none to
-// compare it cannot know, and says so: neither a replay nor a mismatch would be true.
+// Matches compares a stored fingerprint with that of the candidates which was made by the same rules and secret. With
+// none to compare it cannot know, and says so: neither a replay nor a mismatch would be true.
 func (f *Fingerprint) Matches(candidates []Fingerprint) (bool, error) {
 	for i := range candidates {
 		if f.comparable(&candidates[i]) {
@@ -106,7 +107,8 @@ func (f *Fingerprint) Matches(candidates []Fingerprint) (bool, error) {
 	}
 	return false, &UnreadableError{
 		Version: RecordVersion,
-		Reason:  fmt.Sprintf("its fingerprint was made with secret %d by rules %d, which are not configured", f.Secret, f.Rules),
+		Reason: fmt.Sprintf("its fingerprint was made with secret %d by rules %d, which are not configured",
+			f.Secret, f.Rules),
 	}
 }
 
@@ -125,7 +127,7 @@ type HeaderField struct {
 
 // Response is a stored answer.
 type Response struct {
-	// Status is the HTTP status code; for a function run by [Guard.Do] it is 200, or 500 for a stored failure.
+	// Status is the HTTP status code; for a function run by onceward.Guard.Do it is 200, or 500 for a stored failure.
 	Status int
 	// Header holds the stored header fields in a stable order.
 	Header []HeaderField
@@ -153,7 +155,7 @@ type Record struct {
 	State State
 	// OnLost is the route's policy on a lost owner.
 	OnLost LostPolicy
-	// Operation is the method and route pattern, or the name given to [Guard.Do].
+	// Operation is the method and route pattern, or the name given to onceward.Guard.Do.
 	Operation string
 	// Fingerprint is that of the request that made the record.
 	Fingerprint Fingerprint
@@ -185,8 +187,8 @@ type Record struct {
 	DeadLetter bool
 	// ProviderID is the id that the provider gave to the effect.
 	ProviderID string
-	// DownstreamSecret is the id of the secret that the operation's downstream keys are derived with. It stays that of the
-	// first attempt, so that a rotation of secrets changes no key.
+	// DownstreamSecret is the id of the secret that the operation's downstream keys are derived with. It stays that of
+	// the first attempt, so that a rotation of secrets changes no key.
 	DownstreamSecret uint32
 	// TraceID is that of the first execution.
 	TraceID string

@@ -20,7 +20,7 @@ const (
 	EventComplete
 	// EventRelease is the owner's word that nothing was done.
 	EventRelease
-	// EventAbandon is the owner's word that it does not know.
+	// EventAbandon is the owner's word that it does not know what was done.
 	EventAbandon
 	// EventSweep is the sweeper's look at a lease.
 	EventSweep
@@ -61,11 +61,12 @@ func (k EventKind) String() string {
 
 // Event is something that happens to a record. Which fields count depends on the kind.
 type Event struct {
+	// Kind is what happens.
 	Kind EventKind
 	// Reservation is for EventReserve.
 	Reservation *Reservation
-	// Token is, where the kind takes one, the smallest attempt token that the store may give out now: larger than any that
-	// it gave out for a record that it has removed since.
+	// Token is, where the kind takes one, the smallest attempt token that the store may give out now: larger than any
+	// that it gave out for a record that it has removed since.
 	Token int64
 	// Attempt names the owner, or what is resolved.
 	Attempt int64
@@ -77,10 +78,10 @@ type Event struct {
 	Completion *Completion
 	// Reason is kept as the record's last error or, for EventPostpone and EventRequeue, as its reconcile error.
 	Reason string
-	// Count is, for EventBeginReconcile and EventPostpone, the number of tries that the record must stand at: of several
-	// nodes that want to make the same try, one does.
+	// Count is, for EventBeginReconcile and EventPostpone, the number of tries that the record must stand at: of
+	// several nodes that want to make the same try, one does.
 	Count int
-	// Untried makes EventPostpone take the try back: the node that began it was stopped before it had asked.
+	// Untried makes EventPostpone cancel the try: the node that began it was stopped before it had asked.
 	Untried bool
 	// MaxAttempts is the number of tries after which EventPostpone makes a dead letter; zero for no limit.
 	MaxAttempts int
@@ -93,6 +94,7 @@ type Event struct {
 // Effect is what an event does to the stored record.
 type Effect uint8
 
+// The effects of an event.
 const (
 	// EffectNone leaves the record as it is.
 	EffectNone Effect = iota
@@ -104,13 +106,14 @@ const (
 
 // Transition is what an event came to.
 type Transition struct {
+	// Effect is what is to be done to the stored record.
 	Effect Effect
 	// Decision and Origin answer EventReserve.
 	Decision Decision
 	Origin   Origin
 }
 
-// clockStep is the finest step of time that records keep.
+// ClockStep is the finest step of time that records keep.
 const ClockStep = time.Microsecond
 
 // unchanged is the outcome of an event that finds nothing to do.
@@ -119,15 +122,18 @@ var unchanged = Transition{}
 // written is the outcome of an event that changes the record.
 var written = Transition{Effect: EffectWrite}
 
-// Step is the state machine: what an event does to a record at a moment of the store's clock. It is pure, and every store
-// follows it: a store reads the record and stores the result in one atomic step, or has statements of its own that
-// are tested to do the same. A record in [StateNone] stands for none.
+// Step is the state machine: what an event does to a record at a moment of the store's clock. It is pure, and every
+// store follows it: a store reads the record and stores the result in one atomic step, or has statements of its own
+// that are tested to do the same. A record in [StateNone] stands for none.
 //
 // A refused write is a [*FencedError], a record that cannot be read an [*UnreadableError]; both change nothing.
 func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	now = now.Truncate(ClockStep)
 	if rec.State != StateNone && (rec.Version == 0 || rec.Version > RecordVersion) {
-		return rec, unchanged, &UnreadableError{Version: rec.Version, Reason: "the version is not known to this program"}
+		return rec, unchanged, &UnreadableError{
+			Version: rec.Version,
+			Reason:  "the version is not known to this program",
+		}
 	}
 	switch ev.Kind {
 	case EventReserve:
@@ -152,7 +158,8 @@ func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 func reserve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	r := ev.Reservation
 	if r == nil || len(r.Fingerprints) == 0 || r.Nonce == (Nonce{}) || r.Lease < ClockStep || r.Retention < ClockStep {
-		return rec, unchanged, fmt.Errorf("%w: a reservation needs a fingerprint, a nonce, a lease and a retention", ErrInvalidEvent)
+		return rec, unchanged, fmt.Errorf("%w: a reservation needs a fingerprint, a nonce, a lease and a retention",
+			ErrInvalidEvent)
 	}
 	if rec.State == StateNone || rec.expired(now) {
 		return create(rec, ev, now)
@@ -207,7 +214,8 @@ func create(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	}
 	fresh := Record{
 		ID: r.ID, Version: RecordVersion, Attempt: rec.Attempt,
-		Operation: r.Operation, Fingerprint: r.Fingerprints[0], DownstreamSecret: r.DownstreamSecret, TraceID: r.TraceID,
+		Operation: r.Operation, Fingerprint: r.Fingerprints[0], DownstreamSecret: r.DownstreamSecret,
+		TraceID:   r.TraceID,
 		CreatedAt: now,
 	}
 	return grant(fresh, ev, now, origin)
@@ -372,8 +380,8 @@ func tombstone(rec Record, now time.Time) Record {
 	}
 }
 
-// resolve settles from outside what its owner did not: a record that is unknown, or one of a phased operation that has lost its
-// owner. The latter is for a person who ends what no running code can go on with.
+// resolve settles from outside what its owner did not: a record that is unknown, or one of a phased operation that has
+// lost its owner. The latter is for a person who ends what no running code can go on with.
 func resolve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	lost := rec.OnLost == LostResume && rec.leaseOver(now)
 	if rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {
@@ -395,11 +403,12 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	}
 }
 
-// resolveStep lets a phased operation go on with what was learned of one of its steps: it is in progress without an owner, due
-// at once for the next attempt. Its token is new, so that no earlier attempt writes over what was learned.
+// resolveStep lets a phased operation go on with what was learned of one of its steps: it is in progress without an
+// owner, due at once for the next attempt. Its token is new, so that no earlier attempt writes over what was learned.
 func resolveStep(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	if ev.Checkpoint.Point == "" {
-		return rec, unchanged, fmt.Errorf("%w: a step is resolved by the recovery point at which the operation goes on", ErrInvalidEvent)
+		return rec, unchanged, fmt.Errorf(
+			"%w: a step is resolved by the recovery point at which the operation goes on", ErrInvalidEvent)
 	}
 	if rec.OnLost != LostResume {
 		return rec, unchanged, fenced(&rec, ev)
@@ -415,7 +424,8 @@ func resolveStep(rec Record, ev Event, now time.Time) (Record, Transition, error
 	return rec, written, nil
 }
 
-// resolveAgain accepts a resolution whose reply was lost, and refuses every other on a record that is not to be resolved.
+// resolveAgain accepts a resolution whose reply was lost, and refuses every other on a record that is not to be
+// resolved.
 func resolveAgain(rec Record, ev Event) (Record, Transition, error) {
 	same := rec.Attempt == ev.Attempt
 	switch {
@@ -428,7 +438,8 @@ func resolveAgain(rec Record, ev Event) (Record, Transition, error) {
 	return rec, unchanged, fenced(&rec, ev)
 }
 
-// reconcile keeps the books of an unknown record: which try it stands at, when the next one is due, and what the last one said.
+// reconcile keeps the books of an unknown record: which try it stands at, when the next one is due, and what the last
+// one said.
 func reconcile(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	counted := ev.Kind == EventRequeue || rec.ReconcileCount == ev.Count
 	if rec.State != StateUnknown || rec.Attempt != ev.Attempt || !counted {

@@ -60,7 +60,8 @@ func TestCheckpointAdvances(t *testing.T) {
 	rec = at(rec, store.Checkpoint{ProviderID: "ch_1"})
 	rec = at(rec, store.Checkpoint{NotReplayable: true})
 	rec = at(rec, store.Checkpoint{Data: []byte{}})
-	if rec.Point != "charged" || rec.Data == nil || len(rec.Data) != 0 || !rec.NotReplayable || rec.ProviderID != "ch_1" {
+	if rec.Point != "charged" || rec.Data == nil || len(rec.Data) != 0 || !rec.NotReplayable ||
+		rec.ProviderID != "ch_1" {
 		t.Errorf("point %q, data %q, not replayable %t", rec.Point, rec.Data, rec.NotReplayable)
 	}
 	rec = at(rec, store.Checkpoint{Point: "shipped", Data: []byte("2")})
@@ -79,7 +80,8 @@ func TestNotReplayableBelongsToTheAttempt(t *testing.T) {
 	if retried.NotReplayable {
 		t.Error("a retry starts as not replayable")
 	}
-	resumed, _ := mustStep(t, recordAfter(t, reserveWith(withResume), mark), reserveWith(withResume, withNonce(2)), epoch.Add(testLease))
+	resumed, _ := mustStep(t, recordAfter(t, reserveWith(withResume), mark), reserveWith(withResume, withNonce(2)),
+		epoch.Add(testLease))
 	if !resumed.NotReplayable {
 		t.Error("a resumed attempt forgot what was sent")
 	}
@@ -90,8 +92,10 @@ func TestLostOwnerIsDueAtOnce(t *testing.T) {
 	later := epoch.Add(testLease)
 	for _, ev := range []store.Event{byOwner(store.EventAbandon), {Kind: store.EventSweep}, reserveWith(withNonce(2))} {
 		rec, _ := mustStep(t, recordAfter(t, storyInProgress...), ev, later)
-		if !rec.SettledAt.Equal(later) || !rec.ReconcileAt.Equal(later) || !rec.Due().Equal(later) || rec.LastError == "" || !rec.LeaseUntil.IsZero() {
-			t.Errorf("%s: lost at %s, reconcile at %s, lease until %s, error %q", ev.Kind, rec.SettledAt, rec.ReconcileAt, rec.LeaseUntil, rec.LastError)
+		if !rec.SettledAt.Equal(later) || !rec.ReconcileAt.Equal(later) || !rec.Due().Equal(later) ||
+			rec.LastError == "" || !rec.LeaseUntil.IsZero() {
+			t.Errorf("%s: lost at %s, reconcile at %s, lease until %s, error %q", ev.Kind, rec.SettledAt,
+				rec.ReconcileAt, rec.LeaseUntil, rec.LastError)
 		}
 	}
 }
@@ -120,8 +124,12 @@ func TestPostponeEndsInADeadLetter(t *testing.T) {
 	if rec.ReconcileCount != 2 || !rec.DeadLetter || rec.State != store.StateUnknown {
 		t.Errorf("after two: %+v", rec)
 	}
-	for _, kind := range []store.EventKind{store.EventResolveCompleted, store.EventResolveNotExecuted, store.EventComplete} {
-		if settled, _ := mustStep(t, rec, byOwner(kind), epoch); settled.DeadLetter || settled.ReconcileError != "" || !settled.State.Settled() {
+	for _, kind := range []store.EventKind{
+		store.EventResolveCompleted, store.EventResolveNotExecuted,
+		store.EventComplete,
+	} {
+		if settled, _ := mustStep(t, rec, byOwner(kind), epoch); settled.DeadLetter || settled.ReconcileError != "" ||
+			!settled.State.Settled() {
 			t.Errorf("%s leaves a dead letter: %t, %s", kind, settled.DeadLetter, settled.State)
 		}
 	}
@@ -167,7 +175,8 @@ func TestTombstoneKeepsOnlyTheToken(t *testing.T) {
 	t.Parallel()
 	later := epoch.Add(testRetention)
 	rec, _ := mustStep(t, recordAfter(t, storyCompleted...), store.Event{Kind: store.EventReap, Soft: true}, later)
-	if rec.Response.Status != 0 || rec.Response.Body != nil || rec.Attempt != 1 || !rec.ExpiresAt.Equal(later.Add(testRetention)) {
+	if rec.Response.Status != 0 || rec.Response.Body != nil || rec.Attempt != 1 ||
+		!rec.ExpiresAt.Equal(later.Add(testRetention)) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -202,7 +211,8 @@ func TestInvalidEvents(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := store.Step(store.Record{}, store.Event{Kind: store.EventBust}, epoch); !errors.Is(err, store.ErrNotFound) {
+	if _, _, err := store.Step(store.Record{}, store.Event{Kind: store.EventBust}, epoch); !errors.Is(err,
+		store.ErrNotFound) {
 		t.Errorf("a bust of nothing: %v", err)
 	}
 }
@@ -235,15 +245,18 @@ func TestNames(t *testing.T) {
 			t.Errorf("state %d has no name", state)
 		}
 	}
-	for _, s := range []string{store.EventKind(99).String(), store.State(99).String(), store.Decision(99).String(), store.Origin(99).String()} {
+	for _, s := range []string{
+		store.EventKind(99).String(), store.State(99).String(), store.Decision(99).String(),
+		store.Origin(99).String(),
+	} {
 		if s != invalid {
 			t.Errorf("a value that does not exist is called %q", s)
 		}
 	}
 }
 
-// TestResolvedStepGoesOn is I15: what was learned of a step is where the next attempt starts, and no attempt before it writes any
-// more.
+// TestResolvedStepGoesOn is I15: what was learned of a step is where the next attempt starts, and no attempt before it
+// writes any more.
 func TestResolvedStepGoesOn(t *testing.T) {
 	t.Parallel()
 	doubt := recordAfter(t, storyInDoubt...)

@@ -47,7 +47,7 @@ func TestTimeRemovesOnlyWhatIsSettled(t *testing.T) {
 	}
 }
 
-// TestRetentionCountsFromSettlement is the other half of S2: every step into a settled state sets the expiry anew.
+// TestRetentionCountsFromSettlement is the other half of S2: every step into a settled state sets the expiry again.
 func TestRetentionCountsFromSettlement(t *testing.T) {
 	t.Parallel()
 	later := epoch.Add(time.Hour)
@@ -55,8 +55,10 @@ func TestRetentionCountsFromSettlement(t *testing.T) {
 		return func(t *testing.T) {
 			t.Parallel()
 			rec, _ := mustStep(t, recordAfter(t, from...), ev, later)
-			if !rec.SettledAt.Equal(later) || !rec.ExpiresAt.Equal(later.Add(testRetention)) || !rec.LeaseUntil.IsZero() || !rec.ReconcileAt.IsZero() {
-				t.Errorf("settled %s, expires %s, lease %s, reconcile %s", rec.SettledAt, rec.ExpiresAt, rec.LeaseUntil, rec.ReconcileAt)
+			if !rec.SettledAt.Equal(later) || !rec.ExpiresAt.Equal(later.Add(testRetention)) ||
+				!rec.LeaseUntil.IsZero() || !rec.ReconcileAt.IsZero() {
+				t.Errorf("settled %s, expires %s, lease %s, reconcile %s", rec.SettledAt, rec.ExpiresAt,
+					rec.LeaseUntil, rec.ReconcileAt)
 			}
 			if !rec.CreatedAt.Equal(epoch) {
 				t.Errorf("created %s", rec.CreatedAt)
@@ -71,18 +73,22 @@ func TestRetentionCountsFromSettlement(t *testing.T) {
 
 	t.Run("a longer retention of the answer counts", func(t *testing.T) {
 		t.Parallel()
-		for retention, want := range map[time.Duration]time.Duration{2 * testRetention: 2 * testRetention, time.Hour: testRetention} {
+		for retention, want := range map[time.Duration]time.Duration{
+			2 * testRetention: 2 * testRetention,
+			time.Hour:         testRetention,
+		} {
 			ev := byOwner(store.EventComplete)
 			ev.Completion = &store.Completion{Response: paidAnswer.Response, Retention: retention}
-			if rec, _ := mustStep(t, recordAfter(t, storyInProgress...), ev, epoch); !rec.ExpiresAt.Equal(epoch.Add(want)) {
+			if rec, _ := mustStep(t, recordAfter(t, storyInProgress...), ev,
+				epoch); !rec.ExpiresAt.Equal(epoch.Add(want)) {
 				t.Errorf("with a retention of %s it expires at %s", retention, rec.ExpiresAt)
 			}
 		}
 	})
 }
 
-// TestMismatchComesFirst is S4, for every state that has not expired: also when the lease is over, when the nonce is the
-// same and when nothing may be created.
+// TestMismatchComesFirst is S4, for every state that has not expired: also when the lease is over, when the nonce is
+// the same and when nothing may be created.
 func TestMismatchComesFirst(t *testing.T) {
 	t.Parallel()
 	for _, from := range []story{storyInProgress, storyResumable, storyCompleted, storyRetryable, storyUnknown} {
@@ -204,7 +210,8 @@ func TestTokensOnlyGrow(t *testing.T) {
 		for _, token := range []int64{0, 1, 1000} {
 			rec, out := mustStep(t, before, reserveAt(token), expired)
 			if want := max(before.Attempt+1, token); out.Decision != store.DecisionExecute || rec.Attempt != want {
-				t.Errorf("from %s at %d with token %d: %s at %d, want %d", before.State, before.Attempt, token, out.Decision, rec.Attempt, want)
+				t.Errorf("from %s at %d with token %d: %s at %d, want %d", before.State, before.Attempt, token,
+					out.Decision, rec.Attempt, want)
 			}
 		}
 	}
@@ -231,7 +238,7 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestReserveWithoutCreating is S9: only what would be made anew is refused.
+// TestReserveWithoutCreating is S9: only what would be made again is refused.
 func TestReserveWithoutCreating(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -250,7 +257,8 @@ func TestReserveWithoutCreating(t *testing.T) {
 	for i, test := range tests {
 		t.Run(fmt.Sprint(i, test.want), func(t *testing.T) {
 			t.Parallel()
-			_, out := mustStep(t, recordAfter(t, test.from...), reserveWith(withoutCreating, withNonce(2)), epoch.Add(test.later))
+			_, out := mustStep(t, recordAfter(t, test.from...), reserveWith(withoutCreating, withNonce(2)),
+				epoch.Add(test.later))
 			if out.Decision != test.want {
 				t.Errorf("%s, want %s", out.Decision, test.want)
 			}
@@ -270,10 +278,12 @@ func TestRepeatedReservation(t *testing.T) {
 	if out.Origin != store.OriginRepeated {
 		t.Errorf("origin %s", out.Origin)
 	}
-	if rec, out = mustStep(t, before, reserveWith(), epoch.Add(testLease)); out.Decision != store.DecisionUnknown || rec.State != store.StateUnknown {
+	if rec, out = mustStep(t, before, reserveWith(), epoch.Add(testLease)); out.Decision != store.DecisionUnknown ||
+		rec.State != store.StateUnknown {
 		t.Errorf("after the lease: %s, %s", out.Decision, rec.State)
 	}
-	if _, out = mustStep(t, recordAfter(t, storyRetryable...), reserveWith(), epoch); out.Origin != store.OriginRetried {
+	if _, out = mustStep(t, recordAfter(t, storyRetryable...), reserveWith(),
+		epoch); out.Origin != store.OriginRetried {
 		t.Errorf("after a release: origin %s", out.Origin)
 	}
 }
@@ -285,7 +295,8 @@ func TestResumeTakesTwo(t *testing.T) {
 		from story
 		ev   store.Event
 	}{{storyInProgress, reserveWith(withResume, withNonce(2))}, {storyResumable, reserveWith(withNonce(2))}} {
-		if rec, out := mustStep(t, recordAfter(t, test.from...), test.ev, epoch.Add(testLease)); out.Decision != store.DecisionUnknown || rec.Attempt != 1 {
+		if rec, out := mustStep(t, recordAfter(t, test.from...), test.ev,
+			epoch.Add(testLease)); out.Decision != store.DecisionUnknown || rec.Attempt != 1 {
 			t.Errorf("%s at attempt %d", out.Decision, rec.Attempt)
 		}
 	}
@@ -293,7 +304,10 @@ func TestResumeTakesTwo(t *testing.T) {
 
 func TestSweepLeavesAlone(t *testing.T) {
 	t.Parallel()
-	for _, from := range []story{storyAbsent, storyCompleted, storyRetryable, storyUnknown, storyBusted, storyResumable} {
+	for _, from := range []story{
+		storyAbsent, storyCompleted, storyRetryable, storyUnknown, storyBusted,
+		storyResumable,
+	} {
 		before := recordAfter(t, from...)
 		rec, out := mustStep(t, before, store.Event{Kind: store.EventSweep}, epoch.Add(testLease))
 		requireUnchanged(t, before, rec, out)

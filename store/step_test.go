@@ -8,8 +8,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file walks the table of docs/spec.md, section 4, row by row. What is refused and the rules around the table are in
-// step_rules_test.go.
+// This file walks the table of docs/spec.md, section 4, row by row. What is refused and the rules around the table are
+// in step_rules_test.go.
 
 const (
 	testLease     = 30 * time.Second
@@ -114,49 +114,162 @@ func TestStepFollowsTheTable(t *testing.T) {
 		origin   store.Origin
 	}{
 		{"a new key", storyAbsent, reserveWith(), 0, kept, store.StateInProgress, 1, execute, store.OriginCreated},
-		{"a retry of what was released", storyRetryable, reserveWith(), 0, kept, store.StateInProgress, 2, execute, store.OriginRetried},
+		{
+			"a retry of what was released", storyRetryable, reserveWith(), 0, kept, store.StateInProgress, 2, execute,
+			store.OriginRetried,
+		},
 		{"a heartbeat", storyInProgress, byOwner(store.EventExtend), 0, kept, store.StateInProgress, 1, 0, 0},
-		{"a heartbeat that is late", storyInProgress, byOwner(store.EventExtend), testLease, kept, store.StateInProgress, 1, 0, 0},
+		{
+			"a heartbeat that is late", storyInProgress, byOwner(store.EventExtend), testLease, kept,
+			store.StateInProgress, 1, 0, 0,
+		},
 		{"a checkpoint", storyInProgress, byOwner(store.EventCheckpoint), 0, kept, store.StateInProgress, 1, 0, 0},
 		{"an answer", storyInProgress, byOwner(store.EventComplete), 0, kept, store.StateCompleted, 1, 0, 0},
-		{"an answer after the lease", storyInProgress, byOwner(store.EventComplete), testLease, kept, store.StateCompleted, 1, 0, 0},
+		{
+			"an answer after the lease", storyInProgress, byOwner(store.EventComplete), testLease, kept,
+			store.StateCompleted, 1, 0, 0,
+		},
 		{"a release", storyInProgress, byOwner(store.EventRelease), 0, kept, store.StateRetryable, 1, 0, 0},
 		{"an abandonment", storyInProgress, byOwner(store.EventAbandon), 0, kept, store.StateUnknown, 1, 0, 0},
-		{"a request after the lease", storyInProgress, reserveWith(withNonce(2)), testLease, kept, store.StateUnknown, 1, store.DecisionUnknown, 0},
-		{"a sweep after the lease", storyInProgress, store.Event{Kind: store.EventSweep}, testLease, kept, store.StateUnknown, 1, 0, 0},
-		{"a take-over", storyResumable, reserveWith(withResume, withNonce(2)), testLease, kept, store.StateInProgress, 2, execute, store.OriginResumed},
+		{
+			"a request after the lease", storyInProgress, reserveWith(withNonce(2)), testLease, kept,
+			store.StateUnknown,
+			1, store.DecisionUnknown, 0,
+		},
+		{
+			"a sweep after the lease", storyInProgress,
+			store.Event{Kind: store.EventSweep},
+			testLease, kept,
+			store.StateUnknown, 1, 0, 0,
+		},
+		{
+			"a take-over", storyResumable, reserveWith(withResume, withNonce(2)), testLease, kept,
+			store.StateInProgress,
+			2, execute, store.OriginResumed,
+		},
 		{"a late answer", storyUnknown, byOwner(store.EventComplete), testLease, kept, store.StateCompleted, 1, 0, 0},
-		{"a request for what is marked expired", storyBusted, reserveWith(), 0, kept, store.StateInProgress, 2, execute, store.OriginRecreated},
-		{"a request for an answer past its expiry", storyCompleted, reserveWith(withMeaning(otherRequest)), testRetention, kept, store.StateInProgress, 2, execute, store.OriginRecreated},
-		{"a request for a release past its expiry", storyRetryable, reserveWith(withMeaning(otherRequest)), testRetention, kept, store.StateInProgress, 2, execute, store.OriginRecreated},
-		{"another request for what was released", storyRetryable, reserveWith(withMeaning(otherRequest)), 0, 0, store.StateRetryable, 1, store.DecisionMismatch, 0},
-		{"a resolution: completed", storyUnknown, byOwner(store.EventResolveCompleted), 0, kept, store.StateCompleted, 1, 0, 0},
-		{"a resolution: not executed", storyUnknown, byOwner(store.EventResolveNotExecuted), 0, kept, store.StateRetryable, 1, 0, 0},
+		{
+			"a request for what is marked expired", storyBusted, reserveWith(), 0, kept, store.StateInProgress, 2,
+			execute, store.OriginRecreated,
+		},
+		{
+			"a request for an answer past its expiry", storyCompleted, reserveWith(withMeaning(otherRequest)),
+			testRetention, kept, store.StateInProgress, 2, execute, store.OriginRecreated,
+		},
+		{
+			"a request for a release past its expiry", storyRetryable, reserveWith(withMeaning(otherRequest)),
+			testRetention, kept, store.StateInProgress, 2, execute, store.OriginRecreated,
+		},
+		{
+			"another request for what was released", storyRetryable, reserveWith(withMeaning(otherRequest)), 0, 0,
+			store.StateRetryable, 1, store.DecisionMismatch, 0,
+		},
+		{
+			"a resolution: completed", storyUnknown, byOwner(store.EventResolveCompleted), 0, kept,
+			store.StateCompleted,
+			1, 0, 0,
+		},
+		{
+			"a resolution: not executed", storyUnknown, byOwner(store.EventResolveNotExecuted), 0, kept,
+			store.StateRetryable, 1, 0, 0,
+		},
 		{"a failed reconciliation", storyUnknown, byOwner(store.EventPostpone), 0, kept, store.StateUnknown, 1, 0, 0},
 		{"a try to reconcile", storyUnknown, byOwner(store.EventBeginReconcile), 0, kept, store.StateUnknown, 1, 0, 0},
 		{"a resolved step", storyInDoubt, byOwner(store.EventResolveStep), 0, kept, store.StateInProgress, 2, 0, 0},
-		{"a resolved step after the lease", storyResumable, byOwner(store.EventResolveStep), testLease, kept, store.StateInProgress, 2, 0, 0},
-		{"a person's answer after the lease", storyResumable, byOwner(store.EventResolveCompleted), testLease, kept, store.StateCompleted, 1, 0, 0},
-		{"not executed, said by a person after the lease", storyResumable, byOwner(store.EventResolveNotExecuted), testLease, kept, store.StateRetryable, 1, 0, 0},
-		{"a reconciliation anew", storyUnknown, byOwner(store.EventRequeue), 0, kept, store.StateUnknown, 1, 0, 0},
-		{"an answer reaped", storyCompleted, store.Event{Kind: store.EventReap}, testRetention, removed, store.StateCompleted, 1, 0, 0},
-		{"an answer marked expired", storyCompleted, store.Event{Kind: store.EventReap, Soft: true}, testRetention, kept, store.StateExpired, 1, 0, 0},
-		{"a release reaped", storyRetryable, store.Event{Kind: store.EventReap}, testRetention, removed, store.StateRetryable, 1, 0, 0},
-		{"a release marked expired", storyRetryable, store.Event{Kind: store.EventReap, Soft: true}, testRetention, kept, store.StateExpired, 1, 0, 0},
-		{"a mark reaped", storyBusted, store.Event{Kind: store.EventReap, Soft: true}, testRetention, removed, store.StateExpired, 1, 0, 0},
-		{"an answer busted", storyCompleted, store.Event{Kind: store.EventBust}, 0, removed, store.StateCompleted, 1, 0, 0},
-		{"a release busted", storyRetryable, store.Event{Kind: store.EventBust}, 0, removed, store.StateRetryable, 1, 0, 0},
+		{
+			"a resolved step after the lease", storyResumable, byOwner(store.EventResolveStep), testLease, kept,
+			store.StateInProgress, 2, 0, 0,
+		},
+		{
+			"a person's answer after the lease", storyResumable, byOwner(store.EventResolveCompleted), testLease, kept,
+			store.StateCompleted, 1, 0, 0,
+		},
+		{
+			"not executed, said by a person after the lease", storyResumable, byOwner(store.EventResolveNotExecuted),
+			testLease, kept, store.StateRetryable, 1, 0, 0,
+		},
+		{"a requeue", storyUnknown, byOwner(store.EventRequeue), 0, kept, store.StateUnknown, 1, 0, 0},
+		{
+			"an answer reaped", storyCompleted,
+			store.Event{Kind: store.EventReap},
+			testRetention, removed,
+			store.StateCompleted, 1, 0, 0,
+		},
+		{
+			"an answer marked expired", storyCompleted,
+			store.Event{Kind: store.EventReap, Soft: true},
+			testRetention,
+			kept, store.StateExpired, 1, 0, 0,
+		},
+		{
+			"a release reaped", storyRetryable,
+			store.Event{Kind: store.EventReap},
+			testRetention, removed,
+			store.StateRetryable, 1, 0, 0,
+		},
+		{
+			"a release marked expired", storyRetryable,
+			store.Event{Kind: store.EventReap, Soft: true},
+			testRetention,
+			kept, store.StateExpired, 1, 0, 0,
+		},
+		{
+			"a mark reaped", storyBusted,
+			store.Event{Kind: store.EventReap, Soft: true},
+			testRetention, removed,
+			store.StateExpired, 1, 0, 0,
+		},
+		{
+			"an answer busted", storyCompleted,
+			store.Event{Kind: store.EventBust},
+			0, removed, store.StateCompleted, 1,
+			0, 0,
+		},
+		{
+			"a release busted", storyRetryable,
+			store.Event{Kind: store.EventBust},
+			0, removed, store.StateRetryable, 1,
+			0, 0,
+		},
 		{"a mark busted", storyBusted, store.Event{Kind: store.EventBust}, 0, removed, store.StateExpired, 1, 0, 0},
-		{"what is in progress busted by force", storyInProgress, store.Event{Kind: store.EventBust, Force: true}, 0, kept, store.StateExpired, 1, 0, 0},
-		{"what is unknown busted by force", storyUnknown, store.Event{Kind: store.EventBust, Force: true}, 0, kept, store.StateExpired, 1, 0, 0},
+		{
+			"what is in progress busted by force", storyInProgress,
+			store.Event{Kind: store.EventBust, Force: true},
+			0,
+			kept, store.StateExpired, 1, 0, 0,
+		},
+		{
+			"what is unknown busted by force", storyUnknown,
+			store.Event{Kind: store.EventBust, Force: true},
+			0, kept,
+			store.StateExpired, 1, 0, 0,
+		},
 
 		// What a request is told when nothing changes.
-		{"a replay", storyCompleted, reserveWith(withNonce(2)), testRetention - 1, 0, store.StateCompleted, 1, store.DecisionReplay, 0},
-		{"a duplicate in flight", storyInProgress, reserveWith(withNonce(2)), testLease - time.Second, 0, store.StateInProgress, 1, store.DecisionInProgress, 0},
-		{"the same reservation again", storyInProgress, reserveWith(), 0, 0, store.StateInProgress, 1, execute, store.OriginRepeated},
-		{"a resumer at what was released", storyRetryable, reserveWith(withResume, resumeOnly), 0, 0, store.StateRetryable, 1, store.DecisionRefused, 0},
-		{"a resumer at no record", storyAbsent, reserveWith(withResume, resumeOnly), 0, 0, store.StateNone, 0, store.DecisionRefused, 0},
-		{"a request for what is unknown", storyUnknown, reserveWith(), testRetention, 0, store.StateUnknown, 1, store.DecisionUnknown, 0},
+		{
+			"a replay", storyCompleted, reserveWith(withNonce(2)), testRetention - 1, 0, store.StateCompleted, 1,
+			store.DecisionReplay, 0,
+		},
+		{
+			"a duplicate in flight", storyInProgress, reserveWith(withNonce(2)), testLease - time.Second, 0,
+			store.StateInProgress, 1, store.DecisionInProgress, 0,
+		},
+		{
+			"the same reservation again", storyInProgress, reserveWith(), 0, 0, store.StateInProgress, 1, execute,
+			store.OriginRepeated,
+		},
+		{
+			"a resumer at what was released", storyRetryable, reserveWith(withResume, resumeOnly), 0, 0,
+			store.StateRetryable, 1, store.DecisionRefused, 0,
+		},
+		{
+			"a resumer at no record", storyAbsent, reserveWith(withResume, resumeOnly), 0, 0, store.StateNone, 0,
+			store.DecisionRefused, 0,
+		},
+		{
+			"a request for what is unknown", storyUnknown, reserveWith(), testRetention, 0, store.StateUnknown, 1,
+			store.DecisionUnknown, 0,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -222,10 +335,10 @@ func TestStepRefuses(t *testing.T) {
 		{"a resolved step during the lease", storyResumable, byOwner(store.EventResolveStep)},
 		{"a resolved step of what is not resumed", storyUnknown, byOwner(store.EventResolveStep)},
 		{"a resolved step of what is completed", storyCompleted, byOwner(store.EventResolveStep)},
-		{"a reconciliation anew of what is in progress", storyInProgress, byOwner(store.EventRequeue)},
-		{"a reconciliation anew of what is completed", storyCompleted, byOwner(store.EventRequeue)},
-		{"a reconciliation anew of what was released", storyRetryable, byOwner(store.EventRequeue)},
-		{"a reconciliation anew of what was busted", storyBusted, byOwner(store.EventRequeue)},
+		{"a requeue of what is in progress", storyInProgress, byOwner(store.EventRequeue)},
+		{"a requeue of what is completed", storyCompleted, byOwner(store.EventRequeue)},
+		{"a requeue of what was released", storyRetryable, byOwner(store.EventRequeue)},
+		{"a requeue of what was busted", storyBusted, byOwner(store.EventRequeue)},
 		{"a bust of what is in progress", storyInProgress, store.Event{Kind: store.EventBust}},
 		{"a bust of what is unknown", storyUnknown, store.Event{Kind: store.EventBust}},
 	}
@@ -250,7 +363,8 @@ func TestStepRefuses(t *testing.T) {
 			if !errors.As(err, &fenced) || !errors.Is(err, store.ErrFenced) {
 				t.Fatalf("error %v, want a FencedError", err)
 			}
-			if fenced.State != before.State || fenced.Current != before.Attempt || fenced.Attempt != test.event.Attempt {
+			if fenced.State != before.State || fenced.Current != before.Attempt ||
+				fenced.Attempt != test.event.Attempt {
 				t.Errorf("the error says %+v of %s at attempt %d", fenced, before.State, before.Attempt)
 			}
 			if got, want := fenced.Response != nil, before.State == store.StateCompleted; got != want {

@@ -72,13 +72,17 @@ func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoi
 
 // BeginReconcile implements [store.Reconciler].
 func (s *Store) BeginReconcile(ctx context.Context, c store.Claim, count int, wait time.Duration) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventBeginReconcile, Attempt: c.Attempt, Count: count, Lease: wait})
+	return s.write(ctx, c.ID, store.Event{
+		Kind: store.EventBeginReconcile, Attempt: c.Attempt, Count: count,
+		Lease: wait,
+	})
 }
 
 // Postpone implements [store.Reconciler].
 func (s *Store) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
 	return s.write(ctx, c.ID, store.Event{
-		Kind: store.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, MaxAttempts: p.MaxAttempts, Reason: p.Reason, Untried: p.Untried,
+		Kind: store.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, MaxAttempts: p.MaxAttempts,
+		Reason: p.Reason, Untried: p.Untried,
 	})
 }
 

@@ -59,7 +59,8 @@ func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (bo
 		n.Scope = ""
 	}
 	known := slices.ContainsFunc(s.events, func(other store.ExternalEvent) bool {
-		return other.Source == n.Source && other.AnyScope == n.AnyScope && other.Scope == n.Scope && other.EventID == n.EventID
+		return other.Source == n.Source && other.AnyScope == n.AnyScope && other.Scope == n.Scope &&
+			other.EventID == n.EventID
 	})
 	if known {
 		return false, nil
@@ -96,7 +97,8 @@ func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limi
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events, purged = purge(s.events, s.now().Add(-age), limit, func(n *store.ExternalEvent) time.Time { return n.ReceivedAt })
+	s.events, purged = purge(s.events, s.now().Add(-age), limit,
+		func(n *store.ExternalEvent) time.Time { return n.ReceivedAt })
 	return purged, nil
 }
 

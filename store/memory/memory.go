@@ -1,5 +1,5 @@
-// Package memory keeps records in a map. It is the model that every other store is checked against, and serves tests and
-// development: it survives nothing, and no second process sees it.
+// Package memory keeps records in a map. It is the model that every other store is checked against, and serves tests
+// and development: it survives nothing, and no second process sees it.
 package memory
 
 import (
@@ -17,7 +17,7 @@ type Store struct {
 	mu      sync.Mutex
 	records map[store.ID]*store.Record
 	waiters map[store.ID]chan struct{}
-	// floor is the largest token of a record that was removed: a record made anew starts above it (S7).
+	// floor is the largest token of a record that was removed: a record that is made again starts above it (S7).
 	floor int64
 	evidence
 }
@@ -124,7 +124,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	}
 }
 
-// write applies an event whose result nobody needs.
+// write applies an event of which only the error is needed.
 func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -29,12 +29,6 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(watchdog.Over(m)))
 }
 
-var features = storetest.Features{
-	Transactions: true, TxCheckpoints: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true,
-	Lists: true, Findings: true, Notices: true, Audits: true, Durable: true, Clock: true, Outbox: true, Inbox: true, Natural: true,
-	ConcurrentTx: true,
-}
-
 var quiet = postgres.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 
 // handle is a kind of handle by which a store is opened on a schema.
@@ -140,7 +134,7 @@ func (h handle) conform(t *testing.T) {
 	t.Helper()
 	among := &grounds{run: t}
 	storetest.Run(t, storetest.Harness{
-		Features: features,
+		Features: storetest.Features{ConcurrentTx: true},
 		Open:     func(t testing.TB) storetest.Instance { return h.instance(t, among) },
 	})
 }

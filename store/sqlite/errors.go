@@ -30,8 +30,8 @@ var explanations = []struct {
 	{sqlite3.CANTOPEN, "the file cannot be opened: check the path and its permissions"},
 }
 
-// unavailable turns an error of SQLite, or of a context, into one that says that the store cannot answer. What is already
-// such an error, or is one of the record, stays.
+// unavailable turns an error of SQLite, or of a context, into one that says that the store cannot answer. What is
+// already such an error, or is one of the record, stays.
 func unavailable(err error) error {
 	switch {
 	case err == nil, errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrUnreadable):
@@ -46,3 +46,34 @@ func unavailable(err error) error {
 	}
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 }
+
+// refused is an error of the state machine, as opposed to one of the database: it ends one task, not its neighbours'.
+type refused struct{ error }
+
+// Unwrap returns the error of the state machine.
+func (r refused) Unwrap() error { return r.error }
+
+// refusal returns the error of a task that does no harm to its neighbours, or nil if it is another one.
+func refusal(err error) error {
+	var r refused
+	switch {
+	case errors.As(err, &r):
+		return r.error
+	case errors.Is(err, store.ErrUnreadable):
+		return err
+	default:
+		return nil
+	}
+}
+
+// spoiledError is a group whose transaction was lost by one of its tasks.
+type spoiledError struct {
+	by  *task
+	err error
+}
+
+// Error describes what was lost.
+func (e *spoiledError) Error() string { return e.err.Error() }
+
+// Unwrap returns the reason.
+func (e *spoiledError) Unwrap() error { return e.err }

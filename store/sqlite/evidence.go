@@ -16,20 +16,22 @@ const (
 	selectLateCompletion = `SELECT attempt, at, record FROM onceward_late_completion WHERE id = ?1 ORDER BY at, rowid`
 	deleteLateCompletion = `DELETE FROM onceward_late_completion WHERE at <= ?1`
 
-	insertExternalEvent = `INSERT INTO onceward_external_event (source, scope, event_id, subject, body, any_scope, at, received_at)
+	insertExternalEvent = `INSERT INTO onceward_external_event
+		(source, scope, event_id, subject, body, any_scope, at, received_at)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (source, any_scope, scope, event_id) DO NOTHING`
 	selectExternalEvent = `SELECT event_id, body, at, received_at FROM onceward_external_event
 		WHERE source = ?1 AND subject = ?2 AND scope = ?3 AND any_scope = ?4`
 	deleteExternalEvent = `DELETE FROM onceward_external_event WHERE rowid IN
 		(SELECT rowid FROM onceward_external_event WHERE received_at < ?1 ORDER BY received_at LIMIT ?2)`
 
-	insertAudit = `INSERT INTO onceward_audit (id, actor, action, reason, outcome, attempt, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`
+	insertAudit = `INSERT INTO onceward_audit (id, actor, action, reason, outcome, attempt, at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`
 	selectAudit = `SELECT actor, action, reason, outcome, attempt, at FROM onceward_audit WHERE id = ?1 ORDER BY number`
 	deleteAudit = `DELETE FROM onceward_audit WHERE number IN
 		(SELECT number FROM onceward_audit WHERE at < ?1 ORDER BY at LIMIT ?2)`
 )
 
-// findingRetention is how long a refused completion is kept as evidence.
+// lateCompletionRetention is how long a refused completion is kept as evidence.
 const lateCompletionRetention = 90 * 24 * time.Hour
 
 // AddLateCompletion implements [store.LateCompletionKeeper].
@@ -38,18 +40,15 @@ func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) e
 		ID: f.ID, Version: store.RecordVersion, State: store.StateCompleted, Attempt: f.Attempt, Response: f.Response,
 	}
 	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
-		return execute(r.conn, insertLateCompletion, func(stmt *sqlite3.Stmt) error {
-			return bind(stmt, blobs{f.ID.AppendBinary(nil), rec.AppendBinary(nil)}, f.Attempt, micros(f.At))
-		})
+		return r.run(insertLateCompletion,
+			[]any{f.ID.AppendBinary(nil), rec.AppendBinary(nil), f.Attempt, micros(f.At)}, nil)
 	}))
 }
 
 // LateCompletions implements [store.LateCompletionKeeper].
 func (s *Store) LateCompletions(ctx context.Context, id store.ID) (lateCompletions []store.LateCompletion, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, selectLateCompletion, func(stmt *sqlite3.Stmt) error {
-			return stmt.BindBlob(1, id.AppendBinary(nil))
-		}, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, selectLateCompletion, []any{id.AppendBinary(nil)}, func(stmt *sqlite3.Stmt) error {
 			rec, err := store.DecodeRecord(id, stmt.ColumnRawBlob(2))
 			lateCompletions = append(lateCompletions, store.LateCompletion{
 				Claim:    store.Claim{ID: id, Attempt: stmt.ColumnInt64(0)},
@@ -67,28 +66,26 @@ func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (bo
 	if n.AnyScope {
 		n.Scope = ""
 	}
-	added := false
-	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		err := execute(r.conn, insertExternalEvent, func(stmt *sqlite3.Stmt) error {
-			texts := blobs{[]byte(n.Source), []byte(n.Scope), []byte(n.EventID), []byte(n.Subject), n.Body}
-			return bind(stmt, texts, flag(n.AnyScope), micros(n.At), micros(now))
-		})
-		added = r.conn.Changes() == 1
-		return err
-	}))
-	if err != nil {
-		return false, err // the writer may still be at it
-	}
-	return added, nil
+	return write(ctx, s.writer, func(r *records, now time.Time) (added bool, err error) {
+		return r.changes(
+			insertExternalEvent, []byte(n.Source), []byte(n.Scope), []byte(n.EventID), []byte(n.Subject), n.Body,
+			n.AnyScope, micros(n.At), micros(now),
+		)
+	})
 }
 
 // ExternalEvents implements [store.ExternalEventKeeper].
-func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) (events []store.ExternalEvent, err error) {
+func (s *Store) ExternalEvents(
+	ctx context.Context, f store.ExternalEventFilter,
+) (events []store.ExternalEvent, err error) {
 	subjects := slices.Compact(slices.Sorted(slices.Values(f.Subjects)))
 	err = s.readers.with(ctx, func(one *reader) error {
 		for _, subject := range subjects {
 			for _, like := range []store.ExternalEvent{
-				{Source: f.Source, Subject: subject, Scope: f.Scope}, {Source: f.Source, Subject: subject, AnyScope: true},
+				{Source: f.Source, Subject: subject, Scope: f.Scope}, {
+					Source: f.Source, Subject: subject,
+					AnyScope: true,
+				},
 			} {
 				found, err := externalEventsLike(one.conn, like)
 				if err != nil {
@@ -105,11 +102,10 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 	return events, err
 }
 
-// noticesLike returns those with the source, the subject and the scope of one.
+// externalEventsLike returns those with the source, the subject and the scope of one.
 func externalEventsLike(conn *sqlite3.Conn, n store.ExternalEvent) (events []store.ExternalEvent, err error) {
-	err = query(conn, selectExternalEvent, func(stmt *sqlite3.Stmt) error {
-		return bind(stmt, blobs{[]byte(n.Source), []byte(n.Subject), []byte(n.Scope)}, flag(n.AnyScope))
-	}, func(stmt *sqlite3.Stmt) error {
+	args := []any{[]byte(n.Source), []byte(n.Subject), []byte(n.Scope), n.AnyScope}
+	err = query(conn, selectExternalEvent, args, func(stmt *sqlite3.Stmt) error {
 		n.EventID, n.Body = string(stmt.ColumnRawBlob(0)), stmt.ColumnBlob(1, nil)
 		n.At, n.ReceivedAt = timeOf(stmt, 2), timeOf(stmt, 3)
 		events = append(events, n)
@@ -126,19 +122,17 @@ func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limi
 // AddAudit implements [store.Auditor].
 func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		return execute(r.conn, insertAudit, func(stmt *sqlite3.Stmt) error {
-			texts := blobs{e.ID.AppendBinary(nil), []byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome)}
-			return bind(stmt, texts, e.Attempt, micros(now))
-		})
+		return r.run(insertAudit, []any{
+			e.ID.AppendBinary(nil), []byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome), e.Attempt,
+			micros(now),
+		}, nil)
 	}))
 }
 
 // Audit implements [store.Auditor].
 func (s *Store) Audit(ctx context.Context, id store.ID) (entries []store.AuditEntry, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, selectAudit, func(stmt *sqlite3.Stmt) error {
-			return stmt.BindBlob(1, id.AppendBinary(nil))
-		}, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, selectAudit, []any{id.AppendBinary(nil)}, func(stmt *sqlite3.Stmt) error {
 			entries = append(entries, store.AuditEntry{
 				ID: id, Actor: string(stmt.ColumnRawBlob(0)), Action: string(stmt.ColumnRawBlob(1)),
 				Reason: string(stmt.ColumnRawBlob(2)), Outcome: string(stmt.ColumnRawBlob(3)),
@@ -157,51 +151,8 @@ func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (i
 
 // purge deletes at most limit rows that are older than that.
 func (s *Store) purge(ctx context.Context, statement string, age time.Duration, limit int) (int, error) {
-	purged := 0
-	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		err := execute(r.conn, statement, func(stmt *sqlite3.Stmt) error {
-			return bind(stmt, nil, micros(now.Add(-age)), int64(max(limit, 0))) // to SQLite, less than none is all
-		})
-		purged = int(r.conn.Changes())
-		return err
-	}))
-	if err != nil {
-		return 0, err // the writer may still be at it
-	}
-	return purged, nil
-}
-
-// blobs are the first parameters of a statement.
-type blobs [][]byte
-
-// bind binds the parameters of a statement: the blobs, then the numbers.
-func bind(stmt *sqlite3.Stmt, first blobs, then ...int64) error {
-	for i, value := range first {
-		if err := stmt.BindBlob(i+1, value); err != nil {
-			return err
-		}
-	}
-	for i, value := range then {
-		if err := stmt.BindInt64(len(first)+i+1, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// flag is how a bool is stored.
-func flag(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// timeOf reads a time as micros wrote it.
-func timeOf(stmt *sqlite3.Stmt, column int) time.Time {
-	us := stmt.ColumnInt64(column)
-	if us == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(us).UTC()
+	return write(ctx, s.writer, func(r *records, now time.Time) (int, error) {
+		err := r.run(statement, []any{micros(now.Add(-age)), max(limit, 0)}, nil) // to SQLite, less than none is all
+		return int(r.conn.Changes()), err
+	})
 }

@@ -32,7 +32,8 @@ func Example() {
 
 	// Business tables live in the same file. What is written outside of a protected handler goes through Update.
 	err = store.Update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS payments (id INTEGER PRIMARY KEY, amount INTEGER NOT NULL)`)
+		_, err := tx.ExecContext(ctx,
+			`CREATE TABLE IF NOT EXISTS payments (id INTEGER PRIMARY KEY, amount INTEGER NOT NULL)`)
 		return err
 	})
 	if err != nil {

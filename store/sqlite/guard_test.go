@@ -5,11 +5,14 @@ import (
 	"database/sql"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +27,8 @@ func serve(t *testing.T, handler http.Handler, options ...onceward.Option) (*htt
 	store := openBusiness(t, newFile(t))
 	guard := newGuard(t, store)
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", guard.Handler(handler, append([]onceward.Option{onceward.Transactional()}, options...)...))
+	mux.Handle("POST /payments",
+		guard.Handler(handler, append([]onceward.Option{onceward.Transactional()}, options...)...))
 	server := httptest.NewUnstartedServer(mux)
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.Start()
@@ -34,7 +38,8 @@ func serve(t *testing.T, handler http.Handler, options ...onceward.Option) (*htt
 
 // send sends a request over the network.
 func send(ctx context.Context, server *httptest.Server, key string) (answer, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/payments", strings.NewReader(`{"amount":1}`))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/payments",
+		strings.NewReader(`{"amount":1}`))
 	if err != nil {
 		return answer{}, err
 	}
@@ -126,7 +131,7 @@ func TestFirstAnswerFails(t *testing.T) {
 			}
 			wantRows(t, s, "payment", 0, "E1: a failure undoes everything")
 			wantState(t, s, "key", store.StateNone, "E1: a failure leaves nothing behind")
-			mustSend(t, server, "key").want(t, http.StatusCreated, false, "E1: the retry runs afresh")
+			mustSend(t, server, "key").want(t, http.StatusCreated, false, "E1: the retry executes from the beginning")
 			mustSend(t, server, "key").want(t, http.StatusCreated, true, "I3")
 			handler.wantRuns(t, 2, "E1")
 			wantRows(t, s, "payment", 1, "I1")
@@ -198,7 +203,10 @@ func TestClientLeaves(t *testing.T) {
 // TestCrowd sends one key two hundred times at once.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]onceward.Option{"conflict": onceward.InFlightConflict(), "wait": onceward.InFlightWait(20 * time.Second)} {
+	for name, policy := range map[string]onceward.Option{
+		"conflict": onceward.InFlightConflict(),
+		"wait":     onceward.InFlightWait(20 * time.Second),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			handler := paying()
@@ -260,4 +268,221 @@ func TestDo(t *testing.T) {
 		t.Error("E4: the error of the function is lost")
 	}
 	wantRows(t, store, "row", 1, "E1: an error undoes everything")
+}
+
+// TestSeenInFlight: while a handler runs, the process sees its key at once, in both modes, and never waits for the
+// writer.
+func TestSeenInFlight(t *testing.T) {
+	t.Parallel()
+	s := openBusiness(t, newFile(t))
+	flying := func(want bool, rule string) {
+		t.Helper()
+		if s.InFlight(idOf("key")) != want {
+			t.Errorf("%s: in flight is %t, want %t", rule, !want, want)
+		}
+	}
+	flying(false, "before")
+	waited := make(chan error, 1)
+	transacted(t, s, reservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
+		if err := insert(ctx, "row"); err != nil {
+			t.Error(err)
+		}
+		flying(true, "E1")
+		within(t, "a duplicate in flight", func() {
+			transacted(t, s, reservation("key"), never(t, "I1"), store.DecisionInProgress, "E1: a duplicate")
+			changed := reservation("key")
+			changed.Fingerprints[0].Sum = [32]byte{2}
+			transacted(t, s, changed, never(t, "I8"), store.DecisionInProgress,
+				"S4: nothing is visible before the commit")
+			if v, err := s.Reserve(t.Context(), reservation("key")); err != nil ||
+				v.Decision != store.DecisionInProgress {
+				t.Errorf("E1: the same key in reserved mode got (%s, %v)", v.Decision, err)
+			}
+			wantState(t, s, "key", store.StateNone, "E1: before the commit")
+			wantRows(t, s, "row", 0, "E1: before the commit")
+			if s.InFlight(idOf("other")) {
+				t.Error("another key is in flight")
+			}
+		})
+		brief, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		defer cancel()
+		if err := s.Wait(brief, idOf("key"), 0); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a wait for what goes on got %v", err)
+		}
+		go func() { waited <- s.Wait(context.Background(), idOf("key"), 0) }()
+		return settled(store.TxCommit, "done")
+	}, store.DecisionExecute, "E1")
+	flying(false, "after")
+	within(t, "the wait for a transaction that ended", func() {
+		if err := errors.Join(<-waited, s.Wait(t.Context(), idOf("key"), 0)); err != nil {
+			t.Error(err)
+		}
+	})
+	transacted(t, s, reservation("key"), never(t, "I1"), store.DecisionReplay, "I3")
+}
+
+// TestReservedMeetsTransactional: a record in progress in reserved mode is in progress for a transaction too.
+func TestReservedMeetsTransactional(t *testing.T) {
+	t.Parallel()
+	s := openBusiness(t, newFile(t))
+	grant, err := s.Reserve(t.Context(), reservation("key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	transacted(t, s, reservation("key"), never(t, "I1"), store.DecisionInProgress, "E1")
+	if s.InFlight(idOf("key")) {
+		t.Error("a reservation is not a transaction")
+	}
+	claim := store.Claim{ID: idOf("key"), Attempt: grant.Record.Attempt}
+	if err := s.Release(t.Context(), claim, "no stock"); err != nil {
+		t.Fatal(err)
+	}
+	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute, "section 4")
+	if err := s.Extend(t.Context(), claim, time.Minute); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("I6: the earlier owner got %v, want to be fenced", err)
+	}
+}
+
+// TestStatusInFlight: the status of a transaction that is under way, for the policy that answers 202.
+func TestStatusInFlight(t *testing.T) {
+	t.Parallel()
+	store := openBusiness(t, newFile(t))
+	guard := newGuard(t, store)
+	mux := http.NewServeMux()
+	mux.Handle("GET /operations/{key}", guard.StatusHandler())
+	status := func() answer {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/operations/key", nil))
+		return answer{status: w.Code, header: w.Result().Header, body: w.Body.String()}
+	}
+	handler := paying()
+	inner := handler.then
+	var h http.Handler
+	handler.then = func(w http.ResponseWriter, r *http.Request, run int64) {
+		within(t, "the status of a transaction in flight", func() {
+			if a := status(); a.status != http.StatusOK {
+				t.Errorf("section 6: the status in flight is %d %s", a.status, a.body)
+			}
+			duplicate := post(h, "key")
+			if duplicate.status != http.StatusAccepted || duplicate.header.Get("Location") == "" ||
+				duplicate.header.Get("Retry-After") == "" {
+				t.Errorf("section 6: a duplicate got %d %v", duplicate.status, duplicate.header)
+			}
+		})
+		inner(w, r, run)
+	}
+	h = guard.Handler(handler, onceward.Transactional(), onceward.InFlightAccepted("/operations/"))
+	if a := status(); a.status != http.StatusNotFound {
+		t.Errorf("section 6: the status of no key is %d", a.status)
+	}
+	post(h, "key").want(t, http.StatusCreated, false, "E1")
+	if a := status(); a.status != http.StatusOK {
+		t.Errorf("section 6: the status afterwards is %d %s", a.status, a.body)
+	}
+	handler.wantRuns(t, 1, "I1")
+}
+
+// TestTrailersOfATransaction: they reach the first client behind an answer that is committed, and are not replayed
+// (A9).
+func TestTrailersOfATransaction(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*httptest.Server){
+		"HTTP/1.1": (*httptest.Server).Start,
+		"HTTP/2": func(s *httptest.Server) {
+			s.EnableHTTP2 = true
+			s.StartTLS()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := openBusiness(t, newFile(t))
+			server := httptest.NewUnstartedServer(newGuard(t,
+				store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Trailer", "X-Sum")
+				if err := insert(r.Context(), "payment"); err != nil {
+					t.Error(err)
+				}
+				io.WriteString(w, strings.Repeat("paid ", 1000))
+				w.Header().Set("X-Sum", "1")
+				w.Header().Set(http.TrailerPrefix+"X-Rows", "2")
+			}, onceward.Transactional()))
+			server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+			start(server)
+			t.Cleanup(server.Close)
+			for i := range 2 {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments",
+					strings.NewReader(`{}`))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Idempotency-Key", "key")
+				res, err := server.Client().Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(res.Body)
+				res.Body.Close()
+				if err != nil || len(body) != 5000 || !strings.HasPrefix(res.Proto, name) {
+					t.Errorf("A9: answer %d came by %s with %d bytes: %v", i+1, res.Proto, len(body), err)
+				}
+				sum, rows := res.Trailer.Get("X-Sum"), res.Trailer.Get("X-Rows")
+				if first := sum == "1" && rows == "2"; first != (i == 0) || i == 1 && len(res.Trailer) != 0 {
+					t.Errorf("A9: answer %d has the trailers %v", i+1, res.Trailer)
+				}
+			}
+			wantRows(t, store, "payment", 1, "I1")
+		})
+	}
+}
+
+// TestReplaysWriteNothing: who sprays one key gets its answer, and fills no disk: file and log stay as large as the
+// payment made them (scenario 33).
+func TestReplaysWriteNothing(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]onceward.Option{
+		"transactional": onceward.Transactional(), "reserved": onceward.Reserved(onceward.FailureUnknown),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newFile(t)
+			store := openBusiness(t, path)
+			handler := &counted{then: func(w http.ResponseWriter, _ *http.Request, _ int64) {
+				w.WriteHeader(http.StatusCreated)
+			}}
+			route := newGuard(t, store).Handler(handler, mode)
+			post(route, "key").want(t, http.StatusCreated, false, "section 6")
+			before := bytesOnDisk(t, path)
+			const replays, clients = 5000, 8
+			var sent atomic.Int64
+			var all sync.WaitGroup
+			for range clients {
+				all.Go(func() {
+					for sent.Add(1) <= replays {
+						post(route, "key").want(t, http.StatusCreated, true, "scenario 33")
+					}
+				})
+			}
+			all.Wait()
+			handler.wantRuns(t, 1, "scenario 33")
+			if after := bytesOnDisk(t, path); after != before {
+				t.Errorf("scenario 33: %d replays let the files grow from %d to %d bytes", replays, before, after)
+			}
+		})
+	}
+}
+
+// bytesOnDisk is the size of a database with its log.
+func bytesOnDisk(t *testing.T, path string) (size int64) {
+	t.Helper()
+	for _, file := range []string{path, path + "-wal"} {
+		info, err := os.Stat(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	return size
 }

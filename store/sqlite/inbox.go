@@ -40,9 +40,7 @@ func (s *Store) PurgeEvents(ctx context.Context, age time.Duration, limit int) (
 // ConsumedEvents implements [inbox.Store].
 func (s *Store) ConsumedEvents(ctx context.Context, eventID string) (consumed []inbox.Consumption, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, selectEvent, func(stmt *sqlite3.Stmt) error {
-			return stmt.BindBlob(1, []byte(eventID))
-		}, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, selectEvent, []any{[]byte(eventID)}, func(stmt *sqlite3.Stmt) error {
 			consumed = append(consumed, inbox.Consumption{
 				Consumer: string(stmt.ColumnRawBlob(0)), EventID: eventID, At: timeOf(stmt, 1),
 			})

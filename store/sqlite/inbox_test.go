@@ -87,7 +87,8 @@ func TestInboxCrowd(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 40 {
 		group.Go(func() {
-			ok, err := inbox.New(stores[i%2]).Handle(t.Context(), "mailer", "event", func(ctx context.Context) error { return insert(ctx, "sent") })
+			ok, err := inbox.New(stores[i%2]).Handle(t.Context(), "mailer", "event",
+				func(ctx context.Context) error { return insert(ctx, "sent") })
 			if err != nil {
 				t.Error(err)
 			}

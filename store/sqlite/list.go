@@ -11,31 +11,29 @@ import (
 
 const (
 	// selectPage walks the unique index on the id from where the last page ended.
-	selectPage = `SELECT id, record, queue FROM onceward_record
-		WHERE id > ?1 AND id < ?2 AND (?3 IS NULL OR queue BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due <= ?4)
+	selectPage = `SELECT id, record, state FROM onceward_record
+		WHERE id > ?1 AND id < ?2 AND (?3 IS NULL OR state BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due <= ?4)
 		ORDER BY id LIMIT ?5`
-	// selectOpen is for the records that workers look for again and again, which are few among many: by their queue.
-	selectOpen = `SELECT id, record, queue FROM onceward_record INDEXED BY onceward_record_due
-		WHERE queue IN (?3, ?3 + 1) AND (?4 IS NULL OR due <= ?4) AND id > ?1 AND id < ?2
+	// selectOpen is for the records that workers look for again and again, which are few among many: by their state.
+	selectOpen = `SELECT id, record, state FROM onceward_record INDEXED BY onceward_record_due
+		WHERE state IN (?3, ?3 + 1) AND (?4 IS NULL OR due <= ?4) AND id > ?1 AND id < ?2
 		ORDER BY id LIMIT ?5`
 
-	selectCounts  = `SELECT queue, count(*) FROM onceward_record GROUP BY queue`
-	selectUnknown = `SELECT record FROM onceward_record WHERE queue IN (?1, ?2)`
+	selectCounts  = `SELECT state, count(*) FROM onceward_record GROUP BY state`
+	selectUnknown = `SELECT record FROM onceward_record WHERE state IN (?1, ?2)`
 )
 
 // List implements [store.Lister].
 func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, pageStatement(f), func(stmt *sqlite3.Stmt) error {
-			return bindFilter(stmt, f, s.now())
-		}, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, pageStatement(f), pageArgs(f, s.now()), func(stmt *sqlite3.Stmt) error {
 			id, err := store.ParseID(stmt.ColumnRawBlob(0))
 			if err != nil {
 				return err
 			}
 			rec, err := store.DecodeRecord(id, stmt.ColumnRawBlob(1))
 			if err != nil {
-				rec = store.Record{ID: id, State: store.State(stmt.ColumnInt(2) / queueStates), LastError: err.Error()}
+				rec = store.Record{ID: id, State: store.State(stmt.ColumnInt(2) / stateFactor), LastError: err.Error()}
 			}
 			rec.Data, rec.Response.Body = nil, nil
 			page = append(page, rec)
@@ -53,34 +51,25 @@ func pageStatement(f store.Filter) string {
 	return selectPage
 }
 
-func bindFilter(stmt *sqlite3.Stmt, f store.Filter, now time.Time) error {
+func pageArgs(f store.Filter, now time.Time) []any {
 	after, before := bounds(f)
-	if err := stmt.BindBlob(1, after); err != nil {
-		return err
-	}
-	if err := stmt.BindBlob(2, before); err != nil {
-		return err
-	}
+	args := []any{after, before, nil, nil, store.MaxPage}
 	if f.State != store.StateNone {
-		if err := stmt.BindInt(3, int(f.State)*queueStates); err != nil {
-			return err
-		}
+		args[2] = int(f.State) * stateFactor
 	}
 	if f.Due {
-		if err := stmt.BindInt64(4, micros(now)); err != nil {
-			return err
-		}
+		args[3] = micros(now)
 	}
-	limit := store.MaxPage
 	if f.Limit > 0 {
-		limit = min(limit, f.Limit)
+		args[4] = min(store.MaxPage, f.Limit)
 	}
-	return stmt.BindInt(5, limit)
+	return args
 }
 
 // bounds are the encoded IDs between which a page lies, both excluded.
 func bounds(f store.Filter) (after, before []byte) {
-	after, before = []byte{}, bytes.Repeat([]byte{0xff}, 16) // no ID is that large: its length would not fit into memory
+	after, before = []byte{}, bytes.Repeat([]byte{0xff},
+		16) // no ID is that large: its length would not fit into memory
 	if f.Scope != "" {
 		// Without the tag of its key, an ID is what all IDs of its scope begin with.
 		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
@@ -99,10 +88,10 @@ func bounds(f store.Filter) (after, before []byte) {
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	stats := store.Stats{Records: make(map[store.State]int64)}
 	err := s.readers.with(ctx, func(one *reader) error {
-		err := query(one.conn, selectCounts, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
-			queue, count := stmt.ColumnInt(0), stmt.ColumnInt64(1)
-			stats.Records[store.State(queue/queueStates)] += count
-			if queue == queueDeadLetter {
+		err := query(one.conn, selectCounts, nil, func(stmt *sqlite3.Stmt) error {
+			state, count := stmt.ColumnInt(0), stmt.ColumnInt64(1)
+			stats.Records[store.State(state/stateFactor)] += count
+			if state == stateDeadLetter {
 				stats.DeadLetters += count
 			}
 			return nil
@@ -118,9 +107,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 
 // oldestUnknown reads all unknown records: there are few, or an operator has other worries.
 func oldestUnknown(conn *sqlite3.Conn) (oldest time.Time, err error) {
-	err = query(conn, selectUnknown, func(stmt *sqlite3.Stmt) error {
-		return bind(stmt, nil, int64(queueUnknown), int64(queueDeadLetter))
-	}, func(stmt *sqlite3.Stmt) error {
+	err = query(conn, selectUnknown, []any{stateUnknown, stateDeadLetter}, func(stmt *sqlite3.Stmt) error {
 		rec, err := store.DecodeRecord(store.ID{}, stmt.ColumnRawBlob(0))
 		if err == nil && (oldest.IsZero() || rec.CreatedAt.Before(oldest)) {
 			oldest = rec.CreatedAt

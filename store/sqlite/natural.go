@@ -9,7 +9,8 @@ import (
 	"github.com/onceward/onceward/natural"
 )
 
-// UpsertRow implements [natural.Store]. It tries to insert and then to update; no other transaction can write in between.
+// UpsertRow implements [natural.Store]. It tries to insert and then to update; no other transaction can write in
+// between.
 func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
 	if tx == nil {
 		return 0, errNoTx
@@ -29,7 +30,9 @@ func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (na
 }
 
 // affects runs a statement for a row, and reports whether it changed that.
-func affects(ctx context.Context, tx *sql.Tx, u natural.Upsert, statement func(natural.Upsert) (string, []any)) (bool, error) {
+func affects(
+	ctx context.Context, tx *sql.Tx, u natural.Upsert, statement func(natural.Upsert) (string, []any),
+) (bool, error) {
 	text, args := statement(u)
 	result, err := tx.ExecContext(ctx, text, args...)
 	if err != nil {
@@ -39,7 +42,8 @@ func affects(ctx context.Context, tx *sql.Tx, u natural.Upsert, statement func(n
 	return n > 0, err
 }
 
-// insertion inserts a row unless there is one of its key. SQLite refuses a key that is not unique by the table's definition.
+// insertion inserts a row unless there is one of its key. SQLite refuses a key that is not unique by the table's
+// definition.
 func insertion(u natural.Upsert) (text string, args []any) {
 	var names, keys []string
 	for _, column := range u.Key {
@@ -75,7 +79,8 @@ func change(u natural.Upsert) (text string, args []any) {
 		conditions = append(conditions, quote(u.Final)+" IS NOT ?")
 		args = append(args, final)
 	}
-	return fmt.Sprintf(`UPDATE %s SET %s WHERE %s`, tableOf(u), strings.Join(values, ", "), strings.Join(conditions, " AND ")), args
+	return fmt.Sprintf(`UPDATE %s SET %s WHERE %s`, tableOf(u), strings.Join(values, ", "),
+		strings.Join(conditions, " AND ")), args
 }
 
 func tableOf(u natural.Upsert) string {

@@ -70,9 +70,11 @@ func TestUpsert(t *testing.T) {
 		}
 		var status any
 		var amount int
-		row := store.DB().QueryRow(`SELECT "sta tus", coalesce(amount, 0) FROM "pay""ments" WHERE "order" = ?`, step.upsert.Key[1].Value)
+		row := store.DB().QueryRow(`SELECT "sta tus", coalesce(amount, 0) FROM "pay""ments" WHERE "order" = ?`,
+			step.upsert.Key[1].Value)
 		if err := row.Scan(&status, &amount); err != nil || status != step.status || amount != step.amount {
-			t.Errorf("O6: after step %d the row is (%v, %d, %v), want (%v, %d)", i, status, amount, err, step.status, step.amount)
+			t.Errorf("O6: after step %d the row is (%v, %d, %v), want (%v, %d)", i, status, amount, err, step.status,
+				step.amount)
 		}
 	}
 }
@@ -94,9 +96,13 @@ func TestUpsertRefused(t *testing.T) {
 		"no such table":           edit(func(u *natural.Upsert) { u.Table = "nothing" }),
 		"no such column":          edit(func(u *natural.Upsert) { u.Final = "nothing" }),
 		"has no column":           edit(func(u *natural.Upsert) { u.Values[0].Name = "nothing" }),
-		"does not match any":      edit(func(u *natural.Upsert) { u.Key, u.Values = u.Key[1:], nil; u.Final, u.FinalValues = "", nil }),
+		"does not match any": edit(func(u *natural.Upsert) {
+			u.Key, u.Values = u.Key[1:], nil
+			u.Final,
+				u.FinalValues = "", nil
+		}),
 		"authorized": edit(func(u *natural.Upsert) {
-			u.Table = "onceward_number"
+			u.Table = "onceward_meta"
 			u.Key = []natural.Column{{Name: "name", Value: "floor"}}
 		}),
 	} {

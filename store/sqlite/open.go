@@ -13,7 +13,7 @@ import (
 	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
 )
 
-// The permissions of what the store creates: answers to payments are nobody else's business.
+// The permissions of what the store creates: answers to payments are for their owner alone.
 const (
 	dirMode  = 0o700
 	fileMode = 0o600
@@ -22,7 +22,8 @@ const (
 // createFile makes sure that the file exists with tight permissions, and returns its absolute path.
 func createFile(path string) (string, error) {
 	if path == "" || strings.HasPrefix(path, ":") || strings.HasPrefix(path, "file:") {
-		return "", fmt.Errorf("sqlite: %q is not the path of a file; for a store in memory use package store/memory", path)
+		return "", fmt.Errorf("sqlite: %q is not the path of a file; for a store in memory use package store/memory",
+			path)
 	}
 	file, err := filepath.Abs(path)
 	if err != nil {
@@ -38,8 +39,9 @@ func createFile(path string) (string, error) {
 	return file, f.Close()
 }
 
-// tighten gives the files that SQLite puts beside the database the permissions of the database, which the driver does not,
-// before anything is written to them, and makes sure that all of them are still in their directory after a power loss.
+// tighten gives the files that SQLite puts beside the database the permissions of the database, which the driver does
+// not, before anything is written to them, and makes sure that all of them are still in their directory after a power
+// loss.
 func tighten(file string) error {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -68,8 +70,8 @@ func syncDir(path string) {
 	_ = dir.Close() // it was only read
 }
 
-// writerPragmas make each commit durable before it is acknowledged. The log may grow to 16 MiB before it is brought into
-// the file, because a page that many commits change is then written once; the cache holds the pages that are hot.
+// writerPragmas make each commit durable before it is acknowledged. The log may grow to 16 MiB before it is brought
+// into the file, because a page that many commits change is then written once; the cache holds the pages that are hot.
 const writerPragmas = `
 	PRAGMA journal_mode = WAL;
 	PRAGMA synchronous = FULL;
@@ -78,16 +80,17 @@ const writerPragmas = `
 	PRAGMA cache_size = -32768;
 `
 
-// requireLog makes sure that there is a write-ahead log: without one readers and the writer would wait for each other. SQLite
-// goes on without a sign where the file system cannot share memory.
+// requireLog makes sure that there is a write-ahead log: without one readers and the writer would wait for each other.
+// SQLite goes on without a sign where the file system cannot share memory.
 func requireLog(conn *sqlite3.Conn) error {
 	mode := ""
-	err := query(conn, `PRAGMA journal_mode`, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+	err := query(conn, `PRAGMA journal_mode`, nil, func(stmt *sqlite3.Stmt) error {
 		mode = stmt.ColumnText(0)
 		return nil
 	})
 	if err == nil && mode != "wal" {
-		err = fmt.Errorf("SQLite uses journal mode %q instead of a write-ahead log: put the file on a local file system", mode)
+		err = fmt.Errorf("SQLite uses journal mode %q instead of a write-ahead log: "+
+			"put the file on a local file system", mode)
 	}
 	return unavailable(err)
 }
@@ -97,8 +100,8 @@ const readerPragmas = `
 	PRAGMA query_only = ON;
 `
 
-// openReadOnly opens the pool for business reads. The driver is told that its connections are read-only before it looks:
-// otherwise a read-only transaction would make them writable when it ends.
+// openReadOnly opens the pool for business reads. The driver is told that its connections are read-only before it
+// looks: otherwise a read-only transaction would make them writable when it ends.
 func openReadOnly(file string, busy time.Duration) (*sql.DB, error) {
 	return sqlitedriver.Open(file, func(conn *sqlite3.Conn) error { return configure(conn, busy, readerPragmas) })
 }

@@ -33,7 +33,7 @@ const (
 )
 
 const (
-	// maxParked bounds how many messages one claim makes Behind, and so how long everybody waits for it.
+	// maxParked bounds how many messages one claim makes Behind, and so how long all other writes wait for it.
 	maxParked = 1000
 	// maxFreed is how many messages of a lane become Ready at a time. Those that no claim takes have to be parked
 	// again.
@@ -82,9 +82,7 @@ func (s *Store) anyDue(ctx context.Context, requests []outbox.ClaimRequest) (due
 	now := micros(s.now())
 	err = s.readers.with(ctx, func(one *reader) error {
 		for _, request := range requests {
-			err := query(one.conn, selectAnyDue, func(stmt *sqlite3.Stmt) error {
-				return bindAll(stmt, []any{request.Topic, now})
-			}, func(*sqlite3.Stmt) error {
+			err := query(one.conn, selectAnyDue, []any{request.Topic, now}, func(*sqlite3.Stmt) error {
 				due = true
 				return nil
 			})

@@ -17,7 +17,7 @@ const (
 	selectHeld     = `SELECT 1 FROM onceward_outbox WHERE id = ?1 AND token = ?2 AND state = 1`
 	extendMessage  = `UPDATE onceward_outbox SET due = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
 	recordProvider = `UPDATE onceward_outbox SET provider_id = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
-	// finishMessage makes a message that waits for no other Ready where it would become Behind: nobody would free it.
+	// finishMessage makes a message that waits for no other Ready where it would become Behind: nothing would free it.
 	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0, attempts = ?5,
 		provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
 		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`
@@ -32,24 +32,18 @@ func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease
 		return nil, nil
 	}
 	leases = slices.Clone(leases)
-	var lost []outbox.Lease
-	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		lost = nil
+	return write(ctx, s.writer, func(r *records, now time.Time) (lost []outbox.Lease, err error) {
 		for _, l := range leases {
 			held, err := r.changes(extendMessage, l.ID, l.Token, micros(now.Add(lease)))
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if !held {
 				lost = append(lost, l)
 			}
 		}
-		return nil
-	}))
-	if err != nil {
-		return nil, err // the writer may still be at it
-	}
-	return lost, nil
+		return lost, nil
+	})
 }
 
 // RecordProviderID implements [outbox.Store].
@@ -69,15 +63,9 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 		return nil, err
 	}
 	outcomes = slices.Clone(outcomes)
-	var fenced []outbox.Lease
-	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) (err error) {
-		fenced, err = s.finish(r, outcomes, now)
-		return err
-	}))
-	if err != nil {
-		return nil, err // the writer may still be at it
-	}
-	return fenced, nil
+	return write(ctx, s.writer, func(r *records, now time.Time) ([]outbox.Lease, error) {
+		return s.finish(r, outcomes, now)
+	})
 }
 
 // FinishMessageTx implements [outbox.Store]. The work runs like that of [Store.InTx], and only if the lease is held.

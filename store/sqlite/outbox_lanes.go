@@ -71,29 +71,24 @@ func freeLanes(r *records, lanes map[string]bool) (freed int, err error) {
 }
 
 // FreeMessages implements [outbox.Store]. Here a message leaves and those behind it are freed in one transaction, so
-// there is something to find only if somebody has changed the table by other means.
+// there is something to find only if another program has changed the table.
 func (s *Store) FreeMessages(ctx context.Context) (int, error) {
 	stuck, err := s.stuckLanes(ctx)
 	if err != nil || len(stuck) == 0 {
 		return 0, err
 	}
-	freed := 0
-	err = s.writer.do(ctx, newFunction(func(r *records, _ time.Time) (err error) {
-		freed, err = freeLanes(r, stuck)
+	return write(ctx, s.writer, func(r *records, _ time.Time) (int, error) {
+		freed, err := freeLanes(r, stuck)
 		s.writer.messages.add(freed)
-		return err
-	}))
-	if err != nil {
-		return 0, err // the writer may still be at it
-	}
-	return freed, nil
+		return freed, err
+	})
 }
 
 // stuckLanes finds lanes whose messages wait for nothing.
 func (s *Store) stuckLanes(ctx context.Context) (map[string]bool, error) {
 	stuck := make(map[string]bool)
 	err := s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, selectStuck, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, selectStuck, nil, func(stmt *sqlite3.Stmt) error {
 			stuck[stmt.ColumnText(0)] = true
 			return nil
 		})

@@ -128,7 +128,7 @@ func TestFinishTxDeadline(t *testing.T) {
 		other <- store.InTx(context.WithoutCancel(ctx), func(ctx context.Context) error { return insert(ctx, "other") })
 		return err
 	})
-	wantUnavailable(t, err, takenBack, "E1")
+	wantUnavailable(t, err, revoked, "E1")
 	if err := await(t, "the end of the other transaction", other); err != nil {
 		t.Errorf("the others go on, but got %v", err)
 	}

@@ -47,9 +47,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) (entries []outbox
 			return err
 		}
 		text, args := messageQuery(f, after)
-		return query(one.conn, text, func(stmt *sqlite3.Stmt) error {
-			return bindAll(stmt, args)
-		}, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, text, args, func(stmt *sqlite3.Stmt) error {
 			m, unreadable := messageOf(stmt)
 			if unreadable != nil {
 				m.LastError = unreadable.Error()
@@ -66,9 +64,7 @@ func numberOf(conn *sqlite3.Conn, id string) (number int64, err error) {
 	if id == "" {
 		return 0, nil
 	}
-	err = query(conn, selectNumber, func(stmt *sqlite3.Stmt) error {
-		return stmt.BindText(1, id)
-	}, func(stmt *sqlite3.Stmt) error {
+	err = query(conn, selectNumber, []any{id}, func(stmt *sqlite3.Stmt) error {
 		number = stmt.ColumnInt64(0)
 		return nil
 	})
@@ -149,7 +145,7 @@ func (s *Store) MessageStats(ctx context.Context) (stats outbox.Stats, err error
 
 // countMessages counts messages, and says when the oldest of them was added.
 func countMessages(conn *sqlite3.Conn, text string) (n int, oldest time.Time, err error) {
-	err = query(conn, text, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+	err = query(conn, text, nil, func(stmt *sqlite3.Stmt) error {
 		n, oldest = stmt.ColumnInt(0), timeOf(stmt, 1)
 		return nil
 	})

@@ -15,14 +15,19 @@ func TestPlans(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
 	for name, text := range map[string]string{
-		"get": selectRecord, "insert": insertRecord, "change": updateRecord, "remove": deleteRecord, "floor": selectFloor, "raise the floor": raiseFloor,
-		"due": selectDue, "add a late completion": insertLateCompletion, "late completions": selectLateCompletion, "forget late completions": deleteLateCompletion,
-		"add an external event": insertExternalEvent, "external events": selectExternalEvent, "purge external events": deleteExternalEvent,
-		"add an act": insertAudit, "acts": selectAudit, "purge acts": deleteAudit,
+		"get": selectRecord, "insert": insertRecord, "change": updateRecord, "remove": deleteRecord,
+		"floor": selectFloor, "raise the floor": raiseFloor,
+		"due": selectDue, "add a late completion": insertLateCompletion, "late completions": selectLateCompletion,
+		"forget late completions": deleteLateCompletion,
+		"add an external event":   insertExternalEvent, "external events": selectExternalEvent,
+		"purge external events": deleteExternalEvent,
+		"add an act":            insertAudit, "acts": selectAudit, "purge acts": deleteAudit,
 		"oldest unknown": selectUnknown, "page": selectPage,
-		"lease a message": leaseMessage, "park a message": parkMessage, "bury a message": buryMessage, "free a message": freeMessage,
-		"held": selectHeld, "extend a lease": extendMessage, "provider's id": recordProvider, "finish a message": finishMessage,
-		"replay": replayMessage, "drop": dropMessage, "number of a message": selectNumber,
+		"lease a message": leaseMessage, "park a message": parkMessage, "bury a message": buryMessage,
+		"free a message": freeMessage,
+		"held":           selectHeld, "extend a lease": extendMessage, "provider's id": recordProvider,
+		"finish a message": finishMessage,
+		"replay":           replayMessage, "drop": dropMessage, "number of a message": selectNumber,
 		"add a message": insertMessage, "add an event": insertEvent, "consumed": selectEvent,
 	} {
 		plan := explain(t, s, text)
@@ -31,7 +36,7 @@ func TestPlans(t *testing.T) {
 		}
 	}
 	// What is open is few, and is sorted when it was found.
-	if plan := explain(t, s, selectOpen); !strings.Contains(plan, "USING INDEX onceward_record_due (queue=?") {
+	if plan := explain(t, s, selectOpen); !strings.Contains(plan, "USING INDEX onceward_record_due (state=?") {
 		t.Errorf("open: %s", plan)
 	}
 	// Operators' questions may walk an index; they do not read the records.
@@ -42,8 +47,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestMessagePlans: what workers do again and again goes by the index that is meant for it, and reads no message that is
-// done. Where it is sorted, it is sorted by the index.
+// TestMessagePlans: what workers do again and again goes by the index that is meant for it, and reads no message that
+// is done. Where it is sorted, it is sorted by the index.
 func TestMessagePlans(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
@@ -67,15 +72,20 @@ func TestMessagePlans(t *testing.T) {
 	}
 	for text, wants := range map[string][]string{
 		deleteMessages: {"USING INTEGER PRIMARY KEY (rowid=?)", "USING INDEX onceward_outbox_purge (due<?)"},
-		deleteEvent:    {"USING PRIMARY KEY (event_id=? AND consumer=?)", "USING COVERING INDEX onceward_inbox_applied_at (applied_at<?)"},
+		deleteEvent: {
+			"USING PRIMARY KEY (event_id=? AND consumer=?)",
+			"USING COVERING INDEX onceward_inbox_applied_at (applied_at<?)",
+		},
 		selectStuck: {
-			"SEARCH onceward_outbox USING COVERING INDEX onceward_outbox_behind", "USING COVERING INDEX onceward_outbox_behind (lane>?)",
+			"SEARCH onceward_outbox USING COVERING INDEX onceward_outbox_behind",
+			"USING COVERING INDEX onceward_outbox_behind (lane>?)",
 			"USING COVERING INDEX onceward_outbox_order (lane=?)",
 		},
 	} {
 		plan := explain(t, s, text)
 		for _, want := range wants {
-			if !strings.Contains(plan, want) || strings.Contains(plan, "TEMP B-TREE") || strings.Contains(plan, "SCAN onceward") {
+			if !strings.Contains(plan, want) || strings.Contains(plan, "TEMP B-TREE") ||
+				strings.Contains(plan, "SCAN onceward") {
 				t.Errorf("%s: %s, want %s", text, plan, want)
 			}
 		}
@@ -85,7 +95,7 @@ func TestMessagePlans(t *testing.T) {
 func explain(t *testing.T, s *Store, text string) (plan string) {
 	t.Helper()
 	err := s.writer.do(t.Context(), newFunction(func(r *records, _ time.Time) error {
-		return query(r.conn, `EXPLAIN QUERY PLAN `+text, func(*sqlite3.Stmt) error { return nil }, func(stmt *sqlite3.Stmt) error {
+		return query(r.conn, `EXPLAIN QUERY PLAN `+text, nil, func(stmt *sqlite3.Stmt) error {
 			plan += stmt.ColumnText(3) + "; "
 			return nil
 		})

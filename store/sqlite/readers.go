@@ -62,7 +62,7 @@ func openReader(file string, busy time.Duration) (*reader, error) {
 	return &reader{conn: conn, get: get}, nil
 }
 
-// with lends a reader to f.
+// with acquires a reader for f, and releases it.
 func (r *readers) with(ctx context.Context, f func(*reader) error) error {
 	if err := r.await(ctx); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (r *readers) with(ctx context.Context, f func(*reader) error) error {
 	if err != nil {
 		return err
 	}
-	defer r.giveBack(one)
+	defer r.release(one)
 	return unavailable(f(one))
 }
 
@@ -114,7 +114,7 @@ func (r *readers) take() (*reader, error) {
 	return r.open()
 }
 
-func (r *readers) giveBack(one *reader) {
+func (r *readers) release(one *reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.idle = append(r.idle, one)

@@ -1,10 +1,10 @@
-// Package sqlite keeps records in an SQLite file: the embedded default, for one machine. It is pure Go, survives a crash
-// and power loss, and runs a handler's own writes in the same transaction as its claim and its answer.
+// Package sqlite keeps records in an SQLite file: the embedded default, for one machine. It is pure Go, survives a
+// crash and power loss, and runs a handler's own writes in the same transaction as its claim and its answer.
 //
-// All writes go through one connection, in group commits: what arrives while one commit is on its way to the disk shares
-// the next one. Reads, replays among them, go past it on connections of their own. Business tables live in the same file:
-// create them and write to them with [Store.Update], or inside a transactional handler with [onceward.Tx]; read them with
-// [Store.DB]. Messages of an outbox and events of an inbox are added in the same transactions.
+// All writes go through one connection, in group commits: what arrives while one commit is on its way to the disk
+// shares the next one. Reads, replays among them, go past it on connections of their own. Business tables live in the
+// same file: create them and write to them with [Store.Update], or inside a transactional handler with [onceward.Tx];
+// read them with [Store.DB]. Messages of an outbox and events of an inbox are added in the same transactions.
 package sqlite
 
 import (
@@ -25,6 +25,7 @@ import (
 var (
 	_ store.Store                = (*Store)(nil)
 	_ store.Transactor           = (*Store)(nil)
+	_ store.TxCheckpointer       = (*Store)(nil)
 	_ store.Waiter               = (*Store)(nil)
 	_ store.Sweeper              = (*Store)(nil)
 	_ store.Reaper               = (*Store)(nil)
@@ -71,15 +72,17 @@ const (
 	longestBusyTimeout = time.Hour
 )
 
-// Open opens the file at path, creates it and its directory if they do not exist, readable for their owner only, and brings
-// its tables up to date. It refuses a file that is damaged, is not an SQLite database, or was written by a newer version.
+// Open opens the file at path, creates it and its directory if they do not exist, readable for their owner only, and
+// brings its tables up to date. It refuses a file that is damaged, is not an SQLite database, or was written by a newer
+// version.
 func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	s := &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[store.ID]chan struct{})}
 	for _, option := range options {
 		option(s)
 	}
 	if s.busy < 0 || s.busy > longestBusyTimeout {
-		return nil, fmt.Errorf("sqlite: open %s: a busy timeout of %s: the limits are 0 and %s", path, s.busy, longestBusyTimeout)
+		return nil, fmt.Errorf("sqlite: open %s: a busy timeout of %s: the limits are 0 and %s", path, s.busy,
+			longestBusyTimeout)
 	}
 	file, err := createFile(path)
 	if err != nil {
@@ -118,8 +121,8 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// DB is for reading business tables: its connections refuse to write. Writes go through [Store.Update] or a transactional
-// handler, so that they share the one writer instead of fighting it for the file's lock.
+// DB is for reading business tables: its connections refuse to write. Writes go through [Store.Update] or a
+// transactional handler, so that they share the one writer instead of fighting it for the file's lock.
 func (s *Store) DB() *sql.DB { return s.db }
 
 // Reserve implements [store.Store]. What can be answered without a write is answered from a reader.
@@ -194,7 +197,7 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	return rec, err
 }
 
-// write applies an event whose result nobody needs.
+// write applies an event of which only the error is needed.
 func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
 	return s.writer.do(ctx, newTask(id, event))
 }

@@ -19,11 +19,6 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-var features = storetest.Features{
-	Transactions: true, TxCheckpoints: true, Waits: true, Sweeps: true, Reaps: true, Reconciles: true, Busts: true,
-	Lists: true, Findings: true, Notices: true, Audits: true, Outbox: true, Inbox: true, Natural: true, Durable: true, Clock: true,
-}
-
 // openStore opens a store that is closed with the test.
 func openStore(t testing.TB, path string, options ...sqlite.Option) *sqlite.Store {
 	t.Helper()
@@ -39,8 +34,8 @@ func openStore(t testing.TB, path string, options ...sqlite.Option) *sqlite.Stor
 	return store
 }
 
-// emptyFile is the file of a store without records, beside whose tables is a business table. The suite opens hundreds of
-// stores: to copy it costs less than to make the tables each time.
+// emptyFile is the file of a store without records, beside whose tables is a business table. The suite opens hundreds
+// of stores: to copy it costs less than to make the tables each time.
 var emptyFile = sync.OnceValues(func() (file []byte, err error) {
 	dir, err := os.MkdirTemp("", "onceward-empty-")
 	if err != nil {
@@ -118,7 +113,6 @@ func count(t testing.TB, store *sqlite.Store, value string) (n int) {
 
 // harness opens stores whose clocks stand still until the suite moves them.
 var harness = storetest.Harness{
-	Features: features,
 	Open: func(t testing.TB) storetest.Instance {
 		var clock atomic.Int64
 		clock.Store(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMicro())
@@ -136,12 +130,7 @@ func TestStore(t *testing.T) {
 // TestStoreOnTheRealClock runs the suite as it runs in production.
 func TestStoreOnTheRealClock(t *testing.T) {
 	t.Parallel()
-	real := features
-	real.Clock = false
-	storetest.Run(t, storetest.Harness{
-		Features: real,
-		Open:     func(t testing.TB) storetest.Instance { return instance(t) },
-	})
+	storetest.Run(t, storetest.Harness{Open: func(t testing.TB) storetest.Instance { return instance(t) }})
 }
 
 func BenchmarkStore(b *testing.B) { storetest.Bench(b, harness) }

@@ -2,27 +2,62 @@ package sqlite
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/ncruces/go-sqlite3"
 )
 
-// run runs a statement that stays prepared for the next time, and calls each for its rows. One that has no rows is given a
-// nil for each.
-func (r *records) run(text string, args []any, each func(*sqlite3.Stmt) error) (err error) {
+// prepared is a statement of the hot path, with the place where it is kept.
+type prepared struct {
+	stmt **sqlite3.Stmt
+	text string
+}
+
+// prepare prepares statements, which are closed with the connection.
+func prepare(conn *sqlite3.Conn, all ...prepared) (err error) {
+	for _, p := range all {
+		if *p.stmt, _, err = conn.Prepare(p.text); err != nil {
+			return unavailable(err)
+		}
+	}
+	return nil
+}
+
+// run runs a statement that stays prepared for the next time, and calls each for its rows. One that has no rows is
+// given a nil for each.
+func (r *records) run(text string, args []any, each func(*sqlite3.Stmt) error) error {
 	stmt, err := r.keep(text)
 	if err != nil {
 		return err
 	}
-	err = bindAll(stmt, args)
-	for err == nil && stmt.Step() {
-		if each == nil {
-			err = fmt.Errorf("a row where none was expected")
-			break
-		}
-		err = each(stmt)
-	}
+	err = step(stmt, args, each)
 	if resetErr := stmt.Reset(); err == nil {
 		err = resetErr
+	}
+	return err
+}
+
+// query runs a statement that is not on the hot path, on any connection, and calls each for its rows.
+func query(conn *sqlite3.Conn, text string, args []any, each func(*sqlite3.Stmt) error) error {
+	stmt, _, err := conn.Prepare(text)
+	if err != nil {
+		return err
+	}
+	err = step(stmt, args, each)
+	if closeErr := stmt.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// step binds the parameters of a statement and goes through its rows.
+func step(stmt *sqlite3.Stmt, args []any, each func(*sqlite3.Stmt) error) error {
+	err := bindAll(stmt, args)
+	for err == nil && stmt.Step() {
+		if each == nil {
+			return fmt.Errorf("a row where none was expected")
+		}
+		err = each(stmt)
 	}
 	return err
 }
@@ -58,6 +93,8 @@ func bindAll(stmt *sqlite3.Stmt, args []any) error {
 
 func bindOne(stmt *sqlite3.Stmt, param int, arg any) error {
 	switch value := arg.(type) {
+	case bool:
+		return stmt.BindBool(param, value)
 	case int:
 		return stmt.BindInt(param, value)
 	case int64:
@@ -71,4 +108,21 @@ func bindOne(stmt *sqlite3.Stmt, param int, arg any) error {
 	default:
 		return fmt.Errorf("a parameter of type %T", arg)
 	}
+}
+
+// micros is how the columns hold a time.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// timeOf reads a time as micros wrote it.
+func timeOf(stmt *sqlite3.Stmt, column int) time.Time {
+	us := stmt.ColumnInt64(column)
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
 }

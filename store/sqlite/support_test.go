@@ -16,12 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
+	"go.uber.org/goleak"
 )
 
 // helperVariable makes the test binary play the part of another process instead of running tests.
@@ -83,7 +82,10 @@ type work = func(ctx context.Context, v store.Verdict) store.Settlement
 
 // settled is the end of work with an answer.
 func settled(end store.TxAction, body string) store.Settlement {
-	return store.Settlement{Action: end, Completion: store.Completion{Response: store.Response{Status: 201, Body: []byte(body)}}}
+	return store.Settlement{
+		Action:     end,
+		Completion: store.Completion{Response: store.Response{Status: 201, Body: []byte(body)}},
+	}
 }
 
 // insert writes a business row in the handler's transaction.
@@ -111,7 +113,9 @@ func never(t testing.TB, rule string) work {
 }
 
 // transacted runs a transaction that has to be decided in the given way.
-func transacted(t testing.TB, store *sqlite.Store, r *store.Reservation, w work, want store.Decision, rule string) store.Verdict {
+func transacted(t testing.TB, store *sqlite.Store, r *store.Reservation, w work, want store.Decision,
+	rule string,
+) store.Verdict {
 	t.Helper()
 	v, err := store.Transact(t.Context(), r, w)
 	if err != nil || v.Decision != want {
@@ -137,7 +141,8 @@ func wantState(t testing.TB, s store.Store, key string, want store.State, rule s
 
 func wantUnavailable(t testing.TB, err error, text, rule string) {
 	t.Helper()
-	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), text) {
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) ||
+		!strings.Contains(err.Error(), text) {
 		t.Errorf("%s: got %v, want ErrUnavailable with %q", rule, err, text)
 	}
 }
@@ -145,7 +150,8 @@ func wantUnavailable(t testing.TB, err error, text, rule string) {
 // wantWorkRefused checks for an error by which nothing was executed, and which trying again does not mend.
 func wantWorkRefused(t testing.TB, err error, text, rule string) {
 	t.Helper()
-	if !errors.Is(err, store.ErrWorkRefused) || errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), text) {
+	if !errors.Is(err, store.ErrWorkRefused) || errors.Is(err, store.ErrUnavailable) ||
+		!strings.Contains(err.Error(), text) {
 		t.Errorf("%s: got %v, want ErrWorkRefused with %q", rule, err, text)
 	}
 }
@@ -209,7 +215,8 @@ func (a answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == 
 func (a answer) want(t testing.TB, status int, replayed bool, rule string) {
 	t.Helper()
 	if a.status != status || a.replayed() != replayed {
-		t.Errorf("%s: got %d, replayed %t, body %q; want %d, replayed %t", rule, a.status, a.replayed(), a.body, status, replayed)
+		t.Errorf("%s: got %d, replayed %t, body %q; want %d, replayed %t", rule, a.status, a.replayed(), a.body,
+			status, replayed)
 	}
 }
 
@@ -263,3 +270,12 @@ func within(t testing.TB, what string, f func()) {
 		t.Fatalf("%s did not end", what)
 	}
 }
+
+// testClock stands still until it is moved.
+type testClock struct{ moved atomic.Int64 }
+
+func (c *testClock) now() time.Time {
+	return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(c.moved.Load()))
+}
+
+func (c *testClock) advance(d time.Duration) { c.moved.Add(int64(d)) }

@@ -8,19 +8,19 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// hub wakes those who wait for a record that this process settles. It remembers a record for as long as somebody waits.
+// hub wakes those who wait for a record that this process settles. It remembers a record for as long as a caller waits.
 type hub struct {
 	mu      sync.Mutex
 	changed map[store.ID]*watched
 }
 
-// watched is a record that somebody waits for.
+// watched is a record that a caller waits for.
 type watched struct {
 	settled chan struct{} // closed when it is settled
 	waiting int
 }
 
-// watch returns what is told when the record is settled. It is given back with leave.
+// watch returns what is told when the record is settled. It is released with leave.
 func (h *hub) watch(id store.ID) *watched {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -24,7 +25,7 @@ const maxGroup = 256
 const groupTime = 20 * time.Millisecond
 
 // writer owns the one connection that writes. Its goroutine takes what has gathered in the queue and runs it in one
-// transaction: a group is what arrived while the last commit was on its way to the disk, so a lone caller waits for nobody
+// transaction: a group is what arrived while the last commit was on its way to the disk, so a lone caller does not wait
 // and many callers share an fsync. There is no timer.
 type writer struct {
 	now       func() time.Time
@@ -33,7 +34,7 @@ type writer struct {
 
 	conn sqlitedriver.Conn
 	raw  *sqlite3.Conn
-	gate *gate   // of the handler whose turn it is; nil if it is nobody's
+	gate *gate   // of the handler whose turn it is; nil between turns
 	db   *sql.DB // makes the transactions that handlers get: its connections are gates
 	*records
 	begin, commit, rollback, savepoint, release, undo, doubt *sqlite3.Stmt
@@ -85,37 +86,37 @@ func (w *writer) setUp(busy time.Duration) error {
 		return err
 	}
 	w.records = records
-	for _, s := range []struct {
-		stmt **sqlite3.Stmt
-		sql  string
-	}{
-		{&w.begin, `BEGIN IMMEDIATE`},
-		{&w.commit, `COMMIT`},
-		{&w.rollback, `ROLLBACK`},
-		{&w.savepoint, `SAVEPOINT onceward_member`},
-		{&w.release, `RELEASE onceward_member`},
-		{&w.undo, `ROLLBACK TO onceward_member`},
-		{&w.doubt, `UPDATE onceward_number SET value = value + 1 WHERE name = 'doubt'`},
-	} {
-		stmt, _, err := w.raw.Prepare(s.sql)
-		if err != nil {
-			return unavailable(err)
-		}
-		*s.stmt = stmt
+	err = prepare(
+		w.raw,
+		prepared{&w.begin, `BEGIN IMMEDIATE`},
+		prepared{&w.commit, `COMMIT`},
+		prepared{&w.rollback, `ROLLBACK`},
+		prepared{&w.savepoint, `SAVEPOINT onceward_member`},
+		prepared{&w.release, `RELEASE onceward_member`},
+		prepared{&w.undo, `ROLLBACK TO onceward_member`},
+		prepared{&w.doubt, `UPDATE onceward_meta SET value = value + 1 WHERE name = 'failed_commits'`},
+	)
+	if err != nil {
+		return err
 	}
 	if err := tighten(w.raw.Filename("main").String()); err != nil {
 		return err
 	}
-	return w.raw.SetAuthorizer(func(action sqlite3.AuthorizerActionCode, first, second, _, _ string) sqlite3.AuthorizerReturnCode {
-		if w.gate != nil && !w.gate.trusts && forbidden(action, first, second) {
-			return sqlite3.AUTH_DENY
-		}
-		return sqlite3.AUTH_OK
-	})
+	return w.raw.SetAuthorizer(w.authorize)
 }
 
-// configure retries what SQLite itself does not wait for: the first of several that open a new file switches it to the log,
-// and needs it for itself.
+// authorize holds a handler to the rules of its turn.
+func (w *writer) authorize(
+	action sqlite3.AuthorizerActionCode, first, second, _, _ string,
+) sqlite3.AuthorizerReturnCode {
+	if w.gate != nil && !w.gate.trusts && forbidden(action, first, second) {
+		return sqlite3.AUTH_DENY
+	}
+	return sqlite3.AUTH_OK
+}
+
+// configure retries what SQLite itself does not wait for: the first of several that open a new file switches it to the
+// log, and needs it for itself.
 func (w *writer) configure(busy time.Duration) error {
 	deadline := time.Now().Add(busy)
 	for {
@@ -136,8 +137,8 @@ func (w *writer) disconnect() error {
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
-// do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has not
-// been started; if it has, its outcome is not known to the caller, and its neighbours do not external event.
+// do queues a task and waits until it is committed. A caller that gives up takes its task out of the queue if it has
+// not been started; if it has, its outcome is not known to the caller, and its neighbours do not notice.
 func (w *writer) do(ctx context.Context, t *task) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -157,6 +158,20 @@ func (w *writer) do(ctx context.Context, t *task) error {
 		t.drop()
 		return unavailable(ctx.Err())
 	}
+}
+
+// write runs f in a transaction of the writer, and returns its result once that is committed. With an error there is no
+// result, because the writer may still be at it.
+func write[T any](ctx context.Context, w *writer, f func(r *records, now time.Time) (T, error)) (T, error) {
+	var result, none T
+	t := newFunction(func(r *records, now time.Time) (err error) {
+		result, err = f(r, now)
+		return err
+	})
+	if err := w.do(ctx, t); err != nil {
+		return none, err
+	}
+	return result, nil
 }
 
 func (w *writer) enqueue(t *task) error {
@@ -194,7 +209,8 @@ func (w *writer) loop() {
 	}
 }
 
-// take takes what has gathered in the queue. Handlers come last, so that only they are put off when a group is cut short.
+// take takes what has gathered in the queue. Handlers come last, so that only they are put off when a group is cut
+// short.
 func (w *writer) take(group []*task) []*task {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,8 +231,8 @@ func (w *writer) take(group []*task) []*task {
 	return group
 }
 
-// giveBack puts what the group had no time for at the head of the queue.
-func (w *writer) giveBack(tasks []*task) {
+// requeue puts what the group had no time for at the head of the queue.
+func (w *writer) requeue(tasks []*task) {
 	if len(tasks) == 0 {
 		return
 	}
@@ -231,11 +247,11 @@ func (w *writer) isClosed() bool {
 	return w.closed && len(w.queue) == 0
 }
 
-// run commits a group, and tells its callers. If one of them spoils the transaction for all, each of the others gets one of
-// its own.
+// run commits a group, and tells its callers. If one of them spoils the transaction for all, each of the others gets
+// one of its own.
 func (w *writer) run(group []*task) {
 	n, err := w.transaction(group)
-	w.giveBack(group[n:])
+	w.requeue(group[n:])
 	var spoiled *spoiledError
 	spoilt := errors.As(err, &spoiled)
 	for _, t := range group[:n] {
@@ -263,18 +279,6 @@ func (w *writer) finish(t *task) {
 	close(t.done)
 }
 
-// spoiledError is a group whose transaction was lost by one of its tasks.
-type spoiledError struct {
-	by  *task
-	err error
-}
-
-// Error describes what was lost.
-func (e *spoiledError) Error() string { return e.err.Error() }
-
-// Unwrap returns the reason.
-func (e *spoiledError) Unwrap() error { return e.err }
-
 // transaction runs tasks in one transaction, and says how many: a group of slow handlers is cut short. Without an error
 // all of these are durable, but for those that were refused.
 func (w *writer) transaction(group []*task) (n int, err error) {
@@ -286,8 +290,10 @@ func (w *writer) transaction(group []*task) (n int, err error) {
 	for n < len(group) {
 		t := group[n]
 		n++
-		if err := t.run(w); err != nil && !t.refusedBy(err) {
-			return n, w.spoil(t, err)
+		if err := t.run(w); err != nil {
+			if t.err = refusal(err); t.err == nil {
+				return n, w.spoil(t, err)
+			}
 		}
 		if t.member != nil && time.Since(began) > groupTime {
 			break
@@ -317,8 +323,8 @@ func (w *writer) abort() error {
 }
 
 // commitFailed makes the outcome of a failed commit certain. Its pages may stand in the log without having been
-// acknowledged, and would come back after a crash; the next successful commit is written over them. So one is made: after
-// it nothing of the group was executed. If it fails too, what the group's handlers did is not known.
+// acknowledged, and would come back after a crash; the next successful commit is written over them. So one is made:
+// after it nothing of the group was executed. If it fails too, what the group's handlers did is not known.
 func (w *writer) commitFailed(group []*task, err error) error {
 	reason := fmt.Errorf("commit failed: %w", err)
 	if w.abort() == nil && w.begin.Exec() == nil {
@@ -354,4 +360,82 @@ func (w *writer) close() error {
 	}
 	<-w.ended
 	return errors.Join(w.db.Close(), w.disconnect())
+}
+
+// task is one thing for the writer to do inside a transaction: an event for one record, a function over many, or a
+// transactional handler.
+type task struct {
+	id       store.ID
+	event    store.Event
+	function func(r *records, now time.Time) error
+	member   *member
+
+	// What came of it, written by the writer before done is closed.
+	after   store.Record
+	row     int64 // where a member's record stands, zero if there is none
+	outcome store.Transition
+	now     time.Time
+	err     error
+
+	state atomic.Uint32
+	done  chan struct{}
+}
+
+// The states of a task.
+const (
+	taskQueued uint32 = iota
+	taskStarted
+	taskDropped
+)
+
+func newTask(id store.ID, event store.Event) *task {
+	return &task{id: id, event: event, done: make(chan struct{})}
+}
+
+func newFunction(f func(r *records, now time.Time) error) *task {
+	return &task{function: f, done: make(chan struct{})}
+}
+
+// start takes the task for execution, unless its caller has given up. It can be started again.
+func (t *task) start() bool {
+	return t.state.CompareAndSwap(taskQueued, taskStarted) || t.state.Load() == taskStarted
+}
+
+// drop keeps the task from being started, and reports whether it had not been.
+func (t *task) drop() bool { return t.state.CompareAndSwap(taskQueued, taskDropped) }
+
+// run does the task. It may be called again after a rollback.
+func (t *task) run(w *writer) (err error) {
+	if !t.start() {
+		return nil
+	}
+	t.err = nil
+	t.now = w.now()
+	switch {
+	case t.function != nil:
+		return t.function(w.records, t.now)
+	case t.member != nil:
+		return t.member.run(w, t)
+	default:
+		t.after, t.outcome, err = w.step(t.id, t.event, t.now)
+		return err
+	}
+}
+
+// fail notes why the task came to nothing. That goes before what the task was told inside the transaction that was
+// lost, such as a refusal by what a neighbour had written.
+func (t *task) fail(err error) {
+	if err != nil && !errors.Is(t.err, store.ErrOutcomeUnknown) {
+		t.err = err
+	}
+}
+
+// settles reports whether a caller may be waiting for what the task did.
+func (t *task) settles() bool {
+	return t.outcome.Effect != store.EffectNone &&
+		(t.after.State != store.StateInProgress || t.outcome.Origin == store.OriginResumed)
+}
+
+func (t *task) verdict() store.Verdict {
+	return store.Verdict{Decision: t.outcome.Decision, Origin: t.outcome.Origin, Record: t.after, Now: t.now}
 }

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/onceward/onceward/store"
@@ -30,7 +31,7 @@ func testSweeper(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "only what is due", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if f.name != "in progress, lease over" {
 				f.build(e, []store.ID{id(f.name)})
 			}
@@ -44,7 +45,7 @@ func testSweeper(t *testing.T, h Harness) {
 		e.wantWork("swept of what is resumable", e.sweep(everything), 0)
 		e.wantState(c.ID, store.StateInProgress, "B1: a resumable record is handed to the resumer")
 	})
-	if h.Features.Clock {
+	if hasClock(h.probe) {
 		h.test(t, "at the very end of a lease", func(e *env) {
 			c := e.own(id("key"), lease(e.brief()))
 			until := e.get(c.ID).LeaseUntil
@@ -105,7 +106,7 @@ func testReaper(t *testing.T, h Harness) {
 		e.wantState(target, store.StateNone, "B2: marked expired, then removed a retention later")
 	})
 	h.test(t, "only what is due", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if !f.absent {
 				f.build(e, []store.ID{id(f.name)})
 			}
@@ -114,7 +115,7 @@ func testReaper(t *testing.T, h Harness) {
 			e.wantWork("reaped of what is not due", e.reap(everything, soft), 0)
 		}
 	})
-	if h.Features.Clock {
+	if hasClock(h.probe) {
 		h.test(t, "at the very moment of expiry", func(e *env) {
 			expires := e.complete(e.own(id("key"), retain(e.brief())), "stored")
 			e.until(expires.Add(-e.resolution()))
@@ -144,4 +145,70 @@ func (e *env) wantStates(targets []store.ID, want map[store.State]int) {
 			e.Errorf("section 7: %d records are %s, want %d", got[state], state, n)
 		}
 	}
+}
+
+// testBuster checks what an operator can remove, and what stays of it.
+func testBuster(t *testing.T, h Harness) {
+	h.test(t, "settled", func(e *env) {
+		for _, f := range fixtures(h.probe) {
+			if !f.want.Settled() && f.want != store.StateExpired {
+				continue
+			}
+			target := id(f.name)
+			f.build(e, []store.ID{target})
+			e.bust(target, false)
+			e.wantState(target, store.StateNone, "section 4: bust of what is "+f.name)
+			if v := e.reserve(request(target)); v.Origin != store.OriginCreated {
+				e.Errorf("section 4: after a bust a reservation got (%s, %s), want a new record", v.Decision, v.Origin)
+			}
+		}
+	})
+	h.test(t, "open, without force", func(e *env) {
+		for _, f := range fixtures(h.probe) {
+			if f.want != store.StateInProgress && f.want != store.StateUnknown {
+				continue
+			}
+			target := id(f.name)
+			f.build(e, []store.ID{target})
+			e.wantFenced(e.Store.(store.Buster).Bust(e.ctx, target, false), "S2: bust without force of what is "+f.name)
+			e.wantState(target, f.want, "S2: after a refused bust")
+		}
+	})
+	h.test(t, "open, with force", func(e *env) {
+		for _, f := range fixtures(h.probe) {
+			if f.want != store.StateInProgress && f.want != store.StateUnknown {
+				continue
+			}
+			target := id(f.name)
+			f.build(e, []store.ID{target})
+			old := store.Claim{ID: target, Attempt: e.get(target).Attempt}
+			e.bust(target, true)
+			if rec := e.get(target); rec.State != store.StateExpired || rec.Attempt != old.Attempt {
+				e.Errorf("section 4: a forced bust leaves a tombstone with its token, but the record is %s",
+					describe(rec))
+			}
+			for _, w := range ownerWrites(has[store.Reconciler](h.probe)) {
+				e.wantFenced(w.write(e, old), "section 4: the old owner is fenced, "+w.name+" of what was "+f.name)
+			}
+			if next := e.own(target); next.Attempt <= old.Attempt {
+				e.Errorf("S7: after a forced bust attempt %d was granted after %d", next.Attempt, old.Attempt)
+			}
+			_, err := e.Store.Complete(e.ctx, old, answer("late"))
+			e.wantFenced(err, "section 4: the old owner is fenced also when another one runs")
+		}
+	})
+	h.test(t, "nothing there", func(e *env) {
+		for _, force := range []bool{false, true} {
+			if err := e.Store.(store.Buster).Bust(e.ctx, id("nobody"), force); !errors.Is(err, store.ErrNotFound) {
+				e.Errorf("bust without a record got %v, want ErrNotFound", err)
+			}
+		}
+	})
+	h.test(t, "only the one", func(e *env) {
+		for _, id := range ids(5) {
+			e.complete(e.own(id), id.Key)
+		}
+		e.bust(ids(5)[2], false)
+		e.wantStates(ids(5), map[store.State]int{store.StateCompleted: 4, store.StateNone: 1})
+	})
 }

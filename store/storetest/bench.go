@@ -22,7 +22,7 @@ func Bench(b *testing.B, h Harness) {
 		{"ReserveComplete", true, benchReserveComplete},
 		{"Replay", true, benchReplay},
 		{"Contention", true, benchContention},
-		{"Transact", h.Features.Transactions, benchTransact},
+		{"Transact", has[store.Transactor](h.Open(b)), benchTransact},
 	}
 	for _, bm := range benchmarks {
 		if !bm.needed {
@@ -77,7 +77,8 @@ func benchReplay(b *testing.B, s Instance, n int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := s.Store.Complete(ctx, store.Claim{ID: id("key"), Attempt: v.Record.Attempt}, answer("done")); err != nil {
+	if _, err := s.Store.Complete(ctx, store.Claim{ID: id("key"), Attempt: v.Record.Attempt},
+		answer("done")); err != nil {
 		b.Fatal(err)
 	}
 	callers(b, n, func(int) error { return decides(s.Store, id("key"), store.DecisionReplay) })
@@ -103,12 +104,13 @@ func benchTransact(b *testing.B, s Instance, n int) {
 	transactor := s.Store.(store.Transactor)
 	callers(b, n, func(i int) error {
 		var inserted error
-		_, err := transactor.Transact(ctx, request(benchID(i)), func(ctx context.Context, _ store.Verdict) store.Settlement {
-			if inserted = s.Business.Insert(ctx, "row"); inserted != nil {
-				return store.Settlement{Action: store.TxRollback}
-			}
-			return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
-		})
+		_, err := transactor.Transact(ctx, request(benchID(i)),
+			func(ctx context.Context, _ store.Verdict) store.Settlement {
+				if inserted = s.Business.Insert(ctx, "row"); inserted != nil {
+					return store.Settlement{Action: store.TxRollback}
+				}
+				return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+			})
 		if err != nil {
 			return err
 		}

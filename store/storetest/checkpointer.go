@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 )
 
@@ -57,21 +59,23 @@ func (e *env) wantPoint(id store.ID, point, rule string) {
 		want = checkpointAt(point)
 	}
 	if rec := e.get(id); rec.Point != want.Point || string(rec.Data) != string(want.Data) {
-		e.Errorf("%s: record %q is at point %q with %q, want %q with %q", rule, id.Key, rec.Point, rec.Data, want.Point, want.Data)
+		e.Errorf("%s: record %q is at point %q with %q, want %q with %q", rule, id.Key, rec.Point, rec.Data,
+			want.Point, want.Data)
 	}
 }
 
-// checkStep checks that the rows of a step are there together with its point or not at all, and that its caller was told
-// so. Before the step there was neither.
+// checkStep checks that the rows of a step are there together with its point or not at all, and that its caller was
+// told so. Before the step there was neither.
 func (e *env) checkStep(c store.Claim, row, point string, err error) {
 	e.Helper()
 	rows, reached := e.Business.Count(row), e.get(c.ID).Point == point
 	switch {
-	case errors.Is(err, store.ErrOutcomeUnknown): // nobody knows, and it said so
+	case errors.Is(err, store.ErrOutcomeUnknown): // it cannot be known, and it said so
 	case err == nil && (rows != 1 || !reached):
 		e.Errorf("E3: the step of %q succeeded: %d rows of it are there, its point %t, want both", c.Key, rows, reached)
 	case err != nil && (rows != 0 || reached):
-		e.Errorf("E3: the step of %q got %v: %d rows of it are there, its point %t, want neither", c.Key, err, rows, reached)
+		e.Errorf("E3: the step of %q got %v: %d rows of it are there, its point %t, want neither", c.Key, err, rows,
+			reached)
 	}
 }
 
@@ -114,7 +118,7 @@ func testCheckpointer(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "a heartbeat during the step", stepExtended)
-	if h.Features.Durable {
+	if restarts(h.probe) {
 		h.test(t, "restart", func(e *env) {
 			c := e.own(id("key"))
 			e.must(e.checkpointTx(c, e.stepping("row", reaching("charged"))))
@@ -176,17 +180,19 @@ func stepResumed(e *env) {
 	e.must(e.checkpointTx(first, e.stepping("charged", reaching("charged"))))
 	lapse(e)
 	v := e.wantDecision(request(first.ID, resume), store.DecisionExecute, "section 4: the lease is over")
-	if v.Origin != store.OriginResumed || v.Record.Point != "charged" || string(v.Record.Data) != string(checkpointAt("charged").Data) {
+	if v.Origin != store.OriginResumed || v.Record.Point != "charged" ||
+		string(v.Record.Data) != string(checkpointAt("charged").Data) {
 		e.Errorf("E3: the next attempt is %s at point %q with %q", v.Origin, v.Record.Point, v.Record.Data)
 	}
 	second := store.Claim{ID: first.ID, Attempt: v.Record.Attempt}
 	e.must(e.checkpointTx(second, e.stepping("shipped", reaching("shipped"))))
-	e.wantFenced(e.checkpointTx(first, e.refusingStep("S6: by an owner that was replaced")), "S6: by an owner that was replaced")
+	e.wantFenced(e.checkpointTx(first, e.refusingStep("S6: by an owner that was replaced")),
+		"S6: by an owner that was replaced")
 	e.checkStep(second, "shipped", "shipped", nil)
 }
 
-// stepExtended sends a heartbeat while a step runs. A store with one writer lets it wait for the end of the step; none loses
-// it, or undoes it by the point.
+// stepExtended sends a heartbeat while a step runs. A store with one writer lets it wait for the end of the step; none
+// loses it, or undoes it by the point.
 func stepExtended(e *env) {
 	c := e.own(id("key"))
 	beat := make(chan error, 1)
@@ -212,4 +218,163 @@ func stepExtended(e *env) {
 	if left := e.get(c.ID).LeaseUntil.Sub(e.now()); left < 2*calm {
 		e.Errorf("E2: a lease that was extended to %s during a step lasts for %s", 3*calm, left)
 	}
+}
+
+// testCheckpointerOwnership lets steps end the transaction that is not theirs to end. Whatever they say then, they are
+// told the truth of what was committed.
+func testCheckpointerOwnership(t *testing.T, h Harness) {
+	for name, failure := range map[string]error{"success": nil, "an error": errDeclined} {
+		h.test(t, "tx.Commit, then "+name, func(e *env) {
+			e.stepMeddles(id("key"), failure, func(ctx context.Context, insert func() error) error {
+				err := insert()
+				e.wantOwned("Commit", onceward.Tx(ctx).Commit())
+				return err
+			})
+			e.wantKept(failure == nil)
+		})
+		h.test(t, "tx.Rollback, then "+name, func(e *env) {
+			e.stepMeddles(id("key"), failure, func(ctx context.Context, insert func() error) error {
+				err := insert()
+				e.wantOwned("Rollback", onceward.Tx(ctx).Rollback())
+				return err
+			})
+			e.wantKept(failure == nil)
+		})
+		h.test(t, "a statement that ends it, then "+name, func(e *env) {
+			for n, statement := range slices.Concat([]string{"COMMIT", "ROLLBACK"}, e.Business.Enders) {
+				exec := func(ctx context.Context) { _, _ = onceward.Tx(ctx).ExecContext(ctx, statement) }
+				e.stepMeddles(id(fmt.Sprint("before ", n)), failure,
+					func(ctx context.Context, insert func() error) error {
+						err := insert()
+						exec(ctx)
+						return err
+					})
+				e.stepMeddles(id(fmt.Sprint("after ", n)), failure,
+					func(ctx context.Context, insert func() error) error {
+						exec(ctx)
+						return insert()
+					})
+			}
+		})
+		h.test(t, "a failed statement, then "+name, func(e *env) {
+			e.stepMeddles(id("key"), failure, func(ctx context.Context, insert func() error) error {
+				err := insert()
+				if _, failed := onceward.Tx(ctx).ExecContext(ctx,
+					"INSERT INTO no_such_table_anywhere VALUES (1)"); failed == nil {
+					e.Error("a statement on a table that does not exist went through")
+				}
+				return err
+			})
+		})
+	}
+	h.test(t, "the transaction is over after the end", func(e *env) {
+		for name, failure := range map[string]error{"success": nil, "an error": errDeclined} {
+			var kept context.Context
+			err := e.checkpointTx(e.own(id(name)), func(ctx context.Context) (store.Checkpoint, error) {
+				kept = ctx
+				return checkpointAt("charged"), failure
+			})
+			if !errors.Is(err, failure) {
+				e.Errorf("E3: a step that ended with %v got %v", failure, err)
+			}
+			if err := e.Business.Insert(kept, "late"); err == nil {
+				e.Error("E3: a step wrote through its transaction after it had ended")
+			}
+		}
+		e.must(e.checkpointTx(e.own(id("next")), reaching("charged")))
+		e.wantRows("late", 0, "E3: what is written after the end")
+	})
+}
+
+// wantKept checks that a step to which the end of its transaction was refused went on as if it had not asked.
+func (e *env) wantKept(kept bool) {
+	e.Helper()
+	rows := 0
+	if kept {
+		rows = 1
+	}
+	e.wantRows("key", rows, "E3: a step that was refused to end its transaction")
+}
+
+// stepMeddles runs a step that does something to its transaction, and checks that what it is told is true.
+func (e *env) stepMeddles(target store.ID, failure error, meddle func(ctx context.Context, insert func() error) error) {
+	e.Helper()
+	c := e.own(target)
+	err := e.checkpointTx(c, func(ctx context.Context) (store.Checkpoint, error) {
+		if err := meddle(ctx, func() error { return e.Business.Insert(ctx, target.Key) }); err != nil {
+			return store.Checkpoint{}, err
+		}
+		return checkpointAt("charged"), failure
+	})
+	if err == nil && failure != nil {
+		e.Errorf("E3: a step that failed got no error")
+	}
+	e.checkStep(c, target.Key, "charged", err)
+	e.must(e.checkpointTx(c, e.stepping(target.Key+", next", reaching("shipped"))))
+	e.checkStep(c, target.Key+", next", "shipped", nil)
+}
+
+// testCheckpointerModel aims steps at records in every state and holds the store to the model: a step is a checkpoint,
+// and one that is refused is refused before its work (S6).
+func testCheckpointerModel(t *testing.T, h Harness) {
+	points := []struct {
+		name string
+		store.Checkpoint
+	}{
+		{"everything", store.Checkpoint{
+			Point: "shipped", Data: []byte("more"), NotReplayable: true,
+			ProviderID: "ch_9",
+		}},
+		{"point only", store.Checkpoint{Point: "shipped"}},
+		{"data only", store.Checkpoint{Data: []byte("more")}},
+		{"empty data", store.Checkpoint{Data: []byte{}}},
+		{"nothing", store.Checkpoint{}},
+	}
+	for _, f := range fixtures(h.probe) {
+		h.test(t, f.name, func(e *env) {
+			targets := ids(3 * len(points))
+			f.build(e, targets)
+			for i, p := range points {
+				for j, by := range []string{"an older attempt", "its attempt", "a later attempt"} {
+					target := targets[3*i+j]
+					e.Run(p.name+" by "+by, func(t *testing.T) {
+						e := e.with(t)
+						e.stepOf(store.Claim{ID: target, Attempt: e.get(target).Attempt + int64(j) - 1}, p.Checkpoint)
+					})
+				}
+			}
+		})
+	}
+	h.test(t, "without an attempt", func(e *env) {
+		e.own(id("key"))
+		e.stepOf(store.Claim{ID: id("key")}, store.Checkpoint{Point: "shipped"})
+	})
+	h.test(t, "large", func(e *env) {
+		c := e.own(id("key"))
+		data := make([]byte, 256<<10)
+		for i := range data {
+			data[i] = byte(i >> 3)
+		}
+		e.stepOf(c, store.Checkpoint{Point: "shipped", Data: data})
+	})
+}
+
+// stepOf does one step and compares what became of it with what the model makes of the same checkpoint.
+func (e *env) stepOf(c store.Claim, p store.Checkpoint) {
+	e.Helper()
+	before := e.get(c.ID)
+	event := store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}
+	want, _, wantErr := store.Step(before, event, e.now())
+	row := fmt.Sprint(c.Key, " by ", c.Attempt)
+	work, rows := e.stepping(row, func(context.Context) (store.Checkpoint, error) { return p, nil }), 1
+	if wantErr != nil {
+		work, rows, want = e.refusingStep("S6: a step that is refused"), 0, before
+	}
+	if problem := sameError(e.checkpointTx(c, work), wantErr); problem != nil {
+		e.Errorf("a step of a record that was %s: %v", describe(before), problem)
+	}
+	if diff := diffRecords(e.get(c.ID), want, 0); diff != "" {
+		e.Errorf("a step of a record that was %s made it %s", describe(before), diff)
+	}
+	e.wantRows(row, rows, "E3: the writes of a step")
 }

@@ -18,7 +18,7 @@ func testCheckpointerRaces(t *testing.T, h Harness) {
 	h.test(t, "one key", stepCrowd)
 	h.test(t, "the caller leaves", stepCancelled)
 	h.test(t, "the caller leaves during the step", stepCancelledInWork)
-	if h.Features.Transactions {
+	if has[store.Transactor](h.probe) {
 		h.test(t, "beside transactions", stepBesideTransactions)
 	}
 }
@@ -38,8 +38,8 @@ func beside(f func()) (ended <-chan struct{}) {
 	return done
 }
 
-// stepTakenOver has the lease run out during a step, and another attempt reserve. Either the step was first, and the other
-// finds its point; or the other was first, and nothing of the step is there.
+// stepTakenOver has the lease run out during a step, and another attempt reserve. Either the step was first, and the
+// other finds its point; or the other was first, and nothing of the step is there.
 func stepTakenOver(e *env) {
 	c := e.own(id("key"), resume, lease(e.brief()))
 	var taken store.Verdict
@@ -47,7 +47,8 @@ func stepTakenOver(e *env) {
 	var ended <-chan struct{}
 	err := e.checkpointTx(c, e.stepping("row", func(context.Context) (store.Checkpoint, error) {
 		ended = beside(func() {
-			for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline) && takeErr == nil && taken.Decision != store.DecisionExecute; {
+			for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline) && takeErr == nil &&
+				taken.Decision != store.DecisionExecute; {
 				if e.Advance != nil {
 					e.Advance(e.brief())
 				}
@@ -83,7 +84,7 @@ func stepSettled(e *env) {
 		"released":  func(c store.Claim) error { return e.Store.Release(e.ctx, c, "no stock") },
 		"abandoned": func(c store.Claim) error { return e.Store.Abandon(e.ctx, c, "timeout") },
 	}
-	if e.features.Busts {
+	if has[store.Buster](e.Instance) {
 		settlements["busted"] = func(c store.Claim) error { return e.Store.(store.Buster).Bust(e.ctx, c.ID, true) }
 	}
 	for name, settle := range settlements {
@@ -118,12 +119,13 @@ func stepNeighbours(e *env) {
 	for _, point := range []string{"charged", "shipped"} {
 		errs := make([]error, crowd)
 		together(crowd, func(i int) {
-			errs[i] = e.checkpointTx(owned[i], e.stepping(fmt.Sprint(point, i), func(context.Context) (store.Checkpoint, error) {
-				if i%3 == 2 {
-					return checkpointAt(point), errDeclined
-				}
-				return checkpointAt(point), nil
-			}))
+			errs[i] = e.checkpointTx(owned[i],
+				e.stepping(fmt.Sprint(point, i), func(context.Context) (store.Checkpoint, error) {
+					if i%3 == 2 {
+						return checkpointAt(point), errDeclined
+					}
+					return checkpointAt(point), nil
+				}))
 		})
 		for i, err := range errs {
 			if fails := i%3 == 2; fails != errors.Is(err, errDeclined) || !fails && err != nil {
@@ -174,7 +176,8 @@ func stepCancelled(e *env) {
 	}
 }
 
-// insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server external events.
+// insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server
+// notices.
 func (e *env) insist(c store.Claim, w stepWork) error {
 	for {
 		err := e.checkpointTx(c, w)
@@ -191,10 +194,11 @@ func stepCancelledInWork(e *env) {
 		c := e.own(target)
 		ctx, cancel := context.WithCancel(e.ctx)
 		failure := []error{nil, errDeclined}[i%2]
-		err := e.Store.(store.TxCheckpointer).CheckpointTx(ctx, c, calm, e.stepping(target.Key, func(context.Context) (store.Checkpoint, error) {
-			cancel()
-			return checkpointAt("charged"), failure
-		}))
+		err := e.Store.(store.TxCheckpointer).CheckpointTx(ctx, c, calm,
+			e.stepping(target.Key, func(context.Context) (store.Checkpoint, error) {
+				cancel()
+				return checkpointAt("charged"), failure
+			}))
 		cancel()
 		if err == nil && failure != nil {
 			e.Errorf("E3: a step that failed got no error")
@@ -216,7 +220,7 @@ func stepBesideTransactions(e *env) {
 			errs[i] = e.checkpointTx(owned[i], e.stepping(targets[i].Key, reaching("charged")))
 			return
 		}
-		_, errs[i] = e.transact(request(targets[i]), e.inserting(targets[i].Key, ending(store.TxAction(i%3), "done")))
+		_, errs[i] = e.transact(request(targets[i]), e.inserting(targets[i].Key, settling(store.TxAction(i%3), "done")))
 	})
 	e.must(errors.Join(errs...))
 	for i, target := range targets {

@@ -55,7 +55,8 @@ func testContent(t *testing.T, h Harness) {
 func manyHeaders(n int) []store.HeaderField {
 	var fields []store.HeaderField
 	for i := range n {
-		fields = append(fields, store.HeaderField{Name: fmt.Sprintf("X-Field-%d", i), Value: strings.Repeat("v", i), Append: i%3 == 0})
+		fields = append(fields,
+			store.HeaderField{Name: fmt.Sprintf("X-Field-%d", i), Value: strings.Repeat("v", i), Append: i%3 == 0})
 	}
 	return fields
 }
@@ -108,7 +109,7 @@ func (e *env) keeps(name string, want store.Response) {
 	if _, err := e.Store.Complete(e.ctx, c, &store.Completion{Response: want}); err != nil {
 		e.Errorf("S6: repeating the completion with the same content got %v", err)
 	}
-	if !e.features.Reconciles {
+	if !has[store.Reconciler](e.Instance) {
 		return
 	}
 	lost := e.lose(id(name + ", lost"))
@@ -133,7 +134,8 @@ func carriedData(e *env) {
 	lapse(e)
 	v := e.reserve(request(c.ID, resume))
 	if v.Record.Point != "shipped" || string(v.Record.Data) != string(large) {
-		e.Errorf("E3: resumed at point %q with %d bytes, want %q with %d", v.Record.Point, len(v.Record.Data), "shipped", len(large))
+		e.Errorf("E3: resumed at point %q with %d bytes, want %q with %d", v.Record.Point, len(v.Record.Data),
+			"shipped", len(large))
 	}
 	c.Attempt = v.Record.Attempt
 	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Data: []byte{}}))
@@ -143,7 +145,8 @@ func carriedData(e *env) {
 	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Data: []byte("compared")}))
 	e.must(e.Store.Release(e.ctx, c, "to be continued"))
 	if v := e.reserve(request(c.ID, resume)); v.Record.Point != "shipped" || string(v.Record.Data) != "compared" {
-		e.Errorf("B4: after a release, retried at point %q with %q, want what was carried", v.Record.Point, v.Record.Data)
+		e.Errorf("B4: after a release, retried at point %q with %q, want what was carried", v.Record.Point,
+			v.Record.Data)
 	}
 }
 
@@ -168,7 +171,8 @@ func factsKept(e *env) {
 	_, err := e.Store.Complete(e.ctx, c, done)
 	e.must(err)
 	if rec := e.get(c.ID); rec.ProviderID != done.ProviderID || rec.Retention != done.Retention || rec.LastError != "" {
-		e.Errorf("section 11: a completed record holds provider %q, retention %s, last error %q", rec.ProviderID, rec.Retention, rec.LastError)
+		e.Errorf("section 11: a completed record holds provider %q, retention %s, last error %q", rec.ProviderID,
+			rec.Retention, rec.LastError)
 	}
 }
 
@@ -187,7 +191,8 @@ func anyReason(e *env) {
 // longestTimes checks that the longest lease and the longest retention that a route may have are kept as they are.
 func longestTimes(e *env) {
 	longest := func(key string) *store.Reservation {
-		return request(id(key), lease(onceward.MaxLease), func(r *store.Reservation) { r.Retention = onceward.MaxRetention })
+		return request(id(key), lease(onceward.MaxLease),
+			func(r *store.Reservation) { r.Retention = onceward.MaxRetention })
 	}
 	kept := func(key string) {
 		rec := e.get(id(key))
@@ -204,8 +209,8 @@ func longestTimes(e *env) {
 	e.must(e.Store.Extend(e.ctx, c, onceward.MaxLease))
 	e.complete(c, "done")
 	kept("reserved")
-	if e.features.Transactions {
-		e.transacted(longest("transacted"), ending(store.TxCommit, "done"), store.DecisionExecute, "E1")
+	if has[store.Transactor](e.Instance) {
+		e.transacted(longest("transacted"), settling(store.TxCommit, "done"), store.DecisionExecute, "E1")
 		kept("transacted")
 	}
 }

@@ -36,16 +36,14 @@ type env struct {
 	tokens map[store.ID]int64
 }
 
-// open makes a fresh store for a test, which can rely on what the store claims to be.
+// open makes a fresh store for a test, which can rely on it being like the one that was looked at.
 func open(t *testing.T, h Harness) *env {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	instance := h.Open(t)
-	for _, c := range claims(h.Features, instance) {
-		if c.claimed && !c.has {
-			t.Fatalf("Features.%s is claimed, but there is no %s", c.field, c.evidence)
-		}
+	if !alike(instance, h.probe) {
+		t.Fatalf("Open returned %T, and something else in another call: all instances have to be alike", instance.Store)
 	}
 	e := &env{T: t, Instance: instance, features: h.Features, ctx: ctx, tokens: make(map[store.ID]int64)}
 	if e.Advance != nil {
@@ -269,4 +267,97 @@ func together(n int, f func(i int)) {
 	ready.Wait()
 	close(start)
 	done.Wait()
+}
+
+// brief is a lease or a retention that is meant to run out.
+func (e *env) brief() time.Duration {
+	if e.Advance != nil {
+		return 30 * time.Second
+	}
+	return 40 * time.Millisecond
+}
+
+// resolution is the finest step of time that the store keeps.
+func (e *env) resolution() time.Duration {
+	return max(e.features.Resolution, time.Microsecond)
+}
+
+// now asks for the store's clock: a reservation that must not create tells it and leaves no trace (S9).
+func (e *env) now() time.Time {
+	e.Helper()
+	now, err := e.clock()
+	if err != nil {
+		e.Fatal(err)
+	}
+	return now
+}
+
+func (e *env) clock() (time.Time, error) {
+	if e.stopped != nil {
+		return e.stopped.read(e.askClock)
+	}
+	return e.askClock()
+}
+
+func (e *env) askClock() (time.Time, error) {
+	v, err := e.Store.Reserve(e.ctx, request(store.ID{Scope: "storetest", Key: "clock"}, noCreate))
+	if err != nil || v.Decision != store.DecisionRefused {
+		return time.Time{}, fmt.Errorf("S9: a reservation that must not create got (%s, %w) on a key without a record", v.Decision, err)
+	}
+	return v.Now, nil
+}
+
+// until lets the store's clock come to a moment.
+func (e *env) until(at time.Time) {
+	e.Helper()
+	for now := e.now(); now.Before(at); now = e.now() {
+		if e.Advance != nil {
+			e.Advance(at.Sub(now))
+			continue
+		}
+		time.Sleep(min(at.Sub(now), 20*time.Millisecond))
+	}
+}
+
+// pass lets time go by on the store's clock.
+func (e *env) pass(d time.Duration) {
+	e.Helper()
+	e.until(e.now().Add(d))
+}
+
+// stoppedClock remembers what a clock says that stands still between the calls of Advance. It is asked once after each
+// of them: a test asks all the time, and each answer is a round trip to the store.
+type stoppedClock struct {
+	mu sync.Mutex
+	// moves counts the calls of Advance; at is what the clock said after asked of them.
+	moves, asked int
+	at           time.Time
+}
+
+// noting is Advance, which makes what is remembered worthless.
+func (c *stoppedClock) noting(advance func(time.Duration)) func(time.Duration) {
+	return func(d time.Duration) {
+		advance(d)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.moves++
+	}
+}
+
+// read returns what the clock says. What was asked while another goroutine moved it is not remembered.
+func (c *stoppedClock) read(ask func() (time.Time, error)) (time.Time, error) {
+	c.mu.Lock()
+	at, moves, known := c.at, c.moves, c.asked == c.moves && !c.at.IsZero()
+	c.mu.Unlock()
+	if known {
+		return at, nil
+	}
+	at, err := ask()
+	if err != nil {
+		return time.Time{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.asked = at, moves
+	return at, nil
 }

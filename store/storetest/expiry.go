@@ -34,11 +34,12 @@ func testExpiry(t *testing.T, h Harness) {
 		c := e.own(id("key"), resume, lease(e.brief()))
 		last := e.atBoundary(c.ID, e.get(c.ID).LeaseUntil, store.DecisionInProgress, resume)
 		if last.Origin != store.OriginResumed || last.Record.Attempt <= c.Attempt {
-			e.Errorf("section 4: got (%s, attempt %d), want resumed after attempt %d", last.Origin, last.Record.Attempt, c.Attempt)
+			e.Errorf("section 4: got (%s, attempt %d), want resumed after attempt %d", last.Origin,
+				last.Record.Attempt, c.Attempt)
 		}
 	})
 	h.test(t, "lease counts from the last heartbeat", leaseFromHeartbeat)
-	h.test(t, "expiry is set anew by each settlement", expirySetAnew)
+	h.test(t, "expiry is set again by each settlement", expirySetAgain)
 	h.test(t, "retention of a completion", retentionOfCompletion)
 	h.test(t, "not settled, not removed", notSettledNotRemoved)
 	h.test(t, "an expired record stays readable", func(e *env) {
@@ -95,7 +96,7 @@ func leaseFromHeartbeat(e *env) {
 	e.wantDecision(request(c.ID), store.DecisionUnknown, "section 4: the lease is over")
 }
 
-func expirySetAnew(e *env) {
+func expirySetAgain(e *env) {
 	target := id("key")
 	e.must(e.Store.Release(e.ctx, e.own(target, retain(calm)), "no stock"))
 	first := e.get(target)
@@ -103,7 +104,8 @@ func expirySetAnew(e *env) {
 	e.pass(e.brief())
 	c := e.own(target, retain(calm))
 	if rec := e.get(target); !rec.ExpiresAt.IsZero() || !rec.SettledAt.IsZero() {
-		e.Errorf("S2: a record in progress does not expire, but is settled %s, expires %s", rec.SettledAt, rec.ExpiresAt)
+		e.Errorf("S2: a record in progress does not expire, but is settled %s, expires %s", rec.SettledAt,
+			rec.ExpiresAt)
 	}
 	e.must(e.Store.Abandon(e.ctx, c, "timeout"))
 	if rec := e.get(target); !rec.ExpiresAt.IsZero() {
@@ -113,7 +115,8 @@ func expirySetAnew(e *env) {
 	second := e.get(target)
 	e.wantExpiry(second, calm)
 	if !second.ExpiresAt.After(first.ExpiresAt) {
-		e.Errorf("S2: settled again %s later, the record expires at %s, before at %s", e.brief(), second.ExpiresAt, first.ExpiresAt)
+		e.Errorf("S2: settled again %s later, the record expires at %s, before at %s", e.brief(), second.ExpiresAt,
+			first.ExpiresAt)
 	}
 	if !second.CreatedAt.Equal(first.CreatedAt) {
 		e.Errorf("section 11: a retry changed the creation time from %s to %s", first.CreatedAt, second.CreatedAt)
@@ -124,7 +127,8 @@ func expirySetAnew(e *env) {
 func (e *env) wantExpiry(rec store.Record, retention time.Duration) {
 	e.Helper()
 	if rec.SettledAt.IsZero() || !near(rec.ExpiresAt, rec.SettledAt.Add(retention), e.resolution()-time.Microsecond) {
-		e.Errorf("S2: settled at %s with a retention of %s, the record expires at %s", rec.SettledAt, retention, rec.ExpiresAt)
+		e.Errorf("S2: settled at %s with a retention of %s, the record expires at %s", rec.SettledAt, retention,
+			rec.ExpiresAt)
 	}
 }
 
@@ -153,7 +157,7 @@ func notSettledNotRemoved(e *env) {
 	if e.Advance != nil {
 		e.Advance(10 * 365 * 24 * time.Hour)
 	}
-	if e.features.Reaps {
+	if has[store.Reaper](e.Instance) {
 		for _, soft := range []bool{true, false} {
 			if reaped := e.reap(everything, soft); reaped != 0 {
 				e.Errorf("S2: the reaper removed %d records whose outcome is open", reaped)

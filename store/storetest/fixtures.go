@@ -12,8 +12,8 @@ type fixture struct {
 	want store.State
 	// absent says that a reservation treats the record as if there were none.
 	absent bool
-	// needed says whether a store with these features can get there; nil for every store.
-	needed func(Features) bool
+	// needed says whether such a store can get there; nil for every store.
+	needed func(Instance) bool
 	// begin makes one record.
 	begin func(e *env, id store.ID)
 	// end finishes what was begun for all of them at once, because time passes for all.
@@ -39,10 +39,10 @@ func (f *fixture) build(e *env, ids []store.ID) {
 }
 
 // fixtures returns each state that a record of the store can be in, with each way that leads there.
-func fixtures(features Features) []fixture {
+func fixtures(i Instance) []fixture {
 	var possible []fixture
 	for _, f := range append(ownerFixtures(), backgroundFixtures()...) {
-		if f.needed == nil || f.needed(features) {
+		if f.needed == nil || f.needed(i) {
 			possible = append(possible, f)
 		}
 	}
@@ -57,8 +57,14 @@ func ownerFixtures() []fixture {
 	return []fixture{
 		{name: "none", want: store.StateNone, absent: true, begin: func(*env, store.ID) {}},
 		{name: "in progress", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.own(id) }},
-		{name: "in progress, resumable", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.own(id, resume) }},
-		{name: "in progress at a point", want: store.StateInProgress, begin: func(e *env, id store.ID) { e.ownAtPoint(id) }},
+		{
+			name: "in progress, resumable", want: store.StateInProgress,
+			begin: func(e *env, id store.ID) { e.own(id, resume) },
+		},
+		{
+			name: "in progress at a point", want: store.StateInProgress,
+			begin: func(e *env, id store.ID) { e.ownAtPoint(id) },
+		},
 		{
 			name: "in progress, lease over", want: store.StateInProgress,
 			begin: func(e *env, id store.ID) { e.own(id, lease(e.brief())) }, end: lapse,
@@ -107,10 +113,10 @@ func ownerFixtures() []fixture {
 
 // backgroundFixtures are the states that only workers and operators bring about.
 func backgroundFixtures() []fixture {
-	reaps := func(f Features) bool { return f.Reaps }
-	sweeps := func(f Features) bool { return f.Sweeps }
-	busts := func(f Features) bool { return f.Busts }
-	reconciles := func(f Features) bool { return f.Reconciles }
+	reaps := has[store.Reaper]
+	sweeps := has[store.Sweeper]
+	busts := has[store.Buster]
+	reconciles := has[store.Reconciler]
 	expiring := func(e *env, id store.ID) { e.complete(e.own(id, retain(e.brief())), "stored") }
 	return []fixture{
 		{
@@ -167,8 +173,9 @@ func backgroundFixtures() []fixture {
 			end: func(e *env) { lapse(e); e.reap(everything, true) },
 		},
 		{
-			name: "expired, its token no longer kept", want: store.StateExpired, absent: true, needed: reaps, begin: expiring,
-			end: func(e *env) { lapse(e); e.reap(everything, true); lapse(e) },
+			name: "expired, its token no longer kept", want: store.StateExpired, absent: true, needed: reaps,
+			begin: expiring,
+			end:   func(e *env) { lapse(e); e.reap(everything, true); lapse(e) },
 		},
 		{
 			name: "reaped", want: store.StateNone, absent: true, needed: reaps, begin: expiring,
@@ -189,7 +196,8 @@ func backgroundFixtures() []fixture {
 func (e *env) ownAtPoint(id store.ID, options ...option) store.Claim {
 	e.Helper()
 	c := e.own(id, options...)
-	e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff"), NotReplayable: true}))
+	e.must(e.Store.Checkpoint(e.ctx, c,
+		store.Checkpoint{Point: "charged", Data: []byte("carried\x00\xff"), NotReplayable: true}))
 	return c
 }
 

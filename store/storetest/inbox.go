@@ -94,7 +94,7 @@ func testInbox(t *testing.T, h Harness) {
 		}
 		e.wantConsumers("evt", "O5: noted without a transaction")
 	})
-	if h.Features.Durable {
+	if restarts(h.probe) {
 		h.test(t, "restart", func(e *env) {
 			e.remember("mailer", "evt", true, "O5")
 			e.reopen()

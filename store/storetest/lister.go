@@ -32,7 +32,7 @@ func testLister(t *testing.T, h Harness) {
 	h.test(t, "filters", filters)
 	h.test(t, "due", dueByTheStore)
 	h.test(t, "all but bodies", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			f.build(e, []store.ID{id(f.name)})
 		}
 		for _, got := range e.list(store.Filter{}) {
@@ -158,8 +158,9 @@ func filters(e *env) {
 	})
 }
 
-// dueByTheStore lists what is due by the store's clock, and by no other (S3): a lease or a retention that is over, and what is
-// unknown and nobody has postponed. A clock that the suite moves is far behind that of the machine, by which all would be due.
+// dueByTheStore lists what is due by the store's clock, and by no other (S3): a lease or a retention that is over, and
+// what is unknown and not postponed. A clock that the suite moves is far behind that of the machine, by which all would
+// be due.
 func dueByTheStore(e *env) {
 	e.own(inA("soon"), lease(e.brief()))
 	e.own(inA("later"), lease(calm))
@@ -167,7 +168,7 @@ func dueByTheStore(e *env) {
 	e.complete(e.own(inA("completed"), retain(e.brief())), "stored")
 	e.complete(e.own(inB("completed"), retain(calm)), "stored")
 	e.lose(inA("unknown"))
-	if e.features.Reconciles {
+	if has[store.Reconciler](e.Instance) {
 		e.postpone(e.lose(inB("postponed")), 0)
 	}
 	e.wantFiltered([]filtered{
@@ -175,14 +176,22 @@ func dueByTheStore(e *env) {
 	})
 	if e.Advance != nil {
 		e.pass(e.brief() - e.resolution())
-		e.wantFiltered([]filtered{{"S3: just before a lease is over", store.Filter{Due: true}, []store.ID{inA("unknown")}}})
+		e.wantFiltered([]filtered{{
+			"S3: just before a lease is over",
+			store.Filter{Due: true},
+			[]store.ID{inA("unknown")},
+		}})
 		e.pass(e.resolution())
 	} else {
 		lapse(e)
 	}
 	e.wantFiltered([]filtered{
 		{"S3: due", store.Filter{Due: true}, []store.ID{inA("soon"), inB("soon"), inA("completed"), inA("unknown")}},
-		{"S3: due and in progress", store.Filter{Due: true, State: store.StateInProgress}, []store.ID{inA("soon"), inB("soon")}},
+		{
+			"S3: due and in progress",
+			store.Filter{Due: true, State: store.StateInProgress},
+			[]store.ID{inA("soon"), inB("soon")},
+		},
 		{"S3: due and completed", store.Filter{Due: true, State: store.StateCompleted}, []store.ID{inA("completed")}},
 		{"S3: due and unknown", store.Filter{Due: true, State: store.StateUnknown}, []store.ID{inA("unknown")}},
 		{"S3: due in a scope", store.Filter{Due: true, Scope: "b"}, []store.ID{inB("soon")}},
@@ -214,7 +223,7 @@ func statistics(e *env) {
 	if stats.DeadLetters != 0 {
 		e.Errorf("M4: %d dead letters, want none", stats.DeadLetters)
 	}
-	if e.features.Reconciles {
+	if has[store.Reconciler](e.Instance) {
 		e.postpone(oldest, 1)
 		if n := e.stats().DeadLetters; n != 1 {
 			e.Errorf("M4: %d dead letters, want 1", n)

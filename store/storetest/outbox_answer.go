@@ -15,7 +15,7 @@ import (
 // committed together with what the handler wrote, and in their order (O1, O2, I10).
 func testOutboxAnswer(t *testing.T, h Harness) {
 	h.test(t, "outside of a handler", answerOutside)
-	if _, ok := h.Open(t).Store.(outbox.AnswerStore); !ok {
+	if !has[outbox.AnswerStore](h.probe) {
 		return // it says so, which is all that it has to
 	}
 	h.test(t, "committed", answerCommitted)

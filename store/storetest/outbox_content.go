@@ -25,7 +25,7 @@ func testOutbox(t *testing.T, h Harness) {
 	h.test(t, "limits", claimLimits)
 	h.test(t, "the oldest first", oldestFirst)
 	h.test(t, "captured, and claimed by nobody", capturedNotClaimed)
-	if h.Features.Durable {
+	if restarts(h.probe) {
 		h.test(t, "restart", outboxRestarts)
 	}
 }

@@ -22,7 +22,7 @@ func testOutboxLeases(t *testing.T, h Harness) {
 			e.Errorf("O2: to extend no leases lost %d (%v)", len(lost), err)
 		}
 	})
-	if h.Features.Clock {
+	if hasClock(h.probe) {
 		h.test(t, "at the very end of a lease", func(e *env) {
 			id := e.add(about("", "free"))[0]
 			until := e.claimBriefly()[0].Due

@@ -44,7 +44,7 @@ const mutantVariable = "ONCEWARD_STORETEST_MUTANT"
 // referenceHarness opens stores that keep messages and events in memory.
 func referenceHarness(broken string, moving bool) Harness {
 	return Harness{
-		Features: Features{Outbox: true, Inbox: true, ConcurrentTx: true, Clock: moving},
+		Features: Features{ConcurrentTx: true},
 		Open: func(testing.TB) Instance {
 			if !moving {
 				return Instance{Store: newReference(time.Now, broken)}
@@ -62,7 +62,7 @@ func referenceHarness(broken string, moving bool) Harness {
 // rowHarness opens stores that write rows.
 func rowHarness(broken string) Harness {
 	return Harness{
-		Features: Features{Natural: true, ConcurrentTx: true},
+		Features: Features{ConcurrentTx: true},
 		Open:     func(t testing.TB) Instance { return Instance{Store: newRowReference(t, broken)} },
 	}
 }
@@ -70,8 +70,9 @@ func rowHarness(broken string) Harness {
 // runNew runs the groups that the references are there for.
 func runNew(t *testing.T, h Harness) {
 	t.Helper()
+	h.look(t)
 	for _, g := range groups {
-		if slices.ContainsFunc([]string{"Outbox", "Inbox", "Natural"}, func(prefix string) bool { return strings.HasPrefix(g.name, prefix) }) && g.needed(h.Features) {
+		if slices.ContainsFunc([]string{"Outbox", "Inbox", "Natural"}, func(prefix string) bool { return strings.HasPrefix(g.name, prefix) }) && g.needed(h.probe) {
 			t.Run(g.name, func(t *testing.T) {
 				t.Parallel()
 				g.run(t, h)

@@ -69,7 +69,8 @@ func (e *env) contest(id store.ID, origin store.Origin) store.Verdict {
 		case v.Decision != store.DecisionInProgress:
 			e.Errorf("S1: a caller that lost got %s, want in_progress", v.Decision)
 		case v.Record.Attempt != winner.Record.Attempt:
-			e.Errorf("S1: a caller that lost was told of attempt %d, but %d runs", v.Record.Attempt, winner.Record.Attempt)
+			e.Errorf("S1: a caller that lost was told of attempt %d, but %d runs", v.Record.Attempt,
+				winner.Record.Attempt)
 		}
 	}
 	if rec := e.get(id); rec.Attempt != winner.Record.Attempt || rec.Nonce != winner.Record.Nonce {
@@ -163,7 +164,7 @@ func raceTwoPayloadsRetry(e *env) {
 	}
 }
 
-// raceManyKeys is the traffic of a healthy day: nobody meets anybody.
+// raceManyKeys is the traffic of a healthy day: no two callers meet.
 func raceManyKeys(e *env) {
 	targets := ids(crowd * 4)
 	errs := make([]error, crowd)

@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testRandom sends random sequences of events to a few records, and compares each answer and each record with a model that
-// is stepped by [store.Step].
+// testRandom sends random sequences of events to a few records, and compares each answer and each record with a model
+// that is stepped by [store.Step].
 func testRandom(t *testing.T, h Harness) {
 	e := open(t, h)
 	begin := e.sequences()
@@ -50,12 +50,12 @@ func newWalk(e *env, scope string) *walk {
 func (w *walk) quiet() error {
 	for range 2 {
 		w.Advance(100 * calm)
-		if w.features.Sweeps {
+		if has[store.Sweeper](w.Instance) {
 			if r := w.do(store.ID{}, store.Event{Kind: store.EventSweep}); r.err != nil {
 				return r.err
 			}
 		}
-		if w.features.Reaps {
+		if has[store.Reaper](w.Instance) {
 			if r := w.do(store.ID{}, store.Event{Kind: store.EventReap}); r.err != nil {
 				return r.err
 			}
@@ -73,23 +73,23 @@ func (w *walk) moves() map[string]func(*rapid.T) {
 		"advance":       func(rt *rapid.T) { w.Advance(drawDuration(rt)) },
 		"to a boundary": w.boundaryMove,
 	}
-	if w.features.Sweeps {
+	if has[store.Sweeper](w.Instance) {
 		moves["sweep"] = func(rt *rapid.T) { w.workerMove(rt, store.Event{Kind: store.EventSweep}) }
 	}
-	if w.features.Reaps {
+	if has[store.Reaper](w.Instance) {
 		moves["reap"] = func(rt *rapid.T) {
 			w.workerMove(rt, store.Event{Kind: store.EventReap, Soft: rapid.Bool().Draw(rt, "soft")})
 		}
 	}
-	if w.features.Reconciles {
+	if has[store.Reconciler](w.Instance) {
 		moves["resolve"] = w.resolveMove
 	}
-	if w.features.Busts {
+	if has[store.Buster](w.Instance) {
 		moves["bust"] = func(rt *rapid.T) {
 			w.apply(rt, w.drawID(rt), store.Event{Kind: store.EventBust, Force: rapid.Bool().Draw(rt, "force")})
 		}
 	}
-	if w.features.Transactions {
+	if has[store.Transactor](w.Instance) {
 		moves["transact"] = w.transactMove
 	}
 	return moves
@@ -98,7 +98,10 @@ func (w *walk) moves() map[string]func(*rapid.T) {
 func (w *walk) drawID(rt *rapid.T) store.ID { return rapid.SampledFrom(w.ids).Draw(rt, "id") }
 
 func drawDuration(rt *rapid.T) time.Duration {
-	return rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 30 * time.Second, time.Minute, calm}).Draw(rt, "duration")
+	return rapid.SampledFrom([]time.Duration{
+		time.Microsecond, time.Second, 30 * time.Second, time.Minute,
+		calm,
+	}).Draw(rt, "duration")
 }
 
 func drawAnswer(rt *rapid.T) *store.Completion {
@@ -112,7 +115,8 @@ func (w *walk) drawReservation(rt *rapid.T) *store.Reservation {
 	r := request(w.drawID(rt), lease(drawDuration(rt)), retain(drawDuration(rt)))
 	current := fingerprint(rapid.SampledFrom([]string{"request", "request", "request", "other"}).Draw(rt, "payload"))
 	newer := store.Fingerprint{Secret: 8, Rules: 1, Sum: current.Sum}
-	r.Fingerprints = rapid.SampledFrom([][]store.Fingerprint{{current}, {newer, current}, {newer}}).Draw(rt, "fingerprints")
+	r.Fingerprints = rapid.SampledFrom([][]store.Fingerprint{{current}, {newer, current}, {newer}}).Draw(rt,
+		"fingerprints")
 	r.NoCreate = rapid.IntRange(0, 4).Draw(rt, "create") == 0
 	r.ResumeOnly = rapid.IntRange(0, 4).Draw(rt, "resume only") == 0
 	r.OnLost = store.LostPolicy(rapid.IntRange(0, 1).Draw(rt, "policy"))
@@ -153,7 +157,8 @@ func (w *walk) ownerMove(rt *rapid.T) {
 	w.apply(rt, target, ev)
 }
 
-// resolutions are what is done to an unknown record from outside. Most often it is put off, so that there are dead letters.
+// resolutions are what is done to an unknown record from outside. Most often it is put off, so that there are dead
+// letters.
 var resolutions = []store.EventKind{
 	store.EventResolveCompleted, store.EventResolveNotExecuted, store.EventResolveStep, store.EventResolveStep,
 	store.EventBeginReconcile, store.EventBeginReconcile, store.EventPostpone, store.EventPostpone,
@@ -232,7 +237,7 @@ func (w *walk) workerMove(rt *rapid.T, ev store.Event) {
 func (w *walk) transactMove(rt *rapid.T) {
 	r := w.drawReservation(rt)
 	r.OnLost = store.LostReconcile // a phased operation is not transactional
-	end := store.TxAction(rapid.IntRange(0, 2).Draw(rt, "ending"))
+	end := store.TxAction(rapid.IntRange(0, 2).Draw(rt, "action"))
 	done := drawAnswer(rt)
 	before := w.model[r.ID]
 	now, err := w.clock()
@@ -251,14 +256,16 @@ func (w *walk) transactMove(rt *rapid.T) {
 	if problem := sameError(err, wantErr); problem != nil {
 		rt.Fatalf("transact: %v", problem)
 	}
-	if execute := outcome.Decision == store.DecisionExecute; ran != execute || wantErr == nil && got.Decision != outcome.Decision {
-		rt.Fatalf("E1: transact of what was %s got %s, executed %t, want %s", describe(before), got.Decision, ran, outcome.Decision)
+	if execute := outcome.Decision == store.DecisionExecute; ran != execute || wantErr == nil &&
+		got.Decision != outcome.Decision {
+		rt.Fatalf("E1: transact of what was %s got %s, executed %t, want %s", describe(before), got.Decision, ran,
+			outcome.Decision)
 	}
 	if ran && end != store.TxRollback {
 		w.settled(rt, before, r, done, now)
 	}
 	if outcome.Decision == store.DecisionUnknown {
-		// Whether the lost owner is noted now or by whoever comes next is the store's choice.
+		// Whether the lost owner is noted now or by the caller that comes next is the store's choice.
 		rec := w.get(r.ID)
 		if rec.State == store.StateUnknown {
 			w.model[r.ID] = rec

@@ -8,7 +8,7 @@ import (
 
 // testRestart checks that records survive a restart of the store, with all that they hold.
 func testRestart(t *testing.T, h Harness) {
-	for _, f := range fixtures(h.Features) {
+	for _, f := range fixtures(h.probe) {
 		h.test(t, f.name, func(e *env) {
 			f.build(e, ids(1))
 			before := e.get(ids(1)[0])
@@ -38,15 +38,18 @@ func testRestart(t *testing.T, h Harness) {
 		_, err := e.Store.Complete(e.ctx, old, answer("late"))
 		e.wantFenced(err, "S6: a replaced owner after a restart")
 	})
-	if h.Features.Findings {
+	if has[store.LateCompletionKeeper](h.probe) {
 		h.test(t, "late completions", func(e *env) {
-			f := store.LateCompletion{Claim: store.Claim{ID: id("key"), Attempt: 3}, Response: rich().Response, At: e.now()}
+			f := store.LateCompletion{
+				Claim: store.Claim{ID: id("key"), Attempt: 3}, Response: rich().Response,
+				At: e.now(),
+			}
 			e.must(e.Store.(store.LateCompletionKeeper).AddLateCompletion(e.ctx, f))
 			e.reopen()
 			e.wantLateCompletions(id("key"), f)
 		})
 	}
-	if h.Features.Notices {
+	if has[store.ExternalEventKeeper](h.probe) {
 		h.test(t, "external events", func(e *env) {
 			n := externalEvent("psp", "evt", "charge")
 			e.addExternal(n, true)
@@ -55,7 +58,7 @@ func testRestart(t *testing.T, h Harness) {
 			e.wantExternalEvents("psp", []string{"charge"}, n)
 		})
 	}
-	if h.Features.Audits {
+	if has[store.Auditor](h.probe) {
 		h.test(t, "acts", func(e *env) {
 			before, after := entry(id("key"), 1), entry(id("key"), 2)
 			e.audit(before)
@@ -64,7 +67,7 @@ func testRestart(t *testing.T, h Harness) {
 			e.wantAudit(id("key"), before, after)
 		})
 	}
-	if h.Features.Transactions {
+	if has[store.Transactor](h.probe) {
 		h.test(t, "a committed transaction", func(e *env) {
 			v, err := e.transact(request(id("key")), e.inserting("row", committing("done")))
 			e.must(err)

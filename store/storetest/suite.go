@@ -3,13 +3,19 @@
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, storetest.Harness{
-//			Open:     func(t testing.TB) storetest.Instance { … },
-//			Features: storetest.Features{Clock: true, Sweeps: true, Reaps: true},
+//			Open: func(t testing.TB) storetest.Instance {
+//				s := mystore.New()
+//				t.Cleanup(s.Close)
+//				return storetest.Instance{Store: s}
+//			},
 //		})
 //	}
 //
-// The model is [store.Step]: what the suite expects of a store is what that function says. What a store promises beyond
-// records, as an [outbox.Store], an [inbox.Store] or a [natural.Store], is proven as well.
+// The suite sees by itself which optional interfaces the store implements, of package store as well as [outbox.Store],
+// [inbox.Store] and [natural.Store], and proves each of them; go test -v lists them. An interface that the store must
+// not lose by accident is best asserted in its own code: var _ store.Sweeper = (*Store)(nil).
+//
+// The model is [store.Step]: what the suite expects of a store is what that function says.
 package storetest
 
 import (
@@ -24,25 +30,32 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Harness is a store under test.
+// Harness is a store under test. Open is all that most stores need.
 type Harness struct {
-	// Open makes a fresh, empty store for one test and closes it by t.Cleanup. It is called many times, also at the same
-	// time.
+	// Open makes a fresh, empty store for one test and closes it by t.Cleanup. It is called many times, also at the
+	// same time, and returns the same kind of instance each time.
 	Open func(t testing.TB) Instance
-	// Features says what the store promises.
+	// Features says what the suite cannot see for itself. Default: the zero value.
 	Features Features
+
+	// probe is the instance that shows what the others are like. It is closed already.
+	probe Instance
 }
 
 // Instance is one store that was opened for one test.
 type Instance struct {
 	// Store is the store.
 	Store store.Store
-	// Advance moves the clock of this store forward; between its calls that clock stands still. It is nil where the clock
-	// is that of a real server: the suite then uses short leases and retentions, and waits for them.
+	// Advance moves the clock of this store forward; between its calls that clock stands still. It is nil where the
+	// clock is that of a real server: the suite then uses short leases and retentions, and waits for them. It also
+	// leaves out the random tests, which live on thousands of steps in time, and checks the exact microsecond of a
+	// lease or an expiry only against the clock that the store reports.
 	Advance func(time.Duration)
-	// Reopen is a restart: it closes the store and opens it again on the same data. It is nil if nothing survives.
+	// Reopen is a restart: it closes the store and opens it again on the same data. It is nil if nothing survives; what
+	// a restart does to records is not tested then.
 	Reopen func(t testing.TB) store.Store
-	// Business is a table beside the store, for a store with transactions; nil for others.
+	// Business is a table beside the store. It is required if the store is a [store.Transactor] or a
+	// [store.TxCheckpointer]; nil for others.
 	Business *Business
 }
 
@@ -57,73 +70,36 @@ type Business struct {
 	Enders []string
 }
 
-// Features says what a store promises. Each promise is proven, and a capability that a store has but does not claim here
-// fails the suite, so that nothing goes unproven.
+// Features says of a store what its methods do not show.
 type Features struct {
-	// Transactions says that the store is a [store.Transactor] whose work takes a *sql.Tx from [onceward.Tx].
-	// Instance.Business is needed then.
-	Transactions bool
-	// TxCheckpoints says that the store is a [store.TxCheckpointer] whose work takes a *sql.Tx from [onceward.Tx].
-	// Instance.Business is needed then.
-	TxCheckpoints bool
-	// Waits says that the store is a [store.Waiter].
-	Waits bool
-	// Sweeps says that the store is a [store.Sweeper].
-	Sweeps bool
-	// Reaps says that the store is a [store.Reaper].
-	Reaps bool
-	// Reconciles says that the store is a [store.Reconciler].
-	Reconciles bool
-	// Busts says that the store is a [store.Buster].
-	Busts bool
-	// Lists says that the store is a [store.Lister].
-	Lists bool
-	// Findings says that the store is a [store.LateCompletionKeeper].
-	Findings bool
-	// Notices says that the store is a [store.ExternalEventKeeper].
-	Notices bool
-	// Audits says that the store is a [store.Auditor].
-	Audits bool
-	// Outbox says that the store is an [outbox.Store], Inbox that it is an [inbox.Store], and Natural that it is a
-	// [natural.Store]. For each of them the store needs the InTx of [inbox.Store], which is where the suite gets its
-	// transactions. Natural also needs that work finds a *sql.Tx with [onceward.Tx], through which the suite makes tables.
-	Outbox  bool
-	Inbox   bool
-	Natural bool
-	// ConcurrentTx says that one transaction of InTx can be under way while another one begins, writes elsewhere and commits.
-	// Leave it out for a database with one writer: what two transactions at once do to each other is not tested then.
+	// ConcurrentTx says that one transaction of InTx can be under way while another one begins, writes elsewhere and
+	// commits. Leave it out for a database with one writer: what two transactions at once do to each other is not
+	// tested then. Default: false.
 	ConcurrentTx bool
-	// Durable says that records survive a restart. Instance.Reopen is needed then.
-	Durable bool
-	// Clock says that Instance.Advance is there. Without it the random test is not run: it lives on thousands of steps in
-	// time, which a real clock would take hours to make. The exact microsecond of a lease or an expiry is then only
-	// checked against the clock that the store reports.
-	Clock bool
-	// NoEmptyScope says that the store refuses an empty scope.
+	// NoEmptyScope says that the store refuses an empty scope. Default: false.
 	NoEmptyScope bool
-	// MaxBody is the largest body that the store keeps, if that is less than 1 MiB. Default 1 MiB.
+	// MaxBody is the largest body that the store keeps, if that is less than 1 MiB. Default: 1 MiB.
 	MaxBody int
-	// Resolution is the finest step of time that the store keeps. Default one microsecond.
+	// Resolution is the finest step of time that the store keeps. Default: one microsecond.
 	Resolution time.Duration
 }
 
-// group is one chapter of the suite.
+// group is one chapter of the suite, named as its tests are.
 type group struct {
 	name string
-	// needed says whether a store with these features has to pass it; nil for every store.
-	needed func(Features) bool
+	// needed says whether such a store has to pass it; nil for every store.
+	needed func(Instance) bool
 	run    func(t *testing.T, h Harness)
 }
 
 var groups = []group{
-	{name: "Features", run: testFeatures},
 	{name: "Transitions", run: testTransitions},
 	{name: "Invalid", run: testInvalid},
 	{name: "Races", run: testRaces},
-	{name: "RacesWithSweeper", needed: func(f Features) bool { return f.Sweeps }, run: testSweeperRaces},
-	{name: "RacesWithReaper", needed: func(f Features) bool { return f.Reaps }, run: testReaperRaces},
-	{name: "RacesWithReconciler", needed: func(f Features) bool { return f.Reconciles }, run: testReconcilerRaces},
-	{name: "RacesWithBuster", needed: func(f Features) bool { return f.Busts }, run: testBusterRaces},
+	{name: "RacesWithSweeper", needed: has[store.Sweeper], run: testSweeperRaces},
+	{name: "RacesWithReaper", needed: has[store.Reaper], run: testReaperRaces},
+	{name: "RacesWithReconciler", needed: has[store.Reconciler], run: testReconcilerRaces},
+	{name: "RacesWithBuster", needed: has[store.Buster], run: testBusterRaces},
 	{name: "Expiry", run: testExpiry},
 	{name: "Lost", run: testLost},
 	{name: "Fencing", run: testFencing},
@@ -133,40 +109,46 @@ var groups = []group{
 	{name: "Identity", run: testIdentity},
 	{name: "Content", run: testContent},
 	{name: "Cancellation", run: testCancellation},
-	{name: "Restart", needed: func(f Features) bool { return f.Durable }, run: testRestart},
-	{name: "Waiter", needed: func(f Features) bool { return f.Waits }, run: testWaiter},
-	{name: "Sweeper", needed: func(f Features) bool { return f.Sweeps }, run: testSweeper},
-	{name: "Reaper", needed: func(f Features) bool { return f.Reaps }, run: testReaper},
-	{name: "Reconciler", needed: func(f Features) bool { return f.Reconciles }, run: testReconciler},
-	{name: "Requeue", needed: func(f Features) bool { return f.Reconciles }, run: testRequeue},
-	{name: "ResolvedStep", needed: func(f Features) bool { return f.Reconciles }, run: testResolvedStep},
-	{name: "Buster", needed: func(f Features) bool { return f.Busts }, run: testBuster},
-	{name: "Lister", needed: func(f Features) bool { return f.Lists }, run: testLister},
-	{name: "Findings", needed: func(f Features) bool { return f.Findings }, run: testLateCompletions},
-	{name: "Notices", needed: func(f Features) bool { return f.Notices }, run: testExternalEvents},
-	{name: "Audit", needed: func(f Features) bool { return f.Audits }, run: testAudit},
-	{name: "Transactor", needed: func(f Features) bool { return f.Transactions }, run: testTransactor},
-	{name: "TransactorRaces", needed: func(f Features) bool { return f.Transactions }, run: testTransactorRaces},
-	{name: "TransactorOwnership", needed: func(f Features) bool { return f.Transactions }, run: testTransactorOwnership},
-	{name: "Checkpointer", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointer},
-	{name: "CheckpointerModel", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointerModel},
-	{name: "CheckpointerRaces", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointerRaces},
-	{name: "CheckpointerOwnership", needed: func(f Features) bool { return f.TxCheckpoints }, run: testCheckpointerOwnership},
-	{name: "Random", needed: func(f Features) bool { return f.Clock }, run: testRandom},
-	{name: "Outbox", needed: func(f Features) bool { return f.Outbox }, run: testOutbox},
-	{name: "OutboxOrder", needed: func(f Features) bool { return f.Outbox }, run: testOutboxOrder},
-	{name: "OutboxTransactions", needed: func(f Features) bool { return f.Outbox }, run: testOutboxTransactions},
-	{name: "OutboxAnswer", needed: func(f Features) bool { return f.Outbox && f.Transactions }, run: testOutboxAnswer},
-	{name: "OutboxLeases", needed: func(f Features) bool { return f.Outbox }, run: testOutboxLeases},
-	{name: "OutboxFencing", needed: func(f Features) bool { return f.Outbox }, run: testOutboxFencing},
-	{name: "OutboxFinishTx", needed: func(f Features) bool { return f.Outbox }, run: testOutboxFinishTx},
-	{name: "OutboxOperator", needed: func(f Features) bool { return f.Outbox }, run: testOutboxOperator},
-	{name: "OutboxUpkeep", needed: func(f Features) bool { return f.Outbox }, run: testOutboxUpkeep},
-	{name: "OutboxCrowd", needed: func(f Features) bool { return f.Outbox }, run: testOutboxCrowd},
-	{name: "OutboxRandom", needed: func(f Features) bool { return f.Outbox && f.Clock }, run: testOutboxRandom},
-	{name: "Inbox", needed: func(f Features) bool { return f.Inbox }, run: testInbox},
-	{name: "InboxTransactions", needed: func(f Features) bool { return f.Inbox }, run: testInboxTransactions},
-	{name: "Natural", needed: func(f Features) bool { return f.Natural }, run: testNatural},
+	{name: "Restart", needed: restarts, run: testRestart},
+	{name: "Waiter", needed: has[store.Waiter], run: testWaiter},
+	{name: "Sweeper", needed: has[store.Sweeper], run: testSweeper},
+	{name: "Reaper", needed: has[store.Reaper], run: testReaper},
+	{name: "Reconciler", needed: has[store.Reconciler], run: testReconciler},
+	{name: "Requeue", needed: has[store.Reconciler], run: testRequeue},
+	{name: "ResolvedStep", needed: has[store.Reconciler], run: testResolvedStep},
+	{name: "Buster", needed: has[store.Buster], run: testBuster},
+	{name: "Lister", needed: has[store.Lister], run: testLister},
+	{name: "LateCompletions", needed: has[store.LateCompletionKeeper], run: testLateCompletions},
+	{name: "ExternalEvents", needed: has[store.ExternalEventKeeper], run: testExternalEvents},
+	{name: "Audit", needed: has[store.Auditor], run: testAudit},
+	{name: "Transactor", needed: has[store.Transactor], run: testTransactor},
+	{name: "TransactorRaces", needed: has[store.Transactor], run: testTransactorRaces},
+	{name: "TransactorOwnership", needed: has[store.Transactor], run: testTransactorOwnership},
+	{name: "Checkpointer", needed: has[store.TxCheckpointer], run: testCheckpointer},
+	{name: "CheckpointerModel", needed: has[store.TxCheckpointer], run: testCheckpointerModel},
+	{name: "CheckpointerRaces", needed: has[store.TxCheckpointer], run: testCheckpointerRaces},
+	{name: "CheckpointerOwnership", needed: has[store.TxCheckpointer], run: testCheckpointerOwnership},
+	{name: "Random", needed: hasClock, run: testRandom},
+	{name: "Outbox", needed: has[outbox.Store], run: testOutbox},
+	{name: "OutboxOrder", needed: has[outbox.Store], run: testOutboxOrder},
+	{name: "OutboxTransactions", needed: has[outbox.Store], run: testOutboxTransactions},
+	{
+		name: "OutboxAnswer", needed: func(i Instance) bool { return has[outbox.Store](i) && has[store.Transactor](i) },
+		run: testOutboxAnswer,
+	},
+	{name: "OutboxLeases", needed: has[outbox.Store], run: testOutboxLeases},
+	{name: "OutboxFencing", needed: has[outbox.Store], run: testOutboxFencing},
+	{name: "OutboxFinishTx", needed: has[outbox.Store], run: testOutboxFinishTx},
+	{name: "OutboxOperator", needed: has[outbox.Store], run: testOutboxOperator},
+	{name: "OutboxUpkeep", needed: has[outbox.Store], run: testOutboxUpkeep},
+	{name: "OutboxCrowd", needed: has[outbox.Store], run: testOutboxCrowd},
+	{
+		name: "OutboxRandom", needed: func(i Instance) bool { return has[outbox.Store](i) && hasClock(i) },
+		run: testOutboxRandom,
+	},
+	{name: "Inbox", needed: has[inbox.Store], run: testInbox},
+	{name: "InboxTransactions", needed: has[inbox.Store], run: testInboxTransactions},
+	{name: "Natural", needed: has[natural.Store], run: testNatural},
 }
 
 // Run proves a store. It returns when all of its tests have ended.
@@ -174,8 +156,11 @@ func Run(t *testing.T, h Harness) {
 	t.Helper()
 	// The tests are parallel; a group around them is what waits for them.
 	t.Run("conformance", func(t *testing.T) {
+		if !t.Run("Features", func(t *testing.T) { h.look(t) }) {
+			return
+		}
 		for _, g := range groups {
-			if g.needed != nil && !g.needed(h.Features) {
+			if g.needed != nil && !g.needed(h.probe) {
 				continue
 			}
 			t.Run(g.name, func(t *testing.T) {
@@ -186,51 +171,60 @@ func Run(t *testing.T, h Harness) {
 	})
 }
 
-// claim is one of the features, with what has to be there for it.
-type claim struct {
-	field, evidence string
-	claimed, has    bool
-}
-
-func claims(f Features, i Instance) []claim {
-	return []claim{
-		implementing[store.Transactor]("Transactions", f.Transactions, i),
-		implementing[store.TxCheckpointer]("TxCheckpoints", f.TxCheckpoints, i),
-		implementing[store.Waiter]("Waits", f.Waits, i),
-		implementing[store.Sweeper]("Sweeps", f.Sweeps, i),
-		implementing[store.Reaper]("Reaps", f.Reaps, i),
-		implementing[store.Reconciler]("Reconciles", f.Reconciles, i),
-		implementing[store.Buster]("Busts", f.Busts, i),
-		implementing[store.Lister]("Lists", f.Lists, i),
-		implementing[store.LateCompletionKeeper]("Findings", f.Findings, i),
-		implementing[store.ExternalEventKeeper]("Notices", f.Notices, i),
-		implementing[store.Auditor]("Audits", f.Audits, i),
-		implementing[outbox.Store]("Outbox", f.Outbox, i),
-		implementing[inbox.Store]("Inbox", f.Inbox, i),
-		implementing[natural.Store]("Natural", f.Natural, i),
-		implementing[inTxer]("Outbox, Inbox or Natural", f.Outbox || f.Inbox || f.Natural, i),
-		{"Transactions or TxCheckpoints", "Instance.Business", f.Transactions || f.TxCheckpoints, i.Business != nil},
-		{"Durable", "Instance.Reopen", f.Durable, i.Reopen != nil},
-		{"Clock", "Instance.Advance", f.Clock, i.Advance != nil},
+// look opens a store to see what it implements, and refuses one that the suite could not prove.
+func (h *Harness) look(t *testing.T) {
+	t.Helper()
+	i := h.Open(t)
+	if i.Store == nil {
+		t.Fatal("Open returned an instance without a store")
 	}
-}
-
-// implementing claims that the store is a T.
-func implementing[T any](field string, claimed bool, i Instance) claim {
-	_, has := i.Store.(T)
-	return claim{field, reflect.TypeFor[T]().String(), claimed, has}
-}
-
-// testFeatures holds a store to claiming exactly what it can do.
-func testFeatures(t *testing.T, h Harness) {
-	for _, c := range claims(h.Features, h.Open(t)) {
-		t.Run(c.field+" by "+c.evidence, func(t *testing.T) {
-			switch {
-			case c.claimed && !c.has:
-				t.Errorf("Features.%s is claimed, but there is no %s", c.field, c.evidence)
-			case !c.claimed && c.has:
-				t.Errorf("there is %s, but Features.%s is not claimed: it would go unproven", c.evidence, c.field)
-			}
-		})
+	for _, c := range capabilities {
+		if c.implemented(i) {
+			t.Logf("%T is a %s: proven", i.Store, c.name)
+		} else {
+			t.Logf("%T is no %s: not tested", i.Store, c.name)
+		}
 	}
+	if i.Business == nil && (has[store.Transactor](i) || has[store.TxCheckpointer](i)) {
+		t.Fatal("the store has transactions, but the instance has no Business to prove them with")
+	}
+	if !has[inTxer](i) && (has[outbox.Store](i) || has[inbox.Store](i) || has[natural.Store](i)) {
+		t.Fatal("the store is an outbox.Store, an inbox.Store or a natural.Store, but lacks the InTx of inbox.Store, " +
+			"by which the suite gets its transactions")
+	}
+	h.probe = i
+}
+
+// capabilities are the interfaces that a store may implement.
+var capabilities = []capability{
+	being[store.Transactor](), being[store.TxCheckpointer](), being[store.Waiter](),
+	being[store.Sweeper](), being[store.Reaper](), being[store.Reconciler](), being[store.Buster](),
+	being[store.Lister](), being[store.LateCompletionKeeper](), being[store.ExternalEventKeeper](),
+	being[store.Auditor](), being[outbox.Store](), being[outbox.AnswerStore](), being[inbox.Store](), being[natural.Store](),
+}
+
+type capability struct {
+	name        string
+	implemented func(Instance) bool
+}
+
+func being[T any]() capability { return capability{reflect.TypeFor[T]().String(), has[T]} }
+
+// has reports whether the store is a T.
+func has[T any](i Instance) bool {
+	_, ok := i.Store.(T)
+	return ok
+}
+
+// hasClock reports whether the clock of the store is moved by the suite alone.
+func hasClock(i Instance) bool { return i.Advance != nil }
+
+// restarts reports whether records survive a restart.
+func restarts(i Instance) bool { return i.Reopen != nil }
+
+// alike reports whether what one instance can do the other can too.
+func alike(a, b Instance) bool {
+	return reflect.TypeOf(a.Store) == reflect.TypeOf(b.Store) && hasClock(a) == hasClock(b) &&
+		restarts(a) == restarts(b) &&
+		(a.Business == nil) == (b.Business == nil)
 }

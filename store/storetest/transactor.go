@@ -3,7 +3,9 @@ package storetest
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
@@ -12,14 +14,14 @@ import (
 // work is what is done inside a transaction.
 type work = func(ctx context.Context, v store.Verdict) store.Settlement
 
-// ending is work that does nothing but to end.
-func ending(end store.TxAction, body string) work {
+// settling is work that does nothing but to settle.
+func settling(end store.TxAction, body string) work {
 	return func(context.Context, store.Verdict) store.Settlement {
 		return store.Settlement{Action: end, Completion: *answer(body)}
 	}
 }
 
-func committing(body string) work { return ending(store.TxCommit, body) }
+func committing(body string) work { return settling(store.TxCommit, body) }
 
 // inserting adds a row to the business table and goes on; if the row is refused the work is undone.
 func (e *env) inserting(value string, then work) work {
@@ -65,14 +67,17 @@ func (e *env) wantRows(value string, want int, rule string) {
 func testTransactor(t *testing.T, h Harness) {
 	h.test(t, "commit keeps work and answer", transactCommits)
 	h.test(t, "commit answer undoes the work", func(e *env) {
-		e.transacted(request(id("key")), e.inserting("row", ending(store.TxCommitAnswer, "declined")), store.DecisionExecute, "E1")
+		e.transacted(request(id("key")), e.inserting("row", settling(store.TxCommitAnswer, "declined")),
+			store.DecisionExecute, "E1")
 		e.wantRows("row", 0, "E1: a 4xx undoes the work")
-		v := e.transacted(request(id("key")), e.refusing("E1: a stored 4xx"), store.DecisionReplay, "E1: a 4xx is stored")
+		v := e.transacted(request(id("key")), e.refusing("E1: a stored 4xx"), store.DecisionReplay,
+			"E1: a 4xx is stored")
 		e.sameResponse("the replay", v.Record.Response, answer("declined").Response)
 	})
 	h.test(t, "rollback leaves no trace", func(e *env) {
 		for range 3 {
-			e.transacted(request(id("key")), e.inserting("row", ending(store.TxRollback, "")), store.DecisionExecute, "E1: after a rollback the retry runs afresh")
+			e.transacted(request(id("key")), e.inserting("row", settling(store.TxRollback, "")),
+				store.DecisionExecute, "E1: after a rollback the retry executes from the beginning")
 			e.wantRows("row", 0, "E1: a 5xx undoes everything")
 			e.wantState(id("key"), store.StateNone, "E1: a 5xx leaves nothing behind")
 		}
@@ -81,12 +86,14 @@ func testTransactor(t *testing.T, h Harness) {
 	})
 	h.test(t, "a failed statement and a stored answer", func(e *env) {
 		failing := e.inserting("row", func(ctx context.Context, _ store.Verdict) store.Settlement {
-			if _, err := onceward.Tx(ctx).ExecContext(ctx, "INSERT INTO no_such_table_anywhere VALUES (1)"); err == nil {
+			if _, err := onceward.Tx(ctx).ExecContext(ctx,
+				"INSERT INTO no_such_table_anywhere VALUES (1)"); err == nil {
 				e.Error("a statement on a table that does not exist went through")
 			}
 			return store.Settlement{Action: store.TxCommitAnswer, Completion: *answer("conflict")}
 		})
-		e.transacted(request(id("key")), failing, store.DecisionExecute, "E1: a handler that ran into a failed statement and answers 409 works")
+		e.transacted(request(id("key")), failing, store.DecisionExecute,
+			"E1: a handler that ran into a failed statement and answers 409 works")
 		e.wantRows("row", 0, "E1: a 4xx undoes the work")
 		e.wantState(id("key"), store.StateCompleted, "E1: a 4xx is stored")
 	})
@@ -97,8 +104,10 @@ func testTransactor(t *testing.T, h Harness) {
 		rec := e.get(id("key"))
 		e.sameResponse("the record", rec.Response, rich().Response)
 		e.wantExpiry(rec, rich().Retention)
-		if rec.ProviderID != rich().ProviderID || rec.Operation == "" || rec.TraceID == "" || rec.Version != store.RecordVersion ||
-			rec.Fingerprint.Session != [16]byte{3} || rec.CreatedAt.IsZero() || rec.Attempt <= 0 || !rec.LeaseUntil.IsZero() {
+		if rec.ProviderID != rich().ProviderID || rec.Operation == "" || rec.TraceID == "" ||
+			rec.Version != store.RecordVersion ||
+			rec.Fingerprint.Session != [16]byte{3} || rec.CreatedAt.IsZero() || rec.Attempt <= 0 ||
+			!rec.LeaseUntil.IsZero() {
 			e.Errorf("E1: a record of a transaction holds the same as any other, but is %+v", rec)
 		}
 	})
@@ -114,19 +123,21 @@ func testTransactor(t *testing.T, h Harness) {
 			e.Errorf("E1: with a lease of %s the work may take %s", calm, d)
 		}
 	})
-	if h.Features.Waits {
+	if has[store.Waiter](h.probe) {
 		h.test(t, "waiting for a transaction", transactWaits)
 	}
 }
 
 func transactCommits(e *env) {
 	var given store.Verdict
-	told := e.transacted(request(id("key")), e.inserting("row", func(_ context.Context, v store.Verdict) store.Settlement {
-		given = v
-		return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
-	}), store.DecisionExecute, "E1")
+	told := e.transacted(request(id("key")),
+		e.inserting("row", func(_ context.Context, v store.Verdict) store.Settlement {
+			given = v
+			return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+		}), store.DecisionExecute, "E1")
 	if given.Decision != store.DecisionExecute || given.Origin != store.OriginCreated || given.Now.IsZero() {
-		e.Errorf("E1: the work was told (%s, %s, %s), want (execute, created, now)", given.Decision, given.Origin, given.Now)
+		e.Errorf("E1: the work was told (%s, %s, %s), want (execute, created, now)", given.Decision, given.Origin,
+			given.Now)
 	}
 	e.wantRows("row", 1, "E1: a 2xx commits the work")
 	e.wantState(id("key"), store.StateCompleted, "E1: a 2xx commits the answer")
@@ -137,16 +148,18 @@ func transactCommits(e *env) {
 	again := e.refusing("S1: a retry after the commit")
 	v := e.transacted(request(id("key")), again, store.DecisionReplay, "S6")
 	e.sameResponse("the replay", v.Record.Response, answer("done").Response)
-	v = e.wantDecision(request(id("key")), store.DecisionReplay, "E1: the same key in reserved mode meets the same record")
+	v = e.wantDecision(request(id("key")), store.DecisionReplay,
+		"E1: the same key in reserved mode meets the same record")
 	e.sameResponse("the replay in reserved mode", v.Record.Response, answer("done").Response)
 	_, err := e.Store.Complete(e.ctx, store.Claim{ID: id("key"), Attempt: v.Record.Attempt}, answer("other"))
 	e.wantFenced(err, "S6: another answer after the commit")
-	e.transacted(request(id("key"), fingerprints(fingerprint("other"))), e.refusing("S4: a mismatch"), store.DecisionMismatch, "S4")
+	e.transacted(request(id("key"), fingerprints(fingerprint("other"))), e.refusing("S4: a mismatch"),
+		store.DecisionMismatch, "S4")
 }
 
 // transactDecides checks every decision that is not to execute, on records made in reserved mode.
 func transactDecides(e *env) {
-	for _, f := range fixtures(e.features) {
+	for _, f := range fixtures(e.Instance) {
 		if f.absent || f.want == store.StateRetryable {
 			continue // these execute
 		}
@@ -166,15 +179,18 @@ func transactDecides(e *env) {
 		e.transacted(request(target, fingerprints(fingerprint("other"))), never, store.DecisionMismatch, "S4: "+f.name)
 		v := e.transacted(request(target, bound), never, want, "section 4: "+f.name)
 		if v.Record.State != store.StateNone && v.Record.Attempt != rec.Attempt {
-			e.Errorf("section 4: transact of what is %s returned attempt %d, want %d", f.name, v.Record.Attempt, rec.Attempt)
+			e.Errorf("section 4: transact of what is %s returned attempt %d, want %d", f.name, v.Record.Attempt,
+				rec.Attempt)
 		}
-		if _, err := e.transact(request(target, fingerprints(store.Fingerprint{Secret: 99})), never); !errors.Is(err, store.ErrUnreadable) {
+		if _, err := e.transact(request(target, fingerprints(store.Fingerprint{Secret: 99})), never); !errors.Is(err,
+			store.ErrUnreadable) {
 			e.Errorf("S8: transact with a secret that is gone got %v, want ErrUnreadable", err)
 		}
 	}
 	e.transacted(request(id("nobody"), noCreate), e.refusing("S9: not to create"), store.DecisionRefused, "S9")
 	e.wantState(id("nobody"), store.StateNone, "S9: a refused reservation leaves no trace")
-	if _, err := e.transact(request(id("nobody"), fingerprints()), e.refusing("an invalid reservation")); !errors.Is(err, store.ErrInvalidEvent) {
+	if _, err := e.transact(request(id("nobody"), fingerprints()),
+		e.refusing("an invalid reservation")); !errors.Is(err, store.ErrInvalidEvent) {
 		e.Errorf("transact without a fingerprint got %v, want ErrInvalidEvent", err)
 	}
 }
@@ -183,11 +199,13 @@ func transactRetries(e *env) {
 	c := e.own(id("key"))
 	e.must(e.Store.Release(e.ctx, c, "no stock"))
 	before := e.get(c.ID)
-	e.transacted(request(c.ID), e.inserting("row", ending(store.TxRollback, "")), store.DecisionExecute, "section 4: a retryable record")
+	e.transacted(request(c.ID), e.inserting("row", settling(store.TxRollback, "")), store.DecisionExecute,
+		"section 4: a retryable record")
 	if diff := diffRecords(e.get(c.ID), before, 0); diff != "" {
 		e.Errorf("E1: a rollback leaves the record as it was: %s", diff)
 	}
-	e.transacted(request(c.ID, fingerprints(fingerprint("other"))), e.refusing("S4: a mismatch"), store.DecisionMismatch, "S4: a retryable record")
+	e.transacted(request(c.ID, fingerprints(fingerprint("other"))), e.refusing("S4: a mismatch"),
+		store.DecisionMismatch, "S4: a retryable record")
 	var origin store.Origin
 	e.transacted(request(c.ID), e.inserting("row", func(_ context.Context, v store.Verdict) store.Settlement {
 		origin = v.Origin
@@ -195,8 +213,10 @@ func transactRetries(e *env) {
 	}), store.DecisionExecute, "section 4: a retryable record")
 	e.wantRows("row", 1, "E1: the retry that succeeded")
 	rec := e.get(c.ID)
-	if origin != store.OriginRetried || rec.Attempt <= c.Attempt || !rec.CreatedAt.Equal(before.CreatedAt) || rec.LastError != "" {
-		e.Errorf("section 4: %s as attempt %d after %d, created %s, before %s", origin, rec.Attempt, c.Attempt, rec.CreatedAt, before.CreatedAt)
+	if origin != store.OriginRetried || rec.Attempt <= c.Attempt || !rec.CreatedAt.Equal(before.CreatedAt) ||
+		rec.LastError != "" {
+		e.Errorf("section 4: %s as attempt %d after %d, created %s, before %s", origin, rec.Attempt, c.Attempt,
+			rec.CreatedAt, before.CreatedAt)
 	}
 }
 
@@ -204,7 +224,8 @@ func transactRecreates(e *env) {
 	target := id("key")
 	last := int64(0)
 	for range 3 {
-		e.transacted(request(target, retain(e.brief())), e.inserting("row", committing("done")), store.DecisionExecute, "section 4: an expired record")
+		e.transacted(request(target, retain(e.brief())), e.inserting("row", committing("done")),
+			store.DecisionExecute, "section 4: an expired record")
 		rec := e.get(target)
 		if rec.Attempt <= last {
 			e.Errorf("S7: attempt %d was granted after attempt %d", rec.Attempt, last)
@@ -219,8 +240,8 @@ func transactRecreates(e *env) {
 	}
 }
 
-// transactKeepsSecret checks that the work and its record have the same secret of downstream keys, that of the first attempt (B6):
-// what the work sends through the outbox carries keys of it.
+// transactKeepsSecret checks that the work and its record have the same secret of downstream keys, that of the first
+// attempt (B6): what the work sends through the outbox carries keys of it.
 func transactKeepsSecret(e *env) {
 	first := request(id("retryable"))
 	v, err := e.Store.Reserve(e.ctx, first)
@@ -246,12 +267,114 @@ func transactKeepsSecret(e *env) {
 		}
 		e.transacted(r, func(_ context.Context, v store.Verdict) store.Settlement {
 			if v.Record.DownstreamSecret != want {
-				e.Errorf("B6: the work of what is %s has secret %d, want %d", test.name, v.Record.DownstreamSecret, want)
+				e.Errorf("B6: the work of what is %s has secret %d, want %d", test.name, v.Record.DownstreamSecret,
+					want)
 			}
 			return store.Settlement{Action: test.end, Completion: *answer("done")}
 		}, store.DecisionExecute, "E1: "+test.name)
 		if got := e.get(r.ID).DownstreamSecret; got != want {
 			e.Errorf("B6: the record of what is %s keeps secret %d, want %d", test.name, got, want)
+		}
+	}
+}
+
+// transactInFlight looks at a transaction from outside while its work runs.
+func transactInFlight(e *env) {
+	target := id("key")
+	flying := func() bool { return e.Store.(store.Transactor).InFlight(target) }
+	e.transacted(request(target), e.inserting("row", func(context.Context, store.Verdict) store.Settlement {
+		e.wantConflict(target, "request")
+		e.wantConflict(target, "other")
+		if !flying() {
+			e.Error("A5: InFlight does not see the transaction of this process")
+		}
+		if rec, err := e.find(target); err != nil || rec.State != store.StateNone {
+			e.Errorf("E1: before the commit Get returned (%s, %v), want no record", describe(rec), err)
+		}
+		if n := e.Business.Count("row"); n != 0 {
+			e.Errorf("E1: before the commit %d rows of the work are visible", n)
+		}
+		return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+	}), store.DecisionExecute, "E1")
+	if flying() {
+		e.Error("InFlight sees a transaction that has ended")
+	}
+	e.wantRows("row", 1, "E1: after the commit")
+	e.transacted(request(target), e.refusing("S1: a retry"), store.DecisionReplay, "S6")
+}
+
+// wantConflict sends a duplicate while the first transaction is held open. It runs in the work, which is where it would
+// hang if it waited for the row lock.
+func (e *env) wantConflict(target store.ID, payload string) {
+	ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
+	defer cancel()
+	v, err := e.Store.(store.Transactor).Transact(ctx, request(target, fingerprints(fingerprint(payload))),
+		e.refusing("S1: a duplicate in flight"))
+	if err != nil || v.Decision != store.DecisionInProgress {
+		e.Errorf("E1: a duplicate in flight (payload %q) got (%s, %v), want in_progress at once", payload, v.Decision,
+			err)
+	}
+}
+
+// reserveInFlight sends a duplicate in reserved mode while a transaction is held open. A store may say so at once, or
+// find out at the end; it may not let both of them execute.
+func reserveInFlight(e *env) {
+	for _, target := range ids(rounds) {
+		type result struct {
+			verdict store.Verdict
+			err     error
+		}
+		duplicate := make(chan result, 1)
+		v, err := e.transact(request(target),
+			e.inserting(target.Key, func(context.Context, store.Verdict) store.Settlement {
+				answered := make(chan struct{})
+				go func() {
+					v, err := e.Store.Reserve(e.ctx, request(target))
+					duplicate <- result{v, err}
+					close(answered)
+				}()
+				select {
+				case <-answered:
+				case <-time.After(200 * time.Millisecond): // it waits for the end
+				}
+				return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+			}))
+		e.must(err)
+		second := await(e, "the decision about the duplicate", duplicate)
+		e.must(second.err)
+		e.onlyWinner([]store.Verdict{v, second.verdict})
+		want := 0
+		if v.Decision == store.DecisionExecute {
+			want = 1
+		}
+		e.wantRows(target.Key, want, "S1: a transaction met the same key in reserved mode")
+	}
+}
+
+// transactWaits lets duplicates wait for the end of a transaction, in each way that it can end.
+func transactWaits(e *env) {
+	for i, end := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
+		target := ids(i + 1)[i]
+		ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
+		defer cancel()
+		const waiters = 8
+		waited := make(chan error, waiters)
+		e.transacted(request(target), func(context.Context, store.Verdict) store.Settlement {
+			var started sync.WaitGroup
+			started.Add(waiters)
+			for range waiters {
+				go func() {
+					started.Done()
+					waited <- e.wait(ctx, store.Claim{ID: target})
+				}()
+			}
+			started.Wait()
+			return store.Settlement{Action: end, Completion: *answer("done")}
+		}, store.DecisionExecute, "E1")
+		for range waiters {
+			if err := await(e, "the end of a wait", waited); err != nil {
+				e.Fatalf("section 6: a duplicate that waits for a transaction got %v, want to be woken by its end", err)
+			}
 		}
 	}
 }

@@ -35,7 +35,7 @@ func testTransactorRaces(t *testing.T, h Harness) {
 	h.test(t, "the caller leaves", transactCancelled)
 	h.test(t, "the caller leaves during the work", transactCancelledInWork)
 	h.test(t, "callers leave beside neighbours", transactCancelledBesideNeighbours)
-	if h.Features.Reaps {
+	if has[store.Reaper](h.probe) {
 		h.test(t, "against the reaper", transactAgainstReaper)
 	}
 }
@@ -77,7 +77,7 @@ func (e *env) neighbours(end func(i int) store.TxAction) {
 	targets := ids(crowd)
 	errs := make([]error, crowd)
 	together(crowd, func(i int) {
-		v, err := e.transact(request(targets[i]), e.inserting(targets[i].Key, ending(end(i), targets[i].Key)))
+		v, err := e.transact(request(targets[i]), e.inserting(targets[i].Key, settling(end(i), targets[i].Key)))
 		if err == nil && v.Decision != store.DecisionExecute {
 			err = fmt.Errorf("a new key got %s", v.Decision)
 		}
@@ -107,12 +107,13 @@ func (e *env) checkAtomic(target store.ID, row string, end store.TxAction, err e
 		wantState = store.StateCompleted
 	}
 	if rows != wantRows || rec.State != wantState {
-		e.Errorf("E1: ending %d, error %v: %d rows of the work and the record is %s, want %d rows and %s",
+		e.Errorf("E1: action %d, error %v: %d rows of the work and the record is %s, want %d rows and %s",
 			end, err, rows, describe(rec), wantRows, wantState)
 	}
 }
 
-// transactCancelled cuts transactions off at every moment. Once the work is done, a caller who leaves changes nothing (E6).
+// transactCancelled cuts transactions off at every moment. Once the work is done, a caller who leaves changes nothing
+// (E6).
 func transactCancelled(e *env) {
 	typical := e.duration()
 	for i, target := range ids(cuts) {
@@ -142,7 +143,8 @@ func transactCancelledInWork(e *env) {
 			}))
 		cancel()
 		if err != nil || v.Decision != store.DecisionExecute {
-			e.Errorf("E6: the caller left while the work ran, and transact got (%s, %v), want the work to count", v.Decision, err)
+			e.Errorf("E6: the caller left while the work ran, and transact got (%s, %v), want the work to count",
+				v.Decision, err)
 		}
 		e.checkAtomic(target, target.Key, end, err)
 	}
@@ -204,7 +206,7 @@ func transactAgainstReaper(e *env) {
 	for _, target := range targets {
 		e.wantRows(target.Key, 1, "section 4: an expired record is as if absent")
 		if rec := e.get(target); string(rec.Response.Body) != "new" {
-			e.Errorf("S10: a record made anew while the reaper ran is %s with %q", describe(rec), rec.Response.Body)
+			e.Errorf("S10: a record made again while the reaper ran is %s with %q", describe(rec), rec.Response.Body)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testWaiter checks that whoever waits for a record learns of its change, and waits no longer than for that.
+// testWaiter checks that a caller who waits for a record learns of its change, and waits no longer than for that.
 func testWaiter(t *testing.T, h Harness) {
-	for _, w := range wakings(h.Features) {
+	for _, w := range wakings(h.probe) {
 		h.test(t, "woken by "+w.name, func(e *env) {
 			var claims []store.Claim
 			for _, id := range ids(rounds) {
@@ -25,7 +25,7 @@ func testWaiter(t *testing.T, h Harness) {
 		})
 	}
 	h.test(t, "not in progress", func(e *env) {
-		for _, f := range fixtures(h.Features) {
+		for _, f := range fixtures(h.probe) {
 			if f.want == store.StateInProgress {
 				continue
 			}
@@ -68,7 +68,7 @@ type waking struct {
 	wake    func(e *env, c store.Claim)
 }
 
-func wakings(features Features) []waking {
+func wakings(i Instance) []waking {
 	calmly := func(*env) []option { return nil }
 	lapsing := func(e *env) []option { return []option{lease(e.brief())} }
 	resumable := func(e *env) []option { return []option{lease(e.brief()), resume} }
@@ -80,14 +80,14 @@ func wakings(features Features) []waking {
 		{"a reservation after the lease", lapsing, lapse, func(e *env, c store.Claim) { e.reserve(request(c.ID)) }},
 		{"another owner", resumable, lapse, func(e *env, c store.Claim) { e.own(c.ID, resume) }},
 	}
-	if features.Sweeps {
+	if has[store.Sweeper](i) {
 		all = append(all, waking{"sweep", lapsing, lapse, func(e *env, c store.Claim) {
 			for e.get(c.ID).State == store.StateInProgress && e.sweep(1) > 0 {
 				continue // one at a time, so that the others are still there to be waited for
 			}
 		}})
 	}
-	if features.Busts {
+	if has[store.Buster](i) {
 		all = append(all, waking{"bust", calmly, nothing, func(e *env, c store.Claim) { e.bust(c.ID, true) }})
 	}
 	return all

@@ -1,14 +1,14 @@
 -- The records. Everything about a record is in one versioned value; the columns beside it are what queries look for.
 CREATE TABLE onceward_record (
 	id     BLOB NOT NULL UNIQUE, -- scope and key, length-prefixed
-	queue  INTEGER NOT NULL, -- ten times the state, plus which background worker it waits for
+	state  INTEGER NOT NULL, -- ten times the state, plus one where another background worker than the usual one looks after it
 	due    INTEGER NOT NULL, -- when that worker must look at it, in microseconds since 1970
 	record BLOB NOT NULL
 ) STRICT;
 
-CREATE INDEX onceward_record_due ON onceward_record (queue, due);
+CREATE INDEX onceward_record_due ON onceward_record (state, due);
 
--- Completions that came too late, kept for whoever reconciles.
+-- Completions that came too late, kept as evidence for a reconciler or a person.
 CREATE TABLE onceward_late_completion (
 	id      BLOB NOT NULL,
 	attempt INTEGER NOT NULL,
@@ -51,11 +51,11 @@ CREATE TABLE onceward_audit (
 CREATE INDEX onceward_audit_id ON onceward_audit (id, number);
 CREATE INDEX onceward_audit_at ON onceward_audit (at);
 
--- Single numbers: floor is the largest attempt token of a record that was removed; doubt counts commits whose outcome had
--- to be made certain.
-CREATE TABLE onceward_number (
+-- Single numbers: max_removed_attempt is the largest attempt token of a record that was removed, failed_commits counts
+-- commits that failed and whose outcome had to be made certain.
+CREATE TABLE onceward_meta (
 	name  TEXT PRIMARY KEY,
 	value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-INSERT INTO onceward_number (name, value) VALUES ('floor', 0), ('doubt', 0);
+INSERT INTO onceward_meta (name, value) VALUES ('max_removed_attempt', 0), ('failed_commits', 0);

@@ -92,8 +92,8 @@ var janitors = []Mutant{
 				"\tif rec.State != StateInProgress || rec.OnLost == LostResume {",
 			},
 			{
-				"store/sqlite/background.go", "int64(queue), micros(now), int64(limit)",
-				"int64(queue), micros(now.Add(time.Minute)), int64(limit)",
+				"store/sqlite/background.go", "state, micros(b.now), b.limit",
+				"state, micros(b.now.Add(time.Minute)), b.limit",
 			},
 		},
 		Faults: []string{"server-kill", "worker-kill"}, // how long a lease lasts cannot be told when the clock is set
@@ -107,8 +107,8 @@ var janitors = []Mutant{
 				"\tover := !now.Add(2 * time.Hour).Before(rec.ExpiresAt)\n",
 			},
 			{
-				"store/sqlite/background.go", "int64(queue), micros(now), int64(limit)",
-				"int64(queue), micros(now.Add(2*time.Hour)), int64(limit)",
+				"store/sqlite/background.go", "state, micros(b.now), b.limit",
+				"state, micros(b.now.Add(2*time.Hour)), b.limit",
 			},
 		},
 	},
@@ -122,8 +122,8 @@ var janitors = []Mutant{
 				"\tcase rec.State == StateUnknown, rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:",
 			},
 			{
-				"store/sqlite/background.go", "queueCompleted, queueRetryable, queueExpired)",
-				"queueCompleted, queueRetryable, queueExpired, queueUnknown)",
+				"store/sqlite/background.go", "stateCompleted, stateRetryable, stateExpired)",
+				"stateCompleted, stateRetryable, stateExpired, stateUnknown)",
 			},
 		},
 	},

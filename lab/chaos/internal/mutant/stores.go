@@ -5,7 +5,7 @@ var stores = []Mutant{
 	{
 		Name: "token-reuse", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
 		Mistake: "a record that is made anew begins with the token of the one before",
-		Edits:   []Edit{{"store/sqlite/records.go", "\treturn max(now.UnixMicro(), r.lowest), nil", "\treturn 1, nil"}},
+		Edits:   []Edit{{"store/sqlite/row.go", "\treturn max(now.UnixMicro(), r.lowest), nil", "\treturn 1, nil"}},
 		Faults:  calm, // answers expire when the clock leaps
 	},
 	{

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// TestHeldByAnother: somebody else holds the file for longer than the busy timeout.
+// TestHeldByAnother: another process holds the file for longer than the busy timeout.
 func TestHeldByAnother(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -57,7 +57,8 @@ func TestHeldByAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute, "scenario 16: afterwards")
-	post(guard.Handler(handler, onceward.Transactional()), "http").want(t, http.StatusCreated, false, "scenario 16: afterwards")
+	post(guard.Handler(handler, onceward.Transactional()), "http").want(t, http.StatusCreated, false,
+		"scenario 16: afterwards")
 	if err := s.Extend(t.Context(), claim, time.Minute); err != nil {
 		t.Errorf("scenario 16: extend afterwards got %v", err)
 	}
@@ -156,7 +157,8 @@ func contendReserved(t *testing.T, s *sqlite.Store, key string, executed *atomic
 		t.Errorf("reserve of %q: %v", key, err)
 	case v.Decision == store.DecisionExecute:
 		executed.Add(1)
-		if _, err := s.Complete(t.Context(), store.Claim{ID: idOf(key), Attempt: v.Record.Attempt}, answerOf(key)); err != nil {
+		if _, err := s.Complete(t.Context(), store.Claim{ID: idOf(key), Attempt: v.Record.Attempt},
+			answerOf(key)); err != nil {
 			t.Errorf("complete of %q: %v", key, err)
 		}
 	}
@@ -183,7 +185,7 @@ func TestClosed(t *testing.T) {
 	wantUnavailable(t, err, "closed", "get after Close")
 }
 
-// TestOpenWhileHeld: a file whose tables are up to date can be opened while somebody else writes.
+// TestOpenWhileHeld: a file whose tables are up to date can be opened while another process writes.
 func TestOpenWhileHeld(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)

@@ -27,7 +27,8 @@ func TestReadingPool(t *testing.T) {
 	refused := func(rule string) {
 		t.Helper()
 		for _, statement := range []string{
-			`INSERT INTO business VALUES ('x')`, `UPDATE business SET value = 'x'`, `DELETE FROM business`, `CREATE TABLE x (y)`, `DROP TABLE business`, `DELETE FROM onceward_record`,
+			`INSERT INTO business VALUES ('x')`, `UPDATE business SET value = 'x'`, `DELETE FROM business`,
+			`CREATE TABLE x (y)`, `DROP TABLE business`, `DELETE FROM onceward_record`,
 		} {
 			if _, err := db.Exec(statement); !errors.Is(err, sqlite3.READONLY) {
 				t.Errorf("%s: %s got %v, want to be refused", rule, statement, err)

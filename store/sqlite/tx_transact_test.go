@@ -13,12 +13,12 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-const takenBack = "the transaction was taken back"
+const revoked = "the transaction was revoked"
 
-// short is a lease of which a handler gets 100 ms, after which its transaction is taken back with a little grace.
+// short is a lease of which a handler gets 100 ms, after which its transaction is revoked with a little grace.
 const short = 300 * time.Millisecond
 
-// TestHandlerThatDoesNotReturn holds the writer until its transaction is taken back. The others go on, its key is free
+// TestHandlerThatDoesNotReturn holds the writer until its transaction is revoked. The others go on, its key is free
 // again although it still runs, and what it does later comes to nothing.
 func TestHandlerThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
@@ -27,27 +27,29 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 	ended := make(chan error, 1)
 	var late []error
 	go func() {
-		_, err := s.Transact(context.Background(), reservation("key", leaseOf(short)), func(ctx context.Context, _ store.Verdict) store.Settlement {
-			tx := onceward.Tx(ctx)
-			stmt, err := tx.Prepare(`INSERT INTO business VALUES ('late')`)
-			if err != nil {
-				t.Error(err)
-			}
-			rows, err := tx.Query(`SELECT 1 UNION SELECT 2`)
-			if err != nil || !rows.Next() {
-				t.Errorf("a query that is left open: %v", err)
-			}
-			if err := insert(ctx, "row"); err != nil {
-				t.Error(err)
-			}
-			close(entered)
-			<-release
-			_, execErr := stmt.Exec()
-			_, prepareErr := tx.Prepare(`SELECT 1`)
-			late = append(late, execErr, prepareErr, insert(ctx, "late"), tx.QueryRow(`SELECT 1`).Scan(new(int)), endOfRows(rows))
-			_, _ = rows.ColumnTypes()
-			return settled(store.TxCommit, "done")
-		})
+		_, err := s.Transact(context.Background(), reservation("key", leaseOf(short)),
+			func(ctx context.Context, _ store.Verdict) store.Settlement {
+				tx := onceward.Tx(ctx)
+				stmt, err := tx.Prepare(`INSERT INTO business VALUES ('late')`)
+				if err != nil {
+					t.Error(err)
+				}
+				rows, err := tx.Query(`SELECT 1 UNION SELECT 2`)
+				if err != nil || !rows.Next() {
+					t.Errorf("a query that is left open: %v", err)
+				}
+				if err := insert(ctx, "row"); err != nil {
+					t.Error(err)
+				}
+				close(entered)
+				<-release
+				_, execErr := stmt.Exec()
+				_, prepareErr := tx.Prepare(`SELECT 1`)
+				late = append(late, execErr, prepareErr, insert(ctx, "late"), tx.QueryRow(`SELECT 1`).Scan(new(int)),
+					endOfRows(rows))
+				_, _ = rows.ColumnTypes()
+				return settled(store.TxCommit, "done")
+			})
 		ended <- err
 	}()
 	await(t, "the handler", entered)
@@ -56,15 +58,16 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 	if waited := time.Since(started); waited > 10*time.Second {
 		t.Errorf("E1: a handler of a lease of %s held up the others for %s", short, waited)
 	}
-	within(t, "the wait for the transaction that was taken back", func() {
+	within(t, "the wait for the transaction that was revoked", func() {
 		if err := s.Wait(t.Context(), idOf("key"), 0); err != nil {
 			t.Error(err)
 		}
 	})
-	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute, "E8: no path leaves a key locked past its lease")
+	transacted(t, s, reservation("key"), inserting("row"), store.DecisionExecute,
+		"E8: no path leaves a key locked past its lease")
 	close(release)
 	err := await(t, "the end of the handler", ended)
-	wantUnavailable(t, err, takenBack, "E1: a handler that held the writer for too long")
+	wantUnavailable(t, err, revoked, "E1: a handler that held the writer for too long")
 	if !errors.Is(err, store.ErrDeadline) {
 		t.Errorf("E5: %v, want it to say that the deadline was passed", err)
 	}
@@ -100,21 +103,23 @@ func TestStatementThatDoesNotEnd(t *testing.T) {
 			}
 			s := openBusiness(t, newFile(t))
 			within(t, "an endless query", func() {
-				_, err := s.Transact(t.Context(), reservation("query", leaseOf(short)), func(own context.Context, _ store.Verdict) store.Settlement {
-					if err := onceward.Tx(own).QueryRowContext(ctx, endless).Scan(new(int)); err == nil {
-						t.Error("an endless query ended")
-					}
-					return settled(store.TxRollback, "")
-				})
+				_, err := s.Transact(t.Context(), reservation("query", leaseOf(short)),
+					func(own context.Context, _ store.Verdict) store.Settlement {
+						if err := onceward.Tx(own).QueryRowContext(ctx, endless).Scan(new(int)); err == nil {
+							t.Error("an endless query ended")
+						}
+						return settled(store.TxRollback, "")
+					})
 				if err != nil {
 					t.Errorf("a query that was interrupted harms nothing, but got %v", err)
 				}
-				_, err = s.Transact(t.Context(), reservation("insert", leaseOf(short)), func(own context.Context, v store.Verdict) store.Settlement {
-					if _, err := onceward.Tx(own).ExecContext(ctx, `INSERT INTO business `+endless); err == nil {
-						t.Error("an endless insert ended")
-					}
-					return inserting("after")(own, v)
-				})
+				_, err = s.Transact(t.Context(), reservation("insert", leaseOf(short)),
+					func(own context.Context, v store.Verdict) store.Settlement {
+						if _, err := onceward.Tx(own).ExecContext(ctx, `INSERT INTO business `+endless); err == nil {
+							t.Error("an endless insert ended")
+						}
+						return inserting("after")(own, v)
+					})
 				wantUnavailable(t, err, "undone by SQLite", "an insert that was interrupted")
 				wantRows(t, s, "after", 0, "I4")
 			})
@@ -123,8 +128,8 @@ func TestStatementThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// TestLeftOpen: a handler leaves statements and rows open, even ones that database/sql itself waits for, and goes on using
-// them behind its turn.
+// TestLeftOpen: a handler leaves statements and rows open, even ones that database/sql itself waits for, and goes on
+// using them behind its turn.
 func TestLeftOpen(t *testing.T) {
 	t.Parallel()
 	s := openBusiness(t, newFile(t))
@@ -139,7 +144,10 @@ func TestLeftOpen(t *testing.T) {
 			if stmt, err = tx.Prepare(`SELECT value FROM business`); err != nil {
 				t.Error(err)
 			}
-			for _, query := range []string{`SELECT value FROM business`, `INSERT INTO business VALUES ('x'), ('y') RETURNING value`} {
+			for _, query := range []string{
+				`SELECT value FROM business`,
+				`INSERT INTO business VALUES ('x'), ('y') RETURNING value`,
+			} {
 				rows, err := tx.Query(query)
 				if err != nil || !rows.Next() {
 					t.Errorf("%s: %v", query, err)
@@ -179,26 +187,28 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 	var group sync.WaitGroup
 	stop := make(chan struct{})
 	for i := range 10 {
-		transacted(t, s, reservation(strings.Repeat("k", i+1)), func(ctx context.Context, v store.Verdict) store.Settlement {
-			tx := onceward.Tx(ctx)
-			for range 2 {
-				group.Go(func() {
-					for {
-						select {
-						case <-stop:
-							return
-						default:
+		transacted(t, s, reservation(strings.Repeat("k", i+1)),
+			func(ctx context.Context, v store.Verdict) store.Settlement {
+				tx := onceward.Tx(ctx)
+				for range 2 {
+					group.Go(func() {
+						for {
+							select {
+							case <-stop:
+								return
+							default:
+							}
+							if _, err := tx.Exec(`INSERT INTO business VALUES ('stray') RETURNING 1`); errors.Is(err,
+								sql.ErrTxDone) {
+								_ = tx.Rollback()
+								return
+							}
+							_ = tx.QueryRow(`SELECT count(*) FROM business`).Scan(new(int))
 						}
-						if _, err := tx.Exec(`INSERT INTO business VALUES ('stray') RETURNING 1`); errors.Is(err, sql.ErrTxDone) {
-							_ = tx.Rollback()
-							return
-						}
-						_ = tx.QueryRow(`SELECT count(*) FROM business`).Scan(new(int))
-					}
-				})
-			}
-			return settled(store.TxRollback, "")
-		}, store.DecisionExecute, "E1")
+					})
+				}
+				return settled(store.TxRollback, "")
+			}, store.DecisionExecute, "E1")
 		transacted(t, s, reservation(strings.Repeat("o", i+1)), inserting("own"), store.DecisionExecute, "E1")
 	}
 	close(stop)

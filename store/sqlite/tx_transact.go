@@ -13,12 +13,14 @@ import (
 )
 
 // errRevoked is what a handler sees that held the writer for too long.
-var errRevoked = fmt.Errorf("%w: the transaction was taken back, because the handler held the only writer for too long", store.ErrDeadline)
+var errRevoked = fmt.Errorf("%w: the transaction was revoked, because the handler held the only writer for too long",
+	store.ErrDeadline)
 
-// revokeGrace is how long a handler may take to external event its deadline before its transaction is taken back.
+// revokeGrace is how long a handler may take to notice its deadline before its transaction is revoked.
 const revokeGrace = 250 * time.Millisecond
 
-// LongestWork implements [store.Transactor]: everyone waits for the one writer, so a handler gets a third of the lease.
+// LongestWork implements [store.Transactor]: all writes wait for the one writer, so a handler gets a third of the
+// lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease / 3 }
 
 // InFlight implements [store.Transactor].
@@ -30,7 +32,9 @@ func (s *Store) InFlight(id store.ID) bool {
 
 // Transact implements [store.Transactor]. The work runs in the goroutine of the caller, in a savepoint of the writer's
 // transaction; the transactions that wait run one after the other under one commit.
-func (s *Store) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
+func (s *Store) Transact(ctx context.Context, r *store.Reservation,
+	work func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
 	v, answered, err := s.decide(ctx, r)
 	if err != nil || answered {
 		return v, err
@@ -47,9 +51,9 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation, work func(co
 	return t.verdict(), err
 }
 
-// enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the caller
-// leaves or the writer is done with it, whichever is first: a handler that was taken off and never returns does not lock
-// its key.
+// enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the
+// caller leaves or the writer is done with it, whichever is first: a handler that was revoked and never returns does
+// not lock its key.
 func (s *Store) enter(id store.ID) (over func(), entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +125,7 @@ func (w *writer) host(ctx context.Context, t *task, work func(context.Context, s
 	}
 }
 
-// play runs the work and hands the connection back, also if the work panics or ends its goroutine.
+// play runs the work and releases the connection, also if the work panics or ends its goroutine.
 func (m *member) play(ctx context.Context, turn turn, work func(context.Context, store.Verdict) store.Settlement) {
 	settlement := store.Settlement{Action: store.TxRollback}
 	defer func() { m.settled <- settlement }()
@@ -136,17 +140,13 @@ func (m *member) run(w *writer, t *task) (err error) {
 		return err
 	}
 	var before store.Record
-	switch t.event.Kind {
-	case store.EventReserve:
+	switch {
+	case t.event.Kind == store.EventReserve:
 		if before, err = w.reserve(t); err != nil || t.outcome.Decision != store.DecisionExecute {
 			return errors.Join(err, w.release.Exec())
 		}
-	case store.EventCheckpoint:
-		if before, err = w.beginStep(t); err != nil {
-			return errors.Join(err, w.release.Exec())
-		}
-	default:
-		if err := m.prepare(w, t.now); err != nil {
+	case m.begin != nil:
+		if err := m.begin(w.records, t.now); err != nil {
 			return errors.Join(err, w.release.Exec())
 		}
 	}
@@ -174,7 +174,7 @@ func (w *writer) reserve(t *task) (before store.Record, err error) {
 	return before, w.store(t.id, t.row, &before, &t.after, t.outcome.Effect)
 }
 
-// handOver gives the connection to the handler and takes it back. An error means that the group's transaction is lost.
+// handOver gives the connection to the handler for its turn. An error means that the group's transaction is lost.
 func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settlement, err error) {
 	bound, cancel := context.Background(), context.CancelFunc(func() {})
 	if m.longest > 0 {
@@ -209,8 +209,8 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 	return settlement, err
 }
 
-// await waits for the handler. One that does not come back in time has its transaction taken away, because everybody waits
-// for it. One whose goroutine has left, because an earlier run panicked, is undone.
+// await waits for the handler. One that does not come back in time has its transaction revoked, because all other
+// writes wait for it. One whose goroutine has left, because an earlier run panicked, is undone.
 func (m *member) await(t turn) (settlement store.Settlement, revoked bool) {
 	select {
 	case m.turns <- t:
@@ -232,8 +232,12 @@ func (m *member) await(t turn) (settlement store.Settlement, revoked bool) {
 
 // settle ends the savepoint as the handler said. What cannot be kept is undone, without harm to the neighbours.
 func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error {
-	refusal := w.judge(t, &s)
-	if refusal != nil {
+	refusedBy := w.judge(t, &s)
+	switch {
+	case refusedBy == nil:
+	case refusal(refusedBy) == nil:
+		return refusedBy // the database failed: the whole group is undone
+	default:
 		s.Action = store.TxRollback
 	}
 	if s.Action != store.TxCommit {
@@ -253,7 +257,7 @@ func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error
 	if err := w.release.Exec(); err != nil {
 		return err
 	}
-	return refusal
+	return refusedBy
 }
 
 // judge works out what is to be kept, or refuses it.
@@ -265,9 +269,10 @@ func (w *writer) judge(t *task, s *store.Settlement) error {
 		return refused{fmt.Errorf("%w: it breaks a deferred foreign key", store.ErrWorkRefused)}
 	case t.event.Kind == 0:
 		t.outcome.Effect = store.EffectWrite
-		return t.member.conclude(w)
-	case t.event.Kind == store.EventCheckpoint:
-		return w.endStep(t)
+		if t.member.end == nil {
+			return nil
+		}
+		return t.member.end(w.records, w.now())
 	}
 	complete := store.Event{Kind: store.EventComplete, Attempt: t.after.Attempt, Completion: &s.Completion}
 	after, outcome, err := store.Step(t.after, complete, w.now())

@@ -11,39 +11,32 @@ import (
 // The statements of the hot path. Each is a look-up by the primary key.
 const (
 	selectRecord = `SELECT record, rowid FROM onceward_record WHERE id = ?1`
-	insertRecord = `INSERT INTO onceward_record (id, queue, due, record) VALUES (?1, ?2, ?3, ?4)`
-	updateRecord = `UPDATE onceward_record SET queue = ?2, due = ?3, record = ?4 WHERE rowid = ?1`
+	insertRecord = `INSERT INTO onceward_record (id, state, due, record) VALUES (?1, ?2, ?3, ?4)`
+	updateRecord = `UPDATE onceward_record SET state = ?2, due = ?3, record = ?4 WHERE rowid = ?1`
 	deleteRecord = `DELETE FROM onceward_record WHERE id = ?1`
-	selectFloor  = `SELECT value FROM onceward_number WHERE name = 'floor'`
-	raiseFloor   = `UPDATE onceward_number SET value = max(value, ?1) WHERE name = 'floor'`
+	selectFloor  = `SELECT value FROM onceward_meta WHERE name = 'max_removed_attempt'`
+	raiseFloor   = `UPDATE onceward_meta SET value = max(value, ?1) WHERE name = 'max_removed_attempt'`
 )
 
-// A record's queue is ten times its state, plus one for those that wait for somebody other than the usual worker.
+// The column state is ten times the state of the record, plus one where another worker than the usual one looks after
+// it.
 const (
-	queueStates     = 10
-	queueSwept      = int(store.StateInProgress) * queueStates
-	queueResumed    = queueSwept + 1
-	queueCompleted  = int(store.StateCompleted) * queueStates
-	queueRetryable  = int(store.StateRetryable) * queueStates
-	queueUnknown    = int(store.StateUnknown) * queueStates
-	queueDeadLetter = queueUnknown + 1
-	queueExpired    = int(store.StateExpired) * queueStates
+	stateFactor     = 10
+	stateSwept      = int(store.StateInProgress) * stateFactor
+	stateCompleted  = int(store.StateCompleted) * stateFactor
+	stateRetryable  = int(store.StateRetryable) * stateFactor
+	stateUnknown    = int(store.StateUnknown) * stateFactor
+	stateDeadLetter = stateUnknown + 1
+	stateExpired    = int(store.StateExpired) * stateFactor
 )
 
-func queueOf(rec *store.Record) int {
-	queue := int(rec.State) * queueStates
+// stateColumn is what the column state holds for a record.
+func stateColumn(rec *store.Record) int {
+	state := int(rec.State) * stateFactor
 	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume || rec.DeadLetter {
-		queue++
+		state++
 	}
-	return queue
-}
-
-// micros is how the columns hold a time.
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
+	return state
 }
 
 // loadRecord runs a prepared look-up. The row is that of the record, zero if there is none.
@@ -74,24 +67,15 @@ type records struct {
 
 func prepareRecords(conn *sqlite3.Conn) (*records, error) {
 	r := &records{conn: conn, kept: make(map[string]*sqlite3.Stmt)}
-	for _, s := range []struct {
-		stmt **sqlite3.Stmt
-		sql  string
-	}{
-		{&r.get, selectRecord},
-		{&r.insert, insertRecord},
-		{&r.change, updateRecord},
-		{&r.remove, deleteRecord},
-		{&r.floor, selectFloor},
-		{&r.setFloor, raiseFloor},
-	} {
-		stmt, _, err := conn.Prepare(s.sql)
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		*s.stmt = stmt
-	}
-	return r, nil
+	return r, prepare(
+		conn,
+		prepared{&r.get, selectRecord},
+		prepared{&r.insert, insertRecord},
+		prepared{&r.change, updateRecord},
+		prepared{&r.remove, deleteRecord},
+		prepared{&r.floor, selectFloor},
+		prepared{&r.setFloor, raiseFloor},
+	)
 }
 
 // load reads a record as the transaction sees it.
@@ -118,12 +102,6 @@ func (r *records) step(id store.ID, event store.Event, now time.Time) (store.Rec
 	return after, outcome, r.store(id, row, &before, &after, outcome.Effect)
 }
 
-// refused is an error of the state machine, as opposed to one of the database: it ends one task, not its neighbours'.
-type refused struct{ error }
-
-// Unwrap returns the error of the state machine.
-func (r refused) Unwrap() error { return r.error }
-
 // store carries an effect out.
 func (r *records) store(id store.ID, row int64, before, after *store.Record, effect store.Effect) error {
 	switch effect {
@@ -148,7 +126,7 @@ func (r *records) save(id store.ID, row int64, rec *store.Record) error {
 	} else if err := put.BindInt64(1, row); err != nil {
 		return err
 	}
-	if err := put.BindInt64(2, int64(queueOf(rec))); err != nil {
+	if err := put.BindInt64(2, int64(stateColumn(rec))); err != nil {
 		return err
 	}
 	if err := put.BindInt64(3, micros(rec.Due())); err != nil {

@@ -36,7 +36,7 @@ func wantPoint(t testing.TB, store *sqlite.Store, key, want, rule string) {
 	}
 }
 
-// TestStepThatDoesNotReturn holds the writer until its transaction is taken back. The others go on, also its own next
+// TestStepThatDoesNotReturn holds the writer until its transaction is revoked. The others go on, also its own next
 // attempt, and what it does later comes to nothing.
 func TestStepThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
@@ -67,12 +67,12 @@ func TestStepThatDoesNotReturn(t *testing.T) {
 	})
 	close(release)
 	err := await(t, "the end of the step", ended)
-	wantUnavailable(t, err, takenBack, "E3: a step that held the writer for too long")
+	wantUnavailable(t, err, revoked, "E3: a step that held the writer for too long")
 	if !errors.Is(err, store.ErrDeadline) {
 		t.Errorf("E5: %v, want it to say that the deadline was passed", err)
 	}
 	if late == nil {
-		t.Error("E3: a step whose transaction was taken back could write")
+		t.Error("E3: a step whose transaction was revoked could write")
 	}
 	wantRows(t, s, "row", 1, "E3: only the second step is there")
 	wantRows(t, s, "late", 0, "E3")
@@ -106,7 +106,7 @@ func TestStepOfAShortCaller(t *testing.T) {
 		transacted(t, s, reservation("other"), inserting("other"), store.DecisionExecute, "E3: the others go on")
 	})
 	close(release)
-	wantUnavailable(t, await(t, "the end of the step", ended), takenBack, "E3: a step that outlasted its caller")
+	wantUnavailable(t, await(t, "the end of the step", ended), revoked, "E3: a step that outlasted its caller")
 	wantRows(t, s, "row", 0, "E3")
 	wantPoint(t, s, "key", "", "E3")
 }
@@ -132,7 +132,7 @@ func TestStatementOfAStepThatDoesNotEnd(t *testing.T) {
 	wantRows(t, s, "row", 1, "E3")
 }
 
-// TestStepBreaksADeferredKey: the commit would fail by it for everybody, so the step alone is undone.
+// TestStepBreaksADeferredKey: the commit would fail by it for the whole group, so the step alone is undone.
 func TestStepBreaksADeferredKey(t *testing.T) {
 	t.Parallel()
 	s := openBusiness(t, newFile(t))

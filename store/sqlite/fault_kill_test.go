@@ -84,8 +84,8 @@ func execute(s *sqlite.Store, ledger *os.File, key string) (acknowledged bool, e
 	return err == nil, err
 }
 
-// TestKilled kills a process at random moments, and looks at what is left: everything that was acknowledged, and nothing
-// twice or by half.
+// TestKilled kills a process at random moments, and looks at what is left: everything that was acknowledged, and
+// nothing twice or by half.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -168,7 +168,8 @@ func checkCrashed(t *testing.T, path string, history map[string]bool) (pending [
 	return pending
 }
 
-// checkRecords compares the records with the rows and the effects, and returns the keys that were tried and have no answer.
+// checkRecords compares the records with the rows and the effects, and returns the keys that were tried and have no
+// answer.
 func checkRecords(t *testing.T, s *sqlite.Store, path string, history map[string]bool) (pending []string) {
 	t.Helper()
 	states := map[string]store.State{}

@@ -82,7 +82,8 @@ func contend(path string) error {
 		}
 		if v.Decision == store.DecisionExecute {
 			fmt.Println(key)
-			if _, err := s.Complete(context.Background(), store.Claim{ID: idOf(key), Attempt: v.Record.Attempt}, answerOf(key)); err != nil {
+			if _, err := s.Complete(context.Background(), store.Claim{ID: idOf(key), Attempt: v.Record.Attempt},
+				answerOf(key)); err != nil {
 				return err
 			}
 		}

@@ -47,8 +47,8 @@ func manyKeys(n int) (keys []string) {
 	return keys
 }
 
-// damages are ways in which a page can be lost as a whole. A flipped bit that leaves a page well-formed is not among them:
-// SQLite keeps no checksums of its own.
+// damages are ways in which a page can be lost as a whole. A flipped bit that leaves a page well-formed is not among
+// them: SQLite keeps no checksums of its own.
 var damages = map[string]func(page []byte){
 	"zeroed":   func(page []byte) { clear(page) },
 	"garbage":  func(page []byte) { copy(page, bytes.Repeat([]byte{0xde, 0xad, 0xbe, 0xef}, len(page)/4)) },
@@ -56,8 +56,8 @@ var damages = map[string]func(page []byte){
 	"pointers": func(page []byte) { copy(page[8:64], bytes.Repeat([]byte{0xff}, 56)) },
 }
 
-// TestDamagedPages destroys each page of a file in turn, before it is opened. Whatever is then asked for, an answer is the
-// right one or an error, and what was executed before is not executed again.
+// TestDamagedPages destroys each page of a file in turn, before it is opened. Whatever is then asked for, an answer is
+// the right one or an error, and what was executed before is not executed again.
 func TestDamagedPages(t *testing.T) {
 	t.Parallel()
 	keys := manyKeys(60)
@@ -103,7 +103,8 @@ func askDamaged(t *testing.T, content []byte, keys []string, rule string) (refus
 		case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrUnreadable):
 			failed++
 		default:
-			t.Errorf("%s: %q got (%s, %q, %v), want the stored answer or an error", rule, key, v.Decision, v.Record.Response.Body, err)
+			t.Errorf("%s: %q got (%s, %q, %v), want the stored answer or an error", rule, key, v.Decision,
+				v.Record.Response.Body, err)
 		}
 	}
 	return 0, failed
@@ -137,7 +138,10 @@ func TestDamageWhileOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard := newGuard(t, s)
-	for _, options := range [][]onceward.Option{{onceward.Transactional()}, {onceward.Reserved(onceward.FailureUnknown)}} {
+	for _, options := range [][]onceward.Option{
+		{onceward.Transactional()},
+		{onceward.Reserved(onceward.FailureUnknown)},
+	} {
 		handler := paying()
 		h := guard.Handler(handler, options...)
 		a := post(h, keys[17])
@@ -147,7 +151,8 @@ func TestDamageWhileOpen(t *testing.T) {
 		}
 		handler.wantRuns(t, 0, "L2: fail closed")
 	}
-	if _, err := s.Get(t.Context(), idOf(keys[17])); !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "damaged") {
+	if _, err := s.Get(t.Context(), idOf(keys[17])); !errors.Is(err, store.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "damaged") {
 		t.Errorf("Get got %v, want ErrUnavailable that says damaged", err)
 	}
 }
@@ -160,7 +165,10 @@ func TestDamagedRecord(t *testing.T) {
 	raw := openRaw(t, path)
 	handler := paying()
 	h := newGuard(t, s).Handler(handler, onceward.Transactional())
-	for i, value := range []string{`x''`, `x'00'`, `x'01'`, `zeroblob(400)`, `x'0101010101'`, `substr(record, 1, length(record) - 1)`, `record || x'00'`} {
+	for i, value := range []string{
+		`x''`, `x'00'`, `x'01'`, `zeroblob(400)`, `x'0101010101'`,
+		`substr(record, 1, length(record) - 1)`, `record || x'00'`,
+	} {
 		key := fmt.Sprint("key-", i)
 		post(h, key).want(t, http.StatusCreated, false, "E1")
 		runs := handler.runs.Load()

@@ -16,11 +16,12 @@ import (
 )
 
 // gate is the writer's connection as one handler sees it through its *sql.Tx. It lets the handler work while it is its
-// turn, and keeps it from ending the transaction, from touching the store's own tables, and from going on after its turn.
-// Each turn has a gate of its own, so that nothing that a handler holds on to can reach into the turn of another.
+// turn, and keeps it from ending the transaction, from touching the store's own tables, and from going on after its
+// turn. Each turn has a gate of its own, so that nothing that a handler holds on to can reach into the turn of another.
 //
-// Messages and events are added through the handler's transaction too. The statements that do so are let through by their
-// exact text, because the rules see no more than an action and a table: to them a REPLACE, which removes rows, is an INSERT.
+// Messages and events are added through the handler's transaction too. The statements that do so are let through by
+// their exact text, because the rules see no more than an action and a table: to them a REPLACE, which removes rows, is
+// an INSERT.
 type gate struct {
 	inner sqlitedriver.Conn
 	bound context.Context // ends with the longest that the turn may take
@@ -40,14 +41,16 @@ var (
 
 // errUndone is what a handler sees whose transaction is gone before its turn is over. What it did after that would
 // commit by itself.
-var errUndone = errors.New("onceward: the transaction was undone by SQLite: a statement was interrupted, asked for a rollback, or found the disk full")
+var errUndone = errors.New("onceward: the transaction was undone by SQLite: " +
+	"a statement was interrupted, asked for a rollback, or found the disk full")
 
 // tablePrefix begins the names of the store's own tables and savepoints.
 const tablePrefix = "onceward_"
 
 // tellingPragmas take an argument and change nothing; ORMs look at tables with them.
 var tellingPragmas = []string{
-	"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list", "foreign_key_check",
+	"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list",
+	"foreign_key_check",
 }
 
 // trusted are the store's own statements that come through a handler's transaction.
@@ -100,8 +103,8 @@ func (g *gate) close() (tidy bool) {
 	return tidy
 }
 
-// during runs a driver call if it is still the handler's turn and its transaction is still there. The call is bounded by
-// the turn as well as by its own context, so that no statement runs for ever.
+// during runs a driver call if it is still the handler's turn and its transaction is still there. The call is bounded
+// by the turn as well as by its own context, so that no statement runs for ever.
 func (g *gate) during(ctx context.Context, call func(ctx context.Context) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,7 +191,9 @@ func (g *gate) trust(own bool) (end func()) {
 }
 
 // ExecContext implements [driver.ExecerContext].
-func (g *gate) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (result driver.Result, err error) {
+func (g *gate) ExecContext(
+	ctx context.Context, query string, args []driver.NamedValue,
+) (result driver.Result, err error) {
 	execer, ok := g.inner.(driver.ExecerContext)
 	if !ok || len(args) > 0 {
 		return nil, driver.ErrSkip
@@ -268,8 +273,8 @@ type gatedRows struct {
 	columns []string
 }
 
-// Next implements [driver.Rows]. The bytes that the driver returns are SQLite's own until the next step; they are copied,
-// because the turn may be taken back while the handler looks at them.
+// Next implements [driver.Rows]. The bytes that the driver returns are SQLite's own until the next step; they are
+// copied, because the turn may be revoked while the handler looks at them.
 func (r *gatedRows) Next(dest []driver.Value) error {
 	return r.gate.during(context.Background(), func(context.Context) error {
 		if err := r.Rows.Next(dest); err != nil {

@@ -11,15 +11,23 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+const (
+	createSchema = `CREATE TABLE IF NOT EXISTS onceward_schema (
+		version    INTEGER PRIMARY KEY,
+		applied_at TEXT NOT NULL
+	) STRICT`
+	selectSchema = `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onceward_schema'`
+)
+
 // migrate brings the tables up to date, all in one transaction. The version is kept in a table of its own, because
-// user_version belongs to the program that shares the file. Where there is nothing to do it does not write: a file that other
-// processes keep busy can be opened all the same.
+// user_version belongs to the program that shares the file. Where there is nothing to do it does not write: a file that
+// other processes keep busy can be opened all the same.
 func migrate(conn *sqlite3.Conn) (err error) {
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
 		return err
 	}
-	if current, err := isCurrent(conn, len(files)); err != nil || current {
+	if version, err := schemaVersion(conn); err != nil || version == len(files) {
 		return err
 	}
 	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
@@ -30,12 +38,16 @@ func migrate(conn *sqlite3.Conn) (err error) {
 			err = fmt.Errorf("%w%s", err, rollbackNote(conn))
 		}
 	}()
+	if err := conn.Exec(createSchema); err != nil {
+		return unavailable(err)
+	}
 	version, err := schemaVersion(conn)
 	if err != nil {
 		return err
 	}
 	if version > len(files) {
-		return fmt.Errorf("its tables are of version %d, and this program knows versions up to %d: use a newer program", version, len(files))
+		return fmt.Errorf("its tables are of version %d, and this program knows versions up to %d: "+
+			"use a newer program", version, len(files))
 	}
 	for i, file := range files[version:] {
 		if err := applyMigration(conn, file, version+i+1); err != nil {
@@ -45,22 +57,21 @@ func migrate(conn *sqlite3.Conn) (err error) {
 	return unavailable(conn.Exec(`COMMIT`))
 }
 
-// isCurrent looks whether the tables are those of a version.
-func isCurrent(conn *sqlite3.Conn, version int) (current bool, err error) {
+// schemaVersion reads which version the tables are of, zero if there are none.
+func schemaVersion(conn *sqlite3.Conn) (version int, err error) {
 	there := false
-	none := func(*sqlite3.Stmt) error { return nil }
-	err = query(conn, `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onceward_schema'`, none, func(*sqlite3.Stmt) error {
+	err = query(conn, selectSchema, nil, func(*sqlite3.Stmt) error {
 		there = true
 		return nil
 	})
 	if err != nil || !there {
-		return false, unavailable(err)
+		return 0, unavailable(err)
 	}
-	err = query(conn, `SELECT max(version) FROM onceward_schema`, none, func(stmt *sqlite3.Stmt) error {
-		current = stmt.ColumnInt(0) == version
+	err = query(conn, `SELECT coalesce(max(version), 0) FROM onceward_schema`, nil, func(stmt *sqlite3.Stmt) error {
+		version = stmt.ColumnInt(0)
 		return nil
 	})
-	return current, unavailable(err)
+	return version, unavailable(err)
 }
 
 // rollbackNote undoes a failed migration and says so if even that fails.
@@ -69,22 +80,6 @@ func rollbackNote(conn *sqlite3.Conn) string {
 		return " (and the rollback failed: " + err.Error() + ")"
 	}
 	return ""
-}
-
-func schemaVersion(conn *sqlite3.Conn) (int, error) {
-	err := conn.Exec(`CREATE TABLE IF NOT EXISTS onceward_schema (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL) STRICT`)
-	if err != nil {
-		return 0, unavailable(err)
-	}
-	stmt, _, err := conn.Prepare(`SELECT coalesce(max(version), 0) FROM onceward_schema`)
-	if err != nil {
-		return 0, unavailable(err)
-	}
-	version := 0
-	if stmt.Step() {
-		version = stmt.ColumnInt(0)
-	}
-	return version, unavailable(stmt.Close())
 }
 
 func applyMigration(conn *sqlite3.Conn, file string, version int) error {
