@@ -345,3 +345,65 @@ func TestCallsThatAreRefused(t *testing.T) {
 	w.wantRuns(t, "E4", 0)
 	wantNothingStored(t, "E4", store)
 }
+
+func TestMarkingNoError(t *testing.T) {
+	t.Parallel()
+	for name, mark := range map[string]func(error) error{"NotExecuted": onceward.NotExecuted, "OutcomeUnknown": onceward.OutcomeUnknown} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := mark(nil); err != nil {
+				t.Errorf("E4: %s(nil) = %v, want nil", name, err)
+			}
+			s := memory.New()
+			w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { return []byte("done"), mark(nil) }}
+			got, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+			if err != nil || string(got.Value) != "done" {
+				t.Errorf("E4: got %q, %v; want the value", got.Value, err)
+			}
+			if state := stateOfCall(t, s); state != store.StateCompleted {
+				t.Errorf("E4: the record is %s, want completed", state)
+			}
+		})
+	}
+}
+
+// TestDoSharesNoMemory: neither the function nor a caller can change what is stored.
+func TestDoSharesNoMemory(t *testing.T) {
+	t.Parallel()
+	own := []byte("the value")
+	w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { return own, nil }}
+	guard := newGuard(t, memory.New())
+	for range 3 {
+		got, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+		if err != nil || string(got.Value) != "the value" {
+			t.Errorf("E4: got %q, %v; want what the function returned", got.Value, err)
+		}
+		copy(own, "changed..")
+		copy(got.Value, "spoiled..")
+	}
+	w.wantRuns(t, "E4", 1)
+}
+
+func TestErrorsSayWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err  error
+		is   error
+		says []string
+	}{
+		{&store.FencedError{Op: "complete", Attempt: 7, Current: 9, State: store.StateUnknown}, store.ErrFenced, []string{"complete", "7", "9", "unknown"}},
+		{&store.FencedError{Op: "extend", Attempt: 7}, store.ErrFenced, []string{"extend", "7", "no record"}},
+		{&store.UnreadableError{Version: 3, Reason: "it is cut off"}, store.ErrUnreadable, []string{"3", "cut off"}},
+		{&onceward.InProgressError{RetryAfter: time.Second}, onceward.ErrInProgress, []string{"in progress", "1s"}},
+		{&onceward.StoredFailureError{Message: "declined"}, onceward.ErrStoredFailure, []string{"declined"}},
+	} {
+		if !errors.Is(test.err, test.is) || errors.Is(test.err, onceward.ErrMismatch) {
+			t.Errorf("%v is not what it is, or is everything", test.err)
+		}
+		for _, text := range test.says {
+			if !strings.Contains(test.err.Error(), text) {
+				t.Errorf("%q does not say %q", test.err, text)
+			}
+		}
+	}
+}

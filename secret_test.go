@@ -3,8 +3,18 @@ package onceward_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"log/slog"
 	"net/http"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
@@ -129,4 +139,307 @@ func TestPayloadKnowsWhereAPartEnds(t *testing.T) {
 			t.Errorf("F1: Payload of %s is not stable", name)
 		}
 	}
+}
+
+// downstreamVectors are published: what was sent to a provider once must be derived again for ever.
+type downstreamVectors struct {
+	Keys []struct {
+		Secret, Namespace, Scope, Key, Step string
+
+		SecretID      uint32 `json:"secret_id"`
+		DownstreamKey string `json:"downstream_key"`
+	}
+	Following []struct {
+		Secret, Namespace, After, Step string
+
+		DownstreamKey string `json:"downstream_key"`
+	}
+}
+
+func readVectors(t *testing.T) (v downstreamVectors) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/downstream-keys.json")
+	if err == nil {
+		err = json.Unmarshal(text, &v)
+	}
+	if err != nil || len(v.Keys) == 0 || len(v.Following) == 0 {
+		t.Fatalf("%d and %d vectors, %v", len(v.Keys), len(v.Following), err)
+	}
+	return v
+}
+
+// derive returns the key of a record that was made with a secret.
+func derive(t testing.TB, g *onceward.Guard, id store.ID, secret uint32, step string) string {
+	t.Helper()
+	key, err := g.DownstreamKey(&store.Record{ID: id, Version: store.RecordVersion, DownstreamSecret: secret}, step)
+	if err != nil {
+		t.Error(err)
+	}
+	return key
+}
+
+// TestDownstreamKeyVectors is B6: the derivation never changes, whether the secret is one of its own or derived from the other.
+func TestDownstreamKeyVectors(t *testing.T) {
+	t.Parallel()
+	vectors := readVectors(t)
+	configs := func(secret, namespace string) []func(*onceward.Config) {
+		return []func(*onceward.Config){
+			func(c *onceward.Config) { c.Secret, c.Namespace = []byte(secret), namespace },
+			func(c *onceward.Config) { c.DownstreamSecret, c.Namespace = []byte(secret), namespace },
+			func(c *onceward.Config) { c.OldDownstreamSecrets, c.Namespace = [][]byte{[]byte(secret)}, namespace },
+			func(c *onceward.Config) { c.OldSecrets, c.Namespace = [][]byte{[]byte(secret)}, namespace },
+		}
+	}
+	for i, v := range vectors.Keys {
+		for j, config := range configs(v.Secret, v.Namespace) {
+			got := derive(t, newGuard(t, memory.New(), config), store.ID{Scope: v.Scope, Key: v.Key}, v.SecretID, v.Step)
+			if got != v.DownstreamKey {
+				t.Errorf("B6: vector %d, configuration %d: %q, want %q: a retry would charge twice", i, j, got, v.DownstreamKey)
+			}
+		}
+	}
+	for i, v := range vectors.Following {
+		for j, config := range configs(v.Secret, v.Namespace)[:2] {
+			if got := newGuard(t, memory.New(), config).FollowingKey(v.After, v.Step); got != v.DownstreamKey {
+				t.Errorf("B6: following vector %d, configuration %d: %q, want %q", i, j, got, v.DownstreamKey)
+			}
+		}
+	}
+}
+
+// keysOf are the downstream keys and the secret that operations have on a guard.
+func keysOf(t testing.TB, store store.Store, g *onceward.Guard, key string, steps ...string) (keys []string, secret uint32) {
+	t.Helper()
+	h := g.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, step := range steps {
+			keys = append(keys, onceward.FromContext(r.Context()).DownstreamKey(step))
+		}
+	}, onceward.Reserved(onceward.FailureUnknown))
+	post(h, key, `{}`)
+	return keys, recordOf(t, store, key).DownstreamSecret
+}
+
+// TestDownstreamKeys is E3: each step of each operation has its own, and those in the handler and those from its record are one.
+func TestDownstreamKeys(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	g := newGuard(t, s)
+	keys, secret := keysOf(t, s, g, "k", "charge", "refund", "")
+	if !regexp.MustCompile(`^[0-9a-f]{40}$`).MatchString(keys[0]) {
+		t.Errorf("E3: the downstream key is %q", keys[0])
+	}
+	rec := recordOf(t, s, "k")
+	if again, err := g.DownstreamKey(&rec, "charge"); err != nil || again != keys[0] || rec.DownstreamSecret == 0 {
+		t.Errorf("E3: the record has the key %q by secret %d, %v, want %q", again, rec.DownstreamSecret, err, keys[0])
+	}
+	seen := map[string]string{keys[0]: "the same", keys[1]: "another step", keys[2]: "no step"}
+	for name, key := range map[string]string{
+		"another key":   derive(t, g, aliceID("l"), secret, "charge"),
+		"another scope": derive(t, g, store.ID{Scope: "bob", Key: "k"}, secret, "charge"),
+		"moved border":  derive(t, g, store.ID{Scope: "alicek", Key: ""}, secret, "charge"),
+		"moved border2": derive(t, g, store.ID{Scope: "alice", Key: "kcharge"}, secret, ""),
+		"what follows":  g.FollowingKey(keys[0], "charge"),
+	} {
+		if other, dup := seen[key]; dup {
+			t.Errorf("E3: %s and %s have the same downstream key", name, other)
+		}
+		seen[key] = name
+	}
+}
+
+// TestDownstreamKeysOfOthers is B6: who knows scope, key and step, but not the secret, computes another key; and so does another
+// service, with a namespace of its own, that shares the secret, the scopes and the keys.
+func TestDownstreamKeysOfOthers(t *testing.T) {
+	t.Parallel()
+	keyOf := func(configure ...func(*onceward.Config)) string {
+		store := memory.New()
+		keys, _ := keysOf(t, store, newGuard(t, store, configure...), "k", "charge")
+		return keys[0]
+	}
+	own := keyOf()
+	for name, other := range map[string]string{
+		"another secret":            keyOf(withSecrets(newSecret)),
+		"another downstream secret": keyOf(func(c *onceward.Config) { c.DownstreamSecret = newSecret }),
+		"another namespace":         keyOf(func(c *onceward.Config) { c.Namespace = "refunds" }),
+	} {
+		if other == own {
+			t.Errorf("B6: with %s the downstream key is the same", name)
+		}
+	}
+	message := []byte("onceward downstream key 1\x00")
+	for _, part := range []string{"alice", "k", "charge"} {
+		message = append(append(message, byte(len(part))), part...)
+	}
+	if sum := sha256.Sum256(message); own == hex.EncodeToString(sum[:20]) {
+		t.Error("B6: an outsider has computed the downstream key")
+	}
+}
+
+// TestDownstreamKeysOverARotation: an operation keeps the keys of its first attempt, whoever makes the next one, and new operations
+// use the new secret. To set a secret of their own is a rotation too.
+func TestDownstreamKeysOverARotation(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]func(*onceward.Config){
+		"of the secret":            withSecrets(newSecret, oldSecret),
+		"to one of their own":      func(c *onceward.Config) { c.Secret, c.DownstreamSecret = oldSecret, newSecret },
+		"to both":                  func(c *onceward.Config) { withSecrets(newSecret, oldSecret)(c); c.DownstreamSecret = testSecret },
+		"back from one of its own": func(c *onceward.Config) { withSecrets(oldSecret)(c); c.OldDownstreamSecrets = [][]byte{newSecret} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before := withSecrets(oldSecret)
+			if strings.HasPrefix(name, "back") {
+				before = func(c *onceward.Config) { withSecrets(oldSecret)(c); c.DownstreamSecret = newSecret }
+			}
+			var derived []string
+			handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+				derived = append(derived, onceward.FromContext(r.Context()).DownstreamKey("charge"))
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}}
+			store := memory.New()
+			rotated := newGuard(t, store, after)
+			for _, g := range []*onceward.Guard{newGuard(t, store, before), newGuard(t, store, before), rotated, rotated} {
+				post(g.Handler(handler, onceward.Reserved(onceward.FailureRetry)), "k", `{}`)
+			}
+			for i, key := range derived {
+				if key != derived[0] {
+					t.Errorf("E3: attempt %d derives %q, the first one %q", i+1, key, derived[0])
+				}
+			}
+			handler.wantRuns(t, "E3", 4)
+			old := recordOf(t, store, "k").DownstreamSecret
+			if _, secret := keysOf(t, store, rotated, "new"); secret == old {
+				t.Error("B6: a new record was made with the old secret")
+			}
+		})
+	}
+}
+
+// TestADownstreamSecretThatIsLost: no key is made up. Nothing is executed, the record is left as it was, and the message says what
+// to do. What is stored is replayed all the same.
+func TestADownstreamSecretThatIsLost(t *testing.T) {
+	t.Parallel()
+	before := func(c *onceward.Config) { c.DownstreamSecret = oldSecret }
+	for name, lost := range map[string]func(*onceward.Config){
+		"a secret":      func(c *onceward.Config) { c.DownstreamSecret = newSecret },
+		"the namespace": func(c *onceward.Config) { c.DownstreamSecret, c.Namespace = oldSecret, "renamed" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, handler := memory.New(), new(counted)
+			var log strings.Builder
+			silently := lost
+			lost := func(c *onceward.Config) {
+				silently(c)
+				c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			}
+			route := func(config func(*onceward.Config), next http.Handler) http.Handler {
+				return newGuard(t, s, config).Handler(next, onceward.Reserved(onceward.FailureRetry))
+			}
+			unavailable := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+			post(route(before, unavailable), "k", `{}`)
+			for range 2 {
+				post(route(lost, handler), "k", `{}`).wantProblem(t, "B6", http.StatusInternalServerError, "record-unreadable")
+			}
+			handler.wantRuns(t, "B6", 0)
+			if !strings.Contains(log.String(), "OldDownstreamSecrets") {
+				t.Errorf("B6: the operator is told %q", &log)
+			}
+			rec := recordOf(t, s, "k")
+			if rec.State != store.StateRetryable || !strings.Contains(rec.LastError, "OldDownstreamSecrets") {
+				t.Errorf("B6: the record is %s, %q", rec.State, rec.LastError)
+			}
+			if _, err := newGuard(t, s, lost).DownstreamKey(&rec, "charge"); !errors.Is(err, store.ErrUnreadable) {
+				t.Errorf("B6: a key that cannot be known: %v", err)
+			}
+			post(route(before, handler), "k", `{}`).want(t, "B6: the secret is back", http.StatusCreated, false)
+			post(route(lost, handler), "k", `{}`).want(t, "B6: a replay needs no key", http.StatusCreated, true)
+		})
+	}
+}
+
+// TestLostDownstreamSecretOfAPhasedOperation: it is left to a node that has the secret, with its recovery point and, by a resumer,
+// without so much as a lease.
+func TestLostDownstreamSecretOfAPhasedOperation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		own := newGuard(t, s, func(c *onceward.Config) { c.DownstreamSecret = oldSecret })
+		lost := newGuard(t, s, func(c *onceward.Config) { c.DownstreamSecret = newSecret })
+		call := onceward.Call{Scope: "alice", Key: "k", Operation: "charge"}
+		var keys []string
+		_, err := own.Do(t.Context(), call, func(ctx context.Context) ([]byte, error) {
+			op := onceward.FromContext(ctx)
+			keys = append(keys, op.DownstreamKey("charge"))
+			op.Suspend(0)
+			return nil, op.Checkpoint(store.Checkpoint{Point: "calling"})
+		}, resumable()...)
+		if !errors.Is(err, onceward.ErrInProgress) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+		before := recordOf(t, s, "k")
+		never := func(context.Context) ([]byte, error) { return nil, errors.New("it was executed") }
+		_, err = lost.Resume(t.Context(), &before, never, resumable()...)
+		wantUnreadable(t, "a resumer", err)
+		wantUnreadable(t, "a resumer of HTTP", lost.ResumeHandler(t.Context(), &before, new(counted), resumable()...))
+		if rec := recordOf(t, s, "k"); rec.Attempt != before.Attempt {
+			t.Errorf("B6: the resumer took attempt %d", rec.Attempt)
+		}
+		_, err = lost.Do(t.Context(), call, never, resumable()...)
+		wantUnreadable(t, "a retry", err)
+		if rec := recordOf(t, s, "k"); rec.State != store.StateInProgress || rec.Point != "calling" {
+			t.Errorf("B6: the record is %s at %q", rec.State, rec.Point)
+		}
+		time.Sleep(time.Millisecond) // a caller who tries again and again must not keep it from those who can go on
+		_, err = own.Resume(t.Context(), &before, func(ctx context.Context) ([]byte, error) {
+			keys = append(keys, onceward.FromContext(ctx).DownstreamKey("charge"))
+			return nil, nil
+		}, resumable()...)
+		if err != nil || len(keys) != 2 || keys[0] != keys[1] {
+			t.Errorf("B6: the attempts had the keys %q, %v", keys, err)
+		}
+	})
+}
+
+func wantUnreadable(t testing.TB, who string, err error) {
+	t.Helper()
+	if !errors.Is(err, store.ErrUnreadable) || !strings.Contains(err.Error(), "OldDownstreamSecrets") {
+		t.Errorf("B6: %s without the secret came to %v", who, err)
+	}
+}
+
+func TestDownstreamSecretsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	short := []byte("fifteen bytes..")
+	for name, config := range map[string]onceward.Config{
+		"short":            {Secret: newSecret, DownstreamSecret: short},
+		"short and old":    {Secret: newSecret, OldDownstreamSecrets: [][]byte{short}},
+		"twice":            {Secret: newSecret, DownstreamSecret: oldSecret, OldDownstreamSecrets: [][]byte{oldSecret}},
+		"the other":        {Secret: newSecret, DownstreamSecret: newSecret},
+		"the other's past": {Secret: newSecret, OldSecrets: [][]byte{oldSecret}, DownstreamSecret: oldSecret},
+	} {
+		if _, err := onceward.New(memory.New(), config); err == nil {
+			t.Errorf("B6: downstream secret %s: New accepted it", name)
+		}
+	}
+}
+
+// forgetful is a store that does not keep what it is told to.
+type forgetful struct{ *memory.Store }
+
+func (f forgetful) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+	without := *r
+	without.DownstreamSecret = 0
+	return f.Store.Reserve(ctx, &without)
+}
+
+// TestAStoreThatForgetsTheSecret: without it no retry could have the same keys, so there is no first attempt either.
+func TestAStoreThatForgetsTheSecret(t *testing.T) {
+	t.Parallel()
+	s, handler := memory.New(), new(counted)
+	h := newGuard(t, forgetful{s}).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	post(h, "k", `{}`).wantProblem(t, "B6", http.StatusInternalServerError, "record-unreadable")
+	handler.wantRuns(t, "B6", 0)
+	wantState(t, "B6", s, "k", store.StateRetryable)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -223,4 +224,225 @@ func TestAWaiterOutlastsALeaseThatIsKept(t *testing.T) {
 		}
 		handler.wantRuns(t, "S1", 1)
 	})
+}
+
+// This file is about a grant that comes a second time by its nonce, because the reply to the first was lost (scenario
+// 38): its owner must not count its lease for longer than the store does.
+
+// shortLease is one that a lost reply uses up for the most part: the guard gives a store 5 s to answer.
+const shortLease = 6 * time.Second
+
+// owners watches all attempts of one key, on all guards: at most one may take itself for the owner (I17).
+type owners struct {
+	mu  sync.Mutex
+	all []*onceward.Operation
+}
+
+// work is an attempt that takes long and does not look at its lease.
+func (o *owners) work(ctx context.Context) {
+	o.mu.Lock()
+	o.all = append(o.all, onceward.FromContext(ctx))
+	o.mu.Unlock()
+	time.Sleep(3 * shortLease)
+}
+
+func (o *owners) alive() (attempts []int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, op := range o.all {
+		if op.CheckLease() == nil {
+			attempts = append(attempts, op.Attempt())
+		}
+	}
+	return attempts
+}
+
+// watch looks every few milliseconds, and returns how many attempts there were.
+func (o *owners) watch(t *testing.T, d time.Duration) int {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if alive := o.alive(); len(alive) > 1 {
+			t.Errorf("S5: the attempts %d hold the lease of one key at the same time", alive)
+			break
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.all)
+}
+
+// attempt is one way to ask for the operation of a key.
+type attempt func(g *onceward.Guard, work func(ctx context.Context))
+
+func byHandler(options ...onceward.Option) attempt {
+	return func(g *onceward.Guard, work func(ctx context.Context)) {
+		h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { work(r.Context()) })
+		post(g.Handler(h, resumable(append(options, onceward.Lease(shortLease))...)...), "k", `{}`)
+	}
+}
+
+func byFunction(g *onceward.Guard, work func(ctx context.Context)) {
+	call := onceward.Call{Scope: "alice", Key: "k", Operation: "charge"}
+	_, _ = g.Do(context.Background(), call, functionOf(work), resumable(onceward.Lease(shortLease))...)
+}
+
+func byResumer(store store.Store) attempt {
+	return func(g *onceward.Guard, work func(ctx context.Context)) {
+		if rec, err := store.Get(context.Background(), aliceID("k")); err == nil {
+			_, _ = g.Resume(context.Background(), &rec, functionOf(work), resumable(onceward.Lease(shortLease))...)
+		}
+	}
+}
+
+func functionOf(work func(ctx context.Context)) func(ctx context.Context) ([]byte, error) {
+	return func(ctx context.Context) ([]byte, error) {
+		work(ctx)
+		return nil, nil
+	}
+}
+
+// occupy leaves a record in progress behind, held by another owner for one lease.
+func occupy(t *testing.T, s *memory.Store, try attempt) store.Claim {
+	t.Helper()
+	dead := newFaultyStore()
+	dead.Store = s
+	dead.release = func(context.Context, store.Claim, string) error { return errDown }
+	dead.complete = func(context.Context, store.Claim, *store.Completion) (time.Time, error) {
+		return time.Time{}, store.ErrInvalidEvent
+	}
+	dead.abandon = func(context.Context, store.Claim, string) error { return errDown }
+	try(newGuard(t, dead), func(context.Context) {})
+	rec := recordOf(t, s, "k")
+	if rec.State != store.StateInProgress {
+		t.Fatalf("the record is %s, want one in progress whose owner is gone", rec.State)
+	}
+	return store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+}
+
+// losesAReply carries a reservation out and lets its caller hear of an error, later.
+func losesAReply(s *faultyStore, after time.Duration) {
+	lost := false
+	s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+		v, err := s.Store.Reserve(ctx, r)
+		if lost || v.Decision != store.DecisionExecute {
+			return v, err
+		}
+		lost = true
+		time.Sleep(after)
+		return store.Verdict{}, errDown
+	}
+}
+
+// arrivesLate lets the first reservation arrive only when the key is free, long after its caller took it for lost,
+// and loses what its caller sends next.
+func arrivesLate(t *testing.T, s *faultyStore, free func()) {
+	var sent, arrived, lost atomic.Bool
+	s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+		switch {
+		case sent.CompareAndSwap(false, true):
+			late := *r
+			time.AfterFunc(1010*time.Millisecond, func() {
+				free()
+				v, err := s.Store.Reserve(context.Background(), &late)
+				if err != nil || v.Decision != store.DecisionExecute {
+					t.Errorf("the late reservation got (%s, %v)", v.Decision, err)
+				}
+				arrived.Store(true)
+			})
+			return store.Verdict{}, errDown
+		case arrived.Load() && lost.CompareAndSwap(false, true):
+			time.Sleep(4 * time.Second)
+			return store.Verdict{}, errDown
+		default:
+			return s.Store.Reserve(ctx, r)
+		}
+	}
+}
+
+func TestTwoAttemptsNeverHoldTheLeaseAtOnce(t *testing.T) {
+	t.Parallel()
+	const replyLostAfter = shortLease * 3 / 4
+	for name, prepare := range map[string]func(t *testing.T, lossy *faultyStore) attempt{
+		"a handler": func(_ *testing.T, lossy *faultyStore) attempt {
+			losesAReply(lossy, replyLostAfter)
+			return byHandler()
+		},
+		"a function": func(_ *testing.T, lossy *faultyStore) attempt {
+			losesAReply(lossy, replyLostAfter)
+			return byFunction
+		},
+		"a resumed operation": func(t *testing.T, lossy *faultyStore) attempt {
+			occupy(t, lossy.Store, byFunction)
+			time.Sleep(shortLease)
+			losesAReply(lossy, replyLostAfter)
+			return byResumer(lossy.Store)
+		},
+		"a duplicate that waited": func(t *testing.T, lossy *faultyStore) attempt {
+			occupy(t, lossy.Store, byHandler())
+			losesAReply(lossy, replyLostAfter)
+			return byHandler(onceward.InFlightWait(time.Minute))
+		},
+		"a duplicate whose first reservation arrived late": func(t *testing.T, lossy *faultyStore) attempt {
+			c := occupy(t, lossy.Store, byHandler())
+			arrivesLate(t, lossy, func() {
+				if err := lossy.Store.Release(context.Background(), c, "nothing was done"); err != nil {
+					t.Error(err)
+				}
+			})
+			return byHandler(onceward.InFlightWait(time.Minute))
+		},
+	} {
+		for heartbeats, extend := range map[string]func(s *faultyStore) extends{
+			"with heartbeats":       func(s *faultyStore) extends { return s.Store.Extend },
+			"its heartbeats fail":   losesHeartbeats,
+			"their replies go lost": losesReplies,
+		} {
+			t.Run(name+", "+heartbeats, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					lossy := newFaultyStore()
+					try := prepare(t, lossy)
+					lossy.extend = extend(lossy)
+					compete(t, lossy, try)
+				})
+			})
+		}
+	}
+}
+
+// extends is what a store does with a heartbeat.
+type extends func(ctx context.Context, c store.Claim, lease time.Duration) error
+
+// losesHeartbeats and losesReplies are stores that heartbeats do not reach, or do not come back from.
+func losesHeartbeats(*faultyStore) extends {
+	return func(context.Context, store.Claim, time.Duration) error { return errDown }
+}
+
+func losesReplies(s *faultyStore) extends {
+	return func(ctx context.Context, c store.Claim, lease time.Duration) error {
+		_ = s.Store.Extend(ctx, c, lease)
+		return errDown
+	}
+}
+
+// withoutNotice is a store that does not notify: who waits asks again from time to time, and learns late of a change.
+type withoutExternalEvent struct{ store.Store }
+
+// compete has two guards try for one key, one of which loses replies of the store.
+func compete(t *testing.T, lossy *faultyStore, try attempt) {
+	t.Helper()
+	o := new(owners)
+	var done sync.WaitGroup
+	done.Go(func() { try(newGuard(t, withoutExternalEvent{lossy}), o.work) })
+	done.Go(func() {
+		rival := newGuard(t, lossy.Store)
+		for range 200 {
+			time.Sleep(100 * time.Millisecond)
+			try(rival, o.work)
+		}
+	})
+	if n := o.watch(t, 5*shortLease); n == 0 {
+		t.Error("nothing was executed")
+	}
+	done.Wait()
 }

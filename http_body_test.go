@@ -3,11 +3,14 @@ package onceward_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -199,4 +202,77 @@ func TestExpectContinueIsRefusedBeforeTheBody(t *testing.T) {
 		}
 		handler.wantRuns(t, "A5", 1)
 	})
+}
+
+// TestALengthThatIsWrong: the answer is known as a whole before its first byte is sent, and so is its length.
+func TestALengthThatIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{"", "hello", strings.Repeat("x", 5000)} {
+		for _, length := range []string{"3", "6", "9999", "-1", "many"} {
+			for _, status := range []int{http.StatusCreated, http.StatusTooManyRequests} {
+				t.Run(fmt.Sprint(status, " ", length, " for ", len(body)), func(t *testing.T) {
+					t.Parallel()
+					server, _ := serveHandler(t, func(w http.ResponseWriter, _ *http.Request) {
+						w.Header().Set("Content-Length", length)
+						w.WriteHeader(status)
+						io.WriteString(w, body)
+					})
+					for range 2 {
+						a, err := trySend(t.Context(), server, "k", `{}`)
+						if err != nil || a.status != status || a.body != body {
+							t.Errorf("A2: got %d with %d bytes, %v; want %d with %d", a.status, len(a.body), err, status, len(body))
+						}
+						if got := a.header.Get("Content-Length"); got != fmt.Sprint(len(body)) {
+							t.Errorf("A2: Content-Length is made anew, but is %q for %d bytes", got, len(body))
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// uploadedFile parses a form that is too large for memory and returns where its file went.
+func uploadedFile(t *testing.T, r *http.Request) string {
+	if err := r.ParseMultipartForm(1); err != nil {
+		t.Fatal(err)
+	}
+	file, err := r.MultipartForm.File["upload"][0].Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	onDisk, ok := file.(*os.File)
+	if !ok {
+		t.Fatalf("the upload is a %T, want a file on disk", file)
+	}
+	return onDisk.Name()
+}
+
+func TestTemporaryFilesOfAFormAreRemoved(t *testing.T) {
+	t.Parallel()
+	const media = "multipart/form-data; boundary=B"
+	body := "--B\r\nContent-Disposition: form-data; name=\"upload\"; filename=\"f\"\r\n\r\n" + strings.Repeat("x", 100_000) + "\r\n--B--\r\n"
+	for name, then := range map[string]func(){
+		"it answers": func() {}, "it panics": func() { panic("the handler's panic") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var path string
+			handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+				path = uploadedFile(t, r)
+				if _, err := os.Stat(path); err != nil {
+					t.Errorf("F5: the handler cannot see its file: %v", err)
+				}
+				then()
+			}}
+			h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			panicOf(func() { post(h, "k", body, withHeader("Content-Type", media)) })
+			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+				os.Remove(path)
+				t.Errorf("F5: the temporary file is left behind: %v", err)
+			}
+			handler.wantRuns(t, "F5", 1)
+		})
+	}
 }

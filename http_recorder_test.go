@@ -229,3 +229,23 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 	post(h, "leaver", strings.Repeat("a", 4000), withHeader("X-Leave", "yes")).wantSame(t, "section 6: what is written after the handler does not count", first)
 	handler.wantRuns(t, "section 6", 201)
 }
+
+// TestAnOfferOfHTTP2IsNoUpgrade: some clients offer h2c with every request, and a server may ignore it.
+func TestAnOfferOfHTTP2IsNoUpgrade(t *testing.T) {
+	t.Parallel()
+	store, handler := memory.New(), new(counted)
+	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	offering := func(protocol string) answer {
+		return post(h, "k", `{}`, withHeader("Connection", "Upgrade, HTTP2-Settings"), withHeader("Upgrade", protocol),
+			withHeader("HTTP2-Settings", "AAMAAABkAAQAoAAAAAIAAAAA"))
+	}
+	for _, protocol := range []string{"websocket", "h2c, websocket"} {
+		offering(protocol).wantProblem(t, "A4", http.StatusBadRequest, "upgrade-refused")
+	}
+	handler.wantRuns(t, "A4", 0)
+	wantNothingStored(t, "A4", store)
+	offering("h2c").want(t, "A4: an offer, not a demand", http.StatusCreated, false)
+	offering("H2C").want(t, "A4: an offer, not a demand", http.StatusCreated, true)
+	post(h, "k", `{}`).want(t, "A4: the same request without it", http.StatusCreated, true)
+	handler.wantRuns(t, "A4", 1)
+}
