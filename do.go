@@ -58,6 +58,11 @@ func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) 
 	e.call(&call)
 	f.res.Fingerprints = e.fingerprints(f.prints[:0], callRules, g.secrets, call.Scope, "")
 	e.free()
+	return f.do()
+}
+
+// do takes the call to its result. A panic of the function goes on.
+func (f *function) do() (Result, error) {
 	l := f.run(f)
 	if f.panicked != nil {
 		panic(f.panicked)
@@ -115,7 +120,7 @@ type function struct {
 	panicked any
 }
 
-// work implements [worker].
+// work implements [runner].
 func (f *function) work(ctx context.Context, op *Operation) outcome {
 	f.err, f.unstored, f.panicked = nil, nil, nil
 	op.restart()
@@ -167,28 +172,23 @@ func (f *function) tooLarge(value []byte) outcome {
 	return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusOK, NotStored: true}}
 }
 
-// failed judges an error by what it says of itself, then by what the route says of failures. That word does not cover an
-// owner that lost its lease (E2).
+// failed judges an error by what it says of itself, then by what a failure means on the route.
 func (f *function) failed(ctx context.Context) outcome {
-	var marked *outcomeError
 	reason := f.err.Error()
 	if f.op.outcome.Load() != endedAsWritten {
 		reason = f.op.reasonOr(reason)
 	}
-	switch {
-	case f.settings.mode == modeTransactional || errors.As(f.err, &marked) && marked.kind == outcomeRelease:
-		return outcome{kind: outcomeRelease, reason: reason}
-	case marked != nil || errors.Is(context.Cause(ctx), ErrLeaseLost):
-		return outcome{kind: outcomeUnknown, reason: reason}
+	var marked *outcomeError
+	onFailure := f.onFailure(ctx)
+	if f.settings.mode == modeReserved && errors.As(f.err, &marked) {
+		onFailure = FailureUnknown
+		if marked.kind == outcomeRelease {
+			onFailure = FailureRetry
+		}
 	}
-	switch f.settings.onFailure {
-	case FailureRetry:
-		return outcome{kind: outcomeRelease, reason: reason}
-	case FailureStore:
-		return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}}
-	default:
-		return outcome{kind: outcomeUnknown, reason: reason}
-	}
+	return failedAs(onFailure, reason, func() store.Response {
+		return store.Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}
+	})
 }
 
 // result turns the result into what the caller gets.
@@ -198,22 +198,29 @@ func (f *function) result(l *result) (Result, error) {
 		return f.answered(l)
 	case resultReleased:
 		return Result{}, f.err
-	case resultUnknown:
-		cause := f.err
-		if cause == nil {
-			cause = l.err
-		}
-		return Result{}, fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, cause)
-	case resultDecision:
-		return Result{}, decisionError(l)
-	case resultCallerLeft:
-		return Result{}, context.Cause(f.caller)
-	default:
-		if errors.Is(l.err, store.ErrUnreadable) || errors.Is(l.err, store.ErrWorkRefused) {
-			return Result{}, l.err
-		}
-		return Result{}, errors.Join(store.ErrUnavailable, l.err)
 	}
+	if l.kind == resultUnknown && f.err != nil {
+		l.err = f.err
+	}
+	return Result{}, f.failure(l)
+}
+
+// failure is the error of an execution without an answer; nil if there is one, or nothing was done.
+func (f *execution) failure(l *result) error {
+	switch l.kind {
+	case resultAnswer, resultStored, resultReleased:
+		return nil
+	case resultUnknown:
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, l.err)
+	case resultDecision:
+		return decisionError(l)
+	case resultCallerLeft:
+		return context.Cause(f.caller)
+	}
+	if errors.Is(l.err, store.ErrUnreadable) || errors.Is(l.err, store.ErrWorkRefused) {
+		return l.err
+	}
+	return errors.Join(store.ErrUnavailable, l.err)
 }
 
 func (f *function) answered(l *result) (Result, error) {

@@ -112,7 +112,7 @@ func newNonce() (n store.Nonce) {
 
 // run takes the execution to its result, waiting for an attempt in flight if the route says so.
 func (f *execution) run(w runner) result {
-	l := f.try(w)
+	l := f.attempt(w)
 	if l.decision != store.DecisionInProgress || l.suspended || f.settings.inFlight != inFlightWait {
 		return l
 	}
@@ -127,7 +127,7 @@ func (f *execution) run(w runner) result {
 		if err := f.waitForChange(ctx, &l); err != nil {
 			break
 		}
-		l = f.try(w)
+		l = f.attempt(w)
 	}
 	if l.decision == store.DecisionInProgress && !l.suspended && f.left() {
 		return result{kind: resultCallerLeft}
@@ -135,57 +135,32 @@ func (f *execution) run(w runner) result {
 	return l
 }
 
-// try makes one reservation and does what the store decides.
-func (f *execution) try(w runner) result {
-	if f.settings.mode == modeTransactional {
-		return f.transact(w)
-	}
-	return f.reserve(w)
-}
-
 // left reports whether the caller is gone.
 func (f *execution) left() bool { return f.caller.Err() != nil }
 
-// reserve asks for the right to execute and, if it is granted, executes.
-func (f *execution) reserve(w runner) result {
-	sent := time.Now()
-	ctx := f.storeContext(&f.reserveCtx, sent)
-	v, err := f.guard.store.Reserve(ctx, &f.res)
-	if err != nil && !errors.Is(err, store.ErrUnreadable) && ctx.Err() == nil {
-		// The reply may have been lost; the nonce makes the call repeatable.
-		f.guard.storeFailed(f.base, f.op.name, "reserve", err)
-		sent = time.Now()
-		v, err = f.guard.store.Reserve(ctx, &f.res)
+// onFailure is what a failure means: in a transaction nothing was done, and what the route says does not cover an owner that
+// lost its lease (E2).
+func (f *execution) onFailure(ctx context.Context) Failure {
+	switch {
+	case f.settings.mode == modeTransactional:
+		return FailureRetry
+	case errors.Is(context.Cause(ctx), ErrLeaseLost):
+		return FailureUnknown
+	default:
+		return f.settings.onFailure
 	}
-	ctx.release()
-	if err == nil {
-		err = v.Check(&f.res)
-	}
-	if err != nil {
-		return f.reserveFailed(err)
-	}
-	f.decided(&v, sent)
-	if v.Decision != store.DecisionExecute {
-		return decidedResult(&v)
-	}
-	if err := f.begin(&v); err != nil {
-		f.release(err.Error())
-		return result{kind: resultFailed, err: err}
-	}
-	if f.left() {
-		f.release("the caller left before execution")
-		return result{kind: resultCallerLeft}
-	}
-	return f.execute(w, leaseStart(&v, f.settings.lease, sent))
 }
 
-// leaseStart is from when an owner counts its lease, by this node's clock: never later than the store counts (S5).
-// The store decided no earlier than the call was sent, and its own times tell how much of the lease was left then. Of
-// a grant that is repeated by its nonce a part is used up, whichever earlier call it was that got through, and
-// whenever that was.
-func leaseStart(v *store.Verdict, lease time.Duration, sent time.Time) time.Time {
-	left := v.Record.LeaseUntil.Sub(v.Now)
-	return sent.Add(min(left-lease, 0))
+// failedAs is the outcome of a failure that means this. The answer is asked for if it is to be kept.
+func failedAs(meaning Failure, reason string, answer func() store.Response) outcome {
+	switch meaning {
+	case FailureRetry:
+		return outcome{kind: outcomeRelease, reason: reason}
+	case FailureStore:
+		return outcome{kind: outcomeAnswer, reason: reason, response: answer()}
+	default:
+		return outcome{kind: outcomeUnknown, reason: reason}
+	}
 }
 
 // storeContext bounds one call to the store. A context is used once; later calls get a new one.
@@ -196,89 +171,12 @@ func (f *execution) storeContext(c *lazyContext, now time.Time) *lazyContext {
 	return c.start(f.base, now.Add(f.guard.config.StoreTimeout), context.DeadlineExceeded)
 }
 
-// decidedResult is the result of a decision that does not execute.
-func decidedResult(v *store.Verdict) result {
-	l := result{kind: resultDecision, decision: v.Decision, record: v.Record, now: v.Now}
-	if v.Decision == store.DecisionReplay {
-		l.kind, l.expires = resultStored, v.Record.ExpiresAt
-	}
-	return l
-}
-
 // answer is the response that a result sends.
 func (l *result) answer() *store.Response {
 	if l.response != nil {
 		return l.response
 	}
 	return &l.record.Response
-}
-
-// reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may hold
-// a grant that nobody took, which is given back, so that the key is not locked for a lease and then unknown for nothing.
-func (f *execution) reserveFailed(err error) result {
-	if !errors.Is(err, store.ErrUnreadable) {
-		f.guard.storeFailed(f.base, f.op.name, "reserve", err)
-		if f.res.OnLost == store.LostReconcile {
-			f.guard.orphans.add(&f.res, err)
-		}
-	}
-	return result{kind: resultFailed, err: err}
-}
-
-// begin takes over what was granted. An operation whose downstream keys cannot be derived is not executed: under other keys
-// what it did before would be done again.
-func (f *execution) begin(v *store.Verdict) (err error) {
-	f.op.attempt, f.op.origin = v.Record.Attempt, v.Origin
-	if f.settings.mode == modeReserved {
-		f.op.execution = f
-	}
-	f.op.resumed = v.Origin == store.OriginResumed || v.Origin == store.OriginRepeated && f.res.OnLost == store.LostResume
-	f.op.point, f.op.data = v.Record.Point, v.Record.Data
-	if f.op.secret, err = f.guard.downstream.secret(&v.Record); err != nil {
-		f.guard.config.Logger.ErrorContext(f.base, "onceward: not executed",
-			"operation", f.op.name, "key_hash", f.res.ID.Hash(), "attempt", f.op.attempt, "error", err)
-	}
-	return err
-}
-
-// release ends a grant that nobody takes. A resumed operation has a past: it is left for the next attempt, at once.
-// Should that fail, the lease ends by itself.
-func (f *execution) release(reason string) {
-	if !f.op.resumed {
-		f.settleRelease(reason)
-		return
-	}
-	_ = f.once(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), store.ClockStep) })
-}
-
-// execute runs the runner under a lease that counts from start, and settles.
-func (f *execution) execute(w runner, start time.Time) result {
-	ctx := f.workCtx.start(f.base, time.Now().Add(f.settings.deadline), store.ErrDeadline)
-	ctx.op = &f.op
-	f.lease.claim = store.Claim{ID: f.res.ID, Attempt: f.op.attempt}
-	f.lease.name, f.lease.ttl, f.lease.ctx = f.op.name, f.settings.lease, ctx
-	f.lease.start, f.lease.until = start, ctx.deadline
-	f.op.lease = &f.lease
-	defer ctx.release()
-	if _, held := f.lease.held(time.Now()); !held {
-		// Somebody else may be at it. Nothing ran.
-		f.release("the grant took longer to arrive than it lasted")
-		return result{kind: resultFailed, err: ErrLeaseLost}
-	}
-	f.guard.keeper.add(&f.lease)
-	defer f.guard.keeper.remove(&f.lease)
-	end := w.work(ctx, &f.op)
-	f.lease.handlerEnded()
-	return f.settle(end)
-}
-
-func (f *execution) decided(v *store.Verdict, sent time.Time) {
-	if f.guard.config.Observer != nil {
-		f.guard.observe(f.base, DecidedEvent{
-			ID: f.res.ID, Operation: f.op.name, Decision: v.Decision, Origin: v.Origin, Attempt: v.Record.Attempt,
-			Elapsed: time.Since(sent),
-		})
-	}
 }
 
 // waitForChange returns when the attempt in flight may have ended, by its own doing or because its lease is over.

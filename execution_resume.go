@@ -3,7 +3,6 @@ package onceward
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -68,9 +67,7 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 }
 
 func (f *execution) noteProgress(err error) error {
-	if err != nil {
-		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
-	}
+	f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
 	return err
 }
 
@@ -103,11 +100,8 @@ func (f *execution) settleSuspend(try func(write func(ctx context.Context) error
 	f.guard.keeper.quiet(&f.lease)
 	pause := max(time.Duration(f.op.pause.Load()), store.ClockStep)
 	err := try(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), pause) })
-	if err != nil {
-		f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
-		if l, ok := f.resolved(err); ok {
-			return l
-		}
+	if l, ok := f.overtaken(err); ok {
+		return l
 	}
 	f.settled(store.StateInProgress, err)
 	return f.goesOn()
@@ -135,11 +129,7 @@ func (g *Guard) Resume(ctx context.Context, rec *store.Record, fn func(ctx conte
 	if err := f.prepareResume(g, s, ctx, rec); err != nil {
 		return Result{}, err
 	}
-	l := f.run(f)
-	if f.panicked != nil {
-		panic(f.panicked)
-	}
-	return f.result(&l)
+	return f.do()
 }
 
 // ResumeHandler is [Guard.Resume] for an operation that came by HTTP. The handler gets a request without a body, and its
@@ -153,18 +143,16 @@ func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.
 	if err != nil {
 		return err
 	}
-	x := &httpExecution{route: &protected{guard: g, settings: s, next: next}, request: request}
+	x := newHTTPExecution(&protected{guard: g, settings: s, next: next}, discard{}, request)
 	if err := x.prepareResume(g, s, ctx, rec); err != nil {
 		return err
 	}
-	x.firstRecorder.real, x.firstRecorder.settings = discard{}, s
-	x.body, x.recorder = &x.firstBody, &x.firstRecorder
 	l := x.run(x)
 	x.firstRecorder.close()
 	if x.panicked != nil {
 		panic(x.panicked)
 	}
-	return x.resumeError(&l)
+	return x.failure(&l)
 }
 
 func (g *Guard) resumeSettings(options []Option) (*settings, error) {
@@ -187,25 +175,6 @@ func (f *execution) prepareResume(g *Guard, s *settings, caller context.Context,
 	f.res.ResumeOnly = true
 	_, err := g.downstream.secret(rec)
 	return err
-}
-
-// resumeError says what became of an operation that was resumed. Its answer is in the store.
-func (f *execution) resumeError(l *result) error {
-	switch l.kind {
-	case resultAnswer, resultStored, resultReleased:
-		return nil
-	case resultCallerLeft:
-		return context.Cause(f.caller)
-	case resultUnknown:
-		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, l.err)
-	case resultDecision:
-		return decisionError(l)
-	default:
-		if errors.Is(l.err, store.ErrUnreadable) {
-			return l.err
-		}
-		return errors.Join(store.ErrUnavailable, l.err)
-	}
 }
 
 // discard is the client of an operation that goes on without one.

@@ -74,10 +74,9 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	x := &httpExecution{route: p, request: r, session: session}
+	x := newHTTPExecution(p, w, r)
+	x.session = session
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)
-	x.firstRecorder.real, x.firstRecorder.settings = w, p.settings
-	x.body, x.recorder = &x.firstBody, &x.firstRecorder
 	x.serve()
 }
 
@@ -155,7 +154,7 @@ func (p *protected) reject(w http.ResponseWriter, r *http.Request, operation str
 	problem.write(w, r)
 }
 
-// execution is one protected HTTP request.
+// httpExecution is the execution of an HTTP request.
 type httpExecution struct {
 	execution
 	route    *protected
@@ -169,6 +168,13 @@ type httpExecution struct {
 
 	firstBody     requestBody
 	firstRecorder recorder
+}
+
+func newHTTPExecution(p *protected, w http.ResponseWriter, r *http.Request) *httpExecution {
+	x := &httpExecution{route: p, request: r}
+	x.firstRecorder.real, x.firstRecorder.settings = w, p.settings
+	x.body, x.recorder = &x.firstBody, &x.firstRecorder
+	return x
 }
 
 // serve reads the request, takes it to its result, and answers.
@@ -203,7 +209,7 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 	return nil
 }
 
-// work runs the handler. It implements [worker].
+// work runs the handler. It implements [runner].
 func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	x.panicked, x.problem, x.passOn = nil, nil, false
 	op.restart()

@@ -2,7 +2,6 @@ package onceward
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
 
@@ -26,16 +25,16 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	case said == endedSuspended:
 		return x.suspended()
 	case x.panicked != nil:
-		return x.failure(ctx, "the handler panicked", &problemHandlerFailed)
+		return x.unanswered(ctx, "the handler panicked", &problemHandlerFailed)
 	case rec.broken != nil:
 		return x.brokenOutcome()
 	case silent:
-		return x.failure(ctx, "the handler ran past its deadline, or lost its lease, and wrote no answer", &problemDeadline)
+		return x.unanswered(ctx, "the handler ran past its deadline, or lost its lease, and wrote no answer", &problemDeadline)
 	}
 	response := rec.response()
 	switch {
 	case response.Status < http.StatusOK:
-		return x.failure(ctx, "the handler tried to switch protocols", &problemHandlerFailed)
+		return x.unanswered(ctx, "the handler tried to switch protocols", &problemHandlerFailed)
 	case retryLater(response.Status):
 		return outcome{kind: outcomeRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
 	case response.Status >= http.StatusInternalServerError:
@@ -55,16 +54,9 @@ func retryLater(status int) bool {
 func failed(status int) bool { return status >= http.StatusInternalServerError || retryLater(status) }
 
 // failedOutcome judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing was
-// done, while a gateway's 502 or 504 says nothing about what was. What the route says of failures does not cover an owner
-// that lost its lease (E2).
+// done, while a gateway's 502 or 504 says nothing about what was.
 func (x *httpExecution) failedOutcome(ctx context.Context, response store.Response) outcome {
-	reason := "the handler answered " + strconv.Itoa(response.Status)
-	onFailure := x.settings.onFailure
-	if x.settings.mode == modeTransactional {
-		onFailure = FailureRetry
-	} else if errors.Is(context.Cause(ctx), ErrLeaseLost) {
-		onFailure = FailureUnknown
-	}
+	onFailure := x.onFailure(ctx)
 	if onFailure == FailureStore {
 		switch response.Status {
 		case http.StatusServiceUnavailable:
@@ -73,36 +65,21 @@ func (x *httpExecution) failedOutcome(ctx context.Context, response store.Respon
 			onFailure = FailureUnknown
 		}
 	}
-	switch onFailure {
-	case FailureStore:
-		return outcome{kind: outcomeAnswer, response: response, reason: reason}
-	case FailureRetry:
-		return outcome{kind: outcomeRelease, reason: reason}
-	default:
-		x.passOn = true
-		return outcome{kind: outcomeUnknown, reason: reason}
-	}
+	x.passOn = onFailure == FailureUnknown
+	return failedAs(onFailure, "the handler answered "+strconv.Itoa(response.Status), func() store.Response { return response })
 }
 
-// failure is the outcome of a handler without an answer of its own. Here too, what the route says does not cover a lost lease.
-func (x *httpExecution) failure(ctx context.Context, reason string, problem *Problem) outcome {
+// unanswered is the outcome of a handler without an answer of its own.
+func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
 	x.problem = problem
-	if x.settings.mode == modeReserved && errors.Is(context.Cause(ctx), ErrLeaseLost) {
-		return outcome{kind: outcomeUnknown, reason: reason}
-	}
-	switch {
-	case x.settings.mode == modeTransactional || x.settings.onFailure == FailureRetry:
-		return outcome{kind: outcomeRelease, reason: reason}
-	case x.settings.onFailure == FailureStore:
+	return failedAs(x.onFailure(ctx), reason, func() store.Response {
 		// Not into the handler's own recorder: a goroutine that it left behind may still hold that.
 		x.recorder = x.recorder.another()
 		x.recorder.start()
 		problemHandlerFailed.write(x.recorder, x.request)
 		x.recorder.end()
-		return outcome{kind: outcomeAnswer, response: x.recorder.response(), reason: reason}
-	default:
-		return outcome{kind: outcomeUnknown, reason: reason}
-	}
+		return x.recorder.response()
+	})
 }
 
 // brokenOutcome is that of an answer which could not be kept: too large for a transaction, which is undone, or marked as not

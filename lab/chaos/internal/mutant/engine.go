@@ -51,8 +51,8 @@ var engine = []Mutant{
 		Mistake: "an answer is sent although it could not be stored",
 		Edits: []Edit{{
 			"execution_settle.go",
-			"\tif err != nil {\n\t\treturn f.notCompleted(err)\n\t}\n\tf.settled(store.StateCompleted, nil)",
-			"\tf.settled(store.StateCompleted, nil)",
+			"\tif err != nil {\n\t\treturn f.notCompleted(err)\n\t}\n\treturn f.completed(expires)",
+			"\treturn f.completed(expires)",
 		}},
 	},
 	{
