@@ -56,18 +56,18 @@ func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) 
 	f.prepare(g, s, ctx, store.ID{Scope: call.Scope, Key: call.Key}, call.Operation)
 	e := newEncoder()
 	e.call(&call)
-	f.res.Fingerprints = e.fingerprints(f.prints[:0], callRules, g.secrets, call.Scope, "")
+	f.reservation.Fingerprints = e.fingerprints(f.prints[:0], callRules, g.secrets, call.Scope, "")
 	e.free()
 	return f.do()
 }
 
 // do takes the call to its result. A panic of the function goes on.
 func (f *function) do() (Result, error) {
-	l := f.run(f)
+	res := f.run(f)
 	if f.panicked != nil {
 		panic(f.panicked)
 	}
-	return f.result(&l)
+	return f.result(&res)
 }
 
 func (c *Call) check() error {
@@ -192,40 +192,40 @@ func (f *function) failed(ctx context.Context) outcome {
 }
 
 // result turns the result into what the caller gets.
-func (f *function) result(l *result) (Result, error) {
-	switch l.kind {
+func (f *function) result(res *result) (Result, error) {
+	switch res.kind {
 	case resultAnswer, resultStored:
-		return f.answered(l)
+		return f.answered(res)
 	case resultReleased:
 		return Result{}, f.err
 	}
-	if l.kind == resultUnknown && f.err != nil {
-		l.err = f.err
+	if res.kind == resultUnknown && f.err != nil {
+		res.err = f.err
 	}
-	return Result{}, f.failure(l)
+	return Result{}, f.failure(res)
 }
 
 // failure is the error of an execution without an answer; nil if there is one, or nothing was done.
-func (f *execution) failure(l *result) error {
-	switch l.kind {
+func (e *execution) failure(res *result) error {
+	switch res.kind {
 	case resultAnswer, resultStored, resultReleased:
 		return nil
 	case resultUnknown:
-		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, l.err)
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, res.err)
 	case resultDecision:
-		return decisionError(l)
+		return decisionError(res)
 	case resultCallerLeft:
-		return context.Cause(f.caller)
+		return context.Cause(e.caller)
 	}
-	if errors.Is(l.err, store.ErrUnreadable) || errors.Is(l.err, store.ErrWorkRefused) {
-		return l.err
+	if errors.Is(res.err, store.ErrUnreadable) || errors.Is(res.err, store.ErrWorkRefused) {
+		return res.err
 	}
-	return errors.Join(store.ErrUnavailable, l.err)
+	return errors.Join(store.ErrUnavailable, res.err)
 }
 
-func (f *function) answered(l *result) (Result, error) {
-	response := l.answer()
-	result := Result{Replayed: l.kind == resultStored, ExpiresAt: l.expires}
+func (f *function) answered(res *result) (Result, error) {
+	response := res.answer()
+	result := Result{Replayed: res.kind == resultStored, ExpiresAt: res.expires}
 	if !result.Replayed {
 		result.Attempt = f.op.attempt
 	}
@@ -245,8 +245,8 @@ func (f *function) answered(l *result) (Result, error) {
 	}
 }
 
-func decisionError(l *result) error {
-	switch l.decision {
+func decisionError(res *result) error {
+	switch res.decision {
 	case store.DecisionMismatch:
 		return ErrMismatch
 	case store.DecisionUnknown:
@@ -254,6 +254,6 @@ func decisionError(l *result) error {
 	case store.DecisionRefused:
 		return ErrRefused
 	default:
-		return &InProgressError{Attempt: l.record.Attempt, RetryAfter: problemInProgress.retryAfter}
+		return &InProgressError{Attempt: res.record.Attempt, RetryAfter: problemInProgress.retryAfter}
 	}
 }

@@ -74,15 +74,15 @@ type result struct {
 
 // execution is one protected request, from its reservation to its settlement. It is one allocation with all it needs.
 type execution struct {
-	guard    *Guard
-	settings *settings
-	caller   context.Context // ends when the caller leaves
-	base     context.Context // the caller's values, never cancelled
-	res      store.Reservation
-	prints   [2]store.Fingerprint
-	op       Operation
-	lease    lease
-	done     store.Completion // the answer that is being stored
+	guard       *Guard
+	settings    *settings
+	caller      context.Context // ends when the caller leaves
+	base        context.Context // the caller's values, never cancelled
+	reservation store.Reservation
+	prints      [2]store.Fingerprint
+	op          Operation
+	lease       lease
+	done        store.Completion // the answer that is being stored
 
 	reserveCtx lazyContext
 	workCtx    lazyContext
@@ -90,17 +90,17 @@ type execution struct {
 }
 
 // prepare fills in the reservation, which the fingerprints are added to.
-func (f *execution) prepare(g *Guard, s *settings, caller context.Context, id store.ID, operation string) {
-	f.guard, f.settings, f.caller = g, s, caller
-	f.base = context.WithoutCancel(caller)
-	f.res = store.Reservation{
+func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id store.ID, operation string) {
+	e.guard, e.settings, e.caller = g, s, caller
+	e.base = context.WithoutCancel(caller)
+	e.reservation = store.Reservation{
 		ID: id, Operation: operation, OnLost: s.onLost, Nonce: newNonce(), Lease: s.lease, Retention: s.retention,
-		Fingerprints: f.prints[:0], DownstreamSecret: g.downstream.current(),
+		Fingerprints: e.prints[:0], DownstreamSecret: g.downstream.current(),
 	}
 	if g.config.TraceID != nil {
-		f.res.TraceID = g.config.TraceID(caller)
+		e.reservation.TraceID = g.config.TraceID(caller)
 	}
-	f.op.id, f.op.name = id, operation
+	e.op.id, e.op.name = id, operation
 }
 
 // newNonce needs to be unique, not secret.
@@ -111,43 +111,43 @@ func newNonce() (n store.Nonce) {
 }
 
 // run takes the execution to its result, waiting for an attempt in flight if the route says so.
-func (f *execution) run(w runner) result {
-	l := f.attempt(w)
-	if l.decision != store.DecisionInProgress || l.suspended || f.settings.inFlight != inFlightWait {
-		return l
+func (e *execution) run(r runner) result {
+	res := e.attempt(r)
+	if res.decision != store.DecisionInProgress || res.suspended || e.settings.inFlight != inFlightWait {
+		return res
 	}
-	if f.guard.waiting.Add(1) > int64(f.guard.config.MaxWaiters) {
-		f.guard.waiting.Add(-1)
-		return l
+	if e.guard.waiting.Add(1) > int64(e.guard.config.MaxWaiters) {
+		e.guard.waiting.Add(-1)
+		return res
 	}
-	defer f.guard.waiting.Add(-1)
-	ctx, cancel := context.WithTimeout(f.caller, f.settings.wait)
+	defer e.guard.waiting.Add(-1)
+	ctx, cancel := context.WithTimeout(e.caller, e.settings.wait)
 	defer cancel()
-	for l.decision == store.DecisionInProgress && !l.suspended {
-		if err := f.waitForChange(ctx, &l); err != nil {
+	for res.decision == store.DecisionInProgress && !res.suspended {
+		if err := e.waitForChange(ctx, &res); err != nil {
 			break
 		}
-		l = f.attempt(w)
+		res = e.attempt(r)
 	}
-	if l.decision == store.DecisionInProgress && !l.suspended && f.left() {
+	if res.decision == store.DecisionInProgress && !res.suspended && e.left() {
 		return result{kind: resultCallerLeft}
 	}
-	return l
+	return res
 }
 
 // left reports whether the caller is gone.
-func (f *execution) left() bool { return f.caller.Err() != nil }
+func (e *execution) left() bool { return e.caller.Err() != nil }
 
 // onFailure is what a failure means: in a transaction nothing was done, and what the route says does not cover an owner that
 // lost its lease (E2).
-func (f *execution) onFailure(ctx context.Context) Failure {
+func (e *execution) onFailure(ctx context.Context) Failure {
 	switch {
-	case f.settings.mode == modeTransactional:
+	case e.settings.mode == modeTransactional:
 		return FailureRetry
 	case errors.Is(context.Cause(ctx), ErrLeaseLost):
 		return FailureUnknown
 	default:
-		return f.settings.onFailure
+		return e.settings.onFailure
 	}
 }
 
@@ -164,39 +164,39 @@ func failedAs(meaning Failure, reason string, answer func() store.Response) outc
 }
 
 // storeContext bounds one call to the store. A context is used once; later calls get a new one.
-func (f *execution) storeContext(c *lazyContext, now time.Time) *lazyContext {
+func (e *execution) storeContext(c *lazyContext, now time.Time) *lazyContext {
 	if c.parent != nil {
 		c = new(lazyContext)
 	}
-	return c.start(f.base, now.Add(f.guard.config.StoreTimeout), context.DeadlineExceeded)
+	return c.start(e.base, now.Add(e.guard.config.StoreTimeout), context.DeadlineExceeded)
 }
 
 // answer is the response that a result sends.
-func (l *result) answer() *store.Response {
-	if l.response != nil {
-		return l.response
+func (res *result) answer() *store.Response {
+	if res.response != nil {
+		return res.response
 	}
-	return &l.record.Response
+	return &res.record.Response
 }
 
 // waitForChange returns when the attempt in flight may have ended, by its own doing or because its lease is over.
-func (f *execution) waitForChange(ctx context.Context, l *result) error {
+func (e *execution) waitForChange(ctx context.Context, res *result) error {
 	attempt := ctx
-	if left := l.record.LeaseUntil.Sub(l.now); !l.record.LeaseUntil.IsZero() && left > 0 {
+	if left := res.record.LeaseUntil.Sub(res.now); !res.record.LeaseUntil.IsZero() && left > 0 {
 		bounded, cancel := context.WithTimeout(ctx, left)
 		defer cancel()
 		attempt = bounded
 	}
-	err := f.waitForStore(attempt, l.record.Attempt)
+	err := e.waitForStore(attempt, res.record.Attempt)
 	if attempt.Err() != nil {
 		return ctx.Err()
 	}
 	return err
 }
 
-func (f *execution) waitForStore(ctx context.Context, attempt int64) error {
-	if f.guard.waiter != nil {
-		return f.guard.waiter.Wait(ctx, f.res.ID, attempt)
+func (e *execution) waitForStore(ctx context.Context, attempt int64) error {
+	if e.guard.waiter != nil {
+		return e.guard.waiter.Wait(ctx, e.reservation.ID, attempt)
 	}
 	select {
 	case <-time.After(pollInterval):

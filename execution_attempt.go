@@ -9,49 +9,49 @@ import (
 )
 
 // attempt makes one reservation and does what the store decides, in the way of the route.
-func (f *execution) attempt(w runner) result {
-	if f.settings.mode == modeTransactional {
-		return f.transact(w)
+func (e *execution) attempt(r runner) result {
+	if e.settings.mode == modeTransactional {
+		return e.transact(r)
 	}
-	return f.reserve(w)
+	return e.reserve(r)
 }
 
 // reserve executes with a reservation: the intent is durable before the runner works, and its answer afterwards.
-func (f *execution) reserve(w runner) result {
+func (e *execution) reserve(r runner) result {
 	sent := time.Now()
-	ctx := f.storeContext(&f.reserveCtx, sent)
-	v, err := f.guard.store.Reserve(ctx, &f.res)
+	ctx := e.storeContext(&e.reserveCtx, sent)
+	v, err := e.guard.store.Reserve(ctx, &e.reservation)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) && ctx.Err() == nil {
 		// The reply may have been lost; the nonce makes the call repeatable.
-		f.storeFailed("reserve", err)
+		e.storeFailed("reserve", err)
 		sent = time.Now()
-		v, err = f.guard.store.Reserve(ctx, &f.res)
+		v, err = e.guard.store.Reserve(ctx, &e.reservation)
 	}
 	ctx.release()
 	if err != nil {
-		return f.reserveFailed(err)
+		return e.reserveFailed(err)
 	}
-	if l := f.decided(&v, sent); l.kind != 0 {
-		return l
+	if res := e.decided(&v, sent); res.kind != 0 {
+		return res
 	}
-	if l := f.begin(&v); l.kind != 0 {
-		f.release(l.err.Error())
-		return l
+	if res := e.begin(&v); res.kind != 0 {
+		e.release(res.err.Error())
+		return res
 	}
-	return f.execute(w, leaseStart(&v, f.settings.lease, sent))
+	return e.execute(r, leaseStart(&v, e.settings.lease, sent))
 }
 
 // transact executes inside a transaction of the store: there is no lease to keep, and nothing to abandon.
-func (f *execution) transact(w runner) result {
-	t := &transaction{execution: f, runner: w, sent: time.Now()}
-	ctx := f.storeContext(&f.reserveCtx, t.sent)
-	v, err := f.guard.transactor.Transact(ctx, &f.res, t.work)
+func (e *execution) transact(r runner) result {
+	t := &transaction{execution: e, runner: r, sent: time.Now()}
+	ctx := e.storeContext(&e.reserveCtx, t.sent)
+	v, err := e.guard.transactor.Transact(ctx, &e.reservation, t.work)
 	ctx.release()
 	switch {
 	case err != nil:
-		return f.transactFailed(err)
+		return e.transactFailed(err)
 	case v.Decision != store.DecisionExecute:
-		return f.decided(&v, t.sent)
+		return e.decided(&v, t.sent)
 	case !t.ran:
 		return result{kind: resultFailed, err: &store.UnreadableError{Reason: "the store granted an execution and did not call it"}}
 	case t.refused.kind != 0:
@@ -59,7 +59,7 @@ func (f *execution) transact(w runner) result {
 	case t.end.kind != outcomeAnswer:
 		return result{kind: resultReleased}
 	default:
-		return f.completed(v.Record.ExpiresAt)
+		return e.completed(v.Record.ExpiresAt)
 	}
 }
 
@@ -96,13 +96,13 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 }
 
 // decided checks what the store decided and tells the observer. The result has no kind if that is to execute.
-func (f *execution) decided(v *store.Verdict, sent time.Time) result {
-	if err := v.Check(&f.res); err != nil {
+func (e *execution) decided(v *store.Verdict, sent time.Time) result {
+	if err := v.Check(&e.reservation); err != nil {
 		return result{kind: resultFailed, err: err}
 	}
-	if f.guard.config.Observer != nil {
-		f.guard.observe(f.base, DecidedEvent{
-			ID: f.res.ID, Operation: f.op.name, Decision: v.Decision, Origin: v.Origin, Attempt: v.Record.Attempt,
+	if e.guard.config.Observer != nil {
+		e.guard.observe(e.base, DecidedEvent{
+			ID: e.reservation.ID, Operation: e.op.name, Decision: v.Decision, Origin: v.Origin, Attempt: v.Record.Attempt,
 			Elapsed: time.Since(sent),
 		})
 	}
@@ -120,19 +120,19 @@ var errCallerLeft = errors.New("the caller left before execution")
 
 // begin takes over what was granted. The result has no kind if the runner may work: it may not for a caller that has left, nor
 // where downstream keys cannot be derived, because under other keys what was done before would be done again.
-func (f *execution) begin(v *store.Verdict) result {
-	f.op.attempt, f.op.origin = v.Record.Attempt, v.Origin
-	if f.settings.mode == modeReserved {
-		f.op.execution = f
+func (e *execution) begin(v *store.Verdict) result {
+	e.op.attempt, e.op.origin = v.Record.Attempt, v.Origin
+	if e.settings.mode == modeReserved {
+		e.op.execution = e
 	}
-	f.op.resumed = v.Origin == store.OriginResumed || v.Origin == store.OriginRepeated && f.res.OnLost == store.LostResume
-	f.op.point, f.op.data = v.Record.Point, v.Record.Data
+	e.op.resumed = v.Origin == store.OriginResumed || v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
+	e.op.point, e.op.data = v.Record.Point, v.Record.Data
 	var err error
-	if f.op.secret, err = f.guard.downstream.secret(&v.Record); err != nil {
-		f.logError("onceward: not executed", err)
+	if e.op.secret, err = e.guard.downstream.secret(&v.Record); err != nil {
+		e.logError("onceward: not executed", err)
 		return result{kind: resultFailed, err: err}
 	}
-	if f.left() {
+	if e.left() {
 		return result{kind: resultCallerLeft, err: errCallerLeft}
 	}
 	return result{}
@@ -140,37 +140,37 @@ func (f *execution) begin(v *store.Verdict) result {
 
 // reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may hold a
 // grant without an owner, which is released, so that the key is not locked for a lease and then unknown for nothing.
-func (f *execution) reserveFailed(err error) result {
+func (e *execution) reserveFailed(err error) result {
 	if !errors.Is(err, store.ErrUnreadable) {
-		f.storeFailed("reserve", err)
-		if f.res.OnLost == store.LostReconcile {
-			f.guard.orphans.add(&f.res, err)
+		e.storeFailed("reserve", err)
+		if e.reservation.OnLost == store.LostReconcile {
+			e.guard.orphans.add(&e.reservation, err)
 		}
 	}
 	return result{kind: resultFailed, err: err}
 }
 
 // transactFailed says what an error of the transaction means: unless its commit is unknown, nothing was executed.
-func (f *execution) transactFailed(err error) result {
+func (e *execution) transactFailed(err error) result {
 	switch {
 	case errors.Is(err, store.ErrOutcomeUnknown):
-		return f.unknown(err)
+		return e.unknown(err)
 	case errors.Is(err, store.ErrWorkRefused):
-		f.logError("onceward: the database refused what the handler wrote", err)
+		e.logError("onceward: the database refused what the handler wrote", err)
 	case !errors.Is(err, store.ErrUnreadable) && !errors.Is(err, store.ErrDeadline):
-		f.storeFailed("transact", err)
+		e.storeFailed("transact", err)
 	}
 	return result{kind: resultFailed, err: err}
 }
 
 // release ends a grant that was not used. A resumed operation has a past: it is left for the next attempt, at once.
 // Should that fail, the lease ends by itself.
-func (f *execution) release(reason string) {
-	if !f.op.resumed {
-		f.settleRelease(reason)
+func (e *execution) release(reason string) {
+	if !e.op.resumed {
+		e.settleRelease(reason)
 		return
 	}
-	_ = f.once(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), store.ClockStep) })
+	_ = e.once(func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), store.ClockStep) })
 }
 
 // leaseStart is from when an owner counts its lease, by this node's clock: never later than the store counts (S5).
@@ -183,27 +183,27 @@ func leaseStart(v *store.Verdict, lease time.Duration, sent time.Time) time.Time
 }
 
 // execute lets the runner work under a lease that counts from start, and settles.
-func (f *execution) execute(w runner, start time.Time) result {
-	ctx := f.workContext(&f.workCtx, f.base)
-	f.lease.claim = f.claim()
-	f.lease.name, f.lease.ttl, f.lease.ctx = f.op.name, f.settings.lease, ctx
-	f.lease.start, f.lease.until = start, ctx.deadline
-	f.op.lease = &f.lease
+func (e *execution) execute(r runner, start time.Time) result {
+	ctx := e.workContext(&e.workCtx, e.base)
+	e.lease.claim = e.claim()
+	e.lease.name, e.lease.ttl, e.lease.ctx = e.op.name, e.settings.lease, ctx
+	e.lease.start, e.lease.until = start, ctx.deadline
+	e.op.lease = &e.lease
 	defer ctx.release()
-	if _, held := f.lease.held(time.Now()); !held {
+	if _, held := e.lease.held(time.Now()); !held {
 		// Another attempt may be running. Here nothing ran.
-		f.release("the grant took longer to arrive than it lasted")
+		e.release("the grant took longer to arrive than it lasted")
 		return result{kind: resultFailed, err: ErrLeaseLost}
 	}
-	f.guard.keeper.add(&f.lease)
-	defer f.guard.keeper.remove(&f.lease)
-	end := w.work(ctx, &f.op)
-	f.lease.handlerEnded()
-	return f.settle(end)
+	e.guard.keeper.add(&e.lease)
+	defer e.guard.keeper.remove(&e.lease)
+	end := r.work(ctx, &e.op)
+	e.lease.handlerEnded()
+	return e.settle(end)
 }
 
 // workContext is what the runner works in, bounded by the deadline of the route.
-func (f *execution) workContext(c *lazyContext, parent context.Context) *lazyContext {
-	c.op = &f.op
-	return c.start(parent, time.Now().Add(f.settings.deadline), store.ErrDeadline)
+func (e *execution) workContext(c *lazyContext, parent context.Context) *lazyContext {
+	c.op = &e.op
+	return c.start(parent, time.Now().Add(e.settings.deadline), store.ErrDeadline)
 }

@@ -36,9 +36,9 @@ func (o *Operation) Checkpoint(p store.Checkpoint) error {
 	if o == nil || o.execution == nil {
 		return errNoProgress
 	}
-	f := o.execution
+	e := o.execution
 	p = o.withProvider(p)
-	return f.noteProgress(f.persist(func(ctx context.Context) error { return f.guard.store.Checkpoint(ctx, f.claim(), p) }))
+	return e.noteProgress(e.persist(func(ctx context.Context) error { return e.guard.store.Checkpoint(ctx, e.claim(), p) }))
 }
 
 // withProvider adds the provider's id that the handler has told.
@@ -55,19 +55,19 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	if o == nil || o.execution == nil {
 		return errNoProgress
 	}
-	f := o.execution
-	s, shares := f.guard.store.(store.TxCheckpointer)
+	e := o.execution
+	s, shares := e.guard.store.(store.TxCheckpointer)
 	if !shares {
 		return errors.New("onceward: the store does not share its transactions")
 	}
-	return f.noteProgress(s.CheckpointTx(ctx, f.claim(), f.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
+	return e.noteProgress(s.CheckpointTx(ctx, e.claim(), e.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
 		p, err := work(ctx)
 		return o.withProvider(p), err
 	}))
 }
 
-func (f *execution) noteProgress(err error) error {
-	f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
+func (e *execution) noteProgress(err error) error {
+	e.guard.noteFenced(e.base, e.reservation.ID, e.op.name, err)
 	return err
 }
 
@@ -87,8 +87,8 @@ func (o *Operation) Suspend(pause time.Duration) {
 }
 
 // suspended ends an attempt that goes on later.
-func (f *execution) suspended() outcome {
-	if f.settings.onLost != store.LostResume {
+func (e *execution) suspended() outcome {
+	if e.settings.onLost != store.LostResume {
 		return outcome{kind: outcomeUnknown, reason: "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)"}
 	}
 	return outcome{kind: outcomeSuspend}
@@ -96,22 +96,22 @@ func (f *execution) suspended() outcome {
 
 // settleSuspend lets the lease end after the pause: from then on the operation can be taken over. Should that fail, the
 // lease ends by itself. No heartbeat may come after it.
-func (f *execution) settleSuspend(try func(write func(ctx context.Context) error) error) result {
-	f.guard.keeper.quiet(&f.lease)
-	pause := max(time.Duration(f.op.pause.Load()), store.ClockStep)
-	err := try(func(ctx context.Context) error { return f.guard.store.Extend(ctx, f.claim(), pause) })
-	if l, ok := f.overtaken(err); ok {
-		return l
+func (e *execution) settleSuspend(try func(write func(ctx context.Context) error) error) result {
+	e.guard.keeper.quiet(&e.lease)
+	pause := max(time.Duration(e.op.pause.Load()), store.ClockStep)
+	err := try(func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), pause) })
+	if res, ok := e.overtaken(err); ok {
+		return res
 	}
-	f.settled(store.StateInProgress, err)
-	return f.goesOn()
+	e.settled(store.StateInProgress, err)
+	return e.goesOn()
 }
 
 // goesOn is the result of an attempt whose operation is not over.
-func (f *execution) goesOn() result {
+func (e *execution) goesOn() result {
 	return result{
 		kind: resultDecision, decision: store.DecisionInProgress, suspended: true,
-		record: store.Record{ID: f.res.ID, State: store.StateInProgress, Attempt: f.op.attempt},
+		record: store.Record{ID: e.reservation.ID, State: store.StateInProgress, Attempt: e.op.attempt},
 	}
 }
 
@@ -147,12 +147,12 @@ func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.
 	if err := x.prepareResume(g, s, ctx, rec); err != nil {
 		return err
 	}
-	l := x.run(x)
+	res := x.run(x)
 	x.firstRecorder.close()
 	if x.panicked != nil {
 		panic(x.panicked)
 	}
-	return x.failure(&l)
+	return x.failure(&res)
 }
 
 func (g *Guard) resumeSettings(options []Option) (*settings, error) {
@@ -169,10 +169,10 @@ func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 
 // prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose downstream keys this
 // node cannot derive is left to one that can.
-func (f *execution) prepareResume(g *Guard, s *settings, caller context.Context, rec *store.Record) error {
-	f.prepare(g, s, caller, rec.ID, rec.Operation)
-	f.res.Fingerprints = append(f.prints[:0], rec.Fingerprint)
-	f.res.ResumeOnly = true
+func (e *execution) prepareResume(g *Guard, s *settings, caller context.Context, rec *store.Record) error {
+	e.prepare(g, s, caller, rec.ID, rec.Operation)
+	e.reservation.Fingerprints = append(e.prints[:0], rec.Fingerprint)
+	e.reservation.ResumeOnly = true
 	_, err := g.downstream.secret(rec)
 	return err
 }

@@ -9,68 +9,70 @@ import (
 )
 
 // settle writes the outcome into the store before the caller is told (E7).
-func (f *execution) settle(end outcome) result {
+func (e *execution) settle(end outcome) result {
 	switch {
 	case end.kind == outcomeAnswer:
-		return f.settleAnswer(end.response)
+		return e.settleAnswer(end.response)
 	case end.kind == outcomeSuspend:
-		return f.settleSuspend(f.persist)
-	case end.kind == outcomeRelease && (!f.op.resumed || f.op.outcome.Load() == endedNeverExecuted):
-		return f.settleRelease(end.reason)
+		return e.settleSuspend(e.persist)
+	case end.kind == outcomeRelease && (!e.op.resumed || e.op.outcome.Load() == endedNeverExecuted):
+		return e.settleRelease(end.reason)
 	default:
 		// A resumed attempt that did nothing says nothing about the attempts before it.
-		return f.settleUnknown(errors.New(end.reason))
+		return e.settleUnknown(errors.New(end.reason))
 	}
 }
 
-func (f *execution) claim() store.Claim { return store.Claim{ID: f.res.ID, Attempt: f.op.attempt} }
+func (e *execution) claim() store.Claim {
+	return store.Claim{ID: e.reservation.ID, Attempt: e.op.attempt}
+}
 
-func (f *execution) settleAnswer(response store.Response) result {
-	f.done = f.op.completion(response)
-	ctx := f.storeContext(&f.settleCtx, time.Now())
-	expires, err := f.guard.store.Complete(ctx, f.claim(), &f.done)
+func (e *execution) settleAnswer(response store.Response) result {
+	e.done = e.op.completion(response)
+	ctx := e.storeContext(&e.settleCtx, time.Now())
+	expires, err := e.guard.store.Complete(ctx, e.claim(), &e.done)
 	ctx.release()
 	if err != nil && !final(err) {
-		expires, err = f.completeAgain(err)
+		expires, err = e.completeAgain(err)
 	}
 	if err != nil {
-		return f.notCompleted(err)
+		return e.notCompleted(err)
 	}
-	return f.completed(expires)
+	return e.completed(expires)
 }
 
 // completed is the result of an attempt whose answer is durable.
-func (f *execution) completed(expires time.Time) result {
-	f.settled(store.StateCompleted, nil)
-	return result{kind: resultAnswer, response: &f.done.Response, expires: expires}
+func (e *execution) completed(expires time.Time) result {
+	e.settled(store.StateCompleted, nil)
+	return result{kind: resultAnswer, response: &e.done.Response, expires: expires}
 }
 
 // notCompleted is the result of an execution whose answer was not stored.
-func (f *execution) notCompleted(err error) result {
+func (e *execution) notCompleted(err error) result {
 	switch {
-	case !final(err) && f.settings.onLost == store.LostResume:
+	case !final(err) && e.settings.onLost == store.LostResume:
 		// A later attempt goes on from the recovery point, and makes the same answer. The store was asked for long enough.
-		f.storeFailed("complete", err)
-		return f.settleSuspend(f.once)
+		e.storeFailed("complete", err)
+		return e.settleSuspend(e.once)
 	case !errors.Is(err, store.ErrFenced):
-		return f.settleUnknown(err)
+		return e.settleUnknown(err)
 	}
-	f.keepLate()
-	if l, ok := f.overtaken(err); ok {
-		return l
+	e.keepLate()
+	if res, ok := e.overtaken(err); ok {
+		return res
 	}
-	return f.unknown(err)
+	return e.unknown(err)
 }
 
 // overtaken tells of a write that was refused, and is the result of an owner that lost to an answer of the same request (S6).
 // An answer to another request, which took the key after it was busted, is none of its business.
-func (f *execution) overtaken(err error) (result, bool) {
-	f.guard.noteFenced(f.base, f.res.ID, f.op.name, err)
+func (e *execution) overtaken(err error) (result, bool) {
+	e.guard.noteFenced(e.base, e.reservation.ID, e.op.name, err)
 	var fenced *store.FencedError
 	if !errors.As(err, &fenced) || fenced.Response == nil {
 		return result{}, false
 	}
-	if same, err := fenced.Fingerprint.Matches(f.res.Fingerprints); err != nil || !same {
+	if same, err := fenced.Fingerprint.Matches(e.reservation.Fingerprints); err != nil || !same {
 		return result{}, false
 	}
 	return result{kind: resultStored, response: fenced.Response, expires: fenced.ExpiresAt}, true
@@ -78,83 +80,83 @@ func (f *execution) overtaken(err error) (result, bool) {
 
 // completeAgain repeats a completion that failed until it is answered or given up. Repeating is safe: a completion that
 // already happened succeeds.
-func (f *execution) completeAgain(err error) (expires time.Time, _ error) {
-	f.storeFailed("complete", err)
-	err = f.persist(func(ctx context.Context) (err error) {
-		expires, err = f.guard.store.Complete(ctx, f.claim(), &f.done)
+func (e *execution) completeAgain(err error) (expires time.Time, _ error) {
+	e.storeFailed("complete", err)
+	err = e.persist(func(ctx context.Context) (err error) {
+		expires, err = e.guard.store.Complete(ctx, e.claim(), &e.done)
 		return err
 	})
 	return expires, err
 }
 
 // keepLate keeps an answer that came too late, as evidence for a reconciler or an operator (S6).
-func (f *execution) keepLate() {
-	if f.guard.lateCompletions == nil {
+func (e *execution) keepLate() {
+	if e.guard.lateCompletions == nil {
 		return
 	}
-	late := store.LateCompletion{Claim: f.claim(), Response: f.done.Response, At: time.Now()}
-	if err := f.persist(func(ctx context.Context) error { return f.guard.lateCompletions.AddLateCompletion(ctx, late) }); err != nil {
-		f.storeFailed("add late completion", err)
+	late := store.LateCompletion{Claim: e.claim(), Response: e.done.Response, At: time.Now()}
+	if err := e.persist(func(ctx context.Context) error { return e.guard.lateCompletions.AddLateCompletion(ctx, late) }); err != nil {
+		e.storeFailed("add late completion", err)
 	}
 }
 
-func (f *execution) settleRelease(reason string) result {
-	err := f.persist(func(ctx context.Context) error { return f.guard.store.Release(ctx, f.claim(), reason) })
+func (e *execution) settleRelease(reason string) result {
+	err := e.persist(func(ctx context.Context) error { return e.guard.store.Release(ctx, e.claim(), reason) })
 	if err != nil {
 		// The lease runs out and the record becomes unknown: safe, but it has to be settled.
-		if l, ok := f.overtaken(err); ok {
-			return l
+		if res, ok := e.overtaken(err); ok {
+			return res
 		}
-		if f.settings.onLost == store.LostResume {
+		if e.settings.onLost == store.LostResume {
 			// Or a later attempt goes on with it, or has done so already: no caller may be told that nothing is done.
-			f.settled(store.StateInProgress, err)
-			return f.goesOn()
+			e.settled(store.StateInProgress, err)
+			return e.goesOn()
 		}
-		f.settled(store.StateUnknown, err)
+		e.settled(store.StateUnknown, err)
 		return result{kind: resultReleased}
 	}
-	f.settled(store.StateRetryable, nil)
+	e.settled(store.StateRetryable, nil)
 	return result{kind: resultReleased}
 }
 
-func (f *execution) settleUnknown(cause error) result {
-	err := f.once(func(ctx context.Context) error {
-		if p := f.op.withProvider(store.Checkpoint{}); p.ProviderID != "" {
+func (e *execution) settleUnknown(cause error) result {
+	err := e.once(func(ctx context.Context) error {
+		if p := e.op.withProvider(store.Checkpoint{}); p.ProviderID != "" {
 			// A reconciler finds it by that. Should this fail, it can be found by the downstream key.
-			_ = f.guard.store.Checkpoint(ctx, f.claim(), p)
+			_ = e.guard.store.Checkpoint(ctx, e.claim(), p)
 		}
-		return f.guard.store.Abandon(ctx, f.claim(), cause.Error())
+		return e.guard.store.Abandon(ctx, e.claim(), cause.Error())
 	})
 	if err != nil {
 		// The sweeper says the same when the lease has run out.
-		if l, ok := f.overtaken(err); ok {
-			return l
+		if res, ok := e.overtaken(err); ok {
+			return res
 		}
-		f.storeFailed("abandon", err)
+		e.storeFailed("abandon", err)
 	}
-	return f.unknown(cause)
+	return e.unknown(cause)
 }
 
 // unknown is the result of an attempt whose outcome has to be settled from outside. An operator is told.
-func (f *execution) unknown(cause error) result {
-	f.logError("onceward: outcome unknown", cause)
-	f.settled(store.StateUnknown, cause)
+func (e *execution) unknown(cause error) result {
+	e.logError("onceward: outcome unknown", cause)
+	e.settled(store.StateUnknown, cause)
 	return result{kind: resultUnknown, err: cause}
 }
 
 // logError tells an operator about this attempt.
-func (f *execution) logError(message string, err error) {
-	f.guard.config.Logger.ErrorContext(f.base, message,
-		"operation", f.op.name, "key_hash", f.res.ID.Hash(), "attempt", f.op.attempt, "error", err)
+func (e *execution) logError(message string, err error) {
+	e.guard.config.Logger.ErrorContext(e.base, message,
+		"operation", e.op.name, "key_hash", e.reservation.ID.Hash(), "attempt", e.op.attempt, "error", err)
 }
 
-func (f *execution) storeFailed(call string, err error) {
-	f.guard.storeFailed(f.base, f.op.name, call, err)
+func (e *execution) storeFailed(call string, err error) {
+	e.guard.storeFailed(e.base, e.op.name, call, err)
 }
 
-func (f *execution) settled(state store.State, err error) {
-	if f.guard.config.Observer != nil {
-		f.guard.observe(f.base, SettledEvent{ID: f.res.ID, Operation: f.op.name, Attempt: f.op.attempt, State: state, Err: err})
+func (e *execution) settled(state store.State, err error) {
+	if e.guard.config.Observer != nil {
+		e.guard.observe(e.base, SettledEvent{ID: e.reservation.ID, Operation: e.op.name, Attempt: e.op.attempt, State: state, Err: err})
 	}
 }
 
@@ -170,18 +172,18 @@ const (
 )
 
 // once makes a write for which there is no time left to repeat it.
-func (f *execution) once(write func(ctx context.Context) error) error {
-	ctx := f.storeContext(new(lazyContext), time.Now())
+func (e *execution) once(write func(ctx context.Context) error) error {
+	ctx := e.storeContext(new(lazyContext), time.Now())
 	defer ctx.release()
 	return write(ctx)
 }
 
 // persist repeats a write until it is answered, or until settling is given up.
-func (f *execution) persist(write func(ctx context.Context) error) error {
-	deadline := time.Now().Add(f.guard.config.SettleTimeout)
+func (e *execution) persist(write func(ctx context.Context) error) error {
+	deadline := time.Now().Add(e.guard.config.SettleTimeout)
 	pause := minSettleBackoff
 	for {
-		err := f.once(write)
+		err := e.once(write)
 		if err == nil || final(err) || !time.Now().Add(pause).Before(deadline) {
 			return err
 		}

@@ -191,8 +191,8 @@ func (x *httpExecution) serve() {
 		x.route.reject(x.recorder.real, x.request, x.op.name, problem)
 		return
 	}
-	l := x.run(x)
-	x.answer(&l)
+	res := x.run(x)
+	x.answer(&res)
 }
 
 // read takes in the body and the fingerprint: the last thing that can refuse a request before the store is asked.
@@ -205,7 +205,7 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 	if err := e.request(x.request, x.op.name, x.body.content, &x.settings.fingerprint); err != nil {
 		return problemBadRequest.detailed(err.Error())
 	}
-	x.res.Fingerprints = e.fingerprints(x.prints[:0], requestRules, x.guard.secrets, x.res.Scope, x.session)
+	x.reservation.Fingerprints = e.fingerprints(x.prints[:0], requestRules, x.guard.secrets, x.reservation.Scope, x.session)
 	return nil
 }
 
@@ -227,7 +227,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	end := x.outcome(ctx, op)
 	if x.guard.config.Observer != nil {
 		x.guard.observe(ctx, ExecutedEvent{
-			ID: x.res.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
+			ID: x.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
 			Panicked: x.panicked != nil, Elapsed: time.Since(started),
 		})
 	}

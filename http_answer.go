@@ -119,20 +119,20 @@ func (x *httpExecution) saidNotExecuted() outcome {
 }
 
 // answer sends what the result calls for. A panic of the handler goes on to the server's own recovery (E8).
-func (x *httpExecution) answer(l *result) {
+func (x *httpExecution) answer(res *result) {
 	if x.panicked != nil {
 		panic(x.panicked)
 	}
 	if x.recorder.streaming {
-		x.endStream(l)
+		x.endStream(res)
 		return
 	}
 	w, r := x.recorder.real, x.request
-	switch l.kind {
+	switch res.kind {
 	case resultAnswer:
-		x.sendOwn(l)
+		x.sendOwn(res)
 	case resultStored:
-		x.replay(l)
+		x.replay(res)
 	case resultReleased:
 		x.sendUnkept()
 	case resultUnknown:
@@ -141,9 +141,9 @@ func (x *httpExecution) answer(l *result) {
 		}
 		x.sendUnkept()
 	case resultDecision:
-		x.decline(l)
+		x.decline(res)
 	case resultFailed:
-		failureProblem(l.err).write(w, r)
+		failureProblem(res.err).write(w, r)
 	case resultCallerLeft:
 		// Nobody reads this; it is written for whoever logs it.
 		problemNotExecuted.detailed("the client left before execution").write(w, r)
@@ -152,17 +152,17 @@ func (x *httpExecution) answer(l *result) {
 
 // endStream ends an answer that is already sent, with its trailers. If its end could not be stored the connection is
 // cut, so that the client does not take it for a success.
-func (x *httpExecution) endStream(l *result) {
-	if l.kind != resultAnswer {
+func (x *httpExecution) endStream(res *result) {
+	if res.kind != resultAnswer {
 		panic(http.ErrAbortHandler)
 	}
 	sendTrailers(x.recorder.real, x.recorder.trailers)
 }
 
 // sendOwn sends the answer that was just stored.
-func (x *httpExecution) sendOwn(l *result) {
-	x.expires(x.recorder.sendHeader(1), l)
-	send(x.recorder.real, l.response.Status, l.response.Body, x.recorder.trailers)
+func (x *httpExecution) sendOwn(res *result) {
+	x.expires(x.recorder.sendHeader(1), res)
+	send(x.recorder.real, res.response.Status, res.response.Body, x.recorder.trailers)
 }
 
 // sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place.
@@ -177,8 +177,8 @@ func (x *httpExecution) sendUnkept() {
 }
 
 // replay sends the stored answer, byte for byte.
-func (x *httpExecution) replay(l *result) {
-	response := l.answer()
+func (x *httpExecution) replay(res *result) {
+	response := res.answer()
 	w := x.recorder.real
 	if response.NotStored {
 		problemNotStored.detailed("it was too large, or was streamed; the request is not executed again").write(w, x.request)
@@ -188,22 +188,22 @@ func (x *httpExecution) replay(l *result) {
 	room := setFields(h, response.Header, 2)
 	room = append(room, "true")
 	h[x.guard.config.ReplayedHeader] = room[len(room)-1 : len(room) : len(room)]
-	x.expires(room, l)
+	x.expires(room, res)
 	send(w, response.Status, response.Body, nil)
 }
 
 // expires tells the client until when the answer is kept.
-func (x *httpExecution) expires(room []string, l *result) {
-	room = append(room, l.expires.UTC().Format(http.TimeFormat))
+func (x *httpExecution) expires(room []string, res *result) {
+	room = append(room, res.expires.UTC().Format(http.TimeFormat))
 	x.recorder.real.Header()[expiresHeader] = room[len(room)-1 : len(room) : len(room)]
 }
 
 // decline answers a request that may neither execute nor be replayed.
-func (x *httpExecution) decline(l *result) {
+func (x *httpExecution) decline(res *result) {
 	w, r := x.recorder.real, x.request
-	if l.decision == store.DecisionInProgress && x.settings.inFlight == inFlightAccepted {
-		x.guard.accepted(w, x.settings.statusPath, x.res.Key)
+	if res.decision == store.DecisionInProgress && x.settings.inFlight == inFlightAccepted {
+		x.guard.accepted(w, x.settings.statusPath, x.reservation.Key)
 		return
 	}
-	x.guard.decisionProblem(l).write(w, r)
+	x.guard.decisionProblem(res).write(w, r)
 }

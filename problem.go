@@ -114,8 +114,8 @@ func keyProblem(err error) *Problem {
 }
 
 // decisionProblem answers a decision that neither executes nor replays.
-func (g *Guard) decisionProblem(l *result) *Problem {
-	switch l.decision {
+func (g *Guard) decisionProblem(res *result) *Problem {
+	switch res.decision {
 	case store.DecisionMismatch:
 		p := problemMismatch.detailed("use a new key for a new request; the original can still be retried as it was")
 		if g.config.Profile == ProfileStripe {
@@ -124,7 +124,7 @@ func (g *Guard) decisionProblem(l *result) *Problem {
 		return p
 	case store.DecisionUnknown:
 		p := problemUnknown.detailed("an earlier attempt may have taken effect; it is not executed again until its outcome has been settled")
-		p.retryAfter = unknownRetryAfter(l)
+		p.retryAfter = unknownRetryAfter(res)
 		return p
 	case store.DecisionRefused:
 		return &problemRefused
@@ -139,8 +139,8 @@ const (
 	mostUnknownRetry  = time.Minute
 )
 
-func unknownRetryAfter(l *result) time.Duration {
-	return min(max(l.record.ReconcileAt.Sub(l.now), leastUnknownRetry), mostUnknownRetry)
+func unknownRetryAfter(res *result) time.Duration {
+	return min(max(res.record.ReconcileAt.Sub(res.now), leastUnknownRetry), mostUnknownRetry)
 }
 
 // becameUnknown is the answer when the outcome became unknown in this request (E7).

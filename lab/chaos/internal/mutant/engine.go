@@ -42,7 +42,7 @@ var engine = []Mutant{
 		Mistake: "that a call is about to be made is not written down",
 		Edits: []Edit{{
 			"execution_resume.go",
-			"f.persist(func(ctx context.Context) error { return f.guard.store.Checkpoint(ctx, f.claim(), p) })",
+			"e.persist(func(ctx context.Context) error { return e.guard.store.Checkpoint(ctx, e.claim(), p) })",
 			"nil",
 		}},
 	},
@@ -51,8 +51,8 @@ var engine = []Mutant{
 		Mistake: "an answer is sent although it could not be stored",
 		Edits: []Edit{{
 			"execution_settle.go",
-			"\tif err != nil {\n\t\treturn f.notCompleted(err)\n\t}\n\treturn f.completed(expires)",
-			"\treturn f.completed(expires)",
+			"\tif err != nil {\n\t\treturn e.notCompleted(err)\n\t}\n\treturn e.completed(expires)",
+			"\treturn e.completed(expires)",
 		}},
 	},
 	{
