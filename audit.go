@@ -13,8 +13,8 @@ type RouteInfo struct {
 	Method string
 	// Pattern is the path pattern.
 	Pattern string
-	// Handler is what answers. It counts as protected if it was made by [Guard.Handler] or its kin, or unwraps to such a
-	// handler by a method Unwrap() http.Handler.
+	// Handler is what answers. It counts as protected if it was made by [Guard.Handler] or its kin, or unwraps to such
+	// a handler by a method Unwrap() http.Handler.
 	Handler http.Handler
 	// Middlewares are what the router puts in front of the handler; protection among them counts too.
 	Middlewares []func(http.Handler) http.Handler
@@ -25,9 +25,9 @@ func (r RouteInfo) String() string {
 	return strings.TrimSpace(r.Method + " " + r.Pattern)
 }
 
-// Audit returns the routes that change state and are not protected (L6): those of POST and PATCH, those of every method, and
-// those that were given a guard which does not cover their method, such as a PUT without [Methods]. Routes in exempt,
-// written as String writes them, are left out: say there which ones need no protection.
+// Audit returns the routes that change state and are not protected (L6): those of POST and PATCH, those of every
+// method, and those that were given a guard which does not cover their method, such as a PUT without [Methods]. Routes
+// in exempt, written as String writes them, are left out: say there which ones need no protection.
 func Audit(routes []RouteInfo, exempt ...string) []RouteInfo {
 	var unprotected []RouteInfo
 	for _, route := range routes {

@@ -22,7 +22,7 @@ type Call struct {
 	Payload []byte
 }
 
-// Result is the answer of an operation.
+// Result is what [Guard.Do] returns.
 type Result struct {
 	// Value is what the function returned, when it ran or in an earlier attempt.
 	Value []byte
@@ -35,8 +35,8 @@ type Result struct {
 }
 
 // Do runs fn at most once for the call, with the same engine, modes and guarantees as a handler, and returns what it
-// returned, now or in an earlier attempt. The context's cancellation does not reach fn, but its values do; fn is bounded by
-// the [Deadline] option.
+// returned, now or in an earlier attempt. The context's cancellation does not reach fn, but its values do; fn is
+// bounded by the [Deadline] option.
 //
 // If fn returns an error: in transactional mode everything is undone; in reserved mode an error that wraps one made by
 // [NotExecuted] releases the key, one made by [OutcomeUnknown] makes it unknown, and any other follows the route's
@@ -44,7 +44,9 @@ type Result struct {
 //
 // Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrOutcomeUnknown], [ErrUnavailable],
 // [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
-func (g *Guard) Do(ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
+func (g *Guard) Do(
+	ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option,
+) (Result, error) {
 	s, err := g.settings(options)
 	if err != nil {
 		return Result{}, err
@@ -72,7 +74,8 @@ func (f *function) do() (Result, error) {
 
 func (c *Call) check() error {
 	if c.Key == "" || len(c.Key) > maxKeyLength {
-		return fmt.Errorf("%w: it has %d characters; the limits are %d and %d", ErrBadKey, len(c.Key), minKeyLength, maxKeyLength)
+		return fmt.Errorf("%w: it has %d characters; the limits are %d and %d",
+			ErrBadKey, len(c.Key), minKeyLength, maxKeyLength)
 	}
 	if c.Operation == "" {
 		return errors.New("onceward: Call.Operation is missing: it says what the key stands for")
@@ -161,8 +164,8 @@ func (f *function) call(ctx context.Context) (value []byte, err error) {
 	return f.fn(ctx)
 }
 
-// tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere. The
-// caller that executed gets it all the same (A4).
+// tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere.
+// The caller that executed gets it all the same (A4).
 func (f *function) tooLarge(value []byte) outcome {
 	if f.settings.mode == modeTransactional {
 		f.err = fmt.Errorf("%w: %d bytes", errTooLarge, len(value))

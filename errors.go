@@ -10,7 +10,8 @@ import (
 
 // These errors say how a protected call ended when it has no answer.
 var (
-	// ErrInProgress is returned when another attempt of the same operation is running. The error is a [*InProgressError].
+	// ErrInProgress is returned when another attempt of the same operation is running. The error is a
+	// [*InProgressError].
 	ErrInProgress = errors.New("onceward: operation in progress")
 	// ErrMismatch is returned when the key was used before for a different request.
 	ErrMismatch = errors.New("onceward: key was used for a different request")
@@ -18,12 +19,13 @@ var (
 	ErrRefused = errors.New("onceward: new key refused")
 	// ErrNotStored is returned when the operation was completed but its answer was too large to keep.
 	ErrNotStored = errors.New("onceward: response was not stored")
-	// ErrStoredFailure is returned when the operation failed for good and the failure is its stored answer. The error is a
-	// [*StoredFailureError].
+	// ErrStoredFailure is returned when the operation failed for good and the failure is its stored answer. The error
+	// is a [*StoredFailureError].
 	ErrStoredFailure = errors.New("onceward: stored failure")
 )
 
-// These errors come from the store and mean the same here: what a caller of [Guard.Do] or a handler may want to test for.
+// These errors come from the store and mean the same here: what a caller of [Guard.Do] or a handler may want to test
+// for.
 var (
 	// ErrUnavailable is returned when the store cannot answer now: nothing was executed.
 	ErrUnavailable = store.ErrUnavailable

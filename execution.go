@@ -12,8 +12,8 @@ import (
 
 // runner is what an execution executes: an HTTP handler or a function.
 type runner interface {
-	// work runs once and says how it ended. It recovers from a panic and keeps it for after the result. It may be called
-	// again if the store undid the transaction.
+	// work runs once and says how it ended. It recovers from a panic and keeps it for after the result. It may be
+	// called again if the store undid the transaction.
 	work(ctx context.Context, op *Operation) outcome
 }
 
@@ -138,8 +138,8 @@ func (e *execution) run(r runner) result {
 // left reports whether the caller is gone.
 func (e *execution) left() bool { return e.caller.Err() != nil }
 
-// onFailure is what a failure means: in a transaction nothing was done, and what the route says does not cover an owner that
-// lost its lease (E2).
+// onFailure is what a failure means: in a transaction nothing was done, and what the route says does not cover an owner
+// that lost its lease (E2).
 func (e *execution) onFailure(ctx context.Context) Failure {
 	switch {
 	case e.settings.mode == modeTransactional:

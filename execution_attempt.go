@@ -53,7 +53,8 @@ func (e *execution) transact(r runner) result {
 	case v.Decision != store.DecisionExecute:
 		return e.decided(&v, t.sent)
 	case !t.ran:
-		return result{kind: resultFailed, err: &store.UnreadableError{Reason: "the store granted an execution and did not call it"}}
+		err = &store.UnreadableError{Reason: "the store granted an execution and did not call it"}
+		return result{kind: resultFailed, err: err}
 	case t.refused.kind != 0:
 		return t.refused
 	case t.end.kind != outcomeAnswer:
@@ -102,30 +103,31 @@ func (e *execution) decided(v *store.Verdict, sent time.Time) result {
 	}
 	if e.guard.config.Observer != nil {
 		e.guard.observe(e.base, DecidedEvent{
-			ID: e.reservation.ID, Operation: e.op.name, Decision: v.Decision, Origin: v.Origin, Attempt: v.Record.Attempt,
-			Elapsed: time.Since(sent),
+			ID: e.reservation.ID, Operation: e.op.name, Decision: v.Decision, Origin: v.Origin,
+			Attempt: v.Record.Attempt, Elapsed: time.Since(sent),
 		})
 	}
-	switch v.Decision {
-	case store.DecisionExecute:
+	if v.Decision == store.DecisionExecute {
 		return result{}
-	case store.DecisionReplay:
-		return result{kind: resultStored, decision: v.Decision, record: v.Record, now: v.Now, expires: v.Record.ExpiresAt}
-	default:
-		return result{kind: resultDecision, decision: v.Decision, record: v.Record, now: v.Now}
 	}
+	res := result{kind: resultDecision, decision: v.Decision, record: v.Record, now: v.Now}
+	if v.Decision == store.DecisionReplay {
+		res.kind, res.expires = resultStored, v.Record.ExpiresAt
+	}
+	return res
 }
 
 var errCallerLeft = errors.New("the caller left before execution")
 
-// begin takes over what was granted. The result has no kind if the runner may work: it may not for a caller that has left, nor
-// where downstream keys cannot be derived, because under other keys what was done before would be done again.
+// begin takes over what was granted. The result has no kind if the runner may work: it may not for a caller that has
+// left, nor where downstream keys cannot be derived, because under other keys what was done before would be done again.
 func (e *execution) begin(v *store.Verdict) result {
 	e.op.attempt, e.op.origin = v.Record.Attempt, v.Origin
 	if e.settings.mode == modeReserved {
 		e.op.execution = e
 	}
-	e.op.resumed = v.Origin == store.OriginResumed || v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
+	e.op.resumed = v.Origin == store.OriginResumed ||
+		v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
 	e.op.point, e.op.data = v.Record.Point, v.Record.Data
 	var err error
 	if e.op.secret, err = e.guard.downstream.secret(&v.Record); err != nil {
@@ -138,8 +140,9 @@ func (e *execution) begin(v *store.Verdict) result {
 	return result{}
 }
 
-// reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may hold a
-// grant without an owner, which is released, so that the key is not locked for a lease and then unknown for nothing.
+// reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may
+// hold a grant without an owner, which is released, so that the key is not locked for a lease and then unknown for
+// nothing.
 func (e *execution) reserveFailed(err error) result {
 	if !errors.Is(err, store.ErrUnreadable) {
 		e.storeFailed("reserve", err)

@@ -18,8 +18,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// startServerSignalling serves on loopback and closes done when the first request has been answered as far as the server
-// can tell, whoever reads it.
+// startServerSignalling serves on loopback and closes done when the first request has been answered as far as the
+// server can tell, whoever reads it.
 func startServerSignalling(t *testing.T, h http.Handler) (server *httptest.Server, done chan struct{}) {
 	t.Helper()
 	done = make(chan struct{})
@@ -30,8 +30,8 @@ func startServerSignalling(t *testing.T, h http.Handler) (server *httptest.Serve
 	})), done
 }
 
-// leaveAndWait cuts a client's connection and waits until net/http has noticed, which it does only after the body has been
-// read to its end.
+// leaveAndWait cuts a client's connection and waits until net/http has noticed, which it does only after the body has
+// been read to its end.
 func leaveAndWait(t *testing.T, conn net.Conn, request context.Context) {
 	t.Helper()
 	conn.Close()
@@ -341,8 +341,8 @@ func TestWhatAnUndoneRunLeftBehind(t *testing.T) {
 	handler.wantRuns(t, "E1", 2)
 }
 
-// TestAStrayGoroutineBehindAPanic: it goes on with the header of an answer that nobody sends any more. A look at that header
-// would be a fault that no process survives.
+// TestAStrayGoroutineBehindAPanic: it goes on with the header of an answer that nobody sends any more. A look at that
+// header would be a fault that no process survives.
 func TestAStrayGoroutineBehindAPanic(t *testing.T) {
 	t.Parallel()
 	for range 50 {

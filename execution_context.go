@@ -8,7 +8,7 @@ import (
 	"github.com/onceward/onceward/internal/part"
 )
 
-// lazyContext is a context with a deadline that costs nothing until somebody waits for it: no timer, no channel and no
+// lazyContext is a context with a deadline that costs nothing until it is waited for: no timer, no channel and no
 // allocation on the path of a quick handler. Once asked for Done it hands everything to a context of the standard
 // library, whose children then need no goroutine to follow it.
 //
@@ -63,7 +63,7 @@ func (c *lazyContext) Value(key any) any {
 	return c.parent.Value(key)
 }
 
-// needed returns the context behind this one if somebody has waited for it or it has ended, and nil otherwise.
+// needed returns the context behind this one if it was waited for or has ended, and nil otherwise.
 func (c *lazyContext) needed() context.Context {
 	c.mu.Lock()
 	inner, released := c.inner, c.released

@@ -9,7 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-var errNoProgress = errors.New("onceward: recovery points need a reserved route: a transaction is done as a whole or not at all")
+var errNoProgress = errors.New("onceward: recovery points need a reserved route: " +
+	"a transaction is done as a whole or not at all")
 
 // Origin says where this attempt's right to execute came from.
 func (o *Operation) Origin() store.Origin {
@@ -19,8 +20,8 @@ func (o *Operation) Origin() store.Origin {
 	return o.origin
 }
 
-// SharesTransactions reports whether [Operation.CheckpointTx] can be used: whether the store's transactions can hold what
-// the handler writes.
+// SharesTransactions reports whether [Operation.CheckpointTx] can be used: whether the store's transactions can hold
+// what the handler writes.
 func (o *Operation) SharesTransactions() bool {
 	if o == nil || o.execution == nil {
 		return false
@@ -29,16 +30,18 @@ func (o *Operation) SharesTransactions() bool {
 	return shares
 }
 
-// Checkpoint records how far the operation has come: the next attempt finds it with [Operation.Point]. It is tried again
-// while the store cannot answer, for as long as settling is. An error that wraps [store.ErrFenced] says that the attempt is no
-// longer current, and must stop.
+// Checkpoint records how far the operation has come: the next attempt finds it with [Operation.Point]. It is tried
+// again while the store cannot answer, for as long as settling is. An error that wraps [store.ErrFenced] says that the
+// attempt is no longer current, and must stop.
 func (o *Operation) Checkpoint(p store.Checkpoint) error {
 	if o == nil || o.execution == nil {
 		return errNoProgress
 	}
 	e := o.execution
 	p = o.withProvider(p)
-	return e.noteProgress(e.persist(func(ctx context.Context) error { return e.guard.store.Checkpoint(ctx, e.claim(), p) }))
+	return e.noteProgress(e.persist(func(ctx context.Context) error {
+		return e.guard.store.Checkpoint(ctx, e.claim(), p)
+	}))
 }
 
 // withProvider adds the provider's id that the handler has told.
@@ -60,10 +63,11 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	if !shares {
 		return errors.New("onceward: the store does not share its transactions")
 	}
-	return e.noteProgress(s.CheckpointTx(ctx, e.claim(), e.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
+	err := s.CheckpointTx(ctx, e.claim(), e.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
 		p, err := work(ctx)
 		return o.withProvider(p), err
-	}))
+	})
+	return e.noteProgress(err)
 }
 
 func (e *execution) noteProgress(err error) error {
@@ -71,14 +75,14 @@ func (e *execution) noteProgress(err error) error {
 	return err
 }
 
-// NeverExecuted is [Operation.NotExecuted] for an attempt that knows the same of all attempts before it, because they left
-// no recovery point behind.
+// NeverExecuted is [Operation.NotExecuted] for an attempt that knows the same of all attempts before it, because they
+// left no recovery point behind.
 func (o *Operation) NeverExecuted() { o.end(endedNeverExecuted) }
 
-// Suspend says that the operation stops at its recovery point, whatever the handler answers, and that a later attempt is
-// to go on from there, a retry or a resumer, but not before the pause is over. The route must be one that resumes: see
-// [OnLost]. The caller is told that the operation is in progress. In a transactional handler it undoes the transaction, so
-// that nothing was done.
+// Suspend says that the operation stops at its recovery point, whatever the handler answers, and that a later attempt
+// is to go on from there, a retry or a resumer, but not before the pause is over. The route must be one that resumes:
+// see [OnLost]. The caller is told that the operation is in progress. In a transactional handler it undoes the
+// transaction, so that nothing was done.
 func (o *Operation) Suspend(pause time.Duration) {
 	if o != nil {
 		o.pause.Store(int64(max(pause, store.ClockStep)))
@@ -89,7 +93,8 @@ func (o *Operation) Suspend(pause time.Duration) {
 // suspended ends an attempt that goes on later.
 func (e *execution) suspended() outcome {
 	if e.settings.onLost != store.LostResume {
-		return outcome{kind: outcomeUnknown, reason: "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)"}
+		reason := "the handler suspended an operation that is never resumed: the route lacks OnLost(LostResume)"
+		return outcome{kind: outcomeUnknown, reason: reason}
 	}
 	return outcome{kind: outcomeSuspend}
 }
@@ -115,12 +120,14 @@ func (e *execution) goesOn() result {
 	}
 }
 
-// Resume takes over an operation of [Guard.Do] whose owner was lost, without its caller: fn goes on from the recovery point.
-// The record is as the store lists it; what it holds now is decided by the store. The options are those of the route, which
-// must have OnLost(Resume). Errors are those of Do: an [ErrInProgress] says that somebody else was faster, or that
-// the operation was suspended again, an [ErrRefused] that it is gone, or was released since: then only its caller may
-// want it done.
-func (g *Guard) Resume(ctx context.Context, rec *store.Record, fn func(ctx context.Context) ([]byte, error), options ...Option) (Result, error) {
+// Resume takes over an operation of [Guard.Do] whose owner was lost, without its caller: fn goes on from the recovery
+// point. The record is as the store lists it; what it holds now is decided by the store. The options are those of the
+// route, which must have OnLost([LostResume]). Errors are those of Do: an [ErrInProgress] says that another attempt was
+// faster, or that the operation was suspended again, an [ErrRefused] that it is gone, or was released since: then only
+// its caller may want it done.
+func (g *Guard) Resume(
+	ctx context.Context, rec *store.Record, fn func(ctx context.Context) ([]byte, error), options ...Option,
+) (Result, error) {
 	s, err := g.resumeSettings(options)
 	if err != nil {
 		return Result{}, err
@@ -132,8 +139,8 @@ func (g *Guard) Resume(ctx context.Context, rec *store.Record, fn func(ctx conte
 	return f.do()
 }
 
-// ResumeHandler is [Guard.Resume] for an operation that came by HTTP. The handler gets a request without a body, and its
-// answer is stored as that of the route would be.
+// ResumeHandler is [Guard.Resume] for an operation that came by HTTP. The handler gets a request without a body, and
+// its answer is stored as that of the route would be.
 func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.Handler, options ...Option) error {
 	s, err := g.resumeSettings(options)
 	if err != nil {
@@ -158,17 +165,17 @@ func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.
 func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 	s, err := g.settings(options)
 	if err == nil && (s.mode != modeReserved || s.onLost != store.LostResume) {
-		err = errors.New("onceward: only a route with Reserved(…) and OnLost(Resume) can be resumed")
+		err = errors.New("onceward: only a route with Reserved(…) and OnLost(LostResume) can be resumed")
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.inFlight = inFlightConflict // nobody waits here
+	s.inFlight = inFlightConflict // there is no caller that waits
 	return s, nil
 }
 
-// prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose downstream keys this
-// node cannot derive is left to one that can.
+// prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose
+// downstream keys this node cannot derive is left to one that can.
 func (e *execution) prepareResume(g *Guard, s *settings, caller context.Context, rec *store.Record) error {
 	e.prepare(g, s, caller, rec.ID, rec.Operation)
 	e.reservation.Fingerprints = append(e.prints[:0], rec.Fingerprint)

@@ -215,7 +215,7 @@ func TestResumeRefusesOtherRoutes(t *testing.T) {
 		options []onceward.Option
 	}{
 		"no mode":        {"does not say how it executes", []onceward.Option{onceward.OnLost(store.LostResume)}},
-		"reconcile":      {"OnLost(Resume)", []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
+		"reconcile":      {"OnLost(LostResume)", []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
 		"a transaction":  {"Reserved(…)", []onceward.Option{onceward.Transactional(), onceward.OnLost(store.LostResume)}},
 		"a wrong option": {"the least is", []onceward.Option{onceward.Lease(0)}},
 	} {

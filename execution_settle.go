@@ -51,7 +51,8 @@ func (e *execution) completed(expires time.Time) result {
 func (e *execution) notCompleted(err error) result {
 	switch {
 	case !final(err) && e.settings.onLost == store.LostResume:
-		// A later attempt goes on from the recovery point, and makes the same answer. The store was asked for long enough.
+		// A later attempt goes on from the recovery point, and makes the same answer. The store was asked for long
+		// enough.
 		e.storeFailed("complete", err)
 		return e.settleSuspend(e.once)
 	case !errors.Is(err, store.ErrFenced):
@@ -64,8 +65,8 @@ func (e *execution) notCompleted(err error) result {
 	return e.unknown(err)
 }
 
-// overtaken tells of a write that was refused, and is the result of an owner that lost to an answer of the same request (S6).
-// An answer to another request, which took the key after it was busted, is none of its business.
+// overtaken tells of a write that was refused, and is the result of an owner that lost to an answer of the same request
+// (S6). An answer to another request, which took the key after it was busted, is none of its business.
 func (e *execution) overtaken(err error) (result, bool) {
 	e.guard.noteFenced(e.base, e.reservation.ID, e.op.name, err)
 	var fenced *store.FencedError
@@ -95,7 +96,8 @@ func (e *execution) keepLate() {
 		return
 	}
 	late := store.LateCompletion{Claim: e.claim(), Response: e.done.Response, At: time.Now()}
-	if err := e.persist(func(ctx context.Context) error { return e.guard.lateCompletions.AddLateCompletion(ctx, late) }); err != nil {
+	err := e.persist(func(ctx context.Context) error { return e.guard.lateCompletions.AddLateCompletion(ctx, late) })
+	if err != nil {
 		e.storeFailed("add late completion", err)
 	}
 }
@@ -156,13 +158,16 @@ func (e *execution) storeFailed(call string, err error) {
 
 func (e *execution) settled(state store.State, err error) {
 	if e.guard.config.Observer != nil {
-		e.guard.observe(e.base, SettledEvent{ID: e.reservation.ID, Operation: e.op.name, Attempt: e.op.attempt, State: state, Err: err})
+		e.guard.observe(e.base, SettledEvent{
+			ID: e.reservation.ID, Operation: e.op.name, Attempt: e.op.attempt, State: state, Err: err,
+		})
 	}
 }
 
 // final reports whether an error will not go away by trying again.
 func final(err error) bool {
-	return errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrInvalidEvent)
+	return errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrUnreadable) ||
+		errors.Is(err, store.ErrInvalidEvent)
 }
 
 // The pauses between attempts to settle.

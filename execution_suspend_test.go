@@ -81,8 +81,8 @@ func TestSuspendWithoutAPause(t *testing.T) {
 	})
 }
 
-// TestSuspendDuringAHeartbeat: a heartbeat that is on its way does not come after the pause was written, and so does not
-// replace it.
+// TestSuspendDuringAHeartbeat: a heartbeat that is on its way does not come after the pause was written, and so does
+// not replace it.
 func TestSuspendDuringAHeartbeat(t *testing.T) {
 	t.Parallel()
 	const pause = time.Hour
@@ -113,7 +113,8 @@ func TestSuspendDuringAHeartbeat(t *testing.T) {
 	}
 }
 
-// TestNoHeartbeatAfterSuspend: the keeper forgets a lease whose owner suspends itself, also while the store takes its time.
+// TestNoHeartbeatAfterSuspend: the keeper forgets a lease whose owner suspends itself, also while the store takes its
+// time.
 func TestNoHeartbeatAfterSuspend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestNoHeartbeatAfterSuspend(t *testing.T) {
 	})
 }
 
-// TestSuspendOnARouteThatDoesNotResume: nobody would go on, so somebody has to settle it.
+// TestSuspendOnARouteThatDoesNotResume: no attempt would go on, so it has to be settled.
 func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 	t.Parallel()
 	s, handler := newFaultyStore(), suspends(time.Second)
@@ -144,7 +145,7 @@ func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 	h := guard.Handler(handler, onceward.Reserved(onceward.FailureRetry))
 	post(h, "k", `{}`).wantProblem(t, "E3", http.StatusInternalServerError, "outcome-unknown")
 	rec := recordOf(t, s, "k")
-	if rec.State != store.StateUnknown || rec.LastError != "the handler suspended an operation that nobody resumes: the route lacks OnLost(Resume)" {
+	if rec.State != store.StateUnknown || rec.LastError != "the handler suspended an operation that is never resumed: the route lacks OnLost(LostResume)" {
 		t.Errorf("E3: the record is %s: %s", rec.State, rec.LastError)
 	}
 	w := &work{then: func(_ context.Context, op *onceward.Operation) ([]byte, error) {
@@ -426,7 +427,8 @@ func TestNeverExecuted(t *testing.T) {
 	})
 }
 
-// TestNeverExecutedByWhoWasReplaced: somebody else went on with the operation, so its caller is not told that nothing is done.
+// TestNeverExecutedByWhoWasReplaced: somebody else went on with the operation, so its caller is not told that nothing
+// is done.
 func TestNeverExecutedByWhoWasReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -506,7 +508,8 @@ func TestBecause(t *testing.T) {
 	}
 }
 
-// TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for whoever asks or is told about it.
+// TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for whoever asks or is told about
+// it.
 func TestAnUnknownOutcomeKnowsItsProvider(t *testing.T) {
 	t.Parallel()
 	s := newFaultyStore()

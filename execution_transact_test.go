@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// scriptedTransactor is a store whose transactions are made of nothing: it shows what the guard asks of one. What a real
-// one does with it is tested in the stores that have them.
+// scriptedTransactor is a store whose transactions are made of nothing: it shows what the guard asks of one. What a
+// real one does with it is tested in the stores that have them.
 type scriptedTransactor struct {
 	*memory.Store
 	reruns  int   // how often a transaction is undone and its work repeated
@@ -290,8 +290,8 @@ func TestPartsOfARun(t *testing.T) {
 	}
 }
 
-// TestPartsOfAnOperationInAStep: an operation inside a step counts its own parts, so that their names do not depend on which
-// operations before it were replayed.
+// TestPartsOfAnOperationInAStep: an operation inside a step counts its own parts, so that their names do not depend on
+// which operations before it were replayed.
 func TestPartsOfAnOperationInAStep(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, memory.New())

@@ -45,8 +45,8 @@ const (
 	queryRaw
 )
 
-// FingerprintFunc says what counts in a request instead of its query, media type and body. The method, the operation
-// and the path count all the same. An error is answered with 400 and its text, and nothing is executed.
+// FingerprintFunc returns what tells a request from others, in place of its query, media type and body. The method, the
+// operation and the path count all the same. An error is answered with 400 and its text, and nothing is executed.
 type FingerprintFunc func(r *http.Request, body []byte) ([]byte, error)
 
 // fingerprintOptions is what a route lets count (F4).
@@ -267,7 +267,9 @@ func (e *encoder) call(c *Call) {
 
 // fingerprints keys the digest, made by those rules, for a scope and session, under each secret of the ring. It
 // appends to dst.
-func (e *encoder) fingerprints(dst []store.Fingerprint, rules uint8, keys []secretKey, scope, session string) []store.Fingerprint {
+func (e *encoder) fingerprints(
+	dst []store.Fingerprint, rules uint8, keys []secretKey, scope, session string,
+) []store.Fingerprint {
 	for i := range keys {
 		dst = append(dst, store.Fingerprint{Secret: keys[i].id, Rules: rules})
 		f := &dst[len(dst)-1]
@@ -309,11 +311,11 @@ func Payload(parts ...[]byte) []byte {
 	return bytes.Clone(e.digest[:])
 }
 
-// KeepTarget keeps where a request was sent for the fingerprint, before a router takes a prefix off its path. It
-// belongs in front of everything else, and only where requests come without [http.Request.RequestURI]: from
-// net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of net/http sets it, and so does
-// httptest.NewRequest, but not [http.NewRequest], which is for clients. Without it a protected request is refused,
-// because behind [http.StripPrefix] two routes would look like one.
+// KeepTarget is a middleware that fills in [http.Request.RequestURI] before a router takes a prefix off the path: the
+// fingerprint takes the target as it was sent from there. It belongs in front of everything else, and only where
+// requests come without: from net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of
+// net/http sets it, and so does httptest.NewRequest, but not [http.NewRequest], which is for clients. A protected
+// request without it is refused, because behind [http.StripPrefix] two routes would look like one.
 func KeepTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.RequestURI == "" {

@@ -365,7 +365,8 @@ func TestABodyThatWasReadInFrontOfTheGuard(t *testing.T) {
 	}
 }
 
-// TestRequestsWhoseBodyNobodyRead: a middleware that parses forms leaves everything else alone, and an empty body is whole.
+// TestRequestsWhoseBodyNobodyRead: a middleware that parses forms leaves everything else alone, and an empty body is
+// whole.
 func TestRequestsWhoseBodyNobodyRead(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

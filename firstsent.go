@@ -20,13 +20,13 @@ type firstSentRule struct {
 // retention: a captured request then cannot be replayed after its record has gone. Clocks may differ by the
 // tolerance, which is half of the retention at most.
 //
-// This helps only if the header is covered by the caller's signature: whoever can replay a request can otherwise also
-// change its date.
+// This helps only if the header is covered by the caller's signature: an attacker who can replay a request can
+// otherwise also change its date.
 func RequireFirstSent(tolerance time.Duration) Option {
 	return firstSentOption(firstSentRule{checked: true, required: true, tolerance: tolerance})
 }
 
-// CheckFirstSent is [RequireFirstSent] for requests that carry a first-sent time; others pass.
+// CheckFirstSent is [RequireFirstSent] for requests that carry a first-sent time; others pass. Default: no check.
 func CheckFirstSent(tolerance time.Duration) Option {
 	return firstSentOption(firstSentRule{checked: true, tolerance: tolerance})
 }
@@ -41,8 +41,8 @@ func firstSentOption(rule firstSentRule) Option {
 	}
 }
 
-// check holds a request to the rule. A client whose clock is ahead by the tolerance claims to have sent later than it did,
-// so the tolerance shortens the time that is accepted: the record must never be gone before.
+// check holds a request to the rule. A client whose clock is ahead by the tolerance claims to have sent later than it
+// did, so the tolerance shortens the time that is accepted: the record must never be gone before.
 func (f *firstSentRule) check(h http.Header, now time.Time, retention time.Duration) *Problem {
 	if !f.checked {
 		return nil
@@ -52,7 +52,8 @@ func (f *firstSentRule) check(h http.Header, now time.Time, retention time.Durat
 	case len(lines) == 0 && !f.required:
 		return nil
 	case len(lines) == 0:
-		return problemNotSentFirst.detailed("send " + FirstSentHeader + " with the HTTP date of the first attempt, the same on every retry")
+		return problemNotSentFirst.detailed("send " + FirstSentHeader + " with the HTTP date of the first attempt, " +
+			"the same on every retry")
 	case len(lines) > 1:
 		return problemBadFirstSent.detailed("it was sent in more than one header line")
 	}
@@ -63,7 +64,8 @@ func (f *firstSentRule) check(h http.Header, now time.Time, retention time.Durat
 	case sent.After(now.Add(f.tolerance)):
 		return problemFuture.detailed("check the clock of the client; nothing was executed")
 	case now.Sub(sent) > retention-f.tolerance:
-		return problemTooOld.detailed("its answer may no longer be stored, so it is not executed again; find out what became of it")
+		return problemTooOld.detailed("its answer may no longer be stored, so it is not executed again; " +
+			"find out what became of it")
 	default:
 		return nil
 	}

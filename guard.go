@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Guard is the engine: it reserves, executes, keeps the lease and settles. It holds no state that another node would need;
-// the store decides. Make one for each store and share it.
+// Guard is the engine: it reserves, executes, keeps the lease and settles. It holds no state that another node would
+// need; the store decides. Make one for each store and share it.
 type Guard struct {
 	store           store.Store
 	transactor      store.Transactor
@@ -27,7 +27,7 @@ type Guard struct {
 	waiting         atomic.Int64
 }
 
-// New returns a guard over a store.
+// New returns a guard over a store. The error says what in the configuration cannot be right.
 func New(s store.Store, config Config) (*Guard, error) {
 	if s == nil {
 		return nil, errors.New("onceward: the store is nil")
@@ -60,7 +60,8 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 	}
 	if s.mode == modeTransactional {
 		if g.transactor == nil {
-			return nil, errors.New("onceward: Transactional() needs a store that shares its transactions, such as SQLite: this one does not; use Reserved(…)")
+			return nil, errors.New("onceward: Transactional() needs a store that shares its transactions, " +
+				"such as SQLite: this one does not; use Reserved(…)")
 		}
 		if longest := g.transactor.LongestWork(s.lease); longest > 0 {
 			s.deadline = min(s.deadline, longest)
@@ -90,17 +91,17 @@ func (g *Guard) noteFenced(ctx context.Context, id store.ID, operation string, e
 	g.observe(ctx, FencedEvent{ID: id, Operation: operation, Err: fenced})
 }
 
-// ScopeFunc names the security boundary that a request's key lives in, from authentication: a tenant, an account, a token.
-// It must not look at the body. An error that wraps [ErrUnauthenticated], or an empty scope, is answered with 401, any other
-// error with 503; nothing is executed.
+// ScopeFunc names the security boundary that a request's key lives in, from authentication: a tenant, an account, a
+// token. It must not look at the body. An error that wraps [ErrUnauthenticated], or an empty scope, is answered with
+// 401, any other error with 503; nothing is executed.
 type ScopeFunc func(r *http.Request) (string, error)
 
-// SingleScope is for a service with one caller: all keys share one scope.
+// SingleScope returns a [ScopeFunc] that gives every request the same scope, for a service with one caller.
 func SingleScope(scope string) ScopeFunc {
 	return func(*http.Request) (string, error) { return scope, nil }
 }
 
-// Profile is a set of answers.
+// Profile chooses the status codes of Onceward's own answers.
 type Profile uint8
 
 const (
@@ -112,43 +113,47 @@ const (
 
 // Config configures a [Guard].
 type Config struct {
-	// Scope names the scope of a request. It is required for handlers; [Guard.Do] is told its scope.
+	// Scope names the scope of a request. It is required for handlers, and has no default; [Guard.Do] is told its
+	// scope.
 	Scope ScopeFunc
-	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts. Required.
+	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts. It is required,
+	// and has no default.
 	Secret []byte
-	// OldSecrets are those that records may still have been made with. Keep each for the longest retention, and until no
-	// operation of its time is in progress or unknown. Default: none.
+	// OldSecrets are those that records may still have been made with. Keep each for the longest retention, and until
+	// no operation of its time is in progress or unknown. Default: none.
 	OldSecrets [][]byte
-	// DownstreamSecret keys the idempotency keys that are sent to other systems, see [Operation.DownstreamKey], so that no outsider
-	// can compute them: at least 16 random bytes, the same on every node and over restarts. A record keeps the id of its secret, so
-	// that its keys stay the same over a rotation. One of its own can be rotated less often than Secret, and keys then stay the same
-	// for longer than the records live. Default: one that is derived from Secret.
+	// DownstreamSecret keys the idempotency keys that are sent to other systems, see [Operation.DownstreamKey], so that
+	// no outsider can compute them: at least 16 random bytes, the same on every node and over restarts. A record keeps
+	// the id of its secret, so that its keys stay the same over a rotation. One of its own can be rotated less often
+	// than Secret, and keys then stay the same for longer than the records live. Default: one that is derived from
+	// Secret.
 	DownstreamSecret []byte
-	// OldDownstreamSecrets are those that records may still have been made with; keep each for as long as OldSecrets. Those that are
-	// derived from Secret and OldSecrets are among them by themselves. Default: none.
+	// OldDownstreamSecrets are those that records may still have been made with; keep each for as long as OldSecrets.
+	// Those that are derived from Secret and OldSecrets are among them by themselves. Default: none.
 	OldDownstreamSecrets [][]byte
-	// Namespace tells the downstream keys of this service from those of others that share an account at a provider, and perhaps
-	// scopes, keys and secrets too. It is part of what a record's secret is known by: choose it before the first operation.
-	// Default: empty.
+	// Namespace tells the downstream keys of this service from those of others that share an account at a provider, and
+	// perhaps scopes, keys and secrets too. It is part of what a record's secret is known by: choose it before the
+	// first operation. Default: empty.
 	Namespace string
-	// Profile chooses between the two sets of answers. Default: IETF.
+	// Profile chooses the status codes of Onceward's own answers. Default: [ProfileIETF].
 	Profile Profile
-	// Keys says which keys are accepted. Default: see [KeyRules].
+	// Keys says which keys are accepted. Default: as the fields of [KeyRules] say.
 	Keys KeyRules
 	// ReplayedHeader is the name of the header that marks a replay. Default: Idempotent-Replayed.
 	ReplayedHeader string
 	// Defaults are options for every route, which the route's own options override. Default: none.
 	Defaults []Option
-	// MaxWaiters is how many requests may wait at one time for an operation in flight; more are answered with 409 at once.
-	// Default: 1024.
+	// MaxWaiters is how many requests may wait at one time for an operation in flight; more are answered with 409 at
+	// once. Default: 1024.
 	MaxWaiters int
-	// StoreTimeout bounds each call to the store. Default: 5 s; less than 1 ms is refused.
+	// StoreTimeout bounds each call to the store. Less than 1 ms is refused. Default: 5 s.
 	StoreTimeout time.Duration
-	// SettleTimeout bounds how long storing an answer is tried before the outcome is given up as unknown. Default: 15 s.
+	// SettleTimeout bounds how long storing an answer is tried before the outcome is given up as unknown. Default: 15
+	// s.
 	SettleTimeout time.Duration
 	// TraceID returns the id of the trace that a context belongs to; it is kept with the record. Default: none.
 	TraceID func(ctx context.Context) string
-	// Observer is told what happens. Default: nobody.
+	// Observer is told what happens. Default: none.
 	Observer Observer
 	// Logger gets what an operator should know: outcomes that became unknown, refused writes. Default: slog.Default().
 	Logger *slog.Logger
@@ -170,10 +175,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Keys = keys
 	if len(c.Secret) == 0 {
-		return c, errors.New("onceward: Config.Secret is missing: it keys the fingerprints, and must be the same on every node and stay the same over restarts")
+		return c, errors.New("onceward: Config.Secret is missing: it keys the fingerprints, " +
+			"and must be the same on every node and stay the same over restarts")
 	}
 	if c.Profile > ProfileStripe {
-		return c, fmt.Errorf("onceward: profile %d does not exist: use onceward.IETF or onceward.Stripe", c.Profile)
+		return c, fmt.Errorf("onceward: profile %d does not exist: use onceward.ProfileIETF or onceward.ProfileStripe",
+			c.Profile)
 	}
 	if c.MaxWaiters < 0 || c.StoreTimeout < 0 || c.SettleTimeout < 0 {
 		return c, errors.New("onceward: MaxWaiters, StoreTimeout and SettleTimeout cannot be negative")

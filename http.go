@@ -12,8 +12,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Handler protects next. It panics if the options cannot be right, as http.ServeMux does with a bad pattern: such a route
-// must not come into being. [Guard.Route] returns the error instead.
+// Handler returns next with protection: for each key, next runs once. It panics if the options cannot be right, as
+// [http.ServeMux] does with a bad pattern: such a route must not come into being. [Guard.Route] returns the error
+// instead.
 func (g *Guard) Handler(next http.Handler, options ...Option) http.Handler {
 	return g.Middleware(options...)(next)
 }
@@ -39,10 +40,12 @@ func (g *Guard) Route(options ...Option) (func(http.Handler) http.Handler, error
 		return nil, err
 	}
 	if g.config.Scope == nil {
-		return nil, errors.New("onceward: Config.Scope is missing: it says whose keys are whose; use SingleScope if there is one caller only")
+		return nil, errors.New("onceward: Config.Scope is missing: it says whose keys are whose; " +
+			"use SingleScope if there is one caller only")
 	}
 	if s.retention < defaultRetention {
-		g.config.Logger.Warn("onceward: answers are kept for less than a day; a client that retries later executes again",
+		g.config.Logger.Warn(
+			"onceward: answers are kept for less than a day; a client that retries later executes again",
 			"retention", s.retention, "operation", s.operation)
 	}
 	return func(next http.Handler) http.Handler {
@@ -80,8 +83,9 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.serve()
 }
 
-// operation names what the request does: method and route pattern. A path is not taken for a name, because it may have values
-// in it: without a pattern or a name of its own, the operation is called by its method. The path counts in the fingerprint.
+// operation names what the request does: method and route pattern. A path is not taken for a name, because it may have
+// values in it: without a pattern or a name of its own, the operation is called by its method. The path counts in the
+// fingerprint.
 func (p *protected) operation(r *http.Request) string {
 	switch {
 	case p.settings.operation != "":
@@ -95,8 +99,8 @@ func (p *protected) operation(r *http.Request) string {
 	}
 }
 
-// identify finds out who calls and under which key, from the header alone (A5). An empty key means that the request runs
-// unprotected.
+// identify finds out who calls and under which key, from the header alone (A5). An empty key means that the request
+// runs unprotected.
 func (p *protected) identify(r *http.Request) (id store.ID, session string, problem *Problem) {
 	scope, session, problem := p.caller(r)
 	if problem != nil {
@@ -135,13 +139,19 @@ func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	switch {
 	case r.RequestURI == "":
 		return problemNoTarget.detailed("its http.Request has no RequestURI; nothing was executed")
-	case r.Header.Get("Upgrade") != "" && !strings.EqualFold(r.Header.Get("Upgrade"), "h2c") && listed(r.Header["Connection"], "Upgrade"):
+	case upgrades(r.Header):
 		return problemUpgrade.detailed("a switched connection cannot be replayed; send the request without Upgrade")
 	case r.ContentLength > p.settings.bodyLimit:
 		return tooLarge(p.settings.bodyLimit)
 	default:
 		return p.settings.firstSent.check(r.Header, time.Now(), p.settings.retention)
 	}
+}
+
+// upgrades reports whether a request asks to switch the protocol, other than to HTTP/2.
+func upgrades(h http.Header) bool {
+	offer := h.Get("Upgrade")
+	return offer != "" && !strings.EqualFold(offer, "h2c") && listed(h["Connection"], "Upgrade")
 }
 
 func tooLarge(limit int64) *Problem {
@@ -205,7 +215,8 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 	if err := e.request(x.request, x.op.name, x.body.content, &x.settings.fingerprint); err != nil {
 		return problemBadRequest.detailed(err.Error())
 	}
-	x.reservation.Fingerprints = e.fingerprints(x.prints[:0], requestRules, x.guard.secrets, x.reservation.Scope, x.session)
+	scope := x.reservation.Scope
+	x.reservation.Fingerprints = e.fingerprints(x.prints[:0], requestRules, x.guard.secrets, scope, x.session)
 	return nil
 }
 

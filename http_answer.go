@@ -29,7 +29,8 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	case rec.broken != nil:
 		return x.brokenOutcome()
 	case silent:
-		return x.unanswered(ctx, "the handler ran past its deadline, or lost its lease, and wrote no answer", &problemDeadline)
+		reason := "the handler ran past its deadline, or lost its lease, and wrote no answer"
+		return x.unanswered(ctx, reason, &problemDeadline)
 	}
 	response := rec.response()
 	switch {
@@ -53,8 +54,8 @@ func retryLater(status int) bool {
 // failed reports whether an answer of this status is no completion by itself (E5).
 func failed(status int) bool { return status >= http.StatusInternalServerError || retryLater(status) }
 
-// failedOutcome judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing was
-// done, while a gateway's 502 or 504 says nothing about what was.
+// failedOutcome judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing
+// was done, while a gateway's 502 or 504 says nothing about what was.
 func (x *httpExecution) failedOutcome(ctx context.Context, response store.Response) outcome {
 	onFailure := x.onFailure(ctx)
 	if onFailure == FailureStore {
@@ -66,7 +67,8 @@ func (x *httpExecution) failedOutcome(ctx context.Context, response store.Respon
 		}
 	}
 	x.passOn = onFailure == FailureUnknown
-	return failedAs(onFailure, "the handler answered "+strconv.Itoa(response.Status), func() store.Response { return response })
+	reason := "the handler answered " + strconv.Itoa(response.Status)
+	return failedAs(onFailure, reason, func() store.Response { return response })
 }
 
 // unanswered is the outcome of a handler without an answer of its own.
@@ -82,8 +84,8 @@ func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *
 	})
 }
 
-// brokenOutcome is that of an answer which could not be kept: too large for a transaction, which is undone, or marked as not
-// replayable without success.
+// brokenOutcome is that of an answer which could not be kept: too large for a transaction, which is undone, or marked
+// as not replayable without success.
 func (x *httpExecution) brokenOutcome() outcome {
 	if x.recorder.overflow {
 		x.problem = &problemTooLarge
@@ -92,7 +94,8 @@ func (x *httpExecution) brokenOutcome() outcome {
 	return outcome{kind: outcomeUnknown, reason: x.recorder.broken.Error()}
 }
 
-// streamedOutcome is that of an answer that is already on its way. After that a failure is unknown, whatever the route says.
+// streamedOutcome is that of an answer that is already on its way. After that a failure is unknown, whatever the route
+// says.
 func (x *httpExecution) streamedOutcome(ctx context.Context, op *Operation) outcome {
 	if x.panicked != nil || op.outcome.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) {
 		return outcome{kind: outcomeUnknown, reason: "the handler failed after a part of its response was sent"}
@@ -145,7 +148,7 @@ func (x *httpExecution) answer(res *result) {
 	case resultFailed:
 		failureProblem(res.err).write(w, r)
 	case resultCallerLeft:
-		// Nobody reads this; it is written for whoever logs it.
+		// The client does not read this; it is written for a log.
 		problemNotExecuted.detailed("the client left before execution").write(w, r)
 	}
 }
@@ -181,7 +184,8 @@ func (x *httpExecution) replay(res *result) {
 	response := res.answer()
 	w := x.recorder.real
 	if response.NotStored {
-		problemNotStored.detailed("it was too large, or was streamed; the request is not executed again").write(w, x.request)
+		detail := "it was too large, or was streamed; the request is not executed again"
+		problemNotStored.detailed(detail).write(w, x.request)
 		return
 	}
 	h := w.Header()

@@ -35,13 +35,14 @@ func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Proble
 	return nil
 }
 
-// consumed refuses an empty body that was not sent empty: something in front of the guard read it. A body of unknown length
-// that is no form leaves no trace of that.
+// consumed refuses an empty body that was not sent empty: something in front of the guard read it. A body of unknown
+// length that is no form leaves no trace of that.
 func consumed(r *http.Request) *Problem {
 	if r.ContentLength <= 0 && len(r.PostForm) == 0 && r.MultipartForm == nil {
 		return nil
 	}
-	return problemBodyConsumed.detailed("something in front of the guard read it, and without it two different requests would look the same; nothing was executed")
+	return problemBodyConsumed.detailed("something in front of the guard read it, " +
+		"and without it two different requests would look the same; nothing was executed")
 }
 
 // unreadableBody says why a body could not be read. It stands apart so that a body which can costs no allocation.
@@ -50,13 +51,14 @@ func unreadableBody(err error) *Problem {
 	if errors.As(err, &maxBytes) {
 		return tooLarge(maxBytes.Limit)
 	}
-	return problemBodyIncomplete.detailed("it ended before its announced length, or could not be read; nothing was executed")
+	return problemBodyIncomplete.detailed("it ended before its announced length, or could not be read; " +
+		"nothing was executed")
 }
 
 // readUpTo reads at most one byte more than the limit, into dst if it is large enough.
 func readUpTo(r io.Reader, dst []byte, announced, limit int64) ([]byte, error) {
-	// One byte more than announced lets the read that finds the end need no more room. What a client announces beyond the
-	// usual limit is believed only as it comes.
+	// One byte more than announced lets the read that finds the end need no more room. What a client announces beyond
+	// the usual limit is believed only as it comes.
 	if room := min(announced, defaultBodyLimit) + 1; room > int64(cap(dst)) {
 		dst = make([]byte, 0, room)
 	}
@@ -98,8 +100,8 @@ func (b *requestBody) Close() error {
 	return nil
 }
 
-// close ends reading for good: the memory behind the body is about to be used again, and a goroutine that the handler left
-// behind must not see it.
+// close ends reading for good: the memory behind the body is about to be used again, and a goroutine that the handler
+// left behind must not see it.
 func (b *requestBody) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -182,7 +182,8 @@ func TestExpectContinueIsRefusedBeforeTheBody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// No byte of the body is sent: an answer comes only if none is waited for, and "100 Continue" would come first.
+			// No byte of the body is sent: an answer comes only if none is waited for, and "100 Continue" would come
+			// first.
 			conn := dial(t, address, head+"Expect: 100-continue\n"+test.header+"\n")
 			readAnswer(t, conn).wantProblem(t, "A5", test.status, test.code)
 		})

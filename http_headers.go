@@ -16,8 +16,8 @@ type headerRules struct {
 	drop  []string
 }
 
-// StoreHeaders stores these response headers although they are made anew by default: a request id, for example. Headers
-// that must never be stored stay out.
+// StoreHeaders stores response headers of which by default each answer gets its own: a request id, for example. Headers
+// that must never be stored stay out. Default: none.
 func StoreHeaders(names ...string) Option {
 	return func(s *settings) error {
 		s.headers.store = canonicalNames(names)
@@ -25,7 +25,7 @@ func StoreHeaders(names ...string) Option {
 	}
 }
 
-// DropHeaders keeps these response headers from being stored: they are sent with the first answer only.
+// DropHeaders keeps response headers from being stored: they are sent with the first answer only. Default: none.
 func DropHeaders(names ...string) Option {
 	return func(s *settings) error {
 		s.headers.drop = canonicalNames(names)
@@ -53,8 +53,8 @@ var neverStored = map[string]bool{
 	expiresHeader: true, defaultReplayedHeader: true,
 }
 
-// madeAnew holds the headers that say something about one transmission.
-var madeAnew = map[string]bool{
+// perTransmission holds the headers that say something about one transmission.
+var perTransmission = map[string]bool{
 	"Date": true, "Content-Length": true, "Age": true, "Server-Timing": true, "Server": true,
 	"X-Request-Id": true, "Request-Id": true, "X-Correlation-Id": true, "X-Trace-Id": true, "Traceparent": true,
 	"Tracestate": true, "Traceresponse": true, "X-Amzn-Trace-Id": true, "X-Cloud-Trace-Context": true,
@@ -66,7 +66,7 @@ var ofConnection = map[string]bool{
 	"Content-Length": true,
 }
 
-var madeAnewPrefixes = []string{"Ratelimit-", "X-Ratelimit-", "Access-Control-", "X-B3-"}
+var perTransmissionPrefixes = []string{"Ratelimit-", "X-Ratelimit-", "Access-Control-", "X-B3-"}
 
 // keeps reports whether a response header is stored.
 func (h *headerRules) keeps(name string) bool {
@@ -75,10 +75,10 @@ func (h *headerRules) keeps(name string) bool {
 		return false
 	case slices.Contains(h.store, name):
 		return true
-	case madeAnew[name] || name == "Ratelimit":
+	case perTransmission[name] || name == "Ratelimit":
 		return false
 	}
-	for _, prefix := range madeAnewPrefixes {
+	for _, prefix := range perTransmissionPrefixes {
 		if strings.HasPrefix(name, prefix) {
 			return false
 		}
@@ -92,9 +92,9 @@ func (h *headerRules) keepsRemoval(name string) bool {
 	return !ofConnection[name] && !slices.Contains(h.drop, name)
 }
 
-// fields captures what a handler did to the header, compared with how it was before the handler ran: those to store first,
-// in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none of
-// them; how an answer is framed is the server's, so that the first one and its replays are alike.
+// fields captures what a handler did to the header, compared with how it was before the handler ran: those to store
+// first, in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none
+// of them; how an answer is framed is the server's, so that the first one and its replays are alike.
 func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField, stored int) {
 	n := len(before)
 	for _, values := range after {
@@ -125,7 +125,9 @@ func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField
 
 // appendRemovals adds what a handler deleted, and what it set to nothing, which is how net/http is told not to add a
 // field of its own: those to store, or those that are for this answer only.
-func (h *headerRules) appendRemovals(all []store.HeaderField, before, after http.Header, stored bool) []store.HeaderField {
+func (h *headerRules) appendRemovals(
+	all []store.HeaderField, before, after http.Header, stored bool,
+) []store.HeaderField {
 	for name := range before {
 		if _, there := after[name]; !there && h.keepsRemoval(name) == stored {
 			all = append(all, store.HeaderField{Name: name, Removed: true})

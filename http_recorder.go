@@ -20,8 +20,8 @@ type recorder struct {
 	settings *settings
 	stream   streamMarker // nil where answers cannot stream
 
-	// A goroutine that the handler left behind may go on writing. The lock, and the end of writing when the handler ends,
-	// keep it away from an answer that is being settled, and from memory that is used again.
+	// A goroutine that the handler left behind may go on writing. The lock, and the end of writing when the handler
+	// ends, keep it away from an answer that is being settled, and from memory that is used again.
 	mu        sync.Mutex
 	ended     bool
 	before    http.Header // what the real header held when the handler started; nil if nothing
@@ -200,8 +200,8 @@ func (rec *recorder) end() {
 	rec.ended = true
 }
 
-// gatherTrailers takes the trailers of a handler that has returned. Of one that panicked nothing is read any more: what it left
-// behind may go on writing to the header.
+// gatherTrailers takes the trailers of a handler that has returned. Of one that panicked nothing is read any more: what
+// it left behind may go on writing to the header.
 func (rec *recorder) gatherTrailers() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -248,8 +248,8 @@ const chunkedFrom = 2048
 // Flush implements [http.Flusher].
 func (rec *recorder) Flush() { _ = rec.FlushError() } // an http.Flusher cannot report it
 
-// FlushError is what [http.ResponseController] calls. A handler that flushes wants to stream: where that is possible the
-// answer streams from here on, where it is not it goes on gathering.
+// FlushError is what [http.ResponseController] calls. A handler that flushes wants to stream: where that is possible
+// the answer streams from here on, where it is not it goes on gathering.
 func (rec *recorder) FlushError() error {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

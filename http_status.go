@@ -44,12 +44,12 @@ func pathSegment(key string) string {
 	return url.PathEscape(key)
 }
 
-// StatusHandler answers what became of an operation: mount it at the path given to [InFlightAccepted], for example under
-// "GET /operations/{key}". It takes the key from the path value "key", or else from the last segment of the path.
+// StatusHandler answers what became of an operation: mount it at the path given to [InFlightAccepted], for example
+// under "GET /operations/{key}". It takes the key from the path value "key", or else from the last segment of the path.
 //
-// It answers within the caller's scope only. A key that does not exist, that lives in another scope, or that is bound to
-// another session is the same 404. Give it the same [BindSession] as the routes whose operations it shows; other options
-// have no effect on it.
+// It answers within the caller's scope only. A key that does not exist, that lives in another scope, or that is bound
+// to another session is the same 404. Give it the same [BindSession] as the routes whose operations it shows; other
+// options have no effect on it.
 func (g *Guard) StatusHandler(options ...Option) http.Handler {
 	s, err := newSettings(g.config.Defaults, []Option{Reserved(FailureUnknown)}, options)
 	if err == nil && g.config.Scope == nil {
@@ -104,9 +104,9 @@ func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http
 	}
 }
 
-// expired lets the store say whether the record counts for nothing any more, because a node's clock does not decide that (S3).
-// It is asked with a reservation for a request that is not the record's own, and that must not create: the record is a
-// mismatch as long as it counts, and refused as absent from then on. Neither changes anything.
+// expired lets the store say whether the record counts for nothing any more, because a node's clock does not decide
+// that (S3). It is asked with a reservation for a request that is not the record's own, and that must not create: the
+// record is a mismatch as long as it counts, and refused as absent from then on. Neither changes anything.
 func (h *statusHandler) expired(ctx context.Context, rec *store.Record) (bool, error) {
 	if !rec.State.Settled() {
 		return rec.State == store.StateExpired, nil
@@ -144,8 +144,8 @@ func (h *statusHandler) visible(rec *store.Record, session string) bool {
 	return false
 }
 
-// statusKey takes the key from the request's path. A router may hand out path values as they were escaped: that is noticed
-// where the key is the last segment.
+// statusKey takes the key from the request's path. A router may hand out path values as they were escaped: that is
+// noticed where the key is the last segment.
 func statusKey(r *http.Request) string {
 	last := path.Base(r.URL.EscapedPath())
 	if key := r.PathValue("key"); key != "" && key != last {
@@ -161,7 +161,8 @@ func statusKey(r *http.Request) string {
 func showStatus(w http.ResponseWriter, rec *store.Record) {
 	status := &Status{
 		Key: rec.Key, Operation: rec.Operation, State: rec.State.String(), StatusCode: rec.Response.Status,
-		CreatedAt: optionalTime(rec.CreatedAt), SettledAt: optionalTime(rec.SettledAt), ExpiresAt: optionalTime(rec.ExpiresAt),
+		CreatedAt: optionalTime(rec.CreatedAt), SettledAt: optionalTime(rec.SettledAt),
+		ExpiresAt: optionalTime(rec.ExpiresAt),
 	}
 	for _, field := range rec.Response.Header {
 		if field.Name == "Location" {

@@ -13,8 +13,8 @@ import (
 type KeySyntax uint8
 
 const (
-	// SyntaxLenient accepts a quoted string of RFC 9651 or a bare value of visible ASCII without quotes, backslashes, commas and
-	// semicolons. k and "k" are the same key. This is the default.
+	// SyntaxLenient accepts a quoted string of RFC 9651 or a bare value of visible ASCII without quotes, backslashes,
+	// commas and semicolons. k and "k" are the same key. This is the default.
 	SyntaxLenient KeySyntax = iota
 	// SyntaxStrict accepts only the quoted string that the IETF draft asks for.
 	SyntaxStrict
@@ -28,15 +28,17 @@ const (
 
 // KeyRules says which keys are accepted. The zero value accepts what the default configuration accepts.
 type KeyRules struct {
-	// Headers are the names of the header that carries the key; the first that is present counts. Default: Idempotency-Key.
+	// Headers are the names of the header that carries the key; the first that is present counts. Default:
+	// Idempotency-Key.
 	Headers []string
-	// Syntax is the form of the header's value. Default: Lenient.
+	// Syntax is the form of the header's value. Default: [SyntaxLenient].
 	Syntax KeySyntax
 	// MinLength is the smallest length of a key after decoding. Default: 1.
 	MinLength int
-	// MaxLength is the largest length of a key after decoding. Default and most: 255.
+	// MaxLength is the largest length of a key after decoding. More than 255 is refused. Default: 255.
 	MaxLength int
-	// RefusePersonalData refuses keys that look like an e-mail address, a phone number or a card number. Default: false.
+	// RefusePersonalData refuses keys that look like an e-mail address, a phone number or a card number. Default:
+	// false.
 	RefusePersonalData bool
 }
 
@@ -77,7 +79,8 @@ func (k KeyRules) withDefaults() (KeyRules, error) {
 		k.MaxLength = maxKeyLength
 	}
 	if k.MinLength < minKeyLength || k.MaxLength > maxKeyLength || k.MinLength > k.MaxLength {
-		return k, fmt.Errorf("onceward: keys of %d to %d characters: the limits are %d and %d", k.MinLength, k.MaxLength, minKeyLength, maxKeyLength)
+		return k, fmt.Errorf("onceward: keys of %d to %d characters: the limits are %d and %d",
+			k.MinLength, k.MaxLength, minKeyLength, maxKeyLength)
 	}
 	return k, nil
 }
@@ -186,8 +189,8 @@ func (k *KeyRules) check(key string) error {
 	}
 }
 
-// looksPersonal recognises the keys that people make from personal data (H7): an e-mail address anywhere in the key, and a
-// key that is nothing but a phone or card number.
+// looksPersonal recognises the keys that people make from personal data (H7): an e-mail address anywhere in the key,
+// and a key that is nothing but a phone or card number.
 func looksPersonal(key string) bool {
 	return looksLikeEmail(key) || looksLikeNumber(key)
 }
@@ -198,9 +201,9 @@ func looksLikeEmail(key string) bool {
 	return found && name != "" && dot > 0 && dot < len(domain)-1
 }
 
-// looksLikeNumber recognises digits with the separators that people put between them: with a leading plus a phone number
-// of 7 to 15 digits, without one 13 to 19 digits whose check digit is that of a card, or a national phone number that
-// starts with a zero.
+// looksLikeNumber recognises digits with the separators that people put between them: with a leading plus a phone
+// number of 7 to 15 digits, without one 13 to 19 digits whose check digit is that of a card, or a national phone number
+// that starts with a zero.
 func looksLikeNumber(key string) bool {
 	digits := make([]byte, 0, 20)
 	for i := range len(key) {

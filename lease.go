@@ -31,8 +31,8 @@ type lease struct {
 	place int
 }
 
-// localEnd is when the owner must take its lease to be over: counted from when the last successful extend was sent, because
-// the store cannot have started to count earlier (S5). One whose reply was lost does not count.
+// localEnd is when the owner must take its lease to be over: counted from when the last successful extend was sent,
+// because the store cannot have started to count earlier (S5). One whose reply was lost does not count.
 func (l *lease) localEnd() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +61,8 @@ func (l *lease) heartbeats(now time.Time) bool {
 	return !l.finished && (l.until.IsZero() || now.Before(l.until))
 }
 
-// keeper extends all leases of a guard. One timer serves them all, so that an attempt that ends before its first heartbeat,
-// as nearly all do, costs neither a goroutine nor a timer.
+// keeper extends all leases of a guard. One timer serves them all, so that an attempt that ends before its first
+// heartbeat, as nearly all do, costs neither a goroutine nor a timer.
 type keeper struct {
 	guard *Guard
 
@@ -100,8 +100,8 @@ func (k *keeper) quiet(l *lease) {
 	defer l.beating.Unlock()
 }
 
-// arm makes sure that the timer fires no later than the first lease is due. It may fire for a lease that has ended: that
-// is cheaper than to set it anew for every request. The caller holds the lock.
+// arm makes sure that the timer fires no later than the first lease is due. It may fire for a lease that has ended:
+// that is cheaper than to set it again for every request. The caller holds the lock.
 func (k *keeper) arm() {
 	if len(k.leases) == 0 {
 		return
@@ -121,8 +121,8 @@ func (k *keeper) arm() {
 // beatsTogether is the part of a lease by which a heartbeat may come early to go with others.
 const beatsTogether = 15
 
-// beat extends every lease that is due, and those that soon will be, so that the heartbeats of many leases go together. Each
-// goes on its own, so that a slow one holds up no other; a store gathers them.
+// beat extends every lease that is due, and those that soon will be, so that the heartbeats of many leases go together.
+// Each goes on its own, so that a slow one holds up no other; a store gathers them.
 func (k *keeper) beat() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -185,8 +185,9 @@ func (k *keeper) lose(l *lease, err error) {
 	l.mu.Lock()
 	l.lost = true
 	l.mu.Unlock()
-	k.guard.observe(context.Background(), LeaseLostEvent{ID: l.claim.ID, Operation: l.name, Attempt: l.claim.Attempt, Err: err})
-	k.guard.noteFenced(context.Background(), l.claim.ID, l.name, err)
+	ctx := context.Background()
+	k.guard.observe(ctx, LeaseLostEvent{ID: l.claim.ID, Operation: l.name, Attempt: l.claim.Attempt, Err: err})
+	k.guard.noteFenced(ctx, l.claim.ID, l.name, err)
 	l.ctx.end(ErrLeaseLost)
 }
 

@@ -13,7 +13,7 @@ import (
 type orphan struct {
 	id    store.ID
 	nonce store.Nonce
-	until time.Time // when its lease is over: from then on there is nothing to give back
+	until time.Time // when its lease is over: from then on there is nothing to release
 	// again is when to look again should it not be there: the reservation may still be on its way. Zero if it is not.
 	again time.Duration
 }
@@ -38,14 +38,14 @@ const (
 	// later ones are refused before they reach the store. What finds no room ends by its lease.
 	maxOrphans = 1024
 	// The pauses while the store does not answer.
-	firstOrphanPause   = 100 * time.Millisecond
-	longestOrphanPause = 2 * time.Second
+	minOrphanBackoff = 100 * time.Millisecond
+	maxOrphanBackoff = 2 * time.Second
 	// orphanOnItsWay is the first time after which one is looked for again that is not there; it doubles.
 	orphanOnItsWay = time.Second
 )
 
-// add has a grant looked for that may have been made. One that was waited for in vain may be made yet, such as in a store
-// whose commits wait for a standby.
+// add has a grant looked for that may have been made. One that was waited for in vain may be made yet, such as in a
+// store whose commits wait for a standby.
 func (o *orphans) add(r *store.Reservation, err error) {
 	one := orphan{id: r.ID, nonce: r.Nonce, until: time.Now().Add(r.Lease)}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -129,12 +129,12 @@ func (o *orphans) failed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.waiting = append(o.waiting[1:], o.waiting[0])
-	o.pause = min(max(2*o.pause, firstOrphanPause), longestOrphanPause)
+	o.pause = min(max(2*o.pause, minOrphanBackoff), maxOrphanBackoff)
 	o.next = time.Now().Add(o.pause)
 	o.plan()
 }
 
-// release gives back a grant that was not taken, and reports whether there is one. It reads the record, because another
+// release releases a grant that was not taken, and reports whether there is one. It reads the record, because another
 // reservation could take the key from a retry.
 func (o *orphans) release(lost orphan) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.guard.config.StoreTimeout)
@@ -148,5 +148,6 @@ func (o *orphans) release(lost orphan) (there bool, err error) {
 	case rec.State != store.StateInProgress || rec.Nonce != lost.nonce:
 		return false, nil
 	}
-	return true, o.guard.store.Release(ctx, store.Claim{ID: lost.id, Attempt: rec.Attempt}, "the reply to the reservation was lost")
+	claim := store.Claim{ID: lost.id, Attempt: rec.Attempt}
+	return true, o.guard.store.Release(ctx, claim, "the reply to the reservation was lost")
 }

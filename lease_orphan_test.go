@@ -210,8 +210,8 @@ func TestOneLostGrantThatCannotBeReleasedHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestAGrantThatLandsLate: a reservation may still be on its way when its caller has given up on it, as when the store waits for its
-// standby. It is looked for again until its lease could have begun no more.
+// TestAGrantThatLandsLate: a reservation may still be on its way when its caller has given up on it, as when the store
+// waits for its standby. It is looked for again until its lease could have begun no more.
 func TestAGrantThatLandsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

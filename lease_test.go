@@ -345,8 +345,8 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	})
 }
 
-// TestHeartbeatsGoTogether starts handlers within two seconds: their heartbeats come at the same moments, so that a store can
-// write them with one statement.
+// TestHeartbeatsGoTogether starts handlers within two seconds: their heartbeats come at the same moments, so that a
+// store can write them with one statement.
 func TestHeartbeatsGoTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,8 +7,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Observer is told what the engine does: for metrics, traces and logs. It is called on the path of the request, so it must
-// be quick and must not block. Keys in events are as the client sent them: an observer that writes them down hashes them.
+// Observer is told what the engine does: for metrics, traces and logs. It is called on the path of the request, so it
+// must be quick and must not block. Keys in events are as the client sent them: an observer that writes them down
+// hashes them.
 type Observer interface {
 	Observe(ctx context.Context, e ObserverEvent)
 }
@@ -47,8 +48,8 @@ type (
 		Elapsed   time.Duration
 	}
 
-	// SettledEvent is the end of an attempt: the state that its record was left in. Err is why that is [store.StateUnknown], or
-	// why the state could not be written.
+	// SettledEvent is the end of an attempt: the state that its record was left in. Err is why that is
+	// [store.StateUnknown], or why the state could not be written.
 	SettledEvent struct {
 		store.ID
 		Operation string

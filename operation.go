@@ -13,8 +13,8 @@ import (
 
 type operationKey struct{}
 
-// Operation is what a handler can know and say about the attempt that it runs in. The methods of a nil Operation are those
-// of a request without protection.
+// Operation is what a handler can know and say about the attempt that it runs in. The methods of a nil Operation are
+// those of a request without protection.
 type Operation struct {
 	id         store.ID
 	name       string
@@ -74,8 +74,8 @@ func (o *Operation) Name() string {
 	return o.name
 }
 
-// Attempt returns the fencing token of this attempt: a number that grows with each attempt of the operation. A system that
-// remembers the largest one it has seen can refuse an owner that came back too late.
+// Attempt returns the fencing token of this attempt: a number that grows with each attempt of the operation. A system
+// that remembers the largest one it has seen can refuse an owner that came back too late.
 func (o *Operation) Attempt() int64 {
 	if o == nil {
 		return 0
@@ -94,10 +94,10 @@ func (o *Operation) Point() (string, []byte) {
 	return o.point, o.data
 }
 
-// DownstreamKey derives the idempotency key to send to another system for a step of this operation: a keyed hash, which no outsider
-// can compute, of the namespace, the scope, the key and the step. Every attempt, on every node, derives the same one, with the
-// secret of the first attempt. After the record has expired it is still the same, until the secret is rotated.
-// [Guard.DownstreamKey] derives it from the record.
+// DownstreamKey derives the idempotency key to send to another system for a step of this operation: a keyed hash, which
+// no outsider can compute, of the namespace, the scope, the key and the step. Every attempt, on every node, derives the
+// same one, with the secret of the first attempt. After the record has expired it is still the same, until the secret
+// is rotated. [Guard.DownstreamKey] derives it from the record.
 func (o *Operation) DownstreamKey(step string) string {
 	if o == nil || o.secret == nil {
 		return ""
@@ -108,12 +108,12 @@ func (o *Operation) DownstreamKey(step string) string {
 // NotExecuted says that nothing was done, whatever the handler answers: the record is released, and a retry executes.
 func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
 
-// Unknown says that it is not known what was done, whatever the handler answers: retries are answered with 409 until the
-// outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
+// Unknown says that it is not known what was done, whatever the handler answers: retries are answered with 409 until
+// the outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
 func (o *Operation) Unknown() { o.end(endedUnknown) }
 
-// SetReason keeps a text as the record's last error, where the operation ends as unknown or as not executed: for whoever has
-// to settle it.
+// SetReason keeps a text as the record's last error, where the outcome is unknown or nothing was executed: for the
+// operator who has to settle it.
 func (o *Operation) SetReason(reason string) {
 	if o != nil {
 		o.reason.Store(&reason)
@@ -187,15 +187,19 @@ func (o *Operation) completion(response store.Response) store.Completion {
 	return done
 }
 
-// Tx returns the transaction of a transactional handler. What the handler writes through it becomes durable together with
-// its answer, or not at all. The guard ends it: its Commit and Rollback return [ErrTxOwned].
+// Tx returns the transaction of a transactional handler, which the claim is already in. What the handler writes through
+// it becomes durable together with its answer, or not at all. The guard commits it or rolls it back: its own Commit and
+// Rollback return [ErrTxOwned]. With pgx the function is postgres.Tx.
 //
-// It panics if the context has none, because the route is not [Transactional] or its store hands out another type: writing
-// past the transaction would undo the guarantee without a sign. [LookupTx] asks without a panic.
+// It panics if the context has none, because the route is not [Transactional] or its store hands out another type:
+// writing past the transaction would undo the guarantee without a sign. [LookupTx] asks without a panic.
 func Tx(ctx context.Context) *sql.Tx {
 	tx, ok := LookupTx(ctx)
 	if !ok {
-		panic("onceward: no *sql.Tx in this context: is the route built with onceward.Transactional() on a database/sql store, is its method one that is protected (POST and PATCH, unless onceward.Methods says otherwise), and is the context the handler's own?")
+		panic("onceward: no *sql.Tx in this context: " +
+			"is the route built with onceward.Transactional() on a database/sql store, " +
+			"is its method one that is protected (POST and PATCH, unless onceward.Methods says otherwise), " +
+			"and is the context the handler's own?")
 	}
 	return tx
 }

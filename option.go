@@ -97,7 +97,7 @@ type settings struct {
 	headers       headerRules
 }
 
-// Option configures a route.
+// Option configures a route, or a call of [Guard.Do].
 type Option func(*settings) error
 
 // Transactional runs the handler inside one database transaction with its claim and its answer. The handler takes the
@@ -109,21 +109,23 @@ func Transactional() Option {
 	}
 }
 
-// Reserved records the intent durably before the handler runs, and its answer after: for handlers that call other systems.
-// It must be said what a failure means, because nobody else can know.
+// Reserved records the intent durably before the handler runs, and its answer after: for handlers that call other
+// systems. It must be said what a failure means, because only the author of the handler can know.
 func Reserved(onFailure Failure) Option {
 	return func(s *settings) error {
 		if onFailure < FailureUnknown || onFailure > FailureStore {
-			return errors.New("Reserved needs FailureUnknown, FailureRetry or FailureStore: what does a failure of this handler mean?")
+			return errors.New("Reserved needs FailureUnknown, FailureRetry or FailureStore: " +
+				"what does a failure of this handler mean?")
 		}
 		s.mode, s.onFailure = modeReserved, onFailure
 		return nil
 	}
 }
 
-// OnLost says what becomes of an operation whose owner was lost. Default: Reconcile. Resume is for operations that go on from
-// a recovery point and whose effects are recognised by their downstream key: a handler that starts over does its work again.
-func OnLost(policy store.LostPolicy) Option {
+// OnLost says what becomes of an operation whose owner was lost. [LostResume] is for operations that go on from a
+// recovery point and whose effects are recognised by their downstream key: a handler that starts over does its work
+// again. Default: [LostReconcile].
+func OnLost(policy LostPolicy) Option {
 	return func(s *settings) error {
 		if policy > store.LostResume {
 			return fmt.Errorf("OnLost: policy %d does not exist", policy)
@@ -133,8 +135,8 @@ func OnLost(policy store.LostPolicy) Option {
 	}
 }
 
-// Retain keeps the answer for this long after it was stored. Default: 24 h; less than 1 h and more than
-// [MaxRetention] are refused.
+// Retain keeps the answer for this long after it was stored. Less than 1 h and more than [MaxRetention] are refused.
+// Default: 24 h.
 func Retain(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastRetention {
@@ -148,23 +150,24 @@ func Retain(d time.Duration) Option {
 	}
 }
 
-// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Default: 30
-// s; less than 100 ms and more than [MaxLease] are refused.
+// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Less than 100
+// ms and more than [MaxLease] are refused. Default: 30 s.
 func Lease(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastLease {
 			return fmt.Errorf("Lease(%s): the least is %s", d, leastLease)
 		}
 		if d > MaxLease {
-			return fmt.Errorf("Lease(%s): a key would stay locked for that long when its owner is lost; the most is %s", d, MaxLease)
+			return fmt.Errorf("Lease(%s): a key would stay locked for that long when its owner is lost; the most is %s",
+				d, MaxLease)
 		}
 		s.lease = d
 		return nil
 	}
 }
 
-// Deadline bounds the handler's context. Default: 1 min; in transactional mode the lease at most, and on a store with a
-// single writer a third of it. Less than 1 ms is refused.
+// Deadline bounds the handler's context. In transactional mode it is the lease at most, and on a store with a single
+// writer a third of it. Less than 1 ms is refused. Default: 1 min.
 func Deadline(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastDeadline {
@@ -175,7 +178,7 @@ func Deadline(d time.Duration) Option {
 	}
 }
 
-// InFlightConflict answers a duplicate of an operation in flight with 409 and Retry-After. This is the default.
+// InFlightConflict answers a duplicate of an operation in flight with 409 and Retry-After. It is the default.
 func InFlightConflict() Option {
 	return func(s *settings) error {
 		s.inFlight = inFlightConflict
@@ -187,26 +190,27 @@ func InFlightConflict() Option {
 func InFlightWait(d time.Duration) Option {
 	return func(s *settings) error {
 		if d <= 0 {
-			return fmt.Errorf("Wait(%s): it must be positive", d)
+			return fmt.Errorf("InFlightWait(%s): it must be positive", d)
 		}
 		s.inFlight, s.wait = inFlightWait, d
 		return nil
 	}
 }
 
-// InFlightAccepted answers a duplicate of an operation in flight with 202 and the address of its status: path with the key behind
-// it. Mount [Guard.StatusHandler] there, for example under "GET /operations/{key}" for the path "/operations/".
+// InFlightAccepted answers a duplicate of an operation in flight with 202 and the address of its status: path with the
+// key behind it. Mount [Guard.StatusHandler] there, for example under "GET /operations/{key}" for the path
+// "/operations/".
 func InFlightAccepted(path string) Option {
 	return func(s *settings) error {
 		if !strings.HasPrefix(path, "/") || !strings.HasSuffix(path, "/") {
-			return fmt.Errorf("Accepted(%q): the path starts and ends with a slash", path)
+			return fmt.Errorf("InFlightAccepted(%q): the path starts and ends with a slash", path)
 		}
 		s.inFlight, s.statusPath = inFlightAccepted, path
 		return nil
 	}
 }
 
-// KeyOptional lets requests without a key run unprotected. By default they are refused with 400.
+// KeyOptional lets requests without a key run unprotected. Default: they are refused with 400.
 func KeyOptional() Option {
 	return func(s *settings) error {
 		s.optional = true
@@ -214,7 +218,8 @@ func KeyOptional() Option {
 	}
 }
 
-// Methods says which methods are protected. Default: POST and PATCH. Others pass straight through, as if there was no guard.
+// Methods says which methods are protected. Others pass straight through, as if there was no guard. Default: POST and
+// PATCH.
 func Methods(methods ...string) Option {
 	return func(s *settings) error {
 		if len(methods) == 0 {
@@ -222,7 +227,8 @@ func Methods(methods ...string) Option {
 		}
 		for _, method := range methods {
 			if method == "" || method != strings.ToUpper(method) {
-				return fmt.Errorf("Methods(%q): methods are case-sensitive and would never match; write %q", method, strings.ToUpper(method))
+				return fmt.Errorf("Methods(%q): methods are case-sensitive and would never match; write %q",
+					method, strings.ToUpper(method))
 			}
 		}
 		s.methods = slices.Clone(methods)
@@ -236,14 +242,14 @@ func BodyLimit(bytes int64) Option {
 		if bytes < 0 {
 			return fmt.Errorf("BodyLimit(%d): it cannot be negative", bytes)
 		}
-		s.bodyLimit = min(bytes, math.MaxInt64-1) // one byte more is read to external event a body that is larger
+		s.bodyLimit = min(bytes, math.MaxInt64-1) // one byte more is read, to notice a body that is larger
 		return nil
 	}
 }
 
-// ResponseLimit is the largest response body that is stored, in bytes. A larger one is sent but not stored in
-// reserved mode, and refused with a rollback in transactional mode. Default: 1 MiB; more than 256 MiB is refused,
-// because no database takes rows of every size.
+// ResponseLimit is the largest response body that is stored, in bytes. A larger one is sent but not stored in reserved
+// mode, and refused with a rollback in transactional mode. More than 256 MiB is refused, because no database takes rows
+// of every size. Default: 1 MiB.
 func ResponseLimit(bytes int) Option {
 	return func(s *settings) error {
 		if bytes < 0 || bytes > maxResponseLimit {
@@ -256,9 +262,9 @@ func ResponseLimit(bytes int) Option {
 
 // OperationName names the operation where the route pattern cannot be seen: under a router that does not set
 // http.Request.Pattern, or in a middleware in front of the router (with chi, protect single routes by With, not a whole
-// router by Use). Default: the method and the pattern, or the method alone. It is the name by which a reconciler or a resumer
-// finds the operation. It counts in the fingerprint beside the method and the path: a route that changes its name
-// answers the retries of before with a mismatch.
+// router by Use). It is the name by which a reconciler or a resumer finds the operation. It counts in the fingerprint
+// beside the method and the path: a route that changes its name answers the retries of before with a mismatch. Default:
+// the method and the pattern, or the method alone.
 func OperationName(name string) Option {
 	return func(s *settings) error {
 		s.operation = name
@@ -266,7 +272,8 @@ func OperationName(name string) Option {
 	}
 }
 
-// IncludeJSON lets only the parts of a JSON body count that these JSON pointers name.
+// IncludeJSON makes the fingerprint cover only these parts of a JSON body, named by JSON pointers. Default: the whole
+// body.
 func IncludeJSON(pointers ...string) Option {
 	return func(s *settings) error {
 		s.include = slices.Clone(pointers)
@@ -274,7 +281,8 @@ func IncludeJSON(pointers ...string) Option {
 	}
 }
 
-// IgnoreJSON keeps the parts of a JSON body that these JSON pointers name from counting: a client's timestamp, a trace id.
+// IgnoreJSON leaves these parts of a JSON body, named by JSON pointers, out of the fingerprint: a client's timestamp, a
+// trace id. Default: none.
 func IgnoreJSON(pointers ...string) Option {
 	return func(s *settings) error {
 		s.ignore = slices.Clone(pointers)
@@ -282,7 +290,7 @@ func IgnoreJSON(pointers ...string) Option {
 	}
 }
 
-// IncludeHeaders lets these request headers count too: an API version, for example.
+// IncludeHeaders adds these request headers to the fingerprint: an API version, for example. Default: none.
 func IncludeHeaders(names ...string) Option {
 	return func(s *settings) error {
 		s.fingerprint.headers = nil
@@ -294,7 +302,7 @@ func IncludeHeaders(names ...string) Option {
 	}
 }
 
-// FingerprintBy says by a function what counts, instead of the query, the media type and the body.
+// FingerprintBy puts what a function returns into the fingerprint, in place of the query, the media type and the body.
 func FingerprintBy(f FingerprintFunc) Option {
 	return func(s *settings) error {
 		s.fingerprint.custom = f
@@ -302,8 +310,9 @@ func FingerprintBy(f FingerprintFunc) Option {
 	}
 }
 
-// BindSession binds each key to the caller's session: the same key from another session of the same scope is answered as a
-// mismatch, and its status as none. A request without a session is answered with 401.
+// BindSession binds each key to the caller's session: the same key from another session of the same scope is answered
+// as a mismatch, and its status as none. A request without a session is answered with 401. Default: keys belong to the
+// scope.
 func BindSession(session func(*http.Request) string) Option {
 	return func(s *settings) error {
 		if session == nil {
@@ -318,7 +327,8 @@ func BindSession(session func(*http.Request) string) Option {
 func newSettings(options ...[]Option) (*settings, error) {
 	s := &settings{
 		retention: defaultRetention, lease: defaultLease, deadline: defaultDeadline,
-		methods: []string{http.MethodPost, http.MethodPatch}, bodyLimit: defaultBodyLimit, responseLimit: defaultBodyLimit,
+		methods:   []string{http.MethodPost, http.MethodPatch},
+		bodyLimit: defaultBodyLimit, responseLimit: defaultBodyLimit,
 	}
 	for _, group := range options {
 		for _, option := range group {
@@ -328,11 +338,12 @@ func newSettings(options ...[]Option) (*settings, error) {
 		}
 	}
 	if s.mode == modeUnset {
-		return nil, errors.New("onceward: the route does not say how it executes: add Transactional(), or Reserved(…) with what a failure means")
+		return nil, errors.New("onceward: the route does not say how it executes: " +
+			"add Transactional(), or Reserved(…) with what a failure means")
 	}
 	if s.firstSent.tolerance > s.retention/2 {
-		return nil, fmt.Errorf("onceward: a first-sent tolerance of %s leaves too little of the retention to accept requests in: "+
-			"the most is half of %s", s.firstSent.tolerance, s.retention)
+		return nil, fmt.Errorf("onceward: a first-sent tolerance of %s leaves too little of the retention "+
+			"to accept requests in: the most is half of %s", s.firstSent.tolerance, s.retention)
 	}
 	if len(s.include) > 0 || len(s.ignore) > 0 {
 		selection, err := canon.Select(s.include, s.ignore)

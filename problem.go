@@ -32,34 +32,47 @@ type Problem struct {
 
 // The problems that Onceward answers with. Their details and statuses are filled in per request.
 var (
-	problemNoKey          = Problem{Code: "missing-key", Status: 400, Title: "An idempotency key is required"}
-	problemBadKey         = Problem{Code: "invalid-key", Status: 400, Title: "The idempotency key is not valid"}
-	problemPersonalKey    = Problem{Code: "personal-data-key", Status: 400, Title: "The idempotency key looks like personal data"}
-	problemNoAuth         = Problem{Code: "unauthenticated", Status: 401, Title: "The caller is not authenticated"}
-	problemBodyTooLarge   = Problem{Code: "body-too-large", Status: 413, Title: "The request body is too large"}
-	problemBodyIncomplete = Problem{Code: "body-incomplete", Status: 400, Title: "The request body was cut off", Retryable: true}
-	problemBodyConsumed   = Problem{Code: "body-consumed", Status: 500, Title: "The request body was read before the request could be identified"}
-	problemNoTarget       = Problem{Code: "target-missing", Status: 500, Title: "The request does not say where it was sent"}
-	problemBadRequest     = Problem{Code: "invalid-request", Status: 400, Title: "The request cannot be identified"}
-	problemUpgrade        = Problem{Code: "upgrade-refused", Status: 400, Title: "A protected request cannot switch protocols"}
-	problemNotSentFirst   = Problem{Code: "first-sent-missing", Status: 400, Title: "The time of the first sending is required"}
-	problemBadFirstSent   = Problem{Code: "first-sent-invalid", Status: 400, Title: "The time of the first sending is not an HTTP date"}
-	problemTooOld         = Problem{Code: "first-sent-too-old", Status: 412, Title: "The request was first sent too long ago"}
-	problemFuture         = Problem{Code: "first-sent-in-future", Status: 412, Title: "The request was first sent in the future"}
-	problemMismatch       = Problem{Code: "mismatch", Status: 422, Title: "The idempotency key was used for a different request"}
-	problemInProgress     = Problem{Code: "in-progress", Status: 409, Title: "The request is being processed", Retryable: true, retryAfter: time.Second}
-	problemUnknown        = Problem{Code: "outcome-unknown", Status: 409, Title: "The outcome of the request is not known yet", Retryable: true}
-	problemUnreadable     = Problem{Code: "record-unreadable", Status: 500, Title: "The record of the request cannot be read"}
-	problemNotStored      = Problem{Code: "response-not-stored", Status: 409, Title: "The request was executed, but its response was not stored"}
-	problemUnavailable    = Problem{Code: "store-unavailable", Status: 503, Title: "The request was not executed", Retryable: true, retryAfter: time.Second}
-	problemRefused        = Problem{Code: "new-keys-refused", Status: 429, Title: "No new requests are accepted", Retryable: true, retryAfter: time.Second}
-	problemNotExecuted    = Problem{Code: "not-executed", Status: 503, Title: "The request was not executed", Retryable: true, retryAfter: time.Second}
-	problemDeadline       = Problem{Code: "deadline-exceeded", Status: 503, Title: "The request took too long and was not executed", Retryable: true, retryAfter: time.Second}
-	problemHandlerFailed  = Problem{Code: "handler-failed", Status: 500, Title: "The request failed"}
-	problemWorkRefused    = Problem{Code: "work-refused", Status: 500, Title: "The request was not executed", Retryable: true}
-	problemTooLarge       = Problem{Code: "response-too-large", Status: 500, Title: "The response was too large to store, and nothing was executed"}
-	problemNoSuchKey      = Problem{Code: "key-not-found", Status: 404, Title: "There is no such operation"}
+	problemNoKey          = problem(400, "missing-key", "An idempotency key is required")
+	problemBadKey         = problem(400, "invalid-key", "The idempotency key is not valid")
+	problemPersonalKey    = problem(400, "personal-data-key", "The idempotency key looks like personal data")
+	problemNoAuth         = problem(401, "unauthenticated", "The caller is not authenticated")
+	problemBodyTooLarge   = problem(413, "body-too-large", "The request body is too large")
+	problemBodyIncomplete = retryable(400, 0, "body-incomplete", "The request body was cut off")
+	problemBodyConsumed   = problem(500, "body-consumed",
+		"The request body was read before the request could be identified")
+	problemNoTarget     = problem(500, "target-missing", "The request does not say where it was sent")
+	problemBadRequest   = problem(400, "invalid-request", "The request cannot be identified")
+	problemUpgrade      = problem(400, "upgrade-refused", "A protected request cannot switch protocols")
+	problemNotSentFirst = problem(400, "first-sent-missing", "The time of the first sending is required")
+	problemBadFirstSent = problem(400, "first-sent-invalid", "The time of the first sending is not an HTTP date")
+	problemTooOld       = problem(412, "first-sent-too-old", "The request was first sent too long ago")
+	problemFuture       = problem(412, "first-sent-in-future", "The request was first sent in the future")
+	problemMismatch     = problem(422, "mismatch", "The idempotency key was used for a different request")
+	problemInProgress   = retryable(409, time.Second, "in-progress", "The request is being processed")
+	problemUnknown      = retryable(409, 0, "outcome-unknown", "The outcome of the request is not known yet")
+	problemUnreadable   = problem(500, "record-unreadable", "The record of the request cannot be read")
+	problemNotStored    = problem(409, "response-not-stored",
+		"The request was executed, but its response was not stored")
+	problemUnavailable = retryable(503, time.Second, "store-unavailable", "The request was not executed")
+	problemRefused     = retryable(429, time.Second, "new-keys-refused", "No new requests are accepted")
+	problemNotExecuted = retryable(503, time.Second, "not-executed", "The request was not executed")
+	problemDeadline    = retryable(503, time.Second, "deadline-exceeded",
+		"The request took too long and was not executed")
+	problemHandlerFailed = problem(500, "handler-failed", "The request failed")
+	problemWorkRefused   = retryable(500, 0, "work-refused", "The request was not executed")
+	problemTooLarge      = problem(500, "response-too-large",
+		"The response was too large to store, and nothing was executed")
+	problemNoSuchKey = problem(404, "key-not-found", "There is no such operation")
 )
+
+func problem(status int, code, title string) Problem {
+	return Problem{Code: code, Status: status, Title: title}
+}
+
+// retryable is a problem for which the same request may be sent again; after no time means that it is not known when.
+func retryable(status int, after time.Duration, code, title string) Problem {
+	return Problem{Code: code, Status: status, Title: title, Retryable: true, retryAfter: after}
+}
 
 // detailed returns the problem with a detail.
 func (p Problem) detailed(detail string) *Problem {
@@ -105,7 +118,8 @@ func retryAfter(d time.Duration) string {
 func keyProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, ErrNoKey):
-		return problemNoKey.detailed("send an Idempotency-Key header with a value that is unique to this operation, and the same value on every retry")
+		return problemNoKey.detailed("send an Idempotency-Key header with a value that is unique to this operation, " +
+			"and the same value on every retry")
 	case errors.Is(err, ErrPersonalKey):
 		return problemPersonalKey.detailed(err.Error())
 	default:
@@ -123,7 +137,8 @@ func (g *Guard) decisionProblem(res *result) *Problem {
 		}
 		return p
 	case store.DecisionUnknown:
-		p := problemUnknown.detailed("an earlier attempt may have taken effect; it is not executed again until its outcome has been settled")
+		p := problemUnknown.detailed("an earlier attempt may have taken effect; " +
+			"it is not executed again until its outcome has been settled")
 		p.retryAfter = unknownRetryAfter(res)
 		return p
 	case store.DecisionRefused:
@@ -145,7 +160,8 @@ func unknownRetryAfter(res *result) time.Duration {
 
 // becameUnknown is the answer when the outcome became unknown in this request (E7).
 func becameUnknown() *Problem {
-	p := problemUnknown.detailed("the request may have taken effect, but its outcome could not be stored; it is not executed again: retry with the same key to learn the outcome once it is settled")
+	p := problemUnknown.detailed("the request may have taken effect, but its outcome could not be stored; " +
+		"it is not executed again: retry with the same key to learn the outcome once it is settled")
 	p.Status = http.StatusInternalServerError
 	return p
 }

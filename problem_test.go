@@ -153,7 +153,7 @@ func TestEveryProblemIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	codes := regexp.MustCompile(`Code: "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
+	codes := regexp.MustCompile(`= (?:problem|retryable)\(.*?"([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
 	if len(codes) < 20 {
 		t.Fatalf("found only %d codes", len(codes))
 	}

@@ -24,10 +24,12 @@ type secretKey struct {
 	macs *sync.Pool
 }
 
-// newSecretKey derives the id from the secret itself, so that secrets need no numbers. No id is zero, which stands for none.
+// newSecretKey derives the id from the secret itself, so that secrets need no numbers. No id is zero, which stands for
+// none.
 func newSecretKey(secret []byte) (secretKey, error) {
 	if len(secret) < minSecretLength {
-		return secretKey{}, fmt.Errorf("onceward: a secret of %d bytes is too short: it needs %d random bytes at least", len(secret), minSecretLength)
+		return secretKey{}, fmt.Errorf("onceward: a secret of %d bytes is too short: it needs %d random bytes at least",
+			len(secret), minSecretLength)
 	}
 	kept := append([]byte(nil), secret...)
 	sum := sha256.Sum256(append([]byte("onceward secret id\x00"), kept...))
@@ -65,8 +67,9 @@ func (k *secretKey) sum(dst, message []byte) []byte {
 	return sum
 }
 
-// The labels of what is derived: what was derived for one purpose never equals what was derived for another. They never change,
-// nor does what follows them: a provider that has seen a key must see the same one again (testdata/downstream-keys.json).
+// The labels of what is derived: what was derived for one purpose never equals what was derived for another. They never
+// change, nor does what follows them: a provider that has seen a key must see the same one again
+// (testdata/downstream-keys.json).
 const (
 	labelDownstreamSecret = "onceward downstream secret 1\x00"
 	labelDownstreamKey    = "onceward downstream key 1\x00"
@@ -76,11 +79,13 @@ const (
 // downstreamKeyLength is how many bytes of a keyed hash a downstream key shows, in hexadecimal digits.
 const downstreamKeyLength = 20
 
-// downstreamRing derives downstream keys: with the secret that a record names, or with the current one, which is the first.
+// downstreamRing derives downstream keys: with the secret that a record names, or with the current one, which is the
+// first.
 type downstreamRing []secretKey
 
-// newDownstreamRing derives a secret from each of those that are configured and from the namespace. So the id that a record keeps
-// stands for both: after a change of the namespace its keys cannot be derived, which is better than deriving others.
+// newDownstreamRing derives a secret from each of those that are configured and from the namespace. So the id that a
+// record keeps stands for both: after a change of the namespace its keys cannot be derived, which is better than
+// deriving others.
 func newDownstreamRing(c *Config) (downstreamRing, error) {
 	configured := slices.Concat([][]byte{c.Secret}, c.OldSecrets, c.OldDownstreamSecrets)
 	if len(c.DownstreamSecret) > 0 {
@@ -101,15 +106,17 @@ func newDownstreamRing(c *Config) (downstreamRing, error) {
 // current is the id of the secret that new records keep.
 func (d downstreamRing) current() uint32 { return d[0].id }
 
-// secret finds the secret of a record. Without it no key is made up: another one would be another operation to a provider.
+// secret finds the secret of a record. Without it no key is made up: another one would be another operation to a
+// provider.
 func (d downstreamRing) secret(rec *store.Record) (*secretKey, error) {
 	for i := range d {
 		if d[i].id == rec.DownstreamSecret {
 			return &d[i], nil
 		}
 	}
-	return nil, &store.UnreadableError{Version: rec.Version, Reason: fmt.Sprintf("its downstream keys are derived with secret %d, which is not "+
-		"configured: put the secret back, into OldDownstreamSecrets or OldSecrets, and the Namespace as it was", rec.DownstreamSecret)}
+	return nil, &store.UnreadableError{Version: rec.Version, Reason: fmt.Sprintf("its downstream keys are derived "+
+		"with secret %d, which is not configured: put the secret back, into OldDownstreamSecrets or OldSecrets, "+
+		"and the Namespace as it was", rec.DownstreamSecret)}
 }
 
 // downstreamKey derives the key of a step of an operation.
@@ -123,8 +130,9 @@ func (k *secretKey) hex(message []byte) string {
 	return hex.EncodeToString(k.sum(nil, message)[:downstreamKeyLength])
 }
 
-// DownstreamKey is [Operation.DownstreamKey] for those who have the record but are not in its handler, such as a resolver that asks
-// another system what became of it. The error wraps [ErrUnreadable]: the record's secret is not configured any more.
+// DownstreamKey is [Operation.DownstreamKey] for those who have the record but are not in its handler, such as a
+// resolver that asks another system what became of it. The error wraps [ErrUnreadable]: the record's secret is not
+// configured any more.
 func (g *Guard) DownstreamKey(rec *store.Record, step string) (string, error) {
 	secret, err := g.downstream.secret(rec)
 	if err != nil {
@@ -133,8 +141,8 @@ func (g *Guard) DownstreamKey(rec *store.Record, step string) (string, error) {
 	return secret.downstreamKey(rec.ID, step), nil
 }
 
-// FollowingKey derives the downstream key of an effect that follows another one, which was sent with that key, such as a message
-// that is added when another one was delivered. Those who know the first key cannot compute it.
+// FollowingKey derives the downstream key of an effect that follows another one, which was sent with that key, such as
+// a message that is added when another one was delivered. Those who know the first key cannot compute it.
 func (g *Guard) FollowingKey(key, step string) string {
 	message := appendField([]byte(labelFollowingKey), key)
 	return g.downstream[0].hex(appendField(message, step))

@@ -178,7 +178,8 @@ func derive(t testing.TB, g *onceward.Guard, id store.ID, secret uint32, step st
 	return key
 }
 
-// TestDownstreamKeyVectors is B6: the derivation never changes, whether the secret is one of its own or derived from the other.
+// TestDownstreamKeyVectors is B6: the derivation never changes, whether the secret is one of its own or derived from
+// the other.
 func TestDownstreamKeyVectors(t *testing.T) {
 	t.Parallel()
 	vectors := readVectors(t)
@@ -219,7 +220,8 @@ func keysOf(t testing.TB, store store.Store, g *onceward.Guard, key string, step
 	return keys, recordOf(t, store, key).DownstreamSecret
 }
 
-// TestDownstreamKeys is E3: each step of each operation has its own, and those in the handler and those from its record are one.
+// TestDownstreamKeys is E3: each step of each operation has its own, and those in the handler and those from its record
+// are one.
 func TestDownstreamKeys(t *testing.T) {
 	t.Parallel()
 	s := memory.New()
@@ -247,8 +249,8 @@ func TestDownstreamKeys(t *testing.T) {
 	}
 }
 
-// TestDownstreamKeysOfOthers is B6: who knows scope, key and step, but not the secret, computes another key; and so does another
-// service, with a namespace of its own, that shares the secret, the scopes and the keys.
+// TestDownstreamKeysOfOthers is B6: who knows scope, key and step, but not the secret, computes another key; and so
+// does another service, with a namespace of its own, that shares the secret, the scopes and the keys.
 func TestDownstreamKeysOfOthers(t *testing.T) {
 	t.Parallel()
 	keyOf := func(configure ...func(*onceward.Config)) string {
@@ -275,8 +277,8 @@ func TestDownstreamKeysOfOthers(t *testing.T) {
 	}
 }
 
-// TestDownstreamKeysOverARotation: an operation keeps the keys of its first attempt, whoever makes the next one, and new operations
-// use the new secret. To set a secret of their own is a rotation too.
+// TestDownstreamKeysOverARotation: an operation keeps the keys of its first attempt, whoever makes the next one, and
+// new operations use the new secret. To set a secret of their own is a rotation too.
 func TestDownstreamKeysOverARotation(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]func(*onceward.Config){
@@ -315,8 +317,8 @@ func TestDownstreamKeysOverARotation(t *testing.T) {
 	}
 }
 
-// TestADownstreamSecretThatIsLost: no key is made up. Nothing is executed, the record is left as it was, and the message says what
-// to do. What is stored is replayed all the same.
+// TestADownstreamSecretThatIsLost: no key is made up. Nothing is executed, the record is left as it was, and the
+// message says what to do. What is stored is replayed all the same.
 func TestADownstreamSecretThatIsLost(t *testing.T) {
 	t.Parallel()
 	before := func(c *onceward.Config) { c.DownstreamSecret = oldSecret }
@@ -358,8 +360,8 @@ func TestADownstreamSecretThatIsLost(t *testing.T) {
 	}
 }
 
-// TestLostDownstreamSecretOfAPhasedOperation: it is left to a node that has the secret, with its recovery point and, by a resumer,
-// without so much as a lease.
+// TestLostDownstreamSecretOfAPhasedOperation: it is left to a node that has the secret, with its recovery point and, by
+// a resumer, without so much as a lease.
 func TestLostDownstreamSecretOfAPhasedOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

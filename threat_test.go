@@ -20,8 +20,9 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestACapturedRequestAfterTheReaper: once the record has gone nobody remembers the payment, and the first-sent time alone refuses
-// the captured request. An attacker who can write a new date gets through, which is why a signature has to cover it.
+// TestACapturedRequestAfterTheReaper: once the record has gone nobody remembers the payment, and the first-sent time
+// alone refuses the captured request. An attacker who can write a new date gets through, which is why a signature has
+// to cover it.
 func TestACapturedRequestAfterTheReaper(t *testing.T) {
 	t.Parallel()
 	for name, soft := range map[string]bool{"removed": false, "marked as expired": true} {
@@ -47,7 +48,8 @@ func TestACapturedRequestAfterTheReaper(t *testing.T) {
 	}
 }
 
-// refusals are answers that say nothing about the payment itself. Each is made to happen to a request that is in order otherwise.
+// refusals are answers that say nothing about the payment itself. Each is made to happen to a request that is in order
+// otherwise.
 var refusals = map[string]struct {
 	status int
 	code   string
@@ -80,8 +82,8 @@ var refusals = map[string]struct {
 	}},
 }
 
-// TestRefusalsAreNotCached: a key that was refused before the handler is free. The first request that is in order executes, and
-// gets its own answer; and no cache on the way may keep the refusal (A1, by wantProblem).
+// TestRefusalsAreNotCached: a key that was refused before the handler is free. The first request that is in order
+// executes, and gets its own answer; and no cache on the way may keep the refusal (A1, by wantProblem).
 func TestRefusalsAreNotCached(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range refusals {
@@ -115,8 +117,8 @@ func scopeOrDown(r *http.Request) (string, error) {
 	return scope, err
 }
 
-// TestOneKeySprayed is scenario 33: a hundred thousand requests with one key, every tenth of them for another amount, are one
-// execution and one record.
+// TestOneKeySprayed is scenario 33: a hundred thousand requests with one key, every tenth of them for another amount,
+// are one execution and one record.
 func TestOneKeySprayed(t *testing.T) {
 	t.Parallel()
 	const requests, clients, early = 100_000, 8, 1000
@@ -173,8 +175,9 @@ func TestOneKeySprayed(t *testing.T) {
 	}
 }
 
-// TestInventedKeysLastForTheirRetention: nothing limits how many keys a caller invents (L1 is planned): each costs an execution and
-// a record. What bounds them is the retention and the reaper; keys that break the rules cost no record at all.
+// TestInventedKeysLastForTheirRetention: nothing limits how many keys a caller invents (L1 is planned): each costs an
+// execution and a record. What bounds them is the retention and the reaper; keys that break the rules cost no record at
+// all.
 func TestInventedKeysLastForTheirRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -216,8 +219,8 @@ func probe(h http.Handler) string {
 	return learned.String()
 }
 
-// TestForeignKeysCannotBeEnumerated: whatever became of alice's payment, mallory gets the answers that she would get if there was
-// no such payment, to the last byte.
+// TestForeignKeysCannotBeEnumerated: whatever became of alice's payment, mallory gets the answers that she would get if
+// there was no such payment, to the last byte.
 func TestForeignKeysCannotBeEnumerated(t *testing.T) {
 	t.Parallel()
 	victims := map[string]struct {
@@ -266,8 +269,8 @@ func TestForeignKeysCannotBeEnumerated(t *testing.T) {
 	}
 }
 
-// TestAFingerprintIsNoOracle: who reads the store, and guesses what alice has paid, cannot check the guess. The fingerprint of the
-// same request is another one in another scope, and under another secret.
+// TestAFingerprintIsNoOracle: who reads the store, and guesses what alice has paid, cannot check the guess. The
+// fingerprint of the same request is another one in another scope, and under another secret.
 func TestAFingerprintIsNoOracle(t *testing.T) {
 	t.Parallel()
 	const guess = `{"amount":1}`
@@ -294,8 +297,8 @@ func TestAFingerprintIsNoOracle(t *testing.T) {
 	}
 }
 
-// TestACrowdAtTheMomentOfExpiry: a hundred retries and two reapers meet a record in the last moment of its life and in the first
-// moment after it. Before, all get the old answer; after, one executes and the others see that one.
+// TestACrowdAtTheMomentOfExpiry: a hundred retries and two reapers meet a record in the last moment of its life and in
+// the first moment after it. Before, all get the old answer; after, one executes and the others see that one.
 func TestACrowdAtTheMomentOfExpiry(t *testing.T) {
 	t.Parallel()
 	for _, soft := range []bool{false, true} {
@@ -351,8 +354,8 @@ func crowdBesideReapers(t *testing.T, h http.Handler, store *memory.Store, soft 
 	return answers
 }
 
-// TestTimeFreesNothingThatIsOpen: a payment that runs for longer than its retention, and one whose outcome nobody knows, are not
-// forgotten, however often sweeper and reaper come by. A retry never executes beside them.
+// TestTimeFreesNothingThatIsOpen: a payment that runs for longer than its retention, and one whose outcome nobody
+// knows, are not forgotten, however often sweeper and reaper come by. A retry never executes beside them.
 func TestTimeFreesNothingThatIsOpen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,8 +1,8 @@
-// Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes what has
-// expired. Any number of nodes may run both at the same time; each batch is one atomic step of the store.
+// Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes
+// what has expired. Any number of nodes may run both at the same time; each batch is one atomic step of the store.
 //
-// [Run] does both until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says what it
-// did.
+// [Run] does both until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says what
+// it did.
 package janitor
 
 import (
@@ -26,8 +26,8 @@ const (
 
 // Config says how the work is done. The zero value is ready to use.
 type Config struct {
-	// Interval is the longest pause between two runs. Up to a fifth of it is left out at random, so that nodes that were
-	// started together do not stay together. Default: [DefaultInterval].
+	// Interval is the longest pause between two runs. Up to a fifth of it is left out at random, so that nodes that
+	// were started together do not stay together. Default: [DefaultInterval].
 	Interval time.Duration
 	// Batch is how many records are changed in one step of the store at most. Default: [DefaultBatch].
 	Batch int
@@ -78,8 +78,8 @@ type ReapedEvent struct{ Count int }
 // ObserverEvent implements [onceward.ObserverEvent].
 func (ReapedEvent) ObserverEvent() {}
 
-// Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if the
-// store cannot do both.
+// Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if
+// the store cannot do both.
 func Run(ctx context.Context, store store.Store, cfg Config) error {
 	sweeper, sweeperErr := NewSweeper(store, cfg)
 	reaper, reaperErr := NewReaper(store, cfg)
@@ -97,7 +97,8 @@ func Run(ctx context.Context, store store.Store, cfg Config) error {
 func capability[T any](store store.Store, job string) (T, error) {
 	able, ok := store.(T)
 	if !ok {
-		return able, fmt.Errorf("janitor: %T cannot %s, it is no %s: %w", store, job, nameOf[T](), errors.ErrUnsupported)
+		return able, fmt.Errorf("janitor: %T cannot %s, it is no %s: %w",
+			store, job, nameOf[T](), errors.ErrUnsupported)
 	}
 	return able, nil
 }
@@ -148,8 +149,8 @@ func (c *Config) loop(ctx context.Context, job string, once func(context.Context
 	}
 }
 
-// pause is the time until the next run. After failures it is shorter than usual and doubles until it is as usual: a store
-// that was away for a moment should not cost a whole interval.
+// pause is the time until the next run. After failures it is shorter than usual and doubles until it is as usual: a
+// store that was away for a moment should not cost a whole interval.
 func (c *Config) pause(failures int) time.Duration {
 	pause := c.Interval
 	if 0 < failures && failures <= 4 {
@@ -158,8 +159,8 @@ func (c *Config) pause(failures int) time.Duration {
 	return pause - rand.N(pause/5+1)
 }
 
-// Sweeper makes unknown what is still in progress when its lease has run out: its owner was lost, and only a reconciler or
-// a person can say what it did. What its route resumes is left to the resumer.
+// Sweeper makes unknown what is still in progress when its lease has run out: its owner was lost, and only a reconciler
+// or a person can say what it did. What its route resumes is left to the resumer.
 type Sweeper struct {
 	cfg   Config
 	store store.Sweeper
@@ -179,8 +180,8 @@ func NewSweeper(s store.Store, cfg Config) (*Sweeper, error) {
 	return &Sweeper{cfg: cfg, store: able}, nil
 }
 
-// RunOnce sweeps until there is nothing left to sweep, and says how much it was. With an error it also says how much was
-// swept before.
+// RunOnce sweeps until there is nothing left to sweep, and says how much it was. With an error it also says how much
+// was swept before.
 func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
 	report, err := inBatches(ctx, s.cfg.Batch, s.store.Sweep)
 	if report.Count > 0 {

@@ -241,7 +241,7 @@ func TestStoreMustBeAble(t *testing.T) {
 	if !errors.Is(err, errors.ErrUnsupported) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"janitor_test.plain cannot sweep", "onceward.Sweeper", "cannot reap", "onceward.Reaper"} {
+	for _, want := range []string{"janitor_test.plain cannot sweep", "store.Sweeper", "cannot reap", "store.Reaper"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}

@@ -1,5 +1,5 @@
-// Package part names the parts of what an operation does, such as the messages that it sends, so that each has a downstream
-// key of its own, the same in every attempt.
+// Package part names the parts of what an operation does, such as the messages that it sends, so that each has a
+// downstream key of its own, the same in every attempt.
 package part
 
 import (
@@ -8,7 +8,8 @@ import (
 	"sync"
 )
 
-// Key is the key under which a context holds its [Counter]. The context of an operation answers it with the operation's.
+// Key is the key under which a context holds its [Counter]. The context of an operation answers it with the
+// operation's.
 type Key struct{}
 
 // Counter tells parts apart that have the same name. The zero value is ready to use.

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// limit is how long a test may stay at one point: longer than anything takes on a busy machine, and less than a minute.
+	// limit is how long a test may stay at one point: longer than anything takes on a busy machine, and less than a
+	// minute.
 	limit = 50 * time.Second
 	// pause is the time between two looks.
 	pause = 2 * time.Second
@@ -40,8 +41,8 @@ func (w watched) Run() int {
 	return w.tests.Run()
 }
 
-// watch looks at the tests from outside: the clock of one that runs in a synctest bubble is not that of the machine, and
-// goes on without an end while a worker of the bubble waits for its next turn.
+// watch looks at the tests from outside: the clock of one that runs in a synctest bubble is not that of the machine,
+// and goes on without an end while a worker of the bubble waits for its next turn.
 func watch(over <-chan struct{}) {
 	var w watcher
 	for {
@@ -52,7 +53,8 @@ func watch(over <-chan struct{}) {
 		}
 		if hanging := w.look(stacks()); len(hanging) > 0 {
 			for _, g := range hanging {
-				fmt.Fprintf(os.Stderr, "FAIL: %s hangs: for %s it has been in %s\n%s\n", g.test(), limit, g.point(), g.text)
+				fmt.Fprintf(os.Stderr, "FAIL: %s hangs: for %s it has been in %s\n%s\n",
+					g.test(), limit, g.point(), g.text)
 			}
 			os.Exit(2)
 		}

@@ -31,8 +31,8 @@ func waiting(line string) bool {
 	return false
 }
 
-// TestHangingTest: it is found when it has not moved for the limit, by its name and the line at which it waits; its parent,
-// which waits for it, is not meant.
+// TestHangingTest: it is found when it has not moved for the limit, by its name and the line at which it waits; its
+// parent, which waits for it, is not meant.
 func TestHangingTest(t *testing.T) {
 	never := make(chan struct{})
 	for name, test := range map[string]struct {
