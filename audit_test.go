@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-chi/chi/v5"
-
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -76,42 +74,5 @@ func TestAuditOfAMux(t *testing.T) {
 	}
 	if a := serve(mux, newRequest(http.MethodPost, "/protected", "", "")); a.status != http.StatusBadRequest {
 		t.Errorf("L6: the mux does not serve its routes: %d", a.status)
-	}
-}
-
-func TestAuditOfChi(t *testing.T) {
-	t.Parallel()
-	protect := newGuard(t, memory.New()).Middleware(onceward.Reserved(onceward.FailureUnknown))
-	plain := func(http.ResponseWriter, *http.Request) {}
-	logging := func(next http.Handler) http.Handler { return opaque{next} }
-	router := chi.NewRouter()
-	router.Post("/plain", plain)
-	router.Get("/read", plain)
-	router.With(logging, protect).Post("/with", plain)
-	router.Method(http.MethodPost, "/method", protect(http.HandlerFunc(plain)))
-	router.Route("/group", func(r chi.Router) {
-		r.Use(protect)
-		r.Post("/inside", plain)
-		r.Patch("/{id}", plain)
-	})
-	router.Route("/other", func(r chi.Router) {
-		r.Use(logging)
-		r.Patch("/{id}", plain)
-	})
-	var routes []onceward.RouteInfo
-	err := chi.Walk(router, func(method, route string, handler http.Handler, middlewares ...func(http.Handler) http.Handler) error {
-		routes = append(routes, onceward.RouteInfo{Method: method, Pattern: route, Handler: handler, Middlewares: middlewares})
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(routes) != 7 {
-		t.Errorf("L6: chi shows %d routes, want 7", len(routes))
-	}
-	got := names(onceward.Audit(routes))
-	slices.Sort(got)
-	if want := []string{"PATCH /other/{id}", "POST /plain"}; !slices.Equal(got, want) {
-		t.Errorf("L6: unprotected are %q, want %q", got, want)
 	}
 }

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -186,29 +184,6 @@ func ExampleAuditStrict() {
 	fmt.Println(onceward.AuditStrict(mux.Routes(), "POST /login"))
 	// Output:
 	// onceward: 1 route changes state and is not protected: POST /refunds: protect it with Guard.Handler, or exempt it by name
-}
-
-// The routes of chi, with the middlewares in front of them.
-func ExampleAudit_chi() {
-	guard := newExampleGuard()
-	create := func(http.ResponseWriter, *http.Request) {}
-	router := chi.NewRouter()
-	router.With(guard.Middleware(onceward.Reserved(onceward.FailureUnknown))).Post("/payments", create)
-	router.Post("/refunds", create)
-
-	var routes []onceward.RouteInfo
-	err := chi.Walk(router, func(method, route string, handler http.Handler, middlewares ...func(http.Handler) http.Handler) error {
-		routes = append(routes, onceward.RouteInfo{Method: method, Pattern: route, Handler: handler, Middlewares: middlewares})
-		return nil
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, route := range onceward.Audit(routes) {
-		fmt.Println("not protected:", route)
-	}
-	// Output:
-	// not protected: POST /refunds
 }
 
 // The secret of the downstream keys is rotated. An operation keeps the keys that it has sent; new ones get others. A

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-chi/chi/v5"
-
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -41,23 +39,6 @@ var routers = map[string]func(guard *onceward.Guard, handler http.Handler) http.
 				b.ServeHTTP(w, r)
 			}
 		})
-	},
-	"chi, mounted": func(guard *onceward.Guard, handler http.Handler) http.Handler {
-		router := chi.NewRouter()
-		for _, prefix := range []string{"/a", "/b"} {
-			router.Route(prefix, func(r chi.Router) {
-				r.With(guard.Middleware(onceward.Reserved(onceward.FailureUnknown))).Post("/*", handler.ServeHTTP)
-			})
-		}
-		return router
-	},
-	"chi, StripPrefix in it": func(guard *onceward.Guard, handler http.Handler) http.Handler {
-		pay := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))
-		router := chi.NewRouter()
-		for _, prefix := range []string{"/a", "/b"} {
-			router.Mount(prefix, http.StripPrefix(prefix, pay))
-		}
-		return router
 	},
 	"in front of the router": func(guard *onceward.Guard, handler http.Handler) http.Handler {
 		return guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -63,31 +61,6 @@ func TestUnderServeMux(t *testing.T) {
 	}
 	wantOncePerPath(t, mux, handler, want)
 	wantNames(t, seen, want)
-}
-
-func TestUnderChi(t *testing.T) {
-	t.Parallel()
-	seen := make(map[string]string)
-	handler := namer(seen)
-	guard := newGuard(t, memory.New())
-	protect := guard.Middleware(onceward.Reserved(onceward.FailureUnknown))
-	router := chi.NewRouter()
-	router.Method(http.MethodPost, "/payments", protect(handler))
-	router.With(protect).Post("/accounts/{id}/payments", handler.ServeHTTP)
-	router.Route("/group", func(r chi.Router) {
-		r.Use(protect)
-		r.Post("/{id}", handler.ServeHTTP)
-	})
-	want := map[string]string{
-		"/payments": "POST /payments", "/accounts/7/payments": "POST /accounts/{id}/payments", "/group/7": "",
-	}
-	wantOncePerPath(t, router, handler, want)
-	delete(want, "/group/7") // a middleware in front of the router cannot see which route it leads to
-	wantNames(t, seen, want)
-	for _, path := range []string{"/group/8", "/payments"} {
-		serve(router, newRequest(http.MethodPost, path, `"/group/7"`, `{}`)).
-			wantProblem(t, "F1: the key of another path", http.StatusUnprocessableEntity, "mismatch")
-	}
 }
 
 func TestInFrontOfARouter(t *testing.T) {
