@@ -37,7 +37,7 @@ func TestATaskThatNeverReturns(t *testing.T) {
 		if len(b.hung) != 4 || b.pool.Hanging() != 4 || b.hung[0].Operation != "stuck" || b.pool.Held() != 4 {
 			b.Errorf("told of %v, %d hang, and %d are held", b.hung, b.pool.Hanging(), b.pool.Held())
 		}
-		b.look(r) // all places of the operation are taken: nothing of it is begun, and nobody waits
+		b.look(r) // all places of the operation are taken: nothing of it is begun, and nothing waits
 		r.Wait()
 		if took := time.Since(began); took != time.Minute || len(b.hung) != 4 {
 			b.Errorf("the second look took until %s, and %d hang", took, len(b.hung))

@@ -97,7 +97,7 @@ func TestMovingTest(t *testing.T) {
 	}
 }
 
-// stacksAt takes the stacks at one of two points, so that whoever calls it moves.
+// stacksAt takes the stacks at one of two points, so that its caller moves.
 func stacksAt(i int) string {
 	if i%2 == 0 {
 		return stacks()
