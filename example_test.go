@@ -132,7 +132,7 @@ func ExampleReserved() {
 	}{
 		{"a failure means that nothing happened", onceward.FailureRetry},
 		{"a failure is an answer that stays", onceward.FailureStore},
-		{"after a failure nobody knows", onceward.FailureUnknown},
+		{"after a failure it is not known", onceward.FailureUnknown},
 	} {
 		fmt.Println(choice.name)
 		h := guard.HandlerFunc(fail, onceward.Reserved(choice.failure))
@@ -147,7 +147,7 @@ func ExampleReserved() {
 	// a failure is an answer that stays
 	// executed, 500: failed
 	// 500: failed (replayed)
-	// after a failure nobody knows
+	// after a failure it is not known
 	// executed, 500: failed
 	// 409: outcome-unknown
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // startServerSignalling serves on loopback and closes done when the first request has been answered as far as the
-// server can tell, whoever reads it.
+// server can tell, wherever it is read.
 func startServerSignalling(t *testing.T, h http.Handler) (server *httptest.Server, done chan struct{}) {
 	t.Helper()
 	done = make(chan struct{})
@@ -38,7 +38,7 @@ func leaveAndWait(t *testing.T, conn net.Conn, request context.Context) {
 	select {
 	case <-request.Done():
 	case <-time.After(10 * time.Second):
-		t.Error("net/http did not external event that the client left")
+		t.Error("net/http did not notice that the client left")
 	}
 }
 
@@ -118,7 +118,7 @@ func TestTheClientLeavesWhileReserving(t *testing.T) {
 	leaveAndWait(t, conn, outer)
 	close(goOn)
 	await(t, "the end of the request", done)
-	handler.wantRuns(t, "S9: nobody waits for it", 0)
+	handler.wantRuns(t, "S9: no caller waits for it", 0)
 	wantState(t, "S9: the grant is released at once", s, "k", store.StateRetryable)
 	if settled := observed[onceward.SettledEvent](events); len(settled) != 1 || settled[0].State != store.StateRetryable {
 		t.Errorf("S9: settled: %+v, want one release", settled)
@@ -341,7 +341,7 @@ func TestWhatAnUndoneRunLeftBehind(t *testing.T) {
 	handler.wantRuns(t, "E1", 2)
 }
 
-// TestAStrayGoroutineBehindAPanic: it goes on with the header of an answer that nobody sends any more. A look at that
+// TestAStrayGoroutineBehindAPanic: it goes on with the header of an answer that is not sent any more. A look at that
 // header would be a fault that no process survives.
 func TestAStrayGoroutineBehindAPanic(t *testing.T) {
 	t.Parallel()

@@ -112,7 +112,7 @@ func TestLazyContextEndsWhenItIsReleased(t *testing.T) {
 					c.Done()
 				}
 				c.release()
-				// A goroutine that the handler left behind learns that nobody waits for it any more.
+				// A goroutine that the handler left behind learns that it is not waited for any more.
 				if err := c.Err(); err != context.Canceled {
 					t.Errorf("E6: Err() = %v after the handler has ended, want Canceled", err)
 				}

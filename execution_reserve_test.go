@@ -122,18 +122,18 @@ func TestReserveWhoseRepliesAreLostForGood(t *testing.T) {
 		}
 		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
-		wantState(t, "S9: the store holds a grant that nobody took", s.Store, "k", store.StateInProgress)
+		wantState(t, "S9: the store holds a grant that was not taken", s.Store, "k", store.StateInProgress)
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 		up.Store(true)
 		time.Sleep(5 * time.Second)
-		wantState(t, "S9: a grant that nobody takes is released", s, "k", store.StateRetryable)
+		wantState(t, "S9: a grant that is not taken is released", s, "k", store.StateRetryable)
 		post(h, "k", `{}`).want(t, "S9: a later retry executes", http.StatusCreated, false)
 		handler.wantRuns(t, "S9", 1)
 		time.Sleep(time.Minute)
 	})
 }
 
-func TestTheSearchForAnOrphanTakesNobodyElsesGrant(t *testing.T) {
+func TestTheSearchForAnOrphanTakesNoOtherGrant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFaultyStore()

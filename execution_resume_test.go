@@ -81,7 +81,7 @@ func TestAResumedAttemptIsNotReleased(t *testing.T) {
 	})
 }
 
-func TestAResumedGrantThatNobodyTakes(t *testing.T) {
+func TestAResumedGrantThatIsNotTaken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, handler := newFaultyStore(), new(counted)
@@ -116,7 +116,7 @@ func writesMuch(w http.ResponseWriter, _ *http.Request) {
 	h.Add("X-Warning", "one")
 	h.Add("X-Warning", "two")
 	h.Set("Set-Cookie", "session=1") // never stored
-	h.Set("X-Request-Id", "r-1")     // made anew
+	h.Set("X-Request-Id", "r-1")     // each answer has its own
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprint(w, "<html>a body without a type</html>")
 }
@@ -197,7 +197,7 @@ func TestResumeHandlerGetsNoBody(t *testing.T) {
 		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); err != nil {
 			t.Error(err)
 		}
-		// The answer is there: whoever resumes again gets it, and nothing runs.
+		// The answer is there: a node that resumes again gets it, and nothing runs.
 		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); err != nil {
 			t.Error(err)
 		}
@@ -271,7 +271,7 @@ func TestResumeOfWhatIsNotLost(t *testing.T) {
 		change func(store *faultyStore, rec *store.Record) error
 		err    error
 	}{
-		"somebody is at it": {func(store *faultyStore, rec *store.Record) error {
+		"another attempt runs": {func(store *faultyStore, rec *store.Record) error {
 			return store.Extend(context.Background(), claim(rec), time.Minute)
 		}, onceward.ErrInProgress},
 		"it is unknown": {func(store *faultyStore, rec *store.Record) error {

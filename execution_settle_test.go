@@ -89,7 +89,7 @@ func TestCompleteWhoseReplyIsLost(t *testing.T) {
 
 func TestCompleteThatFailsForGood(t *testing.T) {
 	t.Parallel()
-	for name, abandon := range map[string]bool{"abandon lands": true, "abandon fails too": false} {
+	for name, abandon := range map[string]bool{"abandon succeeds": true, "abandon fails too": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestLateCompletionsThatCannotBeKept(t *testing.T) {
 // plainStore is a store without any capability beyond the least.
 type plainStore struct{ store.Store }
 
-// This file is about owners that come back to a record which somebody else has settled.
+// This file is about owners that come back to a record which was settled by others.
 
 // settleBehind makes the outcome of an attempt unknown and resolves it, as a sweeper and a webhook do.
 func settleBehind(t *testing.T, s *memory.Store, claim store.Claim, response store.Response) {

@@ -230,7 +230,7 @@ func TestSuspendOfAStaleOwner(t *testing.T) {
 		time.Sleep(31 * time.Second)
 		second := make(chan answer)
 		go func() { second <- post(h, "k", `{}`) }()
-		(<-first).wantProblem(t, "S6: somebody else is at it", http.StatusConflict, "in-progress")
+		(<-first).wantProblem(t, "S6: another attempt runs", http.StatusConflict, "in-progress")
 		if left := time.Until(recordOf(t, s, "k").LeaseUntil); left > 30*time.Second {
 			t.Errorf("S6: the stale owner extended the lease of the other to %s", left)
 		}
@@ -427,7 +427,7 @@ func TestNeverExecuted(t *testing.T) {
 	})
 }
 
-// TestNeverExecutedByWhoWasReplaced: somebody else went on with the operation, so its caller is not told that nothing
+// TestNeverExecutedByWhoWasReplaced: another attempt went on with the operation, so its caller is not told that nothing
 // is done.
 func TestNeverExecutedByWhoWasReplaced(t *testing.T) {
 	t.Parallel()
@@ -469,8 +469,8 @@ func TestAReleaseThatFailsOnARouteThatResumes(t *testing.T) {
 	})
 }
 
-// TestBecause keeps the handler's reason for whoever has to settle the operation.
-func TestBecause(t *testing.T) {
+// TestSetReason keeps the handler's reason for the operator who has to settle the operation.
+func TestSetReason(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		say   func(op *onceward.Operation)
@@ -508,7 +508,7 @@ func TestBecause(t *testing.T) {
 	}
 }
 
-// TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for whoever asks or is told about
+// TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for a reconciler that asks or is told about
 // it.
 func TestAnUnknownOutcomeKnowsItsProvider(t *testing.T) {
 	t.Parallel()

@@ -20,29 +20,29 @@ import (
 // real one does with it is tested in the stores that have them.
 type scriptedTransactor struct {
 	*memory.Store
-	reruns  int   // how often a transaction is undone and its work repeated
-	failure error // what becomes of the COMMIT
-	longest time.Duration
-	flying  map[store.ID]bool
+	reruns   int   // how often a transaction is undone and its work repeated
+	failure  error // what becomes of the COMMIT
+	longest  time.Duration
+	inFlight map[store.ID]bool
 
-	endings []store.TxAction
+	actions []store.TxAction
 	done    store.Completion
 }
 
 func (s *scriptedTransactor) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
-	if s.flying[r.ID] {
+	if s.inFlight[r.ID] {
 		return store.Verdict{Decision: store.DecisionInProgress}, nil
 	}
 	v, err := s.Reserve(ctx, r)
 	if err != nil || v.Decision != store.DecisionExecute {
 		return v, err
 	}
-	s.flying = map[store.ID]bool{r.ID: true}
-	defer delete(s.flying, r.ID)
+	s.inFlight = map[store.ID]bool{r.ID: true}
+	defer delete(s.inFlight, r.ID)
 	var end store.Settlement
 	for range s.reruns + 1 {
 		end = work(ctx, v)
-		s.endings = append(s.endings, end.Action)
+		s.actions = append(s.actions, end.Action)
 	}
 	s.done = end.Completion
 	claim := store.Claim{ID: r.ID, Attempt: v.Record.Attempt}
@@ -55,7 +55,7 @@ func (s *scriptedTransactor) Transact(ctx context.Context, r *store.Reservation,
 
 func (s *scriptedTransactor) LongestWork(time.Duration) time.Duration { return s.longest }
 
-func (s *scriptedTransactor) InFlight(id store.ID) bool { return s.flying[id] }
+func (s *scriptedTransactor) InFlight(id store.ID) bool { return s.inFlight[id] }
 
 func TestHowATransactionEnds(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,7 @@ func TestHowATransactionEnds(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		f      http.HandlerFunc
-		ending store.TxAction
+		action store.TxAction
 		status int // 0 for a panic
 		code   string
 	}{
@@ -105,18 +105,18 @@ func TestHowATransactionEnds(t *testing.T) {
 				case test.status != 0:
 					a.want(t, "E1", test.status, false)
 				}
-				for _, ending := range s.endings {
-					if ending != test.ending {
-						t.Errorf("E1: the transaction ended with %v, want %d", s.endings, test.ending)
+				for _, action := range s.actions {
+					if action != test.action {
+						t.Errorf("E1: the transaction ended with %v, want %d", s.actions, test.action)
 					}
 				}
-				if test.ending != store.TxRollback && (s.done.Response.Status != test.status || string(s.done.Response.Body) != "the answer") {
+				if test.action != store.TxRollback && (s.done.Response.Status != test.status || string(s.done.Response.Body) != "the answer") {
 					t.Errorf("E1: the answer to store is %d %q", s.done.Response.Status, s.done.Response.Body)
 				}
 				handler.wantRuns(t, "E1", int64(reruns+1))
 				handler.then = answers(202)
 				again := post(h, "k", `{}`)
-				if test.ending == store.TxRollback {
+				if test.action == store.TxRollback {
 					again.want(t, "E1: the retry runs afresh", 202, false)
 				} else {
 					again.want(t, "E1: stored", test.status, true)
@@ -168,7 +168,7 @@ func TestATransactionInFlight(t *testing.T) {
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 		post(h, "k", `{"other":1}`).wantProblem(t, "S4: a conflict, whatever its payload", http.StatusConflict, "in-progress")
 		if op := onceward.FromContext(r.Context()); op.CheckLease() != nil || op.Attempt() == 0 {
-			t.Errorf("E1: Alive() = %v, attempt %d", op.CheckLease(), op.Attempt())
+			t.Errorf("E1: CheckLease() = %v, attempt %d", op.CheckLease(), op.Attempt())
 		}
 	}}
 	h = guard.Handler(handler, onceward.Transactional())
@@ -177,7 +177,7 @@ func TestATransactionInFlight(t *testing.T) {
 	handler.wantRuns(t, "E1", 1)
 
 	// Nothing is visible before the commit, but this process knows that something is under way.
-	st.flying = map[store.ID]bool{aliceID("hidden"): true}
+	st.inFlight = map[store.ID]bool{aliceID("hidden"): true}
 	if s := status(t, ask(statuses, "/operations/hidden")); s.State != "in_progress" {
 		t.Errorf("section 6: the status of a transaction in flight is %+v", s)
 	}
@@ -221,7 +221,7 @@ func TestAFunctionInATransaction(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		then   func(context.Context, *onceward.Operation) ([]byte, error)
-		ending store.TxAction
+		action store.TxAction
 		is     error
 	}{
 		"a value":  {func(context.Context, *onceward.Operation) ([]byte, error) { return []byte("v"), nil }, store.TxCommit, nil},
@@ -237,8 +237,8 @@ func TestAFunctionInATransaction(t *testing.T) {
 			if _, err := guard.Do(t.Context(), someCall, w.do, onceward.Transactional()); !errors.Is(err, test.is) || errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("E1, E4: the error is %v, want %v", err, test.is)
 			}
-			if len(s.endings) != 1 || s.endings[0] != test.ending {
-				t.Errorf("E1, E4: the transaction ended with %v, want %d", s.endings, test.ending)
+			if len(s.actions) != 1 || s.actions[0] != test.action {
+				t.Errorf("E1, E4: the transaction ended with %v, want %d", s.actions, test.action)
 			}
 		})
 	}
@@ -247,8 +247,8 @@ func TestAFunctionInATransaction(t *testing.T) {
 	if _, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Transactional(), onceward.ResponseLimit(100)); err == nil {
 		t.Error("A4: a value that is too large was committed without being stored")
 	}
-	if len(s.endings) != 1 || s.endings[0] != store.TxRollback {
-		t.Errorf("A4: the transaction ended with %v, want a rollback", s.endings)
+	if len(s.actions) != 1 || s.actions[0] != store.TxRollback {
+		t.Errorf("A4: the transaction ended with %v, want a rollback", s.actions)
 	}
 }
 

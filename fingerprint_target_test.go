@@ -174,7 +174,7 @@ func TestTargetsOfAllForms(t *testing.T) {
 	}
 }
 
-// TestARequestWithoutATarget: behind a router nobody can tell any more where it was sent, so it is refused.
+// TestARequestWithoutATarget: behind a router it cannot be told any more where it was sent, so it is refused.
 func TestARequestWithoutATarget(t *testing.T) {
 	t.Parallel()
 	for router, mount := range routers {
@@ -346,9 +346,9 @@ func TestABodyThatWasReadInFrontOfTheGuard(t *testing.T) {
 	}
 }
 
-// TestRequestsWhoseBodyNobodyRead: a middleware that parses forms leaves everything else alone, and an empty body is
+// TestRequestsWhoseBodyWasNotRead: a middleware that parses forms leaves everything else alone, and an empty body is
 // whole.
-func TestRequestsWhoseBodyNobodyRead(t *testing.T) {
+func TestRequestsWhoseBodyWasNotRead(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		body, media string

@@ -224,7 +224,7 @@ func TestALengthThatIsWrong(t *testing.T) {
 							t.Errorf("A2: got %d with %d bytes, %v; want %d with %d", a.status, len(a.body), err, status, len(body))
 						}
 						if got := a.header.Get("Content-Length"); got != fmt.Sprint(len(body)) {
-							t.Errorf("A2: Content-Length is made anew, but is %q for %d bytes", got, len(body))
+							t.Errorf("A2: Content-Length is computed for each answer, but is %q for %d bytes", got, len(body))
 						}
 					}
 				})

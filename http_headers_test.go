@@ -125,7 +125,7 @@ func TestHeadersOfOuterMiddleware(t *testing.T) {
 	second.want(t, "A2", http.StatusOK, true)
 	for i, a := range []answer{first, second} {
 		if got := a.header.Get("X-Serial"); got != fmt.Sprint(i+1) {
-			t.Errorf("A2: answer %d: X-Serial is %q: what comes from outside is made anew", i+1, got)
+			t.Errorf("A2: answer %d: X-Serial is %q: what comes from outside is not stored", i+1, got)
 		}
 		if got := a.header["Vary"]; !slices.Equal(got, []string{"Origin", "Accept"}) {
 			t.Errorf("A2: answer %d: Vary is %q, want what the middleware and the handler added", i+1, got)

@@ -154,7 +154,7 @@ func TestAKeyBelongsToItsSession(t *testing.T) {
 				t.Errorf("D2: another session sees stored data: %v %s", other.header, other.body)
 			}
 			mismatch := post(h, "k", `{"other":1}`, inSession("one"))
-			mismatch.wantSame(t, "D2: nobody can tell the two apart", other)
+			mismatch.wantSame(t, "D2: the two cannot be told apart", other)
 			handler.wantRuns(t, "L4", 1)
 		})
 	}
@@ -233,6 +233,6 @@ func TestSessionsSurviveASecretRotation(t *testing.T) {
 	ask(statuses, "/operations/k", inSession("one")).want(t, "F1, L4", http.StatusOK, false)
 	ask(statuses, "/operations/k", inSession("two")).wantProblem(t, "F1, L4", http.StatusNotFound, "key-not-found")
 	_, lost := build(withSecrets(newSecret))
-	ask(lost, "/operations/k", inSession("one")).wantProblem(t, "D6: nobody can say whose it is", http.StatusNotFound, "key-not-found")
+	ask(lost, "/operations/k", inSession("one")).wantProblem(t, "D6: it cannot be said whose it is", http.StatusNotFound, "key-not-found")
 	handler.wantRuns(t, "F1", 1)
 }

@@ -148,8 +148,8 @@ func TestStatusWithClocksApart(t *testing.T) {
 	}
 }
 
-// TestStatusThatNobodyCanJudge: without the store's word on its expiry nothing is shown of a settled record.
-func TestStatusThatNobodyCanJudge(t *testing.T) {
+// TestStatusThatCannotBeJudged: without the store's word on its expiry nothing is shown of a settled record.
+func TestStatusThatCannotBeJudged(t *testing.T) {
 	t.Parallel()
 	store, events := newFaultyStore(), new(journal)
 	guard := newGuard(t, store, observedBy(events))

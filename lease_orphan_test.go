@@ -210,17 +210,17 @@ func TestOneLostGrantThatCannotBeReleasedHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestAGrantThatLandsLate: a reservation may still be on its way when its caller has given up on it, as when the store
+// TestAGrantThatArrivesLate: a reservation may still be on its way when its caller has given up on it, as when the store
 // waits for its standby. It is looked for again until its lease could have begun no more.
-func TestAGrantThatLandsLate(t *testing.T) {
+func TestAGrantThatArrivesLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFaultyStore()
-		var landed sync.Once
+		var arrived sync.Once
 		s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 			late := *r
 			late.Fingerprints = slices.Clone(r.Fingerprints)
-			landed.Do(func() {
+			arrived.Do(func() {
 				time.AfterFunc(8*time.Second, func() { _, _ = s.Store.Reserve(context.Background(), &late) })
 			})
 			<-ctx.Done()

@@ -17,7 +17,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// This file is about leases that are over while somebody still counts on them.
+// This file is about leases that are over while an owner still counts on them.
 
 // slowGrant lets the reply to the first reservation take its time, after the store has granted it.
 func slowGrant(s *faultyStore, d time.Duration, meanwhile func(store.Claim)) {
@@ -35,10 +35,10 @@ func slowGrant(s *faultyStore, d time.Duration, meanwhile func(store.Claim)) {
 func TestAGrantThatIsOlderThanItsLease(t *testing.T) {
 	t.Parallel()
 	for name, meanwhile := range map[string]func(*testing.T, *memory.Store, store.Claim){
-		"nobody noticed": func(*testing.T, *memory.Store, store.Claim) {},
+		"it went unnoticed": func(*testing.T, *memory.Store, store.Claim) {},
 		"swept, and resolved as not executed": func(t *testing.T, store *memory.Store, c store.Claim) {
 			if n, err := store.Sweep(context.Background(), 10); n != 1 || err != nil {
-				t.Errorf("B1: swept %d, %v; want the grant that nobody took", n, err)
+				t.Errorf("B1: swept %d, %v; want the grant that was not taken", n, err)
 			}
 			if err := store.ResolveNotExecuted(context.Background(), c, "the provider has nothing"); err != nil {
 				t.Error(err)
@@ -201,7 +201,7 @@ func TestAWaiterLearnsThatTheOwnerIsLost(t *testing.T) {
 		owner := make(chan answer)
 		go func() { owner <- post(h, "k", `{}`) }()
 		time.Sleep(time.Second)
-		post(h, "k", `{}`).wantProblem(t, "section 6: nobody will answer", http.StatusConflict, "outcome-unknown")
+		post(h, "k", `{}`).wantProblem(t, "section 6: no owner will answer", http.StatusConflict, "outcome-unknown")
 		if after := time.Since(started); after != 30*time.Second {
 			t.Errorf("section 6: the waiter learned it after %s, want 30s, when the lease is over", after)
 		}
@@ -246,7 +246,7 @@ func (o *owners) work(ctx context.Context) {
 	time.Sleep(3 * shortLease)
 }
 
-func (o *owners) alive() (attempts []int64) {
+func (o *owners) holding() (attempts []int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, op := range o.all {
@@ -261,8 +261,8 @@ func (o *owners) alive() (attempts []int64) {
 func (o *owners) watch(t *testing.T, d time.Duration) int {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if alive := o.alive(); len(alive) > 1 {
-			t.Errorf("S5: the attempts %d hold the lease of one key at the same time", alive)
+		if holding := o.holding(); len(holding) > 1 {
+			t.Errorf("S5: the attempts %d hold the lease of one key at the same time", holding)
 			break
 		}
 	}

@@ -125,7 +125,7 @@ func TestALostLeaseEndsTheContext(t *testing.T) {
 						t.Errorf("S5: the cause is %v, want ErrLeaseLost", cause)
 					}
 					if err := onceward.FromContext(r.Context()).CheckLease(); !errors.Is(err, onceward.ErrLeaseLost) {
-						t.Errorf("S5: Alive() = %v, want ErrLeaseLost", err)
+						t.Errorf("S5: CheckLease() = %v, want ErrLeaseLost", err)
 					}
 				}}
 				guard := newGuard(t, store, observedBy(events))
@@ -265,7 +265,7 @@ func TestHeartbeatsEndWithTheDeadline(t *testing.T) {
 				t.Errorf("S5: swept %d, %v; want the handler that hangs", n, err)
 			}
 			if err := onceward.FromContext(r.Context()).CheckLease(); !errors.Is(err, onceward.ErrLeaseLost) {
-				t.Errorf("S5: Alive() = %v, want ErrLeaseLost", err)
+				t.Errorf("S5: CheckLease() = %v, want ErrLeaseLost", err)
 			}
 			w.WriteHeader(http.StatusCreated)
 		}}

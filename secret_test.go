@@ -70,7 +70,7 @@ func TestALostSecretFailsClosed(t *testing.T) {
 	for _, body := range []string{`{}`, `{"other":true}`} {
 		p := post(h, "k", body).wantProblem(t, "section 6, D6", http.StatusInternalServerError, "record-unreadable")
 		if p.Retryable {
-			t.Error("A1: a record that nobody can read is not better the second time")
+			t.Error("A1: a record that cannot be read is not better the second time")
 		}
 	}
 	handler.wantRuns(t, "D6", 1)
@@ -277,7 +277,7 @@ func TestDownstreamKeysOfOthers(t *testing.T) {
 	}
 }
 
-// TestDownstreamKeysOverARotation: an operation keeps the keys of its first attempt, whoever makes the next one, and
+// TestDownstreamKeysOverARotation: an operation keeps the keys of its first attempt, whichever node makes the next one, and
 // new operations use the new secret. To set a secret of their own is a rotation too.
 func TestDownstreamKeysOverARotation(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestACapturedRequestAfterTheReaper: once the record has gone nobody remembers the payment, and the first-sent time
+// TestACapturedRequestAfterTheReaper: once the record has gone the payment is forgotten, and the first-sent time
 // alone refuses the captured request. An attacker who can write a new date gets through, which is why a signature has
 // to cover it.
 func TestACapturedRequestAfterTheReaper(t *testing.T) {
@@ -41,7 +41,7 @@ func TestACapturedRequestAfterTheReaper(t *testing.T) {
 				}
 				post(h, "k", `{"amount":1}`, sent).wantProblem(t, "L4", http.StatusPreconditionFailed, "first-sent-too-old")
 				handler.wantRuns(t, "L4: the captured request", 1)
-				post(h, "k", `{"amount":1}`, now()).want(t, "L4: a date that was written anew", http.StatusCreated, false)
+				post(h, "k", `{"amount":1}`, now()).want(t, "L4: a date that was written again", http.StatusCreated, false)
 				handler.wantRuns(t, "L4: the guard cannot know that the date is forged", 2)
 			})
 		})
@@ -55,7 +55,7 @@ var refusals = map[string]struct {
 	code   string
 	spoil  func(r *http.Request, store *faultyStore)
 }{
-	"nobody knows the caller": {http.StatusUnauthorized, "unauthenticated", func(r *http.Request, _ *faultyStore) {
+	"the caller is not known": {http.StatusUnauthorized, "unauthenticated", func(r *http.Request, _ *faultyStore) {
 		r.Header.Del("Authorization")
 	}},
 	"the caller cannot be looked up": {http.StatusServiceUnavailable, "store-unavailable", func(r *http.Request, _ *faultyStore) {
@@ -330,7 +330,7 @@ func TestACrowdAtTheMomentOfExpiry(t *testing.T) {
 					t.Errorf("scenario 22: %d of the retries executed, want one", executed)
 				}
 				handler.wantRuns(t, "scenario 22", 2)
-				wantState(t, "S10: what was made anew stays", s, "k", store.StateCompleted)
+				wantState(t, "S10: what was made again stays", s, "k", store.StateCompleted)
 			})
 		})
 	}
@@ -354,8 +354,8 @@ func crowdBesideReapers(t *testing.T, h http.Handler, store *memory.Store, soft 
 	return answers
 }
 
-// TestTimeFreesNothingThatIsOpen: a payment that runs for longer than its retention, and one whose outcome nobody
-// knows, are not forgotten, however often sweeper and reaper come by. A retry never executes beside them.
+// TestTimeFreesNothingThatIsOpen: a payment that runs for longer than its retention, and one whose outcome is
+// not known, are not forgotten, however often sweeper and reaper come by. A retry never executes beside them.
 func TestTimeFreesNothingThatIsOpen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
