@@ -28,7 +28,7 @@ type opaque struct{ http.Handler }
 func TestAuditOfAMux(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, memory.New())
-	protect := guard.Middleware(onceward.Reserved(onceward.FailureUnknown))
+	protect := guard.Middleware(reserved)
 	plain := http.NotFoundHandler()
 	mux := onceward.NewMux()
 	mux.Handle("POST /protected", protect(plain))
@@ -42,14 +42,14 @@ func TestAuditOfAMux(t *testing.T) {
 	mux.Handle("DELETE /gone", plain)
 	mux.Handle("PUT /in-vain", protect(plain))
 	mux.Handle("GET /also-read", protect(plain))
-	mux.Handle("PUT /covered", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPut)))
+	mux.Handle("PUT /covered", guard.Handler(plain, reserved, onceward.Methods(http.MethodPut)))
 	mux.HandleFunc("POST /func", func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("POST /wrapped", wrapper{wrapper{protect(plain)}})
 	mux.Handle("POST /opaque", opaque{protect(plain)})
 	mux.Handle("POST /exempt", plain)
-	mux.Handle("POST /put-only", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPut)))
-	mux.Handle("/post-only", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPost)))
-	mux.Handle("POST /post-alone", guard.Handler(plain, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPost)))
+	mux.Handle("POST /put-only", guard.Handler(plain, reserved, onceward.Methods(http.MethodPut)))
+	mux.Handle("/post-only", guard.Handler(plain, reserved, onceward.Methods(http.MethodPost)))
+	mux.Handle("POST /post-alone", guard.Handler(plain, reserved, onceward.Methods(http.MethodPost)))
 
 	want := []string{
 		"POST /plain", "PATCH /patched", "POST example.com/host", "/any", "PUT /in-vain", "POST /func", "POST /opaque", "POST /put-only", "/post-only",

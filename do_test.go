@@ -52,11 +52,11 @@ func TestDoRunsOnce(t *testing.T) {
 	t.Parallel()
 	store, w := memory.New(), new(work)
 	guard := newGuard(t, store, func(c *onceward.Config) { c.Scope = nil })
-	first, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+	first, err := guard.Do(t.Context(), someCall, w.do, reserved)
 	if err != nil || string(first.Value) != "value 1" || first.Replayed || first.Attempt == 0 {
 		t.Errorf("E4: first: %+v, %v", first, err)
 	}
-	again, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+	again, err := guard.Do(t.Context(), someCall, w.do, reserved)
 	if err != nil || string(again.Value) != "value 1" || !again.Replayed || again.Attempt != 0 {
 		t.Errorf("E4: again: %+v, %v", again, err)
 	}
@@ -69,7 +69,6 @@ func TestDoRunsOnce(t *testing.T) {
 func TestDoSeesAnotherCall(t *testing.T) {
 	t.Parallel()
 	guard, w := newGuard(t, memory.New()), new(work)
-	reserved := onceward.Reserved(onceward.FailureUnknown)
 	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +158,9 @@ func TestDoOutcomes(t *testing.T) {
 }
 
 // checkRetryOfDo calls again, with a function that succeeds.
-func checkRetryOfDo(t *testing.T, guard *onceward.Guard, w *work, policy onceward.Failure, state store.State, first error) {
+func checkRetryOfDo(t *testing.T, guard *onceward.Guard, w *work, policy onceward.Failure, state store.State,
+	first error,
+) {
 	t.Helper()
 	again, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(policy))
 	switch state {
@@ -175,7 +176,8 @@ func checkRetryOfDo(t *testing.T, guard *onceward.Guard, w *work, policy oncewar
 		w.wantRuns(t, "E5", 1)
 	case store.StateCompleted:
 		var failure *onceward.StoredFailureError
-		if !errors.As(err, &failure) || !errors.Is(err, onceward.ErrStoredFailure) || failure.Message != first.Error() || !again.Replayed {
+		if !errors.As(err, &failure) || !errors.Is(err, onceward.ErrStoredFailure) ||
+			failure.Message != first.Error() || !again.Replayed {
 			t.Errorf("E5: stored, but again: %+v, %v; want the failure %q", again, err, first)
 		}
 		w.wantRuns(t, "E5", 1)
@@ -211,22 +213,23 @@ func TestDoInFlight(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if _, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown)); err != nil {
+			if _, err := guard.Do(t.Context(), someCall, w.do, reserved); err != nil {
 				t.Error(err)
 			}
 		}()
 		synctest.Wait()
 		var inProgress *onceward.InProgressError
-		_, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
-		if !errors.Is(err, onceward.ErrInProgress) || !errors.As(err, &inProgress) || inProgress.Attempt == 0 || inProgress.RetryAfter < time.Second {
+		_, err := guard.Do(t.Context(), someCall, w.do, reserved)
+		if !errors.Is(err, onceward.ErrInProgress) || !errors.As(err, &inProgress) || inProgress.Attempt == 0 ||
+			inProgress.RetryAfter < time.Second {
 			t.Errorf("E4: a duplicate in flight: %v", err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(errCard) })
-		if _, err := guard.Do(ctx, someCall, w.do, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute)); err != errCard {
+		if _, err := guard.Do(ctx, someCall, w.do, reserved, onceward.InFlightWait(time.Minute)); err != errCard {
 			t.Errorf("S9: a caller that left while it waited: %v, want the cause", err)
 		}
-		waited, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute))
+		waited, err := guard.Do(t.Context(), someCall, w.do, reserved, onceward.InFlightWait(time.Minute))
 		if err != nil || string(waited.Value) != "slow" || !waited.Replayed {
 			t.Errorf("section 6: a duplicate that waited: %+v, %v", waited, err)
 		}
@@ -247,12 +250,12 @@ func TestDoIsNotCancelledByItsCaller(t *testing.T) {
 		}
 		return []byte("done"), nil
 	}}
-	if result, err := guard.Do(ctx, someCall, w.do, onceward.Reserved(onceward.FailureUnknown)); err != nil || string(result.Value) != "done" {
+	if result, err := guard.Do(ctx, someCall, w.do, reserved); err != nil || string(result.Value) != "done" {
 		t.Errorf("E6: %+v, %v", result, err)
 	}
 	other := someCall
 	other.Key = "message-2"
-	if _, err := guard.Do(ctx, other, w.do, onceward.Reserved(onceward.FailureUnknown)); err != context.Canceled {
+	if _, err := guard.Do(ctx, other, w.do, reserved); err != context.Canceled {
 		t.Errorf("S9: a caller that has left: %v, want context.Canceled", err)
 	}
 	w.wantRuns(t, "S9", 1)
@@ -263,12 +266,13 @@ func TestDoWithATooLargeValue(t *testing.T) {
 	guard := newGuard(t, memory.New())
 	large := strings.Repeat("x", 101)
 	w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { return []byte(large), nil }}
-	options := []onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(100)}
+	options := []onceward.Option{reserved, onceward.ResponseLimit(100)}
 	first, err := guard.Do(t.Context(), someCall, w.do, options...)
 	if err != nil || string(first.Value) != large {
 		t.Errorf("A4: the caller that executed gets %d bytes, %v", len(first.Value), err)
 	}
-	if again, err := guard.Do(t.Context(), someCall, w.do, options...); !errors.Is(err, onceward.ErrNotStored) || again.Value != nil {
+	if again, err := guard.Do(t.Context(), someCall, w.do, options...); !errors.Is(err, onceward.ErrNotStored) ||
+		again.Value != nil {
 		t.Errorf("A4: again: %+v, %v; want ErrNotStored", again, err)
 	}
 	w.wantRuns(t, "A4: never executed again", 1)
@@ -278,7 +282,6 @@ func TestDoWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
 	s, w := newFaultyStore(), new(work)
 	guard := newGuard(t, s, giveUpSoon)
-	reserved := onceward.Reserved(onceward.FailureUnknown)
 	s.reserve = refusingReserve(s)
 	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, onceward.ErrRefused) {
 		t.Errorf("S9: new keys refused: %v", err)
@@ -287,13 +290,15 @@ func TestDoWhenTheStoreFails(t *testing.T) {
 		return store.Verdict{}, &store.UnreadableError{Version: 9}
 	}
 	var unreadable *store.UnreadableError
-	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, store.ErrUnreadable) || !errors.As(err, &unreadable) {
+	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, store.ErrUnreadable) ||
+		!errors.As(err, &unreadable) {
 		t.Errorf("S8: an unreadable record: %v", err)
 	}
 	w.wantRuns(t, "L2", 0)
 	s.reserve = nil
 	s.complete = brokenComplete
-	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, store.ErrOutcomeUnknown) || !errors.Is(err, store.ErrUnavailable) {
+	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, store.ErrOutcomeUnknown) ||
+		!errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("E7: a value that could not be stored: %v", err)
 	}
 	w.wantRuns(t, "E7", 1)
@@ -314,7 +319,7 @@ func TestDoWhenTheStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w := newFaultyStore(), new(work)
 		s.reserve = brokenReserve
-		_, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+		_, err := newGuard(t, s).Do(t.Context(), someCall, w.do, reserved)
 		if !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("L2: %v, want ErrUnavailable", err)
 		}
@@ -331,9 +336,9 @@ func TestCallsThatAreRefused(t *testing.T) {
 		call    onceward.Call
 		options []onceward.Option
 	}{
-		"no key":            {onceward.Call{Operation: "charge"}, []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
-		"a key too long":    {onceward.Call{Operation: "charge", Key: strings.Repeat("k", 256)}, []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
-		"no operation":      {onceward.Call{Key: "k"}, []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
+		"no key":            {onceward.Call{Operation: "charge"}, []onceward.Option{reserved}},
+		"a key too long":    {onceward.Call{Operation: "charge", Key: strings.Repeat("k", 256)}, []onceward.Option{reserved}},
+		"no operation":      {onceward.Call{Key: "k"}, []onceward.Option{reserved}},
 		"no mode":           {someCall, nil},
 		"no transactions":   {someCall, []onceward.Option{onceward.Transactional()}},
 		"no word on errors": {someCall, []onceward.Option{onceward.Reserved(0)}},
@@ -356,7 +361,7 @@ func TestMarkingNoError(t *testing.T) {
 			}
 			s := memory.New()
 			w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { return []byte("done"), mark(nil) }}
-			got, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+			got, err := newGuard(t, s).Do(t.Context(), someCall, w.do, reserved)
 			if err != nil || string(got.Value) != "done" {
 				t.Errorf("E4: got %q, %v; want the value", got.Value, err)
 			}
@@ -374,7 +379,7 @@ func TestDoSharesNoMemory(t *testing.T) {
 	w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { return own, nil }}
 	guard := newGuard(t, memory.New())
 	for range 3 {
-		got, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+		got, err := guard.Do(t.Context(), someCall, w.do, reserved)
 		if err != nil || string(got.Value) != "the value" {
 			t.Errorf("E4: got %q, %v; want what the function returned", got.Value, err)
 		}

@@ -15,8 +15,7 @@
 // # The pieces
 //
 // A [store.Store] keeps the records and decides: package store/postgres for production, store/sqlite for one machine,
-// store/memory for tests. What only some stores can do is an optional interface, such as [store.Transactor] or
-// [store.Waiter]. [store.Step] is the state machine that all of them follow.
+// store/memory for tests. Package store is for authors of others.
 //
 // A [Guard] is the engine over a store. It reserves, executes, keeps the lease by heartbeats, and makes the answer
 // durable before the first byte of it is sent. [Guard.Handler] and [Guard.Middleware] protect what speaks HTTP, under

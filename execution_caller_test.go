@@ -59,7 +59,7 @@ func TestTheClientLeavesWhileTheHandlerRuns(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		io.WriteString(w, "the answer")
 	}}
-	inner := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	inner := newGuard(t, store).Handler(handler, reserved)
 	server, done := startServerSignalling(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if outer == nil {
 			outer = r.Context()
@@ -83,7 +83,7 @@ func TestTheClientLeavesWhileTheHandlerRuns(t *testing.T) {
 func TestTheClientLeavesBeforeItsBodyIsComplete(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
-	server, done := startServerSignalling(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	server, done := startServerSignalling(t, newGuard(t, store).Handler(handler, reserved))
 	conn := dial(t, server.Listener.Addr().String(), head+"Idempotency-Key: k\nContent-Length: 2\n\n{")
 	conn.Close()
 	await(t, "the end of the request", done)
@@ -106,7 +106,7 @@ func TestTheClientLeavesWhileReserving(t *testing.T) {
 		return s.Store.Reserve(ctx, r)
 	}
 	var outer context.Context
-	inner := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	inner := newGuard(t, s, observedBy(events)).Handler(handler, reserved)
 	server, done := startServerSignalling(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if outer == nil {
 			outer = r.Context()
@@ -120,7 +120,8 @@ func TestTheClientLeavesWhileReserving(t *testing.T) {
 	await(t, "the end of the request", done)
 	handler.wantRuns(t, "S9: no caller waits for it", 0)
 	wantState(t, "S9: the grant is released at once", s, "k", store.StateRetryable)
-	if settled := observed[onceward.SettledEvent](events); len(settled) != 1 || settled[0].State != store.StateRetryable {
+	if settled := observed[onceward.SettledEvent](events); len(settled) != 1 ||
+		settled[0].State != store.StateRetryable {
 		t.Errorf("S9: settled: %+v, want one release", settled)
 	}
 	send(t, server, "k", `{}`).want(t, "scenario 17", http.StatusCreated, false)
@@ -142,7 +143,7 @@ func TestTheClientLeavesWhileTheAnswerIsWritten(t *testing.T) {
 	large := strings.Repeat("0123456789", 50_000)
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, large) }}
 	var outer context.Context
-	inner := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	inner := newGuard(t, s).Handler(handler, reserved)
 	server, done := startServerSignalling(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if outer == nil {
 			outer = r.Context()
@@ -168,7 +169,7 @@ func TestTheClientLeavesInTheMiddleOfTheAnswer(t *testing.T) {
 	store := memory.New()
 	large := strings.Repeat("0123456789", 100_000)
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, large) }}
-	server, done := startServerSignalling(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	server, done := startServerSignalling(t, newGuard(t, store).Handler(handler, reserved))
 	conn := dial(t, server.Listener.Addr().String(), wholeRequest)
 	if _, err := io.ReadFull(conn, make([]byte, 100)); err != nil {
 		t.Fatal(err)
@@ -192,7 +193,8 @@ func TestTheClientLeavesWhileItWaits(t *testing.T) {
 		<-goOn
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}}
-	h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.InFlightWait(time.Minute))
+	h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry),
+		onceward.InFlightWait(time.Minute))
 	firstDone := make(chan answer, 1)
 	go func() { firstDone <- post(h, "k", `{}`) }()
 	await(t, "the handler", running)
@@ -202,7 +204,8 @@ func TestTheClientLeavesWhileItWaits(t *testing.T) {
 		waiterDone <- post(h, "k", `{}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
 	}()
 	leave()
-	await(t, "the answer to the one that left", waiterDone).wantProblem(t, "S9", http.StatusServiceUnavailable, "not-executed")
+	await(t, "the answer to the one that left", waiterDone).
+		wantProblem(t, "S9", http.StatusServiceUnavailable, "not-executed")
 	close(goOn)
 	await(t, "the answer to the first", firstDone).want(t, "S9", http.StatusServiceUnavailable, false)
 	wantState(t, "S9: a waiter that left takes no grant", s, "k", store.StateRetryable)
@@ -220,7 +223,7 @@ func TestTheCallersValuesStay(t *testing.T) {
 			t.Error("E6: the detached context lost the server's values")
 		}
 	}}
-	inner := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	inner := newGuard(t, memory.New()).Handler(handler, reserved)
 	server := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), keyType{}, "value")))
 	}))
@@ -291,7 +294,8 @@ func TestAStrayGoroutineThatKeepsWriting(t *testing.T) {
 			}()
 			panic("the handler's panic")
 		}}
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureStore), onceward.ResponseLimit(64<<20))
+		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureStore),
+			onceward.ResponseLimit(64<<20))
 		panicOf(func() { post(h, "k", `{}`) })
 		close(stop)
 		<-stopped

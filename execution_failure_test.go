@@ -165,7 +165,8 @@ func checkFailure(t *testing.T, fail http.HandlerFunc, failure onceward.Failure,
 	case store.StateCompleted:
 		handler.wantRuns(t, "E5", 1)
 		if want.status == 0 {
-			again.wantProblem(t, "E5: stored, the retry gets the failure", http.StatusInternalServerError, "handler-failed")
+			again.wantProblem(t, "E5: stored, the retry gets the failure", http.StatusInternalServerError,
+				"handler-failed")
 			if !again.replayed() {
 				t.Error("E5: the stored failure is not marked as replayed")
 			}
@@ -180,7 +181,7 @@ func TestPanicGoesOnAsItIs(t *testing.T) {
 	t.Parallel()
 	for _, value := range []any{http.ErrAbortHandler, "text", fmt.Errorf("an error")} {
 		handler := &counted{then: func(http.ResponseWriter, *http.Request) { panic(value) }}
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, memory.New()).Handler(handler, reserved)
 		if got := panicOf(func() { post(h, "k", `{}`) }); got != value {
 			t.Errorf("E8: the server's recovery gets %v, want %v", got, value)
 		}
@@ -190,7 +191,7 @@ func TestPanicGoesOnAsItIs(t *testing.T) {
 func TestTheServerSurvivesAPanic(t *testing.T) {
 	t.Parallel()
 	s, handler := memory.New(), &counted{then: func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }}
-	server := startServer(t, newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	server := startServer(t, newGuard(t, s).Handler(handler, reserved))
 	// http.Transport would send a request with this header again by itself on a kept-alive connection: it counts as
 	// idempotent. The first use of a connection is not repeated.
 	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
@@ -217,7 +218,7 @@ func TestDeadlineEndsTheContext(t *testing.T) {
 				t.Errorf("E6: the cause is %v, want ErrDeadline", got)
 			}
 		}}
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(3*time.Second))
+		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.Deadline(3*time.Second))
 		post(h, "k", `{}`).wantProblem(t, "E5", http.StatusInternalServerError, "outcome-unknown")
 		if took := time.Since(started); took != 3*time.Second {
 			t.Errorf("E6: the handler ended after %s, want 3s", took)
@@ -241,6 +242,7 @@ func TestFailedAttemptsGetLargerTokens(t *testing.T) {
 			t.Errorf("I6: the attempts are %v; each must be larger than the one before", attempts)
 		}
 	}
-	post(h, "k", `{"other":1}`).wantProblem(t, "section 4: released keys keep their fingerprint", http.StatusUnprocessableEntity, "mismatch")
+	post(h, "k", `{"other":1}`).
+		wantProblem(t, "section 4: released keys keep their fingerprint", http.StatusUnprocessableEntity, "mismatch")
 	handler.wantRuns(t, "scenario 20", 5)
 }

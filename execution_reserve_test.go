@@ -37,7 +37,7 @@ func TestReserveThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, handler, events := newFaultyStore(), new(counted), new(journal)
 		store.reserve = brokenReserve
-		h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, store, observedBy(events)).Handler(handler, reserved)
 		a := post(h, "k", `{}`)
 		if p := a.wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable"); !p.Retryable {
 			t.Error("A1: nothing was executed, so the request may be sent again")
@@ -66,7 +66,7 @@ func TestReserveThatHangs(t *testing.T) {
 			return store.Verdict{}, ctx.Err()
 		}
 		guard := newGuard(t, s, func(c *onceward.Config) { c.StoreTimeout = 3 * time.Second })
-		h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := guard.Handler(handler, reserved)
 		started := time.Now()
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 		if took := time.Since(started); took != 3*time.Second {
@@ -91,7 +91,7 @@ func TestReserveWhoseReplyIsLostOnce(t *testing.T) {
 		}
 		return v, err
 	}
-	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s).Handler(handler, reserved)
 	post(h, "k", `{}`).want(t, "S9", http.StatusCreated, false)
 	if calls.Load() != 2 || nonces[0] != nonces[1] || nonces[0] == (store.Nonce{}) {
 		t.Errorf("S9: %d reservations with the nonces %x; want two with the same", calls.Load(), nonces)
@@ -120,7 +120,7 @@ func TestReserveWhoseRepliesAreLostForGood(t *testing.T) {
 			}
 			return s.Store.Get(ctx, id)
 		}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, reserved)
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 		wantState(t, "S9: the store holds a grant that was not taken", s.Store, "k", store.StateInProgress)
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
@@ -148,7 +148,7 @@ func TestTheSearchForAnOrphanTakesNoOtherGrant(t *testing.T) {
 			time.Sleep(10 * time.Second) // long enough for the search to meet this execution
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, reserved)
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 		up.Store(true)
 		post(h, "k", `{}`).want(t, "S9", http.StatusCreated, false)
@@ -175,7 +175,7 @@ func TestTheSearchForAnOrphanMakesNothing(t *testing.T) {
 			releases.Add(1)
 			return s.Store.Release(ctx, c, reason)
 		}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, reserved)
 		refused := func() {
 			t.Helper()
 			reserves.Store(0)
@@ -260,7 +260,7 @@ func TestAStoreThatLies(t *testing.T) {
 				lie(&v)
 				return v, err
 			}
-			h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			h := newGuard(t, s).Handler(handler, reserved)
 			a := post(h, "k", `{}`)
 			a.wantProblem(t, "I9: assert and refuse", http.StatusInternalServerError, "record-unreadable")
 			handler.wantRuns(t, "I9", 0)
@@ -271,7 +271,7 @@ func TestAStoreThatLies(t *testing.T) {
 func TestARecordOfAnUnknownVersion(t *testing.T) {
 	t.Parallel()
 	s, handler := newFaultyStore(), new(counted)
-	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s).Handler(handler, reserved)
 	post(h, "k", `{}`)
 	s.reserve = func(_ context.Context, r *store.Reservation) (store.Verdict, error) {
 		rec, err := s.Store.Get(context.Background(), r.ID)
@@ -326,8 +326,9 @@ func TestAVerdictWithoutAResponse(t *testing.T) {
 				replayOf(&v).Response = store.Response{Status: status}
 				return v, err
 			}
-			h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
-			post(h, "k", `{}`).wantProblem(t, "I9: assert and refuse", http.StatusInternalServerError, "record-unreadable")
+			h := newGuard(t, s).Handler(handler, reserved)
+			post(h, "k", `{}`).
+				wantProblem(t, "I9: assert and refuse", http.StatusInternalServerError, "record-unreadable")
 			handler.wantRuns(t, "I9", 0)
 		})
 	}

@@ -25,7 +25,8 @@ func TestAResumedOperation(t *testing.T) {
 			op := onceward.FromContext(r.Context())
 			if handler.runs.Load() == 1 {
 				claim := store.Claim{ID: aliceID("k"), Attempt: op.Attempt()}
-				if err := s.Checkpoint(r.Context(), claim, store.Checkpoint{Point: "charged", Data: []byte("ch_1")}); err != nil {
+				if err := s.Checkpoint(r.Context(), claim,
+					store.Checkpoint{Point: "charged", Data: []byte("ch_1")}); err != nil {
 					t.Error(err)
 				}
 				time.Sleep(time.Minute) // as a process that was stopped
@@ -38,7 +39,7 @@ func TestAResumedOperation(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume))
+		h := newGuard(t, s).Handler(handler, reserved, onceward.OnLost(store.LostResume))
 		first := make(chan answer)
 		go func() { first <- post(h, "k", `{}`) }()
 		time.Sleep(45 * time.Second)
@@ -54,7 +55,7 @@ func loseOwner(t *testing.T, s *faultyStore) {
 	t.Helper()
 	handler := &counted{then: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }}
 	s.abandon = func(context.Context, store.Claim, string) error { return errDown } // as if the process had died
-	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume))
+	h := newGuard(t, s).Handler(handler, reserved, onceward.OnLost(store.LostResume))
 	panicOf(func() { post(h, "k", `{}`) })
 	s.abandon = nil
 	time.Sleep(31 * time.Second)
@@ -74,8 +75,11 @@ func TestAResumedAttemptIsNotReleased(t *testing.T) {
 			op.NotExecuted() // it did nothing, but the attempt before it may have
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(store.LostResume))
-		post(h, "k", `{}`).wantProblem(t, "section 4: release only where it is proven that nothing was done", http.StatusInternalServerError, "outcome-unknown")
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry),
+			onceward.OnLost(store.LostResume))
+		post(h, "k", `{}`).
+			wantProblem(t, "section 4: release only where it is proven that nothing was done",
+				http.StatusInternalServerError, "outcome-unknown")
 		wantState(t, "section 4", s, "k", store.StateUnknown)
 		handler.wantRuns(t, "section 4", 1)
 	})
@@ -86,7 +90,7 @@ func TestAResumedGrantThatIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, handler := newFaultyStore(), new(counted)
 		loseOwner(t, s)
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume))
+		h := newGuard(t, s).Handler(handler, reserved, onceward.OnLost(store.LostResume))
 		ctx, leave := context.WithCancel(context.Background())
 		leave()
 		post(h, "k", `{}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
@@ -103,7 +107,7 @@ func TestARouteThatDoesNotResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, handler := newFaultyStore(), new(counted)
 		loseOwner(t, store)
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, store).Handler(handler, reserved)
 		post(h, "k", `{}`).wantProblem(t, "D5: both must say resume", http.StatusConflict, "outcome-unknown")
 		handler.wantRuns(t, "D5", 0)
 	})
@@ -122,7 +126,9 @@ func writesMuch(w http.ResponseWriter, _ *http.Request) {
 }
 
 // lost makes a record of the key whose owner suspended itself, which can be taken over.
-func lost(t *testing.T, guard *onceward.Guard, store store.Store, key string, options ...onceward.Option) *store.Record {
+func lost(t *testing.T, guard *onceward.Guard, store store.Store, key string,
+	options ...onceward.Option,
+) *store.Record {
 	t.Helper()
 	h := guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		onceward.FromContext(r.Context()).Suspend(0)
@@ -163,7 +169,8 @@ func TestResumeHandlerStoresWhatTheRouteWould(t *testing.T) {
 				}
 				direct, resumed := recordOf(t, s, "direct"), recordOf(t, s, "resumed")
 				if resumed.State != store.StateCompleted || !resumed.Response.Equal(&direct.Response) {
-					t.Errorf("B5: the resumed record is %s with %+v, want %+v", resumed.State, resumed.Response, direct.Response)
+					t.Errorf("B5: the resumed record is %s with %+v, want %+v", resumed.State, resumed.Response,
+						direct.Response)
 				}
 				a, b := post(route, "direct", `{}`), post(route, "resumed", `{}`)
 				a.wantSame(t, "B5: as replayed", b)
@@ -189,7 +196,8 @@ func TestResumeHandlerGetsNoBody(t *testing.T) {
 				t.Errorf("B5: the body is %q, %v", b, err)
 			}
 			op := onceward.FromContext(r.Context())
-			if op.Key() != "k" || !op.Resumed() || op.Origin() != store.OriginResumed || r.Context().Value(name{}) != "node 1" {
+			if op.Key() != "k" || !op.Resumed() || op.Origin() != store.OriginResumed ||
+				r.Context().Value(name{}) != "node 1" {
 				t.Errorf("B5: the operation is %+v", op)
 			}
 		}}
@@ -215,15 +223,17 @@ func TestResumeRefusesOtherRoutes(t *testing.T) {
 		options []onceward.Option
 	}{
 		"no mode":        {"does not say how it executes", []onceward.Option{onceward.OnLost(store.LostResume)}},
-		"reconcile":      {"OnLost(LostResume)", []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
+		"reconcile":      {"OnLost(LostResume)", []onceward.Option{reserved}},
 		"a transaction":  {"Reserved(…)", []onceward.Option{onceward.Transactional(), onceward.OnLost(store.LostResume)}},
 		"a wrong option": {"the least is", []onceward.Option{onceward.Lease(0)}},
 	} {
 		rec := &store.Record{ID: aliceID("k")}
-		if err := guard.ResumeHandler(t.Context(), rec, handler, c.options...); err == nil || !strings.Contains(err.Error(), c.reason) {
+		if err := guard.ResumeHandler(t.Context(), rec, handler, c.options...); err == nil ||
+			!strings.Contains(err.Error(), c.reason) {
 			t.Errorf("D5: %s: ResumeHandler returned %v, want that %q", name, err, c.reason)
 		}
-		if _, err := guard.Resume(t.Context(), rec, w.do, c.options...); err == nil || !strings.Contains(err.Error(), c.reason) {
+		if _, err := guard.Resume(t.Context(), rec, w.do, c.options...); err == nil ||
+			!strings.Contains(err.Error(), c.reason) {
 			t.Errorf("D5: %s: Resume returned %v, want that %q", name, err, c.reason)
 		}
 	}
@@ -334,7 +344,8 @@ func TestResumeByWhoIsStopping(t *testing.T) {
 		rec := lost(t, guard, s, "k", resumable()...)
 		ctx, stop := context.WithCancelCause(t.Context())
 		stop(errCard)
-		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); !errors.Is(err, errCard) || errors.Is(err, store.ErrUnavailable) {
+		if err := guard.ResumeHandler(ctx, rec, handler, resumable()...); !errors.Is(err, errCard) ||
+			errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("S9: the error is %v, want the reason of the context alone", err)
 		}
 		handler.wantRuns(t, "S9", 0)

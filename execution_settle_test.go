@@ -31,7 +31,7 @@ func TestCompleteThatFailsAndRecovers(t *testing.T) {
 			}
 			return s.Store.Complete(ctx, c, done)
 		}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, reserved)
 		first := post(h, "k", `{}`)
 		first.want(t, "E7: after retries", http.StatusCreated, false)
 		again := post(h, "k", `{}`)
@@ -54,7 +54,7 @@ func TestCompleteThatHangsThenRecovers(t *testing.T) {
 			}
 			return s.Store.Complete(ctx, c, done)
 		}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, reserved)
 		post(h, "k", `{}`).want(t, "E7", http.StatusCreated, false)
 		handler.wantRuns(t, "E7", 1)
 	})
@@ -73,7 +73,7 @@ func TestCompleteWhoseReplyIsLost(t *testing.T) {
 			}
 			return expires, err
 		}
-		h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s, observedBy(events)).Handler(handler, reserved)
 		first := post(h, "k", `{}`)
 		first.want(t, "S6: a repeated settlement succeeds", http.StatusCreated, false)
 		if first.header.Get("Idempotency-Key-Expires") == "" {
@@ -151,14 +151,15 @@ func TestCompleteThatLosesToAResolution(t *testing.T) {
 		w.Header().Set("Location", "/the/owner's/own")
 		w.WriteHeader(http.StatusCreated)
 	}}
-	h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s, observedBy(events)).Handler(handler, reserved)
 	first := post(h, "k", `{}`)
 	first.want(t, "S6: the stored answer is sent, not the owner's", http.StatusAccepted, true)
 	if first.body != "learned from the provider" || first.header.Get("Location") != "" {
 		t.Errorf("S6: the owner sent %q with %v", first.body, first.header)
 	}
 	post(h, "k", `{}`).wantSame(t, "I3: all definitive answers are equal", first)
-	if fenced := observed[onceward.FencedEvent](events); len(fenced) != 1 || fenced[0].Err.State != store.StateCompleted {
+	if fenced := observed[onceward.FencedEvent](events); len(fenced) != 1 ||
+		fenced[0].Err.State != store.StateCompleted {
 		t.Errorf("S6: the fenced write is counted as %+v", fenced)
 	}
 	lateCompletions, err := s.LateCompletions(context.Background(), id)
@@ -177,9 +178,10 @@ func TestCompleteThatLosesToABust(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusCreated)
 	}}
-	h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, store, observedBy(events)).Handler(handler, reserved)
 	post(h, "k", `{}`).wantProblem(t, "S6", http.StatusInternalServerError, "outcome-unknown")
-	if lateCompletions, err := store.LateCompletions(context.Background(), aliceID("k")); err != nil || len(lateCompletions) != 1 {
+	if lateCompletions, err := store.LateCompletions(context.Background(), aliceID("k")); err != nil ||
+		len(lateCompletions) != 1 {
 		t.Errorf("S6: the late completions are %+v, %v", lateCompletions, err)
 	}
 	if fenced := observed[onceward.FencedEvent](events); len(fenced) == 0 {
@@ -198,7 +200,7 @@ func TestALateOwnerStillKnowsTheAnswer(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusCreated)
 	}}
-	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s).Handler(handler, reserved)
 	post(h, "k", `{}`).want(t, "section 4: the same attempt, finishing late", http.StatusCreated, false)
 	post(h, "k", `{}`).want(t, "section 4", http.StatusCreated, true)
 	handler.wantRuns(t, "section 4", 1)
@@ -242,7 +244,7 @@ func TestLateCompletionsThatCannotBeKept(t *testing.T) {
 			t.Error(err)
 		}
 	}}
-	h := newGuard(t, plainStore{store}, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, plainStore{store}, observedBy(events)).Handler(handler, reserved)
 	post(h, "k", `{}`).wantProblem(t, "S6", http.StatusInternalServerError, "outcome-unknown")
 	if fenced := observed[onceward.FencedEvent](events); len(fenced) != 1 {
 		t.Errorf("S6: %d fenced writes were counted, want 1", len(fenced))
@@ -285,7 +287,8 @@ func TestAnOwnerThatLosesToAResolution(t *testing.T) {
 				s := memory.New()
 				handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 					claim := store.Claim{ID: aliceID("k"), Attempt: onceward.FromContext(r.Context()).Attempt()}
-					settleBehind(t, s, claim, store.Response{Status: http.StatusAccepted, Body: []byte("paid, says the provider")})
+					settleBehind(t, s, claim,
+						store.Response{Status: http.StatusAccepted, Body: []byte("paid, says the provider")})
 					end(w, r)
 				}}
 				h := newGuard(t, s).Handler(handler, onceward.Reserved(policy))
@@ -321,7 +324,7 @@ func TestAFunctionThatLosesToAResolution(t *testing.T) {
 			}}
 			guard := newGuard(t, s)
 			for range 2 {
-				got, err := guard.Do(t.Context(), someCall, w.do, onceward.Reserved(onceward.FailureUnknown))
+				got, err := guard.Do(t.Context(), someCall, w.do, reserved)
 				if err != nil || string(got.Value) != "paid" || !got.Replayed {
 					t.Errorf("S6, E4: got %q, replayed %t, %v; want the stored answer", got.Value, got.Replayed, err)
 				}
@@ -366,7 +369,7 @@ func TestAFencedOwnerGetsNoForeignAnswer(t *testing.T) {
 					foreign = post(h, "k", second.body, inSession(second.session))
 					lateEndings[name](w, r)
 				}
-				h = newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BindSession(sessionOf))
+				h = newGuard(t, store).Handler(handler, reserved, onceward.BindSession(sessionOf))
 				first := post(h, "k", `{"amount":1}`, inSession("one"))
 				foreign.want(t, "section 4: the key was free", http.StatusCreated, false)
 				if test.code != "" {
@@ -377,7 +380,8 @@ func TestAFencedOwnerGetsNoForeignAnswer(t *testing.T) {
 				if first.body == foreign.body {
 					t.Errorf("S6, L4: the first client got the answer to another's request: %q", first.body)
 				}
-				post(h, "k", second.body, inSession(second.session)).wantSame(t, "S6: a fenced write changes nothing", foreign)
+				post(h, "k", second.body, inSession(second.session)).
+					wantSame(t, "S6: a fenced write changes nothing", foreign)
 				handler.wantRuns(t, "S6", 2)
 			})
 		}
@@ -387,7 +391,7 @@ func TestAFencedOwnerGetsNoForeignAnswer(t *testing.T) {
 func TestAFencedErrorSaysWhoseAnswerItHolds(t *testing.T) {
 	t.Parallel()
 	s, handler := memory.New(), new(counted)
-	post(newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
+	post(newGuard(t, s).Handler(handler, reserved), "k", `{}`)
 	rec, err := s.Get(t.Context(), aliceID("k"))
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 
 // resumable are the options of a route whose operations are gone on with.
 func resumable(more ...onceward.Option) []onceward.Option {
-	return append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume)}, more...)
+	return append([]onceward.Option{reserved, onceward.OnLost(store.LostResume)}, more...)
 }
 
 // recordOf is the record of a key of alice.
@@ -145,7 +145,8 @@ func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 	h := guard.Handler(handler, onceward.Reserved(onceward.FailureRetry))
 	post(h, "k", `{}`).wantProblem(t, "E3", http.StatusInternalServerError, "outcome-unknown")
 	rec := recordOf(t, s, "k")
-	if rec.State != store.StateUnknown || rec.LastError != "the handler suspended an operation that is never resumed: the route lacks OnLost(LostResume)" {
+	if rec.State != store.StateUnknown ||
+		rec.LastError != "the handler suspended an operation that is never resumed: the route lacks OnLost(LostResume)" {
 		t.Errorf("E3: the record is %s: %s", rec.State, rec.LastError)
 	}
 	w := &work{then: func(_ context.Context, op *onceward.Operation) ([]byte, error) {
@@ -161,9 +162,11 @@ func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 // TestSuspendThatIsAccepted: where duplicates are told a status, so is the caller of an operation that goes on later.
 func TestSuspendThatIsAccepted(t *testing.T) {
 	t.Parallel()
-	h := newGuard(t, memory.New()).Handler(suspends(time.Second), resumable(onceward.InFlightAccepted("/operations/"))...)
+	h := newGuard(t, memory.New()).Handler(suspends(time.Second),
+		resumable(onceward.InFlightAccepted("/operations/"))...)
 	a := post(h, "k", `{}`)
-	if a.status != http.StatusAccepted || a.header.Get("Location") != "/operations/k" || a.header.Get("Retry-After") == "" {
+	if a.status != http.StatusAccepted || a.header.Get("Location") != "/operations/k" ||
+		a.header.Get("Retry-After") == "" {
 		t.Errorf("section 6: got %d with %v, want 202 with the address of the status", a.status, a.header)
 	}
 }
@@ -314,7 +317,8 @@ func TestSuspendInATransaction(t *testing.T) {
 		return []byte("done"), nil
 	}}
 	store := &scriptedTransactor{Store: newFaultyStore().Store}
-	if result, err := newGuard(t, store).Do(t.Context(), someCall, w.do, onceward.Transactional()); !onceward.IsNotExecuted(err) {
+	if result, err := newGuard(t, store).Do(t.Context(), someCall, w.do,
+		onceward.Transactional()); !onceward.IsNotExecuted(err) {
 		t.Errorf("E5: Do returned %q, %v, want that nothing was executed", result.Value, err)
 	}
 }
@@ -508,8 +512,8 @@ func TestSetReason(t *testing.T) {
 	}
 }
 
-// TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for a reconciler that asks or is told about
-// it.
+// TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for a reconciler that asks or is
+// told about it.
 func TestAnUnknownOutcomeKnowsItsProvider(t *testing.T) {
 	t.Parallel()
 	s := newFaultyStore()
@@ -517,7 +521,7 @@ func TestAnUnknownOutcomeKnowsItsProvider(t *testing.T) {
 		op := onceward.FromContext(r.Context())
 		op.SetProviderID("ch_1")
 		op.Unknown()
-	}, onceward.Reserved(onceward.FailureUnknown))
+	}, reserved)
 	post(h, "k", `{}`).wantProblem(t, "E7", http.StatusInternalServerError, "outcome-unknown")
 	rec, err := s.Get(t.Context(), aliceID("k"))
 	if err != nil || rec.State != store.StateUnknown || rec.ProviderID != "ch_1" {

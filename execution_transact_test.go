@@ -110,7 +110,8 @@ func TestHowATransactionEnds(t *testing.T) {
 						t.Errorf("E1: the transaction ended with %v, want %d", s.actions, test.action)
 					}
 				}
-				if test.action != store.TxRollback && (s.done.Response.Status != test.status || string(s.done.Response.Body) != "the answer") {
+				if test.action != store.TxRollback &&
+					(s.done.Response.Status != test.status || string(s.done.Response.Body) != "the answer") {
 					t.Errorf("E1: the answer to store is %d %q", s.done.Response.Status, s.done.Response.Body)
 				}
 				handler.wantRuns(t, "E1", int64(reruns+1))
@@ -166,7 +167,8 @@ func TestATransactionInFlight(t *testing.T) {
 	guard := newGuard(t, st)
 	var h, statuses http.Handler
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
-		post(h, "k", `{"other":1}`).wantProblem(t, "S4: a conflict, whatever its payload", http.StatusConflict, "in-progress")
+		post(h, "k", `{"other":1}`).
+			wantProblem(t, "S4: a conflict, whatever its payload", http.StatusConflict, "in-progress")
 		if op := onceward.FromContext(r.Context()); op.CheckLease() != nil || op.Attempt() == 0 {
 			t.Errorf("E1: CheckLease() = %v, attempt %d", op.CheckLease(), op.Attempt())
 		}
@@ -182,7 +184,8 @@ func TestATransactionInFlight(t *testing.T) {
 		t.Errorf("section 6: the status of a transaction in flight is %+v", s)
 	}
 	bound := guard.StatusHandler(onceward.BindSession(sessionOf))
-	ask(bound, "/operations/hidden", inSession("one")).wantProblem(t, "L4: it may be another session's", http.StatusNotFound, "key-not-found")
+	ask(bound, "/operations/hidden", inSession("one")).
+		wantProblem(t, "L4: it may be another session's", http.StatusNotFound, "key-not-found")
 	ask(statuses, "/operations/hidden", as("bob")).wantProblem(t, "section 6", http.StatusNotFound, "key-not-found")
 }
 
@@ -234,7 +237,8 @@ func TestAFunctionInATransaction(t *testing.T) {
 			t.Parallel()
 			s, w := &scriptedTransactor{Store: memory.New()}, &work{then: test.then}
 			guard := newGuard(t, s)
-			if _, err := guard.Do(t.Context(), someCall, w.do, onceward.Transactional()); !errors.Is(err, test.is) || errors.Is(err, store.ErrOutcomeUnknown) {
+			if _, err := guard.Do(t.Context(), someCall, w.do, onceward.Transactional()); !errors.Is(err, test.is) ||
+				errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("E1, E4: the error is %v, want %v", err, test.is)
 			}
 			if len(s.actions) != 1 || s.actions[0] != test.action {
@@ -244,7 +248,8 @@ func TestAFunctionInATransaction(t *testing.T) {
 	}
 	s := &scriptedTransactor{Store: memory.New()}
 	w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { return make([]byte, 101), nil }}
-	if _, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Transactional(), onceward.ResponseLimit(100)); err == nil {
+	if _, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Transactional(),
+		onceward.ResponseLimit(100)); err == nil {
 		t.Error("A4: a value that is too large was committed without being stored")
 	}
 	if len(s.actions) != 1 || s.actions[0] != store.TxRollback {
@@ -279,7 +284,8 @@ func TestPartsOfARun(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 	})
 	store := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
-	post(newGuard(t, store).Handler(handler, onceward.Transactional()), "k", `{}`).want(t, "E1", http.StatusCreated, false)
+	post(newGuard(t, store).Handler(handler, onceward.Transactional()), "k", `{}`).
+		want(t, "E1", http.StatusCreated, false)
 	if len(runs) != 3 {
 		t.Fatalf("there were %d runs", len(runs))
 	}
@@ -302,7 +308,7 @@ func TestPartsOfAnOperationInAStep(t *testing.T) {
 				t.Errorf("the parts of operation %s are %q, want %q", key, got, want)
 			}
 			return nil, nil
-		}, onceward.Reserved(onceward.FailureUnknown))
+		}, reserved)
 		if err != nil {
 			t.Error(err)
 		}

@@ -24,13 +24,13 @@ var routers = map[string]func(guard *onceward.Guard, handler http.Handler) http.
 		outer := http.NewServeMux()
 		for _, prefix := range []string{"/a", "/b"} {
 			inner := http.NewServeMux()
-			inner.Handle("POST /{rest...}", guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+			inner.Handle("POST /{rest...}", guard.Handler(handler, reserved))
 			outer.Handle(prefix+"/", http.StripPrefix(prefix, inner))
 		}
 		return outer
 	},
 	"one name behind StripPrefix": func(guard *onceward.Guard, handler http.Handler) http.Handler {
-		pay := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))
+		pay := guard.Handler(handler, reserved, onceward.OperationName("pay"))
 		a, b := http.StripPrefix("/a", pay), http.StripPrefix("/b", pay)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasPrefix(r.URL.Path, "/a/") {
@@ -41,7 +41,7 @@ var routers = map[string]func(guard *onceward.Guard, handler http.Handler) http.
 		})
 	},
 	"in front of the router": func(guard *onceward.Guard, handler http.Handler) http.Handler {
-		return guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))
+		return guard.Handler(handler, reserved, onceward.OperationName("pay"))
 	},
 }
 
@@ -161,11 +161,13 @@ func TestTargetsOfAllForms(t *testing.T) {
 					to[first](key, "/a/pay").want(t, first, http.StatusCreated, false)
 					to[second](key, "/a/pay?").want(t, "F1: "+key, http.StatusCreated, true)
 					for _, other := range []string{"/b/pay", "/a/pay/", "/a/pay%2F", "/a/pay?x=1"} {
-						to[second](key, other).wantProblem(t, "F1: "+key+", "+other, http.StatusUnprocessableEntity, "mismatch")
+						to[second](key, other).
+							wantProblem(t, "F1: "+key+", "+other, http.StatusUnprocessableEntity, "mismatch")
 					}
 					to[first](key+"-escaped", "/a/x%2Fy").want(t, first, http.StatusCreated, false)
 					to[second](key+"-escaped", "/a/x%2Fy").want(t, "F1: "+key, http.StatusCreated, true)
-					to[second](key+"-escaped", "/a/x/y").wantProblem(t, "F1: "+key, http.StatusUnprocessableEntity, "mismatch")
+					to[second](key+"-escaped", "/a/x/y").
+						wantProblem(t, "F1: "+key, http.StatusUnprocessableEntity, "mismatch")
 					runs += 2
 				}
 			}
@@ -188,7 +190,8 @@ func TestARequestWithoutATarget(t *testing.T) {
 			}
 			handler.wantRuns(t, "F1", 0)
 			wantNothingStored(t, "F1", store)
-			if rejected := observed[onceward.RejectedEvent](events); len(rejected) != 1 || rejected[0].Code != "target-missing" {
+			if rejected := observed[onceward.RejectedEvent](events); len(rejected) != 1 ||
+				rejected[0].Code != "target-missing" {
 				t.Errorf("M1: rejections seen: %+v", rejected)
 			}
 		})
@@ -196,7 +199,7 @@ func TestARequestWithoutATarget(t *testing.T) {
 	t.Run("a request without a key needs none", func(t *testing.T) {
 		t.Parallel()
 		handler := new(counted)
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.KeyOptional())
+		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.KeyOptional())
 		serve(h, withoutTarget("/a/pay", "")).want(t, "H5", http.StatusCreated, false)
 	})
 }
@@ -205,7 +208,7 @@ func TestTargetsWithoutAPath(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
 	h := newGuard(t, memory.New()).Handler(handler,
-		onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))
+		reserved, onceward.OperationName("pay"))
 	to := func(key, uri string) answer {
 		return serve(h, newRequest(http.MethodPost, "/", key, `{}`, func(r *http.Request) { r.RequestURI = uri }))
 	}
@@ -216,7 +219,8 @@ func TestTargetsWithoutAPath(t *testing.T) {
 	to("root", "*").wantProblem(t, "F1: the server as a whole", http.StatusUnprocessableEntity, "mismatch")
 	to("root", "example.com:443").wantProblem(t, "F1: an authority", http.StatusUnprocessableEntity, "mismatch")
 	to("authority", "a.example.com:443").want(t, "F1", http.StatusCreated, false)
-	to("authority", "b.example.com:443").wantProblem(t, "F1: another authority", http.StatusUnprocessableEntity, "mismatch")
+	to("authority", "b.example.com:443").
+		wantProblem(t, "F1: another authority", http.StatusUnprocessableEntity, "mismatch")
 	to("path", "/x://y/pay").want(t, "F1", http.StatusCreated, false)
 	to("path", "/pay").wantProblem(t, "F1: a path is no scheme", http.StatusUnprocessableEntity, "mismatch")
 }
@@ -225,7 +229,7 @@ func TestTargetsWithoutAPath(t *testing.T) {
 func TestTheMethodCounts(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"),
+	h := newGuard(t, store).Handler(handler, reserved, onceward.OperationName("pay"),
 		onceward.Methods(http.MethodPost, http.MethodPatch, http.MethodDelete))
 	by := func(method string) answer { return serve(h, newRequest(method, "/payments", "k", `{}`)) }
 	by(http.MethodPost).want(t, "F1", http.StatusCreated, false)
@@ -244,7 +248,7 @@ func TestTheMethodCounts(t *testing.T) {
 func TestRecordsOfEarlierRules(t *testing.T) {
 	t.Parallel()
 	s, handler := memory.New(), new(counted)
-	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s).Handler(handler, reserved)
 	post(h, "now", `{}`).want(t, "F1", http.StatusCreated, false)
 	earlier := recordOf(t, s, "now").Fingerprint
 	earlier.Rules--
@@ -271,7 +275,7 @@ func TestMountsUnderPrefixesAreDifferentRoutes(t *testing.T) {
 	guard, handler := newGuard(t, memory.New()), new(counted)
 	mount := func() http.Handler {
 		mux := http.NewServeMux()
-		mux.Handle("POST /create", guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+		mux.Handle("POST /create", guard.Handler(handler, reserved))
 		return mux
 	}
 	mux := http.NewServeMux()
@@ -331,15 +335,18 @@ func TestABodyThatWasReadInFrontOfTheGuard(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store, handler, events := memory.New(), new(counted), new(journal)
-			h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			h := newGuard(t, store, observedBy(events)).Handler(handler, reserved)
 			server := startServer(t, reading(t, test.read, h))
-			a := send(t, server, "k", test.body, append([]edit{withHeader("Content-Type", test.media)}, test.edits...)...)
-			if p := a.wantProblem(t, "F1: two amounts would look the same", http.StatusInternalServerError, "body-consumed"); p.Retryable {
+			a := send(t, server, "k", test.body,
+				append([]edit{withHeader("Content-Type", test.media)}, test.edits...)...)
+			if p := a.wantProblem(t, "F1: two amounts would look the same", http.StatusInternalServerError,
+				"body-consumed"); p.Retryable {
 				t.Error("A1: the same request will meet the same middleware")
 			}
 			handler.wantRuns(t, "F1", 0)
 			wantNothingStored(t, "F1", store)
-			if rejected := observed[onceward.RejectedEvent](events); len(rejected) != 1 || rejected[0].Code != "body-consumed" {
+			if rejected := observed[onceward.RejectedEvent](events); len(rejected) != 1 ||
+				rejected[0].Code != "body-consumed" {
 				t.Errorf("M1: rejections seen: %+v", rejected)
 			}
 		})
@@ -364,7 +371,7 @@ func TestRequestsWhoseBodyWasNotRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			handler := new(counted)
-			h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			h := newGuard(t, memory.New()).Handler(handler, reserved)
 			server := startServer(t, reading(t, parseForm, h))
 			edits := append([]edit{withHeader("Content-Type", test.media)}, test.edits...)
 			send(t, server, "k", test.body, edits...).want(t, "F5", http.StatusCreated, false)

@@ -112,7 +112,7 @@ func TestWhatARequestMeans(t *testing.T) {
 			for _, pattern := range []string{
 				"POST /payments", "PATCH /payments", "POST /refunds", "POST /accounts/{id}/payments", "POST /any/{rest...}",
 			} {
-				mux.Handle(pattern, guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+				mux.Handle(pattern, guard.Handler(handler, reserved))
 			}
 			first := serve(mux, test.first.request("k"))
 			first.want(t, rule, http.StatusCreated, false)
@@ -133,7 +133,7 @@ func TestWhatARequestMeans(t *testing.T) {
 func TestContentEncodingCounts(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, memory.New()).Handler(handler, reserved)
 	post(h, "k", `{}`, withHeader("Content-Encoding", "gzip"))
 	post(h, "k", `{}`).wantProblem(t, "F2: encoded bytes are not JSON", http.StatusUnprocessableEntity, "mismatch")
 	post(h, "k", `{}`, withHeader("Content-Encoding", "gzip")).want(t, "F1", http.StatusCreated, true)
@@ -226,7 +226,7 @@ func TestARouteChoosesWhatCounts(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			handler := new(counted)
-			h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), test.option)
+			h := newGuard(t, memory.New()).Handler(handler, reserved, test.option)
 			serve(h, test.first.request("k", test.first.edits...)).want(t, "F4", http.StatusCreated, false)
 			second := serve(h, test.second.request("k", test.second.edits...))
 			if test.same {
@@ -239,13 +239,13 @@ func TestARouteChoosesWhatCounts(t *testing.T) {
 	}
 	t.Run("a function that fails", func(t *testing.T) {
 		store, handler := memory.New(), new(counted)
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), byOrder)
+		h := newGuard(t, store).Handler(handler, reserved, byOrder)
 		post(h, "k", "no order").wantProblem(t, "F4", http.StatusBadRequest, "invalid-request")
 		handler.wantRuns(t, "F4", 0)
 		wantNothingStored(t, "F4", store)
 	})
 	t.Run("a pointer that is none", func(t *testing.T) {
-		_, err := newGuard(t, memory.New()).Route(onceward.Reserved(onceward.FailureUnknown), onceward.IgnoreJSON("sent_at"))
+		_, err := newGuard(t, memory.New()).Route(reserved, onceward.IgnoreJSON("sent_at"))
 		if err == nil {
 			t.Error("F4: the route was built with a JSON pointer without a slash")
 		}
@@ -302,7 +302,7 @@ func TestFingerprintVectors(t *testing.T) {
 		t.Run(vector.name, func(t *testing.T) {
 			t.Parallel()
 			store := memory.New()
-			options := append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown)}, vector.options...)
+			options := append([]onceward.Option{reserved}, vector.options...)
 			serve(newGuard(t, store).Handler(new(counted), options...), vector.request.request("k"))
 			f := recordOf(t, store, "k").Fingerprint
 			if got := hex.EncodeToString(f.Sum[:]); f.Rules != 2 || got != vector.sum {
@@ -313,7 +313,7 @@ func TestFingerprintVectors(t *testing.T) {
 	t.Run("a call", func(t *testing.T) {
 		t.Parallel()
 		s := memory.New()
-		_, err := newGuard(t, s).Do(t.Context(), someCall, new(work).do, onceward.Reserved(onceward.FailureUnknown))
+		_, err := newGuard(t, s).Do(t.Context(), someCall, new(work).do, reserved)
 		if err != nil {
 			t.Fatal(err)
 		}

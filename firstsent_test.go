@@ -42,7 +42,7 @@ func TestFirstSent(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					store, handler := memory.New(), new(counted)
-					h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(retention), option)
+					h := newGuard(t, store).Handler(handler, reserved, onceward.Retain(retention), option)
 					a := post(h, "k", `{}`, withHeader("Idempotency-First-Sent", test.lines()...))
 					if test.status == http.StatusCreated {
 						a.want(t, "L4", http.StatusCreated, false)
@@ -61,21 +61,22 @@ func TestFirstSentMissing(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
 	guard := newGuard(t, store)
-	required := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.RequireFirstSent(0))
+	required := guard.Handler(handler, reserved, onceward.RequireFirstSent(0))
 	post(required, "k", `{}`).wantProblem(t, "L4: missing where required", http.StatusBadRequest, "first-sent-missing")
 	handler.wantRuns(t, "L4", 0)
 	wantNothingStored(t, "L4", store)
-	checked := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.CheckFirstSent(0))
+	checked := guard.Handler(handler, reserved, onceward.CheckFirstSent(0))
 	post(checked, "k", `{}`).want(t, "L4: checked if present", http.StatusCreated, false)
-	unchecked := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
-	post(unchecked, "k2", `{}`, withHeader("Idempotency-First-Sent", "nonsense")).want(t, "L4: not asked for", http.StatusCreated, false)
+	unchecked := guard.Handler(handler, reserved)
+	post(unchecked, "k2", `{}`, withHeader("Idempotency-First-Sent", "nonsense")).
+		want(t, "L4: not asked for", http.StatusCreated, false)
 }
 
 func TestACapturedRequestIsNotReplayedAfterItsRecordHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := new(counted)
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.RequireFirstSent(time.Minute))
+		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.RequireFirstSent(time.Minute))
 		sent := withHeader("Idempotency-First-Sent", time.Now().UTC().Format(http.TimeFormat))
 		post(h, "k", `{}`, sent).want(t, "L4", http.StatusCreated, false)
 		for range 30 {

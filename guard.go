@@ -27,7 +27,7 @@ type Guard struct {
 	waiting         atomic.Int64
 }
 
-// New returns a guard over a store. The error says what in the configuration cannot be right.
+// New returns a guard over a store, or an error that says what in the configuration cannot be right.
 func New(s store.Store, config Config) (*Guard, error) {
 	if s == nil {
 		return nil, errors.New("onceward: the store is nil")
@@ -148,8 +148,8 @@ type Config struct {
 	MaxWaiters int
 	// StoreTimeout bounds each call to the store. Less than 1 ms is refused. Default: 5 s.
 	StoreTimeout time.Duration
-	// SettleTimeout bounds how long storing an answer is tried before the outcome is given up as unknown. Default: 15
-	// s.
+	// SettleTimeout bounds how long storing an answer is tried before the outcome is given up as unknown.
+	// Default: 15 s.
 	SettleTimeout time.Duration
 	// TraceID returns the id of the trace that a context belongs to; it is kept with the record. Default: none.
 	TraceID func(ctx context.Context) string

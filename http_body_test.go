@@ -29,25 +29,28 @@ func chunked(body string) edit {
 func TestBodyLimit(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
-	server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BodyLimit(100)))
+	server := startServer(t, newGuard(t, store).Handler(handler, reserved, onceward.BodyLimit(100)))
 	atLimit, above := strings.Repeat("x", 100), strings.Repeat("x", 101)
 
 	send(t, server, "k1", above).wantProblem(t, "F5: announced", http.StatusRequestEntityTooLarge, "body-too-large")
-	send(t, server, "k2", above, chunked(above)).wantProblem(t, "F5: chunked", http.StatusRequestEntityTooLarge, "body-too-large")
+	send(t, server, "k2", above, chunked(above)).
+		wantProblem(t, "F5: chunked", http.StatusRequestEntityTooLarge, "body-too-large")
 	big := strings.Repeat("x", 1<<20)
-	send(t, server, "k3", big, chunked(big)).wantProblem(t, "F5: far too large", http.StatusRequestEntityTooLarge, "body-too-large")
+	send(t, server, "k3", big, chunked(big)).
+		wantProblem(t, "F5: far too large", http.StatusRequestEntityTooLarge, "body-too-large")
 	handler.wantRuns(t, "F5", 0)
 	wantNothingStored(t, "F5: before any reservation", store)
 
 	send(t, server, "k4", atLimit).want(t, "F5: at the limit", http.StatusCreated, false)
-	send(t, server, "k4", atLimit, chunked(atLimit)).want(t, "F5: chunked or not makes no difference", http.StatusCreated, true)
+	send(t, server, "k4", atLimit, chunked(atLimit)).
+		want(t, "F5: chunked or not makes no difference", http.StatusCreated, true)
 	handler.wantRuns(t, "F5", 1)
 }
 
 func TestDefaultBodyLimitIsOneMebibyte(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, memory.New()).Handler(handler, reserved)
 	post(h, "k1", strings.Repeat("x", 1<<20)).want(t, "F5", http.StatusCreated, false)
 	post(h, "k2", strings.Repeat("x", 1<<20+1)).wantProblem(t, "F5", http.StatusRequestEntityTooLarge, "body-too-large")
 }
@@ -56,13 +59,14 @@ func TestBodyLimitsAtTheEdges(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
 	guard := newGuard(t, memory.New())
-	none := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BodyLimit(0))
+	none := guard.Handler(handler, reserved, onceward.BodyLimit(0))
 	post(none, "k1", "").want(t, "F5: no body allowed", http.StatusCreated, false)
-	post(none, "k2", "x", chunked("x")).wantProblem(t, "F5: no body allowed", http.StatusRequestEntityTooLarge, "body-too-large")
-	endless := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BodyLimit(math.MaxInt64))
+	post(none, "k2", "x", chunked("x")).
+		wantProblem(t, "F5: no body allowed", http.StatusRequestEntityTooLarge, "body-too-large")
+	endless := guard.Handler(handler, reserved, onceward.BodyLimit(math.MaxInt64))
 	post(endless, "k3", "x").want(t, "F5: a limit that is none", http.StatusCreated, false)
 	post(endless, "k4", "x", chunked("x")).want(t, "F5: a limit that is none", http.StatusCreated, false)
-	if _, err := guard.Route(onceward.Reserved(onceward.FailureUnknown), onceward.BodyLimit(-1)); err == nil {
+	if _, err := guard.Route(reserved, onceward.BodyLimit(-1)); err == nil {
 		t.Error("F5: a negative limit was accepted")
 	}
 }
@@ -70,7 +74,7 @@ func TestBodyLimitsAtTheEdges(t *testing.T) {
 func TestALimitInFrontOfTheGuard(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, store).Handler(handler, reserved)
 	limited := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, 10)
 		h.ServeHTTP(w, r)
@@ -122,7 +126,7 @@ func TestBodyCutOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store, handler := memory.New(), new(counted)
-			server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+			server := startServer(t, newGuard(t, store).Handler(handler, reserved))
 			conn := dial(t, server.Listener.Addr().String(), raw)
 			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 				t.Fatal(err)
@@ -154,12 +158,13 @@ func TestTheHandlerReadsTheBodyAsItWasSent(t *testing.T) {
 			t.Errorf("F5: a read after Close: %v", err)
 		}
 	}}
-	server := startServer(t, newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	server := startServer(t, newGuard(t, memory.New()).Handler(handler, reserved))
 	for i, body := range []string{"", "x", ` {"white": "space"}` + "\n", strings.Repeat("0123456789", 50_000)} {
 		for kind, edits := range map[string][]edit{"announced": nil, "chunked": {chunked(body)}} {
 			send(t, server, fmt.Sprint(kind, i), body, edits...).want(t, "F5", http.StatusOK, false)
 			if !bytes.Equal(seen, []byte(body)) || length != int64(len(body)) || encodings != nil {
-				t.Errorf("F5: %s: the handler saw %d bytes, length %d, encodings %v; want the %d that were sent", kind, len(seen), length, encodings, len(body))
+				t.Errorf("F5: %s: the handler saw %d bytes, length %d, encodings %v; want the %d that were sent", kind,
+					len(seen), length, encodings, len(body))
 			}
 		}
 	}
@@ -169,7 +174,7 @@ func TestExpectContinueIsRefusedBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
 	server := startServer(t, newGuard(t, memory.New()).Handler(handler,
-		onceward.Reserved(onceward.FailureUnknown), onceward.BodyLimit(100), onceward.RequireFirstSent(0)))
+		reserved, onceward.BodyLimit(100), onceward.RequireFirstSent(0)))
 	address := server.Listener.Addr().String()
 	for name, test := range map[string]struct {
 		header, code string
@@ -189,8 +194,9 @@ func TestExpectContinueIsRefusedBeforeTheBody(t *testing.T) {
 		})
 	}
 	t.Run("accepted", func(t *testing.T) {
-		server := startServer(t, newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
-		conn := dial(t, server.Listener.Addr().String(), head+"Expect: 100-continue\nIdempotency-Key: k\nContent-Length: 2\n\n")
+		server := startServer(t, newGuard(t, memory.New()).Handler(handler, reserved))
+		conn := dial(t, server.Listener.Addr().String(),
+			head+"Expect: 100-continue\nIdempotency-Key: k\nContent-Length: 2\n\n")
 		reader := bufio.NewReader(conn)
 		if line, err := reader.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 			t.Fatalf("A5: got %q, %v; want 100 Continue", line, err)
@@ -221,10 +227,12 @@ func TestALengthThatIsWrong(t *testing.T) {
 					for range 2 {
 						a, err := trySend(t.Context(), server, "k", `{}`)
 						if err != nil || a.status != status || a.body != body {
-							t.Errorf("A2: got %d with %d bytes, %v; want %d with %d", a.status, len(a.body), err, status, len(body))
+							t.Errorf("A2: got %d with %d bytes, %v; want %d with %d", a.status, len(a.body), err,
+								status, len(body))
 						}
 						if got := a.header.Get("Content-Length"); got != fmt.Sprint(len(body)) {
-							t.Errorf("A2: Content-Length is computed for each answer, but is %q for %d bytes", got, len(body))
+							t.Errorf("A2: Content-Length is computed for each answer, but is %q for %d bytes", got,
+								len(body))
 						}
 					}
 				})
@@ -253,7 +261,8 @@ func uploadedFile(t *testing.T, r *http.Request) string {
 func TestTemporaryFilesOfAFormAreRemoved(t *testing.T) {
 	t.Parallel()
 	const media = "multipart/form-data; boundary=B"
-	body := "--B\r\nContent-Disposition: form-data; name=\"upload\"; filename=\"f\"\r\n\r\n" + strings.Repeat("x", 100_000) + "\r\n--B--\r\n"
+	body := "--B\r\nContent-Disposition: form-data; name=\"upload\"; filename=\"f\"\r\n\r\n" + strings.Repeat("x",
+		100_000) + "\r\n--B--\r\n"
 	for name, then := range map[string]func(){
 		"it answers": func() {}, "it panics": func() { panic("the handler's panic") },
 	} {
@@ -267,7 +276,7 @@ func TestTemporaryFilesOfAFormAreRemoved(t *testing.T) {
 				}
 				then()
 			}}
-			h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			h := newGuard(t, memory.New()).Handler(handler, reserved)
 			panicOf(func() { post(h, "k", body, withHeader("Content-Type", media)) })
 			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 				os.Remove(path)

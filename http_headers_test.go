@@ -34,7 +34,7 @@ func TestStoredHeaders(t *testing.T) {
 		"Vary": {"Accept", "Accept-Language"}, "X-Custom": {"z", "a", "a"}, "Cache-Control": {"private", "max-age=5"},
 		"X-Empty": {""}, "X-Commas": {"a, b", "c"}, "Retry-After": {"7"},
 	}
-	server := startServer(t, newGuard(t, memory.New()).Handler(answersWith(stored), onceward.Reserved(onceward.FailureUnknown)))
+	server := startServer(t, newGuard(t, memory.New()).Handler(answersWith(stored), reserved))
 	first, second := send(t, server, "k", `{}`), send(t, server, "k", `{}`)
 	for name, values := range stored {
 		if !slices.Equal(first.header[name], values) {
@@ -57,14 +57,15 @@ func TestHeadersThatAreNotStored(t *testing.T) {
 		"Idempotent-Replayed": {"forged"}, "Idempotency-Key-Expires": {"never"},
 	}
 	handler := answersWith(once)
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, memory.New()).Handler(handler, reserved)
 	first, second := post(h, "k", `{}`), post(h, "k", `{}`)
 	for name, values := range once {
 		if strings.HasPrefix(name, "Idempot") {
 			continue
 		}
 		if !slices.Equal(first.header[name], values) {
-			t.Errorf("section 6: first answer: %s is %q, want what the handler wrote, %q", name, first.header[name], values)
+			t.Errorf("section 6: first answer: %s is %q, want what the handler wrote, %q", name, first.header[name],
+				values)
 		}
 		if got, ok := second.header[name]; ok {
 			t.Errorf("A2: replay: %s: %q, want it left out", name, got)
@@ -85,7 +86,7 @@ func TestHeaderListsCanBeChanged(t *testing.T) {
 	handler := answersWith(http.Header{
 		"X-Request-Id": {"r1"}, "X-Balance": {"10"}, "Set-Cookie": {"session=1"}, "X-Kept": {"yes"},
 	})
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+	h := newGuard(t, memory.New()).Handler(handler, reserved,
 		onceward.StoreHeaders("x-request-ID", "set-cookie"), onceward.DropHeaders("x-balance"))
 	post(h, "k", `{}`)
 	replay := post(h, "k", `{}`).header
@@ -111,7 +112,7 @@ func TestHeadersOfOuterMiddleware(t *testing.T) {
 		}
 		fmt.Fprint(w, "done")
 	}}
-	inner := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	inner := newGuard(t, memory.New()).Handler(handler, reserved)
 	serial := 0
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		serial++
@@ -144,7 +145,7 @@ func TestHeadersThatInject(t *testing.T) {
 	handler := answersWith(http.Header{
 		"X-Note": {"a\r\nSet-Cookie: evil=1"}, "X-Binary": {"\xff\xfe"}, "Bad Name\r\nX-Evil": {"1"}, "Location": {"/x\nX-Evil: 1"},
 	})
-	server := startServer(t, newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	server := startServer(t, newGuard(t, memory.New()).Handler(handler, reserved))
 	for i := range 2 {
 		a := send(t, server, "k", `{}`)
 		a.want(t, "scenario 36", http.StatusOK, i == 1)
@@ -174,7 +175,7 @@ func TestChangesAfterWriteHeaderHaveNoEffect(t *testing.T) {
 		w.Header().Set("X-Late", "yes")
 		w.Header().Set("X-Early", "changed")
 	}}
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, memory.New()).Handler(handler, reserved)
 	for i := range 2 {
 		a := post(h, "k", `{}`)
 		a.want(t, "A2", http.StatusOK, i == 1)
@@ -193,7 +194,7 @@ func TestTrailersAreNotStored(t *testing.T) {
 		w.Header().Set("X-Sum", "1")
 	}}
 	store := memory.New()
-	server := startServer(t, newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	server := startServer(t, newGuard(t, store).Handler(handler, reserved))
 	first, second := send(t, server, "k", `{}`), send(t, server, "k", `{}`)
 	first.want(t, "A3", http.StatusOK, false)
 	second.want(t, "A3", http.StatusOK, true)
@@ -226,7 +227,7 @@ func TestRemovedHeadersStayRemoved(t *testing.T) {
 		io.WriteString(w, "<html>")
 	}}
 	inner := newGuard(t, memory.New()).Handler(handler,
-		onceward.Reserved(onceward.FailureUnknown), onceward.DropHeaders("X-Dropped"))
+		reserved, onceward.DropHeaders("X-Dropped"))
 	server := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range append(removed, "Content-Type", "X-Dropped", "Connection") {
 			w.Header().Set(name, "close")
@@ -246,7 +247,8 @@ func TestRemovedHeadersStayRemoved(t *testing.T) {
 		}
 	}
 	if first.header.Get("X-Dropped") != "" || second.header.Get("X-Dropped") != "close" {
-		t.Errorf("A2: X-Dropped is not to be stored: got %v, then %v", first.header["X-Dropped"], second.header["X-Dropped"])
+		t.Errorf("A2: X-Dropped is not to be stored: got %v, then %v", first.header["X-Dropped"],
+			second.header["X-Dropped"])
 	}
 }
 
@@ -271,7 +273,7 @@ func TestASuppressedContentType(t *testing.T) {
 func TestAHeaderThatAMiddlewareSuppresses(t *testing.T) {
 	t.Parallel()
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }}
-	inner := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	inner := newGuard(t, memory.New()).Handler(handler, reserved)
 	server := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Date"], w.Header()["Content-Type"] = nil, nil
 		inner.ServeHTTP(w, r)
@@ -404,17 +406,18 @@ func TestTrailersReachTheFirstClient(t *testing.T) {
 	t.Parallel()
 	for way, protect := range map[string]func(t *testing.T, handle http.HandlerFunc) http.Handler{
 		"reserved": func(t *testing.T, handle http.HandlerFunc) http.Handler {
-			return newGuard(t, memory.New()).Handler(handle, onceward.Reserved(onceward.FailureUnknown))
+			return newGuard(t, memory.New()).Handler(handle, reserved)
 		},
 		"transactional": func(t *testing.T, handle http.HandlerFunc) http.Handler {
-			return newGuard(t, &scriptedTransactor{Store: memory.New(), reruns: 1}).Handler(handle, onceward.Transactional())
+			return newGuard(t, &scriptedTransactor{Store: memory.New(), reruns: 1}).Handler(handle,
+				onceward.Transactional())
 		},
 		"streamed": func(t *testing.T, handle http.HandlerFunc) http.Handler {
-			return newGuard(t, memory.New()).Handler(flushed(handle), onceward.Reserved(onceward.FailureUnknown))
+			return newGuard(t, memory.New()).Handler(flushed(handle), reserved)
 		},
 		"past the limit": func(t *testing.T, handle http.HandlerFunc) http.Handler {
 			return newGuard(t, memory.New()).Handler(handle,
-				onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(1))
+				reserved, onceward.ResponseLimit(1))
 		},
 	} {
 		for protocol, start := range protocols {
@@ -437,7 +440,8 @@ func TestTrailersReachTheFirstClient(t *testing.T) {
 					}
 					again := sendTo(t, server.Client(), server.URL+"/payments", "k")
 					if again.replayed() && (len(again.trailer) != 0 || again.header["Trailer"] != nil) {
-						t.Errorf("A9: a replay has the trailers %v and announces %v", again.trailer, again.header["Trailer"])
+						t.Errorf("A9: a replay has the trailers %v and announces %v", again.trailer,
+							again.header["Trailer"])
 					}
 					if again.replayed() {
 						again.wantSame(t, "A2", first)
@@ -462,8 +466,9 @@ func TestNoTrailersBehindAFailure(t *testing.T) {
 				t.Parallel()
 				store := newFaultyStore()
 				store.complete = brokenComplete
-				server := start(t, newGuard(t, store, giveUpSoon).Handler(h, onceward.Reserved(onceward.FailureUnknown)))
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments", strings.NewReader(`{}`))
+				server := start(t, newGuard(t, store, giveUpSoon).Handler(h, reserved))
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments",
+					strings.NewReader(`{}`))
 				if err != nil {
 					t.Fatal(err)
 				}

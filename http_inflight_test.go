@@ -48,7 +48,7 @@ func TestConflictIsTheDefault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := slow(10*time.Second, http.StatusCreated)
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, memory.New()).Handler(handler, reserved)
 		started := time.Now()
 		answers := crowd(50, h)
 		if took := time.Since(started); took != 10*time.Second {
@@ -80,7 +80,7 @@ func TestMismatchIsSeenInFlight(t *testing.T) {
 			handler := &counted{then: func(http.ResponseWriter, *http.Request) {
 				post(h, "k", `{"amount":2}`).wantProblem(t, "S4", http.StatusUnprocessableEntity, "mismatch")
 			}}
-			h = newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), option)
+			h = newGuard(t, memory.New()).Handler(handler, reserved, option)
 			post(h, "k", `{"amount":1}`).want(t, "scenario 21", http.StatusOK, false)
 			handler.wantRuns(t, "scenario 21: one of them runs, never both", 1)
 		})
@@ -105,7 +105,7 @@ func TestOneExecutionForTwoHundred(t *testing.T) {
 			}
 		})
 	})
-	server := startServer(t, guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute)))
+	server := startServer(t, guard.Handler(handler, reserved, onceward.InFlightWait(time.Minute)))
 	answers, errs := make([]answer, n), make([]error, n)
 	var all sync.WaitGroup
 	for i := range n {
@@ -136,7 +136,7 @@ func TestWaitHasALimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := slow(20*time.Second, http.StatusCreated)
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(5*time.Second))
+		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.InFlightWait(5*time.Second))
 		var first answer
 		var all sync.WaitGroup
 		all.Go(func() { first = post(h, "k", `{}`) })
@@ -164,7 +164,7 @@ func TestWaitersHaveACap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := slow(10*time.Second, http.StatusCreated)
 		guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.MaxWaiters = 3 })
-		h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute))
+		h := guard.Handler(handler, reserved, onceward.InFlightWait(time.Minute))
 		for round := range 2 {
 			key := fmt.Sprint("round", round)
 			answers := make([]answer, 10)
@@ -194,7 +194,8 @@ func TestAWaiterTakesOverWhatWasReleased(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.InFlightWait(time.Minute))
+		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureRetry),
+			onceward.InFlightWait(time.Minute))
 		answers := crowd(20, h)
 		if got := tally(answers); got[http.StatusServiceUnavailable] != 1 || got[http.StatusCreated] != 19 {
 			t.Errorf("section 4: %v, want the one that failed, and 19 with the answer of the one that took over", got)
@@ -210,7 +211,7 @@ func TestAWaiterLearnsThatTheOutcomeIsUnknown(t *testing.T) {
 			time.Sleep(time.Second)
 			onceward.FromContext(r.Context()).Unknown()
 		}}
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute))
+		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.InFlightWait(time.Minute))
 		if got := tally(crowd(5, h)); got[http.StatusInternalServerError] != 1 || got[http.StatusConflict] != 4 {
 			t.Errorf("section 6: %v, want one 500 and four 409", got)
 		}
@@ -222,7 +223,7 @@ func TestWaitOnAStoreThatCannotNotify(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := slow(10*time.Second, http.StatusCreated)
-		h := newGuard(t, plainStore{memory.New()}).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute))
+		h := newGuard(t, plainStore{memory.New()}).Handler(handler, reserved, onceward.InFlightWait(time.Minute))
 		started := time.Now()
 		if got := tally(crowd(5, h)); got[http.StatusCreated] != 5 {
 			t.Errorf("section 6: %v, want five 201", got)
@@ -238,7 +239,7 @@ func TestDifferentKeysDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := slow(10*time.Second, http.StatusCreated)
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(time.Minute))
+		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.InFlightWait(time.Minute))
 		started := time.Now()
 		var all sync.WaitGroup
 		for i := range 20 {

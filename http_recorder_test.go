@@ -20,7 +20,7 @@ import (
 func serveHandler(t *testing.T, f http.HandlerFunc, options ...onceward.Option) (*httptest.Server, *counted) {
 	t.Helper()
 	handler := &counted{then: f}
-	options = append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown)}, options...)
+	options = append([]onceward.Option{reserved}, options...)
 	return startServer(t, newGuard(t, memory.New()).Handler(handler, options...)), handler
 }
 
@@ -115,14 +115,15 @@ func TestHijackIsRefused(t *testing.T) {
 func TestUpgradeIsRefused(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, store).Handler(handler, reserved)
 	for _, connection := range []string{"Upgrade", "keep-alive, upgrade"} {
 		post(h, "k", `{}`, withHeader("Upgrade", "websocket"), withHeader("Connection", connection)).
 			wantProblem(t, "A4", http.StatusBadRequest, "upgrade-refused")
 	}
 	handler.wantRuns(t, "A4", 0)
 	wantNothingStored(t, "A4", store)
-	post(h, "k", `{}`, withHeader("Upgrade", "h2c")).want(t, "A4: Upgrade without Connection asks for nothing", http.StatusCreated, false)
+	post(h, "k", `{}`, withHeader("Upgrade", "h2c")).
+		want(t, "A4: Upgrade without Connection asks for nothing", http.StatusCreated, false)
 }
 
 func TestResponseController(t *testing.T) {
@@ -159,7 +160,8 @@ func TestEarlyHintsAreNotStored(t *testing.T) {
 	}}
 	traced := func(r *http.Request) { *r = *r.WithContext(httptrace.WithClientTrace(r.Context(), trace)) }
 	first, second := send(t, server, "k", `{}`, traced), send(t, server, "k", `{}`, traced)
-	if want := fmt.Sprint(103, []string{"</style.css>; rel=preload"}, []string(nil)); len(hints) != 1 || hints[0] != want {
+	if want := fmt.Sprint(103, []string{"</style.css>; rel=preload"}, []string(nil)); len(hints) != 1 ||
+		hints[0] != want {
 		t.Errorf("A3: the hints were %q, want one, of the first answer: %q", hints, want)
 	}
 	second.want(t, "A3", http.StatusCreated, true)
@@ -213,7 +215,7 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 		<-started
 		<-started
 	}}
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(256<<20))
+	h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.ResponseLimit(256<<20))
 	first := post(h, "leaver", strings.Repeat("a", 4000), withHeader("X-Leave", "yes"))
 	for i := range 200 {
 		body := strings.Repeat("b", 4000)
@@ -226,7 +228,8 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 			t.Errorf("F5: %s", complaint)
 		}
 	}
-	post(h, "leaver", strings.Repeat("a", 4000), withHeader("X-Leave", "yes")).wantSame(t, "section 6: what is written after the handler does not count", first)
+	post(h, "leaver", strings.Repeat("a", 4000), withHeader("X-Leave", "yes")).
+		wantSame(t, "section 6: what is written after the handler does not count", first)
 	handler.wantRuns(t, "section 6", 201)
 }
 
@@ -234,7 +237,7 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 func TestAnOfferOfHTTP2IsNoUpgrade(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, store).Handler(handler, reserved)
 	offering := func(protocol string) answer {
 		return post(h, "k", `{}`, withHeader("Connection", "Upgrade, HTTP2-Settings"), withHeader("Upgrade", protocol),
 			withHeader("HTTP2-Settings", "AAMAAABkAAQAoAAAAAIAAAAA"))

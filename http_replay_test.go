@@ -44,16 +44,18 @@ func TestReplayIsByteForByte(t *testing.T) {
 				w.WriteHeader(test.status)
 				io.WriteString(w, test.body)
 			}}
-			server := startServer(t, newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+			server := startServer(t, newGuard(t, memory.New()).Handler(handler, reserved))
 			noRedirects(server.Client())
 			first := send(t, server, "k", `{}`)
 			first.want(t, "section 6", test.status, false)
 			if first.body != test.body {
-				t.Errorf("section 6: the first answer has %d bytes, want the %d that the handler wrote", len(first.body), len(test.body))
+				t.Errorf("section 6: the first answer has %d bytes, want the %d that the handler wrote",
+					len(first.body), len(test.body))
 			}
 			expires, err := http.ParseTime(first.header.Get("Idempotency-Key-Expires"))
 			if err != nil || time.Until(expires) < 23*time.Hour || time.Until(expires) > 24*time.Hour {
-				t.Errorf("section 6: Idempotency-Key-Expires is %q, want an HTTP date in 24 hours", first.header.Get("Idempotency-Key-Expires"))
+				t.Errorf("section 6: Idempotency-Key-Expires is %q, want an HTTP date in 24 hours",
+					first.header.Get("Idempotency-Key-Expires"))
 			}
 			second := send(t, server, "k", `{}`)
 			second.want(t, "section 6", test.status, true)
@@ -61,9 +63,11 @@ func TestReplayIsByteForByte(t *testing.T) {
 			first.header.Del("Date")
 			second.header.Del("Date")
 			if second.body != first.body || fmt.Sprint(second.header) != fmt.Sprint(first.header) {
-				t.Errorf("section 6, A2: replayed %d bytes with %v, first were %d bytes with %v", len(second.body), second.header, len(first.body), first.header)
+				t.Errorf("section 6, A2: replayed %d bytes with %v, first were %d bytes with %v", len(second.body),
+					second.header, len(first.body), first.header)
 			}
-			if length := fmt.Sprint(len(test.body)); len(test.body) > 2048 && first.header.Get("Content-Length") != length {
+			if length := fmt.Sprint(len(test.body)); len(test.body) > 2048 &&
+				first.header.Get("Content-Length") != length {
 				t.Errorf("A2: the first answer is not framed with its length %s: %v", length, first.header)
 			}
 			if test.body == "" && test.status != http.StatusOK && second.header.Get("Content-Length") != "" {
@@ -81,7 +85,7 @@ func noRedirects(client *http.Client) {
 func TestTheReplayedHeaderHasAName(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.ReplayedHeader = "x-was-replayed" })
-	h := guard.Handler(new(counted), onceward.Reserved(onceward.FailureUnknown))
+	h := guard.Handler(new(counted), reserved)
 	if got := post(h, "k", `{}`).header.Get("X-Was-Replayed"); got != "" {
 		t.Errorf("section 6: the first answer says %q", got)
 	}
@@ -99,7 +103,7 @@ func TestRetention(t *testing.T) {
 				onceward.FromContext(r.Context()).Retain(d)
 			}
 		}}
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(2*time.Hour))
+		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.Retain(2*time.Hour))
 		at := func(key, target string) answer { return serve(h, newRequest(http.MethodPost, target, key, `{}`)) }
 		until := func(a answer) time.Duration {
 			expires, err := http.ParseTime(a.header.Get("Idempotency-Key-Expires"))
@@ -143,7 +147,7 @@ func TestAKeyBelongsToItsSession(t *testing.T) {
 			t.Parallel()
 			handler := new(counted)
 			guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.Profile = test.profile })
-			h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BindSession(sessionOf))
+			h := guard.Handler(handler, reserved, onceward.BindSession(sessionOf))
 			first := post(h, "k", `{}`, inSession("one"))
 			first.want(t, "L4", http.StatusCreated, false)
 			post(h, "k", `{}`, inSession("one")).wantSame(t, "L4: the same session", first)
@@ -163,7 +167,7 @@ func TestAKeyBelongsToItsSession(t *testing.T) {
 func TestNoSession(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
-	h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BindSession(sessionOf))
+	h := newGuard(t, store).Handler(handler, reserved, onceward.BindSession(sessionOf))
 	post(h, "k", `{}`).wantProblem(t, "D2", http.StatusUnauthorized, "unauthenticated")
 	handler.wantRuns(t, "D2", 0)
 	wantNothingStored(t, "A7", store)
@@ -180,7 +184,7 @@ func TestAnotherSessionInFlight(t *testing.T) {
 				a := post(h, "k", `{}`, inSession("two"))
 				a.wantProblem(t, "D2: in flight or not", http.StatusUnprocessableEntity, "mismatch")
 			}}
-			h = newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BindSession(sessionOf), option)
+			h = newGuard(t, memory.New()).Handler(handler, reserved, onceward.BindSession(sessionOf), option)
 			post(h, "k", `{}`, inSession("one")).want(t, "D2", http.StatusOK, false)
 			handler.wantRuns(t, "D2", 1)
 		})
@@ -190,7 +194,7 @@ func TestAnotherSessionInFlight(t *testing.T) {
 func TestTheSameSessionInAnotherScope(t *testing.T) {
 	t.Parallel()
 	s, handler := memory.New(), new(counted)
-	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BindSession(sessionOf))
+	h := newGuard(t, s).Handler(handler, reserved, onceward.BindSession(sessionOf))
 	post(h, "k", `{}`, inSession("one"), as("alice"))
 	post(h, "k", `{}`, inSession("one"), as("bob")).want(t, "section 1", http.StatusCreated, false)
 	handler.wantRuns(t, "section 1", 2)
@@ -208,10 +212,11 @@ func TestARouteStartsToBindKeys(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
 	guard := newGuard(t, store)
-	before := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
-	after := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.BindSession(sessionOf))
+	before := guard.Handler(handler, reserved)
+	after := guard.Handler(handler, reserved, onceward.BindSession(sessionOf))
 	post(before, "old", `{}`)
-	post(after, "old", `{}`, inSession("one")).want(t, "D2: a record from before carries no session", http.StatusCreated, true)
+	post(after, "old", `{}`, inSession("one")).
+		want(t, "D2: a record from before carries no session", http.StatusCreated, true)
 	post(after, "new", `{}`, inSession("one"))
 	post(before, "new", `{}`).wantProblem(t, "D2: a bound key stays bound", http.StatusUnprocessableEntity, "mismatch")
 	handler.wantRuns(t, "D2", 2)
@@ -223,7 +228,7 @@ func TestSessionsSurviveASecretRotation(t *testing.T) {
 	build := func(config func(*onceward.Config)) (http.Handler, http.Handler) {
 		guard := newGuard(t, store, config)
 		bind := onceward.BindSession(sessionOf)
-		return guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), bind), guard.StatusHandler(bind)
+		return guard.Handler(handler, reserved, bind), guard.StatusHandler(bind)
 	}
 	old, _ := build(withSecrets(oldSecret))
 	post(old, "k", `{}`, inSession("one"))
@@ -233,6 +238,7 @@ func TestSessionsSurviveASecretRotation(t *testing.T) {
 	ask(statuses, "/operations/k", inSession("one")).want(t, "F1, L4", http.StatusOK, false)
 	ask(statuses, "/operations/k", inSession("two")).wantProblem(t, "F1, L4", http.StatusNotFound, "key-not-found")
 	_, lost := build(withSecrets(newSecret))
-	ask(lost, "/operations/k", inSession("one")).wantProblem(t, "D6: it cannot be said whose it is", http.StatusNotFound, "key-not-found")
+	ask(lost, "/operations/k", inSession("one")).
+		wantProblem(t, "D6: it cannot be said whose it is", http.StatusNotFound, "key-not-found")
 	handler.wantRuns(t, "F1", 1)
 }

@@ -22,7 +22,7 @@ func service(t testing.TB, store store.Store, handler http.Handler, options ...o
 	t.Helper()
 	guard := newGuard(t, store)
 	mux := http.NewServeMux()
-	all := append([]onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.InFlightAccepted("/operations/")}, options...)
+	all := append([]onceward.Option{reserved, onceward.InFlightAccepted("/operations/")}, options...)
 	mux.Handle("POST /payments", guard.Handler(handler, all...))
 	mux.Handle("GET /operations/{key}", guard.StatusHandler(options...))
 	return mux
@@ -58,7 +58,8 @@ func TestAcceptedWhileInFlight(t *testing.T) {
 		}
 		now := ask(h, a.header.Get("Location"))
 		now.want(t, "section 6", http.StatusOK, false)
-		if s := status(t, now); s.State != "in_progress" || s.Operation != "POST /payments" || s.CreatedAt == nil || s.SettledAt != nil {
+		if s := status(t, now); s.State != "in_progress" || s.Operation != "POST /payments" || s.CreatedAt == nil ||
+			s.SettledAt != nil {
 			t.Errorf("section 6: in flight the status is %+v", s)
 		}
 		if now.header.Get("Retry-After") == "" {
@@ -72,7 +73,8 @@ func TestAcceptedWhileInFlight(t *testing.T) {
 	post(h, "k", `{}`).want(t, "section 6", http.StatusCreated, false)
 	after := ask(h, "/operations/k")
 	s := status(t, after)
-	if s.State != "completed" || s.StatusCode != http.StatusCreated || s.Location != "/payments/1" || s.SettledAt == nil || s.ExpiresAt == nil {
+	if s.State != "completed" || s.StatusCode != http.StatusCreated || s.Location != "/payments/1" ||
+		s.SettledAt == nil || s.ExpiresAt == nil {
 		t.Errorf("section 6: afterwards the status is %+v", s)
 	}
 	if strings.Contains(after.body, "stored body") || after.header.Get("Retry-After") != "" {
@@ -121,11 +123,13 @@ func TestStatusOfATombstone(t *testing.T) {
 		h := service(t, store, new(counted))
 		post(h, "k", `{}`)
 		time.Sleep(25 * time.Hour)
-		ask(h, "/operations/k").wantProblem(t, "section 4: past its expiry, as if absent", http.StatusNotFound, "key-not-found")
+		ask(h, "/operations/k").
+			wantProblem(t, "section 4: past its expiry, as if absent", http.StatusNotFound, "key-not-found")
 		if n, err := store.Reap(context.Background(), 10, true); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
-		ask(h, "/operations/k").wantProblem(t, "section 4: expired is gone for every caller", http.StatusNotFound, "key-not-found")
+		ask(h, "/operations/k").
+			wantProblem(t, "section 4: expired is gone for every caller", http.StatusNotFound, "key-not-found")
 	})
 }
 
@@ -142,7 +146,8 @@ func TestStatusWithClocksApart(t *testing.T) {
 				time.Sleep(24*time.Hour - time.Minute)
 				ask(h, "/operations/k").want(t, "S3: a minute before its expiry", http.StatusOK, false)
 				time.Sleep(2 * time.Minute)
-				ask(h, "/operations/k").wantProblem(t, "S3: a minute past its expiry", http.StatusNotFound, "key-not-found")
+				ask(h, "/operations/k").
+					wantProblem(t, "S3: a minute past its expiry", http.StatusNotFound, "key-not-found")
 			})
 		})
 	}
@@ -153,10 +158,11 @@ func TestStatusThatCannotBeJudged(t *testing.T) {
 	t.Parallel()
 	store, events := newFaultyStore(), new(journal)
 	guard := newGuard(t, store, observedBy(events))
-	post(guard.Handler(new(counted), onceward.Reserved(onceward.FailureUnknown)), "k", `{}`).want(t, "section 6", http.StatusCreated, false)
+	post(guard.Handler(new(counted), reserved), "k", `{}`).want(t, "section 6", http.StatusCreated, false)
 	store.reserve = brokenReserve
 	ask(guard.StatusHandler(), "/operations/k").wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
-	if failed := observed[onceward.StoreFailedEvent](events); len(failed) != 1 || failed[0].Operation != "status" || failed[0].Call != "reserve" {
+	if failed := observed[onceward.StoreFailedEvent](events); len(failed) != 1 || failed[0].Operation != "status" ||
+		failed[0].Call != "reserve" {
 		t.Errorf("M1: the failures seen are %+v", failed)
 	}
 }
@@ -211,7 +217,8 @@ func TestStatusOfOddKeys(t *testing.T) {
 	store := memory.New()
 	h = service(t, store, handler)
 	for _, key := range keys {
-		post(h, `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key)+`"`, `{}`).want(t, "section 6", http.StatusOK, false)
+		post(h, `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key)+`"`, `{}`).
+			want(t, "section 6", http.StatusOK, false)
 	}
 	servers := map[string]*httptest.Server{
 		"ServeMux": startServer(t, h), "plain": startServer(t, newGuard(t, store).StatusHandler()),
@@ -239,7 +246,8 @@ func TestStatusOfOddKeys(t *testing.T) {
 			err = json.NewDecoder(res.Body).Decode(&s)
 			res.Body.Close()
 			if res.StatusCode != http.StatusOK || err != nil || s.Key != key {
-				t.Errorf("section 6: under %s, %s shows %d, key %q, %v; want the key %q", name, locations[key], res.StatusCode, s.Key, err, key)
+				t.Errorf("section 6: under %s, %s shows %d, key %q, %v; want the key %q", name, locations[key],
+					res.StatusCode, s.Key, err, key)
 			}
 		}
 	}

@@ -44,8 +44,9 @@ func TestAStreamIsMarkedThenSentAndNotRepeated(t *testing.T) {
 		w.(http.Flusher).Flush()
 		io.WriteString(w, "three\n")
 	}}
-	server := startServer(t, newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments", strings.NewReader(`{}`))
+	server := startServer(t, newGuard(t, s).Handler(handler, reserved))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments",
+		strings.NewReader(`{}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +98,8 @@ func TestAResponseThatIsTooLarge(t *testing.T) {
 			first := send(t, server, "k", `{}`)
 			first.want(t, "A4", http.StatusCreated, false)
 			if first.body != large || first.header.Get("Location") != "/payments/1" {
-				t.Errorf("A4: the first answer has %d bytes and %v, want all %d", len(first.body), first.header, len(large))
+				t.Errorf("A4: the first answer has %d bytes and %v, want all %d", len(first.body), first.header,
+					len(large))
 			}
 			again := send(t, server, "k", `{}`)
 			again.wantProblem(t, "section 6", http.StatusConflict, "response-not-stored")
@@ -231,7 +233,7 @@ func TestTheStreamGoesOnWithoutItsReader(t *testing.T) {
 		}
 		ended <- failed
 	}}
-	protected := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	protected := newGuard(t, s).Handler(handler, reserved)
 	server, done := startServerSignalling(t, protected)
 	ctx, leave := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/payments", strings.NewReader(`{}`))
@@ -324,7 +326,9 @@ func TestAStreamThatItsDeadlineEnds(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	}}
-	server := startServer(t, newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Deadline(20*time.Millisecond)))
+	server := startServer(t,
+		newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry),
+			onceward.Deadline(20*time.Millisecond)))
 	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
 		t.Errorf("A4: the client takes %d %q for a whole answer", a.status, a.body)
 	}

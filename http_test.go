@@ -49,12 +49,12 @@ func TestUnderServeMux(t *testing.T) {
 	seen := make(map[string]string)
 	handler := namer(seen)
 	guard := newGuard(t, memory.New())
-	protect := guard.Middleware(onceward.Reserved(onceward.FailureUnknown))
+	protect := guard.Middleware(reserved)
 	mux := http.NewServeMux()
 	mux.Handle("POST /payments", protect(handler))
 	mux.Handle("POST /accounts/{id}/payments", protect(handler))
 	mux.Handle("/anything/", protect(handler))
-	mux.Handle("POST /named", guard.HandlerFunc(handler.ServeHTTP, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay")))
+	mux.Handle("POST /named", guard.HandlerFunc(handler.ServeHTTP, reserved, onceward.OperationName("pay")))
 	want := map[string]string{
 		"/payments": "POST /payments", "/accounts/7/payments": "POST /accounts/{id}/payments",
 		"/anything/x": "POST /anything/", "/named": "pay",
@@ -69,7 +69,7 @@ func TestInFrontOfARouter(t *testing.T) {
 	handler := namer(seen)
 	mux := http.NewServeMux()
 	mux.Handle("POST /accounts/{id}", handler)
-	h := newGuard(t, memory.New()).Handler(mux, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, memory.New()).Handler(mux, reserved)
 	// The pattern is not known yet, and a path with values in it would make a name of each account.
 	want := map[string]string{"/accounts/1": "POST", "/accounts/2": "POST"}
 	wantOncePerPath(t, h, handler, want)
@@ -79,15 +79,15 @@ func TestInFrontOfARouter(t *testing.T) {
 func TestOneNameDoesNotMakeTwoPathsOne(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.OperationName("pay"))
+	h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.OperationName("pay"))
 	serve(h, newRequest(http.MethodPost, "/a", "k", `{}`)).want(t, "F1", http.StatusCreated, false)
-	serve(h, newRequest(http.MethodPost, "/b", "k", `{}`)).wantProblem(t, "F1", http.StatusUnprocessableEntity, "mismatch")
+	serve(h, newRequest(http.MethodPost, "/b", "k", `{}`)).
+		wantProblem(t, "F1", http.StatusUnprocessableEntity, "mismatch")
 	handler.wantRuns(t, "F1", 1)
 }
 
 func TestRoutesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	reserved := onceward.Reserved(onceward.FailureUnknown)
 	tests := map[string]struct {
 		options   []onceward.Option
 		configure func(*onceward.Config)
@@ -151,7 +151,7 @@ func TestTheLongestLeaseAndRetention(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 	}}
 	longest := []onceward.Option{
-		onceward.Reserved(onceward.FailureUnknown), onceward.Lease(onceward.MaxLease), onceward.Retain(onceward.MaxRetention),
+		reserved, onceward.Lease(onceward.MaxLease), onceward.Retain(onceward.MaxRetention),
 	}
 	post(newGuard(t, store).Handler(handler, longest...), "k", `{}`).want(t, "section 11", http.StatusCreated, false)
 	if rec, err := store.Get(t.Context(), aliceID("k")); err != nil || rec.Retention != onceward.MaxRetention {
@@ -189,10 +189,12 @@ func TestARouteOverridesTheDefaults(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
 	guard := newGuard(t, memory.New(), func(c *onceward.Config) {
-		c.Defaults = []onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.BodyLimit(1)}
+		c.Defaults = []onceward.Option{reserved, onceward.BodyLimit(1)}
 	})
-	post(guard.Handler(handler), "k1", `{}`).wantProblem(t, "the default limit", http.StatusRequestEntityTooLarge, "body-too-large")
-	post(guard.Handler(handler, onceward.BodyLimit(2)), "k2", `{}`).want(t, "the route's own limit", http.StatusCreated, false)
+	post(guard.Handler(handler), "k1", `{}`).
+		wantProblem(t, "the default limit", http.StatusRequestEntityTooLarge, "body-too-large")
+	post(guard.Handler(handler, onceward.BodyLimit(2)), "k2", `{}`).
+		want(t, "the route's own limit", http.StatusCreated, false)
 }
 
 func TestWhoCalls(t *testing.T) {
@@ -211,7 +213,7 @@ func TestWhoCalls(t *testing.T) {
 			t.Parallel()
 			store, handler := memory.New(), new(counted)
 			guard := newGuard(t, store, func(c *onceward.Config) { c.Scope = test.scope })
-			h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			h := guard.Handler(handler, reserved)
 			a := post(h, "k", `{}`, func(r *http.Request) { r.Header.Del("Authorization") })
 			a.wantProblem(t, "D3", test.status, test.code)
 			handler.wantRuns(t, "D3", 0)
@@ -221,7 +223,7 @@ func TestWhoCalls(t *testing.T) {
 	t.Run("a stored answer is not for strangers", func(t *testing.T) {
 		t.Parallel()
 		handler := new(counted)
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, memory.New()).Handler(handler, reserved)
 		post(h, "k", `{}`)
 		a := post(h, "k", `{}`, func(r *http.Request) { r.Header.Del("Authorization") })
 		a.wantProblem(t, "A7", http.StatusUnauthorized, "unauthenticated")
@@ -234,7 +236,7 @@ func TestWhoCalls(t *testing.T) {
 		t.Parallel()
 		handler := new(counted)
 		guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.Scope = onceward.SingleScope("all") })
-		h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := guard.Handler(handler, reserved)
 		post(h, "k", `{}`, as("alice"))
 		post(h, "k", `{}`, as("bob")).want(t, "section 1", http.StatusCreated, true)
 		handler.wantRuns(t, "section 1", 1)
@@ -245,7 +247,7 @@ func TestMethodsThatWouldNeverMatch(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, memory.New())
 	for _, methods := range [][]string{{"post"}, {"Post"}, {http.MethodPost, "patch"}, {""}} {
-		_, err := guard.Route(onceward.Reserved(onceward.FailureUnknown), onceward.Methods(methods...))
+		_, err := guard.Route(reserved, onceward.Methods(methods...))
 		if err == nil || !strings.Contains(err.Error(), "Methods") {
 			t.Errorf("H6: Methods(%q): %v; want an error that names the option", methods, err)
 		}
@@ -257,7 +259,7 @@ func TestTheWarningOfAShortRetention(t *testing.T) {
 	var log bytes.Buffer
 	guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	warnings := func() int { return strings.Count(log.String(), "less than a day") }
-	short := []onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.Retain(2 * time.Hour)}
+	short := []onceward.Option{reserved, onceward.Retain(2 * time.Hour)}
 
 	w := new(work)
 	for i := range 5 {
@@ -270,7 +272,7 @@ func TestTheWarningOfAShortRetention(t *testing.T) {
 	if got := warnings(); got != 0 {
 		t.Errorf("section 11: 5 calls warned %d times", got)
 	}
-	guard.Handler(new(counted), onceward.Reserved(onceward.FailureUnknown))
+	guard.Handler(new(counted), reserved)
 	if got := warnings(); got != 0 {
 		t.Errorf("section 11: a route that keeps its answers for a day warned %d times", got)
 	}

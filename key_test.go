@@ -95,7 +95,7 @@ func TestRefusedKeysExecuteNothing(t *testing.T) {
 				t.Parallel()
 				store, handler := memory.New(), new(counted)
 				guard := newGuard(t, store, func(c *onceward.Config) { c.Keys.Syntax = syntax })
-				h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+				h := guard.Handler(handler, reserved)
 				a := post(h, "", `{}`, withHeader("Idempotency-Key", lines...))
 				if p := a.wantProblem(t, "H4", http.StatusBadRequest, "invalid-key"); p.Retryable {
 					t.Error("A1: a bad key is not better the second time, but the problem says retryable")
@@ -139,7 +139,7 @@ func TestKeyLengthsAreConfigurable(t *testing.T) {
 func TestQuotedAndBareAreTheSameKey(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, memory.New()).Handler(handler, reserved)
 	first := post(h, "k", `{}`)
 	for _, line := range []string{`"k"`, `"k";v=2`, "k", " k "} {
 		again := post(h, line, `{}`)
@@ -156,7 +156,7 @@ func TestKeyHeaderAliases(t *testing.T) {
 	guard := newGuard(t, memory.New(), func(c *onceward.Config) {
 		c.Keys.Headers = []string{"idempotency-key", "x-REQUEST-id"}
 	})
-	server := startServer(t, guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	server := startServer(t, guard.Handler(handler, reserved))
 	// The names go over the wire as they are written here.
 	raw := func(name, value string) edit { return func(r *http.Request) { r.Header[name] = []string{value} } }
 
@@ -173,11 +173,11 @@ func TestMissingKey(t *testing.T) {
 	t.Parallel()
 	store, handler, events := memory.New(), new(counted), new(journal)
 	guard := newGuard(t, store, observedBy(events))
-	required := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	required := guard.Handler(handler, reserved)
 	post(required, "", `{}`).wantProblem(t, "H5", http.StatusBadRequest, "missing-key")
 	handler.wantRuns(t, "H5", 0)
 
-	optional := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.KeyOptional())
+	optional := guard.Handler(handler, reserved, onceward.KeyOptional())
 	for range 2 {
 		post(optional, "", `{}`).want(t, "H5: optional", http.StatusCreated, false)
 	}
@@ -204,7 +204,7 @@ func TestOtherMethodsPassStraightThrough(t *testing.T) {
 					}
 					w.WriteHeader(http.StatusTeapot)
 				}}
-				h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+				h := newGuard(t, store).Handler(handler, reserved)
 				for range 2 {
 					// Without credentials: the scope is not even asked for.
 					a := serve(h, newRequest(method, "/payments", key, "", func(r *http.Request) { r.Header.Del("Authorization") }))
@@ -220,7 +220,7 @@ func TestOtherMethodsPassStraightThrough(t *testing.T) {
 func TestMethodsByChoice(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Methods(http.MethodPut))
+	h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.Methods(http.MethodPut))
 	for range 2 {
 		serve(h, newRequest(http.MethodPut, "/payments", "k", `{}`))
 		serve(h, newRequest(http.MethodPost, "/payments", "k", `{}`))
@@ -252,7 +252,7 @@ func TestPersonalData(t *testing.T) {
 	}
 	handler := new(counted)
 	guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.Keys = rules })
-	a := post(guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "alice@example.com", `{}`)
+	a := post(guard.Handler(handler, reserved), "alice@example.com", `{}`)
 	a.wantProblem(t, "H7", http.StatusBadRequest, "personal-data-key")
 	if strings.Contains(a.body, "alice@") {
 		t.Errorf("H7: the answer repeats the personal data: %s", a.body)

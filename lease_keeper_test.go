@@ -69,7 +69,8 @@ func TestTheKeeperForgetsWhatHasEnded(t *testing.T) {
 		g := &Guard{store: store, config: Config{StoreTimeout: time.Second}}
 		g.keeper.guard = g
 		k := &g.keeper
-		long, short, gone, overdue := newLease("long", 30*time.Second, time.Hour), newLease("short", 3*time.Second, time.Hour),
+		long, short, gone, overdue := newLease("long", 30*time.Second, time.Hour), newLease("short", 3*time.Second,
+			time.Hour),
 			newLease("gone", 30*time.Second, time.Hour), newLease("overdue", 3*time.Second, 5*time.Second)
 		for _, l := range []*lease{long, gone, short, overdue} { // the timer is set again for the earlier one
 			k.add(l)

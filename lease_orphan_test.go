@@ -106,7 +106,7 @@ func TestRefusedReservationsAreSearchedForTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newOutage(false)
-		h := newGuard(t, store).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(20*time.Second))
+		h := newGuard(t, store).Handler(new(counted), reserved, onceward.Lease(20*time.Second))
 		store.refuseMany(t, h, 800)
 		time.Sleep(15 * time.Second)
 		if n := store.calls.Load(); n < 3 || n > 20 {
@@ -146,7 +146,7 @@ func TestLostGrantsAreReleasedWhenTheStoreIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const requests = 800
 		s, handler := newOutage(true), new(counted)
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
+		h := newGuard(t, s).Handler(handler, reserved, onceward.Lease(time.Minute))
 		s.refuseMany(t, h, requests)
 		time.Sleep(40 * time.Second) // longer than settling is tried
 		if states := s.states(t, requests); states[store.StateInProgress] != requests {
@@ -168,7 +168,7 @@ func TestTheSearchForLostGrantsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const requests, bound = 3000, 1024
 		s := newOutage(true)
-		h := newGuard(t, s).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
+		h := newGuard(t, s).Handler(new(counted), reserved, onceward.Lease(time.Minute))
 		s.refuseMany(t, h, requests)
 		s.down.Store(false)
 		time.Sleep(10 * time.Second)
@@ -197,7 +197,7 @@ func TestOneLostGrantThatCannotBeReleasedHoldsUpNoOther(t *testing.T) {
 			}
 			return s.Store.Release(ctx, c, reason)
 		}
-		h := newGuard(t, s).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Minute))
+		h := newGuard(t, s).Handler(new(counted), reserved, onceward.Lease(time.Minute))
 		for i := range 10 {
 			post(h, fmt.Sprint("k", i), `{}`)
 		}
@@ -210,8 +210,8 @@ func TestOneLostGrantThatCannotBeReleasedHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestAGrantThatArrivesLate: a reservation may still be on its way when its caller has given up on it, as when the store
-// waits for its standby. It is looked for again until its lease could have begun no more.
+// TestAGrantThatArrivesLate: a reservation may still be on its way when its caller has given up on it, as when the
+// store waits for its standby. It is looked for again until its lease could have begun no more.
 func TestAGrantThatArrivesLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestAGrantThatArrivesLate(t *testing.T) {
 			<-ctx.Done()
 			return store.Verdict{}, fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
 		}
-		h := newGuard(t, s).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(30*time.Second))
+		h := newGuard(t, s).Handler(new(counted), reserved, onceward.Lease(30*time.Second))
 		post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(20 * time.Second)
 		rec, err := s.Store.Get(t.Context(), aliceID("k"))

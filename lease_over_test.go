@@ -50,9 +50,10 @@ func TestAGrantThatIsOlderThanItsLease(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, handler := newFaultyStore(), new(counted)
 				slowGrant(s, 3*time.Second, func(c store.Claim) { meanwhile(t, s.Store, c) })
-				h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(2*time.Second))
+				h := newGuard(t, s).Handler(handler, reserved, onceward.Lease(2*time.Second))
 				a := post(h, "k", `{}`)
-				if p := a.wantProblem(t, "S5: the lease was over before the start", http.StatusServiceUnavailable, "store-unavailable"); !p.Retryable {
+				if p := a.wantProblem(t, "S5: the lease was over before the start", http.StatusServiceUnavailable,
+					"store-unavailable"); !p.Retryable {
 					t.Error("A1: nothing was executed, so the request may be sent again")
 				}
 				handler.wantRuns(t, "S5", 0)
@@ -69,7 +70,7 @@ func TestAnOldGrantDoesNotRunBesideItsSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, handler := newFaultyStore(), new(counted)
 		slowGrant(s, 3*time.Second, func(store.Claim) {})
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+		h := newGuard(t, s).Handler(handler, reserved,
 			onceward.Lease(time.Second), onceward.OnLost(store.LostResume))
 		late := make(chan answer)
 		go func() { late <- post(h, "k", `{}`) }()
@@ -88,8 +89,9 @@ func TestAFunctionWhoseGrantIsTooOld(t *testing.T) {
 		s, w := newFaultyStore(), new(work)
 		slowGrant(s, 3*time.Second, func(store.Claim) {})
 		guard := newGuard(t, s)
-		options := []onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.Lease(2 * time.Second)}
-		if _, err := guard.Do(t.Context(), someCall, w.do, options...); !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, onceward.ErrLeaseLost) {
+		options := []onceward.Option{reserved, onceward.Lease(2 * time.Second)}
+		if _, err := guard.Do(t.Context(), someCall, w.do, options...); !errors.Is(err, store.ErrUnavailable) ||
+			!errors.Is(err, onceward.ErrLeaseLost) {
 			t.Errorf("S5, E4: %v, want ErrUnavailable because of ErrLeaseLost", err)
 		}
 		w.wantRuns(t, "S5", 0)
@@ -106,7 +108,7 @@ func TestAHandlerThatEndsItsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHeartbeatStore()
 		handler := &counted{then: func(http.ResponseWriter, *http.Request) { runtime.Goexit() }}
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(time.Hour))
+		h := newGuard(t, store).Handler(handler, reserved, onceward.Deadline(time.Hour))
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -128,7 +130,7 @@ func TestAFunctionThatEndsItsGoroutine(t *testing.T) {
 		s := newHeartbeatStore()
 		w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { runtime.Goexit(); return nil, nil }}
 		guard := newGuard(t, s)
-		options := []onceward.Option{onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(time.Hour)}
+		options := []onceward.Option{reserved, onceward.Deadline(time.Hour)}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -155,7 +157,7 @@ func TestAnObserverThatPanicsWhileSettling(t *testing.T) {
 				}
 			})
 		})
-		h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := guard.Handler(handler, reserved)
 		if got := panicOf(func() { post(h, "k", `{}`) }); got != "the observer's panic" {
 			t.Errorf("E8: the server's recovery gets %v, want the observer's panic", got)
 		}
@@ -197,7 +199,7 @@ func TestAWaiterLearnsThatTheOwnerIsLost(t *testing.T) {
 		store.fault = func(time.Duration) error { return errDown }
 		goOn := make(chan struct{})
 		handler := &counted{then: func(http.ResponseWriter, *http.Request) { <-goOn }} // it does not look at its context
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightWait(5*time.Minute))
+		h := newGuard(t, store).Handler(handler, reserved, onceward.InFlightWait(5*time.Minute))
 		owner := make(chan answer)
 		go func() { owner <- post(h, "k", `{}`) }()
 		time.Sleep(time.Second)
@@ -217,7 +219,7 @@ func TestAWaiterOutlastsALeaseThatIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := slow(95*time.Second, http.StatusCreated)
-		h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+		h := newGuard(t, memory.New()).Handler(handler, reserved,
 			onceward.InFlightWait(5*time.Minute), onceward.Deadline(5*time.Minute))
 		if got := tally(crowd(5, h)); got[http.StatusCreated] != 5 {
 			t.Errorf("section 6: the answers are %v, want 201 for all", got)

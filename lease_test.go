@@ -75,7 +75,7 @@ func TestHeartbeatsKeepALongHandler(t *testing.T) {
 			post(h, "k", `{}`).wantProblem(t, "S5: still owned", http.StatusConflict, "in-progress")
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h = newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(5*time.Minute))
+		h = newGuard(t, store).Handler(handler, reserved, onceward.Deadline(5*time.Minute))
 		post(h, "k", `{}`).want(t, "S5", http.StatusCreated, false)
 		time.Sleep(5 * time.Minute)
 		if got, want := store.seen(), seconds(10, 20, 30, 40, 50, 60, 70, 80, 90); !slices.Equal(got, want) {
@@ -89,7 +89,7 @@ func TestAQuickHandlerNeedsNoHeartbeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, handler := newHeartbeatStore(), new(counted)
-		h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(3*time.Second))
+		h := newGuard(t, store).Handler(handler, reserved, onceward.Lease(3*time.Second))
 		for i := range 20 {
 			post(h, fmt.Sprint(i), `{}`)
 			time.Sleep(300 * time.Millisecond)
@@ -130,7 +130,9 @@ func TestALostLeaseEndsTheContext(t *testing.T) {
 				}}
 				guard := newGuard(t, store, observedBy(events))
 				h := guard.Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Deadline(5*time.Minute))
-				post(h, "k", `{}`).wantProblem(t, "E2: a lost lease ends in unknown", http.StatusInternalServerError, "outcome-unknown")
+				post(h, "k", `{}`).
+					wantProblem(t, "E2: a lost lease ends in unknown", http.StatusInternalServerError,
+						"outcome-unknown")
 				if lost := observed[onceward.LeaseLostEvent](events); len(lost) != 1 || lost[0].Key != "k" {
 					t.Errorf("S5: lost leases observed: %+v, want one", lost)
 				}
@@ -180,7 +182,8 @@ func TestAFailureAfterALostLease(t *testing.T) {
 				}}
 				h := newGuard(t, store).Handler(handler, onceward.Reserved(policy))
 				post(h, "k", `{}`)
-				post(h, "k", `{}`).wantProblem(t, "E2: a lost lease ends in unknown", http.StatusConflict, "outcome-unknown")
+				post(h, "k", `{}`).
+					wantProblem(t, "E2: a lost lease ends in unknown", http.StatusConflict, "outcome-unknown")
 				handler.wantRuns(t, "E2", 1)
 			})
 		})
@@ -212,7 +215,7 @@ func TestHeartbeatsThatFailAndRecover(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, store, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, store, observedBy(events)).Handler(handler, reserved)
 		post(h, "k", `{}`).want(t, "S5", http.StatusCreated, false)
 		if lost := observed[onceward.LeaseLostEvent](events); len(lost) != 0 {
 			t.Errorf("S5: lost leases: %+v, want none", lost)
@@ -243,7 +246,7 @@ func TestAHeartbeatThatHangs(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s).Handler(handler, reserved)
 		post(h, "k", `{}`).want(t, "S5", http.StatusCreated, false)
 	})
 }
@@ -269,7 +272,7 @@ func TestHeartbeatsEndWithTheDeadline(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(25*time.Second))
+		h := newGuard(t, s).Handler(handler, reserved, onceward.Deadline(25*time.Second))
 		post(h, "k", `{}`).want(t, "section 4: it knows the answer, if late", http.StatusCreated, false)
 		if got, want := s.seen(), seconds(10, 20); !slices.Equal(got, want) {
 			t.Errorf("S5: heartbeats came at %v, want %v, none after the deadline of 25 s", got, want)
@@ -298,7 +301,7 @@ func TestHeartbeatsGoOnWhileSettling(t *testing.T) {
 			}
 			return s.Store.Complete(ctx, c, done)
 		}
-		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+		h := newGuard(t, s).Handler(handler, reserved,
 			onceward.Lease(3*time.Second), onceward.Deadline(time.Second))
 		post(h, "k", `{}`).want(t, "E7", http.StatusCreated, false)
 		if extended < 8 {
@@ -324,14 +327,15 @@ func TestManyLeasesAtOnce(t *testing.T) {
 			w.WriteHeader(http.StatusCreated)
 		}}
 		guard := newGuard(t, store)
-		short := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(time.Second))
-		long := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		short := guard.Handler(handler, reserved, onceward.Lease(time.Second))
+		long := guard.Handler(handler, reserved)
 		var all sync.WaitGroup
 		for i := range 50 {
 			for name, h := range map[string]http.Handler{"short": short, "long": long} {
 				all.Go(func() {
 					target := fmt.Sprintf("/p?for=%dms", (i*997)%50_000)
-					serve(h, newRequest(http.MethodPost, target, fmt.Sprint(name, i), `{}`)).want(t, "S5", http.StatusCreated, false)
+					serve(h, newRequest(http.MethodPost, target, fmt.Sprint(name, i), `{}`)).
+						want(t, "S5", http.StatusCreated, false)
 				})
 			}
 		}
@@ -355,7 +359,7 @@ func TestHeartbeatsGoTogether(t *testing.T) {
 			time.Sleep(25 * time.Second)
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, store).Handler(slow, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(time.Minute))
+		h := newGuard(t, store).Handler(slow, reserved, onceward.Deadline(time.Minute))
 		const handlers = 5
 		var running sync.WaitGroup
 		for i := range handlers {

@@ -20,12 +20,9 @@ type ObserverFunc func(ctx context.Context, e ObserverEvent)
 // Observe calls f.
 func (f ObserverFunc) Observe(ctx context.Context, e ObserverEvent) { f(ctx, e) }
 
-// ObserverEvent is an event struct of this package or of a feature, such as janitor.SweptEvent. More kinds may come: an
-// observer ignores what it does not know.
-type ObserverEvent interface {
-	// ObserverEvent does nothing: it marks the type.
-	ObserverEvent()
-}
+// ObserverEvent is an event: a struct of this package, or of the package of a feature, such as janitor.SweptEvent. More
+// kinds may come: an observer ignores what it does not know.
+type ObserverEvent any
 
 type (
 	// DecidedEvent is a reservation that was answered.
@@ -90,27 +87,3 @@ type (
 	// optional.
 	UnprotectedEvent struct{ Operation string }
 )
-
-// ObserverEvent implements [ObserverEvent].
-func (DecidedEvent) ObserverEvent() {}
-
-// ObserverEvent implements [ObserverEvent].
-func (ExecutedEvent) ObserverEvent() {}
-
-// ObserverEvent implements [ObserverEvent].
-func (SettledEvent) ObserverEvent() {}
-
-// ObserverEvent implements [ObserverEvent].
-func (FencedEvent) ObserverEvent() {}
-
-// ObserverEvent implements [ObserverEvent].
-func (LeaseLostEvent) ObserverEvent() {}
-
-// ObserverEvent implements [ObserverEvent].
-func (StoreFailedEvent) ObserverEvent() {}
-
-// ObserverEvent implements [ObserverEvent].
-func (RejectedEvent) ObserverEvent() {}
-
-// ObserverEvent implements [ObserverEvent].
-func (UnprotectedEvent) ObserverEvent() {}

@@ -92,7 +92,8 @@ func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
 	if decided[0].ID != aliceID("k") || executed[0].ID != aliceID("k") || settled[0].ID != aliceID("k") {
 		t.Errorf("M1: the events are about %v, %v and %v", decided[0].ID, executed[0].ID, settled[0].ID)
 	}
-	if decided[0].Attempt == 0 || executed[0].Attempt != decided[0].Attempt || settled[0].Attempt != decided[0].Attempt {
+	if decided[0].Attempt == 0 || executed[0].Attempt != decided[0].Attempt ||
+		settled[0].Attempt != decided[0].Attempt {
 		t.Errorf("M1: the attempts are %d, %d and %d", decided[0].Attempt, executed[0].Attempt, settled[0].Attempt)
 	}
 	for _, operation := range []string{decided[0].Operation, executed[0].Operation, settled[0].Operation} {
@@ -114,7 +115,7 @@ func TestTheLogTellsNoKeysAndNoBodies(t *testing.T) {
 		fmt.Fprint(w, "private-answer")
 	}}
 	guard := newGuard(t, s, func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(2*time.Hour))
+	h := guard.Handler(handler, reserved, onceward.Retain(2*time.Hour))
 	post(h, "private-key", `{"private-body":1}`)
 	if !strings.Contains(log.String(), "write refused") {
 		t.Errorf("M3: the operator is not told of a refused write: %s", log.String())
@@ -139,7 +140,7 @@ func TestTheContextOfEventsOutlivesTheCaller(t *testing.T) {
 			}
 		})
 	})
-	h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := guard.Handler(handler, reserved)
 	post(h, "k", `{}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
 	if ended != nil {
 		t.Errorf("E6: the settlement is observed under a context that has ended: %v", ended)
@@ -170,8 +171,9 @@ func TestTheLogNamesAnUnknownOutcomeByItsHash(t *testing.T) {
 	var log bytes.Buffer
 	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }}
 	guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	post(guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "private-key", `{}`)
-	if !strings.Contains(log.String(), "outcome unknown") || !strings.Contains(log.String(), aliceID("private-key").Hash()) {
+	post(guard.Handler(handler, reserved), "private-key", `{}`)
+	if !strings.Contains(log.String(), "outcome unknown") ||
+		!strings.Contains(log.String(), aliceID("private-key").Hash()) {
 		t.Errorf("M3: the log does not say which outcome is unknown: %s", log.String())
 	}
 	if strings.Contains(log.String(), "private-key") {

@@ -25,14 +25,15 @@ func TestWhatAHandlerKnows(t *testing.T) {
 		c.TraceID = func(context.Context) string { return "trace-1" }
 	})
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)))
+	mux.Handle("POST /payments", guard.Handler(handler, reserved))
 	post(mux, `"the key"`, `{}`)
 	rec, err := store.Get(context.Background(), aliceID("the key"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if op.Key() != "the key" || op.Scope() != "alice" || op.Name() != "POST /payments" || op.Resumed() {
-		t.Errorf("section 1: the handler sees key %q, scope %q, name %q, resumed %t", op.Key(), op.Scope(), op.Name(), op.Resumed())
+		t.Errorf("section 1: the handler sees key %q, scope %q, name %q, resumed %t", op.Key(), op.Scope(), op.Name(),
+			op.Resumed())
 	}
 	if op.Attempt() == 0 || op.Attempt() != rec.Attempt {
 		t.Errorf("section 1: the handler's attempt is %d, the record's %d", op.Attempt(), rec.Attempt)
@@ -41,7 +42,8 @@ func TestWhatAHandlerKnows(t *testing.T) {
 		t.Errorf("E3: a first attempt starts at %q with %q", point, data)
 	}
 	if rec.ProviderID != "ch_123" || rec.TraceID != "trace-1" || rec.Operation != "POST /payments" {
-		t.Errorf("section 11: the record keeps provider %q, trace %q, operation %q", rec.ProviderID, rec.TraceID, rec.Operation)
+		t.Errorf("section 11: the record keeps provider %q, trace %q, operation %q", rec.ProviderID, rec.TraceID,
+			rec.Operation)
 	}
 }
 
@@ -57,7 +59,8 @@ func TestOperationsThatAreNone(t *testing.T) {
 	op.Retain(time.Hour)
 	op.SetProviderID("x")
 	point, data := op.Point()
-	if op.Key() != "" || op.Scope() != "" || op.Name() != "" || op.Attempt() != 0 || op.Resumed() || point != "" || data != nil ||
+	if op.Key() != "" || op.Scope() != "" || op.Name() != "" || op.Attempt() != 0 || op.Resumed() || point != "" ||
+		data != nil ||
 		op.DownstreamKey("x") != "" || op.CheckLease() != nil {
 		t.Error("the methods of no operation do not answer as those of an unprotected request")
 	}

@@ -150,8 +150,8 @@ func Retain(d time.Duration) Option {
 	}
 }
 
-// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Less than 100
-// ms and more than [MaxLease] are refused. Default: 30 s.
+// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Less than
+// 100 ms and more than [MaxLease] are refused. Default: 30 s.
 func Lease(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastLease {

@@ -23,7 +23,7 @@ func TestMismatchByProfile(t *testing.T) {
 			t.Parallel()
 			handler := new(counted)
 			guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.Profile = test.profile })
-			h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+			h := guard.Handler(handler, reserved)
 			post(h, "k", `{"amount":1}`)
 			if p := post(h, "k", `{"amount":2}`).wantProblem(t, "section 6", test.status, "mismatch"); p.Retryable {
 				t.Error("A1: a mismatch must not be sent again")
@@ -45,60 +45,61 @@ var answers = map[string]struct {
 		var duplicate answer
 		var h http.Handler
 		handler := &counted{then: func(http.ResponseWriter, *http.Request) { duplicate = post(h, "k", `{}`) }}
-		h = newGuard(t, memory.New(), profile).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h = newGuard(t, memory.New(), profile).Handler(handler, reserved)
 		post(h, "k", `{}`)
 		handler.wantRuns(t, "section 6", 1)
 		return duplicate
 	}},
 	"missing key": {http.StatusBadRequest, "missing-key", false, false, func(t *testing.T, profile func(*onceward.Config)) answer {
-		return post(newGuard(t, memory.New(), profile).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown)), "", `{}`)
+		return post(newGuard(t, memory.New(), profile).Handler(new(counted), reserved), "", `{}`)
 	}},
 	"bad key": {http.StatusBadRequest, "invalid-key", false, false, func(t *testing.T, profile func(*onceward.Config)) answer {
-		return post(newGuard(t, memory.New(), profile).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown)), "a,b", `{}`)
+		return post(newGuard(t, memory.New(), profile).Handler(new(counted), reserved), "a,b", `{}`)
 	}},
 	"outcome unknown, on a retry": {http.StatusConflict, "outcome-unknown", true, true, func(t *testing.T, profile func(*onceward.Config)) answer {
 		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) { onceward.FromContext(r.Context()).Unknown() }}
-		h := newGuard(t, memory.New(), profile).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, memory.New(), profile).Handler(handler, reserved)
 		post(h, "k", `{}`)
 		defer handler.wantRuns(t, "section 6", 1)
 		return post(h, "k", `{}`)
 	}},
 	"outcome became unknown": {http.StatusInternalServerError, "outcome-unknown", true, false, func(t *testing.T, profile func(*onceward.Config)) answer {
 		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) { onceward.FromContext(r.Context()).Unknown() }}
-		return post(newGuard(t, memory.New(), profile).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
+		return post(newGuard(t, memory.New(), profile).Handler(handler, reserved), "k", `{}`)
 	}},
 	"unreadable": {http.StatusInternalServerError, "record-unreadable", false, false, func(t *testing.T, profile func(*onceward.Config)) answer {
 		store, handler := memory.New(), new(counted)
-		post(newGuard(t, store, withSecrets(oldSecret)).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
+		post(newGuard(t, store, withSecrets(oldSecret)).Handler(handler, reserved), "k", `{}`)
 		defer handler.wantRuns(t, "section 6", 1)
-		return post(newGuard(t, store, profile).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
+		return post(newGuard(t, store, profile).Handler(handler, reserved), "k", `{}`)
 	}},
 	"store unavailable": {http.StatusServiceUnavailable, "store-unavailable", true, true, func(t *testing.T, profile func(*onceward.Config)) answer {
 		store, handler := newFaultyStore(), new(counted)
 		store.reserve = brokenReserve
 		guard := newGuard(t, store, profile, giveUpSoon)
 		defer handler.wantRuns(t, "L2", 0)
-		return post(guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
+		return post(guard.Handler(handler, reserved), "k", `{}`)
 	}},
 	"new keys refused": {http.StatusTooManyRequests, "new-keys-refused", true, true, func(t *testing.T, profile func(*onceward.Config)) answer {
 		store, handler := newFaultyStore(), new(counted)
 		store.reserve = refusingReserve(store)
 		defer handler.wantRuns(t, "S9", 0)
-		return post(newGuard(t, store, profile).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
+		return post(newGuard(t, store, profile).Handler(handler, reserved), "k", `{}`)
 	}},
 	"body over the limit": {http.StatusRequestEntityTooLarge, "body-too-large", false, false, func(t *testing.T, profile func(*onceward.Config)) answer {
-		h := newGuard(t, memory.New(), profile).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown), onceward.BodyLimit(1))
+		h := newGuard(t, memory.New(), profile).Handler(new(counted), reserved, onceward.BodyLimit(1))
 		return post(h, "k", `{}`)
 	}},
 	"response not stored": {http.StatusConflict, "response-not-stored", false, false, func(t *testing.T, profile func(*onceward.Config)) answer {
 		handler := new(counted)
-		h := newGuard(t, memory.New(), profile).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.ResponseLimit(1))
+		h := newGuard(t, memory.New(), profile).Handler(handler, reserved, onceward.ResponseLimit(1))
 		post(h, "k", `{}`).want(t, "A4", http.StatusCreated, false)
 		defer handler.wantRuns(t, "section 6", 1)
 		return post(h, "k", `{}`)
 	}},
 	"status of no key": {http.StatusNotFound, "key-not-found", false, false, func(t *testing.T, profile func(*onceward.Config)) answer {
-		return serve(newGuard(t, memory.New(), profile).StatusHandler(), newRequest(http.MethodGet, "/operations/none", "", ""))
+		return serve(newGuard(t, memory.New(), profile).StatusHandler(),
+			newRequest(http.MethodGet, "/operations/none", "", ""))
 	}},
 }
 
@@ -129,12 +130,13 @@ func TestProblemsTellNothingThatIsStored(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		w.Write([]byte("hidden"))
 	}}
-	h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, memory.New()).Handler(handler, reserved)
 	post(h, "k", `{"hidden":1}`)
 	a := post(h, "k", `{"other":1}`)
 	a.wantProblem(t, "A1", http.StatusUnprocessableEntity, "mismatch")
 	for name, values := range a.header {
-		if strings.Contains(name+strings.Join(values, ""), "hidden") || name == "Location" || name == "Idempotency-Key-Expires" {
+		if strings.Contains(name+strings.Join(values, ""), "hidden") || name == "Location" ||
+			name == "Idempotency-Key-Expires" {
 			t.Errorf("A1: a mismatch carries %s: %q", name, values)
 		}
 	}

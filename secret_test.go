@@ -34,7 +34,7 @@ func TestSecretRotationIsNoMismatch(t *testing.T) {
 	t.Parallel()
 	store, handler := memory.New(), new(counted)
 	route := func(config func(*onceward.Config)) http.Handler {
-		return newGuard(t, store, config).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+		return newGuard(t, store, config).Handler(handler, reserved)
 	}
 	before := route(withSecrets(oldSecret))
 	after := route(withSecrets(newSecret, oldSecret))
@@ -43,7 +43,8 @@ func TestSecretRotationIsNoMismatch(t *testing.T) {
 	again := post(after, "k", `{"a":1.0}`)
 	again.want(t, "F1: rotation", http.StatusCreated, true)
 	again.wantSame(t, "F1: rotation", first)
-	post(after, "k", `{"a":2}`).wantProblem(t, "F1: a real mismatch is still seen", http.StatusUnprocessableEntity, "mismatch")
+	post(after, "k", `{"a":2}`).
+		wantProblem(t, "F1: a real mismatch is still seen", http.StatusUnprocessableEntity, "mismatch")
 
 	post(after, "new", `{}`).want(t, "F1: rotation", http.StatusCreated, false)
 	rec, err := store.Get(context.Background(), aliceID("new"))
@@ -58,15 +59,16 @@ func TestSecretRotationIsNoMismatch(t *testing.T) {
 		t.Error("F1: a new record was made with the old secret")
 	}
 	// During a rolling deploy a node with the old configuration meets a record that it cannot judge.
-	post(route(withSecrets(oldSecret, newSecret)), "new", `{}`).want(t, "F1: rotation, the other way round", http.StatusCreated, true)
+	post(route(withSecrets(oldSecret, newSecret)), "new", `{}`).
+		want(t, "F1: rotation, the other way round", http.StatusCreated, true)
 	handler.wantRuns(t, "F1", 2)
 }
 
 func TestALostSecretFailsClosed(t *testing.T) {
 	t.Parallel()
 	s, handler := memory.New(), new(counted)
-	post(newGuard(t, s, withSecrets(oldSecret)).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`)
-	h := newGuard(t, s, withSecrets(newSecret)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	post(newGuard(t, s, withSecrets(oldSecret)).Handler(handler, reserved), "k", `{}`)
+	h := newGuard(t, s, withSecrets(newSecret)).Handler(handler, reserved)
 	for _, body := range []string{`{}`, `{"other":true}`} {
 		p := post(h, "k", body).wantProblem(t, "section 6, D6", http.StatusInternalServerError, "record-unreadable")
 		if p.Retryable {
@@ -80,10 +82,11 @@ func TestALostSecretFailsClosed(t *testing.T) {
 func TestFingerprintsAreKeyedByScope(t *testing.T) {
 	t.Parallel()
 	s, handler := memory.New(), new(counted)
-	h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, s).Handler(handler, reserved)
 	post(h, "k", `{}`, as("alice"))
 	post(h, "k", `{}`, as("bob")).want(t, "section 1: another scope is another key", http.StatusCreated, false)
-	post(h, "k", `{"other":1}`, as("carol")).want(t, "section 1: another scope is another key", http.StatusCreated, false)
+	post(h, "k", `{"other":1}`, as("carol")).
+		want(t, "section 1: another scope is another key", http.StatusCreated, false)
 	var sums [][]byte
 	for _, scope := range []string{"alice", "bob"} {
 		rec, err := s.Get(context.Background(), store.ID{Scope: scope, Key: "k"})
@@ -115,10 +118,10 @@ func TestSecretsThatAreRefused(t *testing.T) {
 func TestTheSecretIsCopied(t *testing.T) {
 	t.Parallel()
 	store, handler, secret := memory.New(), new(counted), bytes.Clone(testSecret)
-	h := newGuard(t, store, withSecrets(secret)).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, store, withSecrets(secret)).Handler(handler, reserved)
 	clear(secret)
 	post(h, "k", `{}`)
-	post(newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown)), "k", `{}`).
+	post(newGuard(t, store).Handler(handler, reserved), "k", `{}`).
 		want(t, "F1: the caller cleared its own copy of the secret", http.StatusCreated, true)
 	handler.wantRuns(t, "F1", 1)
 }
@@ -193,9 +196,11 @@ func TestDownstreamKeyVectors(t *testing.T) {
 	}
 	for i, v := range vectors.Keys {
 		for j, config := range configs(v.Secret, v.Namespace) {
-			got := derive(t, newGuard(t, memory.New(), config), store.ID{Scope: v.Scope, Key: v.Key}, v.SecretID, v.Step)
+			got := derive(t, newGuard(t, memory.New(), config), store.ID{Scope: v.Scope, Key: v.Key}, v.SecretID,
+				v.Step)
 			if got != v.DownstreamKey {
-				t.Errorf("B6: vector %d, configuration %d: %q, want %q: a retry would charge twice", i, j, got, v.DownstreamKey)
+				t.Errorf("B6: vector %d, configuration %d: %q, want %q: a retry would charge twice", i, j, got,
+					v.DownstreamKey)
 			}
 		}
 	}
@@ -209,13 +214,15 @@ func TestDownstreamKeyVectors(t *testing.T) {
 }
 
 // keysOf are the downstream keys and the secret that operations have on a guard.
-func keysOf(t testing.TB, store store.Store, g *onceward.Guard, key string, steps ...string) (keys []string, secret uint32) {
+func keysOf(t testing.TB, store store.Store, g *onceward.Guard, key string, steps ...string) (keys []string,
+	secret uint32,
+) {
 	t.Helper()
 	h := g.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, step := range steps {
 			keys = append(keys, onceward.FromContext(r.Context()).DownstreamKey(step))
 		}
-	}, onceward.Reserved(onceward.FailureUnknown))
+	}, reserved)
 	post(h, key, `{}`)
 	return keys, recordOf(t, store, key).DownstreamSecret
 }
@@ -277,8 +284,8 @@ func TestDownstreamKeysOfOthers(t *testing.T) {
 	}
 }
 
-// TestDownstreamKeysOverARotation: an operation keeps the keys of its first attempt, whichever node makes the next one, and
-// new operations use the new secret. To set a secret of their own is a rotation too.
+// TestDownstreamKeysOverARotation: an operation keeps the keys of its first attempt, whichever node makes the next one,
+// and new operations use the new secret. To set a secret of their own is a rotation too.
 func TestDownstreamKeysOverARotation(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]func(*onceward.Config){
@@ -341,7 +348,8 @@ func TestADownstreamSecretThatIsLost(t *testing.T) {
 			unavailable := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 			post(route(before, unavailable), "k", `{}`)
 			for range 2 {
-				post(route(lost, handler), "k", `{}`).wantProblem(t, "B6", http.StatusInternalServerError, "record-unreadable")
+				post(route(lost, handler), "k", `{}`).
+					wantProblem(t, "B6", http.StatusInternalServerError, "record-unreadable")
 			}
 			handler.wantRuns(t, "B6", 0)
 			if !strings.Contains(log.String(), "OldDownstreamSecrets") {
@@ -440,7 +448,7 @@ func (f forgetful) Reserve(ctx context.Context, r *store.Reservation) (store.Ver
 func TestAStoreThatForgetsTheSecret(t *testing.T) {
 	t.Parallel()
 	s, handler := memory.New(), new(counted)
-	h := newGuard(t, forgetful{s}).Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := newGuard(t, forgetful{s}).Handler(handler, reserved)
 	post(h, "k", `{}`).wantProblem(t, "B6", http.StatusInternalServerError, "record-unreadable")
 	handler.wantRuns(t, "B6", 0)
 	wantState(t, "B6", s, "k", store.StateRetryable)

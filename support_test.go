@@ -35,6 +35,9 @@ func await[T any](t testing.TB, what string, from <-chan T) (value T) {
 	return value
 }
 
+// reserved is the mode of most tests.
+var reserved = onceward.Reserved(onceward.FailureUnknown)
+
 var testSecret = []byte("the secret of the tests")
 
 // byToken takes the scope from the bearer token, as a service with authentication would.
@@ -100,7 +103,8 @@ func (a answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == 
 func (a answer) want(t testing.TB, rule string, status int, replayed bool) {
 	t.Helper()
 	if a.status != status || a.replayed() != replayed {
-		t.Errorf("%s: got %d, replayed %t, body %q; want %d, replayed %t", rule, a.status, a.replayed(), a.body, status, replayed)
+		t.Errorf("%s: got %d, replayed %t, body %q; want %d, replayed %t", rule, a.status, a.replayed(), a.body, status,
+			replayed)
 	}
 }
 
@@ -109,7 +113,8 @@ func (a answer) wantProblem(t testing.TB, rule string, status int, code string) 
 	t.Helper()
 	var p onceward.Problem
 	if err := json.Unmarshal([]byte(a.body), &p); err != nil {
-		t.Errorf("%s: got %d with %q, which is no problem document: %v; want %d %s", rule, a.status, a.body, err, status, code)
+		t.Errorf("%s: got %d with %q, which is no problem document: %v; want %d %s", rule, a.status, a.body, err,
+			status, code)
 		return p
 	}
 	if a.status != status || p.Status != status || p.Code != code {
@@ -129,7 +134,8 @@ func (a answer) wantProblem(t testing.TB, rule string, status int, code string) 
 
 func (a answer) wantSame(t testing.TB, rule string, other answer) {
 	t.Helper()
-	if a.status != other.status || a.body != other.body || a.header.Get("Content-Type") != other.header.Get("Content-Type") {
+	if a.status != other.status || a.body != other.body ||
+		a.header.Get("Content-Type") != other.header.Get("Content-Type") {
 		t.Errorf("%s: got %d %q, want the same as %d %q", rule, a.status, a.body, other.status, other.body)
 	}
 }

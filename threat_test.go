@@ -30,7 +30,7 @@ func TestACapturedRequestAfterTheReaper(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store, handler := memory.New(), new(counted)
-				h := newGuard(t, store).Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.RequireFirstSent(time.Minute))
+				h := newGuard(t, store).Handler(handler, reserved, onceward.RequireFirstSent(time.Minute))
 				now := func() edit { return withHeader(onceward.FirstSentHeader, time.Now().UTC().Format(http.TimeFormat)) }
 				sent := now()
 				post(h, "k", `{"amount":1}`, sent).want(t, "L4", http.StatusCreated, false)
@@ -39,9 +39,11 @@ func TestACapturedRequestAfterTheReaper(t *testing.T) {
 				if reaped, err := store.Reap(t.Context(), 10, soft); err != nil || reaped != 1 {
 					t.Fatalf("the reaper took %d records, %v", reaped, err)
 				}
-				post(h, "k", `{"amount":1}`, sent).wantProblem(t, "L4", http.StatusPreconditionFailed, "first-sent-too-old")
+				post(h, "k", `{"amount":1}`, sent).
+					wantProblem(t, "L4", http.StatusPreconditionFailed, "first-sent-too-old")
 				handler.wantRuns(t, "L4: the captured request", 1)
-				post(h, "k", `{"amount":1}`, now()).want(t, "L4: a date that was written again", http.StatusCreated, false)
+				post(h, "k", `{"amount":1}`, now()).
+					want(t, "L4: a date that was written again", http.StatusCreated, false)
 				handler.wantRuns(t, "L4: the guard cannot know that the date is forged", 2)
 			})
 		})
@@ -92,7 +94,8 @@ func TestRefusalsAreNotCached(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, handler := newFaultyStore(), new(counted)
 				guard := newGuard(t, store, giveUpSoon, func(c *onceward.Config) { c.Scope = scopeOrDown })
-				h := guard.Handler(handler, onceward.Reserved(onceward.FailureStore), onceward.BodyLimit(100), onceward.CheckFirstSent(0))
+				h := guard.Handler(handler, onceward.Reserved(onceward.FailureStore), onceward.BodyLimit(100),
+					onceward.CheckFirstSent(0))
 				a := post(h, "k", `{"amount":1}`, func(r *http.Request) { refusal.spoil(r, store) })
 				a.wantProblem(t, "A7", refusal.status, refusal.code)
 				time.Sleep(time.Minute)
@@ -140,7 +143,7 @@ func TestOneKeySprayed(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprint(w, "paid")
 	}
-	h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown))
+	h := guard.Handler(handler, reserved)
 
 	var seen [600]atomic.Int64
 	var next atomic.Int64
@@ -165,7 +168,8 @@ func TestOneKeySprayed(t *testing.T) {
 	replies := seen[http.StatusCreated].Load() + seen[http.StatusConflict].Load()
 	mismatches := seen[http.StatusUnprocessableEntity].Load()
 	if mismatches != requests/10 || replies != requests-requests/10 {
-		t.Errorf("scenario 33: %d mismatches, and %d replays or conflicts, of %d requests", mismatches, replies, requests)
+		t.Errorf("scenario 33: %d mismatches, and %d replays or conflicts, of %d requests", mismatches, replies,
+			requests)
 	}
 	if conflicts := seen[http.StatusConflict].Load(); conflicts < early/2 {
 		t.Errorf("only %d requests met the one that was running", conflicts)
@@ -184,7 +188,7 @@ func TestInventedKeysLastForTheirRetention(t *testing.T) {
 		const keys = 2000
 		s, handler := memory.New(), new(counted)
 		guard := newGuard(t, s, func(c *onceward.Config) { c.Keys.MinLength = 16 })
-		h := guard.Handler(handler, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(time.Hour))
+		h := guard.Handler(handler, reserved, onceward.Retain(time.Hour))
 		for i := range keys {
 			post(h, fmt.Sprint(i), `{}`).wantProblem(t, "H3", http.StatusBadRequest, "invalid-key")
 		}
@@ -282,7 +286,7 @@ func TestAFingerprintIsNoOracle(t *testing.T) {
 		"alice's": {testSecret, "alice"}, "the attacker's own": {testSecret, "mallory"}, "made elsewhere": {newSecret, "alice"},
 	} {
 		s := memory.New()
-		h := newGuard(t, s, withSecrets(made.secret)).Handler(new(counted), onceward.Reserved(onceward.FailureUnknown))
+		h := newGuard(t, s, withSecrets(made.secret)).Handler(new(counted), reserved)
 		post(h, "k", guess, as(made.scope)).want(t, "F1", http.StatusCreated, false)
 		rec, err := s.Get(context.Background(), store.ID{Scope: made.scope, Key: "k"})
 		if err != nil {
@@ -307,7 +311,7 @@ func TestACrowdAtTheMomentOfExpiry(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, handler := memory.New(), new(counted)
 				h := newGuard(t, s).Handler(handler,
-					onceward.Reserved(onceward.FailureUnknown), onceward.Retain(time.Hour), onceward.InFlightWait(time.Minute))
+					reserved, onceward.Retain(time.Hour), onceward.InFlightWait(time.Minute))
 				first := post(h, "k", `{}`)
 				time.Sleep(time.Hour - time.Microsecond)
 				for _, a := range crowdBesideReapers(t, h, s, soft) {
@@ -369,7 +373,7 @@ func TestTimeFreesNothingThatIsOpen(t *testing.T) {
 			w.WriteHeader(http.StatusCreated)
 		}}
 		h := newGuard(t, store).Handler(handler,
-			onceward.Reserved(onceward.FailureUnknown), onceward.Retain(time.Hour), onceward.Deadline(6*time.Hour))
+			reserved, onceward.Retain(time.Hour), onceward.Deadline(6*time.Hour))
 		post(h, "lost", `{}`).wantProblem(t, "E5", http.StatusInternalServerError, "outcome-unknown")
 		var slowest answer
 		var running sync.WaitGroup

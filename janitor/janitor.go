@@ -70,14 +70,8 @@ type Report struct {
 // SweptEvent is a run of the [Sweeper]: it goes to the [onceward.Observer].
 type SweptEvent struct{ Count int }
 
-// ObserverEvent implements [onceward.ObserverEvent].
-func (SweptEvent) ObserverEvent() {}
-
 // ReapedEvent is a run of the [Reaper]: it goes to the [onceward.Observer].
 type ReapedEvent struct{ Count int }
-
-// ObserverEvent implements [onceward.ObserverEvent].
-func (ReapedEvent) ObserverEvent() {}
 
 // Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if
 // the store cannot do both.

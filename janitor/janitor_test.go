@@ -253,7 +253,8 @@ func TestStoreMustBeAble(t *testing.T) {
 func TestConfigMustMakeSense(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []janitor.Config{{Interval: -1}, {Batch: -1}} {
-		if err := janitor.Run(t.Context(), memory.New(), cfg); err == nil || !strings.Contains(err.Error(), "negative") {
+		if err := janitor.Run(t.Context(), memory.New(), cfg); err == nil ||
+			!strings.Contains(err.Error(), "negative") {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
@@ -342,7 +343,8 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 		const interval = 32 * time.Second
 		var logged bytes.Buffer
 		s := &flaky{Store: memory.New(), down: true}
-		sweeper, err := janitor.NewSweeper(s, janitor.Config{Interval: interval, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+		sweeper, err := janitor.NewSweeper(s,
+			janitor.Config{Interval: interval, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

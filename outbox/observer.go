@@ -21,6 +21,3 @@ type DeliveredEvent struct {
 	// Err is why it is not done.
 	Err error
 }
-
-// ObserverEvent implements [onceward.ObserverEvent].
-func (DeliveredEvent) ObserverEvent() {}

@@ -15,6 +15,3 @@ type ReconciledEvent struct {
 	// Err is why nothing was learned.
 	Err error
 }
-
-// ObserverEvent implements [onceward.ObserverEvent].
-func (ReconciledEvent) ObserverEvent() {}

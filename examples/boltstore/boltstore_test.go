@@ -32,7 +32,6 @@ func TestStore(t *testing.T) {
 				},
 			}
 		},
-		Features: storetest.Features{Durable: true, Clock: true},
 	})
 }
 
@@ -42,7 +41,6 @@ func TestStoreOnTheRealClock(t *testing.T) {
 		Open: func(t testing.TB) storetest.Instance {
 			return storetest.Instance{Store: open(t, filepath.Join(t.TempDir(), "onceward.bolt"), time.Now)}
 		},
-		Features: storetest.Features{},
 	})
 }
 

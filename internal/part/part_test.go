@@ -33,7 +33,8 @@ func TestPartsWithoutAnOperation(t *testing.T) {
 func TestPartsCount(t *testing.T) {
 	t.Parallel()
 	ctx := part.WithStep(t.Context(), "")
-	wantParts(t, "counted", partsOf(ctx, "mail", "charge", "mail", "mail", "charge"), "mail", "charge", "mail #2", "mail #3", "charge #2")
+	wantParts(t, "counted", partsOf(ctx, "mail", "charge", "mail", "mail", "charge"), "mail", "charge", "mail #2",
+		"mail #3", "charge #2")
 }
 
 // TestPartsAreDistinct: no two are the same, also where a name looks like a number of another.
@@ -58,6 +59,7 @@ func TestPartsOfSteps(t *testing.T) {
 	book := part.WithStep(t.Context(), "book")
 	wantParts(t, "a step", partsOf(book, "mail", "mail"), `"book" mail`, `"book" mail #2`)
 	wantParts(t, "another step", partsOf(part.WithStep(book, "ship"), "mail"), `"ship" mail`)
-	wantParts(t, "the step again, as after a resumption", partsOf(part.WithStep(t.Context(), "book"), "mail"), `"book" mail`)
+	wantParts(t, "the step again, as after a resumption", partsOf(part.WithStep(t.Context(), "book"), "mail"),
+		`"book" mail`)
 	wantParts(t, "a step with quotes", partsOf(part.WithStep(t.Context(), `a" b`), "mail"), `"a\" b" mail`)
 }

@@ -8,9 +8,6 @@ type FindingEvent struct {
 	Key  string
 }
 
-// ObserverEvent implements [onceward.ObserverEvent].
-func (FindingEvent) ObserverEvent() {}
-
 // WindowEvent is what became of a window of a comparison that was due: it goes to the [onceward.Observer].
 type WindowEvent struct {
 	// Run names the comparison and the window.
@@ -21,6 +18,3 @@ type WindowEvent struct {
 	Attempts int
 	Err      error
 }
-
-// ObserverEvent implements [onceward.ObserverEvent].
-func (WindowEvent) ObserverEvent() {}

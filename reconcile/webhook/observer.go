@@ -8,9 +8,6 @@ type ReceivedEvent struct {
 	Err     error
 }
 
-// ObserverEvent implements [onceward.ObserverEvent].
-func (ReceivedEvent) ObserverEvent() {}
-
 // The outcomes of [ReceivedEvent].
 const (
 	outcomeKept      = "kept"

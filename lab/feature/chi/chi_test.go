@@ -61,7 +61,8 @@ func answered(res *http.Response) (answer, error) {
 func (a answer) want(t testing.TB, rule string, status int, replayed bool) {
 	t.Helper()
 	if a.status != status || a.replayed != replayed {
-		t.Errorf("%s: got %d, replayed %t, body %q; want %d, replayed %t", rule, a.status, a.replayed, a.body, status, replayed)
+		t.Errorf("%s: got %d, replayed %t, body %q; want %d, replayed %t", rule, a.status, a.replayed, a.body, status,
+			replayed)
 	}
 }
 
@@ -276,7 +277,8 @@ func TestTargetsOfAllForms(t *testing.T) {
 					to[first](key, "/a/pay").want(t, first, http.StatusCreated, false)
 					to[second](key, "/a/pay?").want(t, "F1: "+key, http.StatusCreated, true)
 					for _, other := range []string{"/b/pay", "/a/pay/", "/a/pay%2F", "/a/pay?x=1"} {
-						to[second](key, other).wantProblem(t, "F1: "+key+", "+other, http.StatusUnprocessableEntity, "mismatch")
+						to[second](key, other).
+							wantProblem(t, "F1: "+key+", "+other, http.StatusUnprocessableEntity, "mismatch")
 					}
 					key += "-escaped"
 					to[first](key, "/a/x%2Fy").want(t, first, http.StatusCreated, false)
@@ -309,7 +311,8 @@ func TestARequestWithoutATarget(t *testing.T) {
 			if records, err := s.List(t.Context(), store.Filter{}); err != nil || len(records) != 0 {
 				t.Errorf("F1: %d records, error %v; want none", len(records), err)
 			}
-			if rejected, ok := events[0].(onceward.RejectedEvent); len(events) != 1 || !ok || rejected.Code != "target-missing" {
+			if rejected, ok := events[0].(onceward.RejectedEvent); len(events) != 1 || !ok ||
+				rejected.Code != "target-missing" {
 				t.Errorf("M1: the observer was told %+v", events)
 			}
 		})
@@ -352,7 +355,8 @@ func TestStatusOfOddKeys(t *testing.T) {
 		err = json.NewDecoder(res.Body).Decode(&s)
 		res.Body.Close()
 		if res.StatusCode != http.StatusOK || err != nil || s.Key != key {
-			t.Errorf("section 6: %s shows %d, key %q, %v; want the key %q", locations[key], res.StatusCode, s.Key, err, key)
+			t.Errorf("section 6: %s shows %d, key %q, %v; want the key %q", locations[key], res.StatusCode, s.Key, err,
+				key)
 		}
 	}
 }
@@ -363,7 +367,8 @@ type opaque struct{ http.Handler }
 // routesOf are the routes of chi, with the middlewares in front of them.
 func routesOf(router chi.Router) (routes []onceward.RouteInfo, err error) {
 	err = chi.Walk(router, func(method, route string, handler http.Handler, before ...func(http.Handler) http.Handler) error {
-		routes = append(routes, onceward.RouteInfo{Method: method, Pattern: route, Handler: handler, Middlewares: before})
+		routes = append(routes,
+			onceward.RouteInfo{Method: method, Pattern: route, Handler: handler, Middlewares: before})
 		return nil
 	})
 	return routes, err
@@ -420,7 +425,8 @@ func Example_audit() {
 
 	var routes []onceward.RouteInfo
 	err = chi.Walk(router, func(method, route string, handler http.Handler, before ...func(http.Handler) http.Handler) error {
-		routes = append(routes, onceward.RouteInfo{Method: method, Pattern: route, Handler: handler, Middlewares: before})
+		routes = append(routes,
+			onceward.RouteInfo{Method: method, Pattern: route, Handler: handler, Middlewares: before})
 		return nil
 	})
 	if err != nil {
