@@ -358,8 +358,8 @@ func TestPhasedByALaterProgram(t *testing.T) {
 	}
 }
 
-// TestExternalEventAboutAnotherStep: what the other system says about a step that is done, or was tried before, does not
-// settle the step whose call is in doubt, however the external event names the operation.
+// TestExternalEventAboutAnotherStep: what the other system says about a step that is done, or was tried before, does
+// not settle the step whose call is in doubt, however the external event names the operation.
 func TestExternalEventAboutAnotherStep(t *testing.T) {
 	for name, c := range map[string]struct {
 		subject string

@@ -34,15 +34,18 @@ func TestConfigIsChecked(t *testing.T) {
 		"an interpreter alone":  {with(reconcile.Rule{Interpret: interpretNothing}), "both Source and Interpret"},
 		"a negative arrival":    {with(reconcile.Rule{Resolver: &oracle{}, Arrival: -1}), "negative Arrival"},
 		"a negative interval":   {reconcile.Config{DefaultRule: &good, Interval: -time.Second}, "-1s"},
-		"a negative pause":      {reconcile.Config{DefaultRule: &good, MinBackoff: -1}, "duration"},
-		"a negative long pause": {reconcile.Config{DefaultRule: &good, MaxBackoff: -1}, "duration"},
-		"a negative timeout":    {reconcile.Config{DefaultRule: &good, Timeout: -1}, "duration"},
-		"negative retentions":   {reconcile.Config{DefaultRule: &good, KeepExternalEvents: -1}, "duration"},
-		"pauses of centuries":   {reconcile.Config{DefaultRule: &good, MaxBackoff: math.MaxInt64}, "duration"},
-		"a negative audit":      {reconcile.Config{DefaultRule: &good, KeepAudit: -1}, "duration"},
-		"a negative limit":      {reconcile.Config{DefaultRule: &good, MaxAttempts: -1}, "MaxAttempts"},
-		"negative concurrency":  {reconcile.Config{DefaultRule: &good, Concurrency: -1}, "Concurrency"},
-		"a negative share":      {reconcile.Config{DefaultRule: &good, PerOperation: -1}, "PerOperation"},
+		"a negative pause":      {reconcile.Config{DefaultRule: &good, MinBackoff: -1}, "Config.MinBackoff is -1ns"},
+		"a negative long pause": {reconcile.Config{DefaultRule: &good, MaxBackoff: -1}, "Config.MaxBackoff is"},
+		"a negative timeout":    {reconcile.Config{DefaultRule: &good, Timeout: -1}, "Config.Timeout is"},
+		"negative retentions": {
+			reconcile.Config{DefaultRule: &good, KeepExternalEvents: -1},
+			"Config.KeepExternalEvents is",
+		},
+		"pauses of centuries":  {reconcile.Config{DefaultRule: &good, MaxBackoff: math.MaxInt64}, "Config.MaxBackoff is"},
+		"a negative audit":     {reconcile.Config{DefaultRule: &good, KeepAudit: -1}, "Config.KeepAudit is"},
+		"a negative limit":     {reconcile.Config{DefaultRule: &good, MaxAttempts: -1}, "MaxAttempts"},
+		"negative concurrency": {reconcile.Config{DefaultRule: &good, Concurrency: -1}, "Concurrency"},
+		"a negative share":     {reconcile.Config{DefaultRule: &good, PerOperation: -1}, "PerOperation"},
 	} {
 		poller, err := reconcile.NewPoller(guard, memory.New(), c.config)
 		if err == nil || poller != nil || !strings.Contains(err.Error(), c.want) {

@@ -95,8 +95,8 @@ func TestExternalEventsComeFirst(t *testing.T) {
 	}
 }
 
-// TestUnreadableExternalEventIsToldOf: if the resolver knows nothing either, the record says what is wrong with the external
-// event.
+// TestUnreadableExternalEventIsToldOf: if the resolver knows nothing either, the record says what is wrong with the
+// external event.
 func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 	for name, asked := range map[string]reconcile.Resolver{"with a resolver": &oracle{}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -349,8 +349,8 @@ func TestLostDownstreamSecret(t *testing.T) {
 	})
 }
 
-// TestExternalEventsOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of being
-// read.
+// TestExternalEventsOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of
+// being read.
 func TestExternalEventsOfAnotherScope(t *testing.T) {
 	for name, bind := range map[string]func(*store.ExternalEvent){
 		"another scope": func(n *store.ExternalEvent) { n.Scope = "mallory" },

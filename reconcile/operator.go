@@ -79,7 +79,9 @@ func (op *Operator) ResolveCompleted(ctx context.Context, by By, c store.Claim, 
 // ResolveNotExecuted settles an attempt of which the operator knows that it did nothing and will do nothing, or that
 // all it did was undone: a retry executes, from the beginning.
 func (op *Operator) ResolveNotExecuted(ctx context.Context, by By, c store.Claim) error {
-	return op.act(ctx, by, c, "resolve not executed", func() error { return op.settler.ResolveNotExecuted(ctx, c, by.Why) })
+	return op.act(ctx, by, c, "resolve not executed", func() error {
+		return op.settler.ResolveNotExecuted(ctx, c, by.Why)
+	})
 }
 
 // Bust removes a settled record before its time, so that the key can be used again. With force it removes one that is

@@ -76,18 +76,20 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("reconcile: Config.Rules is missing: it says how the operations of a route are settled")
 	}
 	for _, d := range []struct {
+		name  string
 		value *time.Duration
 		usual time.Duration
 	}{
-		{&c.Interval, 10 * time.Second},
-		{&c.MinBackoff, 10 * time.Second},
-		{&c.MaxBackoff, max(15*time.Minute, c.MinBackoff)},
-		{&c.Timeout, 30 * time.Second},
-		{&c.KeepExternalEvents, 30 * 24 * time.Hour},
-		{&c.KeepAudit, 400 * 24 * time.Hour},
+		{"Interval", &c.Interval, 10 * time.Second},
+		{"MinBackoff", &c.MinBackoff, 10 * time.Second},
+		{"MaxBackoff", &c.MaxBackoff, max(15*time.Minute, c.MinBackoff)},
+		{"Timeout", &c.Timeout, 30 * time.Second},
+		{"KeepExternalEvents", &c.KeepExternalEvents, 30 * 24 * time.Hour},
+		{"KeepAudit", &c.KeepAudit, 400 * 24 * time.Hour},
 	} {
 		if *d.value < 0 || *d.value > onceward.MaxRetention {
-			return c, fmt.Errorf("reconcile: a duration of %s in the configuration", *d.value)
+			return c, fmt.Errorf("reconcile: Config.%s is %s: it must be between 0 and %s",
+				d.name, *d.value, onceward.MaxRetention)
 		}
 		if *d.value == 0 {
 			*d.value = d.usual

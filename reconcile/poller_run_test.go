@@ -331,7 +331,8 @@ func TestOneScopeHangs(t *testing.T) {
 	})
 }
 
-// TestNoAttemptWithoutRoom: an attempt is claimed only when there is room to make it. What waits stays due for other nodes.
+// TestNoAttemptWithoutRoom: an attempt is claimed only when there is room to make it. What waits stays due for other
+// nodes.
 func TestNoAttemptWithoutRoom(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
