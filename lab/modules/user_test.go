@@ -1,0 +1,280 @@
+package modules_test
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"golang.org/x/mod/module"
+	"golang.org/x/mod/zip"
+
+	"github.com/onceward/onceward/lab/modules"
+)
+
+// root is where the repository lies, seen from this package.
+const root = "../.."
+
+// forTests are what modules that a user needs require for their tests alone. Everything else that they require they
+// import.
+var forTests = []string{"pgregory.net/rapid", "go.uber.org/goleak"}
+
+// userProgram protects a handler with records in PostgreSQL.
+const userProgram = `package main
+
+import (
+	"context"
+	"log"
+	"net/http"
+	"os"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+func main() {
+	store, err := postgres.Open(context.Background(), os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := onceward.New(store, onceward.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("POST /payments", guard.Handler(http.NotFoundHandler(), onceward.Transactional()))
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", nil))
+}
+`
+
+// memoryProgram adds nothing to the root module.
+const memoryProgram = `package main
+
+import (
+	"log"
+	"net/http"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+func main() {
+	guard, err := onceward.New(memory.New(), onceward.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("POST /payments", guard.Handler(http.NotFoundHandler()))
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", nil))
+}
+`
+
+// TestModulesOfAUser counts the modules that users get, their own included.
+func TestModulesOfAUser(t *testing.T) {
+	tests := []struct {
+		name    string
+		program string
+		paths   []string
+		most    int
+	}{
+		{"net/http and PostgreSQL", userProgram, []string{modules.Path, modules.Path + "/store/postgres"}, 26},
+		{"net/http and memory", memoryProgram, []string{modules.Path}, 8},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			u := newUser(t, nil)
+			u.write(t, test.program)
+			u.get(t, test.paths...)
+			u.run(t, "build", "-o", "payments.out", ".")
+			list, imported := u.buildList(t), u.imported(t)
+			t.Logf("%d modules:\n%s", len(list), lines(list))
+			if len(list) > test.most {
+				t.Errorf("a user gets %d modules, at most %d are allowed", len(list), test.most)
+			}
+			for m := range list {
+				if modules.Ours(m) && !imported[m] && m != modules.Path+"/store/storetest" {
+					t.Errorf("the program does not import %s, which is in its build list nevertheless", m)
+				}
+			}
+		})
+	}
+}
+
+// TestNoVersionIsRaised gives a user the oldest version of every module that anything in this repository requires, then
+// lets them add Onceward. Another adds only the foreign modules whose packages are in that program, at the versions
+// that it got. A module that the program does not import has the same version for both: it is raised by what a user
+// asked for, not by Onceward.
+func TestNoVersionIsRaised(t *testing.T) {
+	oldest := oldestOf(t, load(t))
+	u := newUser(t, oldest)
+	u.get(t, modules.Path, modules.Path+"/store/postgres")
+	list, imported := u.buildList(t), u.imported(t)
+
+	var used []string
+	for m := range imported {
+		if m != "" && list[m] != "" && !modules.Ours(m) {
+			used = append(used, m+"@"+list[m])
+		}
+	}
+	bare := newUser(t, oldest)
+	bare.write(t, "package main\n\nfunc main() {}\n")
+	bare.get(t, used...)
+	kept := 0
+	for m, version := range bare.buildList(t) {
+		switch {
+		case imported[m] || slices.Contains(forTests, m):
+		case list[m] != version:
+			t.Errorf("%s is raised from %s to %s, although the program does not import it", m, version, list[m])
+		default:
+			kept++
+		}
+	}
+	if kept == 0 {
+		t.Error("no module kept its version: the test saw nothing")
+	}
+	t.Logf("%d modules keep their version", kept)
+}
+
+// user is a module of a user, in a sandbox that is served this tree.
+type user struct {
+	*modules.Sandbox
+	dir     string
+	version string
+}
+
+func load(t *testing.T) *modules.Tree {
+	t.Helper()
+	tree, err := modules.Load(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// newUser makes a user's module that requires the given versions already.
+func newUser(t *testing.T, required []module.Version) *user {
+	t.Helper()
+	tree := load(t)
+	proxy := modules.Proxy(t.TempDir())
+	if err := proxy.AddTree(tree, tree.Version); err != nil {
+		t.Fatal(err)
+	}
+	goMod := "module example.com/payments\n\ngo " + tree.Modules[0].Mod.Go.Version + "\n"
+	for _, m := range required {
+		goMod += fmt.Sprintf("\nrequire %s %s\n", m.Path, m.Version)
+		if err := proxy.Add(m.Path, m.Version, madeUp(m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sandbox, err := modules.NewSandbox(t.Context(), t.TempDir(), proxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := sandbox.Module("payments", goMod, map[string]string{"main.go": userProgram})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &user{Sandbox: sandbox, dir: dir, version: tree.Version}
+}
+
+// write replaces the user's program.
+func (u *user) write(t *testing.T, program string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(u.dir, "main.go"), []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get adds modules, those of this repository at the version of the tree.
+func (u *user) get(t *testing.T, paths ...string) {
+	t.Helper()
+	for i, p := range paths {
+		if modules.Ours(p) {
+			paths[i] = p + "@" + u.version
+		}
+	}
+	u.run(t, append([]string{"get"}, paths...)...)
+}
+
+// buildList is the version of each module that the user gets.
+func (u *user) buildList(t *testing.T) map[string]string {
+	t.Helper()
+	list := make(map[string]string)
+	for line := range strings.Lines(u.run(t, "list", "-m", "-e", "all")) {
+		m, version, _ := strings.Cut(strings.TrimSpace(line), " ")
+		list[m] = version
+	}
+	return list
+}
+
+// imported are the modules whose packages are in the user's program.
+func (u *user) imported(t *testing.T) map[string]bool {
+	t.Helper()
+	found := make(map[string]bool)
+	for m := range strings.Lines(u.run(t, "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".")) {
+		found[strings.TrimSpace(m)] = true
+	}
+	return found
+}
+
+func (u *user) run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := u.Go(t.Context(), u.dir, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// oldestOf is a version below all others of each foreign module that a go.mod of the tree requires.
+func oldestOf(t *testing.T, tree *modules.Tree) (oldest []module.Version) {
+	t.Helper()
+	required := make(map[string]bool)
+	for _, m := range tree.Modules {
+		for _, r := range m.Mod.Require {
+			if !modules.Ours(r.Mod.Path) {
+				required[r.Mod.Path] = true
+			}
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(required)) {
+		_, major, ok := module.SplitPathVersion(p)
+		if !ok {
+			t.Fatalf("module path %q", p)
+		}
+		if major == "" {
+			major = "/v0"
+		}
+		oldest = append(oldest, module.Version{Path: p, Version: strings.TrimLeft(major, "/.") + ".0.0-0"})
+	}
+	return oldest
+}
+
+// madeUp is the content of a module at its oldest version, which never existed.
+func madeUp(m module.Version) []zip.File {
+	files := fstest.MapFS{"go.mod": {Data: []byte("module " + m.Path + "\n\ngo 1.21\n")}}
+	return []zip.File{mapFile{files, "go.mod"}}
+}
+
+// mapFile is a file in memory as package zip wants it.
+type mapFile struct {
+	fs   fstest.MapFS
+	name string
+}
+
+func (f mapFile) Path() string                 { return path.Clean(f.name) }
+func (f mapFile) Lstat() (fs.FileInfo, error)  { return f.fs.Stat(f.name) }
+func (f mapFile) Open() (io.ReadCloser, error) { return f.fs.Open(f.name) }
+
+func lines(list map[string]string) string {
+	var text strings.Builder
+	for _, m := range slices.Sorted(maps.Keys(list)) {
+		fmt.Fprintf(&text, "\t%s %s\n", m, list[m])
+	}
+	return text.String()
+}
