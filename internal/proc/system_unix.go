@@ -1,0 +1,39 @@
+//go:build unix && !linux
+
+package proc
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os/exec"
+	"syscall"
+)
+
+// setAttributes puts a command into a process group of its own. Only Linux can tie its life to ours: elsewhere a process has
+// to notice by the end of its input that this one was killed.
+func setAttributes(cmd *exec.Cmd, _ syscall.Signal) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Setpgid = true
+}
+
+// processTable lists the processes of the system.
+func processTable() ([]entry, error) {
+	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=,state=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("process list: %w", err)
+	}
+	var table []entry
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		var e entry
+		var state string
+		if _, err := fmt.Sscan(lines.Text(), &e.pid, &e.parent, &state); err != nil {
+			return nil, fmt.Errorf("process list: %q: %w", lines.Text(), err)
+		}
+		e.state = state[0]
+		table = append(table, e)
+	}
+	return table, nil
+}
