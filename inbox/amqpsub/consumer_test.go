@@ -13,12 +13,11 @@ import (
 
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/inbox/amqpsub"
-	"github.com/onceward/onceward/internal/servers"
 )
 
 func TestEachEventIsAppliedOnce(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	var ids []string
 	for i := range 200 {
@@ -42,7 +41,7 @@ func TestEachEventIsAppliedOnce(t *testing.T) {
 // As long as the store is away nothing counts, also not with a single try.
 func TestStoreIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	send(t, server, queue, "a", "b")
 	store := newFakeStore()
@@ -64,7 +63,7 @@ func TestStoreIsWaitedFor(t *testing.T) {
 // By default the dead-letter exchange gets what cannot be applied, and others are not held up.
 func TestPoisonIsADeadLetter(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	dead := server.Queue(t, nil)
 	queue := server.Queue(t, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
 	send(t, server, queue, "bad", "hopeless", "", strings.Repeat("x", 255), "good")
@@ -114,7 +113,7 @@ func TestPoisonIsADeadLetter(t *testing.T) {
 }
 
 // watch passes on the IDs of the messages in a queue, until the test ends.
-func watch(t *testing.T, server *servers.RabbitMQServer, queue string, ids chan<- string) {
+func watch(t *testing.T, server rabbitMQ, queue string, ids chan<- string) {
 	t.Helper()
 	conn, err := amqp.Dial(server.URL())
 	must(t, err)
@@ -132,7 +131,7 @@ func watch(t *testing.T, server *servers.RabbitMQServer, queue string, ids chan<
 
 func TestOnPoisonDecides(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	send(t, server, queue, "bad")
 	broken := errors.New("broken")
@@ -172,7 +171,7 @@ func TestOnPoisonDecides(t *testing.T) {
 // What is being applied is finished and acknowledged, and what was not begun goes back.
 func TestRunEndsInOrder(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	send(t, server, queue, "a", "b", "c")
 	store := newFakeStore()
@@ -199,7 +198,7 @@ func TestRunEndsInOrder(t *testing.T) {
 // What takes too long is interrupted and goes back, and that is no failure.
 func TestGraceIsLimited(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	send(t, server, queue, "a")
 	begun := make(chan struct{})

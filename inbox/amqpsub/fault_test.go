@@ -10,14 +10,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onceward/onceward/inbox/amqpsub"
-	"github.com/onceward/onceward/internal/servers"
 )
 
 // The broker is killed while an event is being applied. That is committed and cannot be acknowledged, so it comes again, and is
 // not applied again.
 func TestKilledBrokerDeliversAgain(t *testing.T) {
 	t.Parallel()
-	server := servers.NewRabbitMQ(t)
+	server := newRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	send(t, server, queue, "a")
 	store := newFakeStore()
@@ -54,7 +53,7 @@ func TestKilledBrokerDeliversAgain(t *testing.T) {
 // A queue that is missing is waited for, at the beginning and later.
 func TestMissingQueueIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	store := newFakeStore()
 	queue := server.Name(t)
 	begun := make(chan struct{}, 10)
@@ -82,7 +81,7 @@ func TestMissingQueueIsWaitedFor(t *testing.T) {
 // Connections that are lost as soon as they are made are not made again without end at the same pace.
 func TestShortSessionsAreFailures(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	handled := make(chan struct{}, 10)
 	start(t, server, newFakeStore(), amqpsub.Consumer{

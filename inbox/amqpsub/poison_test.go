@@ -11,7 +11,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onceward/onceward/inbox/amqpsub"
-	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -35,7 +34,7 @@ func TestWhichFailuresCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := servers.RabbitMQ(t)
+			server := sharedRabbitMQ(t)
 			dead := server.Queue(t, nil)
 			queue := server.Queue(t, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
 			send(t, server, queue, "bad")

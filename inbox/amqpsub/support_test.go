@@ -43,7 +43,7 @@ func await[T any](t testing.TB, what string, from <-chan T) (got T) {
 }
 
 // send publishes messages with these IDs, each of which is also its body, and waits for the broker's confirms.
-func send(t testing.TB, server *servers.RabbitMQServer, queue string, ids ...string) {
+func send(t testing.TB, server rabbitMQ, queue string, ids ...string) {
 	t.Helper()
 	must(t, server.Do(func(ch *amqp.Channel) error {
 		if err := ch.Confirm(false); err != nil {
@@ -169,7 +169,7 @@ func (s *fakeStore) applied() []string {
 }
 
 // start runs a consumer until stop is called, at the end of the test at the latest.
-func start(t testing.TB, server *servers.RabbitMQServer, store *fakeStore, c amqpsub.Consumer) (stop func()) {
+func start(t testing.TB, server rabbitMQ, store *fakeStore, c amqpsub.Consumer) (stop func()) {
 	t.Helper()
 	c.URL, c.Inbox, c.Name = server.URL(), inbox.New(store), "tester"
 	c.Logger = slog.New(slog.DiscardHandler)

@@ -142,10 +142,24 @@ func (w *world) startNATS() (b broker, url string) {
 func (w *world) startAMQP() (b broker, url, queue string) {
 	w.Helper()
 	rabbit := servers.NewRabbitMQ(w)
-	queue = rabbit.Queue(w, nil)
+	queue = w.declareQueue(rabbit)
 	w.consumes("amqp", amqpsub.Consumer{
 		URL: rabbit.URL(), Queue: queue, Inbox: w.inbox, Name: "amqp", Prefetch: 1, Logger: quiet, MaxBackoff: 300 * time.Millisecond,
 		Handle: func(ctx context.Context, d *amqp.Delivery) error { return apply(ctx, d.Body) },
 	}.Run)
 	return broker{"amqp", func() error { return errors.Join(rabbit.Kill(), rabbit.Restart()) }}, rabbit.URL(), queue
+}
+
+// declareQueue declares a durable queue that survives the death of its broker.
+func (w *world) declareQueue(rabbit *servers.RabbitMQServer) (name string) {
+	w.Helper()
+	conn, err := amqp.Dial(rabbit.URL())
+	must(w, err)
+	defer func() { must(w, conn.Close()) }()
+	ch, err := conn.Channel()
+	must(w, err)
+	name = rabbit.Name(w)
+	_, err = ch.QueueDeclare(name, true, false, false, false, nil)
+	must(w, errors.Join(err, rabbit.AwaitQueue(name)))
+	return name
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox/amqppub"
 )
 
@@ -92,13 +91,13 @@ func succeeded(err error) bool { return err == nil }
 // One broker goes through everything, because each start takes seconds.
 func TestBrokerFails(t *testing.T) {
 	t.Parallel()
-	server := servers.NewRabbitMQ(t)
+	server := newRabbitMQ(t)
 	t.Run("killed", func(t *testing.T) { testKilledBroker(t, server) })
 	t.Run("frozen", func(t *testing.T) { testFrozenBroker(t, server) })
 }
 
 // Every event that was confirmed is there afterwards, and what was in flight has failed.
-func testKilledBroker(t *testing.T, server *servers.RabbitMQServer) {
+func testKilledBroker(t *testing.T, server rabbitMQ) {
 	queue := server.Queue(t, nil)
 	traffic := startTraffic(t, newPublisher(t, server, amqppub.Config{}), queue)
 	for range 500 {
@@ -128,7 +127,7 @@ func testKilledBroker(t *testing.T, server *servers.RabbitMQServer) {
 
 // A message that was given up is published again with the same ID while the first is still in flight: the return of the first
 // is not taken for one of the second.
-func testFrozenBroker(t *testing.T, server *servers.RabbitMQServer) {
+func testFrozenBroker(t *testing.T, server rabbitMQ) {
 	queue := server.Queue(t, nil)
 	p := newPublisher(t, server, amqppub.Config{Channels: 1})
 	must(t, publish(t, p, newEvent(1, queue)))

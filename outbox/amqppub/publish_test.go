@@ -11,14 +11,13 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/outbox/amqppub"
 )
 
 func TestEventsAreInTheBindingsForm(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	e := newEvent(1, queue)
 	e.Subject, e.PartitionKey, e.IdempotencyKey = "17", "payment/17", "key-1"
@@ -45,7 +44,7 @@ func TestEventsAreInTheBindingsForm(t *testing.T) {
 
 func TestExchangeAndRoutingKeyAreChosen(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue, exchange := server.Queue(t, nil), server.Name(t)
 	must(t, server.Do(func(ch *amqp.Channel) error {
 		// It goes when the queue does, because nothing else is bound to it.
@@ -64,7 +63,7 @@ func TestExchangeAndRoutingKeyAreChosen(t *testing.T) {
 func TestManyPublishAtOnce(t *testing.T) {
 	t.Parallel()
 	const goroutines, each = 32, 1000 / 32
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	p := newPublisher(t, server, amqppub.Config{MaxInFlight: 7})
 	var work sync.WaitGroup
@@ -87,7 +86,7 @@ func TestManyPublishAtOnce(t *testing.T) {
 // Of messages that are in flight together, each gets its own verdict, also if they have the same ID.
 func TestUnroutableMessagesFail(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	p := newPublisher(t, server, amqppub.Config{Channels: 1})
 	var work sync.WaitGroup
@@ -112,7 +111,7 @@ func TestUnroutableMessagesFail(t *testing.T) {
 
 func TestRefusedMessagesFail(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, amqp.Table{"x-max-length": int64(2), "x-overflow": "reject-publish"})
 	p := newPublisher(t, server, amqppub.Config{})
 	confirmed := make(map[string]int)
@@ -134,7 +133,7 @@ func TestRefusedMessagesFail(t *testing.T) {
 // The broker closes the channel. The publisher opens another.
 func TestMissingExchangeIsReported(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	p := newPublisher(t, server, amqppub.Config{
 		Channels: 2,
@@ -156,7 +155,7 @@ func TestMissingExchangeIsReported(t *testing.T) {
 // What the client would give up the connection for is refused before.
 func TestImpossibleMessagesAreDeadLettersAtOnce(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue, long := server.Queue(t, nil), strings.Repeat("x", 256)
 	p := newPublisher(t, server, amqppub.Config{})
 	for name, spoil := range map[string]func(e *outbox.Event){
@@ -214,7 +213,7 @@ func TestOpenWantsTheBroker(t *testing.T) {
 	if _, err := amqppub.Open(t.Context(), amqppub.Config{URL: "amqp://guest:secret@127.0.0.1:1/"}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("err = %v", err)
 	}
-	p, err := amqppub.Open(t.Context(), amqppub.Config{URL: servers.RabbitMQ(t).URL()})
+	p, err := amqppub.Open(t.Context(), amqppub.Config{URL: sharedRabbitMQ(t).URL()})
 	must(t, err)
 	must(t, p.Close())
 	must(t, p.Close())
@@ -225,7 +224,7 @@ func TestOpenWantsTheBroker(t *testing.T) {
 
 func TestEndedContextPublishesNothing(t *testing.T) {
 	t.Parallel()
-	server := servers.RabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := server.Queue(t, nil)
 	p := newPublisher(t, server, amqppub.Config{ConnectTimeout: time.Second})
 	must(t, publish(t, p, newEvent(1, queue)))

@@ -20,7 +20,7 @@ const patience = 30 * time.Second
 func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: m}) }
 
 // newPublisher returns a publisher to the broker, which is closed at the end of the test.
-func newPublisher(t testing.TB, server *servers.RabbitMQServer, config amqppub.Config) *amqppub.Publisher {
+func newPublisher(t testing.TB, server rabbitMQ, config amqppub.Config) *amqppub.Publisher {
 	t.Helper()
 	config.URL = server.URL()
 	publisher, err := amqppub.New(config)
