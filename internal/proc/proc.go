@@ -162,6 +162,9 @@ func (p *Process) Ended() bool {
 
 // Wait waits for the end of the process and returns how it ended, as [exec.Cmd.Wait] does, or [ErrRunning].
 func (p *Process) Wait(limit time.Duration) error {
+	if p.Ended() {
+		return p.exit
+	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
