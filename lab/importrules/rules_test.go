@@ -29,8 +29,13 @@ var (
 	features = []string{
 		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./limit", "./proxy", "./console", "./client", "./check",
 	}
-	wiring    = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
-	testParts = []string{"./store/storetest", "./oncewardtest", "./internal/servers", "./internal/watchdog"}
+	wiring = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
+	// testParts are packages that tests import, and so may import testing: suites, servers that are closed at the end of a
+	// test, processes that are killed then, and a guard against tests that hang. The last three are in internal/ and not in
+	// lab because tests of all modules use them; internal/proc itself has no testing in it, because the demo uses it too.
+	testParts = []string{
+		"./store/storetest", "./oncewardtest", "./internal/servers", "./internal/proc/proctest", "./internal/watchdog",
+	}
 )
 
 // storeOf names the store that a package belongs to, or nothing.
@@ -77,6 +82,16 @@ var rules = []rule{
 		},
 	},
 	{
+		name:      "internal/servers and internal/proc depend on nothing but the standard library and each other",
+		from:      func(pkg string) bool { return under(pkg, "./internal/servers", "./internal/proc") },
+		forbidden: func(_, dep string) bool { return !standard(dep) && !under(dep, "./internal/proc") },
+		good:      []graph{{"./internal/servers": {"testing", "./internal/proc"}, "./internal/proc": {"os/exec"}}},
+		bad: []graph{
+			{"./internal/servers": {"github.com/jackc/pgx/v5"}},
+			{"./internal/proc": {"./internal/servers"}},
+		},
+	},
+	{
 		name:      "a feature depends on no store",
 		from:      func(pkg string) bool { return under(pkg, features...) },
 		forbidden: func(_, dep string) bool { return isStore(dep) },
@@ -120,7 +135,7 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "only tests and lab depend on storetest, oncewardtest, servers, watchdog and testing",
+		name: "only tests and lab depend on storetest, oncewardtest, servers, proctest, watchdog and testing",
 		from: func(pkg string) bool { return ours(pkg) && !under(pkg, testParts...) && !under(pkg, "./lab") },
 		forbidden: func(_, dep string) bool {
 			return under(dep, testParts...) || under(dep, "testing")
@@ -131,11 +146,15 @@ var rules = []rule{
 			{"./store/storetest": {"testing", "pgregory.net/rapid"}},
 			{"./lab/bench": {"testing", "./store/storetest"}, "./store/storetest": {"testing"}},
 			{"./store/dynamodb": {"example.com/sdk"}, "example.com/sdk": {"testing"}},
+			{"./cmd/onceward": {"./internal/proc"}, "./internal/proc": {"os/exec"}},
+			{"./internal/servers": {"testing", "./internal/proc"}, "./internal/proc": {"os/exec"}},
 		},
 		bad: []graph{
 			{"./store/sqlite": {"testing/fstest"}},
 			{"./cmd/onceward": {"./store/storetest"}},
 			{"./examples/payments": {"./internal/servers"}},
+			{"./cmd/onceward": {"./internal/proc/proctest"}},
+			{"./cmd/onceward": {"./internal/proc"}, "./internal/proc": {"testing"}},
 			{"./console": {"./internal/page"}, "./internal/page": {"testing"}},
 		},
 	},
