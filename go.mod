@@ -5,7 +5,6 @@ go 1.26.0
 require (
 	github.com/dunglas/httpsfv v1.1.2
 	github.com/go-chi/chi/v5 v5.5.0
-	github.com/jackc/pgx/v5 v5.12.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/rabbitmq/amqp091-go v1.16.0
@@ -17,6 +16,7 @@ require (
 )
 
 require (
+	github.com/jackc/pgx/v5 v5.12.0 // indirect
 	github.com/ncruces/go-sqlite3 v0.35.6 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 )
