@@ -93,7 +93,7 @@ func joinNegative(args []string) []string {
 	return joined
 }
 
-// helpFor is the command that helps whoever has typed these arguments.
+// helpFor is the command that helps a user who has typed these arguments.
 func helpFor(args []string) string {
 	if len(args) > 0 && args[0] == "demo" {
 		return "onceward demo --help"

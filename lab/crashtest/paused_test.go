@@ -25,7 +25,7 @@ func TestPausedPastItsLease(t *testing.T) {
 	const everywhere, onPostgres = "", "postgres"
 	for point, where := range map[string]string{
 		"before the call": everywhere, "after the call": everywhere, "after checkpoint charge": everywhere, "before complete": everywhere,
-		// Inside a transaction: on SQLite everybody waits for a process that is stopped there, and nobody takes over.
+		// Inside a transaction: on SQLite all wait for a process that is stopped there, and none takes over.
 		"seat": onPostgres, "confirm": onPostgres,
 	} {
 		t.Run(strings.ReplaceAll(point, " ", "_"), func(t *testing.T) {

@@ -29,7 +29,7 @@ type world struct {
 	store    fullStore
 	guard    *onceward.Guard // as the shops have it
 	counts   func(table string) int
-	// free reports whether nobody holds a lock that all who write have to wait for.
+	// free reports whether no process holds a lock that all who write have to wait for.
 	free func() bool
 }
 

@@ -167,7 +167,7 @@ func (s storm) settle(t *testing.T, w *world, settings workerSettings) {
 	})
 }
 
-// describe tells what still waits, for whoever has to find out why.
+// describe tells what still waits, for people who have to find out why.
 func (w *world) describe() {
 	waiting, err := w.store.Messages(context.Background(), outbox.Filter{States: []outbox.State{outbox.StateReady, outbox.StateLeased, outbox.StateBehind}, Limit: 20})
 	w.Logf("at %s these wait (%v):", time.Now().UTC().Format(time.TimeOnly), err)

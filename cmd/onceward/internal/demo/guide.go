@@ -12,7 +12,7 @@ import (
 // step is one thing to try: what it is, the line to type, and what to expect of it.
 type step struct{ say, run, expect string }
 
-// guide says where everything is and what to try. Its keys stay the same over a restart, so that whoever goes on after a crash
+// guide says where everything is and what to try. Its keys stay the same over a restart, so that a user who goes on after a crash
 // finds the lines of before.
 func (w *world) guide(out io.Writer, url string) error {
 	key, kept, err := w.dir.keep("guide-key", func() string { return strings.ToLower(rand.Text()[:10]) })
