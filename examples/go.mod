@@ -18,7 +18,6 @@ require (
 	github.com/ncruces/julianday v1.0.0 // indirect
 	github.com/onceward/onceward/store/postgres v0.1.0 // indirect
 	github.com/onceward/onceward/store/sqlite v0.1.0 // indirect
-	github.com/rabbitmq/amqp091-go v1.16.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect

@@ -8,10 +8,6 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
-require (
-	github.com/dunglas/httpsfv v1.1.2 // indirect
-	github.com/jackc/pgpassfile v1.0.0 // indirect
-	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
-	github.com/jackc/pgx/v5 v5.12.0 // indirect
-	golang.org/x/text v0.43.0 // indirect
-)
+require github.com/stretchr/testify v1.11.1 // indirect
+
+require github.com/dunglas/httpsfv v1.1.2 // indirect

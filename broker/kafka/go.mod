@@ -10,8 +10,6 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
-require golang.org/x/crypto v0.58.0 // indirect
-
 require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect

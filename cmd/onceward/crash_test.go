@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // TestKilledInFlight kills the demo while requests are in flight, starts it again on the same data, and retries them all:
@@ -94,7 +96,7 @@ func TestCrashWalkThrough(t *testing.T) {
 	sh.run(t, lines[7])
 	await(t, "the refund to be made", func() bool { return len(s.ledger(t)) == 2 })
 	sh.run(t, lines[8])
-	_ = s.process.Wait() // it was killed
+	_ = s.Wait(proctest.Limit) // it was killed
 	want := "demo --no-load --addr " + strings.TrimPrefix(s.url, "http://") + " --dir " + s.dir
 	if !strings.HasSuffix(lines[9], want) {
 		t.Errorf("to start again, the demo says %s, want %s", lines[9], want)

@@ -4,32 +4,34 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // wantSound: a run of so many payments ended with nothing broken.
-func wantSound(t *testing.T, run finished, payments int) {
+func wantSound(t *testing.T, run proctest.Result, payments int) {
 	t.Helper()
 	sound := regexp.MustCompile(fmt.Sprintf(`(?s)payments +%[1]d +%[1]d +\d+ +\d+ +0 +0 +0\s.*`+
 		`refunds[ \d]* 0 +0 +0\s.*bookings[ \d]* 0 +0 +0\s.*`+
 		`Answers that differed between retries of one key: 0\nOutcomes still unknown: 0\n\n`+
 		`Verdict: every payment was charged once.*The same load and faults again:\n`+
 		`  go run ./cmd/onceward demo --seed 5 --payments %[1]d`, payments))
-	if run.status != 0 || !sound.MatchString(run.out) {
-		t.Fatalf("exit status %d, and this is not a sound verdict:\n%s\n%s", run.status, run.out, run.errors)
+	if run.Code != 0 || !sound.MatchString(run.Stdout) {
+		t.Fatalf("exit status %d, and this is not a sound verdict:\n%s\n%s", run.Code, run.Stdout, run.Stderr)
 	}
 }
 
 // wantFaults: a verdict is worth something only if something went wrong.
-func wantFaults(t *testing.T, run finished, kinds ...string) {
+func wantFaults(t *testing.T, run proctest.Result, kinds ...string) {
 	t.Helper()
 	for _, kind := range kinds {
-		if !regexp.MustCompile(`[1-9]\d* ` + kind).MatchString(run.out) {
-			t.Errorf("there was no fault of the kind %q:\n%s", kind, run.out)
+		if !regexp.MustCompile(`[1-9]\d* ` + kind).MatchString(run.Stdout) {
+			t.Errorf("there was no fault of the kind %q:\n%s", kind, run.Stdout)
 		}
 	}
 }
@@ -47,16 +49,16 @@ func TestUnprotected(t *testing.T) {
 	t.Parallel()
 	run := runDemo(t, "--payments", "60", "--seed", "5", "--unprotected", "--processes", "2")
 	verdict := regexp.MustCompile(`Verdict: [1-9]\d* payments were charged more than once, \d+ too many in all, EUR \d+\.\d\d too much`)
-	if run.status != 1 || !verdict.MatchString(run.out) {
-		t.Fatalf("exit status %d:\n%s", run.status, run.out)
+	if run.Code != 1 || !verdict.MatchString(run.Stdout) {
+		t.Fatalf("exit status %d:\n%s", run.Code, run.Stdout)
 	}
 	for _, want := range []string{"would have cost customers EUR ", "--unprotected", "got different answers", "one is paused for 3s"} {
-		if !strings.Contains(run.out, want) {
-			t.Errorf("the verdict does not say %q:\n%s", want, run.out)
+		if !strings.Contains(run.Stdout, want) {
+			t.Errorf("the verdict does not say %q:\n%s", want, run.Stdout)
 		}
 	}
-	if strings.Contains(run.out, "lease") || !strings.Contains(run.errors, "this is what was to be shown") {
-		t.Errorf("it speaks of a lease that there is not, or of something broken:\n%s\n%s", run.out, run.errors)
+	if strings.Contains(run.Stdout, "lease") || !strings.Contains(run.Stderr, "this is what was to be shown") {
+		t.Errorf("it speaks of a lease that there is not, or of something broken:\n%s\n%s", run.Stdout, run.Stderr)
 	}
 }
 
@@ -87,8 +89,8 @@ func TestDirInUse(t *testing.T) {
 	dir := t.TempDir()
 	first := startDemo(t, dir)
 	run := runDemo(t, "--payments", "5", "--dir", dir)
-	if run.status != 1 || !strings.Contains(run.errors, "in use by another demo") || !strings.Contains(run.errors, "--dir") {
-		t.Errorf("a second demo: exit status %d: %s", run.status, run.errors)
+	if run.Code != 1 || !strings.Contains(run.Stderr, "in use by another demo") || !strings.Contains(run.Stderr, "--dir") {
+		t.Errorf("a second demo: exit status %d: %s", run.Code, run.Stderr)
 	}
 	first.kill()
 	startDemo(t, dir)
@@ -126,11 +128,11 @@ func TestCommandLine(t *testing.T) {
 		t.Run(test.args, func(t *testing.T) {
 			t.Parallel()
 			run := runDemo(t, strings.Fields(test.args)...)
-			if run.status != 1 || !strings.Contains(run.errors, test.want) {
-				t.Errorf("exit status %d, and the error does not name %s: %s", run.status, test.want, run.errors)
+			if run.Code != 1 || !strings.Contains(run.Stderr, test.want) {
+				t.Errorf("exit status %d, and the error does not name %s: %s", run.Code, test.want, run.Stderr)
 			}
-			if strings.Count(run.errors, "dial error") > 1 || strings.Count(run.errors, "failed to connect") > 1 {
-				t.Errorf("the error is said more than once: %s", run.errors)
+			if strings.Count(run.Stderr, "dial error") > 1 || strings.Count(run.Stderr, "failed to connect") > 1 {
+				t.Errorf("the error is said more than once: %s", run.Stderr)
 			}
 		})
 	}
@@ -153,12 +155,10 @@ func TestOtherCommands(t *testing.T) {
 	} {
 		t.Run(test.args, func(t *testing.T) {
 			t.Parallel()
-			command := exec.Command(os.Args[0], strings.Fields(test.args)...)
-			command.Env = append(os.Environ(), runAsDemo+"=1")
-			said, _ := command.CombinedOutput() // the status is looked at
-			text := strings.Join(strings.Fields(string(said)), " ")
-			if command.ProcessState.ExitCode() != test.status || !strings.Contains(text, test.want) {
-				t.Errorf("exit status %d: %s", command.ProcessState.ExitCode(), said)
+			run := proctest.Run(t, proc.Self(runAsDemo, "1", strings.Fields(test.args)...))
+			text := strings.Join(strings.Fields(run.Stdout+run.Stderr), " ")
+			if run.Code != test.status || !strings.Contains(text, test.want) {
+				t.Errorf("exit status %d: %s", run.Code, text)
 			}
 		})
 	}

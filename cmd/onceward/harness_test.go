@@ -1,20 +1,18 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // The demo is tested as a user runs it: as a process of its own, over HTTP, and killed where it hurts. The test binary is
@@ -39,29 +37,18 @@ func TestMain(m *testing.M) {
 func demoProcess(t *testing.T, args ...string) (command *exec.Cmd, temporary string) {
 	t.Helper()
 	temporary = t.TempDir()
-	command = exec.Command(os.Args[0], append([]string{"demo"}, args...)...)
-	command.Env = append(os.Environ(), runAsDemo+"=1", "TMPDIR="+temporary)
+	command = proc.Self(runAsDemo, "1", append([]string{"demo"}, args...)...)
+	command.Env = append(command.Env, "TMPDIR="+temporary)
 	return command, temporary
 }
 
-// finished is what a demo that has run to its end left.
-type finished struct {
-	out, errors string
-	status      int
-}
-
 // runDemo runs a demo to its end, and sees to it that it leaves nothing behind.
-func runDemo(t *testing.T, args ...string) finished {
+func runDemo(t *testing.T, args ...string) proctest.Result {
 	t.Helper()
 	command, temporary := demoProcess(t, args...)
-	var out, said bytes.Buffer
-	command.Stdout, command.Stderr = &out, &said
-	err := command.Run()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
+	result := proctest.Run(t, command)
 	wantEmpty(t, temporary)
-	return finished{out: out.String(), errors: said.String(), status: command.ProcessState.ExitCode()}
+	return result
 }
 
 func wantEmpty(t *testing.T, dir string) {
@@ -74,48 +61,31 @@ func wantEmpty(t *testing.T, dir string) {
 
 // server is a demo that only serves.
 type server struct {
+	*proctest.Process
 	url     string
 	dir     string
 	greeted string
-	process *exec.Cmd
-	killed  sync.Once
 }
 
 // startDemo starts a demo that only serves, and waits until it has said what to try.
 func startDemo(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
 	command, _ := demoProcess(t, append([]string{"--no-load", "--addr", "127.0.0.1:0", "--dir", dir}, args...)...)
-	command.Stderr = os.Stderr
-	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	s := &server{process: command, dir: dir}
-	t.Cleanup(s.kill)
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		s.greeted += lines.Text() + "\n"
-		if url, found := strings.CutPrefix(lines.Text(), "Listening on "); found {
+	s := &server{Process: proctest.Start(t, command), dir: dir}
+	for {
+		line := s.Hear("")
+		s.greeted += line + "\n"
+		if url, found := strings.CutPrefix(line, "Listening on "); found {
 			s.url = url
 		}
-		if strings.Contains(lines.Text(), "Ctrl-C") {
+		if strings.Contains(line, "Ctrl-C") {
 			return s
 		}
 	}
-	t.Fatalf("the demo ended before it listened: %v", lines.Err())
-	return nil
 }
 
 // kill ends the process as a power cut would.
-func (s *server) kill() {
-	s.killed.Do(func() {
-		_ = s.process.Process.Kill() // it may have ended by itself
-		_ = s.process.Wait()
-	})
-}
+func (s *server) kill() { _ = s.Kill() }
 
 // ledger reads what the provider has done.
 func (s *server) ledger(t *testing.T) provider.Ledger {

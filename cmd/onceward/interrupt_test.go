@@ -2,21 +2,18 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // running is a demo in full swing.
 type running struct {
-	command   *exec.Cmd
-	out       *bufio.Reader
-	errors    bytes.Buffer
+	*proctest.Process
 	temporary string
 	// addresses are those of its processes.
 	addresses []string
@@ -25,23 +22,10 @@ type running struct {
 // startLoad starts a demo with processes, and returns when the clients are at it.
 func startLoad(t *testing.T, processes string) *running {
 	t.Helper()
-	var r running
-	r.command, r.temporary = demoProcess(t, "--processes", processes)
-	r.command.Stderr = &r.errors
-	out, err := r.command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.command.Process.Kill() }) // it may have ended
-	r.out = bufio.NewReader(out)
+	command, temporary := demoProcess(t, "--processes", processes)
+	r := &running{Process: proctest.Start(t, command), temporary: temporary}
 	for {
-		line, err := r.out.ReadString('\n')
-		if err != nil {
-			t.Fatalf("the demo ended: %v", err)
-		}
+		line := r.Hear("")
 		if urls, found := strings.CutPrefix(line, "Served at "); found {
 			r.addresses = strings.Fields(strings.ReplaceAll(urls, "http://", ""))
 		}
@@ -49,7 +33,7 @@ func startLoad(t *testing.T, processes string) *running {
 			if fmt.Sprint(len(r.addresses)) != processes {
 				t.Fatalf("the demo named the processes %q, want %s", r.addresses, processes)
 			}
-			return &r
+			return r
 		}
 	}
 }
@@ -57,15 +41,14 @@ func startLoad(t *testing.T, processes string) *running {
 // end sends a signal, and waits until nothing of the demo runs any more.
 func (r *running) end(t *testing.T, sig os.Signal) (status int) {
 	t.Helper()
-	if err := r.command.Process.Signal(sig); err != nil {
+	if err := r.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = io.Copy(io.Discard, r.out) // what it says meanwhile is not looked at
-	_ = r.command.Wait()              // nor how it ended, but for the status
+	r.Rest() // what it says meanwhile is not looked at
 	for _, address := range r.addresses {
 		await(t, "a process of the demo to end", func() bool { return !reachable(address) })
 	}
-	return r.command.ProcessState.ExitCode()
+	return r.ExitCode()
 }
 
 // holdUp sends a request that does not come to its end, which an orderly end waits for.
@@ -94,12 +77,12 @@ func TestInterruptTwice(t *testing.T) {
 			t.Parallel()
 			r := startLoad(t, processes)
 			holdUp(t, r.addresses[0])
-			if err := r.command.Process.Signal(os.Interrupt); err != nil {
+			if err := r.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)
 			}
 			await(t, "the demo to end in order", func() bool { return !reachable(r.addresses[0]) })
-			if status := r.end(t, os.Interrupt); status != 1 || !strings.Contains(r.errors.String(), "interrupted, no verdict") {
-				t.Errorf("exit status %d: %s", status, r.errors.String())
+			if status := r.end(t, os.Interrupt); status != 1 || !strings.Contains(r.Stderr(), "interrupted, no verdict") {
+				t.Errorf("exit status %d: %s", status, r.Stderr())
 			}
 			wantEmpty(t, r.temporary)
 		})
@@ -109,8 +92,8 @@ func TestInterruptTwice(t *testing.T) {
 func TestInterruptLoad(t *testing.T) {
 	t.Parallel()
 	r := startLoad(t, "2")
-	if status := r.end(t, os.Interrupt); status != 1 || !strings.Contains(r.errors.String(), "interrupted, no verdict") {
-		t.Errorf("exit status %d: %s", status, r.errors.String())
+	if status := r.end(t, os.Interrupt); status != 1 || !strings.Contains(r.Stderr(), "interrupted, no verdict") {
+		t.Errorf("exit status %d: %s", status, r.Stderr())
 	}
 	wantEmpty(t, r.temporary)
 }

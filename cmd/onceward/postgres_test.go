@@ -19,7 +19,7 @@ func TestOnPostgres(t *testing.T) {
 	wantSound(t, run, 60)
 	conn := connect(t, url)
 	left := 0
-	err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_namespace WHERE nspname = $1`, schemaIn(t, run.out)).Scan(&left)
+	err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_namespace WHERE nspname = $1`, schemaIn(t, run.Stdout)).Scan(&left)
 	if err != nil || left != 0 {
 		t.Errorf("%d schemas are left behind, %v", left, err)
 	}
@@ -67,8 +67,8 @@ func TestOnPostgresWithoutRights(t *testing.T) {
 	}
 	parsed.User = url.UserPassword(role, "secret")
 	run := runDemo(t, "--store", parsed.String())
-	if run.status != 1 || !strings.Contains(run.errors, "grant it CREATE on the database") || strings.Count(run.errors, "\n") != 1 {
-		t.Errorf("exit status %d: %s", run.status, run.errors)
+	if run.Code != 1 || !strings.Contains(run.Stderr, "grant it CREATE on the database") || strings.Count(run.Stderr, "\n") != 1 {
+		t.Errorf("exit status %d: %s", run.Code, run.Stderr)
 	}
 }
 

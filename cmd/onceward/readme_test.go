@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // moduleRoot is where the module lies, seen from this package.
@@ -67,19 +69,13 @@ func startReadmeProgram(t *testing.T) string {
 	}
 	build := exec.Command("go", "build", "-o", binary, source)
 	build.Dir = moduleRoot
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, said)
+	if built := proctest.Run(t, build); built.Code != 0 {
+		t.Fatalf("it does not build: %s", built.Stderr)
 	}
 	command := exec.Command(binary)
-	command.Dir, command.Stderr = dir, os.Stderr
+	command.Dir = dir
 	command.Env = append(os.Environ(), "ONCEWARD_SECRET=sixteen random bytes or more")
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = command.Process.Kill() // it does not end by itself
-		_ = command.Wait()
-	})
+	proctest.Start(t, command)
 	await(t, "the program to listen", func() bool { return reachable(address) })
 	return "http://" + address
 }

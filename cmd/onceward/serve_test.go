@@ -6,6 +6,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // TestCurlLines is the first five minutes of a user: what the demo prints is what happens.
@@ -145,12 +147,10 @@ func checkDuplicates(t *testing.T, policy string, replies []reply) {
 func TestInterruptServing(t *testing.T) {
 	t.Parallel()
 	s := startDemo(t, t.TempDir())
-	if err := s.process.Process.Signal(syscall.SIGINT); err != nil {
+	if err := s.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	s.killed.Do(func() {
-		if err := s.process.Wait(); err != nil {
-			t.Errorf("the demo ended with %v", err)
-		}
-	})
+	if err := s.Wait(proctest.Limit); err != nil {
+		t.Errorf("the demo ended with %v", err)
+	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // curl does what the real one does for the flags that the demo uses, so that the tests need none.
@@ -59,10 +60,7 @@ func curl(args []string, out io.Writer) int {
 }
 
 // shell is where a user types what the demo says.
-type shell struct {
-	in  io.Writer
-	out *bufio.Scanner
-}
+type shell struct{ *proctest.Process }
 
 func openShell(t *testing.T) *shell {
 	t.Helper()
@@ -73,40 +71,22 @@ func openShell(t *testing.T) *shell {
 	}
 	command := exec.Command("sh")
 	command.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
-	in, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = in.Close()
-		_ = command.Wait() // how its last command ended does not matter
-	})
-	return &shell{in: in, out: bufio.NewScanner(out)}
+	return &shell{proctest.Start(t, command)}
 }
 
 // run types a line, and returns what it printed.
 func (s *shell) run(t *testing.T, line string) string {
 	t.Helper()
 	const end = "== end of the line =="
-	if _, err := fmt.Fprintf(s.in, "%s\necho; echo '%s'\n", line, end); err != nil {
-		t.Fatal(err)
-	}
+	s.Tell(line + "\necho; echo '" + end + "'")
 	var printed strings.Builder
-	for s.out.Scan() {
-		if s.out.Text() == end {
+	for {
+		line := s.Hear("")
+		if line == end {
 			return printed.String()
 		}
-		printed.WriteString(s.out.Text() + "\n")
+		printed.WriteString(line + "\n")
 	}
-	t.Fatalf("the shell ended at %s: %v", line, s.out.Err())
-	return ""
 }
 
 var numbered = regexp.MustCompile(`(?m)^\d+\. .*\n   (.*)$`)

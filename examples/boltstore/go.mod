@@ -8,8 +8,6 @@ require (
 	go.etcd.io/bbolt v1.5.0
 )
 
-require golang.org/x/sync v0.24.0 // indirect
-
 require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	golang.org/x/sys v0.49.0 // indirect

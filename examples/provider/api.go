@@ -167,7 +167,7 @@ func readQuery(values url.Values) (query, error) {
 	q := query{
 		key: values.Get("idempotency_key"), reference: values.Get("reference"), after: values.Get("after"), limit: defaultLimit,
 	}
-	// An empty value is a caller's mistake. To read it as no restriction would find what somebody else did.
+	// An empty value is a caller's mistake. To read it as no restriction would find what another caller did.
 	for _, name := range []string{"idempotency_key", "reference"} {
 		if values.Has(name) && values.Get(name) == "" {
 			return query{}, invalid(name + " must not be empty")
@@ -203,7 +203,7 @@ func readOrder(r *http.Request, into any) (key string, err error) {
 	return key, readJSON(r, into)
 }
 
-// readJSON reads the body to its end, because net/http external events only then that a client leaves.
+// readJSON reads the body to its end, because net/http notices only then that a client leaves.
 func readJSON(r *http.Request, into any) error {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // SetFaults replaces the script. Requests that an earlier rule holds stay held, and can still be released by name.
 func (p *Provider) SetFaults(f Faults) error { return p.script.set(f) }
 
-// ClearFaults removes all rules and lets all held requests go on. The names of gates can then be used anew.
+// ClearFaults removes all rules and lets all held requests go on. The names of gates can then be used again.
 func (p *Provider) ClearFaults() { p.script.clear() }
 
 // Await returns when the named rule has struck count times, at requests that are perhaps still held. The effect of a rule

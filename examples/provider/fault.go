@@ -142,7 +142,7 @@ func (r Rule) validate() error {
 	case r.Status != 0 && (r.Status < 500 || r.Status > 599):
 		return fmt.Errorf("status %d is not a 5xx", r.Status)
 	case (r.Kind == Hold || r.Kind == HoldAfter) && r.Name == "":
-		return fmt.Errorf("%s needs a name, or nobody can release it", r.Kind)
+		return fmt.Errorf("%s needs a name, or nothing can release it", r.Kind)
 	case (r.Kind == Delay || r.Kind == WebhookDelay) && r.Delay == 0:
 		return fmt.Errorf("%s needs a delay", r.Kind)
 	}
@@ -163,7 +163,7 @@ type Faults struct {
 
 // RandomFaults returns a script for chaos runs: each kind strikes any request with its rate. The kinds are tried in the order
 // of their names, so a later one has its chance only at what the earlier ones spare. The delay is that of all kinds that
-// wait. Hold and HoldAfter are not for such a script, since nobody would release them.
+// wait. Hold and HoldAfter are not for such a script, since nothing would release them.
 func RandomFaults(seed uint64, delay time.Duration, rates map[Kind]float64) Faults {
 	faults := Faults{Seed: seed}
 	for _, kind := range slices.Sorted(maps.Keys(rates)) {

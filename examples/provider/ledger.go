@@ -143,7 +143,7 @@ func (e Entry) sound() bool {
 // ledgerFile is the durable end of the book. Without a path it keeps nothing.
 type ledgerFile struct {
 	file *os.File
-	// broken is the first failure. Afterwards nobody can know what the file holds, so nothing is written any more.
+	// broken is the first failure. Afterwards it is not known what the file holds, so nothing is written any more.
 	broken error
 }
 

@@ -1,15 +1,15 @@
 package provider
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"net"
 	"os"
-	"os/exec"
 	"reflect"
-	"strings"
 	"testing"
+
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // childConfig names the variable that makes the test binary a provider of its own process instead of running tests.
@@ -32,33 +32,15 @@ func TestMain(m *testing.M) {
 	panic(Serve(context.Background(), cfg, listener))
 }
 
-// spawn runs a provider in a process of its own, and returns a way to kill it that it cannot external event.
-func spawn(t *testing.T, cfg Config) (client *Client, kill func()) {
+// spawn runs a provider in a process of its own, and returns a way to kill it that it cannot notice.
+func spawn(t *testing.T, cfg Config) (client *Client, kill func() error) {
 	t.Helper()
 	text, err := json.Marshal(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), childConfig+"="+string(text))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	t.Cleanup(kill)
-	url, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal("the child does not say where it listens:", err)
-	}
-	return newClient(t, strings.TrimSpace(url)), kill
+	p := proctest.Start(t, proc.Self(childConfig, string(text)))
+	return newClient(t, p.Hear("http://")), p.Kill
 }
 
 func TestLedgerSurvivesAKill(t *testing.T) {
@@ -86,7 +68,9 @@ func TestLedgerSurvivesAKill(t *testing.T) {
 	if err := client.Await(bounded(t), "in flight", 1); err != nil {
 		t.Fatal(err)
 	}
-	kill()
+	if err := kill(); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-lost; outcome(err) != "unknown" {
 		t.Errorf("a charge whose provider was killed: %s, want unknown", outcome(err))
 	}

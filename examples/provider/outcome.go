@@ -40,7 +40,7 @@ func (e *RefusedError) Error() string {
 // Unwrap returns what says more.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// UnknownError is returned when nobody can tell from here whether the effect happened: the answer was lost, came too late, or
+// UnknownError is returned when it cannot be told from here whether the effect happened: the answer was lost, came too late, or
 // says nothing. Only a look-up, or the same request with the same key, can tell.
 type UnknownError struct {
 	// Status is the status of the answer, or zero if there was none.

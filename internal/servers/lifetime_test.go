@@ -1,45 +1,87 @@
 package servers
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
-// victimVariable makes this program start a server and wait to be killed; it says whether to freeze the server first.
-const victimVariable = "ONCEWARD_SERVICETEST_VICTIM"
+// victimVariable makes this program start a server and wait to be killed; it says which, and whether to pause it first.
+const victimVariable = "ONCEWARD_SERVERS_TEST_VICTIM"
 
-func beVictim() {
-	server, err := StartPostgres(context.Background())
-	if err == nil && os.Getenv(victimVariable) == "frozen" {
-		err = server.Pause()
+func TestMain(m *testing.M) {
+	// A test starts this program again to see what is left when it is killed.
+	if kind := os.Getenv(victimVariable); kind != "" {
+		if err := beVictim(kind); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 	}
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
+	goleak.VerifyTestMain(Tests{M: m})
+}
+
+func beVictim(kind string) error {
+	var pids []int
+	if kind == "rabbitmq" {
+		s, err := StartRabbitMQ(context.Background())
+		if err != nil {
+			return err
+		}
+		pids = rabbitmqPIDs(s)
+	} else {
+		s, err := StartPostgres(context.Background())
+		if err == nil && kind == "paused" {
+			err = s.Pause()
+		}
+		if err != nil {
+			return err
+		}
+		pids = postgresPIDs(s)
 	}
-	children, _ := childrenOf(server.proc.pid)
 	fmt.Println(workspace.path)
-	fmt.Println(server.proc.pid, strings.Trim(fmt.Sprint(children), "[]"))
+	fmt.Println(strings.Trim(fmt.Sprint(pids), "[]"))
 	select {}
 }
 
-// A server must not outlive a test process that had no time to stop it, and the next process removes its files.
+// postgresPIDs are the ids of all processes of a server.
+func postgresPIDs(s *PostgresServer) []int {
+	below, _ := proc.Descendants(s.proc.PID())
+	return append(below, s.proc.PID())
+}
+
+// rabbitmqPIDs are the ids of all processes of a broker.
+func rabbitmqPIDs(s *RabbitMQServer) []int {
+	below, _ := proc.Descendants(s.proc.PID())
+	return append(below, s.proc.PID(), s.epmd.PID())
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServerEndsWithItsProcess: a server does not outlive a test process that had no time to stop it, and the next process
+// removes its files.
 func TestServerEndsWithItsProcess(t *testing.T) {
-	for _, how := range []string{"running", "frozen"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel() // a frozen server takes five seconds to give up waiting for its processes
-			victim, dir, pids := startVictim(t, how)
-			must(t, victim.Process.Kill())
-			_ = victim.Wait() // it was killed
-			must(t, waitStates(isGone, pids...))
+	for _, kind := range []string{"running", "paused", "rabbitmq"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel() // a paused server takes five seconds to give up waiting for its processes
+			victim, dir, pids := startVictim(t, kind)
+			must(t, victim.Kill())
+			must(t, proc.AwaitGone(pids...))
 			if _, err := os.Stat(dir); err != nil {
 				t.Fatalf("the directory should be left over: %v", err)
 			}
@@ -51,27 +93,20 @@ func TestServerEndsWithItsProcess(t *testing.T) {
 	}
 }
 
-func startVictim(t *testing.T, how string) (victim *exec.Cmd, dir string, pids []int) {
+func startVictim(t *testing.T, kind string) (victim *proctest.Process, dir string, pids []int) {
 	t.Helper()
-	victim = exec.Command(os.Args[0])
-	parent := reachableDir(t) // of its own, lest another process clears it while the test looks
-	victim.Env = append(os.Environ(), victimVariable+"="+how, "TMPDIR="+parent)
-	out, err := victim.StdoutPipe()
-	must(t, err)
-	must(t, victim.Start())
-	t.Cleanup(func() { _ = victim.Process.Kill() }) // unless that was the test
-	lines := bufio.NewScanner(out)
-	lines.Scan()
-	dir = lines.Text()
-	lines.Scan()
-	for _, word := range strings.Fields(lines.Text()) {
-		var pid int
-		_, err := fmt.Sscan(word, &pid)
+	cmd := proc.Self(victimVariable, kind)
+	cmd.Env = append(cmd.Env, "TMPDIR="+reachableDir(t)) // of its own, lest another process clears it while the test looks
+	victim = proctest.Start(t, cmd)
+	dir = victim.Hear("/")
+	line := victim.Hear("")
+	for _, word := range strings.Fields(line) {
+		pid, err := strconv.Atoi(word)
 		must(t, err)
 		pids = append(pids, pid)
 	}
 	if len(pids) < 3 {
-		t.Fatalf("the victim said %q and %q", dir, lines.Text())
+		t.Fatalf("the victim said %q and %q", dir, line)
 	}
 	return victim, dir, pids
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // NewStandby starts a server that follows this one, for this test alone, and closes it at the end. To copy its data,
@@ -22,41 +20,36 @@ func (s *PostgresServer) NewStandby(t testing.TB) *PostgresServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the log of the standby:\n%s", standby.Log())
-		}
-		if err := standby.Close(); err != nil {
-			t.Errorf("close the standby: %v", err)
-		}
-	})
+	standby.closeWith(t)
 	return standby
 }
 
 // StartStandby starts a server that follows this one, with the same settings on a port of its own. To copy its data,
 // this one is stopped for a moment. Close the standby when done.
 func (s *PostgresServer) StartStandby(ctx context.Context) (*PostgresServer, error) {
-	standby := &PostgresServer{programs: s.programs, as: s.as}
+	var standby *PostgresServer
 	err := s.control(func() error {
 		if err := s.stop(); err != nil {
 			return err
 		}
-		standby.settings = slices.Clone(s.settings)
-		var err error
-		if standby.dir, err = copyPostgresDir(s.as, s.Dir()); err != nil {
+		dir, err := copyPostgresDir(s.as, s.Dir())
+		if err != nil {
 			return err
 		}
+		standby = newPostgresServer(s.programs, s.as, dir, slices.Clone(s.settings))
 		return s.start(ctx)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("servers: copy a PostgreSQL: %w", err)
+	if err == nil {
+		err = standby.follow(s)
 	}
-	enlist(standby)
-	if err = standby.follow(s); err == nil {
+	if err == nil {
 		err = standby.startSomewhere(ctx)
 	}
+	if err != nil && standby != nil {
+		err = errors.Join(err, standby.Close())
+	}
 	if err != nil {
-		return nil, errors.Join(err, standby.Close())
+		return nil, fmt.Errorf("servers: start a standby: %w", err)
 	}
 	return standby, nil
 }
@@ -71,9 +64,7 @@ func (s *PostgresServer) Follow(primary *PostgresServer) error {
 		if err := s.follow(primary); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-		defer cancel()
-		return s.start(ctx)
+		return s.startAgain()
 	})
 }
 
@@ -96,27 +87,17 @@ func (s *PostgresServer) Promote(ctx context.Context) error {
 
 // AwaitStandby waits until a standby has applied all that this server has written so far.
 func (s *PostgresServer) AwaitStandby(ctx context.Context, standby *PostgresServer) error {
-	var position string
-	if err := ask(ctx, s.url, `SELECT pg_current_wal_lsn()::text`, &position); err != nil {
-		return err
-	}
-	for applied := false; !applied; time.Sleep(pollEvery) {
-		err := ask(ctx, standby.url, fmt.Sprintf(`SELECT coalesce(pg_last_wal_replay_lsn() >= '%s', false)`, position), &applied)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ask reads one value on a connection of its own.
-func ask(ctx context.Context, url, query string, into any) error {
-	conn, err := pgx.Connect(ctx, url)
+	position, err := s.Query(ctx, `SELECT pg_current_wal_lsn()`)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
-	return conn.QueryRow(ctx, query).Scan(into)
+	for {
+		applied, err := standby.Query(ctx, fmt.Sprintf(`SELECT pg_last_wal_replay_lsn() >= '%s'`, position))
+		if err != nil || applied == "t" {
+			return err
+		}
+		time.Sleep(pollEvery)
+	}
 }
 
 // copyPostgresDir makes a directory with the data of a server that is stopped.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,12 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
-
-// errPortTaken is returned when another process took the port between looking for a free one and using it.
-var errPortTaken = errors.New("servers: the port is taken")
 
 // postgresTemplate is an empty database that is copied for each server: to make one takes a second, to copy it much less.
 var postgresTemplate template
@@ -68,7 +61,7 @@ func initPostgres(ctx context.Context, programs postgresPrograms, as owner, dir 
 		"-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C")
 	cmd.Dir = dir
 	cmd.Env = postgresEnviron(dir)
-	cmd.SysProcAttr = attributes(as, 0)
+	as.runs(cmd)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", programs.initdb, err, out)
 	}
@@ -77,43 +70,20 @@ func initPostgres(ctx context.Context, programs postgresPrograms, as owner, dir 
 
 // postgresEnviron is ours without what would change the server: settings of clients, and the language of its messages.
 func postgresEnviron(home string) []string {
-	var environ []string
-	for _, each := range os.Environ() {
-		if !strings.HasPrefix(each, "PG") && !strings.HasPrefix(each, "LC_") {
-			environ = append(environ, each)
-		}
-	}
-	return append(environ, "HOME="+home, "LC_ALL=C")
+	return append(cleanEnviron("PG", "LC_"), "HOME="+home, "LC_ALL=C")
 }
 
-// freePort finds a port that nobody listens on. It lies below those that the system gives to outgoing connections: a client
-// that tries to reach a server which is down would otherwise get the server's own port one day, and block its return.
-func freePort() (int, error) {
-	const lowest, count = 15000, 15000
-	var last error
-	for range 100 {
-		port := lowest + rand.IntN(count)
-		listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			return port, listener.Close()
-		}
-		last = err
-	}
-	return 0, fmt.Errorf("servers: no free port: %w", last)
+// choosePorts finds a port to listen on.
+func (s *PostgresServer) choosePorts() (err error) {
+	s.port, err = freePort()
+	s.url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
+	return err
 }
 
 // start runs the server on its port and waits until it accepts connections.
-func (s *PostgresServer) start(ctx context.Context) error {
-	log, err := os.OpenFile(s.logFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close() // the server has its own by then
+func (s *PostgresServer) start(ctx context.Context) (err error) {
 	cmd := exec.Command(s.programs.postgres, s.arguments()...)
-	cmd.Dir = s.dir
-	cmd.Env = postgresEnviron(s.dir)
-	cmd.Stdout, cmd.Stderr = log, log
-	if s.proc, err = startProcess(cmd, s.as, syscall.SIGQUIT); err != nil {
+	if s.proc, err = s.run(cmd, postgresEnviron(s.dir), syscall.SIGQUIT); err != nil {
 		return fmt.Errorf("servers: start PostgreSQL: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
@@ -140,15 +110,15 @@ func (s *PostgresServer) arguments() []string {
 	return args
 }
 
-// awaitReady asks until the server answers. It asks for the directory, so that another server that has taken the port is
-// not mistaken for this one.
+// awaitReady waits until the server says, in the file that pg_ctl looks at too, that it accepts connections. The file tells
+// which process has written it, so that what a server left that was killed is not mistaken for it.
 func (s *PostgresServer) awaitReady(ctx context.Context) error {
 	for {
-		dir, err := askDir(ctx, s.url)
+		lines, err := s.pidFile()
 		switch {
-		case s.proc.ended():
+		case s.proc.Ended():
 			return errors.New("it has ended")
-		case err == nil && dir == s.Dir():
+		case err == nil && lines[0] == strconv.Itoa(s.proc.PID()) && strings.TrimSpace(lines[7]) == "ready":
 			return nil
 		case ctx.Err() != nil:
 			return errors.Join(ctx.Err(), err)
@@ -157,43 +127,54 @@ func (s *PostgresServer) awaitReady(ctx context.Context) error {
 	}
 }
 
-// askDir asks the server at a URL where its data is. The limit is for another server that listens and does not answer.
-func askDir(ctx context.Context, url string) (dir string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close(ctx)
-	err = conn.QueryRow(ctx, "SHOW data_directory").Scan(&dir)
-	return dir, err
+// pidFile reads the eight lines of the file in which a server says that it runs. Those that are not written yet are empty.
+func (s *PostgresServer) pidFile() (lines [8]string, err error) {
+	text, err := os.ReadFile(filepath.Join(s.Dir(), "postmaster.pid"))
+	copy(lines[:], strings.Split(string(text), "\n"))
+	return lines, err
 }
 
-// startFailure puts the log of this start into the error, because it alone says what is wrong.
-func (s *PostgresServer) startFailure(err error) error {
-	log := s.Log()
-	if strings.Contains(log[max(0, len(log)-1000):], "Address already in use") {
-		return fmt.Errorf("%w: %d\n%s", errPortTaken, s.port, log)
+// stop shuts the server down in the order that its operator would call fast.
+func (s *PostgresServer) stop() error {
+	if s.proc == nil {
+		return nil
 	}
-	return fmt.Errorf("servers: PostgreSQL does not start: %w\n%s", err, log)
+	if err := s.stopBy(syscall.SIGINT); err != nil {
+		return errors.Join(err, s.kill())
+	}
+	s.proc = nil
+	return nil
+}
+
+// end is stop: what is left of a server that was killed lies partly outside of its directory.
+func (s *PostgresServer) end() error { return s.stop() }
+
+// kill kills what runs. If the server has ended by itself, some of its processes may be left, and nothing here knows which:
+// then its own precautions stay in place, and it refuses to start again beside them.
+func (s *PostgresServer) kill() error {
+	running := s.proc
+	s.proc = nil
+	if running == nil || running.Ended() {
+		return nil
+	}
+	if err := running.KillTree(); err != nil {
+		return err
+	}
+	return s.clearAfterCrash()
 }
 
 // clearAfterCrash removes what a server leaves that had no time to clean up: the file that says that it runs, and a piece of
 // shared memory, which would stay until the machine is restarted. All of its processes are known to be gone.
 func (s *PostgresServer) clearAfterCrash() error {
-	file := filepath.Join(s.Dir(), "postmaster.pid")
-	text, err := os.ReadFile(file)
+	lines, err := s.pidFile()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it ended in order
 	}
 	if err != nil {
 		return err
 	}
-	if lines := strings.Split(string(text), "\n"); len(lines) > 6 {
-		if words := strings.Fields(lines[6]); len(words) == 2 {
-			_ = exec.Command("ipcrm", "-m", words[1]).Run() // without it, the next start uses the piece again
-		}
+	if words := strings.Fields(lines[6]); len(words) == 2 {
+		_ = exec.Command("ipcrm", "-m", words[1]).Run() // without it, the next start uses the piece again
 	}
-	return os.Remove(file)
+	return os.Remove(filepath.Join(s.Dir(), "postmaster.pid"))
 }

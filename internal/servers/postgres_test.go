@@ -5,56 +5,29 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
-func TestMain(m *testing.M) {
-	// A test starts this program again to see what is left when it is killed.
-	if os.Getenv(victimVariable) != "" {
-		beVictim()
-	}
-	goleak.VerifyTestMain(Tests{M: m})
+// query asks a server, which must answer.
+func query(t testing.TB, s *PostgresServer, sql string) string {
+	t.Helper()
+	answer, err := s.Query(t.Context(), sql)
+	must(t, err)
+	return answer
 }
 
-func connect(t testing.TB, url string) *pgx.Conn {
+// wantAnswer: a query finds what it should.
+func wantAnswer(t testing.TB, s *PostgresServer, sql, want string) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // the test may have broken it
-	})
-	return conn
-}
-
-func execute(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func count(t testing.TB, conn *pgx.Conn, table string) (n int) {
-	t.Helper()
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+	if got := query(t, s, sql); got != want {
+		t.Errorf("%s = %q, want %q", sql, got, want)
 	}
 }
 
@@ -66,139 +39,120 @@ func TestSharedServerIsOne(t *testing.T) {
 }
 
 func TestSharedServerIsSafeByDefault(t *testing.T) {
-	conn := connect(t, Postgres(t).URL())
+	s := Postgres(t)
 	for setting, want := range map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "max_connections": "300",
 	} {
-		var got string
-		must(t, conn.QueryRow(t.Context(), "SHOW "+setting).Scan(&got))
-		if got != want {
-			t.Errorf("%s = %s, want %s", setting, got, want)
-		}
+		wantAnswer(t, s, "SHOW "+setting, want)
+	}
+}
+
+func TestAnswersOfPsql(t *testing.T) {
+	s := Postgres(t)
+	wantAnswer(t, s, "SELECT n, 'a' FROM generate_series(1, 2) AS n", "1|a\n2|a")
+	wantAnswer(t, s, "SET lock_timeout = '1s'; SELECT ''", "")
+	if _, err := s.Query(t.Context(), "SELECT 1; SELECT * FROM no_such_table"); err == nil || !strings.Contains(err.Error(), "no_such_table") {
+		t.Errorf("err = %v, want the server's own words", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := s.Exec(ctx, "SELECT pg_sleep(60)"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("err = %v, want the end of the context", err)
 	}
 }
 
 func TestSchemasAreApart(t *testing.T) {
-	server := Postgres(t)
-	first := connect(t, server.SchemaURL(t))
-	second := connect(t, server.SchemaURL(t))
-	execute(t, first, "CREATE TABLE things (id int)")
-	execute(t, first, "INSERT INTO things VALUES (1)")
-	execute(t, second, "CREATE TABLE things (id int)")
-	if n := count(t, second, "things"); n != 0 {
-		t.Errorf("a schema shows %d rows of another", n)
+	s := Postgres(t)
+	first, second := s.Schema(t), s.Schema(t)
+	must(t, s.Exec(t.Context(), "CREATE TABLE "+first+".things (id int); INSERT INTO "+first+".things VALUES (1)"))
+	must(t, s.Exec(t.Context(), "CREATE TABLE "+second+".things (id int)"))
+	wantAnswer(t, s, "SELECT count(*) FROM "+second+".things", "0")
+	if address := s.SchemaURL(t); !strings.Contains(address, "search_path=testschemasareapart_") {
+		t.Errorf("the URL of a schema is %s", address)
 	}
 }
 
 func TestSchemaIsDroppedAfterTheTest(t *testing.T) {
-	server := Postgres(t)
+	s := Postgres(t)
 	var name string
 	t.Run("with a table", func(t *testing.T) {
-		name = server.Schema(t)
-		execute(t, connect(t, server.URL()), "CREATE TABLE "+name+".things (id int)")
+		name = s.Schema(t)
+		must(t, s.Exec(t.Context(), "CREATE TABLE "+name+".things (id int)"))
 	})
-	var left int
-	row := connect(t, server.URL()).QueryRow(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname = $1", name)
-	must(t, row.Scan(&left))
-	if left != 0 {
-		t.Errorf("schema %s is still there", name)
-	}
+	wantAnswer(t, s, "SELECT count(*) FROM pg_namespace WHERE nspname = '"+name+"'", "0")
 }
 
 func TestSchemaNamesNeedNoQuotes(t *testing.T) {
 	for _, test := range []string{"TestA/b c-ü'\"", "Test" + strings.Repeat("ü", 100)} {
-		name := schemaName(test)
+		name := uniqueName(test)
 		if len(name) > 63 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
-			t.Errorf("schemaName(%q) = %q", test, name)
+			t.Errorf("uniqueName(%q) = %q", test, name)
 		}
 	}
 }
 
 func TestKillKeepsWhatIsCommitted(t *testing.T) {
-	server := NewPostgres(t)
-	conn := connect(t, server.URL())
-	execute(t, conn, "CREATE TABLE things (id int)")
-	execute(t, conn, "INSERT INTO things VALUES (1)")
-	execute(t, conn, "BEGIN")
-	execute(t, conn, "INSERT INTO things VALUES (2)")
-	pids := allPIDs(t, server)
+	s := NewPostgres(t)
+	must(t, s.Exec(t.Context(), "CREATE TABLE things (id int); INSERT INTO things VALUES (1)"))
+	session := proctest.Start(t, exec.Command(s.programs.psql, "-X", "-q", "-d", s.URL()))
+	session.Tell("BEGIN; INSERT INTO things VALUES (2);\n\\echo inserted")
+	session.Hear("inserted")
+	pids := postgresPIDs(s)
+	if len(pids) < 4 {
+		t.Fatalf("found %d processes only", len(pids))
+	}
+	must(t, s.Kill())
+	must(t, proc.AwaitGone(pids...))
+	session.Tell("SELECT 'alive';")
+	if rest := session.Rest(); len(rest) > 0 {
+		t.Errorf("the connection survived: %q", rest)
+	}
+	must(t, s.Kill()) // a second time does nothing
 
-	must(t, server.Kill())
-	for _, pid := range pids {
-		table, err := processTable()
-		must(t, err)
-		if !isGone(stateOf(table, pid)) {
-			t.Errorf("process %d of the server survived", pid)
-		}
-	}
-	if err := conn.Ping(t.Context()); err == nil {
-		t.Error("the connection survived")
-	}
-	must(t, server.Kill()) // a second time does nothing
-
-	must(t, server.Restart())
-	if n := count(t, connect(t, server.URL()), "things"); n != 1 {
-		t.Errorf("%d rows after the crash, want 1", n)
-	}
-	if log := server.Log(); !strings.Contains(log, "was not properly shut down") {
+	must(t, s.Restart())
+	wantAnswer(t, s, "SELECT count(*) FROM things", "1")
+	if log := s.Log(); !strings.Contains(log, "was not properly shut down") {
 		t.Errorf("the server did not have to recover:\n%s", log)
 	}
 }
 
-func allPIDs(t testing.TB, server *PostgresServer) []int {
-	t.Helper()
-	children, err := childrenOf(server.proc.pid)
-	must(t, err)
-	if len(children) < 3 {
-		t.Fatalf("found %d children only", len(children))
-	}
-	return append(children, server.proc.pid)
-}
-
 func TestStopIsClean(t *testing.T) {
-	server := NewPostgres(t, "fsync=off")
-	conn := connect(t, server.URL())
-	execute(t, conn, "CREATE TABLE things (id int)")
-	must(t, server.Pause())
-	must(t, server.Stop())
-	if _, err := os.Stat(server.Dir() + "/postmaster.pid"); !errors.Is(err, fs.ErrNotExist) {
+	s := NewPostgres(t, "fsync=off")
+	must(t, s.Exec(t.Context(), "CREATE TABLE things (id int)"))
+	must(t, s.Pause())
+	must(t, s.Stop())
+	if _, err := os.Stat(s.Dir() + "/postmaster.pid"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after a clean stop: %v", err)
 	}
-	must(t, server.Restart())
-	if n := count(t, connect(t, server.URL()), "things"); n != 0 {
-		t.Errorf("%d rows", n)
-	}
-	if log := server.Log(); strings.Contains(log, "was not properly shut down") {
+	must(t, s.Restart())
+	wantAnswer(t, s, "SELECT count(*) FROM things", "0")
+	if log := s.Log(); strings.Contains(log, "was not properly shut down") {
 		t.Errorf("the server had to recover:\n%s", log)
 	}
-	must(t, server.Restart()) // of one that runs
-	must(t, server.Close())
-	must(t, server.Close())
-	if err := server.Restart(); err == nil {
+	must(t, s.Restart()) // of one that runs
+	must(t, s.Close())
+	must(t, s.Close())
+	if err := s.Restart(); err == nil {
 		t.Error("a closed server was started again")
 	}
-	if _, err := os.Stat(server.Dir()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(s.Dir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after Close: %v", err)
 	}
 }
 
 func TestPauseMakesQueriesWait(t *testing.T) {
-	server := NewPostgres(t)
-	conn := connect(t, server.URL())
-	must(t, server.Pause())
+	s := NewPostgres(t)
+	must(t, s.Pause())
 	answered := make(chan error, 1)
 	var asking sync.WaitGroup
-	asking.Go(func() {
-		_, err := conn.Exec(context.Background(), "SELECT 1")
-		answered <- err
-	})
+	asking.Go(func() { answered <- s.Exec(context.Background(), "SELECT 1") })
 	defer asking.Wait()
 	select {
 	case err := <-answered:
-		t.Errorf("a frozen server answered: %v", err)
+		t.Errorf("a paused server answered: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	must(t, server.Resume())
+	must(t, s.Resume())
 	if err := <-answered; err != nil {
 		t.Errorf("after Resume: %v", err)
 	}
@@ -242,4 +196,49 @@ func TestOtherServerMustBeThere(t *testing.T) {
 			t.Errorf("%s: err = %v, want the name of the variable in it", url, err)
 		}
 	}
+}
+
+// recovers asks whether a server is a standby.
+func recovers(t *testing.T, s *PostgresServer) bool {
+	t.Helper()
+	return query(t, s, `SELECT pg_is_in_recovery()`) == "t"
+}
+
+// TestFailOverAndBack: a standby has what its primary has, takes over, and is followed by the old one in turn. One
+// address leads to either.
+func TestFailOverAndBack(t *testing.T) {
+	t.Parallel()
+	first := NewPostgres(t)
+	must(t, first.Exec(t.Context(), `CREATE TABLE things (n int); INSERT INTO things VALUES (1)`))
+	second := first.NewStandby(t)
+	proxy := NewProxy(t, first.URL())
+	through := &PostgresServer{server: server{url: proxy.URL()}, programs: first.programs}
+	if recovers(t, through) || !recovers(t, second) {
+		t.Fatal("the first is to be the primary, and the second its standby")
+	}
+	early := proctest.Start(t, exec.Command(first.programs.psql, "-X", "-q", "-A", "-t", "-d", proxy.URL()))
+	early.Tell(`SELECT count(*) FROM things;`)
+	early.Hear("1")
+	for _, each := range []struct{ old, next *PostgresServer }{{first, second}, {second, first}} {
+		must(t, each.old.Exec(t.Context(), `INSERT INTO things VALUES (1)`))
+		must(t, each.old.AwaitStandby(t.Context(), each.next))
+		must(t, proxy.Retarget(each.next.URL()))
+		if !recovers(t, through) {
+			t.Error("the address leads to the old primary")
+		}
+		if each.old == first {
+			early.Tell(`SELECT pg_is_in_recovery();`)
+			early.Hear("f") // it stays where it was
+		}
+		must(t, each.old.Stop())
+		must(t, each.next.Promote(t.Context()))
+		if recovers(t, through) {
+			t.Error("a standby that was promoted is still one")
+		}
+		must(t, each.old.Follow(each.next))
+		if !recovers(t, each.old) {
+			t.Error("the old primary is no standby")
+		}
+	}
+	wantAnswer(t, through, `SELECT count(*) FROM things`, "3")
 }

@@ -3,38 +3,37 @@ package servers
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"sync"
 	"syscall"
+	"time"
+
+	"github.com/onceward/onceward/internal/proc"
 )
 
 // rabbitmqVariable names the environment variable that holds the URL of a broker to use instead of starting one.
 const rabbitmqVariable = "ONCEWARD_TEST_RABBITMQ"
 
-var errNotOurRabbitMQ = errors.New("servers: this RabbitMQ was not started here, so it is not stopped, killed or frozen here")
-
-// RabbitMQServer is a running RabbitMQ. All of its methods can be called at the same time.
+// RabbitMQServer is a running RabbitMQ. All of its methods can be called at the same time. Persistent messages that were
+// confirmed survive Kill in durable queues, but a queue that was declared a moment before does not: see AwaitQueue.
 type RabbitMQServer struct {
-	url string
-	// keepsQueues says that the broker outlives the test that declares a queue.
-	keepsQueues bool
-
-	// The rest is for a broker that was started here; dir is empty otherwise.
+	server
 	programs rabbitmqPrograms
-	as       owner
-	dir      string
 	// node is its name among Erlang nodes, by which it is told from another broker that has taken the port.
 	node  string
 	ports rabbitmqPorts
-
-	mu sync.Mutex
-	// proc and epmd are nil while it does not run.
-	proc, epmd *process
-	closed     bool
+	// epmd is nil while it does not run.
+	epmd *proc.Process
 }
 
 // rabbitmqPorts are where a broker listens: for clients, for other Erlang nodes, and where its epmd does.
@@ -43,149 +42,221 @@ type rabbitmqPorts struct{ client, node, epmd int }
 // StartRabbitMQ starts a private broker without plugins and without queues, on loopback alone. It takes about four seconds,
 // nearly all of which Erlang needs to load the broker's code. The context limits the start only. Close it when done.
 func StartRabbitMQ(ctx context.Context) (*RabbitMQServer, error) {
-	programs, err := findRabbitMQ(thisMachine())
+	s, err := newRabbitMQ("onceward-" + strings.ToLower(rand.Text()))
 	if err != nil {
 		return nil, err
 	}
-	as, err := rabbitmqOwner()
-	if err != nil {
-		return nil, err
-	}
-	s := &RabbitMQServer{programs: programs, as: as, node: "onceward-" + strings.ToLower(rand.Text())}
-	if s.dir, err = newRabbitMQDir(as); err != nil {
-		return nil, fmt.Errorf("servers: create a RabbitMQ: %w", err)
-	}
-	enlist(s)
 	if err := s.startSomewhere(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// startSomewhere starts the broker on ports that are free.
-func (s *RabbitMQServer) startSomewhere(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for try := 1; ; try++ {
-		for _, port := range []*int{&s.ports.client, &s.ports.node, &s.ports.epmd} {
-			var err error
-			if *port, err = freePort(); err != nil {
-				return err
-			}
-		}
-		s.url = fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", s.ports.client)
-		err := s.start(ctx)
-		if err == nil || try == portTries || !errors.Is(err, errPortTaken) {
-			return err
-		}
-	}
-}
-
-// URL is where the broker is, for a user who may do everything.
-func (s *RabbitMQServer) URL() string { return s.url }
-
-// Log is what the broker has written to its log, at most the last 16 KiB; empty if it was not started here.
-func (s *RabbitMQServer) Log() string {
-	const most = 16 << 10
-	if s.dir == "" {
-		return ""
-	}
-	text, err := os.ReadFile(s.logFile())
+// newRabbitMQ is a broker that does not run yet.
+func newRabbitMQ(node string) (*RabbitMQServer, error) {
+	programs, err := findRabbitMQ(thisMachine())
 	if err != nil {
-		return err.Error()
+		return nil, err
 	}
-	return string(text[max(0, len(text)-most):])
+	as, err := serverOwner("rabbitmq", rabbitmqInstall)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newRabbitMQDir(as)
+	if err != nil {
+		return nil, fmt.Errorf("servers: create a RabbitMQ: %w", err)
+	}
+	s := &RabbitMQServer{programs: programs, node: node}
+	s.kind, s.dir, s.as, s.life = "RabbitMQ", dir, as, s
+	enlist(s)
+	return s, nil
 }
 
-func (s *RabbitMQServer) logFile() string { return filepath.Join(s.dir, "output") }
-
-// Kill ends the broker and all of its processes, with the epmd that was started for it, at one point in time, as a power
-// loss of a machine whose disks keep what they were told would. It returns when none of them is left. Nothing happens if it
-// does not run. Persistent messages that were confirmed survive in durable queues, but a queue that was declared a moment
-// before does not: see Queue.
-func (s *RabbitMQServer) Kill() error { return s.control(s.kill) }
-
-// Restart starts a broker that was stopped or killed again, with the same data on the same ports, and returns when it
-// accepts connections. One that runs is stopped first.
-func (s *RabbitMQServer) Restart() error {
-	return s.control(func() error {
-		if err := s.stop(); err != nil {
+// choosePorts finds ports to listen on.
+func (s *RabbitMQServer) choosePorts() (err error) {
+	for _, port := range []*int{&s.ports.client, &s.ports.node, &s.ports.epmd} {
+		if *port, err = freePort(); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-		defer cancel()
-		return s.start(ctx)
-	})
+	}
+	s.url = fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", s.ports.client)
+	return nil
 }
 
-// Pause freezes the broker: its connections stay open, and nothing answers.
-func (s *RabbitMQServer) Pause() error {
-	return s.control(func() error {
-		if s.proc == nil {
-			return errors.New("servers: the RabbitMQ to pause does not run")
+// newRabbitMQDir makes the directory of a broker that never ran: an Erlang cookie of its own, so that no other node can join
+// it, and no plugins.
+func newRabbitMQDir(as owner) (string, error) {
+	parent, err := workspace.dir()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp(parent, "rabbitmq-*")
+	if err != nil {
+		return "", err
+	}
+	for name, text := range map[string]string{".erlang.cookie": rand.Text(), "enabled_plugins": "[].\n", "log": ""} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), as.own(path)); err != nil {
+			return "", errors.Join(err, os.RemoveAll(dir))
 		}
-		_, err := s.proc.freeze()
+	}
+	return dir, errors.Join(as.makeDir(filepath.Join(dir, "plugins")), as.own(dir))
+}
+
+// start runs epmd and the broker on their ports and waits until the broker accepts connections.
+func (s *RabbitMQServer) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	err := s.startPrograms(ctx)
+	if err == nil {
+		err = s.awaitReady(ctx)
+	}
+	if err != nil {
+		return errors.Join(s.startFailure(err), s.kill())
+	}
+	return nil
+}
+
+// startPrograms starts epmd in the foreground, and the broker when that listens: a broker that finds none starts a daemon,
+// which nothing would end. Both are killed when this process dies: they have nothing to tidy up.
+func (s *RabbitMQServer) startPrograms(ctx context.Context) (err error) {
+	epmd := exec.Command(s.programs.epmd, "-port", strconv.Itoa(s.ports.epmd), "-address", "127.0.0.1")
+	if s.epmd, err = s.run(epmd, s.environ(), syscall.SIGKILL); err != nil {
 		return err
-	})
+	}
+	if err := awaitListener(ctx, s.epmd, s.ports.epmd); err != nil {
+		return fmt.Errorf("epmd: %w", err)
+	}
+	s.proc, err = s.run(exec.Command(s.programs.server, "-noinput"), s.environ(), syscall.SIGKILL)
+	return err
 }
 
-// Resume lets a broker go on that was paused.
-func (s *RabbitMQServer) Resume() error {
-	return s.control(func() error {
-		if s.proc == nil {
-			return errors.New("servers: the RabbitMQ to resume does not run")
+// environ is ours without what would change the broker, and all that keeps it apart from others on this machine.
+func (s *RabbitMQServer) environ() []string {
+	at := func(name string) string { return filepath.Join(s.dir, name) }
+	return append(cleanEnviron("RABBITMQ_", "ERL_", "LC_"),
+		"LC_ALL=C.UTF-8",
+		"HOME="+s.dir,
+		"ERL_EPMD_PORT="+strconv.Itoa(s.ports.epmd),
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		"ERL_CRASH_DUMP_BYTES=0",
+		"RABBITMQ_NODENAME="+s.node+"@localhost",
+		"RABBITMQ_NODE_IP_ADDRESS=127.0.0.1",
+		"RABBITMQ_NODE_PORT="+strconv.Itoa(s.ports.client),
+		"RABBITMQ_DIST_PORT="+strconv.Itoa(s.ports.node),
+		"RABBITMQ_MNESIA_BASE="+at("mnesia"),
+		"RABBITMQ_LOG_BASE="+at("logs"),
+		"RABBITMQ_LOGS=-",
+		"RABBITMQ_ENABLED_PLUGINS_FILE="+at("enabled_plugins"),
+		"RABBITMQ_PLUGINS_DIR="+at("plugins"), // to look through the real ones takes half a second
+		"RABBITMQ_PID_FILE="+at("pid"),
+		"RABBITMQ_CONF_ENV_FILE="+at("no-env.conf"),
+		"RABBITMQ_CONFIG_FILE="+at("no-rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE="+at("no-advanced.config"),
+		// The script becomes the broker instead of starting it, so that the process that is known here is the broker itself.
+		"RABBITMQ_ALLOW_INPUT=1",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+strings.Join([]string{
+			"-kernel inet_dist_use_interface {127,0,0,1}",
+			"-rabbit num_tcp_acceptors 1",
+			"-mnesia dump_log_write_threshold 1", // for AwaitQueue
+			"-rabbit disk_free_limit 1000000",    // by default publishers are blocked when 50 MB are left
+		}, " "),
+	)
+}
+
+// awaitListener waits until something listens on the port.
+func awaitListener(ctx context.Context, running *proc.Process, port int) error {
+	for {
+		conn, err := net.Dial("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		switch {
+		case err == nil:
+			return conn.Close()
+		case running.Ended():
+			return errors.New("it has ended")
+		case ctx.Err() != nil:
+			return errors.Join(ctx.Err(), err)
 		}
-		return s.proc.thaw()
-	})
+		time.Sleep(pollEvery)
+	}
 }
 
-// Stop shuts the broker down as its operator would. It can be started again with Restart.
-func (s *RabbitMQServer) Stop() error { return s.control(s.stop) }
-
-// Close ends the broker for good and removes its data, for which it need not end in order. A broker that was not started
-// here is left alone.
-func (s *RabbitMQServer) Close() error {
-	if s.dir == "" {
-		return nil
+// awaitReady asks until the broker answers, by its name, so that another one that has taken the port is not mistaken for
+// this one.
+func (s *RabbitMQServer) awaitReady(ctx context.Context) error {
+	address, err := url.Parse(s.url)
+	if err != nil {
+		return err
 	}
-	dismiss(s)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil
+	for {
+		if err := awaitListener(ctx, s.proc, s.ports.client); err != nil {
+			return err
+		}
+		about, err := greetRabbitMQ(ctx, address)
+		if err == nil && strings.Contains(about, s.node+"@") {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		time.Sleep(pollEvery)
 	}
-	s.closed = true
-	return errors.Join(s.kill(), os.RemoveAll(s.dir))
 }
 
-// control does one thing at a time with a broker that is ours.
-func (s *RabbitMQServer) control(do func() error) error {
-	if s.dir == "" {
-		return errNotOurRabbitMQ
+// greetRabbitMQ begins a connection with a broker and returns what that says of itself before it asks for a password: the
+// encoded Connection.Start of AMQP 0-9-1, in which its name stands. So this package needs no client library.
+func greetRabbitMQ(ctx context.Context, address *url.URL) (about string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	dial, port := new(net.Dialer).DialContext, "5672"
+	if address.Scheme == "amqps" {
+		dial, port = new(tls.Dialer).DialContext, "5671"
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return errors.New("servers: this RabbitMQ is closed")
+	if address.Port() != "" {
+		port = address.Port()
 	}
-	return do()
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(address.Hostname(), port))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return "", err
+	}
+	if _, err := conn.Write([]byte("AMQP\x00\x00\x09\x01")); err != nil {
+		return "", err
+	}
+	head := make([]byte, 7) // the type of the frame, its channel, its size
+	if _, err := io.ReadFull(conn, head); err != nil {
+		return "", err
+	}
+	const method, most = 1, 64 << 10
+	size := binary.BigEndian.Uint32(head[3:])
+	if head[0] != method || size > most {
+		return "", fmt.Errorf("servers: this is no AMQP 0-9-1: %q", head)
+	}
+	body := make([]byte, size)
+	_, err = io.ReadFull(conn, body)
+	return string(body), err
 }
 
-// stop shuts down what runs, frozen or not. What does not follow in time is killed, and epmd always is: it keeps nothing.
-func (s *RabbitMQServer) stop() error {
-	if s.proc == nil {
-		return s.kill()
+// stop shuts the broker down in order. Its epmd is always killed: it keeps nothing.
+func (s *RabbitMQServer) stop() (err error) {
+	if s.proc != nil {
+		err = s.stopBy(syscall.SIGTERM)
 	}
-	err := errors.Join(s.proc.thaw(), s.proc.signal(syscall.SIGTERM), s.proc.waitEnd(stopLimit))
 	return errors.Join(err, s.kill())
 }
 
-// kill kills what runs.
+// end is kill: a broker leaves nothing outside of its directory, and an end in order takes long.
+func (s *RabbitMQServer) end() error { return s.kill() }
+
+// kill kills what runs, with the epmd that was started for the broker.
 func (s *RabbitMQServer) kill() error {
 	var errs []error
-	for _, proc := range []*process{s.proc, s.epmd} {
-		if proc != nil {
-			errs = append(errs, killWithDescendants(proc))
+	for _, running := range []*proc.Process{s.proc, s.epmd} {
+		if running != nil {
+			errs = append(errs, running.KillTree())
 		}
 	}
 	s.proc, s.epmd = nil, nil

@@ -24,7 +24,7 @@ type space struct {
 	path string
 }
 
-// dir returns the directory. Everybody may pass through it: a server may run as another user than the tests.
+// dir returns the directory. All users may pass through it: a server may run as another user than the tests.
 func (s *space) dir() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *space) remove() error {
 }
 
 // removeLeftovers deletes the directories of processes that were killed before they could. It never complains: what cannot
-// be deleted belongs to somebody else. Containers must not share the parent: they do not see each other's processes.
+// be deleted belongs to another user. Containers must not share the parent: they do not see each other's processes.
 func removeLeftovers(parent string) {
 	found, _ := filepath.Glob(filepath.Join(parent, dirPrefix+"*"))
 	for _, path := range found {
@@ -80,12 +80,7 @@ func ownerOf(path string) int {
 // alive reports whether a process with this id may exist. In doubt it does.
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-// owner is the user that a server runs as. The zero value is the user of this process.
-type owner struct {
-	uid, gid int
-	other    bool
-}
-
+// own gives a file to the owner.
 func (o owner) own(path string) error {
 	if !o.other {
 		return nil

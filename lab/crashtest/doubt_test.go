@@ -30,8 +30,9 @@ func TestKilledInDoubt(t *testing.T) {
 					t.Fatalf("the shop answered %+v although it was to die", r)
 				}
 				settling := w.opens(func(s *shopSettings) { s.Resume, s.Poll, s.Kill = true, true, "after resolving charge" })
-				_, err := settling.process.Wait()
-				must(t, err)
+				if err := settling.Wait(longest); settling.ExitCode() != -1 {
+					t.Fatalf("the shop ended with %v, want it to be killed", err)
+				}
 				w.wantBooking(finish(w), "k", [3]int{1, 1, 1})
 			})
 		})

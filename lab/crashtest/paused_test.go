@@ -3,7 +3,6 @@ package crashtest
 import (
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/onceward/onceward/reconcile"
@@ -15,7 +14,7 @@ func (p *shopProcess) starts(path, key, body, point string) <-chan reply {
 	p.Helper()
 	done := make(chan reply, 1)
 	go func() { done <- p.post(path, key, body) }()
-	p.hears("holding " + point)
+	p.Hear("holding " + point)
 	return done
 }
 
@@ -26,7 +25,7 @@ func TestPausedPastItsLease(t *testing.T) {
 	const everywhere, onPostgres = "", "postgres"
 	for point, where := range map[string]string{
 		"before the call": everywhere, "after the call": everywhere, "after checkpoint charge": everywhere, "before complete": everywhere,
-		// Inside a transaction: on SQLite everybody waits for a process that is stopped there, and nobody takes over.
+		// Inside a transaction: on SQLite all wait for a process that is stopped there, and none takes over.
 		"seat": onPostgres, "confirm": onPostgres,
 	} {
 		t.Run(strings.ReplaceAll(point, " ", "_"), func(t *testing.T) {
@@ -37,8 +36,8 @@ func TestPausedPastItsLease(t *testing.T) {
 				w.stops(first)
 				second := w.opens(nil)
 				taken := second.settles("/bookings", "k", "{}")
-				first.signal(syscall.SIGCONT)
-				first.goesOn()
+				must(t, first.Resume())
+				first.Tell("go on")
 				late := <-answer
 				if late.err != nil || late.status != http.StatusCreated || late.body != taken.body {
 					t.Errorf("the first client got %+v, the second %+v, want the same", late, taken)
@@ -64,8 +63,8 @@ func TestPausedBeforeItsCall(t *testing.T) {
 			w.stops(first)
 			second := w.opens(func(s *shopSettings) { s.Poll = true })
 			retried := second.settles("/payments", "k", body)
-			first.signal(syscall.SIGCONT)
-			first.goesOn()
+			must(t, first.Resume())
+			first.Tell("go on")
 			<-answer
 			if retried.status != http.StatusCreated || w.charges("k") != 1 {
 				t.Errorf("the retry got %+v, and there are %d charges, want one", retried, w.charges("k"))
@@ -84,13 +83,13 @@ func TestPausedBeforeItsCall(t *testing.T) {
 			second := w.opens(func(s *shopSettings) { s.Poll = true })
 			w.awaits(second, "k", store.StateUnknown)
 			for w.record("k").ReconcileCount < 3 {
-				second.pause("the poller to ask three times")
+				second.awaits("the poller to ask three times")
 			}
 			if r := second.post("/payments", "k", body); r.status != http.StatusConflict || !strings.Contains(r.body, "outcome-unknown") {
 				t.Errorf("the retry got %+v, want 409 outcome-unknown: nothing was found, but that proves nothing", r)
 			}
-			first.signal(syscall.SIGCONT)
-			first.goesOn()
+			must(t, first.Resume())
+			first.Tell("go on")
 			<-answer
 			if w.charges("k") == 0 {
 				// It noticed that it had lost its lease, and did not call. Only a person can conclude that.

@@ -25,7 +25,7 @@ import (
 )
 
 // shopVariable makes the test binary a shop, with the settings that it holds, instead of running tests.
-const shopVariable = "ONCEWARD_AFTERMATH_SHOP"
+const shopVariable = "ONCEWARD_CRASHTEST_SHOP"
 
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(shopVariable); settings != "" {

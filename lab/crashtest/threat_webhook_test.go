@@ -125,7 +125,7 @@ func (m *market) loses(tenant, key, charge string) (rec store.Record, downstream
 	return rec, downstream
 }
 
-// tells delivers an event to a tenant's hook, signed with somebody's secret.
+// tells delivers an event to a tenant's hook, signed with a secret.
 func (m *market) tells(hook, signer string, word bankWord) (status int) {
 	m.Helper()
 	body, err := json.Marshal(word)

@@ -175,7 +175,7 @@ func (w *world) awaitsDeadLetter(p *shopProcess, operator *reconcile.Operator) s
 		if len(letters) == 1 {
 			return letters[0]
 		}
-		p.pause("a dead letter")
+		p.awaits("a dead letter")
 	}
 }
 
@@ -194,7 +194,7 @@ func TestStillOnItsWay(t *testing.T) {
 					shop.settles("/payments", "k", payment)
 				} else {
 					for w.record("k").ReconcileCount < 3 {
-						shop.pause("the poller to ask three times")
+						shop.awaits("the poller to ask three times")
 					}
 					w.retryIsRefused(shop, "k")
 				}

@@ -1,16 +1,13 @@
 package crashtest
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +15,8 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -30,7 +29,7 @@ type world struct {
 	store    fullStore
 	guard    *onceward.Guard // as the shops have it
 	counts   func(table string) int
-	// free reports whether nobody holds a lock that all who write have to wait for.
+	// free reports whether no process holds a lock that all who write have to wait for.
 	free func() bool
 }
 
@@ -102,9 +101,9 @@ func unlocked(t testing.TB, path string) bool {
 // everybody: it goes on for a moment and is paused again.
 func (w *world) stops(p *shopProcess) {
 	w.Helper()
-	for p.signal(syscall.SIGSTOP); !w.free(); p.signal(syscall.SIGSTOP) {
-		p.signal(syscall.SIGCONT)
-		p.pause("the shop to be paused without the lock of the file")
+	for must(w, p.Pause()); !w.free(); must(w, p.Pause()) {
+		must(w, p.Resume())
+		p.awaits("the shop to be paused without the lock of the file")
 	}
 }
 
@@ -118,11 +117,9 @@ func must(t testing.TB, err error) {
 // shopProcess is a shop as the test sees it.
 type shopProcess struct {
 	testing.TB
-	url     string
-	process *os.Process
-	in      io.Writer
-	out     *bufio.Scanner
-	opened  time.Time
+	*proctest.Process
+	url    string
+	opened time.Time
 }
 
 // longest is how long a shop may take for all that a test waits for.
@@ -137,42 +134,9 @@ func (w *world) opens(change func(*shopSettings)) *shopProcess {
 	}
 	encoded, err := json.Marshal(settings)
 	must(w, err)
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), shopVariable+"="+string(encoded))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	must(w, err)
-	out, err := cmd.StdoutPipe()
-	must(w, err)
-	must(w, cmd.Start())
-	w.Cleanup(func() {
-		_ = cmd.Process.Kill() // also if it is stopped
-		_ = cmd.Wait()
-	})
-	p := &shopProcess{TB: w.TB, process: cmd.Process, in: in, out: bufio.NewScanner(out), opened: time.Now()}
-	p.url = p.hears("http://")
+	p := &shopProcess{TB: w.TB, Process: proctest.Start(w.TB, proc.Self(shopVariable, string(encoded))), opened: time.Now()}
+	p.url = p.Hear("http://")
 	return p
-}
-
-// hears waits for the next line of the process.
-func (p *shopProcess) hears(prefix string) string {
-	p.Helper()
-	if !p.out.Scan() || !strings.HasPrefix(p.out.Text(), prefix) {
-		p.Fatalf("the shop said %q (%v), want %q", p.out.Text(), p.out.Err(), prefix)
-	}
-	return p.out.Text()
-}
-
-func (p *shopProcess) signal(s syscall.Signal) {
-	p.Helper()
-	must(p, p.process.Signal(s))
-}
-
-// goesOn lets a shop go on that holds.
-func (p *shopProcess) goesOn() {
-	p.Helper()
-	_, err := io.WriteString(p.in, "go on\n")
-	must(p, err)
 }
 
 // reply is an answer of a shop, or none.
@@ -211,12 +175,12 @@ func (p *shopProcess) settles(path, key, body string) reply {
 		if r.err == nil && r.status != http.StatusConflict && r.status < http.StatusInternalServerError {
 			return r
 		}
-		p.pause("the answer to become final: it is %+v", r)
+		p.awaits("the answer to become final: it is %+v", r)
 	}
 }
 
-// pause waits a moment for something that only time brings, such as the end of a lease in another process.
-func (p *shopProcess) pause(format string, args ...any) {
+// awaits waits a moment for something that only time brings, such as the end of a lease in another process.
+func (p *shopProcess) awaits(format string, args ...any) {
 	p.Helper()
 	if time.Since(p.opened) > longest {
 		p.Fatalf("waited in vain for "+format, args...)
@@ -242,7 +206,7 @@ func (w *world) awaits(p *shopProcess, key string, state store.State) store.Reco
 		if rec.State == state {
 			return rec
 		}
-		p.pause("the record to be %s: it is %s (%s, %s)", state, rec.State, rec.Point, rec.LastError)
+		p.awaits("the record to be %s: it is %s (%s, %s)", state, rec.State, rec.Point, rec.LastError)
 	}
 }
 

@@ -30,8 +30,13 @@ var (
 		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./limit", "./proxy", "./console", "./client", "./check",
 		"./broker",
 	}
-	wiring    = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
-	testParts = []string{"./store/storetest", "./oncewardtest", "./internal/servers", "./internal/watchdog"}
+	wiring = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
+	// testParts are packages that tests import, and so may import testing: suites, servers that are closed at the end of a
+	// test, processes that are killed then, and a guard against tests that hang. The last three are in internal/ and not in
+	// lab because tests of all modules use them; internal/proc itself has no testing in it, because the demo uses it too.
+	testParts = []string{
+		"./store/storetest", "./oncewardtest", "./internal/servers", "./internal/proc/proctest", "./internal/watchdog",
+	}
 )
 
 // storeOf names the store that a package belongs to, or nothing.
@@ -81,6 +86,16 @@ var rules = []rule{
 			{".": {"./storeurl"}},
 			{".": {"./internal/canon"}, "./internal/canon": {"github.com/gowebpki/jcs"}},
 			{".": {"github.com/dunglas/httpsfv"}, "github.com/dunglas/httpsfv": {"example.com/surprise"}},
+		},
+	},
+	{
+		name:      "internal/servers and internal/proc depend on nothing but the standard library and each other",
+		from:      func(pkg string) bool { return under(pkg, "./internal/servers", "./internal/proc") },
+		forbidden: func(_, dep string) bool { return !standard(dep) && !under(dep, "./internal/proc") },
+		good:      []graph{{"./internal/servers": {"testing", "./internal/proc"}, "./internal/proc": {"os/exec"}}},
+		bad: []graph{
+			{"./internal/servers": {"github.com/jackc/pgx/v5"}},
+			{"./internal/proc": {"./internal/servers"}},
 		},
 	},
 	{
@@ -152,7 +167,7 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "only tests and lab depend on storetest, oncewardtest, servers, watchdog and testing",
+		name: "only tests and lab depend on storetest, oncewardtest, servers, proctest, watchdog and testing",
 		from: func(pkg string) bool { return ours(pkg) && !under(pkg, testParts...) && !under(pkg, "./lab") },
 		forbidden: func(_, dep string) bool {
 			return under(dep, testParts...) || under(dep, "testing")
@@ -163,11 +178,15 @@ var rules = []rule{
 			{"./store/storetest": {"testing", "pgregory.net/rapid"}},
 			{"./lab/bench": {"testing", "./store/storetest"}, "./store/storetest": {"testing"}},
 			{"./store/dynamodb": {"example.com/sdk"}, "example.com/sdk": {"testing"}},
+			{"./cmd/onceward": {"./internal/proc"}, "./internal/proc": {"os/exec"}},
+			{"./internal/servers": {"testing", "./internal/proc"}, "./internal/proc": {"os/exec"}},
 		},
 		bad: []graph{
 			{"./store/sqlite": {"testing/fstest"}},
 			{"./cmd/onceward": {"./store/storetest"}},
 			{"./examples/payments": {"./internal/servers"}},
+			{"./cmd/onceward": {"./internal/proc/proctest"}},
+			{"./cmd/onceward": {"./internal/proc"}, "./internal/proc": {"testing"}},
 			{"./console": {"./internal/page"}, "./internal/page": {"testing"}},
 		},
 	},

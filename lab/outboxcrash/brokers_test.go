@@ -148,7 +148,7 @@ func (w *world) startNATS() (b broker, url string) {
 func (w *world) startAMQP() (b broker, url, queue string) {
 	w.Helper()
 	rabbit := servers.NewRabbitMQ(w)
-	queue = rabbit.Queue(w, nil)
+	queue = w.declareQueue(rabbit)
 	consumer, err := amqp.NewConsumer(amqp.ConsumerConfig{
 		URL: rabbit.URL(), Queue: queue, Inbox: w.inbox, Name: "amqp", Prefetch: 1, Logger: quiet, MaxBackoff: 300 * time.Millisecond,
 		Handle: func(ctx context.Context, d *amqp091.Delivery) error { return apply(ctx, d.Body) },
@@ -156,4 +156,18 @@ func (w *world) startAMQP() (b broker, url, queue string) {
 	must(w, err)
 	w.consumes("amqp", consumer.Run)
 	return broker{"amqp", func() error { return errors.Join(rabbit.Kill(), rabbit.Restart()) }}, rabbit.URL(), queue
+}
+
+// declareQueue declares a durable queue that survives the death of its broker.
+func (w *world) declareQueue(rabbit *servers.RabbitMQServer) (name string) {
+	w.Helper()
+	conn, err := amqp091.Dial(rabbit.URL())
+	must(w, err)
+	defer func() { must(w, conn.Close()) }()
+	ch, err := conn.Channel()
+	must(w, err)
+	name = rabbit.Name(w)
+	_, err = ch.QueueDeclare(name, true, false, false, false, nil)
+	must(w, errors.Join(err, rabbit.AwaitQueue(name)))
+	return name
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -22,7 +23,7 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 
 		first, err := w.starts(workerSettings{Provider: bank.URL, DieAfterCharge: true})
 		must(t, err)
-		if err := first.cmd.Wait(); err == nil || first.cmd.ProcessState.ExitCode() != -1 {
+		if err := first.Wait(proctest.Limit); err == nil || first.ExitCode() != -1 {
 			t.Fatalf("the worker ended with %v, want it to be killed", err)
 		}
 		if charges := chargesIn(t, ledger); charges != 1 {
@@ -39,7 +40,7 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 			entry = w.message(outbox.Filter{Topic: "charge"})
 			return entry.State == outbox.StateDone
 		})
-		must(t, second.ends())
+		must(t, second.End(proctest.Limit))
 		if charges := chargesIn(t, ledger); charges != 1 {
 			t.Errorf("%d charges in the provider's ledger, want one", charges)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -118,7 +119,7 @@ func (s storm) tormentWorker(w *world, settings workerSettings, random *rand.Ran
 			return err
 		}
 		time.Sleep(time.Duration(200+random.IntN(1000)) * time.Millisecond)
-		if err := p.dies(); err != nil {
+		if err := p.Kill(); err != nil {
 			return err
 		}
 		kills.Add(1)
@@ -129,7 +130,7 @@ func (s storm) tormentWorker(w *world, settings workerSettings, random *rand.Ran
 	}
 	<-added
 	kills.Add(1)
-	return p.dies()
+	return p.Kill()
 }
 
 // tormentBroker restarts a broker now and then.
@@ -149,7 +150,7 @@ func (s storm) settle(t *testing.T, w *world, settings workerSettings) {
 	for range s.workers {
 		p, err := w.starts(settings)
 		must(t, err)
-		defer func() { must(t, p.ends()) }()
+		defer func() { must(t, p.End(proctest.Limit)) }()
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -166,7 +167,7 @@ func (s storm) settle(t *testing.T, w *world, settings workerSettings) {
 	})
 }
 
-// describe tells what still waits, for whoever has to find out why.
+// describe tells what still waits, for people who have to find out why.
 func (w *world) describe() {
 	waiting, err := w.store.Messages(context.Background(), outbox.Filter{States: []outbox.State{outbox.StateReady, outbox.StateLeased, outbox.StateBehind}, Limit: 20})
 	w.Logf("at %s these wait (%v):", time.Now().UTC().Format(time.TimeOnly), err)

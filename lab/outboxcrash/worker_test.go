@@ -31,7 +31,7 @@ import (
 )
 
 // workerVariable makes the test binary a worker process, with the settings that it holds, instead of running tests.
-const workerVariable = "ONCEWARD_DEPARTURES_WORKER"
+const workerVariable = "ONCEWARD_OUTBOXCRASH_WORKER"
 
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(workerVariable); settings != "" {

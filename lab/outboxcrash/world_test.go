@@ -1,20 +1,17 @@
 package outboxcrash
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 )
@@ -174,47 +171,23 @@ func (w *world) awaits(what string, limit time.Duration, so func() bool) {
 	}
 }
 
-// workerProcess is a worker that can be killed.
-type workerProcess struct {
-	cmd *exec.Cmd
-	in  io.Closer
-}
-
-// starts starts a worker process, and returns when it works.
-func (w *world) starts(settings workerSettings) (*workerProcess, error) {
+// starts starts a worker process, and returns when it works. It is killed at the end of the test at the latest.
+func (w *world) starts(settings workerSettings) (*proc.Process, error) {
 	settings.Store = w.url
 	encoded, err := json.Marshal(settings)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), workerVariable+"="+string(encoded))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	p, err := proc.Start(proc.Self(workerVariable, string(encoded)))
 	if err != nil {
 		return nil, err
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &workerProcess{cmd: cmd, in: in}
-	line := bufio.NewScanner(out)
-	if !line.Scan() || line.Text() != "working" {
-		return nil, errors.Join(fmt.Errorf("the worker said %q", line.Text()), line.Err(), p.dies())
-	}
-	return p, nil
+	w.Cleanup(func() {
+		must(w, p.Kill())
+		if said := p.Stderr(); w.Failed() && said != "" {
+			w.Logf("a worker wrote to its standard error:\n%s", said)
+		}
+	})
+	_, err = p.Expect("working", proctest.Limit)
+	return p, err
 }
-
-// dies is a SIGKILL.
-func (p *workerProcess) dies() error {
-	err := p.cmd.Process.Kill()
-	_ = p.cmd.Wait() // it was killed, which is an error
-	return err
-}
-
-// ends lets the worker end in order.
-func (p *workerProcess) ends() error { return errors.Join(p.in.Close(), p.cmd.Wait()) }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -95,14 +96,8 @@ func receive(t *testing.T, server *servers.PostgresServer, name string) {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("there is no receiver of the log: %v; install it: apt-get update && apt-get install -y --no-install-recommends postgresql", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := osexec.CommandContext(ctx, program, "--synchronous", "--no-loop", "-D", t.TempDir(), "-d",
-		"host="+parsed.Hostname()+" port="+parsed.Port()+" user="+parsed.User.Username()+" application_name="+name)
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		cancel()
-		_ = cmd.Wait() // it was killed
-	})
+	proctest.Start(t, osexec.Command(program, "--synchronous", "--no-loop", "-D", t.TempDir(), "-d",
+		"host="+parsed.Hostname()+" port="+parsed.Port()+" user="+parsed.User.Username()+" application_name="+name))
 }
 
 // TestStandby: a server that follows another one is behind it, and is never asked (scenario 13): not when a store is

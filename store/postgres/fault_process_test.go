@@ -4,18 +4,16 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
-	osexec "os/exec"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -120,50 +118,14 @@ func (tell *teller) hold(r *http.Request, when string) {
 
 // tellerProcess is a teller as the test sees it.
 type tellerProcess struct {
-	url     string
-	process *os.Process
-	in      io.Writer
-	out     *bufio.Scanner
+	*proctest.Process
+	url string
 }
 
 func startTeller(t testing.TB, s *site) *tellerProcess {
 	t.Helper()
-	cmd := osexec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), tellerVariable+"="+s.url)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	must(t, err)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // also if it is stopped
-		_ = cmd.Wait()
-	})
-	p := &tellerProcess{process: cmd.Process, in: in, out: bufio.NewScanner(out)}
-	p.url = p.hears(t, "http://")
-	return p
-}
-
-// hears waits for the next line of the process.
-func (p *tellerProcess) hears(t testing.TB, prefix string) string {
-	t.Helper()
-	if !p.out.Scan() || !strings.HasPrefix(p.out.Text(), prefix) {
-		t.Fatalf("the teller said %q (%v), want %q", p.out.Text(), p.out.Err(), prefix)
-	}
-	return p.out.Text()
-}
-
-func (p *tellerProcess) signal(t testing.TB, signal syscall.Signal) {
-	t.Helper()
-	must(t, p.process.Signal(signal))
-}
-
-// goOn lets a handler go on that holds.
-func (p *tellerProcess) goOn(t testing.TB) {
-	t.Helper()
-	_, err := io.WriteString(p.in, "go on\n")
-	must(t, err)
+	p := proctest.Start(t, proc.Self(tellerVariable, s.url))
+	return &tellerProcess{Process: p, url: p.Hear("http://")}
 }
 
 // starts sends a payment whose handler holds, beside the test, and waits until it does.
@@ -177,6 +139,6 @@ func (p *tellerProcess) starts(t testing.TB, path, key, hold string) <-chan http
 		}
 		done <- r
 	}()
-	p.hears(t, "holding "+hold)
+	p.Hear("holding " + hold)
 	return done
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -155,14 +154,14 @@ func TestStoppedOwnerCompletesLate(t *testing.T) {
 	s := newSite(t, servers.Postgres(t))
 	owner, other := startTeller(t, s), startTeller(t, s)
 	first := owner.starts(t, "/reserved", "key", "after")
-	owner.signal(t, syscall.SIGSTOP)
+	must(t, owner.Pause())
 	mustSend(t, other.url+"/reserved", "key").wantProblem(t, http.StatusConflict, "in-progress", "the lease lasts")
 	eventually(t, "the outcome is unknown", 10*time.Second, func() bool {
 		return mustSend(t, other.url+"/reserved", "key").code() == "outcome-unknown"
 	})
 	mustSend(t, other.url+"/reserved", "key").wantProblem(t, http.StatusConflict, "outcome-unknown", "scenario 1")
-	owner.signal(t, syscall.SIGCONT)
-	owner.goOn(t)
+	must(t, owner.Resume())
+	owner.Tell("go on")
 	late := await(t, "the owner's answer", first)
 	late.want(t, http.StatusCreated, false, "section 4: the same attempt, finishing late")
 	again := mustSend(t, other.url+"/reserved", "key")
@@ -179,12 +178,12 @@ func TestStoppedOwnerMakesNoEffect(t *testing.T) {
 	s := newSite(t, servers.Postgres(t))
 	owner, other := startTeller(t, s), startTeller(t, s)
 	first := owner.starts(t, "/reserved", "key", "before")
-	owner.signal(t, syscall.SIGSTOP)
+	must(t, owner.Pause())
 	eventually(t, "the outcome is unknown", 10*time.Second, func() bool {
 		return mustSend(t, other.url+"/reserved", "key").code() == "outcome-unknown"
 	})
-	owner.goOn(t)
-	owner.signal(t, syscall.SIGCONT)
+	owner.Tell("go on")
+	must(t, owner.Resume())
 	if late := await(t, "the owner's answer", first); late.status != http.StatusInternalServerError || late.replayed() {
 		t.Errorf("scenario 2: the owner was answered %d %q", late.status, late.body)
 	}
@@ -199,7 +198,7 @@ func TestStoppedTransactionLosesItsLock(t *testing.T) {
 	s := newSite(t, servers.Postgres(t))
 	owner, other := startTeller(t, s), startTeller(t, s)
 	first := owner.starts(t, "/transactional", "key", "after")
-	owner.signal(t, syscall.SIGSTOP)
+	must(t, owner.Pause())
 	mustSend(t, other.url+"/transactional", "key").wantProblem(t, http.StatusConflict, "in-progress", "the lock is held")
 	var retry httpReply
 	eventually(t, "the lock is free", 20*time.Second, func() bool {
@@ -207,8 +206,8 @@ func TestStoppedTransactionLosesItsLock(t *testing.T) {
 		return retry.code() != "in-progress"
 	})
 	retry.want(t, http.StatusCreated, false, "E1: a node that stops loses its lock")
-	owner.goOn(t)
-	owner.signal(t, syscall.SIGCONT)
+	owner.Tell("go on")
+	must(t, owner.Resume())
 	late := await(t, "the owner's answer", first)
 	// Its connection is gone, and its time is over: whichever it notices first.
 	if code := late.code(); late.status != http.StatusServiceUnavailable || code != "store-unavailable" && code != "deadline-exceeded" {

@@ -9,10 +9,10 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -98,9 +98,9 @@ func TestKilled(t *testing.T) {
 	for range rounds {
 		p := startProcess(t, "crasher", path)
 		for _, key := range pending {
-			p.say(t, key)
+			p.Tell(key)
 		}
-		p.say(t, "go")
+		p.Tell("go")
 		runAndKill(t, p, history)
 		pending = checkCrashed(t, path, history)
 	}
@@ -131,11 +131,11 @@ func TestKilled(t *testing.T) {
 }
 
 // runAndKill lets the process work for a while after its first acknowledgement.
-func runAndKill(t *testing.T, p *process, history map[string]bool) {
+func runAndKill(t *testing.T, p *proctest.Process, history map[string]bool) {
 	t.Helper()
 	var once sync.Once
-	for p.out.Scan() {
-		word, key, whole := strings.Cut(p.out.Text(), " ")
+	for line, err := p.Line(proctest.Limit); err == nil; line, err = p.Line(proctest.Limit) {
+		word, key, whole := strings.Cut(line, " ")
 		if !whole {
 			continue // cut off by the kill
 		}
@@ -145,12 +145,11 @@ func runAndKill(t *testing.T, p *process, history map[string]bool) {
 		}
 		history[key] = true
 		once.Do(func() {
-			time.AfterFunc(time.Duration(rand.Int64N(int64(100*time.Millisecond))), func() { _ = p.Process.Kill() })
+			time.AfterFunc(time.Duration(rand.Int64N(int64(100*time.Millisecond))), func() { _ = p.Kill() })
 		})
 	}
-	err := p.Wait()
-	if status, ok := p.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
-		t.Fatalf("the process ended by itself: %v", err)
+	if err := p.Wait(proctest.Limit); p.ExitCode() != -1 {
+		t.Fatalf("the process ended by itself: %v: %s", err, p.Stderr())
 	}
 }
 

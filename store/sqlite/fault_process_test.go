@@ -4,56 +4,22 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
-	osexec "os/exec"
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// process is another process that plays a part.
-type process struct {
-	*osexec.Cmd
-	in  io.WriteCloser
-	out *bufio.Scanner
-}
-
 // startProcess runs the test binary in the part of a helper, on a file.
-func startProcess(t testing.TB, name, path string) *process {
+func startProcess(t testing.TB, name, path string) *proctest.Process {
 	t.Helper()
-	cmd := osexec.Command(os.Args[0], path)
-	cmd.Env = append(os.Environ(), helperVariable+"="+name)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	p := &process{Cmd: cmd, in: in, out: bufio.NewScanner(out)}
-	if !p.out.Scan() || p.out.Text() != "ready" {
-		t.Fatalf("the %s said %q, want ready", name, p.out.Text())
-	}
+	p := proctest.Start(t, proc.Self(helperVariable, name, path))
+	p.Hear("ready")
 	return p
-}
-
-func (p *process) say(t testing.TB, line string) {
-	t.Helper()
-	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
-		t.Fatal(err)
-	}
 }
 
 const contendedKeys = 150
@@ -96,19 +62,19 @@ func TestContendingProcesses(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	s := openBusiness(t, path)
-	contenders := []*process{startProcess(t, "contender", path), startProcess(t, "contender", path)}
+	contenders := []*proctest.Process{startProcess(t, "contender", path), startProcess(t, "contender", path)}
 	for _, p := range contenders {
-		p.say(t, "go")
+		p.Tell("go")
 	}
 	executed := map[string]int{}
 	shares := []int{0, 0}
 	for i, p := range contenders {
-		for p.out.Scan() {
-			executed[p.out.Text()]++
+		for _, key := range p.Rest() {
+			executed[key]++
 			shares[i]++
 		}
-		if err := p.Wait(); err != nil {
-			t.Errorf("a contender failed: %v", err)
+		if p.ExitCode() != 0 {
+			t.Errorf("a contender failed: %s", p.Stderr())
 		}
 	}
 	for i := range contendedKeys {

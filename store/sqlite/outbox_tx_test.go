@@ -200,10 +200,9 @@ func TestKilledBeforeCommit(t *testing.T) {
 	if found, err := store.Messages(t.Context(), outbox.Filter{}); err != nil || len(found) != 1 {
 		t.Errorf("I10: %d messages (%v) before the commit of another process, want 1", len(found), err)
 	}
-	if err := p.Process.Kill(); err != nil {
+	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = p.Wait() // it was killed
 	after := add(t, store, about("a"))
 	wantClaimed(t, store, 10, "I10", before[0], after[0])
 	if consumed, err := store.ConsumedEvents(t.Context(), "event"); err != nil || len(consumed) > 0 {

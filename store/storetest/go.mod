@@ -8,6 +8,8 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
+require golang.org/x/text v0.43.0 // indirect
+
 require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/ncruces/go-sqlite3-wasm/v6 v6.3.35304 // indirect

@@ -2,13 +2,15 @@ package storetest
 
 import (
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // The promises that a store can break, each with the group in which that has to be noticed.
@@ -99,21 +101,16 @@ func TestMutants(t *testing.T) {
 	if os.Getenv(mutantVariable) != "" {
 		t.Fatal("this is for processes that run TestReference alone")
 	}
-	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, group := range mutants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			process := exec.CommandContext(t.Context(), binary, "-test.run=^TestReference$/^(memory|rows)$/^"+group+"$")
-			process.Env = append(os.Environ(), mutantVariable+"="+name)
-			output, err := process.CombinedOutput()
-			if err == nil {
+			run := proctest.Run(t, proc.Self(mutantVariable, name, "-test.run=^TestReference$/^(memory|rows)$/^"+group+"$"))
+			if run.Code == 0 {
 				t.Fatalf("a store that breaks this promise passed group %s", group)
 			}
-			caught := failedTest.FindAllStringSubmatch(string(output), -1)
-			if len(caught) == 0 || strings.Contains(string(output), "DATA RACE") {
+			output := run.Stdout + run.Stderr
+			caught := failedTest.FindAllStringSubmatch(output, -1)
+			if len(caught) == 0 || strings.Contains(output, "DATA RACE") {
 				t.Fatalf("the process failed, but no test of group %s did:\n%s", group, output)
 			}
 			for _, match := range caught {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
 // TestAMillionEntries compares a million entries a side in a process of its own, which is built without the race
@@ -14,13 +16,12 @@ import (
 func TestAMillionEntries(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "million.exe")
-	build := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, "./million")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if build := proctest.Run(t, exec.Command("go", "build", "-race=false", "-o", program, "./million")); build.Code != 0 {
+		t.Fatalf("%s", build.Stderr)
 	}
-	out, err := exec.CommandContext(t.Context(), program).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	run := proctest.Run(t, exec.Command(program))
+	if run.Code != 0 {
+		t.Fatalf("exit status %d\n%s", run.Code, run.Stderr)
 	}
 	want := `finding: missing here provider charge 000000
 finding: differs  charge 000001
@@ -34,9 +35,9 @@ finding: missing here provider charge 999998
 finding: duplicate local charge 999999
 read: 999999 999998
 `
-	memory, found := strings.CutPrefix(string(out), want)
+	memory, found := strings.CutPrefix(run.Stdout, want)
 	if !found {
-		t.Fatalf("got\n%s\nwant\n%s", out, want)
+		t.Fatalf("got\n%s\nwant\n%s", run.Stdout, want)
 	}
 	measured := 0
 	for line := range strings.Lines(memory) {

@@ -1,3 +1,5 @@
+// Package demo runs the reference payments system the way it lives in production, only faster and under worse conditions: a
+// provider that fails, clients that lose their connections, processes that are killed. At the end it counts.
 package demo
 
 import (
@@ -90,4 +92,22 @@ func (w *world) close() error {
 		errs = append(errs, w.store.remove())
 	}
 	return errors.Join(append(errs, w.dir.close())...)
+}
+
+// serve serves until the context ends.
+func (w *world) serve(ctx, hurry context.Context, out io.Writer) error {
+	n, err := startNode(ctx, w.node)
+	if err != nil {
+		return err
+	}
+	w.aim(n.address() + "/events")
+	if err := w.guide(out, n.address()); err != nil {
+		return errors.Join(err, n.close(hurry))
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-n.failed():
+	}
+	w.provider.ClearFaults() // or a request that waits for the provider would hold up the end
+	return errors.Join(err, n.close(hurry))
 }

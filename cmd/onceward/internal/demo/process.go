@@ -2,7 +2,6 @@ package demo
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,24 +9,55 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/onceward/onceward/internal/proc"
 )
 
 // ChildCommand is the command, not listed in the help, by which this program runs as one of several processes.
 const ChildCommand = "demo-child"
 
+// Child serves as one process of several. It reads its configuration as one line from in, writes its URL as one line to out,
+// and ends when in does: so it never outlives its parent, on any system. The contexts are as those of [Run].
+func Child(ctx, hurry context.Context, in io.Reader, out io.Writer) error {
+	lines := bufio.NewReader(in)
+	first, err := lines.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("this command is for the demo's own use: %w", err)
+	}
+	var config nodeConfig
+	if err := json.Unmarshal(first, &config); err != nil {
+		return err
+	}
+	n, err := startNode(ctx, config)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(out, n.address()); err != nil {
+		return errors.Join(err, n.close(hurry))
+	}
+	orphaned := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, lines) // that it has ended is all that matters
+		close(orphaned)
+	}()
+	select {
+	case <-orphaned:
+	case <-ctx.Done():
+	case err = <-n.failed():
+	}
+	return errors.Join(err, n.close(hurry))
+}
+
+// startWithin is how long a child has to serve. Its store may be slow to open.
+const startWithin = time.Minute
+
 // process is a node in a process of its own.
 type process struct {
-	url   string
-	cmd   *exec.Cmd
-	stdin io.Closer
-	said  bytes.Buffer // on the standard error; to be read when it has ended
-	// ended is closed when the process has ended, with how in exit.
-	ended  chan struct{}
-	exit   error
+	*proc.Process
+	url    string
 	broken chan error
 	// expected is set before the process is made to end.
 	expected atomic.Bool
@@ -39,64 +69,36 @@ func startProcess(config nodeConfig) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{
-		cmd: exec.Command(program, ChildCommand), ended: make(chan struct{}), broken: make(chan error, 1),
-	}
-	p.cmd.SysProcAttr = attributes()
-	p.cmd.Stderr = &p.said
-	p.cmd.WaitDelay = endWithin
-	stdin, err := p.cmd.StdinPipe()
+	child, err := proc.Start(exec.Command(program, ChildCommand))
 	if err != nil {
 		return nil, err
 	}
-	p.stdin = stdin
-	stdout, saidTo, err := os.Pipe()
-	if err != nil {
-		return nil, err
+	p := &process{Process: child, broken: make(chan error, 1)}
+	if err := p.introduce(config); err != nil {
+		return nil, errors.Join(fmt.Errorf("a server process did not start: %w", err), p.kill())
 	}
-	defer stdout.Close()
-	p.cmd.Stdout = saidTo
-	started := make(chan error)
-	go p.run(started)
-	err = <-started
-	_ = saidTo.Close() // the child has its own end by now
-	if err != nil {
-		return nil, err
-	}
-	if err := p.introduce(config, stdin, stdout); err != nil {
-		return nil, errors.Join(err, p.kill())
-	}
+	go p.watch()
 	return p, nil
 }
 
 // introduce tells the child what to do, and learns where it serves.
-func (p *process) introduce(config nodeConfig, stdin io.Writer, stdout io.Reader) error {
-	if err := json.NewEncoder(stdin).Encode(config); err != nil {
+func (p *process) introduce(config nodeConfig) error {
+	encoded, err := json.Marshal(config)
+	if err != nil {
 		return err
 	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		<-p.ended
-		return fmt.Errorf("a server process did not start: %w: %s", p.exit, strings.TrimSpace(p.said.String()))
+	if err := p.Say(string(encoded)); err != nil {
+		return err
 	}
-	p.url = strings.TrimSpace(line)
-	return nil
+	p.url, err = p.Expect("http://", startWithin)
+	return err
 }
 
-// run starts the child and waits for its end. Linux kills the child when the thread ends that has started it, not when the
-// process does. So the thread is kept for as long as the child runs.
-func (p *process) run(started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := p.cmd.Start()
-	started <- err
-	if err != nil {
-		return
-	}
-	p.exit = p.cmd.Wait()
-	close(p.ended)
+// watch reports a process that ends by itself.
+func (p *process) watch() {
+	<-p.Done()
 	if !p.expected.Load() {
-		p.broken <- fmt.Errorf("a server process has ended by itself: %v: %s", p.exit, strings.TrimSpace(p.said.String()))
+		p.broken <- fmt.Errorf("a server process has ended by itself: %v: %s", p.Wait(0), strings.TrimSpace(p.Stderr()))
 	}
 }
 
@@ -107,26 +109,21 @@ func (p *process) failed() <-chan error { return p.broken }
 // kill ends the process as a power cut would.
 func (p *process) kill() error {
 	p.expected.Store(true)
-	err := p.cmd.Process.Kill()
-	<-p.ended
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
-	}
-	return err
+	return p.Kill()
 }
 
 // close asks the process to end, by closing its standard input. When the context ends, it is killed.
 func (p *process) close(ctx context.Context) error {
 	p.expected.Store(true)
-	_ = p.stdin.Close() // it may have ended before
+	ended := make(chan error, 1)
+	go func() { ended <- p.End(2 * endWithin) }()
 	select {
-	case <-p.ended:
-		return p.exit
+	case err := <-ended:
+		if errors.Is(err, proc.ErrRunning) {
+			return errors.New("a server process had to be killed at the end")
+		}
+		return err
 	case <-ctx.Done():
 		return p.kill()
-	case <-time.After(2 * endWithin):
-		_ = p.cmd.Process.Kill() // it may have ended just now
-		<-p.ended
-		return errors.New("a server process had to be killed at the end")
 	}
 }

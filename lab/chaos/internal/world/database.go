@@ -43,7 +43,7 @@ func openDatabase(ctx context.Context, w *World) (database, error) {
 	}
 }
 
-// file is an SQLite file. It fails by its machine: all processes die at once, or somebody keeps the file locked.
+// file is an SQLite file. It fails by its machine: all processes die at once, or another program keeps the file locked.
 type file struct {
 	world *World
 	path  string
@@ -77,7 +77,7 @@ func (f *file) crash(context.Context) error {
 		return err
 	}
 	for _, p := range nodes {
-		p.acts.Lock() // nobody is asleep or starting then
+		p.acts.Lock() // none is asleep or starting then
 	}
 	for _, p := range nodes {
 		p.kill()

@@ -1,7 +1,6 @@
 package world
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
 
@@ -29,15 +28,9 @@ type Process struct {
 	// acts makes those who kill, pause and start it wait for each other.
 	acts  sync.Mutex
 	lives int
-	life  *life
-	addr  string
-}
-
-// life is one run of a process.
-type life struct {
-	cmd   *exec.Cmd
-	said  strings.Builder
-	ended chan struct{}
+	// life is the present run of the process, nil while there is none.
+	life *proc.Process
+	addr string
 }
 
 // startLimit is how long a process may take until it listens. A database may be down meanwhile.
@@ -78,33 +71,18 @@ func (p *Process) start() error {
 	}
 	cmd := exec.Command(p.program)
 	cmd.Env = append(append(os.Environ(), p.environment...), node.Variable+"="+string(encoded))
-	// A group of its own keeps an interrupt away that is typed on the terminal, and wakes a paused process if this one dies.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	l := &life{cmd: cmd, ended: make(chan struct{})}
-	cmd.Stderr = &l.said
-	if _, err := cmd.StdinPipe(); err != nil { // its end tells the process that this one is gone
-		return err
-	}
-	out, err := cmd.StdoutPipe()
+	life, err := proc.Start(cmd)
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return err
+	url, err := life.Expect("http://", startLimit)
+	if err != nil {
+		return errors.Join(err, life.Kill())
 	}
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "http://") {
-		_ = cmd.Process.Kill() // it may have ended
-		return errors.Join(cmd.Wait(), fmt.Errorf("it said %q and %s", lines.Text(), strings.TrimSpace(l.said.String())))
-	}
-	p.life = l
+	p.life = life
 	if p.addr == "" { // it is the same in all lives, and read without a lock
-		p.addr = strings.TrimPrefix(lines.Text(), "http://")
+		p.addr = strings.TrimPrefix(url, "http://")
 	}
-	go func() {
-		_ = cmd.Wait() // how it ended shows in what it said
-		close(l.ended)
-	}()
 	return nil
 }
 
@@ -122,8 +100,7 @@ func (p *Process) kill() {
 	if p.life == nil {
 		return
 	}
-	_ = p.life.cmd.Process.Kill() // it may have ended
-	<-p.life.ended
+	_ = p.life.Kill() // the system kills it in the end
 	p.life = nil
 }
 
@@ -131,15 +108,10 @@ func (p *Process) kill() {
 func (p *Process) Collapsed() error {
 	p.acts.Lock()
 	defer p.acts.Unlock()
-	if p.life == nil {
+	if p.life == nil || !p.life.Ended() {
 		return nil
 	}
-	select {
-	case <-p.life.ended:
-		return fmt.Errorf("%s ended by itself: %s", p.name, strings.TrimSpace(p.life.said.String()))
-	default:
-		return nil
-	}
+	return fmt.Errorf("%s ended by itself: %s", p.name, strings.TrimSpace(p.life.Stderr()))
 }
 
 // Restart kills the process, waits, and starts it again. The change is made in between.
@@ -171,11 +143,11 @@ func (p *Process) Sleep(pause time.Duration) error {
 	if p.life == nil {
 		return errNotFired
 	}
-	if err := p.life.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := p.life.Pause(); err != nil {
 		return err
 	}
 	time.Sleep(pause)
-	return p.life.cmd.Process.Signal(syscall.SIGCONT)
+	return p.life.Resume()
 }
 
 // URL is where the process listens.

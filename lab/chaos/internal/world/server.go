@@ -234,7 +234,7 @@ func (s *server) trap(ctx context.Context, arm func(match func(sql string) bool)
 		before := s.proxy.Sprung()
 		arm(isCommit)
 		if err := s.proxy.AwaitSprung(waiting, before+1); err != nil && caught == 0 {
-			return errNotFired // nobody committed
+			return errNotFired // nothing was committed
 		} else if err != nil {
 			return nil
 		}

@@ -1,24 +1,23 @@
-package servers
+package proc
 
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 )
 
-// attributes make a command run as its owner, in a process group of its own, and die with the thread that starts it.
+// setAttributes puts a command into a process group of its own, and lets it end with the thread that starts it.
 //
-// The group keeps an interrupt that is typed on the terminal away from the server, which the tests may still need to end in
-// order. It also wakes a frozen server when this process dies, because the system lets nobody sleep in a group without a
-// parent: otherwise it could not follow the signal.
-func attributes(as owner, death syscall.Signal) *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: death}
-	if as.other {
-		attr.Credential = &syscall.Credential{Uid: uint32(as.uid), Gid: uint32(as.gid)}
+// The group also wakes a paused process when this one dies, because the system lets no process sleep in a group without a
+// parent: otherwise it could not follow a signal that is not SIGKILL.
+func setAttributes(cmd *exec.Cmd, orphaned syscall.Signal) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
 	}
-	return attr
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, orphaned
 }
 
 // processTable lists the processes of the system.

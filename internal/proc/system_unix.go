@@ -1,6 +1,6 @@
-//go:build !linux
+//go:build unix && !linux
 
-package servers
+package proc
 
 import (
 	"bufio"
@@ -10,14 +10,13 @@ import (
 	"syscall"
 )
 
-// attributes make a command run as its owner, in a process group of its own. Only Linux can tie its life to ours: elsewhere
-// a server outlives a process that is killed.
-func attributes(as owner, _ syscall.Signal) *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Setpgid: true}
-	if as.other {
-		attr.Credential = &syscall.Credential{Uid: uint32(as.uid), Gid: uint32(as.gid)}
+// setAttributes puts a command into a process group of its own. Only Linux can tie its life to ours: elsewhere a process has
+// to notice by the end of its input that this one was killed.
+func setAttributes(cmd *exec.Cmd, _ syscall.Signal) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
 	}
-	return attr
+	cmd.SysProcAttr.Setpgid = true
 }
 
 // processTable lists the processes of the system.

@@ -1,4 +1,4 @@
-package servers
+package servers_test
 
 import (
 	"context"
@@ -9,7 +9,46 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward/internal/servers"
 )
+
+// The tests of this package are those of internal/servers that need a client: that package, like all of its module, has the
+// standard library alone.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: m}) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(ctx) // the test may have broken it
+	})
+	return conn
+}
+
+func execute(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func count(t testing.TB, conn *pgx.Conn, table string) (n int) {
+	t.Helper()
+	must(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n))
+	return n
+}
 
 // statementIs matches one statement, however the client writes it.
 func statementIs(want string) func(string) bool {
@@ -17,12 +56,12 @@ func statementIs(want string) func(string) bool {
 }
 
 // proxied is a proxy in front of a schema with one table, a connection through it and one around it.
-func proxied(t *testing.T) (proxy *Proxy, through, around *pgx.Conn) {
+func proxied(t *testing.T) (proxy *servers.Proxy, through, around *pgx.Conn) {
 	t.Helper()
-	url := Postgres(t).SchemaURL(t)
+	url := servers.Postgres(t).SchemaURL(t)
 	around = connect(t, url)
 	execute(t, around, "CREATE TABLE things (id int)")
-	proxy = NewProxy(t, url)
+	proxy = servers.NewProxy(t, url)
 	return proxy, connect(t, proxy.URL()), around
 }
 
@@ -262,8 +301,8 @@ func TestCancelPasses(t *testing.T) {
 
 // The last words of a server reach the client.
 func TestServerThatEndsIsHeard(t *testing.T) {
-	server := NewPostgres(t)
-	proxy := NewProxy(t, server.URL())
+	server := servers.NewPostgres(t)
+	proxy := servers.NewProxy(t, server.URL())
 	through := connect(t, proxy.URL())
 	must(t, server.Stop())
 	if _, err := through.Exec(t.Context(), "SELECT 1"); err == nil || !strings.Contains(err.Error(), "57P01") {
@@ -299,7 +338,7 @@ func TestProxySharedByManyClients(t *testing.T) {
 
 func TestProxyNeedsAnAddress(t *testing.T) {
 	for _, url := range []string{"postgres:///postgres", "host=localhost", "://"} {
-		if p, err := StartProxy(url); err == nil {
+		if p, err := servers.StartProxy(url); err == nil {
 			t.Errorf("%q was accepted: %v", url, p.Close())
 		}
 	}

@@ -1,0 +1,98 @@
+// Package proctest starts processes that live as long as their test, and fails the test where they do not do what it needs.
+// It is the part of internal/proc that imports testing.
+package proctest
+
+import (
+	"bytes"
+	"errors"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/proc"
+)
+
+// Limit is how long a process may take for what a test waits for. It is the limit of a machine on which much else runs.
+const Limit = 60 * time.Second
+
+// Process is a process of a test.
+type Process struct {
+	*proc.Process
+	t testing.TB
+}
+
+// Start starts a command, and kills it at the end of the test. If the test has failed, its standard error is shown.
+func Start(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p, err := proc.Start(cmd)
+	if err != nil {
+		t.Fatalf("start %s: %v", cmd.Path, err)
+	}
+	t.Cleanup(func() {
+		if err := p.Kill(); err != nil {
+			t.Errorf("kill %s: %v", cmd.Path, err)
+		}
+		if said := p.Stderr(); t.Failed() && said != "" {
+			t.Logf("process %d wrote to its standard error:\n%s", p.PID(), said)
+		}
+	})
+	return &Process{Process: p, t: t}
+}
+
+// Hear waits for the next line of the process, which must begin with the prefix.
+func (p *Process) Hear(prefix string) string {
+	p.t.Helper()
+	line, err := p.Expect(prefix, Limit)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return line
+}
+
+// Tell writes a line to the process.
+func (p *Process) Tell(line string) {
+	p.t.Helper()
+	if err := p.Say(line); err != nil {
+		p.t.Fatalf("write %q to process %d: %v", line, p.PID(), err)
+	}
+}
+
+// Rest waits until the process has ended by itself, and returns the lines that it has written and nothing has read.
+func (p *Process) Rest() (lines []string) {
+	p.t.Helper()
+	for {
+		line, err := p.Line(Limit)
+		if errors.Is(err, proc.ErrRunning) {
+			p.t.Fatal(err)
+		}
+		if err != nil {
+			return lines
+		}
+		lines = append(lines, line)
+	}
+}
+
+// Result is what a process left that has run to its end.
+type Result struct {
+	// Stdout and Stderr are what it has written.
+	Stdout, Stderr string
+	// Code is its exit status, or -1 if a signal ended it.
+	Code int
+}
+
+// Run runs a command to its end, without input. It is killed if the test ends before.
+func Run(t testing.TB, cmd *exec.Cmd) Result {
+	t.Helper()
+	var out, said bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(nil), &out, &said
+	p, err := proc.Start(cmd)
+	if err != nil {
+		t.Fatalf("start %s: %v", cmd.Path, err)
+	}
+	select {
+	case <-p.Done():
+	case <-t.Context().Done():
+		t.Fatalf("%s was still running at the end of the test: %v", cmd.Path, p.Kill())
+	}
+	return Result{Stdout: out.String(), Stderr: said.String(), Code: p.ExitCode()}
+}

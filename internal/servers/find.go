@@ -1,0 +1,166 @@
+package servers
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/onceward/onceward/internal/proc"
+)
+
+// The lines that a reader of an error can paste to install a server.
+const (
+	postgresInstall = "apt-get update && apt-get install -y --no-install-recommends postgresql"
+	rabbitmqInstall = "apt-get update && apt-get install -y --no-install-recommends rabbitmq-server"
+)
+
+// postgresPrograms are the programs that a private server needs. Only psql is needed for one that is already there.
+type postgresPrograms struct{ initdb, postgres, psql string }
+
+// rabbitmqPrograms are the programs that a private broker needs: its own start script, and Erlang's epmd, which tells Erlang
+// nodes each other's ports.
+type rabbitmqPrograms struct{ server, epmd string }
+
+// machine is how the programs are looked for, so that a test can look on a machine that lacks them.
+type machine struct {
+	pgConfig func() (bindir string, err error)
+	lookPath func(program string) (string, error)
+	glob     func(pattern string) ([]string, error)
+}
+
+func thisMachine() machine {
+	return machine{
+		pgConfig: func() (string, error) {
+			out, err := exec.Command("pg_config", "--bindir").Output()
+			return strings.TrimSpace(string(out)), err
+		},
+		lookPath: exec.LookPath,
+		glob:     filepath.Glob,
+	}
+}
+
+// findPostgres looks for the programs that a private server needs.
+func findPostgres(m machine) (postgresPrograms, error) {
+	dir, found := m.postgresDir("initdb", "postgres", "psql")
+	if !found {
+		return postgresPrograms{}, fmt.Errorf("the tests need PostgreSQL's initdb, postgres and psql, which are not installed here. "+
+			"`make test` installs them where it can; on Debian or Ubuntu, as root:\n\n    %s\n\n"+
+			"Or name a server that is already there in %s", postgresInstall, postgresVariable)
+	}
+	at := func(program string) string { return filepath.Join(dir, program) }
+	return postgresPrograms{initdb: at("initdb"), postgres: at("postgres"), psql: at("psql")}, nil
+}
+
+// findPsql looks for the client that is needed for a server that is already there.
+func findPsql(m machine) (string, error) {
+	dir, found := m.postgresDir("psql")
+	if !found {
+		return "", errors.New("the tests need PostgreSQL's psql, which is not installed here. On Debian or Ubuntu, as root:\n\n" +
+			"    apt-get update && apt-get install -y --no-install-recommends postgresql-client")
+	}
+	return filepath.Join(dir, "psql"), nil
+}
+
+// postgresDir finds the directory that has all of the programs. It looks where the installation says that it is, then in the
+// search path, then where Debian puts the programs, which is not in the search path because several versions may be
+// installed; the newest is taken.
+func (m machine) postgresDir(programs ...string) (dir string, found bool) {
+	var places []string
+	if dir, err := m.pgConfig(); err == nil {
+		places = append(places, dir)
+	}
+	for _, program := range programs {
+		if path, err := m.lookPath(program); err == nil {
+			places = append(places, filepath.Dir(path))
+		}
+	}
+	if versions, err := m.glob("/usr/lib/postgresql/*/bin"); err == nil {
+		places = append(places, newestFirst(versions)...)
+	}
+	hasAll := func(dir string) bool {
+		return !slices.ContainsFunc(programs, func(program string) bool { return !isProgram(filepath.Join(dir, program)) })
+	}
+	i := slices.IndexFunc(places, hasAll)
+	if i < 0 {
+		return "", false
+	}
+	return places[i], true
+}
+
+// findRabbitMQ looks where Debian puts the script, the newest version first, then in the search path. The order matters:
+// what Debian has in the search path is a wrapper that changes the user and the place of all files.
+func findRabbitMQ(m machine) (rabbitmqPrograms, error) {
+	places, err := m.glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
+	if err == nil {
+		places = newestFirst(places)
+	}
+	if program, err := m.lookPath("rabbitmq-server"); err == nil {
+		places = append(places, program)
+	}
+	epmd, err := m.lookPath("epmd")
+	for _, server := range places {
+		if err == nil && isProgram(server) {
+			return rabbitmqPrograms{server: server, epmd: epmd}, nil
+		}
+	}
+	return rabbitmqPrograms{}, fmt.Errorf("the tests need RabbitMQ's rabbitmq-server and Erlang's epmd, which are not installed here. "+
+		"`make test` installs them where it can; on Debian or Ubuntu, as root:\n\n    %s\n\n"+
+		"Or name a broker that is already there in %s", rabbitmqInstall, rabbitmqVariable)
+}
+
+// newestFirst sorts paths by the versions in them.
+func newestFirst(paths []string) []string {
+	return slices.SortedFunc(slices.Values(paths), func(a, b string) int { return slices.Compare(versionIn(b), versionIn(a)) })
+}
+
+// versionIn returns the numbers in a path in their order. As text, 3.9 would be newer than 3.12.
+func versionIn(path string) (numbers []int) {
+	for part := range strings.FieldsFuncSeq(path, func(r rune) bool { return r < '0' || r > '9' }) {
+		number, _ := strconv.Atoi(part) // one that is too large becomes the largest
+		numbers = append(numbers, number)
+	}
+	return numbers
+}
+
+func isProgram(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
+
+// owner is the user that a server runs as. The zero value is the user of this process.
+type owner struct {
+	uid, gid int
+	other    bool
+}
+
+// serverOwner is who a server runs as: PostgreSQL refuses to run as root and RabbitMQ should not, so root's tests run each as
+// the user that its package creates.
+func serverOwner(name, install string) (owner, error) {
+	if os.Getuid() != 0 {
+		return owner{}, nil
+	}
+	found, err := user.Lookup(name)
+	if err != nil {
+		return owner{}, fmt.Errorf("a server does not run as root, and there is no other user for it: %w. "+
+			"The package creates the user:\n\n    %s", err, install)
+	}
+	uid, err := strconv.Atoi(found.Uid)
+	if err != nil {
+		return owner{}, err
+	}
+	gid, err := strconv.Atoi(found.Gid)
+	return owner{uid: uid, gid: gid, other: true}, err
+}
+
+// runs makes a command run as the owner.
+func (o owner) runs(cmd *exec.Cmd) {
+	if o.other {
+		proc.RunAs(cmd, o.uid, o.gid)
+	}
+}

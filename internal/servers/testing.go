@@ -1,0 +1,217 @@
+package servers
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// sharedPostgres and sharedRabbitMQ start the servers that all tests of this process share, on first use.
+var (
+	sharedPostgres = sync.OnceValues(func() (*PostgresServer, error) { return startSharedPostgres(os.Getenv(postgresVariable)) })
+	sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) { return startSharedRabbitMQ(os.Getenv(rabbitmqVariable)) })
+)
+
+// startSharedPostgres uses the server at the URL, or starts one if there is none.
+func startSharedPostgres(address string) (s *PostgresServer, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
+	defer cancel()
+	if address == "" {
+		s, err = StartPostgres(ctx)
+	} else {
+		s, err = usePostgres(ctx, address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.shared = true
+	return s, nil
+}
+
+// usePostgres is a server that is already there.
+func usePostgres(ctx context.Context, address string) (*PostgresServer, error) {
+	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
+		return nil, fmt.Errorf("%s holds %q, which is not a URL like postgres://user@host:port/database", postgresVariable, address)
+	}
+	psql, err := findPsql(thisMachine())
+	if err != nil {
+		return nil, err
+	}
+	s := &PostgresServer{server: server{kind: "PostgreSQL", url: address}, programs: postgresPrograms{psql: psql}}
+	if err := s.Exec(ctx, "SELECT 1"); err != nil {
+		return nil, fmt.Errorf("the PostgreSQL that %s names: %w", postgresVariable, err)
+	}
+	return s, nil
+}
+
+// startSharedRabbitMQ uses the broker at the URL, or starts one if there is none.
+func startSharedRabbitMQ(address string) (s *RabbitMQServer, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
+	defer cancel()
+	if address == "" {
+		s, err = StartRabbitMQ(ctx)
+	} else {
+		s, err = useRabbitMQ(ctx, address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.shared = true
+	return s, nil
+}
+
+// useRabbitMQ is a broker that is already there. Neither the URL nor what the parser says about it is in an error: they may
+// hold a password.
+func useRabbitMQ(ctx context.Context, address string) (*RabbitMQServer, error) {
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
+		return nil, fmt.Errorf("%s does not hold a URL like amqp://user:password@host:port/vhost", rabbitmqVariable)
+	}
+	if _, err := greetRabbitMQ(ctx, parsed); err != nil {
+		return nil, fmt.Errorf("the RabbitMQ that %s names: %w", rabbitmqVariable, err)
+	}
+	return &RabbitMQServer{server: server{kind: "RabbitMQ", url: address}}, nil
+}
+
+// Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or a
+// private one, which is started by the first test that asks. The test fails if there is none. Each test works in a schema of
+// its own: see Schema.
+func Postgres(t testing.TB) *PostgresServer {
+	t.Helper()
+	s, err := sharedPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// NewPostgres starts a server for this test alone, with further settings like "fsync=off", and closes it at the end. It is
+// for tests that kill, stop or pause it, or need other settings; the others share the one of Postgres.
+func NewPostgres(t testing.TB, settings ...string) *PostgresServer {
+	t.Helper()
+	s, err := StartPostgres(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeWith(t)
+	return s
+}
+
+// RabbitMQ returns the broker that all tests of this process share: the one whose URL is in ONCEWARD_TEST_RABBITMQ, or a
+// private one, which is started by the first test that asks. The test fails if there is none. Each test works with names of
+// its own: see Name.
+func RabbitMQ(t testing.TB) *RabbitMQServer {
+	t.Helper()
+	s, err := sharedRabbitMQ()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// NewRabbitMQ starts a broker for this test alone, and closes it at the end. It is for tests that kill, stop or pause it;
+// the others share the one of RabbitMQ.
+func NewRabbitMQ(t testing.TB) *RabbitMQServer {
+	t.Helper()
+	s, err := StartRabbitMQ(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeWith(t)
+	return s
+}
+
+// closeWith closes the server at the end of the test, which shows its log if it has failed.
+func (s *server) closeWith(t testing.TB) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", s.kind, s.Log())
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("close %s: %v", s.kind, err)
+		}
+	})
+}
+
+// Shared says that the server outlives the tests that use it, so that each has to remove what it makes.
+func (s *server) Shared() bool { return s.shared }
+
+// Name makes a name that no other test has, on no machine: the server may be shared. It needs no quotes in SQL, and begins
+// with the name of the test, for people who look into the server.
+func (s *server) Name(t testing.TB) string {
+	t.Helper()
+	return uniqueName(t.Name())
+}
+
+func uniqueName(test string) string {
+	const most = 30
+	plain := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToLower(test))
+	return strings.ToLower(plain[:min(len(plain), most)] + "_" + rand.Text())
+}
+
+// Schema creates a schema for this test, and removes it with all that is in it at the end.
+func (s *PostgresServer) Schema(t testing.TB) (name string) {
+	t.Helper()
+	name = s.Name(t)
+	if err := s.Exec(t.Context(), "CREATE SCHEMA "+name); err != nil {
+		t.Fatalf("create a schema: %v", err)
+	}
+	if s.shared {
+		t.Cleanup(func() { s.dropSchema(t, name) })
+	}
+	return name
+}
+
+// dropSchema does not wait for ever if a transaction of the test is still open.
+func (s *PostgresServer) dropSchema(t testing.TB, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := s.Exec(ctx, "SET client_min_messages = warning; SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
+		t.Errorf("drop the schema of the test: %v", err)
+	}
+}
+
+// SchemaURL creates a schema like Schema, and returns a URL whose connections work in it.
+func (s *PostgresServer) SchemaURL(t testing.TB) string {
+	t.Helper()
+	address, err := withParameter(s.url, "search_path", s.Schema(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// AwaitQueue waits until a queue of a broker that was started here would survive Kill. A declaration that is only in the log
+// of the broker's own database may still be lost, unlike a message, which is safe when it is confirmed.
+func (s *RabbitMQServer) AwaitQueue(name string) error {
+	if s.dir == "" {
+		return errNotOurs
+	}
+	for deadline := time.Now().Add(startLimit); time.Now().Before(deadline); time.Sleep(pollEvery) {
+		files, err := filepath.Glob(filepath.Join(s.dir, "mnesia", s.node+"@*", "rabbit_durable_queue.DC*"))
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			text, _ := os.ReadFile(file) // one that has gone since is not missed
+			if bytes.Contains(text, []byte(name)) {
+				return nil
+			}
+		}
+	}
+	return errors.New("servers: queue " + name + " is not on disk after " + startLimit.String())
+}
