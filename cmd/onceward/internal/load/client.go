@@ -146,7 +146,6 @@ func (c *client) pending(ctx context.Context, account, location string) bool {
 	return err != nil || response.StatusCode != http.StatusOK || payment.State == "pending"
 }
 
-
 // Answer is a definitive answer, with all of it that a retry has to get again.
 type Answer struct {
 	Status      int
