@@ -85,7 +85,7 @@ func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) 
 }
 
 func open(ctx context.Context, handlers source, chosen []Option) (*Store, error) {
-	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[store.ID]*flight)}
+	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[store.ID]*running)}
 	for _, option := range chosen {
 		option(&s.options)
 	}

@@ -84,7 +84,7 @@ type Store struct {
 	messages        announcer
 
 	mu       sync.Mutex
-	inFlight map[store.ID]*flight // the transactions of this process
+	inFlight map[store.ID]*running // the transactions of this process
 }
 
 // hash names the record of an ID.

@@ -69,7 +69,7 @@ type transaction struct {
 	revoking sync.WaitGroup
 	late     error
 	released bool
-	flight   *flight
+	flight   *running
 }
 
 // view is what a transaction has seen at its beginning.

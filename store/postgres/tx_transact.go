@@ -37,27 +37,27 @@ func (s *Store) InFlight(id store.ID) bool {
 	return s.inFlight[id] != nil
 }
 
-// flight is a transaction of this process.
-type flight struct {
+// running is a transaction of this process.
+type running struct {
 	ended chan struct{} // closed at its end; nil as long as that is not waited for
 }
 
 // enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
 // returns nil if there is one already.
-func (s *Store) enter(id store.ID) *flight {
+func (s *Store) enter(id store.ID) *running {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight[id] != nil {
 		return nil
 	}
-	f := new(flight)
+	f := new(running)
 	s.inFlight[id] = f
 	return f
 }
 
 // leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
 // the next one may be in flight by then.
-func (s *Store) leave(id store.ID, f *flight) {
+func (s *Store) leave(id store.ID, f *running) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight[id] != f {
