@@ -164,3 +164,23 @@ func TestCallerLeavesDuringBegin(t *testing.T) {
 		})
 	}
 }
+
+// TestTransactionInsideUndone: work that returns the error of another transaction inside of it, which was undone too
+// often, is not run again for that: its own was not undone but by itself, and what it did before the other one may be
+// committed.
+func TestTransactionInsideUndone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	st := s.store(t, pgxHandle, s.url)
+	runs := 0
+	err := st.InTx(t.Context(), func(ctx context.Context) error {
+		runs++
+		must(t, st.InTx(ctx, func(ctx context.Context) error { return insertPgx(ctx, "paid") }))
+		return st.InTx(ctx, func(ctx context.Context) error { return saying(raising("40001"))(ctx, nil) })
+	})
+	wantNotExecuted(t, err, "I5")
+	s.wantRows(t, "paid", 1, "I1")
+	if runs != 1 {
+		t.Errorf("I1: the work ran %d times, want 1", runs)
+	}
+}
