@@ -199,7 +199,7 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 // AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	g, _ := ctx.Value(gateKey{}).(*gate)
-	if g == nil || g.t.store != s || !g.t.answers {
+	if g == nil || g.t.store != s || !g.t.answers || !e.OfOperation(g.t.id) {
 		return outbox.ErrNoAnswer
 	}
 	a, err := s.addition(e)
