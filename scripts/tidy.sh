@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 GO="${GO:-go}"
 path=github.com/onceward/onceward
 version="$(sed -n 's/^VERSION *?*= *//p' Makefile)"
-modules="$(git ls-files --cached --others --exclude-standard | sed -n 's#^\(.*/\)\{0,1\}go\.mod$#./\1#p' | sed 's#/$##')"
+modules="$(git ls-files --cached --others --exclude-standard | sed -n 's#^\(.*/\)\{0,1\}go\.mod$#./\1#p' | sed 's#/$##' | sort -u)"
 
 name() { [ "$1" = . ] && echo "$path" || echo "$path/${1#./}"; }
 
