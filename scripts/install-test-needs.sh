@@ -60,7 +60,7 @@ can_compile_c() {
 	return $result
 }
 
-# The server's programs are often not in the search path. These are the places where internal/servicetest looks for them.
+# The server's programs are often not in the search path. These are the places where internal/servers looks for them.
 # PostgreSQL does not run as root, so root's tests need the user that the package creates.
 can_run_postgres() {
 	if [ "$(id -u)" -eq 0 ]; then

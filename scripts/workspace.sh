@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 path=github.com/onceward/onceward
 version="$(sed -n 's/^VERSION *?= *//p' Makefile)"
-modules="$(git ls-files --cached --others --exclude-standard | sed -n 's#^\(.*/\)\{0,1\}go\.mod$#./\1#p' | sed 's#/$##' | sort)"
+modules="$(git ls-files --cached --others --exclude-standard | sed -n 's#^\(.*/\)\{0,1\}go\.mod$#./\1#p' | sed 's#/$##' | sort -u)"
 {
 	sed -n 's/^go /go /p' go.mod
 	printf '\nuse (\n'

@@ -8,6 +8,4 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
-require github.com/stretchr/testify v1.11.1 // indirect
-
 require github.com/dunglas/httpsfv v1.1.2 // indirect

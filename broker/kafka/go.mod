@@ -14,5 +14,4 @@ require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
-	github.com/stretchr/testify v1.11.1 // indirect
 )

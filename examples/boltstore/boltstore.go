@@ -26,10 +26,11 @@ func Open(file string, now func() time.Time) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
-	return &Store{db, now}, db.Update(func(tx *bolt.Tx) error {
-		_, err := tx.CreateBucketIfNotExists(bucket)
-		return err
-	})
+	err = db.Update(func(tx *bolt.Tx) error { _, err := tx.CreateBucketIfNotExists(bucket); return err })
+	if err != nil {
+		return nil, errors.Join(store.ErrUnavailable, err, db.Close())
+	}
+	return &Store{db, now}, nil
 }
 
 // Close closes the file.
@@ -105,10 +106,9 @@ func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, id store.ID) (rec store.Record, err error) {
 	failed := s.db.View(func(tx *bolt.Tx) error {
+		err = store.ErrNotFound
 		if value := tx.Bucket(bucket).Get(id.AppendBinary(nil)); value != nil {
 			rec, err = store.DecodeRecord(id, value)
-		} else {
-			err = store.ErrNotFound
 		}
 		return ctx.Err()
 	})

@@ -9,8 +9,6 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
-require golang.org/x/text v0.43.0 // indirect
-
 require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/ncruces/go-sqlite3-wasm/v6 v6.3.35304 // indirect
