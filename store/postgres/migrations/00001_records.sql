@@ -33,7 +33,7 @@ CREATE TABLE onceward_record (
 	due       bigint NOT NULL,   -- end of the lease, next reconciliation or expiry, in microseconds since 1970
 	retention integer NOT NULL,  -- in seconds or, if negative, in microseconds
 	answer    bytea NOT NULL,    -- in progress: the nonce; completed: the stored response
-	state     smallint NOT NULL, -- see below
+	state     smallint NOT NULL, -- see above
 	request   bytea NOT NULL,    -- version, fingerprint, operation, scope and key
 	extra     bytea NOT NULL     -- what only some records have, as tagged fields; the last of a kind counts
 );

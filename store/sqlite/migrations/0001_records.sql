@@ -1,8 +1,10 @@
--- The records. Everything about a record is in one versioned value; the columns beside it are what queries look for.
+-- The records. Everything about a record is in one versioned value; the columns beside it are what queries look for. The
+-- states: 10 in progress, 11 in progress and resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41
+-- unknown and left to an operator, 50 expired.
 CREATE TABLE onceward_record (
 	id     BLOB NOT NULL UNIQUE, -- scope and key, length-prefixed
-	state  INTEGER NOT NULL, -- ten times the state, plus one where another background worker than the usual one looks after it
-	due    INTEGER NOT NULL, -- when that worker must look at it, in microseconds since 1970
+	state  INTEGER NOT NULL, -- see above
+	due    INTEGER NOT NULL, -- when a background worker must look at it, in microseconds since 1970
 	record BLOB NOT NULL
 ) STRICT;
 

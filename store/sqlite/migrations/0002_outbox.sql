@@ -5,7 +5,7 @@ CREATE TABLE onceward_outbox (
 	id             TEXT NOT NULL UNIQUE,
 	topic          TEXT NOT NULL, -- empty for change-data-capture alone
 	lane           TEXT, -- the topic and the aggregate, in which order is kept; NULL for a message that waits for no other
-	state          INTEGER NOT NULL, -- as outbox.State numbers them
+	state          INTEGER NOT NULL, -- 0 ready, 1 leased, 2 behind, 3 holding, 4 done, 5 dead, 6 for change-data-capture alone
 	due            INTEGER NOT NULL, -- when it is delivered, its lease ends or it was done, in microseconds since 1970
 	token          INTEGER NOT NULL DEFAULT 0, -- of the lease, zero if there is none
 	attempts       INTEGER NOT NULL DEFAULT 0,
