@@ -14,8 +14,8 @@ import (
 )
 
 // A transaction that the store runs for a caller goes one way: it acquires a connection, begins, decides, hands the
-// transaction to the work through a gate, checks what is left of it when the work has returned, and commits or rolls back.
-// [Store.Transact], [Store.CheckpointTx] and [Store.InTx] differ in their plans alone.
+// transaction to the work through a gate, checks what is left of it when the work has returned, and commits or rolls
+// back. [Store.Transact], [Store.CheckpointTx] and [Store.InTx] differ in their plans alone.
 
 // plan is what distinguishes one kind of transaction from the others. It embeds its transaction, whose methods are the
 // defaults: those of a transaction without a record.
@@ -98,8 +98,8 @@ func (t *transaction) spoiled(reason, cause error) error {
 // errAgain says that a transaction was undone, for certain, by no fault of its own.
 var errAgain = errors.New("decide again")
 
-// retry runs tries until one is not undone by the server. The work's own error, which may come from a transaction inside
-// of it, does not make undone what may have been committed.
+// retry runs tries until one is not undone by the server. The work's own error, which may come from a transaction
+// inside of it, does not make undone what may have been committed.
 func retry(try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
