@@ -75,9 +75,9 @@ type ReapedEvent struct{ Count int }
 
 // Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if
 // the store cannot do both.
-func Run(ctx context.Context, store store.Store, config Config) error {
-	sweeper, sweeperErr := NewSweeper(store, config)
-	reaper, reaperErr := NewReaper(store, config)
+func Run(ctx context.Context, s store.Store, config Config) error {
+	sweeper, sweeperErr := NewSweeper(s, config)
+	reaper, reaperErr := NewReaper(s, config)
 	if err := errors.Join(sweeperErr, reaperErr); err != nil {
 		return err
 	}
