@@ -195,7 +195,7 @@ func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
 		return true
 	}
 	if !slices.Contains(run.config.Others, rec.Operation) {
-		run.config.Logger.WarnContext(ctx, "phase: this resumer does not know a lost operation",
+		run.config.Logger.WarnContext(ctx, "phase: a lost operation that this resumer does not know",
 			"operation", rec.Operation, "key_hash", rec.Hash())
 		run.Count(func(report *Report) { report.Skipped++ })
 	}

@@ -32,8 +32,9 @@ type TxCheckpointer interface {
 	// locked for little longer than the lease.
 	//
 	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot learn
-	// whether the transaction was committed, together with [ErrTxOwned] if work itself ended it; after any other error
-	// nothing was. One that wraps [ErrWorkRefused] says that the database refused at the commit what work had written.
+	// whether the transaction was committed, together with [ErrTxOwned], and without the error of work, if work itself
+	// ended it; after any other error nothing was. One that wraps [ErrWorkRefused] says that the database refused at the
+	// commit what work had written.
 	CheckpointTx(ctx context.Context, c Claim, lease time.Duration,
 		work func(ctx context.Context) (Checkpoint, error)) error
 }

@@ -36,6 +36,7 @@ type Store interface {
 	store.ExternalEventKeeper
 	store.Auditor
 	outbox.Store
+	outbox.AnswerStore
 	inbox.Store
 	natural.Store
 

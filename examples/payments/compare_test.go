@@ -72,8 +72,8 @@ func TestLedgerComparison(t *testing.T) {
 	})
 }
 
-// TestInterruptedComparison: it is the comparer that goes on with it, so the resumer does not warn of
-// it, as it does of an operation whose code is gone.
+// TestInterruptedComparison: it is the comparer that goes on with it, so the resumer does not tell of it as of an operation that
+// no code is left for, as it does of one whose code is gone.
 func TestInterruptedComparison(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(s *settings) { s.idle = true }, func(t *testing.T, w *world) {
@@ -89,7 +89,7 @@ func TestInterruptedComparison(t *testing.T) {
 		if told := log.lines("ledger comparison"); len(told) != 0 {
 			t.Errorf("the resumer warns of what the comparer resumes: %s", told)
 		}
-		if told := log.lines("POST /gone"); !strings.Contains(told[0], "this resumer does not know") {
+		if told := log.lines("POST /gone"); !strings.Contains(told[0], "that this resumer does not know") {
 			t.Errorf("the log says %s", told)
 		}
 	})

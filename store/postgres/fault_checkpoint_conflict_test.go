@@ -172,6 +172,9 @@ func TestStepEndsItsTransaction(t *testing.T) {
 					if !errors.Is(err, store.ErrTxOwned) {
 						t.Errorf("the error is %v, want one that says whose doing it was", err)
 					}
+					if failure != nil && errors.Is(err, failure) {
+						t.Errorf("E3: the error %v is the step's own, which says that the step was undone", err)
+					}
 					f.wantReached(t, rows, store.Checkpoint{}, "E3: the point is not there")
 					f.wantRuns(t, 1, "E3: it is not run again")
 				})

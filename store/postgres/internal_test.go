@@ -60,17 +60,20 @@ func TestRefusedBesideAnAnswer(t *testing.T) {
 	}
 }
 
-// TestUnknownIsNotRetried: work whose own transaction may be committed is not run again, though an error that it returned
-// says of a transaction inside of it that it was undone.
+// TestUnknownIsNotRetried: work is run again if its own transaction was undone, and only then. An error that it returned
+// may say as much of a transaction inside of it, or that it is not known what became of that one.
 func TestUnknownIsNotRetried(t *testing.T) {
 	t.Parallel()
-	inner := retry(func() error { return errAgain })
+	inner := retry(func() error { return &undoneError{} })
 	for name, test := range map[string]struct {
 		err  error
 		runs int
 	}{
-		"undone":  {inner, maxTries},
-		"unknown": {errors.Join(store.ErrOutcomeUnknown, inner), 1},
+		"undone":                 {&undoneError{}, maxTries},
+		"undone with an error":   {&undoneError{inner}, maxTries},
+		"undone inside":          {inner, 1},
+		"unknown":                {errors.Join(store.ErrOutcomeUnknown, inner), 1},
+		"undone, unknown inside": {&undoneError{errors.Join(store.ErrOutcomeUnknown, inner)}, 1},
 	} {
 		runs := 0
 		err := retry(func() error { runs++; return test.err })

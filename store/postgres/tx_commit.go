@@ -106,7 +106,7 @@ func (t *transaction) believe(cause error) error {
 func (s *Store) notCommitted(cause error) error {
 	switch {
 	case undone(cause) || s.lostRace(cause):
-		return fmt.Errorf("%w: %w", errAgain, cause)
+		return &undoneError{cause}
 	case s.refusedWork(cause):
 		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
 	default:

@@ -95,18 +95,31 @@ func (t *transaction) spoiled(reason, cause error) error {
 	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
 }
 
-// errAgain says that a transaction was undone, for certain, by no fault of its own.
-var errAgain = errors.New("decide again")
+// undoneError says that a transaction was undone, for certain, by no fault of its own: it is worth another try. There
+// may be no cause but that.
+type undoneError struct{ cause error }
 
-// retry runs tries until one is not undone by the server. The work's own error, which may come from a transaction
-// inside of it, does not make undone what may have been committed.
+func (e *undoneError) Error() string {
+	if e.cause == nil {
+		return "decide again"
+	}
+	return "decide again: " + e.cause.Error()
+}
+
+func (e *undoneError) Unwrap() error { return e.cause }
+
+// retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
+// may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
 func retry(try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
-		if !errors.Is(err, errAgain) || errors.Is(err, store.ErrOutcomeUnknown) {
+		own, ok := err.(*undoneError)
+		switch {
+		case !ok:
 			return err
-		}
-		if n == maxTries {
+		case errors.Is(err, store.ErrOutcomeUnknown):
+			return own.cause
+		case n == maxTries:
 			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
 		}
 	}
@@ -224,7 +237,7 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 		t.close()
 	}
 	if t.conn.IsClosed() && ctx.Err() == nil {
-		return fmt.Errorf("%w: %w", errAgain, err)
+		return &undoneError{err}
 	}
 	return errors.Join(err, t.rollback())
 }
@@ -340,10 +353,8 @@ func (t *transaction) undo(cause error) error {
 	switch {
 	case err != nil && cause == nil:
 		return unavailable(err)
-	case t.gate.undone && cause == nil:
-		return errAgain
 	case t.gate.undone:
-		return fmt.Errorf("%w: %w", errAgain, cause)
+		return &undoneError{cause}
 	default:
 		return cause
 	}

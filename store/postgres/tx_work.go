@@ -135,6 +135,16 @@ func (x *stepPlan) learned(rec *store.Record, cause error) error {
 	}
 }
 
+// spoiled tells the step's own error in words alone: it stands for a step that was undone, as an answer does by which a
+// step ends its operation.
+func (x *stepPlan) spoiled(reason, cause error) error {
+	err := x.transaction.spoiled(reason, nil)
+	if cause != nil {
+		err = fmt.Errorf("%w; the step returned: %s", err, cause)
+	}
+	return err
+}
+
 // samePoint reports whether two records are equally far.
 func samePoint(a, b *store.Record) bool {
 	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&

@@ -2,6 +2,7 @@ package phase_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -185,20 +186,26 @@ func TestACallThatHasBecomeLocal(t *testing.T) {
 }
 
 // TestAStepThatCommits: on PostgreSQL a step can end its transaction without the store knowing. It would do so again,
-// so it is not tried again.
+// so it is not tried again, nor is an answer given that stands for a step which was undone.
 func TestAStepThatCommits(t *testing.T) {
 	t.Parallel()
-	store, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t))
-	if err != nil {
-		t.Fatal(err)
+	taken := phase.Finish(phase.Answer{Status: http.StatusConflict, Body: []byte("the seat is taken")})
+	for name, end := range map[string]error{"goes on": nil, "finishes": taken} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = store.Close() })
+			b := newBench(t, store)
+			o := b.define(b.local("seat", func(ctx context.Context, _ *order) error {
+				_, err := postgres.Tx(ctx).Exec(ctx, `COMMIT`)
+				return errors.Join(err, end)
+			}))
+			b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+			b.want(b.post(o, "k"), http.StatusConflict, "outcome-unknown")
+			b.wantTrace("seat")
+		})
 	}
-	t.Cleanup(func() { _ = store.Close() })
-	b := newBench(t, store)
-	o := b.define(b.local("seat", func(ctx context.Context, _ *order) error {
-		_, err := postgres.Tx(ctx).Exec(ctx, `COMMIT`)
-		return err
-	}))
-	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	b.want(b.post(o, "k"), http.StatusConflict, "outcome-unknown")
-	b.wantTrace("seat")
 }

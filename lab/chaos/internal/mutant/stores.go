@@ -77,7 +77,7 @@ var stores = []Mutant{
 				"store/postgres/tx_commit.go",
 				"\t\terr = t.resolve(err)\n",
 				"\t\tif t.flight == nil {\n\t\t\treturn t.resolve(err)\n\t\t}\n" +
-					"\t\tt.close()\n\t\terr = fmt.Errorf(\"%w: %w\", errAgain, err)\n",
+					"\t\tt.close()\n\t\terr = &undoneError{err}\n",
 			},
 			{
 				"store/postgres/tx_transact.go",
