@@ -173,3 +173,7 @@ type Entry struct {
 	// LastError is why the last delivery failed.
 	LastError string
 }
+
+// OfOperation reports whether the operation of that ID may have added the message: one with another origin was added
+// by another operation.
+func (e *Entry) OfOperation(id store.ID) bool { return e.Origin == store.ID{} || e.Origin == id }

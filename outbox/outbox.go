@@ -93,7 +93,9 @@ func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, m Message) (id string, err
 // keep the order in which they were added to the answer, behind those that [Outbox.Add] wrote in the same transaction.
 //
 // It returns [ErrNoAnswer] outside of such a handler, or where the store cannot do it, and [ErrAnswerFull] when the
-// answer has [MaxAnswerMessages] messages or [MaxAnswerBytes] bytes of them.
+// answer has [MaxAnswerMessages] messages or [MaxAnswerBytes] bytes of them. Another operation that runs inside of the
+// handler, by [onceward.Guard.Do], is outside in this sense: it is not undone with the handler, and is not executed
+// again when the handler is.
 func (o *Outbox) AddToAnswer(ctx context.Context, m Message) (id string, err error) {
 	answers, ok := o.store.(AnswerStore)
 	if !ok {

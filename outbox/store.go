@@ -67,7 +67,8 @@ type AnswerStore interface {
 	// with the answer and the handler's own writes, if these are committed. Entries of one aggregate keep their order,
 	// behind those that AddMessage wrote in the same transaction. Each run of the handler begins without entries. The
 	// locks of aggregates are taken in the same order by all transactions. It returns [ErrNoAnswer] if the context is
-	// not that of a transactional handler of this store, and what [AnswerSize.Add] says.
+	// not that of a transactional handler of this store, or if the entry is not [Entry.OfOperation] that it executes,
+	// and what [AnswerSize.Add] says.
 	AddToAnswer(ctx context.Context, e *Entry) error
 }
 
@@ -77,7 +78,8 @@ var (
 	ErrNoAnswer = errors.New("outbox: there is no answer here to add a message to: AddToAnswer is for the " +
 		"transactional handlers of the store that has the outbox, with the handler's own context; " +
 		"elsewhere use Add with the transaction")
-	// ErrAnswerFull is returned when a handler has added as much to its answer as is kept in memory.
+	// ErrAnswerFull is returned when a handler has added as much to its answer as is kept in memory. What is added with
+	// the transaction instead comes before all of that.
 	ErrAnswerFull = errors.New("outbox: the answer has as many messages as it can take along: " +
 		"add more with the transaction")
 )

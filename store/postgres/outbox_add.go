@@ -99,13 +99,17 @@ func (s *Store) addition(e *outbox.Entry) (a addition, err error) {
 	case a.lane != 0:
 		a.kind = ordered
 	}
-	if a.kind != captured && s.messages.due(time.Now()) {
-		a.notifies = 1
-	}
 	if e.Origin != (store.ID{}) {
 		a.origin = e.Origin.AppendBinary(nil)
 	}
 	return a, nil
+}
+
+// notify makes a message that is about to be written notify, if it is time for that.
+func (a *addition) notify(s *Store) {
+	if a.kind != captured && s.messages.due(time.Now()) {
+		a.notifies = 1
+	}
 }
 
 // args are the parameters of the statement as pgx and database/sql take them.
@@ -192,6 +196,7 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 	if g != nil && g.t.store == s {
 		g.t.adds.Store(true)
 	}
+	a.notify(s)
 	defer s.messages.wake() // it may be committed soon
 	_, err = exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
 	return err
@@ -200,7 +205,7 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 // AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	g, _ := ctx.Value(gateKey{}).(*gate)
-	if g == nil || g.t.store != s || !g.t.answers {
+	if g == nil || g.t.store != s || !g.t.answers || !e.OfOperation(g.t.id) {
 		return outbox.ErrNoAnswer
 	}
 	a, err := s.addition(e)
@@ -233,10 +238,12 @@ func (t *transaction) addMessages(trip *pipeline) {
 	}
 }
 
-// prepareMessages makes the statements for the messages of the answer known to the connection.
+// prepareMessages makes the statements for the messages of the answer known to the connection. Which of them notifies is
+// decided here: one of a handler that is undone, or takes its time, does not take the turn of another.
 func (t *transaction) prepareMessages(trip *pipeline, deadline time.Time) error {
 	for i := range t.gate.messages {
 		a := &t.gate.messages[i]
+		a.notify(t.store)
 		if err := trip.prepare(context.Background(), deadline, &t.store.sql.add[a.kind][a.notifies]); err != nil {
 			return err
 		}

@@ -434,8 +434,14 @@ func TestMessageThatIsRefused(t *testing.T) {
 func TestMessageThatCannotBePrepared(t *testing.T) {
 	t.Parallel()
 	u := newOutboxTest(t, "&pool_max_conns=1&lock_timeout=300ms")
+	var pids []uint32
 	add := func() error {
-		return handled(t, u.store, "key", store.TxCommit, func(ctx context.Context) { adder{t, u.box}.answer(ctx, "a") })
+		return handled(t, u.store, "key", store.TxCommit, func(ctx context.Context) {
+			var pid uint32
+			must(t, postgres.Tx(ctx).QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid))
+			pids = append(pids, pid)
+			adder{t, u.box}.answer(ctx, "a")
+		})
 	}
 	lock, err := u.admin.Begin(t.Context())
 	must(t, err)
@@ -446,6 +452,9 @@ func TestMessageThatCannotBePrepared(t *testing.T) {
 	}
 	must(t, lock.Rollback(t.Context()))
 	must(t, add())
+	if len(slices.Compact(pids)) != 1 {
+		t.Errorf("the handlers ran on the connections %d: one was given up", pids)
+	}
 	if got, want := typesInOrder(t, u.store), "a"; got != want {
 		t.Errorf("O1: the messages are %q, want %q", got, want)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -109,6 +110,34 @@ func TestOtherProcessesWake(t *testing.T) {
 	default:
 	}
 	must(t, add(nil))
+	select {
+	case <-hints:
+	case <-time.After(10 * time.Second):
+		t.Error("O2: no hint came for a message of another process")
+	}
+}
+
+// TestUndoneAnswerLeavesTheNotification: not every message notifies, and one that is never written does not take the
+// turn of the next.
+func TestUndoneAnswerLeavesTheNotification(t *testing.T) {
+	t.Parallel()
+	u := newOutboxTest(t, "")
+	watcher, err := postgres.Open(t.Context(), u.url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, watcher.Close()) })
+	eventually(t, "the store hears of messages", 30*time.Second, watcher.HearsMessages)
+	hints, unwatch := watcher.WatchMessages()
+	defer unwatch()
+	for drained := false; !drained; { // its own greeting may have come
+		select {
+		case <-hints:
+		default:
+			drained = true
+		}
+	}
+	for _, action := range []store.TxAction{store.TxRollback, store.TxCommit} {
+		must(t, handled(t, u.store, "key", action, func(ctx context.Context) { adder{t, u.box}.answer(ctx, "a") }))
+	}
 	select {
 	case <-hints:
 	case <-time.After(10 * time.Second):

@@ -62,6 +62,7 @@ func messageArgs(e *outbox.Entry, now time.Time) ([]any, error) {
 // answerMessages are what a transactional handler has added to its answer in one turn.
 type answerMessages struct {
 	store *Store
+	id    store.ID
 
 	mu   sync.Mutex
 	over bool
@@ -74,7 +75,7 @@ type answerKey struct{}
 // AddToAnswer implements [outbox.AnswerStore]: the writer adds the message when it stores the answer.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	answer, _ := ctx.Value(answerKey{}).(*answerMessages)
-	if answer == nil || answer.store != s {
+	if answer == nil || answer.store != s || !e.OfOperation(answer.id) {
 		return outbox.ErrNoAnswer
 	}
 	args, err := messageArgs(e, s.now())

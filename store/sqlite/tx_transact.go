@@ -189,7 +189,7 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 		return settlement, err
 	}
 	if m.answers != nil {
-		m.answer = &answerMessages{store: m.answers}
+		m.answer = &answerMessages{store: m.answers, id: v.Record.ID}
 	}
 	settlement, revoked := m.await(turn{tx: tx, verdict: v, answer: m.answer})
 	m.answer.close()

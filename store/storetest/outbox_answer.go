@@ -27,6 +27,8 @@ func testOutboxAnswer(t *testing.T, h Harness) {
 	h.test(t, "behind what was written at once", answerBehind)
 	h.test(t, "its bounds", answerBounds)
 	h.test(t, "after the handler has returned", answerReturned)
+	h.test(t, "while the handler returns", answerReturning)
+	h.test(t, "of an operation inside the handler", answerInside)
 	h.test(t, "many at once", answerCrowd)
 	h.test(t, "heard of", answerHeard)
 }
@@ -91,7 +93,7 @@ func answerContent(e *env) {
 	want := fullEntry()
 	given := want
 	given.Payload = append([]byte(nil), want.Payload...)
-	e.transacted(request(id("key")), func(ctx context.Context, _ store.Verdict) store.Settlement {
+	e.transacted(request(want.Origin), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		if err := e.box().(outbox.AnswerStore).AddToAnswer(ctx, &given); err != nil {
 			e.Error(err)
 		}
@@ -198,6 +200,49 @@ func answerReturned(e *env) {
 	}
 	if found := e.listMessages(outbox.Filter{}); len(found) != 0 {
 		e.Errorf("O1: %d messages were added to an answer that had been sent", len(found))
+	}
+}
+
+// answerReturning has a goroutine of the handler go on adding while that returns: what it was told was added is there,
+// and nothing else.
+func answerReturning(e *env) {
+	var added []string
+	ended := make(chan struct{})
+	e.transacted(request(id("key")), func(ctx context.Context, _ store.Verdict) store.Settlement {
+		added, ended = nil, make(chan struct{})
+		begun := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				id, err := e.outbox().AddToAnswer(ctx, about("", "by a goroutine"))
+				if err != nil {
+					return
+				}
+				if added = append(added, id); len(added) == 1 {
+					close(begun)
+				}
+			}
+		}()
+		await(e, "the first message", begun)
+		return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+	}, store.DecisionExecute, "O1")
+	await(e, "the end of the goroutine", ended)
+	e.wantIDs(e.claim(everything), "O1: what was added while the handler returned", added...)
+}
+
+// answerInside adds a message of another operation with the context of the handler, as one does that runs inside of it.
+// The message would be lost if the other operation is kept and the handler's work undone.
+func answerInside(e *env) {
+	e.transacted(request(id("key")), func(ctx context.Context, _ store.Verdict) store.Settlement {
+		entry := fullEntry()
+		entry.Origin = id("another key")
+		if err := e.box().(outbox.AnswerStore).AddToAnswer(ctx, &entry); !errors.Is(err, outbox.ErrNoAnswer) {
+			e.Errorf("O1: added to the answer by another operation: %v, want ErrNoAnswer", err)
+		}
+		return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+	}, store.DecisionExecute, "O1")
+	if found := e.listMessages(outbox.Filter{}); len(found) != 0 {
+		e.Errorf("O1: %d messages were added to the answer of another operation", len(found))
 	}
 }
 

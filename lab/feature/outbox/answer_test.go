@@ -1,11 +1,14 @@
 package outbox_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"testing"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store/memory"
 )
 
 // answering is a transactional route that adds messages to its answer, which has the given status.
@@ -54,6 +57,29 @@ func TestAnswerOfAReservedRoute(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}), onceward.Reserved(onceward.FailureUnknown))
+		post(h, "k")
+		if found, err := b.store.Messages(b.Context(), outbox.Filter{}); err != nil || len(found) != 0 {
+			b.Errorf("O1: %d messages, %v", len(found), err)
+		}
+	})
+}
+
+// TestAnswerOfTheOperationOutside: an operation inside a transactional handler is not undone with it, and a retry does
+// not run it again. What it adds to the handler's answer would be lost.
+func TestAnswerOfTheOperationOutside(t *testing.T) {
+	inTime(t, func(b *bench) {
+		inner := b.guardOver(memory.New())
+		h := b.newGuard().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			call := onceward.Call{Scope: "inner", Key: "k", Operation: "charge"}
+			_, err := inner.Do(r.Context(), call, func(ctx context.Context) ([]byte, error) {
+				_, err := b.box.AddToAnswer(ctx, about("a", "m"))
+				return nil, err
+			}, onceward.Reserved(onceward.FailureUnknown))
+			if !errors.Is(err, outbox.ErrNoAnswer) {
+				b.Errorf("O1: added to the answer of the operation outside: %v, want ErrNoAnswer", err)
+			}
+			w.WriteHeader(http.StatusCreated)
+		}), onceward.Transactional())
 		post(h, "k")
 		if found, err := b.store.Messages(b.Context(), outbox.Filter{}); err != nil || len(found) != 0 {
 			b.Errorf("O1: %d messages, %v", len(found), err)

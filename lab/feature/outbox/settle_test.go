@@ -23,7 +23,12 @@ type shop struct {
 
 func (b *bench) newGuard() *onceward.Guard {
 	b.Helper()
-	guard, err := onceward.New(b.store, onceward.Config{
+	return b.guardOver(b.store)
+}
+
+func (b *bench) guardOver(s store.Store) *onceward.Guard {
+	b.Helper()
+	guard, err := onceward.New(s, onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"), Logger: quiet,
 	})
 	b.must(err)
