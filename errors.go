@@ -52,7 +52,7 @@ var ErrUnauthenticated = errors.New("onceward: caller not authenticated")
 type InProgressError struct {
 	// Attempt is the one that is running; zero in transactional mode, where it is not visible.
 	Attempt int64
-	// RetryAfter is a sensible pause before the next try.
+	// RetryAfter is how long to wait before the next attempt.
 	RetryAfter time.Duration
 }
 

@@ -18,7 +18,7 @@ type firstSentRule struct {
 
 // RequireFirstSent refuses requests that do not carry a first-sent time, an HTTP date, or one that is older than the
 // retention: a captured request then cannot be replayed after its record has gone. Clocks may differ by the
-// tolerance, which is half of the retention at most.
+// tolerance, which is half of the retention at most. Default: no check.
 //
 // This helps only if the header is covered by the caller's signature: an attacker who can replay a request can
 // otherwise also change its date.

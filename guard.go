@@ -155,7 +155,7 @@ type Config struct {
 	TraceID func(ctx context.Context) string
 	// Observer is told what happens. Default: none.
 	Observer Observer
-	// Logger gets what an operator should know: outcomes that became unknown, refused writes. Default: slog.Default().
+	// Logger gets what an operator should know: outcomes that became unknown, refused writes. Default: [slog.Default].
 	Logger *slog.Logger
 }
 

@@ -120,7 +120,7 @@ func (h *statusHandler) expired(ctx context.Context, rec *store.Record) (bool, e
 	return v.Decision == store.DecisionRefused, err
 }
 
-// inFlight reports whether a transaction that nobody can see yet is under way. With keys that are bound to a session it
+// inFlight reports whether a transaction that is not visible yet is under way. With keys that are bound to a session it
 // could be another session's, so nothing is told.
 func (h *statusHandler) inFlight(id store.ID) bool {
 	return h.guard.transactor != nil && h.settings.session == nil && h.guard.transactor.InFlight(id)

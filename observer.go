@@ -25,7 +25,8 @@ func (f ObserverFunc) Observe(ctx context.Context, e ObserverEvent) { f(ctx, e) 
 type ObserverEvent any
 
 type (
-	// DecidedEvent is a reservation that was answered.
+	// DecidedEvent is a reservation that was answered. Attempt is that of the record, Origin counts for a grant alone,
+	// and Elapsed is the time that the store took.
 	DecidedEvent struct {
 		store.ID
 		Operation string
@@ -35,7 +36,8 @@ type (
 		Elapsed   time.Duration
 	}
 
-	// ExecutedEvent is a handler that has ended.
+	// ExecutedEvent is an HTTP handler that has ended, with the status that it wrote and the time that it took. A
+	// function of [Guard.Do] has none.
 	ExecutedEvent struct {
 		store.ID
 		Operation string
@@ -62,7 +64,7 @@ type (
 		Err       *store.FencedError
 	}
 
-	// LeaseLostEvent is an owner that can no longer be sure of its right to execute.
+	// LeaseLostEvent is an owner that can no longer be sure of its right to execute, and Err why.
 	LeaseLostEvent struct {
 		store.ID
 		Operation string
@@ -70,7 +72,8 @@ type (
 		Err       error
 	}
 
-	// StoreFailedEvent is a call to the store that failed for a reason of the store.
+	// StoreFailedEvent is a call to the store that failed for a reason of the store. Call is the method in words, such as
+	// "reserve".
 	StoreFailedEvent struct {
 		Operation string
 		Call      string

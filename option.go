@@ -303,6 +303,7 @@ func IncludeHeaders(names ...string) Option {
 }
 
 // FingerprintBy puts what a function returns into the fingerprint, in place of the query, the media type and the body.
+// Default: those count as they are.
 func FingerprintBy(f FingerprintFunc) Option {
 	return func(s *settings) error {
 		s.fingerprint.custom = f

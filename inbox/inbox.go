@@ -4,8 +4,8 @@
 //	box := inbox.New(store)
 //	applied, err := box.Do(ctx, tx, "mailer", event.ID, func(ctx context.Context) error { … })
 //
-// The event is remembered in the same transaction as what it led to. If that is rolled back, the event comes again and is
-// applied then. The packages of broker/ do it for consumers of Kafka, NATS and RabbitMQ.
+// The event is remembered in the same transaction as what it led to. If that is rolled back, the event comes again and
+// is applied then. The packages of broker/ do it for consumers of Kafka, NATS and RabbitMQ.
 package inbox
 
 import (
@@ -28,13 +28,15 @@ type Inbox struct{ store Store }
 func New(store Store) *Inbox { return &Inbox{store} }
 
 // Do runs fn unless the consumer has had the event before, and reports whether it ran. The event is remembered in tx, a
-// transaction of the application: the caller commits it if there is no error, and rolls it back if there is one. A second
-// delivery at the same time waits for that. A store with another type of transaction has a function of its own for it, such
-// as postgres.ApplyEvent.
+// transaction of the application: the caller commits it if there is no error, and rolls it back if there is one. A
+// second delivery at the same time waits for that. A store with another type of transaction has a function of its own
+// for it, such as postgres.ApplyEvent.
 //
-// The ID is the sender's name for the event: what stays the same when it is sent again, across all senders. If two senders
-// may use the same one, put the sender into the consumer's name.
-func (b *Inbox) Do(ctx context.Context, tx *sql.Tx, consumer, eventID string, fn func(ctx context.Context) error) (applied bool, err error) {
+// The ID is the sender's name for the event: what stays the same when it is sent again, across all senders. If two
+// senders may use the same one, put the sender into the consumer's name.
+func (b *Inbox) Do(
+	ctx context.Context, tx *sql.Tx, consumer, eventID string, fn func(ctx context.Context) error,
+) (applied bool, err error) {
 	if tx == nil {
 		return false, errors.New("inbox: Do needs the transaction in which the event is applied")
 	}
@@ -51,8 +53,8 @@ func (b *Inbox) Do(ctx context.Context, tx *sql.Tx, consumer, eventID string, fn
 // Store returns the store that the inbox remembers events in.
 func (b *Inbox) Store() Store { return b.store }
 
-// CheckNames refuses names that are missing or too long. It is for the package of a store that remembers events in a type of
-// transaction of its own.
+// CheckNames refuses names that are missing or too long. It is for the package of a store that remembers events in a
+// type of transaction of its own.
 func CheckNames(consumer, eventID string) error {
 	for _, name := range []struct{ what, value string }{{"name of the consumer", consumer}, {"ID of the event", eventID}} {
 		if name.value == "" {
@@ -65,9 +67,11 @@ func CheckNames(consumer, eventID string) error {
 	return nil
 }
 
-// Handle is [Inbox.Do] in a transaction of its own, which fn takes from its context, with [onceward.Tx] or the way of the
-// store's own package. Without an error the event has been applied, now or before.
-func (b *Inbox) Handle(ctx context.Context, consumer, eventID string, fn func(ctx context.Context) error) (applied bool, err error) {
+// Handle is [Inbox.Do] in a transaction of its own, which fn takes from its context, with [onceward.Tx] or the way of
+// the store's own package. Without an error the event has been applied, now or before.
+func (b *Inbox) Handle(
+	ctx context.Context, consumer, eventID string, fn func(ctx context.Context) error,
+) (applied bool, err error) {
 	if err := CheckNames(consumer, eventID); err != nil {
 		return false, err
 	}
@@ -83,8 +87,8 @@ func (b *Inbox) Handle(ctx context.Context, consumer, eventID string, fn func(ct
 	return applied && err == nil, err
 }
 
-// Purge forgets events that were applied longer ago than that, in batches, and returns how many. Keep them for longer than a
-// sender may still repeat one.
+// Purge forgets events that were applied longer ago than age, in batches, and returns how many. Keep them for longer
+// than a sender may still repeat one.
 func (b *Inbox) Purge(ctx context.Context, age time.Duration) (purged int, err error) {
 	for {
 		n, err := b.store.PurgeEvents(ctx, age, purgeBatch)

@@ -25,9 +25,9 @@ const (
 	DefaultBatch    = 500
 )
 
-// Config says how the work is done. The zero value is ready to use.
+// Config configures a [Sweeper], a [Reaper] or [Run]. The zero value is ready to use.
 type Config struct {
-	// Interval is the longest pause between two runs. Up to a fifth of it is left out at random, so that nodes that
+	// Interval is the longest time between two runs. Up to a fifth of it is left out at random, so that nodes that
 	// were started together do not stay together. Default: [DefaultInterval].
 	Interval time.Duration
 	// Batch is how many records are changed in one step of the store at most. Default: [DefaultBatch].
@@ -75,9 +75,9 @@ type ReapedEvent struct{ Count int }
 
 // Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if
 // the store cannot do both.
-func Run(ctx context.Context, store store.Store, cfg Config) error {
-	sweeper, sweeperErr := NewSweeper(store, cfg)
-	reaper, reaperErr := NewReaper(store, cfg)
+func Run(ctx context.Context, s store.Store, config Config) error {
+	sweeper, sweeperErr := NewSweeper(s, config)
+	reaper, reaperErr := NewReaper(s, config)
 	if err := errors.Join(sweeperErr, reaperErr); err != nil {
 		return err
 	}
@@ -155,76 +155,76 @@ func (c *Config) pause(failures int) time.Duration {
 // Sweeper makes unknown what is still in progress when its lease has run out: its owner was lost, and only a reconciler
 // or a person can say what it did. What its route resumes is left to the resumer.
 type Sweeper struct {
-	cfg   Config
-	store store.Sweeper
+	config Config
+	store  store.Sweeper
 }
 
 // NewSweeper returns a sweeper. The store must be a [store.Sweeper]; if it is not, the error is
 // [errors.ErrUnsupported].
-func NewSweeper(s store.Store, cfg Config) (*Sweeper, error) {
+func NewSweeper(s store.Store, config Config) (*Sweeper, error) {
 	able, err := capability[store.Sweeper](s, "sweep")
 	if err != nil {
 		return nil, err
 	}
-	cfg, err = cfg.withDefaults()
+	config, err = config.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	return &Sweeper{cfg: cfg, store: able}, nil
+	return &Sweeper{config: config, store: able}, nil
 }
 
 // RunOnce sweeps until there is nothing left to sweep, and says how much it was. With an error it also says how much
 // was swept before.
 func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
-	report, err := inBatches(ctx, s.cfg.Batch, s.store.Sweep)
+	report, err := inBatches(ctx, s.config.Batch, s.store.Sweep)
 	if report.Count > 0 {
-		s.cfg.Logger.WarnContext(ctx, "janitor: leases ran out, their outcomes are unknown", "count", report.Count)
+		s.config.Logger.WarnContext(ctx, "janitor: leases ran out, their outcomes are unknown", "count", report.Count)
 	}
-	s.cfg.Observer.Observe(ctx, SweptEvent{Count: report.Count})
+	s.config.Observer.Observe(ctx, SweptEvent{Count: report.Count})
 	return report, err
 }
 
 // Run sweeps now and then until the context ends. Failures are logged, and it goes on.
 func (s *Sweeper) Run(ctx context.Context) {
-	s.cfg.loop(ctx, "sweep", s.RunOnce)
+	s.config.loop(ctx, "sweep", s.RunOnce)
 }
 
 // Reaper removes settled records past their expiry or, if it is soft, first marks them expired and removes them one
 // retention later. What is in progress or unknown is never removed.
 type Reaper struct {
-	cfg   Config
-	store store.Reaper
+	config Config
+	store  store.Reaper
 }
 
 // NewReaper returns a reaper. The store must be a [store.Reaper]; if it is not, the error is [errors.ErrUnsupported].
-func NewReaper(s store.Store, cfg Config) (*Reaper, error) {
+func NewReaper(s store.Store, config Config) (*Reaper, error) {
 	able, err := capability[store.Reaper](s, "reap")
 	if err != nil {
 		return nil, err
 	}
-	cfg, err = cfg.withDefaults()
+	config, err = config.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	return &Reaper{cfg: cfg, store: able}, nil
+	return &Reaper{config: config, store: able}, nil
 }
 
 // RunOnce reaps until there is nothing left to reap, and says how much it was. With an error it also says how much was
 // reaped before.
 func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
-	report, err := inBatches(ctx, r.cfg.Batch, r.reap)
+	report, err := inBatches(ctx, r.config.Batch, r.reap)
 	if report.Count > 0 {
-		r.cfg.Logger.DebugContext(ctx, "janitor: records expired", "count", report.Count)
+		r.config.Logger.DebugContext(ctx, "janitor: records expired", "count", report.Count)
 	}
-	r.cfg.Observer.Observe(ctx, ReapedEvent{Count: report.Count})
+	r.config.Observer.Observe(ctx, ReapedEvent{Count: report.Count})
 	return report, err
 }
 
 func (r *Reaper) reap(ctx context.Context, limit int) (int, error) {
-	return r.store.Reap(ctx, limit, r.cfg.Soft)
+	return r.store.Reap(ctx, limit, r.config.Soft)
 }
 
 // Run reaps now and then until the context ends. Failures are logged, and it goes on.
 func (r *Reaper) Run(ctx context.Context) {
-	r.cfg.loop(ctx, "reap", r.RunOnce)
+	r.config.loop(ctx, "reap", r.RunOnce)
 }

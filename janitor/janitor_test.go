@@ -50,9 +50,9 @@ func (j *journal) String() string {
 }
 
 // quiet is a config that logs nothing.
-func quiet(cfg janitor.Config) janitor.Config {
-	cfg.Logger = slog.New(slog.DiscardHandler)
-	return cfg
+func quiet(config janitor.Config) janitor.Config {
+	config.Logger = slog.New(slog.DiscardHandler)
+	return config
 }
 
 func idOf(i int) store.ID { return store.ID{Scope: "tenant", Key: fmt.Sprint("key ", i)} }
@@ -252,10 +252,10 @@ func TestStoreMustBeAble(t *testing.T) {
 
 func TestConfigMustMakeSense(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []janitor.Config{{Interval: -1}, {Batch: -1}} {
-		if err := janitor.Run(t.Context(), memory.New(), cfg); err == nil ||
+	for _, config := range []janitor.Config{{Interval: -1}, {Batch: -1}} {
+		if err := janitor.Run(t.Context(), memory.New(), config); err == nil ||
 			!strings.Contains(err.Error(), "negative") {
-			t.Errorf("%+v: %v", cfg, err)
+			t.Errorf("%+v: %v", config, err)
 		}
 	}
 }
@@ -414,8 +414,8 @@ func TestCancellationIsNoFailure(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		began := time.Now()
-		cfg := janitor.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))}
-		if err := janitor.Run(ctx, memory.New(), cfg); err != nil {
+		config := janitor.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))}
+		if err := janitor.Run(ctx, memory.New(), config); err != nil {
 			t.Error(err)
 		}
 		if waited := time.Since(began); waited != 0 || logged.Len() > 0 {

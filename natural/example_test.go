@@ -23,7 +23,7 @@ func ExampleUpsert() {
 		Values: []natural.Column{{Name: "state", Value: "paid"}},
 		Final:  "state", FinalValues: []any{"paid", "refunded"},
 	})
-	if err == nil && outcome == natural.Inserted {
+	if err == nil && outcome == natural.OutcomeInserted {
 		fmt.Println("this is the first that we hear of the payment")
 	}
 }

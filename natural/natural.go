@@ -1,9 +1,9 @@
 // Package natural helps with writes that are idempotent by nature: those that can be repeated because the row that they
 // make has a name of its own, such as an order number or a provider's payment id.
 //
-// [Store.UpsertRow] inserts a row or brings it up to date, leaves it alone once it has reached a final state, and says which
-// of these it did: the caller that inserted is the one to go on. [Store.LockName] makes transactions about the same natural key wait
-// for each other, also while there is no row yet that they could lock.
+// [Store.UpsertRow] inserts a row or brings it up to date, leaves it alone once it has reached a final state, and says
+// which of these it did: the caller that inserted is the one to go on. [Store.LockName] makes transactions about the
+// same natural key wait for each other, also while there is no row yet that they could lock.
 package natural
 
 import (
@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// Store is a database that can do both. The SQL stores of this repository are such.
+// Store is a database that can upsert rows and lock names. The SQL stores of this repository are such.
 type Store interface {
 	// UpsertRow inserts a row or updates it, in a transaction of the application. A store with another type of transaction
 	// has a function of its own for it, such as postgres.UpsertRow.
@@ -26,15 +26,16 @@ type Store interface {
 
 // Upsert is a row to insert or to update.
 type Upsert struct {
-	// Table is its table, and Schema the schema of that where it is not in the search path.
+	// Table is the table of the row, and Schema the schema that the table is in. Default: Schema is that of the search
+	// path; Table is required.
 	Schema string
 	Table  string
-	// Key is the natural key: the columns of a primary key or a unique constraint, with their values.
+	// Key is the natural key: the columns of a primary key or a unique constraint, with their values. Required.
 	Key []Column
-	// Values are the other columns. Those of an existing row are overwritten.
+	// Values are the other columns. Those of an existing row are overwritten. Default: none.
 	Values []Column
-	// Final is a column whose value tells that a row must not change any more, and FinalValues are these values. Default: no
-	// row is final.
+	// Final is a column whose value tells that a row must not change any more, and FinalValues are these values. Default:
+	// no row is final.
 	Final       string
 	FinalValues []any
 }
@@ -48,14 +49,14 @@ type Column struct {
 // Outcome is what an upsert did.
 type Outcome uint8
 
-// What an upsert can do.
+// The outcomes of an upsert.
 const (
-	// Kept means that the row was in a final state and is as it was.
-	Kept Outcome = iota + 1
-	// Inserted means that there was no row.
-	Inserted
-	// Updated means that the row was there and has the new values.
-	Updated
+	// OutcomeKept means that the row was in a final state and is as it was.
+	OutcomeKept Outcome = iota + 1
+	// OutcomeInserted means that there was no row.
+	OutcomeInserted
+	// OutcomeUpdated means that the row was there and has the new values.
+	OutcomeUpdated
 )
 
 // String returns the name of the outcome.

@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for o := range natural.Updated + 2 {
+	for o := range natural.OutcomeUpdated + 2 {
 		names = append(names, o.String())
 	}
 	if got := strings.Join(names, ", "); got != "none, kept, inserted, updated, outcome 4" {

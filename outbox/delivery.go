@@ -83,9 +83,12 @@ func RetryAfter(err error, wait time.Duration) error {
 
 // retryAfterError is an error with a time to wait.
 type retryAfterError struct {
-	error
+	err  error
 	wait time.Duration
 }
 
+// Error returns the text of the error.
+func (e *retryAfterError) Error() string { return e.err.Error() }
+
 // Unwrap returns the error itself.
-func (e *retryAfterError) Unwrap() error { return e.error }
+func (e *retryAfterError) Unwrap() error { return e.err }

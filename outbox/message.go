@@ -59,7 +59,8 @@ func (m *Message) check() error {
 		return errors.New("outbox: Message.Type is missing: it says what happened, such as \"payment.created\"")
 	}
 	if len(m.Payload) > MaxPayload {
-		return fmt.Errorf("outbox: a payload of %d bytes, and at most %d are allowed: keep it elsewhere and send a reference", len(m.Payload), MaxPayload)
+		return fmt.Errorf("outbox: a payload of %d bytes, and at most %d are allowed: keep it elsewhere and send a reference",
+			len(m.Payload), MaxPayload)
 	}
 	if m.Delay < 0 {
 		return fmt.Errorf("outbox: a negative Delay of %s", m.Delay)

@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Operator is where people look after dead letters. Each act names who and why, and is written to the audit before it
-// is done.
+// Operator replays and drops dead letters in the name of a person. Each act names who and why, and is written to the
+// audit before it is done.
 type Operator struct {
 	store   Store
 	auditor store.Auditor
@@ -28,40 +28,44 @@ func NewOperator(s Store) (*Operator, error) {
 
 // DeadLetters lists the dead letters behind one, the oldest first; those that hold up their aggregate are
 // [StateHolding].
-func (d *Operator) DeadLetters(ctx context.Context, after string, limit int) ([]Entry, error) {
-	return d.store.Messages(ctx, Filter{States: []State{StateDead, StateHolding}, After: after, Limit: limit})
+func (op *Operator) DeadLetters(ctx context.Context, after string, limit int) ([]Entry, error) {
+	return op.store.Messages(ctx, Filter{States: []State{StateDead, StateHolding}, After: after, Limit: limit})
 }
 
 // Replay has a dead letter delivered again, and counts its attempts again from zero. If its aggregate went on without
 // it, it comes out of order. The receiver sees the same ID and downstream key as before.
-func (d *Operator) Replay(ctx context.Context, who, why, id string) error {
-	return d.act(ctx, who, why, "outbox replay", id, d.store.ReplayMessage)
+func (op *Operator) Replay(ctx context.Context, who, why, id string) error {
+	return op.act(ctx, who, why, "outbox replay", id, op.store.ReplayMessage)
 }
 
 // Drop gives a dead letter up: if it holds up its aggregate, that goes on without it. It stays in the list of dead
 // letters.
-func (d *Operator) Drop(ctx context.Context, who, why, id string) error {
-	return d.act(ctx, who, why, "outbox drop", id, d.store.DropMessage)
+func (op *Operator) Drop(ctx context.Context, who, why, id string) error {
+	return op.act(ctx, who, why, "outbox drop", id, op.store.DropMessage)
 }
 
 // act writes to the audit what is to be done, does it, and writes down how that ended. The entries are about the
 // operation that added the message or, if none did, about a key that is the message's ID.
-func (d *Operator) act(ctx context.Context, who, why, action, id string, do func(context.Context, string) error) error {
+func (op *Operator) act(
+	ctx context.Context, who, why, action, id string, do func(context.Context, string) error,
+) error {
 	if strings.TrimSpace(who) == "" || strings.TrimSpace(why) == "" {
 		return errors.New("outbox: an operator's act needs to say who acts and why: the audit is of no use without")
 	}
-	found, err := d.store.Messages(ctx, Filter{ID: id, Limit: 1})
+	found, err := op.store.Messages(ctx, Filter{ID: id, Limit: 1})
 	if err != nil {
 		return err
 	}
 	if len(found) == 0 {
 		return fmt.Errorf("outbox: there is no message %s: %w", id, store.ErrNotFound)
 	}
-	entry := store.AuditEntry{ID: found[0].Origin, Attempt: found[0].OriginAttempt, Actor: who, Action: action + " " + id, Reason: why}
+	entry := store.AuditEntry{
+		ID: found[0].Origin, Attempt: found[0].OriginAttempt, Actor: who, Action: action + " " + id, Reason: why,
+	}
 	if entry.ID == (store.ID{}) {
 		entry.Key = id
 	}
-	if err := d.auditor.AddAudit(ctx, entry); err != nil {
+	if err := op.auditor.AddAudit(ctx, entry); err != nil {
 		return fmt.Errorf("outbox: nothing was done, because the audit could not be written: %w", err)
 	}
 	if err = do(ctx, id); errors.Is(err, store.ErrNotFound) {
@@ -71,7 +75,7 @@ func (d *Operator) act(ctx context.Context, who, why, action, id string, do func
 	if err != nil {
 		entry.Outcome = "failed: " + err.Error()
 	}
-	if auditErr := d.auditor.AddAudit(context.WithoutCancel(ctx), entry); auditErr != nil {
+	if auditErr := op.auditor.AddAudit(context.WithoutCancel(ctx), entry); auditErr != nil {
 		return errors.Join(err, fmt.Errorf("outbox: how the act ended could not be written to the audit: %w", auditErr))
 	}
 	return err

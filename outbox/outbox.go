@@ -6,7 +6,9 @@
 //
 //	box, err := outbox.New(store, outbox.Config{Source: "https://shop.example/payments"})
 //	…
-//	id, err := box.Add(ctx, tx, outbox.Message{Topic: "charges", AggregateID: payment.ID, Type: "payment.created", Payload: body})
+//	id, err := box.Add(ctx, tx, outbox.Message{
+//		Topic: "charges", AggregateID: payment.ID, Type: "payment.created", Payload: body,
+//	})
 //
 // A worker has a route for each topic that it delivers: a [Handler] that calls another system, or [Publish] with one of
 // the publishers in the packages below. Messages about one aggregate keep the order in which they were committed; other
@@ -29,7 +31,7 @@ import (
 
 // Config configures an [Outbox].
 type Config struct {
-	// Source names the program in its events, as CloudEvents requests it: a URI. Default: onceward.
+	// Source names the program in its events, as CloudEvents requires it: a URI. Default: onceward.
 	Source string
 	// Guard derives the downstream keys of messages that are added in [Result.Then] from that of the message before
 	// them, so that they are the same if all of it ever happens again. Default: none; those keys are then random.

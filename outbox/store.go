@@ -39,7 +39,7 @@ type Store interface {
 	// FreeMessages finds messages that are StateBehind nothing, because a worker died at the wrong moment, and makes
 	// them StateReady.
 	FreeMessages(ctx context.Context) (freed int, err error)
-	// PurgeMessages removes at most limit messages that were done, or only captured, longer ago than that.
+	// PurgeMessages removes at most limit messages that were done, or only captured, longer ago than age.
 	PurgeMessages(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 
 	// Messages returns entries, the oldest first.
@@ -75,11 +75,13 @@ type AnswerStore interface {
 // The errors of [Outbox.AddToAnswer].
 var (
 	// ErrNoAnswer is returned when there is no answer that a message could go along with.
-	ErrNoAnswer = errors.New("outbox: there is no answer here to add a message to: AddToAnswer is for the transactional handlers " +
-		"of the store that has the outbox, with the handler's own context; elsewhere use Add with the transaction")
+	ErrNoAnswer = errors.New("outbox: there is no answer here to add a message to: AddToAnswer is for the " +
+		"transactional handlers of the store that has the outbox, with the handler's own context; " +
+		"elsewhere use Add with the transaction")
 	// ErrAnswerFull is returned when a handler has added as much to its answer as is kept in memory. What is added with
 	// the transaction instead comes before all of that.
-	ErrAnswerFull = errors.New("outbox: the answer has as many messages as it can take along: add more with the transaction")
+	ErrAnswerFull = errors.New("outbox: the answer has as many messages as it can take along: " +
+		"add more with the transaction")
 )
 
 // The most that one answer takes along. All of it is kept in memory until the commit.

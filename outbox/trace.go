@@ -63,10 +63,10 @@ type Trail struct {
 	Consumers []inbox.Consumption
 }
 
-// Trace returns the trails of all messages of the operation that a clue leads to, the oldest first. It returns
+// Trace returns the trails of all messages of the operation that a query leads to, the oldest first. It returns
 // [store.ErrNotFound] if there is no such message.
-func (t *Tracer) Trace(ctx context.Context, clue TraceQuery) ([]Trail, error) {
-	entries, err := t.entries(ctx, clue)
+func (t *Tracer) Trace(ctx context.Context, query TraceQuery) ([]Trail, error) {
+	entries, err := t.entries(ctx, query)
 	if err != nil {
 		return nil, err
 	}
@@ -81,19 +81,19 @@ func (t *Tracer) Trace(ctx context.Context, clue TraceQuery) ([]Trail, error) {
 	return trails, nil
 }
 
-// entries finds the messages: the one that the clue names, and those that were added by the same operation.
-func (t *Tracer) entries(ctx context.Context, clue TraceQuery) ([]Entry, error) {
-	if clue == (TraceQuery{}) {
-		return nil, errors.New("outbox: a trace needs a clue: a request, the ID of a message, or a downstream key")
+// entries finds the messages: the one that the query names, and those that were added by the same operation.
+func (t *Tracer) entries(ctx context.Context, query TraceQuery) ([]Entry, error) {
+	if query == (TraceQuery{}) {
+		return nil, errors.New("outbox: a trace needs a query: a request, the ID of a message, or a downstream key")
 	}
-	found, err := t.all(ctx, Filter{Origin: clue.Request, ID: clue.MessageID, DownstreamKey: clue.DownstreamKey})
+	found, err := t.all(ctx, Filter{Origin: query.Request, ID: query.MessageID, DownstreamKey: query.DownstreamKey})
 	if err != nil {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("outbox: no message that is still kept fits the clue: %w", store.ErrNotFound)
+		return nil, fmt.Errorf("outbox: no message that is still kept fits the query: %w", store.ErrNotFound)
 	}
-	if origin := found[0].Origin; clue.Request == (store.ID{}) && origin != (store.ID{}) {
+	if origin := found[0].Origin; query.Request == (store.ID{}) && origin != (store.ID{}) {
 		return t.all(ctx, Filter{Origin: origin})
 	}
 	return found, nil

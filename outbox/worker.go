@@ -54,7 +54,7 @@ type WorkerConfig struct {
 
 	// Observer is told of each delivery. Default: none.
 	Observer onceward.Observer
-	// Logger gets what an operator should know. Default: slog.Default().
+	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -152,9 +152,9 @@ func setDefaults(settings []setting) error {
 	return nil
 }
 
-// pause is the time before the next attempt: longer with each, and never the same for two.
-func (r *Route) pause(tries int) time.Duration {
-	return backoff.Jittered(r.MinBackoff, r.MaxBackoff, tries)
+// backoff is the time before the next attempt: longer with each, and never the same for two.
+func (r *Route) backoff(attempts int) time.Duration {
+	return backoff.Jittered(r.MinBackoff, r.MaxBackoff, attempts)
 }
 
 // Report is what a worker did.

@@ -124,7 +124,7 @@ func (s *workerRun) claim(ctx context.Context) (found int, full bool, err error)
 		return 0, false, err
 	}
 	if ctx.Err() != nil {
-		s.stopping.Store(true) // it is given back
+		s.stopping.Store(true) // it is released
 	}
 	s.start(claimed, sent.Add(s.config.Lease))
 	taken := make(map[string]int, len(requests))

@@ -69,7 +69,10 @@ func (s *workerRun) release(route *routeState, run []acquired, state State) {
 		if t.counted {
 			attempts--
 		}
-		s.finish.add(finished{acquired: t, route: route, outcome: Outcome{Lease: t.lease.Lease, State: state, Attempts: attempts}})
+		s.finish.add(finished{
+			acquired: t, route: route,
+			outcome: Outcome{Lease: t.lease.Lease, State: state, Attempts: attempts},
+		})
 	}
 }
 
@@ -200,7 +203,8 @@ func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completi
 	waits := rec.Attempt == c.OriginAttempt && (rec.State == store.StateInProgress || rec.State == store.StateUnknown)
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && !waits:
-		s.config.Logger.WarnContext(ctx, "outbox: the operation that a message was to settle is settled otherwise", "message", c.ID, "error", resolveErr)
+		s.config.Logger.WarnContext(ctx, "outbox: the operation that a message was to settle is settled otherwise",
+			"message", c.ID, "error", resolveErr)
 		return nil
 	default:
 		return errors.Join(resolveErr, err)
@@ -213,17 +217,19 @@ func (s *workerRun) failed(end finished, err error) {
 	end.outcome = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.attempts, Error: shorten(err.Error())}
 	var asked *retryAfterError
 	switch {
-	case (errors.Is(err, ErrPermanent) || end.attempts >= end.route.MaxAttempts) && end.route.BlockOnDeadLetter && end.Ordered():
+	case (errors.Is(err, ErrPermanent) || end.attempts >= end.route.MaxAttempts) && end.route.BlockOnDeadLetter &&
+		end.Ordered():
 		end.outcome.State = StateHolding
 	case errors.Is(err, ErrPermanent) || end.attempts >= end.route.MaxAttempts:
 		end.outcome.State = StateDead
 	case errors.As(err, &asked):
-		end.outcome.After = max(asked.wait, end.route.pause(end.attempts))
+		end.outcome.After = max(asked.wait, end.route.backoff(end.attempts))
 	default:
-		end.outcome.After = end.route.pause(end.attempts)
+		end.outcome.After = end.route.backoff(end.attempts)
 	}
 	if end.outcome.State != StateReady {
-		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic, "attempts", end.attempts, "error", err)
+		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic,
+			"attempts", end.attempts, "error", err)
 	}
 	s.finish.add(end)
 }

@@ -112,7 +112,8 @@ func (f *finisher) write(batch []finished) {
 		if len(batch) == 0 {
 			return
 		}
-		f.s.config.Logger.Warn("outbox: it could not be written down how deliveries ended", "messages", len(batch), "error", err)
+		f.s.config.Logger.Warn("outbox: it could not be written down how deliveries ended", "messages", len(batch),
+			"error", err)
 		select {
 		case <-time.After(backoff.Exponential(minFinishBackoff, maxFinishBackoff, failures)):
 			// What has ended meanwhile comes along: if that can be written, the store is not what is wrong.
@@ -219,7 +220,8 @@ func (s *workerRun) ended(end finished) {
 	s.untrack(end.route, end.lease, count)
 	if outcome != "" {
 		s.config.Observer.Observe(s.hard, DeliveredEvent{
-			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.attempts, Outcome: outcome, Elapsed: end.elapsed, Err: end.err,
+			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.attempts, Outcome: outcome, Elapsed: end.elapsed,
+			Err: end.err,
 		})
 	}
 }

@@ -145,8 +145,8 @@ func (r *routeState) target() int {
 	return r.Concurrency * int(min(max(horizon/speed, 1), 8))
 }
 
-// room reports whether to take more. Half of what is leased is delivered before that, so that each claim takes many. But slots
-// that are free do not wait for those that hang: there an eighth of the slots is enough.
+// room reports whether to take more. Half of what is leased is delivered before that, so that each claim takes many.
+// But slots that are free do not wait for those that hang: there an eighth of the slots is enough.
 func (r *routeState) room() bool {
 	return int(r.leased.Load()) <= max(r.target()/2, r.Concurrency*7/8)
 }

@@ -79,7 +79,7 @@ func TestPauseBounds(t *testing.T) {
 	} {
 		r := &Route{MinBackoff: test.pause, MaxBackoff: test.longest}
 		for range 100 {
-			if got := r.pause(test.tries); got < test.want/2 || got > test.want {
+			if got := r.backoff(test.tries); got < test.want/2 || got > test.want {
 				t.Fatalf("after %d tries the pause is %s, want it between half of %s and that", test.tries, got, test.want)
 			}
 		}

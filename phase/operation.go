@@ -66,14 +66,14 @@ type Definition[T any] struct {
 	// Answer makes the answer when all steps are done. Required.
 	Answer func(data *T) Answer
 	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. That the
-	// route is reserved and resumes, and its name, is not for them to change.
+	// route is reserved and resumes, and its name, is not for them to change. Default: those of the guard.
 	Options []onceward.Option
 	// MaxData is the most bytes that the carried data may take as JSON. Default: 64 KiB.
 	MaxData int
 	// MaxAttempts is how often a step is attempted before the operation is given up as unknown. Default: 10.
 	MaxAttempts int
-	// MinBackoff is the time before the second attempt; it doubles with each one, up to a minute. Default: 1 s, and a
-	// minute at most.
+	// MinBackoff is the time before the second attempt; it doubles with each one, up to a minute, and is a minute at
+	// most. Default: 1 s.
 	MinBackoff time.Duration
 }
 

@@ -32,7 +32,7 @@ type ResumerConfig struct {
 	Concurrency  int
 	PerOperation int
 	// Overdue is the time after which an operation that is still being driven hangs: its steps ignore the end of their
-	// context. That is logged, counted (see [Resumed]) and not waited for. It should be longer than the operations'
+	// context. That is logged, counted (see [Report]) and not waited for. It should be longer than the operations'
 	// [onceward.Deadline]. Default: 5 min.
 	Overdue time.Duration
 	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that
@@ -40,7 +40,7 @@ type ResumerConfig struct {
 	// comparison " and the name of the comparison. They are left alone without a word. Default: none, and every lost
 	// operation that is not one of the resumer's own is logged as a warning at each look.
 	Others []string
-	// Logger gets what an operator should know. Default: slog.Default().
+	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -129,8 +129,8 @@ func (r *Resumer) newPool() *fair.Pool {
 	})
 }
 
-// Resumed is what a run of the resumer did.
-type Resumed struct {
+// Report is what a run of the resumer did.
+type Report struct {
 	// Finished counts the operations that were taken to their end.
 	Finished int
 	// Waiting counts those that are not finished: another attempt is at them, or they were suspended again.
@@ -148,7 +148,7 @@ type Resumed struct {
 
 // RunOnce takes over what is there to be taken over, and says what became of it. An error does not keep it from the
 // rest. It does not wait for operations that hang.
-func (r *Resumer) RunOnce(ctx context.Context) (Resumed, error) {
+func (r *Resumer) RunOnce(ctx context.Context) (Report, error) {
 	run := r.newRun(ctx)
 	err := run.Look()
 	run.Wait()
@@ -173,7 +173,7 @@ func (r *Resumer) Run(ctx context.Context) {
 type resumeRun struct {
 	*Resumer
 	*fair.Run
-	fair.Tally[Resumed]
+	fair.Tally[Report]
 }
 
 func (r *Resumer) newRun(ctx context.Context) *resumeRun {
@@ -197,7 +197,7 @@ func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
 	if !slices.Contains(run.config.Others, rec.Operation) {
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation that this resumer does not know",
 			"operation", rec.Operation, "key_hash", rec.Hash())
-		run.Count(func(report *Resumed) { report.Skipped++ })
+		run.Count(func(report *Report) { report.Skipped++ })
 	}
 	return false
 }
@@ -209,7 +209,7 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.I
 		if p := recover(); p != nil {
 			run.config.Logger.ErrorContext(ctx, "phase: a step panicked",
 				"operation", operation.operationName(), "key_hash", id.Hash(), "panic", p)
-			run.Count(func(report *Resumed) { report.Waiting++ })
+			run.Count(func(report *Report) { report.Waiting++ })
 		}
 	}()
 	rec, err := run.get(ctx, id)
@@ -220,14 +220,14 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.I
 	switch {
 	case errors.As(err, &changed):
 		run.config.Logger.WarnContext(ctx, "phase: a lost operation of another version", "key_hash", id.Hash(), "error", err)
-		run.Count(func(report *Resumed) { report.Skipped++ })
+		run.Count(func(report *Report) { report.Skipped++ })
 	case err == nil, errors.Is(err, errLostBeforeStart),
 		errors.Is(err, store.ErrNotFound), errors.Is(err, onceward.ErrRefused):
-		run.Count(func(report *Resumed) { report.Finished++ })
+		run.Count(func(report *Report) { report.Finished++ })
 	case errors.Is(err, onceward.ErrInProgress):
-		run.Count(func(report *Resumed) { report.Waiting++ })
+		run.Count(func(report *Report) { report.Waiting++ })
 	case errors.Is(err, store.ErrOutcomeUnknown):
-		run.Count(func(report *Resumed) { report.Unknown++ })
+		run.Count(func(report *Report) { report.Unknown++ })
 	default:
 		run.Fail(err)
 	}

@@ -29,7 +29,7 @@ func TestStrangeOperations(t *testing.T) {
 		}))
 		var log lockedBuffer
 		r := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, another)
-		if got := b.once(r); got != (phase.Resumed{Skipped: 2}) {
+		if got := b.once(r); got != (phase.Report{Skipped: 2}) {
 			t.Errorf("the resumer reports %+v", got)
 		}
 		if s := log.String(); strings.Count(s, "POST /orders") != 2 || strings.Contains(s, "k0") {
@@ -55,10 +55,10 @@ func TestOthers(t *testing.T) {
 		var log lockedBuffer
 		r := b.resumer(phase.ResumerConfig{Others: []string{o.Name}, Logger: slog.New(slog.NewTextHandler(&log, nil))},
 			another)
-		if got := b.once(r); got != (phase.Resumed{}) || log.String() != "" {
+		if got := b.once(r); got != (phase.Report{}) || log.String() != "" {
 			t.Errorf("the resumer reports %+v, and logs %q", got, log.String())
 		}
-		if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got != (phase.Resumed{Finished: 2}) {
+		if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got != (phase.Report{Finished: 2}) {
 			t.Errorf("the one whose they are reports %+v", got)
 		}
 	})
@@ -145,12 +145,12 @@ func TestClocksApart(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := b.resumer(phase.ResumerConfig{}, o)
-				if got := b.once(r); got != (phase.Resumed{Finished: 1}) {
+				if got := b.once(r); got != (phase.Report{Finished: 1}) {
 					t.Errorf("S3: with one lost and one held the resumer reports %+v", got)
 				}
 				b.wantAll(1)
 				time.Sleep(time.Minute)
-				if got := b.once(r); got != (phase.Resumed{Finished: 1}) {
+				if got := b.once(r); got != (phase.Report{Finished: 1}) {
 					t.Errorf("S3: when the lease is over the resumer reports %+v", got)
 				}
 			})

@@ -34,7 +34,7 @@ func (b *bench) resumer(config phase.ResumerConfig, operations ...phase.Resumabl
 }
 
 // once runs a resumer once.
-func (b *bench) once(r *phase.Resumer) phase.Resumed {
+func (b *bench) once(r *phase.Resumer) phase.Report {
 	b.Helper()
 	report, err := r.RunOnce(b.Context())
 	if err != nil {
@@ -198,14 +198,14 @@ func TestAPanicUnderTheResumer(t *testing.T) {
 		b.loses(o, 3)
 		var log lockedBuffer
 		r := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, o)
-		if got := b.once(r); got != (phase.Resumed{Finished: 2, Waiting: 1}) {
+		if got := b.once(r); got != (phase.Report{Finished: 2, Waiting: 1}) {
 			t.Errorf("the resumer reports %+v", got)
 		}
 		if !strings.Contains(log.String(), "a nil map") {
 			t.Errorf("the log is %q", log.String())
 		}
 		time.Sleep(time.Minute)
-		if got := b.once(r); got != (phase.Resumed{Finished: 1}) {
+		if got := b.once(r); got != (phase.Report{Finished: 1}) {
 			t.Errorf("then it reports %+v", got)
 		}
 		if rec := b.record("k0"); rec.State != store.StateCompleted {
@@ -330,7 +330,7 @@ func TestAStepThatNeverReturns(t *testing.T) {
 			Overdue: 2 * time.Minute, PerOperation: 4, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}, stuck, sound)
 		began := time.Now()
-		if got := b.once(r); got != (phase.Resumed{Finished: 1, Hanging: 2}) || time.Since(began) != 2*time.Minute {
+		if got := b.once(r); got != (phase.Report{Finished: 1, Hanging: 2}) || time.Since(began) != 2*time.Minute {
 			t.Errorf("after %s the resumer reports %+v", time.Since(began), got)
 		}
 		if n := strings.Count(log.String(), "hangs in a step"); n != 2 || strings.Contains(log.String(), "a0") {
@@ -338,7 +338,7 @@ func TestAStepThatNeverReturns(t *testing.T) {
 		}
 		b.lose(sound, "shop", "c")
 		time.Sleep(time.Second)
-		if got := b.once(r); got != (phase.Resumed{Finished: 1, Hanging: 2}) {
+		if got := b.once(r); got != (phase.Report{Finished: 1, Hanging: 2}) {
 			t.Errorf("beside those that hang the resumer reports %+v", got)
 		}
 		close(letGo)

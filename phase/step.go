@@ -49,7 +49,7 @@ func (s Step[T]) LookUp(look func(ctx context.Context, key string, data *T) erro
 	return s
 }
 
-// ErrNotFound is what the function of [Step.LookUp] returns if the other system does not know the key.
+// ErrNotFound is returned by the function of [Step.LookUp] when the other system does not know the key.
 var ErrNotFound = errors.New("phase: not found")
 
 func (s *Step[T]) external() bool { return s.call != nil }

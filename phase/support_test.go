@@ -129,10 +129,10 @@ func (b *bench) record(key string) store.Record {
 }
 
 // resume takes over what is lost until nothing is left that can be.
-func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
+func (b *bench) resume(o *phase.Operation[order]) phase.Report {
 	b.Helper()
 	resumer := b.resumer(phase.ResumerConfig{}, o)
-	var sum phase.Resumed
+	var sum phase.Report
 	ctx, began := b.Context(), time.Now()
 	for time.Since(began) < patience {
 		report, err := resumer.RunOnce(ctx)

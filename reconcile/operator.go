@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Operator is where people settle what machines cannot. Each act names who and why, and is written to the audit before
-// it is done: an act that is not in the audit did not happen.
+// Operator settles, in the name of a person, what machines cannot. Each act names who and why, and is written to the
+// audit before it is done: an act that is not in the audit did not happen.
 type Operator struct {
 	guard           *onceward.Guard
 	store           store.Store

@@ -6,10 +6,10 @@
 //	}})
 //	go poller.Run(ctx)
 //
-// A [Poller] asks a [Resolver], which usually asks the other system by the downstream key, again and again with longer
-// pauses, until there is an answer or a limit is reached. Then the record is a dead letter, and waits for a person, who
-// works with an [Operator]. Package webhook receives what the other system says by itself, and settles records in the
-// same way; package ledger compares both sides' books.
+// A [Poller] asks a [Resolver], which usually asks the other system by the downstream key, again and again with a
+// growing backoff, until there is an answer or a limit is reached. Then the record is a dead letter, and waits for a
+// person, who works with an [Operator]. Package webhook receives what the other system says by itself, and settles
+// records in the same way; package ledger compares both sides' books.
 //
 // Of a phased operation, a step is settled and not the whole of it: the operation goes on from there. See [Step].
 //
@@ -67,7 +67,7 @@ type Config struct {
 	Actor string
 	// Observer is told of each record. Default: none.
 	Observer onceward.Observer
-	// Logger gets what an operator should know. Default: slog.Default().
+	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
 

@@ -213,10 +213,10 @@ func short(reason string) string {
 // No store keeps an index from a subject to its record, so each call looks through all unknown records, dead letters
 // too: a page of [store.MaxPage] of them costs one query. That is little as long as few outcomes are unknown. Where
 // many are, leave the receiver without it: the poller reads the external events as well, when the records are due.
-func (p *Poller) Apply(ctx context.Context, n store.ExternalEvent) error {
+func (p *Poller) Apply(ctx context.Context, e store.ExternalEvent) error {
 	var found []store.ID
 	err := scan(ctx, p.lister, store.Filter{State: store.StateUnknown}, func(rec *store.Record) bool {
-		if n.MaySettle(rec.Scope) && p.isAbout(&n, rec) {
+		if e.MaySettle(rec.Scope) && p.isAbout(&e, rec) {
 			found = append(found, rec.ID)
 		}
 		return ctx.Err() == nil
@@ -233,13 +233,13 @@ func (p *Poller) Apply(ctx context.Context, n store.ExternalEvent) error {
 
 // isAbout reports whether an external event is about a record. Of a record whose downstream keys cannot be derived the
 // poller tells, when it is due.
-func (p *Poller) isAbout(n *store.ExternalEvent, rec *store.Record) bool {
+func (p *Poller) isAbout(e *store.ExternalEvent, rec *store.Record) bool {
 	rule := p.rule(rec.Operation)
-	if rule == nil || rule.Source != n.Source {
+	if rule == nil || rule.Source != e.Source {
 		return false
 	}
 	subjects, _ := rule.subjects(p.guard, rec)
-	return slices.Contains(subjects, n.Subject)
+	return slices.Contains(subjects, e.Subject)
 }
 
 // heed settles a record if its external events say how. If they do not, it stays as it is: that was no attempt.

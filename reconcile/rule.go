@@ -30,13 +30,13 @@ func (f ResolverFunc) Resolve(ctx context.Context, rec *store.Record) (Answer, e
 
 // Rule says how the unknown operations of one route are settled.
 type Rule struct {
-	// Resolver asks the other system. Without one only external events and people settle.
+	// Resolver asks the other system. Default: none, and only external events and people settle.
 	Resolver Resolver
 
 	// Deduplicates says that the downstream key was sent and that the other system recognises it. "Not found" then
 	// means not executed, after Arrival: should the request still arrive, it and the retry are one to the other system.
 	// If the client does not come back there is no retry, and what arrives after the conclusion has a record that says
-	// otherwise: so set Arrival too.
+	// otherwise: so set Arrival too. Default: false.
 	Deduplicates bool
 	// Arrival is the longest time for which a request can still be on its way, with all that may hold it up. After it,
 	// "not found" means not executed, if the other system deduplicates, or OwnerGone says that the owner of the attempt
@@ -50,17 +50,18 @@ type Rule struct {
 	Arrival time.Duration
 	// OwnerGone reports whether the process that made the attempt is known to be gone, for good: not paused, not cut
 	// off. It is called when "not found" was answered. For a phased operation the record's Attempt is here the one that
-	// meant to make the call, which later ones may have taken over from.
+	// meant to make the call, which later ones may have taken over from. Default: none, and no owner counts as gone.
 	OwnerGone func(ctx context.Context, rec *store.Record) (bool, error)
 
 	// Source names the sender of the external events about these operations, and Steps the steps whose downstream keys
 	// they carry. An external event may also carry the provider's id that the record holds. External events are read
 	// before the resolver is asked. While a call of a phased operation is in doubt, only those that carry the key of
-	// its step are read: others are about other steps.
+	// its step are read: others are about other steps. Default: none.
 	Source string
 	Steps  []string
 	// Interpret makes an answer of the external events about a record, in the order in which they happened: the last
 	// one counts, and an older one that came late is none. It may also ask the other system for the latest.
+	// Required if there is a Source.
 	//
 	// All attempts share their downstream key, also those under a record of the same ID that has expired since. What an
 	// external event says about an earlier attempt must not settle this one, so conclude [NotExecuted] only from an

@@ -181,7 +181,7 @@ type Record struct {
 	ReconcileAt time.Time
 	// ReconcileCount is how often reconciliation was tried.
 	ReconcileCount int
-	// ReconcileError says why the last try to reconcile learned nothing, while the record is unknown.
+	// ReconcileError says why the last attempt to reconcile learned nothing, while the record is unknown.
 	ReconcileError string
 	// DeadLetter says that reconciliation has given up: a person must settle the record.
 	DeadLetter bool

@@ -36,7 +36,7 @@ const (
 	EventBust
 	// EventRequeue is an operator's wish that reconciliation starts from the beginning, now.
 	EventRequeue
-	// EventBeginReconcile is one node's claim on the next try to reconcile.
+	// EventBeginReconcile is one node's claim on the next attempt to reconcile.
 	EventBeginReconcile
 	// EventResolveStep is what was learned, from outside, of one step of a phased operation: the operation goes on.
 	EventResolveStep
@@ -70,7 +70,8 @@ type Event struct {
 	Token int64
 	// Attempt names the owner, or what is resolved.
 	Attempt int64
-	// Lease is for EventExtend; for EventBeginReconcile and EventPostpone it is the wait before the next try.
+	// Lease is for EventExtend; for EventBeginReconcile and EventPostpone it is the wait before the next attempt to
+	// reconcile.
 	Lease time.Duration
 	// Checkpoint is for EventCheckpoint and EventResolveStep.
 	Checkpoint Checkpoint
@@ -78,12 +79,12 @@ type Event struct {
 	Completion *Completion
 	// Reason is kept as the record's last error or, for EventPostpone and EventRequeue, as its reconcile error.
 	Reason string
-	// Count is, for EventBeginReconcile and EventPostpone, the number of tries that the record must stand at: of
-	// several nodes that want to make the same try, one does.
+	// Count is, for EventBeginReconcile and EventPostpone, the number of attempts to reconcile that the record must stand
+	// at: of several nodes that want to make the same attempt, one does.
 	Count int
-	// Untried makes EventPostpone cancel the try: the node that began it was stopped before it had asked.
+	// Untried makes EventPostpone cancel the attempt: the node that began it was stopped before it had asked.
 	Untried bool
-	// MaxAttempts is the number of tries after which EventPostpone makes a dead letter; zero for no limit.
+	// MaxAttempts is the number of attempts to reconcile after which EventPostpone makes a dead letter; zero for no limit.
 	MaxAttempts int
 	// Soft makes EventReap keep the record as expired.
 	Soft bool

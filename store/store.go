@@ -234,29 +234,29 @@ type Reconciler interface {
 	// operation goes on, behind the step or at it. The record is then in progress without an owner, due at once for the
 	// next attempt, and the attempt that was resolved is fenced.
 	ResolveStep(ctx context.Context, c Claim, p Checkpoint) error
-	// BeginReconcile claims the next try at an unknown record, which must stand at that number of tries, and makes the
-	// one behind it due after the wait. Of several nodes that saw the record due one makes the try, the others get a
+	// BeginReconcile claims the next attempt to reconcile an unknown record, which must stand at that count, and makes the
+	// one behind it due after the wait. Of several nodes that saw the record due one makes the attempt, the others get a
 	// [*FencedError]: any number of nodes counts it once.
 	BeginReconcile(ctx context.Context, c Claim, count int, wait time.Duration) error
-	// Postpone notes that the try of this number learned nothing, and why, and when the next one is due. At MaxAttempts
-	// the record becomes a dead letter.
+	// Postpone notes that the attempt of this number learned nothing, and why, and when the next one is due. At
+	// MaxAttempts the record becomes a dead letter.
 	Postpone(ctx context.Context, c Claim, p Postponement) error
-	// Requeue makes an unknown record due for reconciliation now, with all its tries before it: a dead letter is none
+	// Requeue makes an unknown record due for reconciliation now, with all its attempts before it: a dead letter is none
 	// any more.
 	Requeue(ctx context.Context, c Claim, reason string) error
 }
 
-// Postponement is a try to reconcile that learned nothing.
+// Postponement is an attempt to reconcile that learned nothing.
 type Postponement struct {
-	// Count is the number of the try: what the record stands at since it began.
+	// Count is the number of the attempt: what the record stands at since it began.
 	Count int
 	// Wait is the time until the next one.
 	Wait time.Duration
-	// MaxAttempts is the number of tries after which the record becomes a dead letter; zero for no limit.
+	// MaxAttempts is the number of attempts after which the record becomes a dead letter; zero for no limit.
 	MaxAttempts int
 	// Reason says why nothing was learned.
 	Reason string
-	// Untried cancels the try, which then does not count: the node was stopped before it had asked. MaxAttempts and
+	// Untried cancels the attempt, which then does not count: the node was stopped before it had asked. MaxAttempts and
 	// Reason are ignored then.
 	Untried bool
 }

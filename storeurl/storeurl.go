@@ -21,7 +21,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// Store is what every SQL store of this module can do.
+// Store is what every SQL store of this repository can do.
 type Store interface {
 	store.Store
 	store.Transactor
@@ -40,7 +40,8 @@ type Store interface {
 	inbox.Store
 	natural.Store
 
-	// InTx runs work in a transaction, which work takes from its context with [onceward.Tx], and commits if it returns nil.
+	// InTx runs work in a transaction, which work takes from its context with [onceward.Tx], and commits if it returns
+	// nil.
 	InTx(ctx context.Context, work func(ctx context.Context) error) error
 	Close() error
 }
@@ -74,44 +75,57 @@ func (d *Database) Close() error {
 	return errors.Join(d.reads.Close(), d.Store.Close())
 }
 
-// Config changes how a store is opened.
-type Config struct {
-	// Clock is the store's clock where the store has none of its own, which is SQLite. Default: time.Now.
-	Clock func() time.Time
-	// Logger gets what an operator should know from PostgreSQL. SQLite has nothing to say that is not in its errors, and does
-	// not use it. Default: slog.Default().
-	Logger *slog.Logger
+// Option changes how a store is opened.
+type Option func(*options)
+
+// options are what the options say.
+type options struct {
+	clock  func() time.Time
+	logger *slog.Logger
 }
+
+// WithClock makes the store take its time from now where it has no clock of its own, which is SQLite. Default:
+// [time.Now].
+func WithClock(now func() time.Time) Option { return func(o *options) { o.clock = now } }
+
+// WithLogger is where warnings of PostgreSQL go. SQLite has none: what is wrong is in its errors. Default:
+// [slog.Default].
+func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 // maxReads bounds the connections for reading, so that they do not crowd out those of the store.
 const maxReads = 8
 
 // Open opens the database at a URL: postgres://… for PostgreSQL, sqlite:PATH or just a path for an SQLite file.
-func Open(ctx context.Context, url string, config Config) (*Database, error) {
+func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
+	var o options
+	for _, option := range with {
+		option(&o)
+	}
 	scheme, rest, found := strings.Cut(url, ":")
 	switch {
 	case url == "":
 		return nil, errors.New("storeurl: the store is not named: use a path of a file, or postgres://user@host/database")
 	case found && (scheme == "postgres" || scheme == "postgresql"):
-		return openPostgres(ctx, url, config)
+		return openPostgres(ctx, url, o)
 	case found && scheme == "sqlite":
-		return openSQLite(ctx, rest, config)
+		return openSQLite(ctx, rest, o)
 	case strings.Contains(url, "://"):
 		return nil, fmt.Errorf("storeurl: no store is called %q: use postgres://…, or sqlite:PATH", scheme)
 	default:
-		return openSQLite(ctx, url, config)
+		return openSQLite(ctx, url, o)
 	}
 }
 
-func openPostgres(ctx context.Context, url string, config Config) (*Database, error) {
-	// Not sql.Open: it would hand the parameters of the pool, such as pool_max_conns, on to the server, which refuses them.
+func openPostgres(ctx context.Context, url string, o options) (*Database, error) {
+	// Not sql.Open: it would hand the parameters of the pool, such as pool_max_conns, on to the server, which refuses
+	// them.
 	parsed, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("storeurl: %w", err)
 	}
 	var options []postgres.Option
-	if config.Logger != nil {
-		options = append(options, postgres.WithLogger(config.Logger))
+	if o.logger != nil {
+		options = append(options, postgres.WithLogger(o.logger))
 	}
 	store, err := postgres.Open(ctx, url, options...)
 	if err != nil {
@@ -127,10 +141,10 @@ func openPostgres(ctx context.Context, url string, config Config) (*Database, er
 	}, nil
 }
 
-func openSQLite(ctx context.Context, path string, config Config) (*Database, error) {
+func openSQLite(ctx context.Context, path string, o options) (*Database, error) {
 	var options []sqlite.Option
-	if config.Clock != nil {
-		options = append(options, sqlite.WithClock(config.Clock))
+	if o.clock != nil {
+		options = append(options, sqlite.WithClock(o.clock))
 	}
 	store, err := sqlite.Open(ctx, strings.TrimPrefix(path, "//"), options...)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
-func open(t *testing.T, url string, config storeurl.Config) *storeurl.Database {
+func open(t *testing.T, url string, options ...storeurl.Option) *storeurl.Database {
 	t.Helper()
-	db, err := storeurl.Open(t.Context(), url, config)
+	db, err := storeurl.Open(t.Context(), url, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func count(t *testing.T, db *storeurl.Database) (n int) {
 	return n
 }
 
-// TestOpen: what the store commits, the application reads, and after Close nobody reads any more.
+// TestOpen: what the store commits, the application reads, and after Close there is no reading any more.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	for name, address := range map[string]func(t *testing.T) string{
@@ -62,7 +62,7 @@ func TestOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := address(t)
-			db := open(t, url, storeurl.Config{})
+			db := open(t, url)
 			exec(t, db, `CREATE TABLE note (text TEXT NOT NULL)`)
 			exec(t, db, `INSERT INTO note (text) VALUES ($1)`, "kept")
 			if n := count(t, db); n != 1 {
@@ -77,7 +77,7 @@ func TestOpen(t *testing.T) {
 			if err := db.Reads().PingContext(t.Context()); err == nil {
 				t.Error("the connections for reading are still open")
 			}
-			if n := count(t, open(t, url, storeurl.Config{})); n != 1 {
+			if n := count(t, open(t, url)); n != 1 {
 				t.Errorf("opened again, there are %d notes, want one", n)
 			}
 		})
@@ -88,19 +88,19 @@ func TestOpen(t *testing.T) {
 func TestSameFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
-	exec(t, open(t, path, storeurl.Config{}), `CREATE TABLE note (text TEXT NOT NULL)`)
+	exec(t, open(t, path), `CREATE TABLE note (text TEXT NOT NULL)`)
 	for _, url := range []string{path, "sqlite:" + path, "sqlite://" + path} {
-		if n := count(t, open(t, url, storeurl.Config{})); n != 0 {
+		if n := count(t, open(t, url)); n != 0 {
 			t.Errorf("%s: there are %d notes, want none", url, n)
 		}
 	}
 }
 
-// TestClock: SQLite takes its time from the configuration.
+// TestClock: SQLite takes its time from the option.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	then := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	db := open(t, filepath.Join(t.TempDir(), "store.db"), storeurl.Config{Clock: func() time.Time { return then }})
+	db := open(t, filepath.Join(t.TempDir(), "store.db"), storeurl.WithClock(func() time.Time { return then }))
 	v, err := db.Reserve(t.Context(), &store.Reservation{
 		ID: store.ID{Scope: "s", Key: "k"}, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
 		Lease: time.Minute, Retention: time.Hour,
@@ -124,7 +124,7 @@ func TestRefused(t *testing.T) {
 		"postgres://nobody@127.0.0.1:1/no": "127.0.0.1",
 		t.TempDir():                        "sqlite",
 	} {
-		db, err := storeurl.Open(ctx, url, storeurl.Config{})
+		db, err := storeurl.Open(ctx, url)
 		if err == nil || db != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: the error is %v, want one with %q", url, err, want)
 		}

@@ -47,7 +47,7 @@ type ConsumerConfig struct {
 	Handle func(ctx context.Context, d *amqp091.Delivery) error
 
 	// EventID names the event of a delivery: the sender's name for it, the same each time it is sent. One that is not
-	// known is an error, and the delivery is poison. Default: [MessageEventID].
+	// known is an error, and the delivery is poison. Default: [HeaderEventID].
 	EventID func(d *amqp091.Delivery) (string, error)
 	// OnPoison decides about a delivery that cannot be applied. If it returns nil, because it has put the message aside
 	// for an operator to look at, the delivery is acknowledged; it is called again if it returns an error, or if the
@@ -75,9 +75,9 @@ type ConsumerConfig struct {
 	Logger *slog.Logger
 }
 
-// MessageEventID returns the event's ID from where the AMQP binding of CloudEvents puts it, the header cloudEvents:id
+// HeaderEventID returns the event's ID from where the AMQP binding of CloudEvents puts it, the header cloudEvents:id
 // or cloudEvents_id, or else the message-id.
-func MessageEventID(d *amqp091.Delivery) (string, error) {
+func HeaderEventID(d *amqp091.Delivery) (string, error) {
 	for _, name := range []string{"cloudEvents:id", "cloudEvents_id"} {
 		if id, ok := d.Headers[name].(string); ok && id != "" {
 			return id, nil
@@ -111,7 +111,7 @@ func (c *ConsumerConfig) check() error {
 // withDefaults fills in what was left out.
 func (c ConsumerConfig) withDefaults() ConsumerConfig {
 	if c.EventID == nil {
-		c.EventID = MessageEventID
+		c.EventID = HeaderEventID
 	}
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.Prefetch = cmp.Or(c.Prefetch, DefaultPrefetch)

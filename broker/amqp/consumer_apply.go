@@ -59,11 +59,11 @@ func (r *runner) apply(ctx context.Context, d *amqp091.Delivery) (o outcome, fai
 		return requeue, 0
 	}
 	counts := tried && consuming.Counts(err)
-	tries, failures := r.failures.Add(id, counts)
+	attempts, failures := r.failures.Add(id, counts)
 	r.Logger.ErrorContext(ctx, "amqp: an event was not applied",
-		"queue", r.Queue, "event", id, "tries", tries, "error", err)
+		"queue", r.Queue, "event", id, "attempts", attempts, "error", err)
 	o = requeueLater
-	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxAttempts {
+	if errors.Is(err, ErrPoison) || counts && attempts >= r.MaxAttempts {
 		o = r.poison(ctx, d, err)
 	}
 	if o != requeueLater {

@@ -74,7 +74,7 @@ func TestPoisonIsADeadLetter(t *testing.T) {
 	stop := start(t, server, store, amqp.ConsumerConfig{
 		Queue: queue, MaxAttempts: 3,
 		EventID: func(d *amqp091.Delivery) (string, error) {
-			if id, err := amqp.MessageEventID(d); len(id) < 255 {
+			if id, err := amqp.HeaderEventID(d); len(id) < 255 {
 				return id, err
 			}
 			return strings.Repeat("x", inbox.MaxName+1), nil
@@ -274,7 +274,7 @@ func TestEventIDs(t *testing.T) {
 		{nil, "c", "c"},
 		{nil, "", ""},
 	} {
-		got, err := amqp.MessageEventID(&amqp091.Delivery{Headers: each.headers, MessageId: each.message})
+		got, err := amqp.HeaderEventID(&amqp091.Delivery{Headers: each.headers, MessageId: each.message})
 		if got != each.want || (err == nil) != (each.want != "") {
 			t.Errorf("%v: %q, %v", each, got, err)
 		}

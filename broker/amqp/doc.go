@@ -42,8 +42,8 @@
 // Deliveries are worked on at the same time, as many as [ConsumerConfig.Prefetch] says. If their order matters, that is
 // one, and no other consumer reads the queue at the same time (x-single-active-consumer).
 //
-// If an event cannot be applied, its delivery is kept back for a while, with growing pauses, and then put back into the
-// queue, while others go on. After [ConsumerConfig.MaxAttempts] failures, or at once if it has no event ID or the
+// If an event cannot be applied, its delivery is kept back for a while, with a growing backoff, and then put back into
+// the queue, while others go on. After [ConsumerConfig.MaxAttempts] failures, or at once if it has no event ID or the
 // handler says so with [ErrPoison], it is given to [ConsumerConfig.OnPoison]. Without that it is rejected: the broker
 // passes it on to the dead-letter exchange of the queue, and drops it if there is none, so configure one
 // (x-dead-letter-exchange). While the store is not available, failures do not count, since that says nothing about the

@@ -91,11 +91,11 @@ func (r *runner) workOn(ctx context.Context, records map[partition][]*kgo.Record
 	for p, rs := range records {
 		got := &progress{partition: p}
 		all = append(all, got)
-		tries := r.tries(p, rs[0])
+		attempts := r.attempts(p, rs[0])
 		slots <- struct{}{}
 		work.Go(func() {
 			defer func() { <-slots }()
-			r.workOnPartition(ctx, applying, got, rs, tries, end)
+			r.workOnPartition(ctx, applying, got, rs, attempts, end)
 		})
 	}
 	work.Wait()
@@ -105,21 +105,21 @@ func (r *runner) workOn(ctx context.Context, records map[partition][]*kgo.Record
 // workOnPartition settles records in their order until one fails, or there is no time left. The first of them has been
 // tried before that often.
 func (r *runner) workOnPartition(
-	ctx, applying context.Context, got *progress, records []*kgo.Record, tries int, end time.Time,
+	ctx, applying context.Context, got *progress, records []*kgo.Record, attempts int, end time.Time,
 ) {
 	for _, record := range records {
 		if ctx.Err() != nil || !time.Now().Before(end) {
 			got.next = record
 			return
 		}
-		if err := r.settle(applying, record, tries); err != nil {
+		if err := r.settle(applying, record, attempts); err != nil {
 			got.next = record
 			if applying.Err() == nil {
 				got.err = err
 			}
 			return
 		}
-		got.done, tries = record, 0
+		got.done, attempts = record, 0
 	}
 }
 
@@ -171,7 +171,7 @@ var errStop = errors.New("kafka: the consumer stops, since there is no OnPoison 
 
 // settle applies a record that has failed that often before, unless it was applied already, or has it put aside.
 // Without an error the record will not be needed again.
-func (r *runner) settle(ctx context.Context, record *kgo.Record, tries int) error {
+func (r *runner) settle(ctx context.Context, record *kgo.Record, attempts int) error {
 	id, err := consuming.EventID(r.EventID, record)
 	if err != nil {
 		return r.poison(ctx, record, err)
@@ -184,7 +184,7 @@ func (r *runner) settle(ctx context.Context, record *kgo.Record, tries int) erro
 		return nil
 	case ctx.Err() != nil:
 		return err
-	case errors.Is(err, ErrPoison), consuming.Counts(err) && tries+1 >= r.MaxAttempts:
+	case errors.Is(err, ErrPoison), consuming.Counts(err) && attempts+1 >= r.MaxAttempts:
 		return r.poison(ctx, record, err)
 	default:
 		return err

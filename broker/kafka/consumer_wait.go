@@ -12,10 +12,10 @@ import (
 // wait is a partition's wait for another try of a record.
 type wait struct {
 	at kgo.EpochOffset
-	// tries is how often the record has failed for a reason of its own, and pauses how often for any.
-	tries, pauses int
-	until         time.Time
-	paused        bool
+	// attempts is how often the record has failed for a reason of its own, and pauses how often for any.
+	attempts, pauses int
+	until            time.Time
+	paused           bool
 }
 
 // position is where a partition stands when the record is the next one.
@@ -23,10 +23,10 @@ func position(record *kgo.Record) kgo.EpochOffset {
 	return kgo.EpochOffset{Epoch: record.LeaderEpoch, Offset: record.Offset}
 }
 
-// tries returns how often a record has failed before.
-func (r *runner) tries(p partition, record *kgo.Record) int {
+// attempts returns how often a record has failed before.
+func (r *runner) attempts(p partition, record *kgo.Record) int {
 	if w := r.waiting[p]; w != nil && w.at == position(record) {
-		return w.tries
+		return w.attempts
 	}
 	return 0
 }
@@ -40,7 +40,7 @@ func (r *runner) pause(p partition, record *kgo.Record, err error) time.Duration
 		r.waiting[p] = w
 	}
 	if consuming.Counts(err) {
-		w.tries++
+		w.attempts++
 	}
 	w.pauses++
 	pause := backoff.Jittered(r.MinBackoff, r.MaxBackoff, w.pauses)

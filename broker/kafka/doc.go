@@ -45,7 +45,7 @@
 // the other. Offsets are committed when the records before them have been applied. A crash in between makes records
 // come again, and the inbox recognises them by the ID of their event.
 //
-// If a record cannot be applied, its partition waits and the record is tried again, with growing pauses, while the
+// If a record cannot be applied, its partition waits and the record is tried again, with a growing backoff, while the
 // other partitions go on. After [ConsumerConfig.MaxAttempts] failures, or at once if it has no event ID or the handler
 // says so with [ErrPoison], the record is given to [ConsumerConfig.OnPoison], for example to be put aside. Without
 // that, the consumer stops with an error: nothing is skipped in silence. While the store is not available, failures do

@@ -58,7 +58,7 @@ type ConsumerConfig struct {
 	// MaxAttempts is how many deliveries of a message to this process fail before it is poison. Those do not count that
 	// fail because the store is not available, nor those to other processes. Default: [DefaultMaxAttempts].
 	MaxAttempts int
-	// MinBackoff and MaxBackoff bound the pause before a message that failed comes again. It doubles with each
+	// MinBackoff and MaxBackoff bound the time before a message that failed comes again. It doubles with each
 	// delivery, less up to a half at random. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
 	// Workers is how many messages are worked on at once. Default: [DefaultWorkers].

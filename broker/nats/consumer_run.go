@@ -203,8 +203,8 @@ func (r *runner) try(ctx context.Context, m jetstream.Msg, sequence uint64) (out
 		return failed, err
 	}
 	counts := consuming.Counts(err)
-	tries, _ := r.failures.Add(sequence, counts)
-	if errors.Is(err, ErrPoison) || counts && tries >= r.MaxAttempts {
+	attempts, _ := r.failures.Add(sequence, counts)
+	if errors.Is(err, ErrPoison) || counts && attempts >= r.MaxAttempts {
 		return r.poison(ctx, m, sequence, err)
 	}
 	return failed, err

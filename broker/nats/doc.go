@@ -38,7 +38,7 @@
 // acknowledged when its transaction has been committed. A crash in between makes it come again, and the inbox
 // recognises it by the ID of its event.
 //
-// A message that cannot be applied is handed back to the server, to come again after a pause that grows. After
+// A message that cannot be applied is handed back to the server, to come again after a growing backoff. After
 // [ConsumerConfig.MaxAttempts], or at once if it has no event ID or the handler says so with [ErrPoison], it is given
 // to [ConsumerConfig.OnPoison], for example to be put aside, and then not delivered again. Without that, the consumer
 // stops with an error: nothing is skipped in silence. While the store is not available, failures do not count, since

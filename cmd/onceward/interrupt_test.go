@@ -69,7 +69,7 @@ func holdUp(t *testing.T, address string) {
 	}
 }
 
-// TestInterruptTwice: whoever is in a hurry leaves nothing behind either.
+// TestInterruptTwice: a second interrupt leaves nothing behind either.
 func TestInterruptTwice(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []string{"1", "2"} {

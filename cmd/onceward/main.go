@@ -23,7 +23,8 @@ type commands struct {
 	ShowVersion versionFlag `name:"version" help:"Say which version this is."`
 }
 
-// interrupts are what a user at the terminal can do: the first ends the command in order, the second cuts the order short.
+// interrupts are what a user at the terminal can do: the first ends the command in order, the second cuts the order
+// short.
 type interrupts struct{ first, second context.Context }
 
 func main() {
@@ -78,13 +79,14 @@ func understood(args []string) []string {
 
 var negative = regexp.MustCompile(`^-\d+$`)
 
-// joinNegative joins a flag and the negative number behind it, which the parser would take for another flag: that the number
-// is too small is said better by who knows what it is for.
+// joinNegative joins a flag and the negative number behind it, which the parser would take for another flag: that the
+// number is too small is said better by who knows what it is for.
 func joinNegative(args []string) []string {
 	var joined []string
 	for _, arg := range args {
 		last := len(joined) - 1
-		if last >= 0 && negative.MatchString(arg) && strings.HasPrefix(joined[last], "--") && !strings.Contains(joined[last], "=") {
+		if last >= 0 && negative.MatchString(arg) && strings.HasPrefix(joined[last], "--") &&
+			!strings.Contains(joined[last], "=") {
 			joined[last] += "=" + arg
 			continue
 		}

@@ -72,7 +72,7 @@ func TestOnPostgresWithoutRights(t *testing.T) {
 	}
 }
 
-// TestServingOnPostgres: the demo says where its records are, and tells nobody the password.
+// TestServingOnPostgres: the demo says where its records are, and does not tell the password.
 func TestServingOnPostgres(t *testing.T) {
 	t.Parallel()
 	parsed, err := url.Parse(servers.Postgres(t).SchemaURL(t))

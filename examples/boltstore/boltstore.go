@@ -1,5 +1,5 @@
-// Package boltstore is an example of a store: records in one bbolt file, in as little code as is safe. It has no optional
-// capability, so that nothing removes what has expired. docs/writing-a-store.md walks through it.
+// Package boltstore is an example of a store: records in one bbolt file, in as little code as is safe. It has no
+// optional capability, so that nothing removes what has expired. docs/writing-a-store.md walks through it.
 package boltstore
 
 import (

@@ -112,7 +112,7 @@ func counters(w *world) {
 	}
 }
 
-// status: whoever made a request can ask what became of it, and nobody else.
+// status: the account that made a request can ask what became of it, and no other.
 func status(w *world) {
 	w.payment(1900, "status")
 	w.send(http.MethodGet, "/operations/pay-status", alice, "", "").want(http.StatusOK, "completed")
@@ -136,7 +136,7 @@ func TestRoutesAreAllProtected(t *testing.T) {
 	}
 }
 
-// TestUnprotectedRouteStopsTheStart: a route that somebody forgot to protect is named, and nothing is served.
+// TestUnprotectedRouteStopsTheStart: a route that was left unprotected is named, and nothing is served.
 func TestUnprotectedRouteStopsTheStart(t *testing.T) {
 	t.Parallel()
 	config := onFile(t).settings.Config

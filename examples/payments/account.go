@@ -18,7 +18,7 @@ func isOpen(path string) bool {
 
 type accountKey struct{}
 
-// authenticate lets nobody past without a known token, and notes whose request it is.
+// authenticate lets no request past without a known token, and notes whose request it is.
 func (s *System) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isOpen(r.URL.Path) {
@@ -58,7 +58,7 @@ func (s *System) account(r *http.Request) (string, error) {
 	return account, nil
 }
 
-// accountFrom is account for handlers, which nobody reaches without one.
+// accountFrom is account for handlers, which no request reaches without one.
 func accountFrom(ctx context.Context) string {
 	account, _ := ctx.Value(accountKey{}).(string)
 	return account

@@ -12,7 +12,7 @@ type problem struct {
 	Error string `json:"error"`
 }
 
-// encode writes a value as all answers have it, so that the answer of a refund is the same whoever makes it.
+// encode writes a value as all answers have it, so that the answer of a refund is the same on whichever way it is made.
 func encode(value any) ([]byte, error) {
 	body, err := json.Marshal(value)
 	return append(body, '\n'), err
@@ -31,8 +31,8 @@ func answer(w http.ResponseWriter, status int, value any) {
 
 func fail(w http.ResponseWriter, status int, detail string) { answer(w, status, problem{detail}) }
 
-// broken answers for a failure of ours. The log gets the reason; the client only that it may try again, as the reason could
-// name hosts and tables.
+// broken answers for a failure of ours. The log gets the reason; the client only that it may try again, as the reason
+// could name hosts and tables.
 func (s *System) broken(w http.ResponseWriter, r *http.Request, doing string, err error) {
 	s.config.Logger.ErrorContext(r.Context(), "payments: cannot "+doing, "error", err)
 	fail(w, http.StatusServiceUnavailable, "could not "+doing+"; try again")

@@ -49,8 +49,9 @@ const (
 	refused   = "refused"
 )
 
-// defineBookings says what a booking consists of. Each step is committed with its recovery point: after a crash a retry, or
-// the resumer, goes on behind the last finished one. The provider recognises the key of the charge, so it may be repeated.
+// defineBookings says what a booking consists of. Each step is committed with its recovery point: after a crash a
+// retry, or the resumer, goes on behind the last finished one. The provider recognises the key of the charge, so it may
+// be repeated.
 func (s *System) defineBookings() *phase.Operation[booking] {
 	return phase.Must(phase.New(phase.Definition[booking]{
 		Name: bookingsName,
@@ -61,7 +62,7 @@ func (s *System) defineBookings() *phase.Operation[booking] {
 		},
 		Answer:     bookingAnswer,
 		Options:    []onceward.Option{onceward.Lease(s.config.Timing.Lease)},
-		MinBackoff: s.config.Timing.Pause, MaxAttempts: 1000,
+		MinBackoff: s.config.Timing.Backoff, MaxAttempts: 1000,
 	}))
 }
 
@@ -75,19 +76,24 @@ func (s *System) bookingHandler() http.Handler {
 // readBooking is called once for a key: what it returns is carried on.
 func readBooking(r *http.Request) (*booking, error) {
 	var asked placeOrder
-	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Item == "" || asked.Price <= 0 || asked.Price > maxAmount {
-		return nil, fmt.Errorf(`the body must be JSON such as {"item":"concert","price":4500}, with a price from 1 to %d`, maxAmount)
+	err := json.NewDecoder(r.Body).Decode(&asked)
+	if err != nil || asked.Item == "" || asked.Price <= 0 || asked.Price > maxAmount {
+		return nil, fmt.Errorf(`the body must be JSON such as {"item":"concert","price":4500}, with a price from 1 to %d`,
+			maxAmount)
 	}
 	if !isPlain(asked.Item) || !isPlain(asked.Reference) {
 		return nil, errNotPlain
 	}
-	return &booking{ID: newID(r.Context(), "book"), Account: accountFrom(r.Context()), placeOrder: asked, State: reserved}, nil
+	return &booking{
+		ID: newID(r.Context(), "book"), Account: accountFrom(r.Context()), placeOrder: asked, State: reserved,
+	}, nil
 }
 
 // reservePlace takes one place, or ends the booking with an answer if there is none: what it wrote is undone then.
 func (s *System) reservePlace(ctx context.Context, b *booking) error {
 	tx := onceward.Tx(ctx)
-	inserted, err := rowsChanged(tx.ExecContext(ctx, `INSERT INTO booking (id, account, request, reference, item, price, state)
+	inserted, err := rowsChanged(tx.ExecContext(ctx,
+		`INSERT INTO booking (id, account, request, reference, item, price, state)
 		VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING`,
 		b.ID, b.Account, onceward.FromContext(ctx).Key(), b.Reference, b.Item, b.Price, b.State))
 	if err != nil {
@@ -96,15 +102,16 @@ func (s *System) reservePlace(ctx context.Context, b *booking) error {
 	if inserted == 0 {
 		return bookedBefore(ctx, tx, b)
 	}
-	taken, err := rowsChanged(tx.ExecContext(ctx, `UPDATE stock SET places = places - 1 WHERE item = $1 AND places > 0`, b.Item))
+	taken, err := rowsChanged(tx.ExecContext(ctx,
+		`UPDATE stock SET places = places - 1 WHERE item = $1 AND places > 0`, b.Item))
 	if err == nil && taken == 0 {
 		err = phase.Finish(phase.JSON(http.StatusConflict, problem{b.Item + " is sold out"}))
 	}
 	return err
 }
 
-// bookedBefore is for a request that comes again when its record has expired: what it did is still there, so it takes no
-// second place, and ends with the answer that it had.
+// bookedBefore is for a request that comes again when its record has expired: what it did is still there, so it takes
+// no second place, and ends with the answer that it had.
 func bookedBefore(ctx context.Context, tx *sql.Tx, b *booking) error {
 	asked := b.placeOrder
 	row := tx.QueryRowContext(ctx,
@@ -122,8 +129,8 @@ func bookedBefore(ctx context.Context, tx *sql.Tx, b *booking) error {
 	}
 }
 
-// chargeBooking makes one call. A charge that is declined, or refused for good, is carried on to the next step, which gives
-// the place back.
+// chargeBooking makes one call. A charge that is declined, or refused for good, is carried on to the next step, which
+// gives the place back.
 func (s *System) chargeBooking(ctx context.Context, key string, b *booking) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timing.Call)
 	defer cancel()

@@ -18,19 +18,20 @@ const chargesTopic = "charges"
 // longestPoll bounds the time until a worker sees the messages of another process.
 const longestPoll = 500 * time.Millisecond
 
-// newWorker delivers what payments have ordered. Tries are many, because to give up means that a person has to look.
+// newWorker delivers what payments have ordered. Attempts are many, because to give up means that a person has to look.
 func (s *System) newWorker() (*outbox.Worker, error) {
 	t := s.config.Timing
 	return outbox.NewWorker(s.db.Store, outbox.WorkerConfig{
 		Routes: map[string]outbox.Route{chargesTopic: {
-			Handler: s.charge, Timeout: t.Call, MaxAttempts: 1000, MinBackoff: t.Pause, MaxBackoff: 20 * t.Pause, Concurrency: 16,
+			Handler: s.charge, Timeout: t.Call, MaxAttempts: 1000, MinBackoff: t.Backoff, MaxBackoff: 20 * t.Backoff,
+			Concurrency: 16,
 		}},
 		Lease: t.Lease, Poll: min(t.Look, longestPoll), Observer: s.counters, Logger: s.config.Logger,
 	})
 }
 
-// charge has the provider charge a payment. It may run again after it succeeded, if its process died before that was written
-// down: the downstream key is the same then, and the provider answers with the charge that it has.
+// charge has the provider charge a payment. It may run again after it succeeded, if its process died before that was
+// written down: the downstream key is the same then, and the provider answers with the charge that it has.
 func (s *System) charge(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
 	var p Payment
 	if err := json.Unmarshal(d.Payload, &p); err != nil {

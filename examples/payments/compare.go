@@ -22,19 +22,19 @@ func (s *System) books() []book {
 	return []book{{"charges", s.chargesThere, s.chargesHere}, {"refunds", s.refundsThere, s.refundsHere}}
 }
 
-// Comparisons names the runs of the comparisons as operations. One whose node was lost is for the comparer alone to go on
-// with.
+// Comparisons names the runs of the comparisons as operations. One whose node was lost is for the comparer alone to go
+// on with.
 var Comparisons = []string{"ledger comparison charges", "ledger comparison refunds"}
 
-// Comparers compare the provider's books with ours, on a timer. They are the last line: what all else has missed shows up
-// here, as a finding that the counters and the log tell of. Those that [System.Work] runs have no prefix; others compare
-// the same books apart from them, from another time on or in windows of another length.
+// Comparers compare the provider's books with ours, on a timer. They are the last line: what all else has missed shows
+// up here, as a finding that the counters and the log tell of. Those that [System.Work] runs have no prefix; others
+// compare the same books apart from them, from another time on or in windows of another length.
 func (s *System) Comparers(prefix string, since time.Time, interval time.Duration) (all []*ledger.Comparer, err error) {
 	t := s.config.Timing
 	for _, b := range s.books() {
 		comparer, err := ledger.NewComparer(s.db.Store, ledger.Config{
 			Name: prefix + b.name, Provider: b.there, Local: b.here, Since: since,
-			Interval: interval, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), MinBackoff: t.Pause,
+			Interval: interval, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), MinBackoff: t.Backoff,
 			Observer: s.counters, Logger: s.config.Logger,
 		})
 		if err != nil {
@@ -94,7 +94,9 @@ func entries[T any](page []T, entryOf func(T) ledger.Entry) []ledger.Entry {
 }
 
 func entryOfCharge(c provider.Charge) ledger.Entry {
-	return ledger.Entry{Key: c.ID, Value: chargeValue(c.Amount, c.Currency, chargeState(c)), At: c.Created, Note: c.Reference}
+	return ledger.Entry{
+		Key: c.ID, Value: chargeValue(c.Amount, c.Currency, chargeState(c)), At: c.Created, Note: c.Reference,
+	}
 }
 
 func entryOfRefund(r provider.Refund) ledger.Entry {
@@ -109,8 +111,8 @@ func chargeValue(amount int64, currency, state string) string {
 // refundValue is the same of a refund.
 func refundValue(amount int64) string { return fmt.Sprint(amount) }
 
-// chargesHere lists what we have written down, of payments and bookings. Both sides have to be in the byte order of the ids:
-// those of this provider are digits of one length, which every database sorts so. Others may need a collation.
+// chargesHere lists what we have written down, of payments and bookings. Both sides have to be in the byte order of the
+// ids: those of this provider are digits of one length, which every database sorts so. Others may need a collation.
 func (s *System) chargesHere(ctx context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
 	return s.here(ctx, scanCharge, `
 		SELECT charge, amount, currency, state, charged_at, id FROM (

@@ -17,6 +17,7 @@ import (
 
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/storeurl"
 )
 
 // wire stands between the system and the provider, and notes the keys that are sent along.
@@ -88,7 +89,7 @@ func (c *storeClock) move(w *world, by time.Duration) {
 // retention is longer than answers are kept.
 const retention = 25 * time.Hour
 
-// TestRetryAfterExpiry: the answers have expired and their records are gone, so the same requests run anew. The provider
+// TestRetryAfterExpiry: the answers have expired and their records are gone, so the same requests run again. The provider
 // recognises the keys, which are the same for ever, and the rows are named after them: nothing is done twice.
 func TestRetryAfterExpiry(t *testing.T) {
 	t.Parallel()
@@ -97,7 +98,7 @@ func TestRetryAfterExpiry(t *testing.T) {
 			t.Parallel()
 			clock, wi := new(storeClock), &wire{keys: make(map[string][]string)}
 			w := newWorld(t, storeOf(t, kind), func(s *settings) {
-				s.store.Clock = clock.now
+				s.store = append(s.store, storeurl.WithClock(clock.now))
 				s.between = func(url string) string { return wi.between(t, url) }
 			})
 			retryAfterExpiry(w, clock, wi)

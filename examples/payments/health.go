@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// openWork is what health shows. Times are those of the store: the clock of this process may be another, so how long ago they
-// were is not for it to say (S3).
+// openWork is what health shows. Times are those of the store: the clock of this process may be another, so how long
+// ago they were is not for it to say (S3).
 type openWork struct {
 	Records  openRecords  `json:"records"`
 	Messages openMessages `json:"messages"`

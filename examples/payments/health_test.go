@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/storeurl"
 )
 
 // shown is what health shows.
@@ -28,7 +29,7 @@ func (w *world) health() shown {
 	return decode[shown](w.send(http.MethodGet, "/health", "", "", "").want(http.StatusOK, ""))
 }
 
-// abandon reserves what nobody goes on with. Its lease is over at once.
+// abandon reserves what no attempt goes on with. Its lease is over at once.
 func (w *world) abandon(key, operation string, onLost store.LostPolicy) {
 	w.Helper()
 	_, err := w.db.Reserve(w.Context(), &store.Reservation{
@@ -45,7 +46,9 @@ func TestHealth(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			clock := new(storeClock)
-			w := newWorld(t, storeOf(t, kind), func(s *settings) { s.idle, s.store.Clock = true, clock.now })
+			w := newWorld(t, storeOf(t, kind), func(s *settings) {
+				s.idle, s.store = true, append(s.store, storeurl.WithClock(clock.now))
+			})
 			if open := w.health(); !open.Messages.Oldest.IsZero() || !open.Records.OldestUnknown.IsZero() {
 				t.Errorf("with nothing in the store health shows %+v", open)
 			}
@@ -77,7 +80,9 @@ func TestWorkCleansUp(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			clock := new(storeClock)
-			w := newWorld(t, storeOf(t, kind), func(s *settings) { s.idle, s.store.Clock = true, clock.now })
+			w := newWorld(t, storeOf(t, kind), func(s *settings) {
+				s.idle, s.store = true, append(s.store, storeurl.WithClock(clock.now))
+			})
 			w.post("/payments", "k", order(1900, "r")).want(http.StatusCreated, "")
 			clock.move(w, 2*retention)
 			w.abandon("lost", "POST /payments/{id}/refund", store.LostReconcile)

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// Order is what a client asks for. It is apart from [Payment], so that nobody can ask for a state or an account.
+// Order is what a client asks for. It is apart from [Payment], so that no client can ask for a state or an account.
 type Order struct {
 	// Reference is the client's own name for what is paid.
 	Reference string `json:"reference,omitempty"`
@@ -82,9 +82,9 @@ func decodeOrder(r *http.Request) (o Order, err error) {
 // keyReused is for a key that comes back with another body after its record has expired. Before that Onceward says so.
 const keyReused = "the key was used for something else"
 
-// createPayment runs inside the transaction that also holds its claim and its answer: the payment, the order to charge it
-// and the answer come into being together, once, or not at all. The provider is not called here, because what it does
-// cannot be rolled back.
+// createPayment runs inside the transaction that also holds its claim and its answer: the payment, the order to charge
+// it and the answer come into being together, once, or not at all. The provider is not called here, because what it
+// does cannot be rolled back.
 func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 	order, err := decodeOrder(r)
 	if err != nil {
@@ -107,8 +107,8 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, p)
 }
 
-// insertPayment writes the payment down, or finds it if the same request wrote it so long ago that its record has expired. The
-// update that changes nothing is there to have the row returned in both cases.
+// insertPayment writes the payment down, or finds it if the same request wrote it so long ago that its record has
+// expired. The update that changes nothing is there to have the row returned in both cases.
 func insertPayment(ctx context.Context, o Order) (*Payment, error) {
 	return scanPayment(onceward.Tx(ctx).QueryRowContext(ctx,
 		`INSERT INTO payment (id, account, request, reference, customer, amount, currency, state, created_at)
@@ -191,6 +191,7 @@ const paymentColumns = `id, account, reference, customer, amount, currency, stat
 // scanPayment reads the paymentColumns of a row.
 func scanPayment(row interface{ Scan(into ...any) error }) (*Payment, error) {
 	var p Payment
-	err := row.Scan(&p.ID, &p.Account, &p.Reference, &p.Customer, &p.Amount, &p.Currency, &p.State, &p.Charge, &p.CreatedAt)
+	err := row.Scan(&p.ID, &p.Account, &p.Reference, &p.Customer, &p.Amount, &p.Currency, &p.State, &p.Charge,
+		&p.CreatedAt)
 	return &p, err
 }

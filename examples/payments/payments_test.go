@@ -60,7 +60,7 @@ func TestPayments(t *testing.T) {
 	})
 }
 
-// lost are the faults after which nobody knows from the answer that the provider did what it was asked for.
+// lost are the faults after which it is not known from the answer that the provider did what it was asked for.
 var lost = []provider.Kind{provider.TimeoutAfter, provider.ErrorAfter, provider.ResetAfter}
 
 func chargedOnce(w *world) {

@@ -25,8 +25,8 @@ type Refund struct {
 	Amount    int64  `json:"amount"`
 }
 
-// refundPayment calls the provider while the client waits. The reservation was durable before it began, so a crash at any
-// point leaves a record that says so, and nobody refunds again before it is known what happened.
+// refundPayment calls the provider while the client waits. The reservation was durable before it began, so a crash at
+// any point leaves a record that says so, and no retry refunds again before it is known what happened.
 func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Amount    int64  `json:"amount"`
@@ -62,7 +62,7 @@ func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
 func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, request provider.RefundRequest) {
 	op := onceward.FromContext(r.Context())
 	if err := op.CheckLease(); err != nil {
-		op.NotExecuted() // the process was paused for so long that somebody else may be at it
+		op.NotExecuted() // the process was paused for so long that another attempt may be at it
 		s.broken(w, r, "begin in time", err)
 		return
 	}
@@ -80,7 +80,7 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 		s.broken(w, r, "have it refunded", notNow)
 	case err != nil:
 		op.SetReason(err.Error())
-		op.Unknown() // nobody can tell from here, but the webhook or the poller will; Onceward answers that it is unknown
+		op.Unknown() // it cannot be told from here, but the webhook or the poller will; Onceward answers that it is unknown
 	default:
 		s.answerRefund(w, r, p, made)
 	}
@@ -102,8 +102,8 @@ func refundOf(p *Payment, made provider.Refund) Refund {
 	return Refund{ID: made.ID, Account: p.Account, Payment: p.ID, Reference: made.Reference, Amount: made.Amount}
 }
 
-// noteRefund writes the refund down under the provider's id, which is its natural key: whoever learns of it first inserts
-// it, and to do so again changes nothing.
+// noteRefund writes the refund down under the provider's id, which is its natural key: the one that learns of it first
+// inserts it, and to do so again changes nothing.
 func (s *System) noteRefund(ctx context.Context, payment string, made provider.Refund) error {
 	return s.db.InTx(ctx, func(ctx context.Context) error {
 		_, err := s.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
@@ -132,5 +132,6 @@ func (s *System) settleRefund(ctx context.Context, account string, made provider
 	if err != nil {
 		return reconcile.Answer{}, err
 	}
-	return reconcile.Completed(reconcile.Response(http.StatusCreated, http.Header{"Content-Type": {jsonType}}, body), made.ID), nil
+	response := reconcile.Response(http.StatusCreated, http.Header{"Content-Type": {jsonType}}, body)
+	return reconcile.Completed(response, made.ID), nil
 }

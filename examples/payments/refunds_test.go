@@ -153,7 +153,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestRefundSettledByWebhook: the provider does not answer and nobody asks it, but its webhook tells.
+// TestRefundSettledByWebhook: the provider does not answer and is not asked, but its webhook tells.
 func TestRefundSettledByWebhook(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(s *settings) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/examples/payments"
+	"github.com/onceward/onceward/storeurl"
 )
 
 // refuser stands between the system and the provider, and refuses orders in the provider's own words.
@@ -184,7 +185,7 @@ func TestRefusedBookingAfterExpiry(t *testing.T) {
 	onRefusals(t, []int{http.StatusBadRequest}, func(t *testing.T, kind string, status int) {
 		clock := new(storeClock)
 		w, r := refusing(t, kind, map[string][]int{"/charges no": {status}}, func(s *settings) {
-			s.idle, s.store.Clock = true, clock.now
+			s.idle, s.store = true, append(s.store, storeurl.WithClock(clock.now))
 		})
 		places := w.places("theatre")
 		first := w.post("/bookings", "b", place("theatre", 4500, "no")).want(http.StatusUnprocessableEntity, "not like this")

@@ -30,7 +30,7 @@ func (s *System) newPoller() (*reconcile.Poller, error) {
 	}}
 	maps.Copy(rules, s.config.Rules)
 	return reconcile.NewPoller(s.guard, s.db.Store, reconcile.Config{
-		Rules: rules, Interval: t.Look, MinBackoff: t.Pause, MaxBackoff: 20 * t.Pause, MaxAttempts: 1000, Timeout: t.Call,
+		Rules: rules, Interval: t.Look, MinBackoff: t.Backoff, MaxBackoff: 20 * t.Backoff, MaxAttempts: 1000, Timeout: t.Call,
 		Observer: s.counters, Logger: s.config.Logger,
 	})
 }
@@ -54,8 +54,10 @@ func (s *System) askAboutRefund(ctx context.Context, rec *store.Record) (reconci
 
 // readRefundEvent makes the same answer of what the provider has told by itself. What came with the secret of an
 // account may be of the account's own making: it is a hint to ask, and nothing that it says is written down.
-func (s *System) readRefundEvent(ctx context.Context, rec *store.Record, externals []store.ExternalEvent) (reconcile.Answer, error) {
-	latest, told := webhook.Latest(slices.DeleteFunc(externals, func(n store.ExternalEvent) bool { return !n.AnyScope }))
+func (s *System) readRefundEvent(
+	ctx context.Context, rec *store.Record, externals []store.ExternalEvent,
+) (reconcile.Answer, error) {
+	latest, told := webhook.Latest(slices.DeleteFunc(externals, func(e store.ExternalEvent) bool { return !e.AnyScope }))
 	if !told {
 		return s.askAboutRefund(ctx, rec)
 	}
@@ -81,8 +83,8 @@ func (s *System) newReceiver() (http.Handler, error) {
 	return webhook.New(s.db.Store, config)
 }
 
-// newTenants takes the webhooks of accounts that are the provider's customers themselves. Each can have its secret seen,
-// and so says whatever it likes: it is heard about its own records alone, and the provider is asked about those.
+// newTenants takes the webhooks of accounts that are the provider's customers themselves. Each can have its secret
+// seen, and so says whatever it likes: it is heard about its own records alone, and the provider is asked about those.
 func (s *System) newTenants() (http.Handler, error) {
 	schemes := make(map[string]webhook.Scheme)
 	for account, secret := range s.config.WebhookSecrets {

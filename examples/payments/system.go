@@ -26,7 +26,8 @@ type Config struct {
 	Database *storeurl.Database
 	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts.
 	Secret []byte
-	// Tokens are the accounts by their bearer tokens. An account is a scope: the same key of two accounts is two operations.
+	// Tokens are the accounts by their bearer tokens. An account is a scope: the same key of two accounts is two
+	// operations.
 	Tokens map[string]string
 	// Provider is the URL of the payment provider.
 	Provider string
@@ -48,9 +49,9 @@ type Config struct {
 	Rules map[string]reconcile.Rule
 	// Unprotected leaves Onceward out and runs the same handlers as most services do, to see what happens then.
 	Unprotected bool
-	// Observer is told what happens, after the counters. Default: nobody.
+	// Observer is told what happens, after the counters. Default: none.
 	Observer onceward.Observer
-	// Logger gets what an operator should know. Default: slog.Default().
+	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -59,11 +60,11 @@ const minWebhookSecret = 16
 
 // check refuses what could not work. What it leaves out the parts of the system check themselves.
 func (c *Config) check() error {
-	_, nobody := c.Tokens[""]
+	_, unnamed := c.Tokens[""]
 	switch {
 	case c.Database == nil:
 		return errors.New("payments: Config.Database is missing: open one with storeurl.Open")
-	case len(c.Tokens) == 0 || nobody:
+	case len(c.Tokens) == 0 || unnamed:
 		return errors.New("payments: Config.Tokens is empty, or holds an empty token: it says whose request is whose")
 	case c.Provider == "":
 		return errors.New("payments: Config.Provider is missing: it is the URL of the payment provider")
@@ -85,8 +86,8 @@ type Timing struct {
 	Arrival time.Duration
 	// Look is the time between two looks of the workers in the background. Default: 5 s.
 	Look time.Duration
-	// Pause is the time before something that failed is tried again, at first. Default: 1 s.
-	Pause time.Duration
+	// Backoff is the time before something that failed is tried again, at first. Default: 1 s.
+	Backoff time.Duration
 	// Compare is the time between two comparisons with the provider's ledger. Default: a day.
 	Compare time.Duration
 	// Settle is how old a window must be to be compared. Default: an hour.
@@ -98,7 +99,7 @@ func (t *Timing) setDefaults() {
 	t.Call = cmp.Or(t.Call, 10*time.Second)
 	t.Arrival = cmp.Or(t.Arrival, time.Minute)
 	t.Look = cmp.Or(t.Look, 5*time.Second)
-	t.Pause = cmp.Or(t.Pause, time.Second)
+	t.Backoff = cmp.Or(t.Backoff, time.Second)
 	t.Compare = cmp.Or(t.Compare, ledger.DefaultInterval)
 	t.Settle = cmp.Or(t.Settle, ledger.DefaultSettle)
 }
@@ -234,7 +235,8 @@ func (s *System) transactional(h http.HandlerFunc) http.Handler {
 	return s.guard.HandlerFunc(h, onceward.Transactional())
 }
 
-// reserved puts the guard in front of a handler that calls another system. What a failure means is said aloud: nobody knows.
+// reserved puts the guard in front of a handler that calls another system. What a failure means is said aloud: the
+// outcome is unknown.
 func (s *System) reserved(h http.HandlerFunc) http.Handler {
 	if s.config.Unprotected {
 		return withoutGuard(h)
@@ -269,8 +271,8 @@ func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *System) Counters() *Counters { return s.counters }
 
 // Work does what goes on in the background until the context ends, and then returns nil: it charges, settles, resumes,
-// compares, sweeps and reaps. Any number of processes may do it at one time. Workers that could not work [New] has refused;
-// what fails later is logged and tried again.
+// compares, sweeps and reaps. Any number of processes may do it at one time. Workers that could not work [New] has
+// refused; what fails later is logged and tried again.
 func (s *System) Work(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { s.worker.Run(ctx) })

@@ -10,11 +10,11 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// The tables and statements are the same on SQLite and PostgreSQL. SQLite numbers parameters as they appear in a statement,
-// whatever they are called, so they appear in order.
+// The tables and statements are the same on SQLite and PostgreSQL. SQLite numbers parameters as they appear in a
+// statement, whatever they are called, so they appear in order.
 //
-// Amounts are in the smallest unit of the currency. The column request is the client's key, for people who look for what
-// became of it.
+// Amounts are in the smallest unit of the currency. The column request is the client's key, for people who look for
+// what became of it.
 var schema = []string{
 	`CREATE TABLE IF NOT EXISTS payment (
 		id         TEXT PRIMARY KEY,
@@ -51,7 +51,8 @@ var schema = []string{
 	)`,
 	`CREATE INDEX IF NOT EXISTS booking_charge ON booking (charge) WHERE charge <> ''`,
 	`CREATE TABLE IF NOT EXISTS stock (item TEXT PRIMARY KEY, places BIGINT NOT NULL CHECK (places >= 0))`,
-	`INSERT INTO stock (item, places) VALUES ('concert', 1000000), ('theatre', 1000000), ('cellar', 1) ON CONFLICT DO NOTHING`,
+	`INSERT INTO stock (item, places) VALUES ('concert', 1000000), ('theatre', 1000000), ('cellar', 1)
+		ON CONFLICT DO NOTHING`,
 }
 
 // addition is a column that tables of an earlier version lack. It has a default, so that nodes of that version, which
@@ -62,8 +63,8 @@ type addition struct{ table, column, kind string }
 // comparison that goes that far back reports it as missing here.
 var additions = []addition{{"refund", "made_at", "BIGINT NOT NULL DEFAULT 0"}}
 
-// createTables makes what is missing. Processes that start at one time wait for each other: on PostgreSQL, CREATE TABLE IF
-// NOT EXISTS alone can fail if two run it at once.
+// createTables makes what is missing. Processes that start at one time wait for each other: on PostgreSQL, CREATE TABLE
+// IF NOT EXISTS alone can fail if two run it at once.
 func (s *System) createTables(ctx context.Context) error {
 	err := s.db.InTx(ctx, func(ctx context.Context) error {
 		tx := onceward.Tx(ctx)
@@ -96,8 +97,8 @@ func (s *System) addColumns(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// newID names a row after the operation that makes it. A retry that comes when its record has expired makes the same name, and
-// so finds the row instead of making a second one. Without Onceward there is no operation, and no such name.
+// newID names a row after the operation that makes it. A retry that comes when its record has expired makes the same
+// name, and so finds the row instead of making a second one. Without Onceward there is no operation, and no such name.
 func newID(ctx context.Context, kind string) string {
 	return kind + "_" + cmp.Or(onceward.FromContext(ctx).DownstreamKey("row "+kind), rand.Text())
 }

@@ -17,7 +17,7 @@ func TestTablesOfEarlierVersion(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			url := storeOf(t, kind)
-			earlier, err := storeurl.Open(t.Context(), url, storeurl.Config{})
+			earlier, err := storeurl.Open(t.Context(), url)
 			must(t, err)
 			t.Cleanup(func() { must(t, earlier.Close()) })
 			write(t, earlier, `CREATE TABLE refund (

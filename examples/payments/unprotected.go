@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// This file is what the system would be without Onceward: the same handlers, each in a transaction of its own, and nothing
-// that remembers a request. The demo runs it to show the difference; it is not to be copied.
+// This file is what the system would be without Onceward: the same handlers, each in a transaction of its own, and
+// nothing that remembers a request. The demo runs it to show the difference; it is not to be copied.
 
 var errUndone = errors.New("the handler failed")
 
@@ -34,8 +34,8 @@ func (s *System) inTransaction(h http.HandlerFunc) http.Handler {
 	})
 }
 
-// withoutGuard runs a handler as it is. Where it leaves the answer to the guard, because nobody knows what happened, it gets
-// the 500 that most services give.
+// withoutGuard runs a handler as it is. Where it leaves the answer to the guard, because it is not known what happened,
+// it gets the 500 that most services give.
 func withoutGuard(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kept := heldAnswer{header: make(http.Header)}

@@ -37,7 +37,7 @@ const (
 type settings struct {
 	payments.Config
 	faults []provider.Rule
-	store  storeurl.Config
+	store  []storeurl.Option
 	// idle leaves the work in the background out.
 	idle bool
 	// between stands between the system and the provider, if it is set: it gets the URL of the provider and returns its own.
@@ -100,9 +100,9 @@ func newWorld(t testing.TB, url string, change func(*settings)) *world {
 		Config: payments.Config{
 			Secret: []byte(testSecret), WebhookSecret: hookSecret,
 			Tokens: map[string]string{alice: "alice", bob: "bob"}, Logger: quiet,
-			Timing: payments.Timing{Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Pause: 20 * time.Millisecond},
+			Timing: payments.Timing{Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond},
 		},
-		store: storeurl.Config{Logger: quiet},
+		store: []storeurl.Option{storeurl.WithLogger(quiet)},
 	}
 	if change != nil {
 		change(&s)
@@ -125,7 +125,7 @@ func newWorld(t testing.TB, url string, change func(*settings)) *world {
 // opens starts the system of the world.
 func (w *world) opens() {
 	w.Helper()
-	db, err := storeurl.Open(w.Context(), w.url, w.settings.store)
+	db, err := storeurl.Open(w.Context(), w.url, w.settings.store...)
 	must(w, err)
 	w.Cleanup(func() { _ = db.Close() }) // a test may have closed it
 	w.db = db

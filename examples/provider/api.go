@@ -48,8 +48,8 @@ func (p *Provider) api(read func(*http.Request) (task, error)) http.HandlerFunc 
 	}
 }
 
-// perform does the task, with the faults before and after it. Without a fault the event goes out after the answer, so that
-// a test which orders nothing sees them in this order.
+// perform does the task, with the faults before and after it. Without a fault the event goes out after the answer, so
+// that a test which orders nothing sees them in this order.
 func (p *Provider) perform(w http.ResponseWriter, r *http.Request, t task) {
 	subject := Match{Method: r.Method, Path: r.URL.Path, Reference: t.reference}
 	fault := p.script.pick(subject, Kind.onRequest)
@@ -154,7 +154,8 @@ func (p *Provider) listCharges(r *http.Request) (task, error) {
 	return task{reference: q.reference, do: do}, nil
 }
 
-// listRefunds gives the faults no reference to match: a query names at most that of a refund, and theirs is that of a charge.
+// listRefunds gives the faults no reference to match: a query names at most that of a refund, and theirs is that of a
+// charge.
 func (p *Provider) listRefunds(r *http.Request) (task, error) {
 	q, err := readQuery(r.URL.Query())
 	if err != nil {
@@ -165,7 +166,8 @@ func (p *Provider) listRefunds(r *http.Request) (task, error) {
 
 func readQuery(values url.Values) (query, error) {
 	q := query{
-		key: values.Get("idempotency_key"), reference: values.Get("reference"), after: values.Get("after"), limit: defaultLimit,
+		key: values.Get("idempotency_key"), reference: values.Get("reference"), after: values.Get("after"),
+		limit: defaultLimit,
 	}
 	// An empty value is a caller's mistake. To read it as no restriction would find what another caller did.
 	for _, name := range []string{"idempotency_key", "reference"} {
@@ -215,7 +217,8 @@ func readJSON(r *http.Request, into any) error {
 	return nil
 }
 
-// decodeStrictly refuses fields that are not known: a rule or a request with a slip of the pen must not pass for another.
+// decodeStrictly refuses fields that are not known: a rule or a request with a slip of the pen must not pass for
+// another.
 func decodeStrictly(data []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()

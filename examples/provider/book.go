@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// book is all that the provider knows: the ledger and its content in memory. One lock covers the look at a key and the line
-// that follows from it, so two requests with the same key can never both make a charge.
+// book is all that the provider knows: the ledger and its content in memory. One lock covers the look at a key and the
+// line that follows from it, so two requests with the same key can never both make a charge.
 type book struct {
 	dedup    bool
 	declined []int64
@@ -27,14 +27,15 @@ type book struct {
 	lastCreation time.Time
 }
 
-func openBook(cfg Config) (*book, error) {
-	file, entries, err := openLedger(cfg.LedgerPath)
+func openBook(config Config) (*book, error) {
+	file, entries, err := openLedger(config.LedgerPath)
 	if err != nil {
 		return nil, err
 	}
 	b := &book{
-		dedup: cfg.Dedup, declined: cfg.DeclinedAmounts, now: cfg.Now, file: file,
-		chargeByID: map[string]int{}, chargeByKey: map[string]int{}, refundByKey: map[string]int{}, refunded: map[string]int64{},
+		dedup: config.Dedup, declined: config.DeclinedAmounts, now: config.Now, file: file,
+		chargeByID: map[string]int{}, chargeByKey: map[string]int{}, refundByKey: map[string]int{},
+		refunded: map[string]int64{},
 	}
 	for _, e := range entries {
 		b.apply(e)
@@ -95,8 +96,8 @@ func (b *book) refundable(req RefundRequest) error {
 	return nil
 }
 
-// creation gives each entry a time after the one before, so that the order of times is the order of ids even if the clock
-// is set back.
+// creation gives each entry a time after the one before, so that the order of times is the order of ids even if the
+// clock is set back.
 func (b *book) creation() time.Time {
 	now := b.now().UTC().Truncate(time.Microsecond)
 	if !now.After(b.lastCreation) {
@@ -177,8 +178,8 @@ func (b *book) listRefunds(q query) refundPage {
 	return refundPage{Data: data, HasMore: more}
 }
 
-// firstOf returns the chosen items up to the limit, and whether there are more. It never returns nil, which in JSON would not
-// be a list.
+// firstOf returns the chosen items up to the limit, and whether there are more. It never returns nil, which in JSON
+// would not be a list.
 func firstOf[T any](items []T, limit int, chosen func(T) bool) (first []T, more bool) {
 	first = []T{}
 	for _, item := range items {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// DeclinedAmount is the amount that a provider declines unless it is configured otherwise, so that a test gets a decline
-// without any set-up.
+// DeclinedAmount is the amount that a provider declines unless it is configured otherwise, so that a test gets a
+// decline without any set-up.
 const DeclinedAmount int64 = 666
 
 // Status says how a charge or a refund ended. It never changes afterwards.
@@ -51,8 +51,8 @@ type RefundRequest struct {
 	Charge string `json:"charge"`
 	// Amount is the money to give back, above zero and no more than what is left of the charge.
 	Amount int64 `json:"amount"`
-	// Reference is the caller's own name for this refund, by which refunds can be found and counted. It may be empty. It is
-	// apart from the reference of the charge.
+	// Reference is the caller's own name for this refund, by which refunds can be found and counted. It may be empty. It
+	// is apart from the reference of the charge.
 	Reference string `json:"reference,omitempty"`
 }
 
@@ -108,8 +108,8 @@ func (r RefundRequest) validate() error {
 	return nil
 }
 
-// The codes of the provider's own errors. A caller trusts the code and not the status alone, because a status may also come
-// from something in between.
+// The codes of the provider's own errors. A caller trusts the code and not the status alone, because a status may also
+// come from something in between.
 const (
 	codeInvalid      = "invalid_request"
 	codeKeyReused    = "idempotency_key_reused"

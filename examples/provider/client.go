@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Client calls a provider. It sends each charge and each refund once: what a lost answer means is for the caller to decide.
-// A look-up may be sent again by net/http if a used connection breaks. Every error is a *DeclinedError, a *RefusedError or an
-// *UnknownError.
+// Client calls a provider. It sends each charge and each refund once: what a lost answer means is for the caller to
+// decide. A look-up may be sent again by net/http if a used connection breaks. Every error is a *DeclinedError, a
+// *RefusedError or an *UnknownError.
 type Client struct {
 	// URL is where the provider listens.
 	URL string
@@ -44,8 +44,8 @@ func (c *Client) Get(ctx context.Context, id string) (Charge, error) {
 	return charge, err
 }
 
-// Find looks up the charge that was made with the key, be it declined or not. It returns false if there is none, which is no
-// promise that none will come: the request may still be on its way.
+// Find looks up the charge that was made with the key, be it declined or not. It returns false if there is none, which
+// is no promise that none will come: the request may still be on its way.
 func (c *Client) Find(ctx context.Context, idempotencyKey string) (Charge, bool, error) {
 	page, err := c.page(ctx, url.Values{"idempotency_key": {idempotencyKey}, "limit": {"1"}})
 	if err != nil || len(page.Data) == 0 {
@@ -54,8 +54,8 @@ func (c *Client) Find(ctx context.Context, idempotencyKey string) (Charge, bool,
 	return page.Data[0], true, nil
 }
 
-// FindRefund looks up the refund that was made with the key. It returns false if there is none, which is no promise that none
-// will come: the request may still be on its way.
+// FindRefund looks up the refund that was made with the key. It returns false if there is none, which is no promise
+// that none will come: the request may still be on its way.
 func (c *Client) FindRefund(ctx context.Context, idempotencyKey string) (Refund, bool, error) {
 	values := url.Values{"idempotency_key": {idempotencyKey}, "limit": {"1"}}
 	var page refundPage
@@ -66,21 +66,23 @@ func (c *Client) FindRefund(ctx context.Context, idempotencyKey string) (Refund,
 	return page.Data[0], true, nil
 }
 
-// FindReference looks up the charges with the reference, be they declined or not, up to a full page. It is the way to find a
-// charge at a provider without idempotency keys.
+// FindReference looks up the charges with the reference, be they declined or not, up to a full page. It is the way to
+// find a charge at a provider without idempotency keys.
 func (c *Client) FindReference(ctx context.Context, reference string) ([]Charge, error) {
 	page, err := c.page(ctx, url.Values{"reference": {reference}, "limit": {strconv.Itoa(maxPage)}})
 	return page.Data, err
 }
 
-// List returns a page of at most limit charges that were made at or after from and that follow the charge with the ID after.
-// Zero values do not restrict; a limit of zero leaves the size of the page to the provider.
+// List returns a page of at most limit charges that were made at or after from and that follow the charge with the ID
+// after. Zero values do not restrict; a limit of zero leaves the size of the page to the provider.
 func (c *Client) List(ctx context.Context, from time.Time, after string, limit int) (Page, error) {
 	return c.page(ctx, listed(from, after, limit))
 }
 
 // ListRefunds is List for refunds.
-func (c *Client) ListRefunds(ctx context.Context, from time.Time, after string, limit int) (made []Refund, more bool, err error) {
+func (c *Client) ListRefunds(
+	ctx context.Context, from time.Time, after string, limit int,
+) (made []Refund, more bool, err error) {
 	var page refundPage
 	err = c.call(ctx, http.MethodGet, "/refunds?"+listed(from, after, limit).Encode(), "", nil, &page)
 	return page.Data, page.HasMore, err
@@ -120,8 +122,8 @@ func (c *Client) Release(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodPost, "/release/"+url.PathEscape(name), "", nil, nil)
 }
 
-// Stats returns how often each kind of fault has struck since the provider was started. A kind that has not struck is not in
-// it.
+// Stats returns how often each kind of fault has struck since the provider was started. A kind that has not struck is
+// not in it.
 func (c *Client) Stats(ctx context.Context) (map[Kind]int, error) {
 	var strikes map[Kind]int
 	err := c.call(ctx, http.MethodGet, "/stats", "", nil, &strikes)

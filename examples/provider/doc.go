@@ -1,6 +1,6 @@
 // Package provider is a fake payment provider: a real HTTP server with a durable ledger, its own idempotency, look-ups,
-// webhooks, and faults that can be ordered to the request. Tests, examples and chaos runs use it as the world outside the
-// database, where an effect cannot be rolled back and an answer can be lost.
+// webhooks, and faults that can be ordered to the request. Tests, examples and chaos runs use it as the world outside
+// the database, where an effect cannot be rolled back and an answer can be lost.
 //
 // # What it serves
 //
@@ -18,13 +18,13 @@
 //
 // # What it promises
 //
-// A charge or a refund is one line in an append-only file, which is synced before anything is answered. So the ledger is the
-// truth about what happened, also after the process was killed: a line that was cut off never happened, any other did. The
-// charges and refunds, their keys and their ids are read back from it at the next start. One process may use a ledger at
-// a time.
+// A charge or a refund is one line in an append-only file, which is synced before anything is answered. So the ledger
+// is the truth about what happened, also after the process was killed: a line that was cut off never happened, any
+// other did. The charges and refunds, their keys and their ids are read back from it at the next start. One process may
+// use a ledger at a time.
 //
-// Each new charge and each new refund sends one event to the webhook; a replay sends none. The ID of the event follows from
-// that of the charge or the refund, so a receiver knows a duplicate by it.
+// Each new charge and each new refund sends one event to the webhook; a replay sends none. The ID of the event follows
+// from that of the charge or the refund, so a receiver knows a duplicate by it.
 //
 // Faults strike only the requests to /charges and /refunds, and only those that are well formed. See [Faults].
 package provider

@@ -13,8 +13,8 @@ import (
 type Kind string
 
 const (
-	// TimeoutBefore does nothing and does not answer. It ends, and the connection is closed, when the client leaves, when the
-	// delay of the rule is over, or when it is released by name.
+	// TimeoutBefore does nothing and does not answer. It ends, and the connection is closed, when the client leaves, when
+	// the delay of the rule is over, or when it is released by name.
 	TimeoutBefore Kind = "timeout_before"
 	// TimeoutAfter does what is asked and does not answer. It ends as TimeoutBefore does.
 	TimeoutAfter Kind = "timeout_after"
@@ -37,12 +37,13 @@ const (
 	WebhookDuplicate Kind = "webhook_duplicate"
 	// WebhookDelay sends the event when the delay of the rule is over.
 	WebhookDelay Kind = "webhook_delay"
-	// WebhookFirst sends the event before the request is answered: the answer waits until the receiver took or refused it once.
+	// WebhookFirst sends the event before the request is answered: the answer waits until the receiver took or refused it
+	// once.
 	WebhookFirst Kind = "webhook_first"
 	// WebhookDrop does not send the event.
 	WebhookDrop Kind = "webhook_drop"
-	// WebhookReordered sends the event after the next one. If none comes, it is sent when the delay of the rule is over, or
-	// after a second if the rule has none.
+	// WebhookReordered sends the event after the next one. If none comes, it is sent when the delay of the rule is over,
+	// or after a second if the rule has none.
 	WebhookReordered Kind = "webhook_reordered"
 )
 
@@ -149,11 +150,11 @@ func (r Rule) validate() error {
 	return nil
 }
 
-// Faults is a script of faults. Of the rules that match a request, the first that is not spent and whose chance comes up
-// strikes it. Rules about the request and rules about its webhook are tried apart, so that both can strike at once.
+// Faults is a script of faults. Of the rules that match a request, the first that is not spent and whose chance comes
+// up strikes it. Rules about the request and rules about its webhook are tried apart, so that both can strike at once.
 //
-// A script without rates is deterministic. With rates, the same seed and the same requests in the same order meet the same
-// faults.
+// A script without rates is deterministic. With rates, the same seed and the same requests in the same order meet the
+// same faults.
 type Faults struct {
 	// Seed begins the random sequence that the rates are drawn from. Default: 0.
 	Seed uint64 `json:"seed,omitempty"`
@@ -161,9 +162,9 @@ type Faults struct {
 	Rules []Rule `json:"rules"`
 }
 
-// RandomFaults returns a script for chaos runs: each kind strikes any request with its rate. The kinds are tried in the order
-// of their names, so a later one has its chance only at what the earlier ones spare. The delay is that of all kinds that
-// wait. Hold and HoldAfter are not for such a script, since nothing would release them.
+// RandomFaults returns a script for chaos runs: each kind strikes any request with its rate. The kinds are tried in the
+// order of their names, so a later one has its chance only at what the earlier ones spare. The delay is that of all
+// kinds that wait. Hold and HoldAfter are not for such a script, since nothing would release them.
 func RandomFaults(seed uint64, delay time.Duration, rates map[Kind]float64) Faults {
 	faults := Faults{Seed: seed}
 	for _, kind := range slices.Sorted(maps.Keys(rates)) {

@@ -179,7 +179,7 @@ func TestCloseCutsOffWhatIsHeld(t *testing.T) {
 	}
 	wantEffects(t, server, "r", 0)
 	if _, err := client.Charge(bounded(t), "k", order("r")); outcome(err) != "refused not_sent" {
-		t.Errorf("%v, want a refusal, as nobody listens", err)
+		t.Errorf("%v, want a refusal, as no server listens", err)
 	}
 }
 

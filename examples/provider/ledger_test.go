@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	if !child {
 		os.Exit(m.Run())
 	}
-	var cfg Config
-	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
+	var config Config
+	if err := json.Unmarshal([]byte(text), &config); err != nil {
 		panic(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,13 +29,13 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Stdout.WriteString("http://" + listener.Addr().String() + "\n")
-	panic(Serve(context.Background(), cfg, listener))
+	panic(Serve(context.Background(), config, listener))
 }
 
 // spawn runs a provider in a process of its own, and returns a way to kill it that it cannot notice.
-func spawn(t *testing.T, cfg Config) (client *Client, kill func() error) {
+func spawn(t *testing.T, config Config) (client *Client, kill func() error) {
 	t.Helper()
-	text, err := json.Marshal(cfg)
+	text, err := json.Marshal(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +45,8 @@ func spawn(t *testing.T, cfg Config) (client *Client, kill func() error) {
 
 func TestLedgerSurvivesAKill(t *testing.T) {
 	t.Parallel()
-	cfg := Config{LedgerPath: ledgerPath(t), Dedup: true}
-	client, kill := spawn(t, cfg)
+	config := Config{LedgerPath: ledgerPath(t), Dedup: true}
+	client, kill := spawn(t, config)
 	charge := mustCharge(t, client, "k", order("r"))
 	refund, err := client.Refund(bounded(t), "k", RefundRequest{Charge: charge.ID, Amount: 4000})
 	if err != nil {
@@ -75,7 +75,7 @@ func TestLedgerSurvivesAKill(t *testing.T) {
 		t.Errorf("a charge whose provider was killed: %s, want unknown", outcome(err))
 	}
 
-	client, _ = spawn(t, cfg)
+	client, _ = spawn(t, config)
 	if again := mustCharge(t, client, "k", order("r")); !reflect.DeepEqual(again, charge) {
 		t.Errorf("after the kill %+v, want %+v", again, charge)
 	}
@@ -94,7 +94,7 @@ func TestLedgerSurvivesAKill(t *testing.T) {
 	if next := mustCharge(t, client, "n", order("n")); next.ID != "ch_000000000004" {
 		t.Errorf("the id after the kill is %s", next.ID)
 	}
-	ledger, err := ReadLedger(cfg.LedgerPath)
+	ledger, err := ReadLedger(config.LedgerPath)
 	if err != nil || len(ledger) != 4 || len(ledger.Charges("r")) != 1 || len(ledger.Charges("lost")) != 1 {
 		t.Errorf("ledger %+v, %v; want three charges and a refund", ledger, err)
 	}
@@ -102,26 +102,26 @@ func TestLedgerSurvivesAKill(t *testing.T) {
 
 func TestTornLineNeverHappened(t *testing.T) {
 	t.Parallel()
-	cfg := Config{LedgerPath: ledgerPath(t), Dedup: true}
-	server, client := start(t, cfg)
+	config := Config{LedgerPath: ledgerPath(t), Dedup: true}
+	server, client := start(t, config)
 	first := mustCharge(t, client, "k1", order("r1"))
 	mustCharge(t, client, "k2", order("r2"))
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(cfg.LedgerPath)
+	data, err := os.ReadFile(config.LedgerPath)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Only the end of the line is missing, so what is left would still be good JSON.
-	if err := os.WriteFile(cfg.LedgerPath, data[:len(data)-1], 0o600); err != nil {
+	if err := os.WriteFile(config.LedgerPath, data[:len(data)-1], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if ledger, err := ReadLedger(cfg.LedgerPath); err != nil || len(ledger) != 1 {
+	if ledger, err := ReadLedger(config.LedgerPath); err != nil || len(ledger) != 1 {
 		t.Errorf("read %d effects, %v; want 1", len(ledger), err)
 	}
 
-	server, client = start(t, cfg)
+	server, client = start(t, config)
 	if _, ok, err := client.Find(bounded(t), "k2"); ok || err != nil {
 		t.Errorf("the torn charge is found: %v, %v", ok, err)
 	}
@@ -129,7 +129,7 @@ func TestTornLineNeverHappened(t *testing.T) {
 		t.Errorf("the whole charge is now %s, was %s", again.ID, first.ID)
 	}
 	mustCharge(t, client, "k3", order("r3"))
-	ledger, err := ReadLedger(cfg.LedgerPath)
+	ledger, err := ReadLedger(config.LedgerPath)
 	if err != nil || !reflect.DeepEqual(ledger, server.Ledger()) || len(ledger) != 2 {
 		t.Errorf("the file has %+v, %v; the provider %+v", ledger, err, server.Ledger())
 	}

@@ -11,8 +11,8 @@ import (
 // codeNotSent is the code of a refusal that never came to the provider.
 const codeNotSent = "not_sent"
 
-// DeclinedError is returned when the provider looked at a charge and declined it. That is final: no money moved, and the
-// charge can be looked up.
+// DeclinedError is returned when the provider looked at a charge and declined it. That is final: no money moved, and
+// the charge can be looked up.
 type DeclinedError struct {
 	// Charge is the declined charge.
 	Charge Charge
@@ -21,8 +21,8 @@ type DeclinedError struct {
 // Error says which charge was declined.
 func (e *DeclinedError) Error() string { return "provider: charge " + e.Charge.ID + " was declined" }
 
-// RefusedError is returned when it is certain that nothing was done: the provider says so itself, or the request was never
-// sent because there was no connection.
+// RefusedError is returned when it is certain that nothing was done: the provider says so itself, or the request was
+// never sent because there was no connection.
 type RefusedError struct {
 	// Status is the status of the answer, or zero if there was none.
 	Status int
@@ -40,8 +40,8 @@ func (e *RefusedError) Error() string {
 // Unwrap returns what says more.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// UnknownError is returned when it cannot be told from here whether the effect happened: the answer was lost, came too late, or
-// says nothing. Only a look-up, or the same request with the same key, can tell.
+// UnknownError is returned when it cannot be told from here whether the effect happened: the answer was lost, came too
+// late, or says nothing. Only a look-up, or the same request with the same key, can tell.
 type UnknownError struct {
 	// Status is the status of the answer, or zero if there was none.
 	Status int
@@ -59,7 +59,8 @@ func (e *UnknownError) Unwrap() error { return e.Err }
 
 func notSent(err error) error { return &RefusedError{Code: codeNotSent, Err: err} }
 
-// lost judges a request without an answer. Without a connection it cannot have been sent; all else may have come through.
+// lost judges a request without an answer. Without a connection it cannot have been sent; all else may have come
+// through.
 func lost(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
@@ -68,8 +69,8 @@ func lost(err error) error {
 	return &UnknownError{Err: err}
 }
 
-// judge turns an answer into an error, or into the value. In doubt it says unknown: an answer that is not the provider's own
-// may come from something in between, which cannot know.
+// judge turns an answer into an error, or into the value. In doubt it says unknown: an answer that is not the
+// provider's own may come from something in between, which cannot know.
 func judge(status int, body []byte, into any) error {
 	switch {
 	case status/100 == 2:

@@ -10,11 +10,11 @@ import (
 
 const (
 	defaultWebhookAttempts = 5
-	defaultWebhookPause    = 50 * time.Millisecond
+	defaultWebhookBackoff  = 50 * time.Millisecond
 )
 
-// Config says how a provider behaves. The zero value is a provider without a file, without idempotency and without webhooks.
-// All but the Logger goes through JSON and back, so that a parent process can hand it to its child.
+// Config says how a provider behaves. The zero value is a provider without a file, without idempotency and without
+// webhooks. All but the Logger goes through JSON and back, so that a parent process can hand it to its child.
 type Config struct {
 	// LedgerPath is the file of the ledger. It is made if it is not there, and read back if it is. Default: none; then
 	// everything is forgotten when the provider ends.
@@ -29,8 +29,8 @@ type Config struct {
 	Webhook Webhook
 	// WebhookAttempts is how often an event is sent at most until it is answered with 2xx. Default: 5.
 	WebhookAttempts int
-	// WebhookPause is the time between two attempts. Default: 50 ms.
-	WebhookPause time.Duration
+	// WebhookBackoff is the time between two attempts. Default: 50 ms.
+	WebhookBackoff time.Duration
 	// Faults are the faults to begin with. Default: none.
 	Faults Faults
 	// Now is the clock that charges and refunds are dated by. Default: [time.Now].
@@ -46,8 +46,8 @@ func (c Config) withDefaults() Config {
 	if c.WebhookAttempts <= 0 {
 		c.WebhookAttempts = defaultWebhookAttempts
 	}
-	if c.WebhookPause <= 0 {
-		c.WebhookPause = defaultWebhookPause
+	if c.WebhookBackoff <= 0 {
+		c.WebhookBackoff = defaultWebhookBackoff
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -58,8 +58,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Provider is a fake payment provider. It is an http.Handler; Start and Serve put it on a port. All its methods can be called
-// at any time from any goroutine.
+// Provider is a fake payment provider. It is an http.Handler; Start and Serve put it on a port. All its methods can be
+// called at any time from any goroutine.
 type Provider struct {
 	book    *book
 	script  *script
@@ -77,19 +77,19 @@ type Provider struct {
 }
 
 // New makes a provider and reads its ledger back. The caller closes it.
-func New(cfg Config) (*Provider, error) {
-	cfg = cfg.withDefaults()
+func New(config Config) (*Provider, error) {
+	config = config.withDefaults()
 	script := newScript()
-	if err := script.set(cfg.Faults); err != nil {
+	if err := script.set(config.Faults); err != nil {
 		return nil, err
 	}
-	book, err := openBook(cfg)
+	book, err := openBook(config)
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{book: book, script: script, log: cfg.Logger}
+	p := &Provider{book: book, script: script, log: config.Logger}
 	p.life, p.end = context.WithCancel(context.Background())
-	p.courier = startCourier(p.life, cfg)
+	p.courier = startCourier(p.life, config)
 	p.mux = p.routes()
 	return p, nil
 }
@@ -110,8 +110,8 @@ func (p *Provider) routes() *http.ServeMux {
 	return mux
 }
 
-// ServeHTTP answers a request, or does to it what a fault says. Like any handler that gives up on a connection, it may panic
-// with http.ErrAbortHandler, which net/http understands.
+// ServeHTTP answers a request, or does to it what a fault says. Like any handler that gives up on a connection, it may
+// panic with http.ErrAbortHandler, which net/http understands.
 func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !p.begin() {
 		p.write(w, failed(&problem{http.StatusServiceUnavailable, codeNotProcessed, "the provider is closed"}))
@@ -136,8 +136,8 @@ func (p *Provider) Ledger() Ledger { return p.book.effects() }
 // Charges returns the charges with the given reference that moved money. It is how a test counts effects.
 func (p *Provider) Charges(reference string) []Charge { return p.Ledger().Charges(reference) }
 
-// Close ends the provider: requests that are held are cut off, events that are not sent are forgotten, and the ledger is
-// closed. It returns when nothing of the provider runs any more. Further calls do nothing.
+// Close ends the provider: requests that are held are cut off, events that are not sent are forgotten, and the ledger
+// is closed. It returns when nothing of the provider runs any more. Further calls do nothing.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	closed := p.closed

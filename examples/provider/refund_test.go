@@ -27,8 +27,8 @@ func part(charge Charge, reference string) RefundRequest {
 
 func TestRefundIsFoundByItsKey(t *testing.T) {
 	t.Parallel()
-	cfg := Config{LedgerPath: ledgerPath(t), Dedup: true}
-	server, client := start(t, cfg)
+	config := Config{LedgerPath: ledgerPath(t), Dedup: true}
+	server, client := start(t, config)
 	charge := mustCharge(t, client, "charge", order("r"))
 	mustRefund(t, client, "other", part(charge, "other"))
 	refund := mustRefund(t, client, "k", part(charge, "mine"))
@@ -54,14 +54,14 @@ func TestRefundIsFoundByItsKey(t *testing.T) {
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, client = start(t, cfg)
+	_, client = start(t, config)
 	wantFound(client)
 }
 
 func TestRefundsByReference(t *testing.T) {
 	t.Parallel()
-	cfg := Config{LedgerPath: ledgerPath(t), Dedup: true}
-	server, client := start(t, cfg)
+	config := Config{LedgerPath: ledgerPath(t), Dedup: true}
+	server, client := start(t, config)
 	charge := mustCharge(t, client, "", order("r"))
 	first := mustRefund(t, client, "k1", part(charge, "mine"))
 	mustRefund(t, client, "k2", part(charge, "other"))
@@ -70,7 +70,7 @@ func TestRefundsByReference(t *testing.T) {
 	if _, err := client.Refund(bounded(t), "k1", part(charge, "renamed")); outcome(err) != "refused idempotency_key_reused" {
 		t.Errorf("the key with another reference: %v", err)
 	}
-	read, err := ReadLedger(cfg.LedgerPath)
+	read, err := ReadLedger(config.LedgerPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,11 +192,11 @@ func TestLedgerLinesOfOtherVersionsAreRead(t *testing.T) {
 	)
 	older := fmt.Sprintf(refund, 1, "", "older")
 	newer := fmt.Sprintf(refund, 2, `,"reference":"mine","reason":"not known here"`, "newer")
-	cfg := Config{LedgerPath: ledgerPath(t), Dedup: true}
-	if err := os.WriteFile(cfg.LedgerPath, []byte(charge+"\n"+older+"\n"+newer+"\n"), 0o600); err != nil {
+	config := Config{LedgerPath: ledgerPath(t), Dedup: true}
+	if err := os.WriteFile(config.LedgerPath, []byte(charge+"\n"+older+"\n"+newer+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server, client := start(t, cfg)
+	server, client := start(t, config)
 	for key, reference := range map[string]string{"older": "", "newer": "mine"} {
 		found, ok, err := client.FindRefund(bounded(t), key)
 		if err != nil || !ok || found.Reference != reference {

@@ -54,7 +54,8 @@ func (s *script) set(f Faults) error {
 	return nil
 }
 
-// clear opens the gates under the lock under which pick hands them out, so no request can be held by a rule that is gone.
+// clear opens the gates under the lock under which pick hands them out, so no request can be held by a rule that is
+// gone.
 func (s *script) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

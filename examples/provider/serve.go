@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Serve runs a provider on the listener until the context ends, and closes the listener. It is all that the main function of
-// a child process needs. It returns nil if it ended because of the context.
-func Serve(ctx context.Context, cfg Config, listener net.Listener) error {
-	p, err := New(cfg)
+// Serve runs a provider on the listener until the context ends, and closes the listener. It is all that the main
+// function of a child process needs. It returns nil if it ended because of the context.
+func Serve(ctx context.Context, config Config, listener net.Listener) error {
+	p, err := New(config)
 	if err != nil {
 		listener.Close()
 		return err
@@ -51,8 +51,8 @@ type Server struct {
 }
 
 // Start runs a provider on a free port of the loopback interface until it is closed or the context ends.
-func Start(ctx context.Context, cfg Config) (*Server, error) {
-	p, err := New(cfg)
+func Start(ctx context.Context, config Config) (*Server, error) {
+	p, err := New(config)
 	if err != nil {
 		return nil, err
 	}
@@ -72,8 +72,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 // Client returns a client of this provider. It shares the connections of http.DefaultClient.
 func (s *Server) Client() *Client { return &Client{URL: s.URL} }
 
-// Close ends the server and the provider, cuts off all requests, and returns when nothing of them runs any more. Further
-// calls return the same.
+// Close ends the server and the provider, cuts off all requests, and returns when nothing of them runs any more.
+// Further calls return the same.
 func (s *Server) Close() error {
 	s.stop()
 	<-s.ended

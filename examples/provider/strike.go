@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// strike does to a request what the fault says, and reports whether the request goes on. It panics with http.ErrAbortHandler
-// where the connection has to be closed without an answer.
+// strike does to a request what the fault says, and reports whether the request goes on. It panics with
+// http.ErrAbortHandler where the connection has to be closed without an answer.
 func (p *Provider) strike(w http.ResponseWriter, r *http.Request, f fault) bool {
 	p.script.arrive(f)
 	switch f.Kind {
@@ -25,8 +25,8 @@ func (p *Provider) strike(w http.ResponseWriter, r *http.Request, f fault) bool 
 	return false
 }
 
-// wait lasts until the fault is released or its delay is over, or the client leaves if that is to be noticed. If the provider
-// is closed meanwhile, the request dies as it would with the process.
+// wait lasts until the fault is released or its delay is over, or the client leaves if that is to be noticed. If the
+// provider is closed meanwhile, the request dies as it would with the process.
 func (p *Provider) wait(f fault, left <-chan struct{}) {
 	var over <-chan time.Time
 	if f.Delay > 0 {
@@ -43,8 +43,8 @@ func (p *Provider) wait(f fault, left <-chan struct{}) {
 	}
 }
 
-// problem is what an error fault answers. Only one that comes before the effect, with the status that promises it, says that
-// nothing was done; all others leave the caller in doubt, as they do in life.
+// problem is what an error fault answers. Only one that comes before the effect, with the status that promises it, says
+// that nothing was done; all others leave the caller in doubt, as they do in life.
 func (f fault) problem() *problem {
 	status := f.Status
 	if status == 0 {

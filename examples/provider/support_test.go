@@ -21,9 +21,9 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-func start(t *testing.T, cfg Config) (*Server, *Client) {
+func start(t *testing.T, config Config) (*Server, *Client) {
 	t.Helper()
-	server, err := Start(context.Background(), cfg)
+	server, err := Start(context.Background(), config)
 	if err != nil {
 		t.Fatal(err)
 	}

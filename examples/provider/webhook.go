@@ -87,14 +87,14 @@ func refundEvent(r Refund) *Event {
 	return &Event{ID: "evt_" + r.ID, Type: EventRefunded, Created: r.Created, Data: EventData{Refund: &r}}
 }
 
-// courier sends the events. The first attempts go out one by one in the order of the charges and refunds, so that only a
-// fault changes the order as long as the receiver answers with 2xx; further attempts go on beside.
+// courier sends the events. The first attempts go out one by one in the order of the charges and refunds, so that only
+// a fault changes the order as long as the receiver answers with 2xx; further attempts go on beside.
 type courier struct {
 	life     context.Context
 	client   *http.Client
 	log      *slog.Logger
 	attempts int
-	pause    time.Duration
+	backoff  time.Duration
 	queue    chan parcel
 	running  sync.WaitGroup
 
@@ -108,10 +108,11 @@ type parcel struct {
 	heldBack time.Duration
 }
 
-func startCourier(life context.Context, cfg Config) *courier {
+func startCourier(life context.Context, config Config) *courier {
 	c := &courier{
-		life: life, client: &http.Client{Transport: &http.Transport{}, Timeout: webhookTimeout}, log: cfg.Logger,
-		attempts: cfg.WebhookAttempts, pause: cfg.WebhookPause, queue: make(chan parcel, maxWaiting), target: cfg.Webhook,
+		life: life, client: &http.Client{Transport: &http.Transport{}, Timeout: webhookTimeout}, log: config.Logger,
+		attempts: config.WebhookAttempts, backoff: config.WebhookBackoff,
+		queue: make(chan parcel, maxWaiting), target: config.Webhook,
 	}
 	c.running.Go(c.run)
 	return c
@@ -190,15 +191,15 @@ func (c *courier) run() {
 	}
 }
 
-// deliver returns after the first attempt. If that failed, the others follow beside, so that a receiver which refuses one
-// event still gets the next.
+// deliver returns after the first attempt. If that failed, the others follow beside, so that a receiver which refuses
+// one event still gets the next.
 func (c *courier) deliver(e Event) {
 	if c.attempt(e) {
 		return
 	}
 	c.running.Go(func() {
 		for range c.attempts - 1 {
-			if !c.sleep(c.pause) || c.attempt(e) {
+			if !c.sleep(c.backoff) || c.attempt(e) {
 				return
 			}
 		}

@@ -60,7 +60,7 @@ func TestWebhookIsRepeatedUntilItIsTaken(t *testing.T) {
 		}
 		return http.StatusOK
 	})
-	_, client := start(t, Config{WebhookPause: time.Millisecond})
+	_, client := start(t, Config{WebhookBackoff: time.Millisecond})
 	if err := client.SetWebhook(bounded(t), Webhook{URL: url}); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestWebhookIsGivenUp(t *testing.T) {
 	url, deliveries := receive(t, always(500))
 	logged := make(lines, 10)
 	_, client := start(t, Config{
-		Webhook: Webhook{URL: url}, WebhookAttempts: 2, WebhookPause: time.Millisecond,
+		Webhook: Webhook{URL: url}, WebhookAttempts: 2, WebhookBackoff: time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(logged, nil)),
 	})
 	mustCharge(t, client, "", order("r"))

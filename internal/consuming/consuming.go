@@ -62,11 +62,11 @@ type Failures[K comparable] struct {
 }
 
 // failure is how often a message has failed for a reason of its own, and how often for any.
-type failure struct{ tries, all int }
+type failure struct{ attempts, all int }
 
-// Add notes a failure, and whether it counts as a try. It returns how many tries there were with this one, and how many
-// failures of any kind.
-func (f *Failures[K]) Add(key K, counts bool) (tries, failures int) {
+// Add notes a failure, and whether it counts as an attempt. It returns how many attempts there were with this one, and
+// how many failures of any kind.
+func (f *Failures[K]) Add(key K, counts bool) (attempts, failures int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, known := f.of[key]; f.of == nil || !known && len(f.of) >= maxFailing {
@@ -75,10 +75,10 @@ func (f *Failures[K]) Add(key K, counts bool) (tries, failures int) {
 	failed := f.of[key]
 	failed.all++
 	if counts {
-		failed.tries++
+		failed.attempts++
 	}
 	f.of[key] = failed
-	return failed.tries, failed.all
+	return failed.attempts, failed.all
 }
 
 // Forget forgets a message that will not come again.

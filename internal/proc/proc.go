@@ -1,9 +1,10 @@
-// Package proc starts processes, talks to them, waits for them, pauses them and kills them. It is the one harness for all
-// programs and tests of this repository that need another process: the demo, the crash tests, chaos, the benchmarks and
-// the servers that tests run against. It knows a process by its handle, never by its name, so that it cannot hit another.
+// Package proc starts processes, talks to them, waits for them, pauses them and kills them. It is the one harness for
+// all programs and tests of this repository that need another process: the demo, the crash tests, chaos, the benchmarks
+// and the servers that tests run against. It knows a process by its handle, never by its name, so that it cannot hit
+// another.
 //
-// It is in internal/ and not in lab because the demo, which is product, uses it, and because tests of all modules do. It
-// imports the standard library alone, without testing: see proctest for a process that lives as long as its test.
+// It is in internal/ and not in lab because the demo, which is product, uses it, and because tests of all modules do.
+// It imports the standard library alone, without testing: see proctest for a process that lives as long as its test.
 package proc
 
 import (
@@ -32,8 +33,8 @@ const (
 // ErrRunning is returned when a process is still running at the end of the time that was given to it.
 var ErrRunning = errors.New("proc: the process still runs")
 
-// Process is a process that was started here. All of its methods can be called at the same time, but lines are read by one
-// goroutine.
+// Process is a process that was started here. All of its methods can be called at the same time, but lines are read by
+// one goroutine.
 type Process struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
@@ -44,13 +45,13 @@ type Process struct {
 	exit error
 }
 
-// Start starts a command in a process group of its own, which keeps an interrupt away that is typed on the terminal. What
-// the command leaves open is connected with the process: its input (see Say), its output (see Line) and its standard error
-// (see Stderr). On Linux, the process is killed when this one ends, however that ends.
+// Start starts a command in a process group of its own, which keeps an interrupt away that is typed on the terminal.
+// What the command leaves open is connected with the process: its input (see Say), its output (see Line) and its
+// standard error (see Stderr). On Linux, the process is killed when this one ends, however that ends.
 func Start(cmd *exec.Cmd) (*Process, error) { return StartUntil(cmd, syscall.SIGKILL) }
 
-// StartUntil is Start with another signal for a process that this one leaves behind, such as one that lets it tidy up. Only
-// Linux sends it.
+// StartUntil is Start with another signal for a process that this one leaves behind, such as one that lets it tidy up.
+// Only Linux sends it.
 func StartUntil(cmd *exec.Cmd, orphaned syscall.Signal) (*Process, error) {
 	p := &Process{cmd: cmd, lines: newLines(), done: make(chan struct{})}
 	if cmd.Stdin == nil {
@@ -93,7 +94,8 @@ func (p *Process) run(started chan<- error) {
 	close(p.done)
 }
 
-// Self is the command that runs this program again, in another part: its main function, or its TestMain, sees the variable.
+// Self is the command that runs this program again, in another part: its main function, or its TestMain, sees the
+// variable.
 func Self(variable, value string, args ...string) *exec.Cmd {
 	program, err := os.Executable()
 	if err != nil {
@@ -202,8 +204,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// End asks the process to end by closing its standard input, and returns how it ended. One that has not ended in time is
-// killed.
+// End asks the process to end by closing its standard input, and returns how it ended. One that has not ended in time
+// is killed.
 func (p *Process) End(limit time.Duration) error {
 	_ = p.input.Close() // the process may have closed its side
 	err := p.Wait(limit)
@@ -213,8 +215,8 @@ func (p *Process) End(limit time.Duration) error {
 	return err
 }
 
-// lines is a queue of the lines that a process writes. It has no limit: a process that had to wait for its reader would not
-// do what it does in production.
+// lines is a queue of the lines that a process writes. It has no limit: a process that had to wait for its reader would
+// not do what it does in production.
 type lines struct {
 	mu    sync.Mutex
 	whole []string

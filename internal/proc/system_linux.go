@@ -11,8 +11,8 @@ import (
 
 // setAttributes puts a command into a process group of its own, and lets it end with the thread that starts it.
 //
-// The group also wakes a paused process when this one dies, because the system lets no process sleep in a group without a
-// parent: otherwise it could not follow a signal that is not SIGKILL.
+// The group also wakes a paused process when this one dies, because the system lets no process sleep in a group without
+// a parent: otherwise it could not follow a signal that is not SIGKILL.
 func setAttributes(cmd *exec.Cmd, orphaned syscall.Signal) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -41,8 +41,8 @@ func processTable() ([]entry, error) {
 	return table, nil
 }
 
-// parseStat reads a line like "42 (postgres: a (b) c) S 1 ...". The name may hold anything, so what follows it is found from
-// the right.
+// parseStat reads a line like "42 (postgres: a (b) c) S 1 ...". The name may hold anything, so what follows it is found
+// from the right.
 func parseStat(line string) (entry, error) {
 	var e entry
 	pid, _, _ := strings.Cut(line, " ")

@@ -62,9 +62,9 @@ func (p *Process) ResumeTree() error {
 	return errors.Join(err, signalAll(syscall.SIGCONT, below), p.Resume())
 }
 
-// KillTree ends the process and all that it has started at one point in time, and returns when all of them are gone. They
-// are paused first, so that none of them does anything between the death of one and of another. If the process has ended by
-// itself, nothing here knows which processes are its orphans, and they are left alone.
+// KillTree ends the process and all that it has started at one point in time, and returns when all of them are gone.
+// They are paused first, so that none of them does anything between the death of one and of another. If the process has
+// ended by itself, nothing here knows which processes are its orphans, and they are left alone.
 func (p *Process) KillTree() error {
 	if p.Ended() {
 		return nil

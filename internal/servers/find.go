@@ -23,8 +23,8 @@ const (
 // postgresPrograms are the programs that a private server needs. Only psql is needed for one that is already there.
 type postgresPrograms struct{ initdb, postgres, psql string }
 
-// rabbitmqPrograms are the programs that a private broker needs: its own start script, and Erlang's epmd, which tells Erlang
-// nodes each other's ports.
+// rabbitmqPrograms are the programs that a private broker needs: its own start script, and Erlang's epmd, which tells
+// Erlang nodes each other's ports.
 type rabbitmqPrograms struct{ server, epmd string }
 
 // machine is how the programs are looked for, so that a test can look on a machine that lacks them.
@@ -49,7 +49,8 @@ func thisMachine() machine {
 func findPostgres(m machine) (postgresPrograms, error) {
 	dir, found := m.postgresDir("initdb", "postgres", "psql")
 	if !found {
-		return postgresPrograms{}, fmt.Errorf("the tests need PostgreSQL's initdb, postgres and psql, which are not installed here. "+
+		return postgresPrograms{}, fmt.Errorf("the tests need PostgreSQL's initdb, postgres and psql, which are not "+
+			"installed here. "+
 			"`make test` installs them where it can; on Debian or Ubuntu, as root:\n\n    %s\n\n"+
 			"Or name a server that is already there in %s", postgresInstall, postgresVariable)
 	}
@@ -61,15 +62,16 @@ func findPostgres(m machine) (postgresPrograms, error) {
 func findPsql(m machine) (string, error) {
 	dir, found := m.postgresDir("psql")
 	if !found {
-		return "", errors.New("the tests need PostgreSQL's psql, which is not installed here. On Debian or Ubuntu, as root:\n\n" +
+		return "", errors.New("the tests need PostgreSQL's psql, which is not installed here. " +
+			"On Debian or Ubuntu, as root:\n\n" +
 			"    apt-get update && apt-get install -y --no-install-recommends postgresql-client")
 	}
 	return filepath.Join(dir, "psql"), nil
 }
 
-// postgresDir finds the directory that has all of the programs. It looks where the installation says that it is, then in the
-// search path, then where Debian puts the programs, which is not in the search path because several versions may be
-// installed; the newest is taken.
+// postgresDir finds the directory that has all of the programs. It looks where the installation says that it is, then
+// in the search path, then where Debian puts the programs, which is not in the search path because several versions may
+// be installed; the newest is taken.
 func (m machine) postgresDir(programs ...string) (dir string, found bool) {
 	var places []string
 	if dir, err := m.pgConfig(); err == nil {
@@ -93,8 +95,8 @@ func (m machine) postgresDir(programs ...string) (dir string, found bool) {
 	return places[i], true
 }
 
-// findRabbitMQ looks where Debian puts the script, the newest version first, then in the search path. The order matters:
-// what Debian has in the search path is a wrapper that changes the user and the place of all files.
+// findRabbitMQ looks where Debian puts the script, the newest version first, then in the search path. The order
+// matters: what Debian has in the search path is a wrapper that changes the user and the place of all files.
 func findRabbitMQ(m machine) (rabbitmqPrograms, error) {
 	places, err := m.glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
 	if err == nil {
@@ -109,14 +111,16 @@ func findRabbitMQ(m machine) (rabbitmqPrograms, error) {
 			return rabbitmqPrograms{server: server, epmd: epmd}, nil
 		}
 	}
-	return rabbitmqPrograms{}, fmt.Errorf("the tests need RabbitMQ's rabbitmq-server and Erlang's epmd, which are not installed here. "+
+	return rabbitmqPrograms{}, fmt.Errorf("the tests need RabbitMQ's rabbitmq-server and Erlang's epmd, which are not "+
+		"installed here. "+
 		"`make test` installs them where it can; on Debian or Ubuntu, as root:\n\n    %s\n\n"+
 		"Or name a broker that is already there in %s", rabbitmqInstall, rabbitmqVariable)
 }
 
 // newestFirst sorts paths by the versions in them.
 func newestFirst(paths []string) []string {
-	return slices.SortedFunc(slices.Values(paths), func(a, b string) int { return slices.Compare(versionIn(b), versionIn(a)) })
+	return slices.SortedFunc(slices.Values(paths),
+		func(a, b string) int { return slices.Compare(versionIn(b), versionIn(a)) })
 }
 
 // versionIn returns the numbers in a path in their order. As text, 3.9 would be newer than 3.12.
@@ -139,8 +143,8 @@ type owner struct {
 	other    bool
 }
 
-// serverOwner is who a server runs as: PostgreSQL refuses to run as root and RabbitMQ should not, so root's tests run each as
-// the user that its package creates.
+// serverOwner is who a server runs as: PostgreSQL refuses to run as root and RabbitMQ should not, so root's tests run
+// each as the user that its package creates.
 func serverOwner(name, install string) (owner, error) {
 	if os.Getuid() != 0 {
 		return owner{}, nil

@@ -23,9 +23,9 @@ type PostgresServer struct {
 	port     int
 }
 
-// StartPostgres starts a private server with an empty database. Each setting is one of PostgreSQL's, as in "fsync=off"; what
-// is not set is as a careful operator would have it: each commit is on disk before it is acknowledged. The context limits
-// the start only. Close it when done.
+// StartPostgres starts a private server with an empty database. Each setting is one of PostgreSQL's, as in "fsync=off";
+// what is not set is as a careful operator would have it: each commit is on disk before it is acknowledged. The context
+// limits the start only. Close it when done.
 func StartPostgres(ctx context.Context, settings ...string) (*PostgresServer, error) {
 	programs, err := findPostgres(thisMachine())
 	if err != nil {
@@ -68,9 +68,9 @@ func (s *PostgresServer) Exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// Query runs statements like Exec, and returns the rows of the last one, as text: a line each, with | between the columns.
-// It runs psql, so that this package needs no driver. A process costs some ten milliseconds: a test that asks often uses a
-// driver.
+// Query runs statements like Exec, and returns the rows of the last one, as text: a line each, with | between the
+// columns. It runs psql, so that this package needs no driver. A process costs some ten milliseconds: a test that asks
+// often uses a driver.
 func (s *PostgresServer) Query(ctx context.Context, sql string) (string, error) {
 	address, err := url.Parse(s.url)
 	if err != nil {

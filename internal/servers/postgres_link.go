@@ -66,8 +66,8 @@ func (l *link) run() {
 	}
 }
 
-// startup passes the first packet on. It refuses encryption, after which the client asks again, and reports whether a session
-// follows: a request to cancel a statement is a connection with nothing else in it.
+// startup passes the first packet on. It refuses encryption, after which the client asks again, and reports whether a
+// session follows: a request to cancel a statement is a connection with nothing else in it.
 func (l *link) startup(in *bufio.Reader) (session bool, err error) {
 	for {
 		packet, code, err := readStartup(in)
@@ -115,8 +115,8 @@ func (l *link) carryRequests(in *bufio.Reader) error {
 	}
 }
 
-// sendsNow says whether a message of the client is passed on with all that came before it. The others only add to a batch,
-// and the client expects no answer to them before it has sent more.
+// sendsNow says whether a message of the client is passed on with all that came before it. The others only add to a
+// batch, and the client expects no answer to them before it has sent more.
 func sendsNow(kind byte) bool {
 	return !strings.ContainsRune(string([]byte{msgParse, msgBind, msgDescr, msgExecute, msgClose}), rune(kind))
 }
@@ -182,8 +182,8 @@ func (l *link) trapOf(batch int) *trap {
 	return l.caught[batch]
 }
 
-// decide is called when the server is done with a batch. It returns when the answer may go to the client, or an error if it
-// must not.
+// decide is called when the server is done with a batch. It returns when the answer may go to the client, or an error
+// if it must not.
 func (l *link) decide(caught *trap) error {
 	if caught == nil {
 		return nil

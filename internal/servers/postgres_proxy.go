@@ -11,13 +11,14 @@ import (
 	"time"
 )
 
-// Proxy stands between clients and a PostgreSQL server, and loses requests and answers on request. It reads the messages of
-// the clients, so that a test can say which statement is to be hit. A batch is what a client sends up to the point where it
-// waits for the answer: one simple query, or messages up to a Sync. Connections must not be encrypted (sslmode=disable).
+// Proxy stands between clients and a PostgreSQL server, and loses requests and answers on request. It reads the
+// messages of the clients, so that a test can say which statement is to be hit. A batch is what a client sends up to
+// the point where it waits for the answer: one simple query, or messages up to a Sync. Connections must not be
+// encrypted (sslmode=disable).
 //
-// The match functions get the SQL text as the client sent it, when it is executed; of a prepared statement, that is the text
-// with which it was prepared. They are called for one statement at a time. All methods can be called at the same time, but
-// not by a match function.
+// The match functions get the SQL text as the client sent it, when it is executed; of a prepared statement, that is the
+// text with which it was prepared. They are called for one statement at a time. All methods can be called at the same
+// time, but not by a match function.
 type Proxy struct {
 	url      *url.URL
 	target   atomic.Pointer[string]
@@ -118,16 +119,17 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 // URL is the server's URL with the address of the proxy in it.
 func (p *Proxy) URL() string { return p.url.String() }
 
-// CutRequest loses one batch on its way to the server: the next one that executes a statement which matches is not sent, so
-// its work is certainly not done, and the connections on both sides are closed.
+// CutRequest loses one batch on its way to the server: the next one that executes a statement which matches is not
+// sent, so its work is certainly not done, and the connections on both sides are closed.
 func (p *Proxy) CutRequest(match func(sql string) bool) { p.arm(&trap{fate: cutRequest, match: match}) }
 
-// CutReply loses the answer to one batch: the next one that executes a statement which matches is sent, and when the server
-// has said that it is done, so that the work certainly is, the client's connection is reset without a byte of the answer.
+// CutReply loses the answer to one batch: the next one that executes a statement which matches is sent, and when the
+// server has said that it is done, so that the work certainly is, the client's connection is reset without a byte of
+// the answer.
 func (p *Proxy) CutReply(match func(sql string) bool) { p.arm(&trap{fate: cutReply, match: match}) }
 
-// HoldReply lets the server do the next batch that executes a statement which matches, and keeps the answer until release
-// is called, once or more often. Only that connection waits. AwaitSprung tells when the server is done.
+// HoldReply lets the server do the next batch that executes a statement which matches, and keeps the answer until
+// release is called, once or more often. Only that connection waits. AwaitSprung tells when the server is done.
 func (p *Proxy) HoldReply(match func(sql string) bool) (release func()) {
 	t := &trap{fate: holdReply, match: match, release: make(chan struct{})}
 	p.arm(t)
@@ -175,8 +177,8 @@ func (p *Proxy) AwaitSprung(ctx context.Context, n int) error {
 	return nil
 }
 
-// RoundTrips is how many batches all clients have sent since the proxy was made, counting those that were cut. The start of
-// a connection is not a batch.
+// RoundTrips is how many batches all clients have sent since the proxy was made, counting those that were cut. The
+// start of a connection is not a batch.
 func (p *Proxy) RoundTrips() int { return int(p.roundTrips.Load()) }
 
 // Connections is how many connections clients have tried to make since the proxy was made, counting those that were

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// postgresTemplate is an empty database that is copied for each server: to make one takes a second, to copy it much less.
+// postgresTemplate is an empty database that is copied for each server: to make one takes a second, to copy it much
+// less.
 var postgresTemplate template
 
 type template struct {
@@ -94,8 +95,8 @@ func (s *PostgresServer) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// arguments are the command line; a setting that comes later wins. Memory that processes of the server share for a while
-// lies in files of the data directory, so that a server that is killed leaves none of it outside.
+// arguments are the command line; a setting that comes later wins. Memory that processes of the server share for a
+// while lies in files of the data directory, so that a server that is killed leaves none of it outside.
 func (s *PostgresServer) arguments() []string {
 	settings := []string{
 		"listen_addresses=127.0.0.1",
@@ -110,8 +111,8 @@ func (s *PostgresServer) arguments() []string {
 	return args
 }
 
-// awaitReady waits until the server says, in the file that pg_ctl looks at too, that it accepts connections. The file tells
-// which process has written it, so that what a server left that was killed is not mistaken for it.
+// awaitReady waits until the server says, in the file that pg_ctl looks at too, that it accepts connections. The file
+// tells which process has written it, so that what a server left that was killed is not mistaken for it.
 func (s *PostgresServer) awaitReady(ctx context.Context) error {
 	for {
 		lines, err := s.pidFile()
@@ -127,7 +128,8 @@ func (s *PostgresServer) awaitReady(ctx context.Context) error {
 	}
 }
 
-// pidFile reads the eight lines of the file in which a server says that it runs. Those that are not written yet are empty.
+// pidFile reads the eight lines of the file in which a server says that it runs. Those that are not written yet are
+// empty.
 func (s *PostgresServer) pidFile() (lines [8]string, err error) {
 	text, err := os.ReadFile(filepath.Join(s.Dir(), "postmaster.pid"))
 	copy(lines[:], strings.Split(string(text), "\n"))
@@ -149,8 +151,8 @@ func (s *PostgresServer) stop() error {
 // end is stop: what is left of a server that was killed lies partly outside of its directory.
 func (s *PostgresServer) end() error { return s.stop() }
 
-// kill kills what runs. If the server has ended by itself, some of its processes may be left, and nothing here knows which:
-// then its own precautions stay in place, and it refuses to start again beside them.
+// kill kills what runs. If the server has ended by itself, some of its processes may be left, and nothing here knows
+// which: then its own precautions stay in place, and it refuses to start again beside them.
 func (s *PostgresServer) kill() error {
 	running := s.proc
 	s.proc = nil
@@ -163,8 +165,8 @@ func (s *PostgresServer) kill() error {
 	return s.clearAfterCrash()
 }
 
-// clearAfterCrash removes what a server leaves that had no time to clean up: the file that says that it runs, and a piece of
-// shared memory, which would stay until the machine is restarted. All of its processes are known to be gone.
+// clearAfterCrash removes what a server leaves that had no time to clean up: the file that says that it runs, and a
+// piece of shared memory, which would stay until the machine is restarted. All of its processes are known to be gone.
 func (s *PostgresServer) clearAfterCrash() error {
 	lines, err := s.pidFile()
 	if errors.Is(err, fs.ErrNotExist) {

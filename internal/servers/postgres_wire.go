@@ -74,8 +74,8 @@ func cutText(body []byte) (text string, rest []byte) {
 	return string(before), after
 }
 
-// statements follows which SQL text each prepared statement and each portal of a connection stands for. The unnamed ones
-// have an empty name.
+// statements follows which SQL text each prepared statement and each portal of a connection stands for. The unnamed
+// ones have an empty name.
 type statements struct{ prepared, portals map[string]string }
 
 func newStatements() statements {

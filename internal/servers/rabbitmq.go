@@ -24,8 +24,9 @@ import (
 // rabbitmqVariable names the environment variable that holds the URL of a broker to use instead of starting one.
 const rabbitmqVariable = "ONCEWARD_TEST_RABBITMQ"
 
-// RabbitMQServer is a running RabbitMQ. All of its methods can be called at the same time. Persistent messages that were
-// confirmed survive Kill in durable queues, but a queue that was declared a moment before does not: see AwaitQueue.
+// RabbitMQServer is a running RabbitMQ. All of its methods can be called at the same time. Persistent messages that
+// were confirmed survive Kill in durable queues, but a queue that was declared a moment before does not: see
+// AwaitQueue.
 type RabbitMQServer struct {
 	server
 	programs rabbitmqPrograms
@@ -39,8 +40,9 @@ type RabbitMQServer struct {
 // rabbitmqPorts are where a broker listens: for clients, for other Erlang nodes, and where its epmd does.
 type rabbitmqPorts struct{ client, node, epmd int }
 
-// StartRabbitMQ starts a private broker without plugins and without queues, on loopback alone. It takes about four seconds,
-// nearly all of which Erlang needs to load the broker's code. The context limits the start only. Close it when done.
+// StartRabbitMQ starts a private broker without plugins and without queues, on loopback alone. It takes about four
+// seconds, nearly all of which Erlang needs to load the broker's code. The context limits the start only. Close it when
+// done.
 func StartRabbitMQ(ctx context.Context) (*RabbitMQServer, error) {
 	s, err := newRabbitMQ("onceward-" + strings.ToLower(rand.Text()))
 	if err != nil {
@@ -83,8 +85,8 @@ func (s *RabbitMQServer) choosePorts() (err error) {
 	return nil
 }
 
-// newRabbitMQDir makes the directory of a broker that never ran: an Erlang cookie of its own, so that no other node can join
-// it, and no plugins.
+// newRabbitMQDir makes the directory of a broker that never ran: an Erlang cookie of its own, so that no other node can
+// join it, and no plugins.
 func newRabbitMQDir(as owner) (string, error) {
 	parent, err := workspace.dir()
 	if err != nil {
@@ -117,8 +119,8 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 	return nil
 }
 
-// startPrograms starts epmd in the foreground, and the broker when that listens: a broker that finds none starts a daemon,
-// which nothing would end. Both are killed when this process dies: they have nothing to tidy up.
+// startPrograms starts epmd in the foreground, and the broker when that listens: a broker that finds none starts a
+// daemon, which nothing would end. Both are killed when this process dies: they have nothing to tidy up.
 func (s *RabbitMQServer) startPrograms(ctx context.Context) (err error) {
 	epmd := exec.Command(s.programs.epmd, "-port", strconv.Itoa(s.ports.epmd), "-address", "127.0.0.1")
 	if s.epmd, err = s.run(epmd, s.environ(), syscall.SIGKILL); err != nil {
@@ -180,8 +182,8 @@ func awaitListener(ctx context.Context, running *proc.Process, port int) error {
 	}
 }
 
-// awaitReady asks until the broker answers, by its name, so that another one that has taken the port is not mistaken for
-// this one.
+// awaitReady asks until the broker answers, by its name, so that another one that has taken the port is not mistaken
+// for this one.
 func (s *RabbitMQServer) awaitReady(ctx context.Context) error {
 	address, err := url.Parse(s.url)
 	if err != nil {
@@ -202,8 +204,8 @@ func (s *RabbitMQServer) awaitReady(ctx context.Context) error {
 	}
 }
 
-// greetRabbitMQ begins a connection with a broker and returns what that says of itself before it asks for a password: the
-// encoded Connection.Start of AMQP 0-9-1, in which its name stands. So this package needs no client library.
+// greetRabbitMQ begins a connection with a broker and returns what that says of itself before it asks for a password:
+// the encoded Connection.Start of AMQP 0-9-1, in which its name stands. So this package needs no client library.
 func greetRabbitMQ(ctx context.Context, address *url.URL) (about string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -37,8 +37,8 @@ var (
 	errPortTaken = errors.New("servers: the port is taken")
 )
 
-// server is what all kinds of servers have in common: where it is, and its life. All of its methods can be called at the
-// same time.
+// server is what all kinds of servers have in common: where it is, and its life. All of its methods can be called at
+// the same time.
 type server struct {
 	// kind is its name for people.
 	kind string
@@ -87,7 +87,8 @@ func (s *server) startSomewhere(ctx context.Context) error {
 }
 
 // freePort finds a port on which nothing listens. It lies below those that the system gives to outgoing connections: a
-// client that tries to reach a server which is down would otherwise get the server's own port one day, and block its return.
+// client that tries to reach a server which is down would otherwise get the server's own port one day, and block its
+// return.
 func freePort() (int, error) {
 	const lowest, count = 15000, 15000
 	var last error
@@ -102,8 +103,8 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("servers: no free port: %w", last)
 }
 
-// run starts a program of the server in its directory, as its owner, with its output in the log. The signal is for one that
-// this process leaves behind.
+// run starts a program of the server in its directory, as its owner, with its output in the log. The signal is for one
+// that this process leaves behind.
 func (s *server) run(cmd *exec.Cmd, environ []string, orphaned syscall.Signal) (*proc.Process, error) {
 	log, err := os.OpenFile(s.logFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -158,8 +159,8 @@ func (s *server) Log() string {
 
 func (s *server) logFile() string { return filepath.Join(s.dir, "log") }
 
-// Kill ends the server and all of its processes at one point in time, as a power loss of a machine whose disks keep what
-// they were told would. It returns when none of them is left. Nothing happens if it does not run.
+// Kill ends the server and all of its processes at one point in time, as a power loss of a machine whose disks keep
+// what they were told would. It returns when none of them is left. Nothing happens if it does not run.
 func (s *server) Kill() error { return s.control(func() error { return s.life.kill() }) }
 
 // Restart starts a server that was stopped or killed again, with the same data on the same port, and returns when it

@@ -1,12 +1,12 @@
 // Package servers finds or starts the real servers that tests, benchmarks and fault programs need, and breaks them on
-// request. Each kind of server has its own files; what all kinds have in common is in server.go, and what takes a test is in
-// testing.go. What it starts is private to the process and does not outlive it, also if the process is killed: the system
-// then tells the server to stop, and the next process removes the files.
+// request. Each kind of server has its own files; what all kinds have in common is in server.go, and what takes a test
+// is in testing.go. What it starts is private to the process and does not outlive it, also if the process is killed:
+// the system then tells the server to stop, and the next process removes the files.
 //
-// It is used by the tests of store/postgres, of the brokers, of storeurl, cmd and examples, and by lab. It is in internal/
-// and not in lab because modules outside of lab must not depend on lab, and internal/ is under the path of all modules. As
-// it lies in the root module, it has the standard library alone: databases are asked with psql, a broker is greeted on its
-// port. Its tests that need a client are in lab/servers.
+// It is used by the tests of store/postgres, of the brokers, of storeurl, cmd and examples, and by lab. It is in
+// internal/ and not in lab because modules outside of lab must not depend on lab, and internal/ is under the path of
+// all modules. As it lies in the root module, it has the standard library alone: databases are asked with psql, a
+// broker is greeted on its port. Its tests that need a client are in lab/servers.
 //
 // A package of tests that uses a server ends like this, or leaves files behind until the next run:
 //
@@ -23,8 +23,8 @@ import (
 	"sync"
 )
 
-// fleet is what this process has started and not yet closed. It is the one global of the package: servers are expensive, so
-// all tests of a process share what they can.
+// fleet is what this process has started and not yet closed. It is the one global of the package: servers are
+// expensive, so all tests of a process share what they can.
 var fleet struct {
 	mu      sync.Mutex
 	members map[io.Closer]struct{}

@@ -17,8 +17,12 @@ import (
 
 // sharedPostgres and sharedRabbitMQ start the servers that all tests of this process share, on first use.
 var (
-	sharedPostgres = sync.OnceValues(func() (*PostgresServer, error) { return startSharedPostgres(os.Getenv(postgresVariable)) })
-	sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) { return startSharedRabbitMQ(os.Getenv(rabbitmqVariable)) })
+	sharedPostgres = sync.OnceValues(func() (*PostgresServer, error) {
+		return startSharedPostgres(os.Getenv(postgresVariable))
+	})
+	sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) {
+		return startSharedRabbitMQ(os.Getenv(rabbitmqVariable))
+	})
 )
 
 // startSharedPostgres uses the server at the URL, or starts one if there is none.
@@ -40,7 +44,8 @@ func startSharedPostgres(address string) (s *PostgresServer, err error) {
 // usePostgres is a server that is already there.
 func usePostgres(ctx context.Context, address string) (*PostgresServer, error) {
 	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
-		return nil, fmt.Errorf("%s holds %q, which is not a URL like postgres://user@host:port/database", postgresVariable, address)
+		return nil, fmt.Errorf("%s holds %q, which is not a URL like postgres://user@host:port/database",
+			postgresVariable, address)
 	}
 	psql, err := findPsql(thisMachine())
 	if err != nil {
@@ -69,8 +74,8 @@ func startSharedRabbitMQ(address string) (s *RabbitMQServer, err error) {
 	return s, nil
 }
 
-// useRabbitMQ is a broker that is already there. Neither the URL nor what the parser says about it is in an error: they may
-// hold a password.
+// useRabbitMQ is a broker that is already there. Neither the URL nor what the parser says about it is in an error: they
+// may hold a password.
 func useRabbitMQ(ctx context.Context, address string) (*RabbitMQServer, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
@@ -82,9 +87,9 @@ func useRabbitMQ(ctx context.Context, address string) (*RabbitMQServer, error) {
 	return &RabbitMQServer{server: server{kind: "RabbitMQ", url: address}}, nil
 }
 
-// Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or a
-// private one, which is started by the first test that asks. The test fails if there is none. Each test works in a schema of
-// its own: see Schema.
+// Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or
+// a private one, which is started by the first test that asks. The test fails if there is none. Each test works in a
+// schema of its own: see Schema.
 func Postgres(t testing.TB) *PostgresServer {
 	t.Helper()
 	s, err := sharedPostgres()
@@ -94,8 +99,8 @@ func Postgres(t testing.TB) *PostgresServer {
 	return s
 }
 
-// NewPostgres starts a server for this test alone, with further settings like "fsync=off", and closes it at the end. It is
-// for tests that kill, stop or pause it, or need other settings; the others share the one of Postgres.
+// NewPostgres starts a server for this test alone, with further settings like "fsync=off", and closes it at the end. It
+// is for tests that kill, stop or pause it, or need other settings; the others share the one of Postgres.
 func NewPostgres(t testing.TB, settings ...string) *PostgresServer {
 	t.Helper()
 	s, err := StartPostgres(t.Context(), settings...)
@@ -106,9 +111,9 @@ func NewPostgres(t testing.TB, settings ...string) *PostgresServer {
 	return s
 }
 
-// RabbitMQ returns the broker that all tests of this process share: the one whose URL is in ONCEWARD_TEST_RABBITMQ, or a
-// private one, which is started by the first test that asks. The test fails if there is none. Each test works with names of
-// its own: see Name.
+// RabbitMQ returns the broker that all tests of this process share: the one whose URL is in ONCEWARD_TEST_RABBITMQ, or
+// a private one, which is started by the first test that asks. The test fails if there is none. Each test works with
+// names of its own: see Name.
 func RabbitMQ(t testing.TB) *RabbitMQServer {
 	t.Helper()
 	s, err := sharedRabbitMQ()
@@ -118,8 +123,8 @@ func RabbitMQ(t testing.TB) *RabbitMQServer {
 	return s
 }
 
-// NewRabbitMQ starts a broker for this test alone, and closes it at the end. It is for tests that kill, stop or pause it;
-// the others share the one of RabbitMQ.
+// NewRabbitMQ starts a broker for this test alone, and closes it at the end. It is for tests that kill, stop or pause
+// it; the others share the one of RabbitMQ.
 func NewRabbitMQ(t testing.TB) *RabbitMQServer {
 	t.Helper()
 	s, err := StartRabbitMQ(t.Context())
@@ -145,8 +150,8 @@ func (s *server) closeWith(t testing.TB) {
 // Shared says that the server outlives the tests that use it, so that each has to remove what it makes.
 func (s *server) Shared() bool { return s.shared }
 
-// Name makes a name that no other test has, on no machine: the server may be shared. It needs no quotes in SQL, and begins
-// with the name of the test, for people who look into the server.
+// Name makes a name that no other test has, on no machine: the server may be shared. It needs no quotes in SQL, and
+// begins with the name of the test, for people who look into the server.
 func (s *server) Name(t testing.TB) string {
 	t.Helper()
 	return uniqueName(t.Name())
@@ -180,7 +185,9 @@ func (s *PostgresServer) Schema(t testing.TB) (name string) {
 func (s *PostgresServer) dropSchema(t testing.TB, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := s.Exec(ctx, "SET client_min_messages = warning; SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
+	err := s.Exec(ctx,
+		"SET client_min_messages = warning; SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE")
+	if err != nil {
 		t.Errorf("drop the schema of the test: %v", err)
 	}
 }
@@ -195,8 +202,8 @@ func (s *PostgresServer) SchemaURL(t testing.TB) string {
 	return address
 }
 
-// AwaitQueue waits until a queue of a broker that was started here would survive Kill. A declaration that is only in the log
-// of the broker's own database may still be lost, unlike a message, which is safe when it is confirmed.
+// AwaitQueue waits until a queue of a broker that was started here would survive Kill. A declaration that is only in
+// the log of the broker's own database may still be lost, unlike a message, which is safe when it is confirmed.
 func (s *RabbitMQServer) AwaitQueue(name string) error {
 	if s.dir == "" {
 		return errNotOurs

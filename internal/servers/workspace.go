@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// dirPrefix begins the name of each directory that this package makes. The id of the process that owns it follows, so that
-// a later process can see whose files are left over.
+// dirPrefix begins the name of each directory that this package makes. The id of the process that owns it follows, so
+// that a later process can see whose files are left over.
 const dirPrefix = "onceward-servers-"
 
 // workspace is the directory of this process, made on first use.
@@ -55,8 +55,9 @@ func (s *space) remove() error {
 	return err
 }
 
-// removeLeftovers deletes the directories of processes that were killed before they could. It never complains: what cannot
-// be deleted belongs to another user. Containers must not share the parent: they do not see each other's processes.
+// removeLeftovers deletes the directories of processes that were killed before they could. It never complains: what
+// cannot be deleted belongs to another user. Containers must not share the parent: they do not see each other's
+// processes.
 func removeLeftovers(parent string) {
 	found, _ := filepath.Glob(filepath.Join(parent, dirPrefix+"*"))
 	for _, path := range found {

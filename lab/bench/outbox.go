@@ -20,8 +20,8 @@ const (
 )
 
 // The goal is for the whole payment in a transaction without protection, to which the message adds a statement of its
-// own. In a handler the message goes along with COMMIT instead. The others are the bare ways: what a statement and a row cost
-// that have nothing to do with the outbox.
+// own. In a handler the message goes along with COMMIT instead. The others are the bare ways: what a statement and a
+// row cost that have nothing to do with the outbox.
 var outboxFigures = []pgFigure{
 	{"outbox-add", 16, pgPlain3, outboxAdd},
 	{"outbox-add-in-a-handler", 16, pgTransactional3, outboxAddIn},
@@ -91,7 +91,8 @@ func (b *pgBusiness) openWithMessage(ctx context.Context, s *pgSite) (*pgArena, 
 	return a, nil
 }
 
-// openAnswerWithMessage is a business in a handler that adds a message to its answer, so that it goes along with COMMIT.
+// openAnswerWithMessage is a business in a handler that adds a message to its answer, so that it goes along with
+// COMMIT.
 func (b *pgBusiness) openAnswerWithMessage(ctx context.Context, s *pgSite) (*pgArena, error) {
 	st, err := postgres.New(ctx, s.pool, postgres.WithSchema(s.schema))
 	if err != nil {

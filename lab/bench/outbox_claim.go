@@ -102,11 +102,11 @@ func (c *claimSide) turn(ctx context.Context) (mean time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		endings := make([]outbox.Outcome, len(claimed))
+		outcomes := make([]outbox.Outcome, len(claimed))
 		for i := range claimed {
-			endings[i] = outbox.Outcome{Lease: claimed[i].Lease(), State: outbox.StateDone, Attempts: claimed[i].Attempts}
+			outcomes[i] = outbox.Outcome{Lease: claimed[i].Lease(), State: outbox.StateDone, Attempts: claimed[i].Attempts}
 		}
-		if _, err := c.store.FinishMessages(ctx, endings); err != nil {
+		if _, err := c.store.FinishMessages(ctx, outcomes); err != nil {
 			return 0, err
 		}
 	}

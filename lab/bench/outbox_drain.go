@@ -26,7 +26,7 @@ const fillOutbox = `INSERT INTO onceward_outbox (id, number, lane, due, created_
 		'payment.created', md5(n::text), '{}', $2
 	FROM generate_series(1, $3::integer) n`
 
-// measureDrain lets one worker process and then four deliver messages that nobody has to wait for.
+// measureDrain lets one worker process and then four deliver messages that no client has to wait for.
 func (s *pgServer) measureDrain(ctx context.Context, o *options, r *report) error {
 	if !o.wants("outbox-drain-per-second", "outbox-four-workers") {
 		return nil

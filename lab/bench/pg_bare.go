@@ -86,7 +86,7 @@ func (c bareConn) add(name string, parameters ...[]byte) {
 	frontend.SendExecute(&pgproto3.Execute{})
 }
 
-// trip sends what was added, and returns how many rows came back. It waits for nobody's context, which would cost a
+// trip sends what was added, and returns how many rows came back. It waits for no context, which would cost a
 // goroutine for each message.
 func (c bareConn) trip() (rows int, err error) {
 	frontend := c.PgConn().Frontend()
@@ -142,15 +142,15 @@ func openBareSite(ctx context.Context, s *pgSite, b *pgBusiness) (*bareSite, err
 
 // borrow takes a connection of the pool that knows the statements.
 func (s *bareSite) borrow(ctx context.Context) (conn bareConn, giveBack func(), err error) {
-	lent, err := s.pool.Acquire(ctx)
+	acquired, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return conn, nil, err
 	}
-	if conn, err = bare(ctx, lent.Conn()); err != nil {
-		lent.Release()
+	if conn, err = bare(ctx, acquired.Conn()); err != nil {
+		acquired.Release()
 		return conn, nil, err
 	}
-	return conn, lent.Release, nil
+	return conn, acquired.Release, nil
 }
 
 // within does work between the claim and the answer of a new key.

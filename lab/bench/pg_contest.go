@@ -124,8 +124,8 @@ type pgFigure struct {
 	rival   string
 }
 
-// contest lets the two ways that a figure compares take turns. Nobody else is there: the more contenders there are, the
-// less each of them finds in the caches of the processors.
+// contest lets the two ways that a figure compares take turns. No other contender is there: the more contenders there
+// are, the less each of them finds in the caches of the processors.
 func (s *pgServer) contest(ctx context.Context, o *options, f pgFigure) (series, error) {
 	rates, callers := make(series), f.callers
 	contenders := contendersOf(f)

@@ -186,7 +186,7 @@ func (site *pgSite) expect(ctx context.Context, want int64, query string, args .
 	return err
 }
 
-// startPrivate starts a server that nobody else uses, with the settings "name=value". Its data is in the directory
+// startPrivate starts a server that no other program uses, with the settings "name=value". Its data is in the directory
 // given, if any: the server's own user has to be able to reach it.
 func startPrivate(ctx context.Context, dir string, settings []string) (url string, stop func() error, err error) {
 	if dir != "" {

@@ -113,7 +113,7 @@ type figure struct {
 	value float64
 }
 
-// newFigure rounds the value to what the report shows, so that nobody sees a figure that contradicts its judgement.
+// newFigure rounds the value to what the report shows, so that no reader sees a figure that contradicts its judgement.
 func newFigure(g goal, value float64) figure {
 	scale := 100.0
 	if g.kind == kindAllocs {

@@ -112,7 +112,7 @@ func openNaivePool(ctx context.Context, file string) (*arena, error) {
 	return textbook(db, byText{}), nil
 }
 
-// openSingleWriter is the textbook improved: one connection, so that nobody fights for the lock, and prepared
+// openSingleWriter is the textbook improved: one connection, so that no writer fights for the lock, and prepared
 // statements.
 func openSingleWriter(ctx context.Context, file string) (*arena, error) {
 	db, err := openRival(ctx, file, 1, createKeys)

@@ -94,8 +94,8 @@ const nothing = "NOTHING"
 // afterwards is how long a run that was told to stop may take to do so.
 const afterwards = 20 * time.Second
 
-// one runs a mutant until it is caught or the time is up. A run is short, because whoever is caught is caught at its
-// end.
+// one runs a mutant until it is caught or the time is up. A run is short, because a mutant that is caught is caught at
+// its end.
 func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed uint64) (catch, error) {
 	within, cancel := context.WithTimeout(ctx, h.Within)
 	defer cancel()
@@ -118,7 +118,7 @@ func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed ui
 			return c, ctx.Err()
 		}
 		if within.Err() != nil || err != nil && !strings.Contains(said, errViolated.Error()) {
-			return c, nil // it has survived, or hangs, or broke something that nobody expected
+			return c, nil // it has survived, or hangs, or broke something unexpected
 		}
 		seed += 1000
 	}

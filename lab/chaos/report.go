@@ -28,7 +28,7 @@ func (r *report) print(out io.Writer) {
 	c := r.counts
 	fmt.Fprintf(out, "operations %d, attempts %d, replays %d; given up by their clients %d\n", c.Operations, c.Attempts, c.Replays, c.Abandoned)
 	fmt.Fprintf(out, "with overlapping attempts %d; outcome unknown %d, of which settled %d\n", c.Overlapping, c.Unknown, c.Settled)
-	fmt.Fprintf(out, "writes refused from old owners %d; executed anew after expiry %d\n", c.Fenced, c.Anew)
+	fmt.Fprintf(out, "writes refused from old owners %d; executed again after expiry %d\n", c.Fenced, c.AfterExpiry)
 	fmt.Fprintf(out, "parcels %d; operators' acts %d; forged webhooks %d\n", c.Parcels, c.Acts, c.Forgeries)
 	fmt.Fprintf(out, "answers: %s\n", listed(c.Answers))
 	fmt.Fprintf(out, "faults: %s\n", listed(r.faults))

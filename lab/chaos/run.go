@@ -207,7 +207,7 @@ func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]ch
 		if err != nil {
 			return nil, err
 		}
-		time.Sleep(200 * time.Millisecond) // nobody tells when the last worker is done
+		time.Sleep(200 * time.Millisecond) // no event tells when the last worker is done
 	}
 }
 

@@ -25,7 +25,7 @@ type soak struct {
 	options
 	dir   string
 	hours float64
-	// done is called after each window; nil for nobody.
+	// done is called after each window; nil for no call.
 	done func()
 
 	mu    sync.Mutex

@@ -7,7 +7,7 @@ import (
 )
 
 // patience is how much longer than planned a stage of a run may take before the run counts as hung. It leaves room
-// for a busy machine; whoever waits for a run that hangs knows after a minute.
+// for a busy machine; a developer who waits for a run that hangs knows after a minute.
 const patience = 45 * time.Second
 
 // watch knows what a run is waiting for, so that one which hangs ends and says where.
@@ -16,7 +16,7 @@ type watch struct {
 	stage string
 	began time.Time
 	timer *time.Timer
-	// busy tells what is under way, nil if nobody can tell.
+	// busy tells what is under way, nil if that is not known.
 	busy func() string
 }
 

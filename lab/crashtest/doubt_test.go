@@ -54,7 +54,7 @@ func TestBookingSettledByAWebhook(t *testing.T) {
 	})
 }
 
-// TestBookingSettledByAnOperator: nobody runs a poller, and a person has the charge made again, because it was not.
+// TestBookingSettledByAnOperator: there is no poller, and a person has the charge made again, because it was not.
 func TestBookingSettledByAnOperator(t *testing.T) {
 	t.Parallel()
 	onStores(t, false, func(t *testing.T, w *world) {

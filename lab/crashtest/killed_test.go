@@ -73,7 +73,7 @@ func (w *world) wantBooking(r reply, key string, runs [3]int) {
 }
 
 // wantResumed makes sure that a second booking was finished without its client. What was lost before its first step is let
-// go, because nothing was done and nobody knows what was asked for.
+// go, because nothing was done and it is not known what was asked for.
 func (w *world) wantResumed(p *shopProcess, point string) {
 	w.Helper()
 	nothingDone := point == "start" || point == "seat"

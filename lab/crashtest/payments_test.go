@@ -88,7 +88,7 @@ func amountOf(r *http.Request) int64 {
 	return sent.Amount
 }
 
-// chargeAnswer is the answer to a payment, whoever has learned of it.
+// chargeAnswer is the answer to a payment, by whichever way it was learned.
 func chargeAnswer(c provider.Charge) (status int, body []byte) {
 	status = http.StatusCreated
 	if c.Status == provider.Declined {

@@ -47,7 +47,7 @@ type shopSettings struct {
 	Resume, Poll bool
 	// Dedup says whether the provider recognises the downstream key, as the shop knows it.
 	Dedup bool
-	// Limit is the number of tries of the poller; zero for the usual one.
+	// Limit is the number of attempts of the poller; zero for the usual one.
 	Limit int
 	// Kill is the point at which the process kills itself, Hold the one at which it waits for a line of its input.
 	Kill, Hold string

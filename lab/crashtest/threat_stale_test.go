@@ -34,13 +34,13 @@ func TestNoProcessAnswersWithThePast(t *testing.T) {
 
 		// The bank does not recognise keys here, so that a second execution is a second charge: its answer cannot be mistaken.
 		must(t, operator.Bust(t.Context(), by, rec.ID, false))
-		anew := shops[1].post("/payments", "k", payment)
-		if anew.status != http.StatusCreated || anew.replayed || anew.body == string(body) || w.charges("k") != 2 {
-			t.Errorf("after the bust %+v, and %d charges, want a second execution", anew, w.charges("k"))
+		second := shops[1].post("/payments", "k", payment)
+		if second.status != http.StatusCreated || second.replayed || second.body == string(body) || w.charges("k") != 2 {
+			t.Errorf("after the bust %+v, and %d charges, want a second execution", second, w.charges("k"))
 		}
 		for i, shop := range shops {
-			if r := shop.post("/payments", "k", payment); !r.replayed || r.body != anew.body {
-				t.Errorf("shop %d answers %+v, want the replay of %s", i, r, anew.body)
+			if r := shop.post("/payments", "k", payment); !r.replayed || r.body != second.body {
+				t.Errorf("shop %d answers %+v, want the replay of %s", i, r, second.body)
 			}
 		}
 	})

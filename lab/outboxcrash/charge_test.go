@@ -45,7 +45,7 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 			t.Errorf("%d charges in the provider's ledger, want one", charges)
 		}
 		if entry.Attempts != 2 || entry.ProviderID == "" {
-			t.Errorf("the message was tried %d times and has provider id %q, want two tries and the id of the charge", entry.Attempts, entry.ProviderID)
+			t.Errorf("the message was tried %d times and has provider id %q, want two attempts and the id of the charge", entry.Attempts, entry.ProviderID)
 		}
 	})
 }

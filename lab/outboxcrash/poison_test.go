@@ -42,7 +42,7 @@ func testPoison(t *testing.T, w *world, strict bool) {
 		return len(letters) == 1 && w.number(`SELECT count(*) FROM applied`) >= want
 	})
 	if l := letters[0]; l.Attempts != limit || (l.State == outbox.StateHolding) != strict || !strings.Contains(l.LastError, "not this one") {
-		t.Errorf("the dead letter is %s after %d tries because of %q", l.State, l.Attempts, l.LastError)
+		t.Errorf("the dead letter is %s after %d attempts because of %q", l.State, l.Attempts, l.LastError)
 	}
 	left := 0
 	if strict {

@@ -172,7 +172,7 @@ func (w *world) describe() {
 	waiting, err := w.store.Messages(context.Background(), outbox.Filter{States: []outbox.State{outbox.StateReady, outbox.StateLeased, outbox.StateBehind}, Limit: 20})
 	w.Logf("at %s these wait (%v):", time.Now().UTC().Format(time.TimeOnly), err)
 	for _, e := range waiting {
-		w.Logf("%s %s %s %s, due %s, %d tries: %s", e.ID, e.Topic, e.AggregateID, e.State, e.Due.Format(time.TimeOnly), e.Attempts, e.LastError)
+		w.Logf("%s %s %s %s, due %s, %d attempts: %s", e.ID, e.Topic, e.AggregateID, e.State, e.Due.Format(time.TimeOnly), e.Attempts, e.LastError)
 	}
 }
 

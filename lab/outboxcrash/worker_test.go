@@ -58,7 +58,7 @@ type workerSettings struct {
 	// that is recorded.
 	Provider       string
 	DieAfterCharge bool
-	// Limit is the number of tries of each route, and Strict makes dead letters hold up their aggregate.
+	// Limit is the number of attempts of each route, and Strict makes dead letters hold up their aggregate.
 	Limit  int
 	Strict bool
 }

@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// ErrAddress is returned when a receiver's address is not one of the public Internet and [Config.AllowPrivate] is not set.
+// ErrAddress is returned when a receiver's address is not one of the public Internet and [Config.AllowPrivate] is not
+// set.
 var ErrAddress = errors.New("httppub: the address is not a public one")
 
-// special are the blocks of IANA's registries of special-purpose addresses that lie in the space of unicast addresses, and
-// one address by which virtual machines at a large provider reach their host although it looks public.
+// special are the blocks of IANA's registries of special-purpose addresses that lie in the space of unicast addresses,
+// and one address by which virtual machines at a large provider reach their host although it looks public.
 var special = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 	"192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
@@ -54,7 +55,8 @@ func public(a netip.Addr) bool {
 	return a.IsValid()
 }
 
-// checkLiteral refuses a host that is written as an address and may not be sent to. Names are judged when they are dialled.
+// checkLiteral refuses a host that is written as an address and may not be sent to. Names are judged when they are
+// dialled.
 func checkLiteral(host string, allowPrivate bool) error {
 	if a, err := netip.ParseAddr(host); err == nil && !allowPrivate && !public(a) {
 		return fmt.Errorf("%w: %s", ErrAddress, a)

@@ -36,12 +36,12 @@ var permanent = []int{
 	http.StatusRequestHeaderFieldsTooLarge,
 }
 
-// PermanentStatus reports whether a status says that the event would be refused each time: 400, 413, 415, 422 and 431, by
-// which a receiver refuses what is in it, and 410, by which it says that it has gone for good.
+// PermanentStatus reports whether a status says that the event would be refused each time: 400, 413, 415, 422 and 431,
+// by which a receiver refuses what is in it, and 410, by which it says that it has gone for good.
 //
 // Others that are usually counted among the permanent ones are not, because what they complain of is repaired on the
-// receiver's side or in the configuration: 401 and 403 (credentials), 404, 405 and 501 (the URL or what is behind it) and
-// redirects. They are retried until the route's tries are used up, and a dead letter can be replayed.
+// receiver's side or in the configuration: 401 and 403 (credentials), 404, 405 and 501 (the URL or what is behind it)
+// and redirects. They are retried until the route's attempts are used up, and a dead letter can be replayed.
 func PermanentStatus(status int) bool { return slices.Contains(permanent, status) }
 
 // judge makes an answer into the result of the delivery.
@@ -51,11 +51,11 @@ func (p *Publisher) judge(target *url.URL, response *http.Response, body []byte)
 		return nil
 	}
 	err := &StatusError{URL: shown(target), Status: status, Body: string(body)}
-	if p.cfg.Permanent(status) {
+	if p.config.Permanent(status) {
 		return outbox.Permanent(err)
 	}
-	if wait := retryAfter(response.Header.Get("Retry-After"), p.cfg.Now()); wait > 0 {
-		return outbox.RetryAfter(err, min(wait, p.cfg.MaxRetryAfter))
+	if wait := retryAfter(response.Header.Get("Retry-After"), p.config.Now()); wait > 0 {
+		return outbox.RetryAfter(err, min(wait, p.config.MaxRetryAfter))
 	}
 	return err
 }

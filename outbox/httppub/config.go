@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The defaults and limits of a [Publisher].
+// The defaults of [Config].
 const (
 	DefaultTimeout       = 15 * time.Second
 	DefaultMaxRetryAfter = time.Hour
@@ -27,29 +27,29 @@ const (
 type Config struct {
 	// Endpoint is the URL that all events are sent to. Either it or URL is required. Default: none.
 	Endpoint string
-	// URL chooses the URL for each event. Its error counts as one of the delivery, which is tried again unless the error is
-	// made with [outbox.Permanent]. Default: Endpoint for all.
+	// URL chooses the URL for each event. Its error counts as one of the delivery, which is tried again unless the error
+	// is made with [outbox.Permanent]. Default: Endpoint for all.
 	URL func(e *outbox.Event) (string, error)
 
 	// Secrets sign the events by Standard Webhooks: base64, with or without "whsec_" before it, of 24 bytes at least when
 	// decoded. Each gives a signature, so that during a rotation there are two. Default: none.
 	Secrets []string
-	// SecretsFor chooses the secrets for each event. Receivers that do not trust each other need different ones, or each could
-	// forge events for the others. Default: Secrets for all.
+	// SecretsFor chooses the secrets for each event. Receivers that do not trust each other need different ones, or each
+	// could forge events for the others. Default: Secrets for all.
 	SecretsFor func(e *outbox.Event) ([]string, error)
 	// Unsigned says that events are not signed; without it, secrets are required. Default: false.
 	Unsigned bool
 
-	// Header is sent with every event, such as Authorization. It goes to every URL, also those that others choose: credentials
-	// in it are for receivers that may all know them, so give each other receiver a publisher of its own. The headers of a
-	// message cannot overwrite it. Default: none.
+	// Header is sent with every event, such as Authorization. It goes to every URL, also those that others choose:
+	// credentials in it are for receivers that may all know them, so give each other receiver a publisher of its own. The
+	// headers of a message cannot overwrite it. Default: none.
 	Header http.Header
 
-	// AllowPrivate allows addresses that are not public, such as 10.0.0.1 or 127.0.0.1, and plain HTTP. It is for receivers of
-	// one's own, never for URLs that others choose. Default: false.
+	// AllowPrivate allows addresses that are not public, such as 10.0.0.1 or 127.0.0.1, and plain HTTP. It is for
+	// receivers of one's own, never for URLs that others choose. Default: false.
 	AllowPrivate bool
-	// AllowPlainHTTP allows URLs that begin with http:. What is sent can be read on the way, and if it is not signed also be
-	// changed. Default: false.
+	// AllowPlainHTTP allows URLs that begin with http:. What is sent can be read on the way, and if it is not signed also
+	// be changed. Default: false.
 	AllowPlainHTTP bool
 	// TLS configures the client's side of TLS: roots of one's own, or a client certificate. Default: that of crypto/tls.
 	TLS *tls.Config
@@ -77,7 +77,8 @@ func (c *Config) check() error {
 	case signed && c.Unsigned:
 		wrong = append(wrong, errors.New("httppub: Config.Unsigned contradicts the secrets"))
 	case !signed && !c.Unsigned:
-		wrong = append(wrong, errors.New("httppub: there is no secret to sign with: set Config.Secrets, Config.SecretsFor or Config.Unsigned"))
+		wrong = append(wrong,
+			errors.New("httppub: there is no secret to sign with: set Config.Secrets, Config.SecretsFor or Config.Unsigned"))
 	}
 	if c.Timeout < 0 || c.MaxRetryAfter < 0 {
 		wrong = append(wrong, errors.New("httppub: Timeout and MaxRetryAfter must not be negative"))

@@ -7,24 +7,26 @@
 //	…
 //	handler := outbox.Publish(publisher)
 //
-// The body is the payload of the message as it is. The attributes of the event are in headers that begin with "ce-", its
-// downstream key is in Idempotency-Key, and webhook-id, webhook-timestamp and webhook-signature are those of Standard
-// Webhooks, where the id is the ID of the event. All of them but the timestamp and the signature are the same each time the
-// event is sent, so that the receiver can tell a repetition. Package reconcile/webhook verifies such signatures.
+// The body is the payload of the message as it is. The attributes of the event are in headers that begin with "ce-",
+// its downstream key is in Idempotency-Key, and webhook-id, webhook-timestamp and webhook-signature are those of
+// Standard Webhooks, where the id is the ID of the event. All of them but the timestamp and the signature are the same
+// each time the event is sent, so that the receiver can tell a repetition. Package reconcile/webhook verifies such
+// signatures.
 //
 // # Where it sends to
 //
-// Receivers are often named by somebody who is not trusted, such as a customer. So an address that is not one of the public
-// Internet is refused when a connection is made, after the name was resolved, which a name that resolves differently the
-// next time does not get around. Redirects are not followed, proxies of the environment are not used, and plain HTTP is not
-// spoken, unless the [Config] says so.
+// Receivers are often named by a party that is not trusted, such as a customer. So an address that is not one of the
+// public Internet is refused when a connection is made, after the name was resolved, which a name that resolves
+// differently the next time does not get around. Redirects are not followed, proxies of the environment are not used,
+// and plain HTTP is not spoken, unless the [Config] says so.
 //
 // # What an answer means
 //
-// A status of 2xx confirms the event. [PermanentStatus] tells which make a dead letter of the message at once: those by which
-// the receiver refuses this very event, and 410, by which it has gone. All else is tried again: it can be repaired on the
-// other side without a new event, as can a URL that is not found (404) or credentials that are refused (401, 403), or it
-// passes (408, 409, 425, 429, 5xx, and failures of the network). The receiver's Retry-After is honoured.
+// A status of 2xx confirms the event. [PermanentStatus] tells which make a dead letter of the message at once: those by
+// which the receiver refuses this very event, and 410, by which it has gone. All else is tried again: it can be
+// repaired on the other side without a new event, as can a URL that is not found (404) or credentials that are refused
+// (401, 403), or it passes (408, 409, 425, 429, 5xx, and failures of the network). The receiver's Retry-After is
+// honoured.
 package httppub
 
 import (
@@ -42,7 +44,7 @@ import (
 
 // Publisher sends events to a receiver. It is an [outbox.Publisher], and safe for concurrent use.
 type Publisher struct {
-	cfg    Config
+	config Config
 	sign   signing
 	client *http.Client
 }
@@ -54,7 +56,7 @@ func New(config Config) (*Publisher, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
-	p := &Publisher{cfg: config.withDefaults()}
+	p := &Publisher{config: config.withDefaults()}
 	if config.Endpoint != "" {
 		if _, err := p.parse(config.Endpoint); err != nil {
 			return nil, err
@@ -67,14 +69,14 @@ func New(config Config) (*Publisher, error) {
 	p.sign = sign
 	p.client = &http.Client{
 		Transport: transport(config),
-		// A redirect could lead to where nobody meant to send the event, so it is an answer like any other: a failure.
+		// A redirect could lead to where the event was not meant to go, so it is an answer like any other: a failure.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return p, nil
 }
 
-// transport returns a transport that makes connections only to addresses that are allowed, and never through a proxy: that
-// would resolve the name by itself.
+// transport returns a transport that makes connections only to addresses that are allowed, and never through a proxy:
+// that would resolve the name by itself.
 func transport(config Config) *http.Transport {
 	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12}
 	if config.TLS != nil {
@@ -88,7 +90,7 @@ func transport(config Config) *http.Transport {
 		MaxIdleConns:           256,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxAnswerHeader,
-		// A compressed answer would be unpacked here, and nobody needs it.
+		// A compressed answer would be unpacked here, and is not needed.
 		DisableCompression: true,
 	}
 }
@@ -96,10 +98,10 @@ func transport(config Config) *http.Transport {
 // Close closes the connections that are kept for later events.
 func (p *Publisher) Close() { p.client.CloseIdleConnections() }
 
-// Publish sends an event, and returns nil when the receiver has answered with a status of 2xx. What other answers lead to is
-// told in the documentation of the package. Errors name of the URL only the scheme and the host.
+// Publish sends an event, and returns nil when the receiver has answered with a status of 2xx. What other answers lead
+// to is told in the documentation of the package. Errors name of the URL only the scheme and the host.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
-	text, err := p.cfg.URL(e)
+	text, err := p.config.URL(e)
 	if err != nil {
 		return fmt.Errorf("httppub: no URL for event %s: %w", e.ID, err)
 	}
@@ -107,7 +109,7 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	if err != nil {
 		return outbox.Permanent(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	request, err := p.request(ctx, target, e)
 	if err != nil {
@@ -131,20 +133,20 @@ func (p *Publisher) parse(text string) (*url.URL, error) {
 	}
 	switch {
 	case target.Scheme == "https":
-	case target.Scheme == "http" && (p.cfg.AllowPlainHTTP || p.cfg.AllowPrivate):
+	case target.Scheme == "http" && (p.config.AllowPlainHTTP || p.config.AllowPrivate):
 	case target.Scheme == "http":
 		return nil, fmt.Errorf("httppub: %s: plain HTTP is not allowed", shown(target))
 	default:
 		return nil, fmt.Errorf("httppub: %s: only https and http can be spoken", shown(target))
 	}
-	if err := checkLiteral(target.Hostname(), p.cfg.AllowPrivate); err != nil {
+	if err := checkLiteral(target.Hostname(), p.config.AllowPrivate); err != nil {
 		return nil, fmt.Errorf("httppub: %s: %w", shown(target), err)
 	}
 	return target, nil
 }
 
-// shown returns a URL for errors: the scheme and the host. All else may be secret, also the path, which is where many webhooks
-// have their token.
+// shown returns a URL for errors: the scheme and the host. All else may be secret, also the path, which is where many
+// webhooks have their token.
 func shown(u *url.URL) string { return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String() }
 
 // withoutURL takes off what the client wraps its errors in, because that quotes the whole URL.
@@ -170,8 +172,8 @@ func (e *sendError) Error() string {
 // Unwrap returns the cause.
 func (e *sendError) Unwrap() error { return e.cause }
 
-// beginning returns the first bytes of an answer, and reads on a little, so that the connection can be used again. An answer
-// that breaks off is no failure: its status has arrived.
+// beginning returns the first bytes of an answer, and reads on a little, so that the connection can be used again. An
+// answer that breaks off is no failure: its status has arrived.
 func beginning(body io.Reader) []byte {
 	limited := io.LimitReader(body, maxAnswer)
 	first, _ := io.ReadAll(io.LimitReader(limited, maxQuoted))

@@ -35,14 +35,14 @@ func (p *Publisher) request(ctx context.Context, target *url.URL, e *outbox.Even
 	}
 	header := request.Header
 	header.Set("User-Agent", userAgent)
-	for name, values := range p.cfg.Header {
+	for name, values := range p.config.Header {
 		header[http.CanonicalHeaderKey(name)] = values
 	}
 	describe(header, e)
 	if err := carry(header, e.Headers); err != nil {
 		return nil, outbox.Permanent(err)
 	}
-	if err := p.sign(header, e, p.cfg.Now()); err != nil {
+	if err := p.sign(header, e, p.config.Now()); err != nil {
 		return nil, err
 	}
 	return request, nil

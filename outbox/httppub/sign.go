@@ -65,7 +65,8 @@ func decodeSecrets(texts []string) ([][]byte, error) {
 			return nil, fmt.Errorf("httppub: secret %d of %d is not base64", i+1, len(texts))
 		}
 		if len(secret) < minSecret {
-			return nil, fmt.Errorf("httppub: secret %d of %d has %d bytes, and %d are needed", i+1, len(texts), len(secret), minSecret)
+			return nil, fmt.Errorf("httppub: secret %d of %d has %d bytes, and %d are needed", i+1, len(texts), len(secret),
+				minSecret)
 		}
 		secrets[i] = secret
 	}

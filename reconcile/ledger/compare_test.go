@@ -219,15 +219,15 @@ func TestRunAgainstTheModel(t *testing.T) {
 			return noon.Add(ledger.DefaultSettle + time.Duration(minutes.Load())*time.Minute)
 		}
 		var got report
-		cfg := config(memory.New(memory.WithClock(now)), "", "", &got)
-		cfg.Provider, cfg.Local = breaking(provider, nil, breaksProvider...), breaking(local, nil, breaksLocal...)
-		cfg.Grace, cfg.Since, cfg.MinBackoff = grace, window.From.Add(grace), time.Second
-		cfg.SaveEvery = rapid.IntRange(1, 10).Draw(t, "save every")
-		s, err := run(outer, cfg)
+		config := config(memory.New(memory.WithClock(now)), "", "", &got)
+		config.Provider, config.Local = breaking(provider, nil, breaksProvider...), breaking(local, nil, breaksLocal...)
+		config.Grace, config.Since, config.MinBackoff = grace, window.From.Add(grace), time.Second
+		config.SaveEvery = rapid.IntRange(1, 10).Draw(t, "save every")
+		s, err := run(outer, config)
 		for range len(breaksProvider) + len(breaksLocal) {
 			minutes.Add(1)
 			if err != nil {
-				s, err = run(outer, cfg)
+				s, err = run(outer, config)
 			}
 		}
 		words, want := naive(provider, local)

@@ -20,26 +20,26 @@ import (
 // and each window is compared by one of them. Which windows are due is kept in the store, and a window stays due until
 // it has been compared or a person has given it up.
 type Comparer struct {
-	cfg    Config
+	config Config
 	store  store.Store
 	engine *onceward.Guard
 }
 
 // NewComparer returns a comparer. The store keeps how far the comparison has come, and its clock decides which windows
 // have ended. Any store will do; for [Comparer.GiveUp] it must be a [store.Auditor].
-func NewComparer(s store.Store, cfg Config) (*Comparer, error) {
+func NewComparer(s store.Store, config Config) (*Comparer, error) {
 	if s == nil {
 		return nil, errors.New("ledger: a comparer needs a store: it keeps how far the comparison has come")
 	}
-	cfg, err := cfg.withDefaults()
+	config, err := config.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	engine, err := onceward.New(s, onceward.Config{Secret: []byte(engineSecret), Logger: cfg.Logger})
+	engine, err := onceward.New(s, onceward.Config{Secret: []byte(engineSecret), Logger: config.Logger})
 	if err != nil {
 		return nil, err
 	}
-	return &Comparer{cfg: cfg, store: s, engine: engine}, nil
+	return &Comparer{config: config, store: s, engine: engine}, nil
 }
 
 // RunOnce compares the windows that are due, Config.Windows at most, and returns what each came to. One that fails does
@@ -66,10 +66,10 @@ func (c *Comparer) Run(ctx context.Context) {
 		switch {
 		case r.finished: // what failed was logged for each window
 		case errors.Is(err, onceward.ErrInProgress):
-			c.cfg.Logger.DebugContext(ctx, "ledger: another node is comparing", "comparison", c.cfg.Name)
+			c.config.Logger.DebugContext(ctx, "ledger: another node is comparing", "comparison", c.config.Name)
 		default:
-			c.cfg.Logger.ErrorContext(ctx, "ledger: cannot compare",
-				"comparison", c.cfg.Name, "error", err, "failures", failures)
+			c.config.Logger.ErrorContext(ctx, "ledger: cannot compare",
+				"comparison", c.config.Name, "error", err, "failures", failures)
 		}
 		if !backoff.Sleep(ctx, c.pause(&r, failures)) {
 			return
@@ -81,7 +81,7 @@ func (c *Comparer) Run(ctx context.Context) {
 func (c *Comparer) pause(r *round, failures int) time.Duration {
 	pause := min(r.wait, maxBackoff)
 	if !r.finished {
-		pause = c.cfg.backoff(failures)
+		pause = c.config.backoff(failures)
 	}
 	return pause + rand.N(pause/20+1)
 }
@@ -96,7 +96,7 @@ type round struct {
 
 func (c *Comparer) round(ctx context.Context) (r round, err error) {
 	err = c.take(ctx, func(ctx context.Context, t *turn) (failed error) {
-		for range c.cfg.Windows {
+		for range c.config.Windows {
 			p := t.journal.due(t.now())
 			if p == nil {
 				break
@@ -109,9 +109,9 @@ func (c *Comparer) round(ctx context.Context) (r round, err error) {
 				return failed
 			}
 		}
-		r.finished, r.wait = true, c.cfg.wait(&t.journal, t.now())
+		r.finished, r.wait = true, c.config.wait(&t.journal, t.now())
 		if failed != nil {
-			r.wait = max(r.wait, c.cfg.MinBackoff) // the others may fail for the same reason
+			r.wait = max(r.wait, c.config.MinBackoff) // the others may fail for the same reason
 		}
 		return failed
 	})
@@ -127,7 +127,7 @@ func (c *Comparer) Status(ctx context.Context) (Status, error) {
 	}
 	rec, err := c.store.Get(ctx, c.id())
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return Status{}, fmt.Errorf("ledger: comparison %q: %w", c.cfg.Name, err)
+		return Status{}, fmt.Errorf("ledger: comparison %q: %w", c.config.Name, err)
 	}
 	j, err := c.current(ctx, rec.Point, rec.Data, now)
 	if err != nil {
@@ -158,7 +158,7 @@ func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error 
 		open := t.journal.Open
 		i := slices.IndexFunc(open, func(p *pending) bool { return p.Window.String() == w.String() })
 		if i < 0 {
-			return fmt.Errorf("ledger: comparison %q has no uncompared window %s: %w", c.cfg.Name, w, store.ErrNotFound)
+			return fmt.Errorf("ledger: comparison %q has no uncompared window %s: %w", c.config.Name, w, store.ErrNotFound)
 		}
 		p := open[i]
 		claim := store.Claim{ID: c.id(), Attempt: t.op.Attempt()}
@@ -167,7 +167,7 @@ func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error 
 			return t.save()
 		})
 		if err == nil {
-			t.cfg.Logger.WarnContext(ctx, "ledger: a window was given up",
+			t.config.Logger.WarnContext(ctx, "ledger: a window was given up",
 				"run", p.Counts.Run, "by", by.Who, "why", by.Why)
 			t.tell(ctx, p, "given up", nil)
 		}
@@ -194,14 +194,15 @@ const (
 	maxBackoff = time.Hour
 )
 
-// Config says what is compared, and how. Name, Provider and Local are required.
+// Config configures a [Comparer]: what is compared, and how.
 type Config struct {
 	// Name is that of the comparison, such as "acme charges", and its identity: the progress is kept under it, and it
 	// is part of the ID of each finding. With another name it is another comparison, which begins at Since.
+	// Required.
 	Name string
 	// Scope is the scope that the progress is kept in. Default: [DefaultScope].
 	Scope string
-	// Provider and Local list the entries of the two sides.
+	// Provider and Local list the entries of the two sides. Required.
 	Provider Source
 	Local    Source
 	// Report is told each finding, at least once: what it keeps, it keeps by the finding's ID. If it returns an error
@@ -236,7 +237,7 @@ type Config struct {
 
 	// Logger gets failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
-	// Observer is told of every finding, with a [FindingEvent], and of what becomes of windows, with an
+	// Observer is told of every finding, with a [FindingEvent], and of what becomes of windows, with a
 	// [WindowEvent]. Default: none.
 	Observer onceward.Observer
 }

@@ -130,9 +130,9 @@ func TestNoEntryIsAtTheEdgeOfAllWindows(t *testing.T) {
 			at := began.Add(time.Duration(i) * time.Minute)
 			l.entries = append(l.entries, ledger.Entry{Key: at.Format(time.RFC3339), At: at})
 		}
-		cfg := l.config(memory.New(), got)
-		cfg.Grace = 90 * time.Second
-		stop := inBackground(t, newComparer(t, cfg))
+		config := l.config(memory.New(), got)
+		config.Grace = 90 * time.Second
+		stop := inBackground(t, newComparer(t, config))
 		time.Sleep(12 * day)
 		stop()
 		if once, all := len(got.different()), len(got.words); once != len(l.entries) || all != once {
@@ -195,9 +195,9 @@ func TestALostNodeIsMadeUpFor(t *testing.T) {
 		}
 		var logged bytes.Buffer
 		began := time.Now()
-		cfg := l.config(store, &report{})
-		cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
-		defer inBackground(t, newComparer(t, cfg))()
+		config := l.config(store, &report{})
+		config.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		defer inBackground(t, newComparer(t, config))()
 		time.Sleep(day / 2)
 		synctest.Wait()
 		asked, windows := l.take()
@@ -229,10 +229,10 @@ func TestCancellationIsNoFailure(t *testing.T) {
 		var logged bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		l := &ledgers{}
-		cfg := l.config(memory.New(), &report{})
-		cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
-		cfg.Local = breaking(list("a"), cancel, 0)
-		comparer := newComparer(t, cfg)
+		config := l.config(memory.New(), &report{})
+		config.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		config.Local = breaking(list("a"), cancel, 0)
+		comparer := newComparer(t, config)
 		began := time.Now()
 		comparer.Run(ctx)
 		if _, windows := l.take(); len(windows) != 1 {

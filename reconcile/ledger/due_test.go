@@ -57,9 +57,9 @@ func TestAnOutageForgetsNothing(t *testing.T) {
 		store, got := memory.New(), &report{}
 		l := &ledgers{entries: effects(began.Add(12*time.Hour), day, 10)}
 		var logged bytes.Buffer
-		cfg := l.config(store, got)
-		cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
-		stop := inBackground(t, newComparer(t, cfg))
+		config := l.config(store, got)
+		config.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		stop := inBackground(t, newComparer(t, config))
 		time.Sleep(12 * time.Hour)
 		l.setDown(true)
 		l.take()
@@ -67,7 +67,7 @@ func TestAnOutageForgetsNothing(t *testing.T) {
 		stop()
 		asked, _ := l.take()
 		requireRetries(t, asked)
-		s := status(t, newComparer(t, cfg))
+		s := status(t, newComparer(t, config))
 		if len(s.Uncompared) != 7 {
 			t.Fatalf("%d windows are uncompared, want 7", len(s.Uncompared))
 		}
@@ -79,11 +79,11 @@ func TestAnOutageForgetsNothing(t *testing.T) {
 			}
 		}
 		l.setDown(false)
-		defer inBackground(t, newComparer(t, cfg))()
+		defer inBackground(t, newComparer(t, config))()
 		time.Sleep(4 * day)
 		synctest.Wait()
 		requireAll(t, got, l.entries)
-		if s := status(t, newComparer(t, cfg)); len(s.Uncompared) != 0 {
+		if s := status(t, newComparer(t, config)); len(s.Uncompared) != 0 {
 			t.Errorf("still uncompared are %+v", s.Uncompared)
 		}
 		for _, want := range []string{"could not be compared", "pulled the plug", "attempts=4", "the two sides differ"} {
@@ -139,10 +139,10 @@ func TestMoreThanTheJournalHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := &report{}
 		l := &ledgers{entries: effects(time.Now(), time.Minute, 150), down: true}
-		cfg := l.config(memory.New(), got)
-		cfg.Interval, cfg.Settle, cfg.Grace, cfg.Windows = time.Minute, time.Minute, 10*time.Second, 200
-		cfg.Since = time.Now()
-		comparer := newComparer(t, cfg)
+		config := l.config(memory.New(), got)
+		config.Interval, config.Settle, config.Grace, config.Windows = time.Minute, time.Minute, 10*time.Second, 200
+		config.Since = time.Now()
+		comparer := newComparer(t, config)
 		time.Sleep(3 * time.Hour)
 		if _, err := comparer.RunOnce(t.Context()); !errors.Is(err, errAway) {
 			t.Error(err)
@@ -169,9 +169,9 @@ func TestWindowsOfARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &ledgers{}
-		cfg := l.config(memory.New(), &report{})
-		cfg.Windows, cfg.Since = 3, time.Now().Add(-7*day-ledger.DefaultGrace)
-		comparer := newComparer(t, cfg)
+		config := l.config(memory.New(), &report{})
+		config.Windows, config.Since = 3, time.Now().Add(-7*day-ledger.DefaultGrace)
+		comparer := newComparer(t, config)
 		for _, want := range []int{3, 3, 0} {
 			if compared, err := comparer.RunOnce(t.Context()); err != nil || len(compared) != want {
 				t.Errorf("compared %d windows, %v; want %d", len(compared), err, want)
@@ -202,9 +202,9 @@ func TestClocksOfNodesDecideNothing(t *testing.T) {
 				return stream(seen, nil)
 			}
 			for range 2 {
-				cfg := (&ledgers{}).config(store, got)
-				cfg.Interval, cfg.Settle, cfg.Provider = time.Hour, time.Minute, provider
-				defer inBackground(t, newComparer(t, cfg))()
+				config := (&ledgers{}).config(store, got)
+				config.Interval, config.Settle, config.Provider = time.Hour, time.Minute, provider
+				defer inBackground(t, newComparer(t, config))()
 			}
 			time.Sleep(101 * time.Hour)
 			synctest.Wait()
@@ -230,13 +230,13 @@ func TestTheStoresClockStepsBack(t *testing.T) {
 			store, got := memory.New(memory.WithClock(ahead.clock)), &report{}
 			entries := effects(time.Now().Add(-10*time.Hour), time.Hour, 99)
 			l := &ledgers{down: down, entries: entries[:10]}
-			cfg := l.config(store, got)
-			cfg.Since = entries[0].At
-			defer inBackground(t, newComparer(t, cfg))()
+			config := l.config(store, got)
+			config.Since = entries[0].At
+			defer inBackground(t, newComparer(t, config))()
 			time.Sleep(time.Second)
 			ahead.set(50 * time.Hour)
 			time.Sleep(70 * time.Minute)
-			if until := status(t, newComparer(t, cfg)).Until; until.Before(time.Now().Add(40 * time.Hour)) {
+			if until := status(t, newComparer(t, config)).Until; until.Before(time.Now().Add(40 * time.Hour)) {
 				t.Fatalf("compared is until %s: the test sets nothing back", until)
 			}
 			ahead.set(-30 * time.Minute)
@@ -246,7 +246,7 @@ func TestTheStoresClockStepsBack(t *testing.T) {
 			time.Sleep(7 * day)
 			synctest.Wait()
 			requireAll(t, got, entries)
-			if s := status(t, newComparer(t, cfg)); len(s.Uncompared) != 0 {
+			if s := status(t, newComparer(t, config)); len(s.Uncompared) != 0 {
 				t.Errorf("still uncompared are %+v", s.Uncompared)
 			}
 		})
@@ -262,9 +262,9 @@ func TestTheStoresClockIsFarAhead(t *testing.T) {
 		store, got := memory.New(memory.WithClock(ahead.clock)), &report{}
 		entries := effects(time.Now().Add(-10*time.Hour), time.Hour, 99)
 		l := &ledgers{entries: entries[:10]}
-		cfg := l.config(store, got)
-		cfg.Since = entries[0].At
-		comparer := newComparer(t, cfg)
+		config := l.config(store, got)
+		config.Since = entries[0].At
+		comparer := newComparer(t, config)
 		ahead.set(400 * day)
 		for range 60 {
 			if _, err := comparer.RunOnce(t.Context()); err != nil {
@@ -333,9 +333,9 @@ func TestTheFirstRun(t *testing.T) {
 			"shortly before an end": {midnight.Add(-day - time.Minute), 0},
 		} {
 			l := &ledgers{}
-			cfg := l.config(memory.New(), &report{})
-			cfg.Since = test.since
-			comparer := newComparer(t, cfg)
+			config := l.config(memory.New(), &report{})
+			config.Since = test.since
+			comparer := newComparer(t, config)
 			if n := len(status(t, comparer).Uncompared); n != test.want {
 				t.Errorf("%s: %d windows are due, want %d", name, n, test.want)
 			}
@@ -344,16 +344,16 @@ func TestTheFirstRun(t *testing.T) {
 			}
 		}
 		l := &ledgers{}
-		cfg := l.config(memory.New(), &report{})
+		config := l.config(memory.New(), &report{})
 		for _, test := range []struct {
 			since time.Duration
 			want  int
 		}{{0, 1}, {-day, 0}, {-5 * day, 4}, {-5 * day, 0}, {-2 * day, 0}} {
-			cfg.Since = time.Time{}
+			config.Since = time.Time{}
 			if test.since != 0 {
-				cfg.Since = midnight.Add(test.since)
+				config.Since = midnight.Add(test.since)
 			}
-			if compared, err := newComparer(t, cfg).RunOnce(t.Context()); len(compared) != test.want || err != nil {
+			if compared, err := newComparer(t, config).RunOnce(t.Context()); len(compared) != test.want || err != nil {
 				t.Errorf("since %s: %d windows were compared, %v; want %d", test.since, len(compared), err, test.want)
 			}
 		}
@@ -393,22 +393,22 @@ func play(t *testing.T, deploys []deploy) (effected, reported int, err error) {
 	began := time.Now()
 	store, got := memory.New(), &report{}
 	l := &ledgers{entries: effects(began, 11*time.Minute, 200)}
-	cfg := l.config(store, got)
-	cfg.Since = began
+	config := l.config(store, got)
+	config.Since = began
 	for _, d := range deploys {
-		cfg.Interval, cfg.Grace, cfg.Settle = d.interval, d.grace, d.settle
+		config.Interval, config.Grace, config.Settle = d.interval, d.grace, d.settle
 		for _, look := range d.looks {
 			time.Sleep(look.pass)
 			l.setDown(look.down)
-			if _, err := newComparer(t, cfg).RunOnce(t.Context()); err != nil && !look.down {
+			if _, err := newComparer(t, config).RunOnce(t.Context()); err != nil && !look.down {
 				return 0, 0, err
 			}
 		}
 	}
 	time.Sleep(30 * day)
 	l.setDown(false)
-	cfg.Interval = day
-	comparer := newComparer(t, cfg)
+	config.Interval = day
+	comparer := newComparer(t, config)
 	for {
 		compared, err := comparer.RunOnce(t.Context())
 		if err != nil || len(compared) == 0 {

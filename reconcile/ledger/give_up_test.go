@@ -35,22 +35,22 @@ func TestOneBadWindow(t *testing.T) {
 		began := time.Now().UTC()
 		store, got := memory.New(), &report{}
 		l := &ledgers{entries: effects(began.Add(12*time.Hour), day, 30)}
-		cfg := l.config(store, got)
+		config := l.config(store, got)
 		bad := began.Add(3 * day)
-		cfg.Provider = poisoned(l, bad)
+		config.Provider = poisoned(l, bad)
 		var events []ledger.WindowEvent
-		cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+		config.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
 			if e, ok := e.(ledger.WindowEvent); ok {
 				events = append(events, e)
 			}
 		})
-		stop := inBackground(t, newComparer(t, cfg))
+		stop := inBackground(t, newComparer(t, config))
 		time.Sleep(32 * day)
 		stop()
 		if n := len(got.different()); n != 29 {
 			t.Errorf("%d effects were reported, want all but the one of the bad day", n)
 		}
-		operator := newComparer(t, cfg)
+		operator := newComparer(t, config)
 		s := status(t, operator)
 		if len(s.Uncompared) != 1 || !s.Uncompared[0].Window.To.Equal(bad) || s.Uncompared[0].Attempts < 25*24 {
 			t.Fatalf("uncompared is %+v", s.Uncompared)
@@ -136,9 +136,9 @@ func TestAPersonWaitsForANode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
-		cfg := config(store, "a", "a", &report{})
-		cfg.Provider = breaking(list("a"), func() { time.Sleep(30 * time.Second); panic("the test panics") }, 0)
-		comparer := newComparer(t, cfg)
+		config := config(store, "a", "a", &report{})
+		config.Provider = breaking(list("a"), func() { time.Sleep(30 * time.Second); panic("the test panics") }, 0)
+		comparer := newComparer(t, config)
 		defer inBackground(t, comparer)()
 		synctest.Wait()
 		if err := comparer.GiveUp(t.Context(), reconcile.By{Who: "pat", Why: "a test"}, window); err != nil {
@@ -158,9 +158,9 @@ func TestAJournalOfANewerVersion(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStore()
-			cfg := config(s, "a", "b", &report{})
-			cfg.Provider = breaking(list("a"), nil, 0)
-			if _, err := run(t, cfg); !errors.Is(err, errAway) {
+			config := config(s, "a", "b", &report{})
+			config.Provider = breaking(list("a"), nil, 0)
+			if _, err := run(t, config); !errors.Is(err, errAway) {
 				t.Fatal(err)
 			}
 			id := store.ID{Scope: ledger.DefaultScope, Key: "comparison test"}
@@ -181,7 +181,7 @@ func TestAJournalOfANewerVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(ledger.DefaultMinBackoff)
-			comparer := newComparer(t, cfg)
+			comparer := newComparer(t, config)
 			_, failed := comparer.RunOnce(t.Context())
 			_, hidden := comparer.Status(t.Context())
 			for _, err := range []error{failed, hidden} {

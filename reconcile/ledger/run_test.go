@@ -23,12 +23,12 @@ func TestAWindowIsComparedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got report
 		var events []onceward.ObserverEvent
-		cfg := config(newStore(), "a=1 b=2 c=3", "a=1 b=9 d=4", &got)
-		cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { events = append(events, e) })
+		config := config(newStore(), "a=1 b=2 c=3", "a=1 b=9 d=4", &got)
+		config.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { events = append(events, e) })
 
 		name := "test 1999-12-31T11:00:00Z/1999-12-31T12:00:00Z"
 		want := ledger.Summary{Run: name, Provider: 3, Local: 3, Matched: 1, Differs: 1, MissingHere: 1, MissingThere: 1}
-		if s, err := run(t, cfg); s != want || err != nil {
+		if s, err := run(t, config); s != want || err != nil {
 			t.Fatalf("%+v, %v; want %+v", s, err, want)
 		}
 		if words := got.take(); words != "differs b, missing here c, missing there d" {
@@ -45,8 +45,8 @@ func TestAWindowIsComparedOnce(t *testing.T) {
 		}
 
 		// The ledgers have changed since: the window is not compared again.
-		cfg.Local = source(nil)
-		if compared, err := newComparer(t, cfg).RunOnce(t.Context()); len(compared) != 0 || err != nil {
+		config.Local = source(nil)
+		if compared, err := newComparer(t, config).RunOnce(t.Context()); len(compared) != 0 || err != nil {
 			t.Errorf("again: %+v, %v", compared, err)
 		}
 		if words := got.take(); words != "" {
@@ -58,18 +58,18 @@ func TestAWindowIsComparedOnce(t *testing.T) {
 func TestTheSameDifferenceHasTheSameID(t *testing.T) {
 	t.Parallel()
 	var got report
-	cfg := config(newStore(), "a=1", "a=2", &got)
+	config := config(newStore(), "a=1", "a=2", &got)
 	for _, scope := range []string{"", "another"} {
-		cfg.Scope = scope
-		if _, err := run(t, cfg); err != nil {
+		config.Scope = scope
+		if _, err := run(t, config); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if found := got.take(); found != "differs a, differs a" || len(got.different()) != 1 {
 		t.Errorf("compared twice: %q with %d IDs, want 1", found, len(got.different()))
 	}
-	cfg.Name = "another"
-	if _, err := run(t, cfg); err != nil || len(got.different()) != 2 {
+	config.Name = "another"
+	if _, err := run(t, config); err != nil || len(got.different()) != 2 {
 		t.Errorf("another comparison: %d IDs, want 2 (%v)", len(got.different()), err)
 	}
 }
@@ -93,12 +93,12 @@ func TestEdges(t *testing.T) {
 		{time.Time{}, false},
 	} {
 		var got report
-		cfg := config(newStore(), "", "", &got)
-		cfg.Grace, cfg.Since = grace, window.From.Add(grace)
+		config := config(newStore(), "", "", &got)
+		config.Grace, config.Since = grace, window.From.Add(grace)
 		twice := ledger.Entry{Key: "only there", At: test.at}
-		cfg.Provider = source([]ledger.Entry{{Key: "differs", Value: "1", At: test.at}, twice, twice})
-		cfg.Local = source([]ledger.Entry{{Key: "differs", Value: "2", At: test.at}, {Key: "only here", At: test.at}})
-		s, err := run(t, cfg)
+		config.Provider = source([]ledger.Entry{{Key: "differs", Value: "1", At: test.at}, twice, twice})
+		config.Local = source([]ledger.Entry{{Key: "differs", Value: "2", At: test.at}, {Key: "only here", At: test.at}})
+		s, err := run(t, config)
 		want := ledger.Summary{Run: s.Run, Provider: 3, Local: 2, Differs: 1, Duplicates: 1, MissingHere: 1, MissingThere: 1}
 		if test.edge {
 			want.MissingHere, want.MissingThere, want.AtEdge = 0, 0, 2
@@ -114,20 +114,20 @@ func TestOnlyOneNodeRuns(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	var got report
-	cfg := config(store, "a", "a", &got)
+	config := config(store, "a", "a", &got)
 	reached, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	slow := cfg
+	slow := config
 	slow.Provider = breaking(list("a"), func() { close(reached); <-goOn }, 0)
 	go func() {
 		_, err := newComparer(t, slow).RunOnce(t.Context())
 		done <- err
 	}()
 	await(t, "the turn of the first node", reached)
-	cfg.Provider = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
+	config.Provider = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
 		t.Error("the second node runs too")
 		return stream(nil, nil)
 	}
-	second := newComparer(t, cfg)
+	second := newComparer(t, config)
 	if _, err := second.RunOnce(t.Context()); !errors.Is(err, onceward.ErrInProgress) {
 		t.Errorf("the second node: %v", err)
 	}
@@ -154,15 +154,15 @@ func TestConfigMustMakeSense(t *testing.T) {
 		"negative":  func(c *node) { c.Grace = -1 },
 		"no count":  func(c *node) { c.Windows = -1 },
 	} {
-		cfg := config(newStore(), "a", "a", &report{})
-		change(&cfg)
-		if _, err := ledger.NewComparer(cfg.store, cfg.Config); err == nil || !strings.Contains(err.Error(), want) {
+		config := config(newStore(), "a", "a", &report{})
+		change(&config)
+		if _, err := ledger.NewComparer(config.store, config.Config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	cfg := config(newStore(), "a", "a", &report{})
-	cfg.Name = strings.Repeat("x", 128)
-	if _, err := run(t, cfg); err != nil {
+	config := config(newStore(), "a", "a", &report{})
+	config.Name = strings.Repeat("x", 128)
+	if _, err := run(t, config); err != nil {
 		t.Errorf("the longest name: %v", err)
 	}
 }
@@ -174,18 +174,18 @@ func TestASourceOutOfOrderStartsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var got report
-		cfg := config(newStore(), "a b c", "a b c", &got)
-		cfg.SaveEvery = 1
-		cfg.Local = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
+		config := config(newStore(), "a b c", "a b c", &got)
+		config.SaveEvery = 1
+		config.Local = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
 			return stream(list("a c b"), nil)
 		}
 		var order *ledger.OrderError
-		if s, err := run(t, cfg); !errors.As(err, &order) || s.Findings() != 0 || s.Matched != 0 {
+		if s, err := run(t, config); !errors.As(err, &order) || s.Findings() != 0 || s.Matched != 0 {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		time.Sleep(ledger.DefaultMinBackoff)
-		cfg.Local = source(list("a b c"))
-		if s, err := run(t, cfg); err != nil || s.Matched != 3 || s.Findings() != 0 {
+		config.Local = source(list("a b c"))
+		if s, err := run(t, config); err != nil || s.Matched != 3 || s.Findings() != 0 {
 			t.Errorf("in order: %+v, %v", s, err)
 		}
 	})
@@ -196,18 +196,18 @@ func TestASourceMustBeginBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var got report
-		cfg := config(newStore(), "a b c", "a b c", &got)
-		cfg.Provider = breaking(list("a b c"), nil, 2)
-		if _, err := run(t, cfg); !errors.Is(err, errAway) {
+		config := config(newStore(), "a b c", "a b c", &got)
+		config.Provider = breaking(list("a b c"), nil, 2)
+		if _, err := run(t, config); !errors.Is(err, errAway) {
 			t.Fatal(err)
 		}
 		time.Sleep(ledger.DefaultMinBackoff)
-		cfg.Local = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
+		config.Local = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
 			return stream(list("a b c"), nil)
 		}
 		var order *ledger.OrderError
 		want := ledger.OrderError{Side: ledger.SideLocal, Before: "a", Key: "a"}
-		if _, err := run(t, cfg); !errors.As(err, &order) || *order != want {
+		if _, err := run(t, config); !errors.As(err, &order) || *order != want {
 			t.Errorf("%v, want %v", err, &want)
 		}
 	})
@@ -220,12 +220,12 @@ func TestTheContextStopsARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got report
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cfg := config(newStore(), someProvider, someLocal, &got)
-		cfg.Provider = breaking(list(someProvider), func() { cancel(errAway); synctest.Wait() }, 5)
-		if _, err := newComparer(t, cfg).RunOnce(ctx); !errors.Is(err, errAway) {
+		config := config(newStore(), someProvider, someLocal, &got)
+		config.Provider = breaking(list(someProvider), func() { cancel(errAway); synctest.Wait() }, 5)
+		if _, err := newComparer(t, config).RunOnce(ctx); !errors.Is(err, errAway) {
 			t.Fatal(err)
 		}
-		s, err := run(t, cfg)
+		s, err := run(t, config)
 		requireSame(t, "another node", &got, s, err)
 	})
 }
@@ -234,16 +234,16 @@ func TestTheDeadlineStopsARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var got report
-		cfg := config(newStore(), someProvider, someLocal, &got)
-		cfg.Provider = breaking(list(someProvider), func() { time.Sleep(10 * time.Minute) }, 3, 7)
-		cfg.Deadline = time.Minute
+		config := config(newStore(), someProvider, someLocal, &got)
+		config.Provider = breaking(list(someProvider), func() { time.Sleep(10 * time.Minute) }, 3, 7)
+		config.Deadline = time.Minute
 		for attempt := range 2 {
-			if _, err := run(t, cfg); !errors.Is(err, store.ErrDeadline) {
+			if _, err := run(t, config); !errors.Is(err, store.ErrDeadline) {
 				t.Errorf("attempt %d: %v", attempt, err)
 			}
 			time.Sleep(ledger.DefaultMinBackoff << attempt)
 		}
-		s, err := run(t, cfg)
+		s, err := run(t, config)
 		requireSame(t, "the third attempt", &got, s, err)
 	})
 }
@@ -253,23 +253,23 @@ func TestAReportThatFailsIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var got report
-		cfg := config(newStore(), someProvider, someLocal, &got)
+		config := config(newStore(), someProvider, someLocal, &got)
 		failed := make(map[string]bool)
-		cfg.Report = func(ctx context.Context, f ledger.Finding) error {
+		config.Report = func(ctx context.Context, f ledger.Finding) error {
 			if !failed[f.ID] {
 				failed[f.ID] = true
 				return errAway
 			}
 			return got.Report(ctx, f)
 		}
-		cfg.MinBackoff = time.Microsecond
+		config.MinBackoff = time.Microsecond
 		for attempts := range 9 {
-			if _, err := run(t, cfg); !errors.Is(err, errAway) {
+			if _, err := run(t, config); !errors.Is(err, errAway) {
 				t.Error(err)
 			}
-			time.Sleep(cfg.MinBackoff << attempts)
+			time.Sleep(config.MinBackoff << attempts)
 		}
-		s, err := run(t, cfg)
+		s, err := run(t, config)
 		requireSame(t, "with a report that fails", &got, s, err)
 	})
 }
@@ -346,14 +346,14 @@ func TestOnlyTheKeyAtHandIsComparedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var got report
-		cfg := config(newStore(), someProvider, someLocal, &got)
+		config := config(newStore(), someProvider, someLocal, &got)
 		var afters []string
 		broken := breaking(list(someProvider), nil, 8) // the second f
-		cfg.Provider = func(ctx context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
+		config.Provider = func(ctx context.Context, w ledger.Window, after string) iter.Seq2[ledger.Entry, error] {
 			afters = append(afters, after)
 			return broken(ctx, w, after)
 		}
-		s, err := run(t, cfg)
+		s, err := run(t, config)
 		if s.Provider != 7 || s.Local != 6 || !errors.Is(err, errAway) {
 			t.Errorf("%+v, %v; want what it came to before f", s, err)
 		}
@@ -363,7 +363,7 @@ func TestOnlyTheKeyAtHandIsComparedAgain(t *testing.T) {
 			t.Errorf("found %q, want %q", words, want)
 		}
 		time.Sleep(ledger.DefaultMinBackoff)
-		s, err = run(t, cfg)
+		s, err = run(t, config)
 		requireSame(t, "the second attempt", &got, s, err)
 		if words := got.take(); words != "duplicate f provider 1, missing there g, differs \xff" {
 			t.Errorf("the second attempt found %q", words)

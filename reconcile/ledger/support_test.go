@@ -138,9 +138,9 @@ func newComparer(t *testing.T, n node) *ledger.Comparer {
 }
 
 // run runs a comparer once, and returns what the one window that is due came to, or has come to so far.
-func run(t *testing.T, cfg node) (ledger.Summary, error) {
+func run(t *testing.T, config node) (ledger.Summary, error) {
 	t.Helper()
-	comparer := newComparer(t, cfg)
+	comparer := newComparer(t, config)
 	compared, err := comparer.RunOnce(t.Context())
 	if len(compared) == 1 {
 		return compared[0], err

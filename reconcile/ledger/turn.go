@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A comparison is one operation of the engine that is never completed: each turn takes it up where the last one left
+// A comparison is one operation of the engine that is never completed: each turn goes on where the last one left
 // it, by the journal in its recovery point, and then releases it, so that the next turn can be had at once, by a node
 // or by a person. That is true to what a release means: the only effects are reports, which may be repeated.
 
@@ -44,7 +44,7 @@ type worker func(ctx context.Context, t *turn) error
 
 // id names the record that the journal is kept in.
 func (c *Comparer) id() store.ID {
-	return store.ID{Scope: c.cfg.Scope, Key: "comparison " + c.cfg.Name}
+	return store.ID{Scope: c.config.Scope, Key: "comparison " + c.config.Name}
 }
 
 // take does not wait: while another node has the turn the error wraps [onceward.ErrInProgress], unless the options say
@@ -52,9 +52,9 @@ func (c *Comparer) id() store.ID {
 func (c *Comparer) take(ctx context.Context, work worker, options ...onceward.Option) error {
 	taken, failed := false, error(nil)
 	options = append(options, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(store.LostResume),
-		onceward.Deadline(c.cfg.Deadline), onceward.Retain(keep))
+		onceward.Deadline(c.config.Deadline), onceward.Retain(keep))
 	_, err := c.engine.Do(ctx, onceward.Call{
-		Scope: c.cfg.Scope, Key: c.id().Key, Operation: "ledger comparison " + c.cfg.Name,
+		Scope: c.config.Scope, Key: c.id().Key, Operation: "ledger comparison " + c.config.Name,
 	}, func(workCtx context.Context) ([]byte, error) {
 		workCtx, cancel := context.WithCancelCause(workCtx)
 		defer cancel(nil)
@@ -66,7 +66,7 @@ func (c *Comparer) take(ctx context.Context, work worker, options ...onceward.Op
 		return nil, nil
 	}, options...)
 	if !taken {
-		return fmt.Errorf("ledger: comparison %q: %w", c.cfg.Name, err)
+		return fmt.Errorf("ledger: comparison %q: %w", c.config.Name, err)
 	}
 	return failed
 }
@@ -97,7 +97,7 @@ func (c *Comparer) clock(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
 	v, err := c.store.Reserve(ctx, &store.Reservation{
-		ID: store.ID{Scope: c.cfg.Scope, Key: "clock"}, Operation: "ledger clock", NoCreate: true,
+		ID: store.ID{Scope: c.config.Scope, Key: "clock"}, Operation: "ledger clock", NoCreate: true,
 		Fingerprints: make([]store.Fingerprint, 1), Nonce: store.Nonce{1}, Lease: time.Second, Retention: time.Hour,
 	})
 	if err == nil && v.Now.IsZero() {
@@ -115,19 +115,19 @@ func (t *turn) now() time.Time { return t.read.Add(time.Since(t.start)) }
 // current is the journal at a moment of the store's clock.
 func (c *Comparer) current(ctx context.Context, point string, data []byte, now time.Time) (j journal, err error) {
 	if point == "" {
-		j = c.cfg.begin(now)
+		j = c.config.begin(now)
 	} else if j, err = readJournal(point, data); err != nil {
 		return j, err
 	}
-	if c.cfg.rewind(&j, now) {
-		c.cfg.Logger.WarnContext(ctx, "ledger: the comparison goes back, as the store's clock or Config.Since did",
-			"comparison", c.cfg.Name, "to", j.Next, "store_clock", now)
+	if c.config.rewind(&j, now) {
+		c.config.Logger.WarnContext(ctx, "ledger: the comparison goes back, as the store's clock or Config.Since did",
+			"comparison", c.config.Name, "to", j.Next, "store_clock", now)
 	}
 	if now.Before(j.Begin) {
-		c.cfg.Logger.WarnContext(ctx, "ledger: the comparison has not begun: for an earlier beginning, set Config.Since",
-			"comparison", c.cfg.Name, "begin", j.Begin, "store_clock", now)
+		c.config.Logger.WarnContext(ctx, "ledger: the comparison has not begun: for an earlier beginning, set Config.Since",
+			"comparison", c.config.Name, "begin", j.Begin, "store_clock", now)
 	}
-	c.cfg.advance(&j, now)
+	c.config.advance(&j, now)
 	return j, nil
 }
 
@@ -139,7 +139,7 @@ func (t *turn) save() error {
 	}
 	if err := t.op.Checkpoint(store.Checkpoint{Point: layout, Data: data}); err != nil {
 		t.lost = true
-		return fmt.Errorf("ledger: the progress of comparison %q was not stored: %w", t.cfg.Name, err)
+		return fmt.Errorf("ledger: the progress of comparison %q was not stored: %w", t.config.Name, err)
 	}
 	t.saved = data
 	return nil
@@ -152,7 +152,7 @@ func (t *turn) close(p *pending) {
 
 // tell reports what became of a window.
 func (t *turn) tell(ctx context.Context, p *pending, outcome string, err error) {
-	t.cfg.Observer.Observe(ctx, WindowEvent{Run: p.Counts.Run, Outcome: outcome, Attempts: p.Attempts, Err: err})
+	t.config.Observer.Observe(ctx, WindowEvent{Run: p.Counts.Run, Outcome: outcome, Attempts: p.Attempts, Err: err})
 }
 
 // compare takes a window to its end, and notes what became of it. A failure is the window's own unless the turn ends:
@@ -169,7 +169,7 @@ func (t *turn) compare(ctx context.Context, p *pending) error {
 	}
 	if failed {
 		p.Attempts++
-		p.Why, p.RetryAt = shortened(err.Error()), t.now().Add(t.cfg.backoff(p.Attempts))
+		p.Why, p.RetryAt = shortened(err.Error()), t.now().Add(t.config.backoff(p.Attempts))
 	}
 	if err != nil {
 		err = fmt.Errorf("ledger: run %q stopped: %w", p.Counts.Run, err)
@@ -180,7 +180,7 @@ func (t *turn) compare(ctx context.Context, p *pending) error {
 	if err == nil {
 		t.compared(ctx, p)
 	} else if failed {
-		t.cfg.Logger.ErrorContext(ctx, "ledger: a window could not be compared", "error", err,
+		t.config.Logger.ErrorContext(ctx, "ledger: a window could not be compared", "error", err,
 			"attempts", p.Attempts, "since", p.Since, "retry_at", p.RetryAt)
 		t.tell(ctx, p, "failed", err)
 	}
@@ -191,7 +191,7 @@ func shortened(text string) string { return text[:min(len(text), maxWhy)] }
 
 func (t *turn) compared(ctx context.Context, p *pending) {
 	if s := &p.Counts; s.Findings() > 0 {
-		t.cfg.Logger.WarnContext(ctx, "ledger: the two sides differ", "run", s.Run,
+		t.config.Logger.WarnContext(ctx, "ledger: the two sides differ", "run", s.Run,
 			"missing_here", s.MissingHere, "missing_there", s.MissingThere, "differs", s.Differs, "duplicates", s.Duplicates)
 	}
 	t.tell(ctx, p, "compared", nil)
@@ -200,7 +200,7 @@ func (t *turn) compared(ctx context.Context, p *pending) {
 // merge compares a window from where it was left. A source that panics has failed.
 func (t *turn) merge(ctx context.Context, p *pending) (err error) {
 	m := merger{
-		comparison: t.cfg.Name, window: &p.Window, grace: p.Grace, saveEvery: int64(t.cfg.SaveEvery),
+		comparison: t.config.Name, window: &p.Window, grace: p.Grace, saveEvery: int64(t.config.SaveEvery),
 		report: func(f Finding) error { return t.report(ctx, f) },
 		done:   cursor{After: p.After, Counts: p.Counts},
 	}
@@ -212,18 +212,18 @@ func (t *turn) merge(ctx context.Context, p *pending) (err error) {
 		p.After, p.Counts = m.done.After, m.done.Counts
 		if panicked := recover(); panicked != nil {
 			err = fmt.Errorf("panic: %v", panicked)
-			t.cfg.Logger.ErrorContext(ctx, "ledger: comparing panicked",
+			t.config.Logger.ErrorContext(ctx, "ledger: comparing panicked",
 				"run", p.Counts.Run, "panic", panicked, "stack", string(debug.Stack()))
 		}
 	}()
 	after := string(p.After)
-	return m.merge(ctx, t.cfg.Provider(ctx, p.Window, after), t.cfg.Local(ctx, p.Window, after))
+	return m.merge(ctx, t.config.Provider(ctx, p.Window, after), t.config.Local(ctx, p.Window, after))
 }
 
 func (t *turn) report(ctx context.Context, f Finding) error {
-	if err := t.cfg.Report(ctx, f); err != nil {
+	if err := t.config.Report(ctx, f); err != nil {
 		return fmt.Errorf("the report of %s %q: %w", f.Kind, f.Key, err)
 	}
-	t.cfg.Observer.Observe(ctx, FindingEvent{Run: f.Run, Kind: string(f.Kind), Key: f.Key})
+	t.config.Observer.Observe(ctx, FindingEvent{Run: f.Run, Kind: string(f.Kind), Key: f.Key})
 	return nil
 }

@@ -29,7 +29,7 @@ type Event struct {
 	At time.Time
 }
 
-// ErrIgnored is what a Parse returns for an event that is none of our business, such as one of a kind that is not acted
+// ErrIgnored is returned by a Parse when an event is none of our business, such as one of a kind that is not acted
 // on here. It is answered like a success, so that the sender does not send it again, and is not kept.
 var ErrIgnored = errors.New("webhook: the event is of no interest")
 

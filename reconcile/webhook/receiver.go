@@ -38,22 +38,24 @@ const (
 	DefaultApplyTimeout = 5 * time.Second
 )
 
-// Config says whose deliveries a [Receiver] takes and what it does with them. Source and Parse are required, and either
-// Scheme and Scope or Tenant.
+// Config configures a [Receiver]: whose deliveries it takes and what it does with them.
 type Config struct {
 	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for
-	// external events by it.
+	// external events by it. Required.
 	Source string
-	// Scheme verifies the signature.
+	// Scheme verifies the signature. Required, unless there is a Tenant.
 	Scheme Scheme
-	// Scope says whose records the sender may settle: [OneScope], [ScopeOfEvent] or [AllScopes].
+	// Scope says whose records the sender may settle: [OneScope], [ScopeOfEvent] or [AllScopes]. Required, unless
+	// there is a Tenant.
 	Scope Scope
 	// Tenant is for one endpoint of many tenants who have a secret each. It finds, from the path or a header, whose
 	// delivery a request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not
 	// exist it returns [ErrSignature], which is answered with 401; any other error is answered with 503.
+	// Default: none, and all deliveries are of one sender.
 	Tenant func(r *http.Request) (Tenant, error)
 	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is
 	// none of our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
+	// Required.
 	Parse func(header http.Header, body []byte) (Event, error)
 	// Apply acts on an external event, after it has been kept. Default: nothing is done, and the reconciler reads the
 	// external event later.
@@ -64,7 +66,7 @@ type Config struct {
 	// the sender says when asked. An external event that is early is no error: it is kept, so return nil.
 	//
 	// An error is logged and observed, and the delivery is still answered as a success: it is kept, so nothing is lost.
-	Apply func(ctx context.Context, n store.ExternalEvent) error
+	Apply func(ctx context.Context, e store.ExternalEvent) error
 	// MaxBody is how many bytes a body may have. Default: [DefaultMaxBody].
 	MaxBody int64
 	// StoreTimeout is how long the keeping may take. Default: [DefaultStoreTimeout].
@@ -133,19 +135,19 @@ func (c Config) withDefaults() Config {
 // timeouts of the [http.Server] to say.
 type Receiver struct {
 	keeper store.ExternalEventKeeper
-	cfg    Config
+	config Config
 }
 
 // New returns a receiver that keeps events in the store given, or an error that names all that is missing.
-func New(keeper store.ExternalEventKeeper, cfg Config) (*Receiver, error) {
-	err := cfg.check()
+func New(keeper store.ExternalEventKeeper, config Config) (*Receiver, error) {
+	err := config.check()
 	if keeper == nil {
 		err = errors.Join(errors.New("webhook: a receiver needs a store that keeps its events"), err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &Receiver{keeper: keeper, cfg: cfg.withDefaults()}, nil
+	return &Receiver{keeper: keeper, config: config.withDefaults()}, nil
 }
 
 // ServeHTTP answers 204 to a delivery that is kept, now or before, or ignored. Anything else is a problem document:
@@ -179,24 +181,24 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 			problem = rc.fail(ctx, problemFailed, fmt.Errorf("webhook: panic: %v", v), "stack", string(debug.Stack()))
 		}
 	}()
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rc.cfg.MaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rc.config.MaxBody))
 	if err != nil {
 		return rc.refuse(ctx, bodyProblem(err), err)
 	}
-	scheme, scope, err := rc.cfg.sender(r)
+	scheme, scope, err := rc.config.sender(r)
 	if err != nil && !errors.Is(err, ErrSignature) {
 		return rc.fail(ctx, problemStore, fmt.Errorf("webhook: cannot find the tenant of a delivery: %w", err))
 	}
 	// Nothing looks into a body before it is known to be the sender's.
 	if err == nil {
-		err = scheme.Verify(r.Header, body, rc.cfg.Now())
+		err = scheme.Verify(r.Header, body, rc.config.Now())
 	}
 	if err != nil {
 		return rc.refuse(ctx, problemSignature, err)
 	}
 	external, err := rc.external(scope, r.Header, body)
 	if errors.Is(err, ErrIgnored) {
-		rc.cfg.Logger.DebugContext(ctx, "webhook: event ignored", "source", rc.cfg.Source)
+		rc.config.Logger.DebugContext(ctx, "webhook: event ignored", "source", rc.config.Source)
 		return nil
 	}
 	if err != nil {
@@ -216,7 +218,7 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 
 // external makes what is kept of what was delivered.
 func (rc *Receiver) external(scope Scope, header http.Header, body []byte) (store.ExternalEvent, error) {
-	event, err := rc.cfg.Parse(header, body)
+	event, err := rc.config.Parse(header, body)
 	if err != nil {
 		return store.ExternalEvent{}, err
 	}
@@ -228,17 +230,17 @@ func (rc *Receiver) external(scope Scope, header http.Header, body []byte) (stor
 		return store.ExternalEvent{}, err
 	}
 	if event.At.IsZero() {
-		event.At = rc.cfg.Now()
+		event.At = rc.config.Now()
 	}
 	return store.ExternalEvent{
-		Source: rc.cfg.Source, Scope: bound, AnyScope: all, EventID: event.ID, Subject: event.Subject, At: event.At,
+		Source: rc.config.Source, Scope: bound, AnyScope: all, EventID: event.ID, Subject: event.Subject, At: event.At,
 		Body: body,
 	}, nil
 }
 
 // keep makes the external event durable.
 func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) error {
-	storing, cancel := context.WithTimeout(ctx, rc.cfg.StoreTimeout)
+	storing, cancel := context.WithTimeout(ctx, rc.config.StoreTimeout)
 	defer cancel()
 	added, err := rc.keeper.AddExternalEvent(storing, external)
 	if err != nil {
@@ -255,28 +257,28 @@ func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) erro
 // apply is the same for a new external event and for a duplicate: it is not known whether the process that kept the
 // first one lived long enough to apply it.
 func (rc *Receiver) apply(ctx context.Context, external store.ExternalEvent) error {
-	applying, cancel := context.WithTimeout(ctx, rc.cfg.ApplyTimeout)
+	applying, cancel := context.WithTimeout(ctx, rc.config.ApplyTimeout)
 	defer cancel()
-	return rc.cfg.Apply(applying, external)
+	return rc.config.Apply(applying, external)
 }
 
 // refuse records a delivery whose fault is on the side of the sender, or of a forger.
 func (rc *Receiver) refuse(ctx context.Context, problem onceward.Problem, err error) *onceward.Problem {
-	rc.cfg.Logger.WarnContext(ctx, "webhook: delivery refused", "source", rc.cfg.Source, "error", err)
+	rc.config.Logger.WarnContext(ctx, "webhook: delivery refused", "source", rc.config.Source, "error", err)
 	rc.observe(ctx, outcomeRefused, err)
 	return &problem
 }
 
 // fail records what went wrong on our side.
 func (rc *Receiver) fail(ctx context.Context, problem onceward.Problem, err error, details ...any) *onceward.Problem {
-	details = append([]any{"source", rc.cfg.Source, "error", err}, details...)
-	rc.cfg.Logger.ErrorContext(ctx, "webhook: delivery failed", details...)
+	details = append([]any{"source", rc.config.Source, "error", err}, details...)
+	rc.config.Logger.ErrorContext(ctx, "webhook: delivery failed", details...)
 	rc.observe(ctx, outcomeFailed, err)
 	return &problem
 }
 
 func (rc *Receiver) observe(ctx context.Context, outcome string, err error) {
-	rc.cfg.Observer.Observe(ctx, ReceivedEvent{Source: rc.cfg.Source, Outcome: outcome, Err: err})
+	rc.config.Observer.Observe(ctx, ReceivedEvent{Source: rc.config.Source, Outcome: outcome, Err: err})
 }
 
 // The answers to a delivery that is not taken. They say no more than the status does: what was wrong is in the log.

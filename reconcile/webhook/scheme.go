@@ -22,9 +22,9 @@ type Scheme interface {
 }
 
 var (
-	// ErrSignature is a delivery whose signature is missing, malformed or not the sender's.
+	// ErrSignature is returned when the signature of a delivery is missing, malformed or not the sender's.
 	ErrSignature = errors.New("webhook: the signature is missing or wrong")
-	// ErrStale is a delivery that the sender did sign, but too long ago or too far in the future to be taken: it may be
+	// ErrStale is returned when the sender did sign a delivery, but too long ago or too far in the future: it may be
 	// a recording that another party plays again.
 	ErrStale = errors.New("webhook: the delivery is outside of the time window")
 )

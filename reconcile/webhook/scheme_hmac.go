@@ -38,10 +38,10 @@ func (e Encoding) decode(text string) ([]byte, error) {
 
 // HMACConfig says how an [HMAC] scheme verifies and signs.
 type HMACConfig struct {
-	// Header is the name of the header with the signature, such as "X-Hub-Signature-256". It is required.
+	// Header is the name of the header with the signature, such as "X-Hub-Signature-256". Required.
 	Header string
 	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a
-	// rotation there are two.
+	// rotation there are two. Required.
 	Secrets [][]byte
 	// Encoding is how the signature is written. Default: [EncodingHex].
 	Encoding Encoding
@@ -66,37 +66,37 @@ type HMACConfig struct {
 // prefix or the encoding is another one; if the timestamp is anything but digits; and if the signature does not match.
 // What it cannot do without a timestamp is told at [HMACConfig].
 type HMAC struct {
-	cfg HMACConfig
+	config HMACConfig
 	verifier
 }
 
-// NewHMAC returns the scheme, or an error if the config could not keep a forger out.
-func NewHMAC(cfg HMACConfig) (*HMAC, error) {
-	if cfg.Header == "" {
+// NewHMAC returns the scheme, or an error if the configuration could not keep a forger out.
+func NewHMAC(config HMACConfig) (*HMAC, error) {
+	if config.Header == "" {
 		return nil, errors.New("webhook: HMACConfig.Header is missing")
 	}
-	if cfg.Encoding != EncodingHex && cfg.Encoding != EncodingBase64 {
-		return nil, fmt.Errorf("webhook: there is no encoding %d", cfg.Encoding)
+	if config.Encoding != EncodingHex && config.Encoding != EncodingBase64 {
+		return nil, fmt.Errorf("webhook: there is no encoding %d", config.Encoding)
 	}
-	v, err := newVerifier(cfg.Secrets, cfg.Tolerance)
+	v, err := newVerifier(config.Secrets, config.Tolerance)
 	if err != nil {
 		return nil, err
 	}
 	// The keyring has its own copies, and the caller's are not ours to hold.
-	cfg.Secrets = nil
-	return &HMAC{cfg: cfg, verifier: v}, nil
+	config.Secrets = nil
+	return &HMAC{config: config, verifier: v}, nil
 }
 
-// Verify is [Scheme]. Any of the secrets will do, so that they can be rotated.
+// Verify implements [Scheme]. Any of the secrets will do, so that they can be rotated.
 func (s *HMAC) Verify(header http.Header, body []byte, now time.Time) error {
 	signature, err := s.signature(header)
 	if err != nil {
 		return err
 	}
-	if s.cfg.TimestampHeader == "" {
+	if s.config.TimestampHeader == "" {
 		return s.keys.confirm([][]byte{signature}, string(body))
 	}
-	timestamp, err := single(header, s.cfg.TimestampHeader)
+	timestamp, err := single(header, s.config.TimestampHeader)
 	if err != nil {
 		return err
 	}
@@ -105,17 +105,17 @@ func (s *HMAC) Verify(header http.Header, body []byte, now time.Time) error {
 
 // signature reads the header.
 func (s *HMAC) signature(header http.Header) ([]byte, error) {
-	value, err := single(header, s.cfg.Header)
+	value, err := single(header, s.config.Header)
 	if err != nil {
 		return nil, err
 	}
-	text, ok := strings.CutPrefix(value, s.cfg.Prefix)
+	text, ok := strings.CutPrefix(value, s.config.Prefix)
 	if !ok {
-		return nil, fmt.Errorf("%w: the %s header does not begin with %q", ErrSignature, s.cfg.Header, s.cfg.Prefix)
+		return nil, fmt.Errorf("%w: the %s header does not begin with %q", ErrSignature, s.config.Header, s.config.Prefix)
 	}
-	signature, err := s.cfg.Encoding.decode(text)
+	signature, err := s.config.Encoding.decode(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the %s header is in another encoding", ErrSignature, s.cfg.Header)
+		return nil, fmt.Errorf("%w: the %s header is in another encoding", ErrSignature, s.config.Header)
 	}
 	return signature, nil
 }
@@ -123,10 +123,10 @@ func (s *HMAC) signature(header http.Header) ([]byte, error) {
 // Sign sets the headers as the sender does, with the first of the secrets. It is for senders and tests.
 func (s *HMAC) Sign(header http.Header, body []byte, at time.Time) {
 	parts := []string{string(body)}
-	if s.cfg.TimestampHeader != "" {
+	if s.config.TimestampHeader != "" {
 		timestamp := formatTimestamp(at)
-		header.Set(s.cfg.TimestampHeader, timestamp)
+		header.Set(s.config.TimestampHeader, timestamp)
 		parts = []string{timestamp, string(body)}
 	}
-	header.Set(s.cfg.Header, s.cfg.Prefix+s.cfg.Encoding.encode(s.keys[0](parts...)))
+	header.Set(s.config.Header, s.config.Prefix+s.config.Encoding.encode(s.keys[0](parts...)))
 }

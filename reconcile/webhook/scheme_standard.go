@@ -21,7 +21,7 @@ const standardSecretPrefix = "whsec_"
 // StandardWebhooksConfig says how a [StandardWebhooks] scheme verifies and signs.
 type StandardWebhooksConfig struct {
 	// Secrets are those that the sender may have signed with, as the sender shows them: `whsec_` and base64, of 16
-	// bytes at least when decoded. One is enough; during a rotation there are two.
+	// bytes at least when decoded. One is enough; during a rotation there are two. Required.
 	Secrets []string
 	// Tolerance is how far the timestamp may be from now, in both directions. Default: [DefaultTolerance].
 	Tolerance time.Duration
@@ -36,27 +36,28 @@ type StandardWebhooksConfig struct {
 // passed off as the timestamp; and if no v1 matches. Other versions are ignored: v1a is asymmetric and not known here.
 type StandardWebhooks struct{ verifier }
 
-// NewStandardWebhooks returns the scheme, or an error if the config could not keep a forger out.
-func NewStandardWebhooks(cfg StandardWebhooksConfig) (*StandardWebhooks, error) {
-	secrets := make([][]byte, len(cfg.Secrets))
-	for i, text := range cfg.Secrets {
+// NewStandardWebhooks returns the scheme, or an error if the configuration could not keep a forger out.
+func NewStandardWebhooks(config StandardWebhooksConfig) (*StandardWebhooks, error) {
+	secrets := make([][]byte, len(config.Secrets))
+	for i, text := range config.Secrets {
 		encoded, ok := strings.CutPrefix(text, standardSecretPrefix)
 		secret, err := base64.StdEncoding.DecodeString(encoded)
 		if !ok || err != nil {
 			// The cause is left out, because it may quote a part of the secret.
 			return nil, fmt.Errorf("webhook: secret %d of %d is not %s followed by base64",
-				i+1, len(cfg.Secrets), standardSecretPrefix)
+				i+1, len(config.Secrets), standardSecretPrefix)
 		}
 		secrets[i] = secret
 	}
-	v, err := newVerifier(secrets, cfg.Tolerance)
+	v, err := newVerifier(secrets, config.Tolerance)
 	if err != nil {
 		return nil, err
 	}
 	return &StandardWebhooks{v}, nil
 }
 
-// Verify is [Scheme]. Any of several v1 signatures and any of the secrets will do, so that both sides can rotate.
+// Verify implements [Scheme]. Any of several v1 signatures and any of the secrets will do, so that both sides can
+// rotate.
 func (s *StandardWebhooks) Verify(header http.Header, body []byte, now time.Time) error {
 	id, err := single(header, HeaderID)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 
 // TimestampedConfig says how a [Timestamped] scheme verifies and signs.
 type TimestampedConfig struct {
-	// Header is the name of the header with the signature, such as "Stripe-Signature". It is required.
+	// Header is the name of the header with the signature, such as "Stripe-Signature". Required.
 	Header string
 	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a
-	// rotation there are two.
+	// rotation there are two. Required.
 	Secrets [][]byte
 	// Tolerance is how far the timestamp may be from now, in both directions. Default: [DefaultTolerance].
 	Tolerance time.Duration
@@ -31,19 +31,20 @@ type Timestamped struct {
 	verifier
 }
 
-// NewTimestamped returns the scheme, or an error if the config could not keep a forger out.
-func NewTimestamped(cfg TimestampedConfig) (*Timestamped, error) {
-	if cfg.Header == "" {
+// NewTimestamped returns the scheme, or an error if the configuration could not keep a forger out.
+func NewTimestamped(config TimestampedConfig) (*Timestamped, error) {
+	if config.Header == "" {
 		return nil, errors.New("webhook: TimestampedConfig.Header is missing")
 	}
-	v, err := newVerifier(cfg.Secrets, cfg.Tolerance)
+	v, err := newVerifier(config.Secrets, config.Tolerance)
 	if err != nil {
 		return nil, err
 	}
-	return &Timestamped{header: cfg.Header, verifier: v}, nil
+	return &Timestamped{header: config.Header, verifier: v}, nil
 }
 
-// Verify is [Scheme]. Any of several v1 signatures and any of the secrets will do, so that both sides can rotate.
+// Verify implements [Scheme]. Any of several v1 signatures and any of the secrets will do, so that both sides can
+// rotate.
 func (s *Timestamped) Verify(header http.Header, body []byte, now time.Time) error {
 	value, err := single(header, s.header)
 	if err != nil {

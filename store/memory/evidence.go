@@ -28,13 +28,13 @@ type evidence struct {
 func kept(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 // AddLateCompletion implements [store.LateCompletionKeeper].
-func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) error {
+func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lateCompletions[f.ID] = append(s.lateCompletions[f.ID], f)
+	s.lateCompletions[late.ID] = append(s.lateCompletions[late.ID], late)
 	return nil
 }
 
@@ -49,25 +49,25 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 }
 
 // AddExternalEvent implements [store.ExternalEventKeeper].
-func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (bool, error) {
+func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n.AnyScope {
-		n.Scope = ""
+	if e.AnyScope {
+		e.Scope = ""
 	}
 	known := slices.ContainsFunc(s.events, func(other store.ExternalEvent) bool {
-		return other.Source == n.Source && other.AnyScope == n.AnyScope && other.Scope == n.Scope &&
-			other.EventID == n.EventID
+		return other.Source == e.Source && other.AnyScope == e.AnyScope && other.Scope == e.Scope &&
+			other.EventID == e.EventID
 	})
 	if known {
 		return false, nil
 	}
-	n.At, n.ReceivedAt = kept(n.At), kept(s.now())
-	n.Body = bytes.Clone(n.Body)
-	s.events = append(s.events, n)
+	e.At, e.ReceivedAt = kept(e.At), kept(s.now())
+	e.Body = bytes.Clone(e.Body)
+	s.events = append(s.events, e)
 	return true, nil
 }
 
@@ -79,9 +79,9 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var found []store.ExternalEvent
-	for _, n := range s.events {
-		if n.Source == f.Source && n.MaySettle(f.Scope) && slices.Contains(f.Subjects, n.Subject) {
-			found = append(found, n)
+	for _, e := range s.events {
+		if e.Source == f.Source && e.MaySettle(f.Scope) && slices.Contains(f.Subjects, e.Subject) {
+			found = append(found, e)
 		}
 	}
 	slices.SortFunc(found, func(a, b store.ExternalEvent) int {
@@ -98,7 +98,7 @@ func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limi
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events, purged = purge(s.events, s.now().Add(-age), limit,
-		func(n *store.ExternalEvent) time.Time { return n.ReceivedAt })
+		func(e *store.ExternalEvent) time.Time { return e.ReceivedAt })
 	return purged, nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Store is a [store.Store] in memory. It has every capability but transactions.
+// Store is a [store.Store] in memory. It has every capability of package store but transactions.
 type Store struct {
 	now func() time.Time
 
@@ -25,7 +25,7 @@ type Store struct {
 // Option changes a store that is being made.
 type Option func(*Store)
 
-// WithClock makes the store take its time from now instead of time.Now.
+// WithClock makes the store take its time from now. Default: [time.Now].
 func WithClock(now func() time.Time) Option {
 	return func(s *Store) { s.now = now }
 }

@@ -206,13 +206,13 @@ func upsert(ctx context.Context, app appTx, u natural.Upsert) (natural.Outcome, 
 	var inserted bool
 	switch err := app.scan(ctx, statement, args, &inserted); {
 	case errors.Is(err, errNoRow):
-		return natural.Kept, nil
+		return natural.OutcomeKept, nil
 	case err != nil:
 		return 0, err
 	case inserted:
-		return natural.Inserted, nil
+		return natural.OutcomeInserted, nil
 	default:
-		return natural.Updated, nil
+		return natural.OutcomeUpdated, nil
 	}
 }
 

@@ -26,7 +26,7 @@ func TestTransactionsOfPgx(t *testing.T) {
 		end     error
 		applied bool
 		outcome natural.Outcome
-	}{{undo, true, natural.Inserted}, {nil, true, natural.Inserted}, {nil, false, natural.Updated}} {
+	}{{undo, true, natural.OutcomeInserted}, {nil, true, natural.OutcomeInserted}, {nil, false, natural.OutcomeUpdated}} {
 		err := pgx.BeginFunc(t.Context(), u.admin, func(tx pgx.Tx) error {
 			must(t, postgres.LockName(t.Context(), tx, "business 1"))
 			applied, err := postgres.ApplyEvent(t.Context(), events, tx, "consumer", "event", func(ctx context.Context) error {

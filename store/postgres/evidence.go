@@ -31,12 +31,12 @@ const (
 )
 
 // AddLateCompletion implements [store.LateCompletionKeeper].
-func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) error {
+func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
 	_, err := s.own.Exec(ctx, s.names.render(insertLateCompletion),
-		s.hash(f.ID), f.Attempt, micros(f.At), appendAnswer(nil, &f.Response))
+		s.hash(late.ID), late.Attempt, micros(late.At), appendAnswer(nil, &late.Response))
 	return unavailable(err)
 }
 
@@ -66,17 +66,17 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 }
 
 // AddExternalEvent implements [store.ExternalEventKeeper].
-func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (added bool, err error) {
+func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (added bool, err error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
-	if n.AnyScope {
-		n.Scope = ""
+	if e.AnyScope {
+		e.Scope = ""
 	}
-	body := append([]byte{}, n.Body...) // nil would be null
+	body := append([]byte{}, e.Body...) // nil would be null
 	for try := 0; ; try++ {
-		tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(n.Source), n.AnyScope, []byte(n.Scope),
-			[]byte(n.EventID), []byte(n.Subject), micros(n.At), body)
+		tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(e.Source), e.AnyScope, []byte(e.Scope),
+			[]byte(e.EventID), []byte(e.Subject), micros(e.At), body)
 		// Where every transaction is serializable, the same external event at the same time undoes the statement.
 		if err == nil || try >= maxTries || !undone(err) {
 			return tag.RowsAffected() == 1, unavailable(err)
@@ -98,13 +98,13 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 		return nil, unavailable(err)
 	}
 	externals, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.ExternalEvent, error) {
-		n := store.ExternalEvent{Source: f.Source}
+		e := store.ExternalEvent{Source: f.Source}
 		var scope, event, subject []byte
 		var at, received int64
-		err := row.Scan(&n.AnyScope, &scope, &event, &subject, &at, &received, &n.Body)
-		n.Scope, n.EventID, n.Subject = string(scope), string(event), string(subject)
-		n.At, n.ReceivedAt = fromMicros(at), fromMicros(received)
-		return n, err
+		err := row.Scan(&e.AnyScope, &scope, &event, &subject, &at, &received, &e.Body)
+		e.Scope, e.EventID, e.Subject = string(scope), string(event), string(subject)
+		e.At, e.ReceivedAt = fromMicros(at), fromMicros(received)
+		return e, err
 	})
 	return externals, unavailable(err)
 }

@@ -340,7 +340,7 @@ func WithoutBatching() Option { return func(o *options) { o.individual = true } 
 // come. Default: like all other connections.
 func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
 
-// WithLogger is where warnings go. Default: slog.Default().
+// WithLogger is where warnings go. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),

@@ -22,12 +22,12 @@ import (
 // addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits
 // there: a CASE evaluates its condition first.
 const (
-	addMessage = `INSERT INTO @outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
-			downstream_key, attributes, origin, payload)
+	addMessage = `INSERT INTO @outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype,
+			aggregateid, type, downstream_key, attributes, origin, payload)
 		VALUES (NUMBER, $1::uuid, $2::bigint, @now() + $3::bigint, @now(), $4::bigint, $5::text, $6::text, $7::text,
 			$8::text, $9::text, $10::text, $11::bytea, $12::bytea)`
 	drawNumber = `nextval('@outbox_number')`
-	// What nobody delivers is apart from what workers look for.
+	// What no worker delivers is apart from what workers look for.
 	drawCaptured = `-` + drawNumber
 	// Locks of two numbers are apart from those of records, which are of one. What these functions return is void,
 	// which is empty as a text.
@@ -88,7 +88,8 @@ func (s *Store) addition(e *outbox.Entry) (a addition, err error) {
 		return a, err
 	}
 	a = addition{
-		id: e.ID, uuid: id.Bytes, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.OriginAttempt, kind: unordered,
+		id: e.ID, uuid: id.Bytes, lane: s.lane(&e.Message), delay: e.Delay.Microseconds(), attempt: e.OriginAttempt,
+		kind:    unordered,
 		texts:   [6]string{e.Topic, e.AggregateType, e.AggregateID, e.Type, e.DownstreamKey, string(attributes)},
 		payload: append([]byte{}, e.Payload...), // nil would be null
 	}

@@ -17,12 +17,13 @@ import (
 
 // The statements of workers, most of them SQL functions: these fix how they are planned, and any program can call them.
 const (
-	claimMessages     = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
-	promoteMessages   = `SELECT @outbox_promote($1)`
-	finishMessages    = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
-	extendMessages    = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
-	freeMessages      = `SELECT @outbox_free($1)`
-	freeStuckMessages = `SELECT @outbox_free_stuck(1000)` // lanes, so that it ends soon: what is left has its turn in the next round
+	claimMessages   = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
+	promoteMessages = `SELECT @outbox_promote($1)`
+	finishMessages  = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
+	extendMessages  = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
+	freeMessages    = `SELECT @outbox_free($1)`
+	// 1000 lanes, so that it ends soon: what is left has its turn in the next round.
+	freeStuckMessages = `SELECT @outbox_free_stuck(1000)`
 	purgeMessages     = `SELECT @purge_outbox($1, $2)`
 	recordProvider    = `UPDATE @delivery SET provider_id = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
 	selectLanes       = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
@@ -50,7 +51,9 @@ func (s *Store) promote(ctx context.Context) (all bool, err error) {
 // ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is
 // less than is wanted, new messages are promoted, in a transaction of its own: a worker that is slow to read what it
 // has claimed holds up no other.
-func (s *Store) ClaimMessages(ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration) (claimed []outbox.Claimed, err error) {
+func (s *Store) ClaimMessages(
+	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
+) (claimed []outbox.Claimed, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -97,7 +100,9 @@ func unmet(requests []outbox.ClaimRequest, claimed []outbox.Claimed) (left []out
 }
 
 // claimOnce claims what was promoted.
-func (s *Store) claimOnce(ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration, token int64) (found claimResult, err error) {
+func (s *Store) claimOnce(
+	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration, token int64,
+) (found claimResult, err error) {
 	topics, limits := make([]string, 0, len(requests)), make([]int32, 0, len(requests))
 	for _, request := range requests {
 		if request.Limit > 0 {
@@ -156,7 +161,8 @@ func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
 		}
 		n.Token = token
 		if n.Entry, err = m.entry(); err != nil {
-			found.damaged = append(found.damaged, outbox.Outcome{Lease: n.Lease(), State: outbox.StateDead, Attempts: n.Attempts, Error: err.Error()})
+			found.damaged = append(found.damaged,
+				outbox.Outcome{Lease: n.Lease(), State: outbox.StateDead, Attempts: n.Attempts, Error: err.Error()})
 			n.State = outbox.StateDead
 		}
 		if n.State == outbox.StateBehind {
@@ -177,17 +183,21 @@ func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
 // something away or made something wait: of two workers that do both at once, the later one sees what both did. If it
 // fails, what was done before stands, and FreeMessages makes up for it.
 func (s *Store) freeLanes(ctx context.Context, lanes []int64) {
-	lanes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(lanes))), func(lane int64) bool { return lane == 0 })
+	lanes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(lanes))),
+		func(lane int64) bool { return lane == 0 })
 	if len(lanes) == 0 {
 		return
 	}
 	if _, err := s.own.Exec(ctx, s.names.render(freeMessages), lanes); err != nil {
-		s.logger.Warn("onceward: messages of the outbox that nothing is in front of any more could not be freed: they wait for the next round", "error", err)
+		s.logger.Warn("onceward: messages of the outbox that nothing is in front of any more could not be freed: "+
+			"they wait for the next round", "error", err)
 	}
 }
 
 // ExtendMessages implements [outbox.Store].
-func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease time.Duration) (lost []outbox.Lease, err error) {
+func (s *Store) ExtendMessages(
+	ctx context.Context, leases []outbox.Lease, lease time.Duration,
+) (lost []outbox.Lease, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -340,7 +350,9 @@ func orNull(text string) *string {
 
 // FinishMessageTx implements [outbox.Store]. The message is locked from the start: no worker takes it while work is at
 // it.
-func (s *Store) FinishMessageTx(ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error) error {
+func (s *Store) FinishMessageTx(
+	ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error,
+) error {
 	var lane int64
 	err := s.InTx(ctx, func(ctx context.Context) error {
 		tx := Tx(ctx)

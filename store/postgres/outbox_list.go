@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	messageColumns = `id::text, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes,
-		origin, payload, provider_id, last_error`
+	messageColumns = `id::text, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type,
+		downstream_key, attributes, origin, payload, provider_id, last_error`
 
 	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), attempts = 0 WHERE id = $1::uuid AND state IN (3, 5)`
 	dropMessage   = `UPDATE @delivery SET state = 5 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
@@ -27,7 +27,8 @@ const (
 				+ (SELECT count(*) FROM @delivery WHERE state = 2 AND state > 1),
 			(SELECT count(*) FROM @delivery WHERE state IN (3, 5) AND state > 1),
 			least((SELECT created_at FROM @outbox WHERE number > 0 ORDER BY number LIMIT 1),
-				(SELECT min(created_at) FROM @delivery WHERE state < 2), (SELECT min(created_at) FROM @delivery WHERE state = 2 AND state > 1))`
+				(SELECT min(created_at) FROM @delivery WHERE state < 2),
+				(SELECT min(created_at) FROM @delivery WHERE state = 2 AND state > 1))`
 )
 
 // messageRow is a row of the outbox.
@@ -43,7 +44,8 @@ type messageRow struct {
 // dest are where the columns go.
 func (m *messageRow) dest() []any {
 	return []any{
-		&m.ID, &m.due, &m.created, &m.OriginAttempt, &m.Attempts, &m.state, &m.Topic, &m.AggregateType, &m.AggregateID, &m.Type,
+		&m.ID, &m.due, &m.created, &m.OriginAttempt, &m.Attempts, &m.state, &m.Topic, &m.AggregateType, &m.AggregateID,
+		&m.Type,
 		&m.DownstreamKey, &m.attributes, &m.origin, &m.Payload, &m.provider, &m.reason,
 	}
 }
@@ -74,7 +76,7 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 }
 
 // Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters, unless no worker has
-// taken the message up; by origin and downstream key it looks at all messages that are still kept, unless the
+// promoted the message; by origin and downstream key it looks at all messages that are still kept, unless the
 // application has made an index for that.
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	if err := s.primary(ctx); err != nil {
@@ -94,7 +96,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 			return e, err
 		}
 		if e, err = m.entry(); err != nil {
-			e.LastError = err.Error() // it keeps nobody from the others
+			e.LastError = err.Error() // it keeps no reader from the others
 		}
 		return e, nil
 	})

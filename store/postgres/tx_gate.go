@@ -17,9 +17,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// gate stands between a handler and its transaction. It refuses to end the transaction, notices if that happened all the
-// same, and is closed when the handler has returned: what is left of the handler, such as a goroutine or rows that were
-// not closed, cannot touch what follows.
+// gate stands between a handler and its transaction. It refuses to end the transaction, notices if that happened all
+// the same, and is closed when the handler has returned: what is left of the handler, such as a goroutine or rows that
+// were not closed, cannot touch what follows.
 type gate struct {
 	t *transaction
 

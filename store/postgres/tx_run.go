@@ -14,8 +14,8 @@ import (
 )
 
 // A transaction that the store runs for a caller goes one way: it acquires a connection, begins, decides, hands the
-// transaction to the work through a gate, checks what is left of it when the work has returned, and commits or rolls back.
-// [Store.Transact], [Store.CheckpointTx] and [Store.InTx] differ in their plans alone.
+// transaction to the work through a gate, checks what is left of it when the work has returned, and commits or rolls
+// back. [Store.Transact], [Store.CheckpointTx] and [Store.InTx] differ in their plans alone.
 
 // plan is what distinguishes one kind of transaction from the others. It embeds its transaction, whose methods are the
 // defaults: those of a transaction without a record.
@@ -95,8 +95,8 @@ func (t *transaction) spoiled(reason, cause error) error {
 	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
 }
 
-// undoneError says that a transaction was undone, for certain, by no fault of its own: it is worth another try. There may
-// be no cause but that.
+// undoneError says that a transaction was undone, for certain, by no fault of its own: it is worth another try. There
+// may be no cause but that.
 type undoneError struct{ cause error }
 
 func (e *undoneError) Error() string {
@@ -108,8 +108,8 @@ func (e *undoneError) Error() string {
 
 func (e *undoneError) Unwrap() error { return e.cause }
 
-// retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it may
-// wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
+// retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
+// may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
 func retry(try func() error) error {
 	for n := 1; ; n++ {
 		err := try()

@@ -10,9 +10,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work returns
-// nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own doing, never
-// after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
+// InTx runs work in a transaction, which work takes from its context with [Tx] or [onceward.Tx], and commits if work
+// returns nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own
+// doing, never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := s.ready(ctx); err != nil {
 		return err

@@ -35,13 +35,14 @@ const (
 const lateCompletionRetention = 90 * 24 * time.Hour
 
 // AddLateCompletion implements [store.LateCompletionKeeper].
-func (s *Store) AddLateCompletion(ctx context.Context, f store.LateCompletion) error {
+func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
 	rec := store.Record{
-		ID: f.ID, Version: store.RecordVersion, State: store.StateCompleted, Attempt: f.Attempt, Response: f.Response,
+		ID: late.ID, Version: store.RecordVersion, State: store.StateCompleted, Attempt: late.Attempt,
+		Response: late.Response,
 	}
 	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
 		return r.run(insertLateCompletion,
-			[]any{f.ID.AppendBinary(nil), rec.AppendBinary(nil), f.Attempt, micros(f.At)}, nil)
+			[]any{late.ID.AppendBinary(nil), rec.AppendBinary(nil), late.Attempt, micros(late.At)}, nil)
 	}))
 }
 
@@ -62,14 +63,14 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) (lateCompletio
 }
 
 // AddExternalEvent implements [store.ExternalEventKeeper].
-func (s *Store) AddExternalEvent(ctx context.Context, n store.ExternalEvent) (bool, error) {
-	if n.AnyScope {
-		n.Scope = ""
+func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bool, error) {
+	if e.AnyScope {
+		e.Scope = ""
 	}
 	return write(ctx, s.writer, func(r *records, now time.Time) (added bool, err error) {
 		return r.changes(
-			insertExternalEvent, []byte(n.Source), []byte(n.Scope), []byte(n.EventID), []byte(n.Subject), n.Body,
-			n.AnyScope, micros(n.At), micros(now),
+			insertExternalEvent, []byte(e.Source), []byte(e.Scope), []byte(e.EventID), []byte(e.Subject), e.Body,
+			e.AnyScope, micros(e.At), micros(now),
 		)
 	})
 }
@@ -82,10 +83,8 @@ func (s *Store) ExternalEvents(
 	err = s.readers.with(ctx, func(one *reader) error {
 		for _, subject := range subjects {
 			for _, like := range []store.ExternalEvent{
-				{Source: f.Source, Subject: subject, Scope: f.Scope}, {
-					Source: f.Source, Subject: subject,
-					AnyScope: true,
-				},
+				{Source: f.Source, Subject: subject, Scope: f.Scope},
+				{Source: f.Source, Subject: subject, AnyScope: true},
 			} {
 				found, err := externalEventsLike(one.conn, like)
 				if err != nil {
@@ -103,12 +102,12 @@ func (s *Store) ExternalEvents(
 }
 
 // externalEventsLike returns those with the source, the subject and the scope of one.
-func externalEventsLike(conn *sqlite3.Conn, n store.ExternalEvent) (events []store.ExternalEvent, err error) {
-	args := []any{[]byte(n.Source), []byte(n.Subject), []byte(n.Scope), n.AnyScope}
+func externalEventsLike(conn *sqlite3.Conn, e store.ExternalEvent) (events []store.ExternalEvent, err error) {
+	args := []any{[]byte(e.Source), []byte(e.Subject), []byte(e.Scope), e.AnyScope}
 	err = query(conn, selectExternalEvent, args, func(stmt *sqlite3.Stmt) error {
-		n.EventID, n.Body = string(stmt.ColumnRawBlob(0)), stmt.ColumnBlob(1, nil)
-		n.At, n.ReceivedAt = timeOf(stmt, 2), timeOf(stmt, 3)
-		events = append(events, n)
+		e.EventID, e.Body = string(stmt.ColumnRawBlob(0)), stmt.ColumnBlob(1, nil)
+		e.At, e.ReceivedAt = timeOf(stmt, 2), timeOf(stmt, 3)
+		events = append(events, e)
 		return nil
 	})
 	return events, err

@@ -13,7 +13,8 @@ import (
 
 // The statements of the inbox. The first goes through the handler's transaction, where the gate knows it by its text.
 const (
-	insertEvent = `INSERT INTO onceward_inbox (event_id, consumer, applied_at) VALUES (?1, ?2, ?3) ON CONFLICT (event_id, consumer) DO NOTHING`
+	insertEvent = `INSERT INTO onceward_inbox (event_id, consumer, applied_at) VALUES (?1, ?2, ?3)
+		ON CONFLICT (event_id, consumer) DO NOTHING`
 	selectEvent = `SELECT consumer, applied_at FROM onceward_inbox WHERE event_id = ?1 ORDER BY consumer`
 	deleteEvent = `DELETE FROM onceward_inbox WHERE (event_id, consumer) IN
 		(SELECT event_id, consumer FROM onceward_inbox WHERE applied_at < ?1 ORDER BY applied_at LIMIT ?2)`

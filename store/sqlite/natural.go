@@ -20,13 +20,13 @@ func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (na
 	}
 	inserted, err := affects(ctx, tx, u, insertion)
 	if err != nil || inserted {
-		return natural.Inserted, err
+		return natural.OutcomeInserted, err
 	}
 	updated, err := affects(ctx, tx, u, change)
 	if err != nil || updated {
-		return natural.Updated, err
+		return natural.OutcomeUpdated, err
 	}
-	return natural.Kept, nil
+	return natural.OutcomeKept, nil
 }
 
 // affects runs a statement for a row, and reports whether it changed that.

@@ -53,16 +53,16 @@ func TestUpsert(t *testing.T) {
 		status any
 		amount int
 	}{
-		{payment("1", "new", 1), natural.Inserted, "new", 1},
-		{payment("1", "new", 1), natural.Updated, "new", 1},
-		{payment("1", nil, 2), natural.Updated, nil, 2},
-		{payment("1", "paid", 3), natural.Updated, "paid", 3},
-		{payment("1", "failed", 4), natural.Kept, "paid", 3},
-		{named, natural.Kept, "paid", 3},
-		{always, natural.Updated, "refunded", 9},
-		{payment("1'", nil, 5), natural.Inserted, nil, 5},
-		{bare, natural.Inserted, nil, 0},
-		{bare, natural.Updated, nil, 0},
+		{payment("1", "new", 1), natural.OutcomeInserted, "new", 1},
+		{payment("1", "new", 1), natural.OutcomeUpdated, "new", 1},
+		{payment("1", nil, 2), natural.OutcomeUpdated, nil, 2},
+		{payment("1", "paid", 3), natural.OutcomeUpdated, "paid", 3},
+		{payment("1", "failed", 4), natural.OutcomeKept, "paid", 3},
+		{named, natural.OutcomeKept, "paid", 3},
+		{always, natural.OutcomeUpdated, "refunded", 9},
+		{payment("1'", nil, 5), natural.OutcomeInserted, nil, 5},
+		{bare, natural.OutcomeInserted, nil, 0},
+		{bare, natural.OutcomeUpdated, nil, 0},
 	} {
 		outcome, err := upsert(t, store, step.upsert)
 		if err != nil || outcome != step.want {
@@ -123,7 +123,7 @@ func TestUpsertUndone(t *testing.T) {
 				return err
 			}
 			outcome, err := store.UpsertRow(ctx, onceward.Tx(ctx), payment("1", "new", 1))
-			if err != nil || outcome != natural.Inserted {
+			if err != nil || outcome != natural.OutcomeInserted {
 				t.Errorf("O6: got %s (%v), want inserted each time", outcome, err)
 			}
 			return broken

@@ -16,13 +16,13 @@ import (
 )
 
 // insertMessage goes through the handler's transaction, where the gate knows it by its text.
-const insertMessage = `INSERT INTO onceward_outbox (id, topic, lane, state, due, created_at, aggregatetype, aggregateid, type, step,
-	content_type, source, subject, origin, origin_attempt, downstream_key, headers, payload)
+const insertMessage = `INSERT INTO onceward_outbox (id, topic, lane, state, due, created_at, aggregatetype,
+	aggregateid, type, step, content_type, source, subject, origin, origin_attempt, downstream_key, headers, payload)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)`
 
 // messageColumns are what entryOf reads.
-const messageColumns = `number, id, topic, aggregatetype, aggregateid, type, payload, content_type, source, subject, headers,
-	step, origin, origin_attempt, downstream_key, created_at, state, due, attempts, provider_id, last_error`
+const messageColumns = `number, id, topic, aggregatetype, aggregateid, type, payload, content_type, source, subject,
+	headers, step, origin, origin_attempt, downstream_key, created_at, state, due, attempts, provider_id, last_error`
 
 // AddMessage implements [outbox.Store]. There is one writer, so the order of messages is that of commits by itself.
 func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
@@ -54,7 +54,8 @@ func messageArgs(e *outbox.Entry, now time.Time) ([]any, error) {
 	}
 	return []any{
 		e.ID, e.Topic, laneOf(e), int64(e.State), micros(e.Due), micros(now), e.AggregateType, e.AggregateID, e.Type, e.Step,
-		e.ContentType, e.Source, e.Subject, originOf(e), e.OriginAttempt, e.DownstreamKey, headers, append([]byte{}, e.Payload...),
+		e.ContentType, e.Source, e.Subject, originOf(e), e.OriginAttempt, e.DownstreamKey, headers,
+		append([]byte{}, e.Payload...),
 	}, nil
 }
 
@@ -94,7 +95,8 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 }
 
 // errAnswered is what a handler sees that adds to its answer too late.
-var errAnswered = fmt.Errorf("%w: the handler has returned, or has had its time, and its answer takes no more messages", store.ErrTxOwned)
+var errAnswered = fmt.Errorf("%w: the handler has returned, or has had its time, and its answer takes no more messages",
+	store.ErrTxOwned)
 
 // close ends the turn: from now on nothing is added. A nil answer takes none from the start.
 func (a *answerMessages) close() {
@@ -160,11 +162,14 @@ type message struct {
 func messageOf(stmt *sqlite3.Stmt) (m message, err error) {
 	m.number = stmt.ColumnInt64(0)
 	e := &m.Entry
-	e.ID, e.Topic, e.AggregateType, e.AggregateID, e.Type = stmt.ColumnText(1), stmt.ColumnText(2), stmt.ColumnText(3), stmt.ColumnText(4), stmt.ColumnText(5)
+	e.ID, e.Topic, e.AggregateType, e.AggregateID, e.Type = stmt.ColumnText(1), stmt.ColumnText(2), stmt.ColumnText(3),
+		stmt.ColumnText(4), stmt.ColumnText(5)
 	e.Payload = stmt.ColumnBlob(6, nil)
-	e.ContentType, e.Source, e.Subject, e.Step = stmt.ColumnText(7), stmt.ColumnText(8), stmt.ColumnText(9), stmt.ColumnText(11)
+	e.ContentType, e.Source, e.Subject, e.Step = stmt.ColumnText(7), stmt.ColumnText(8), stmt.ColumnText(9),
+		stmt.ColumnText(11)
 	e.OriginAttempt, e.DownstreamKey = stmt.ColumnInt64(13), stmt.ColumnText(14)
-	e.CreatedAt, e.State, e.Due, e.Attempts = timeOf(stmt, 15), outbox.State(stmt.ColumnInt(16)), timeOf(stmt, 17), stmt.ColumnInt(18)
+	e.CreatedAt, e.State, e.Due, e.Attempts = timeOf(stmt, 15), outbox.State(stmt.ColumnInt(16)), timeOf(stmt, 17),
+		stmt.ColumnInt(18)
 	e.ProviderID, e.LastError = stmt.ColumnText(19), stmt.ColumnText(20)
 	if err := json.Unmarshal(stmt.ColumnRawText(10), &e.Headers); err != nil {
 		return m, fmt.Errorf("%w: the headers of message %s: %w", store.ErrUnreadable, e.ID, err)

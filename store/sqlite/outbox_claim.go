@@ -27,7 +27,8 @@ const (
 	leaseMessage = `UPDATE onceward_outbox SET state = 1, due = ?2, token = ?3, attempts = attempts + ?4 WHERE number = ?1
 		RETURNING ` + messageColumns
 	parkMessage = `UPDATE onceward_outbox SET state = 2, token = 0 WHERE number = ?1`
-	buryMessage = `UPDATE onceward_outbox SET state = iif(lane IS NULL, 5, 3), due = ?2, token = 0, last_error = ?3 WHERE number = ?1`
+	buryMessage = `UPDATE onceward_outbox SET state = iif(lane IS NULL, 5, 3), due = ?2, token = 0, last_error = ?3
+		WHERE number = ?1`
 	// A freed message is due as of old, so that it is taken before what came after it.
 	freeMessage = `UPDATE onceward_outbox SET state = 0, due = created_at WHERE number = ?1`
 )
@@ -42,7 +43,9 @@ const (
 
 // ClaimMessages implements [outbox.Store]. That there is nothing to do is seen without the writer. Where all that was
 // looked at has to wait, it looks further, and lets others write in between.
-func (s *Store) ClaimMessages(ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
+func (s *Store) ClaimMessages(
+	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
+) ([]outbox.Claimed, error) {
 	requests = slices.DeleteFunc(slices.Clone(requests), func(w outbox.ClaimRequest) bool { return w.Limit <= 0 })
 	if due, err := s.anyDue(ctx, requests); err != nil || !due {
 		return nil, err
@@ -56,7 +59,9 @@ func (s *Store) ClaimMessages(ctx context.Context, requests []outbox.ClaimReques
 }
 
 // claimMessages is one turn of the writer. It reports whether there is more to look at.
-func (s *Store) claimMessages(ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, bool, error) {
+func (s *Store) claimMessages(
+	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
+) ([]outbox.Claimed, bool, error) {
 	var claimed []outbox.Claimed
 	more := false
 	err := s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {

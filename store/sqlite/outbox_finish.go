@@ -18,8 +18,8 @@ const (
 	extendMessage  = `UPDATE onceward_outbox SET due = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
 	recordProvider = `UPDATE onceward_outbox SET provider_id = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
 	// finishMessage makes a message that waits for no other Ready where it would become Behind: nothing would free it.
-	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0, attempts = ?5,
-		provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
+	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0,
+		attempts = ?5, provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
 		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`
 
 	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, attempts = 0 WHERE id = ?1 AND state IN (3, 5)`
@@ -27,7 +27,9 @@ const (
 )
 
 // ExtendMessages implements [outbox.Store].
-func (s *Store) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease time.Duration) ([]outbox.Lease, error) {
+func (s *Store) ExtendMessages(
+	ctx context.Context, leases []outbox.Lease, lease time.Duration,
+) ([]outbox.Lease, error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}
@@ -70,7 +72,9 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 
 // FinishMessageTx implements [outbox.Store]. The work runs like that of [Store.InTx], and only if the lease is held.
 // The writer's lock keeps it held until the end.
-func (s *Store) FinishMessageTx(ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error) error {
+func (s *Store) FinishMessageTx(
+	ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error,
+) error {
 	if err := checkOutcomes(outcome); err != nil {
 		return err
 	}

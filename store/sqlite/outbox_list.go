@@ -22,7 +22,8 @@ const (
 	countDead   = `SELECT count(*), 0 FROM onceward_outbox INDEXED BY onceward_outbox_dead WHERE state IN (3, 5)`
 
 	deleteMessages = `DELETE FROM onceward_outbox WHERE number IN
-		(SELECT number FROM onceward_outbox INDEXED BY onceward_outbox_purge WHERE state IN (4, 6) AND due < ?1 ORDER BY due LIMIT ?2)`
+		(SELECT number FROM onceward_outbox INDEXED BY onceward_outbox_purge WHERE state IN (4, 6) AND due < ?1
+		ORDER BY due LIMIT ?2)`
 )
 
 // defaultPage is how many messages a filter without a limit returns.
@@ -69,7 +70,8 @@ func numberOf(conn *sqlite3.Conn, id string) (number int64, err error) {
 		return nil
 	})
 	if err == nil && number == 0 {
-		err = fmt.Errorf("%w: message %s, behind which the page begins, has been removed: begin with the first page", store.ErrNotFound, id)
+		err = fmt.Errorf("%w: message %s, behind which the page begins, has been removed: begin with the first page",
+			store.ErrNotFound, id)
 	}
 	return number, err
 }
@@ -104,7 +106,8 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	if limit <= 0 {
 		limit = defaultPage
 	}
-	text = `SELECT ` + messageColumns + ` FROM ` + from + ` WHERE ` + strings.Join(conditions, ` AND `) + ` ORDER BY number LIMIT ?`
+	text = `SELECT ` + messageColumns + ` FROM ` + from + ` WHERE ` + strings.Join(conditions, ` AND `) +
+		` ORDER BY number LIMIT ?`
 	return text, append(args, limit)
 }
 

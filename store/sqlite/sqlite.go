@@ -57,7 +57,7 @@ type Store struct {
 // Option changes a store that is being opened.
 type Option func(*Store)
 
-// WithClock makes the store take its time from now instead of time.Now.
+// WithClock makes the store take its time from now. Default: [time.Now].
 func WithClock(now func() time.Time) Option {
 	return func(s *Store) { s.now = now }
 }

@@ -76,7 +76,8 @@ type member struct {
 	over    func()        // called when the writer is done with it; may be nil
 	// begin runs before the work and end after it, in the same savepoint. An error undoes everything. Both may be nil.
 	begin, end func(r *records, now time.Time) error
-	// answers is the store, for a handler that has an answer to which it may add messages. answer is that of the last turn.
+	// answers is the store, for a handler that has an answer to which it may add messages. answer is that of the last
+	// turn.
 	answers *Store
 	answer  *answerMessages
 

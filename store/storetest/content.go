@@ -120,8 +120,10 @@ func (e *env) keeps(name string, want store.Response) {
 func (e *env) sameResponse(where string, got, want store.Response) {
 	e.Helper()
 	if !got.Equal(&want) {
-		e.Errorf("A2: %s holds (%d, %d headers, %d bytes, not stored %t), want (%d, %d headers, %d bytes, not stored %t), byte for byte",
-			where, got.Status, len(got.Header), len(got.Body), got.NotStored, want.Status, len(want.Header), len(want.Body), want.NotStored)
+		e.Errorf("A2: %s holds (%d, %d headers, %d bytes, not stored %t), want (%d, %d headers, %d bytes, not stored %t), "+
+			"byte for byte",
+			where, got.Status, len(got.Header), len(got.Body), got.NotStored, want.Status, len(want.Header), len(want.Body),
+			want.NotStored)
 	}
 }
 

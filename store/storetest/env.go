@@ -302,7 +302,8 @@ func (e *env) clock() (time.Time, error) {
 func (e *env) askClock() (time.Time, error) {
 	v, err := e.Store.Reserve(e.ctx, request(store.ID{Scope: "storetest", Key: "clock"}, noCreate))
 	if err != nil || v.Decision != store.DecisionRefused {
-		return time.Time{}, fmt.Errorf("S9: a reservation that must not create got (%s, %w) on a key without a record", v.Decision, err)
+		return time.Time{}, fmt.Errorf("S9: a reservation that must not create got (%s, %w) on a key without a record",
+			v.Decision, err)
 	}
 	return v.Now, nil
 }

@@ -209,7 +209,7 @@ func (e *env) lose(id store.ID, options ...option) store.Claim {
 	return c
 }
 
-// postpone makes a try at an unknown record that learns nothing.
+// postpone makes an attempt at an unknown record that learns nothing.
 func (e *env) postpone(c store.Claim, limit int) {
 	e.Helper()
 	count := e.get(c.ID).ReconcileCount
@@ -217,7 +217,7 @@ func (e *env) postpone(c store.Claim, limit int) {
 	e.must(e.resolver().Postpone(e.ctx, c, notYet(count+1, limit)))
 }
 
-// notYet is the outcome of a try of that number which learned nothing.
+// notYet is the outcome of an attempt of that number which learned nothing.
 func notYet(count, limit int) store.Postponement {
 	return store.Postponement{Count: count, Wait: time.Minute, MaxAttempts: limit, Reason: "provider is down"}
 }

@@ -74,7 +74,7 @@ func testInbox(t *testing.T, h Harness) {
 			e.remember(consumer, "evt", false, "O5: again")
 		}
 		e.wantConsumers("evt", "O5: in the order of their names", "audit", "ledger", "mailer")
-		e.wantConsumers("other", "O5: an event that nobody had")
+		e.wantConsumers("other", "O5: an event that no consumer had")
 	})
 	h.test(t, "names that are almost the same", similarEvents)
 	h.test(t, "by the store's clock", func(e *env) {

@@ -68,8 +68,8 @@ func (e *env) begin(work func(ctx context.Context) error) (end func(error) error
 	}
 }
 
-// waits starts work in a transaction that has to wait for another one, which end ends: it fails the test if the work gets
-// done before. It returns how the work's transaction ended.
+// waits starts work in a transaction that has to wait for another one, which end ends: it fails the test if the work
+// gets done before. It returns how the work's transaction ended.
 func (e *env) waits(rule string, work func(ctx context.Context) error, end func() error) error {
 	e.Helper()
 	worked, done := make(chan struct{}), make(chan error, 1)

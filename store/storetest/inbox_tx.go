@@ -132,9 +132,11 @@ func (e *env) deliveredToMany(n int) {
 func eventWaits(e *env, verdict error) {
 	var first, second bool
 	end := e.begin(e.remembering("mailer", "evt", &first))
-	err := e.waits("O5: two transactions that note the same event", e.remembering("mailer", "evt", &second), func() error { return end(verdict) })
+	err := e.waits("O5: two transactions that note the same event", e.remembering("mailer", "evt", &second),
+		func() error { return end(verdict) })
 	e.must(err)
 	if !first || second != (verdict != nil) {
-		e.Errorf("O5: two deliveries at once, of which the first ended with %v, were the first (%t, %t)", verdict, first, second)
+		e.Errorf("O5: two deliveries at once, of which the first ended with %v, were the first (%t, %t)", verdict, first,
+			second)
 	}
 }

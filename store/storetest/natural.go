@@ -98,7 +98,7 @@ func testNatural(t *testing.T, h Harness) {
 	h.test(t, "inserted, updated, kept", insertedUpdatedKept)
 	h.test(t, "no row is final", func(e *env) {
 		e.table(payments)
-		for i, want := range []natural.Outcome{natural.Inserted, natural.Updated, natural.Updated} {
+		for i, want := range []natural.Outcome{natural.OutcomeInserted, natural.OutcomeUpdated, natural.OutcomeUpdated} {
 			u := payment("a", "paid", i)
 			u.Final, u.FinalValues = "", nil
 			e.upsert(u, want, "O6: without a final state")
@@ -107,9 +107,9 @@ func testNatural(t *testing.T, h Harness) {
 	})
 	h.test(t, "a state that is null is not final", func(e *env) {
 		e.table(payments)
-		e.upsert(payment("a", nil, 1), natural.Inserted, "O6")
-		e.upsert(payment("a", nil, 2), natural.Updated, "O6: a row whose state is null")
-		e.upsert(payment("a", "paid", 3), natural.Updated, "O6: a row whose state is null")
+		e.upsert(payment("a", nil, 1), natural.OutcomeInserted, "O6")
+		e.upsert(payment("a", nil, 2), natural.OutcomeUpdated, "O6: a row whose state is null")
+		e.upsert(payment("a", "paid", 3), natural.OutcomeUpdated, "O6: a row whose state is null")
 		e.wantTexts(allPayments, "O6", "a paid 3")
 	})
 	h.test(t, "a key of two columns", twoColumns)
@@ -117,8 +117,8 @@ func testNatural(t *testing.T, h Harness) {
 	h.test(t, "nothing but a key", func(e *env) {
 		e.table(payments)
 		u := natural.Upsert{Table: "payments", Key: []natural.Column{{Name: "id", Value: "a"}}}
-		e.upsert(u, natural.Inserted, "O6: a row of nothing but its key")
-		e.upsert(u, natural.Updated, "O6: a row of nothing but its key, which is there and not final")
+		e.upsert(u, natural.OutcomeInserted, "O6: a row of nothing but its key")
+		e.upsert(u, natural.OutcomeUpdated, "O6: a row of nothing but its key, which is there and not final")
 	})
 	h.test(t, "odd names", oddNames)
 	h.test(t, "rolled back", func(e *env) {
@@ -126,7 +126,7 @@ func testNatural(t *testing.T, h Harness) {
 		var outcome natural.Outcome
 		e.rolledBack(e.upserting(payment("a", "paid", 1), &outcome))
 		e.wantTexts(allPayments, "O6: after a rollback")
-		e.upsert(payment("a", "new", 2), natural.Inserted, "O6: after a rollback")
+		e.upsert(payment("a", "new", 2), natural.OutcomeInserted, "O6: after a rollback")
 		e.rolledBack(e.upserting(payment("a", "paid", 3), &outcome))
 		e.wantTexts(allPayments, "O6: after a rollback", "a new 2")
 	})
@@ -151,24 +151,24 @@ func testNatural(t *testing.T, h Harness) {
 
 func insertedUpdatedKept(e *env) {
 	e.table(payments)
-	e.upsert(payment("a", "new", 1), natural.Inserted, "O6: there was no row")
-	e.upsert(payment("b", "new", 9), natural.Inserted, "O6: there was no row of this key")
-	e.upsert(payment("a", "new", 2), natural.Updated, "O6: the row is not final")
-	e.upsert(payment("a", "new", 2), natural.Updated, "O6: the row is not final, and has these values already")
-	e.upsert(payment("a", "paid", 3), natural.Updated, "O6: the row was not final before")
+	e.upsert(payment("a", "new", 1), natural.OutcomeInserted, "O6: there was no row")
+	e.upsert(payment("b", "new", 9), natural.OutcomeInserted, "O6: there was no row of this key")
+	e.upsert(payment("a", "new", 2), natural.OutcomeUpdated, "O6: the row is not final")
+	e.upsert(payment("a", "new", 2), natural.OutcomeUpdated, "O6: the row is not final, and has these values already")
+	e.upsert(payment("a", "paid", 3), natural.OutcomeUpdated, "O6: the row was not final before")
 	e.wantTexts(allPayments, "O6: an update", "a paid 3", "b new 9")
 	for _, state := range []string{"new", "paid", "refunded"} {
-		e.upsert(payment("a", state, 4), natural.Kept, "O6: the row is final")
+		e.upsert(payment("a", state, 4), natural.OutcomeKept, "O6: the row is final")
 	}
 	e.wantTexts(allPayments, "O6: a final row is as it was", "a paid 3", "b new 9")
-	e.upsert(payment("b", "refunded", 5), natural.Updated, "O6: the row was not final before")
-	e.upsert(payment("b", "new", 6), natural.Kept, "O6: the row has the second of the final states")
-	e.upsert(payment("c", "paid", 7), natural.Inserted, "O6: inserted in a final state")
+	e.upsert(payment("b", "refunded", 5), natural.OutcomeUpdated, "O6: the row was not final before")
+	e.upsert(payment("b", "new", 6), natural.OutcomeKept, "O6: the row has the second of the final states")
+	e.upsert(payment("c", "paid", 7), natural.OutcomeInserted, "O6: inserted in a final state")
 	e.wantTexts(allPayments, "O6: a final row is as it was", "a paid 3", "b refunded 5", "c paid 7")
 }
 
-// refusedUpsert checks that a row cannot be written. Its transaction is rolled back: not every database goes on with one in
-// which a statement failed.
+// refusedUpsert checks that a row cannot be written. Its transaction is rolled back: not every database goes on with
+// one in which a statement failed.
 func (e *env) refusedUpsert(u natural.Upsert, rule string) {
 	e.Helper()
 	err := e.inTx(func(ctx context.Context) error {
@@ -204,7 +204,8 @@ func senselessUpserts(e *env) {
 
 // twoColumns has a key of two columns, of which either alone is not unique.
 func twoColumns(e *env) {
-	e.table(`CREATE TABLE lines (item INTEGER NOT NULL, shop TEXT NOT NULL, closed INTEGER NOT NULL, note TEXT, UNIQUE (shop, item))`)
+	e.table(`CREATE TABLE lines (item INTEGER NOT NULL, shop TEXT NOT NULL, closed INTEGER NOT NULL, note TEXT,
+		UNIQUE (shop, item))`)
 	line := func(shop string, item, closed int, note string) natural.Upsert {
 		return natural.Upsert{
 			Table:  "lines",
@@ -213,21 +214,24 @@ func twoColumns(e *env) {
 			Final:  "closed", FinalValues: []any{1, 7},
 		}
 	}
-	e.upsert(line("x", 1, 0, "first"), natural.Inserted, "O6: there was no row")
-	e.upsert(line("x", 2, 0, "second"), natural.Inserted, "O6: the same shop, another item")
-	e.upsert(line("y", 1, 7, "third"), natural.Inserted, "O6: another shop, the same item")
-	e.upsert(line("x", 1, 1, "closed"), natural.Updated, "O6: both columns of the key are the same")
-	e.upsert(line("x", 1, 0, "again"), natural.Kept, "O6: a final state that is a number")
-	e.upsert(line("y", 1, 0, "again"), natural.Kept, "O6: another final state that is a number")
-	e.upsert(line("x", 2, 0, "again"), natural.Updated, "O6: its neighbours are final, it is not")
-	e.wantTexts(`SELECT shop || item || ' ' || closed || ' ' || note FROM lines ORDER BY shop, item`, "O6: a key of two columns",
+	e.upsert(line("x", 1, 0, "first"), natural.OutcomeInserted, "O6: there was no row")
+	e.upsert(line("x", 2, 0, "second"), natural.OutcomeInserted, "O6: the same shop, another item")
+	e.upsert(line("y", 1, 7, "third"), natural.OutcomeInserted, "O6: another shop, the same item")
+	e.upsert(line("x", 1, 1, "closed"), natural.OutcomeUpdated, "O6: both columns of the key are the same")
+	e.upsert(line("x", 1, 0, "again"), natural.OutcomeKept, "O6: a final state that is a number")
+	e.upsert(line("y", 1, 0, "again"), natural.OutcomeKept, "O6: another final state that is a number")
+	e.upsert(line("x", 2, 0, "again"), natural.OutcomeUpdated, "O6: its neighbours are final, it is not")
+	e.wantTexts(`SELECT shop || item || ' ' || closed || ' ' || note FROM lines ORDER BY shop, item`,
+		"O6: a key of two columns",
 		"x1 1 closed", "x2 0 again", "y1 7 third")
 }
 
 // finalNotWritten has a final state that only others write.
 func finalNotWritten(e *env) {
 	e.table(payments, `INSERT INTO payments (id, state, amount) VALUES ('a', 'paid', 1), ('b', 'new', 1), ('c', NULL, 1)`)
-	for id, want := range map[string]natural.Outcome{"a": natural.Kept, "b": natural.Updated, "c": natural.Updated, "d": natural.Inserted} {
+	for id, want := range map[string]natural.Outcome{
+		"a": natural.OutcomeKept, "b": natural.OutcomeUpdated, "c": natural.OutcomeUpdated, "d": natural.OutcomeInserted,
+	} {
 		u := payment(id, "", 2)
 		u.Values = u.Values[1:]
 		e.upsert(u, want, "O6: the final state is not among the values, row "+id)
@@ -237,7 +241,10 @@ func finalNotWritten(e *env) {
 
 // oddNames has names that stand for something else in SQL if they are not quoted.
 func oddNames(e *env) {
-	names := []string{"select", "Größe in cm", `a"b`, "x?", "$1", ":name", "it's", "a;--", "CamelCase", "camelcase2", "a.b"}
+	names := []string{
+		"select", "Größe in cm", `a"b`, "x?", "$1", ":name", "it's", "a;--", "CamelCase", "camelcase2",
+		"a.b",
+	}
 	const table = `order "items"; -- ?`
 	quote := func(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 	columns := make([]string, len(names))
@@ -255,9 +262,9 @@ func oddNames(e *env) {
 		}
 		return u
 	}
-	e.upsert(row("one"), natural.Inserted, "O6: odd names")
-	e.upsert(row(`final ' " ; --`), natural.Updated, "O6: odd names")
-	e.upsert(row("three"), natural.Kept, "O6: odd names and an odd final state")
+	e.upsert(row("one"), natural.OutcomeInserted, "O6: odd names")
+	e.upsert(row(`final ' " ; --`), natural.OutcomeUpdated, "O6: odd names")
+	e.upsert(row("three"), natural.OutcomeKept, "O6: odd names and an odd final state")
 	for _, name := range names {
 		e.wantTexts(fmt.Sprintf(`SELECT %s FROM %s`, quote(name), quote(table)), "O6: column "+name, `final ' " ; --`)
 	}
@@ -274,9 +281,9 @@ func manyUpserts(e *env) {
 		switch {
 		case errs[i] != nil:
 			e.Errorf("O6: %v", errs[i])
-		case outcome == natural.Inserted && winner < 0:
+		case outcome == natural.OutcomeInserted && winner < 0:
 			winner = i
-		case outcome != natural.Kept:
+		case outcome != natural.OutcomeKept:
 			e.Errorf("O6: a row that others write at the same moment was %s, want inserted once and kept by all others", outcome)
 		}
 	}

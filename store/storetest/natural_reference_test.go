@@ -99,18 +99,18 @@ func (r *rowReference) UpsertRow(ctx context.Context, t *sql.Tx, u natural.Upser
 		return 0, err
 	}
 	if final && r.broken != "what is kept is overwritten" {
-		return natural.Kept, nil
+		return natural.OutcomeKept, nil
 	}
 	if err := r.write(ctx, t, u); err != nil {
 		return 0, err
 	}
 	switch {
 	case final:
-		return natural.Kept, nil
+		return natural.OutcomeKept, nil
 	case there && r.broken != "an update is said to be an insert":
-		return natural.Updated, nil
+		return natural.OutcomeUpdated, nil
 	default:
-		return natural.Inserted, nil
+		return natural.OutcomeInserted, nil
 	}
 }
 

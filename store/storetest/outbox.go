@@ -21,7 +21,9 @@ func (e *env) box() outbox.Store { return e.Store.(outbox.Store) }
 
 // about is a message about an aggregate, or one without order if that is empty.
 func about(aggregate, kind string) outbox.Message {
-	return outbox.Message{Topic: topic, AggregateType: "payment", AggregateID: aggregate, Type: kind, Payload: []byte(`{}`)}
+	return outbox.Message{
+		Topic: topic, AggregateType: "payment", AggregateID: aggregate, Type: kind, Payload: []byte(`{}`),
+	}
 }
 
 // adding is work that adds messages, and appends their IDs to ids.
@@ -53,8 +55,8 @@ func (e *env) add(messages ...outbox.Message) []string {
 	return ids
 }
 
-// lane commits n messages about one aggregate, each in a transaction of its own and at a moment of its own, so that there is
-// no doubt which is the oldest.
+// lane commits n messages about one aggregate, each in a transaction of its own and at a moment of its own, so that
+// there is no doubt which is the oldest.
 func (e *env) lane(aggregate string, n int) (ids []string) {
 	e.Helper()
 	for i := range n {
@@ -129,29 +131,29 @@ func (e *env) describe(ids []string) string {
 	return strings.Join(names, ", ")
 }
 
-// to is an ending with a state, for a claim whose tries are as the store counted them.
+// to is an outcome with a state, for a claim whose attempts are as the store counted them.
 func to(state outbox.State, c outbox.Claimed) outbox.Outcome {
 	return outbox.Outcome{Lease: c.Lease(), State: state, Attempts: c.Attempts}
 }
 
 // finish ends leases that are held.
-func (e *env) finish(endings ...outbox.Outcome) {
+func (e *env) finish(outcomes ...outbox.Outcome) {
 	e.Helper()
-	fenced, err := e.box().FinishMessages(e.ctx, endings)
+	fenced, err := e.box().FinishMessages(e.ctx, outcomes)
 	e.must(err)
 	if len(fenced) != 0 {
-		e.Fatalf("O2: %d of %d leases that are held were said to be lost", len(fenced), len(endings))
+		e.Fatalf("O2: %d of %d leases that are held were said to be lost", len(fenced), len(outcomes))
 	}
 }
 
 // done ends leases because the messages were delivered.
 func (e *env) done(claimed ...outbox.Claimed) {
 	e.Helper()
-	endings := make([]outbox.Outcome, len(claimed))
+	outcomes := make([]outbox.Outcome, len(claimed))
 	for i := range claimed {
-		endings[i] = to(outbox.StateDone, claimed[i])
+		outcomes[i] = to(outbox.StateDone, claimed[i])
 	}
-	e.finish(endings...)
+	e.finish(outcomes...)
 }
 
 // delivered claims and finishes until nothing is due, and returns what it delivered in that order.
@@ -199,8 +201,8 @@ func (e *env) wantMessage(id string, want outbox.State, rule string) outbox.Entr
 	return got
 }
 
-// wantTries checks how often a delivery of a message was begun.
-func (e *env) wantTries(got outbox.Entry, want int, rule string) {
+// wantAttempts checks how often a delivery of a message was begun.
+func (e *env) wantAttempts(got outbox.Entry, want int, rule string) {
 	e.Helper()
 	if got.Attempts != want {
 		e.Errorf("%s: message %q was tried %d times, want %d", rule, got.Type, got.Attempts, want)

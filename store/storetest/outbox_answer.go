@@ -261,10 +261,11 @@ func answerOutside(e *env) {
 	})
 	if steps, ok := e.Store.(store.TxCheckpointer); ok {
 		v := e.reserve(request(id("key")))
-		e.must(steps.CheckpointTx(e.ctx, store.Claim{ID: id("key"), Attempt: v.Record.Attempt}, calm, func(ctx context.Context) (store.Checkpoint, error) {
-			refused(ctx, "in a step")
-			return store.Checkpoint{Point: "point"}, nil
-		}))
+		e.must(steps.CheckpointTx(e.ctx, store.Claim{ID: id("key"), Attempt: v.Record.Attempt}, calm,
+			func(ctx context.Context) (store.Checkpoint, error) {
+				refused(ctx, "in a step")
+				return store.Checkpoint{Point: "point"}, nil
+			}))
 	}
 	if found := e.listMessages(outbox.Filter{}); len(found) != 0 {
 		e.Errorf("O1: %d messages were added without an answer", len(found))
@@ -281,8 +282,12 @@ func answerCrowd(e *env) {
 			first, second = second, first
 		}
 		var ids []string
-		messages := []outbox.Message{about(first, fmt.Sprint(i, " a")), about(second, fmt.Sprint(i, " a")), about(first, fmt.Sprint(i, " b"))}
-		if v, err := e.transact(request(id(fmt.Sprint("key ", i))), e.toAnswer(&ids, store.TxCommit, messages...)); err != nil || v.Decision != store.DecisionExecute {
+		messages := []outbox.Message{
+			about(first, fmt.Sprint(i, " a")), about(second, fmt.Sprint(i, " a")),
+			about(first, fmt.Sprint(i, " b")),
+		}
+		if v, err := e.transact(request(id(fmt.Sprint("key ", i))),
+			e.toAnswer(&ids, store.TxCommit, messages...)); err != nil || v.Decision != store.DecisionExecute {
 			e.Errorf("O2: handler %d: %s, %v", i, v.Decision, err)
 		}
 	})

@@ -24,7 +24,7 @@ func testOutbox(t *testing.T, h Harness) {
 	h.test(t, "topics are kept apart", topicsApart)
 	h.test(t, "limits", claimLimits)
 	h.test(t, "the oldest first", oldestFirst)
-	h.test(t, "captured, and claimed by nobody", capturedNotClaimed)
+	h.test(t, "captured, and claimed by no worker", capturedNotClaimed)
 	if restarts(h.probe) {
 		h.test(t, "restart", outboxRestarts)
 	}
@@ -37,7 +37,7 @@ func lifeOfMessage(e *env) {
 	kept := e.wantMessage(id, outbox.StateReady, "O1: a message that was committed")
 	e.wantMoment("CreatedAt of a message", kept.CreatedAt, from, 0)
 	e.wantMoment("Due of a message without a delay", kept.Due, from, 0)
-	e.wantTries(kept, 0, "O3: nobody has tried")
+	e.wantAttempts(kept, 0, "O3: no worker has attempted it")
 
 	from = e.now()
 	claimed := e.claimOne(id, "O1: what was committed is delivered")
@@ -45,7 +45,7 @@ func lifeOfMessage(e *env) {
 		e.Errorf("O2: a message is claimed as %s, want leased", claimed.State)
 	}
 	e.wantMoment("Due of a claimed message, the end of its lease", claimed.Due, from, calm)
-	e.wantTries(claimed.Entry, 1, "O3: a claim is the first try")
+	e.wantAttempts(claimed.Entry, 1, "O3: a claim is the first attempt")
 	if diff := diffEntries(e.message(id), claimed.Entry); diff != "" {
 		e.Errorf("O2: Messages shows another entry than the claim: %s", diff)
 	}
@@ -57,9 +57,10 @@ func lifeOfMessage(e *env) {
 	e.finish(end)
 	over := e.wantMessage(id, outbox.StateDone, "O3: a message that was delivered")
 	e.wantMoment("Due of a done message, when it was done", over.Due, from, 0)
-	e.wantTries(over, 4, "O3: the worker says how often a delivery was begun")
+	e.wantAttempts(over, 4, "O3: the worker says how often a delivery was begun")
 	if over.ProviderID != "ch_1" || !over.CreatedAt.Equal(kept.CreatedAt) {
-		e.Errorf("O3: a done message has the provider's id %q and was created at %s, want ch_1 and %s", over.ProviderID, over.CreatedAt, kept.CreatedAt)
+		e.Errorf("O3: a done message has the provider's id %q and was created at %s, want ch_1 and %s", over.ProviderID,
+			over.CreatedAt, kept.CreatedAt)
 	}
 	lapse(e)
 	e.wantIDs(e.claim(everything), "O3: a message that is done is never claimed again")
@@ -81,20 +82,27 @@ func anyMessage(e *env) {
 		every[i] = byte(i)
 	}
 	changes := map[string]func(m *outbox.Entry){
-		"nothing but what is required": func(m *outbox.Entry) { *m = outbox.Entry{ID: m.ID, Message: outbox.Message{Topic: m.Topic, Type: "t"}} },
-		"as it is":                     func(*outbox.Entry) {},
-		"no payload":                   func(m *outbox.Entry) { m.Payload = nil },
-		"an empty payload":             func(m *outbox.Entry) { m.Payload = []byte{} },
-		"every byte":                   func(m *outbox.Entry) { m.Payload = every },
+		"nothing but what is required": func(m *outbox.Entry) {
+			*m = outbox.Entry{ID: m.ID, Message: outbox.Message{Topic: m.Topic, Type: "t"}}
+		},
+		"as it is":         func(*outbox.Entry) {},
+		"no payload":       func(m *outbox.Entry) { m.Payload = nil },
+		"an empty payload": func(m *outbox.Entry) { m.Payload = []byte{} },
+		"every byte":       func(m *outbox.Entry) { m.Payload = every },
 		"headers": func(m *outbox.Entry) {
 			m.Headers = map[string]string{"A-b_1": `"quoted", é 東京`, "a-b_1": "", "x": " y "}
 		},
-		"many headers":     func(m *outbox.Entry) { m.Headers = map[string]string{"long": strings.Repeat("é", 4000)} },
-		"no operation":     func(m *outbox.Entry) { m.Origin, m.OriginAttempt = store.ID{}, 0 },
-		"an odd operation": func(m *outbox.Entry) { m.Origin, m.OriginAttempt = store.ID{Scope: "", Key: "k\x00\xff'"}, 1<<62 },
-		"a long delay":     func(m *outbox.Entry) { m.Delay = 365 * 24 * time.Hour },
+		"many headers": func(m *outbox.Entry) { m.Headers = map[string]string{"long": strings.Repeat("é", 4000)} },
+		"no operation": func(m *outbox.Entry) { m.Origin, m.OriginAttempt = store.ID{}, 0 },
+		"an odd operation": func(m *outbox.Entry) {
+			m.Origin, m.OriginAttempt = store.ID{Scope: "", Key: "k\x00\xff'"}, 1<<62
+		},
+		"a long delay": func(m *outbox.Entry) { m.Delay = 365 * 24 * time.Hour },
 	}
-	for name, text := range map[string]string{"letters": "Zahlung für Café 東京 🚀", "a quote": `' " \ ; -- %s $1 ?`, "long": strings.Repeat("é", outbox.MaxName/2)} {
+	for name, text := range map[string]string{
+		"letters": "Zahlung für Café 東京 🚀", "a quote": `' " \ ; -- %s $1 ?`,
+		"long": strings.Repeat("é", outbox.MaxName/2),
+	} {
 		changes[name] = func(m *outbox.Entry) {
 			m.Topic, m.AggregateType, m.AggregateID, m.Type = text, text, text, text
 			m.ContentType, m.Source, m.Subject, m.Step = text, text, text, text
@@ -174,7 +182,7 @@ func diffEntries(got, want outbox.Entry) string {
 	differs("Origin", got.Origin == want.Origin, got.Origin, want.Origin)
 	differs("Attempt", got.OriginAttempt == want.OriginAttempt, got.OriginAttempt, want.OriginAttempt)
 	differs("State", got.State == want.State, got.State, want.State)
-	differs("Tries", got.Attempts == want.Attempts, got.Attempts, want.Attempts)
+	differs("Attempts", got.Attempts == want.Attempts, got.Attempts, want.Attempts)
 	differs("CreatedAt", got.CreatedAt.Equal(want.CreatedAt), got.CreatedAt, want.CreatedAt)
 	differs("Due", near(got.Due, want.Due, time.Millisecond), got.Due, want.Due)
 	return strings.Join(diffs, "; ")
@@ -201,10 +209,12 @@ func topicsApart(e *env) {
 		m.Topic = topic
 		return m
 	}
-	ids := e.add(of("a", "a0"), of("a", "a1"), of("a", "a2"), of("A", "other case"), of("b", "b0"), of("b", "b1"), of("c", "c0"))
+	ids := e.add(of("a", "a0"), of("a", "a1"), of("a", "a2"), of("A", "other case"), of("b", "b0"), of("b", "b1"),
+		of("c", "c0"))
 	e.wantIDs(e.claimFor(calm), "O2: a claim that wants nothing")
 	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "nobody's", Limit: 9}), "O2: a topic without messages")
-	got := e.claimFor(calm, outbox.ClaimRequest{Topic: "a", Limit: 2}, outbox.ClaimRequest{Topic: "b", Limit: 9}, outbox.ClaimRequest{Topic: "c", Limit: 0})
+	got := e.claimFor(calm, outbox.ClaimRequest{Topic: "a", Limit: 2}, outbox.ClaimRequest{Topic: "b", Limit: 9},
+		outbox.ClaimRequest{Topic: "c", Limit: 0})
 	count := make(map[string]int)
 	for _, c := range got {
 		count[c.Topic]++
@@ -212,7 +222,8 @@ func topicsApart(e *env) {
 	if !maps.Equal(count, map[string]int{"a": 2, "b": 2}) {
 		e.Fatalf("O2: a claim of at most two of a, nine of b and none of c took %v, want two of a and both of b", count)
 	}
-	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "c", Limit: 1}, outbox.ClaimRequest{Topic: "A", Limit: 1}), "O2: the other topics", ids[3], ids[6])
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "c", Limit: 1}, outbox.ClaimRequest{Topic: "A", Limit: 1}),
+		"O2: the other topics", ids[3], ids[6])
 }
 
 // claimLimits claims less than there is.
@@ -243,7 +254,8 @@ func capturedNotClaimed(e *env) {
 	id := e.add(m)[0]
 	next := e.add(about("x", "to deliver"))[0]
 	e.wantMessage(id, outbox.StateCaptured, "O4: a message without a topic is for change-data-capture")
-	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "", Limit: 9}), "O4: a message without a topic is claimed by nobody")
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "", Limit: 9}),
+		"O4: a message without a topic is claimed by no worker")
 	e.claimOne(next, "O4: a captured message holds up nothing")
 	if _, err := e.box().FreeMessages(e.ctx); err != nil {
 		e.Error(err)

@@ -45,8 +45,8 @@ type deliveries struct {
 	// claimed holds the messages that were claimed, and next the place that each aggregate has come to.
 	claimed map[string]bool
 	next    map[string]int
-	// rounds counts deliveries that came to their end, idle the workers that found nothing, stuck how often that were all of
-	// them, and over says that it is over.
+	// rounds counts deliveries that came to their end, idle the workers that found nothing, stuck how often that were all
+	// of them, and over says that it is over.
 	rounds, idle, stuck int
 	over                bool
 }
@@ -101,14 +101,14 @@ func (d *deliveries) work() (err error) {
 
 // deliver takes messages in the order of the claim, and makes them done.
 func (d *deliveries) deliver(claimed []outbox.Claimed) error {
-	endings := make([]outbox.Outcome, len(claimed))
+	outcomes := make([]outbox.Outcome, len(claimed))
 	for i, c := range claimed {
 		if err := d.note(c); err != nil {
 			return err
 		}
-		endings[i] = to(outbox.StateDone, c)
+		outcomes[i] = to(outbox.StateDone, c)
 	}
-	fenced, err := d.box().FinishMessages(d.ctx, endings)
+	fenced, err := d.box().FinishMessages(d.ctx, outcomes)
 	if err != nil || len(fenced) > 0 {
 		return fmt.Errorf("O2: %d leases that are held were said to be lost (%w)", len(fenced), err)
 	}
@@ -133,7 +133,8 @@ func (d *deliveries) note(c outbox.Claimed) error {
 		return nil
 	}
 	if d.place[c.ID] != d.next[c.AggregateID] {
-		return fmt.Errorf("O2: of %s message %d was delivered when message %d was next", c.AggregateID, d.place[c.ID], d.next[c.AggregateID])
+		return fmt.Errorf("O2: of %s message %d was delivered when message %d was next", c.AggregateID, d.place[c.ID],
+			d.next[c.AggregateID])
 	}
 	d.next[c.AggregateID]++
 	return nil
@@ -153,8 +154,8 @@ func (d *deliveries) stop() {
 	d.wake.Broadcast()
 }
 
-// wait waits for the end of a round after the given one. If all workers wait, nobody holds a lease, and what is left is due:
-// then a message was forgotten, unless they were only in each other's way, which is why they look again.
+// wait waits for the end of a round after the given one. If all workers wait, no worker holds a lease, and what is left
+// is due: then a message was forgotten, unless they were only in each other's way, which is why they look again.
 func (d *deliveries) wait(rounds int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,7 +164,8 @@ func (d *deliveries) wait(rounds int) error {
 	if d.idle == claimers && d.rounds == rounds {
 		d.stuck++
 		if d.stuck > 3 {
-			return fmt.Errorf("O2: %d of %d messages are delivered and no worker died, but none of the others can be claimed: are they behind nothing?",
+			return fmt.Errorf("O2: %d of %d messages are delivered and no worker died, but none of the others can be claimed: "+
+				"are they behind nothing?",
 				len(d.claimed), crowdedTotal)
 		}
 		d.rounds++

@@ -29,7 +29,9 @@ func testOutboxFencing(t *testing.T, h Harness) {
 
 // takenByAnother has a worker come back after another one has the message, and after that one ended it.
 func takenByAnother(e *env) {
-	for _, state := range []outbox.State{outbox.StateLeased, outbox.StateDone, outbox.StateReady, outbox.StateDead, outbox.StateHolding} {
+	for _, state := range []outbox.State{
+		outbox.StateLeased, outbox.StateDone, outbox.StateReady, outbox.StateDead, outbox.StateHolding,
+	} {
 		id := e.add(about("aggregate "+state.String(), "taken, and then "+state.String()))[0]
 		old := e.claimBriefly()
 		e.wantIDs(old, "O2", id)
@@ -55,16 +57,16 @@ func bothLeases(e *env) {
 		lapse(e)
 		next := e.claimOne(id, "O2: a lease that ran out")
 		both := []outbox.Lease{next.Lease(), old[0].Lease()}
-		endings := []outbox.Outcome{to(outbox.StateDone, next), to(outbox.StateReady, old[0])}
+		outcomes := []outbox.Outcome{to(outbox.StateDone, next), to(outbox.StateReady, old[0])}
 		if oldFirst {
 			slices.Reverse(both)
-			slices.Reverse(endings)
+			slices.Reverse(outcomes)
 		}
 		want := []outbox.Lease{old[0].Lease()}
 		if lost, err := e.box().ExtendMessages(e.ctx, both, calm); err != nil || !slices.Equal(lost, want) {
 			e.Errorf("I6: ExtendMessages under both leases of a message returned (%v, %v), want the older", lost, err)
 		}
-		if fenced, err := e.box().FinishMessages(e.ctx, endings); err != nil || !slices.Equal(fenced, want) {
+		if fenced, err := e.box().FinishMessages(e.ctx, outcomes); err != nil || !slices.Equal(fenced, want) {
 			e.Errorf("I6: FinishMessages under both leases of a message returned (%v, %v), want the older", fenced, err)
 		}
 		e.wantMessage(id, outbox.StateDone, "I6: the end under the lease that is held")
@@ -73,7 +75,9 @@ func bothLeases(e *env) {
 
 // endedByItself has a worker write once more after it has ended its lease.
 func endedByItself(e *env) {
-	for _, state := range []outbox.State{outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind} {
+	for _, state := range []outbox.State{
+		outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind,
+	} {
 		ids := e.lane("aggregate "+state.String(), 2)
 		run := e.claim(everything)
 		e.wantRun(run, "O2", ids...)
@@ -96,11 +100,14 @@ func (e *env) refusesLease(old outbox.Claimed) {
 func (e *env) refusesWrites(old outbox.Claimed) {
 	e.Helper()
 	lease := []outbox.Lease{old.Lease()}
-	for _, state := range []outbox.State{outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind} {
+	for _, state := range []outbox.State{
+		outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind,
+	} {
 		end := outbox.Outcome{Lease: old.Lease(), State: state, Attempts: 77, ProviderID: "late", Error: "late"}
 		fenced, err := e.box().FinishMessages(e.ctx, []outbox.Outcome{end})
 		if err != nil || !slices.Equal(fenced, lease) {
-			e.Errorf("I6: FinishMessages as %s under a lease that is not held returned (%v, %v), want that lease", state, fenced, err)
+			e.Errorf("I6: FinishMessages as %s under a lease that is not held returned (%v, %v), want that lease", state, fenced,
+				err)
 		}
 		err = e.box().FinishMessageTx(e.ctx, end, func(context.Context) error {
 			e.Errorf("I6: FinishMessageTx as %s ran its work under a lease that is not held", state)
@@ -129,7 +136,8 @@ func someHeld(e *env) {
 	from := e.now()
 	lost, err := e.box().ExtendMessages(e.ctx, []outbox.Lease{gone[0], held[0].Lease(), gone[1], held[1].Lease()}, 2*calm)
 	if err != nil || !sameLeases(lost, gone) {
-		e.Errorf("O2: ExtendMessages of two leases that are held and two that are not returned (%v, %v), want %v", lost, err, gone)
+		e.Errorf("O2: ExtendMessages of two leases that are held and two that are not returned (%v, %v), want %v", lost, err,
+			gone)
 	}
 	for _, c := range held {
 		e.wantMoment("the end of a lease that was extended beside lost ones", e.message(c.ID).Due, from, 2*calm)
@@ -141,7 +149,8 @@ func someHeld(e *env) {
 		to(outbox.StateDone, held[1]),
 	})
 	if err != nil || !sameLeases(fenced, gone) {
-		e.Errorf("O2: FinishMessages of two leases that are held and two that are not returned (%v, %v), want %v", fenced, err, gone)
+		e.Errorf("O2: FinishMessages of two leases that are held and two that are not returned (%v, %v), want %v", fenced,
+			err, gone)
 	}
 	for i, want := range []outbox.State{outbox.StateLeased, outbox.StateDone, outbox.StateLeased, outbox.StateDone} {
 		e.wantMessage(ids[i], want, "O2: held and lost leases in one call")
@@ -165,7 +174,8 @@ func providerIDs(e *env) {
 	held := e.claimOne(id, "O2")
 	for _, name := range []string{"ch_1", last} {
 		e.must(e.box().RecordProviderID(e.ctx, held.Lease(), name))
-		if kept := e.wantMessage(id, outbox.StateLeased, "O3: the provider's id is recorded before the end"); kept.ProviderID != name {
+		if kept := e.wantMessage(id, outbox.StateLeased,
+			"O3: the provider's id is recorded before the end"); kept.ProviderID != name {
 			e.Errorf("O3: the provider's id %q was recorded, but %q is kept", name, kept.ProviderID)
 		}
 	}
@@ -179,12 +189,12 @@ func providerIDs(e *env) {
 	e.finish(to(outbox.StateReady, held))
 	held = e.claimOne(id, "O2")
 	if held.ProviderID != last {
-		e.Errorf("O3: an ending without a provider's id left %q, want %q, which was known before", held.ProviderID, last)
+		e.Errorf("O3: an outcome without a provider's id left %q, want %q, which was known before", held.ProviderID, last)
 	}
 	end := to(outbox.StateDone, held)
 	end.ProviderID = "ch_3"
 	e.finish(end)
 	if got := e.message(id).ProviderID; got != "ch_3" {
-		e.Errorf("O3: an ending with the provider's id ch_3 left %q", got)
+		e.Errorf("O3: an outcome with the provider's id ch_3 left %q", got)
 	}
 }

@@ -17,10 +17,10 @@ func testOutboxFinishTx(t *testing.T, h Harness) {
 			end := to(state, e.claimOne(id, "O2"))
 			end.Error, end.After, end.Attempts = "because", calm, 5
 			e.must(e.box().FinishMessageTx(e.ctx, end, func(context.Context) error { return nil }))
-			kept := e.wantMessage(id, state, "O3: the state of an ending")
-			e.wantTries(kept, 5, "O3: the tries of an ending")
+			kept := e.wantMessage(id, state, "O3: the state of an outcome")
+			e.wantAttempts(kept, 5, "O3: the attempts of an outcome")
 			if kept.LastError != "because" {
-				e.Errorf("O3: the last error is %q, want that of the ending", kept.LastError)
+				e.Errorf("O3: the last error is %q, want that of the outcome", kept.LastError)
 			}
 		}
 	})
@@ -110,8 +110,8 @@ func panicked(f func() error) (err error) {
 	return f()
 }
 
-// lostDuringWork lets a lease run out while the work is under way, and another worker ask for the message. The store either
-// keeps it from that one, or undoes the work.
+// lostDuringWork lets a lease run out while the work is under way, and another worker ask for the message. The store
+// either keeps it from that one, or undoes the work.
 func lostDuringWork(e *env) {
 	id := e.add(about("x", "slow"))[0]
 	old := e.claimBriefly()

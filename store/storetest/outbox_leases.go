@@ -14,7 +14,7 @@ func testOutboxLeases(t *testing.T, h Harness) {
 	h.test(t, "extended", leaseExtended)
 	h.test(t, "a run that was lost", runLost)
 	h.test(t, "a run that was lost is claimed in parts", runLostInParts)
-	h.test(t, "another try at once", anotherTry)
+	h.test(t, "another attempt at once", anotherAttempt)
 	h.test(t, "behind nothing", behindNothing)
 	h.test(t, "nothing to end, nothing to extend", func(e *env) {
 		e.finish()
@@ -65,15 +65,16 @@ func tokensOfClaims(e *env) {
 	}
 }
 
-// leaseRanOut loses workers again and again: each time the message is claimed, and the try is counted (scenario 26).
+// leaseRanOut loses workers again and again: each time the message is claimed, and the attempt is counted (scenario
+// 26).
 func leaseRanOut(e *env) {
 	ids := e.add(about("", "free"), about("x", "head"))
-	for try := 1; try <= 3; try++ {
+	for attempt := 1; attempt <= 3; attempt++ {
 		claimed := e.claimBriefly()
 		e.wantIDs(claimed, "scenario 26: messages whose worker died", ids...)
 		for _, c := range claimed {
-			e.wantTries(c.Entry, try, "O3: a delivery that was begun counts, also if its worker died")
-			e.wantTries(e.message(c.ID), try, "O3: a delivery that was begun is counted before its outcome is known")
+			e.wantAttempts(c.Entry, attempt, "O3: a delivery that was begun counts, also if its worker died")
+			e.wantAttempts(e.message(c.ID), attempt, "O3: a delivery that was begun is counted before its outcome is known")
 		}
 		lapse(e)
 	}
@@ -92,7 +93,7 @@ func leaseExtended(e *env) {
 	}
 	kept := e.wantMessage(id, outbox.StateLeased, "O2: a lease that was extended")
 	e.wantMoment("the end of a lease that was extended", kept.Due, from, calm)
-	e.wantTries(kept, 1, "O3: to extend a lease is no try")
+	e.wantAttempts(kept, 1, "O3: to extend a lease is no attempt")
 	if e.Advance != nil {
 		e.Advance(first)
 		e.wantIDs(e.claim(everything), "O2: a lease that was extended outlives its first end")
@@ -103,12 +104,12 @@ func leaseExtended(e *env) {
 // runLost has a worker die with a run: only the first was certainly begun.
 func runLost(e *env) {
 	ids := e.lane("x", 3)
-	for try := 1; try <= 3; try++ {
+	for attempt := 1; attempt <= 3; attempt++ {
 		run := e.claimBriefly()
 		e.wantRun(run, "O2: a run, again after its worker died", ids...)
-		e.wantTries(run[0].Entry, try, "O3: the first of a run was begun")
-		e.wantTries(run[1].Entry, 0, "O3: of a run only the first counts: the others may not have been begun")
-		e.wantTries(run[2].Entry, 0, "O3: of a run only the first counts: the others may not have been begun")
+		e.wantAttempts(run[0].Entry, attempt, "O3: the first of a run was begun")
+		e.wantAttempts(run[1].Entry, 0, "O3: of a run only the first counts: the others may not have been begun")
+		e.wantAttempts(run[2].Entry, 0, "O3: of a run only the first counts: the others may not have been begun")
 		lapse(e)
 	}
 	run := e.claim(everything)
@@ -117,7 +118,7 @@ func runLost(e *env) {
 	last := to(outbox.StateReady, run[1])
 	last.Attempts, last.Error = 1, "receiver is down"
 	e.finish(last, to(outbox.StateBehind, run[2]))
-	e.wantTries(e.claimOne(ids[1], "O2: the next try").Entry, 2, "O3: what the worker said, and one more")
+	e.wantAttempts(e.claimOne(ids[1], "O2: the next attempt").Entry, 2, "O3: what the worker said, and one more")
 }
 
 // runLostInParts claims less than was lost: the others wait, although their leases ran out, too.
@@ -133,25 +134,25 @@ func runLostInParts(e *env) {
 	}
 }
 
-// anotherTry ends leases with a try at once.
-func anotherTry(e *env) {
+// anotherAttempt ends leases with an attempt at once.
+func anotherAttempt(e *env) {
 	id := e.add(about("", "free"))[0]
-	for try := 1; try <= 3; try++ {
-		claimed := e.claimOne(id, "O3: another try at once")
-		e.wantTries(claimed.Entry, try, "O3: each try counts")
+	for attempt := 1; attempt <= 3; attempt++ {
+		claimed := e.claimOne(id, "O3: another attempt at once")
+		e.wantAttempts(claimed.Entry, attempt, "O3: each attempt counts")
 		end := to(outbox.StateReady, claimed)
 		end.Error = "receiver is down"
 		e.finish(end)
-		kept := e.wantMessage(id, outbox.StateReady, "O3: another try")
-		e.wantTries(kept, try, "O3: the end of a try is none")
+		kept := e.wantMessage(id, outbox.StateReady, "O3: another attempt")
+		e.wantAttempts(kept, attempt, "O3: the end of an attempt is none")
 		if kept.LastError != end.Error {
 			e.Errorf("O3: the last error is %q, want %q", kept.LastError, end.Error)
 		}
 	}
 }
 
-// behindNothing has a worker put back what it had not begun after the message in front was done, so that nobody comes by
-// to free it.
+// behindNothing has a worker put back what it had not begun after the message in front was done, so that no worker
+// comes by to free it.
 func behindNothing(e *env) {
 	ids := e.lane("x", 3)
 	run := e.claim(everything)

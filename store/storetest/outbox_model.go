@@ -16,19 +16,19 @@ import (
 // deliveryModel is what messages have to be. It holds them in the order in which they were committed.
 type deliveryModel struct{ all []*modelMessage }
 
-// modelMessage is one message. It is Ready also where the store may know that it is Behind: whether and when a store notes
-// that is its own choice, as long as nobody gets the message too early and somebody gets it in the end.
+// modelMessage is one message. It is Ready also where the store may know that it is Behind: whether and when a store
+// notes that is its own choice, as long as no worker gets the message too early and one gets it in the end.
 type modelMessage struct {
 	id, kind, lane string
 	state          outbox.State
 	// due is when it is delivered or when its lease ends.
-	due   time.Time
-	tries int
+	due      time.Time
+	attempts int
 	// token is that of the last lease, and old are those before.
 	token      int64
 	old        []int64
 	providerID string
-	// lastError is that of the last ending. It is empty where there was none since the message was added or replayed.
+	// lastError is that of the last outcome. It is empty where there was none since the message was added or replayed.
 	lastError string
 }
 
@@ -40,7 +40,7 @@ func (d *deliveryModel) find(id string) *modelMessage {
 	return d.all[i]
 }
 
-// leased returns the messages that somebody has or had, and nobody ended.
+// leased returns the messages that a worker has or had, and none ended.
 func (d *deliveryModel) leased() (leased []*modelMessage) {
 	for _, m := range d.all {
 		if m.state == outbox.StateLeased {
@@ -72,9 +72,9 @@ func (d *deliveryModel) inFront(m *modelMessage) (front []*modelMessage) {
 	return front
 }
 
-// claim checks what a store claimed, and takes it over. A claim takes at least one message if there is any to take. With a
-// limit that is not reached it takes at least the first of each aggregate; how many behind that it takes along is its
-// choice.
+// claim checks what a store claimed, and takes it over. A claim takes at least one message if there is any to take.
+// With a limit that is not reached it takes at least the first of each aggregate; how many behind that it takes along
+// is its choice.
 func (d *deliveryModel) claim(claimed []outbox.Claimed, limit int, lease time.Duration, now time.Time) error {
 	taken := make(map[*modelMessage]bool)
 	for _, c := range claimed {
@@ -88,12 +88,14 @@ func (d *deliveryModel) claim(claimed []outbox.Claimed, limit int, lease time.Du
 				return fmt.Errorf("took message %q of aggregate %q before %q, which is %s", m.kind, m.lane, other.kind, other.state)
 			}
 		}
-		want := m.tries
+		want := m.attempts
 		if len(front) == 0 {
 			want++
 		}
-		if c.Attempts != want || c.State != outbox.StateLeased || c.Token != claimed[0].Token || c.ProviderID != m.providerID {
-			return fmt.Errorf("took message %q as (%s, try %d, token %d, provider's id %q), want (leased, try %d, token %d, provider's id %q)",
+		if c.Attempts != want || c.State != outbox.StateLeased || c.Token != claimed[0].Token ||
+			c.ProviderID != m.providerID {
+			return fmt.Errorf("took message %q as (%s, attempt %d, token %d, provider's id %q), want (leased, "+
+				"attempt %d, token %d, provider's id %q)",
 				m.kind, c.State, c.Attempts, c.Token, c.ProviderID, want, claimed[0].Token, m.providerID)
 		}
 		taken[m] = true
@@ -104,7 +106,7 @@ func (d *deliveryModel) claim(claimed []outbox.Claimed, limit int, lease time.Du
 	for _, c := range claimed {
 		m := d.find(c.ID)
 		m.old = append(m.old, m.token)
-		m.state, m.due, m.tries, m.token = outbox.StateLeased, now.Add(lease), c.Attempts, c.Token
+		m.state, m.due, m.attempts, m.token = outbox.StateLeased, now.Add(lease), c.Attempts, c.Token
 	}
 	return nil
 }
@@ -116,20 +118,22 @@ func (d *deliveryModel) enough(taken map[*modelMessage]bool, limit int, now time
 	}
 	for _, m := range d.all {
 		if first := m.ripe(now) && len(d.inFront(m)) == 0; first && !taken[m] && (len(taken) == 0 || limit == everything) {
-			return fmt.Errorf("took %d messages, but not %q of aggregate %q, which is due and waits for nothing", len(taken), m.kind, m.lane)
+			return fmt.Errorf("took %d messages, but not %q of aggregate %q, which is due and waits for nothing", len(taken),
+				m.kind, m.lane)
 		}
 	}
 	return nil
 }
 
-// mayFence checks whether a lease was rightly said to be lost. One that ran out and that nobody took may be either.
+// mayFence checks whether a lease was rightly said to be lost. One that ran out and that no worker took may be either.
 func (m *modelMessage) mayFence(token int64, fenced bool, now time.Time) error {
 	current := m.state == outbox.StateLeased && m.token == token
 	switch {
 	case current && now.Before(m.due) && fenced:
 		return fmt.Errorf("the lease on %q was said to be lost, but is held", m.kind)
 	case !current && !fenced:
-		return fmt.Errorf("the lease on %q was said to be held, but the message is %s, under token %d and not %d", m.kind, m.state, m.token, token)
+		return fmt.Errorf("the lease on %q was said to be held, but the message is %s, under token %d and not %d", m.kind,
+			m.state, m.token, token)
 	default:
 		return nil
 	}
@@ -137,7 +141,7 @@ func (m *modelMessage) mayFence(token int64, fenced bool, now time.Time) error {
 
 // end ends a lease.
 func (m *modelMessage) end(e outbox.Outcome, now time.Time) {
-	m.state, m.due, m.tries, m.lastError = e.State, now.Add(e.After), e.Attempts, e.Error
+	m.state, m.due, m.attempts, m.lastError = e.State, now.Add(e.After), e.Attempts, e.Error
 	if e.State == outbox.StateBehind {
 		m.state = outbox.StateReady
 	}
@@ -151,7 +155,7 @@ func (d *deliveryModel) replay(m *modelMessage, now time.Time) bool {
 	if m.state != outbox.StateDead && m.state != outbox.StateHolding {
 		return false
 	}
-	m.state, m.due, m.tries, m.lastError = outbox.StateReady, now, 0, ""
+	m.state, m.due, m.attempts, m.lastError = outbox.StateReady, now, 0, ""
 	return true
 }
 
@@ -165,7 +169,9 @@ func (d *deliveryModel) drop(m *modelMessage, _ time.Time) bool {
 }
 
 // operatorMove has an operator act on a message.
-func (w *deliveryWalk) operatorMove(rt *rapid.T, act func(context.Context, string) error, model func(*modelMessage, time.Time) bool) {
+func (w *deliveryWalk) operatorMove(
+	rt *rapid.T, act func(context.Context, string) error, model func(*modelMessage, time.Time) bool,
+) {
 	m := rapid.SampledFrom(w.model.all).Draw(rt, "message")
 	before := m.state
 	err := act(w.ctx, m.id)
@@ -192,9 +198,9 @@ func (m *modelMessage) same(got outbox.Entry, now time.Time) error {
 	if got.State == outbox.StateReady && got.Due.After(now) && !got.Due.Equal(m.due) {
 		return fmt.Errorf("is due at %s, want at %s", got.Due, m.due)
 	}
-	if got.Attempts != m.tries || got.ProviderID != m.providerID || got.LastError != m.lastError && m.lastError != "" {
-		return fmt.Errorf("has (%d tries, provider's id %q, error %q), want (%d, %q, %q)",
-			got.Attempts, got.ProviderID, got.LastError, m.tries, m.providerID, m.lastError)
+	if got.Attempts != m.attempts || got.ProviderID != m.providerID || got.LastError != m.lastError && m.lastError != "" {
+		return fmt.Errorf("has (%d attempts, provider's id %q, error %q), want (%d, %q, %q)",
+			got.Attempts, got.ProviderID, got.LastError, m.attempts, m.providerID, m.lastError)
 	}
 	return nil
 }

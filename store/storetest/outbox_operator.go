@@ -66,18 +66,21 @@ func filteredMessages(e *env) {
 		f    outbox.Filter
 		want int
 	}{
-		"no restriction":                  {outbox.Filter{}, all},
-		"an ID":                           {outbox.Filter{ID: special.ID}, 1},
-		"an ID that is not there":         {outbox.Filter{ID: uuid()}, 0},
-		"an ID that is none":              {outbox.Filter{ID: "no such message"}, 0},
-		"an origin":                       {outbox.Filter{Origin: special.Origin}, 1},
-		"another scope":                   {outbox.Filter{Origin: store.ID{Scope: "other", Key: special.Origin.Key}}, 0},
-		"where scope and key meet":        {outbox.Filter{Origin: store.ID{Scope: "acmek", Key: "ey-1"}}, 0},
-		"a downstream key":                {outbox.Filter{DownstreamKey: special.DownstreamKey}, 1},
-		"a topic":                         {outbox.Filter{Topic: special.Topic}, 1},
-		"another topic":                   {outbox.Filter{Topic: topic}, all - 2}, // without the special one and the captured one
-		"two states":                      {outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}}, 2},
-		"all at once":                     {outbox.Filter{ID: special.ID, Origin: special.Origin, DownstreamKey: special.DownstreamKey, Topic: special.Topic, States: []outbox.State{outbox.StateReady}}, 1},
+		"no restriction":           {outbox.Filter{}, all},
+		"an ID":                    {outbox.Filter{ID: special.ID}, 1},
+		"an ID that is not there":  {outbox.Filter{ID: uuid()}, 0},
+		"an ID that is none":       {outbox.Filter{ID: "no such message"}, 0},
+		"an origin":                {outbox.Filter{Origin: special.Origin}, 1},
+		"another scope":            {outbox.Filter{Origin: store.ID{Scope: "other", Key: special.Origin.Key}}, 0},
+		"where scope and key meet": {outbox.Filter{Origin: store.ID{Scope: "acmek", Key: "ey-1"}}, 0},
+		"a downstream key":         {outbox.Filter{DownstreamKey: special.DownstreamKey}, 1},
+		"a topic":                  {outbox.Filter{Topic: special.Topic}, 1},
+		"another topic":            {outbox.Filter{Topic: topic}, all - 2}, // without the special and the captured one
+		"two states":               {outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}}, 2},
+		"all at once": {outbox.Filter{
+			ID: special.ID, Origin: special.Origin, DownstreamKey: special.DownstreamKey, Topic: special.Topic,
+			States: []outbox.State{outbox.StateReady},
+		}, 1},
 		"an ID, and another topic":        {outbox.Filter{ID: special.ID, Topic: topic}, 0},
 		"a topic, and a state it has not": {outbox.Filter{Topic: special.Topic, States: []outbox.State{outbox.StateDone}}, 0},
 	} {
@@ -132,7 +135,7 @@ func replays(e *env) {
 		e.must(e.box().ReplayMessage(e.ctx, id))
 		kept := e.wantMessage(id, outbox.StateReady, "O3: a replayed dead letter")
 		e.wantMoment("Due of a replayed dead letter", kept.Due, from, 0)
-		e.wantTries(kept, 0, "O3: a replayed dead letter has all its tries before it")
+		e.wantAttempts(kept, 0, "O3: a replayed dead letter has all its attempts before it")
 		again := e.claimOne(id, "O3: a replayed dead letter")
 		if again.DownstreamKey != key {
 			e.Errorf("O3: a replayed dead letter has the downstream key %q, want %q as before", again.DownstreamKey, key)
@@ -150,7 +153,8 @@ func drops(e *env) {
 			e.must(e.box().DropMessage(e.ctx, ids[state]))
 			after := e.wantMessage(ids[state], outbox.StateDead, "O3: a dropped dead letter")
 			if after.Attempts != before.Attempts || after.LastError != before.LastError {
-				e.Errorf("O3: a dropped dead letter has %d tries and the error %q, want %d and %q as before", after.Attempts, after.LastError, before.Attempts, before.LastError)
+				e.Errorf("O3: a dropped dead letter has %d attempts and the error %q, want %d and %q as before", after.Attempts,
+					after.LastError, before.Attempts, before.LastError)
 			}
 		}
 	}
@@ -193,7 +197,8 @@ func (e *env) wantStats(want outbox.Stats) {
 	e.Helper()
 	got, err := e.box().MessageStats(e.ctx)
 	e.must(err)
-	if got.Waiting != want.Waiting || got.DeadLetters != want.DeadLetters || !near(got.Oldest, want.Oldest, e.resolution()) {
+	if got.Waiting != want.Waiting || got.DeadLetters != want.DeadLetters ||
+		!near(got.Oldest, want.Oldest, e.resolution()) {
 		e.Errorf("O3: the stats are %+v, want %+v", got, want)
 	}
 }

@@ -20,7 +20,7 @@ func testOutboxOrder(t *testing.T, h Harness) {
 	})
 	h.test(t, "nothing of an aggregate that is leased", leasedLane)
 	h.test(t, "the rest comes after done", restAfterDone)
-	h.test(t, "waiting for the next try", waitingForRetry)
+	h.test(t, "waiting for the next attempt", waitingForRetry)
 	h.test(t, "waiting for a delay", waitingForDelay)
 	h.test(t, "a run that fails in the middle", runFails)
 	h.test(t, "a dead letter that does not hold", func(e *env) {
@@ -67,7 +67,7 @@ func leasedLane(e *env) {
 	if tail := e.message(ids[1]); tail.State != outbox.StateReady && tail.State != outbox.StateBehind {
 		e.Errorf("O2: a message behind one that is leased is %s, want ready or behind", tail.State)
 	}
-	e.wantTries(e.message(ids[1]), 0, "O3: a message that only waited")
+	e.wantAttempts(e.message(ids[1]), 0, "O3: a message that only waited")
 	e.done(head)
 	e.wantDelivery("O2: when the head is done", ids[1], ids[2], late)
 }
@@ -97,15 +97,15 @@ func waitingForRetry(e *env) {
 	if e.Advance != nil {
 		e.until(kept.Due.Add(-e.resolution()))
 		for range 2 {
-			e.wantIDs(e.claim(everything), "O2: neither a message before its next try, nor those behind it")
+			e.wantIDs(e.claim(everything), "O2: neither a message before its next attempt, nor those behind it")
 		}
 	}
 	e.until(kept.Due)
-	again := e.claimOne(ids[0], "O2: the next try, before those behind it")
-	e.wantTries(again.Entry, 2, "O3: the next try")
-	e.wantIDs(e.claim(everything), "O2: those behind the next try")
+	again := e.claimOne(ids[0], "O2: the next attempt, before those behind it")
+	e.wantAttempts(again.Entry, 2, "O3: the next attempt")
+	e.wantIDs(e.claim(everything), "O2: those behind the next attempt")
 	e.done(again)
-	e.wantDelivery("O2: when the next try succeeded", ids[1:]...)
+	e.wantDelivery("O2: when the next attempt succeeded", ids[1:]...)
 }
 
 // waitingForDelay has one in the middle that is not due yet.
@@ -136,7 +136,7 @@ func runFails(e *env) {
 	late := e.lane("x", 1)[0]
 	e.wantIDs(e.claim(everything), "O2: those behind one that failed")
 	if freed, err := e.box().FreeMessages(e.ctx); err != nil || freed != 0 {
-		e.Errorf("O2: FreeMessages freed %d (%v) of an aggregate whose head waits for its next try, want 0", freed, err)
+		e.Errorf("O2: FreeMessages freed %d (%v) of an aggregate whose head waits for its next attempt, want 0", freed, err)
 	}
 	e.wantIDs(e.claim(everything), "O2: those behind one that failed, after FreeMessages")
 	if e.Advance != nil {
@@ -153,7 +153,7 @@ func (e *env) holding(n int) []string {
 	end.Attempts, end.Error = 8, "refused"
 	e.finish(end)
 	held := e.wantMessage(ids[0], outbox.StateHolding, "O3: a dead letter that holds up its aggregate")
-	e.wantTries(held, 8, "O3: a dead letter")
+	e.wantAttempts(held, 8, "O3: a dead letter")
 	for range 2 {
 		e.wantIDs(e.claim(everything), "O3: a dead letter that holds, and those behind it")
 		lapse(e)
@@ -165,7 +165,7 @@ func holdingReplayed(e *env) {
 	ids := e.holding(3)
 	e.must(e.box().ReplayMessage(e.ctx, ids[0]))
 	again := e.claimOne(ids[0], "O3: a dead letter that was replayed")
-	e.wantTries(again.Entry, 1, "O3: a replayed dead letter has all its tries before it")
+	e.wantAttempts(again.Entry, 1, "O3: a replayed dead letter has all its attempts before it")
 	e.wantIDs(e.claim(everything), "O2: those behind a replayed dead letter that is leased")
 	e.done(again)
 	e.wantDelivery("O2: when a replayed dead letter is done", ids[1:]...)
@@ -194,7 +194,8 @@ func poisoned(e *env) {
 	e.add(behind...)
 	e.pass(e.resolution())
 	other := e.lane("y", 1)[0]
-	e.wantIDs(e.claim(5), "scenario 27: forty messages behind one that failed hold up no other, not even for one claim", other)
+	e.wantIDs(e.claim(5), "scenario 27: forty messages behind one that failed hold up no other, not even for one claim",
+		other)
 }
 
 // orderByTopic has one aggregate under two topics.
@@ -203,10 +204,12 @@ func orderByTopic(e *env) {
 	second.Topic = "mails"
 	ids := e.add(first, second)
 	head := e.claimOne(ids[0], "O2")
-	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "mails", Limit: 9}), "O2: the same aggregate under another topic waits for nothing", ids[1])
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "mails", Limit: 9}),
+		"O2: the same aggregate under another topic waits for nothing", ids[1])
 	next := e.add(second)[0]
 	e.done(head)
-	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "mails", Limit: 9}, outbox.ClaimRequest{Topic: topic, Limit: 9}), "O2: a message behind one of its own topic that is leased")
+	e.wantIDs(e.claimFor(calm, outbox.ClaimRequest{Topic: "mails", Limit: 9}, outbox.ClaimRequest{Topic: topic, Limit: 9}),
+		"O2: a message behind one of its own topic that is leased")
 	e.wantMessage(ids[1], outbox.StateLeased, "O2: a message of another topic")
 	if got := e.message(next).State; got != outbox.StateReady && got != outbox.StateBehind {
 		e.Errorf("O2: a message that waits is %s", got)

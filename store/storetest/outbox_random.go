@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// testOutboxRandom sends random sequences of claims and endings to a few messages, and compares each answer and each message
-// with a model (O2, O3).
+// testOutboxRandom sends random sequences of claims and outcomes to a few messages, and compares each answer and each
+// message with a model (O2, O3).
 func testOutboxRandom(t *testing.T, h Harness) {
 	e := open(t, h)
 	begin := e.sequences()
@@ -36,8 +36,8 @@ func testOutboxRandom(t *testing.T, h Harness) {
 	})
 }
 
-// deliveryWalk is one random sequence on a store that is shared with those before it; its messages have a topic of their
-// own.
+// deliveryWalk is one random sequence on a store that is shared with those before it; its messages have a topic of
+// their own.
 type deliveryWalk struct {
 	*env
 	topic string
@@ -81,7 +81,8 @@ func (w *deliveryWalk) addMove(rt *rapid.T) {
 		rt.Fatal(err)
 	}
 	for i, m := range messages {
-		w.model.all = append(w.model.all, &modelMessage{id: ids[i], kind: m.Type, lane: m.AggregateID, due: w.at.Add(m.Delay)})
+		w.model.all = append(w.model.all,
+			&modelMessage{id: ids[i], kind: m.Type, lane: m.AggregateID, due: w.at.Add(m.Delay)})
 	}
 }
 
@@ -104,7 +105,7 @@ func (w *deliveryWalk) claimMove(rt *rapid.T) {
 	w.tokens[claimed[0].Token] = true
 }
 
-// drawLease returns a lease that somebody has or had, most often one that counts.
+// drawLease returns a lease that a worker has or had, most often one that counts.
 func (w *deliveryWalk) drawLease(rt *rapid.T) (*modelMessage, outbox.Lease) {
 	candidates := w.model.all
 	if leased := w.model.leased(); len(leased) > 0 && rapid.IntRange(0, 4).Draw(rt, "which") > 0 {
@@ -128,7 +129,7 @@ func (w *deliveryWalk) finishMove(rt *rapid.T) {
 	end := outbox.Outcome{
 		Lease:      lease,
 		State:      rapid.SampledFrom(states).Draw(rt, "state"),
-		Attempts:   rapid.IntRange(0, 3).Draw(rt, "tries"),
+		Attempts:   rapid.IntRange(0, 3).Draw(rt, "attempts"),
 		ProviderID: rapid.SampledFrom([]string{"", "ch_1", "ch_2"}).Draw(rt, "provider's id"),
 		Error:      "because",
 	}

@@ -169,7 +169,7 @@ func (r *reference) ReplayMessage(_ context.Context, id string) error {
 		return err
 	}
 	m.State, m.Due = outbox.StateReady, r.clock()
-	if r.broken != "a replay keeps the tries" {
+	if r.broken != "a replay keeps the attempts" {
 		m.Attempts = 0
 	}
 	return nil

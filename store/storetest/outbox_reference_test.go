@@ -158,7 +158,7 @@ func (r *reference) ClaimMessages(ctx context.Context, wants []outbox.ClaimReque
 	claimed := make([]outbox.Claimed, 0, len(taken))
 	begun := make(lanes)
 	for _, m := range taken {
-		if r.broken == "the whole run is counted" || r.broken != "tries are not counted" && !begun.waits(r, m) {
+		if r.broken == "the whole run is counted" || r.broken != "attempts are not counted" && !begun.waits(r, m) {
 			m.Attempts++
 		}
 		m.State, m.Due, m.token = outbox.StateLeased, now.Add(lease), r.token
@@ -228,10 +228,10 @@ func (r *reference) RecordProviderID(_ context.Context, l outbox.Lease, provider
 }
 
 // FinishMessages implements [outbox.Store].
-func (r *reference) FinishMessages(_ context.Context, endings []outbox.Outcome) (fenced []outbox.Lease, err error) {
+func (r *reference) FinishMessages(_ context.Context, outcomes []outbox.Outcome) (fenced []outbox.Lease, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, end := range endings {
+	for _, end := range outcomes {
 		if !r.end(end) {
 			fenced = append(fenced, end.Lease)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// testOutboxTransactions checks that a message is there if and only if its transaction was committed, and that the order is
-// that of commits (O1, O2, I10).
+// testOutboxTransactions checks that a message is there if and only if its transaction was committed, and that the
+// order is that of commits (O1, O2, I10).
 func testOutboxTransactions(t *testing.T, h Harness) {
 	h.test(t, "rolled back", rolledBackMessages)
 	h.test(t, "several in one transaction", func(e *env) {
@@ -42,8 +42,8 @@ func rolledBackMessages(e *env) {
 	e.wantIDs(e.claim(everything), "I10: a message behind one that was rolled back waits for nothing", kept)
 }
 
-// withoutTx hands over no transaction: a message that is written past the transaction would be delivered although that is
-// undone.
+// withoutTx hands over no transaction: a message that is written past the transaction would be delivered although that
+// is undone.
 func withoutTx(e *env) {
 	entry := fullEntry()
 	if err := e.box().AddMessage(e.ctx, nil, &entry); err == nil {
@@ -135,12 +135,13 @@ func beganFirst(e *env) {
 	e.pass(e.resolution())
 	got := slices.DeleteFunc(e.delivered(), func(id string) bool { return slices.Contains(own, id) })
 	if want := append(first, last...); !slices.Equal(got, want) {
-		e.Errorf("O2: the order of an aggregate is that of commits, but %s was delivered, want %s", e.describe(got), e.describe(want))
+		e.Errorf("O2: the order of an aggregate is that of commits, but %s was delivered, want %s", e.describe(got),
+			e.describe(want))
 	}
 }
 
-// addsAtOnce has a transaction add for an aggregate while another one that did so has not ended, as it then does. The second may
-// wait for the first, or be committed before it: the order of their messages has to say which.
+// addsAtOnce has a transaction add for an aggregate while another one that did so has not ended, as it then does. The
+// second may wait for the first, or be committed before it: the order of their messages has to say which.
 func addsAtOnce(e *env, verdict error) {
 	const rule = "O2: two transactions that add for one aggregate"
 	var first, second []string

@@ -104,7 +104,8 @@ func wokenByCommit(e *env) {
 				e.Fatal("O2: there is nothing to claim")
 			}
 			var ids []string
-			e.must(e.box().FinishMessageTx(e.ctx, to(outbox.StateDone, head[0]), e.adding(&ids, about("x", "of FinishMessageTx"))))
+			e.must(e.box().FinishMessageTx(e.ctx, to(outbox.StateDone, head[0]),
+				e.adding(&ids, about("x", "of FinishMessageTx"))))
 		},
 	} {
 		e.add(about("", "before"))
@@ -125,7 +126,7 @@ func wokenByCommit(e *env) {
 	}
 }
 
-// deafWatchers has watchers that never look, and one that has stopped, hold up nobody.
+// deafWatchers has watchers that never look, and one that has stopped, hold up no other.
 func deafWatchers(e *env) {
 	for i := range 3 {
 		_, stop := e.box().WatchMessages()

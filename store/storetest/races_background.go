@@ -305,7 +305,7 @@ func testReconcilerRaces(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "not executed against retries", raceNotExecutedAndRetries)
-	h.test(t, "one try, many nodes", raceForTheTry)
+	h.test(t, "one attempt, many nodes", raceForTheAttempt)
 	h.test(t, "a resolved step against retries", raceResolvedStepAndRetries)
 }
 

@@ -39,7 +39,7 @@ func testReconciler(t *testing.T, h Harness) {
 			e.postpone(c, 0)
 		}
 		if rec := e.get(c.ID); rec.DeadLetter || rec.ReconcileCount != 20 {
-			e.Errorf("B3: without a limit the record is dead letter %t after %d tries, want 20", rec.DeadLetter,
+			e.Errorf("B3: without a limit the record is dead letter %t after %d attempts, want 20", rec.DeadLetter,
 				rec.ReconcileCount)
 		}
 	})
@@ -96,20 +96,20 @@ func testReconciler(t *testing.T, h Harness) {
 func postponedUntilDead(e *env) {
 	c := e.lose(id("key"))
 	const limit = 3
-	for try := 1; try <= limit+1; try++ {
+	for attempt := 1; attempt <= limit+1; attempt++ {
 		from := e.now()
-		wait := time.Duration(try) * time.Minute
-		e.must(e.resolver().BeginReconcile(e.ctx, c, try-1, calm))
+		wait := time.Duration(attempt) * time.Minute
+		e.must(e.resolver().BeginReconcile(e.ctx, c, attempt-1, calm))
 		e.must(e.resolver().Postpone(e.ctx, c,
-			store.Postponement{Count: try, Wait: wait, MaxAttempts: limit, Reason: "provider is down"}))
+			store.Postponement{Count: attempt, Wait: wait, MaxAttempts: limit, Reason: "provider is down"}))
 		to := e.now()
 		rec := e.get(c.ID)
 		if rec.ReconcileAt.Before(from.Add(wait-e.resolution())) || rec.ReconcileAt.After(to.Add(wait+e.resolution())) {
 			e.Errorf("B3: postponed by %s at %s, the record is due at %s", wait, from, rec.ReconcileAt)
 		}
-		if rec.State != store.StateUnknown || rec.ReconcileCount != try || rec.DeadLetter != (try >= limit) {
-			e.Errorf("B3: after %d of %d tries the record is %s, count %d, dead letter %t",
-				try, limit, rec.State, rec.ReconcileCount, rec.DeadLetter)
+		if rec.State != store.StateUnknown || rec.ReconcileCount != attempt || rec.DeadLetter != (attempt >= limit) {
+			e.Errorf("B3: after %d of %d attempts the record is %s, count %d, dead letter %t",
+				attempt, limit, rec.State, rec.ReconcileCount, rec.DeadLetter)
 		}
 		if rec.ReconcileError != "provider is down" || rec.LastError != "connection reset" {
 			e.Errorf("B3: the record says %q and %q, want why it was postponed and why it was lost",
@@ -297,7 +297,7 @@ func (e *env) requeue(c store.Claim, reason string) {
 	e.must(e.resolver().Requeue(e.ctx, c, reason))
 }
 
-// wantQueued checks that a record is due now, as if there had been no try yet.
+// wantQueued checks that a record is due now, as if there had been no attempt yet.
 func (e *env) wantQueued(c store.Claim, reason string) {
 	e.Helper()
 	rec, now := e.get(c.ID), e.now()
@@ -333,7 +333,8 @@ func requeuedDeadLetter(e *env) {
 	if rec.ReconcileAt.Before(from.Add(-e.resolution())) {
 		e.Errorf("B3: a record that was requeued after %s is due at %s", from, rec.ReconcileAt)
 	}
-	rec.ReconcileError, rec.ReconcileAt, rec.ReconcileCount, rec.DeadLetter = dead.ReconcileError, dead.ReconcileAt, dead.ReconcileCount, true
+	rec.ReconcileError, rec.ReconcileAt, rec.ReconcileCount, rec.DeadLetter = dead.ReconcileError, dead.ReconcileAt,
+		dead.ReconcileCount, true
 	if diff := diffRecords(rec, dead, 0); diff != "" {
 		e.Errorf("B3: a requeue changed more than when the record is due: %s", diff)
 	}
@@ -345,7 +346,7 @@ func requeuedDeadLetter(e *env) {
 	}
 	e.postpone(c, 2)
 	if rec := e.get(c.ID); rec.DeadLetter || rec.ReconcileCount != 1 {
-		e.Errorf("B3: one try after a requeue the record is dead letter %t, count %d, want all tries before it",
+		e.Errorf("B3: one attempt after a requeue the record is dead letter %t, count %d, want all attempts before it",
 			rec.DeadLetter, rec.ReconcileCount)
 	}
 }
@@ -488,8 +489,8 @@ func (e *env) resolveStep(id store.ID) store.Claim {
 	return c
 }
 
-// raceForTheTry checks that of many nodes which saw a record due one makes the try (B6): it is counted once.
-func raceForTheTry(e *env) {
+// raceForTheAttempt checks that of many nodes which saw a record due one makes the attempt (B6): it is counted once.
+func raceForTheAttempt(e *env) {
 	for _, id := range ids(rounds) {
 		c := e.lose(id)
 		errs := make([]error, crowd)
@@ -499,15 +500,15 @@ func raceForTheTry(e *env) {
 			if err == nil {
 				began++
 			} else {
-				e.wantFenced(err, "B6: a try that another node makes")
+				e.wantFenced(err, "B6: an attempt that another node makes")
 			}
 		}
 		if rec := e.get(id); began != 1 || rec.ReconcileCount != 1 {
-			e.Errorf("B6: %d nodes began the first try, and %d tries are counted", began, rec.ReconcileCount)
+			e.Errorf("B6: %d nodes began the first attempt, and %d attempts are counted", began, rec.ReconcileCount)
 		}
-		e.wantFenced(e.resolver().Postpone(e.ctx, c, notYet(2, 1)), "B6: the end of a try that has not begun")
+		e.wantFenced(e.resolver().Postpone(e.ctx, c, notYet(2, 1)), "B6: the end of an attempt that has not begun")
 		if rec := e.get(id); rec.DeadLetter {
-			e.Error("B6: a try that has not begun made a dead letter")
+			e.Error("B6: an attempt that has not begun made a dead letter")
 		}
 	}
 }

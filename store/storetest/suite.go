@@ -200,7 +200,8 @@ var capabilities = []capability{
 	being[store.Transactor](), being[store.TxCheckpointer](), being[store.Waiter](),
 	being[store.Sweeper](), being[store.Reaper](), being[store.Reconciler](), being[store.Buster](),
 	being[store.Lister](), being[store.LateCompletionKeeper](), being[store.ExternalEventKeeper](),
-	being[store.Auditor](), being[outbox.Store](), being[outbox.AnswerStore](), being[inbox.Store](), being[natural.Store](),
+	being[store.Auditor](), being[outbox.Store](), being[outbox.AnswerStore](), being[inbox.Store](),
+	being[natural.Store](),
 }
 
 type capability struct {

@@ -1,5 +1,5 @@
-// Package proctest starts processes that live as long as their test, and fails the test where they do not do what it needs.
-// It is the part of internal/proc that imports testing.
+// Package proctest starts processes that live as long as their test, and fails the test where they do not do what it
+// needs. It is the part of internal/proc that imports testing.
 package proctest
 
 import (

@@ -63,7 +63,7 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg := ledger.Config{
+		config := ledger.Config{
 			Name: "test", Logger: slog.New(slog.DiscardHandler), Provider: side.list, Local: nothing,
 			Interval: time.Hour, Settle: time.Second, MinBackoff: time.Microsecond,
 			Report: func(_ context.Context, f ledger.Finding) error {
@@ -72,10 +72,10 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 			},
 		}
 		if i == 0 {
-			cfg.Since = began.Add(-101 * time.Hour)
+			config.Since = began.Add(-101 * time.Hour)
 		}
 		side.down = i == 0
-		comparer, err := ledger.NewComparer(s, cfg)
+		comparer, err := ledger.NewComparer(s, config)
 		if err != nil {
 			t.Fatal(err)
 		}

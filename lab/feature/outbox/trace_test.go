@@ -97,10 +97,10 @@ func TestTrace(t *testing.T) {
 		if c := trail.Consumers; len(c) != 2 || c[0].Consumer != "ledger" || c[1].Consumer != "mailer" || c[0].EventID != trail.Message.ID {
 			t.Errorf("%s was consumed by %+v", name, c)
 		}
-		for _, clue := range []outbox.TraceQuery{{MessageID: trail.Message.ID}, {DownstreamKey: trail.Message.DownstreamKey}} {
-			same, err := tracer.Trace(t.Context(), clue)
+		for _, query := range []outbox.TraceQuery{{MessageID: trail.Message.ID}, {DownstreamKey: trail.Message.DownstreamKey}} {
+			same, err := tracer.Trace(t.Context(), query)
 			if err != nil || !reflect.DeepEqual(same, trails) {
-				t.Errorf("%+v leads to %+v, %v", clue, same, err)
+				t.Errorf("%+v leads to %+v, %v", query, same, err)
 			}
 		}
 	}
@@ -172,12 +172,12 @@ func TestTraceLeadsNowhere(t *testing.T) {
 	b := newBench(t)
 	b.add(about("a", "m"))
 	tracer := newTracer(t, b.store, outbox.TracerConfig{})
-	if _, err := tracer.Trace(t.Context(), outbox.TraceQuery{}); err == nil || !strings.Contains(err.Error(), "a trace needs a clue") {
-		t.Errorf("without a clue: %v", err)
+	if _, err := tracer.Trace(t.Context(), outbox.TraceQuery{}); err == nil || !strings.Contains(err.Error(), "a trace needs a query") {
+		t.Errorf("without a query: %v", err)
 	}
-	for _, clue := range []outbox.TraceQuery{{Request: store.ID{Scope: "shop", Key: "k"}}, {MessageID: "no such id"}, {DownstreamKey: "no such key"}} {
-		if trails, err := tracer.Trace(t.Context(), clue); !errors.Is(err, store.ErrNotFound) || trails != nil {
-			t.Errorf("%+v leads to %+v, %v", clue, trails, err)
+	for _, query := range []outbox.TraceQuery{{Request: store.ID{Scope: "shop", Key: "k"}}, {MessageID: "no such id"}, {DownstreamKey: "no such key"}} {
+		if trails, err := tracer.Trace(t.Context(), query); !errors.Is(err, store.ErrNotFound) || trails != nil {
+			t.Errorf("%+v leads to %+v, %v", query, trails, err)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func TestAPersonEndsWhatHasNoCode(t *testing.T) {
 			t.Parallel()
 			onStores(t, func(t *testing.T, b *bench) {
 				renamed, operator := b.orphan()
-				if got := b.once(b.resumer(phase.ResumerConfig{}, renamed)); got != (phase.Resumed{Skipped: 1}) {
+				if got := b.once(b.resumer(phase.ResumerConfig{}, renamed)); got != (phase.Report{Skipped: 1}) {
 					t.Errorf("the resumer reports %+v", got)
 				}
 				lost, err := operator.Lost(t.Context(), store.ID{}, 0)

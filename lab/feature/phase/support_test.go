@@ -178,10 +178,10 @@ func (b *bench) record(key string) store.Record {
 }
 
 // resume takes over what is lost until nothing is left that can be.
-func (b *bench) resume(o *phase.Operation[order]) phase.Resumed {
+func (b *bench) resume(o *phase.Operation[order]) phase.Report {
 	b.Helper()
 	resumer := b.resumer(phase.ResumerConfig{}, o)
-	var sum phase.Resumed
+	var sum phase.Report
 	ctx, began := b.Context(), time.Now()
 	for time.Since(began) < patience {
 		report, err := resumer.RunOnce(ctx)
@@ -279,7 +279,7 @@ func (b *bench) resumer(config phase.ResumerConfig, operations ...phase.Resumabl
 }
 
 // once runs a resumer once.
-func (b *bench) once(r *phase.Resumer) phase.Resumed {
+func (b *bench) once(r *phase.Resumer) phase.Report {
 	b.Helper()
 	report, err := r.RunOnce(b.Context())
 	if err != nil {

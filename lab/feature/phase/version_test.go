@@ -181,7 +181,7 @@ func TestAMigrationThatFails(t *testing.T) {
 					d.Version, d.Migrate = 1, migrate
 				})
 				b.want(b.send(o.Handler(b.guard, empty[saleRenamed]), "k"), http.StatusConflict, "in-progress")
-				if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got != (phase.Resumed{Skipped: 1}) {
+				if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got != (phase.Report{Skipped: 1}) {
 					t.Errorf("the resumer reports %+v", got)
 				}
 				if rec := b.record("k"); rec.State != store.StateInProgress || string(rec.Data) != string(before.Data) {
@@ -356,7 +356,7 @@ func (b *bench) wantLeftAlone(o *phase.Operation[order], why string) {
 	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
 	var log lockedBuffer
 	resumer := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, o)
-	if got := b.once(resumer); got != (phase.Resumed{Skipped: 1}) || !strings.Contains(log.String(), why) {
+	if got := b.once(resumer); got != (phase.Report{Skipped: 1}) || !strings.Contains(log.String(), why) {
 		b.Errorf("the resumer reports %+v, and logs %s", got, log.String())
 	}
 	rec := b.record("k")

@@ -1,5 +1,6 @@
-// Package demo runs the reference payments system the way it lives in production, only faster and under worse conditions: a
-// provider that fails, clients that lose their connections, processes that are killed. At the end it counts.
+// Package demo runs the reference payments system the way it lives in production, only faster and under worse
+// conditions: a provider that fails, clients that lose their connections, processes that are killed. At the end it
+// counts.
 package demo
 
 import (
@@ -19,9 +20,9 @@ type world struct {
 	node     nodeConfig
 }
 
-// Run runs a demo to its end, or until the first context ends: then it ends in order, and lets what is under way finish, unless
-// the second one, hurry, ends too. It cleans up in any case. The error is not nil if the demo could not run, was interrupted,
-// or found something broken.
+// Run runs a demo to its end, or until the first context ends: then it ends in order, and lets what is under way
+// finish, unless the second one, hurry, ends too. It cleans up in any case. The error is not nil if the demo could not
+// run, was interrupted, or found something broken.
 func Run(ctx, hurry context.Context, config Config, out io.Writer) error {
 	if err := config.check(); err != nil {
 		return err

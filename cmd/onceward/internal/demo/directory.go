@@ -30,7 +30,8 @@ func openDirectory(path string) (directory, error) {
 	}
 	if err := lock(file); err != nil {
 		_ = file.Close() // nothing was written to it
-		return directory{}, fmt.Errorf("the data directory %s is in use by another demo: end that one, or choose another --dir", path)
+		return directory{}, fmt.Errorf(
+			"the data directory %s is in use by another demo: end that one, or choose another --dir", path)
 	}
 	return directory{path: path, lock: file}, nil
 }
@@ -48,8 +49,8 @@ func (d directory) close() error {
 
 func (d directory) file(name string) string { return filepath.Join(d.path, name) }
 
-// secret reads one of the secrets of the system, or makes it at the first start. It stays the same over a restart: with another
-// one no stored answer could be recognised.
+// secret reads one of the secrets of the system, or makes it at the first start. It stays the same over a restart: with
+// another one no stored answer could be recognised.
 func (d directory) secret(name string) ([]byte, error) {
 	secret, _, err := d.keep(name, func() string { return rand.Text() + rand.Text() })
 	return []byte(secret), err

@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/internal/proc"
 )
 
-// providerFaults is what goes wrong at the provider and on the way there. The look-ups of the system are struck too. A timeout
-// has no delay of its own: it ends when the system gives up.
+// providerFaults is what goes wrong at the provider and on the way there. The look-ups of the system are struck too. A
+// timeout has no delay of its own: it ends when the system gives up.
 func providerFaults(seed uint64) provider.Faults {
 	return provider.Faults{Seed: seed, Rules: []provider.Rule{
 		{Kind: provider.TimeoutBefore, Rate: 0.015},
@@ -32,8 +32,8 @@ func providerFaults(seed uint64) provider.Faults {
 	}}
 }
 
-// havoc kills each process once, one after the other, and in the middle pauses one for longer than its lease: when it wakes
-// up, it believes that it still owns what others have taken over.
+// havoc kills each process once, one after the other, and in the middle pauses one for longer than its lease: when it
+// wakes up, it believes that it still owns what others have taken over.
 type havoc struct {
 	fleet    *fleet
 	progress func() load.Progress
@@ -42,7 +42,8 @@ type havoc struct {
 	kills, pauses atomic.Int64
 }
 
-// run does its steps spread over the load, and returns when they are done. One process alone is left in peace: it is this one.
+// run does its steps spread over the load, and returns when they are done. One process alone is left in peace: it is
+// this one.
 func (h *havoc) run(ctx context.Context) error {
 	if len(h.fleet.members) == 1 {
 		return nil

@@ -12,8 +12,8 @@ import (
 // step is one thing to try: what it is, the line to type, and what to expect of it.
 type step struct{ say, run, expect string }
 
-// guide says where everything is and what to try. Its keys stay the same over a restart, so that a user who goes on after a crash
-// finds the lines of before.
+// guide says where everything is and what to try. Its keys stay the same over a restart, so that a user who goes on
+// after a crash finds the lines of before.
 func (w *world) guide(out io.Writer, url string) error {
 	key, kept, err := w.dir.keep("guide-key", func() string { return strings.ToLower(rand.Text()[:10]) })
 	if err != nil {
@@ -35,7 +35,7 @@ Try it in another terminal, in this order:
 		show(out, number, w.crashSteps(url, key))
 	}
 	if kept {
-		fmt.Fprintln(out, "The keys are those of the last start: what was done is answered again. Another --dir begins anew.")
+		fmt.Fprintln(out, "The keys are those of the last start: what was done is answered again. Another --dir starts over.")
 	}
 	fmt.Fprintln(out, "Bearer bob is another account, with keys of its own. Ctrl-C ends the demo.")
 	return nil
@@ -109,7 +109,10 @@ func (w *world) crashSteps(url, key string) []step {
 			"204",
 		},
 		{"Another refund, in the background.", refund + " & sleep 1", "no answer"},
-		{"Kill the system in the middle of it.", fmt.Sprintf("kill -9 %d", os.Getpid()), "the refund to fail without an answer"},
+		{
+			"Kill the system in the middle of it.", fmt.Sprintf("kill -9 %d", os.Getpid()),
+			"the refund to fail without an answer",
+		},
 		{start, again, "this text again, with the same keys"},
 		{
 			"The same refund, again and again.", refund,

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAgain: the line can be pasted, and tells nobody the password.
+// TestAgain: the line can be pasted, and does not tell the password.
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -82,7 +82,7 @@ func (n *node) openLog(path string) (*slog.Logger, error) {
 }
 
 func (n *node) openSystem(ctx context.Context, c nodeConfig, logger *slog.Logger) (system *payments.System, err error) {
-	if n.db, err = storeurl.Open(ctx, c.Store, storeurl.Config{Logger: logger}); err != nil {
+	if n.db, err = storeurl.Open(ctx, c.Store, storeurl.WithLogger(logger)); err != nil {
 		return nil, fmt.Errorf("the store of --store cannot be opened: %s", oneLine(err))
 	}
 	return payments.New(ctx, payments.Config{
@@ -95,7 +95,8 @@ func (n *node) openSystem(ctx context.Context, c nodeConfig, logger *slog.Logger
 func (n *node) serve(listener net.Listener, system *payments.System, logger *slog.Logger) {
 	n.url = "http://" + listener.Addr().String()
 	n.server = &http.Server{
-		Handler: n.withOpenWork(system), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		Handler: n.withOpenWork(system), ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	background, stop := context.WithCancel(context.Background())
 	n.stopWork = stop
@@ -121,8 +122,8 @@ func (n *node) failed() <-chan error { return n.broken }
 // endWithin is how long requests under way, and then a whole process, have to end in order.
 const endWithin = 5 * time.Second
 
-// close lets the requests under way end, then the work in the background, then the store. The requests are cut off when the
-// context ends.
+// close lets the requests under way end, then the work in the background, then the store. The requests are cut off when
+// the context ends.
 func (n *node) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()

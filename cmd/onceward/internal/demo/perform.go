@@ -62,9 +62,11 @@ func (w *world) perform(ctx, hurry context.Context, out io.Writer) error {
 	}
 }
 
-// rehearse lets the clients, the faults and the havoc loose at the same time, waits until all has settled, and returns what
-// the clients know.
-func (w *world) rehearse(ctx context.Context, out io.Writer, fleet *fleet, plan []load.Order) (verdict.Evidence, error) {
+// rehearse lets the clients, the faults and the havoc loose at the same time, waits until all has settled, and returns
+// what the clients know.
+func (w *world) rehearse(
+	ctx context.Context, out io.Writer, fleet *fleet, plan []load.Order,
+) (verdict.Evidence, error) {
 	clients := load.New(load.Config{
 		Plan: plan, Seed: w.config.Seed, Targets: fleet.urls, Every: newClient, AtOnce: atOnce,
 	})
@@ -123,7 +125,8 @@ func (w *world) announce(out io.Writer, plan []load.Order, urls []string) {
 		how = "WITHOUT Onceward"
 	}
 	fmt.Fprintf(out, "Onceward demo: %s, %s and %s, %s, on %s, seed %d.\n",
-		load.Payment.Count(asked[load.Payment]), load.Refund.Count(asked[load.Refund]), load.Booking.Count(asked[load.Booking]),
+		load.Payment.Count(asked[load.Payment]), load.Refund.Count(asked[load.Refund]),
+		load.Booking.Count(asked[load.Booking]),
 		how, w.store.kind(), w.config.Seed)
 	fmt.Fprintln(out, "Clients lose connections and retry; the provider times out, fails and resets connections.")
 	if len(urls) > 1 {

@@ -19,8 +19,8 @@ import (
 // ChildCommand is the command, not listed in the help, by which this program runs as one of several processes.
 const ChildCommand = "demo-child"
 
-// Child serves as one process of several. It reads its configuration as one line from in, writes its URL as one line to out,
-// and ends when in does: so it never outlives its parent, on any system. The contexts are as those of [Run].
+// Child serves as one process of several. It reads its configuration as one line from in, writes its URL as one line to
+// out, and ends when in does: so it never outlives its parent, on any system. The contexts are as those of [Run].
 func Child(ctx, hurry context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	first, err := lines.ReadBytes('\n')

@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// openWork is what a system has not brought to an end yet of what its clients have asked for. What it does for itself is left
-// out: a comparison of the ledgers that has met a fault is tried again later, and is not waited for here.
+// openWork is what a system has not brought to an end yet of what its clients have asked for. What it does for itself
+// is left out: a comparison of the ledgers that has met a fault is tried again later, and is not waited for here.
 type openWork struct {
 	// InProgress and Unknown count the clients' operations, and Waiting the messages of the outbox.
 	InProgress, Unknown, Waiting int
@@ -38,8 +38,8 @@ func (n *node) withOpenWork(system http.Handler) http.Handler {
 	})
 }
 
-// openWork asks the store. What is under way is looked at before what it may leave behind, so that nothing slips through
-// between the looks.
+// openWork asks the store. What is under way is looked at before what it may leave behind, so that nothing slips
+// through between the looks.
 func (n *node) openWork(ctx context.Context) (open openWork, err error) {
 	if open.InProgress, err = n.count(ctx, store.StateInProgress); err != nil {
 		return open, err
@@ -69,8 +69,8 @@ const (
 	settleLook  = 50 * time.Millisecond
 )
 
-// settle waits until nothing of the clients is under way any more: no order to charge waits, nothing is in progress, nothing
-// unknown. The faults go on meanwhile. It returns how it ended, which may be with something left over.
+// settle waits until nothing of the clients is under way any more: no order to charge waits, nothing is in progress,
+// nothing unknown. The faults go on meanwhile. It returns how it ended, which may be with something left over.
 func settle(ctx context.Context, f *fleet) openWork {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()

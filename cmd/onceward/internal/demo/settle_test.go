@@ -33,7 +33,7 @@ func newNode(t *testing.T, faults provider.Faults) *node {
 	return n
 }
 
-// reserve begins an operation that nobody ends.
+// reserve begins an operation that no attempt ends.
 func reserve(t *testing.T, n *node, scope string) {
 	t.Helper()
 	_, err := n.db.Reserve(t.Context(), &store.Reservation{

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// demoStore is the store of one demo. On a server, each data directory has a schema of its own: the provider's ledger is in the
-// directory, and the system must not know charges that the ledger does not.
+// demoStore is the store of one demo. On a server, each data directory has a schema of its own: the provider's ledger
+// is in the directory, and the system must not know charges that the ledger does not.
 type demoStore struct {
 	url string
 	// server and schema are set on PostgreSQL alone.
@@ -32,7 +32,8 @@ func openStore(ctx context.Context, chosen string, dir directory, secret []byte)
 		return demoStore{url: "sqlite:" + dir.file("payments.db")}, nil
 	}
 	if dir.temporary && !strings.Contains(chosen, "://") {
-		return demoStore{}, errors.New("--store with a file needs --dir: the provider's ledger has to last as long as the file")
+		return demoStore{}, errors.New(
+			"--store with a file needs --dir: the provider's ledger has to last as long as the file")
 	}
 	if !strings.HasPrefix(chosen, "postgres://") && !strings.HasPrefix(chosen, "postgresql://") {
 		return demoStore{url: chosen}, nil
@@ -66,7 +67,8 @@ func schemaError(err error) error {
 	return fmt.Errorf("the database of --store cannot be used: %s", oneLine(err))
 }
 
-// oneLine writes an error without the lines that it repeats: a server is tried in several ways, which mostly fail alike.
+// oneLine writes an error without the lines that it repeats: a server is tried in several ways, which mostly fail
+// alike.
 func oneLine(err error) string {
 	var parts []string
 	for line := range strings.Lines(err.Error()) {

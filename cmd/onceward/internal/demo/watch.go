@@ -71,8 +71,11 @@ func (w *watcher) rows(ctx context.Context, p load.Progress, counts map[string]i
 		{Name: "executions", Value: sum("executions"), Means: "handlers that ran"},
 		{Name: "replays", Value: sum("decided replay"), Means: "retries that got the stored answer"},
 		{Name: "conflicts", Value: sum("decided in_progress"), Means: "duplicates of a request that was still running"},
-		{Name: "unknown", Value: unknown, Means: "attempts of which nobody knew the outcome"},
-		{Name: "settled", Value: max(0, unknown-w.stillUnknown(ctx)), Means: "of these, by asking the provider or by its webhook"},
+		{Name: "unknown", Value: unknown, Means: "attempts whose outcome was not known"},
+		{
+			Name: "settled", Value: max(0, unknown-w.stillUnknown(ctx)),
+			Means: "of these, by asking the provider or by its webhook",
+		},
 		{Name: "charges", Value: sum("delivered done"), Means: "payments that the worker has had charged"},
 	}
 	if w.unprotected {

@@ -184,7 +184,8 @@ func (n *Note) add(outcome outcome) {
 // definitive reports whether a status says how the order ended. All others mean: ask again.
 func definitive(status int) bool {
 	switch status {
-	case http.StatusAccepted, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusAccepted, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly,
+		http.StatusTooManyRequests:
 		return false
 	default:
 		return status >= 200 && status < 500

@@ -1,6 +1,6 @@
 // Package load is what the demo does to a payments API: clients that ask for payments, refunds and bookings, lose their
-// connections on the way, and ask again with the same key until they have a definitive answer. Each keeps a note of what it
-// asked for and what it was told.
+// connections on the way, and ask again with the same key until they have a definitive answer. Each keeps a note of
+// what it asked for and what it was told.
 package load
 
 import (
@@ -16,14 +16,15 @@ import (
 type Config struct {
 	// Plan is what the clients ask for.
 	Plan []Order
-	// Seed begins the random sequences of the clients, each of which has its own: what one of them does depends on no other.
+	// Seed begins the random sequences of the clients, each of which has its own: what one of them does depends on no
+	// other.
 	Seed uint64
 	// Targets are the base URLs of the processes that serve at this moment. It is asked before each request.
 	Targets func() []string
 	// Every is the time between the starts of two clients.
 	Every time.Duration
-	// AtOnce bounds the clients that are at it. On a machine that is busy the next one waits, as the load is to show faults
-	// and not how slow the machine is.
+	// AtOnce bounds the clients that are at it. On a machine that is busy the next one waits, as the load is to show
+	// faults and not how slow the machine is.
 	AtOnce int
 	// HTTP sends the requests. Default: a client with enough connections for all of them.
 	HTTP *http.Client
@@ -54,8 +55,8 @@ func New(config Config) *Load {
 	return l
 }
 
-// Run lets one client after the other begin, and returns their notes when all have ended. If the context ends first, some
-// notes have no answer.
+// Run lets one client after the other begin, and returns their notes when all have ended. If the context ends first,
+// some notes have no answer.
 func (l *Load) Run(ctx context.Context) []Note {
 	defer l.config.HTTP.CloseIdleConnections()
 	ticker := time.NewTicker(l.config.Every)

@@ -119,7 +119,7 @@ func TestDifferingAnswersAreNoted(t *testing.T) {
 		}
 	}
 	if differing == 0 {
-		t.Error("nobody noticed")
+		t.Error("it was not noticed")
 	}
 }
 

@@ -38,7 +38,8 @@ type Order struct {
 	Refund *Order
 }
 
-// In a hundred payments, this many are refunded, this many are of an amount that is declined, and this many bookings come along.
+// In a hundred payments, this many are refunded, this many are of an amount that is declined, and this many bookings
+// come along.
 const (
 	refundPercent   = 8
 	declinedPercent = 2
@@ -47,8 +48,8 @@ const (
 
 var accounts = []string{"alice", "bob"}
 
-// Plan draws the orders of a run. The same seed gives the same orders but for their keys: these begin with the name of the
-// run, because a store may remember the keys of an earlier one.
+// Plan draws the orders of a run. The same seed gives the same orders but for their keys: these begin with the name of
+// the run, because a store may remember the keys of an earlier one.
 func Plan(run string, seed uint64, payments int) []Order {
 	draw := rand.New(rand.NewPCG(seed, 0))
 	bookings := payments * bookingPercent / 100

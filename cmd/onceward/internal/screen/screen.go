@@ -1,5 +1,5 @@
-// Package screen shows how a run of the demo goes: as a table that is redrawn in place on a terminal, and as a line now and
-// then anywhere else.
+// Package screen shows how a run of the demo goes: as a table that is redrawn in place on a terminal, and as a line now
+// and then anywhere else.
 package screen
 
 import (
@@ -43,7 +43,8 @@ type Screen struct {
 func New(out io.Writer) *Screen {
 	terminal := isTerminal(out) && os.Getenv("TERM") != "dumb"
 	return &Screen{
-		out: out, terminal: terminal, colour: terminal && os.Getenv("NO_COLOR") == "", width: func() int { return widthOf(out) },
+		out: out, terminal: terminal, colour: terminal && os.Getenv("NO_COLOR") == "",
+		width: func() int { return widthOf(out) },
 	}
 }
 

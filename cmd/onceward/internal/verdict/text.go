@@ -17,9 +17,10 @@ func (v *Verdict) Write(out io.Writer) {
 		fmt.Fprintf(table, "%ss\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n",
 			r.Kind, r.Asked, r.Answered, r.Made, r.Declined, r.Lost, r.Duplicates, r.Extra)
 	}
-	_ = table.Flush() // who reads the output may be gone; there is nobody else to tell
+	_ = table.Flush() // who reads the output may be gone; there is no other way to tell
 	fmt.Fprint(out, v.explain())
-	fmt.Fprintf(out, "\nAnswers that differed between retries of one key: %d\nOutcomes still unknown: %d\n", v.Differing, v.Unknown)
+	fmt.Fprintf(out, "\nAnswers that differed between retries of one key: %d\nOutcomes still unknown: %d\n",
+		v.Differing, v.Unknown)
 	for _, example := range v.Examples {
 		fmt.Fprintln(out, "  "+example)
 	}
@@ -49,7 +50,8 @@ func (v *Verdict) Sentence() string {
 			fmt.Sprintf("%ss moved money that they should not have moved", r.Kind))
 	}
 	add(v.Differing, "1 request got different answers to its retries", "requests got different answers to their retries")
-	add(v.Unasked, "1 charge or refund was made that nobody asked for", "charges or refunds were made that nobody asked for")
+	add(v.Unasked, "1 charge or refund was made that no client asked for",
+		"charges or refunds were made that no client asked for")
 	add(v.Unknown, "1 outcome is still unknown", "outcomes are still unknown")
 	return strings.Join(findings, ";\n  ") + "." + v.cost()
 }

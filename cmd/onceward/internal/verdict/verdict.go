@@ -1,5 +1,5 @@
-// Package verdict compares what clients were told with what the provider's ledger says was done. It believes nobody else: not
-// the payments system, and not its store.
+// Package verdict compares what clients were told with what the provider's ledger says was done. It believes no
+// other: not the payments system, and not its store.
 package verdict
 
 import (
@@ -19,7 +19,7 @@ type Evidence struct {
 	Run    string
 	Ledger []provider.Entry
 	Notes  []load.Note
-	// Unknown counts the operations whose outcome nobody knew when all was quiet.
+	// Unknown counts the operations whose outcome was not known when all was quiet.
 	Unknown int
 }
 
@@ -30,8 +30,9 @@ type Row struct {
 	Asked, Answered int
 	// Made counts the charges or refunds, and Declined the orders of which the ledger says that they were declined.
 	Made, Declined int
-	// Duplicates counts the orders that were made more than once, Extra how often that was beyond the first time, and Excess
-	// is the money that moved by that. What was made is what was asked for and neither declined nor lost, and what is extra.
+	// Duplicates counts the orders that were made more than once, Extra how often that was beyond the first time, and
+	// Excess is the money that moved by that. What was made is what was asked for and neither declined nor lost, and what
+	// is extra.
 	Duplicates, Extra int
 	Excess            int64
 	// Lost counts the orders that were acknowledged and neither made nor declined, and those that were never answered.
@@ -45,7 +46,7 @@ type Verdict struct {
 	Rows []Row
 	// Differing counts the orders whose retries got different answers.
 	Differing int
-	// Unasked counts what the ledger holds under the name of the run and nobody asked for.
+	// Unasked counts what the ledger holds under the name of the run and no client asked for.
 	Unasked int
 	Unknown int
 	// Examples say more about the first few findings.
@@ -74,7 +75,7 @@ func Judge(e Evidence) *Verdict {
 	}
 	for reference := range books {
 		v.Unasked++
-		v.example(reference + " is in the ledger, and nobody asked for it")
+		v.example(reference + " is in the ledger, and no client asked for it")
 	}
 	return v
 }
@@ -135,7 +136,7 @@ func (v *Verdict) count(row *Row, n *load.Note, found order) {
 	}
 }
 
-// countLost looks for orders that came to nothing, or of which nobody was told what they came to.
+// countLost looks for orders that came to nothing, or of which no client was told what they came to.
 func (v *Verdict) countLost(row *Row, n *load.Note, found order) {
 	switch {
 	case !n.Answered():
@@ -176,8 +177,8 @@ func (v *Verdict) Sound() bool {
 	return v.Differing+v.Unasked+v.Unknown == 0
 }
 
-// ReadLedger reads all lines of a provider's ledger, also those about charges that were declined: an order that was declined
-// is not lost. The provider must have ended.
+// ReadLedger reads all lines of a provider's ledger, also those about charges that were declined: an order that was
+// declined is not lost. The provider must have ended.
 func ReadLedger(path string) ([]provider.Entry, error) {
 	file, err := os.Open(path)
 	if err != nil {

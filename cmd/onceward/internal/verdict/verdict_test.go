@@ -108,7 +108,7 @@ func TestEachFindingIsFound(t *testing.T) {
 		{"differing answers", "1 request got different answers to its retries", func(e *Evidence) {
 			e.Notes[0] = note(load.Payment, "run-a-1", 1000, 201, 422)
 		}},
-		{"unasked", "1 charge or refund was made that nobody asked for", func(e *Evidence) {
+		{"unasked", "1 charge or refund was made that no client asked for", func(e *Evidence) {
 			e.Ledger = append(e.Ledger, charge("run-a-6", 5))
 		}},
 		{"unknown", "2 outcomes are still unknown", func(e *Evidence) { e.Unknown = 2 }},

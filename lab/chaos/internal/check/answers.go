@@ -27,7 +27,8 @@ func checkEqualAnswers(o *operation, f *findings) {
 	}
 }
 
-// checkStoredAnswer is the other half of I3: what is stored is what clients were told, and so what a retry would be told.
+// checkStoredAnswer is the other half of I3: what is stored is what clients were told, and so what a retry would be
+// told.
 func checkStoredAnswer(o *operation, f *findings) {
 	if o.state() != "completed" || o.busted {
 		return

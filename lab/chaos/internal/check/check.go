@@ -25,7 +25,7 @@ func (v Violation) String() string {
 
 // Check returns what the run broke, invariant by invariant. In a run that was not quiet in the end, which breaks I13,
 // what is still on its way breaks nothing else. An operation that an operator busted is excused from what
-// busting allows: its record may be gone or made anew, so that its answers may differ. It is not excused from having
+// busting allows: its record may be gone or made again, so that its answers may differ. It is not excused from having
 // one effect at most.
 func Check(run *history.Run) []Violation {
 	x := newIndex(run)

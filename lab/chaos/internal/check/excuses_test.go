@@ -46,7 +46,7 @@ var excuses = map[string]func(*story){
 		s.write(history.Write{Call: history.CallBust, Key: "moved", Accepted: true})
 		s.dropRecord("moved")
 	},
-	"an operator may have busted a record, and the key was used anew": func(s *story) {
+	"an operator may have busted a record, and the key was used again": func(s *story) {
 		s.write(history.Write{Call: history.CallBust, Key: "refused"})
 		s.writeOf("refused", 2).Ended = 0
 		s.complete("refused", 7, "else")

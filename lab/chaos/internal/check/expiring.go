@@ -6,7 +6,7 @@ import (
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 )
 
-// checkExpiring is for operations that may execute anew when their answers have expired. Most of the other rules hold
+// checkExpiring is for operations that may execute again when their answers have expired. Most of the other rules hold
 // for each life of the record alone; what they come to is that no life begins before the one before it has expired.
 func checkExpiring(o *operation, steps []history.Step, f *findings) {
 	checkTokens(o, f)  // I6: also across the removal of the record
@@ -17,7 +17,7 @@ func checkExpiring(o *operation, steps []history.Step, f *findings) {
 	checkRowOfEachLife(o, f)
 }
 
-// checkLives is I12: a key with an answer is granted anew only when that answer has expired by the store's clock.
+// checkLives is I12: a key with an answer is granted again only when that answer has expired by the store's clock.
 func checkLives(o *operation, steps []history.Step, f *findings) {
 	for _, g := range grants(o) {
 		if g.Now == 0 || stepped(g, steps) {
@@ -49,7 +49,7 @@ func passed(w *history.Write, before int64, steps []history.Step) bool {
 	return false
 }
 
-// stepped reports whether the store's clock was set during the call: then nobody can tell which time it went by.
+// stepped reports whether the store's clock was set during the call: then it cannot be told which time it went by.
 func stepped(w *history.Write, steps []history.Step) bool {
 	for _, s := range steps {
 		if s.Began <= w.Ended && w.Began <= s.Ended {

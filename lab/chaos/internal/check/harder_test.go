@@ -53,7 +53,7 @@ func (s *story) dropStep(step string) {
 	s.Rows = slices.DeleteFunc(s.Rows, func(r history.Row) bool { return r.Table == "stay "+step })
 }
 
-// lives adds an operation that expired and was executed anew.
+// lives adds an operation that expired and was executed again.
 func (s *story) lives() {
 	for life := int64(1); life <= 2; life++ {
 		reference := "F" + string(rune('0'+life))
@@ -87,7 +87,7 @@ func (s *story) acts() {
 	})
 }
 
-// strays adds a charge and a refund of nobody, and a row of a refund that was never made. While one more refund is being
+// strays adds a charge and a refund of no operation, and a row of a refund that was never made. While one more refund is being
 // written down, it is missing.
 func (s *story) strays() {
 	s.Effects = append(s.Effects,
@@ -205,7 +205,7 @@ var harderCorruptions = []corruption{
 	{"a step settled without a word", func(s *story) {
 		s.dropAudits(func(a history.Audit) bool { return a.Key == "travelled" })
 	}, []string{"I16"}},
-	{"a resolution that nobody announced", func(s *story) {
+	{"a resolution that was not announced", func(s *story) {
 		s.dropAudits(func(a history.Audit) bool { return a.Key == "doubted" && a.Attempt == 1 && a.Reason != "act 2" })
 	}, []string{"I16"}},
 	{"an act that is not in the audit", func(s *story) {

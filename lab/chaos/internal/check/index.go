@@ -22,7 +22,7 @@ type operation struct {
 	audits []*history.Audit
 	// busted says that an operator removed the record, or may have.
 	busted bool
-	// expires says that its answers are kept so briefly that it may execute anew within a run.
+	// expires says that its answers are kept so briefly that it may execute again within a run.
 	expires bool
 }
 
@@ -50,7 +50,7 @@ func newIndex(run *history.Run) *index {
 	for i := range run.Writes {
 		w := &run.Writes[i]
 		if !x.scopes[w.Scope] {
-			// Nodes have operations of their own too, of which nobody keeps a record for the checker.
+			// Nodes have operations of their own too, of which no record is kept for the checker.
 			continue
 		}
 		o := x.operation(w.Scope, w.Key)

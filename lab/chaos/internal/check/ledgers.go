@@ -28,9 +28,10 @@ type oddity struct {
 // the provider slow.
 const readAhead = int64(time.Minute)
 
-// checkLedgers is I5 for what is on one side only. The comparisons that go on all the time report it, whatever the clocks
-// of nodes say; so do those that are made when all is quiet, and they report nothing else. In the storm an effect may be
-// missing here that is being written down, but what was written down happened before, and is the same there.
+// checkLedgers is I5 for what is on one side only. The comparisons that go on all the time report it, whatever the
+// clocks of nodes say; so do those that are made when all is quiet, and they report nothing else. In the storm an
+// effect may be missing here that is being written down, but what was written down happened before, and is the same
+// there.
 func checkLedgers(x *index, run *history.Run, f *findings) {
 	strays, written := straysOf(run), writtenBy(x)
 	storm, final := make(map[difference]bool), make(map[difference]bool)

@@ -19,8 +19,8 @@ const (
 	mostPayloads = 64
 )
 
-// checkLinear is I11: there is an order of the answers, each somewhere between its sending and its return, that a single key
-// could have given one after the other.
+// checkLinear is I11: there is an order of the answers, each somewhere between its sending and its return, that a
+// single key could have given one after the other.
 func checkLinear(o *operation, f *findings) {
 	if len(o.attempts) == 0 || o.busted {
 		return
@@ -41,8 +41,8 @@ func checkLinear(o *operation, f *findings) {
 // span is when a step may have happened.
 type span struct{ from, to int64 }
 
-// keyHistory is the history of one key, brought down to the steps that decide. Many clients that saw the same say no more
-// than one who saw it at the tightest time, and the search takes exponential time in the number of steps.
+// keyHistory is the history of one key, brought down to the steps that decide. Many clients that saw the same say no
+// more than one who saw it at the tightest time, and the search takes exponential time in the number of steps.
 type keyHistory struct {
 	payloads []string
 	// answers are the different definitive ones.
@@ -77,9 +77,9 @@ func (h *keyHistory) add(a *history.Attempt) {
 	}
 }
 
-// arrives notes that a request may take the key at any time from its sending on. It may do so without any answer, and later
-// than its client was answered: a reservation can land after the client was told that the store is unavailable, and a
-// resumer can finish what was in progress.
+// arrives notes that a request may take the key at any time from its sending on. It may do so without any answer, and
+// later than its client was answered: a reservation can land after the client was told that the store is unavailable,
+// and a resumer can finish what was in progress.
 func (h *keyHistory) arrives(payload int, a *history.Attempt) {
 	s := step{kind: arrived, payload: payload}
 	if known, ok := h.steps[s]; ok && known.from <= a.Sent {
@@ -97,8 +97,8 @@ func (h *keyHistory) holdsFrom(s step, a *history.Attempt) {
 	h.steps[s] = seen
 }
 
-// holdsUntil notes an answer that never becomes true again once it is not: it must have been true when the last client that
-// got it asked.
+// holdsUntil notes an answer that never becomes true again once it is not: it must have been true when the last client
+// that got it asked.
 func (h *keyHistory) holdsUntil(s step, a *history.Attempt) {
 	if known, ok := h.steps[s]; ok && known.from >= a.Sent {
 		return

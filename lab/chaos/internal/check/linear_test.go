@@ -68,7 +68,7 @@ var impossible = map[string]attempts{
 	"in progress after one of two answers":   {seen(1, 2, "p", "A"), seen(1, 100, "p", "A"), seen(50, 60, "p", "in-progress")},
 	"unknown for two payloads":               {seen(1, 2, "p", "outcome-unknown"), seen(3, 4, "q", "outcome-unknown")},
 	"unknown, then an answer to another":     {seen(1, 2, "p", "outcome-unknown"), seen(3, 4, "q", "A")},
-	"a mismatch with nobody":                 {seen(1, 2, "p", "mismatch")},
+	"a mismatch with nothing":                {seen(1, 2, "p", "mismatch")},
 	"a mismatch with one that came later":    {seen(1, 2, "p", "mismatch"), seen(3, 4, "q", "A")},
 	"mismatches with each other":             {seen(1, 2, "p", "mismatch"), seen(3, 4, "q", "mismatch")},
 	"a mismatch with one that was rejected":  {seen(1, 2, "p", "invalid-request"), seen(3, 4, "q", "mismatch")},

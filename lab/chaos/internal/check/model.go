@@ -26,8 +26,8 @@ type step struct {
 	answer int
 }
 
-// keyState is the state of a key. Only what clients can tell apart is in it: an operation that was settled, but whose answer
-// nobody has seen yet, is still open.
+// keyState is the state of a key. Only what clients can tell apart is in it: an operation that was settled, but whose
+// answer no client has seen yet, is still open.
 type keyState struct {
 	// arrived has a bit for each payload that may take the key.
 	arrived uint64
@@ -49,7 +49,8 @@ const (
 	done
 )
 
-// keyModel is the model of one key. It is not deterministic: a mismatch tells that another payload has the key, but not which.
+// keyModel is the model of one key. It is not deterministic: a mismatch tells that another payload has the key, but not
+// which.
 var keyModel = (&porcupine.NondeterministicModel{
 	Init: func() []any { return []any{keyState{}} },
 	Step: func(state, input, _ any) []any { return next(state.(keyState), input.(step)) },

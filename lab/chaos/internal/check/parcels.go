@@ -89,7 +89,7 @@ func newShipment(o *operation) *shipment {
 	return s
 }
 
-// parcels is how many parcels the shipment has that was answered, 0 if nobody knows.
+// parcels is how many parcels the shipment has that was answered, 0 if that is not known.
 func (o *operation) parcels() int {
 	for _, a := range o.requests(success) {
 		return int(a.Amount)

@@ -17,14 +17,14 @@ type Counts struct {
 	Replays    int
 	// Overlapping are the operations of which two attempts were under way at the same time.
 	Overlapping int
-	// Abandoned are the operations of which nobody saw a definitive answer.
+	// Abandoned are the operations of which no client saw a definitive answer.
 	Abandoned int
 	// Unknown are the operations whose outcome was not known for a while, and Settled those among them that have been
 	// settled.
 	Unknown, Settled int
-	// Fenced are the writes of owners and bearers that were refused, and Anew the executions after the answer had
+	// Fenced are the writes of owners and bearers that were refused, and AfterExpiry the executions after the answer had
 	// expired.
-	Fenced, Anew int
+	Fenced, AfterExpiry int
 	// Acts are those of operators, and Forgeries the webhooks of others than the provider.
 	Acts, Forgeries int
 	// Parcels are the messages of which several are about one thing.
@@ -76,7 +76,7 @@ func (c *Counts) count(o *operation) {
 	}
 	c.Operations++
 	if lives := len(grants(o)); o.expires && lives > 1 {
-		c.Anew += lives - 1
+		c.AfterExpiry += lives - 1
 	}
 	if overlapping(o.attempts) {
 		c.Overlapping++

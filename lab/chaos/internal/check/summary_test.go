@@ -17,13 +17,13 @@ func TestSummaryCounts(t *testing.T) {
 		Call: history.CallExtend, Key: "moved", Attempt: 1,
 		Err: "onceward: extend by attempt 1 refused: …",
 	})
-	s.record("nobody asked", "completed", 1, "")
+	s.record("not asked for", "completed", 1, "")
 	got := Summary(s.Run)
 	// Of the clean history paid and booked have a lost attempt that the next ones overlap, and refunded was unknown.
 	// Idle was never answered, nor what the other scope asked for.
 	want := Counts{
 		Operations: 16, Attempts: 28, Replays: 1, Overlapping: 2, Abandoned: 4, Unknown: 5, Settled: 4,
-		Fenced: 2, Anew: 1, Acts: 2, Forgeries: 2, Parcels: 4,
+		Fenced: 2, AfterExpiry: 1, Acts: 2, Forgeries: 2, Parcels: 4,
 		Answers: map[string]int{
 			"success": 13, "refusal": 2, "no answer": 2, "in-progress": 1, "outcome-unknown": 4, "mismatch": 2,
 			"not-executed": 1, "store-unavailable": 2, "other": 1,

@@ -47,7 +47,7 @@ var effectCorruptions = []corruption{
 		s.rowOf("booked").State = "declined"
 		s.dropEffect("booked")
 	}, []string{"I2"}},
-	{"a success of a kind that nobody knows", func(s *story) { s.attemptOf("moved", 1).Kind = "gift" }, []string{"I2"}},
+	{"a success of a kind that is not known", func(s *story) { s.attemptOf("moved", 1).Kind = "gift" }, []string{"I2"}},
 	{"a refusal that moved money", func(s *story) { s.effectOf("refused").Declined = false }, []string{"I4"}},
 	{"a refusal that left a row", func(s *story) { s.row("refund", "refused", "R2", "") }, []string{"I4"}},
 	{"an effect though everyone was told no", func(s *story) {
@@ -55,10 +55,10 @@ var effectCorruptions = []corruption{
 		s.recordOf("idle").State = "completed"
 	}, []string{"I4"}},
 	{"a row though everyone was told no", func(s *story) { s.row("booking", "idle", "T2", "") }, []string{"I4"}},
-	{"effects of nobody", func(s *story) {
+	{"effects of no operation", func(s *story) {
 		s.Effects = append(s.Effects, history.Effect{Book: "refunds", ID: "x"}, history.Effect{Book: "refunds", ID: "y"})
 	}, []string{"I5"}},
-	{"an effect of an operation that nobody asked for", func(s *story) { s.effect("refunds", "unheard", "X") }, []string{"I5"}},
+	{"an effect of an operation that no client asked for", func(s *story) { s.effect("refunds", "unheard", "X") }, []string{"I5"}},
 	{"an effect whose record was released", func(s *story) {
 		s.ask(history.Attempt{Kind: "transfer", Key: "gone", Reference: "T3", Lost: "timeout"})
 		s.record("gone", "failed_retryable", 1, "")
@@ -120,7 +120,7 @@ var answerCorruptions = []corruption{
 	{"unknown after the answer", afterwards(409, "outcome-unknown"), []string{"I11"}},
 	{"became unknown after the answer", afterwards(500, "outcome-unknown"), []string{"I11"}},
 	{"a mismatch of the payload that has the key", afterwards(422, "mismatch"), []string{"I11"}},
-	{"a mismatch with nobody", func(s *story) { s.ask(problem("transfer", "new", "T4", 422, "mismatch")) }, []string{"I11"}},
+	{"a mismatch with nothing", func(s *story) { s.ask(problem("transfer", "new", "T4", 422, "mismatch")) }, []string{"I11"}},
 }
 
 var tokenCorruptions = []corruption{

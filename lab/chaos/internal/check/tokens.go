@@ -37,8 +37,8 @@ func checkTokens(o *operation, f *findings) {
 	}
 }
 
-// checkLeases is I6 for the time in which a right lasts: while a lease lasts by the store's word, nobody else is
-// granted the same key, unless its owner has let go of it. Where the store's clock was set in between, nobody can
+// checkLeases is I6 for the time in which a right lasts: while a lease lasts by the store's word, no other attempt is
+// granted the same key, unless its owner has let go of it. Where the store's clock was set in between, no observer can
 // tell.
 func checkLeases(o *operation, steps []history.Step, f *findings) {
 	granted := grants(o)

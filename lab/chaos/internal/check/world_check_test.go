@@ -54,7 +54,7 @@ func TestCorrectSystemSeesTrouble(t *testing.T) {
 		"success", "refusal", "mismatch", "in-progress", "outcome-unknown", "store-unavailable", "not-executed", "no answer", "other",
 	} {
 		if answers[name] == 0 {
-			t.Errorf("nobody got %q: %v", name, answers)
+			t.Errorf("no client got %q: %v", name, answers)
 		}
 	}
 }

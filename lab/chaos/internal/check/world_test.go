@@ -24,7 +24,7 @@ const (
 	noBug bug = iota
 	// noFence accepts the writes of owners that were replaced.
 	noFence
-	// noIntent lets a retry execute anew after the owner was lost, without asking what became of the effect.
+	// noIntent lets a retry execute again after the owner was lost, without asking what became of the effect.
 	noIntent
 	// earlyReap deletes records that are not settled.
 	earlyReap
@@ -217,7 +217,7 @@ func (w *world) decide(r *request) {
 	}
 }
 
-// miss is a reservation whose reply does not come. It may have landed: nobody takes the grant, and it is released.
+// miss is a reservation whose reply does not come. It may have arrived: no attempt takes the grant, and it is released.
 func (w *world) miss(r *request) {
 	k := r.key
 	if k.record == nil && k.kind != "payment" && w.rarely(2) {

@@ -141,7 +141,7 @@ func (w *world) settle(r *request) {
 	}
 }
 
-// sweep ends a lease: a booking is resumed by somebody else, everything else becomes unknown.
+// sweep ends a lease: a booking is resumed by another attempt, everything else becomes unknown.
 func (w *world) sweep(k *worldKey) {
 	if k.record == nil || k.record.state != "in_progress" {
 		return

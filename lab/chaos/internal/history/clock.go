@@ -2,7 +2,7 @@ package history
 
 import "golang.org/x/sys/unix"
 
-// Now is the machine's monotonic clock in nanoseconds. It is the same for all processes, and nobody can set it.
+// Now is the machine's monotonic clock in nanoseconds. It is the same for all processes, and cannot be set.
 func Now() int64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

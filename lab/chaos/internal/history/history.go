@@ -110,7 +110,7 @@ type Effect struct {
 	Key       string `json:"key,omitempty"`
 	Reference string `json:"reference,omitempty"`
 	Amount    int64  `json:"amount,omitempty"`
-	// Stray marks an effect that nobody here asked for: it was put into the ledger for the comparisons to find.
+	// Stray marks an effect that no client here asked for: it was put into the ledger for the comparisons to find.
 	Stray bool `json:"stray,omitempty"`
 	// Declined marks an entry by which no money moved: it is not an effect.
 	Declined bool `json:"declined,omitempty"`
@@ -206,8 +206,8 @@ type Finding struct {
 	At int64 `json:"at,omitempty"`
 }
 
-// FinalRun is how the names of comparisons begin that are made when all is quiet. What is on one side only is so for good
-// then, while a comparison that is made in the storm finds what is still on its way.
+// FinalRun is how the names of comparisons begin that are made when all is quiet. What is on one side only is so for
+// good then, while a comparison that is made in the storm finds what is still on its way.
 const FinalRun = "final "
 
 // Step is when the store's clock was set to another time, by the machine's monotonic clock.

@@ -154,7 +154,7 @@ func (l *Load) round(ctx context.Context, random *rand.Rand, op *operation) {
 	l.forge(ctx, random, op)
 }
 
-// finishSome takes up what clients have given up, and sends again what was answered long ago.
+// finishSome goes on with what clients have given up, and sends again what was answered long ago.
 func (l *Load) finishSome(ctx context.Context, random *rand.Rand) {
 	for ctx.Err() == nil {
 		if op := l.take(&l.late, random, 0.3); op != nil {
@@ -223,7 +223,7 @@ func (l *Load) Finish(ctx context.Context) (left int) {
 	return l.Open()
 }
 
-// Open is how many operations have no answer yet and nobody at them.
+// Open is how many operations have no answer yet and no client at them.
 func (l *Load) Open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 // operation is what a client wants to happen once.
 type operation struct {
 	window, token, key, kind, path string
-	// abandoned is set if the client does not come back: nobody but the workers in the background brings it to an end
+	// abandoned is set if the client does not come back: only the workers in the background bring it to an end
 	// then.
 	abandoned bool
 	// requests are what is sent under the key: one, or a second one that is a mistake of the client.
@@ -38,7 +38,7 @@ type request struct {
 	amount          int64
 }
 
-// expires reports whether the answers of a kind are kept so briefly that the same key executes anew within a run.
+// expires reports whether the answers of a kind are kept so briefly that the same key executes again within a run.
 func (o *operation) expires() bool { return o.kind == "flash" || o.kind == "spark" }
 
 func (o *operation) scope() string { return node.Tokens[o.token] }
@@ -107,14 +107,14 @@ func (o *operation) drawHarder(random *rand.Rand, client, n int, name string) {
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
 	case 2, 3:
 		o.kind, o.path, o.abandoned = "lapse", "/lapses", false
-		ending := []string{
+		outcome := []string{
 			node.LapseComplete, node.LapseComplete, node.LapseRelease, node.LapseAbandon,
 			node.LapseCheckpoint,
 		}[random.IntN(5)]
 		o.ask(random, name, 0, func(reference string,
 			_ int64,
 		) any {
-			return node.Lapse{Reference: reference, Ending: ending}
+			return node.Lapse{Reference: reference, Outcome: outcome}
 		})
 	case 4, 5:
 		o.kind, o.path = "trip", []string{"/trips", "/tours"}[random.IntN(2)]
@@ -138,8 +138,8 @@ func (o *operation) drawHarder(random *rand.Rand, client, n int, name string) {
 	}
 }
 
-// streets is how many places there are that parcels are sent to, and shipments after how many operations of a client they
-// are others: parcels to one street arrive one by one, so that those of a long run would never all have arrived.
+// streets is how many places there are that parcels are sent to, and shipments after how many operations of a client
+// they are others: parcels to one street arrive one by one, so that those of a long run would never all have arrived.
 const (
 	streets   = 4
 	shipments = 30

@@ -46,7 +46,7 @@ const (
 	operatorPause = 100 * time.Millisecond
 	// actLimit is how long an operator waits for an answer. There is more to do.
 	actLimit = 1500 * time.Millisecond
-	// mostAsked is how often an operation is looked into again: each time a phased one becomes unknown anew, and
+	// mostAsked is how often an operation is looked into again: each time a phased one becomes unknown again, and
 	// nothing is believed of its call before that has had the time to arrive.
 	mostAsked = 3
 )

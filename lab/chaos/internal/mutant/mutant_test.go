@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestMutantsFitTheSource: each edit is found where it says, so that whoever changes the source learns it here, not
+// TestMutantsFitTheSource: each edit is found where it says, so that the one who changes the source learns it here, not
 // when the mutants are run.
 func TestMutantsFitTheSource(t *testing.T) {
 	t.Parallel()
@@ -65,6 +65,6 @@ func TestNamed(t *testing.T) {
 		t.Errorf("no-fence is %v, %v", chosen, err)
 	}
 	if _, err := Named("sloth"); err == nil {
-		t.Error("there is a mutant that nobody made")
+		t.Error("there is a mutant that was not made")
 	}
 }

@@ -4,7 +4,7 @@ package mutant
 var stores = []Mutant{
 	{
 		Name: "token-reuse", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
-		Mistake: "a record that is made anew begins with the token of the one before",
+		Mistake: "a record that is made again begins with the token of the one before",
 		Edits:   []Edit{{"store/sqlite/row.go", "\treturn max(now.UnixMicro(), r.lowest), nil", "\treturn 1, nil"}},
 		Faults:  calm, // answers expire when the clock leaps
 	},
@@ -26,7 +26,7 @@ var stores = []Mutant{
 	},
 	{
 		Name: "complete-unfenced", Layer: "postgres", Store: postgres, Breaks: []string{"I3", "I6", "I7"},
-		Mistake: "an answer is stored whoever owns the record",
+		Mistake: "an answer is stored no matter which attempt owns the record",
 		Edits: []Edit{
 			{
 				"store/postgres/batch_item.go",

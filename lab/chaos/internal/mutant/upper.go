@@ -4,7 +4,7 @@ package mutant
 var upper = []Mutant{
 	{
 		Name: "intended-again", Layer: "phase", Store: sqlite, Breaks: []string{"I1"},
-		Mistake: "a step that was meant to be done is done, whoever meant it",
+		Mistake: "a step that was meant to be done is done, no matter which attempt meant it",
 		Edits: []Edit{{
 			"phase/attempt_step.go", "\tif a.state.Intent == s.name {\n",
 			"\tif a.state.Intent == s.name && s.repeat {\n",
@@ -52,11 +52,11 @@ var upper = []Mutant{
 	},
 	{
 		Name: "unsigned-webhook", Layer: "webhook", Store: sqlite, Breaks: []string{"I2"},
-		Mistake: "nobody looks at the signature",
+		Mistake: "the signature is not looked at",
 		Edits: []Edit{{
 			"reconcile/webhook/receiver.go",
-			"\t\terr = scheme.Verify(r.Header, body, rc.cfg.Now())\n",
-			"\t\t_ = scheme.Verify(r.Header, body, rc.cfg.Now())\n",
+			"\t\terr = scheme.Verify(r.Header, body, rc.config.Now())\n",
+			"\t\t_ = scheme.Verify(r.Header, body, rc.config.Now())\n",
 		}},
 	},
 	{

@@ -12,7 +12,7 @@ import (
 // ClockSize is the size of a file that holds how far the machine's clock is off, in nanoseconds, least byte first.
 const ClockSize = 8
 
-// SetClock writes the file. All nodes see the new offset at once, as they would if somebody set the machine's clock.
+// SetClock writes the file. All nodes see the new offset at once, as they would if an operator set the machine's clock.
 func SetClock(path string, offset time.Duration) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -25,8 +25,8 @@ func SetClock(path string, offset time.Duration) error {
 	return err
 }
 
-// machineTime is what the machine's clock says, also in a process whose own time.Now is shifted: all processes that share a
-// file share a machine.
+// machineTime is what the machine's clock says, also in a process whose own time.Now is shifted: all processes that
+// share a file share a machine.
 func machineTime() time.Time {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_REALTIME, &now); err != nil {
@@ -35,8 +35,8 @@ func machineTime() time.Time {
 	return time.Unix(now.Unix())
 }
 
-// openClock returns a clock that is off by what the file says. The file is mapped into memory, because the store reads its
-// clock all the time.
+// openClock returns a clock that is off by what the file says. The file is mapped into memory, because the store reads
+// its clock all the time.
 func openClock(path string) (func() time.Time, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// entries is the plainest transactional route: it appends a row, and nothing about the row tells a repetition. The payments
-// of the reference system have a natural key as well, which would hide a second execution.
+// entries is the plainest transactional route: it appends a row, and nothing about the row tells a repetition. The
+// payments of the reference system have a natural key as well, which would hide a second execution.
 const entries = "POST /entries"
 
 // Entry is both what is asked for and the answer.

@@ -11,7 +11,7 @@ import (
 )
 
 // These routes keep their answers for as short as the guard allows. The store's clock leaps past that now and then,
-// so that the same key is reaped and executes anew within a run.
+// so that the same key is reaped and executes again within a run.
 const (
 	// flashes is transactional, and appends a row.
 	flashes = "POST /flashes"

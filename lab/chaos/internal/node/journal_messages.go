@@ -38,27 +38,27 @@ func (j *journaled) ExtendMessages(ctx context.Context, leases []outbox.Lease, l
 }
 
 // FinishMessages implements [outbox.Store].
-func (j *journaled) FinishMessages(ctx context.Context, endings []outbox.Outcome) ([]outbox.Lease, error) {
-	writes := make([]history.Write, len(endings))
-	for i := range endings {
-		writes[i] = history.Write{Call: history.CallFinishMessage, Message: endings[i].ID, Attempt: endings[i].Token}
+func (j *journaled) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) ([]outbox.Lease, error) {
+	writes := make([]history.Write, len(outcomes))
+	for i := range outcomes {
+		writes[i] = history.Write{Call: history.CallFinishMessage, Message: outcomes[i].ID, Attempt: outcomes[i].Token}
 		writes[i].Seq = j.journal.Begin(writes[i])
 	}
-	fenced, err := j.Store.FinishMessages(ctx, endings)
+	fenced, err := j.Store.FinishMessages(ctx, outcomes)
 	for i := range writes {
-		writes[i].Accepted, writes[i].Err = err == nil && !slices.Contains(fenced, endings[i].Lease), text(err)
+		writes[i].Accepted, writes[i].Err = err == nil && !slices.Contains(fenced, outcomes[i].Lease), text(err)
 		j.end(writes[i])
 	}
 	return fenced, err
 }
 
 // FinishMessageTx implements [outbox.Store].
-func (j *journaled) FinishMessageTx(ctx context.Context, ending outbox.Outcome,
+func (j *journaled) FinishMessageTx(ctx context.Context, outcome outbox.Outcome,
 	work func(ctx context.Context) error,
 ) error {
-	w := history.Write{Call: history.CallFinishMessage, Message: ending.ID, Attempt: ending.Token}
+	w := history.Write{Call: history.CallFinishMessage, Message: outcome.ID, Attempt: outcome.Token}
 	w.Seq = j.journal.Begin(w)
-	err := j.Store.FinishMessageTx(ctx, ending, work)
+	err := j.Store.FinishMessageTx(ctx, outcome, work)
 	w.Accepted, w.Err = err == nil, text(err)
 	j.end(w)
 	return err

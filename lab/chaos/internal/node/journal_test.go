@@ -22,7 +22,7 @@ func TestJournalKeepsAnswersOfTransactions(t *testing.T) {
 		}
 	}
 	directory := t.TempDir()
-	db, err := storeurl.Open(t.Context(), filepath.Join(directory, "store.db"), storeurl.Config{})
+	db, err := storeurl.Open(t.Context(), filepath.Join(directory, "store.db"))
 	must(err)
 	t.Cleanup(func() { must(db.Close()) })
 	file := filepath.Join(directory, "journal")
@@ -30,13 +30,13 @@ func TestJournalKeepsAnswersOfTransactions(t *testing.T) {
 	must(err)
 	s := &journaled{Store: db.Store, journal: journal}
 	response := store.Response{Status: 201, Body: []byte("made")}
-	for i, ending := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
+	for i, action := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
 		_, err := s.Transact(t.Context(), &store.Reservation{
 			ID: store.ID{Scope: "s", Key: string(rune('a' + i))}, Operation: "POST /x", Nonce: store.Nonce{1},
 			Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
 			Lease:        time.Minute, Retention: time.Hour,
 		}, func(context.Context, store.Verdict) store.Settlement {
-			return store.Settlement{Action: ending, Completion: store.Completion{Response: response}}
+			return store.Settlement{Action: action, Completion: store.Completion{Response: response}}
 		})
 		must(err)
 	}

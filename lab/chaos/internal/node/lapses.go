@@ -40,8 +40,8 @@ const (
 type Lapse struct {
 	Account   string `json:"account,omitempty"`
 	Reference string `json:"reference"`
-	// Ending is how the first owner ends.
-	Ending string `json:"ending,omitempty"`
+	// Outcome is how the first owner ends.
+	Outcome string `json:"outcome,omitempty"`
 	// Attempt is the one that has answered.
 	Attempt int64 `json:"attempt,omitempty"`
 }
@@ -111,7 +111,7 @@ func (l *lapse) serve(w http.ResponseWriter, r *http.Request) {
 		claim := store.Claim{ID: store.ID{Scope: op.Scope(), Key: op.Key()}, Attempt: op.Attempt()}
 		l.silences.claim(claim)
 		l.awaitSuccessor(context.WithoutCancel(r.Context()), claim)
-		switch asked.Ending {
+		switch asked.Outcome {
 		case LapseRelease:
 			op.NotExecuted()
 		case LapseAbandon:

@@ -53,10 +53,10 @@ type Settings struct {
 }
 
 // Timing is how long things take in a chaos run: short, so that much happens, but long enough for a busy machine. A
-// request is on its way for as long as wires hold it back and providers delay it. The windows of comparisons are longer,
-// because the store's clock leaps by hours, and each of them is compared.
+// request is on its way for as long as wires hold it back and providers delay it. The windows of comparisons are
+// longer, because the store's clock leaps by hours, and each of them is compared.
 var Timing = payments.Timing{
-	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond, Pause: 100 * time.Millisecond,
+	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond, Backoff: 100 * time.Millisecond,
 	Compare: 20 * time.Second, Settle: time.Second,
 }
 
@@ -201,15 +201,15 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 
 // open opens the store, with the journal around it.
 func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
-	config := storeurl.Config{Logger: slog.New(slog.DiscardHandler)}
+	options := []storeurl.Option{storeurl.WithLogger(slog.New(slog.DiscardHandler))}
 	if s.Clock != "" {
 		clock, err := openClock(s.Clock)
 		if err != nil {
 			return nil, err
 		}
-		config.Clock = clock
+		options = append(options, storeurl.WithClock(clock))
 	}
-	db, err := storeurl.Open(ctx, s.Store, config)
+	db, err := storeurl.Open(ctx, s.Store, options...)
 	if err != nil {
 		return nil, err
 	}

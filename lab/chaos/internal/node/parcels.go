@@ -16,7 +16,7 @@ import (
 )
 
 // parcels is a transactional route that adds several messages about one thing, which have to arrive in their order.
-// Whoever receives them has an inbox, and is not to be relied on.
+// Their receiver has an inbox, and is not to be relied on.
 const parcels = "POST /parcels"
 
 // parcelsTopic is where the messages go, and shelf who receives them.
@@ -108,8 +108,8 @@ func (p *post) ship(w http.ResponseWriter, r *http.Request) {
 func (p *post) worker(logger *slog.Logger) (*outbox.Worker, error) {
 	return outbox.NewWorker(p.db.Store, outbox.WorkerConfig{
 		Routes: map[string]outbox.Route{parcelsTopic: {
-			Handler: p.deliver, Timeout: 2 * longestLapse, MaxAttempts: 1000, MinBackoff: Timing.Pause,
-			MaxBackoff: 5 * Timing.Pause, Concurrency: 16,
+			Handler: p.deliver, Timeout: 2 * longestLapse, MaxAttempts: 1000, MinBackoff: Timing.Backoff,
+			MaxBackoff: 5 * Timing.Backoff, Concurrency: 16,
 		}},
 		Lease: 2 * LapseLease, Poll: Timing.Look, Logger: logger,
 	})

@@ -21,8 +21,8 @@ import (
 )
 
 // transfers is the harder route: a reserved one that calls a bank which recognises no key. Nothing but Onceward stands
-// between a retry and a second transfer. What the bank does not know of may still be on its way, so that it counts as not
-// executed only after its owner is gone for good and the longest way is over.
+// between a retry and a second transfer. What the bank does not know of may still be on its way, so that it counts as
+// not executed only after its owner is gone for good and the longest way is over.
 const transfers = "POST /transfers"
 
 const (
@@ -97,7 +97,7 @@ func (b *bank) transfer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// transferAnswer is the answer to a transfer that the bank has decided on, whoever has learned of it.
+// transferAnswer is the answer to a transfer that the bank has decided on, by whichever way that was learned.
 func transferAnswer(account string, made provider.Charge) (status int, body []byte) {
 	body, err := json.Marshal(Transfer{ID: made.ID, Account: account, Reference: made.Reference, Amount: made.Amount})
 	if err != nil {
@@ -116,8 +116,8 @@ func answerTransfer(w http.ResponseWriter, account string, made provider.Charge)
 	_, _ = w.Write(body) // a client that is gone retries
 }
 
-// ask finds out what became of a transfer. One that never came to the point where the call is made was not made, nor will
-// it be: its owner cannot get past that point any more.
+// ask finds out what became of a transfer. One that never came to the point where the call is made was not made, nor
+// will it be: its owner cannot get past that point any more.
 func (b *bank) ask(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
 	if rec.Point != calling {
 		return reconcile.NotExecuted("the call was not begun"), nil
@@ -138,8 +138,8 @@ func (b *bank) ask(ctx context.Context, rec *store.Record) (reconcile.Answer, er
 	return reconcile.Completed(reconcile.Response(status, header, body), made.ID), nil
 }
 
-// show holds a lock on a file for as long as an attempt may make calls. The system frees it when the process dies, but not
-// while it is paused: that is what tells the dead from those that sleep.
+// show holds a lock on a file for as long as an attempt may make calls. The system frees it when the process dies, but
+// not while it is paused: that is what tells the dead from those that sleep.
 func (b *bank) show(op *onceward.Operation) (release func(), err error) {
 	file, err := os.OpenFile(b.ownerFile(store.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt()), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -63,7 +63,7 @@ func (a *agency) define(name string, generation int, pay phase.Step[Trip]) phase
 		Steps:      []phase.Step[Trip]{note(stepHold), pay, note(stepConfirm)},
 		Answer:     func(t *Trip) phase.Answer { return phase.JSON(http.StatusCreated, t) },
 		Options:    []onceward.Option{onceward.Lease(Timing.Lease)},
-		MinBackoff: Timing.Pause, MaxAttempts: 1000,
+		MinBackoff: Timing.Backoff, MaxAttempts: 1000,
 	}
 	if generation > 1 {
 		d.Steps = append(d.Steps, note(stepThank))

@@ -22,7 +22,7 @@ const startOffset = -node.Retention * 3 / 2
 // providerClock is the file that the providers read their clock from.
 func (w *World) providerClock() string { return filepath.Join(w.Dir, "provider-clock") }
 
-// startClock sets the clock before anybody looks at it.
+// startClock sets the clock before a node looks at it.
 func (w *World) startClock(ctx context.Context) error {
 	w.clock.Lock()
 	defer w.clock.Unlock()

@@ -21,8 +21,8 @@ type Fault struct {
 }
 
 var (
-	// errNotFired is returned by a fault that met nobody, and errOften by one that has happened often enough.
-	errNotFired = errors.New("the fault met nobody")
+	// errNotFired is returned by a fault that met no target, and errOften by one that has happened often enough.
+	errNotFired = errors.New("the fault met no target")
 	errOften    = errors.New("the fault has happened often enough")
 )
 
@@ -172,7 +172,7 @@ func (w *World) Struck() map[string]int {
 	return all
 }
 
-// fireWithin is how long a fault is tried that meets nobody: what it was meant for may just be down.
+// fireWithin is how long a fault is repeated that meets no target: what it was meant for may just be down.
 const fireWithin = 10 * time.Second
 
 // atOnce is how many faults happen at one time.

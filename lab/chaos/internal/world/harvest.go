@@ -21,7 +21,7 @@ func (w *World) open(ctx context.Context) (*storeurl.Database, error) {
 }
 
 func openURL(ctx context.Context, url string) (*storeurl.Database, error) {
-	return storeurl.Open(ctx, url, storeurl.Config{Logger: slog.New(slog.DiscardHandler)})
+	return storeurl.Open(ctx, url, storeurl.WithLogger(slog.New(slog.DiscardHandler)))
 }
 
 // Quiet reports whether nothing is left to be done: no operation open, no message on its way.
@@ -301,7 +301,7 @@ func readStock(ctx context.Context, db *sql.DB) (map[string]int64, error) {
 	return left, rows.Err()
 }
 
-// countStock notes how many places there are before anybody in the window books one.
+// countStock notes how many places there are before a client in the window books one.
 func (w *World) countStock(ctx context.Context) error {
 	db, err := w.open(ctx)
 	if err != nil {

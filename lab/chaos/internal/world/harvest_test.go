@@ -15,7 +15,7 @@ import (
 // it is in the history, too.
 func TestHarvestKeepsLateStrays(t *testing.T) {
 	t.Parallel()
-	db, err := storeurl.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), storeurl.Config{})
+	db, err := storeurl.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

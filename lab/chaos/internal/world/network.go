@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// network is the wires between clients, nodes, providers and the database. Each wire can be made slow, lossy or cut. They
-// are our own because the library for it, toxiproxy, hangs for good if a fault is healed while a connection breaks.
+// network is the wires between clients, nodes, providers and the database. Each wire can be made slow, lossy or cut.
+// They are our own because the library for it, toxiproxy, hangs for good if a fault is healed while a connection
+// breaks.
 type network struct{ wires []*wire }
 
 func newNetwork() *network { return new(network) }

@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
 
-// Process is a node or a provider, which can be killed, paused and started again any number of times. It listens on the same
-// address in all its lives.
+// Process is a node or a provider, which can be killed, paused and started again any number of times. It listens on the
+// same address in all its lives.
 type Process struct {
 	name     string
 	dir      string

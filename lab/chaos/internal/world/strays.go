@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
 
-// Strays are on one side only: charges and refunds in the acquirer's ledger that nobody here has asked for, and rows of
-// refunds that were never made. The comparisons have to find each of them, and nothing else when all is quiet.
+// Strays are on one side only: charges and refunds in the acquirer's ledger that no client here has asked for, and rows
+// of refunds that were never made. The comparisons have to find each of them, and nothing else when all is quiet.
 const stray = "stray-"
 
 // strayName is a name that no other stray has.
@@ -74,7 +74,7 @@ func (w *World) strayRow(ctx context.Context) error {
 }
 
 // removeStrays takes the rows out again: a comparison that goes back, as the clock does, would find them in a later
-// window of the run, where nobody knows of them.
+// window of the run, where no node knows of them.
 func (w *World) removeStrays(ctx context.Context) error {
 	db, err := w.open(ctx)
 	if err != nil {
