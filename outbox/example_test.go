@@ -9,7 +9,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The store is one of the SQL stores, such as that of package sqlite or postgres. Their packages have examples that run.
+// The store is one of the SQL stores, such as that of package sqlite or postgres. Their packages have examples that
+// run.
 func openStore() outbox.Store { return nil }
 
 // A handler writes an order and the message about it in one transaction: both are committed, or neither is.
@@ -35,7 +36,8 @@ func ExampleOutbox_Add() {
 	}
 }
 
-// A handler adds the message to its answer: it is written in the round trip that commits the answer, and costs none of its own.
+// A handler adds the message to its answer: it is written in the round trip that commits the answer, and costs none of
+// its own.
 func ExampleOutbox_AddToAnswer() {
 	box, err := outbox.New(openStore(), outbox.Config{Source: "https://shop.example/orders"})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
-// TestKilledInFlight kills the demo while requests are in flight, starts it again on the same data, and retries them all:
-// nothing is executed twice, nothing acknowledged is lost (RELIABILITY I1, I2, I3).
+// TestKilledInFlight kills the demo while requests are in flight, starts it again on the same data, and retries them
+// all: nothing is executed twice, nothing acknowledged is lost (RELIABILITY I1, I2, I3).
 func TestKilledInFlight(t *testing.T) {
 	t.Parallel()
 	const rounds, clients = 3, 16
@@ -42,7 +42,8 @@ func TestKilledInFlight(t *testing.T) {
 	}
 }
 
-// killDuring lets clients pay one after the other until the server is killed in the middle, and returns what each key got.
+// killDuring lets clients pay one after the other until the server is killed in the middle, and returns what each key
+// got.
 func killDuring(s *server, prefix string, clients int) map[string]reply {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -82,8 +83,8 @@ func retryPayment(t *testing.T, s *server, key string, before reply) {
 	}
 }
 
-// TestCrashWalkThrough types what the demo says about a crash: a refund whose answer was never seen is neither forgotten nor
-// made again.
+// TestCrashWalkThrough types what the demo says about a crash: a refund whose answer was never seen is neither
+// forgotten nor made again.
 func TestCrashWalkThrough(t *testing.T) {
 	t.Parallel()
 	s := startDemo(t, t.TempDir())

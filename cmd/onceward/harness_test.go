@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
-// The demo is tested as a user runs it: as a process of its own, over HTTP, and killed where it hurts. The test binary is
-// that process when it is told so, and also the curl that the demo tells users to type.
+// The demo is tested as a user runs it: as a process of its own, over HTTP, and killed where it hurts. The test binary
+// is that process when it is told so, and also the curl that the demo tells users to type.
 const (
 	runAsDemo = "ONCEWARD_TEST_RUN"
 	runAsCurl = "ONCEWARD_TEST_CURL"
@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// demoProcess prepares a demo in a process of its own. Its temporary files are in a directory that is looked at afterwards.
+// demoProcess prepares a demo in a process of its own. Its temporary files are in a directory that is looked at
+// afterwards.
 func demoProcess(t *testing.T, args ...string) (command *exec.Cmd, temporary string) {
 	t.Helper()
 	temporary = t.TempDir()

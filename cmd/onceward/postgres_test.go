@@ -53,7 +53,8 @@ func execute(t *testing.T, conn *pgx.Conn, statement string) {
 	}
 }
 
-// TestOnPostgresWithoutRights: the schema that could not be made is not complained about again when it is to be dropped.
+// TestOnPostgresWithoutRights: the schema that could not be made is not complained about again when it is to be
+// dropped.
 func TestOnPostgresWithoutRights(t *testing.T) {
 	t.Parallel()
 	address := servers.Postgres(t).SchemaURL(t)

@@ -85,7 +85,8 @@ func bookingDeclined(w *world) {
 	w.wantCharges("declined", 0)
 }
 
-// bookingInTheEnd: the provider fails three times and then loses its answer. The client does not ask again: the resumer goes on.
+// bookingInTheEnd: the provider fails three times and then loses its answer. The client does not ask again: the resumer
+// goes on.
 func bookingInTheEnd(w *world) {
 	w.post("/bookings", "in the end", place("concert", 4500, "in the end")).want(http.StatusConflict, "in-progress")
 	w.eventually("the booking to be confirmed", func() bool {

@@ -40,8 +40,8 @@ func (f *findings) all() []string {
 	return slices.Compact(slices.Sorted(slices.Values(f.found)))
 }
 
-// TestLedgerComparison: charges and refunds that we know nothing of are found and counted, and what we know is not. The comparison begins
-// when all is written down, so that nothing is taken for missing that is on its way.
+// TestLedgerComparison: charges and refunds that we know nothing of are found and counted, and what we know is not. The
+// comparison begins when all is written down, so that nothing is taken for missing that is on its way.
 func TestLedgerComparison(t *testing.T) {
 	t.Parallel()
 	later := func(s *settings) { s.Since = time.Now().Add(never) } // what is on its way is not compared
@@ -72,8 +72,8 @@ func TestLedgerComparison(t *testing.T) {
 	})
 }
 
-// TestInterruptedComparison: it is the comparer that goes on with it, so the resumer does not tell of it as of an operation that
-// no code is left for, as it does of one whose code is gone.
+// TestInterruptedComparison: it is the comparer that goes on with it, so the resumer does not tell of it as of an
+// operation that no code is left for, as it does of one whose code is gone.
 func TestInterruptedComparison(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(s *settings) { s.idle = true }, func(t *testing.T, w *world) {

@@ -89,8 +89,8 @@ func (c *storeClock) move(w *world, by time.Duration) {
 // retention is longer than answers are kept.
 const retention = 25 * time.Hour
 
-// TestRetryAfterExpiry: the answers have expired and their records are gone, so the same requests run again. The provider
-// recognises the keys, which are the same for ever, and the rows are named after them: nothing is done twice.
+// TestRetryAfterExpiry: the answers have expired and their records are gone, so the same requests run again. The
+// provider recognises the keys, which are the same for ever, and the rows are named after them: nothing is done twice.
 func TestRetryAfterExpiry(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"sqlite", "postgres"} {

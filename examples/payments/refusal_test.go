@@ -19,8 +19,8 @@ import (
 // refuser stands between the system and the provider, and refuses orders in the provider's own words.
 type refuser struct {
 	mu sync.Mutex
-	// plan is what orders get, by path and reference, one after the other: a status, handOn or cutOff. The last one stays. What
-	// is not planned is handed on.
+	// plan is what orders get, by path and reference, one after the other: a status, handOn or cutOff. The last one stays.
+	// What is not planned is handed on.
 	plan  map[string][]int
 	calls map[string]int
 }
@@ -108,8 +108,8 @@ func onRefusals(t *testing.T, statuses []int, test func(t *testing.T, kind strin
 	}
 }
 
-// TestFinalRefusals: what the provider refuses for good is asked for once. A booking gives its place back and says why, a refund
-// says why, and a charge is left to a person.
+// TestFinalRefusals: what the provider refuses for good is asked for once. A booking gives its place back and says why,
+// a refund says why, and a charge is left to a person.
 func TestFinalRefusals(t *testing.T) {
 	t.Parallel()
 	statuses := []int{http.StatusBadRequest, http.StatusNotFound, http.StatusUnprocessableEntity}
@@ -160,8 +160,8 @@ func TestPassingRefusals(t *testing.T) {
 	})
 }
 
-// TestRefusalAfterDoubt: the first call for a booking is lost, and its repetition is refused. That is the end of both, as the
-// provider would have answered with the charge if the first had come through.
+// TestRefusalAfterDoubt: the first call for a booking is lost, and its repetition is refused. That is the end of both,
+// as the provider would have answered with the charge if the first had come through.
 func TestRefusalAfterDoubt(t *testing.T) {
 	t.Parallel()
 	onRefusals(t, []int{http.StatusBadRequest}, func(t *testing.T, kind string, status int) {

@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 )
 
-// TestSystemsTogether: two systems on one database share the work. The provider holds all charges until there are more under
-// way than one of them would take, so that both must be at it.
+// TestSystemsTogether: two systems on one database share the work. The provider holds all charges until there are more
+// under way than one of them would take, so that both must be at it.
 func TestSystemsTogether(t *testing.T) {
 	t.Parallel()
 	const count = 18 // a system makes 16 charges at a time

@@ -40,7 +40,8 @@ type settings struct {
 	store  []storeurl.Option
 	// idle leaves the work in the background out.
 	idle bool
-	// between stands between the system and the provider, if it is set: it gets the URL of the provider and returns its own.
+	// between stands between the system and the provider, if it is set: it gets the URL of the provider and returns its
+	// own.
 	between func(url string) string
 }
 
@@ -178,7 +179,8 @@ type reply struct {
 
 var client = &http.Client{Timeout: longest, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
-// send makes a request; without a token or a key if they are empty. A key cannot have spaces, so they are written as dashes.
+// send makes a request; without a token or a key if they are empty. A key cannot have spaces, so they are written as
+// dashes.
 func (w *world) send(method, path, token, key, body string) reply {
 	w.Helper()
 	r, err := w.try(method, path, token, key, body)

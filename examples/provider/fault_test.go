@@ -104,7 +104,8 @@ func TestHeldRequestIsDoneAfterItsClientLeft(t *testing.T) {
 	}
 }
 
-// The client is gone from the beginning here, and the time is that of the bubble: whatever ends the wait too early shows.
+// The client is gone from the beginning here, and the time is that of the bubble: whatever ends the wait too early
+// shows.
 func TestOnlyReleaseOrDelayEndTheWait(t *testing.T) {
 	t.Parallel()
 	for _, rule := range []Rule{{Kind: Hold, Name: "held"}, {Kind: Delay, Delay: time.Minute}} {

@@ -73,8 +73,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestServerEndsWithItsProcess: a server does not outlive a test process that had no time to stop it, and the next process
-// removes its files.
+// TestServerEndsWithItsProcess: a server does not outlive a test process that had no time to stop it, and the next
+// process removes its files.
 func TestServerEndsWithItsProcess(t *testing.T) {
 	for _, kind := range []string{"running", "paused", "rabbitmq"} {
 		t.Run(kind, func(t *testing.T) {

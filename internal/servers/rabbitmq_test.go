@@ -25,8 +25,8 @@ func greet(t testing.TB, s *RabbitMQServer) error {
 	return err
 }
 
-// TestRabbitMQIsKilledAndRestarted: one broker goes through everything, because each start takes seconds. What messages and
-// queues come to is tested in lab/servers, with a client.
+// TestRabbitMQIsKilledAndRestarted: one broker goes through everything, because each start takes seconds. What messages
+// and queues come to is tested in lab/servers, with a client.
 func TestRabbitMQIsKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	begun := time.Now()

@@ -35,7 +35,7 @@ func TestParseGoal(t *testing.T) {
 	}
 }
 
-// TestPromisedGoals holds the goals to what the project has promised: nobody lowers one unseen.
+// TestPromisedGoals holds the goals to what the project has promised: none is lowered unseen.
 func TestPromisedGoals(t *testing.T) {
 	promised := map[string]string{
 		"memory-first": "<=12", "memory-replay": "<=8", "fingerprint-vs-valid-sha256": "<=2", "sqlite-vs-pool-c64": ">=6",

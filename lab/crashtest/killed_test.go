@@ -72,8 +72,8 @@ func (w *world) wantBooking(r reply, key string, runs [3]int) {
 	}
 }
 
-// wantResumed makes sure that a second booking was finished without its client. What was lost before its first step is let
-// go, because nothing was done and it is not known what was asked for.
+// wantResumed makes sure that a second booking was finished without its client. What was lost before its first step is
+// let go, because nothing was done and it is not known what was asked for.
 func (w *world) wantResumed(p *shopProcess, point string) {
 	w.Helper()
 	nothingDone := point == "start" || point == "seat"

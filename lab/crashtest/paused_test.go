@@ -18,8 +18,8 @@ func (p *shopProcess) starts(path, key, body, point string) <-chan reply {
 	return done
 }
 
-// TestPausedPastItsLease pauses the owner with SIGSTOP; another takes over and finishes; the first wakes up. It is fenced,
-// there is no second charge, and both clients get the same answer.
+// TestPausedPastItsLease pauses the owner with SIGSTOP; another takes over and finishes; the first wakes up. It is
+// fenced, there is no second charge, and both clients get the same answer.
 func TestPausedPastItsLease(t *testing.T) {
 	t.Parallel()
 	const everywhere, onPostgres = "", "postgres"

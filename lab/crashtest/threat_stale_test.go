@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestNoProcessAnswersWithThePast: what a third process resolves or busts is what two shops answer from then on, although both
-// have answered otherwise before (scenario 34).
+// TestNoProcessAnswersWithThePast: what a third process resolves or busts is what two shops answer from then on,
+// although both have answered otherwise before (scenario 34).
 func TestNoProcessAnswersWithThePast(t *testing.T) {
 	t.Parallel()
 	onStores(t, false, func(t *testing.T, w *world) {
@@ -32,7 +32,8 @@ func TestNoProcessAnswersWithThePast(t *testing.T) {
 			w.wantReplay(shop, "k")
 		}
 
-		// The bank does not recognise keys here, so that a second execution is a second charge: its answer cannot be mistaken.
+		// The bank does not recognise keys here, so that a second execution is a second charge: its answer cannot be
+		// mistaken.
 		must(t, operator.Bust(t.Context(), by, rec.ID, false))
 		second := shops[1].post("/payments", "k", payment)
 		if second.status != http.StatusCreated || second.replayed || second.body == string(body) || w.charges("k") != 2 {

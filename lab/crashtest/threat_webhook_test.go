@@ -27,8 +27,8 @@ type marketStore interface {
 	store.ExternalEventKeeper
 }
 
-// TestForeignWebhooks is B6: a webhook of one tenant about another's operation, signed as it should be and under the right name,
-// settles nothing, neither when it is applied nor when the poller reads it (scenario 45).
+// TestForeignWebhooks is B6: a webhook of one tenant about another's operation, signed as it should be and under the
+// right name, settles nothing, neither when it is applied nor when the poller reads it (scenario 45).
 func TestForeignWebhooks(t *testing.T) {
 	t.Parallel()
 	for kind, open := range map[string]func(t *testing.T) marketStore{

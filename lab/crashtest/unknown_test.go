@@ -103,7 +103,8 @@ func TestSettledByAWebhook(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onStores(t, false, func(t *testing.T, w *world) {
-				// What comes while the payment is in progress is kept, and read by the poller. What comes afterwards settles at once.
+				// What comes while the payment is in progress is kept, and read by the poller. What comes afterwards settles at
+				// once.
 				shop := w.opens(func(s *shopSettings) { s.Poll = name != "afterwards" })
 				w.provider.SetWebhook(provider.Webhook{URL: shop.url + "/events", Secret: hookSecret})
 				w.tells(kinds)

@@ -97,8 +97,8 @@ func unlocked(t testing.TB, path string) bool {
 	return true
 }
 
-// stops pauses a shop with SIGSTOP. One that holds the lock of an SQLite file at that moment, for a heartbeat, would hold up
-// everybody: it goes on for a moment and is paused again.
+// stops pauses a shop with SIGSTOP. One that holds the lock of an SQLite file at that moment, for a heartbeat, would
+// hold up everybody: it goes on for a moment and is paused again.
 func (w *world) stops(p *shopProcess) {
 	w.Helper()
 	for must(w, p.Pause()); !w.free(); must(w, p.Pause()) {

@@ -23,7 +23,8 @@ var (
 	link       = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)\s]*)?\)`)
 )
 
-// exported are the exported names of our packages, by package name: "Guard", and "Guard.Handler" for methods and fields.
+// exported are the exported names of our packages, by package name: "Guard", and "Guard.Handler" for methods and
+// fields.
 type exported map[string]map[string]bool
 
 // exportedNames reads the packages that users can import.
@@ -208,8 +209,8 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 }
 
-// TestCommentsLinkToWhatExists: a link in a doc comment, such as [store.Record], leads to a name that is there. Links to
-// packages that are not ours are left alone.
+// TestCommentsLinkToWhatExists: a link in a doc comment, such as [store.Record], leads to a name that is there. Links
+// to packages that are not ours are left alone.
 func TestCommentsLinkToWhatExists(t *testing.T) {
 	t.Parallel()
 	names := exportedNames(t)

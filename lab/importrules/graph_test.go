@@ -52,8 +52,8 @@ func loadGraph(t *testing.T) graph {
 	}
 }
 
-// room shortens the import path of a package of this module to its directory, written as ./store/sqlite, or . for the root;
-// other paths stay as they are. No import path of another module starts with a dot.
+// room shortens the import path of a package of this module to its directory, written as ./store/sqlite, or . for the
+// root; other paths stay as they are. No import path of another module starts with a dot.
 func room(path string) string {
 	if path == module {
 		return "."
@@ -83,8 +83,8 @@ func under(pkg string, dirs ...string) bool {
 	return false
 }
 
-// reach returns the chain of imports to each package that from depends on, itself excluded. Imports of a package for which
-// follow is false are not looked at.
+// reach returns the chain of imports to each package that from depends on, itself excluded. Imports of a package for
+// which follow is false are not looked at.
 func (g graph) reach(from string, follow func(pkg string) bool) map[string][]string {
 	chains := make(map[string][]string)
 	queue := [][]string{{from}}

@@ -39,8 +39,8 @@ func checkFile(path string, src []byte) error {
 	return nil
 }
 
-// TestFilesAreSmallAndPackagesNamed reads every source file. That has a second use: it makes the result of this package's
-// tests depend on all sources, which the go command's test cache could not know from the call of go list.
+// TestFilesAreSmallAndPackagesNamed reads every source file. That has a second use: it makes the result of this
+// package's tests depend on all sources, which the go command's test cache could not know from the call of go list.
 func TestFilesAreSmallAndPackagesNamed(t *testing.T) {
 	checked := 0
 	err := filepath.WalkDir(moduleRoot, func(path string, entry fs.DirEntry, err error) error {

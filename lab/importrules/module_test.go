@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// rootNeeds are the modules that the root module may use, and rootTestNeeds those that its tests may use beside them: every
-// user of the middleware gets them, or sees them in go.sum.
+// rootNeeds are the modules that the root module may use, and rootTestNeeds those that its tests may use beside them:
+// every user of the middleware gets them, or sees them in go.sum.
 var (
 	rootNeeds     = []string{"github.com/dunglas/httpsfv"}
 	rootTestNeeds = []string{"pgregory.net/rapid", "go.uber.org/goleak"}
@@ -23,8 +23,8 @@ type rootPackage struct {
 	Imports, TestImports, XTestImports []string
 }
 
-// TestRootModuleNeedsLittle holds the root module to the standard library and httpsfv, and its tests to those, rapid and
-// goleak. Tests that need a store, a driver or a broker live in the module of that, or in lab.
+// TestRootModuleNeedsLittle holds the root module to the standard library and httpsfv, and its tests to those, rapid
+// and goleak. Tests that need a store, a driver or a broker live in the module of that, or in lab.
 func TestRootModuleNeedsLittle(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
 	cmd.Dir = moduleRoot

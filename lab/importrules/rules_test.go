@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// rule is one kind of arrow that must not be. It looks at each package of this module and at all that the package depends
-// on, directly or not, in code that is not a test.
+// rule is one kind of arrow that must not be. It looks at each package of this module and at all that the package
+// depends on, directly or not, in code that is not a test.
 type rule struct {
 	name string
 	// from chooses the packages that the rule is about.
@@ -32,8 +32,9 @@ var (
 	}
 	wiring = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
 	// testParts are packages that tests import, and so may import testing: suites, servers that are closed at the end of a
-	// test, processes that are killed then, and a guard against tests that hang. The last three are in internal/ and not in
-	// lab because tests of all modules use them; internal/proc itself has no testing in it, because the demo uses it too.
+	// test, processes that are killed then, and a guard against tests that hang. The last three are in internal/ and not
+	// in lab because tests of all modules use them; internal/proc itself has no testing in it, because the demo uses it
+	// too.
 	testParts = []string{
 		"./store/storetest", "./oncewardtest", "./internal/servers", "./internal/proc/proctest", "./internal/watchdog",
 	}

@@ -141,7 +141,7 @@ func (t *turn) holders() (n int) {
 	return n
 }
 
-// ownersGone reports whether nobody who was granted the operation can still do anything.
+// ownersGone reports whether no owner that was granted the operation can still do anything.
 func (t *turn) ownersGone() bool {
 	for i := range t.world.requests {
 		if t.world.requests[i].mayAct() {
@@ -152,8 +152,8 @@ func (t *turn) ownersGone() bool {
 }
 
 // settles reports whether what is left behind by owners that are gone comes to rest: after the lease and one sweep,
-// nothing is in progress but what the next reservation may resume; after one answer of the provider nothing is unknown but
-// what was put before a person.
+// nothing is in progress but what the next reservation may resume; after one answer of the provider nothing is unknown
+// but what was put before a person.
 func (t *turn) settles(rec store.Record) bool {
 	later := now.Add(lease + postpone)
 	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume {

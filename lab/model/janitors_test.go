@@ -9,8 +9,8 @@ import (
 // postponeLimit is after how many failures a reconciliation is put before a person.
 const postponeLimit = 2
 
-// clockMoves let time pass. A clock that steps back gives every stored time a tick more; a time that has passed may have
-// passed only just, and counts again.
+// clockMoves let time pass. A clock that steps back gives every stored time a tick more; a time that has passed may
+// have passed only just, and counts again.
 func (s *search) clockMoves(w world) {
 	s.try(w, action{"the clock", "ticks"}, func(t *turn) {
 		t.pass(1)
@@ -69,16 +69,16 @@ func (s *search) reconcilerMoves(w world) {
 		t.asked = inquiry{}
 	})
 	if w.asked.verdict == noAnswer {
-		return // nobody repeats that
+		return // that is not repeated
 	}
 	s.try(w, action{"the reconciler", "writes " + w.asked.verdict.String() + ", the reply is lost"}, func(t *turn) {
 		t.conclude()
 	})
 }
 
-// askMoves are the answers of the provider. "Not found" is concluded to be "not executed" only where no owner and no call
-// is left that could still get there: that is what the wait for the longest transit and the knowledge that the owner is
-// gone come to (B3). A person who is asked about a dead letter does the same, but does not postpone it.
+// askMoves are the answers of the provider. "Not found" is concluded to be "not executed" only where no owner and no
+// call is left that could still get there: that is what the wait for the longest transit and the knowledge that the
+// owner is gone come to (B3). A person who is asked about a dead letter does the same, but does not postpone it.
 func (s *search) askMoves(w world, rec *store.Record) {
 	if rec.ReconcileCount >= postponeLimit && !rec.DeadLetter {
 		s.try(w, action{"the reconciler", "gives up after tries that were not heard of again"}, func(t *turn) {
@@ -156,8 +156,8 @@ func (t *turn) event(told inquiry) store.Event {
 	return ev
 }
 
-// endMoves are those of a person who ends a phased operation that has lost its owner, because no code goes on with it any more
-// (I16). The person looks at what was done, and waits until no owner can do more.
+// endMoves are those of a person who ends a phased operation that has lost its owner, because no code goes on with it
+// any more (I16). The person looks at what was done, and waits until no owner can do more.
 func (s *search) endMoves(w world) {
 	rec := s.rows.record(w.row)
 	if !s.ends || rec.State != store.StateInProgress || now.Before(rec.LeaseUntil) {

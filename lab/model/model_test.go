@@ -100,9 +100,9 @@ func TestEveryInvariantHasTeeth(t *testing.T) {
 	}
 }
 
-// TestFenceAloneIsNotEnough shows why a lost owner's operation is unknown by default: fencing the row does not fence the
-// effect. Only a provider that dedups by the downstream key makes it safe to resume; the scenario with one is among those
-// in which the rules hold.
+// TestFenceAloneIsNotEnough shows why a lost owner's operation is unknown by default: fencing the row does not fence
+// the effect. Only a provider that dedups by the downstream key makes it safe to resume; the scenario with one is among
+// those in which the rules hold.
 func TestFenceAloneIsNotEnough(t *testing.T) {
 	t.Parallel()
 	s := scenario{requests: twice, attempts: 3, policy: store.LostResume, watch: i1}
@@ -113,8 +113,8 @@ func TestFenceAloneIsNotEnough(t *testing.T) {
 	}
 }
 
-// TestResumedOwnerMustNotRelease shows that an owner that took over cannot say "nothing was done": it does not know what
-// the one before it did, or may still do. It abandons instead.
+// TestResumedOwnerMustNotRelease shows that an owner that took over cannot say "nothing was done": it does not know
+// what the one before it did, or may still do. It abandons instead.
 func TestResumedOwnerMustNotRelease(t *testing.T) {
 	t.Parallel()
 	for _, watch := range []breaches{i4, i5} {

@@ -139,8 +139,8 @@ func (s *search) flightMoves(i int, move mover) {
 	})
 }
 
-// calledMoves are those behind the call. A phased operation has one more step, which is done in one transaction with its
-// recovery point.
+// calledMoves are those behind the call. A phased operation has one more step, which is done in one transaction with
+// its recovery point.
 func (s *search) calledMoves(move mover) {
 	if s.policy != store.LostResume {
 		s.completeMoves(move)

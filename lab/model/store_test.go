@@ -78,7 +78,8 @@ func (t *turn) effect(i int) {
 	t.require(i8, rec.State == store.StateNone || rec.Fingerprint.Sum[0] == t.scenario.requests[i].payload)
 }
 
-// succeed is a definitive success on its way to a client. One that comes when its window is over binds nobody any more.
+// succeed is a definitive success on its way to a client. One that comes when its window is over binds no client any
+// more.
 func (t *turn) succeed(attempt int64, a answer) {
 	if attempt <= int64(t.ledger.over) {
 		return

@@ -4,8 +4,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// idleTime is the ticks after which the database rolls a transaction back. It must not be longer than the retention: over a
-// record that came and went in the meantime, the transaction would settle with a token smaller than one already used.
+// idleTime is the ticks after which the database rolls a transaction back. It must not be longer than the retention:
+// over a record that came and went in the meantime, the transaction would settle with a token smaller than one already
+// used.
 const idleTime = int8(retention / tick)
 
 // transactionMoves are the moves of a request in transactional mode: the claim, the work and the answer are one
@@ -111,8 +112,8 @@ func (t *turn) land(i int, to place) {
 	t.leave(r, to)
 }
 
-// askingMoves are those of an owner that did not hear of its COMMIT. It asks under the lock, so that a COMMIT still on its
-// way cannot land behind its back.
+// askingMoves are those of an owner that did not hear of its COMMIT. It asks under the lock, so that a COMMIT still on
+// its way cannot land behind its back.
 func (s *search) askingMoves(w world, i int, move mover) {
 	if w.lock != 0 {
 		return

@@ -69,8 +69,8 @@ const (
 	gone
 )
 
-// mayAct reports whether somebody is left who was granted the operation, or a call of theirs. One that never got the reply
-// to its reservation must ask again before it does anything.
+// mayAct reports whether an owner is left that was granted the operation, or a call of theirs. One that never got the
+// reply to its reservation must ask again before it does anything.
 func (r *request) mayAct() bool {
 	return r.place != unsent && r.place != reserving && r.place != gone || r.flight != 0
 }

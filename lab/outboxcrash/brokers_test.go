@@ -94,8 +94,8 @@ func portsOf(t testing.TB, addresses []string) (ports []int) {
 	return ports
 }
 
-// startNATS starts a server with JetStream in this process, and a consumer, which has one message at a time: only so does the
-// server keep their order when it delivers one again.
+// startNATS starts a server with JetStream in this process, and a consumer, which has one message at a time: only so
+// does the server keep their order when it delivers one again.
 func (w *world) startNATS() (b broker, url string) {
 	w.Helper()
 	dir, port := w.TempDir(), server.RANDOM_PORT

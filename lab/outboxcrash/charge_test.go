@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// TestWorkerDiesAfterTheCharge: the provider has made the charge, and the worker is killed before it can record that (scenario
-// 26). The next worker calls the provider again, under the same key: the ledger has one charge.
+// TestWorkerDiesAfterTheCharge: the provider has made the charge, and the worker is killed before it can record that
+// (scenario 26). The next worker calls the provider again, under the same key: the ledger has one charge.
 func TestWorkerDiesAfterTheCharge(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, w *world) {

@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// TestPoison: a message that cannot be delivered becomes a dead letter after its limit, and nothing else waits for it, except
-// its own aggregate where strict order was asked for (scenario 27).
+// TestPoison: a message that cannot be delivered becomes a dead letter after its limit, and nothing else waits for it,
+// except its own aggregate where strict order was asked for (scenario 27).
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	for name, strict := range map[string]bool{"strict": true, "not strict": false} {

@@ -20,9 +20,9 @@ type storm struct {
 	kills, restarts int
 }
 
-// TestStormOnPostgreSQL is I10, at full size: workers are killed and brokers restarted at random while messages flow to Kafka,
-// NATS, RabbitMQ and by HTTP. Every committed message is delivered, in order within its aggregate, and applied once; none that
-// was rolled back ever appears.
+// TestStormOnPostgreSQL is I10, at full size: workers are killed and brokers restarted at random while messages flow to
+// Kafka, NATS, RabbitMQ and by HTTP. Every committed message is delivered, in order within its aggregate, and applied
+// once; none that was rolled back ever appears.
 //
 // The storms are not parallel: each keeps both processors of a small machine busy.
 func TestStormOnPostgreSQL(t *testing.T) {
@@ -111,7 +111,8 @@ func (s storm) add(ctx context.Context, w *world, random *rand.Rand) error {
 	return first
 }
 
-// tormentWorker lets a worker work, kills it, and starts the next, so often; the last one stays until everything has been added.
+// tormentWorker lets a worker work, kills it, and starts the next, so often; the last one stays until everything has
+// been added.
 func (s storm) tormentWorker(w *world, settings workerSettings, random *rand.Rand, added <-chan struct{}, kills *atomic.Int64) error {
 	for range s.kills / s.workers {
 		p, err := w.starts(settings)

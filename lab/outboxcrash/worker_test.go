@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// workerSettings say where a worker process finds its messages, and where they go. Topics whose receiver is empty are not
-// delivered.
+// workerSettings say where a worker process finds its messages, and where they go. Topics whose receiver is empty are
+// not delivered.
 type workerSettings struct {
 	// Store is the URL of a PostgreSQL schema, or the path of a SQLite file.
 	Store string
@@ -54,8 +54,8 @@ type workerSettings struct {
 	AMQP  string
 	Queue string // of AMQP
 	HTTP  string
-	// Provider is where charges are made. DieAfterCharge makes the process kill itself when the provider has made one, before
-	// that is recorded.
+	// Provider is where charges are made. DieAfterCharge makes the process kill itself when the provider has made one,
+	// before that is recorded.
 	Provider       string
 	DieAfterCharge bool
 	// Limit is the number of attempts of each route, and Strict makes dead letters hold up their aggregate.

@@ -16,7 +16,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// world is a database with accounts, whose changes are sent out as messages, and with a table of what consumers have applied.
+// world is a database with accounts, whose changes are sent out as messages, and with a table of what consumers have
+// applied.
 type world struct {
 	testing.TB
 	url   string
@@ -71,7 +72,8 @@ func (w *world) inTx(work func(ctx context.Context) error) {
 	must(w, w.store.InTx(w.Context(), work))
 }
 
-// change is what a message says: the how many-th change of its account it is, and whether its transaction was rolled back.
+// change is what a message says: the how many-th change of its account it is, and whether its transaction was rolled
+// back.
 type change struct {
 	Account string
 	Number  int

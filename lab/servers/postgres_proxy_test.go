@@ -14,8 +14,8 @@ import (
 	"github.com/onceward/onceward/internal/servers"
 )
 
-// The tests of this package are those of internal/servers that need a client: that package, like all of its module, has the
-// standard library alone.
+// The tests of this package are those of internal/servers that need a client: that package, like all of its module, has
+// the standard library alone.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: m}) }
 
 func must(t testing.TB, err error) {

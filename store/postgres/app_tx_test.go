@@ -73,7 +73,8 @@ func TestLockNameInPgx(t *testing.T) {
 	must(t, await(t, "the second transaction", locked))
 }
 
-// TestTransactionsThatAreNone: without a transaction, with names that are refused, or over another store, nothing is written.
+// TestTransactionsThatAreNone: without a transaction, with names that are refused, or over another store, nothing is
+// written.
 func TestTransactionsThatAreNone(t *testing.T) {
 	t.Parallel()
 	u := newOutboxTest(t, "")

@@ -60,8 +60,8 @@ func TestRefusedBesideAnAnswer(t *testing.T) {
 	}
 }
 
-// TestUnknownIsNotRetried: work is run again if its own transaction was undone, and only then. An error that it returned
-// may say as much of a transaction inside of it, or that it is not known what became of that one.
+// TestUnknownIsNotRetried: work is run again if its own transaction was undone, and only then. An error that it
+// returned may say as much of a transaction inside of it, or that it is not known what became of that one.
 func TestUnknownIsNotRetried(t *testing.T) {
 	t.Parallel()
 	inner := retry(func() error { return &undoneError{} })

@@ -238,8 +238,8 @@ func (t *transaction) addMessages(trip *pipeline) {
 	}
 }
 
-// prepareMessages makes the statements for the messages of the answer known to the connection. Which of them notifies is
-// decided here: one of a handler that is undone, or takes its time, does not take the turn of another.
+// prepareMessages makes the statements for the messages of the answer known to the connection. Which of them notifies
+// is decided here: one of a handler that is undone, or takes its time, does not take the turn of another.
 func (t *transaction) prepareMessages(trip *pipeline, deadline time.Time) error {
 	for i := range t.gate.messages {
 		a := &t.gate.messages[i]

@@ -19,8 +19,8 @@ var (
 	asksForOne = regexp.MustCompile(`onceward_message"? AS m WHERE id = `)
 )
 
-// TestPlansOfTheOutbox: no statement of a worker, and none that adds or remembers, reads all of a table, neither while there
-// are few messages nor when many are done, wait or are dead.
+// TestPlansOfTheOutbox: no statement of a worker, and none that adds or remembers, reads all of a table, neither while
+// there are few messages nor when many are done, wait or are dead.
 func TestPlansOfTheOutbox(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t)

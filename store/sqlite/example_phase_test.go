@@ -42,8 +42,8 @@ func (b *bank) charge(key string) (string, error) {
 }
 
 // A phased operation: a booking holds a seat, charges the guest, and is confirmed. The reply of the bank is lost, so
-// the guest is told that the booking is in progress; the resumer goes on behind the seat, and the guest's retry gets the
-// answer.
+// the guest is told that the booking is in progress; the resumer goes on behind the seat, and the guest's retry gets
+// the answer.
 func Example_phase() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "phase")

@@ -93,7 +93,7 @@ func writerSteps(t *testing.T, s *Store) (steps int) {
 // delivery takes a few hundred: it shows with these as it would with millions.
 const many = 20_000
 
-// TestManyBehind: thousands of messages behind one that cannot be delivered slow down nobody.
+// TestManyBehind: thousands of messages behind one that cannot be delivered slow down no other.
 func TestManyBehind(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
@@ -133,7 +133,7 @@ func TestManyBehind(t *testing.T) {
 	}
 }
 
-// TestManyDone: what was delivered slows down nobody.
+// TestManyDone: what was delivered slows down no other.
 func TestManyDone(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))
@@ -163,7 +163,7 @@ func TestManyReady(t *testing.T) {
 	}
 }
 
-// TestFreeMessages frees what is behind nothing because somebody has been at the table, lane by lane.
+// TestFreeMessages frees what is behind nothing because a person has been at the table, lane by lane.
 func TestFreeMessages(t *testing.T) {
 	t.Parallel()
 	s := openInside(t, insidePath(t))

@@ -161,7 +161,7 @@ func TestMessageContent(t *testing.T) {
 	}
 }
 
-// TestUnreadableMessage: one that cannot be read becomes a dead letter that says why, and holds up nobody but its
+// TestUnreadableMessage: one that cannot be read becomes a dead letter that says why, and holds up none but its
 // aggregate.
 func TestUnreadableMessage(t *testing.T) {
 	t.Parallel()

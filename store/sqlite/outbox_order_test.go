@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// TestOrder: messages of an aggregate are delivered in their order, and hold up nobody else.
+// TestOrder: messages of an aggregate are delivered in their order, and hold up no others.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	store := openStore(t, newFile(t))
@@ -151,7 +151,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestBehindWithoutAggregate: a message that waits for nobody does not wait for ever, whatever the worker says.
+// TestBehindWithoutAggregate: a message that waits for no other does not wait for ever, whatever the worker says.
 func TestBehindWithoutAggregate(t *testing.T) {
 	t.Parallel()
 	store := openStore(t, newFile(t))

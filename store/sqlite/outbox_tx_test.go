@@ -135,7 +135,7 @@ func TestHints(t *testing.T) {
 			return false
 		}
 	}
-	for range 2 { // the second time nobody has looked at the first hint
+	for range 2 { // the second time the first hint was not read
 		inTx(t, store, func(ctx context.Context) error {
 			_, err := box.Add(ctx, onceward.Tx(ctx), about("a"))
 			if told(first) {

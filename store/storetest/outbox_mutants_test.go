@@ -94,8 +94,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestMutants shows that the suite fails stores that break a promise. Each is run in a process of its own, because its tests
-// are to fail.
+// TestMutants shows that the suite fails stores that break a promise. Each is run in a process of its own, because its
+// tests are to fail.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(mutantVariable) != "" {

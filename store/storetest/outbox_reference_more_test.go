@@ -15,7 +15,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// fakeTx is a transaction of the reference: what it writes happens at its commit, and what it locks is free after its end.
+// fakeTx is a transaction of the reference: what it writes happens at its commit, and what it locks is free after its
+// end.
 type fakeTx struct {
 	onCommit []func()
 	// noted holds the events that it has noted.
@@ -81,7 +82,7 @@ func (r *reference) InTx(ctx context.Context, work func(ctx context.Context) err
 	return t.verdict
 }
 
-// lock waits until nobody else has a lock, and takes it for the rest of the transaction.
+// lock waits until no other has a lock, and takes it for the rest of the transaction.
 func (r *reference) lock(t *fakeTx, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// reference keeps messages and events in memory, the plain way: it is there to show that the suite passes an honest store,
-// and fails one that breaks a promise.
+// reference keeps messages and events in memory, the plain way: it is there to show that the suite passes an honest
+// store, and fails one that breaks a promise.
 type reference struct {
 	*memory.Store
 	clock func() time.Time

@@ -24,8 +24,8 @@ func answering(b *bench, status int, messages ...outbox.Message) http.Handler {
 	}), onceward.Transactional())
 }
 
-// TestMessagesOfAnAnswer: what a handler adds to its answer is delivered once if the answer is committed with its work, under
-// the key that it has when it is written at once, and never if the work is undone.
+// TestMessagesOfAnAnswer: what a handler adds to its answer is delivered once if the answer is committed with its work,
+// under the key that it has when it is written at once, and never if the work is undone.
 func TestMessagesOfAnAnswer(t *testing.T) {
 	inTime(t, func(b *bench) {
 		spy, box := newSpy(b.T, b.store)

@@ -67,7 +67,7 @@ func TestFinishingIsRepeated(t *testing.T) {
 	})
 }
 
-// TestFinishingIsInDoubt: it was written down, but nobody said so. It stays as it is.
+// TestFinishingIsInDoubt: it was written down, but the reply was lost. It stays as it is.
 func TestFinishingIsInDoubt(t *testing.T) {
 	inTime(t, func(b *bench) {
 		store := &faulty{Store: b.store, answersLost: true}
@@ -124,7 +124,7 @@ func TestClaimsFail(t *testing.T) {
 	})
 }
 
-// TestRunOnceTellsOfFailures: whoever asks for one run hears that it could not be made, and of what was done before.
+// TestRunOnceTellsOfFailures: the caller of one run hears that it could not be made, and of what was done before.
 func TestRunOnceTellsOfFailures(t *testing.T) {
 	inTime(t, func(b *bench) {
 		store := &faulty{Store: b.store}
@@ -188,8 +188,8 @@ func (s *lateStore) Observe(context.Context, onceward.ObserverEvent) {
 	}
 }
 
-// TestRunOnceWaitsForWhatFollows: what a delivery adds is delivered in the same run, also if it ends just after a look that
-// found nothing.
+// TestRunOnceWaitsForWhatFollows: what a delivery adds is delivered in the same run, also if it ends just after a look
+// that found nothing.
 func TestRunOnceWaitsForWhatFollows(t *testing.T) {
 	inTime(t, func(b *bench) {
 		store := &lateStore{Store: b.store, letGo: make(chan struct{}), ended: make(chan struct{})}

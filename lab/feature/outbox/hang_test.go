@@ -30,7 +30,8 @@ func (s *refusingStore) FinishMessages(ctx context.Context, endings []outbox.Out
 	return s.Store.FinishMessages(ctx, endings)
 }
 
-// TestAnEndingThatIsRefused: one message whose end the store will not take does not keep those of others from being written.
+// TestAnEndingThatIsRefused: one message whose end the store will not take does not keep those of others from being
+// written.
 func TestAnEndingThatIsRefused(t *testing.T) {
 	inTime(t, func(b *bench) {
 		store := &refusingStore{Store: b.store, id: "bad"}

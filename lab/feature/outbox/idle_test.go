@@ -64,7 +64,7 @@ func (s *emptyStore) asked(kind string) int {
 	return s.kinds[kind]
 }
 
-// forget begins to count anew.
+// forget begins to count again.
 func (s *emptyStore) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +102,8 @@ func inIdleTime(t *testing.T, hears bool, test func(t *testing.T, store *emptySt
 	})
 }
 
-// TestIdle: a worker without work asks at most twice in any second, and half as often where the store tells it of messages.
+// TestIdle: a worker without work asks at most twice in any second, and half as often where the store tells it of
+// messages.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -131,7 +132,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestIdleWithAShortLease: a lease that is no longer than a few looks leaves room for claims between the looks after what is stuck.
+// TestIdleWithAShortLease: a lease that is no longer than a few looks leaves room for claims between the looks after
+// what is stuck.
 func TestIdleWithAShortLease(t *testing.T) {
 	for name, lease := range map[string]time.Duration{"as long as a look": time.Second, "shorter": 300 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

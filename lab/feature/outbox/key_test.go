@@ -72,7 +72,8 @@ func TestKeysOfAnOperation(t *testing.T) {
 	})
 }
 
-// TestKeysWithoutAggregates: what a message is about is not part of its key, because a retry may give that another name.
+// TestKeysWithoutAggregates: what a message is about is not part of its key, because a retry may give that another
+// name.
 func TestKeysWithoutAggregates(t *testing.T) {
 	inTime(t, func(b *bench) {
 		spy, box := newSpy(b.T, b.store)
@@ -136,8 +137,8 @@ func TestKeysWithoutAnOperation(t *testing.T) {
 	}
 }
 
-// TestKeysOfWhatFollows is B6: the receiver of a message cannot compute the key of what follows it, which goes to another one. With
-// a guard the key is derived with its secret, without one it is random.
+// TestKeysOfWhatFollows is B6: the receiver of a message cannot compute the key of what follows it, which goes to
+// another one. With a guard the key is derived with its secret, without one it is random.
 func TestKeysOfWhatFollows(t *testing.T) {
 	t.Parallel()
 	follow := func(b *bench, config outbox.Config) (parent, key string) {

@@ -32,7 +32,7 @@ func (s *deafStore) ExtendMessages(ctx context.Context, leases []outbox.Lease, l
 	return s.Store.ExtendMessages(ctx, leases, lease)
 }
 
-// TestLongDelivery: while its worker lives, a message is nobody else's, however long it takes.
+// TestLongDelivery: while its worker lives, a message belongs to no other, however long it takes.
 func TestLongDelivery(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := &clerk{does: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {

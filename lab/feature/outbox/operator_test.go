@@ -50,8 +50,8 @@ func (b *bench) kill(messages ...outbox.Message) []string {
 	return ids
 }
 
-// TestReplay: a dead letter is delivered again under its old name, with all its tries before it, and the audit knows who
-// wanted that.
+// TestReplay: a dead letter is delivered again under its old name, with all its tries before it, and the audit knows
+// who wanted that.
 func TestReplay(t *testing.T) {
 	inTime(t, func(b *bench) {
 		id := b.kill(about("a", "m"))[0]
@@ -78,7 +78,7 @@ func TestOperatorAboutAnOperation(t *testing.T) {
 	})
 }
 
-// TestDrop: a dead letter that holds up nobody stays as it is, and is still listed.
+// TestDrop: a dead letter that holds up no message stays as it is, and is still listed.
 func TestDrop(t *testing.T) {
 	inTime(t, func(b *bench) {
 		ids := b.kill(about("", "m"))
@@ -114,7 +114,7 @@ func TestDeadLetters(t *testing.T) {
 	})
 }
 
-// TestRefusedActs: nothing is done for somebody without a name or a reason, nor to a message that there is not.
+// TestRefusedActs: nothing is done for a person without a name or a reason, nor to a message that there is not.
 func TestRefusedActs(t *testing.T) {
 	inTime(t, func(b *bench) {
 		id := b.kill(about("a", "m"))[0]
@@ -158,7 +158,8 @@ func (s *auditStore) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	return s.Store.AddAudit(ctx, e)
 }
 
-// TestNothingWithoutAnAudit: what cannot be written down before is not done, and what cannot be written down after is said.
+// TestNothingWithoutAnAudit: what cannot be written down before is not done, and what cannot be written down after is
+// said.
 func TestNothingWithoutAnAudit(t *testing.T) {
 	inTime(t, func(b *bench) {
 		ids := b.kill(about("a", "m"))

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// TestPoison is scenario 27: a message that always fails holds up nobody else, and after it is given up not even its own
+// TestPoison is scenario 27: a message that always fails holds up no other, and after it is given up not even its own
 // aggregate.
 func TestPoison(t *testing.T) {
 	inTime(t, func(b *bench) {

@@ -116,7 +116,7 @@ func TestSettleTooEarly(t *testing.T) {
 	})
 }
 
-// TestSettledOtherwise: somebody else has said what became of it. That stands, and the message is done all the same.
+// TestSettledOtherwise: another has said what became of it. That stands, and the message is done all the same.
 func TestSettledOtherwise(t *testing.T) {
 	id := store.ID{Scope: "shop", Key: "k"}
 	for name, otherwise := range map[string]func(b *bench, s *shop, c store.Claim) error{

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// TestTwoWorkersShare: each message is delivered once, whoever does it, and both of them do.
+// TestTwoWorkersShare: each message is delivered once, by either, and both of them do.
 func TestTwoWorkersShare(t *testing.T) {
 	inTime(t, func(b *bench) {
 		want := make(map[string]int)
@@ -122,7 +122,8 @@ func TestASlowRouteBesideAQuickOne(t *testing.T) {
 	})
 }
 
-// TestHangingReceivers is scenario 27 for messages that do not fail, but hang: while there are free slots, others get them.
+// TestHangingReceivers is scenario 27 for messages that do not fail, but hang: while there are free slots, others get
+// them.
 func TestHangingReceivers(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := &clerk{does: func(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {

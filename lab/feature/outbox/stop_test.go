@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// TestStopWaits: what is under way is finished, what is not begun is given back as if nobody had taken it, and nothing new
-// is taken.
+// TestStopWaits: what is under way is finished, what is not begun is given back as if it had not been taken, and
+// nothing new is taken.
 func TestStopWaits(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := &clerk{does: func(ctx context.Context, _ *outbox.Delivery) (outbox.Result, error) {
@@ -38,7 +38,8 @@ func TestStopWaits(t *testing.T) {
 	})
 }
 
-// TestStopGivesBackTheFirst: one that waits for its turn among others has been counted by the store, and is not any more.
+// TestStopGivesBackTheFirst: one that waits for its turn among others has been counted by the store, and is not any
+// more.
 func TestStopGivesBackTheFirst(t *testing.T) {
 	inTime(t, func(b *bench) {
 		fast := new(clerk)
@@ -126,8 +127,8 @@ func (s *slowStore) ClaimMessages(ctx context.Context, wants []outbox.ClaimReque
 	}
 }
 
-// TestStopWhileClaiming: what the store gives out while the worker is told to stop is given back, and not left to a lease
-// that nobody knows of.
+// TestStopWhileClaiming: what the store gives out while the worker is told to stop is given back, and not left to a
+// lease that no worker knows of.
 func TestStopWhileClaiming(t *testing.T) {
 	inTime(t, func(b *bench) {
 		store := &slowStore{Store: b.store, taken: make(chan struct{})}

@@ -254,7 +254,8 @@ func (b *bench) wantLines(rule, want string) {
 	}
 }
 
-// crash leaves behind what a worker does that took messages and died: leases that nobody holds, and that have run out.
+// crash leaves behind what a worker does that took messages and died: leases that no worker holds, and that have run
+// out.
 func (b *bench) crash(limit int) {
 	b.Helper()
 	claimed, err := b.store.ClaimMessages(b.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: limit}}, time.Second)

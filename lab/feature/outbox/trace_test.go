@@ -73,8 +73,8 @@ func wayOfARequest(b, elsewhere *bench) {
 	elsewhere.wantLines("applied", "ledger/charged mailer/charged ledger/booked mailer/booked")
 }
 
-// TestTrace: from the client's key, from the ID that consumers see, and from the key that a receiver sees leads the same
-// trail, over all that is kept on the way.
+// TestTrace: from the client's key, from the ID that consumers see, and from the key that a receiver sees leads the
+// same trail, over all that is kept on the way.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	b, elsewhere := newBench(t), newBench(t)
@@ -182,8 +182,8 @@ func TestTraceLeadsNowhere(t *testing.T) {
 	}
 }
 
-// TestTraceOfWhatFollows: a message that is added when another one is finished belongs to the same request, and its downstream
-// key is the same if all of it happens again.
+// TestTraceOfWhatFollows: a message that is added when another one is finished belongs to the same request, and its
+// downstream key is the same if all of it happens again.
 func TestTraceOfWhatFollows(t *testing.T) {
 	t.Parallel()
 	follow := func(b *bench) []outbox.Trail {

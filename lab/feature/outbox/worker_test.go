@@ -68,7 +68,7 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// TestOtherTopics: a worker leaves those without a route to other workers, and those without a topic to nobody.
+// TestOtherTopics: a worker leaves those without a route to other workers, and takes none without a topic.
 func TestOtherTopics(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := new(clerk)

@@ -76,7 +76,8 @@ func TestPlanFollowsItsSeed(t *testing.T) {
 	}
 }
 
-// TestClientsInsist: whatever happens on the way, each client ends with the answer, and has asked for the same all along.
+// TestClientsInsist: whatever happens on the way, each client ends with the answer, and has asked for the same all
+// along.
 func TestClientsInsist(t *testing.T) {
 	t.Parallel()
 	plan := Plan("run-a", 1, 150)

@@ -87,8 +87,8 @@ func (s *story) acts() {
 	})
 }
 
-// strays adds a charge and a refund of no operation, and a row of a refund that was never made. While one more refund is being
-// written down, it is missing.
+// strays adds a charge and a refund of no operation, and a row of a refund that was never made. While one more refund
+// is being written down, it is missing.
 func (s *story) strays() {
 	s.Effects = append(s.Effects,
 		history.Effect{Book: bookCharges, ID: "ch_stray", Reference: "stray-1", Stray: true},

@@ -10,9 +10,9 @@ import (
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 )
 
-// seen is an attempt from one time to another, for the payload, with an answer: "A" and "B" are successes, "no" is a refusal,
-// "lost" is none at all, "503" says that nothing was executed, "5xx" is the application's own failure and the rest are
-// problem codes.
+// seen is an attempt from one time to another, for the payload, with an answer: "A" and "B" are successes, "no" is a
+// refusal, "lost" is none at all, "503" says that nothing was executed, "5xx" is the application's own failure and the
+// rest are problem codes.
 func seen(from, to int64, payload, answer string) *history.Attempt {
 	a := &history.Attempt{Payload: payload, Sent: from, Returned: to}
 	switch answer {

@@ -7,8 +7,8 @@ import (
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 )
 
-// world is a small system that keeps every promise, unless it was told to break one, with clients that have no luck. What
-// happens next is drawn: whose turn it is, whose answer is lost, who dies.
+// world is a small system that keeps every promise, unless it was told to break one, with clients that have no luck.
+// What happens next is drawn: whose turn it is, whose answer is lost, who dies.
 type world struct {
 	story
 	draw func(n int) int

@@ -18,7 +18,8 @@ import (
 	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
 
-// TestFinishAsksForEachRequest: of two requests under one key, the one that has the key comes to its turn, whatever the seed is.
+// TestFinishAsksForEachRequest: of two requests under one key, the one that has the key comes to its turn, whatever the
+// seed is.
 func TestFinishAsksForEachRequest(t *testing.T) {
 	t.Parallel()
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// TestJournalKeepsAnswersOfTransactions: a transaction that was committed is journaled with the answer that it has made,
-// so that two of one token can be told apart.
+// TestJournalKeepsAnswersOfTransactions: a transaction that was committed is journaled with the answer that it has
+// made, so that two of one token can be told apart.
 func TestJournalKeepsAnswersOfTransactions(t *testing.T) {
 	t.Parallel()
 	must := func(err error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// TestHarvestKeepsLateStrays: a stray row that may have come too late is in its table, where comparisons find it, and so
-// it is in the history, too.
+// TestHarvestKeepsLateStrays: a stray row that may have come too late is in its table, where comparisons find it, and
+// so it is in the history, too.
 func TestHarvestKeepsLateStrays(t *testing.T) {
 	t.Parallel()
 	db, err := storeurl.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"))
