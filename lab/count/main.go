@@ -68,10 +68,10 @@ var (
 
 // source is a file that was counted.
 type source struct {
-	name        string
-	kind        string
-	lines, code int
-	text        []byte
+	name                string
+	kind                string
+	lines, code, tokens int
+	text                []byte
 }
 
 // load reads what is to be counted below a directory.
@@ -101,7 +101,7 @@ func load(dir string) (sources []*source, err error) {
 		i := slices.IndexFunc(kinds, func(k kind) bool { return k.match(name) })
 		s := &source{name: name, kind: kinds[i].name, lines: bytes.Count(text, []byte("\n")), text: text}
 		if path.Ext(name) == ".go" {
-			s.code = codeLines(text)
+			s.code, s.tokens = code(text)
 		}
 		sources = append(sources, s)
 		return nil
@@ -112,24 +112,28 @@ func load(dir string) (sources []*source, err error) {
 	return sources, err
 }
 
-// codeLines counts the lines on which there is more than a comment.
-func codeLines(text []byte) int {
+// code counts the lines on which there is more than a comment, and the tokens but for commas and semicolons: their
+// number stays the same where a line is only broken.
+func code(text []byte) (lines, tokens int) {
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(text))
 	var s scanner.Scanner
 	s.Init(file, text, nil, 0)
-	lines := make(map[int]bool)
+	used := make(map[int]bool)
 	for {
 		pos, tok, literal := s.Scan()
 		if tok == token.EOF {
-			return len(lines)
+			return len(used), tokens
 		}
 		if tok == token.SEMICOLON && literal == "\n" {
 			continue
 		}
+		if tok != token.SEMICOLON && tok != token.COMMA {
+			tokens++
+		}
 		first := file.Line(pos)
 		for line := first; line <= first+strings.Count(literal, "\n"); line++ {
-			lines[line] = true
+			used[line] = true
 		}
 	}
 }
@@ -173,15 +177,15 @@ func rootNames(sources []*source) (types, names int, err error) {
 
 // report prints everything that is counted.
 func report(out io.Writer, sources []*source) error {
-	fmt.Fprintf(out, "%-10s %7s %8s %8s\n", "", "files", "lines", "code")
+	fmt.Fprintf(out, "%-10s %7s %8s %8s %8s\n", "", "files", "lines", "code", "tokens")
 	for _, k := range kinds {
-		var files, lines, code int
+		var files, lines, code, tokens int
 		for _, s := range sources {
 			if s.kind == k.name {
-				files, lines, code = files+1, lines+s.lines, code+s.code
+				files, lines, code, tokens = files+1, lines+s.lines, code+s.code, tokens+s.tokens
 			}
 		}
-		fmt.Fprintf(out, "%-10s %7d %8d %8d   %s\n", k.name, files, lines, code, k.about)
+		fmt.Fprintf(out, "%-10s %7d %8d %8d %8d   %s\n", k.name, files, lines, code, tokens, k.about)
 	}
 	types, names, err := rootNames(sources)
 	if err != nil {

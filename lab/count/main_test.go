@@ -34,7 +34,7 @@ func TestCount(t *testing.T) {
 	}
 	got := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
-		"lab 2 2 2", "tests 2 4 2", "suite 1 1 1", "examples 0 0 0", "product 1 8 4", "docs 1 1 0",
+		"lab 2 2 2 4", "tests 2 4 2 4", "suite 1 1 1 2", "examples 0 0 0 0", "product 1 8 4 11", "docs 1 1 0 0",
 		"1 exported types, 1 exported names", "product: guard.go, 8 lines", "a tab counted as one: 1 (",
 		"odd words in Go files: somebody 1",
 	} {
