@@ -71,7 +71,7 @@ func (c *confirmChannel) publish(ctx context.Context, to route, message amqp091.
 		// It ends with the connection at the latest.
 		go func() {
 			<-confirm.Done()
-			_ = c.settle(number, message.MessageId, confirm)
+			_ = c.settle(number, message.MessageId, confirm) // for its slot: the caller was told that it may be published
 		}()
 		return fmt.Errorf("amqp: not confirmed, it may be published: %w", context.Cause(ctx))
 	}
@@ -96,7 +96,7 @@ func (c *confirmChannel) number() int64 {
 	return c.published
 }
 
-// settle says what became of a publishing that is no longer in flight, and gives its slot back. The client reports what
+// settle says what became of a publishing that is no longer in flight, and releases its slot. The client reports what
 // was in flight on a channel that is closed as refused.
 func (c *confirmChannel) settle(number int64, messageID string, confirm *amqp091.DeferredConfirmation) error {
 	back, returned := c.takeReturn(number)
