@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,6 +29,8 @@ type TestClock struct {
 	names names
 	// original is the function that was replaced.
 	original string
+
+	mu sync.Mutex // one at a time uses the connection
 }
 
 const (
@@ -86,6 +89,8 @@ func (c *TestClock) begin(ctx context.Context) error {
 // Advance moves the clock. It fails the test if it cannot.
 func (c *TestClock) Advance(d time.Duration) {
 	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	if _, err := c.conn.Exec(ctx, c.names.render(moveTestClock), d.Microseconds()); err != nil {
@@ -95,6 +100,8 @@ func (c *TestClock) Advance(d time.Duration) {
 
 // end gives the tables the server's time again, unless the test has dropped them.
 func (c *TestClock) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	defer func() { _ = c.conn.Close(ctx) }() // nothing is under way on it
