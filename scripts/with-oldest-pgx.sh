@@ -1,25 +1,25 @@
 #!/bin/sh
-# Runs a go command in store/postgres with the oldest release of pgx that it supports, by a go.mod that is made for it and removed
-# again:
+# Runs a go command in store/postgres with the oldest release of pgx that it supports:
 #
-#	sh scripts/with-oldest-pgx.sh test ./...
+#	sh scripts/with-oldest-pgx.sh test .
 #
-# GO names the go command. The number stands in docs/dependencies.md and docs/postgresql.md too.
+# That is the release which store/postgres/go.mod requires. go.work has a newer one, because lab requires the newest: so this is a
+# workspace of the modules that a user of the store gets, and of no other. GO names the go command.
 set -eu
-oldest=v5.8.0
 go=${GO:-go}
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
 path=github.com/onceward/onceward
+version="$(sed -n 's/^VERSION *?= *//p' "$root/Makefile")"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+{
+	sed -n 's/^go /go /p' "$root/go.mod"
+	for module in "" /store/postgres /store/storetest; do
+		printf 'use %s\nreplace %s %s => %s\n' "$root$module" "$path$module" "$version" "$root$module"
+	done
+} >"$dir/go.work"
+export GOWORK="$dir/go.work"
 cd "$root/store/postgres"
-cp go.mod "$dir/oldest.mod"
-cp go.sum "$dir/oldest.sum"
-# What pgx itself needs is taken as old as that release asks for. The other modules of this repository are taken as they lie here.
-"$go" mod edit -require="github.com/jackc/pgx/v5@$oldest" -droprequire=github.com/jackc/puddle/v2 \
-	-replace="$path=$root" -replace="$path/store/storetest=$root/store/storetest" "$dir/oldest.mod"
-command=$1
-shift
-echo "$go $command $* in store/postgres (with pgx $oldest)"
-GOWORK=off "$go" "$command" -modfile="$dir/oldest.mod" -mod=mod "$@"
+echo "$go $* in store/postgres (with $("$go" list -m github.com/jackc/pgx/v5))"
+"$go" "$@"

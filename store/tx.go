@@ -63,7 +63,8 @@ type Settlement struct {
 type txKey struct{}
 
 // ContextWithTx returns a context from which work takes the transaction, with onceward.Tx. It is for stores that
-// implement [Transactor] over database/sql.
+// implement [Transactor] over database/sql, and for tests that call a handler by itself, without a guard: the
+// transaction is then the test's to end. For a handler that uses pgx there is postgres.ContextWithTx.
 func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }

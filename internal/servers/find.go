@@ -29,6 +29,9 @@ type rabbitmqPrograms struct{ server, epmd string }
 
 // machine is how the programs are looked for, so that a test can look on a machine that lacks them.
 type machine struct {
+	// postgresBin is the directory that ONCEWARD_TEST_POSTGRES_BIN names, if it does.
+	postgresBin string
+
 	pgConfig func() (bindir string, err error)
 	lookPath func(program string) (string, error)
 	glob     func(pattern string) ([]string, error)
@@ -36,6 +39,7 @@ type machine struct {
 
 func thisMachine() machine {
 	return machine{
+		postgresBin: os.Getenv(postgresBinVariable),
 		pgConfig: func() (string, error) {
 			out, err := exec.Command("pg_config", "--bindir").Output()
 			return strings.TrimSpace(string(out)), err
@@ -45,8 +49,12 @@ func thisMachine() machine {
 	}
 }
 
-// findPostgres looks for the programs that a private server needs.
+// findPostgres looks for the programs that a private server needs. Where a directory is named, the server is from there
+// or there is none, so that no test passes on another version than the one that was asked for.
 func findPostgres(m machine) (postgresPrograms, error) {
+	if m.postgresBin != "" {
+		return findPostgresIn(m, m.postgresBin)
+	}
 	dir, found := m.postgresDir("initdb", "postgres", "psql")
 	if !found {
 		return postgresPrograms{}, fmt.Errorf("the tests need PostgreSQL's initdb, postgres and psql, which are not "+
@@ -56,6 +64,18 @@ func findPostgres(m machine) (postgresPrograms, error) {
 	}
 	at := func(program string) string { return filepath.Join(dir, program) }
 	return postgresPrograms{initdb: at("initdb"), postgres: at("postgres"), psql: at("psql")}, nil
+}
+
+// findPostgresIn takes the server from a directory. Not every collection of binaries has a client: any is good enough.
+func findPostgresIn(m machine, dir string) (postgresPrograms, error) {
+	found := postgresPrograms{initdb: filepath.Join(dir, "initdb"), postgres: filepath.Join(dir, "postgres")}
+	if !isProgram(found.initdb) || !isProgram(found.postgres) {
+		return postgresPrograms{}, fmt.Errorf("%s names %s, where PostgreSQL's initdb and postgres are not",
+			postgresBinVariable, dir)
+	}
+	var err error
+	found.psql, err = findPsql(m)
+	return found, err
 }
 
 // findPsql looks for the client that is needed for a server that is already there.

@@ -73,6 +73,30 @@ func TestPlacesAreTriedInOrder(t *testing.T) {
 	expect(t, m, configured)
 }
 
+// TestNamedDirectoryIsTheOnlyOne takes the server from the directory that is named, or from nowhere. The client may be
+// another.
+func TestNamedDirectoryIsTheOnlyOne(t *testing.T) {
+	root := t.TempDir()
+	configured, named := installed(t, root, "15"), installed(t, root, "18")
+	must(t, os.Remove(filepath.Join(named, "psql")))
+	m := without()
+	m.postgresBin = named
+	if found, err := findPostgres(m); err == nil {
+		t.Errorf("found %v without a client", found)
+	}
+	m.pgConfig = func() (string, error) { return configured, nil }
+	want := postgresPrograms{
+		initdb: filepath.Join(named, "initdb"), postgres: filepath.Join(named, "postgres"), psql: filepath.Join(configured, "psql"),
+	}
+	if found, err := findPostgres(m); err != nil || found != want {
+		t.Errorf("found %v, %v; want %v", found, err, want)
+	}
+	must(t, os.Remove(filepath.Join(named, "postgres")))
+	if found, err := findPostgres(m); err == nil || !strings.Contains(err.Error(), "ONCEWARD_TEST_POSTGRES_BIN") {
+		t.Errorf("found %v, %v; want an error that names the variable", found, err)
+	}
+}
+
 func expect(t *testing.T, m machine, bindir string) {
 	t.Helper()
 	found, err := findPostgres(m)

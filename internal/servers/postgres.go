@@ -15,6 +15,9 @@ import (
 // postgresVariable names the environment variable that holds the URL of a server to use instead of starting one.
 const postgresVariable = "ONCEWARD_TEST_POSTGRES"
 
+// postgresBinVariable names the environment variable that holds the directory of the programs of the server to start.
+const postgresBinVariable = "ONCEWARD_TEST_POSTGRES_BIN"
+
 // PostgresServer is a running PostgreSQL. All of its methods can be called at the same time.
 type PostgresServer struct {
 	server

@@ -1,6 +1,7 @@
 package modules_test
 
 import (
+	"debug/buildinfo"
 	"fmt"
 	"io"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -93,6 +95,7 @@ func TestModulesOfAUser(t *testing.T) {
 			u.run(t, "build", "-o", "payments.out", ".")
 			list, imported := u.buildList(t), u.imported(t)
 			t.Logf("%d modules:\n%s", len(list), lines(list))
+			u.checkDriver(t, list)
 			if len(list) > test.most {
 				t.Errorf("a user gets %d modules, at most %d are allowed", len(list), test.most)
 			}
@@ -102,6 +105,26 @@ func TestModulesOfAUser(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// pgx is the driver of store/postgres, and oldestPgx the release that its guide names as the oldest.
+const pgx, oldestPgx = "github.com/jackc/pgx/v5", "v5.8.0"
+
+// checkDriver checks that a program over PostgreSQL may stay on the oldest release of the driver, and that it knows
+// which one it was built with: store/postgres warns of some.
+func (u *user) checkDriver(t *testing.T, list map[string]string) {
+	t.Helper()
+	if list[pgx] == "" {
+		return
+	}
+	built, err := buildinfo.ReadFile(filepath.Join(u.dir, "payments.out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := slices.ContainsFunc(built.Deps, func(m *debug.Module) bool { return m.Path == pgx && m.Version == oldestPgx })
+	if list[pgx] != oldestPgx || !named {
+		t.Errorf("a user gets pgx %s, and the program knows of it: %t; want %s, and that it does", list[pgx], named, oldestPgx)
 	}
 }
 

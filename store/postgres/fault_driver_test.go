@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/http"
@@ -106,13 +107,33 @@ func TestDriverOnALostCommit(t *testing.T) {
 // no sign of it.
 func TestDriverRepeatsAnExec(t *testing.T) {
 	t.Parallel()
+	const plain, withArgument = `INSERT INTO business (value) VALUES ('paid')`, `INSERT INTO business (value) VALUES ($1)`
+	exec := func(statement string, args ...any) func(context.Context, *sql.DB) error {
+		return func(ctx context.Context, db *sql.DB) error {
+			_, err := db.ExecContext(ctx, statement, args...)
+			return err
+		}
+	}
 	ways := map[string]struct {
-		statement string
-		args      []any
+		run func(ctx context.Context, db *sql.DB) error
+		// rows are what is there afterwards if nothing is repeated.
+		rows      int
 		misjudged bool
 	}{
-		"without arguments": {`INSERT INTO business (value) VALUES ('paid')`, nil, true},
-		"with an argument":  {`INSERT INTO business (value) VALUES ($1)`, []any{"paid"}, false},
+		"without arguments":                     {exec(plain), 1, true},
+		"with an argument":                      {exec(withArgument, "paid"), 1, false},
+		"with an argument, the simple protocol": {exec(withArgument, pgx.QueryExecModeSimpleProtocol, "paid"), 1, true},
+		"a query without arguments": {func(ctx context.Context, db *sql.DB) error {
+			return db.QueryRowContext(ctx, plain+` RETURNING number`).Scan(new(int64))
+		}, 1, false},
+		"in a transaction": {func(ctx context.Context, db *sql.DB) error {
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, plain)
+			return errors.Join(err, tx.Rollback())
+		}, 0, false},
 	}
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -124,8 +145,8 @@ func TestDriverRepeatsAnExec(t *testing.T) {
 			defer db.Close()
 			must(t, db.PingContext(t.Context())) // a connection that was used before is the one that is lost
 			proxy.CutReply(matching(`INSERT INTO business`))
-			_, err = db.ExecContext(t.Context(), way.statement, way.args...)
-			rows := 1
+			err = way.run(t.Context(), db)
+			rows := way.rows
 			if way.misjudged && misjudges(t) {
 				rows = 2
 			}

@@ -35,7 +35,7 @@ func newExpiring(t *testing.T, mode string) *expiring {
 	t.Helper()
 	e := &expiring{site: newSite(t, servers.Postgres(t))}
 	e.store = e.site.store(t, pgxHandle, e.url)
-	e.move = e.movableClock(t, 0)
+	e.move = postgres.NewTestClock(t, e.store).Advance
 	var runs atomic.Int64
 	e.route = guardOver(t, e.store).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := onceward.FromContext(r.Context()).Key()
@@ -307,21 +307,6 @@ func TestHeartbeatsComeBack(t *testing.T) {
 
 // Scenario 4: node clocks an hour apart. Only the store's clock counts, so it is the one that is moved.
 
-// movableClock makes the store's clock run beside that of the machine, and returns how to move it. The table has a key,
-// so that a function which forbids sequential scans does not make the server compile a plan each time.
-func (s *site) movableClock(t testing.TB, ahead time.Duration) (move func(time.Duration)) {
-	t.Helper()
-	exec(t, s.admin, `CREATE TABLE clock_offset (id int PRIMARY KEY, micros bigint NOT NULL)`)
-	exec(t, s.admin, `INSERT INTO clock_offset VALUES (1, $1)`, ahead.Microseconds())
-	var schema string
-	must(t, s.admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
-	exec(t, s.admin, fmt.Sprintf(`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS
-		'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + micros FROM %s.clock_offset WHERE id = 1'`, schema))
-	return func(d time.Duration) {
-		exec(t, s.admin, `UPDATE clock_offset SET micros = micros + $1`, d.Microseconds())
-	}
-}
-
 // storeClock is what the store's clock shows.
 func (s *site) storeClock(t testing.TB) time.Time {
 	t.Helper()
@@ -346,7 +331,8 @@ func TestNodeClocksApart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, servers.Postgres(t))
 			store := s.store(t, pgxHandle, s.url)
-			move := s.movableClock(t, ahead)
+			move := postgres.NewTestClock(t, store).Advance
+			move(ahead)
 			liveOwnerIsNotSwept(t, s, store)
 			lostOwnerIsSwept(t, s, store, move)
 			answersExpire(t, s, store, move)

@@ -531,7 +531,7 @@ func TestExpiredRecordChangesUnderATransaction(t *testing.T) {
 		t.Run(fmt.Sprintf("soft %t", soft), func(t *testing.T) {
 			s := newSite(t, servers.Postgres(t))
 			st, other := s.store(t, pgxHandle, s.url), s.store(t, pgxHandle, s.url)
-			move := s.movableClock(t, 0)
+			move := postgres.NewTestClock(t, st).Advance
 			p := &payer{handle: pgxHandle, value: "row"}
 			v, err := st.Transact(t.Context(), booking("key"), p.work)
 			wantVerdict(t, v, err, store.DecisionExecute, 1, "section 4")

@@ -3,7 +3,7 @@ module github.com/onceward/onceward/store/postgres
 go 1.26.0
 
 require (
-	github.com/jackc/pgx/v5 v5.12.0
+	github.com/jackc/pgx/v5 v5.8.0
 	github.com/onceward/onceward v0.1.0
 	github.com/onceward/onceward/store/storetest v0.1.0
 	pgregory.net/rapid v1.3.0
@@ -13,7 +13,7 @@ require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
-	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/jackc/puddle/v2 v2.2.2 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 )

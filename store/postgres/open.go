@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -80,6 +81,9 @@ func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, er
 // NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
 // github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens
 // a few connections of its own with the same settings.
+//
+// It logs a warning if the program was built with a release of pgx with which database/sql runs some statements twice
+// when their replies are lost, outside of the transactions of this package; see the guide on PostgreSQL.
 func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
 	return open(ctx, sqlSource{db}, options)
 }
@@ -137,6 +141,7 @@ func (s *Store) start(ctx context.Context) error {
 	if s.options.individual {
 		s.batches.lanes, s.batches.largest, s.batches.worth = int(s.own.Config().MaxConns), 1, 1
 	}
+	s.warnOfDriver(ctx)
 	s.bridge = newBridge()
 	s.waits = newWatcher(s, config.ConnConfig)
 	return s.prepareTables(ctx)
@@ -302,10 +307,14 @@ type options struct {
 	lockTimeout string
 	listenURL   string
 	logger      *slog.Logger
+	// buildInfo is what the program knows of its modules.
+	buildInfo func() (*debug.BuildInfo, bool)
 }
 
 func defaults() options {
-	return options{prefix: defaultPrefix, lanes: defaultLanes, lockTimeout: "2s", logger: slog.Default()}
+	return options{
+		prefix: defaultPrefix, lanes: defaultLanes, lockTimeout: "2s", logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
+	}
 }
 
 // How many statements of the batcher may be on the wire at once.

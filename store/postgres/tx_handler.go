@@ -30,12 +30,34 @@ func Tx(ctx context.Context) pgx.Tx {
 
 // LookupTx returns the transaction of a transactional handler, if there is one.
 func LookupTx(ctx context.Context) (pgx.Tx, bool) {
-	g, ok := ctx.Value(gateKey{}).(*gate)
-	if !ok {
+	switch tx := ctx.Value(gateKey{}).(type) {
+	case *gate:
+		return handlerTx{tx}, true
+	case callersTx:
+		return tx, tx.Tx != nil
+	default:
 		return nil, false
 	}
-	return handlerTx{g}, true
 }
+
+// ContextWithTx returns a context from which a handler takes the transaction with [Tx], so that a test can call the
+// handler by itself, without a guard. The transaction stays the caller's to end. What the handler gets refuses Commit
+// and Rollback, as that of a guard does, so that a handler which ends its transaction is noticed.
+//
+// No guard is there, so [onceward.FromContext] returns nil, a message cannot be added to the answer, and [onceward.Tx]
+// finds nothing: a handler that takes a *sql.Tx is given one with [store.ContextWithTx].
+func ContextWithTx(ctx context.Context, tx pgx.Tx) context.Context {
+	return context.WithValue(ctx, gateKey{}, callersTx{tx})
+}
+
+// callersTx is a transaction that belongs to the caller of a handler.
+type callersTx struct{ pgx.Tx }
+
+// Commit refuses.
+func (callersTx) Commit(context.Context) error { return store.ErrTxOwned }
+
+// Rollback refuses.
+func (callersTx) Rollback(context.Context) error { return store.ErrTxOwned }
 
 // handlerTx is the pgx.Tx of a handler.
 type handlerTx struct{ gate *gate }
