@@ -45,10 +45,12 @@ func main() {
 
 // These times must fit together: docs/production.md has the table.
 const (
-	deadline   = 15 * time.Second                    // of a handler
-	settling   = 15 * time.Second                    // the default of onceward.Config.SettleTimeout
-	grace      = deadline + settling + 2*time.Second // for handlers to end and settle at the end
-	writeLimit = grace                               // of the server, so that it cuts off no answer that is still to come
+	deadline = 15 * time.Second // of a handler
+	// settling is how long an answer may take to be stored: Config.SettleTimeout is 15 s by default, and what became of a
+	// COMMIT whose reply was lost is asked for up to 20 s.
+	settling = 20 * time.Second
+	// grace is for handlers to end and settle, also for the server to write their answers.
+	grace = deadline + settling + 2*time.Second
 )
 
 // schema is where all tables are.
@@ -104,7 +106,7 @@ func (s *service) run(ctx context.Context, c config) error {
 	}
 	server := &http.Server{
 		Handler: routes, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
-		WriteTimeout: writeLimit, IdleTimeout: 2 * time.Minute,
+		WriteTimeout: grace, IdleTimeout: 2 * time.Minute,
 	}
 	probes := &http.Server{Handler: s.monitor.handler(s.probe), ReadHeaderTimeout: 10 * time.Second}
 
@@ -144,8 +146,8 @@ func (s *service) routes(c config) (http.Handler, error) {
 	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: c.tenant, Secret: c.secret, OldSecrets: c.oldSecrets,
 		Namespace: "shop", // tells our downstream keys from those of other services at the same provider
-		Observer:  s.monitor, SettleTimeout: settling,
-		Defaults: []onceward.Option{onceward.Deadline(deadline), onceward.InFlightWait(10 * time.Second)},
+		Observer:  s.monitor,
+		Defaults:  []onceward.Option{onceward.Deadline(deadline), onceward.InFlightWait(10 * time.Second)},
 	})
 	if err != nil {
 		return nil, err

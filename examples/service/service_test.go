@@ -110,6 +110,7 @@ func newWorld(t *testing.T) *world {
 		"PROVIDER_URL=" + w.provider.URL, "WAREHOUSE_URL=" + w.warehouse.URL,
 		"WAREHOUSE_SECRET=whsec_" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("s"), 24)),
 		"ONCEWARD_SECRET=the secret of all replicas", `TOKENS={"token":"tenant"}`,
+		"GORACE=atexit_sleep_ms=50", // else each process takes a second more to end
 		"LISTEN=127.0.0.1:0", "ADMIN_LISTEN=127.0.0.1:0", "DRAIN=" + drained.String(),
 	}
 	return w
