@@ -215,6 +215,7 @@ func (w *world) deploy(i int) {
 	<-left
 	w.signal(old)
 	w.await("the replica not to be ready", func() bool { return w.get(old.admin+"/ready") == http.StatusServiceUnavailable })
+	w.await("the replica to stop accepting", func() bool { return w.get(old.url) == 0 })
 	if live := w.get(old.admin + "/live"); live != http.StatusOK {
 		w.t.Errorf("while it stops it answers %d: it would be killed", live)
 	}
@@ -223,7 +224,10 @@ func (w *world) deploy(i int) {
 	}
 	w.awaitExit(i, old)
 	w.start(i)
-	w.newClient(clients).finish("/payments", key, false)
+	status, err := w.newClient(clients).try(w.t.Context(), w.fleet[i].Load().url, "/payments", key)
+	if err != nil || status != http.StatusCreated { // a conflict would mean that the handler was cut off
+		w.t.Errorf("the payment whose client left while its replica stopped is answered %d, %v", status, err)
+	}
 }
 
 func (w *world) stop(i int) {
@@ -396,6 +400,11 @@ func (w *world) checkMetrics() {
 	} {
 		if !strings.Contains(all.String(), want) {
 			w.t.Errorf("no replica counts %s:\n%s", want, &all)
+		}
+	}
+	for _, bad := range []string{`outcome="unknown"`, "onceward_reconciled_total", "onceward_lease_lost_total"} {
+		if strings.Contains(all.String(), bad) {
+			w.t.Errorf("a handler was cut off: %s is counted:\n%s", bad, &all)
 		}
 	}
 }
