@@ -48,6 +48,9 @@ var (
 // ErrUnauthenticated is returned by a [ScopeFunc] when the caller is not known: the answer is 401.
 var ErrUnauthenticated = errors.New("onceward: caller not authenticated")
 
+// ErrMisconfigured is returned when a [Worker] can never work, however often it is started, and by [Run] then.
+var ErrMisconfigured = errors.New("onceward: misconfigured")
+
 // InProgressError says that another attempt is running, and when it is worth asking again.
 type InProgressError struct {
 	// Attempt is the one that is running; zero in transactional mode, where it is not visible.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -226,4 +227,31 @@ func ExampleConfig_downstreamSecret() {
 	// true false
 	// true false
 	// false true
+}
+
+// All that a process does is under one roof: what is given last stops first, and wholly, before the next.
+func ExampleRun() {
+	guard := newExampleGuard()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := guard.Server(&http.Server{Handler: onceward.NewMux()}, listener, time.Minute)
+	cleaner := onceward.WorkerFunc(func(ctx context.Context) error { // janitor.New gives a real one
+		<-ctx.Done()
+		fmt.Println("the cleaner stops")
+		return nil
+	})
+	consumer := onceward.WorkerFunc(func(ctx context.Context) error {
+		<-ctx.Done()
+		fmt.Println("the consumer stops")
+		return nil
+	})
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Millisecond) // signal.NotifyContext, in a service
+	defer stop()
+	fmt.Println(onceward.Run(ctx, cleaner, server, consumer))
+	// Output:
+	// the consumer stops
+	// the cleaner stops
+	// <nil>
 }

@@ -68,6 +68,13 @@ func (o *orphans) put(one orphan) {
 	}
 }
 
+// busy reports whether a look is planned or under way.
+func (o *orphans) busy() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.looking
+}
+
 // plan makes a look at the next moment that is allowed. The caller holds the lock.
 func (o *orphans) plan() {
 	o.looking = true

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -16,12 +17,13 @@ func Example() {
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer stop()
 
-	store := memory.New()
-	if err := janitor.Run(ctx, store, janitor.Config{Interval: time.Minute}); err != nil {
+	cleaner, err := janitor.New(memory.New(), janitor.Config{Interval: time.Minute})
+	if err != nil {
 		fmt.Println(err)
+		return
 	}
-	fmt.Println("stopped")
-	// Output: stopped
+	fmt.Println("stopped:", onceward.Run(ctx, cleaner)) // with all other workers, and the server at the end
+	// Output: stopped: <nil>
 }
 
 // A cron job, or a test, sweeps once and looks at what was done.

@@ -1,8 +1,8 @@
 // Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes
 // what has expired. Any number of nodes may run both at the same time; each batch is one atomic step of the store.
 //
-// [Run] does both until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says what
-// it did.
+// A [Janitor] does both until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says
+// what it did.
 package janitor
 
 import (
@@ -25,7 +25,7 @@ const (
 	DefaultBatch    = 500
 )
 
-// Config configures a [Sweeper], a [Reaper] or [Run]. The zero value is ready to use.
+// Config configures a [Janitor], a [Sweeper] or a [Reaper]. The zero value is ready to use.
 type Config struct {
 	// Interval is the longest time between two runs. Up to a fifth of it is left out at random, so that nodes that
 	// were started together do not stay together. Default: [DefaultInterval].
@@ -73,17 +73,28 @@ type SweptEvent struct{ Count int }
 // ReapedEvent is a run of the [Reaper]: it goes to the [onceward.Observer].
 type ReapedEvent struct{ Count int }
 
-// Run sweeps and reaps until the context ends, and then returns nil. It returns an error at once, and does nothing, if
-// the store cannot do both.
-func Run(ctx context.Context, s store.Store, config Config) error {
+// Janitor sweeps and reaps: it is a [onceward.Worker].
+type Janitor struct {
+	sweeper *Sweeper
+	reaper  *Reaper
+}
+
+// New returns a janitor. The store must be a [store.Sweeper] and a [store.Reaper]; if it is not, the error is
+// [errors.ErrUnsupported].
+func New(s store.Store, config Config) (*Janitor, error) {
 	sweeper, sweeperErr := NewSweeper(s, config)
 	reaper, reaperErr := NewReaper(s, config)
 	if err := errors.Join(sweeperErr, reaperErr); err != nil {
-		return err
+		return nil, err
 	}
+	return &Janitor{sweeper, reaper}, nil
+}
+
+// Run sweeps and reaps until the context ends, and then returns nil. Failures are logged, and it goes on.
+func (j *Janitor) Run(ctx context.Context) error {
 	var both sync.WaitGroup
-	both.Go(func() { sweeper.Run(ctx) })
-	both.Go(func() { reaper.Run(ctx) })
+	both.Go(func() { _ = j.sweeper.Run(ctx) })
+	both.Go(func() { _ = j.reaper.Run(ctx) })
 	both.Wait()
 	return nil
 }
@@ -126,8 +137,8 @@ func bounded(ctx context.Context, limit int, step func(ctx context.Context, limi
 	return step(ctx, limit)
 }
 
-// loop runs the work now and then until the context ends.
-func (c *Config) loop(ctx context.Context, job string, once func(context.Context) (Report, error)) {
+// loop runs the work now and then until the context ends, and then returns nil.
+func (c *Config) loop(ctx context.Context, job string, once func(context.Context) (Report, error)) error {
 	failures := 0
 	for {
 		if _, err := once(ctx); err == nil {
@@ -137,7 +148,7 @@ func (c *Config) loop(ctx context.Context, job string, once func(context.Context
 			c.Logger.ErrorContext(ctx, "janitor: cannot "+job, "error", err, "failures", failures)
 		}
 		if !backoff.Sleep(ctx, c.pause(failures)) {
-			return
+			return nil
 		}
 	}
 }
@@ -184,9 +195,9 @@ func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
 	return report, err
 }
 
-// Run sweeps now and then until the context ends. Failures are logged, and it goes on.
-func (s *Sweeper) Run(ctx context.Context) {
-	s.config.loop(ctx, "sweep", s.RunOnce)
+// Run sweeps now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
+func (s *Sweeper) Run(ctx context.Context) error {
+	return s.config.loop(ctx, "sweep", s.RunOnce)
 }
 
 // Reaper removes settled records past their expiry or, if it is soft, first marks them expired and removes them one
@@ -224,7 +235,7 @@ func (r *Reaper) reap(ctx context.Context, limit int) (int, error) {
 	return r.store.Reap(ctx, limit, r.config.Soft)
 }
 
-// Run reaps now and then until the context ends. Failures are logged, and it goes on.
-func (r *Reaper) Run(ctx context.Context) {
-	r.config.loop(ctx, "reap", r.RunOnce)
+// Run reaps now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
+func (r *Reaper) Run(ctx context.Context) error {
+	return r.config.loop(ctx, "reap", r.RunOnce)
 }

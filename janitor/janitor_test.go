@@ -239,7 +239,7 @@ type plain struct{ store.Store }
 
 func TestStoreMustBeAble(t *testing.T) {
 	t.Parallel()
-	err := janitor.Run(t.Context(), plain{memory.New()}, janitor.Config{})
+	_, err := janitor.New(plain{memory.New()}, janitor.Config{})
 	if !errors.Is(err, errors.ErrUnsupported) {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestStoreMustBeAble(t *testing.T) {
 func TestConfigMustMakeSense(t *testing.T) {
 	t.Parallel()
 	for _, config := range []janitor.Config{{Interval: -1}, {Batch: -1}} {
-		if err := janitor.Run(t.Context(), memory.New(), config); err == nil ||
+		if _, err := janitor.New(memory.New(), config); err == nil ||
 			!strings.Contains(err.Error(), "negative") {
 			t.Errorf("%+v: %v", config, err)
 		}
@@ -263,13 +263,15 @@ func TestConfigMustMakeSense(t *testing.T) {
 // This file is about the loops: when they run, what they do about failures, and how they end.
 
 // inBackground runs something until the returned function is called.
-func inBackground(t *testing.T, run func(context.Context)) (stop func()) {
+func inBackground(t *testing.T, w onceward.Worker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		run(ctx)
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
 	}()
 	return func() {
 		cancel()
@@ -288,11 +290,11 @@ func TestRunDoesBoth(t *testing.T) {
 		}
 		var stops []func()
 		for range 3 {
-			stops = append(stops, inBackground(t, func(ctx context.Context) {
-				if err := janitor.Run(ctx, s, quiet(janitor.Config{})); err != nil {
-					t.Error(err)
-				}
-			}))
+			j, err := janitor.New(s, quiet(janitor.Config{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stops = append(stops, inBackground(t, j))
 		}
 		time.Sleep(lease + janitor.DefaultInterval)
 		if n := count(t, s, store.StateUnknown); n != 1 {
@@ -349,7 +351,7 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 			t.Fatal(err)
 		}
 		reserve(t, s, 1)
-		stop := inBackground(t, sweeper.Run)
+		stop := inBackground(t, sweeper)
 		defer stop()
 
 		time.Sleep(10 * interval)
@@ -393,7 +395,7 @@ func TestRunIsNotInStep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := inBackground(t, sweeper.Run)
+		stop := inBackground(t, sweeper)
 		time.Sleep(100 * janitor.DefaultInterval)
 		stop()
 		different := make(map[time.Duration]bool)
@@ -415,7 +417,11 @@ func TestCancellationIsNoFailure(t *testing.T) {
 		cancel()
 		began := time.Now()
 		config := janitor.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))}
-		if err := janitor.Run(ctx, memory.New(), config); err != nil {
+		j, err := janitor.New(memory.New(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Run(ctx); err != nil {
 			t.Error(err)
 		}
 		if waited := time.Since(began); waited != 0 || logged.Len() > 0 {
@@ -448,7 +454,7 @@ func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 			t.Fatal(err)
 		}
 		reserve(t, s, 1)
-		stop := inBackground(t, sweeper.Run)
+		stop := inBackground(t, sweeper)
 		defer stop()
 		time.Sleep(lease + 10*time.Minute)
 		synctest.Wait()

@@ -168,8 +168,11 @@ type Report struct {
 }
 
 // Run delivers until the context ends. Then it takes no more messages, gives those that are being delivered time to
-// end, and returns what it had not begun. Failures are logged, and it goes on.
-func (w *Worker) Run(ctx context.Context) { w.run(ctx, false) }
+// end, returns what it had not begun to the store, and ends with nil. Failures are logged, and it goes on.
+func (w *Worker) Run(ctx context.Context) error {
+	_, err := w.run(ctx, false)
+	return err
+}
 
 // RunOnce delivers what is due, including what becomes due by that, until there is nothing more, and says what came of
 // it. Messages that are to be tried again later are left for later.

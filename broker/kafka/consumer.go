@@ -125,8 +125,8 @@ func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 }
 
 // Run consumes until the context ends, and returns nil then, after what was applied has been committed. It returns an
-// error if the client is closed, or a record is poison and there is no OnPoison. The client is left open. Call it once
-// at a time.
+// error if the client is closed, which wraps [onceward.ErrMisconfigured], or a record is poison and there is no
+// OnPoison. The client is left open. Call it once at a time.
 func (c *Consumer) Run(ctx context.Context) error {
 	r := &runner{ConsumerConfig: c.config, waiting: make(map[partition]*wait)}
 	defer r.resume(func(*wait) bool { return true })

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/consuming"
 )
 
@@ -69,7 +70,7 @@ func (r *runner) poll(ctx context.Context) (kgo.Fetches, error) {
 	}
 	fetches := r.Client.PollRecords(polling, r.MaxRecords)
 	if fetches.IsClientClosed() && ctx.Err() == nil {
-		return nil, kgo.ErrClientClosed
+		return nil, fmt.Errorf("%w: kafka: %w", onceward.ErrMisconfigured, kgo.ErrClientClosed)
 	}
 	fetches.EachError(func(topic string, number int32, err error) {
 		if polling.Err() == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/broker/kafka"
 	"github.com/onceward/onceward/inbox"
 )
@@ -32,7 +33,8 @@ func TestClosedClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.CloseAllowingRebalance()
-	if err := c.Run(t.Context()); !errors.Is(err, kgo.ErrClientClosed) {
+	if err := c.Run(t.Context()); !errors.Is(err, kgo.ErrClientClosed) ||
+		!errors.Is(err, onceward.ErrMisconfigured) {
 		t.Error(err)
 	}
 }

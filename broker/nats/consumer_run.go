@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/consuming"
 )
@@ -27,15 +28,15 @@ type runner struct {
 }
 
 // Run consumes until the context ends, and returns nil then, after what was being applied has been acknowledged or
-// handed back. It returns an error if the Source is not fit any more, it or its connection is gone for good, or a
-// message is poison and there is no OnPoison.
+// handed back. It returns an error if the Source is not fit any more, which wraps [onceward.ErrMisconfigured], if it or
+// its connection is gone for good, or if a message is poison and there is no OnPoison.
 func (c *Consumer) Run(ctx context.Context) error {
 	info, err := c.config.Source.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("nats: what the consumer in JetStream is like: %w", err)
 	}
 	if err := checkSource(&info.Config); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", onceward.ErrMisconfigured, err)
 	}
 	r := &runner{ConsumerConfig: c.config, ackWait: info.Config.AckWait}
 	// While the server is away the client looks for it by itself, so that missing heartbeats are no error.

@@ -9,6 +9,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/broker/nats"
 	"github.com/onceward/onceward/inbox"
 )
@@ -83,7 +84,7 @@ func TestConsumersThatAreRefused(t *testing.T) {
 	}
 	good.MaxDeliver = 5 // by an operator, since
 	source(good)
-	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "MaxDeliver") {
+	if err := c.Run(t.Context()); !errors.Is(err, onceward.ErrMisconfigured) || !strings.Contains(err.Error(), "MaxDeliver") {
 		t.Errorf("it runs on a consumer that has a MaxDeliver since: %v", err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -119,8 +118,7 @@ type System struct {
 	worker   *outbox.Worker
 	resumer  *phase.Resumer
 	compares []*ledger.Comparer
-	sweeper  *janitor.Sweeper
-	reaper   *janitor.Reaper
+	janitor  *janitor.Janitor
 }
 
 // New creates the tables and puts the system together. It refuses to start with a route that changes state and is not
@@ -193,10 +191,7 @@ func (s *System) assemble() (err error) {
 		return err
 	}
 	cleaning := janitor.Config{Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger}
-	if s.sweeper, err = janitor.NewSweeper(s.db.Store, cleaning); err != nil {
-		return err
-	}
-	if s.reaper, err = janitor.NewReaper(s.db.Store, cleaning); err != nil {
+	if s.janitor, err = janitor.New(s.db.Store, cleaning); err != nil {
 		return err
 	}
 	return s.routes()
@@ -271,22 +266,18 @@ func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *System) Counters() *Counters { return s.counters }
 
 // Work does what goes on in the background until the context ends, and then returns nil: it charges, settles, resumes,
-// compares, sweeps and reaps. Any number of processes may do it at one time. Workers that could not work [New] has
-// refused; what fails later is logged and tried again.
+// compares, sweeps and reaps. Any number of processes may do it at one time. What fails is logged and tried again; an
+// error says that a worker can never work, or has not stopped.
 func (s *System) Work(ctx context.Context) error {
-	var all sync.WaitGroup
-	all.Go(func() { s.worker.Run(ctx) })
+	runner := onceward.Runner{Logger: s.config.Logger}
 	if s.config.Unprotected {
-		all.Wait()
-		return nil
+		return runner.Run(ctx, s.worker)
 	}
-	all.Go(func() { s.poller.Run(ctx) })
-	all.Go(func() { s.resumer.Run(ctx) })
+	workers := []onceward.Worker{s.janitor}
 	for _, comparer := range s.compares {
-		all.Go(func() { comparer.Run(ctx) })
+		workers = append(workers, comparer)
 	}
-	all.Go(func() { s.sweeper.Run(ctx) })
-	all.Go(func() { s.reaper.Run(ctx) })
-	all.Wait()
-	return nil
+	resumer := onceward.WorkerFunc(func(ctx context.Context) error { s.resumer.Run(ctx); return nil })
+	poller := onceward.WorkerFunc(func(ctx context.Context) error { s.poller.Run(ctx); return nil })
+	return runner.Run(ctx, append(workers, resumer, poller, s.worker)...)
 }

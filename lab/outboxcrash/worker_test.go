@@ -111,8 +111,7 @@ func runWorker(encoded string) error {
 		cancel()
 	}()
 	fmt.Println("working")
-	worker.Run(ctx)
-	return nil
+	return worker.Run(ctx)
 }
 
 // routes deliver to all receivers that there are.

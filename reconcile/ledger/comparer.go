@@ -51,14 +51,14 @@ func (c *Comparer) RunOnce(ctx context.Context) ([]Summary, error) {
 	return r.compared, err
 }
 
-// Run compares each window when it has settled, until the context ends. Failures are logged, and it goes on. A window
-// that another node is at is no failure, but is looked at again: that node may be lost.
-func (c *Comparer) Run(ctx context.Context) {
+// Run compares each window when it has settled, until the context ends, and then returns nil. Failures are logged, and
+// it goes on. A window that another node is at is no failure, but is looked at again: that node may be lost.
+func (c *Comparer) Run(ctx context.Context) error {
 	failures := 0
 	for {
 		r, err := c.round(ctx)
 		if ctx.Err() != nil {
-			return
+			return nil
 		}
 		if failures++; r.finished {
 			failures = 0
@@ -72,7 +72,7 @@ func (c *Comparer) Run(ctx context.Context) {
 				"comparison", c.config.Name, "error", err, "failures", failures)
 		}
 		if !backoff.Sleep(ctx, c.pause(&r, failures)) {
-			return
+			return nil
 		}
 	}
 }

@@ -76,7 +76,9 @@ func inBackground(t *testing.T, c *ledger.Comparer) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.Run(ctx)
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
 	}()
 	return func() {
 		cancel()
@@ -234,7 +236,9 @@ func TestCancellationIsNoFailure(t *testing.T) {
 		config.Local = breaking(list("a"), cancel, 0)
 		comparer := newComparer(t, config)
 		began := time.Now()
-		comparer.Run(ctx)
+		if err := comparer.Run(ctx); err != nil {
+			t.Error(err)
+		}
 		if _, windows := l.take(); len(windows) != 1 {
 			t.Errorf("%d windows were begun, want 1", len(windows))
 		}

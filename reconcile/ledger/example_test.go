@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store/memory"
@@ -80,9 +81,8 @@ func ExampleComparer() {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer stop()
-	comparer.Run(ctx)
-	fmt.Println("stopped")
-	// Output: stopped
+	fmt.Println("stopped:", onceward.Run(ctx, comparer)) // with all other workers, and the server at the end
+	// Output: stopped: <nil>
 }
 
 // A person looks at what could not be compared, and gives up what never will be.

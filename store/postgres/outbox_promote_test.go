@@ -285,7 +285,11 @@ func TestPromotersInParallel(t *testing.T) {
 			return outbox.Result{}, nil
 		}))
 		must(t, err)
-		running.Go(func() { worker.Run(ctx) })
+		running.Go(func() {
+			if err := worker.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	next := make(map[string]byte)
 	for range aggregates * each {

@@ -53,7 +53,9 @@ func TestIdleWorkerIsQuiet(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		worker.Run(ctx)
+		if err := worker.Run(ctx); err != nil {
+			t.Error(err)
+		}
 	}()
 	const settling, watched = 2 * time.Second, 5 * time.Second
 	time.Sleep(settling) // the pauses between its looks grow at first

@@ -55,7 +55,7 @@ func Example_outbox() {
 		fmt.Println(err)
 		return
 	}
-	report, err := worker.RunOnce(ctx) // a service has a goroutine with worker.Run(ctx)
+	report, err := worker.RunOnce(ctx) // a service gives the worker to onceward.Run
 	fmt.Println("delivered:", report.Delivered, err)
 	// Output:
 	// order 1 <nil>

@@ -136,7 +136,9 @@ func (b *bench) start(w *outbox.Worker) (stop func()) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		w.Run(ctx)
+		if err := w.Run(ctx); err != nil {
+			b.Error(err)
+		}
 	}()
 	return func() {
 		cancel()

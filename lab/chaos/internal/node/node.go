@@ -191,9 +191,8 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 		defer server.Close()
 	}
 	if s.Work {
-		go worker.Run(ctx)
-		go resumer.Run(ctx)
-		err = system.Work(ctx)
+		err = onceward.Runner{Logger: logger}.Run(ctx, onceward.WorkerFunc(system.Work), worker,
+			onceward.WorkerFunc(func(ctx context.Context) error { resumer.Run(ctx); return nil }))
 	}
 	<-ctx.Done()
 	return errors.Join(err, db.Close())

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+)
+
+// ordersTopic is that of the events about orders.
+const ordersTopic = "orders"
+
+type order struct {
+	ID        string `json:"id"`
+	Reference string `json:"reference"`
+	Quantity  int    `json:"quantity"`
+}
+
+// createOrder works in the database alone: the order, its event and the answer are one transaction with the claim of the
+// key. It calls no other system, because what that does could not be rolled back.
+func (s *service) createOrder(w http.ResponseWriter, r *http.Request) {
+	var o order
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o.Reference == "" || o.Quantity < 1 {
+		http.Error(w, `the body must be JSON such as {"reference":"r1","quantity":2}`, http.StatusBadRequest)
+		return
+	}
+	o.ID = rand.Text()
+	if err := s.insertOrder(r.Context(), o); err != nil {
+		slog.ErrorContext(r.Context(), "an order was not written", "error", err)
+		http.Error(w, "try again", http.StatusInternalServerError) // all is undone, and the retry runs afresh
+		return
+	}
+	answer(w, o)
+}
+
+func (s *service) insertOrder(ctx context.Context, o order) error {
+	tx := onceward.Tx(ctx)
+	_, err := tx.ExecContext(ctx, `INSERT INTO app.orders (id, tenant, reference, quantity) VALUES ($1, $2, $3, $4)`,
+		o.ID, onceward.FromContext(ctx).Scope(), o.Reference, o.Quantity)
+	if err != nil {
+		return err
+	}
+	event, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	_, err = s.box.Add(ctx, tx, outbox.Message{
+		Topic: ordersTopic, AggregateType: "order", AggregateID: o.ID, Type: "order.created", Payload: event,
+	})
+	return err
+}
+
+const (
+	// paymentsRoute is also the name of the operation, by which the poller knows its rule.
+	paymentsRoute = "POST /payments"
+	// chargeStep names the one call to the provider, for its downstream key.
+	chargeStep = "charge"
+)
+
+type payment struct {
+	ID        string `json:"id"`
+	Reference string `json:"reference"`
+	Amount    int64  `json:"amount"`
+	Status    string `json:"status"`
+}
+
+// createPayment calls the provider while the client waits. The reservation is durable before, so that whatever happens
+// from here on ends in an answer or in an outcome that is known to be unknown, and is settled by resolvePayment.
+func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
+	var asked payment
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Reference == "" || asked.Amount < 1 {
+		http.Error(w, `the body must be JSON such as {"reference":"r1","amount":1999}`, http.StatusBadRequest)
+		return
+	}
+	op := onceward.FromContext(r.Context())
+	made, err := s.provider.Charge(r.Context(), op.DownstreamKey(chargeStep),
+		provider.ChargeRequest{Amount: asked.Amount, Currency: "EUR", Reference: asked.Reference})
+	var declined *provider.DeclinedError
+	var refused *provider.RefusedError
+	switch {
+	case errors.As(err, &declined):
+		answer(w, paymentOf(declined.Charge)) // an answer too, and kept
+	case errors.As(err, &refused):
+		op.NotExecuted() // the provider is certain that nothing was done: the retry executes
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	case err != nil:
+		op.SetReason(err.Error())
+		op.Unknown()
+	default:
+		op.SetProviderID(made.ID)
+		answer(w, paymentOf(made))
+	}
+}
+
+// paymentOf is the answer about a charge, whoever learns of it first: the handler or the resolver.
+func paymentOf(c provider.Charge) payment {
+	return payment{ID: c.ID, Reference: c.Reference, Amount: c.Amount, Status: string(c.Status)}
+}
+
+// resolvePayment asks the provider what became of a payment whose outcome is unknown, by the key that was sent along.
+func (s *service) resolvePayment(ctx context.Context, rec *store.Record) (reconcile.Answer, error) {
+	key, err := s.guard.DownstreamKey(rec, chargeStep)
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	made, found, err := s.provider.Find(ctx, key)
+	switch {
+	case err != nil:
+		return reconcile.Answer{}, err
+	case !found:
+		return reconcile.NotFound(), nil
+	}
+	body, err := json.Marshal(paymentOf(made))
+	if err != nil {
+		return reconcile.Answer{}, err
+	}
+	return reconcile.Completed(reconcile.Response(http.StatusCreated, jsonHeader(), body), made.ID), nil
+}
+
+func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
+
+// answer writes what a client gets, and every retry of it.
+func answer(w http.ResponseWriter, value any) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // none of our types can fail
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(body) // the guard keeps it; whether the client is still there does not matter
+}

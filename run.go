@@ -1,0 +1,181 @@
+package onceward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
+)
+
+// Worker is work that goes on beside the handlers: a janitor, a poller, a resumer, an outbox worker, a consumer of a
+// broker, a server ([Guard.Server]).
+type Worker interface {
+	// Run works until the context ends, and returns nil when what was under way has ended. An error that wraps
+	// [ErrMisconfigured] says that it can never work, any other that it may be started again.
+	Run(ctx context.Context) error
+}
+
+// WorkerFunc is a function that is a [Worker].
+type WorkerFunc func(ctx context.Context) error
+
+// Run calls the function.
+func (f WorkerFunc) Run(ctx context.Context) error { return f(ctx) }
+
+// Run runs workers together until the context ends, then stops them in the reverse of the order given, each wholly
+// before the next is told to stop, and returns nil. So give those first that others need to the last, such as the
+// janitor, and the server and the consumers, which bring new work, at the end:
+//
+//	err = onceward.Run(ctx, janitor, poller, outboxWorker, guard.Server(server, listener, 30*time.Second))
+//
+// A worker that returns before it is told to, or panics, is logged and started again, after a while that grows. But if
+// its error wraps [ErrMisconfigured], all others are stopped and Run returns the error. One that does not stop in time
+// is named in the error that Run returns, as are errors of workers on their way to stop. [Runner] has other settings.
+func Run(ctx context.Context, workers ...Worker) error { return Runner{}.Run(ctx, workers...) }
+
+// Runner is [Run] with settings. The zero value is ready to use.
+type Runner struct {
+	// StopTimeout is how long each worker may take to stop. Then it is left behind, and the next is stopped. It should
+	// be longer than the grace of each server, consumer and outbox worker. Default: 1 min.
+	StopTimeout time.Duration
+	// Logger gets what became of workers that were started again. Default: [slog.Default].
+	Logger *slog.Logger
+}
+
+const (
+	defaultStopTimeout = time.Minute
+	// The pauses before a worker is started again. One that has worked for longer than the longest begins with the
+	// shortest again.
+	minRestartBackoff = time.Second
+	maxRestartBackoff = time.Minute
+)
+
+// Run does what the function [Run] does.
+func (r Runner) Run(ctx context.Context, workers ...Worker) error {
+	if r.StopTimeout <= 0 {
+		r.StopTimeout = defaultStopTimeout
+	}
+	if r.Logger == nil {
+		r.Logger = slog.Default()
+	}
+	if err := checkWorkers(workers); err != nil {
+		return err
+	}
+	failed := make(chan struct{}, len(workers))
+	running := make([]*runningWorker, len(workers))
+	for i, worker := range workers {
+		running[i] = r.start(ctx, worker, workerName(workers, i), failed)
+	}
+	select {
+	case <-ctx.Done():
+	case <-failed:
+	}
+	var errs []error
+	for _, worker := range slices.Backward(running) {
+		errs = append(errs, worker.stop())
+	}
+	return errors.Join(errs...)
+}
+
+// checkWorkers refuses workers that cannot be meant.
+func checkWorkers(workers []Worker) error {
+	seen := make(map[Worker]bool)
+	for i, worker := range workers {
+		value := reflect.ValueOf(worker)
+		kind := value.Kind()
+		if worker == nil || (kind == reflect.Pointer || kind == reflect.Func) && value.IsNil() {
+			return fmt.Errorf("%w: worker %s is nil: was the error of its constructor dropped?",
+				ErrMisconfigured, workerName(workers, i))
+		}
+		if kind != reflect.Pointer {
+			continue // equal values may be two workers
+		}
+		if seen[worker] {
+			return fmt.Errorf("%w: worker %s was given twice", ErrMisconfigured, workerName(workers, i))
+		}
+		seen[worker] = true
+	}
+	return nil
+}
+
+// workerName is what a worker is called in logs and errors.
+func workerName(workers []Worker, i int) string {
+	name := fmt.Sprintf("%T", workers[i])
+	if s, ok := workers[i].(fmt.Stringer); ok && !reflect.ValueOf(s).IsZero() {
+		name = s.String()
+	}
+	return fmt.Sprintf("%s (%d of %d)", name, i+1, len(workers))
+}
+
+// runningWorker is a worker that was started.
+type runningWorker struct {
+	Runner
+	worker Worker
+	name   string
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // how it ended, once done is closed
+}
+
+// start starts a worker. Its context lasts until it is stopped itself, however long the others take before it.
+func (r Runner) start(ctx context.Context, worker Worker, name string, failed chan<- struct{}) *runningWorker {
+	w := &runningWorker{Runner: r, worker: worker, name: name, done: make(chan struct{})}
+	ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(w.done)
+		if w.err = w.keep(ctx); ctx.Err() == nil {
+			failed <- struct{}{}
+		}
+	}()
+	return w
+}
+
+// stop tells a worker to stop, and waits for it.
+func (w *runningWorker) stop() error {
+	w.cancel()
+	timer := time.NewTimer(w.StopTimeout)
+	defer timer.Stop()
+	select {
+	case <-w.done:
+		return w.err
+	case <-timer.C:
+		return fmt.Errorf("onceward: worker %s has not stopped within %s and was left behind", w.name, w.StopTimeout)
+	}
+}
+
+// keep runs a worker, again and again, until it is stopped or can never work. It returns what went wrong at the end.
+func (w *runningWorker) keep(ctx context.Context) error {
+	for failures := 1; ; failures++ {
+		began := time.Now()
+		err := w.once(ctx)
+		switch {
+		case errors.Is(err, ErrMisconfigured), ctx.Err() != nil && err != nil && !errors.Is(err, context.Canceled):
+			return fmt.Errorf("onceward: worker %s: %w", w.name, err)
+		case ctx.Err() != nil:
+			return nil
+		case time.Since(began) > maxRestartBackoff:
+			failures = 1
+		}
+		pause := backoff.Jittered(minRestartBackoff, maxRestartBackoff, failures)
+		w.Logger.ErrorContext(ctx, "onceward: a worker ended before it was told to, and is started again",
+			"worker", w.name, "error", err, "failures", failures, "pause", pause)
+		if !backoff.Sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// once runs a worker until it returns. A panic is an error too.
+func (w *runningWorker) once(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("onceward: it panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return w.worker.Run(ctx)
+}
