@@ -42,8 +42,8 @@ func TestProgramsCompile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var pages []page
 	blocks := 0
-	check := newChecker()
 	for _, name := range append(names, filepath.Join(moduleRoot, "README.md")) {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -54,14 +54,21 @@ func TestProgramsCompile(t *testing.T) {
 			t.Fatal(err)
 		}
 		given := filepath.Join("testdata", strings.TrimSuffix(filepath.Base(name), ".md")+".go")
-		if err := check.page(page{name: filepath.ToSlash(rel), text: string(text), given: given}); err != nil {
-			t.Errorf("%v\nA name that the page takes as given is declared in lab/doctest/%s; "+
-				"what is no Go, such as …, is fenced as text.", err, filepath.ToSlash(given))
-		}
+		pages = append(pages, page{name: filepath.ToSlash(rel), text: string(text), given: given})
 		blocks += len(goBlock.FindAllString(string(text), -1))
 	}
 	if blocks < 20 {
 		t.Errorf("found only %d blocks", blocks)
+	}
+	check := newChecker()
+	if err := check.preload(pages); err != nil {
+		t.Error(err)
+	}
+	for _, p := range pages {
+		if err := check.page(p); err != nil {
+			t.Errorf("%v\nA name that the page takes as given is declared in lab/doctest/%s; "+
+				"what is no Go, such as …, is fenced as text.", err, filepath.ToSlash(p.given))
+		}
 	}
 }
 
@@ -76,6 +83,23 @@ func newChecker() *checker {
 	c := &checker{fset: token.NewFileSet(), exports: make(map[string]string)}
 	c.imports = importer.ForCompiler(c.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(c.exports[path]) })
 	return c
+}
+
+// preload loads what all pages import, because one call of the go command is quicker than one for each page. What cannot
+// be parsed is reported where it is checked.
+func (c *checker) preload(pages []page) error {
+	var files []*ast.File
+	for _, p := range pages {
+		if file, err := parser.ParseFile(c.fset, p.given, nil, parser.ImportsOnly); err == nil {
+			files = append(files, file)
+		}
+		for _, block := range goBlock.FindAllStringSubmatch(p.text, -1) {
+			if file, err := parser.ParseFile(c.fset, "", block[1], parser.ImportsOnly); err == nil {
+				files = append(files, file)
+			}
+		}
+	}
+	return c.load(files)
 }
 
 // page checks the blocks of a page in their order, and returns all that is wrong.
@@ -238,6 +262,11 @@ func declared(decl ast.Decl) (names []string) {
 // TestProgramsThatDoNotCompile: the check has teeth, and says where on the page.
 func TestProgramsThatDoNotCompile(t *testing.T) {
 	t.Parallel()
+	given := filepath.Join(t.TempDir(), "page.go")
+	if err := os.WriteFile(given, []byte("package page\nimport \"os\"\nvar name string\nfunc show(any) {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := newChecker()
 	fenced := func(code string) string { return "# Page\n\n```go\n" + code + "\n```\n" }
 	const program = "package main\n\nimport \"os\"\n\nfunc main() { os.Exit(0) }"
 	for name, test := range map[string]struct{ text, complaint string }{
@@ -260,12 +289,7 @@ func TestProgramsThatDoNotCompile(t *testing.T) {
 		"two blocks, and one error of each": {fenced("func f() { one() }") + fenced("f()"), "page.md:4: undefined: one"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			given := filepath.Join(t.TempDir(), "page.go")
-			if err := os.WriteFile(given, []byte("package page\nimport \"os\"\nvar name string\nfunc show(any) {}\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			err := newChecker().page(page{name: "page.md", text: test.text, given: given})
+			err := check.page(page{name: "page.md", text: test.text, given: given})
 			switch {
 			case test.complaint == "" && err != nil:
 				t.Errorf("the check refuses what is in order: %v", err)
