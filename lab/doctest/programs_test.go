@@ -62,7 +62,7 @@ func TestProgramsCompile(t *testing.T) {
 	}
 	check := newChecker()
 	if err := check.preload(pages); err != nil {
-		t.Error(err)
+		t.Fatalf("what the pages and lab/doctest/testdata import cannot be built: %v", err)
 	}
 	for _, p := range pages {
 		if err := check.page(p); err != nil {
