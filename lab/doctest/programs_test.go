@@ -23,6 +23,7 @@ import (
 
 var (
 	goBlock   = regexp.MustCompile("(?ms)^```go\n(.*?)^```")
+	wholeFile = regexp.MustCompile(`\A(//.*\n)*package `)
 	declStart = regexp.MustCompile(`^(func|type|var|const) `)
 )
 
@@ -33,9 +34,10 @@ type page struct {
 	given string
 }
 
-// TestProgramsCompile type-checks every block of Go in the README and the guides. A block that begins with a package
-// clause is a whole file and stands alone. Any other is a fragment: declarations and statements, which may use what
-// earlier blocks of the page declare and what testdata/NAME.go declares for the page NAME.md.
+// TestProgramsCompile type-checks every block of Go in the README and the guides. A block with a package clause is a
+// whole file: a program if it is of package main, else one of the files of a package on that page. Any other is a
+// fragment: declarations and statements, which may use what earlier blocks of the page declare and what testdata/NAME.go
+// declares for the page NAME.md.
 func TestProgramsCompile(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob(filepath.Join(moduleRoot, "docs", "*.md"))
@@ -121,13 +123,18 @@ func (c *checker) page(p page) error {
 			wrong = append(wrong, err) // what an earlier block declares is checked again with each later one
 		}
 	}
+	packages := make(map[string][]*ast.File)
 	for _, at := range goBlock.FindAllStringSubmatchIndex(p.text, -1) {
 		text, line := p.text[at[2]:at[3]], 1+strings.Count(p.text[:at[2]], "\n")
-		if strings.HasPrefix(text, "package ") {
+		if wholeFile.MatchString(text) {
 			file, err := parser.ParseFile(c.fset, "", lineDirective(p.name, line)+text, parser.SkipObjectResolution)
-			add(err)
-			if err == nil {
+			switch {
+			case err != nil:
+				add(err)
+			case file.Name.Name == "main":
 				c.check(false, add, file)
+			default:
+				packages[file.Name.Name] = append(packages[file.Name.Name], file)
 			}
 			continue
 		}
@@ -139,6 +146,9 @@ func (c *checker) page(p page) error {
 		given = without(given, file)
 		c.check(true, add, given, file)
 		given.Decls = append(given.Decls, file.Decls[len(given.Imports):len(file.Decls)-1]...)
+	}
+	for _, files := range packages {
+		c.check(false, add, files...)
 	}
 	return errors.Join(wrong...)
 }
@@ -273,6 +283,9 @@ func TestProgramsThatDoNotCompile(t *testing.T) {
 		"a program":                      {fenced(program), ""},
 		"a program that is wrong":        {fenced(strings.Replace(program, "Exit", "Leave", 1)), "page.md:8: undefined: os.Leave"},
 		"a program that uses too little": {fenced(strings.Replace(program, "os.Exit(0)", "", 1)), `page.md:6: "os" imported and not used`},
+		"two programs":                   {fenced(program) + fenced("// The second.\n"+program), ""},
+		"two files of a package":         {fenced("package shop\n\nfunc f() { g() }") + fenced("package shop\n\nfunc g() {}"), ""},
+		"a package that lacks a file":    {fenced("package shop\n\nfunc f() { g() }"), "page.md:6: undefined: g"},
 		"statements":                     {fenced("n, err := os.Open(name)\nif err != nil {\n\treturn err\n}"), ""},
 		"statements that are wrong":      {fenced("var n int = name"), "page.md:4: cannot use name"},
 		"declarations among statements": {
