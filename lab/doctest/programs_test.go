@@ -35,9 +35,9 @@ type page struct {
 }
 
 // TestProgramsCompile type-checks every block of Go in the README and the guides. A block with a package clause is a
-// whole file: a program if it is of package main, else one of the files of a package on that page. Any other is a
-// fragment: declarations and statements, which may use what earlier blocks of the page declare and what testdata/NAME.go
-// declares for the page NAME.md.
+// whole file. It belongs to the package that earlier files of that name on the page began, unless it declares a name of
+// theirs again, as the next program does: then it begins a package. Any other block is a fragment: declarations and
+// statements, which may use what earlier blocks of the page declare and what testdata/NAME.go declares for NAME.md.
 func TestProgramsCompile(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob(filepath.Join(moduleRoot, "docs", "*.md"))
@@ -123,18 +123,14 @@ func (c *checker) page(p page) error {
 			wrong = append(wrong, err) // what an earlier block declares is checked again with each later one
 		}
 	}
-	packages := make(map[string][]*ast.File)
+	var packages [][]*ast.File
 	for _, at := range goBlock.FindAllStringSubmatchIndex(p.text, -1) {
 		text, line := p.text[at[2]:at[3]], 1+strings.Count(p.text[:at[2]], "\n")
 		if wholeFile.MatchString(text) {
 			file, err := parser.ParseFile(c.fset, "", lineDirective(p.name, line)+text, parser.SkipObjectResolution)
-			switch {
-			case err != nil:
-				add(err)
-			case file.Name.Name == "main":
-				c.check(false, add, file)
-			default:
-				packages[file.Name.Name] = append(packages[file.Name.Name], file)
+			add(err)
+			if err == nil {
+				packages = addFile(packages, file)
 			}
 			continue
 		}
@@ -151,6 +147,21 @@ func (c *checker) page(p page) error {
 		c.check(false, add, files...)
 	}
 	return errors.Join(wrong...)
+}
+
+// addFile adds a file to the last package of its name, or begins one if there is none or it declares a name again.
+func addFile(packages [][]*ast.File, file *ast.File) [][]*ast.File {
+	for i, files := range slices.Backward(packages) {
+		if files[0].Name.Name != file.Name.Name {
+			continue
+		}
+		if slices.ContainsFunc(files, func(f *ast.File) bool { return overlap(declared(f.Decls...), declared(file.Decls...)) }) {
+			break
+		}
+		packages[i] = append(files, file)
+		return packages
+	}
+	return append(packages, []*ast.File{file})
 }
 
 // check type-checks one package. In a fragment a variable or an import may be without use.
@@ -234,39 +245,41 @@ func lineDirective(page string, line int) string { return fmt.Sprintf("//line %s
 
 // without returns what is given but for what a later file of the page declares again.
 func without(given, later *ast.File) *ast.File {
-	again := make(map[string]bool)
-	for _, decl := range later.Decls {
-		for _, name := range declared(decl) {
-			again[name] = true
-		}
-	}
+	again := declared(later.Decls...)
 	left := *given
 	left.Decls = nil
 	for _, decl := range given.Decls {
-		if gen, ok := decl.(*ast.GenDecl); ok && gen.Tok != token.IMPORT {
+		if gen, ok := decl.(*ast.GenDecl); ok {
 			kept := *gen
 			kept.Specs = slices.DeleteFunc(slices.Clone(gen.Specs), func(spec ast.Spec) bool {
-				return slices.ContainsFunc(declared(&ast.GenDecl{Specs: []ast.Spec{spec}}), func(name string) bool { return again[name] })
+				return overlap(declared(&ast.GenDecl{Specs: []ast.Spec{spec}}), again)
 			})
 			decl = &kept
 		}
-		if !slices.ContainsFunc(declared(decl), func(name string) bool { return again[name] }) {
+		if !overlap(declared(decl), again) {
 			left.Decls = append(left.Decls, decl)
 		}
 	}
 	return &left
 }
 
-// declared are the names that a declaration adds to its package.
-func declared(decl ast.Decl) (names []string) {
-	found := make(map[string]bool)
-	collect(found, decl)
-	for name := range found {
-		if !strings.HasPrefix(name, "_") {
-			names = append(names, name)
+// declared are the names that declarations add to their package.
+func declared(decls ...ast.Decl) map[string]bool {
+	names := make(map[string]bool)
+	for _, decl := range decls {
+		collect(names, decl)
+	}
+	delete(names, "_")
+	return names
+}
+
+func overlap(a, b map[string]bool) bool {
+	for name := range a {
+		if b[name] {
+			return true
 		}
 	}
-	return names
+	return false
 }
 
 // TestProgramsThatDoNotCompile: the check has teeth, and says where on the page.
@@ -285,6 +298,7 @@ func TestProgramsThatDoNotCompile(t *testing.T) {
 		"a program that uses too little": {fenced(strings.Replace(program, "os.Exit(0)", "", 1)), `page.md:6: "os" imported and not used`},
 		"two programs":                   {fenced(program) + fenced("// The second.\n"+program), ""},
 		"two files of a package":         {fenced("package shop\n\nfunc f() { g() }") + fenced("package shop\n\nfunc g() {}"), ""},
+		"a package twice":                {fenced("package shop\n\ntype T int") + fenced("package shop\n\ntype T int"), ""},
 		"a package that lacks a file":    {fenced("package shop\n\nfunc f() { g() }"), "page.md:6: undefined: g"},
 		"statements":                     {fenced("n, err := os.Open(name)\nif err != nil {\n\treturn err\n}"), ""},
 		"statements that are wrong":      {fenced("var n int = name"), "page.md:4: cannot use name"},
