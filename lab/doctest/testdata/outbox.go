@@ -19,13 +19,13 @@ var (
 	store *postgres.Store
 	box   *outbox.Outbox
 
-	kafkaPublisher          outbox.Publisher
+	kafkaPublisher           outbox.Publisher
 	eventID, id, key, number string
 
 	insertPayment func(ctx context.Context, tx *sql.Tx, r *http.Request) (payment, error)
-	declined    func(error) bool
-	sendMail    func(ctx context.Context) error
-	bank        struct {
+	declined      func(error) bool
+	sendMail      func(ctx context.Context) error
+	bank          struct {
 		Charge func(ctx context.Context, key string, body []byte) (struct{ ID string }, error)
 	}
 )

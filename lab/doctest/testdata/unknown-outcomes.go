@@ -32,9 +32,10 @@ var (
 	mux    *onceward.Mux
 	poller *reconcile.Poller
 
-	secret       []byte
-	resolver     reconcile.Resolver
-	answerFor    func(charge) store.Response
+	secret    []byte
+	tenant    onceward.ScopeFunc
+	resolver  reconcile.Resolver
+	answerFor func(charge) store.Response
 
 	bankCharges, ownPayments ledger.Source
 	bank                     struct {
