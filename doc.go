@@ -22,9 +22,10 @@
 // any router that takes an http.Handler; [Guard.Do] protects any function: a message, a job, a call of another kind.
 //
 // Each route says how it executes. [Transactional] puts the claim, the handler's writes and the answer into one
-// database transaction, which the handler takes with [Tx]. [Reserved] records the intent first and the answer
-// afterwards, for handlers that call other systems, and must be told what a failure means: see [Failure]. There is no
-// default, because a wrong one would be silent until the first crash.
+// database transaction, which the handler takes with [Tx], or with postgres.Tx for pgx. [Reserved] records the intent
+// first and the answer afterwards, for handlers that call other systems, and must be told what a failure means: see
+// [Failure]. There is no default, because a wrong one would be silent until the first crash. Package phase runs
+// operations of several steps.
 //
 // A duplicate of an operation in flight is refused by [InFlightConflict], made to wait by [InFlightWait], or sent to a
 // status page by [InFlightAccepted] and [Guard.StatusHandler].
@@ -36,6 +37,9 @@
 // all, with the server ([Guard.Server]), and stops them in the right order.
 //
 // Answers of Onceward itself are a [Problem], as RFC 9457 has it. An [Observer] is told of everything that happens.
+//
+// Package janitor sweeps lost leases and removes what has expired, package reconcile settles outcomes that are unknown,
+// and packages outbox and inbox send and apply messages once.
 //
 // # Rules
 //

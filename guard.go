@@ -62,7 +62,7 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 	if s.mode == modeTransactional {
 		if g.transactor == nil {
 			return nil, errors.New("onceward: Transactional() needs a store that shares its transactions, " +
-				"such as SQLite: this one does not; use Reserved(…)")
+				"such as PostgreSQL or SQLite: this one does not; use Reserved(…)")
 		}
 		if longest := g.transactor.LongestWork(s.lease); longest > 0 {
 			s.deadline = min(s.deadline, longest)

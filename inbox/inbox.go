@@ -1,5 +1,5 @@
 // Package inbox applies each event once, however often it is delivered: consumer-side dedup in the consumer's own
-// transaction.
+// transaction, on PostgreSQL and SQLite. For a pgx.Tx there is postgres.ApplyEvent.
 //
 //	box := inbox.New(store)
 //	applied, err := box.Do(ctx, tx, "mailer", event.ID, func(ctx context.Context) error { … })

@@ -2,7 +2,8 @@
 //
 // A message is added in the business transaction, so it is there if and only if that was committed. Workers, on any
 // number of nodes, deliver it afterwards: at least once, always under the same ID and the same downstream key, so that
-// its receiver can tell a repetition. Package inbox does that for consumers of one's own.
+// its receiver can tell a repetition. Package inbox does that for consumers of one's own. The PostgreSQL and the SQLite
+// store keep the messages; for a pgx.Tx there is postgres.AddMessage.
 //
 //	box, err := outbox.New(store, outbox.Config{Source: "https://shop.example/payments"})
 //	…

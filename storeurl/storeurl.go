@@ -1,4 +1,5 @@
-// Package storeurl opens the store that a URL names, so that a program runs on another database without a change.
+// Package storeurl opens the store that a URL names, PostgreSQL or SQLite, so that a program runs on another
+// database without a change.
 package storeurl
 
 import (

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // moduleRoot is where the module lies, seen from this package.
@@ -28,7 +29,29 @@ func readme(t *testing.T) string {
 // TestReadmeProgram builds the program of the README as it stands there, starts it, and types the line below it twice.
 func TestReadmeProgram(t *testing.T) {
 	t.Parallel()
-	url := startReadmeProgram(t)
+	tryReadmeProgram(t, startReadmeProgram(t, readmeProgram(t)))
+}
+
+// TestReadmeProgramOnPostgres: the two lines that the README changes for PostgreSQL are all that it takes.
+func TestReadmeProgramOnPostgres(t *testing.T) {
+	t.Parallel()
+	program := readmeProgram(t)
+	changes := regexp.MustCompile(`(?m)^-(.*)\n\+(.*)$`).FindAllStringSubmatch(readme(t), -1)
+	for _, change := range changes {
+		if strings.Count(program, change[1]+"\n") != 1 {
+			t.Errorf("the program does not have the line %q once", change[1])
+		}
+		program = strings.Replace(program, change[1]+"\n", change[2]+"\n", 1)
+	}
+	if len(changes) != 2 {
+		t.Fatalf("the README changes %d lines for PostgreSQL, want 2", len(changes))
+	}
+	tryReadmeProgram(t, startReadmeProgram(t, program, "DATABASE_URL="+servers.Postgres(t).SchemaURL(t)))
+}
+
+// tryReadmeProgram does what the README says, and makes transfers.
+func tryReadmeProgram(t *testing.T, url string) {
+	t.Helper()
 	line := regexp.MustCompile(`(?m)^curl -i http://127\.0\.0\.1:8080/payments .*$`).FindString(readme(t))
 	if line == "" {
 		t.Fatal("the README says no line to try")
@@ -52,14 +75,23 @@ func TestReadmeProgram(t *testing.T) {
 	}
 }
 
-// startReadmeProgram builds and starts it on a free port, and returns its URL.
-func startReadmeProgram(t *testing.T) string {
+// readmeProgram returns the program of the README.
+func readmeProgram(t *testing.T) string {
 	t.Helper()
 	_, rest, found := strings.Cut(readme(t), "```go\npackage main\n")
 	program, _, _ := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("the README has no program")
+	}
+	return "package main\n" + program
+}
+
+// startReadmeProgram builds and starts it on a free port, and returns its URL.
+func startReadmeProgram(t *testing.T, program string, env ...string) string {
+	t.Helper()
 	address := freeAddress(t)
-	program = "package main\n" + strings.Replace(program, "127.0.0.1:8080", address, 1)
-	if !found || !strings.Contains(program, address) {
+	program = strings.Replace(program, "127.0.0.1:8080", address, 1)
+	if !strings.Contains(program, address) {
 		t.Fatal("the README has no program that listens on 127.0.0.1:8080")
 	}
 	dir := t.TempDir()
@@ -74,7 +106,7 @@ func startReadmeProgram(t *testing.T) string {
 	}
 	command := exec.Command(binary)
 	command.Dir = dir
-	command.Env = append(os.Environ(), "ONCEWARD_SECRET=sixteen random bytes or more")
+	command.Env = append(append(os.Environ(), "ONCEWARD_SECRET=sixteen random bytes or more"), env...)
 	proctest.Start(t, command)
 	await(t, "the program to listen", func() bool { return reachable(address) })
 	return "http://" + address

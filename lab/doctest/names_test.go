@@ -20,7 +20,9 @@ var (
 	goName     = regexp.MustCompile(`(?:^|[^\w./"])([a-z]+)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
 	docLink    = regexp.MustCompile(`(?:^|[^\w\]])\[\*?(?:([a-z]+)\.)?([A-Z]\w*)(?:\.([A-Z]\w*))?\](?:[^\w\[({]|$)`)
 	sourceFile = regexp.MustCompile("`([a-zA-Z0-9_./-]+\\.(?:go|sql|sh|lua))`")
-	link       = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)\s]*)?\)`)
+	link       = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+	headline   = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	notInSlug  = regexp.MustCompile(`[^\w\- ]`)
 )
 
 // exported are the exported names of our packages, by package name: "Guard", and "Guard.Handler" for methods and
@@ -130,15 +132,14 @@ func receiver(expr ast.Expr) string {
 	}
 }
 
-// unknown returns the names in a document's code that our packages do not have. A variable may have the name of a
-// package: what a fenced block declares is not looked up, neither are the methods of a store, nor a package that shares
-// its name with a client library. Tests have checks of their own.
+// unknown returns the names in a document's sentences that our packages do not have. The methods of a store are not
+// looked up, nor a package that shares its name with a client library. Tests and blocks of Go have checks of their own.
 func (e exported) unknown(text string) []string {
 	var wrong []string
-	check := func(code string) {
+	for _, code := range codeSpan.FindAllString(fence.ReplaceAllString(text, ""), -1) {
 		for _, name := range goName.FindAllStringSubmatch(code, -1) {
 			names, ours := e[name[1]]
-			if !ours || slices.Contains(sharedNames, name[1]) || declares(code, name[1]) || strings.HasPrefix(name[2], "Test") {
+			if !ours || slices.Contains(sharedNames, name[1]) || strings.HasPrefix(name[2], "Test") {
 				continue
 			}
 			full := name[2]
@@ -154,21 +155,11 @@ func (e exported) unknown(text string) []string {
 			}
 		}
 	}
-	for _, block := range fence.FindAllString(text, -1) {
-		check(block)
-	}
-	for _, span := range codeSpan.FindAllString(fence.ReplaceAllString(text, ""), -1) {
-		check(span)
-	}
 	return wrong
 }
 
 // sharedNames are packages that have the same name as the client library that they are made for.
 var sharedNames = []string{"kafka", "nats", "amqp", "main", "provider"}
-
-func declares(code, name string) bool {
-	return regexp.MustCompile(`\b` + name + `(, \w+)* :?= `).MatchString(code)
-}
 
 // documents returns the pages of the repository, relative to its root.
 func documents(t *testing.T) []string {
@@ -258,8 +249,18 @@ func missingFiles(page, text string) []string {
 		return err == nil
 	}
 	for _, target := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
-		if !strings.Contains(target[1], ":") && !exists(filepath.Join(filepath.Dir(page), target[1])) {
-			missing = append(missing, target[1])
+		if strings.Contains(target[1], ":") {
+			continue
+		}
+		file, content := filepath.Join(filepath.Dir(page), target[1]), []byte(text)
+		if target[1] != "" {
+			if content, _ = os.ReadFile(file); !exists(file) {
+				missing = append(missing, target[1])
+				continue
+			}
+		}
+		if target[2] != "" && !slices.Contains(anchors(string(content)), target[2]) {
+			missing = append(missing, target[1]+"#"+target[2])
 		}
 	}
 	if filepath.Base(filepath.Dir(page)) == "decisions" {
@@ -273,6 +274,41 @@ func missingFiles(page, text string) []string {
 	return missing
 }
 
+// anchors are the names by which links lead to the headings of a page, as GitHub makes them.
+func anchors(text string) (names []string) {
+	for _, heading := range headline.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		name := notInSlug.ReplaceAllString(strings.ToLower(heading[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	return names
+}
+
+// TestVersionsAreThoseInUse: a module that is named with its version on the page of supported versions is required so.
+func TestVersionsAreThoseInUse(t *testing.T) {
+	t.Parallel()
+	var required strings.Builder
+	err := filepath.WalkDir(moduleRoot, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == "go.mod" {
+			var text []byte
+			text, err = os.ReadFile(path)
+			required.Write(text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := regexp.MustCompile("`([a-z0-9./-]+/[a-z0-9./-]+ v[0-9][^` ]*)`").FindAllStringSubmatch(readDocument(t, "versions.md"), -1)
+	for _, module := range modules {
+		if !strings.Contains(required.String(), "\t"+module[1]+"\n") {
+			t.Errorf("docs/versions.md names %s, which no go.mod requires: write the version that is in use", module[1])
+		}
+	}
+	if len(modules) < 5 {
+		t.Errorf("found only %d modules in docs/versions.md", len(modules))
+	}
+}
+
 // TestUnknownNamesAreFound: the check has teeth.
 func TestUnknownNamesAreFound(t *testing.T) {
 	t.Parallel()
@@ -280,14 +316,14 @@ func TestUnknownNamesAreFound(t *testing.T) {
 		"onceward": {"Guard": true, "Guard.Handler": true}, "store": {"Record": true}, "sqlite": {"Open": true, "Store.Update": true},
 	}
 	text := "Use `onceward.Guard`, `onceward.Guard.Handler` `store.Update` and `store.Record`, not `onceward.Gate` or `onceward.Guard.Handle`.\n" +
-		"```go\nstore, err := sqlite.Open(ctx)\nstore.Close()\nonceward.Wait(5)\n```\n" +
-		"```go\nstore.Reserve()\n```\n"
-	want := []string{"onceward.Wait", "store.Reserve", "onceward.Gate", "onceward.Guard.Handle"}
+		"```go\nonceward.Wait(5)\n```\n`store.Reserve`"
+	want := []string{"onceward.Gate", "onceward.Guard.Handle", "store.Reserve"}
 	if got := names.unknown(text); !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v", got, want)
 	}
 	if got := missingFiles(moduleRoot+"/docs/page.md", "`docs/nothing.go`, [here](nothing.md#part), [there](spec.md), "+
-		fmt.Sprintf("`%s`", "lab/doctest/names_test.go")); !slices.Equal(got, []string{"nothing.md", "docs/nothing.go"}) {
+		"[up](#no-such-part), [there](spec.md#no-such-part), [there](spec.md#4-state-machine), "+
+		fmt.Sprintf("`%s`", "lab/doctest/names_test.go")); !slices.Equal(got, []string{"nothing.md", "#no-such-part", "spec.md#no-such-part", "docs/nothing.go"}) {
 		t.Errorf("missing files: %v", got)
 	}
 }

@@ -191,6 +191,15 @@ func TestThreatModelNamesRealTests(t *testing.T) {
 	}
 }
 
+// TestVerificationNamesRealTests: each line of the checklist that names a test names one that exists.
+func TestVerificationNamesRealTests(t *testing.T) {
+	t.Parallel()
+	m := &model{text: readDocument(t, "verification.md"), exists: make(declaredTests).has}
+	if err := m.checkTests(); err != nil {
+		t.Errorf("docs/verification.md:\n%v", err)
+	}
+}
+
 // TestReliabilityNamesRealTests: what shows an invariant or a scenario exists, and each of them is there.
 func TestReliabilityNamesRealTests(t *testing.T) {
 	t.Parallel()

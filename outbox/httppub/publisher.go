@@ -11,7 +11,7 @@
 // its downstream key is in Idempotency-Key, and webhook-id, webhook-timestamp and webhook-signature are those of
 // Standard Webhooks, where the id is the ID of the event. All of them but the timestamp and the signature are the same
 // each time the event is sent, so that the receiver can tell a repetition. Package reconcile/webhook verifies such
-// signatures.
+// signatures. Events that are not signed have no header of Standard Webhooks: their ID is in ce-id alone.
 //
 // # Where it sends to
 //

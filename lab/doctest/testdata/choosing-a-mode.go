@@ -1,0 +1,31 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+var (
+	ctx   context.Context
+	guard *onceward.Guard
+	mux   *onceward.Mux
+
+	amount int64
+	order  any
+	bank   struct {
+		ErrRejected, ErrNeverSent error
+		Transfer                  func(ctx context.Context, order any, key string) (struct{ ID string }, error)
+	}
+	message struct {
+		ID   string
+		Body []byte
+	}
+
+	newID              func() string
+	makeReport, signUp http.HandlerFunc
+	sendInvoice        func(ctx context.Context, message any) ([]byte, error)
+)
