@@ -45,11 +45,11 @@ var (
 	ErrDeadline = store.ErrDeadline
 )
 
+// ErrMisconfigured is returned by a worker that can never work as it is configured: to start it again does not help.
+var ErrMisconfigured = errors.New("onceward: misconfigured")
+
 // ErrUnauthenticated is returned by a [ScopeFunc] when the caller is not known: the answer is 401.
 var ErrUnauthenticated = errors.New("onceward: caller not authenticated")
-
-// ErrMisconfigured is returned when a [Worker] can never work, however often it is started, and by [Run] then.
-var ErrMisconfigured = errors.New("onceward: misconfigured")
 
 // InProgressError says that another attempt is running, and when it is worth asking again.
 type InProgressError struct {

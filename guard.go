@@ -22,10 +22,10 @@ type Guard struct {
 	config          Config
 	secrets         []secretKey
 	downstream      downstreamRing
+	handling        atomic.Int64 // requests that are served, see Wait
 	keeper          keeper
 	orphans         orphans
 	waiting         atomic.Int64
-	handling        atomic.Int64 // protected requests in their handlers, see Wait
 }
 
 // New returns a guard over a store, or an error that says what in the configuration cannot be right.

@@ -66,6 +66,8 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
+	p.guard.handling.Add(1)
+	defer p.guard.handling.Add(-1)
 	operation := p.operation(r)
 	id, session, problem := p.identify(r)
 	if problem != nil {
@@ -77,8 +79,6 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	p.guard.handling.Add(1)
-	defer p.guard.handling.Add(-1)
 	x := newHTTPExecution(p, w, r)
 	x.session = session
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)

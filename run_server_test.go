@@ -154,7 +154,8 @@ func TestWaitAwaitsLostGrants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newOutage(true)
 		guard := newGuard(t, s)
-		s.refuseMany(t, guard.Handler(new(counted), reserved, onceward.Lease(time.Minute)), 10)
+		s.refuseMany(t, guard.Handler(new(counted), reserved,
+			onceward.OperationName("POST /payments"), onceward.Lease(time.Minute)), 10)
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := guard.Wait(brief); !errors.Is(err, context.DeadlineExceeded) {

@@ -81,6 +81,11 @@ func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op := onceward.FromContext(r.Context())
+	if err := op.CheckLease(); err != nil { // the process was paused, and another attempt may be at it
+		op.NotExecuted()
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
+	}
 	made, err := s.provider.Charge(r.Context(), op.DownstreamKey(chargeStep),
 		provider.ChargeRequest{Amount: asked.Amount, Currency: "EUR", Reference: asked.Reference})
 	var declined *provider.DeclinedError

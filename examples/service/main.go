@@ -46,6 +46,7 @@ func main() {
 // These times must fit together: docs/production.md has the table.
 const (
 	deadline = 15 * time.Second // of a handler
+	calling  = 10 * time.Second // of a call to the provider, so that the handler is there to say what its end means
 	// settling is how long an answer may take to be stored: Config.SettleTimeout is 15 s by default, and what became of a
 	// COMMIT whose reply was lost is asked for up to 20 s.
 	settling = 20 * time.Second
@@ -71,7 +72,9 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &service{provider: &provider.Client{URL: c.provider}, monitor: newMonitor()}
+	s := &service{
+		provider: &provider.Client{URL: c.provider, HTTP: &http.Client{Timeout: calling}}, monitor: newMonitor(),
+	}
 	// Migrations are the owner's, and a server that can lose commits is refused.
 	s.store, err = postgres.Open(ctx, c.database,
 		postgres.WithSchema(schema), postgres.WithManualMigration(), postgres.WithStrictDurability())
