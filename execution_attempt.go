@@ -58,7 +58,7 @@ func (e *execution) transact(r runner) result {
 	case t.refused.kind != 0:
 		return t.refused
 	case t.end.kind != outcomeAnswer:
-		return result{kind: resultReleased}
+		return e.undone()
 	default:
 		return e.completed(v.Record.ExpiresAt)
 	}

@@ -39,6 +39,7 @@ func (o *Operation) Checkpoint(p store.Checkpoint) error {
 	}
 	e := o.execution
 	p = o.withProvider(p)
+	o.notePoint(&p)
 	return e.noteProgress(e.persist(func(ctx context.Context) error {
 		return e.guard.store.Checkpoint(ctx, e.claim(), p)
 	}))
@@ -65,9 +66,19 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	}
 	err := s.CheckpointTx(ctx, e.claim(), e.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
 		p, err := work(ctx)
+		if err == nil {
+			o.notePoint(&p)
+		}
 		return o.withProvider(p), err
 	})
 	return e.noteProgress(err)
+}
+
+// notePoint notes that there may be a recovery point from now on.
+func (o *Operation) notePoint(p *store.Checkpoint) {
+	if p.Point != "" {
+		o.recorded.Store(true)
+	}
 }
 
 func (e *execution) noteProgress(err error) error {

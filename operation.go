@@ -27,6 +27,8 @@ type Operation struct {
 	origin     store.Origin
 	execution  *execution // of a reserved attempt
 	outcome    atomic.Uint32
+	rejected   atomic.Bool
+	recorded   atomic.Bool // a recovery point was stored, or may have been
 	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64
@@ -108,6 +110,26 @@ func (o *Operation) DownstreamKey(step string) string {
 // NotExecuted says that nothing was done, whatever the handler answers: the record is released, and a retry executes.
 func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
 
+// Reject says that the request is not valid and nothing was done: the answer, of 400 or more, goes out as the handler
+// wrote it, nothing is kept, and the corrected request may come under the same key. It is for what is found wrong with
+// a request before anything is sent to another system, in every mode alike. Where something was done, it cannot be
+// taken back: in an attempt that resumed, and in one with a recovery point, it means what NotExecuted means there.
+func (o *Operation) Reject() {
+	if o == nil {
+		return
+	}
+	if o.outcome.Load() != endedNeverExecuted { // which says more
+		o.end(endedNotExecuted)
+	}
+	o.rejected.Store(true)
+}
+
+// rejects reports whether nothing is to be kept of the request: it was rejected, and no attempt left anything behind.
+func (o *Operation) rejects() bool {
+	never := o.outcome.Load() == endedNeverExecuted
+	return o.rejected.Load() && (!o.resumed || never) && o.point == "" && !o.recorded.Load()
+}
+
 // Unknown says that it is not known what was done, whatever the handler answers: retries are answered with 409 until
 // the outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
 func (o *Operation) Unknown() { o.end(endedUnknown) }
@@ -130,6 +152,7 @@ func (o *Operation) reasonOr(text string) string {
 
 func (o *Operation) end(word uint32) {
 	if o != nil {
+		o.rejected.Store(false)
 		o.outcome.Store(word)
 	}
 }
@@ -171,7 +194,7 @@ func (o *Operation) CheckLease() error {
 // restart forgets what an earlier run said that was undone.
 func (o *Operation) restart() {
 	o.parts.Reset()
-	o.outcome.Store(endedAsWritten)
+	o.end(endedAsWritten)
 	o.keepWrites.Store(false)
 	o.retention.Store(0)
 	o.providerID.Store(nil)

@@ -144,7 +144,9 @@ func TestStepFollowsTheTable(t *testing.T) {
 			store.OriginRecreated,
 		},
 		{
-			"a soft reap of what was rejected", storyRejected, store.Event{Kind: store.EventReap, Soft: true}, testRetention,
+			"a soft reap of what was rejected", storyRejected,
+			store.Event{Kind: store.EventReap, Soft: true},
+			testRetention,
 			removed, store.StateExpired, 1, 0, 0,
 		},
 		{
