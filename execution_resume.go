@@ -37,6 +37,14 @@ func (o *Operation) Checkpoint(p store.Checkpoint) error {
 	if o == nil || o.execution == nil {
 		return errNoProgress
 	}
+	if p.Data != nil && !o.useData(dataOfPoints) {
+		return errPointsBesideCarry
+	}
+	return o.checkpoint(p)
+}
+
+// checkpoint stores a checkpoint for as long as settling is tried.
+func (o *Operation) checkpoint(p store.Checkpoint) error {
 	e := o.execution
 	p = o.withProvider(p)
 	o.notePoint(&p)
@@ -63,6 +71,9 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	s, shares := e.guard.store.(store.TxCheckpointer)
 	if !shares {
 		return errors.New("onceward: the store does not share its transactions")
+	}
+	if !o.useData(dataOfPoints) { // also because a value that is carried inside of work would wait for its transaction
+		return errPointsBesideCarry
 	}
 	err := s.CheckpointTx(ctx, e.claim(), e.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
 		p, err := work(ctx)

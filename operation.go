@@ -23,6 +23,7 @@ type Operation struct {
 	resumed    bool
 	point      string
 	data       []byte
+	dataUse    atomic.Uint32
 	lease      *lease
 	origin     store.Origin
 	execution  *execution // of a reserved attempt
@@ -88,12 +89,17 @@ func (o *Operation) Attempt() int64 {
 // Resumed reports whether an earlier attempt was lost and this one goes on from its recovery point.
 func (o *Operation) Resumed() bool { return o != nil && o.resumed }
 
-// Point returns the recovery point that the earlier attempt reached last, and the data that it carried.
+// Point returns the recovery point that the earlier attempt reached last, and the data that it stored there. A value of
+// [Operation.Carry] is none of a recovery point, and is not among it.
 func (o *Operation) Point() (string, []byte) {
-	if o == nil {
+	switch {
+	case o == nil:
 		return "", nil
+	case carries(o.data):
+		return o.point, nil
+	default:
+		return o.point, o.data
 	}
-	return o.point, o.data
 }
 
 // DownstreamKey derives the idempotency key to send to another system for a step of this operation: a keyed hash, which

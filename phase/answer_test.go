@@ -19,7 +19,7 @@ import (
 
 // unstored are the statuses with which a handler says that it did nothing, or fails: the guard stores none of them.
 var unstored = []int{
-	http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
+	http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
 	http.StatusInternalServerError, http.StatusServiceUnavailable,
 }
 

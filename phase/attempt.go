@@ -28,6 +28,7 @@ type attempt[T any] struct {
 func (o *Operation[T]) run(
 	ctx context.Context, op *onceward.Operation, via string, start func() (*T, error),
 ) (*Answer, error) {
+	op.KeepData()
 	a := &attempt[T]{Operation: o, op: op}
 	returned := false
 	defer func() {
