@@ -40,7 +40,7 @@ type Result struct {
 //
 // If fn returns an error: in transactional mode everything is undone; in reserved mode an error that wraps one made by
 // [NotExecuted] releases the key, one made by [OutcomeUnknown] makes it unknown, and any other follows the route's
-// [Failure]. A panic counts as an error and goes on.
+// [Failure]. In both, one made by [Rejected] keeps nothing. A panic counts as an error and goes on.
 //
 // Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrOutcomeUnknown], [ErrUnavailable],
 // [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
@@ -86,13 +86,30 @@ func (c *Call) check() error {
 // NotExecuted marks an error of a function run by [Guard.Do]: nothing was done, and a retry may execute.
 func NotExecuted(err error) error { return marked(err, outcomeRelease) }
 
+// Rejected marks an error of a function run by [Guard.Do]: the call is not valid and nothing was done. Nothing is kept:
+// the same key may come again with another payload. See [Operation.Reject].
+func Rejected(err error) error { return marked(err, outcomeReject) }
+
 // OutcomeUnknown marks an error of a function run by [Guard.Do]: it is not known what was done.
 func OutcomeUnknown(err error) error { return marked(err, outcomeUnknown) }
 
-// IsNotExecuted reports whether an error says of itself that nothing was done: whether it wraps one of [NotExecuted].
+// IsNotExecuted reports whether an error says of itself that nothing was done: whether it wraps one of [NotExecuted] or
+// [Rejected].
 func IsNotExecuted(err error) bool {
+	kind := markOf(err)
+	return kind == outcomeRelease || kind == outcomeReject
+}
+
+// IsRejected reports whether an error says of itself that the request is not valid: whether it wraps one of [Rejected].
+func IsRejected(err error) bool { return markOf(err) == outcomeReject }
+
+// markOf is what an error says of itself; of one that says nothing, [outcomeAnswer].
+func markOf(err error) outcomeKind {
 	var marked *outcomeError
-	return errors.As(err, &marked) && marked.kind == outcomeRelease
+	if errors.As(err, &marked) {
+		return marked.kind
+	}
+	return outcomeAnswer
 }
 
 func marked(err error, kind outcomeKind) error {
@@ -129,11 +146,18 @@ func (f *function) work(ctx context.Context, op *Operation) outcome {
 	op.restart()
 	value, err := f.call(ctx)
 	said := op.outcome.Load()
+	if said == endedAsWritten && IsRejected(err) {
+		op.Reject()
+	}
 	switch {
 	case said == endedUnknown:
 		f.err = OutcomeUnknown(orError(err, "onceward: the function said that the outcome is unknown"))
 	case said == endedSuspended && f.settings.mode == modeReserved:
 		return f.suspended()
+	case op.rejected.Load() && IsRejected(err):
+		f.err = err
+	case op.rejected.Load():
+		f.err = Rejected(orError(err, "onceward: the function rejected the call"))
 	case said != endedAsWritten: // in a transaction, that which is suspended is undone
 		f.err = NotExecuted(orError(err, "onceward: the function said that nothing was executed"))
 	case err != nil:
@@ -181,13 +205,13 @@ func (f *function) failed(ctx context.Context) outcome {
 	if f.op.outcome.Load() != endedAsWritten {
 		reason = f.op.reasonOr(reason)
 	}
-	var marked *outcomeError
 	onFailure := f.onFailure(ctx)
-	if f.settings.mode == modeReserved && errors.As(f.err, &marked) {
+	switch {
+	case f.settings.mode != modeReserved:
+	case IsNotExecuted(f.err):
+		onFailure = FailureRetry
+	case markOf(f.err) == outcomeUnknown:
 		onFailure = FailureUnknown
-		if marked.kind == outcomeRelease {
-			onFailure = FailureRetry
-		}
 	}
 	return failedAs(onFailure, reason, func() store.Response {
 		return store.Response{Status: http.StatusInternalServerError, Body: []byte(f.err.Error())}

@@ -29,6 +29,9 @@ const (
 	outcomeUnknown
 	// outcomeSuspend: a later attempt goes on from the recovery point.
 	outcomeSuspend
+	// outcomeReject: nothing was done, and nothing is to be kept. Errors are marked so; an execution that rejects ends
+	// in outcomeRelease, and its operation says that it was rejected.
+	outcomeReject
 )
 
 // outcome is what an execution came to.

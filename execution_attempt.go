@@ -58,7 +58,7 @@ func (e *execution) transact(r runner) result {
 	case t.refused.kind != 0:
 		return t.refused
 	case t.end.kind != outcomeAnswer:
-		return result{kind: resultReleased}
+		return e.undone()
 	default:
 		return e.completed(v.Record.ExpiresAt)
 	}
@@ -129,6 +129,7 @@ func (e *execution) begin(v *store.Verdict) result {
 	e.op.resumed = v.Origin == store.OriginResumed ||
 		v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
 	e.op.point, e.op.data = v.Record.Point, v.Record.Data
+	e.op.foundData()
 	var err error
 	if e.op.secret, err = e.guard.downstream.secret(&v.Record); err != nil {
 		e.logError("onceward: not executed", err)

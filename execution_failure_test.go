@@ -44,6 +44,7 @@ func failures() map[string]struct {
 		released  = store.StateRetryable
 		completed = store.StateCompleted
 		unknown   = store.StateUnknown
+		rejected  = store.StateExpired
 	)
 	type row = struct {
 		fail                  http.HandlerFunc
@@ -56,6 +57,7 @@ func failures() map[string]struct {
 		"502": {status(502), outcome{502, "", released}, outcome{502, "", unknown}, outcome{502, "", unknown}},
 		"503": {status(503), outcome{503, "", released}, outcome{503, "", released}, outcome{503, "", unknown}},
 		"504": {status(504), outcome{504, "", released}, outcome{504, "", unknown}, outcome{504, "", unknown}},
+		"401": always(status(401), outcome{401, "", released}),
 		"408": always(status(408), outcome{408, "", released}),
 		"425": always(status(425), outcome{425, "", released}),
 		"429": always(status(429), outcome{429, "", released}),
@@ -100,6 +102,11 @@ func failures() map[string]struct {
 		"not executed, with 500": always(said((*onceward.Operation).NotExecuted, status(500)), outcome{500, "", released}),
 		"not executed, late":     always(said((*onceward.Operation).NotExecuted, overdue), outcome{503, "not-executed", released}),
 		"not executed, panic":    always(said((*onceward.Operation).NotExecuted, panics), outcome{0, "", released}),
+		"rejected, silent":       always(said((*onceward.Operation).Reject, silent), outcome{503, "not-executed", rejected}),
+		"rejected, with 200":     always(said((*onceward.Operation).Reject, status(200)), outcome{503, "not-executed", rejected}),
+		"rejected, with 400":     always(said((*onceward.Operation).Reject, status(400)), outcome{400, "", rejected}),
+		"rejected, with 500":     always(said((*onceward.Operation).Reject, status(500)), outcome{500, "", rejected}),
+		"rejected, panic":        always(said((*onceward.Operation).Reject, panics), outcome{0, "", rejected}),
 		"unknown, silent":        always(said((*onceward.Operation).Unknown, silent), outcome{500, "outcome-unknown", unknown}),
 		"unknown, with 201":      always(said((*onceward.Operation).Unknown, status(201)), outcome{500, "outcome-unknown", unknown}),
 		"unknown, with 400":      always(said((*onceward.Operation).Unknown, status(400)), outcome{500, "outcome-unknown", unknown}),
@@ -158,6 +165,9 @@ func checkFailure(t *testing.T, fail http.HandlerFunc, failure onceward.Failure,
 	case store.StateRetryable:
 		again.want(t, "E5: released, the retry executes", http.StatusCreated, false)
 		post(h, "k", `{}`).want(t, "E5: and its answer is kept", http.StatusCreated, true)
+		handler.wantRuns(t, "E5", 2)
+	case store.StateExpired:
+		again.want(t, "E5: rejected, the retry executes", http.StatusCreated, false)
 		handler.wantRuns(t, "E5", 2)
 	case store.StateUnknown:
 		again.wantProblem(t, "E5: unknown, the retry does not execute", http.StatusConflict, "outcome-unknown")

@@ -37,8 +37,17 @@ func (o *Operation) Checkpoint(p store.Checkpoint) error {
 	if o == nil || o.execution == nil {
 		return errNoProgress
 	}
+	if p.Data != nil && !o.useData(dataOfPoints) {
+		return errPointsBesideCarry
+	}
+	return o.checkpoint(p)
+}
+
+// checkpoint stores a checkpoint for as long as settling is tried.
+func (o *Operation) checkpoint(p store.Checkpoint) error {
 	e := o.execution
 	p = o.withProvider(p)
+	o.notePoint(&p)
 	return e.noteProgress(e.persist(func(ctx context.Context) error {
 		return e.guard.store.Checkpoint(ctx, e.claim(), p)
 	}))
@@ -63,11 +72,24 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	if !shares {
 		return errors.New("onceward: the store does not share its transactions")
 	}
+	if !o.useData(dataOfPoints) { // also because a value that is carried inside of work would wait for its transaction
+		return errPointsBesideCarry
+	}
 	err := s.CheckpointTx(ctx, e.claim(), e.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
 		p, err := work(ctx)
+		if err == nil {
+			o.notePoint(&p)
+		}
 		return o.withProvider(p), err
 	})
 	return e.noteProgress(err)
+}
+
+// notePoint notes that there may be a recovery point from now on.
+func (o *Operation) notePoint(p *store.Checkpoint) {
+	if p.Point != "" {
+		o.recorded.Store(true)
+	}
 }
 
 func (e *execution) noteProgress(err error) error {

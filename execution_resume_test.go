@@ -478,3 +478,34 @@ func TestCompleteThatIsRefusedForGood(t *testing.T) {
 	post(h, "k", `{}`).wantProblem(t, "E7", http.StatusInternalServerError, "outcome-unknown")
 	wantState(t, "E7", s, "k", store.StateUnknown)
 }
+
+// TestAResumedAttemptSeesNoCarriedValueAsAPoint: Point tells of recovery points alone, and the value can be carried again.
+func TestAResumedAttemptSeesNoCarriedValueAsAPoint(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFaultyStore()
+		handler := &counted{}
+		handler.then = func(w http.ResponseWriter, r *http.Request) {
+			op := onceward.FromContext(r.Context())
+			if point, data := op.Point(); point != "" || data != nil {
+				t.Errorf("E3: Point is %q with %q", point, data)
+			}
+			if err := op.Carry(r.Context(), handler.runs.Load()); err != nil {
+				t.Error(err)
+			}
+			if handler.runs.Load() == 1 {
+				panic(http.ErrAbortHandler)
+			}
+			w.WriteHeader(http.StatusCreated)
+		}
+		h := newGuard(t, s).Handler(handler, reserved, onceward.OnLost(store.LostResume))
+		s.abandon = func(context.Context, store.Claim, string) error { return errDown } // as if the process had died
+		panicOf(func() { post(h, "k", `{}`) })
+		time.Sleep(31 * time.Second)
+		post(h, "k", `{}`).want(t, "section 4: resume", http.StatusCreated, false)
+		rec, err := s.Get(t.Context(), aliceID("k"))
+		if n, readErr := onceward.Carried[int](&rec); err != nil || readErr != nil || n != 2 {
+			t.Errorf("E3: carried %d, errors %v, %v", n, err, readErr)
+		}
+	})
+}

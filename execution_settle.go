@@ -103,8 +103,15 @@ func (e *execution) keepLate() {
 	}
 }
 
+// settleRelease says that nothing was done and, of a request that was rejected, that it counts for nothing.
 func (e *execution) settleRelease(reason string) result {
-	err := e.persist(func(ctx context.Context) error { return e.guard.store.Release(ctx, e.claim(), reason) })
+	left := store.StateRetryable
+	write := func(ctx context.Context) error { return e.guard.store.Release(ctx, e.claim(), reason) }
+	if e.op.rejects() {
+		left = store.StateNone
+		write = func(ctx context.Context) error { return e.guard.store.Reject(ctx, e.claim()) }
+	}
+	err := e.persist(write)
 	if err != nil {
 		// The lease runs out and the record becomes unknown: safe, but it has to be settled.
 		if res, ok := e.overtaken(err); ok {
@@ -118,8 +125,44 @@ func (e *execution) settleRelease(reason string) result {
 		e.settled(store.StateUnknown, err)
 		return result{kind: resultReleased}
 	}
-	e.settled(store.StateRetryable, nil)
+	e.settled(left, nil)
 	return result{kind: resultReleased}
+}
+
+// undone is the result of a transaction that was rolled back. Of a request that was rejected nothing may count, nor
+// what an earlier attempt at it released.
+func (e *execution) undone() result {
+	if e.op.rejects() {
+		var err error
+		if e.op.origin != store.OriginCreated {
+			if err = e.persist(e.forget); err != nil {
+				e.storeFailed("reject", err)
+			}
+		}
+		e.settled(store.StateNone, err)
+	}
+	return result{kind: resultReleased}
+}
+
+// forget rejects the record that a transaction has found and left as it was. One that has changed since is another
+// attempt's.
+func (e *execution) forget(ctx context.Context) error {
+	rec, err := e.guard.store.Get(ctx, e.reservation.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	same, err := rec.Fingerprint.Matches(e.reservation.Fingerprints)
+	if rec.State != store.StateRetryable || !same || err != nil {
+		return err
+	}
+	err = e.guard.store.Reject(ctx, store.Claim{ID: rec.ID, Attempt: rec.Attempt})
+	if errors.Is(err, store.ErrFenced) {
+		return nil
+	}
+	return err
 }
 
 func (e *execution) settleUnknown(cause error) result {

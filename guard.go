@@ -108,7 +108,8 @@ type Profile uint8
 const (
 	// ProfileIETF answers a mismatch with 422, as the IETF draft does. This is the default.
 	ProfileIETF Profile = iota
-	// ProfileStripe answers a mismatch with 400.
+	// ProfileStripe answers a mismatch with 400. Stripe keeps no result of a request that fails its validation: a handler
+	// does the same with [Operation.Reject], in either profile.
 	ProfileStripe
 )
 

@@ -48,7 +48,12 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 
 // retryLater holds the answers with which a handler says that it did nothing.
 func retryLater(status int) bool {
-	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests
+	switch status {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	default:
+		return false
+	}
 }
 
 // failed reports whether an answer of this status is no completion by itself (E5).
@@ -118,7 +123,11 @@ func (x *httpExecution) saidNotExecuted() outcome {
 	if x.recorder.status < http.StatusBadRequest || x.recorder.broken != nil {
 		x.problem = problemNotExecuted.detailed("retry with the same key")
 	}
-	return outcome{kind: outcomeRelease, reason: x.op.reasonOr("the handler said that nothing was executed")}
+	reason := "the handler said that nothing was executed"
+	if x.op.rejected.Load() {
+		reason = "the handler rejected the request"
+	}
+	return outcome{kind: outcomeRelease, reason: x.op.reasonOr(reason)}
 }
 
 // answer sends what the result calls for. A panic of the handler goes on to the server's own recovery (E8).

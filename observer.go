@@ -47,8 +47,8 @@ type (
 		Elapsed   time.Duration
 	}
 
-	// SettledEvent is the end of an attempt: the state that its record was left in. Err is why that is
-	// [store.StateUnknown], or why the state could not be written.
+	// SettledEvent is the end of an attempt: the state that its record was left in, which is [store.StateNone] for a
+	// request that was rejected. Err is why that is [store.StateUnknown], or why the state could not be written.
 	SettledEvent struct {
 		store.ID
 		Operation string

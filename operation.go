@@ -23,10 +23,13 @@ type Operation struct {
 	resumed    bool
 	point      string
 	data       []byte
+	dataUse    atomic.Uint32
 	lease      *lease
 	origin     store.Origin
 	execution  *execution // of a reserved attempt
 	outcome    atomic.Uint32
+	rejected   atomic.Bool
+	recorded   atomic.Bool // a recovery point was stored, or may have been
 	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64
@@ -87,12 +90,17 @@ func (o *Operation) Attempt() int64 {
 // Resumed reports whether an earlier attempt was lost and this one goes on from its recovery point.
 func (o *Operation) Resumed() bool { return o != nil && o.resumed }
 
-// Point returns the recovery point that the earlier attempt reached last, and the data that it carried.
+// Point returns the recovery point that the earlier attempt reached last, and the data that it stored there. A value of
+// [Operation.Carry] is none of a recovery point, and is not among it.
 func (o *Operation) Point() (string, []byte) {
-	if o == nil {
+	switch {
+	case o == nil:
 		return "", nil
+	case carries(o.data):
+		return o.point, nil
+	default:
+		return o.point, o.data
 	}
-	return o.point, o.data
 }
 
 // DownstreamKey derives the idempotency key to send to another system for a step of this operation: a keyed hash, which
@@ -111,6 +119,26 @@ func (o *Operation) DownstreamKey(step string) string {
 
 // NotExecuted says that nothing was done, whatever the handler answers: the record is released, and a retry executes.
 func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
+
+// Reject says that the request is not valid and nothing was done: the answer, of 400 or more, goes out as the handler
+// wrote it, nothing is kept, and the corrected request may come under the same key. It is for what is found wrong with
+// a request before anything is sent to another system, in every mode alike. Where something was done, it cannot be
+// taken back: in an attempt that resumed, and in one with a recovery point, it means what NotExecuted means there.
+func (o *Operation) Reject() {
+	if o == nil {
+		return
+	}
+	if o.outcome.Load() != endedNeverExecuted { // which says more
+		o.end(endedNotExecuted)
+	}
+	o.rejected.Store(true)
+}
+
+// rejects reports whether nothing is to be kept of the request: it was rejected, and no attempt left anything behind.
+func (o *Operation) rejects() bool {
+	never := o.outcome.Load() == endedNeverExecuted
+	return o.rejected.Load() && (!o.resumed || never) && o.point == "" && !o.recorded.Load()
+}
 
 // Unknown says that it is not known what was done, whatever the handler answers: retries are answered with 409 until
 // the outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
@@ -134,6 +162,7 @@ func (o *Operation) reasonOr(text string) string {
 
 func (o *Operation) end(word uint32) {
 	if o != nil {
+		o.rejected.Store(false)
 		o.outcome.Store(word)
 	}
 }
@@ -175,7 +204,7 @@ func (o *Operation) CheckLease() error {
 // restart forgets what an earlier run said that was undone.
 func (o *Operation) restart() {
 	o.parts.Reset()
-	o.outcome.Store(endedAsWritten)
+	o.end(endedAsWritten)
 	o.keepWrites.Store(false)
 	o.retention.Store(0)
 	o.providerID.Store(nil)

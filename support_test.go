@@ -223,6 +223,7 @@ type faultyStore struct {
 	complete   func(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error)
 	release    func(ctx context.Context, c store.Claim, reason string) error
 	abandon    func(ctx context.Context, c store.Claim, reason string) error
+	reject     func(ctx context.Context, c store.Claim) error
 	get        func(ctx context.Context, id store.ID) (store.Record, error)
 }
 
@@ -268,6 +269,13 @@ func (s *faultyStore) Abandon(ctx context.Context, c store.Claim, reason string)
 		return s.abandon(ctx, c, reason)
 	}
 	return s.Store.Abandon(ctx, c, reason)
+}
+
+func (s *faultyStore) Reject(ctx context.Context, c store.Claim) error {
+	if s.reject != nil {
+		return s.reject(ctx, c)
+	}
+	return s.Store.Reject(ctx, c)
 }
 
 func (s *faultyStore) Get(ctx context.Context, id store.ID) (store.Record, error) {

@@ -9,7 +9,7 @@ import (
 
 // Answer is what an operation ends with. It is stored, and every retry gets it.
 type Answer struct {
-	// Status is the HTTP status. Default: 200. With 408, 425, 429 or one from 500 on a handler says that it did
+	// Status is the HTTP status. Default: 200. With 401, 408, 425, 429 or one from 500 on a handler says that it did
 	// nothing, or failed, and the guard does not store that: an operation that did something and ends so is unknown.
 	Status int
 	// Header holds header fields to send.
@@ -38,7 +38,8 @@ func (f *finished) Error() string {
 
 // Finish is an error by which a step ends the operation with an answer: a seat that is taken, a card that was declined.
 // What the step itself did in the database is undone; what earlier steps did stays, and is for the step to take back
-// before.
+// before. Wrapped by [onceward.Rejected], it keeps nothing where no recovery point was reached: the corrected request
+// may come under the same key. Where one was, the answer is kept all the same.
 func Finish(answer Answer) error { return &finished{answer: answer} }
 
 // asFinished returns the answer of an error of Finish.
@@ -60,7 +61,7 @@ func (a *Answer) status() int {
 // isStored reports whether the guard stores an answer of this status.
 func (a *Answer) isStored() bool {
 	switch status := a.status(); status {
-	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return false
 	default:
 		return status >= http.StatusOK && status < http.StatusInternalServerError

@@ -19,7 +19,7 @@ import (
 
 // unstored are the statuses with which a handler says that it did nothing, or fails: the guard stores none of them.
 var unstored = []int{
-	http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
+	http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
 	http.StatusInternalServerError, http.StatusServiceUnavailable,
 }
 
@@ -244,4 +244,23 @@ func TestARecordThatChangesUnderTheResumer(t *testing.T) {
 		t.Errorf("the result is %s, %v", result.Value, err)
 	}
 	b.wantTrace("seat confirm confirm")
+}
+
+// TestCarryInAPhasedOperation: it carries its own data, and says so, in the start and in every step.
+func TestCarryInAPhasedOperation(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, memory.New())
+	refused := func(ctx context.Context) {
+		if err := onceward.FromContext(ctx).Carry(ctx, "a value"); err == nil || !strings.Contains(err.Error(), "phase") {
+			t.Errorf("E3: Carry got %v", err)
+		}
+	}
+	o := b.define(b.local("seat", func(ctx context.Context, _ *order) error { refused(ctx); return nil }),
+		b.call("charge", func(ctx context.Context, _ string, _ *order) error { refused(ctx); return nil }))
+	h := o.Handler(b.guard, func(r *http.Request) (*order, error) {
+		refused(r.Context())
+		return start(r)
+	})
+	b.want(b.send(h, "k"), http.StatusCreated, "a book")
+	b.wantTrace("seat charge")
 }

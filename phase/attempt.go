@@ -28,6 +28,7 @@ type attempt[T any] struct {
 func (o *Operation[T]) run(
 	ctx context.Context, op *onceward.Operation, via string, start func() (*T, error),
 ) (*Answer, error) {
+	op.KeepData()
 	a := &attempt[T]{Operation: o, op: op}
 	returned := false
 	defer func() {
@@ -49,10 +50,30 @@ func (a *attempt[T]) advance(ctx context.Context, via string, start func() (*T, 
 	if err == nil {
 		return a.finish()
 	}
+	inDoubt := errors.Is(err, store.ErrOutcomeUnknown) || errors.Is(err, store.ErrFenced)
+	if onceward.IsRejected(err) && !a.recorded && !inDoubt {
+		return a.reject(err)
+	}
 	if final, ok := asFinished(err); ok {
 		return a.deliver(final), nil
 	}
 	return nil, err
+}
+
+// reject ends an operation of which nothing is recorded, so that nothing is kept: with the answer that the error has or,
+// without one, with 400 and its text.
+func (a *attempt[T]) reject(err error) (*Answer, error) {
+	a.never(err)
+	a.op.Reject()
+	answer, final := asFinished(err)
+	switch {
+	case a.state.Via == viaDo:
+		return nil, err
+	case final:
+		return answer, nil
+	default:
+		return &Answer{Status: http.StatusBadRequest, Body: []byte(err.Error() + "\n")}, nil
+	}
 }
 
 // load reads what an earlier attempt left behind, or starts.
@@ -108,8 +129,7 @@ func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
 		a.never(err)
 		return err
 	case err != nil && !final:
-		// The caller's data is not what the operation needs: it is told so, and so is every retry.
-		return Finish(Answer{Status: http.StatusBadRequest, Body: []byte(err.Error() + "\n")})
+		return onceward.Rejected(err) // the caller's data is not what the operation needs
 	case err != nil:
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/onceward/onceward/internal/strict"
 )
 
 // envelope is what a record carries from attempt to attempt.
@@ -49,6 +51,15 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 			e.Version, e.Via)
 	}
 	return e, nil
+}
+
+// decode reads carried data.
+func decode[T any](raw json.RawMessage, strictly bool) (*T, error) {
+	data := new(T)
+	if err := strict.Decode(raw, data, strictly); err != nil {
+		return nil, fmt.Errorf("phase: %w", err)
+	}
+	return data, nil
 }
 
 // encode makes the value to store, unless the data is too large.

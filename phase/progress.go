@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/strict"
 	"github.com/onceward/onceward/store"
 )
 
@@ -194,7 +195,7 @@ func (p *Progress) after(o *StepOutcome) (envelope, error) {
 		return next, errors.New("phase: the carried data must be JSON")
 	}
 	mends := o.typed != nil || o.Result == ResultRetry
-	if field := missing(parse(p.Data), parse(data)); field != "" && !mends {
+	if field := strict.Missing(p.Data, data); field != "" && !mends {
 		return next, fmt.Errorf("phase: the data lacks the field %q: give all of it, not only what the step changed", field)
 	}
 	switch o.Result {

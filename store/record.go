@@ -175,7 +175,7 @@ type Record struct {
 	NotReplayable bool
 	// Response is the answer of a completed record.
 	Response Response
-	// LastError says why the record was last released, or why its outcome became unknown.
+	// LastError says why the record was last released, that it was rejected, or why its outcome became unknown.
 	LastError string
 	// ReconcileAt is when an unknown record is due for reconciliation.
 	ReconcileAt time.Time
@@ -204,6 +204,13 @@ type Record struct {
 func (r *Record) expired(now time.Time) bool {
 	return r.State == StateExpired || r.State.Settled() && !now.Before(r.ExpiresAt)
 }
+
+// rejectedError is the last error of a rejected record. By it the repetition of a reject, which succeeds, is told from
+// the write of an owner whose record was busted, who is fenced.
+const rejectedError = "rejected"
+
+// rejected reports whether the record is what a reject has left.
+func (r *Record) rejected() bool { return r.State == StateExpired && r.LastError == rejectedError }
 
 // leaseOver reports whether the owner of a record in progress has lost its lease.
 func (r *Record) leaseOver(now time.Time) bool {

@@ -22,6 +22,8 @@ const (
 	EventRelease
 	// EventAbandon is the owner's word that it does not know what was done.
 	EventAbandon
+	// EventReject is the owner's word that nothing was done, and that nothing is to be kept of the request.
+	EventReject
 	// EventSweep is the sweeper's look at a lease.
 	EventSweep
 	// EventReap is the reaper's look at an expiry.
@@ -44,7 +46,7 @@ const (
 )
 
 var eventNames = [eventsEnd]string{
-	"none", "reserve", "extend", "checkpoint", "complete", "release", "abandon", "sweep", "reap",
+	"none", "reserve", "extend", "checkpoint", "complete", "release", "abandon", "reject", "sweep", "reap",
 	"resolve completed", "resolve not executed", "postpone", "bust", "requeue", "begin reconcile", "resolve step",
 }
 
@@ -139,7 +141,7 @@ func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	switch ev.Kind {
 	case EventReserve:
 		return reserve(rec, ev, now)
-	case EventExtend, EventCheckpoint, EventComplete, EventRelease, EventAbandon:
+	case EventExtend, EventCheckpoint, EventComplete, EventRelease, EventAbandon, EventReject:
 		return ownerWrites(rec, ev, now)
 	case EventSweep:
 		return sweep(rec, now)
@@ -250,9 +252,10 @@ func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error
 		return complete(rec, ev, now)
 	case ev.Kind == EventExtend && ev.Lease < ClockStep:
 		return rec, unchanged, fmt.Errorf("%w: a lease of %s", ErrInvalidEvent, ev.Lease)
-	case rec.State == StateInProgress:
+	case rec.State == StateInProgress, ev.Kind == EventReject && rec.State == StateRetryable:
 		return progress(rec, ev, now), written, nil
-	case ev.Kind == EventRelease && rec.State == StateRetryable, ev.Kind == EventAbandon && rec.State == StateUnknown:
+	case ev.Kind == EventRelease && rec.State == StateRetryable, ev.Kind == EventAbandon && rec.State == StateUnknown,
+		ev.Kind == EventReject && rec.rejected():
 		// The reply to the first one was lost.
 		return rec, unchanged, nil
 	default:
@@ -260,7 +263,7 @@ func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error
 	}
 }
 
-// progress applies an owner's write, other than its answer, to a record that it still owns.
+// progress applies an owner's write, other than its answer, to a record that it still owns, or has released.
 func progress(rec Record, ev Event, now time.Time) Record {
 	switch ev.Kind {
 	case EventExtend:
@@ -272,6 +275,9 @@ func progress(rec Record, ev Event, now time.Time) Record {
 		rec = settle(rec, StateRetryable, now)
 	case EventAbandon:
 		rec = lose(rec, now, ev.Reason)
+	case EventReject:
+		rec = tombstone(rec, now)
+		rec.SettledAt, rec.LastError = now, rejectedError
 	}
 	return rec
 }

@@ -40,6 +40,23 @@ func TestRecreateStartsAfresh(t *testing.T) {
 	}
 }
 
+// TestRejectKeepsTheTokenAlone: nothing else of a rejected request is needed (E5).
+func TestRejectKeepsTheTokenAlone(t *testing.T) {
+	t.Parallel()
+	point := byOwner(store.EventCheckpoint)
+	point.Checkpoint = store.Checkpoint{Point: "charged", Data: []byte("x"), NotReplayable: true, ProviderID: "ch_1"}
+	later := epoch.Add(time.Hour)
+	rec, _ := mustStep(t, recordAfter(t, reserveWith(withResume), point), byOwner(store.EventReject), later)
+	want := store.Record{
+		ID: stepID, Version: store.RecordVersion, State: store.StateExpired, Operation: "POST /payments",
+		Fingerprint: thisRequest, Attempt: 1, Retention: testRetention, CreatedAt: epoch, SettledAt: later,
+		ExpiresAt: later.Add(testRetention), LastError: "rejected",
+	}
+	if !reflect.DeepEqual(rec, want) {
+		t.Errorf("%+v\nwant %+v", rec, want)
+	}
+}
+
 func TestExtendCountsFromNow(t *testing.T) {
 	t.Parallel()
 	rec, _ := mustStep(t, recordAfter(t, storyInProgress...), byOwner(store.EventExtend), epoch.Add(10*time.Second))

@@ -168,6 +168,7 @@ func TestRepeatedSettlementSucceeds(t *testing.T) {
 		{storyCompleted, store.EventComplete},
 		{storyRetryable, store.EventRelease},
 		{storyUnknown, store.EventAbandon},
+		{storyRejected, store.EventReject},
 		{storyCompleted, store.EventResolveCompleted},
 		{storyRetryable, store.EventResolveNotExecuted},
 	}

@@ -93,6 +93,7 @@ var (
 	storyRetryable  = story{reserveWith(), byOwner(store.EventRelease)}
 	storyUnknown    = story{reserveWith(), byOwner(store.EventAbandon)}
 	storyInDoubt    = story{reserveWith(withResume), byOwner(store.EventAbandon)}
+	storyRejected   = story{reserveWith(), byOwner(store.EventReject)}
 	storyBusted     = story{reserveWith(), {Kind: store.EventBust, Force: true}}
 )
 
@@ -131,6 +132,23 @@ func TestStepFollowsTheTable(t *testing.T) {
 		},
 		{"a release", storyInProgress, byOwner(store.EventRelease), 0, kept, store.StateRetryable, 1, 0, 0},
 		{"an abandonment", storyInProgress, byOwner(store.EventAbandon), 0, kept, store.StateUnknown, 1, 0, 0},
+		{"a reject", storyInProgress, byOwner(store.EventReject), 0, kept, store.StateExpired, 1, 0, 0},
+		{"a reject of what was released", storyRetryable, byOwner(store.EventReject), 0, kept, store.StateExpired, 1, 0, 0},
+		{
+			"the corrected request", storyRejected, reserveWith(withMeaning(otherRequest), withNonce(2)), 0, kept,
+			store.StateInProgress, 2, execute, store.OriginRecreated,
+		},
+		{
+			"the corrected request, by a clock that stepped back", storyRejected,
+			reserveWith(withMeaning(otherRequest), withNonce(2)), -time.Hour, kept, store.StateInProgress, 2, execute,
+			store.OriginRecreated,
+		},
+		{
+			"a soft reap of what was rejected", storyRejected,
+			store.Event{Kind: store.EventReap, Soft: true},
+			testRetention,
+			removed, store.StateExpired, 1, 0, 0,
+		},
 		{
 			"a request after the lease", storyInProgress, reserveWith(withNonce(2)), testLease, kept,
 			store.StateUnknown,
@@ -315,6 +333,11 @@ func TestStepRefuses(t *testing.T) {
 		{"a heartbeat does not revive what is unknown", storyUnknown, byOwner(store.EventExtend)},
 		{"a checkpoint of what is unknown", storyUnknown, byOwner(store.EventCheckpoint)},
 		{"a release of what is unknown", storyUnknown, byOwner(store.EventRelease)},
+		{"a reject of what is unknown", storyUnknown, byOwner(store.EventReject)},
+		{"a reject of what is completed", storyCompleted, byOwner(store.EventReject)},
+		{"a reject of what was busted", storyBusted, byOwner(store.EventReject)},
+		{"an answer to what was rejected", storyRejected, byOwner(store.EventComplete)},
+		{"a heartbeat of what was rejected", storyRejected, byOwner(store.EventExtend)},
 		{"a heartbeat of what is completed", storyCompleted, byOwner(store.EventExtend)},
 		{"a release of what is completed", storyCompleted, byOwner(store.EventRelease)},
 		{"an abandonment of what is completed", storyCompleted, byOwner(store.EventAbandon)},
@@ -342,7 +365,7 @@ func TestStepRefuses(t *testing.T) {
 		{"a bust of what is in progress", storyInProgress, store.Event{Kind: store.EventBust}},
 		{"a bust of what is unknown", storyUnknown, store.Event{Kind: store.EventBust}},
 	}
-	for kind := store.EventExtend; kind <= store.EventAbandon; kind++ {
+	for kind := store.EventExtend; kind <= store.EventReject; kind++ {
 		tests = append(tests, refusal{"nothing there: " + kind.String(), storyAbsent, byOwner(kind)},
 			refusal{"another attempt: " + kind.String(), storyInProgress, old(kind)})
 	}

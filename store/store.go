@@ -1,7 +1,7 @@
 // Package store is the contract between the guard and the stores: what a store author implements. A user of the
 // middleware needs none of it but the error values.
 //
-// A store keeps one [Record] for each [ID], and implements [Store]: seven methods, each one atomic step. What a step
+// A store keeps one [Record] for each [ID], and implements [Store]: eight methods, each one atomic step. What a step
 // does is said by [Step], a pure function from a record, an [Event] and the store's clock to the next record. The
 // simplest method reads the record, calls Step and writes the result, all inside one transaction or lock:
 //
@@ -43,6 +43,9 @@ type Store interface {
 	Release(ctx context.Context, c Claim, reason string) error
 	// Abandon says that it is not known what was done.
 	Abandon(ctx context.Context, c Claim, reason string) error
+	// Reject says that nothing was done, and that the request counts for nothing, as if it had never come: the next
+	// reservation executes, whatever its fingerprint. What was released by the same attempt can still be rejected.
+	Reject(ctx context.Context, c Claim) error
 	// Get returns a record for looking at, or [ErrNotFound]. Records past their expiry are returned until they are
 	// reaped. The slices of a record, here as in a verdict, may be shared: the caller does not change them.
 	Get(ctx context.Context, id ID) (Record, error)

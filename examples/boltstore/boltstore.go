@@ -68,6 +68,12 @@ func (s *Store) apply(ctx context.Context, id store.ID, event store.Event) (v st
 	return v, refused
 }
 
+// write is apply for an owner, who needs the error alone.
+func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
+	_, err := s.apply(ctx, id, event)
+	return err
+}
+
 // Reserve implements [store.Store].
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	return s.apply(ctx, r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
@@ -75,14 +81,12 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 
 // Extend implements [store.Store].
 func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
-	_, err := s.apply(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
-	return err
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
 }
 
 // Checkpoint implements [store.Store].
 func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	_, err := s.apply(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
-	return err
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
 }
 
 // Complete implements [store.Store].
@@ -93,14 +97,17 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 
 // Release implements [store.Store].
 func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
-	_, err := s.apply(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
-	return err
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
 }
 
 // Abandon implements [store.Store].
 func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
-	_, err := s.apply(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
-	return err
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
+}
+
+// Reject implements [store.Store].
+func (s *Store) Reject(ctx context.Context, c store.Claim) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
 }
 
 // Get implements [store.Store].

@@ -11,6 +11,7 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
 )
 
 // refundStep names the one call to the provider, for its downstream key.
@@ -66,6 +67,11 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 		s.broken(w, r, "begin in time", err)
 		return
 	}
+	if err := op.Carry(r.Context(), p.ID); err != nil { // for settleRefund, should the outcome be unknown
+		op.NotExecuted()
+		s.broken(w, r, "note the refund", err)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.Timing.Call)
 	defer cancel()
 	made, err := s.provider.Refund(ctx, op.DownstreamKey(refundStep), request)
@@ -82,24 +88,25 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 		op.SetReason(err.Error())
 		op.Unknown() // it cannot be told from here, but the webhook or the poller will; Onceward answers that it is unknown
 	default:
-		s.answerRefund(w, r, p, made)
+		s.answerRefund(w, r, p.ID, made)
 	}
 }
 
 // answerRefund writes a refund down that was made. If that fails the poller does it.
-func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, p *Payment, made provider.Refund) {
+func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, payment string, made provider.Refund) {
 	op := onceward.FromContext(r.Context())
 	op.SetProviderID(made.ID)
-	if err := s.noteRefund(r.Context(), p.ID, made); err != nil {
+	if err := s.noteRefund(r.Context(), payment, made); err != nil {
 		op.SetReason("the refund was made, but not written down: " + err.Error())
 		op.Unknown()
 		return
 	}
-	answer(w, http.StatusCreated, refundOf(p, made))
+	answer(w, http.StatusCreated, refundOf(accountFrom(r.Context()), payment, made))
 }
 
-func refundOf(p *Payment, made provider.Refund) Refund {
-	return Refund{ID: made.ID, Account: p.Account, Payment: p.ID, Reference: made.Reference, Amount: made.Amount}
+// refundOf is the answer to a refund that was made, whoever gives it.
+func refundOf(account, payment string, made provider.Refund) Refund {
+	return Refund{ID: made.ID, Account: account, Payment: payment, Reference: made.Reference, Amount: made.Amount}
 }
 
 // noteRefund writes the refund down under the provider's id, which is its natural key: the one that learns of it first
@@ -120,15 +127,15 @@ func (s *System) noteRefund(ctx context.Context, payment string, made provider.R
 }
 
 // settleRefund makes the answer of a refund whose outcome was unknown: the same that the handler would have given.
-func (s *System) settleRefund(ctx context.Context, account string, made provider.Refund) (reconcile.Answer, error) {
-	found, err := s.payments(ctx, `account = $1 AND charge = $2`, account, made.Charge)
-	if err != nil || len(found) == 0 {
-		return reconcile.Answer{}, errors.Join(err, errors.New("the refunded payment is not here"))
-	}
-	if err := s.noteRefund(ctx, found[0].ID, made); err != nil {
+func (s *System) settleRefund(ctx context.Context, rec *store.Record, made provider.Refund) (reconcile.Answer, error) {
+	payment, err := onceward.Carried[string](rec)
+	if err != nil {
 		return reconcile.Answer{}, err
 	}
-	body, err := encode(refundOf(&found[0], made))
+	if err := s.noteRefund(ctx, payment, made); err != nil {
+		return reconcile.Answer{}, err
+	}
+	body, err := encode(refundOf(rec.Scope, payment, made))
 	if err != nil {
 		return reconcile.Answer{}, err
 	}

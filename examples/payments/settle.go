@@ -48,7 +48,7 @@ func (s *System) askAboutRefund(ctx context.Context, rec *store.Record) (reconci
 	case !found:
 		return reconcile.NotFound(), nil
 	default:
-		return s.settleRefund(ctx, rec.Scope, made)
+		return s.settleRefund(ctx, rec, made)
 	}
 }
 
@@ -68,7 +68,7 @@ func (s *System) readRefundEvent(
 	if event.Data.Refund == nil {
 		return reconcile.Answer{}, errors.New("the event is not about a refund")
 	}
-	return s.settleRefund(ctx, rec.Scope, *event.Data.Refund)
+	return s.settleRefund(ctx, rec, *event.Data.Refund)
 }
 
 // newReceiver takes the provider's webhooks. The account at the provider is the system's own and no customer has its

@@ -64,6 +64,7 @@ func (t *turn) judge(before, after *store.Record, ev store.Event, out store.Tran
 	}
 	over := before.State.Settled() && t.ledger.left == 0
 	busted := ev.Kind == store.EventBust
+	rejected := ev.Kind == store.EventReject && (before.State == store.StateInProgress || before.State == store.StateRetryable)
 	created := out.Origin == store.OriginCreated || out.Origin == store.OriginRecreated
 	removed := created || out.Effect == store.EffectRemove || after.State == store.StateExpired
 
@@ -74,7 +75,7 @@ func (t *turn) judge(before, after *store.Record, ev store.Event, out store.Tran
 		t.require(i7, before.State == store.StateRetryable && out.Decision == store.DecisionExecute)
 	}
 	if removed && before.State != store.StateNone && before.State != store.StateExpired {
-		t.require(i12, over || busted && (before.State.Settled() || ev.Force))
+		t.require(i12, over || busted && (before.State.Settled() || ev.Force) || rejected)
 	}
 	if out.Decision == store.DecisionExecute {
 		t.judgeGrant(before, after, ev, created)
@@ -82,8 +83,12 @@ func (t *turn) judge(before, after *store.Record, ev store.Event, out store.Tran
 	if ev.Kind == store.EventResolveStep {
 		t.judgeToken(after)
 	}
-	if removed && (over || busted) {
+	if ev.Kind == store.EventReject {
+		t.require(i5, t.ledger.effects == 0)
+	}
+	if removed && (over || busted || rejected) {
 		t.endWindow(before)
+		t.ledger.busted = t.ledger.busted || busted && !before.State.Settled()
 	}
 	if after.State.Settled() && !before.State.Settled() {
 		t.ledger.left = int8(retention / tick)
@@ -108,7 +113,6 @@ func (t *turn) endWindow(before *store.Record) {
 	t.ledger.known = t.dedups && t.ledger.happened()
 	t.ledger.effects, t.ledger.by, t.ledger.answer, t.ledger.denied, t.ledger.confirmed = 0, 0, noneYet, 0, false
 	t.ledger.over = int8(before.Attempt)
-	t.ledger.busted = t.ledger.busted || !before.State.Settled()
 }
 
 // inspect holds the world after a move against the invariants that are about states: I1, I2, I5, I15, I17 and, where

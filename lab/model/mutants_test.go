@@ -73,6 +73,10 @@ var mutants = []mutant{
 		rules: rules{step: mistaken},
 	}, []breaches{i8}},
 	{scenario{
+		name: "a reject is not fenced", requests: twice, attempts: 3,
+		rules: rules{step: rejectsAll},
+	}, []breaches{i5, i6, i12}},
+	{scenario{
 		name: "a settled step settles the operation", requests: twice, attempts: 3,
 		policy: store.LostResume, dedups: true, rules: rules{stepIsOperation: true},
 	}, []breaches{i15}},
@@ -151,6 +155,14 @@ func mistaken(rec store.Record, ev store.Event, now time.Time) (store.Record, st
 		after.Fingerprint = stored
 	}
 	return after, out, err
+}
+
+// rejectsAll is a store in which a reject removes whatever is there.
+func rejectsAll(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	if ev.Kind == store.EventReject && rec.State != store.StateNone {
+		ev.Attempt, rec.State = rec.Attempt, store.StateInProgress
+	}
+	return store.Step(rec, ev, now)
 }
 
 // sameToken is a store that lets an operation go on under the token of the attempt that was resolved.

@@ -43,6 +43,8 @@ func (s *search) ownerMoves(w world, i int) {
 		move("repeats its completion", func(t *turn, r *request) { t.complete(r) })
 	case releasing:
 		move("repeats its release", func(t *turn, r *request) { t.release(r) })
+	case rejecting:
+		move("repeats its reject", func(t *turn, r *request) { t.reject(r) })
 	}
 	if r.flight != 0 {
 		s.flightMoves(i, move)
@@ -122,6 +124,11 @@ func (s *search) grantedMoves(r *request, move mover) {
 		t.release(r)
 		r.place = releasing
 	})
+	move("rejects", func(t *turn, r *request) { t.reject(r) })
+	move("rejects, the reply is lost", func(t *turn, r *request) {
+		t.reject(r)
+		r.place = rejecting
+	})
 }
 
 // flightMoves are those of a call on its way. It gets there whether or not its owner still waits for it.
@@ -199,6 +206,14 @@ func (t *turn) complete(r *request) {
 // release says that nothing was done, to the store and, if that takes it, to the client.
 func (t *turn) release(r *request) {
 	if _, _, err := t.apply(r.owns(store.EventRelease)); err == nil {
+		t.deny(r.attempt)
+	}
+	r.place = gone
+}
+
+// reject says that nothing was done and nothing is kept: as if the request had never come.
+func (t *turn) reject(r *request) {
+	if _, _, err := t.apply(r.owns(store.EventReject)); err == nil {
 		t.deny(r.attempt)
 	}
 	r.place = gone

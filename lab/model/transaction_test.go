@@ -22,7 +22,7 @@ func (s *search) transactionMoves(w world, i int) {
 			move("begins", func(t *turn, _ *request) { t.begin(i) })
 		}
 	case working:
-		s.workingMoves(move)
+		s.workingMoves(r, move)
 	case stranded:
 		move("is noticed and rolled back", func(t *turn, r *request) { t.leave(r, gone) })
 	case committing:
@@ -38,6 +38,11 @@ func (s *search) transactionMoves(w world, i int) {
 		move("does not hear of its COMMIT", func(_ *turn, r *request) { r.place = asking })
 	case asking:
 		s.askingMoves(w, i, move)
+	case forgetting:
+		move("forgets what was released", func(t *turn, r *request) {
+			_, _, _ = t.apply(store.Event{Kind: store.EventReject, Attempt: t.rows.record(r.seen).Attempt})
+			r.place, r.seen = gone, 0
+		})
 	}
 }
 
@@ -71,7 +76,15 @@ func (t *turn) timeOut(r *request) {
 	}
 }
 
-func (s *search) workingMoves(move mover) {
+func (s *search) workingMoves(r request, move mover) {
+	if s.rows.record(r.seen).State == store.StateRetryable {
+		move("is rejected and rolls back", func(t *turn, r *request) {
+			t.denyAttempt(r.attempt)
+			seen := r.seen
+			t.leave(r, forgetting)
+			r.seen = seen
+		})
+	}
 	move("sends COMMIT", func(_ *turn, r *request) { r.place = committing })
 	move("fails and rolls back", func(t *turn, r *request) {
 		t.denyAttempt(r.attempt)

@@ -58,6 +58,7 @@ const (
 	confirmed // what follows the call, in the owner's own database, is done too
 	settling  // the reply to the completion was lost
 	releasing // the reply to the release was lost
+	rejecting // the reply to the reject was lost
 	// Transactional mode.
 	working    // the transaction is open
 	stranded   // the same, with the process gone
@@ -65,6 +66,7 @@ const (
 	orphaned   // the same, with the process gone
 	committed  // COMMIT has landed, its reply is on its way
 	asking     // the reply to COMMIT was lost
+	forgetting // rolled back and rejected, over a record that may be retried
 	// gone is the end: answered, given up or crashed.
 	gone
 )
@@ -168,7 +170,10 @@ func (t *table) record(id rowID) store.Record { return t.records[id] }
 
 // essence leaves out of a record what decides nothing: notes for people, and what belongs to another state.
 func essence(rec store.Record) store.Record {
-	rec.LastError, rec.ReconcileError, rec.CreatedAt, rec.SettledAt = "", "", time.Time{}, time.Time{}
+	rec.ReconcileError, rec.CreatedAt, rec.SettledAt = "", time.Time{}, time.Time{}
+	if rec.State != store.StateExpired { // there it tells a rejected record from a busted one
+		rec.LastError = ""
+	}
 	if rec.State != store.StateInProgress {
 		rec.Nonce = store.Nonce{}
 	}

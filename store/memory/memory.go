@@ -88,6 +88,11 @@ func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error
 	return s.write(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
 }
 
+// Reject implements [store.Store].
+func (s *Store) Reject(ctx context.Context, c store.Claim) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
+}
+
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := ctx.Err(); err != nil {

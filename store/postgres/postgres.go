@@ -248,6 +248,11 @@ func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error
 	return s.settle(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
 }
 
+// Reject implements [store.Store].
+func (s *Store) Reject(ctx context.Context, c store.Claim) error {
+	return s.settle(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
+}
+
 // settle applies an event after which the record is not waited for any more.
 func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) error {
 	_, err := s.change(ctx, id, event)

@@ -34,6 +34,12 @@ func testFencing(t *testing.T, h Harness) {
 				ExpiresAt: expires,
 			}
 		}},
+		{"after the corrected request took the key", func(e *env, id store.ID) (store.Claim, store.FencedError) {
+			old := e.own(id)
+			e.must(e.Store.Reject(e.ctx, old))
+			corrected := e.own(id, fingerprints(fingerprint("corrected")))
+			return old, store.FencedError{Current: corrected.Attempt, State: store.StateInProgress}
+		}},
 		{"without a record", func(_ *env, id store.ID) (store.Claim, store.FencedError) {
 			return store.Claim{ID: id, Attempt: 1}, store.FencedError{}
 		}},
@@ -89,6 +95,7 @@ func ownerWrites(reconciles bool) []ownerWrite {
 		}},
 		{"release", func(e *env, c store.Claim) error { return e.Store.Release(e.ctx, c, "stale") }},
 		{"abandon", func(e *env, c store.Claim) error { return e.Store.Abandon(e.ctx, c, "stale") }},
+		{"reject", func(e *env, c store.Claim) error { return e.Store.Reject(e.ctx, c) }},
 	}
 	if !reconciles {
 		return writes
@@ -144,6 +151,7 @@ func repeatedSettlements(e *env) {
 		}},
 		{"release", func(c store.Claim) error { return e.Store.Release(e.ctx, c, "no stock") }},
 		{"abandon", func(c store.Claim) error { return e.Store.Abandon(e.ctx, c, "timeout") }},
+		{"reject", func(c store.Claim) error { return e.Store.Reject(e.ctx, c) }},
 	}
 	for _, s := range settlements {
 		c := e.own(id(s.name))
@@ -207,11 +215,17 @@ type removal struct {
 func removals(i Instance) []removal {
 	ways := []removal{
 		{name: "released", remove: func(e *env, c store.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
+		{name: "rejected", remove: func(e *env, c store.Claim) { e.must(e.Store.Reject(e.ctx, c)) }},
 		{name: "expired", remove: func(e *env, c store.Claim) { e.until(e.complete(c, "stored")) }},
 		{name: "resumed", lapses: true, remove: func(e *env, c store.Claim) { e.until(e.get(c.ID).LeaseUntil) }},
 	}
 	if has[store.Reaper](i) {
-		ways = append(ways, removal{name: "reaped", remove: func(e *env, c store.Claim) {
+		ways = append(ways, removal{name: "rejected and reaped", remove: func(e *env, c store.Claim) {
+			e.must(e.Store.Reject(e.ctx, c))
+			e.until(e.get(c.ID).ExpiresAt)
+			e.reap(everything, true)
+			e.wantState(c.ID, store.StateNone, "E5: after the reaper")
+		}}, removal{name: "reaped", remove: func(e *env, c store.Claim) {
 			e.until(e.complete(c, "stored"))
 			e.reap(everything, false)
 			e.wantState(c.ID, store.StateNone, "B2: after the reaper")

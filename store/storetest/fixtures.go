@@ -99,6 +99,10 @@ func ownerFixtures() []fixture {
 			},
 			end: lapse,
 		},
+		{
+			name: "rejected", want: store.StateExpired, absent: true,
+			begin: func(e *env, id store.ID) { e.must(e.Store.Reject(e.ctx, e.ownAtPoint(id, resume))) },
+		},
 		{name: "unknown", want: store.StateUnknown, begin: func(e *env, id store.ID) { e.lose(id) }},
 		{
 			name: "unknown by a reservation", want: store.StateUnknown,

@@ -42,6 +42,7 @@ func testRaces(t *testing.T, h Harness) {
 	h.test(t, "double complete", raceDoubleComplete)
 	h.test(t, "complete and release", raceCompleteAndRelease)
 	h.test(t, "complete and abandon", raceCompleteAndAbandon)
+	h.test(t, "reject and the corrected request", raceRejectAndCorrected)
 	h.test(t, "expiry against replay", raceExpiryAndReplay)
 }
 
@@ -245,6 +246,38 @@ func raceCompleteAndAbandon(e *env) {
 			e.Errorf("S6: abandon got %v, want nil or ErrFenced", abandoned)
 		}
 		e.wantState(id, store.StateCompleted, "section 4: after complete raced abandon")
+	}
+}
+
+// raceRejectAndCorrected rejects twice, as an owner does whose reply was lost, while the corrected request comes in:
+// whatever the order, no reject touches the record of the corrected one (E5, S6).
+func raceRejectAndCorrected(e *env) {
+	for _, id := range ids(rounds) {
+		c := e.own(id)
+		corrected := request(id, fingerprints(fingerprint("corrected")))
+		var rejected, repeated, reserved error
+		var verdict store.Verdict
+		pair(func() {
+			rejected = e.Store.Reject(e.ctx, c)
+			repeated = e.Store.Reject(e.ctx, c)
+		}, func() {
+			for verdict.Decision == 0 || verdict.Decision == store.DecisionMismatch {
+				if verdict, reserved = e.Store.Reserve(e.ctx, corrected); reserved != nil {
+					return
+				}
+			}
+		})
+		e.must(errors.Join(rejected, reserved))
+		if repeated != nil && !errors.Is(repeated, store.ErrFenced) {
+			e.Errorf("S6: a repeated reject got %v, want nil or ErrFenced", repeated)
+		}
+		if verdict.Origin != store.OriginRecreated && verdict.Origin != store.OriginCreated {
+			e.Errorf("E5: the corrected request got %s, %s, want to execute", verdict.Decision, verdict.Origin)
+		}
+		if rec := e.get(id); rec.State != store.StateInProgress || rec.Attempt != verdict.Record.Attempt {
+			e.Errorf("S6: after the corrected request took the key as attempt %d the record is %s",
+				verdict.Record.Attempt, describe(rec))
+		}
 	}
 }
 

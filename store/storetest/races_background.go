@@ -30,6 +30,23 @@ func testSweeperRaces(t *testing.T, h Harness) {
 		}
 		e.wantState(c.ID, store.StateCompleted, "S6: a settled record")
 	})
+	h.test(t, "sweep, then reject", func(e *env) {
+		c := e.own(id("key"), lease(e.brief()))
+		lapse(e)
+		e.sweep(everything)
+		e.wantFenced(e.Store.Reject(e.ctx, c), "S6: a reject of what is unknown")
+		e.wantState(c.ID, store.StateUnknown, "S6: after a refused reject")
+	})
+	h.test(t, "reject, then sweep", func(e *env) {
+		c := e.own(id("key"), lease(e.brief()))
+		lapse(e)
+		e.must(e.Store.Reject(e.ctx, c))
+		if swept := e.sweep(everything); swept != 0 {
+			e.Errorf("E5: the sweeper changed %d rejected records", swept)
+		}
+		e.wantDecision(request(c.ID, fingerprints(fingerprint("corrected"))), store.DecisionExecute,
+			"E5: the corrected request")
+	})
 	h.test(t, "sweep against complete", raceSweepAndComplete)
 	h.test(t, "sweep against extend", raceSweepAndExtend)
 	h.test(t, "two sweepers", func(e *env) {

@@ -140,7 +140,7 @@ func (w *walk) reserveMove(rt *rapid.T) {
 func (w *walk) ownerMove(rt *rapid.T) {
 	target := w.drawID(rt)
 	ev := store.Event{
-		Kind:    store.EventKind(rapid.IntRange(int(store.EventExtend), int(store.EventAbandon)).Draw(rt, "kind")),
+		Kind:    store.EventKind(rapid.IntRange(int(store.EventExtend), int(store.EventReject)).Draw(rt, "kind")),
 		Attempt: w.drawAttempt(rt, target),
 		Lease:   drawDuration(rt),
 		Reason:  "because",

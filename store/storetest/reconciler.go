@@ -464,8 +464,8 @@ func personEndsLostOperation(e *env) {
 		e.wantState(c.ID, way.want, "I16: a lost operation that a person ended as "+name)
 		e.must(way.end(c)) // the reply may be lost
 		for _, w := range ownerWrites(false) {
-			if w.name == "release" && name == "not executed" {
-				continue // it says the same
+			if (w.name == "release" || w.name == "reject") && name == "not executed" {
+				continue // they say the same
 			}
 			e.wantFenced(w.write(e, c), "S6: "+w.name+" of an owner whose operation was ended as "+name)
 		}

@@ -203,6 +203,7 @@ func ownerActions() []action {
 		{"complete with everything", store.Event{Kind: store.EventComplete, Completion: rich()}},
 		{"release", store.Event{Kind: store.EventRelease, Reason: "card expired"}},
 		{"abandon", store.Event{Kind: store.EventAbandon, Reason: "timeout"}},
+		{"reject", store.Event{Kind: store.EventReject}},
 	}
 	var all []action
 	for _, ev := range events {
@@ -301,6 +302,8 @@ func (e *env) do(id store.ID, ev store.Event) (r reply) {
 		r.err = e.Store.Release(e.ctx, c, ev.Reason)
 	case store.EventAbandon:
 		r.err = e.Store.Abandon(e.ctx, c, ev.Reason)
+	case store.EventReject:
+		r.err = e.Store.Reject(e.ctx, c)
 	case store.EventSweep:
 		_, r.err = e.Store.(store.Sweeper).Sweep(e.ctx, everything)
 	case store.EventReap:

@@ -77,6 +77,7 @@ func wakings(i Instance) []waking {
 		{"complete", calmly, nothing, func(e *env, c store.Claim) { e.complete(c, "done") }},
 		{"release", calmly, nothing, func(e *env, c store.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
 		{"abandon", calmly, nothing, func(e *env, c store.Claim) { e.must(e.Store.Abandon(e.ctx, c, "timeout")) }},
+		{"reject", calmly, nothing, func(e *env, c store.Claim) { e.must(e.Store.Reject(e.ctx, c)) }},
 		{"a reservation after the lease", lapsing, lapse, func(e *env, c store.Claim) { e.reserve(request(c.ID)) }},
 		{"another owner", resumable, lapse, func(e *env, c store.Claim) { e.own(c.ID, resume) }},
 	}

@@ -70,7 +70,7 @@ func letGo(o *operation, held *history.Write, time int64) bool {
 			return false
 		}
 		switch w.Call {
-		case history.CallComplete, history.CallRelease, history.CallAbandon:
+		case history.CallComplete, history.CallRelease, history.CallAbandon, history.CallReject:
 			return true
 		case history.CallExtend:
 			return w.Began > held.Began
@@ -113,7 +113,7 @@ func grants(o *operation) []*history.Write {
 func ownerCall(w *history.Write) bool {
 	switch w.Call {
 	case history.CallExtend, history.CallCheckpoint, history.CallComplete, history.CallRelease, history.CallAbandon,
-		history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallResolveStep:
+		history.CallReject, history.CallResolveCompleted, history.CallResolveNotExecuted, history.CallResolveStep:
 		return true
 	}
 	return false

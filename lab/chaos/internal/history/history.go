@@ -41,6 +41,7 @@ const (
 	CallComplete           = "complete"
 	CallRelease            = "release"
 	CallAbandon            = "abandon"
+	CallReject             = "reject"
 	CallResolveCompleted   = "resolve completed"
 	CallResolveNotExecuted = "resolve not executed"
 	CallResolveStep        = "resolve step"

@@ -180,6 +180,11 @@ func (j *journaled) Abandon(ctx context.Context, c store.Claim, reason string) e
 	return j.claimed(history.CallAbandon, c, "", func() error { return j.Store.Abandon(ctx, c, reason) })
 }
 
+// Reject implements [store.Store].
+func (j *journaled) Reject(ctx context.Context, c store.Claim) error {
+	return j.claimed(history.CallReject, c, "", func() error { return j.Store.Reject(ctx, c) })
+}
+
 // ResolveCompleted implements [store.Reconciler].
 func (j *journaled) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
 	return j.claimed(history.CallResolveCompleted, c, Digest(&done.Response), func() error { return j.Store.ResolveCompleted(ctx, c, done) })

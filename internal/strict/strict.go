@@ -1,4 +1,5 @@
-package phase
+// Package strict decodes carried data: JSON that a program has stored for a later one, which may be of another version.
+package strict
 
 import (
 	"bytes"
@@ -11,34 +12,37 @@ import (
 	"strings"
 )
 
-// decode reads carried data. Strictly, it refuses fields that the type does not have, and data without a field that the
+// Decode reads carried data into what a pointer points to. Strictly, it refuses fields that the type does not have, and data without a field that the
 // type has: a field that was renamed must not be zero without a word. A field may be missing, or null, if the type
 // leaves it out when it is empty (omitempty, omitzero), or if it is nil then, as a pointer is.
-func decode[T any](raw json.RawMessage, strict bool) (*T, error) {
-	data := new(T)
+func Decode(raw []byte, data any, strictly bool) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
-	if strict {
+	if strictly {
 		decoder.DisallowUnknownFields()
 	}
 	if err := decoder.Decode(data); err != nil {
-		return nil, fmt.Errorf("phase: the carried data does not fit its type: %w", err)
+		return fmt.Errorf("the carried data does not fit its type: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("phase: the carried data is followed by more")
+		return errors.New("the carried data is followed by more")
 	}
-	if !strict {
-		return data, nil
+	if !strictly {
+		return nil
 	}
 	// What the type would have written shows which fields it has, by the rules of encoding/json alone.
 	written, err := json.Marshal(data)
 	if err != nil {
-		return nil, fmt.Errorf("phase: the carried data cannot be written again: %w", err)
+		return fmt.Errorf("the carried data cannot be written again: %w", err)
 	}
 	if field := missing(parse(written), withoutNulls(parse(raw))); field != "" {
-		return nil, fmt.Errorf("phase: the carried data lacks the field %q", field)
+		return fmt.Errorf("the carried data lacks the field %q", field)
 	}
-	return data, nil
+	return nil
 }
+
+// Missing is the path of the first member that one JSON value has, other than null, and another one lacks; empty if
+// there is none.
+func Missing(want, got []byte) string { return missing(parse(want), parse(got)) }
 
 // parse makes maps and slices of valid JSON.
 func parse(raw []byte) (value any) {

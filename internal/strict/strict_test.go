@@ -1,10 +1,12 @@
-package phase
+package strict_test
 
 import (
 	"encoding/json"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/strict"
 )
 
 type line struct {
@@ -61,7 +63,7 @@ func TestStrictDecoding(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decode[carried](json.RawMessage(c.data), true)
+			err := strict.Decode([]byte(c.data), new(carried), true)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

@@ -1,0 +1,141 @@
+package phase_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/store"
+)
+
+// sendBody is send with a body.
+func (b *bench) sendBody(h http.Handler, key, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(body))
+	r.Header.Set("Idempotency-Key", key)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+var errNoSuchItem = errors.New("there is no such item")
+
+// TestAStartThatRejects is E5: its error keeps nothing, and the corrected request executes under the same key.
+func TestAStartThatRejects(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		o := b.define(b.local("seat", takeSeat))
+		for name, test := range map[string]struct {
+			err    error
+			status int
+		}{
+			"plain":  {errNoSuchItem, http.StatusBadRequest},
+			"answer": {onceward.Rejected(phase.Finish(phase.JSON(422, errNoSuchItem.Error()))), 422},
+		} {
+			h := o.Handler(b.guard, func(r *http.Request) (*order, error) {
+				item, err := io.ReadAll(r.Body)
+				if string(item) == "nothing" {
+					err = test.err
+				}
+				return &order{Item: string(item)}, err
+			})
+			for range 2 {
+				b.want(b.sendBody(h, name, "nothing"), test.status, errNoSuchItem.Error())
+			}
+			b.want(b.sendBody(h, name, "a book"), http.StatusCreated, "a book")
+			b.want(b.sendBody(h, name, "a book"), http.StatusCreated, "a book")
+		}
+		b.wantTrace("seat seat")
+	})
+}
+
+// TestALocalStepThatRejects: as long as no recovery point is stored, nothing is kept. After that the answer is.
+func TestALocalStepThatRejects(t *testing.T) {
+	t.Parallel()
+	refused := onceward.Rejected(phase.Finish(phase.JSON(http.StatusConflict, "taken")))
+	refuse := func(_ context.Context, o *order) error {
+		if o.Item == "nothing" {
+			return refused
+		}
+		return nil
+	}
+	onTransactions(t, func(t *testing.T, b *bench) {
+		first := b.define(phase.Local("seat", refuse)).Handler(b.guard, start)
+		b.want(b.sendBody(first, "first", "nothing"), http.StatusConflict, "taken")
+		b.want(b.sendBody(first, "first", "a book"), http.StatusCreated, "a book")
+
+		second := b.define(b.local("seat", takeSeat), phase.Local("check", refuse)).Handler(b.guard, start)
+		b.want(b.sendBody(second, "second", "nothing"), http.StatusConflict, "taken")
+		if rec := b.record("second"); rec.State != store.StateCompleted {
+			t.Errorf("E5: a step was done, and the record is %s, want completed", rec.State)
+		}
+		b.want(b.sendBody(second, "second", "a book"), http.StatusUnprocessableEntity, "mismatch")
+
+		call := onceward.Call{Scope: "shop", Key: "do", Payload: []byte("nothing")}
+		plain := b.define(phase.Local("seat", func(_ context.Context, o *order) error {
+			if o.Item == "nothing" {
+				return onceward.Rejected(errNoSuchItem)
+			}
+			return nil
+		}))
+		if _, err := plain.Do(t.Context(), b.guard, call, order{Item: "nothing"}); !errors.Is(err, errNoSuchItem) {
+			t.Errorf("E5: Do returned %v", err)
+		}
+		call.Payload = []byte("a book")
+		if _, err := plain.Do(t.Context(), b.guard, call, order{Item: "a book"}); err != nil {
+			t.Errorf("E5: the corrected call got %v", err)
+		}
+	})
+}
+
+// TestATransactionThatRejects: nothing of it is kept, nor of an earlier attempt that was found not to have executed,
+// and a duplicate that waits for it executes, whatever its body.
+func TestATransactionThatRejects(t *testing.T) {
+	t.Parallel()
+	onTransactions(t, func(t *testing.T, b *bench) {
+		began, gate := make(chan struct{}, 1), make(chan struct{})
+		reject := func(w http.ResponseWriter, r *http.Request) {
+			if item, _ := io.ReadAll(r.Body); string(item) != "nothing" {
+				w.WriteHeader(http.StatusCreated)
+				return
+			}
+			began <- struct{}{}
+			<-gate
+			onceward.FromContext(r.Context()).Reject()
+			http.Error(w, "no such item", http.StatusBadRequest)
+		}
+		name := onceward.OperationName("POST /orders")
+		unknown := b.guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			onceward.FromContext(r.Context()).Unknown()
+		}, onceward.Reserved(onceward.FailureUnknown), name)
+		b.sendBody(unknown, "k", "nothing")
+		claim := store.Claim{ID: store.ID{Scope: "shop", Key: "k"}, Attempt: b.record("k").Attempt}
+		if err := b.store.(store.Reconciler).ResolveNotExecuted(t.Context(), claim, "never arrived"); err != nil {
+			t.Fatal(err)
+		}
+		h := b.guard.HandlerFunc(reject, onceward.Transactional(), name, onceward.InFlightWait(patience))
+		for _, key := range []string{"k", "fresh"} {
+			first := make(chan *httptest.ResponseRecorder, 2)
+			go func() { first <- b.sendBody(h, key, "nothing") }()
+			<-began
+			if key == "fresh" { // over what was released, another body is a mismatch until that is rejected
+				go func() { first <- b.sendBody(h, key, "a book") }()
+			}
+			gate <- struct{}{}
+			if key == "k" {
+				b.want(<-first, http.StatusBadRequest, "no such item")
+				b.want(b.sendBody(h, key, "a book"), http.StatusCreated, "")
+				continue
+			}
+			codes := map[int]bool{(<-first).Code: true, (<-first).Code: true}
+			if !codes[http.StatusBadRequest] || !codes[http.StatusCreated] {
+				t.Errorf("E5: the answers are %v, want 400 for the first, 201 for the one that waited", codes)
+			}
+		}
+	})
+}
