@@ -175,6 +175,9 @@ type httpExecution struct {
 	panicked any
 	problem  *Problem // Onceward's own answer in place of the handler's
 	passOn   bool     // the handler's own words are the answer to an outcome that is unknown
+	wrote    bool     // a run, perhaps one that was undone, wrote an answer
+	notRerun bool     // the handler did not run again after it was undone
+	bypassed bool     // the client has an answer that went past the recorder
 
 	firstBody     requestBody
 	firstRecorder recorder
@@ -182,7 +185,7 @@ type httpExecution struct {
 
 func newHTTPExecution(p *protected, w http.ResponseWriter, r *http.Request) *httpExecution {
 	x := &httpExecution{route: p, request: r}
-	x.firstRecorder.real, x.firstRecorder.settings = w, p.settings
+	x.firstRecorder.real, x.firstRecorder.settings, x.firstRecorder.late = w, p.settings, x
 	x.body, x.recorder = &x.firstBody, &x.firstRecorder
 	return x
 }
@@ -222,7 +225,7 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 
 // work runs the handler. It implements [runner].
 func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
-	x.panicked, x.problem, x.passOn = nil, nil, false
+	x.panicked, x.problem, x.passOn, x.notRerun = nil, nil, false, false
 	op.restart()
 	if x.recorder.hasEnded() {
 		// The store undid an earlier run. What that one left behind must not reach into this one.
