@@ -110,7 +110,8 @@ func (x *httpExecution) bypassedOutcome() (outcome, bool) {
 	if !x.recorder.bypassed || x.recorder.status != 0 || x.settings.mode == modeTransactional {
 		return outcome{}, false
 	}
-	return outcome{kind: outcomeUnknown, reason: "the handler answered past the guard, and its status cannot be seen"}, true
+	reason := "the handler answered past the guard, and its status cannot be seen"
+	return outcome{kind: outcomeUnknown, reason: reason}, true
 }
 
 var errAnsweredOtherwise = errors.New("the attempt did not end as the client was told")

@@ -17,7 +17,7 @@ import (
 
 // The writers of frameworks, as far as they show what was written to them.
 type (
-	// ginWriter shows by methods what was written. It keeps a status back until the first byte, and 200 stands for none.
+	// ginWriter shows by methods what was written. It keeps a status back until the first byte; 200 stands for none.
 	ginWriter struct {
 		http.ResponseWriter
 		status  int
@@ -249,12 +249,12 @@ func TestATransactionAnsweredPastTheGuard(t *testing.T) {
 		action    store.TxAction
 		logged    int
 	}{
-		"201":                    {"gin", 201, nil, store.TxCommit, 0},
-		"422":                    {"echo", 422, nil, store.TxCommitAnswer, 0},
-		"500":                    {"gin", 500, nil, store.TxRollback, 0},
-		"no status":              {"net/http", 201, nil, store.TxCommit, 0},
-		"201, the commit fails":  {"gin", 201, errDown, store.TxCommit, 1},
-		"201, the commit is out": {"gin", 201, fmt.Errorf("%w: by the test", store.ErrOutcomeUnknown), store.TxCommit, 1},
+		"201":                        {"gin", 201, nil, store.TxCommit, 0},
+		"422":                        {"echo", 422, nil, store.TxCommitAnswer, 0},
+		"500":                        {"gin", 500, nil, store.TxRollback, 0},
+		"no status":                  {"net/http", 201, nil, store.TxCommit, 0},
+		"201, the commit fails":      {"gin", 201, errDown, store.TxCommit, 1},
+		"201, its commit is unknown": {"gin", 201, fmt.Errorf("%w: yes", store.ErrOutcomeUnknown), store.TxCommit, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -373,8 +373,8 @@ func TestAnAnswerAfterTheHandler(t *testing.T) {
 	}
 }
 
-// TestAHandlerThatDoesNotRunAgain: a chain that runs once does nothing in a transaction that the database undid, and its
-// silence is no answer.
+// TestAHandlerThatDoesNotRunAgain: a chain that runs once does nothing in a transaction that the database undid, and
+// its silence is no answer.
 func TestAHandlerThatDoesNotRunAgain(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -386,7 +386,8 @@ func TestAHandlerThatDoesNotRunAgain(t *testing.T) {
 			w.WriteHeader(http.StatusCreated)
 		}
 	}}
-	h := newGuard(t, s, logging(&log)).Handler(handler, onceward.Transactional(), onceward.OperationName("POST /payments"))
+	h := newGuard(t, s, logging(&log)).
+		Handler(handler, onceward.Transactional(), onceward.OperationName("POST /payments"))
 	post(h, "k", `{}`).wantProblem(t, "E1", http.StatusServiceUnavailable, "not-executed")
 	if got := s.actions[len(s.actions)-1]; got != store.TxRollback {
 		t.Errorf("E1: the transaction in which nothing was done ended with %d", got)
