@@ -24,7 +24,9 @@ func (g *Guard) HandlerFunc(next http.HandlerFunc, options ...Option) http.Handl
 	return g.Handler(next, options...)
 }
 
-// Middleware returns a middleware that protects what it wraps. It panics if the options cannot be right.
+// Middleware returns a middleware that protects what it wraps. It panics if the options cannot be right. What it wraps
+// answers through the ResponseWriter that it is handed, and runs again if a database undid its transaction: for
+// frameworks with a writer or a chain of their own see docs/routers.md.
 func (g *Guard) Middleware(options ...Option) func(http.Handler) http.Handler {
 	middleware, err := g.Route(options...)
 	if err != nil {

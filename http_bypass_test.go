@@ -28,6 +28,8 @@ type (
 		http.ResponseWriter
 		status, size int
 	}
+	// sizedWriter shows by methods the status, 200 for none, and the size, as gorilla/handlers does.
+	sizedWriter struct{ chiWriter }
 	// echoWriter shows by fields what was written.
 	echoWriter struct {
 		http.ResponseWriter
@@ -68,6 +70,10 @@ func (w *chiWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
+func (w *sizedWriter) Status() int       { return max(w.status, http.StatusOK) }
+func (w *sizedWriter) Size() int         { return w.size }
+func (w *sizedWriter) BytesWritten() int { return 0 }
+
 func (w *echoWriter) WriteHeader(status int) {
 	w.Status, w.Committed = status, true
 	w.ResponseWriter.WriteHeader(status)
@@ -79,6 +85,9 @@ func (w wrapperWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 var frameworks = map[string]func(http.ResponseWriter) http.ResponseWriter{
 	"gin": func(w http.ResponseWriter) http.ResponseWriter {
 		return &ginWriter{ResponseWriter: w, status: http.StatusOK}
+	},
+	"sized": func(w http.ResponseWriter) http.ResponseWriter {
+		return &sizedWriter{chiWriter{ResponseWriter: w}}
 	},
 	"chi":  func(w http.ResponseWriter) http.ResponseWriter { return &chiWriter{ResponseWriter: w} },
 	"echo": func(w http.ResponseWriter) http.ResponseWriter { return &echoWriter{ResponseWriter: w} },
@@ -133,21 +142,25 @@ func answering(status int, body string) *counted {
 func TestAnAnswerPastTheGuardIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, writer := range frameworks {
-		for _, body := range []string{"the answer", ""} {
-			if name == "net/http" {
-				continue // its status cannot be seen: see TestAnAnswerPastTheGuardWithoutAStatus
-			}
-			t.Run(fmt.Sprintf("%s, %q", name, body), func(t *testing.T) {
+		if name == "net/http" {
+			continue // its status cannot be seen: see TestAnAnswerPastTheGuardWithoutAStatus
+		}
+		for _, answer := range []struct {
+			status int
+			body   string
+		}{{http.StatusCreated, "the answer"}, {http.StatusCreated, ""}, {http.StatusOK, "the answer"}} {
+			t.Run(fmt.Sprintf("%s, %d %q", name, answer.status, answer.body), func(t *testing.T) {
 				t.Parallel()
+				status, body := answer.status, answer.body
 				var log bytes.Buffer
 				events, s := new(journal), memory.New()
 				b := &bypassing{
 					guard: newGuard(t, s, logging(&log), observedBy(events)), options: []onceward.Option{reserved},
-					writer: writer, handler: answering(http.StatusCreated, body),
+					writer: writer, handler: answering(status, body),
 				}
 				for _, key := range []string{"k", "l"} {
 					first := post(b, key, `{}`)
-					if first.want(t, "E7", http.StatusCreated, false); first.body != body {
+					if first.want(t, "E7", status, false); first.body != body {
 						t.Errorf("E7: the client got %q, want %q alone", first.body, body)
 					}
 					post(b, key, `{}`).wantProblem(t, "A4", http.StatusConflict, "response-not-stored")
@@ -157,7 +170,7 @@ func TestAnAnswerPastTheGuardIsNoticed(t *testing.T) {
 				wantLogged(t, log.String(), "past the guard", 1)
 				got := observed[onceward.BypassedEvent](events)
 				if want := (onceward.BypassedEvent{
-					ID: aliceID("k"), Operation: "POST /payments", Status: http.StatusCreated,
+					ID: aliceID("k"), Operation: "POST /payments", Status: status,
 				}); len(got) != 2 || got[0] != want {
 					t.Errorf("M1: the observer was told %+v, want two as %+v", got, want)
 				}
