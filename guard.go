@@ -26,6 +26,7 @@ type Guard struct {
 	keeper          keeper
 	orphans         orphans
 	waiting         atomic.Int64
+	told            toldMistakes
 }
 
 // New returns a guard over a store, or an error that says what in the configuration cannot be right.

@@ -24,7 +24,9 @@ func (g *Guard) HandlerFunc(next http.HandlerFunc, options ...Option) http.Handl
 	return g.Handler(next, options...)
 }
 
-// Middleware returns a middleware that protects what it wraps. It panics if the options cannot be right.
+// Middleware returns a middleware that protects what it wraps. It panics if the options cannot be right. What it wraps
+// answers through the ResponseWriter that it is handed, and runs again if a database undid its transaction: for
+// frameworks with a writer or a chain of their own see docs/routers.md.
 func (g *Guard) Middleware(options ...Option) func(http.Handler) http.Handler {
 	middleware, err := g.Route(options...)
 	if err != nil {
@@ -177,6 +179,9 @@ type httpExecution struct {
 	panicked any
 	problem  *Problem // Onceward's own answer in place of the handler's
 	passOn   bool     // the handler's own words are the answer to an outcome that is unknown
+	wrote    bool     // a run, perhaps one that was undone, wrote an answer
+	notRerun bool     // the handler did not run again after it was undone
+	bypassed bool     // the client has an answer that went past the recorder
 
 	firstBody     requestBody
 	firstRecorder recorder
@@ -184,7 +189,7 @@ type httpExecution struct {
 
 func newHTTPExecution(p *protected, w http.ResponseWriter, r *http.Request) *httpExecution {
 	x := &httpExecution{route: p, request: r}
-	x.firstRecorder.real, x.firstRecorder.settings = w, p.settings
+	x.firstRecorder.real, x.firstRecorder.settings, x.firstRecorder.late = w, p.settings, x
 	x.body, x.recorder = &x.firstBody, &x.firstRecorder
 	return x
 }
@@ -224,7 +229,7 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 
 // work runs the handler. It implements [runner].
 func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
-	x.panicked, x.problem, x.passOn = nil, nil, false
+	x.panicked, x.problem, x.passOn, x.notRerun = nil, nil, false, false
 	op.restart()
 	if x.recorder.hasEnded() {
 		// The store undid an earlier run. What that one left behind must not reach into this one.

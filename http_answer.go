@@ -14,7 +14,8 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	if rec.streaming {
 		return x.streamedOutcome(ctx, op)
 	}
-	silent := rec.status == 0 && ctx.Err() != nil
+	x.inspect(ctx, op)
+	silent := rec.status == 0 && !rec.bypassed && ctx.Err() != nil
 	switch said := op.outcome.Load(); {
 	case said == endedUnknown:
 		return x.saidUnknown()
@@ -31,6 +32,11 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	case silent:
 		reason := "the handler ran past its deadline, or lost its lease, and wrote no answer"
 		return x.unanswered(ctx, reason, &problemDeadline)
+	case x.notRerun:
+		return x.unanswered(ctx, "the handler did not run again after it was undone", &problemNotExecuted)
+	}
+	if end, unseen := x.bypassedOutcome(); unseen {
+		return end
 	}
 	response := rec.response()
 	switch {
@@ -139,6 +145,10 @@ func (x *httpExecution) answer(res *result) {
 		x.endStream(res)
 		return
 	}
+	if x.bypassed {
+		x.endBypassed(res)
+		return
+	}
 	w, r := x.recorder.real, x.request
 	switch res.kind {
 	case resultAnswer:
@@ -193,7 +203,7 @@ func (x *httpExecution) replay(res *result) {
 	response := res.answer()
 	w := x.recorder.real
 	if response.NotStored {
-		detail := "it was too large, or was streamed; the request is not executed again"
+		detail := "it was too large, was streamed, or did not pass through the guard; the request is not executed again"
 		problemNotStored.detailed(detail).write(w, x.request)
 		return
 	}

@@ -94,6 +94,13 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// wasRead reports whether the handler read something.
+func (b *requestBody) wasRead() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.offset > 0
+}
+
 // Close implements [io.Closer].
 func (b *requestBody) Close() error {
 	b.close()

@@ -19,6 +19,7 @@ type recorder struct {
 	real     http.ResponseWriter
 	settings *settings
 	stream   streamMarker // nil where answers cannot stream
+	late     lateListener // told of a first answer after the end
 
 	// A goroutine that the handler left behind may go on writing. The lock, and the end of writing when the handler
 	// ends, keep it away from an answer that is being settled, and from memory that is used again.
@@ -33,12 +34,17 @@ type recorder struct {
 	status    int
 	body      []byte
 	streaming bool
+	bypassed  bool // the handler answered past the recorder, with the status if that is known
+	noAnswer  bool // an empty one stands for it, and none came late
 	overflow  bool
 	broken    error // marking failed: nothing more may be sent
 }
 
 // streamMarker records durably that an answer is about to be sent without being stored.
 type streamMarker interface{ markStreaming() error }
+
+// lateListener is told of an answer that a handler without one gives after it has ended.
+type lateListener interface{ wroteLate(status int) }
 
 var (
 	_ http.ResponseWriter = (*recorder)(nil)
@@ -69,9 +75,11 @@ func (rec *recorder) Header() http.Header {
 func (rec *recorder) WriteHeader(status int) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if !rec.ended {
-		rec.writeHeader(status)
+	if rec.ended {
+		rec.noteLate(status)
+		return
 	}
+	rec.writeHeader(status)
 }
 
 func (rec *recorder) writeHeader(status int) {
@@ -132,6 +140,7 @@ func (rec *recorder) WriteString(s string) (int, error) {
 // admit decides where the next n bytes of the body go.
 func (rec *recorder) admit(n int) error {
 	if rec.ended {
+		rec.noteLate(http.StatusOK)
 		return errHandlerEnded
 	}
 	if rec.status == 0 {
@@ -180,10 +189,11 @@ func (rec *recorder) sendHeader(extra int) []string {
 // response is the answer to store. The body is copied: the recorder's buffer is used again.
 func (rec *recorder) response() store.Response {
 	if rec.status == 0 {
-		rec.writeHeader(http.StatusOK)
-		rec.trailers = trailers(rec.header, rec.announced)
+		rec.answerNothing()
 	}
-	response := store.Response{Status: rec.status, Header: rec.fields[:rec.stored:rec.stored], NotStored: rec.streaming}
+	response := store.Response{
+		Status: rec.status, Header: rec.fields[:rec.stored:rec.stored], NotStored: rec.streaming || rec.bypassed,
+	}
 	if len(rec.body) > 0 && !rec.streaming {
 		response.Body = append(make([]byte, 0, len(rec.body)), rec.body...)
 	}
@@ -198,6 +208,23 @@ func (rec *recorder) end() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.ended = true
+}
+
+// answerNothing makes an empty 200 the answer of a handler that wrote none.
+func (rec *recorder) answerNothing() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.writeHeader(http.StatusOK)
+	rec.trailers = trailers(rec.header, rec.announced)
+	rec.noAnswer = !rec.bypassed
+}
+
+// noteLate tells of an answer that came after the end of a handler without one.
+func (rec *recorder) noteLate(status int) {
+	if rec.noAnswer {
+		rec.noAnswer = false
+		rec.late.wroteLate(status)
+	}
 }
 
 // gatherTrailers takes the trailers of a handler that has returned. Of one that panicked nothing is read any more: what
@@ -217,7 +244,9 @@ func (rec *recorder) hasEnded() bool {
 }
 
 // another is a recorder for the same answer, with nothing in it.
-func (rec *recorder) another() *recorder { return &recorder{real: rec.real, settings: rec.settings} }
+func (rec *recorder) another() *recorder {
+	return &recorder{real: rec.real, settings: rec.settings, late: rec.late}
+}
 
 // close ends writing for good and gives the buffer back.
 func (rec *recorder) close() []byte {

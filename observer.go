@@ -86,6 +86,15 @@ type (
 		Code      string
 	}
 
+	// BypassedEvent is an answer that a handler gave past the guard, so that it was not stored: to another writer than
+	// the guard's, or, if Late, to the guard's own after it had returned. Status is 0 if it cannot be seen.
+	BypassedEvent struct {
+		store.ID
+		Operation string
+		Status    int
+		Late      bool
+	}
+
 	// UnprotectedEvent is a request that ran without protection because it carried no key on a route where the key is
 	// optional.
 	UnprotectedEvent struct{ Operation string }

@@ -133,7 +133,8 @@ type Response struct {
 	Header []HeaderField
 	// Body is the body, byte for byte.
 	Body []byte
-	// NotStored says that the body was too large, or was streamed, and cannot be replayed.
+	// NotStored says that the body was too large, was streamed, or did not pass through the guard, and cannot be
+	// replayed.
 	NotStored bool
 }
 

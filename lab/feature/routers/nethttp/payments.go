@@ -1,0 +1,34 @@
+// Package payments serves payments under net/http: a recipe of docs/routers.md.
+package payments
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+
+	"github.com/onceward/onceward"
+)
+
+// NewRouter serves payments.
+func NewRouter(guard *onceward.Guard) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("POST /accounts/{account}/payments", guard.HandlerFunc(createPayment, onceward.Transactional()))
+	return mux
+}
+
+func createPayment(w http.ResponseWriter, r *http.Request) {
+	var order struct{ Amount int64 }
+	if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
+		http.Error(w, "not a payment", http.StatusBadRequest)
+		return
+	}
+	id, tx := rand.Text(), onceward.Tx(r.Context())
+	if _, err := tx.ExecContext(r.Context(), `INSERT INTO payment (id, account, amount) VALUES ($1, $2, $3)`,
+		id, r.PathValue("account"), order.Amount); err != nil {
+		http.Error(w, "not written", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(map[string]string{"id": id})
+}

@@ -1,0 +1,497 @@
+// Package routers tests the recipes of docs/routers.md: each is a file here, the page shows the same text, and each
+// serves payments under the real router. It also tests that wrappers which do it wrong are noticed.
+package routers
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-chi/chi/v5"
+	echov4 "github.com/labstack/echo/v4"
+	echov5 "github.com/labstack/echo/v5"
+	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/watchdog"
+	viachi "github.com/onceward/onceward/lab/feature/routers/chi"
+	viaecho4 "github.com/onceward/onceward/lab/feature/routers/echo4"
+	viaecho5 "github.com/onceward/onceward/lab/feature/routers/echo5"
+	viagin "github.com/onceward/onceward/lab/feature/routers/gin"
+	viagorilla "github.com/onceward/onceward/lab/feature/routers/gorilla"
+	viahttp "github.com/onceward/onceward/lab/feature/routers/nethttp"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/sqlite"
+)
+
+func TestMain(m *testing.M) {
+	gin.SetMode(gin.ReleaseMode)
+	goleak.VerifyTestMain(watchdog.Over(m))
+}
+
+// recipe is a directory here, its section of the page, and what it serves.
+type recipe struct {
+	dir, section  string
+	operation     string
+	transactional bool
+	router        func(s *service) http.Handler
+}
+
+// The name of the operation, as routers write their patterns.
+const (
+	braced = "POST /accounts/{account}/payments"
+	colon  = "POST /accounts/:account/payments"
+)
+
+var recipes = []recipe{
+	{"nethttp", "net/http", braced, true, func(s *service) http.Handler { return viahttp.NewRouter(s.guard) }},
+	{"chi", "chi", braced, false, func(s *service) http.Handler { return viachi.NewRouter(s.guard, s.charge) }},
+	{"gorilla", "gorilla/mux", braced, true, func(s *service) http.Handler { return viagorilla.NewRouter(s.guard) }},
+	{"gin", "gin", colon, true, func(s *service) http.Handler { return viagin.NewRouter(s.guard) }},
+	{"echo4", "echo v4", colon, true, func(s *service) http.Handler { return viaecho4.NewRouter(s.guard) }},
+	{"echo5", "echo v5", colon, false, func(s *service) http.Handler { return viaecho5.NewRouter(s.guard, s.charge) }},
+}
+
+// TestThePageShowsTheRecipes: the text of each section is the file that the other tests run, and is short.
+func TestThePageShowsTheRecipes(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/routers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range recipes {
+		file, err := os.ReadFile(filepath.Join(r.dir, "payments.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, want, _ := strings.Cut(string(file), "\n") // without the comment of the package
+		_, section, found := strings.Cut(string(page), "\n## "+r.section+"\n")
+		_, shown, _ := strings.Cut(section, "```go\n")
+		shown, _, _ = strings.Cut(shown, "```\n")
+		if !found || shown != want {
+			t.Errorf("docs/routers.md: the section %q does not show %s/payments.go", r.section, r.dir)
+		}
+		if lines := strings.Count(want, "\n"); lines >= 50 {
+			t.Errorf("%s/payments.go: a recipe of %d lines", r.dir, lines)
+		}
+	}
+}
+
+// service is what a recipe runs on: a store with a table of payments, a bank, and what the guard logged and told.
+type service struct {
+	*testing.T
+	store    *sqlite.Store
+	guard    *onceward.Guard
+	bank     func() error // asked at each charge, if not nil
+	charges  atomic.Int64
+	log      lockedBuffer
+	mu       sync.Mutex
+	names    map[string]bool
+	bypasses int
+	url      string
+}
+
+// lockedBuffer is a log that may be written from several requests.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+func newService(t *testing.T, change ...func(*sqlite.Store) store.Store) *service {
+	t.Helper()
+	s := &service{T: t, names: make(map[string]bool)}
+	var err error
+	s.store, err = sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "payments.db"))
+	s.must(err)
+	t.Cleanup(func() { _ = s.store.Close() })
+	s.must(s.store.Update(t.Context(), func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(t.Context(), `CREATE TABLE payment (id TEXT PRIMARY KEY, account TEXT, amount BIGINT)`)
+		return err
+	}))
+	var used store.Store = s.store
+	for _, f := range change {
+		used = f(s.store)
+	}
+	s.guard, err = onceward.New(used, onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
+		Logger: slog.New(slog.NewTextHandler(&s.log, nil)), Observer: onceward.ObserverFunc(s.observe),
+	})
+	s.must(err)
+	return s
+}
+
+func (s *service) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *service) observe(_ context.Context, e onceward.ObserverEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch e := e.(type) {
+	case onceward.DecidedEvent:
+		s.names[e.Operation] = true
+	case onceward.BypassedEvent:
+		s.bypasses++
+	}
+}
+
+// charge is the bank of a reserved recipe.
+func (s *service) charge(_ context.Context, key, account string, amount int64) (string, error) {
+	if key == "" || account == "" || amount == 0 {
+		return "", errors.New("an incomplete order")
+	}
+	if s.bank != nil {
+		if err := s.bank(); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprint("ch_", s.charges.Add(1)), nil
+}
+
+// payments counts what was done: rows of a transactional recipe, charges of a reserved one.
+func (s *service) payments() int64 {
+	s.Helper()
+	var rows int64
+	row := s.store.DB().QueryRowContext(s.Context(), `SELECT count(*) FROM payment WHERE account <> '' AND amount <> 0`)
+	s.must(row.Scan(&rows))
+	return rows + s.charges.Load()
+}
+
+func (s *service) wantPayments(what string, want int64) {
+	s.Helper()
+	if got := s.payments(); got != want {
+		s.Errorf("%s: %d payments, want %d", what, got, want)
+	}
+}
+
+// serve starts the router on loopback.
+func (s *service) serve(router http.Handler) {
+	server := httptest.NewUnstartedServer(router)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.Start()
+	s.Cleanup(server.Close)
+	s.url = server.URL
+}
+
+// answer is what a client got.
+type answer struct {
+	status   int
+	replayed bool
+	kind     string
+	body     string
+}
+
+// post sends a payment from an account, under a key if that is not empty.
+func (s *service) post(account, key, body string) answer {
+	s.Helper()
+	url := s.url + "/accounts/" + account + "/payments"
+	r, err := http.NewRequestWithContext(s.Context(), http.MethodPost, url, strings.NewReader(body))
+	s.must(err)
+	r.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	response, err := http.DefaultClient.Do(r)
+	s.must(err)
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	s.must(err)
+	return answer{
+		response.StatusCode, response.Header.Get("Idempotent-Replayed") == "true",
+		response.Header.Get("Content-Type"), string(content),
+	}
+}
+
+func (s *service) want(what string, got answer, status int, replayed bool) answer {
+	s.Helper()
+	if got.status != status || got.replayed != replayed {
+		s.Errorf("%s: got %+v, want %d, replayed %t", what, got, status, replayed)
+	}
+	return got
+}
+
+// TestRecipes: one execution, equal bytes on a replay, and one name for one route.
+func TestRecipes(t *testing.T) {
+	t.Parallel()
+	for _, r := range recipes {
+		t.Run(r.dir, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t)
+			s.serve(r.router(s))
+			first := s.want("first", s.post("a", "k", `{"amount":7}`), http.StatusCreated, false)
+			again := s.want("replay", s.post("a", "k", `{"amount":7}`), http.StatusCreated, true)
+			if again.body != first.body || again.kind != first.kind || !strings.Contains(first.body, `"id"`) {
+				t.Errorf("replay: got %+v, want the bytes of %+v", again, first)
+			}
+			s.want("mismatch, body", s.post("a", "k", `{"amount":8}`), http.StatusUnprocessableEntity, false)
+			s.want("mismatch, path", s.post("b", "k", `{"amount":7}`), http.StatusUnprocessableEntity, false)
+			s.want("no key", s.post("a", "", `{"amount":7}`), http.StatusBadRequest, false)
+			s.wantPayments("one key", 1)
+			bad := s.want("the handler's error", s.post("a", "bad", `{`), http.StatusBadRequest, false)
+			again = s.want("its replay", s.post("a", "bad", `{`), http.StatusBadRequest, true)
+			if again.body != bad.body || !strings.Contains(bad.body, "not a payment") {
+				t.Errorf("the handler's error: got %+v, replayed as %+v", bad, again)
+			}
+			s.manyPaths(300)
+			s.wantPayments("many paths", 301)
+			if len(s.names) != 1 || !s.names[r.operation] {
+				t.Errorf("the operations are %v, want %q alone", s.names, r.operation)
+			}
+			if log := s.log.String(); log != "" || s.bypasses != 0 {
+				t.Errorf("a recipe that does it right is told of: %s", log)
+			}
+		})
+	}
+}
+
+// manyPaths sends payments from different accounts, some at a time.
+func (s *service) manyPaths(n int) {
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range 16 {
+		wg.Go(func() {
+			for i := range next {
+				got := s.post(fmt.Sprint("account-", i), fmt.Sprint("key-", i), `{"amount":7}`)
+				s.want("path", got, http.StatusCreated, false)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}
+
+// TestNamesUnderChi: Group runs behind the router's decision, and sees the whole pattern; Use in a Route does not.
+func TestNamesUnderChi(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	protect := s.guard.Middleware(onceward.Reserved(onceward.FailureUnknown))
+	created := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
+	router := chi.NewRouter()
+	router.Route("/accounts", func(r chi.Router) {
+		r.Group(func(r chi.Router) {
+			r.Use(protect)
+			r.Post("/{account}/payments", created)
+		})
+		r.Route("/{account}/bookings", func(r chi.Router) {
+			r.Use(protect)
+			r.Post("/{booking}/payments", created)
+		})
+	})
+	s.serve(router)
+	s.want("Group", s.post("a", "k", `{}`), http.StatusCreated, false)
+	s.want("Route", s.post("a/bookings/b", "l", `{}`), http.StatusCreated, false)
+	if len(s.names) != 2 || !s.names[braced] || !s.names["POST /accounts/{account}/bookings/*"] {
+		t.Errorf("the operations are %v", s.names)
+	}
+}
+
+// undoing is a store that undoes the first run of each transaction, as a database does whose neighbours were faster.
+type undoing struct{ *sqlite.Store }
+
+func (u undoing) Transact(
+	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
+	verdict, err := u.Store.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
+		work(ctx, v)
+		return store.Settlement{Action: store.TxRollback}
+	})
+	if err != nil || verdict.Decision != store.DecisionExecute {
+		return verdict, err
+	}
+	return u.Store.Transact(ctx, r, work)
+}
+
+// TestRecipesRunAgain: a transaction that the database undid is repeated whole, and leaves one answer.
+func TestRecipesRunAgain(t *testing.T) {
+	t.Parallel()
+	for _, r := range recipes {
+		if !r.transactional {
+			continue
+		}
+		t.Run(r.dir, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, func(s *sqlite.Store) store.Store { return undoing{s} })
+			s.serve(r.router(s))
+			first := s.want("first", s.post("a", "k", `{"amount":7}`), http.StatusCreated, false)
+			again := s.want("replay", s.post("a", "k", `{"amount":7}`), http.StatusCreated, true)
+			if again.body != first.body {
+				t.Errorf("replay: got %+v, want the bytes of %+v", again, first)
+			}
+			s.wantPayments("undone and repeated", 1)
+		})
+	}
+}
+
+// TestPanicsGoOnThroughEcho: what recovers outside of the guard can still answer.
+func TestPanicsGoOnThroughEcho(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.bank = func() error { panic("the bank is gone") }
+	router := viaecho5.NewRouter(s.guard, s.charge).(*echov5.Echo)
+	router.Use(func(next echov5.HandlerFunc) echov5.HandlerFunc {
+		return func(c *echov5.Context) (err error) {
+			defer func() {
+				if recover() != nil {
+					err = errors.New("recovered")
+				}
+			}()
+			return next(c)
+		}
+	})
+	s.serve(router)
+	s.want("E8", s.post("a", "k", `{"amount":7}`), http.StatusInternalServerError, false)
+	s.want("E5", s.post("a", "k", `{"amount":7}`), http.StatusConflict, false)
+}
+
+// TestWrongWrappers: what a user of a framework would write first is noticed at the first request, and no answer that
+// is not the handler's is stored.
+func TestWrongWrappers(t *testing.T) {
+	t.Parallel()
+	reserved := onceward.Reserved(onceward.FailureUnknown)
+	for name, test := range map[string]struct {
+		router func(s *service) http.Handler
+		logged string
+	}{
+		"gin, its own writer": {func(s *service) http.Handler {
+			engine := gin.New()
+			engine.Use(func(c *gin.Context) {
+				c.Request.Pattern = c.FullPath()
+				s.guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					c.Request = r
+					c.Next()
+				}, reserved).ServeHTTP(c.Writer, c.Request)
+			})
+			engine.POST("/accounts/:account/payments", func(c *gin.Context) { c.String(http.StatusCreated, "made") })
+			return engine
+		}, "past the guard"},
+		"gin, a status alone": {func(s *service) http.Handler {
+			engine := gin.New()
+			engine.Use(func(c *gin.Context) {
+				c.Request.Pattern = c.FullPath()
+				s.guard.HandlerFunc(func(http.ResponseWriter, *http.Request) { c.Next() }, reserved).
+					ServeHTTP(c.Writer, c.Request)
+			})
+			engine.POST("/accounts/:account/payments", func(c *gin.Context) { c.Status(http.StatusCreated) })
+			return engine
+		}, "past the guard"},
+		"echo v4, its own writer": {func(s *service) http.Handler {
+			router := echov4.New()
+			router.POST("/accounts/:account/payments", func(c echov4.Context) error {
+				c.Request().Pattern = c.Path()
+				s.guard.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					s.must(c.NoContent(http.StatusCreated))
+				}, reserved).ServeHTTP(c.Response(), c.Request())
+				return nil
+			})
+			return router
+		}, "past the guard"},
+		"echo v5, its own writer": {func(s *service) http.Handler {
+			router := echov5.New()
+			router.POST("/accounts/:account/payments", func(c *echov5.Context) error {
+				c.Request().Pattern = c.Path()
+				s.guard.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					s.must(c.NoContent(http.StatusCreated))
+				}, reserved).ServeHTTP(c.Response(), c.Request())
+				return nil
+			})
+			return router
+		}, "past the guard"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t)
+			s.serve(test.router(s))
+			s.want("the client has its answer", s.post("a", "k", `{}`), http.StatusCreated, false)
+			s.wantLogged(test.logged, 1)
+			rec, err := s.store.Get(t.Context(), store.ID{Scope: "shop", Key: "k"})
+			s.must(err)
+			got := rec.Response
+			if rec.State != store.StateCompleted || !got.NotStored || got.Status != http.StatusCreated {
+				t.Errorf("the record is %s with %+v, want a 201 that is not stored", rec.State, got)
+			}
+			s.post("a", "l", `{}`)
+			s.wantLogged(test.logged, 1)
+			if s.bypasses != 2 {
+				t.Errorf("the observer was told %d times, want 2", s.bypasses)
+			}
+		})
+	}
+}
+
+// TestErrorsThatEchoAnswersLate: echo.WrapMiddleware alone lets echo answer an error when the guard has ended.
+func TestErrorsThatEchoAnswersLate(t *testing.T) {
+	t.Parallel()
+	reserved := onceward.Reserved(onceward.FailureUnknown)
+	for name, router := range map[string]func(s *service) http.Handler{
+		"v4": func(s *service) http.Handler {
+			router := echov4.New()
+			router.Logger.SetOutput(io.Discard)
+			router.POST("/accounts/:account/payments", func(echov4.Context) error { return echov4.ErrBadRequest },
+				echov4.WrapMiddleware(s.guard.Middleware(reserved, onceward.OperationName(colon))))
+			return router
+		},
+		"v5": func(s *service) http.Handler {
+			router := echov5.New()
+			router.Logger = slog.New(slog.DiscardHandler)
+			router.POST("/accounts/:account/payments", func(*echov5.Context) error { return echov5.ErrBadRequest },
+				echov5.WrapMiddleware(s.guard.Middleware(reserved)))
+			return router
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t)
+			s.serve(router(s))
+			s.post("a", "k", `{}`)
+			s.wantLogged("after the handler had returned", 1)
+			s.post("a", "l", `{}`)
+			s.wantLogged("after the handler had returned", 1)
+		})
+	}
+}
+
+// wantLogged checks how often the log has a line that names the route and leads to the page.
+func (s *service) wantLogged(what string, want int) {
+	s.Helper()
+	found := 0
+	for line := range strings.Lines(s.log.String()) {
+		if strings.Contains(line, what) && strings.Contains(line, `operation="`+colon+`"`) &&
+			strings.Contains(line, "docs/routers.md") && strings.Contains(line, "level=ERROR") {
+			found++
+		}
+	}
+	if found != want {
+		s.Errorf("%q is %d times in the log, want %d: %s", what, found, want, s.log.String())
+	}
+}
