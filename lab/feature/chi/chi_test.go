@@ -332,7 +332,7 @@ func TestStatusOfOddKeys(t *testing.T) {
 	h = guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		key := onceward.FromContext(r.Context()).Key()
 		locations[key] = post(t, h, "/payments", key).location // a duplicate, while this one is in flight
-	}, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightAccepted("/operations/"))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightAccepted("/operations/"), onceward.OperationName("pay"))
 	router := chi.NewRouter()
 	router.Method(http.MethodGet, "/operations/{key}", guard.StatusHandler())
 	server := httptest.NewServer(router)
