@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,7 @@ type Guard struct {
 	orphans         orphans
 	waiting         atomic.Int64
 	names           operationNames
+	shared          sync.Once // that a provider is shared was told
 }
 
 // New returns a guard over a store, or an error that says what in the configuration cannot be right.
@@ -134,8 +136,9 @@ type Config struct {
 	// Those that are derived from Secret and OldSecrets are among them by themselves. Default: none.
 	OldDownstreamSecrets [][]byte
 	// Namespace tells the downstream keys of this service from those of others that share an account at a provider, and
-	// perhaps scopes, keys and secrets too. It is part of what a record's secret is known by: choose it before the
-	// first operation. Default: empty.
+	// perhaps scopes, keys and secrets too, such as production and staging: without it the second one would be given
+	// the effect of the first. It is part of what a record's secret is known by: choose it before the first operation.
+	// Default: empty, and a sign that a provider is shared is logged; see [Guard.WarnSharedProvider].
 	Namespace string
 	// Operations are names of operations in the store that are no routes of this guard: those that are given to
 	// [Guard.Do], those that other processes serve, and those of routes that were renamed. Pollers and resumers check
