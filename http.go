@@ -137,7 +137,7 @@ func (p *protected) caller(r *http.Request) (scope, session string, problem *Pro
 	case errors.Is(err, ErrUnauthenticated) || err == nil && scope == "":
 		return "", "", unauthenticated(err, "nothing was executed")
 	case err != nil:
-		p.guard.storeFailed(r.Context(), p.operation(r), "scope", err)
+		p.guard.storeFailed(r.Context(), cmp.Or(p.operation(r), r.Method), "scope", err)
 		return "", "", problemUnavailable.detailed("the caller could not be identified; nothing was executed")
 	}
 	if p.settings.session != nil {
@@ -180,7 +180,7 @@ func (p *protected) reject(w http.ResponseWriter, r *http.Request, operation str
 	operation = cmp.Or(operation, r.Method)
 	p.guard.logProblem(r.Context(), operation, now)
 	p.guard.observe(r.Context(), RejectedEvent{Operation: operation, Code: now.Code, Instance: now.Instance})
-	p.guard.write(w, now)
+	p.guard.writeProblem(w, now)
 }
 
 // httpExecution is the execution of an HTTP request.

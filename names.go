@@ -82,19 +82,12 @@ func (n *operationNames) placeRoute(p *protected, method, pattern string) {
 // as in a process of workers alone, or some are on another router, it may be right all the same, and is logged as a
 // warning. Call it when all routes are built.
 func (g *Guard) CheckOperations(names ...string) error {
-	g.names.mu.Lock()
-	defer g.names.mu.Unlock()
-	var missing []string
-	for _, name := range slices.Sorted(slices.Values(names)) {
-		if !g.names.known[name] {
-			missing = append(missing, fmt.Sprintf("%q", name)+g.names.nearestTo(name))
-		}
-	}
+	missing, certain := g.names.missing(names)
 	if len(missing) == 0 {
 		return nil
 	}
 	list := strings.Join(missing, ", ")
-	if g.names.routes == 0 || g.names.unnamed > 0 {
+	if !certain {
 		g.config.Logger.Warn("onceward: these names could not be checked, because not all operations are known here: "+
 			"register routes on an onceward.Mux, name them with OperationName, or declare them in Config.Operations",
 			"operations", list)
@@ -102,6 +95,18 @@ func (g *Guard) CheckOperations(names ...string) error {
 	}
 	return fmt.Errorf("%w: there is no operation %s: correct the name, or declare it in Config.Operations, "+
 		"if Guard.Do or another process uses it or a route had it before", ErrMisconfigured, list)
+}
+
+// missing returns the names that are not known, each with a suggestion, and whether that is certain: all routes are.
+func (n *operationNames) missing(names []string) (missing []string, certain bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		if !n.known[name] {
+			missing = append(missing, fmt.Sprintf("%q", name)+n.nearestTo(name))
+		}
+	}
+	return missing, n.routes > 0 && n.unnamed == 0
 }
 
 // nearestTo suggests the known name that is the fewest edits away, unless that is most of it.

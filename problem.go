@@ -162,9 +162,9 @@ func (g *Guard) occurrence(p *Problem) *Problem {
 	return &now
 }
 
-// write answers with an occurrence. Its code gets the name that the client expects at the last moment: observers and
+// writeProblem answers with an occurrence. Its code gets the name that the client expects at the last moment: observers and
 // logs know the problem by Onceward's own.
-func (g *Guard) write(w http.ResponseWriter, now *Problem) {
+func (g *Guard) writeProblem(w http.ResponseWriter, now *Problem) {
 	now.Code = g.config.ProblemCode(now.Code)
 	now.Write(w)
 }
@@ -178,7 +178,7 @@ func (g *Guard) answerProblem(
 	g.observe(ctx, ProblemEvent{
 		ID: id, Operation: operation, Status: now.Status, Code: now.Code, Instance: now.Instance,
 	})
-	g.write(w, now)
+	g.writeProblem(w, now)
 }
 
 // logProblem ties the instance that a client may report to what else the log says. A failure of ours is worth a line by

@@ -113,8 +113,8 @@ func (a answer) want(t testing.TB, rule string, status int, replayed bool) {
 // instance is a random UUID.
 var instance = regexp.MustCompile(`^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// apart returns the answer without the name of the occurrence, in which all problems differ.
-func (a answer) apart() answer {
+// withoutInstance returns the answer without the name of the occurrence, in which all problems differ.
+func (a answer) withoutInstance() answer {
 	a.body = regexp.MustCompile(`"instance":"urn:uuid:[0-9a-f-]{36}",`).ReplaceAllString(a.body, "")
 	return a
 }

@@ -156,7 +156,10 @@ func (o *Operation[T]) Handler(guard *onceward.Guard, start func(r *http.Request
 func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func() (*T, error)) {
 	op := onceward.FromContext(r.Context())
 	if op == nil {
-		http.Error(w, "this operation needs an idempotency key", http.StatusBadRequest)
+		(&onceward.Problem{
+			Status: http.StatusBadRequest, Code: "missing-key", Title: "Idempotency-Key is missing",
+			Detail: "this operation needs an idempotency key",
+		}).Write(w)
 		return
 	}
 	answer, err := o.run(r.Context(), op, viaHTTP, start)
