@@ -92,12 +92,15 @@ func (r RouteInfo) protects(method string) bool {
 		return true
 	}
 	for _, middleware := range r.Middlewares {
-		if protects(middleware(http.NotFoundHandler()), method) {
+		if protects(middleware(probe{http.NotFoundHandler()}), method) {
 			return true
 		}
 	}
 	return false
 }
+
+// probe is what is wrapped only to see whether a middleware protects: it is no route.
+type probe struct{ http.Handler }
 
 func protects(h http.Handler, method string) bool {
 	guard := guardOf(h)
@@ -121,7 +124,8 @@ func guardOf(h http.Handler) *protected {
 	return nil
 }
 
-// Mux is an [http.ServeMux] that remembers its routes, so that they can be audited.
+// Mux is an [http.ServeMux] that remembers its routes, so that they can be audited, and tells guards the names of the
+// operations that they protect there, so that those of rules can be checked.
 type Mux struct {
 	http.ServeMux
 	routes []RouteInfo
@@ -138,6 +142,9 @@ func (m *Mux) Handle(pattern string, handler http.Handler) {
 		route.Method, route.Pattern = method, strings.TrimLeft(path, " \t")
 	}
 	m.routes = append(m.routes, route)
+	if p := guardOf(handler); p != nil {
+		p.guard.names.placeRoute(p, route.Method, pattern)
+	}
 }
 
 // HandleFunc is [http.ServeMux.HandleFunc].

@@ -281,6 +281,6 @@ func decisionError(res *result) error {
 	case store.DecisionRefused:
 		return ErrRefused
 	default:
-		return &InProgressError{Attempt: res.record.Attempt, RetryAfter: problemInProgress.retryAfter}
+		return &InProgressError{Attempt: res.record.Attempt, RetryAfter: problemInProgress.RetryAfter}
 	}
 }

@@ -48,8 +48,28 @@ var (
 // ErrMisconfigured is returned by a worker that can never work as it is configured: to start it again does not help.
 var ErrMisconfigured = errors.New("onceward: misconfigured")
 
-// ErrUnauthenticated is returned by a [ScopeFunc] when the caller is not known: the answer is 401.
+// ErrUnauthenticated is returned by a [ScopeFunc] when the caller is not known: the answer is 401. See
+// [Unauthenticated] for the challenge that belongs to it.
 var ErrUnauthenticated = errors.New("onceward: caller not authenticated")
+
+// UnauthenticatedError says how the caller could authenticate.
+type UnauthenticatedError struct {
+	// Challenges are the values of WWW-Authenticate, such as `Bearer realm="payments"`.
+	Challenges []string
+}
+
+// Unauthenticated is what a [ScopeFunc] returns when the caller is not known: the answer is 401 with these values of
+// WWW-Authenticate, at least one of which RFC 9110 asks for. Nothing of a request belongs into them; control characters
+// become spaces.
+func Unauthenticated(challenges ...string) error {
+	return &UnauthenticatedError{Challenges: challenges}
+}
+
+// Error describes the refusal.
+func (e *UnauthenticatedError) Error() string { return ErrUnauthenticated.Error() }
+
+// Is makes errors.Is(err, ErrUnauthenticated) true.
+func (e *UnauthenticatedError) Is(target error) bool { return target == ErrUnauthenticated }
 
 // InProgressError says that another attempt is running, and when it is worth asking again.
 type InProgressError struct {

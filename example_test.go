@@ -36,6 +36,7 @@ func newExampleGuard() *onceward.Guard {
 // show sends a request as a client would, and prints what comes back.
 func show(h http.Handler, key, body string) {
 	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(body))
+	r.Pattern = "POST /payments" // as a router sets it
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Idempotency-Key", key)
 	w := httptest.NewRecorder()

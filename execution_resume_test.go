@@ -173,6 +173,9 @@ func TestResumeHandlerStoresWhatTheRouteWould(t *testing.T) {
 						direct.Response)
 				}
 				a, b := post(route, "direct", `{}`), post(route, "resumed", `{}`)
+				if a.status == http.StatusConflict {
+					a, b = a.withoutInstance(), b.withoutInstance()
+				}
 				a.wantSame(t, "B5: as replayed", b)
 				if fmt.Sprint(a.header) != fmt.Sprint(b.header) && a.status != http.StatusConflict {
 					// Both expire, a millisecond apart at most, and that is shown in seconds.

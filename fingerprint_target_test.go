@@ -116,7 +116,7 @@ func startHTTP2(t testing.TB, h http.Handler) *httptest.Server {
 		if r.ProtoMajor != 2 {
 			t.Errorf("the request came by %s, want HTTP/2", r.Proto)
 		}
-		h.ServeHTTP(w, r)
+		routed(h).ServeHTTP(w, r)
 	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()

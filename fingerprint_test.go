@@ -302,7 +302,7 @@ func TestFingerprintVectors(t *testing.T) {
 		t.Run(vector.name, func(t *testing.T) {
 			t.Parallel()
 			store := memory.New()
-			options := append([]onceward.Option{reserved}, vector.options...)
+			options := append([]onceward.Option{reserved, onceward.OperationName("POST")}, vector.options...)
 			serve(newGuard(t, store).Handler(new(counted), options...), vector.request.request("k"))
 			f := recordOf(t, store, "k").Fingerprint
 			if got := hex.EncodeToString(f.Sum[:]); f.Rules != 2 || got != vector.sum {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,8 @@ type Guard struct {
 	orphans         orphans
 	waiting         atomic.Int64
 	told            toldMistakes
+	names           operationNames
+	shared          sync.Once // that a provider is shared was told
 }
 
 // New returns a guard over a store, or an error that says what in the configuration cannot be right.
@@ -48,6 +51,7 @@ func New(s store.Store, config Config) (*Guard, error) {
 	}
 	g := &Guard{store: s, config: config, secrets: secrets, downstream: downstream}
 	g.keeper.guard, g.orphans.guard = g, g
+	g.names.add(config.Operations...)
 	g.transactor, _ = s.(store.Transactor)
 	g.waiter, _ = s.(store.Waiter)
 	g.lateCompletions, _ = s.(store.LateCompletionKeeper)
@@ -95,7 +99,7 @@ func (g *Guard) noteFenced(ctx context.Context, id store.ID, operation string, e
 
 // ScopeFunc names the security boundary that a request's key lives in, from authentication: a tenant, an account, a
 // token. It must not look at the body. An error that wraps [ErrUnauthenticated], or an empty scope, is answered with
-// 401, any other error with 503; nothing is executed.
+// 401, any other error with 503; nothing is executed. Return [Unauthenticated] to send a challenge along.
 type ScopeFunc func(r *http.Request) (string, error)
 
 // SingleScope returns a [ScopeFunc] that gives every request the same scope, for a service with one caller.
@@ -135,9 +139,20 @@ type Config struct {
 	// Those that are derived from Secret and OldSecrets are among them by themselves. Default: none.
 	OldDownstreamSecrets [][]byte
 	// Namespace tells the downstream keys of this service from those of others that share an account at a provider, and
-	// perhaps scopes, keys and secrets too. It is part of what a record's secret is known by: choose it before the
-	// first operation. Default: empty.
+	// perhaps scopes, keys and secrets too, such as production and staging: without it the second one would be given
+	// the effect of the first. It is part of what a record's secret is known by: choose it before the first operation.
+	// Default: empty, and a sign that a provider is shared is logged; see [Guard.WarnSharedProvider].
 	Namespace string
+	// Operations are names of operations in the store that are no routes of this guard: those that are given to
+	// [Guard.Do], those that other processes serve, and those of routes that were renamed. Pollers and resumers check
+	// their own names against these and those of the routes: see [Guard.CheckOperations]. Default: none.
+	Operations []string
+	// ProblemBase comes before the code in the type of Onceward's own answers, and should lead to their documentation:
+	// a URI such as "https://api.example.com/problems#". Default: [DefaultProblemBase].
+	ProblemBase string
+	// ProblemCode gives the codes of Onceward's own answers other names, for clients that know such: see [DraftCode].
+	// The type, observers and logs keep Onceward's own. Default: they stay as they are.
+	ProblemCode func(code string) string
 	// Profile chooses the status codes of Onceward's own answers. Default: [ProfileIETF].
 	Profile Profile
 	// Keys says which keys are accepted. Default: as the fields of [KeyRules] say.
@@ -187,6 +202,15 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MaxWaiters < 0 || c.StoreTimeout < 0 || c.SettleTimeout < 0 {
 		return c, errors.New("onceward: MaxWaiters, StoreTimeout and SettleTimeout cannot be negative")
+	}
+	if c.ProblemBase == "" {
+		c.ProblemBase = DefaultProblemBase
+	}
+	if err := checkProblemBase(c.ProblemBase); err != nil {
+		return c, err
+	}
+	if c.ProblemCode == nil {
+		c.ProblemCode = func(code string) string { return code }
 	}
 	if c.ReplayedHeader == "" {
 		c.ReplayedHeader = defaultReplayedHeader

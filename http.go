@@ -1,12 +1,14 @@
 package onceward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -51,7 +53,9 @@ func (g *Guard) Route(options ...Option) (func(http.Handler) http.Handler, error
 			"retention", s.retention, "operation", s.operation)
 	}
 	return func(next http.Handler) http.Handler {
-		return &protected{guard: g, settings: s, next: next}
+		p := &protected{guard: g, settings: s, next: next}
+		g.names.addRoute(p)
+		return p
 	}, nil
 }
 
@@ -60,6 +64,8 @@ type protected struct {
 	guard    *Guard
 	settings *settings
 	next     http.Handler
+	placed   bool      // the guard's names say where it is
+	unnamed  sync.Once // that it has no name was told
 }
 
 // ServeHTTP implements [http.Handler].
@@ -77,8 +83,12 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if id.Key == "" {
-		p.guard.observe(r.Context(), UnprotectedEvent{Operation: operation})
+		p.guard.observe(r.Context(), UnprotectedEvent{Operation: cmp.Or(operation, r.Method)})
 		p.next.ServeHTTP(w, r)
+		return
+	}
+	if operation == "" {
+		p.rejectUnnamed(w, r)
 		return
 	}
 	x := newHTTPExecution(p, w, r)
@@ -87,20 +97,24 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.serve()
 }
 
-// operation names what the request does: method and route pattern. A path is not taken for a name, because it may have
-// values in it: without a pattern or a name of its own, the operation is called by its method. The path counts in the
-// fingerprint.
+// operation names what the request does: by the name of the route, or by method and pattern. It is empty where there is
+// neither: a path is not taken for a name, because it may have values in it. The path counts in the fingerprint.
 func (p *protected) operation(r *http.Request) string {
-	switch {
-	case p.settings.operation != "":
+	if p.settings.operation != "" || r.Pattern == "" {
 		return p.settings.operation
-	case r.Pattern == "":
-		return r.Method
-	case strings.HasPrefix(r.Pattern, r.Method+" "):
-		return r.Pattern
-	default:
-		return r.Method + " " + r.Pattern
 	}
+	return operationName(r.Method, r.Pattern)
+}
+
+// rejectUnnamed refuses a request of an operation without a name: under its method alone it would share the rules of
+// others. The log tells the remedy, once.
+func (p *protected) rejectUnnamed(w http.ResponseWriter, r *http.Request) {
+	p.unnamed.Do(func() {
+		p.guard.config.Logger.ErrorContext(r.Context(), "onceward: a protected route has no name, and all of its requests "+
+			"are refused: put the guard behind the router, around the single route, on a router that sets "+
+			"http.Request.Pattern, or name the route with onceward.OperationName", "method", r.Method, "path", r.URL.Path)
+	})
+	p.reject(w, r, "", problemUnnamed.detailed("the operator of the service has to name it; nothing was executed"))
 }
 
 // identify finds out who calls and under which key, from the header alone (A5). An empty key means that the request
@@ -125,14 +139,16 @@ func (p *protected) caller(r *http.Request) (scope, session string, problem *Pro
 	scope, err := p.guard.config.Scope(r)
 	switch {
 	case errors.Is(err, ErrUnauthenticated) || err == nil && scope == "":
-		return "", "", problemNoAuth.detailed("nothing was executed")
+		return "", "", unauthenticated(err, "nothing was executed")
 	case err != nil:
-		p.guard.storeFailed(r.Context(), p.operation(r), "scope", err)
+		p.guard.storeFailed(r.Context(), cmp.Or(p.operation(r), r.Method), "scope", err)
 		return "", "", problemUnavailable.detailed("the caller could not be identified; nothing was executed")
 	}
 	if p.settings.session != nil {
 		if session = p.settings.session(r); session == "" {
-			return "", "", problemNoAuth.detailed("the request belongs to no session; nothing was executed")
+			problem = problemNoAuth.detailed("the request belongs to no session; nothing was executed")
+			problem.Challenges = p.settings.challenges
+			return "", "", problem
 		}
 	}
 	return scope, session, nil
@@ -164,8 +180,11 @@ func tooLarge(limit int64) *Problem {
 
 // reject answers a request before any reservation. Nothing of it is stored (A7).
 func (p *protected) reject(w http.ResponseWriter, r *http.Request, operation string, problem *Problem) {
-	p.guard.observe(r.Context(), RejectedEvent{Operation: operation, Code: problem.Code})
-	problem.write(w, r)
+	now := p.guard.occurrence(problem)
+	operation = cmp.Or(operation, r.Method)
+	p.guard.logProblem(r.Context(), operation, now)
+	p.guard.observe(r.Context(), RejectedEvent{Operation: operation, Code: now.Code, Instance: now.Instance})
+	p.guard.writeProblem(w, now)
 }
 
 // httpExecution is the execution of an HTTP request.

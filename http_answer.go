@@ -89,7 +89,7 @@ func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *
 		// Not into the handler's own recorder: a goroutine that it left behind may still hold that.
 		x.recorder = x.recorder.another()
 		x.recorder.start()
-		problemHandlerFailed.write(x.recorder, x.request)
+		x.answerProblem(x.recorder, &problemHandlerFailed)
 		x.recorder.end()
 		return x.recorder.response()
 	})
@@ -149,7 +149,6 @@ func (x *httpExecution) answer(res *result) {
 		x.endBypassed(res)
 		return
 	}
-	w, r := x.recorder.real, x.request
 	switch res.kind {
 	case resultAnswer:
 		x.sendOwn(res)
@@ -165,10 +164,10 @@ func (x *httpExecution) answer(res *result) {
 	case resultDecision:
 		x.decline(res)
 	case resultFailed:
-		failureProblem(res.err).write(w, r)
+		x.answerProblem(x.recorder.real, failureProblem(res.err))
 	case resultCallerLeft:
 		// The client does not read this; it is written for a log.
-		problemNotExecuted.detailed("the client left before execution").write(w, r)
+		x.answerProblem(x.recorder.real, problemNotExecuted.detailed("the client left before execution"))
 	}
 }
 
@@ -191,7 +190,7 @@ func (x *httpExecution) sendOwn(res *result) {
 func (x *httpExecution) sendUnkept() {
 	rec := x.recorder
 	if x.problem != nil {
-		x.problem.write(rec.real, x.request)
+		x.answerProblem(rec.real, x.problem)
 		return
 	}
 	rec.sendHeader(0)
@@ -204,7 +203,7 @@ func (x *httpExecution) replay(res *result) {
 	w := x.recorder.real
 	if response.NotStored {
 		detail := "it was too large, was streamed, or did not pass through the guard; the request is not executed again"
-		problemNotStored.detailed(detail).write(w, x.request)
+		x.answerProblem(w, problemNotStored.detailed(detail))
 		return
 	}
 	h := w.Header()
@@ -223,10 +222,15 @@ func (x *httpExecution) expires(room []string, res *result) {
 
 // decline answers a request that may neither execute nor be replayed.
 func (x *httpExecution) decline(res *result) {
-	w, r := x.recorder.real, x.request
+	w := x.recorder.real
 	if res.decision == store.DecisionInProgress && x.settings.inFlight == inFlightAccepted {
 		x.guard.accepted(w, x.settings.statusPath, x.reservation.Key)
 		return
 	}
-	x.guard.decisionProblem(res).write(w, r)
+	x.answerProblem(w, x.guard.decisionProblem(res))
+}
+
+// answerProblem answers with a problem in place of the handler's answer.
+func (x *httpExecution) answerProblem(w http.ResponseWriter, p *Problem) {
+	x.guard.answerProblem(x.request.Context(), w, x.reservation.ID, x.op.name, p)
 }

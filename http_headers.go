@@ -33,6 +33,22 @@ func DropHeaders(names ...string) Option {
 	}
 }
 
+// headerValues returns the values as they can stand in a header, without those that are empty.
+func headerValues(values []string) (clean []string) {
+	for _, value := range values {
+		value = strings.TrimSpace(strings.Map(func(r rune) rune {
+			if r < ' ' || r == 0x7f {
+				return ' '
+			}
+			return r
+		}, value))
+		if value != "" {
+			clean = append(clean, value)
+		}
+	}
+	return clean
+}
+
 func canonicalNames(names []string) []string {
 	canonical := make([]string, len(names))
 	for i, name := range names {

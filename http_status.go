@@ -65,12 +65,13 @@ type statusHandler struct{ *protected }
 
 // ServeHTTP implements [http.Handler].
 func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := store.ID{Key: statusKey(r)}
 	scope, session, problem := h.caller(r)
 	if problem != nil {
-		problem.write(w, r)
+		h.decline(w, r, id, problem)
 		return
 	}
-	id := store.ID{Scope: scope, Key: statusKey(r)}
+	id.Scope = scope
 	ctx, cancel := context.WithTimeout(r.Context(), h.guard.config.StoreTimeout)
 	defer cancel()
 	rec, err := h.guard.store.Get(ctx, id)
@@ -78,27 +79,37 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, store.ErrNotFound) && h.inFlight(id):
 		h.inProgress(w, id)
 	case errors.Is(err, store.ErrNotFound):
-		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
+		h.decline(w, r, id, noSuchKey())
 	case err != nil:
-		h.guard.storeFailed(ctx, "status", "get", err)
-		failureProblem(err).write(w, r)
+		h.guard.storeFailed(ctx, statusOperation, "get", err)
+		h.decline(w, r, id, failureProblem(err))
 	case rec.ID != id:
-		problemUnreadable.detailed("nothing was executed").write(w, r)
+		h.decline(w, r, id, problemUnreadable.detailed("nothing was executed"))
 	case !h.visible(&rec, session):
-		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
+		h.decline(w, r, id, noSuchKey())
 	default:
 		h.show(ctx, w, r, &rec)
 	}
 }
 
+// statusOperation is what a question for a status is called in events and in the log.
+const statusOperation = "status"
+
+// decline answers a question with a problem.
+func (h *statusHandler) decline(w http.ResponseWriter, r *http.Request, id store.ID, p *Problem) {
+	h.guard.answerProblem(r.Context(), w, id, statusOperation, p)
+}
+
+func noSuchKey() *Problem { return problemNoSuchKey.detailed("there is none in your scope") }
+
 // show answers with the record, unless it has expired.
 func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http.Request, rec *store.Record) {
 	switch expired, err := h.expired(ctx, rec); {
 	case err != nil:
-		h.guard.storeFailed(ctx, "status", "reserve", err)
-		failureProblem(err).write(w, r)
+		h.guard.storeFailed(ctx, statusOperation, "reserve", err)
+		h.decline(w, r, rec.ID, failureProblem(err))
 	case expired:
-		problemNoSuchKey.detailed("there is none in your scope").write(w, r)
+		h.decline(w, r, rec.ID, noSuchKey())
 	default:
 		showStatus(w, rec)
 	}

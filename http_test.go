@@ -63,19 +63,6 @@ func TestUnderServeMux(t *testing.T) {
 	wantNames(t, seen, want)
 }
 
-func TestInFrontOfARouter(t *testing.T) {
-	t.Parallel()
-	seen := make(map[string]string)
-	handler := namer(seen)
-	mux := http.NewServeMux()
-	mux.Handle("POST /accounts/{id}", handler)
-	h := newGuard(t, memory.New()).Handler(mux, reserved)
-	// The pattern is not known yet, and a path with values in it would make a name of each account.
-	want := map[string]string{"/accounts/1": "POST", "/accounts/2": "POST"}
-	wantOncePerPath(t, h, handler, want)
-	wantNames(t, seen, want)
-}
-
 func TestOneNameDoesNotMakeTwoPathsOne(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)

@@ -80,10 +80,22 @@ type (
 		Err       error
 	}
 
-	// RejectedEvent is a request that was refused before any reservation, with the code of its problem.
+	// RejectedEvent is a request that was refused before any reservation, with the code of its problem and the instance
+	// that the client was told.
 	RejectedEvent struct {
 		Operation string
 		Code      string
+		Instance  string
+	}
+
+	// ProblemEvent is a problem that Onceward answered a request with after its reservation, or stored as its answer, and
+	// one of a status handler. Instance is what the client was told.
+	ProblemEvent struct {
+		store.ID
+		Operation string
+		Status    int
+		Code      string
+		Instance  string
 	}
 
 	// BypassedEvent is an answer that a handler gave past the guard, so that it was not stored: to another writer than

@@ -33,6 +33,8 @@ func (j *journal) summary() (words []string) {
 			words = append(words, fmt.Sprint("settled ", e.State))
 		case onceward.RejectedEvent:
 			words = append(words, "rejected "+e.Code)
+		case onceward.ProblemEvent:
+			words = append(words, "problem "+e.Code)
 		case onceward.UnprotectedEvent:
 			words = append(words, "unprotected")
 		default:
@@ -66,7 +68,7 @@ func TestObserverSeesWhatHappens(t *testing.T) {
 		{func() { panicOf(func() { post(h, "k", `{}`, doing("panic")) }) }, []string{"decided execute retried", "executed 0", "panicked", "settled failed_retryable"}},
 		{func() { post(h, "k", `{}`) }, []string{"decided execute retried", "executed 201", "settled completed"}},
 		{func() { post(h, "k", `{}`) }, []string{"decided replay none"}},
-		{func() { post(h, "k", `{"x":1}`) }, []string{"decided mismatch none"}},
+		{func() { post(h, "k", `{"x":1}`) }, []string{"decided mismatch none", "problem mismatch"}},
 		{func() { post(h, "", `{}`) }, []string{"rejected missing-key"}},
 		{func() { post(h, "l", strings.Repeat("x", 1<<20+1)) }, []string{"rejected body-too-large"}},
 		{func() { post(h, "l", strings.Repeat("x", 1<<20+1), chunked(strings.Repeat("x", 1<<20+1))) }, []string{"rejected body-too-large"}},
@@ -97,7 +99,7 @@ func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
 		t.Errorf("M1: the attempts are %d, %d and %d", decided[0].Attempt, executed[0].Attempt, settled[0].Attempt)
 	}
 	for _, operation := range []string{decided[0].Operation, executed[0].Operation, settled[0].Operation} {
-		if operation != "POST" { // its route has no pattern
+		if operation != "POST /" {
 			t.Errorf("M1: the operation is %q", operation)
 		}
 	}

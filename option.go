@@ -93,6 +93,7 @@ type settings struct {
 	ignore        []string
 	fingerprint   fingerprintOptions
 	session       func(*http.Request) string
+	challenges    []string
 	firstSent     firstSentRule
 	headers       headerRules
 }
@@ -264,7 +265,7 @@ func ResponseLimit(bytes int) Option {
 // http.Request.Pattern, or in a middleware in front of the router (with chi, protect single routes by With, not a whole
 // router by Use). It is the name by which a reconciler or a resumer finds the operation. It counts in the fingerprint
 // beside the method and the path: a route that changes its name answers the retries of before with a mismatch. Default:
-// the method and the pattern, or the method alone.
+// the method and the pattern; where there is no pattern, protected requests are refused with 500.
 func OperationName(name string) Option {
 	return func(s *settings) error {
 		s.operation = name
@@ -312,14 +313,14 @@ func FingerprintBy(f FingerprintFunc) Option {
 }
 
 // BindSession binds each key to the caller's session: the same key from another session of the same scope is answered
-// as a mismatch, and its status as none. A request without a session is answered with 401. Default: keys belong to the
-// scope.
-func BindSession(session func(*http.Request) string) Option {
+// as a mismatch, and its status as none. A request without a session is answered with 401, with the challenges as its
+// WWW-Authenticate. Default: keys belong to the scope.
+func BindSession(session func(*http.Request) string, challenges ...string) Option {
 	return func(s *settings) error {
 		if session == nil {
 			return errors.New("BindSession: the function is nil")
 		}
-		s.session = session
+		s.session, s.challenges = session, challenges
 		return nil
 	}
 }

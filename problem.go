@@ -1,38 +1,50 @@
 package onceward
 
 import (
+	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/store"
 )
 
-// ProblemTypePrefix comes before the code in the type of a problem. The codes are documented in docs/problems.md.
-const ProblemTypePrefix = "urn:onceward:problem:"
+// DefaultProblemBase comes before the code in the type of a problem, unless [Config] says otherwise: it leads to the
+// code's paragraph in docs/problems.md.
+const DefaultProblemBase = "https://github.com/onceward/onceward/blob/main/docs/problems.md#"
 
 // Problem is the body of an answer that Onceward itself gives, as RFC 9457 has it. It never holds stored data, a
 // fingerprint, or a sign of another scope.
 type Problem struct {
-	Type     string `json:"type"`
-	Title    string `json:"title"`
-	Status   int    `json:"status"`
-	Detail   string `json:"detail,omitempty"`
-	Instance string `json:"instance,omitempty"`
+	// Type leads to what is to be known about the code.
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	// Instance names this one occurrence, as a urn:uuid. It is also told to the observer and the log.
+	Instance string `json:"instance"`
 	// Code is stable, for programs.
 	Code string `json:"code"`
 	// Retryable says whether the client may send the same request again with the same key.
 	Retryable bool `json:"retryable"`
 
-	retryAfter time.Duration
+	// RetryAfter is the header of that name, in whole seconds, at least one. Zero sends none.
+	RetryAfter time.Duration `json:"-"`
+	// Challenges are the values of WWW-Authenticate, for a 401.
+	Challenges []string `json:"-"`
 }
 
 // The problems that Onceward answers with. Their details and statuses are filled in per request.
 var (
-	problemNoKey          = problem(400, "missing-key", "An idempotency key is required")
+	problemNoKey          = problem(400, "missing-key", "Idempotency-Key is missing")
 	problemBadKey         = problem(400, "invalid-key", "The idempotency key is not valid")
 	problemPersonalKey    = problem(400, "personal-data-key", "The idempotency key looks like personal data")
 	problemNoAuth         = problem(401, "unauthenticated", "The caller is not authenticated")
@@ -41,17 +53,19 @@ var (
 	problemBodyConsumed   = problem(500, "body-consumed",
 		"The request body was read before the request could be identified")
 	problemNoTarget     = problem(500, "target-missing", "The request does not say where it was sent")
+	problemUnnamed      = problem(500, "operation-unnamed", "The operation of the request has no name")
 	problemBadRequest   = problem(400, "invalid-request", "The request cannot be identified")
 	problemUpgrade      = problem(400, "upgrade-refused", "A protected request cannot switch protocols")
 	problemNotSentFirst = problem(400, "first-sent-missing", "The time of the first sending is required")
 	problemBadFirstSent = problem(400, "first-sent-invalid", "The time of the first sending is not an HTTP date")
 	problemTooOld       = problem(412, "first-sent-too-old", "The request was first sent too long ago")
 	problemFuture       = problem(412, "first-sent-in-future", "The request was first sent in the future")
-	problemMismatch     = problem(422, "mismatch", "The idempotency key was used for a different request")
-	problemInProgress   = retryable(409, time.Second, "in-progress", "The request is being processed")
-	problemUnknown      = retryable(409, 0, "outcome-unknown", "The outcome of the request is not known yet")
-	problemUnreadable   = problem(500, "record-unreadable", "The record of the request cannot be read")
-	problemNotStored    = problem(409, "response-not-stored",
+	problemMismatch     = problem(422, "mismatch", "Idempotency-Key is already used")
+	problemInProgress   = retryable(409, time.Second, "in-progress",
+		"A request is outstanding for this Idempotency-Key")
+	problemUnknown    = retryable(409, 0, "outcome-unknown", "The outcome of the request is not known yet")
+	problemUnreadable = problem(500, "record-unreadable", "The record of the request cannot be read")
+	problemNotStored  = problem(409, "response-not-stored",
 		"The request was executed, but its response was not stored")
 	problemUnavailable = retryable(503, time.Second, "store-unavailable", "The request was not executed")
 	problemRefused     = retryable(429, time.Second, "new-keys-refused", "No new requests are accepted")
@@ -71,7 +85,7 @@ func problem(status int, code, title string) Problem {
 
 // retryable is a problem for which the same request may be sent again; after no time means that it is not known when.
 func retryable(status int, after time.Duration, code, title string) Problem {
-	return Problem{Code: code, Status: status, Title: title, Retryable: true, retryAfter: after}
+	return Problem{Code: code, Status: status, Title: title, Retryable: true, RetryAfter: after}
 }
 
 // detailed returns the problem with a detail.
@@ -88,12 +102,17 @@ func (p *Problem) Error() string {
 	return "onceward: " + p.Title + ": " + p.Detail
 }
 
-// write answers a request with the problem.
-func (p *Problem) write(w http.ResponseWriter, r *http.Request) {
-	answer := *p
-	answer.Type = ProblemTypePrefix + p.Code
-	answer.Instance = r.URL.EscapedPath()
-	body, err := json.Marshal(&answer)
+// Write answers a request with the problem, for a middleware or an adapter that refuses in the words of Onceward. What
+// is empty it fills in: the Instance with a new one, and the Type with that of [DefaultProblemBase], so that a code of
+// one's own needs a type of its own. A Link header leads to the type (A1), beside those that are there.
+func (p *Problem) Write(w http.ResponseWriter) {
+	if p.Instance == "" {
+		p.Instance = NewInstance()
+	}
+	if p.Type == "" {
+		p.Type = DefaultProblemBase + p.Code
+	}
+	body, err := json.Marshal(p)
 	if err != nil {
 		// Strings, a number and a bool always encode.
 		panic("onceward: " + err.Error())
@@ -101,12 +120,107 @@ func (p *Problem) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
-	if p.retryAfter > 0 {
-		h.Set("Retry-After", retryAfter(p.retryAfter))
+	if !strings.HasPrefix(p.Type, "urn:") {
+		h.Add("Link", "<"+inBrackets(p.Type)+`>; rel="describedby"; type="text/html"`)
+	}
+	for _, challenge := range headerValues(p.Challenges) {
+		h.Add("WWW-Authenticate", challenge)
+	}
+	if p.RetryAfter > 0 {
+		h.Set("Retry-After", retryAfter(p.RetryAfter))
 	}
 	w.WriteHeader(p.Status)
 	// A client that is gone has no use for the error, and nothing depends on it.
 	_, _ = w.Write(append(body, '\n'))
+}
+
+// inBrackets escapes what may not stand in a URI, so that one cannot end before its closing bracket.
+func inBrackets(uri string) string {
+	escaped := make([]byte, 0, len(uri))
+	for i := range len(uri) {
+		if c := uri[i]; c > ' ' && c < 0x7f && c != '<' && c != '>' && c != '"' {
+			escaped = append(escaped, c)
+		} else {
+			escaped = fmt.Appendf(escaped, "%%%02X", c)
+		}
+	}
+	return string(escaped)
+}
+
+// NewInstance returns a name for one occurrence of a [Problem]: a random urn:uuid.
+func NewInstance() string {
+	var u [16]byte
+	_, _ = rand.Read(u[:]) // it never fails
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// occurrence is a problem that happens now.
+func (g *Guard) occurrence(p *Problem) *Problem {
+	now := *p
+	now.Type, now.Instance = g.config.ProblemBase+p.Code, NewInstance()
+	return &now
+}
+
+// writeProblem answers with an occurrence. Its code gets the name that the client expects at the last moment: observers and
+// logs know the problem by Onceward's own.
+func (g *Guard) writeProblem(w http.ResponseWriter, now *Problem) {
+	now.Code = g.config.ProblemCode(now.Code)
+	now.Write(w)
+}
+
+// answerProblem answers with a problem after a reservation, or about one.
+func (g *Guard) answerProblem(
+	ctx context.Context, w http.ResponseWriter, id store.ID, operation string, p *Problem,
+) {
+	now := g.occurrence(p)
+	g.logProblem(ctx, operation, now, "key_hash", id.Hash())
+	g.observe(ctx, ProblemEvent{
+		ID: id, Operation: operation, Status: now.Status, Code: now.Code, Instance: now.Instance,
+	})
+	g.writeProblem(w, now)
+}
+
+// logProblem ties the instance that a client may report to what else the log says. A failure of ours is worth a line by
+// default, a refusal is not.
+func (g *Guard) logProblem(ctx context.Context, operation string, p *Problem, more ...any) {
+	level := slog.LevelDebug
+	if p.Status >= http.StatusInternalServerError {
+		level = slog.LevelInfo
+	}
+	g.config.Logger.Log(ctx, level, "onceward: answered with a problem", append([]any{
+		"code", p.Code, "status", p.Status, "operation", operation, "instance", p.Instance,
+	}, more...)...)
+}
+
+// DraftCode is for [Config].ProblemCode: it names what the IETF draft of Idempotency-Key describes by the draft's own
+// words, and leaves other codes as they are.
+func DraftCode(code string) string {
+	switch code {
+	case problemNoKey.Code:
+		return "idempotency-key-missing"
+	case problemBadKey.Code:
+		return "idempotency-key-invalid"
+	case problemMismatch.Code:
+		return "idempotency-key-already-used"
+	case problemInProgress.Code:
+		return "request-outstanding"
+	default:
+		return code
+	}
+}
+
+// checkProblemBase refuses a base that leads nowhere.
+func checkProblemBase(base string) error {
+	u, err := url.Parse(base)
+	if err != nil {
+		return fmt.Errorf("onceward: Config.ProblemBase: %w", err)
+	}
+	if !u.IsAbs() && !strings.HasPrefix(base, "/") {
+		return fmt.Errorf("onceward: Config.ProblemBase %q is neither an absolute URI nor a path from the root: "+
+			"a client could not follow it", base)
+	}
+	return nil
 }
 
 // retryAfter is the header's value: whole seconds, at least one.
@@ -127,6 +241,15 @@ func keyProblem(err error) *Problem {
 	}
 }
 
+// unauthenticated is a 401 with the challenges of the scope function (A8).
+func unauthenticated(err error, detail string) *Problem {
+	p := problemNoAuth.detailed(detail)
+	if with := (*UnauthenticatedError)(nil); errors.As(err, &with) {
+		p.Challenges = with.Challenges
+	}
+	return p
+}
+
 // decisionProblem answers a decision that neither executes nor replays.
 func (g *Guard) decisionProblem(res *result) *Problem {
 	switch res.decision {
@@ -139,12 +262,12 @@ func (g *Guard) decisionProblem(res *result) *Problem {
 	case store.DecisionUnknown:
 		p := problemUnknown.detailed("an earlier attempt may have taken effect; " +
 			"it is not executed again until its outcome has been settled")
-		p.retryAfter = unknownRetryAfter(res)
+		p.RetryAfter = unknownRetryAfter(res)
 		return p
 	case store.DecisionRefused:
 		return &problemRefused
 	default:
-		return problemInProgress.detailed("retry later with the same key to get the answer")
+		return problemInProgress.detailed("the first one is still being processed; retry later with the same key to get its answer")
 	}
 }
 

@@ -1,6 +1,7 @@
 package onceward
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -139,6 +140,22 @@ func (g *Guard) DownstreamKey(rec *store.Record, step string) (string, error) {
 		return "", err
 	}
 	return secret.downstreamKey(rec.ID, step), nil
+}
+
+// WarnSharedProvider says that another service seems to use the same account at a provider, and by which sign. If this
+// guard has no [Config].Namespace, that is logged as a warning, once: two services with equal scopes, keys and secrets
+// send equal downstream keys, and the second one is given the first one's effect. A poller and a ledger comparer call it
+// where they see such a sign; so may a resolver that finds an effect which is none of its service's own.
+func (g *Guard) WarnSharedProvider(ctx context.Context, sign string, attrs ...any) {
+	if g.config.Namespace != "" {
+		return
+	}
+	g.shared.Do(func() {
+		g.config.Logger.WarnContext(ctx, "onceward: another service, or another stage of this one, seems to use the same "+
+			"account at a provider, and Config.Namespace is empty: where scopes, keys and secrets are equal, so are "+
+			"downstream keys, and the second one is given the effect of the first; give each a namespace of its own "+
+			"(docs/unknown-outcomes.md, Two services at one provider)", append([]any{"sign", sign}, attrs...)...)
+	})
 }
 
 // FollowingKey derives the downstream key of an effect that follows another one, which was sent with that key, such as

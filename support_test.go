@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -108,6 +110,15 @@ func (a answer) want(t testing.TB, rule string, status int, replayed bool) {
 	}
 }
 
+// instance is a random UUID.
+var instance = regexp.MustCompile(`^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// withoutInstance returns the answer without the name of the occurrence, in which all problems differ.
+func (a answer) withoutInstance() answer {
+	a.body = regexp.MustCompile(`"instance":"urn:uuid:[0-9a-f-]{36}",`).ReplaceAllString(a.body, "")
+	return a
+}
+
 // wantProblem checks everything that all problems have in common (A1), and returns what was said.
 func (a answer) wantProblem(t testing.TB, rule string, status int, code string) onceward.Problem {
 	t.Helper()
@@ -120,8 +131,11 @@ func (a answer) wantProblem(t testing.TB, rule string, status int, code string) 
 	if a.status != status || p.Status != status || p.Code != code {
 		t.Errorf("%s: got status %d with problem %+v; want %d %s", rule, a.status, p, status, code)
 	}
-	if p.Type != onceward.ProblemTypePrefix+p.Code || p.Title == "" || p.Instance == "" {
+	if p.Type != onceward.DefaultProblemBase+p.Code || p.Title == "" || !instance.MatchString(p.Instance) {
 		t.Errorf("A1: type, title or instance are missing in %s", a.body)
+	}
+	if got, want := a.header["Link"], "<"+p.Type+`>; rel="describedby"; type="text/html"`; !slices.Contains(got, want) {
+		t.Errorf("A1: Link %q, want %s", got, want)
 	}
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
 		t.Errorf("A1: Content-Type %q", got)
@@ -152,6 +166,7 @@ func as(caller string) edit { return withHeader("Authorization", "Bearer "+calle
 // newRequest is a request of alice, to be served in this process. An empty key sends none.
 func newRequest(method, target, key, body string, edits ...edit) *http.Request {
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	r.Pattern = "/" // as of a router; one that is there sets its own
 	prepare(r, key, edits)
 	return r
 }
@@ -179,10 +194,18 @@ func post(h http.Handler, key, body string, edits ...edit) answer {
 	return serve(h, newRequest(http.MethodPost, "/payments", key, body, edits...))
 }
 
+// routed lets a handler be called as a router would, which says by which pattern.
+func routed(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Pattern = "/"
+		h.ServeHTTP(w, r)
+	})
+}
+
 // startServer serves on loopback until the test ends.
 func startServer(t testing.TB, h http.Handler) *httptest.Server {
 	t.Helper()
-	server := httptest.NewUnstartedServer(h)
+	server := httptest.NewUnstartedServer(routed(h))
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.Start()
 	t.Cleanup(server.Close)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -263,4 +264,17 @@ func TestCarryInAPhasedOperation(t *testing.T) {
 	})
 	b.want(b.send(h, "k"), http.StatusCreated, "a book")
 	b.wantTrace("seat charge")
+}
+
+// TestWithoutAKey: an operation of steps cannot run unprotected, and says so as the guard would (A1).
+func TestWithoutAKey(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, memory.New())
+	o := b.define(b.local("one", nil))
+	o.Options = append(o.Options, onceward.KeyOptional())
+	w := httptest.NewRecorder()
+	o.Handler(b.guard, start).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", nil))
+	b.want(w, http.StatusBadRequest, `"code":"missing-key"`)
+	b.want(w, http.StatusBadRequest, onceward.DefaultProblemBase+"missing-key")
+	b.wantTrace("")
 }

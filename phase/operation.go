@@ -13,7 +13,7 @@
 //
 //	mux.Handle("POST /bookings", book.Handler(guard, readBooking))
 //	resumer, err := phase.NewResumer(guard, store, phase.ResumerConfig{Operations: []phase.Resumable{book}})
-//	go resumer.Run(ctx)
+//	go resumer.Run(ctx) // when the routes are there
 //
 // A local step is a function that writes to the database through the transaction of its context; what it wrote, what it
 // changed in the carried data, and its recovery point are committed together. On a store without transactions a local
@@ -157,7 +157,10 @@ func (o *Operation[T]) Handler(guard *onceward.Guard, start func(r *http.Request
 func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func() (*T, error)) {
 	op := onceward.FromContext(r.Context())
 	if op == nil {
-		http.Error(w, "this operation needs an idempotency key", http.StatusBadRequest)
+		(&onceward.Problem{
+			Status: http.StatusBadRequest, Code: "missing-key", Title: "Idempotency-Key is missing",
+			Detail: "this operation needs an idempotency key",
+		}).Write(w)
 		return
 	}
 	answer, err := o.run(r.Context(), op, viaHTTP, start)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,7 +22,7 @@ type Resumable interface {
 
 // ResumerConfig configures a [Resumer].
 type ResumerConfig struct {
-	// Operations are those that it resumes. Required.
+	// Operations are those that it resumes. [Resumer.Run] checks their names. Required.
 	Operations []Resumable
 	// Interval is the time between two looks at the store. Default: 5 s.
 	Interval time.Duration
@@ -157,9 +158,17 @@ func (r *Resumer) RunOnce(ctx context.Context) (Report, error) {
 	return report, errors.Join(failed, err, ctx.Err())
 }
 
-// Run resumes now and then until the context ends, and what is under way then has ended or hangs. Failures are logged,
-// and it goes on. No look at the store waits for what the looks before it have found.
-func (r *Resumer) Run(ctx context.Context) {
+// Run resumes now and then until the context ends, and what is under way then has ended or hangs: then it returns nil.
+// Failures are logged, and it goes on. No look at the store waits for what the looks before it have found.
+//
+// It checks the names of its operations first: see [onceward.Guard.CheckOperations]. So call it when the routes are
+// there. An operation that no route has, nor [onceward.Config].Operations, as one that is only run by [Operation.Do], is
+// an error that wraps [onceward.ErrMisconfigured], which is logged too.
+func (r *Resumer) Run(ctx context.Context) error {
+	if err := r.checkNames(); err != nil {
+		r.config.Logger.ErrorContext(ctx, "phase: the resumer does not run", "error", err)
+		return err
+	}
 	run := r.newRun(ctx)
 	defer run.Wait()
 	fair.Repeat(ctx, r.config.Interval, func() error {
@@ -167,6 +176,15 @@ func (r *Resumer) Run(ctx context.Context) {
 		_, failed := run.Take()
 		return errors.Join(failed, err)
 	}, func(err error) { r.config.Logger.WarnContext(ctx, "phase: resuming failed", "error", err) })
+	return nil
+}
+
+// checkNames refuses operations that no record would ever have.
+func (r *Resumer) checkNames() error {
+	if err := r.guard.CheckOperations(slices.Collect(maps.Keys(r.operations))...); err != nil {
+		return fmt.Errorf("phase: ResumerConfig.Operations: %w", err)
+	}
+	return nil
 }
 
 // resumeRun is one run, and what came of it.

@@ -349,3 +349,28 @@ func TestAStepThatNeverReturns(t *testing.T) {
 		}
 	})
 }
+
+// TestRunChecksTheNamesOfOperations: those of routes are known by their definition, and one that is only run by Do has to
+// be declared.
+func TestRunChecksTheNamesOfOperations(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, memory.New())
+	routed := b.define(b.local("one", nil))
+	routed.Handler(b.guard, start)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := b.resumer(phase.ResumerConfig{}, routed).Run(ctx); err != nil {
+		t.Errorf("section 1: a resumer whose context ended returns %v", err)
+	}
+	other, err := phase.New(phase.Definition[order]{
+		Name: "POST /order", Steps: []phase.Step[order]{b.local("one", nil)},
+		Answer: func(*order) phase.Answer { return phase.JSON(http.StatusCreated, nil) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = b.resumer(phase.ResumerConfig{Logger: slog.New(slog.DiscardHandler)}, routed, other).Run(ctx)
+	if !errors.Is(err, onceward.ErrMisconfigured) || !strings.Contains(err.Error(), `"POST /order" (the nearest is "POST /orders")`) {
+		t.Errorf("section 1: a resumer of an operation that no route has returns %v", err)
+	}
+}

@@ -3,11 +3,14 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -167,4 +170,45 @@ func TestRulesAreCopied(t *testing.T) {
 		delete(rules, transfers)
 		ask(t, poller, "k", reconcile.Report{Completed: 1})
 	})
+}
+
+// TestRunChecksTheNamesOfRules: a rule for an operation that no route has would wait for records that never come. The
+// routes may be built after the poller.
+func TestRunChecksTheNamesOfRules(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	var log strings.Builder
+	config := onceward.Config{
+		Scope: onceward.SingleScope("tenant"), Secret: []byte("the secret of the tests"), Operations: []string{"nightly job"},
+		Logger: quiet,
+	}
+	guard, err := onceward.New(s, config)
+	must(t, err)
+	poller := func(names ...string) *reconcile.Poller {
+		rules := make(map[string]reconcile.Rule)
+		for _, name := range names {
+			rules[name] = hearing(nil)
+		}
+		p, err := reconcile.NewPoller(guard, s, reconcile.Config{
+			Rules: rules, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		must(t, err)
+		return p
+	}
+	right, wrong := poller(transfers, "nightly job"), poller("POST /transfer")
+	mux := onceward.NewMux()
+	mux.Handle(transfers, guard.Handler(http.NotFoundHandler(), onceward.Reserved(onceward.FailureUnknown)))
+
+	err = wrong.Run(t.Context())
+	if !errors.Is(err, onceward.ErrMisconfigured) || !strings.Contains(err.Error(), `the nearest is "POST /transfers"`) {
+		t.Errorf("section 1: a poller with a wrong name returns %v", err)
+	}
+	if !strings.Contains(log.String(), "does not run") {
+		t.Errorf("section 1: the log says %q", log.String())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := right.Run(ctx); err != nil {
+		t.Errorf("section 1: a poller whose context ended returns %v", err)
+	}
 }

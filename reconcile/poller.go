@@ -4,7 +4,7 @@
 //	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Rules: map[string]reconcile.Rule{
 //		"POST /transfers": {Resolver: reconcile.ResolverFunc(askTheBank), Deduplicates: true},
 //	}})
-//	go poller.Run(ctx)
+//	go poller.Run(ctx) // when the routes are there
 //
 // A [Poller] asks a [Resolver], which usually asks the other system by the downstream key, again and again with a
 // growing backoff, until there is an answer or a limit is reached. Then the record is a dead letter, and waits for a
@@ -33,8 +33,8 @@ import (
 
 // Config configures a [Poller].
 type Config struct {
-	// Rules say how to settle, by the name of the operation, such as "POST /transfers". Required, unless there is a
-	// DefaultRule.
+	// Rules say how to settle, by the name of the operation, such as "POST /transfers". [Poller.Run] checks the names.
+	// Required, unless there is a DefaultRule.
 	Rules map[string]Rule
 	// DefaultRule is for operations without a rule of their own. Default: none; such records become dead letters.
 	DefaultRule *Rule

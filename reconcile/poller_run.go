@@ -3,6 +3,9 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -47,9 +50,16 @@ func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
 	return report, errors.Join(failed, err, ctx.Err())
 }
 
-// Run reconciles now and then until the context ends, and what is under way then has ended or hangs. Failures are
-// logged, and it goes on. No look at the store waits for what the looks before it have found.
-func (p *Poller) Run(ctx context.Context) {
+// Run reconciles now and then until the context ends, and what is under way then has ended or hangs: then it returns
+// nil. Failures are logged, and it goes on. No look at the store waits for what the looks before it have found.
+//
+// It checks the names of the rules first: see [onceward.Guard.CheckOperations]. So call it when the routes are there. A
+// rule for an operation that does not exist is an error that wraps [onceward.ErrMisconfigured], which is logged too.
+func (p *Poller) Run(ctx context.Context) error {
+	if err := p.checkNames(); err != nil {
+		p.config.Logger.ErrorContext(ctx, "reconcile: the poller does not run", "error", err)
+		return err
+	}
 	r := p.newRun(ctx)
 	defer r.Wait()
 	fair.Repeat(ctx, p.config.Interval, func() error {
@@ -59,6 +69,15 @@ func (p *Poller) Run(ctx context.Context) {
 	}, func(err error) {
 		p.config.Logger.WarnContext(ctx, "reconcile: not everything could be asked after", "error", err)
 	})
+	return nil
+}
+
+// checkNames refuses rules that no record would ever have.
+func (p *Poller) checkNames() error {
+	if err := p.guard.CheckOperations(slices.Collect(maps.Keys(p.config.Rules))...); err != nil {
+		return fmt.Errorf("reconcile: Config.Rules: %w", err)
+	}
+	return nil
 }
 
 // newPool returns the places for questions. One that has not returned when its time is over, and the time in which its

@@ -127,7 +127,24 @@ func (p *Poller) readExternalEvents(ctx context.Context, rule *Rule, rec *store.
 	if err != nil || len(events) == 0 {
 		return StillUnknown("no external event has come"), err
 	}
+	p.noticeForeign(ctx, rec, events)
 	return rule.Interpret(ctx, rec, events)
+}
+
+// clockSkew is how far the clock of a sender may be from that of the store.
+const clockSkew = 5 * time.Minute
+
+// noticeForeign looks for an external event that carries the downstream key of a record, and is older than the record:
+// what it tells of was done for another service that derives the same keys, unless an earlier record of the key has
+// expired. Events about no record at all are no sign: most are about operations that are settled, and some come early.
+func (p *Poller) noticeForeign(ctx context.Context, rec *store.Record, events []store.ExternalEvent) {
+	for i := range events {
+		e := &events[i]
+		if e.Subject != rec.ProviderID && e.At.Before(rec.CreatedAt.Add(-clockSkew)) {
+			p.guard.WarnSharedProvider(ctx, "an external event with the downstream key of an operation happened before it",
+				"source", e.Source, "operation", rec.Operation, "key_hash", rec.Hash())
+		}
+	}
 }
 
 // settle writes down what was learned. If another node or a person has settled the record, or it has moved on, then the

@@ -17,7 +17,9 @@ import (
 )
 
 // openRoutes need no token.
-var openRoutes = []string{"POST /events", "POST /events/{account}", "GET /health", "GET /counters"}
+var openRoutes = []string{
+	"POST /events", "POST /events/{account}", "GET /idempotency", "GET /health", "GET /counters",
+}
 
 // routes returns the routes of a system.
 func (w *world) routes() []onceward.RouteInfo {
@@ -131,7 +133,7 @@ func TestRoutesAreAllProtected(t *testing.T) {
 	if unprotected := onceward.Audit(routes, "POST /events", "POST /events/{account}"); len(unprotected) != 0 {
 		t.Errorf("unprotected: %v", unprotected)
 	}
-	if len(routes) != 10 || len(onceward.Audit(routes)) != 2 {
+	if len(routes) != 11 || len(onceward.Audit(routes)) != 2 {
 		t.Errorf("the audit saw %v", routes)
 	}
 }

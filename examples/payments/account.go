@@ -10,11 +10,16 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// isOpen reports whether a path needs no token: the provider signs its webhooks, and health is for the load balancer.
+// isOpen reports whether a path needs no token: the provider signs its webhooks, health is for the load balancer, and the
+// policy for those who have no account yet.
 func isOpen(path string) bool {
 	account, ofAccount := strings.CutPrefix(path, "/events/")
-	return path == "/events" || ofAccount && !strings.Contains(account, "/") || path == "/health" || path == "/counters"
+	return path == "/events" || ofAccount && !strings.Contains(account, "/") ||
+		path == "/health" || path == "/counters" || path == policyPath
 }
+
+// challenge says how to authenticate.
+const challenge = `Bearer realm="payments"`
 
 type accountKey struct{}
 
@@ -27,7 +32,7 @@ func (s *System) authenticate(next http.Handler) http.Handler {
 		}
 		account, known := s.accountOf(r.Header.Get("Authorization"))
 		if !known {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="payments"`)
+			w.Header().Set("WWW-Authenticate", challenge)
 			fail(w, http.StatusUnauthorized, "send Authorization: Bearer and a token that is known here")
 			return
 		}
@@ -53,7 +58,7 @@ func (s *System) accountOf(header string) (account string, known bool) {
 func (s *System) account(r *http.Request) (string, error) {
 	account, ok := r.Context().Value(accountKey{}).(string)
 	if !ok {
-		return "", onceward.ErrUnauthenticated
+		return "", onceward.Unauthenticated(challenge)
 	}
 	return account, nil
 }

@@ -33,7 +33,7 @@ func (s *System) Comparers(prefix string, since time.Time, interval time.Duratio
 	t := s.config.Timing
 	for _, b := range s.books() {
 		comparer, err := ledger.NewComparer(s.db.Store, ledger.Config{
-			Name: prefix + b.name, Provider: b.there, Local: b.here, Since: since,
+			Name: prefix + b.name, Provider: b.there, Local: b.here, Guard: s.guard, Since: since,
 			Interval: interval, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), MinBackoff: t.Backoff,
 			Observer: s.counters, Logger: s.config.Logger,
 		})

@@ -142,7 +142,7 @@ func New(ctx context.Context, config Config) (*System, error) {
 	}
 	s.guard, err = onceward.New(s.db.Store, onceward.Config{
 		Scope: s.account, Secret: config.Secret, Observer: s.counters, Logger: config.Logger,
-		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease)},
+		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease), onceward.Retain(retention)},
 	})
 	if err != nil {
 		return nil, err
@@ -214,6 +214,7 @@ func (s *System) routes() error {
 	s.mux.Handle("GET "+statusPath+"{key}", s.guard.StatusHandler())
 	s.mux.Handle("POST /events", receiver)
 	s.mux.Handle("POST /events/{account}", tenants)
+	s.mux.HandleFunc("GET "+policyPath, showPolicy)
 	s.mux.HandleFunc("GET /health", s.health)
 	s.mux.Handle("GET /counters", s.counters)
 	if s.config.Routes != nil {
@@ -259,6 +260,7 @@ func inFlightOption(policy string) (onceward.Option, error) {
 
 // ServeHTTP implements [http.Handler].
 func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	linkPolicy(w)
 	s.authenticate(s.mux).ServeHTTP(w, r)
 }
 

@@ -210,6 +210,11 @@ type Config struct {
 	// counted, and told to the observer.
 	Report func(ctx context.Context, f Finding) error
 
+	// Guard is the one whose operations have the effects. If the provider lists effects that are not in the local
+	// ledger, another service may share the account, and a guard without a namespace is told to warn of that, once: see
+	// [onceward.Guard.WarnSharedProvider]. Default: none, and findings are all that tells.
+	Guard *onceward.Guard
+
 	// Since is where the comparison begins: effects from then on are compared. From the first run on the progress is
 	// what counts, and a later Since changes nothing; an earlier one makes the comparison go back to it. Default: the
 	// last window that has settled at the first run.

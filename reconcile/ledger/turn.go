@@ -194,6 +194,10 @@ func (t *turn) compared(ctx context.Context, p *pending) {
 		t.config.Logger.WarnContext(ctx, "ledger: the two sides differ", "run", s.Run,
 			"missing_here", s.MissingHere, "missing_there", s.MissingThere, "differs", s.Differs, "duplicates", s.Duplicates)
 	}
+	if p.Counts.MissingHere > 0 && t.config.Guard != nil {
+		t.config.Guard.WarnSharedProvider(ctx, "the provider lists effects that are not in the local ledger",
+			"run", p.Counts.Run, "missing_here", p.Counts.MissingHere)
+	}
 	t.tell(ctx, p, "compared", nil)
 }
 

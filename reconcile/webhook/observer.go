@@ -5,7 +5,9 @@ type ReceivedEvent struct {
 	Source string
 	// Outcome is "kept", "duplicate", "refused" or "failed".
 	Outcome string
-	Err     error
+	// Instance is what the sender was told about a delivery that was not taken; see [onceward.Problem].
+	Instance string
+	Err      error
 }
 
 // The outcomes of [ReceivedEvent].

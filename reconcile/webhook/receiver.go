@@ -18,7 +18,6 @@ package webhook
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -73,6 +72,9 @@ type Config struct {
 	StoreTimeout time.Duration
 	// ApplyTimeout is how long Apply may take. Default: [DefaultApplyTimeout].
 	ApplyTimeout time.Duration
+	// ProblemBase comes before the code in the type of answers to deliveries that are not taken, as in
+	// [onceward.Config]. Default: [onceward.DefaultProblemBase].
+	ProblemBase string
 	// Observer is told of every delivery: a [ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
 	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or
 	// "duplicate". An event that Parse ignores is not told. Default: none.
@@ -119,6 +121,9 @@ func (c Config) withDefaults() Config {
 	if c.ApplyTimeout == 0 {
 		c.ApplyTimeout = DefaultApplyTimeout
 	}
+	if c.ProblemBase == "" {
+		c.ProblemBase = onceward.DefaultProblemBase
+	}
 	if c.Observer == nil {
 		c.Observer = onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) {})
 	}
@@ -154,7 +159,8 @@ func New(keeper store.ExternalEventKeeper, config Config) (*Receiver, error) {
 //
 //   - 400 for a body that was cut off, that Parse makes nothing of or whose scope is not the sender's, and 413 for one
 //     that is too large;
-//   - 401 for a signature that is missing, wrong or stale. The answer does not say which, as only a forger would ask;
+//   - 401 for a signature that is missing, wrong or stale. The answer does not say which, as only a forger would ask.
+//     Its WWW-Authenticate is "Webhook-Signature";
 //   - 405 for anything but POST;
 //   - 500 for a panic in Parse or Apply, and 503 if the external event could not be kept or its tenant not be looked
 //     up. The sender sends it again.
@@ -162,13 +168,15 @@ func New(keeper store.ExternalEventKeeper, config Config) (*Receiver, error) {
 // Once the body is there, a sender that hangs up changes nothing: what it sent is kept and applied.
 func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
+		problem := rc.occurrence(problemMethod)
+		rc.config.Logger.DebugContext(r.Context(), "webhook: no delivery", "source", rc.config.Source, "method", r.Method,
+			"instance", problem.Instance)
 		w.Header().Set("Allow", http.MethodPost)
-		write(w, problemMethod)
+		problem.Write(w)
 		return
 	}
-	problem := rc.receive(context.WithoutCancel(r.Context()), w, r)
-	if problem != nil {
-		write(w, *problem)
+	if problem := rc.receive(context.WithoutCancel(r.Context()), w, r); problem != nil {
+		problem.Write(w)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -250,7 +258,7 @@ func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) erro
 	if !added {
 		outcome = outcomeDuplicate
 	}
-	rc.observe(ctx, outcome, nil)
+	rc.observe(ctx, ReceivedEvent{Outcome: outcome})
 	return nil
 }
 
@@ -263,43 +271,68 @@ func (rc *Receiver) apply(ctx context.Context, external store.ExternalEvent) err
 }
 
 // refuse records a delivery whose fault is on the side of the sender, or of a forger.
-func (rc *Receiver) refuse(ctx context.Context, problem onceward.Problem, err error) *onceward.Problem {
-	rc.config.Logger.WarnContext(ctx, "webhook: delivery refused", "source", rc.config.Source, "error", err)
-	rc.observe(ctx, outcomeRefused, err)
-	return &problem
+func (rc *Receiver) refuse(ctx context.Context, template onceward.Problem, err error) *onceward.Problem {
+	problem := rc.occurrence(template)
+	rc.config.Logger.WarnContext(ctx, "webhook: delivery refused", "source", rc.config.Source, "error", err,
+		"instance", problem.Instance)
+	rc.observe(ctx, ReceivedEvent{Outcome: outcomeRefused, Instance: problem.Instance, Err: err})
+	return problem
 }
 
 // fail records what went wrong on our side.
-func (rc *Receiver) fail(ctx context.Context, problem onceward.Problem, err error, details ...any) *onceward.Problem {
-	details = append([]any{"source", rc.config.Source, "error", err}, details...)
+func (rc *Receiver) fail(ctx context.Context, template onceward.Problem, err error, details ...any) *onceward.Problem {
+	problem := rc.occurrence(template)
+	details = append([]any{"source", rc.config.Source, "error", err, "instance", problem.Instance}, details...)
 	rc.config.Logger.ErrorContext(ctx, "webhook: delivery failed", details...)
-	rc.observe(ctx, outcomeFailed, err)
+	rc.observe(ctx, ReceivedEvent{Outcome: outcomeFailed, Instance: problem.Instance, Err: err})
+	return problem
+}
+
+// occurrence is a problem that happens now.
+func (rc *Receiver) occurrence(problem onceward.Problem) *onceward.Problem {
+	problem.Type, problem.Instance = rc.config.ProblemBase+problem.Code, onceward.NewInstance()
 	return &problem
 }
 
-func (rc *Receiver) observe(ctx context.Context, outcome string, err error) {
-	rc.config.Observer.Observe(ctx, ReceivedEvent{Source: rc.config.Source, Outcome: outcome, Err: err})
+func (rc *Receiver) observe(ctx context.Context, e ReceivedEvent) {
+	e.Source = rc.config.Source
+	rc.config.Observer.Observe(ctx, e)
 }
+
+// challenge is the WWW-Authenticate of a 401, which RFC 9110 asks for. No scheme of webhook signatures is registered, so
+// it is a name alone: the sender knows how it signs, and no one else need be told. A 403 would say that the sender is
+// known and may not do this, while here it is not known who sent the delivery.
+const challenge = "Webhook-Signature"
 
 // The answers to a delivery that is not taken. They say no more than the status does: what was wrong is in the log.
 var (
-	problemMethod     = onceward.Problem{Code: "method-not-allowed", Status: 405, Title: "Deliveries are sent with POST"}
-	problemTooLarge   = onceward.Problem{Code: "body-too-large", Status: 413, Title: "The request body is too large"}
+	problemMethod = onceward.Problem{
+		Code: "method-not-allowed", Status: 405, Title: "Deliveries are sent with POST",
+		Detail: "nothing was kept; send the event with POST",
+	}
+	problemTooLarge = onceward.Problem{
+		Code: "body-too-large", Status: 413, Title: "The request body is too large", Detail: "nothing was kept",
+	}
 	problemIncomplete = onceward.Problem{
 		Code: "body-incomplete", Status: 400, Title: "The request body was cut off", Retryable: true,
+		Detail: "nothing was kept; send the whole delivery again",
 	}
-	problemSignature  = onceward.Problem{Code: "unauthenticated", Status: 401, Title: "The caller is not authenticated"}
-	problemUnreadable = onceward.Problem{Code: "invalid-request", Status: 400, Title: "The event cannot be identified"}
-	problemStore      = onceward.Problem{
+	problemSignature = onceward.Problem{
+		Code: "unauthenticated", Status: 401, Title: "The caller is not authenticated", Challenges: []string{challenge},
+		Detail: "the delivery is not signed as it should be; nothing was kept",
+	}
+	problemUnreadable = onceward.Problem{
+		Code: "invalid-request", Status: 400, Title: "The event cannot be identified", Detail: "nothing was kept",
+	}
+	problemStore = onceward.Problem{
 		Code: "store-unavailable", Status: 503, Title: "The event was not kept", Retryable: true,
+		RetryAfter: time.Second, Detail: "send the delivery again later",
 	}
 	problemFailed = onceward.Problem{
 		Code: "event-failed", Status: 500, Title: "The event could not be handled", Retryable: true,
+		Detail: "the fault is not the sender's; send the delivery again later",
 	}
 )
-
-// retryAfter is how many seconds a sender waits at least for a store that is away.
-const retryAfter = "1"
 
 // bodyProblem tells a body that is too large from one that did not come.
 func bodyProblem(err error) onceward.Problem {
@@ -307,23 +340,4 @@ func bodyProblem(err error) onceward.Problem {
 		return problemTooLarge
 	}
 	return problemIncomplete
-}
-
-// write answers a delivery with a problem.
-func write(w http.ResponseWriter, problem onceward.Problem) {
-	problem.Type = onceward.ProblemTypePrefix + problem.Code
-	body, err := json.Marshal(&problem)
-	if err != nil {
-		// Strings, a number and a bool always encode.
-		panic("webhook: " + err.Error())
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
-	h.Set("Cache-Control", "no-store")
-	if problem.Status == http.StatusServiceUnavailable {
-		h.Set("Retry-After", retryAfter)
-	}
-	w.WriteHeader(problem.Status)
-	// A sender that is gone has no use for the error, and nothing depends on it.
-	_, _ = w.Write(append(body, '\n'))
 }

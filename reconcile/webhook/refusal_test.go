@@ -1,12 +1,17 @@
 package webhook_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -49,18 +54,95 @@ func TestForgedAndStaleLookAlike(t *testing.T) {
 		w := deliver(t, untouched(t, told), r)
 		expectStatus(t, w, http.StatusUnauthorized)
 		told.expect(t, "provider: refused")
-		answers[w.Body.String()] = true
-		if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
-			t.Errorf("the answer is %s", got)
-		}
-		var problem onceward.Problem
-		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil ||
-			problem.Type != "urn:onceward:problem:unauthenticated" {
-			t.Errorf("%+v, %v", problem, err)
+		problem := expectProblem(t, w, "unauthenticated")
+		answers[strings.ReplaceAll(w.Body.String(), problem.Instance, "")+fmt.Sprint(w.Header())] = true
+		if got := w.Header()["Www-Authenticate"]; !slices.Equal(got, []string{"Webhook-Signature"}) {
+			t.Errorf("A8: WWW-Authenticate %q", got)
 		}
 	}
 	if len(answers) != 1 {
 		t.Errorf("the answers differ: %v", answers)
+	}
+}
+
+// expectProblem checks that the answer is a whole problem document (A1), and returns it.
+func expectProblem(t *testing.T, w *httptest.ResponseRecorder, code string) onceward.Problem {
+	t.Helper()
+	var problem onceward.Problem
+	if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Code != code || problem.Status != w.Code ||
+		problem.Type != onceward.DefaultProblemBase+code || problem.Title == "" || problem.Detail == "" ||
+		!strings.HasPrefix(problem.Instance, "urn:uuid:") {
+		t.Errorf("A1: %d %s, %v; want all of %s", w.Code, w.Body, err, code)
+	}
+	want := map[string]string{
+		"Content-Type": "application/problem+json", "Cache-Control": "no-store",
+		"Link": "<" + problem.Type + `>; rel="describedby"; type="text/html"`,
+	}
+	for name, value := range want {
+		if got := w.Header().Get(name); got != value {
+			t.Errorf("A1: %s is %q, want %q", name, got, value)
+		}
+	}
+	return problem
+}
+
+// TestEveryRefusalIsAWholeProblem: also one of the sender's mistakes, or of ours, with a name that the log and the
+// observer know.
+func TestEveryRefusalIsAWholeProblem(t *testing.T) {
+	t.Parallel()
+	cut := signedRequest(body)
+	cut.Body = io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF))
+	away := func(context.Context) error { return errors.New("the store is away") }
+	get := signedRequest(body)
+	get.Method = http.MethodGet
+	page := must(os.ReadFile("../../docs/problems.md"))
+	for code, test := range map[string]struct {
+		request *http.Request
+		keeper  *keeper
+		status  int
+		retry   bool
+	}{
+		"method-not-allowed": {get, &keeper{}, http.StatusMethodNotAllowed, false},
+		"body-too-large":     {signedRequest(strings.Repeat(" ", 1<<20+1)), &keeper{}, http.StatusRequestEntityTooLarge, false},
+		"body-incomplete":    {cut, &keeper{}, http.StatusBadRequest, true},
+		"unauthenticated":    {httptest.NewRequest(http.MethodPost, "/", nil), &keeper{}, http.StatusUnauthorized, false},
+		"invalid-request":    {signedRequest(`{}`), &keeper{}, http.StatusBadRequest, false},
+		"store-unavailable":  {signedRequest(body), &keeper{before: away}, http.StatusServiceUnavailable, true},
+		"event-failed":       {signedRequest(`{"kind":"panic"}`), &keeper{}, http.StatusInternalServerError, true},
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			var told webhook.ReceivedEvent
+			cfg := config(test.keeper, &journal{})
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			cfg.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+				told = e.(webhook.ReceivedEvent)
+			})
+			w := deliver(t, cfg, test.request)
+			expectStatus(t, w, test.status)
+			problem := expectProblem(t, w, code)
+			if problem.Retryable != test.retry {
+				t.Errorf("A1: retryable is %t", problem.Retryable)
+			}
+			if !strings.Contains(log.String(), problem.Instance) || told.Instance != problem.Instance && test.request != get {
+				t.Errorf("A1: %s is not what the log and the observer were told: %s, %+v", problem.Instance, log.String(), told)
+			}
+			if !bytes.Contains(page, []byte("\n### "+code+"\n")) {
+				t.Errorf("A1: docs/problems.md has no heading for %s", code)
+			}
+		})
+	}
+}
+
+// TestProblemBase: the types of a service that documents them itself.
+func TestProblemBase(t *testing.T) {
+	t.Parallel()
+	cfg := config(&keeper{}, &journal{})
+	cfg.ProblemBase = "https://api.example.com/problems/"
+	w := deliver(t, cfg, signedRequest(`{}`))
+	if link := w.Header().Get("Link"); !strings.HasPrefix(link, "<https://api.example.com/problems/invalid-request>") {
+		t.Errorf("A1: the link is %q", link)
 	}
 }
 

@@ -225,6 +225,7 @@ func (r httpReply) wantProblem(t testing.TB, status int, code, rule string) {
 // paymentRequest is the same each time but for its key.
 func paymentRequest(key string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount":1}`))
+	r.Pattern = "POST /payments" // as a router sets it
 	r.Header.Set("Idempotency-Key", key)
 	return r
 }

@@ -47,7 +47,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	pay := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		result, err := onceward.Tx(r.Context()).ExecContext(r.Context(), `INSERT INTO payments (amount) VALUES (1200)`)
 		if err != nil {
 			http.Error(w, "the payment failed", http.StatusInternalServerError)
@@ -56,13 +57,13 @@ func Example() {
 		id, _ := result.LastInsertId() // the driver knows it
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintf(w, "payment %d", id)
-	}, onceward.Transactional())
+	}, onceward.Transactional()))
 
 	for range 2 {
 		request := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount":1200}`))
 		request.Header.Set("Idempotency-Key", "order-4711")
 		response := httptest.NewRecorder()
-		pay.ServeHTTP(response, request)
+		mux.ServeHTTP(response, request)
 		fmt.Println(response.Code, response.Body, "replayed:", response.Header().Get("Idempotent-Replayed") == "true")
 	}
 	payments := 0

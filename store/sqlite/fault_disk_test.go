@@ -233,7 +233,7 @@ func TestCommitFailsUnderGuard(t *testing.T) {
 			t.Error(err)
 		}
 		w.WriteHeader(http.StatusCreated)
-	}, onceward.Transactional())
+	}, onceward.Transactional(), onceward.OperationName("pay"))
 	send := func(want int, code string) {
 		t.Helper()
 		r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader("{}"))

@@ -405,7 +405,7 @@ func TestTrailersOfATransaction(t *testing.T) {
 				io.WriteString(w, strings.Repeat("paid ", 1000))
 				w.Header().Set("X-Sum", "1")
 				w.Header().Set(http.TrailerPrefix+"X-Rows", "2")
-			}, onceward.Transactional()))
+			}, onceward.Transactional(), onceward.OperationName("pay")))
 			server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 			start(server)
 			t.Cleanup(server.Close)

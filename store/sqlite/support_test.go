@@ -234,6 +234,7 @@ func (a answer) wantProblem(t testing.TB, status int, code, rule string) {
 
 func newRequest(key string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount":1}`))
+	r.Pattern = "POST /payments" // as a router sets it
 	r.Header.Set("Idempotency-Key", key)
 	return r
 }

@@ -158,9 +158,9 @@ func TestUnderChi(t *testing.T) {
 	if runs != len(paths) {
 		t.Errorf("section 1, operation: the handler ran %d times, want %d", runs, len(paths))
 	}
-	// A middleware in front of the router cannot see which route it leads to: /group/7 is left out.
+	// A middleware in front of a router cannot see which of its routes it leads to: one name stands for all of them.
 	for path, name := range map[string]string{
-		"/payments": "POST /payments", "/accounts/7/payments": "POST /accounts/{id}/payments",
+		"/payments": "POST /payments", "/accounts/7/payments": "POST /accounts/{id}/payments", "/group/7": "POST /group/*",
 	} {
 		if seen[path] != name {
 			t.Errorf("section 1: the operation of POST %s is %q, want %q", path, seen[path], name)
@@ -169,6 +169,32 @@ func TestUnderChi(t *testing.T) {
 	for _, path := range []string{"/group/8", "/payments"} {
 		post(t, router, path, "/group/7").
 			wantProblem(t, "F1: the key of another path", http.StatusUnprocessableEntity, "mismatch")
+	}
+}
+
+// TestInFrontOfChi: there is no pattern yet, and all requests would have one name. A name that is given counts.
+func TestInFrontOfChi(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		options []onceward.Option
+		status  int
+		runs    int64
+	}{
+		"without a name": {nil, http.StatusInternalServerError, 0},
+		"with one":       {[]onceward.Option{onceward.OperationName("all")}, http.StatusCreated, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			handler, router := new(counted), chi.NewRouter()
+			options := append(test.options, onceward.Reserved(onceward.FailureUnknown))
+			router.Use(newGuard(t, memory.New()).Middleware(options...))
+			router.Post("/accounts/{id}", handler.ServeHTTP)
+			a := post(t, router, "/accounts/7", "k")
+			if a.want(t, "section 1, operation", test.status, false); test.runs == 0 {
+				a.wantProblem(t, "section 1, operation", test.status, "operation-unnamed")
+			}
+			handler.wantRuns(t, "section 1, operation", test.runs)
+		})
 	}
 }
 
@@ -332,7 +358,7 @@ func TestStatusOfOddKeys(t *testing.T) {
 	h = guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		key := onceward.FromContext(r.Context()).Key()
 		locations[key] = post(t, h, "/payments", key).location // a duplicate, while this one is in flight
-	}, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightAccepted("/operations/"))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.InFlightAccepted("/operations/"), onceward.OperationName("pay"))
 	router := chi.NewRouter()
 	router.Method(http.MethodGet, "/operations/{key}", guard.StatusHandler())
 	server := httptest.NewServer(router)

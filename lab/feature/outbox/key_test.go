@@ -25,7 +25,7 @@ func adding(b *bench, box *outbox.Outbox, messages ...outbox.Message) http.Handl
 			}
 		}
 		w.WriteHeader(http.StatusCreated)
-	}), onceward.Transactional())
+	}), onceward.Transactional(), onceward.OperationName("add"))
 }
 
 // distinct reports whether no two keys are the same.

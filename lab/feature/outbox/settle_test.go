@@ -56,6 +56,7 @@ func newShop(b *bench, wait func()) *shop {
 // post sends a request with a key.
 func post(h http.Handler, key string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/charges", strings.NewReader(`{"amount":1}`))
+	r.Pattern = "POST /charges" // as a router sets it
 	r.Header.Set("Idempotency-Key", key)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)

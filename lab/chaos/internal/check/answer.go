@@ -46,6 +46,7 @@ var problems = map[string]class{
 	"body-too-large":       rejected,
 	"body-incomplete":      rejected,
 	"body-consumed":        rejected,
+	"operation-unnamed":    rejected,
 	"invalid-request":      rejected,
 	"upgrade-refused":      rejected,
 	"first-sent-missing":   rejected,

@@ -1,0 +1,219 @@
+package onceward_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// loggedTo lets the guard write its log into a buffer.
+func loggedTo(log *bytes.Buffer) func(*onceward.Config) {
+	return func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) }
+}
+
+// unrouted takes away what a router says.
+func unrouted(r *http.Request) { r.Pattern = "" }
+
+// TestAnOperationWithoutANameIsRefused: in front of a router the pattern is not known, and a path with values in it is
+// no name.
+func TestAnOperationWithoutANameIsRefused(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	handler, events, s := new(counted), new(journal), memory.New()
+	mux := http.NewServeMux()
+	mux.Handle("POST /accounts/{id}", handler)
+	mux.Handle("PATCH /accounts/{id}", handler)
+	h := newGuard(t, s, loggedTo(&log), observedBy(events)).Handler(mux, reserved, onceward.KeyOptional())
+	for _, method := range []string{http.MethodPost, http.MethodPatch} {
+		for i := range 3 {
+			a := serve(h, newRequest(method, fmt.Sprint("/accounts/", i), "k", `{}`, unrouted))
+			p := a.wantProblem(t, "section 1, operation", http.StatusInternalServerError, "operation-unnamed")
+			if p.Retryable {
+				t.Error("A1: the next one would be refused too")
+			}
+		}
+	}
+	handler.wantRuns(t, "section 1, operation", 0)
+	wantNothingStored(t, "section 1, operation", s)
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "onceward.OperationName") {
+		t.Errorf("section 1: %d errors in the log, want one with the remedy: %s", n, log.String())
+	}
+	for _, e := range observed[onceward.RejectedEvent](events) {
+		if e.Code != "operation-unnamed" || e.Operation != http.MethodPost && e.Operation != http.MethodPatch {
+			t.Errorf("M1: the observer was told %+v", e)
+		}
+	}
+	// What is not protected needs no name.
+	serve(h, newRequest(http.MethodPost, "/accounts/1", "", `{}`, unrouted)).want(t, "H5", http.StatusCreated, false)
+	handler.wantRuns(t, "H5", 1)
+}
+
+func TestManyPathsHaveOneName(t *testing.T) {
+	t.Parallel()
+	const paths = 300
+	s, handler := memory.New(), new(counted)
+	mux := http.NewServeMux()
+	mux.Handle("POST /accounts/{id}/payments", newGuard(t, s).Handler(handler, reserved))
+	for i := range paths {
+		r := newRequest(http.MethodPost, fmt.Sprintf("/accounts/%d/payments", i), fmt.Sprint("k", i), `{}`)
+		serve(mux, r).want(t, "section 1, operation", http.StatusCreated, false)
+	}
+	names := make(map[string]int)
+	records, err := s.List(t.Context(), store.Filter{})
+	for i := range records {
+		names[records[i].Operation]++
+	}
+	if err != nil || len(names) != 1 || names["POST /accounts/{id}/payments"] != paths {
+		t.Errorf("section 1: the operations are %v, %v; want one for %d paths", names, err, paths)
+	}
+}
+
+// TestNamesByRouter: what a request is called behind routers that change it on its way.
+func TestNamesByRouter(t *testing.T) {
+	t.Parallel()
+	mounted := func(guarded http.Handler) http.Handler {
+		inner, outer := http.NewServeMux(), http.NewServeMux()
+		inner.Handle("POST /payments/{id}", guarded)
+		outer.Handle("/api/", http.StripPrefix("/api", inner))
+		return outer
+	}
+	for name, test := range map[string]struct {
+		route  func(guarded http.Handler) http.Handler
+		target string
+		want   string
+	}{
+		"a mux within a mux": {mounted, "/api/payments/7", "POST /payments/{id}"},
+		"a stripped prefix": {func(guarded http.Handler) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("/api/", http.StripPrefix("/api", guarded))
+			return mux
+		}, "/api/payments/7", "POST /api/"},
+		"the absolute form": {mounted, "http://example.com/api/payments/7", "POST /payments/{id}"},
+		"a host": {func(guarded http.Handler) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("POST example.com/{rest...}", guarded)
+			return mux
+		}, "http://example.com/api", "POST example.com/{rest...}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			seen := make(map[string]string)
+			h := test.route(newGuard(t, memory.New()).Handler(namer(seen), reserved))
+			serve(h, newRequest(http.MethodPost, test.target, "k", `{}`, unrouted)).want(t, name, http.StatusOK, false)
+			serve(h, newRequest(http.MethodPost, test.target, "k", `{}`, unrouted)).want(t, name, http.StatusOK, true)
+			for _, got := range seen {
+				if got != test.want {
+					t.Errorf("section 1: the operation is %q, want %q", got, test.want)
+				}
+			}
+		})
+	}
+}
+
+// TestCONNECTHasAName: its target is an authority, and a mux matches it by the host.
+func TestCONNECTHasAName(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]string)
+	mux := http.NewServeMux()
+	mux.Handle("CONNECT /{rest...}", newGuard(t, memory.New()).
+		Handler(namer(seen), reserved, onceward.Methods(http.MethodConnect)))
+	r := httptest.NewRequest(http.MethodConnect, "http://example.com:443", strings.NewReader(""))
+	r.RequestURI, r.URL.Path = "example.com:443", "/"
+	prepare(r, "k", nil)
+	serve(mux, r).want(t, "section 1, operation", http.StatusOK, false)
+	if seen["/"] != "CONNECT /{rest...}" {
+		t.Errorf("section 1: the operations are %q", seen)
+	}
+}
+
+// TestTheMethodCountsUnderAName: one name for two methods does not make them one operation.
+func TestTheMethodCountsUnderAName(t *testing.T) {
+	t.Parallel()
+	handler := new(counted)
+	h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.OperationName("pay"))
+	serve(h, newRequest(http.MethodPost, "/a", "k", `{}`)).want(t, "F1", http.StatusCreated, false)
+	serve(h, newRequest(http.MethodPatch, "/a", "k", `{}`)).
+		wantProblem(t, "F1", http.StatusUnprocessableEntity, "mismatch")
+	serve(h, newRequest(http.MethodPost, "/a", "k", `{}`)).want(t, "F1", http.StatusCreated, true)
+	handler.wantRuns(t, "F1", 1)
+}
+
+// TestNamesAreCheckedAgainstRoutes: a rule for an operation that does not exist is found, unless the guard cannot know.
+func TestNamesAreCheckedAgainstRoutes(t *testing.T) {
+	t.Parallel()
+	nop := http.NotFoundHandler()
+	onMux := func(g *onceward.Guard) {
+		mux := onceward.NewMux()
+		mux.Handle("POST /payments", g.Handler(nop, reserved))
+		mux.Handle("/accounts/{id}", wrapper{g.Handler(nop, reserved)})
+		mux.Handle("PUT /things/{id}", g.Handler(nop, reserved, onceward.Methods(http.MethodPut)))
+		mux.Handle("POST /named", g.Handler(nop, reserved, onceward.OperationName("pay")))
+		mux.Handle("GET /read", nop)
+	}
+	for name, test := range map[string]struct {
+		routes   func(g *onceward.Guard)
+		declared []string
+		rules    []string
+		says     string // what the error does; empty for none
+		warns    string // what the log does
+	}{
+		"all there": {onMux, nil, []string{
+			"POST /payments", "POST /accounts/{id}", "PATCH /accounts/{id}", "PUT /things/{id}", "pay",
+		}, "", ""},
+		"a misspelt one":           {onMux, nil, []string{"POST /payment"}, `"POST /payment" (the nearest is "POST /payments")`, ""},
+		"the pattern under a name": {onMux, nil, []string{"POST /named"}, `"POST /named"`, ""},
+		"a method too few":         {onMux, nil, []string{"PUT /accounts/{id}"}, `the nearest is "POST /accounts/{id}"`, ""},
+		"nothing like it":          {onMux, nil, []string{"zzz"}, `operation "zzz": correct`, ""},
+		"declared":                 {onMux, []string{"nightly job"}, []string{"nightly job"}, "", ""},
+		"no routes":                {func(*onceward.Guard) {}, nil, []string{"POST /payments"}, "", `POST /payments`},
+		"no rules":                 {func(*onceward.Guard) {}, nil, nil, "", ""},
+		"another router": {func(g *onceward.Guard) {
+			onMux(g)
+			http.NewServeMux().Handle("POST /elsewhere", g.Handler(nop, reserved))
+		}, nil, []string{"POST /payments", "POST /elsewhere"}, "", `POST /elsewhere`},
+		"an audit makes no routes": {func(g *onceward.Guard) {
+			onMux(g)
+			onceward.Audit([]onceward.RouteInfo{{
+				Method: http.MethodPost, Pattern: "/x", Handler: nop,
+				Middlewares: []func(http.Handler) http.Handler{g.Middleware(reserved)},
+			}})
+			g.StatusHandler()
+		}, nil, []string{"POST /x"}, `"POST /x"`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			guard := newGuard(t, memory.New(), loggedTo(&log), func(c *onceward.Config) { c.Operations = test.declared })
+			test.routes(guard)
+			err := guard.CheckOperations(test.rules...)
+			if test.says == "" && err != nil || test.says != "" && (!errors.Is(err, onceward.ErrMisconfigured) ||
+				!strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), "Config.Operations")) {
+				t.Errorf("section 1: the error is %v, want %q", err, test.says)
+			}
+			warned := strings.Contains(log.String(), "level=WARN")
+			if warned != (test.warns != "") || !strings.Contains(log.String(), test.warns) {
+				t.Errorf("section 1: the log says %q, want %q", log.String(), test.warns)
+			}
+		})
+	}
+}
+
+// TestAllMissingNamesAreTold: one start tells all that is wrong.
+func TestAllMissingNamesAreTold(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, memory.New())
+	guard.Handler(http.NotFoundHandler(), reserved, onceward.OperationName("pay"))
+	err := guard.CheckOperations("b", "a", "pay")
+	if err == nil || !strings.Contains(err.Error(), `"a", "b"`) {
+		t.Errorf("section 1: %v", err)
+	}
+}
