@@ -24,8 +24,8 @@ type order struct {
 	Quantity  int    `json:"quantity"`
 }
 
-// createOrder works in the database alone: the order, its event and the answer are one transaction with the claim of the
-// key. It calls no other system, because what that does could not be rolled back.
+// createOrder works in the database alone: the order, its event and the answer are one transaction with the claim of
+// the key. It calls no other system, because what that does could not be rolled back.
 func (s *service) createOrder(w http.ResponseWriter, r *http.Request) {
 	var o order
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o.Reference == "" || o.Quantity < 1 {

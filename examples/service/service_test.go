@@ -44,9 +44,9 @@ const (
 	patience = time.Minute
 )
 
-// TestRollingDeploy stops the replicas one after the other, under load, and starts each again, as a deploy does. Clients
-// retry with the same key on any replica: all of them are answered, each key has had its effect once, and nothing is
-// left behind.
+// TestRollingDeploy stops the replicas one after the other, under load, and starts each again, as a deploy does.
+// Clients retry with the same key on any replica: all of them are answered, each key has had its effect once, and
+// nothing is left behind.
 func TestRollingDeploy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -123,7 +123,8 @@ func heldKey(i int) string { return fmt.Sprint("held-", i) }
 func faults() (f provider.Faults) {
 	for i := range replicas {
 		f.Rules = append(f.Rules, provider.Rule{
-			Name: heldKey(i), Match: provider.Match{Method: http.MethodPost, Reference: heldKey(i)}, Kind: provider.Hold, Times: 1,
+			Name: heldKey(i), Match: provider.Match{Method: http.MethodPost, Reference: heldKey(i)},
+			Kind: provider.Hold, Times: 1,
 		})
 	}
 	f.Rules = append(f.Rules, provider.Rule{
@@ -156,7 +157,8 @@ func (w *world) query(sql string) string {
 func (w *world) migrate() {
 	w.t.Helper()
 	database := w.query(`SELECT current_database()`)
-	w.query(`CREATE ROLE shop_owner LOGIN; CREATE ROLE shop_service LOGIN; GRANT CREATE ON DATABASE ` + database + ` TO shop_owner`)
+	w.query(`CREATE ROLE shop_owner LOGIN; CREATE ROLE shop_service LOGIN;
+		GRANT CREATE ON DATABASE ` + database + ` TO shop_owner`)
 	if early := w.run(); early.Code != 1 || !strings.Contains(early.Stdout, `run \"service migrate\" first`) {
 		w.t.Fatalf("without tables it ended with %d: %s", early.Code, early.Stdout)
 	}
@@ -214,7 +216,9 @@ func (w *world) deploy(i int) {
 	leave()
 	<-left
 	w.signal(old)
-	w.await("the replica not to be ready", func() bool { return w.get(old.admin+"/ready") == http.StatusServiceUnavailable })
+	w.await("the replica not to be ready", func() bool {
+		return w.get(old.admin+"/ready") == http.StatusServiceUnavailable
+	})
 	w.await("the replica to stop accepting", func() bool { return w.get(old.url) == 0 })
 	if live := w.get(old.admin + "/live"); live != http.StatusOK {
 		w.t.Errorf("while it stops it answers %d: it would be killed", live)
@@ -427,7 +431,8 @@ func (w *world) checkEffects() {
 	}
 	w.compare("deliveries", orders, delivered)
 	completed := fmt.Sprintf("20|%d", len(orders)+len(payments))
-	if states := w.query(`SELECT state, count(*) FROM app.onceward_record WHERE state > 0 GROUP BY state`); states != completed {
+	states := w.query(`SELECT state, count(*) FROM app.onceward_record WHERE state > 0 GROUP BY state`)
+	if states != completed {
 		w.t.Errorf("the records by state: %s, want %s", states, completed)
 	}
 	if open := w.query(`SELECT count(*) FROM app.onceward_message WHERE state <> 4`); open != "0" {
