@@ -279,7 +279,5 @@ func (s *System) Work(ctx context.Context) error {
 	for _, comparer := range s.compares {
 		workers = append(workers, comparer)
 	}
-	resumer := onceward.WorkerFunc(func(ctx context.Context) error { s.resumer.Run(ctx); return nil })
-	poller := onceward.WorkerFunc(func(ctx context.Context) error { s.poller.Run(ctx); return nil })
-	return runner.Run(ctx, append(workers, resumer, poller, s.worker)...)
+	return runner.Run(ctx, append(workers, s.resumer, s.poller, s.worker)...)
 }

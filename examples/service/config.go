@@ -72,5 +72,5 @@ func (c *config) tenant(r *http.Request) (string, error) {
 	if tenant := c.tokens[token]; tenant != "" {
 		return tenant, nil
 	}
-	return "", onceward.ErrUnauthenticated
+	return "", onceward.Unauthenticated("Bearer")
 }

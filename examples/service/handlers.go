@@ -29,7 +29,7 @@ type order struct {
 func (s *service) createOrder(w http.ResponseWriter, r *http.Request) {
 	var o order
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o.Reference == "" || o.Quantity < 1 {
-		http.Error(w, `the body must be JSON such as {"reference":"r1","quantity":2}`, http.StatusBadRequest)
+		reject(w, r, `the body must be JSON such as {"reference":"r1","quantity":2}`)
 		return
 	}
 	o.ID = rand.Text()
@@ -77,7 +77,7 @@ type payment struct {
 func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 	var asked payment
 	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Reference == "" || asked.Amount < 1 {
-		http.Error(w, `the body must be JSON such as {"reference":"r1","amount":1999}`, http.StatusBadRequest)
+		reject(w, r, `the body must be JSON such as {"reference":"r1","amount":1999}`)
 		return
 	}
 	op := onceward.FromContext(r.Context())
@@ -131,6 +131,12 @@ func (s *service) resolvePayment(ctx context.Context, rec *store.Record) (reconc
 }
 
 func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
+
+// reject answers a request that is not valid. Nothing of it is kept: the corrected one may use the same key.
+func reject(w http.ResponseWriter, r *http.Request, problem string) {
+	onceward.FromContext(r.Context()).Reject()
+	http.Error(w, problem, http.StatusBadRequest)
+}
 
 // answer writes what a client gets, and every retry of it.
 func answer(w http.ResponseWriter, value any) {

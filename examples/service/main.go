@@ -191,6 +191,5 @@ func (s *service) workers(c config) ([]onceward.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	polling := onceward.WorkerFunc(func(ctx context.Context) error { poller.Run(ctx); return nil })
-	return []onceward.Worker{cleaner, polling, deliveries}, nil
+	return []onceward.Worker{cleaner, poller, deliveries}, nil
 }

@@ -136,7 +136,7 @@ func runShop(settings string) error {
 		if err != nil {
 			return err
 		}
-		go resumer.Run(ctx)
+		go func() { _ = resumer.Run(ctx) }() // it ends with the process
 	}
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

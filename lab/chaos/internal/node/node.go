@@ -191,11 +191,11 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 		defer server.Close()
 	}
 	if s.Work {
-		err = onceward.Runner{Logger: logger}.Run(ctx, onceward.WorkerFunc(system.Work), worker,
-			onceward.WorkerFunc(func(ctx context.Context) error { resumer.Run(ctx); return nil }))
+		err := onceward.Runner{Logger: logger}.Run(ctx, onceward.WorkerFunc(system.Work), worker, resumer)
+		return errors.Join(err, db.Close())
 	}
 	<-ctx.Done()
-	return errors.Join(err, db.Close())
+	return db.Close()
 }
 
 // open opens the store, with the journal around it.
