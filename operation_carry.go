@@ -15,8 +15,8 @@ import (
 // maxCarried is the most that a carried value may take as JSON, as for the data of a phased operation.
 const maxCarried = 64 << 10
 
-// What the data of a record is used for in an attempt. It holds one thing: a record that was read for the other would be
-// misread.
+// What the data of a record is used for in an attempt. It holds one thing: a record that was read for the other would
+// be misread.
 const (
 	dataUnused uint32 = iota
 	dataOfPoints
@@ -35,8 +35,8 @@ var (
 	ErrNothingCarried = errors.New("onceward: the record carries nothing")
 )
 
-// envelope is a carried value as the record holds it. The first member tells it from the data of recovery points, and is
-// the version of this encoding.
+// envelope is a carried value as the record holds it. The first member tells it from the data of recovery points, and
+// is the version of this encoding.
 type envelope struct {
 	Carry int             `json:"onceward-carry"`
 	Value json.RawMessage `json:"value"`
@@ -47,14 +47,14 @@ const (
 	envelopePrefix  = `{"onceward-carry":`
 )
 
-// Carry keeps a value in the record: what a resolver needs to build the answer that the handler would have given, if its
-// outcome becomes unknown. A handler calls it before its call to the other system goes out, because it is in the store
-// when Carry returns; a later one replaces it. The value is stored as JSON of 64 KiB at most, and read by [Carried].
+// Carry keeps a value in the record: what a resolver needs to build the answer that the handler would have given, if
+// its outcome becomes unknown. A handler calls it before its call to the other system goes out, because the value is in
+// the store when Carry returns; a later one replaces it. It is stored as JSON of 64 KiB at most, and read by [Carried].
 //
 // After an error the handler must not go on, as after one of [Operation.Checkpoint]: nothing is known to be stored, and
-// the attempt may no longer be current ([store.ErrFenced]). It is an error on a transactional route, which has no unknown
-// outcome, and in an operation that keeps data at recovery points, such as a phased one. Without protection it does
-// nothing.
+// the attempt may no longer be current ([store.ErrFenced]). It is an error on a transactional route, which has no
+// unknown outcome, and in an operation that keeps data at recovery points, such as a phased one. Without protection it
+// does nothing.
 func (o *Operation) Carry(ctx context.Context, v any) error {
 	switch {
 	case o == nil:
@@ -94,9 +94,9 @@ func encodeCarried(v any) ([]byte, error) {
 	return json.Marshal(envelope{Carry: envelopeVersion, Value: value})
 }
 
-// Carried returns the value that the handler has carried in a record, for a resolver. It is read strictly: a field that T
-// does not have is an error, and so is one that T has and the value lacks, unless T leaves it out when it is empty. The
-// record must be whole, as resolvers get it and [store.Store.Get] returns it: lists leave out what it carries.
+// Carried returns the value that the handler has carried in a record, for a resolver. It is read strictly: a field that
+// T does not have is an error, and so is one that T has and the value lacks, unless T leaves it out when it is empty.
+// The record must be whole, as resolvers get it and [store.Store.Get] returns it: lists leave out what it carries.
 func Carried[T any](rec *store.Record) (T, error) {
 	var value T
 	if !carries(rec.Data) {

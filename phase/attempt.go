@@ -60,8 +60,8 @@ func (a *attempt[T]) advance(ctx context.Context, via string, start func() (*T, 
 	return nil, err
 }
 
-// reject ends an operation of which nothing is recorded, so that nothing is kept: with the answer that the error has or,
-// without one, with 400 and its text.
+// reject ends an operation of which nothing is recorded, so that nothing is kept: with the answer that the error has
+// or, without one, with 400 and its text.
 func (a *attempt[T]) reject(err error) (*Answer, error) {
 	a.never(err)
 	a.op.Reject()

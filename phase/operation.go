@@ -145,8 +145,8 @@ func (o *Operation[T]) options() []onceward.Option {
 
 // Handler protects a route that runs the operation. The function start makes the data from the request, once, and is
 // the place to validate it: an error rejects the request, as [onceward.Operation.Reject] does, with 400 and its text.
-// To reject it with another answer, start returns onceward.Rejected(phase.Finish(answer)); an error of [Finish] alone is
-// an answer that is kept. It panics, as [onceward.Guard.Handler] does, if the options cannot be right.
+// To reject it with another answer, start returns onceward.Rejected(phase.Finish(answer)); an error of [Finish] alone
+// is an answer that is kept. It panics, as [onceward.Guard.Handler] does, if the options cannot be right.
 func (o *Operation[T]) Handler(guard *onceward.Guard, start func(r *http.Request) (*T, error)) http.Handler {
 	return guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.serve(w, r, func() (*T, error) { return start(r) })

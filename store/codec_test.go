@@ -76,6 +76,10 @@ var goldenRecords = map[string]store.Record{
 		Version: 1, State: store.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(48 * time.Hour),
 	},
+	"rejected": {
+		Version: 1, State: store.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
+		LastError: "rejected", CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
+	},
 }
 
 func goldenTime(d time.Duration) time.Time {

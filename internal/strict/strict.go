@@ -12,9 +12,10 @@ import (
 	"strings"
 )
 
-// Decode reads carried data into what a pointer points to. Strictly, it refuses fields that the type does not have, and data without a field that the
-// type has: a field that was renamed must not be zero without a word. A field may be missing, or null, if the type
-// leaves it out when it is empty (omitempty, omitzero), or if it is nil then, as a pointer is.
+// Decode reads carried data into what a pointer points to. Strictly, it refuses fields that the type does not have, and
+// data without a field that the type has: a field that was renamed must not be zero without a word. A field may be
+// missing, or null, if the type leaves it out when it is empty (omitempty, omitzero), or if it is nil then, as a
+// pointer is.
 func Decode(raw []byte, data any, strictly bool) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if strictly {
