@@ -1,6 +1,7 @@
 package onceward_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -255,4 +256,52 @@ func ExampleRun() {
 	// the consumer stops
 	// the cleaner stops
 	// <nil>
+}
+
+// A service gives the codes of problems the names that its clients know; here, as a test suite of the IETF draft may
+// look for them, the sections that they are about.
+func ExampleConfig_problemCode() {
+	sections := map[string]string{
+		"missing-key": "section-2.1", "invalid-key": "section-2.1", "mismatch": "section-2.2", "in-progress": "section-2.6",
+	}
+	guard, err := onceward.New(memory.New(), onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: exampleSecret, Logger: slog.New(slog.DiscardHandler),
+		ProblemCode: func(code string) string { return cmp.Or(sections[code], code) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	pay := guard.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") },
+		onceward.Reserved(onceward.FailureUnknown))
+	show(pay, "k,k", `{"amount":1}`)
+	show(pay, "k", `{"amount":1}`)
+	show(pay, "k", `{"amount":2}`)
+	// Output:
+	// 400: section-2.1
+	// 200: paid
+	// 422: section-2.2
+}
+
+// A scope function says how to authenticate, and the 401 carries it.
+func ExampleUnauthenticated() {
+	guard, err := onceward.New(memory.New(), onceward.Config{
+		Secret: exampleSecret, Logger: slog.New(slog.DiscardHandler),
+		Scope: func(r *http.Request) (string, error) {
+			tenant, ok := map[string]string{"Bearer secret": "shop"}[r.Header.Get("Authorization")]
+			if !ok {
+				return "", onceward.Unauthenticated(`Bearer realm="payments"`)
+			}
+			return tenant, nil
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", guard.Handler(http.NotFoundHandler(), onceward.Reserved(onceward.FailureUnknown)))
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/payments", nil))
+	fmt.Println(w.Code, w.Header().Get("WWW-Authenticate"))
+	// Output:
+	// 401 Bearer realm="payments"
 }

@@ -1,12 +1,12 @@
 package onceward_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -119,20 +119,29 @@ func TestNamesByRouter(t *testing.T) {
 	}
 }
 
-// TestCONNECTHasAName: its target is an authority, and a mux matches it by the host.
-func TestCONNECTHasAName(t *testing.T) {
+// TestCONNECTHasNoPattern: its target is an authority, which no route of a mux matches. It needs a name.
+func TestCONNECTHasNoPattern(t *testing.T) {
 	t.Parallel()
-	seen := make(map[string]string)
-	mux := http.NewServeMux()
-	mux.Handle("CONNECT /{rest...}", newGuard(t, memory.New()).
-		Handler(namer(seen), reserved, onceward.Methods(http.MethodConnect)))
-	r := httptest.NewRequest(http.MethodConnect, "http://example.com:443", strings.NewReader(""))
-	r.RequestURI, r.URL.Path = "example.com:443", "/"
-	prepare(r, "k", nil)
-	serve(mux, r).want(t, "section 1, operation", http.StatusOK, false)
-	if seen["/"] != "CONNECT /{rest...}" {
-		t.Errorf("section 1: the operations are %q", seen)
+	connect := func() *http.Request {
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		prepare(r, "k", nil)
+		return r
 	}
+	guard, handler, mux := newGuard(t, memory.New()), new(counted), http.NewServeMux()
+	protect := func(options ...onceward.Option) http.Handler {
+		return guard.Handler(handler, append(options, reserved, onceward.Methods(http.MethodConnect))...)
+	}
+	mux.Handle("/", protect())
+	if a := serve(mux, connect()); a.status != http.StatusNotFound {
+		t.Errorf("section 1: a mux answers CONNECT with %d", a.status)
+	}
+	serve(protect(), connect()).
+		wantProblem(t, "section 1, operation", http.StatusInternalServerError, "operation-unnamed")
+	handler.wantRuns(t, "section 1, operation", 0)
+	serve(protect(onceward.OperationName("tunnel")), connect()).want(t, "section 1", http.StatusCreated, false)
 }
 
 // TestTheMethodCountsUnderAName: one name for two methods does not make them one operation.
