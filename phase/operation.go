@@ -13,7 +13,7 @@
 //
 //	mux.Handle("POST /bookings", book.Handler(guard, readBooking))
 //	resumer, err := phase.NewResumer(guard, store, phase.ResumerConfig{Operations: []phase.Resumable{book}})
-//	err = onceward.Run(ctx, resumer)
+//	go resumer.Run(ctx)
 //
 // A local step is a function that writes to the database through the transaction of its context; what it wrote, what it
 // changed in the carried data, and its recovery point are committed together. On a store without transactions a local

@@ -4,7 +4,7 @@
 //	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Rules: map[string]reconcile.Rule{
 //		"POST /transfers": {Resolver: reconcile.ResolverFunc(askTheBank), Deduplicates: true},
 //	}})
-//	err = onceward.Run(ctx, poller)
+//	go poller.Run(ctx)
 //
 // A [Poller] asks a [Resolver], which usually asks the other system by the downstream key, again and again with a
 // growing backoff, until there is an answer or a limit is reached. Then the record is a dead letter, and waits for a
