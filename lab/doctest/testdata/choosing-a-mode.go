@@ -26,6 +26,7 @@ var (
 	}
 
 	newID              func() string
+	readPayment        func(r *http.Request) (int64, error)
 	makeReport, signUp http.HandlerFunc
 	sendInvoice        func(ctx context.Context, message any) ([]byte, error)
 )
