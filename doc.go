@@ -39,7 +39,7 @@
 // Answers of Onceward itself are a [Problem], as RFC 9457 has it. An [Observer] is told of everything that happens.
 //
 // Package janitor sweeps lost leases and removes what has expired, package reconcile settles outcomes that are unknown,
-// and packages outbox and inbox send and apply messages once.
+// and packages outbox and inbox send and apply messages once. [Run] runs their workers and the server under one roof.
 //
 // # Rules
 //
