@@ -10,6 +10,9 @@ GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
 # a time, and to watch it took a third of the suite's time.
 RACE := -race -gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false
 
+# gin is in a test alone, and its MessagePack, which no test speaks, would take most of the time that it takes to compile.
+TAGS := -tags=nomsgpack
+
 # How long each fuzz target runs, and what is handed to `go test`, `go run ./lab/bench`, `go run ./lab/chaos` and the demo.
 FUZZTIME   ?= 30s
 TESTFLAGS  ?= -timeout=8m
@@ -151,7 +154,7 @@ clean: ## Remove what the other targets wrote
 # TESTFLAGS have the form -flag=value here. The slowest packages begin first, so that no processor waits for them at the end.
 .PHONY: tests
 tests:
-	CGO_ENABLED=1 GO="$(GO)" $(GO) run ./lab/progress $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) ./store/postgres ./lab/chaos work
+	CGO_ENABLED=1 GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) ./store/postgres ./lab/chaos work
 
 .PHONY: quick-tests
 quick-tests:
@@ -163,7 +166,7 @@ needs:
 
 .PHONY: vet
 vet:
-	$(GO) vet work
+	$(GO) vet $(TAGS) work
 
 # Without the race detector: it is the driver that differs, not the store's own concurrency.
 .PHONY: tests-oldest
@@ -177,7 +180,7 @@ vet-oldest:
 
 .PHONY: staticcheck
 staticcheck:
-	$(GO) run $(STATICCHECK) work
+	$(GO) run $(STATICCHECK) $(TAGS) work
 
 .PHONY: format-check
 format-check:

@@ -3,6 +3,8 @@ package payments
 import (
 	"encoding/json"
 	"net/http"
+
+	"github.com/onceward/onceward"
 )
 
 const jsonType = "application/json"
@@ -30,6 +32,12 @@ func answer(w http.ResponseWriter, status int, value any) {
 }
 
 func fail(w http.ResponseWriter, status int, detail string) { answer(w, status, problem{detail}) }
+
+// reject answers a request that is not valid. Nothing of it is kept: the corrected one may use the same key.
+func reject(w http.ResponseWriter, r *http.Request, detail string) {
+	onceward.FromContext(r.Context()).Reject()
+	fail(w, http.StatusBadRequest, detail)
+}
 
 // broken answers for a failure of ours. The log gets the reason; the client only that it may try again, as the reason
 // could name hosts and tables.

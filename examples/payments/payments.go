@@ -88,7 +88,7 @@ const keyReused = "the key was used for something else"
 func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 	order, err := decodeOrder(r)
 	if err != nil {
-		fail(w, http.StatusBadRequest, err.Error())
+		reject(w, r, err.Error())
 		return
 	}
 	p, err := insertPayment(r.Context(), order)

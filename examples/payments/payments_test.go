@@ -133,6 +133,7 @@ func notAPayment(w *world) {
 	} {
 		w.post("/payments", fmt.Sprint("bad ", i), body).want(http.StatusBadRequest, `"error"`)
 	}
+	w.post("/payments", "bad 0", order(1, "")).want(http.StatusCreated, "") // corrected, under the same key
 	w.post("/payments", "", order(1, "")).want(http.StatusBadRequest, "key")
 	// What a client must not choose is not taken from its body.
 	sent := w.post("/payments", "chosen",

@@ -34,11 +34,11 @@ func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
 		Reference string `json:"reference"`
 	}
 	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Amount <= 0 {
-		fail(w, http.StatusBadRequest, `the body must be JSON such as {"amount":500}, with an amount above zero`)
+		reject(w, r, `the body must be JSON such as {"amount":500}, with an amount above zero`)
 		return
 	}
 	if !isPlain(asked.Reference) {
-		fail(w, http.StatusBadRequest, errNotPlain.Error())
+		reject(w, r, errNotPlain.Error())
 		return
 	}
 	op := onceward.FromContext(r.Context())

@@ -89,6 +89,8 @@ func refundRefused(w *world) {
 	w.post(path, "no amount", `{}`).want(http.StatusBadRequest, "amount")
 	w.post(path, "not plain", `{"amount":1,"reference":"a\u0000b"}`).want(http.StatusBadRequest, "control characters")
 	w.post("/payments/none/refund", "no payment", `{"amount":1}`).want(http.StatusNotFound, "")
+	corrected := w.post(path, "no amount", `{"amount":1901}`) // under the same key
+	corrected.want(http.StatusUnprocessableEntity, "more than what is left")
 	declined := w.payment(provider.DeclinedAmount, "refused and declined")
 	w.refund(declined, 1).want(http.StatusConflict, "declined")
 	if n := len(w.bank.Ledger().Refunds(p.Charge)); n != 0 {
