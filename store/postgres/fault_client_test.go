@@ -75,7 +75,7 @@ func newCounter(t *testing.T, s *site, url, mode string) *counter {
 		}
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprint(w, "run ", c.runs.Add(1))
-	}, bothModes[mode])
+	}, bothModes[mode], onceward.OperationName("pay"))
 	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { c.done <- struct{}{} }()
 		defer context.AfterFunc(r.Context(), func() { c.left <- struct{}{} })()
