@@ -172,8 +172,11 @@ func statusKey(r *http.Request) string {
 func showStatus(w http.ResponseWriter, rec *store.Record) {
 	status := &Status{
 		Key: rec.Key, Operation: rec.Operation, State: rec.State.String(), StatusCode: rec.Response.Status,
-		CreatedAt: optionalTime(rec.CreatedAt), SettledAt: optionalTime(rec.SettledAt),
-		ExpiresAt: optionalTime(rec.ExpiresAt),
+		CreatedAt: optionalTime(rec.CreatedAt),
+	}
+	if rec.State.Settled() {
+		// A record keeps the times of an attempt that ended as unknown; to a client nothing is settled then.
+		status.SettledAt, status.ExpiresAt = optionalTime(rec.SettledAt), optionalTime(rec.ExpiresAt)
 	}
 	for _, field := range rec.Response.Header {
 		if field.Name == "Location" {

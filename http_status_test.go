@@ -105,6 +105,9 @@ func TestStatusOfEachState(t *testing.T) {
 		if got := a.header.Get("Retry-After"); (got != "") != (want == "unknown") {
 			t.Errorf("section 6: the status %s has Retry-After %q", want, got)
 		}
+		if s := status(t, a); (s.SettledAt != nil) != (want != "unknown") || (s.ExpiresAt != nil) != (want != "unknown") {
+			t.Errorf("section 4: the status %s was settled at %v and expires at %v", want, s.SettledAt, s.ExpiresAt)
+		}
 		if got := stateOf(t, store, key); got.String() != want {
 			t.Errorf("section 6: who asks for the status of %s leaves it %s, want %s", key, got, want)
 		}
