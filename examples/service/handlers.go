@@ -38,7 +38,7 @@ func (s *service) createOrder(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "try again", http.StatusInternalServerError) // all is undone, and the retry runs afresh
 		return
 	}
-	answer(w, o)
+	send(w, response(http.StatusCreated, o))
 }
 
 func (s *service) insertOrder(ctx context.Context, o order) error {
@@ -89,10 +89,11 @@ func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 	made, err := s.provider.Charge(r.Context(), op.DownstreamKey(chargeStep),
 		provider.ChargeRequest{Amount: asked.Amount, Currency: "EUR", Reference: asked.Reference})
 	var declined *provider.DeclinedError
+	if errors.As(err, &declined) { // an answer too, and kept
+		made, err = declined.Charge, nil
+	}
 	var refused *provider.RefusedError
 	switch {
-	case errors.As(err, &declined):
-		answer(w, paymentOf(declined.Charge)) // an answer too, and kept
 	case errors.As(err, &refused):
 		op.NotExecuted() // the provider is certain that nothing was done: the retry executes
 		http.Error(w, "try again", http.StatusServiceUnavailable)
@@ -101,13 +102,17 @@ func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 		op.Unknown()
 	default:
 		op.SetProviderID(made.ID)
-		answer(w, paymentOf(made))
+		send(w, paymentAnswer(made))
 	}
 }
 
-// paymentOf is the answer about a charge, whoever learns of it first: the handler or the resolver.
-func paymentOf(c provider.Charge) payment {
-	return payment{ID: c.ID, Reference: c.Reference, Amount: c.Amount, Status: string(c.Status)}
+// paymentAnswer is the answer about a charge, whoever learns of it first: the handler or the resolver.
+func paymentAnswer(c provider.Charge) store.Response {
+	status := http.StatusCreated
+	if c.Status == provider.Declined {
+		status = http.StatusPaymentRequired
+	}
+	return response(status, payment{ID: c.ID, Reference: c.Reference, Amount: c.Amount, Status: string(c.Status)})
 }
 
 // resolvePayment asks the provider what became of a payment whose outcome is unknown, by the key that was sent along.
@@ -123,14 +128,8 @@ func (s *service) resolvePayment(ctx context.Context, rec *store.Record) (reconc
 	case !found:
 		return reconcile.NotFound(), nil
 	}
-	body, err := json.Marshal(paymentOf(made))
-	if err != nil {
-		return reconcile.Answer{}, err
-	}
-	return reconcile.Completed(reconcile.Response(http.StatusCreated, jsonHeader(), body), made.ID), nil
+	return reconcile.Completed(paymentAnswer(made), made.ID), nil
 }
-
-func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
 
 // reject answers a request that is not valid. Nothing of it is kept: the corrected one may use the same key.
 func reject(w http.ResponseWriter, r *http.Request, problem string) {
@@ -138,13 +137,20 @@ func reject(w http.ResponseWriter, r *http.Request, problem string) {
 	http.Error(w, problem, http.StatusBadRequest)
 }
 
-// answer writes what a client gets, and every retry of it.
-func answer(w http.ResponseWriter, value any) {
+// response is what a client gets, and every retry of it.
+func response(status int, value any) store.Response {
 	body, err := json.Marshal(value)
 	if err != nil {
 		panic(err) // none of our types can fail
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusCreated)
-	_, _ = w.Write(body) // the guard keeps it; whether the client is still there does not matter
+	return reconcile.Response(status, http.Header{"Content-Type": {"application/json"}}, body)
+}
+
+// send writes a response. The guard keeps it; whether the client is still there does not matter.
+func send(w http.ResponseWriter, r store.Response) {
+	for _, field := range r.Header {
+		w.Header().Add(field.Name, field.Value)
+	}
+	w.WriteHeader(r.Status)
+	_, _ = w.Write(r.Body)
 }

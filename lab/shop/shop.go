@@ -29,6 +29,7 @@ func PayWithPgx(w http.ResponseWriter, r *http.Request) {
 func pay(w http.ResponseWriter, r *http.Request, insert func(ctx context.Context, amount int64) error) {
 	var payment struct{ Amount int64 }
 	if err := json.NewDecoder(r.Body).Decode(&payment); err != nil || payment.Amount <= 0 {
+		onceward.FromContext(r.Context()).Reject() // nothing is kept: the corrected request may use the same key
 		http.Error(w, "an amount above zero, please", http.StatusUnprocessableEntity)
 		return
 	}

@@ -73,6 +73,8 @@ func TestPaymentsOnSQLite(t *testing.T) {
 	want(t, "the retry after a crash", post(h, "/payments", "key-1", `{"amount": 1200}`), "201")
 	want(t, "one more", post(h, "/payments", "key-1", `{"amount": 1200.0}`), "201 again")
 	want(t, "another amount", post(h, "/payments", "key-1", `{"amount": 1300}`), "422 mismatch")
+	want(t, "no amount", post(h, "/payments", "key-2", `{"amount": 0}`), "422")
+	want(t, "the corrected request", post(h, "/payments", "key-2", `{"amount": 100}`), "201")
 	now = now.Add(25 * time.Hour)
 	want(t, "after a day", post(h, "/payments", "key-1", `{"amount": 1300}`), "201")
 
@@ -80,5 +82,5 @@ func TestPaymentsOnSQLite(t *testing.T) {
 	if err := s.DB().QueryRow(`SELECT count(*), sum(amount) FROM payment`).Scan(&payments, &paid); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "what was paid", fmt.Sprint(payments, paid), "2 2500")
+	want(t, "what was paid", fmt.Sprint(payments, paid), "3 2600")
 }

@@ -7,13 +7,19 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/postgres"
 )
 
 var (
 	ctx   context.Context
 	guard *onceward.Guard
 	mux   *onceward.Mux
+	db    *postgres.Store
 
+	tenant onceward.ScopeFunc
+	secret []byte
 	amount int64
 	order  any
 	bank   struct {
@@ -28,5 +34,6 @@ var (
 	newID              func() string
 	readPayment        func(r *http.Request) (int64, error)
 	makeReport, signUp http.HandlerFunc
-	sendInvoice        func(ctx context.Context, message any) ([]byte, error)
+	sendInvoice        func(ctx context.Context, key string, message any) ([]byte, error)
+	findInvoice        func(ctx context.Context, key string) (value []byte, found bool, err error)
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"

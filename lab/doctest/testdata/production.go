@@ -1,0 +1,25 @@
+package page
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/reconcile"
+)
+
+var (
+	ctx   context.Context
+	guard *onceward.Guard
+
+	probes, server              *http.Server
+	adminListener, listener     net.Listener
+	cleaner, poller, deliveries onceward.Worker
+
+	add func(name, operation, outcome string, n int)
+)
