@@ -246,7 +246,7 @@ func keyProblem(err error) *Problem {
 // unauthenticated is a 401 with the challenges of the scope function (A8).
 func unauthenticated(err error, detail string) *Problem {
 	p := problemNoAuth.detailed(detail)
-	if with := (*UnauthenticatedError)(nil); errors.As(err, &with) {
+	if with := (*UnauthenticatedError)(nil); errors.As(err, &with) && with != nil {
 		p.Challenges = with.Challenges
 	}
 	return p

@@ -155,6 +155,7 @@ func TestChallenges(t *testing.T) {
 		"wrapped":                {fmt.Errorf("no token: %w", onceward.Unauthenticated(bearer)), nil, []string{bearer}},
 		"none":                   {onceward.ErrUnauthenticated, nil, nil},
 		"an empty one":           {onceward.Unauthenticated(""), nil, nil},
+		"a nil one":              {(*onceward.UnauthenticatedError)(nil), nil, nil},
 		"one that would be two":  {onceward.Unauthenticated("Bearer\r\nSet-Cookie: a=b"), nil, []string{"Bearer  Set-Cookie: a=b"}},
 		"a session that is none": {nil, []onceward.Option{noSession}, []string{bearer}},
 	} {
