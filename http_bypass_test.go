@@ -304,21 +304,24 @@ func TestTheHandlersWordPastTheGuard(t *testing.T) {
 		"not executed": {(*onceward.Operation).NotExecuted, store.StateRetryable},
 		"unknown":      {(*onceward.Operation).Unknown, store.StateUnknown},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := memory.New()
-			b := &bypassing{
-				guard: newGuard(t, s), options: []onceward.Option{reserved}, writer: frameworks["gin"],
-				handler: &counted{then: func(w http.ResponseWriter, r *http.Request) {
-					test.say(onceward.FromContext(r.Context()))
-					fmt.Fprint(w, "the answer")
-				}},
-			}
-			if a := post(b, "k", `{}`); a.status != http.StatusOK || a.body != "the answer" {
-				t.Errorf("E5: the client got %d %q, want the handler's answer alone", a.status, a.body)
-			}
-			wantState(t, "E5", s, "k", test.want)
-		})
+		for _, framework := range []string{"gin", "net/http"} {
+			t.Run(name+", "+framework, func(t *testing.T) {
+				t.Parallel()
+				s := memory.New()
+				b := &bypassing{
+					guard: newGuard(t, s), options: []onceward.Option{reserved}, writer: frameworks[framework],
+					handler: &counted{then: func(w http.ResponseWriter, r *http.Request) {
+						test.say(onceward.FromContext(r.Context()))
+						w.Header().Set("Content-Type", "text/plain")
+						fmt.Fprint(w, "the answer")
+					}},
+				}
+				if a := post(b, "k", `{}`); a.status != http.StatusOK || a.body != "the answer" {
+					t.Errorf("E5: the client got %d %q, want the handler's answer alone", a.status, a.body)
+				}
+				wantState(t, "E5", s, "k", test.want)
+			})
+		}
 	}
 }
 

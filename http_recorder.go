@@ -27,6 +27,7 @@ type recorder struct {
 	ended     bool
 	before    http.Header // what the real header held when the handler started; nil if nothing
 	header    http.Header
+	handed    bool // the header was asked for
 	fields    []store.HeaderField
 	announced []string    // the names of trailers to come
 	trailers  http.Header // as net/http wants them set behind the body
@@ -68,6 +69,7 @@ func (rec *recorder) start() {
 func (rec *recorder) Header() http.Header {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
+	rec.handed = true
 	return rec.header
 }
 
