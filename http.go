@@ -256,6 +256,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 		x.body, x.recorder = &requestBody{content: x.body.content}, x.recorder.another()
 	}
 	x.recorder.start()
+	x.recorder.op = op
 	if x.settings.mode == modeReserved {
 		x.recorder.stream = x
 	}

@@ -104,8 +104,8 @@ func (p *Problem) Error() string {
 
 // Write answers a request with the problem, for a middleware or an adapter that refuses in the words of Onceward. What
 // is empty it fills in: the Instance with a new one, and the Type with that of [DefaultProblemBase], so that a code of
-// one's own needs a type of its own. A Link header leads to the type (A1), beside those that are there. The problem stays
-// as it is: written again it is another occurrence.
+// one's own needs a type of its own. A Link header leads to the type (A1), beside those that are there. The problem
+// stays as it is: written again it is another occurrence.
 func (p *Problem) Write(w http.ResponseWriter) {
 	now := *p
 	if now.Instance == "" {
