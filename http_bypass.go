@@ -27,7 +27,7 @@ func (x *httpExecution) inspect(ctx context.Context, op *Operation) {
 	untouched := rec.untouched(inOrder)
 	status, past := shownBy(rec.real)
 	switch {
-	case x.wrote && !x.body.wasRead():
+	case x.wrote && !x.body.wasRead() && !op.tookTx.Load():
 		x.notRerun = true
 		x.tell(mistakeNotRerun)
 	case past, x.bypassed, untouched && rec.realHeaderChanged():
@@ -40,8 +40,8 @@ func (x *httpExecution) inspect(ctx context.Context, op *Operation) {
 	}
 }
 
-// untouched reports whether the handler left the recorder as it was. It is asked where no status was written. The header
-// is read only of a handler that ended in order: what another left behind may be writing to it.
+// untouched reports whether the handler left the recorder as it was. It is asked where no status was written. The
+// header is read only of a handler that ended in order: what another left behind may be writing to it.
 func (rec *recorder) untouched(inOrder bool) bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

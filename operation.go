@@ -30,6 +30,7 @@ type Operation struct {
 	outcome    atomic.Uint32
 	rejected   atomic.Bool
 	recorded   atomic.Bool // a recovery point was stored, or may have been
+	tookTx     atomic.Bool // a run that came again took its transaction
 	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64
@@ -206,6 +207,7 @@ func (o *Operation) restart() {
 	o.parts.Reset()
 	o.end(endedAsWritten)
 	o.keepWrites.Store(false)
+	o.tookTx.Store(false)
 	o.retention.Store(0)
 	o.providerID.Store(nil)
 	o.reason.Store(nil)

@@ -203,8 +203,8 @@ func TestAProblemOfOnesOwn(t *testing.T) {
 	}
 }
 
-// TestAProblemIsWrittenMoreThanOnce: one that a package keeps is each time another occurrence, and can be written by many
-// requests at once.
+// TestAProblemIsWrittenMoreThanOnce: one that a package keeps is each time another occurrence, and can be written by
+// many requests at once.
 func TestAProblemIsWrittenMoreThanOnce(t *testing.T) {
 	t.Parallel()
 	kept := &onceward.Problem{Status: http.StatusBadRequest, Code: "missing-key", Title: "no key"}
