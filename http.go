@@ -64,7 +64,7 @@ type protected struct {
 	guard    *Guard
 	settings *settings
 	next     http.Handler
-	placed   bool      // the guard's names say where it is
+	placed   bool      // the guard's names say where it is, or that it is nowhere
 	unnamed  sync.Once // that it has no name was told
 }
 
