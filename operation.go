@@ -168,7 +168,8 @@ func (o *Operation) end(word uint32) {
 	}
 }
 
-// KeepWrites makes a transactional handler's writes stay although it answers 4xx.
+// KeepWrites makes a transactional handler's writes stay although it answers 4xx. It does not for an answer which says
+// that nothing was done: 401, 408, 425 and 429 are released and undo everything, as [Operation.Reject] does.
 func (o *Operation) KeepWrites() {
 	if o != nil {
 		o.keepWrites.Store(true)
