@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -210,19 +209,6 @@ func DraftCode(code string) string {
 	default:
 		return code
 	}
-}
-
-// checkProblemBase refuses a base that leads nowhere.
-func checkProblemBase(base string) error {
-	u, err := url.Parse(base)
-	if err != nil {
-		return fmt.Errorf("onceward: Config.ProblemBase: %w", err)
-	}
-	if !u.IsAbs() && !strings.HasPrefix(base, "/") {
-		return fmt.Errorf("onceward: Config.ProblemBase %q is neither an absolute URI nor a path from the root: "+
-			"a client could not follow it", base)
-	}
-	return nil
 }
 
 // retryAfter is the header's value: whole seconds, at least one.
