@@ -92,7 +92,11 @@ func (r RouteInfo) protects(method string) bool {
 		return true
 	}
 	for _, middleware := range r.Middlewares {
-		if protects(middleware(probe{http.NotFoundHandler()}), method) {
+		built := middleware(probe{http.NotFoundHandler()})
+		if p := guardOf(built); p != nil {
+			p.guard.names.dropRoute(p)
+		}
+		if protects(built, method) {
 			return true
 		}
 	}

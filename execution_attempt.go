@@ -76,6 +76,7 @@ type transaction struct {
 
 // work lets the runner work inside the transaction. It starts afresh each time it is called.
 func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
+	again := t.ran
 	t.ran, t.end = true, outcome{}
 	if t.refused = t.decided(&v, t.sent); t.refused.kind == 0 {
 		t.refused = t.begin(&v)
@@ -83,7 +84,11 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	if t.refused.kind != 0 {
 		return store.Settlement{Action: store.TxRollback}
 	}
-	workCtx := t.workContext(new(lazyContext), context.WithoutCancel(ctx))
+	ctx = context.WithoutCancel(ctx)
+	if again {
+		ctx = &watchedContext{ctx, t.base, &t.op.tookTx}
+	}
+	workCtx := t.workContext(new(lazyContext), ctx)
 	t.end = t.runner.work(workCtx, &t.op)
 	workCtx.release()
 	if t.end.kind != outcomeAnswer {

@@ -3,6 +3,7 @@ package onceward
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/internal/part"
@@ -105,4 +106,21 @@ func (c *lazyContext) release() {
 		c.stop()
 		c.cancel(nil)
 	}
+}
+
+// watchedContext notes that a value was taken which the caller's context does not have: the transaction, since that is
+// what a store adds.
+type watchedContext struct {
+	context.Context
+	caller context.Context
+	taken  *atomic.Bool
+}
+
+// Value implements [context.Context].
+func (c *watchedContext) Value(key any) any {
+	value := c.Context.Value(key)
+	if value != nil && c.caller.Value(key) == nil {
+		c.taken.Store(true)
+	}
+	return value
 }

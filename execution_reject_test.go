@@ -239,6 +239,41 @@ func TestARejectOfAnAnswerThatIsSent(t *testing.T) {
 	wantState(t, "A4", s, "k", store.StateUnknown)
 }
 
+// TestARejectThatIsFlushedOrTooLarge is one all the same: nothing of its answer is stored, so that it needs no stream
+// and has no limit.
+func TestARejectThatIsFlushedOrTooLarge(t *testing.T) {
+	t.Parallel()
+	const whole = "not valid"
+	for name, test := range map[string]struct {
+		write func(w http.ResponseWriter)
+		limit int
+	}{
+		"flushed":   {func(w http.ResponseWriter) { fmt.Fprint(w, whole); w.(http.Flusher).Flush() }, len(whole)},
+		"too large": {func(w http.ResponseWriter) { fmt.Fprint(w, whole[:6]); _, _ = io.WriteString(w, whole[6:]) }, 8},
+	} {
+		for mode, option := range map[string]onceward.Option{
+			"transactional": onceward.Transactional(), "reserved": reserved,
+		} {
+			t.Run(name+", "+mode, func(t *testing.T) {
+				t.Parallel()
+				handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+					onceward.FromContext(r.Context()).Reject()
+					w.WriteHeader(http.StatusBadRequest)
+					test.write(w)
+				}}
+				h := newGuard(t, &undoingTransactor{memory.New()}).Handler(handler, option, onceward.ResponseLimit(test.limit))
+				var a answer
+				if cut := panicOf(func() { a = post(h, "k", invalid) }); cut != nil || a.body != whole {
+					t.Errorf("E5: the answer is %q, and the panic %v", a.body, cut)
+				}
+				a.want(t, "E5", http.StatusBadRequest, false)
+				handler.then = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
+				post(h, "k", corrected).want(t, "E5: the corrected request", http.StatusCreated, false)
+			})
+		}
+	}
+}
+
 // TestDoRejects is E5 for a function: the error is the caller's, and the same key with another payload executes.
 func TestDoRejects(t *testing.T) {
 	t.Parallel()

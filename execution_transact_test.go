@@ -79,6 +79,7 @@ func TestHowATransactionEnds(t *testing.T) {
 		"409":                 {answers(409), store.TxCommitAnswer, 409, ""},
 		"409, writes kept":    {says((*onceward.Operation).KeepWrites, answers(409)), store.TxCommit, 409, ""},
 		"401":                 {answers(401), store.TxRollback, 401, ""},
+		"401, writes kept":    {says((*onceward.Operation).KeepWrites, answers(401)), store.TxRollback, 401, ""},
 		"429":                 {answers(429), store.TxRollback, 429, ""},
 		"500":                 {answers(500), store.TxRollback, 500, ""},
 		"500, writes kept":    {says((*onceward.Operation).KeepWrites, answers(500)), store.TxRollback, 500, ""},

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/onceward/onceward/internal/problembase"
 	"github.com/onceward/onceward/store"
 )
 
@@ -206,8 +207,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.ProblemBase == "" {
 		c.ProblemBase = DefaultProblemBase
 	}
-	if err := checkProblemBase(c.ProblemBase); err != nil {
-		return c, err
+	if err := problembase.Check(c.ProblemBase); err != nil {
+		return c, fmt.Errorf("onceward: Config.ProblemBase: %w", err)
 	}
 	if c.ProblemCode == nil {
 		c.ProblemCode = func(code string) string { return code }

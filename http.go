@@ -64,7 +64,7 @@ type protected struct {
 	guard    *Guard
 	settings *settings
 	next     http.Handler
-	placed   bool      // the guard's names say where it is
+	placed   bool      // the guard's names say where it is, or that it is nowhere
 	unnamed  sync.Once // that it has no name was told
 }
 
@@ -256,6 +256,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 		x.body, x.recorder = &requestBody{content: x.body.content}, x.recorder.another()
 	}
 	x.recorder.start()
+	x.recorder.op = op
 	if x.settings.mode == modeReserved {
 		x.recorder.stream = x
 	}

@@ -12,6 +12,7 @@ type requestBody struct {
 	mu      sync.Mutex
 	content []byte
 	offset  int
+	begun   bool // the handler asked for the content, be there any or not
 	closed  bool
 }
 
@@ -86,6 +87,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if b.closed {
 		return 0, http.ErrBodyReadAfterClose
 	}
+	b.begun = true
 	if b.offset >= len(b.content) {
 		return 0, io.EOF
 	}
@@ -94,11 +96,11 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// wasRead reports whether the handler read something.
+// wasRead reports whether the handler read, if only to learn that there is nothing.
 func (b *requestBody) wasRead() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.offset > 0
+	return b.begun
 }
 
 // Close implements [io.Closer].

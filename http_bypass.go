@@ -23,23 +23,30 @@ func (x *httpExecution) inspect(ctx context.Context, op *Operation) {
 		x.wrote = x.wrote || rec.status != 0
 		return
 	}
+	inOrder := op.outcome.Load() == endedAsWritten && ctx.Err() == nil
+	untouched := rec.untouched(inOrder)
 	status, past := shownBy(rec.real)
 	switch {
-	case x.wrote && !x.body.wasRead():
+	case x.wrote && !x.body.wasRead() && !op.tookTx.Load():
 		x.notRerun = true
 		x.tell(mistakeNotRerun)
-	case past, x.bypassed, rec.untouched() && rec.realHeaderChanged():
+	case past, x.bypassed, untouched && rec.realHeaderChanged():
 		x.wrote, x.bypassed = true, true
 		rec.status, rec.bypassed = status, true
 		x.observeBypass(status, false)
 		x.tell(mistakeBypass, "status", status, "writer", fmt.Sprintf("%T", rec.real))
-	case rec.untouched() && op.outcome.Load() == endedAsWritten && ctx.Err() == nil:
+	case untouched && inOrder:
 		x.tell(mistakeNoAnswer)
 	}
 }
 
-// untouched reports whether the handler left the recorder as it was. It is asked where no status was written.
-func (rec *recorder) untouched() bool { return maps.EqualFunc(rec.header, rec.before, slices.Equal) }
+// untouched reports whether the handler left the recorder as it was. It is asked where no status was written. The
+// header is read only of a handler that ended in order: what another left behind may be writing to it.
+func (rec *recorder) untouched(inOrder bool) bool {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return !rec.handed || inOrder && maps.EqualFunc(rec.header, rec.before, slices.Equal)
+}
 
 // realHeaderChanged reports whether the header of the real writer is not what it was before the handler.
 func (rec *recorder) realHeaderChanged() bool {

@@ -2,6 +2,8 @@ package onceward_test
 
 import (
 	"bytes"
+	"context"
+	"database/sql"
 	"fmt"
 	"io"
 	"log/slog"
@@ -304,21 +306,24 @@ func TestTheHandlersWordPastTheGuard(t *testing.T) {
 		"not executed": {(*onceward.Operation).NotExecuted, store.StateRetryable},
 		"unknown":      {(*onceward.Operation).Unknown, store.StateUnknown},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := memory.New()
-			b := &bypassing{
-				guard: newGuard(t, s), options: []onceward.Option{reserved}, writer: frameworks["gin"],
-				handler: &counted{then: func(w http.ResponseWriter, r *http.Request) {
-					test.say(onceward.FromContext(r.Context()))
-					fmt.Fprint(w, "the answer")
-				}},
-			}
-			if a := post(b, "k", `{}`); a.status != http.StatusOK || a.body != "the answer" {
-				t.Errorf("E5: the client got %d %q, want the handler's answer alone", a.status, a.body)
-			}
-			wantState(t, "E5", s, "k", test.want)
-		})
+		for _, framework := range []string{"gin", "net/http"} {
+			t.Run(name+", "+framework, func(t *testing.T) {
+				t.Parallel()
+				s := memory.New()
+				b := &bypassing{
+					guard: newGuard(t, s), options: []onceward.Option{reserved}, writer: frameworks[framework],
+					handler: &counted{then: func(w http.ResponseWriter, r *http.Request) {
+						test.say(onceward.FromContext(r.Context()))
+						w.Header().Set("Content-Type", "text/plain")
+						fmt.Fprint(w, "the answer")
+					}},
+				}
+				if a := post(b, "k", `{}`); a.status != http.StatusOK || a.body != "the answer" {
+					t.Errorf("E5: the client got %d %q, want the handler's answer alone", a.status, a.body)
+				}
+				wantState(t, "E5", s, "k", test.want)
+			})
+		}
 	}
 }
 
@@ -391,11 +396,12 @@ func TestAnAnswerAfterTheHandler(t *testing.T) {
 func TestAHandlerThatDoesNotRunAgain(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	s := &scriptedTransactor{Store: memory.New(), reruns: 1}
+	s := &handingTransactor{&scriptedTransactor{Store: memory.New(), reruns: 1}}
 	ran := false
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 		if !ran {
 			ran = true
+			onceward.Tx(r.Context())
 			w.WriteHeader(http.StatusCreated)
 		}
 	}}
@@ -408,19 +414,45 @@ func TestAHandlerThatDoesNotRunAgain(t *testing.T) {
 	wantLogged(t, log.String(), "did not run again", 1)
 }
 
-// TestAHandlerThatRunsAgainInSilence: one that answers failures alone has done its work.
+// TestAHandlerThatRunsAgainInSilence: one that answers failures alone has done its work, as its use of the body or of
+// the transaction shows.
 func TestAHandlerThatRunsAgainInSilence(t *testing.T) {
 	t.Parallel()
-	s := &scriptedTransactor{Store: memory.New(), reruns: 1}
-	handler := new(counted)
-	handler.then = func(w http.ResponseWriter, r *http.Request) {
-		if _, err := io.ReadAll(r.Body); err != nil || handler.runs.Load() == 1 {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
+	read := func(r *http.Request) bool { _, err := io.ReadAll(r.Body); return err == nil }
+	for name, test := range map[string]struct {
+		body string
+		work func(r *http.Request) bool
+	}{
+		"reads":            {`{}`, read},
+		"reads nothing":    {``, read},
+		"writes to the tx": {``, func(r *http.Request) bool { return onceward.Tx(r.Context()) != nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &handingTransactor{&scriptedTransactor{Store: memory.New(), reruns: 1}}
+			handler := new(counted)
+			handler.then = func(w http.ResponseWriter, r *http.Request) {
+				if !test.work(r) || handler.runs.Load() == 1 {
+					w.WriteHeader(http.StatusInternalServerError)
+				}
+			}
+			h := newGuard(t, s).Handler(handler, onceward.Transactional(), onceward.OperationName("POST /payments"))
+			post(h, "k", test.body).want(t, "E1", http.StatusOK, false)
+			handler.wantRuns(t, "E1", 2)
+			wantState(t, "E1", s, "k", store.StateCompleted)
+		})
 	}
-	h := newGuard(t, s).Handler(handler, onceward.Transactional(), onceward.OperationName("POST /payments"))
-	post(h, "k", `{}`).want(t, "E1", http.StatusOK, false)
-	handler.wantRuns(t, "E1", 2)
+}
+
+// handingTransactor is a scripted one that hands a transaction to the handler.
+type handingTransactor struct{ *scriptedTransactor }
+
+func (s *handingTransactor) Transact(
+	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
+	return s.scriptedTransactor.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
+		return work(store.ContextWithTx(ctx, new(sql.Tx)), v)
+	})
 }
 
 // TestMistakesOfManyRoutes: the memory of what was logged has a limit.

@@ -19,6 +19,7 @@ type recorder struct {
 	real     http.ResponseWriter
 	settings *settings
 	stream   streamMarker // nil where answers cannot stream
+	op       *Operation   // whose handler writes, if one does
 	late     lateListener // told of a first answer after the end
 
 	// A goroutine that the handler left behind may go on writing. The lock, and the end of writing when the handler
@@ -27,6 +28,7 @@ type recorder struct {
 	ended     bool
 	before    http.Header // what the real header held when the handler started; nil if nothing
 	header    http.Header
+	handed    bool // the header was asked for
 	fields    []store.HeaderField
 	announced []string    // the names of trailers to come
 	trailers  http.Header // as net/http wants them set behind the body
@@ -68,6 +70,7 @@ func (rec *recorder) start() {
 func (rec *recorder) Header() http.Header {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
+	rec.handed = true
 	return rec.header
 }
 
@@ -151,7 +154,7 @@ func (rec *recorder) admit(n int) error {
 		return rec.broken
 	case !bodyAllowed(rec.status):
 		return http.ErrBodyNotAllowed
-	case rec.streaming || len(rec.body)+n <= rec.settings.responseLimit:
+	case rec.streaming || rec.unkept() || len(rec.body)+n <= rec.settings.responseLimit:
 		return nil
 	case rec.stream == nil:
 		rec.overflow = true
@@ -161,6 +164,10 @@ func (rec *recorder) admit(n int) error {
 		return rec.startStreaming()
 	}
 }
+
+// unkept reports whether the handler has said that its answer is none to keep. Such a one is not sent before its word
+// is durable, so it does not stream, and what limits stored answers does not limit it.
+func (rec *recorder) unkept() bool { return rec.op != nil && rec.op.outcome.Load() != endedAsWritten }
 
 // startStreaming gives up replaying: it marks the record durably, then sends what was gathered.
 func (rec *recorder) startStreaming() error {
@@ -288,7 +295,7 @@ func (rec *recorder) FlushError() error {
 	if rec.status == 0 {
 		rec.writeHeader(http.StatusOK)
 	}
-	if rec.broken != nil || rec.stream == nil || failed(rec.status) {
+	if rec.broken != nil || rec.stream == nil || failed(rec.status) || !rec.streaming && rec.unkept() {
 		return rec.broken
 	}
 	if !rec.streaming {

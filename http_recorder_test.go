@@ -233,6 +233,54 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 	handler.wantRuns(t, "section 6", 201)
 }
 
+// TestAGoroutineLeftBehindSetsHeaders while its handler is judged that gave up without an answer: were the header read
+// then, the process would die. The race detector sees each time what else happens now and then.
+func TestAGoroutineLeftBehindSetsHeaders(t *testing.T) {
+	t.Parallel()
+	for name, giveUp := range map[string]func(*http.Request, *onceward.Operation){
+		"past its deadline": func(r *http.Request, _ *onceward.Operation) { <-r.Context().Done() },
+		"rejected":          func(_ *http.Request, op *onceward.Operation) { op.Reject() },
+		"not executed":      func(_ *http.Request, op *onceward.Operation) { op.NotExecuted() },
+		"unknown":           func(_ *http.Request, op *onceward.Operation) { op.Unknown() },
+		"panicked":          func(*http.Request, *onceward.Operation) { panic("the handler's panic") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			started, answered, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			setOn := func(h http.Header) {
+				defer close(ended)
+				close(started)
+				for i := 0; ; i++ {
+					select {
+					case <-answered:
+						return
+					default:
+						h.Set(fmt.Sprint("X-", i%len(h)), "v")
+					}
+				}
+			}
+			h := newGuard(t, memory.New()).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				go setOn(w.Header())
+				<-started
+				giveUp(r, onceward.FromContext(r.Context()))
+			}, reserved, onceward.Deadline(10*time.Millisecond))
+			outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				for i := range 50 {
+					w.Header().Set(fmt.Sprint("X-", i), "v")
+				}
+				h.ServeHTTP(w, r)
+			})
+			panicOf(func() {
+				if a := post(outer, "k", `{}`); a.status < http.StatusInternalServerError {
+					t.Errorf("E5: the answer is %d %s", a.status, a.body)
+				}
+			})
+			close(answered)
+			<-ended
+		})
+	}
+}
+
 // TestAnOfferOfHTTP2IsNoUpgrade: some clients offer h2c with every request, and a server may ignore it.
 func TestAnOfferOfHTTP2IsNoUpgrade(t *testing.T) {
 	t.Parallel()

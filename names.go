@@ -21,9 +21,14 @@ func operationName(method, pattern string) string {
 type operationNames struct {
 	mu      sync.Mutex
 	known   map[string]bool
-	routes  int // that were built
-	unnamed int // of them those that are at a place which the guard has not seen
+	full    bool // there are names that were not kept
+	routes  int  // that were built
+	unnamed int  // of them those that are at a place which the guard has not seen
 }
+
+// maxNames bounds the memory of names: a wrapper may protect its handler again for each request. Past it nothing is
+// certain.
+const maxNames = 4096
 
 func (n *operationNames) add(names ...string) {
 	n.mu.Lock()
@@ -36,23 +41,42 @@ func (n *operationNames) addLocked(names ...string) {
 		n.known = make(map[string]bool)
 	}
 	for _, name := range names {
+		if len(n.known) >= maxNames && !n.known[name] {
+			n.full = true
+			return
+		}
 		n.known[name] = true
 	}
 }
 
 // addRoute notes a route that was built. Its name is that of [OperationName], or will be known when a [Mux] is given it.
 func (n *operationNames) addRoute(p *protected) {
-	if _, ok := p.next.(probe); ok {
-		return
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if _, p.placed = p.next.(probe); p.placed {
+		return
+	}
 	n.routes++
 	if p.settings.operation == "" {
 		n.unnamed++
 		return
 	}
 	n.addLocked(p.settings.operation)
+}
+
+// dropRoute takes back a route that was built only to look at it. It may have been built around what is not the probe
+// itself.
+func (n *operationNames) dropRoute(p *protected) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p.placed {
+		return
+	}
+	p.placed = true
+	n.routes--
+	if p.settings.operation == "" {
+		n.unnamed--
+	}
 }
 
 // placeRoute notes where a route is: the method is empty for all.
@@ -79,8 +103,8 @@ func (n *operationNames) placeRoute(p *protected, method, pattern string) {
 // [Mux], and those of [Config].Operations. A name that is none of them would wait for records that never come.
 //
 // If the names of all routes are known, such a name is an error that wraps [ErrMisconfigured]. If there are no routes,
-// as in a process of workers alone, or some are on another router, it may be right all the same, and is logged as a
-// warning. Call it when all routes are built.
+// as in a process of workers alone, or some are on another router, or there are more names than the 4096 that are kept,
+// it may be right all the same, and is logged as a warning. Call it when all routes are built.
 func (g *Guard) CheckOperations(names ...string) error {
 	missing, certain := g.names.missing(names)
 	if len(missing) == 0 {
@@ -97,7 +121,8 @@ func (g *Guard) CheckOperations(names ...string) error {
 		"if Guard.Do or another process uses it or a route had it before", ErrMisconfigured, list)
 }
 
-// missing returns the names that are not known, each with a suggestion, and whether that is certain: all routes are.
+// missing returns the names that are not known, each with a suggestion, and whether that is certain: all of the routes
+// are known.
 func (n *operationNames) missing(names []string) (missing []string, certain bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,7 +131,7 @@ func (n *operationNames) missing(names []string) (missing []string, certain bool
 			missing = append(missing, fmt.Sprintf("%q", name)+n.nearestTo(name))
 		}
 	}
-	return missing, n.routes > 0 && n.unnamed == 0
+	return missing, n.routes > 0 && n.unnamed == 0 && !n.full
 }
 
 // nearestTo suggests the known name that is the fewest edits away, unless that is most of it.

@@ -197,6 +197,22 @@ func TestNamesAreCheckedAgainstRoutes(t *testing.T) {
 			}})
 			g.StatusHandler()
 		}, nil, []string{"POST /x"}, `"POST /x"`, ""},
+		"an audit of what wraps first": {func(g *onceward.Guard) {
+			onMux(g)
+			around := func(next http.Handler) http.Handler { return wrapper{g.Handler(opaque{next}, reserved)} }
+			for range 2 {
+				onceward.Audit([]onceward.RouteInfo{{
+					Pattern: "/x", Handler: nop, Middlewares: []func(http.Handler) http.Handler{around},
+				}})
+			}
+		}, nil, []string{"POST /x"}, `"POST /x"`, ""},
+		"an audit beside another router": {func(g *onceward.Guard) {
+			around := func(next http.Handler) http.Handler { return g.Handler(opaque{next}, reserved) }
+			http.NewServeMux().Handle("POST /x", around(nop))
+			onceward.Audit([]onceward.RouteInfo{{
+				Pattern: "/y", Handler: nop, Middlewares: []func(http.Handler) http.Handler{around},
+			}})
+		}, nil, []string{"POST /x"}, "", `POST /x`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -213,6 +229,27 @@ func TestNamesAreCheckedAgainstRoutes(t *testing.T) {
 				t.Errorf("section 1: the log says %q, want %q", log.String(), test.warns)
 			}
 		})
+	}
+}
+
+// TestManyNames: the memory of them has a limit, past which a name that is not known may be right.
+func TestManyNames(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	guard := newGuard(t, memory.New(), loggedTo(&log))
+	name := func(i int) string { return fmt.Sprint("pay ", i) }
+	for i := range 4096 {
+		guard.Handler(http.NotFoundHandler(), reserved, onceward.OperationName(name(i)))
+	}
+	if err := guard.CheckOperations(name(4096)); !errors.Is(err, onceward.ErrMisconfigured) {
+		t.Errorf("section 1: while all names are kept the error is %v", err)
+	}
+	guard.Handler(http.NotFoundHandler(), reserved, onceward.OperationName(name(4096)))
+	if err := guard.CheckOperations(name(0), name(4096)); err != nil {
+		t.Errorf("section 1: a name that was not kept is refused: %v", err)
+	}
+	if !strings.Contains(log.String(), name(4096)) || strings.Contains(log.String(), name(0)+`"`) {
+		t.Errorf("section 1: the log says %q, want what was not kept alone", log.String())
 	}
 }
 

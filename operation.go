@@ -30,6 +30,7 @@ type Operation struct {
 	outcome    atomic.Uint32
 	rejected   atomic.Bool
 	recorded   atomic.Bool // a recovery point was stored, or may have been
+	tookTx     atomic.Bool // a run that came again took its transaction
 	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64
@@ -167,7 +168,8 @@ func (o *Operation) end(word uint32) {
 	}
 }
 
-// KeepWrites makes a transactional handler's writes stay although it answers 4xx.
+// KeepWrites makes a transactional handler's writes stay although it answers 4xx. It does not for an answer which says
+// that nothing was done: 401, 408, 425 and 429 are released and undo everything, as [Operation.Reject] does.
 func (o *Operation) KeepWrites() {
 	if o != nil {
 		o.keepWrites.Store(true)
@@ -206,6 +208,7 @@ func (o *Operation) restart() {
 	o.parts.Reset()
 	o.end(endedAsWritten)
 	o.keepWrites.Store(false)
+	o.tookTx.Store(false)
 	o.retention.Store(0)
 	o.providerID.Store(nil)
 	o.reason.Store(nil)

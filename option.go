@@ -249,8 +249,8 @@ func BodyLimit(bytes int64) Option {
 }
 
 // ResponseLimit is the largest response body that is stored, in bytes. A larger one is sent but not stored in reserved
-// mode, and refused with a rollback in transactional mode. More than 256 MiB is refused, because no database takes rows
-// of every size. Default: 1 MiB.
+// mode, and refused with a rollback in transactional mode. What is written after [Operation.Reject] and its kin is not
+// stored, and has no limit. More than 256 MiB is refused, because no database takes rows of every size. Default: 1 MiB.
 func ResponseLimit(bytes int) Option {
 	return func(s *settings) error {
 		if bytes < 0 || bytes > maxResponseLimit {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -104,15 +103,17 @@ func (p *Problem) Error() string {
 
 // Write answers a request with the problem, for a middleware or an adapter that refuses in the words of Onceward. What
 // is empty it fills in: the Instance with a new one, and the Type with that of [DefaultProblemBase], so that a code of
-// one's own needs a type of its own. A Link header leads to the type (A1), beside those that are there.
+// one's own needs a type of its own. A Link header leads to the type (A1), beside those that are there. The problem
+// stays as it is: written again it is another occurrence.
 func (p *Problem) Write(w http.ResponseWriter) {
-	if p.Instance == "" {
-		p.Instance = NewInstance()
+	now := *p
+	if now.Instance == "" {
+		now.Instance = NewInstance()
 	}
-	if p.Type == "" {
-		p.Type = DefaultProblemBase + p.Code
+	if now.Type == "" {
+		now.Type = DefaultProblemBase + now.Code
 	}
-	body, err := json.Marshal(p)
+	body, err := json.Marshal(now)
 	if err != nil {
 		// Strings, a number and a bool always encode.
 		panic("onceward: " + err.Error())
@@ -120,8 +121,8 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
-	if !strings.HasPrefix(p.Type, "urn:") {
-		h.Add("Link", "<"+inBrackets(p.Type)+`>; rel="describedby"; type="text/html"`)
+	if !strings.HasPrefix(now.Type, "urn:") {
+		h.Add("Link", "<"+inBrackets(now.Type)+`>; rel="describedby"; type="text/html"`)
 	}
 	for _, challenge := range headerValues(p.Challenges) {
 		h.Add("WWW-Authenticate", challenge)
@@ -210,19 +211,6 @@ func DraftCode(code string) string {
 	}
 }
 
-// checkProblemBase refuses a base that leads nowhere.
-func checkProblemBase(base string) error {
-	u, err := url.Parse(base)
-	if err != nil {
-		return fmt.Errorf("onceward: Config.ProblemBase: %w", err)
-	}
-	if !u.IsAbs() && !strings.HasPrefix(base, "/") {
-		return fmt.Errorf("onceward: Config.ProblemBase %q is neither an absolute URI nor a path from the root: "+
-			"a client could not follow it", base)
-	}
-	return nil
-}
-
 // retryAfter is the header's value: whole seconds, at least one.
 func retryAfter(d time.Duration) string {
 	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
@@ -244,7 +232,7 @@ func keyProblem(err error) *Problem {
 // unauthenticated is a 401 with the challenges of the scope function (A8).
 func unauthenticated(err error, detail string) *Problem {
 	p := problemNoAuth.detailed(detail)
-	if with := (*UnauthenticatedError)(nil); errors.As(err, &with) {
+	if with := (*UnauthenticatedError)(nil); errors.As(err, &with) && with != nil {
 		p.Challenges = with.Challenges
 	}
 	return p

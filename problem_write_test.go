@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -154,6 +155,7 @@ func TestChallenges(t *testing.T) {
 		"wrapped":                {fmt.Errorf("no token: %w", onceward.Unauthenticated(bearer)), nil, []string{bearer}},
 		"none":                   {onceward.ErrUnauthenticated, nil, nil},
 		"an empty one":           {onceward.Unauthenticated(""), nil, nil},
+		"a nil one":              {(*onceward.UnauthenticatedError)(nil), nil, nil},
 		"one that would be two":  {onceward.Unauthenticated("Bearer\r\nSet-Cookie: a=b"), nil, []string{"Bearer  Set-Cookie: a=b"}},
 		"a session that is none": {nil, []onceward.Option{noSession}, []string{bearer}},
 	} {
@@ -198,6 +200,27 @@ func TestAProblemOfOnesOwn(t *testing.T) {
 	(&onceward.Problem{Type: "urn:example:slower", Status: http.StatusTooManyRequests, Code: "slower"}).Write(w)
 	if link := w.Header().Get("Link"); link != "" {
 		t.Errorf("A1: a name that leads nowhere is linked: %q", link)
+	}
+}
+
+// TestAProblemIsWrittenMoreThanOnce: one that a package keeps is each time another occurrence, and can be written by
+// many requests at once.
+func TestAProblemIsWrittenMoreThanOnce(t *testing.T) {
+	t.Parallel()
+	kept := &onceward.Problem{Status: http.StatusBadRequest, Code: "missing-key", Title: "no key"}
+	before, answers := *kept, make(chan string)
+	for range 2 {
+		go func() {
+			w := httptest.NewRecorder()
+			kept.Write(w)
+			answers <- w.Body.String()
+		}()
+	}
+	if first, second := <-answers, <-answers; first == second {
+		t.Errorf("A1: two occurrences have one instance: %s", first)
+	}
+	if !reflect.DeepEqual(*kept, before) {
+		t.Errorf("A1: the problem was changed to %+v", *kept)
 	}
 }
 

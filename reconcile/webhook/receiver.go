@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/problembase"
 	"github.com/onceward/onceward/store"
 )
 
@@ -104,6 +105,11 @@ func (c *Config) check() error {
 	}
 	if c.MaxBody < 0 || c.StoreTimeout < 0 || c.ApplyTimeout < 0 {
 		wrong = append(wrong, errors.New("webhook: MaxBody, StoreTimeout and ApplyTimeout must not be negative"))
+	}
+	if c.ProblemBase != "" {
+		if err := problembase.Check(c.ProblemBase); err != nil {
+			wrong = append(wrong, fmt.Errorf("webhook: Config.ProblemBase: %w", err))
+		}
 	}
 	return errors.Join(wrong...)
 }

@@ -192,6 +192,7 @@ func TestConfigMustMakeSense(t *testing.T) {
 	}
 	for _, change := range []func(*setup){
 		func(c *setup) { c.StoreTimeout = -1 }, func(c *setup) { c.ApplyTimeout = -1 },
+		func(c *setup) { c.ProblemBase = "problems#" }, func(c *setup) { c.ProblemBase = "https://exa mple.com/" },
 	} {
 		cfg := config(&keeper{}, &journal{})
 		change(&cfg)

@@ -1,0 +1,20 @@
+// Package problembase checks what comes before the code in the type of a problem.
+package problembase
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// Check refuses a base that leads nowhere.
+func Check(base string) error {
+	u, err := url.Parse(base)
+	if err != nil {
+		return err
+	}
+	if !u.IsAbs() && !strings.HasPrefix(base, "/") {
+		return fmt.Errorf("%q is neither an absolute URI nor a path from the root: a client could not follow it", base)
+	}
+	return nil
+}
