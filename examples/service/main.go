@@ -55,7 +55,7 @@ const (
 	// longest is what a request may take in all: a duplicate may wait in vain, and then execute itself.
 	longest  = reading + storing + waiting + storing + deadline + settling
 	probing  = 3 * time.Second  // of a probe
-	stopping = 20 * time.Second // of a worker that has no grace of its own, and of the store
+	stopping = 15 * time.Second // of a worker that has no grace of its own, and of the store
 )
 
 // schema is where all tables are.
@@ -139,7 +139,7 @@ func (s *service) inOrder(
 	probes := &http.Server{Handler: s.monitor.handler(s.probe), ReadTimeout: probing, IdleTimeout: 2 * time.Minute}
 	all := []onceward.Worker{
 		s.guard.Server(probes, admin, 2*probing), // 5. probes are answered to the end
-		onceward.WorkerFunc(s.closeStore),        // 4. what has ended by now could be written down
+		storeCloser{s.store},                     // 4. what has ended by now could be written down
 	}
 	all = append(all, background...) // 3. what handlers left behind is done until here
 	all = append(all,
@@ -149,10 +149,12 @@ func (s *service) inOrder(
 	return all, nil
 }
 
-// closeStore is the worker that closes the store.
-func (s *service) closeStore(ctx context.Context) error {
+// storeCloser is the worker that closes the store.
+type storeCloser struct{ store *postgres.Store }
+
+func (c storeCloser) Run(ctx context.Context) error {
 	<-ctx.Done()
-	return s.store.Close()
+	return c.store.Close()
 }
 
 // checkTables asks for what handlers will need, with the service's own rights.
