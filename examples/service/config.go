@@ -15,7 +15,7 @@ import (
 // config is what the environment says. Secrets are not in files of the repository, and not in arguments, which all
 // users of a machine can see.
 type config struct {
-	database        string // DATABASE_URL: of the service's role, with pool_max_conns
+	database        string // DATABASE_URL: of the service's role, with pool_max_conns and connect_timeout
 	listen, admin   string // LISTEN and ADMIN_LISTEN: the second is not for the world
 	provider        string // PROVIDER_URL
 	warehouse       string // WAREHOUSE_URL: gets an event for each order
@@ -68,8 +68,8 @@ func optional(name, otherwise string) string {
 
 // tenant says whose key it is: from authentication, never from the body.
 func (c *config) tenant(r *http.Request) (string, error) {
-	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if tenant := c.tokens[token]; tenant != "" {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if tenant := c.tokens[token]; tenant != "" && strings.EqualFold(scheme, "Bearer") {
 		return tenant, nil
 	}
 	return "", onceward.Unauthenticated("Bearer")

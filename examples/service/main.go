@@ -45,13 +45,17 @@ func main() {
 
 // These times must fit together: docs/production.md has the table.
 const (
+	starting = 30 * time.Second // until the database has answered, or the start has failed
+	reading  = 5 * time.Second  // of a request with its body: ours are small
+	storing  = 5 * time.Second  // of one call of the store, before a handler begins
+	waiting  = 5 * time.Second  // of a duplicate for the first of its key
 	deadline = 15 * time.Second // of a handler
 	calling  = 10 * time.Second // of a call to the provider, so that the handler is there to say what its end means
-	// settling is how long an answer may take to be stored: Config.SettleTimeout is 15 s by default, and what became of a
-	// COMMIT whose reply was lost is asked for up to 20 s.
-	settling = 20 * time.Second
-	// grace is for handlers to end and settle, also for the server to write their answers.
-	grace = deadline + settling + 2*time.Second
+	settling = 20 * time.Second // of an answer until it is stored, or what became of its COMMIT is known
+	// longest is what a request may take in all: a duplicate may wait in vain, and then execute itself.
+	longest  = reading + storing + waiting + storing + deadline + settling
+	probing  = 3 * time.Second  // of a probe
+	stopping = 15 * time.Second // of a worker that has no grace of its own, and of the store
 )
 
 // schema is where all tables are.
@@ -75,52 +79,82 @@ func serve(ctx context.Context) error {
 	s := &service{
 		provider: &provider.Client{URL: c.provider, HTTP: &http.Client{Timeout: calling}}, monitor: newMonitor(),
 	}
-	// Migrations are the owner's, and a server that can lose commits is refused.
-	s.store, err = postgres.Open(ctx, c.database,
-		postgres.WithSchema(schema), postgres.WithManualMigration(), postgres.WithStrictDurability())
-	if err != nil {
-		return fmt.Errorf("%w: %w", errNotReady, err)
+	start, cancel := context.WithTimeout(ctx, starting)
+	defer cancel()
+	workers, err := s.start(start, c)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		slog.Info("told to stop while starting", "error", err)
+		return nil
+	case err != nil:
+		return err
 	}
-	err = s.run(ctx, c)
-	return errors.Join(err, s.store.Close()) // last: what has ended by now could be written down
+	return onceward.Runner{StopTimeout: c.drain + stopping}.Run(ctx, workers...)
 }
 
 var errNotReady = errors.New(`the database is not ready; without tables, run "service migrate" first`)
 
-func (s *service) run(ctx context.Context, c config) error {
+// start checks everything, and returns what is to be run.
+func (s *service) start(ctx context.Context, c config) (_ []onceward.Worker, err error) {
+	// Migrations are the owner's, and a server that can lose commits is refused.
+	s.store, err = postgres.Open(ctx, c.database,
+		postgres.WithSchema(schema), postgres.WithManualMigration(), postgres.WithStrictDurability())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReady, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.store.Close())
+		}
+	}()
 	if err := s.checkTables(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errNotReady, err)
+		return nil, fmt.Errorf("%w: %w", errNotReady, err)
 	}
 	routes, err := s.routes(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	workers, err := s.workers(c)
+	background, err := s.workers(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	return s.inOrder(ctx, c, routes, background)
+}
+
+// inOrder adds the servers to the workers in the background. All stop in the reverse of the order that it returns, each
+// wholly before the next.
+func (s *service) inOrder(
+	ctx context.Context, c config, routes http.Handler, background []onceward.Worker,
+) ([]onceward.Worker, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.listen)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	admin, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.admin)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	server := &http.Server{
-		Handler: routes, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
-		WriteTimeout: grace, IdleTimeout: 2 * time.Minute,
+	server := &http.Server{Handler: routes, ReadTimeout: reading, WriteTimeout: longest, IdleTimeout: 2 * time.Minute}
+	// A connection that has sent nothing yet counts as busy until it has had its time.
+	probes := &http.Server{Handler: s.monitor.handler(s.probe), ReadTimeout: probing, IdleTimeout: 2 * time.Minute}
+	all := []onceward.Worker{
+		s.guard.Server(probes, admin, 2*probing), // 5. probes are answered to the end
+		storeCloser{s.store},                     // 4. what has ended by now could be written down
 	}
-	probes := &http.Server{Handler: s.monitor.handler(s.probe), ReadHeaderTimeout: 10 * time.Second}
-
-	// They stop in the reverse of this order, each wholly before the next.
-	all := []onceward.Worker{s.guard.Server(probes, admin, time.Second)} // 4. probes are answered to the end
-	all = append(all, workers...)                                        // 3. what handlers left behind is done until here
+	all = append(all, background...) // 3. what handlers left behind is done until here
 	all = append(all,
-		s.guard.Server(server, listener, grace), // 2. stop accepting, let handlers end and settle
-		s.monitor.drain(c.drain))                // 1. not ready any more, and time for load balancers to see it
+		s.guard.Server(server, listener, longest), // 2. stop accepting, let handlers end and settle
+		s.monitor.drain(c.drain))                  // 1. not ready any more, and time for load balancers to see it
 	slog.Info("serving", "address", listener.Addr().String(), "admin", admin.Addr().String())
-	return onceward.Runner{StopTimeout: max(c.drain, grace) + 10*time.Second}.Run(ctx, all...)
+	return all, nil
+}
+
+// storeCloser is the worker that closes the store.
+type storeCloser struct{ store *postgres.Store }
+
+func (c storeCloser) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return c.store.Close()
 }
 
 // checkTables asks for what handlers will need, with the service's own rights.
@@ -149,8 +183,8 @@ func (s *service) routes(c config) (http.Handler, error) {
 	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: c.tenant, Secret: c.secret, OldSecrets: c.oldSecrets,
 		Namespace: "shop", // tells our downstream keys from those of other services at the same provider
-		Observer:  s.monitor,
-		Defaults:  []onceward.Option{onceward.Deadline(deadline), onceward.InFlightWait(10 * time.Second)},
+		Observer:  s.monitor, StoreTimeout: storing,
+		Defaults: []onceward.Option{onceward.Deadline(deadline), onceward.InFlightWait(waiting)},
 	})
 	if err != nil {
 		return nil, err

@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -68,10 +70,35 @@ func TestRollingDeploy(t *testing.T) {
 	load.Wait()
 	w.await("the deliveries", func() bool { return w.warehouse.orders() >= len(w.sent["/orders"]) })
 	w.checkMetrics()
+	w.silent(w.fleet[0].Load().admin)
 	for i := range w.fleet {
 		w.stop(i)
 	}
 	w.checkEffects()
+}
+
+// TestStopWhileStarting: a replica whose database does not answer, told to stop, has not failed.
+func TestStopWhileStarting(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	database := "postgres://shop_service@" + listener.Addr().String() + "/shop"
+	w := &world{t: t, environment: settings(database, "http://provider", "http://warehouse")}
+	r := proctest.Start(t, w.command())
+	conn, err := listener.Accept() // and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := r.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(starting); err != nil {
+		t.Errorf("it ended with %v: %s", err, strings.Join(r.Rest(), "\n"))
+	}
 }
 
 // world is the surroundings of the service: a database, a provider, a warehouse and clients.
@@ -105,15 +132,20 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	w.environment = []string{
-		"DATABASE_URL=" + w.as("shop_service"), "OWNER_DATABASE_URL=" + w.as("shop_owner"), "SERVICE_ROLE=shop_service",
-		"PROVIDER_URL=" + w.provider.URL, "WAREHOUSE_URL=" + w.warehouse.URL,
+	w.environment = append(settings(w.as("shop_service"), w.provider.URL, w.warehouse.URL),
+		"OWNER_DATABASE_URL="+w.as("shop_owner"), "SERVICE_ROLE=shop_service")
+	return w
+}
+
+// settings is the environment of a replica.
+func settings(database, provider, warehouse string) []string {
+	return []string{
+		"DATABASE_URL=" + database, "PROVIDER_URL=" + provider, "WAREHOUSE_URL=" + warehouse,
 		"WAREHOUSE_SECRET=whsec_" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("s"), 24)),
 		"ONCEWARD_SECRET=the secret of all replicas", `TOKENS={"token":"tenant"}`,
 		"GORACE=atexit_sleep_ms=50", // else each process takes a second more to end
 		"LISTEN=127.0.0.1:0", "ADMIN_LISTEN=127.0.0.1:0", "DRAIN=" + drained.String(),
 	}
-	return w
 }
 
 // heldKey is that of the payment which is under way when a replica is told to stop.
@@ -179,17 +211,19 @@ func (w *world) migrate() {
 // run runs the service to its end.
 func (w *world) run(args ...string) proctest.Result {
 	w.t.Helper()
+	return proctest.Run(w.t, w.command(args...))
+}
+
+func (w *world) command(args ...string) *exec.Cmd {
 	cmd := proc.Self(partVariable, "service", args...)
 	cmd.Env = append(cmd.Env, w.environment...)
-	return proctest.Run(w.t, cmd)
+	return cmd
 }
 
 // start starts a replica and sends it requests when it is ready.
 func (w *world) start(i int) {
 	w.t.Helper()
-	cmd := proc.Self(partVariable, "service")
-	cmd.Env = append(cmd.Env, w.environment...)
-	r := &replica{Process: proctest.Start(w.t, cmd)}
+	r := &replica{Process: proctest.Start(w.t, w.command())}
 	var line struct{ Msg, Address, Admin string }
 	if err := json.Unmarshal([]byte(r.Hear("{")), &line); err != nil || line.Msg != "serving" {
 		w.t.Fatalf("the replica said %+v, %v", line, err)
@@ -234,6 +268,16 @@ func (w *world) deploy(i int) {
 	}
 }
 
+// silent connects and says nothing, which is not to make the end of a replica a failure.
+func (w *world) silent(address string) {
+	w.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(address, "http://"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+}
+
 func (w *world) stop(i int) {
 	w.t.Helper()
 	r := w.fleet[i].Load()
@@ -251,7 +295,7 @@ func (w *world) signal(r *replica) {
 // awaitExit waits for a replica that was told to stop.
 func (w *world) awaitExit(i int, r *replica) {
 	w.t.Helper()
-	if err := r.Wait(drained + grace); err != nil {
+	if err := r.Wait(drained + longest); err != nil {
 		w.t.Errorf("replica %d ended with %v: %s", i, err, strings.Join(r.Rest(), "\n"))
 	}
 }

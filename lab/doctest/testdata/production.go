@@ -11,11 +11,13 @@ import (
 	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store/postgres"
 )
 
 var (
 	ctx   context.Context
 	guard *onceward.Guard
+	db    *postgres.Store
 
 	probes, server              *http.Server
 	adminListener, listener     net.Listener
