@@ -143,7 +143,7 @@ func (s *Store) start(ctx context.Context) error {
 	}
 	s.warnOfDriver(ctx)
 	s.bridge = newBridge()
-	s.waits = newWatcher(s, config.ConnConfig)
+	s.waits = newWatcher(s, config)
 	return s.prepareTables(ctx)
 }
 
