@@ -451,6 +451,9 @@ func TestWrongWrappers(t *testing.T) {
 			s.serve(test.router(s))
 			s.want("the client has its answer", s.post("a", "k", `{}`), http.StatusCreated, false)
 			s.wantLogged(test.logged, 1)
+			if log := s.log.String(); !strings.Contains(log, "c.Abort()") {
+				t.Errorf("the remedy leaves out how gin is kept from going on: %s", log)
+			}
 			rec, err := s.store.Get(t.Context(), store.ID{Scope: "shop", Key: "k"})
 			s.must(err)
 			got := rec.Response
