@@ -27,11 +27,15 @@ const (
 	colonPath  = "/accounts/:account/payments"
 )
 
-// silence protects, as each recipe does, a handler that works and writes nothing.
-var silence = map[string]func(guard *onceward.Guard, work func(context.Context), options ...onceward.Option) http.Handler{
+// protectSilent protects a handler that works and writes nothing.
+type protectSilent func(guard *onceward.Guard, work func(context.Context), options ...onceward.Option) http.Handler
+
+// silence protects as each recipe does.
+var silence = map[string]protectSilent{
 	"net/http": func(guard *onceward.Guard, work func(context.Context), options ...onceward.Option) http.Handler {
 		router := http.NewServeMux()
-		router.Handle(braced, guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { work(r.Context()) }, options...))
+		handler := func(_ http.ResponseWriter, r *http.Request) { work(r.Context()) }
+		router.Handle(braced, guard.HandlerFunc(handler, options...))
 		return router
 	},
 	"chi": func(guard *onceward.Guard, work func(context.Context), options ...onceward.Option) http.Handler {
