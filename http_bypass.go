@@ -166,7 +166,7 @@ var mistakes = [...]struct{ message, remedy string }{
 		"onceward: the handler answered past the guard: its answer was sent before it could be stored, " +
 			"and retries do not get it",
 		"let the framework write through the ResponseWriter that the guard hands to the handler, " +
-			"and run the handler nowhere else: " + routersPage,
+			"and run the handler nowhere else, also not after the guard has answered (gin: c.Abort()): " + routersPage,
 	},
 	mistakeLate: {
 		"onceward: the answer came after the handler had returned: an empty 200 was stored and sent in its place",

@@ -22,7 +22,7 @@ const tables = `CREATE TABLE IF NOT EXISTS app.orders (
 )`
 
 // grants are all that the service needs, as docs/postgresql.md lists them: it can neither change tables nor read those
-// of others.
+// of others. A serial column of a table of yours needs GRANT USAGE ON SEQUENCE too; one that is an IDENTITY does not.
 const grants = `
 GRANT USAGE ON SCHEMA app TO @role;
 GRANT SELECT, INSERT ON app.orders TO @role;

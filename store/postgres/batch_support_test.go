@@ -52,9 +52,19 @@ func openProxied(t testing.TB, options ...postgres.Option) (*postgres.Store, *se
 
 func openUnasked(t testing.TB, url string, options ...postgres.Option) *postgres.Store {
 	t.Helper()
+	return openConfigured(t, url, func(config *pgxpool.Config) {
+		config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	}, options...)
+}
+
+// openConfigured opens a store on a pool that is configured in a way of its own.
+func openConfigured(
+	t testing.TB, url string, configure func(*pgxpool.Config), options ...postgres.Option,
+) *postgres.Store {
+	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	must(t, err)
-	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	configure(config)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	must(t, err)
 	store, err := postgres.New(t.Context(), pool, append([]postgres.Option{quiet}, options...)...)

@@ -146,6 +146,7 @@ func (s sqlSource) poolConfig(ctx context.Context) (*pgxpool.Config, error) {
 		return nil, err
 	}
 	config.ConnConfig = l.pgx().Config()
+	config.ConnConfig.OnNotification = nil // it is that of the connection, which would be given what others hear
 	return config, nil
 }
 

@@ -18,7 +18,7 @@ const firstRepeating = 9
 // warnOfDriver warns a program that hands over a *sql.DB if its driver lets database/sql repeat writes. Transactions of
 // the store are safe from it, and so is a pgxpool.Pool, which repeats nothing: those who have one are not told.
 func (s *Store) warnOfDriver(ctx context.Context) {
-	if _, ok := s.handlers.(sqlSource); !ok {
+	if _, ok := s.handlers.(sqlSource); !ok || s.options.repeatingDriver {
 		return
 	}
 	info, ok := s.options.buildInfo()
@@ -32,7 +32,7 @@ func (s *Store) warnOfDriver(ctx context.Context) {
 	s.logger.WarnContext(ctx, "onceward: with this release of pgx database/sql runs a statement a second time, and reports no "+
 		"error, if its reply was lost: an Exec without arguments outside of a transaction, or with the simple protocol any "+
 		"Exec there. The transactions of handlers are safe. Elsewhere put such writes into a transaction, "+
-		"or use a pgxpool.Pool, or pgx v5.8.0", "pgx", version)
+		"or use a pgxpool.Pool, or pgx v5.8.0. Where that is done, WithRepeatingDriver ends this warning", "pgx", version)
 }
 
 // driverVersion is the release of the driver that the program was built with, and its minor version. That is -1 where

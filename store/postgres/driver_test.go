@@ -64,6 +64,7 @@ func TestWarningOfADriverThatRepeats(t *testing.T) {
 	}
 	defer pool.Close()
 	overSQL := func(option ...Option) (*Store, error) { return NewSQL(t.Context(), db, option...) }
+	accepted := func(option ...Option) (*Store, error) { return overSQL(append(option, WithRepeatingDriver())...) }
 	overPool := func(option ...Option) (*Store, error) { return New(t.Context(), pool, option...) }
 	for _, test := range []struct {
 		name, version string
@@ -71,6 +72,7 @@ func TestWarningOfADriverThatRepeats(t *testing.T) {
 		warned        bool
 	}{
 		{"database/sql, and a driver that repeats", "v5.12.0", overSQL, true},
+		{"database/sql, and a driver that repeats, as is known", "v5.12.0", accepted, false},
 		{"database/sql, and one that does not", "v5.8.0", overSQL, false},
 		{"database/sql, and one that cannot be told", "(devel)", overSQL, false},
 		{"a pool, and a driver that repeats", "v5.12.0", overPool, false},

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -27,6 +30,18 @@ func TestAuditIsReadableByItself(t *testing.T) {
 	var name []byte
 	must(t, admin.QueryRow(t.Context(), `SELECT id::text, name, convert_from(actor, 'UTF8'), convert_from(reason, 'UTF8') FROM onceward_audit`).
 		Scan(&record, &name, &actor, &reason))
+	page, err := os.ReadFile("../../docs/postgresql.md")
+	must(t, err)
+	_, query, _ := strings.Cut(string(page), "The audit in words, oldest first:\n\n```sql\n")
+	query, _, _ = strings.Cut(query, "```")
+	rows, err := admin.Query(t.Context(), strings.ReplaceAll(query, "app.", ""))
+	must(t, err)
+	shown, err := pgx.CollectRows(rows, pgx.RowToMap)
+	must(t, err)
+	if len(shown) != 1 || shown[0]["actor"] != "ops" || shown[0]["action"] != "bust" || shown[0]["reason"] != "stuck" ||
+		!strings.Contains(fmt.Sprint(shown[0]["scope_and_key"]), c.Key) {
+		t.Errorf("L7: the query of docs/postgresql.md shows %v", shown)
+	}
 	if id, err := store.ParseID(name); err != nil || id != c.ID || record != s.RecordID(c.ID) || actor != "ops" || reason != "stuck" {
 		t.Errorf("L7: the entry is about %v (%v), record %s, by %q because %q", id, err, record, actor, reason)
 	}

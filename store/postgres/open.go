@@ -80,10 +80,12 @@ func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, er
 
 // NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
 // github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens
-// a few connections of its own with the same settings.
+// a few connections of its own with the same settings, but without the hooks of stdlib, which cannot be seen: where they
+// matter, use [New] with a pool.
 //
 // It logs a warning if the program was built with a release of pgx with which database/sql runs some statements twice
-// when their replies are lost, outside of the transactions of this package; see the guide on PostgreSQL.
+// when their replies are lost, outside of the transactions of this package, unless [WithRepeatingDriver] says that this
+// is known; see the guide on PostgreSQL.
 func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
 	return open(ctx, sqlSource{db}, options)
 }
@@ -143,7 +145,7 @@ func (s *Store) start(ctx context.Context) error {
 	}
 	s.warnOfDriver(ctx)
 	s.bridge = newBridge()
-	s.waits = newWatcher(s, config.ConnConfig)
+	s.waits = newWatcher(s, config)
 	return s.prepareTables(ctx)
 }
 
@@ -307,6 +309,8 @@ type options struct {
 	lockTimeout string
 	listenURL   string
 	logger      *slog.Logger
+	// repeatingDriver says that the program knows what its driver repeats.
+	repeatingDriver bool
 	// buildInfo is what the program knows of its modules.
 	buildInfo func() (*debug.BuildInfo, bool)
 }
@@ -348,6 +352,11 @@ func WithoutBatching() Option { return func(o *options) { o.individual = true } 
 // WithListenURL is where to listen for notifications, past a pooler in transaction mode, through which they do not
 // come. Default: like all other connections.
 func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
+
+// WithRepeatingDriver says that the program is prepared for a release of pgx with which database/sql runs some
+// statements twice when their replies are lost: its writes outside of handlers are in transactions. Default: [NewSQL]
+// warns of such a release at each start.
+func WithRepeatingDriver() Option { return func(o *options) { o.repeatingDriver = true } }
 
 // WithLogger is where warnings go. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }

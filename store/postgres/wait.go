@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
@@ -33,7 +34,7 @@ const (
 // says so to all processes, and whichever of them settles the record says that it did.
 type watcher struct {
 	store  *Store
-	config *pgx.ConnConfig
+	config *pgxpool.Config // how to connect
 
 	mu      sync.Mutex
 	watched map[watchKey]*watch
@@ -63,7 +64,7 @@ type watch struct {
 	err     error
 }
 
-func newWatcher(s *Store, config *pgx.ConnConfig) *watcher {
+func newWatcher(s *Store, config *pgxpool.Config) *watcher {
 	w := &watcher{
 		store: s, config: config.Copy(), watched: make(map[watchKey]*watch), awaited: make(map[[16]byte]time.Time),
 	}
@@ -344,6 +345,10 @@ func (l *listener) start(w *watcher) { w.running.Go(func() { l.run(w) }) }
 
 func (l *listener) healthy() bool { return l.alive.Load() }
 
+// listenRemedy is what to do about a listener that hears nothing.
+const listenRemedy = "if a pooler in transaction mode is in between, give WithListenURL an address past it; " +
+	"otherwise see the error, and what the server logs"
+
 func (l *listener) run(w *watcher) {
 	failures := 0
 	for {
@@ -357,7 +362,7 @@ func (l *listener) run(w *watcher) {
 		failures++
 		pause := backoff.Jittered(minListenBackoff, maxListenBackoff, failures)
 		w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves",
-			"error", err, "again_in", pause)
+			"error", err, "again_in", pause, "remedy", listenRemedy)
 		if !backoff.Sleep(w.ctx, pause) {
 			return
 		}
@@ -393,11 +398,19 @@ func (l *listener) session(w *watcher) error {
 	}
 }
 
+// connect connects as the application's pool does.
 func (l *listener) connect(w *watcher) (*pgx.Conn, error) {
 	if w.store.options.listenURL != "" {
 		return pgx.Connect(w.ctx, w.store.options.listenURL)
 	}
-	return pgx.ConnectConfig(w.ctx, w.config.Copy())
+	config := w.config.ConnConfig.Copy()
+	if w.config.BeforeConnect != nil {
+		if err := w.config.BeforeConnect(w.ctx, config); err != nil {
+			return nil, err
+		}
+	}
+	config.OnNotification = nil // a handler of the application's would take what is waited for here
+	return pgx.ConnectConfig(w.ctx, config)
 }
 
 // prove waits for an announcement of its own, sent on another connection: through a pooler that shares connections none

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"log/slog"
 	"net"
@@ -13,8 +14,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -44,6 +47,59 @@ func TestToldByAnotherProcess(t *testing.T) {
 	} {
 		c.wantTold(what, c.inFlight(ending))
 	}
+}
+
+// TestToldHoweverOpened: a store hears notifications whatever handle it was given, and whatever that does with its own.
+func TestToldHoweverOpened(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(testing.TB, string, ...postgres.Option) *postgres.Store{
+		"database/sql": func(t testing.TB, url string, options ...postgres.Option) *postgres.Store {
+			config, err := pgx.ParseConfig(url)
+			must(t, err)
+			return openDB(t, stdlib.OpenDB(*config), options...)
+		},
+		"database/sql over a pool": func(t testing.TB, url string, options ...postgres.Option) *postgres.Store {
+			return openDB(t, stdlib.OpenDBFromPool(openAdmin(t, url)), options...)
+		},
+		"a pool that handles notifications": func(t testing.TB, url string, options ...postgres.Option) *postgres.Store {
+			return openConfigured(t, url, func(config *pgxpool.Config) {
+				config.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {}
+			}, options...)
+		},
+		"a pool that learns late how to connect": func(t testing.TB, url string, options ...postgres.Option) *postgres.Store {
+			return openConfigured(t, url, func(config *pgxpool.Config) {
+				name := config.ConnConfig.RuntimeParams["application_name"] // by which the couple knows it
+				delete(config.ConnConfig.RuntimeParams, "application_name")
+				config.BeforeConnect = func(_ context.Context, config *pgx.ConnConfig) error {
+					config.RuntimeParams["application_name"] = name
+					return nil
+				}
+			}, options...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			book, logging := newLogbook()
+			c := newCoupleBy(t, open, logging)
+			c.wantTold("completed", c.completed())
+			c.wantTold("committed", c.inFlight(store.TxCommit))
+			if lines := book.find("cannot listen"); len(lines) > 0 {
+				t.Errorf("it said %q", lines)
+			}
+		})
+	}
+}
+
+// openDB opens a store on a handle that is closed with the test.
+func openDB(t testing.TB, db *sql.DB, options ...postgres.Option) *postgres.Store {
+	t.Helper()
+	store, err := postgres.NewSQL(t.Context(), db, options...)
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, store.Close())
+		must(t, db.Close())
+	})
+	return store
 }
 
 // TestConnectionDies: the end of a transaction whose connection is gone is noticed, although no process tells.
@@ -246,6 +302,9 @@ func TestPoolerLosesNotifications(t *testing.T) {
 	c := newCouple(t, postgres.WithListenURL(deaf.String()), logging)
 	c.wantLooking("before it is found out", c.completed())
 	eventually(t, "the store has warned", 20*time.Second, func() bool { return len(book.find("cannot listen for notifications")) > 0 })
+	if told := book.find("give WithListenURL an address past it"); len(told) == 0 {
+		t.Errorf("it does not say what to do: %q", book.find("cannot listen"))
+	}
 	c.wantLooking("after it was found out", c.completed())
 }
 
@@ -359,11 +418,19 @@ type couple struct {
 
 func newCouple(t *testing.T, options ...postgres.Option) *couple {
 	t.Helper()
+	return newCoupleBy(t, openUnasked, options...)
+}
+
+// newCoupleBy opens the one that waits in a way of its own.
+func newCoupleBy(
+	t *testing.T, open func(testing.TB, string, ...postgres.Option) *postgres.Store, options ...postgres.Option,
+) *couple {
+	t.Helper()
 	address := servers.Postgres(t).SchemaURL(t)
 	c := &couple{T: t, name: "waits " + rand.Text(), admin: openAdmin(t, address)}
 	c.proxy = servers.NewProxy(t, address)
 	c.owner = openStore(t, address+"&application_name=owns%20"+rand.Text())
-	c.waiter = openUnasked(t, c.proxy.URL()+"&application_name="+url.PathEscape(c.name), options...)
+	c.waiter = open(t, c.proxy.URL()+"&application_name="+url.PathEscape(c.name), options...)
 	return c
 }
 
@@ -432,9 +499,10 @@ func (c *couple) wakes(ears *pgx.Conn, begin func() (id store.ID, attempt int64,
 }
 
 // wantTold checks that the one that waits is told, which shows in how fast it learns. On a busy machine it may be slow
-// once.
+// once. It has to be a store that hears: one that does not looks so often that it would pass for told.
 func (c *couple) wantTold(what string, begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
+	eventually(c, "the store hears notifications", 10*time.Second, c.waiter.HearsMessages)
 	fastest := time.Hour
 	ears := c.overhear()
 	for range 3 {

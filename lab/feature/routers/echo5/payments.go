@@ -13,9 +13,9 @@ import (
 type Charge func(ctx context.Context, key, account string, amount int64) (id string, err error)
 
 // NewRouter serves payments.
-func NewRouter(guard *onceward.Guard, charge Charge) http.Handler {
-	router := echo.New()
-	router.POST("/accounts/:account/payments", func(c *echo.Context) error {
+func NewRouter(guard *onceward.Guard, charge Charge) (http.Handler, error) {
+	router, protect := echo.New(), Protector{}
+	protect.Handle(router.Add, http.MethodPost, "/accounts/:account/payments", func(c *echo.Context) error {
 		var order struct{ Amount int64 }
 		if err := c.Bind(&order); err != nil {
 			return echo.NewHTTPError(http.StatusBadRequest, "not a payment")
@@ -26,25 +26,6 @@ func NewRouter(guard *onceward.Guard, charge Charge) http.Handler {
 			return echo.NewHTTPError(http.StatusBadGateway, "the bank did not answer")
 		}
 		return c.JSON(http.StatusCreated, map[string]string{"id": id})
-	}, protect(guard, onceward.Reserved(onceward.FailureUnknown)))
-	return router
-}
-
-// protect runs what is behind it inside of the guard, and makes the answer to an error there too, so that it is stored.
-func protect(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
-	wrap := echo.WrapMiddleware(guard.Middleware(options...))
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		guarded := wrap(func(c *echo.Context) error {
-			if err := next(c); err != nil {
-				c.Echo().HTTPErrorHandler(c, err)
-			}
-			return nil
-		})
-		return func(c *echo.Context) error {
-			c.Request().Pattern = c.Path() // names the operation
-			defer c.SetRequest(c.Request())
-			defer c.SetResponse(c.Response())
-			return guarded(c)
-		}
-	}
+	}, guard, onceward.Reserved(onceward.FailureUnknown))
+	return router, protect.Audit(router)
 }

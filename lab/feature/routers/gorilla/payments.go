@@ -11,22 +11,11 @@ import (
 )
 
 // NewRouter serves payments.
-func NewRouter(guard *onceward.Guard) http.Handler {
+func NewRouter(guard *onceward.Guard) (http.Handler, error) {
 	router := mux.NewRouter()
-	router.Use(named)
-	router.Handle("/accounts/{account}/payments", guard.HandlerFunc(createPayment, onceward.Transactional())).
-		Methods(http.MethodPost)
-	return router
-}
-
-// named tells the guard the route, which gorilla/mux does not write into the request by itself.
-func named(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if template, err := mux.CurrentRoute(r).GetPathTemplate(); err == nil {
-			r.Pattern = template
-		}
-		next.ServeHTTP(w, r)
-	})
+	accounts := router.PathPrefix("/accounts/{account}").Subrouter()
+	Protect(accounts, http.MethodPost, "/payments", createPayment, guard, onceward.Transactional())
+	return router, Audit(router)
 }
 
 func createPayment(w http.ResponseWriter, r *http.Request) {
