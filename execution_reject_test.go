@@ -239,6 +239,45 @@ func TestARejectOfAnAnswerThatIsSent(t *testing.T) {
 	wantState(t, "A4", s, "k", store.StateUnknown)
 }
 
+// TestAnUnknownOutcomeOutweighsOtherMarks: an error that also says that the outcome is unknown releases nothing.
+func TestAnUnknownOutcomeOutweighsOtherMarks(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{
+		"joined":       errors.Join(onceward.Rejected(errCard), onceward.OutcomeUnknown(errDown)),
+		"wrapped":      onceward.Rejected(fmt.Errorf("charge: %w", onceward.OutcomeUnknown(errDown))),
+		"not executed": onceward.NotExecuted(onceward.OutcomeUnknown(errDown)),
+		"of another":   onceward.Rejected(onceward.ErrOutcomeUnknown),
+	} {
+		s := memory.New()
+		_, err := newGuard(t, s).Do(t.Context(), someCall, func(context.Context) ([]byte, error) { return nil, failure }, reserved)
+		if !errors.Is(err, onceward.ErrOutcomeUnknown) || onceward.IsRejected(err) || onceward.IsNotExecuted(err) {
+			t.Errorf("E5: %s: Do returned %v", name, err)
+		}
+		if rec, err := s.Get(t.Context(), store.ID{Scope: someCall.Scope, Key: someCall.Key}); err != nil || rec.State != store.StateUnknown {
+			t.Errorf("E5: %s: the record is %s, error %v", name, rec.State, err)
+		}
+	}
+}
+
+// TestAResumedDoThatRejects leaves the outcome unknown, and its error says nothing else.
+func TestAResumedDoThatRejects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFaultyStore()
+		g, options := newGuard(t, s), []onceward.Option{reserved, onceward.OnLost(store.LostResume)}
+		s.abandon = func(context.Context, store.Claim, string) error { return errDown }
+		_, _ = g.Do(t.Context(), someCall, func(context.Context) ([]byte, error) { return nil, errCard }, options...)
+		s.abandon = nil
+		time.Sleep(31 * time.Second)
+		_, err := g.Do(t.Context(), someCall, func(context.Context) ([]byte, error) {
+			return nil, onceward.Rejected(errCard)
+		}, options...)
+		if !errors.Is(err, onceward.ErrOutcomeUnknown) || onceward.IsRejected(err) || onceward.IsNotExecuted(err) {
+			t.Errorf("E5: Do returned %v", err)
+		}
+	})
+}
+
 // TestDoRejects is E5 for a function: the error is the caller's, and the same key with another payload executes.
 func TestDoRejects(t *testing.T) {
 	t.Parallel()
