@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/onceward/onceward/internal/strict"
 	"github.com/onceward/onceward/store"
@@ -81,6 +82,9 @@ func encodeCarried(v any) ([]byte, error) {
 		return nil, errors.New("onceward: Carry needs a value")
 	}
 	value, err := json.Marshal(v)
+	if err == nil && string(value) == "{}" && dropsAll(v) {
+		err = errors.New("JSON has none of its fields: export them")
+	}
 	if err == nil {
 		err = strict.Decode(value, reflect.New(reflect.TypeOf(v)).Interface(), true)
 	}
@@ -92,6 +96,20 @@ func encodeCarried(v any) ([]byte, error) {
 			len(value), maxCarried)
 	}
 	return json.Marshal(envelope{Carry: envelopeVersion, Value: value})
+}
+
+// dropsAll reports whether a value is a struct, or points to one, that has fields of which JSON has none.
+func dropsAll(v any) bool {
+	t := reflect.TypeOf(v)
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if _, encodes := v.(json.Marshaler); encodes || t.Kind() != reflect.Struct || t.NumField() == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
+		return f.IsExported() && f.Tag.Get("json") != "-"
+	})
 }
 
 // Carried returns the value that the handler has carried in a record, for a resolver. It is read strictly: a field that

@@ -100,7 +100,11 @@ func TestWhatCannotBeCarried(t *testing.T) {
 		"a channel":           {make(chan int), "cannot be carried"},
 		"an interface":        {struct{ Err any }{struct{ A int }{1}}, ""},
 		"a field of an error": {struct{ Err error }{errCard}, "cannot be carried"},
-		"too much":            {strings.Repeat("x", 64<<10), "the limit is 65536"},
+		"unexported fields":   {&struct{ id string }{"x"}, "cannot be carried"},
+		"an empty field": {struct {
+			ID string `json:"id,omitempty"`
+		}{}, ""},
+		"too much": {strings.Repeat("x", 64<<10), "the limit is 65536"},
 	} {
 		rec, err := carrying(t, memory.New(), func(ctx context.Context, op *onceward.Operation) error {
 			return op.Carry(ctx, test.value)
