@@ -28,8 +28,11 @@ type attempt[T any] struct {
 func (o *Operation[T]) run(
 	ctx context.Context, op *onceward.Operation, via string, start func() (*T, error),
 ) (*Answer, error) {
-	op.KeepData()
 	a := &attempt[T]{Operation: o, op: op}
+	if err := op.KeepData(); err != nil { // a handler that was no phased one may have made its call
+		a.unknown(err)
+		return nil, err
+	}
 	returned := false
 	defer func() {
 		if !returned { // a step panicked, or the start, or the answer, and the panic goes on
