@@ -94,22 +94,28 @@ func Rejected(err error) error { return marked(err, outcomeReject) }
 func OutcomeUnknown(err error) error { return marked(err, outcomeUnknown) }
 
 // IsNotExecuted reports whether an error says of itself that nothing was done: whether it wraps one of [NotExecuted] or
-// [Rejected].
+// [Rejected], and none that says that the outcome is unknown.
 func IsNotExecuted(err error) bool {
 	kind := markOf(err)
 	return kind == outcomeRelease || kind == outcomeReject
 }
 
-// IsRejected reports whether an error says of itself that the request is not valid: whether it wraps one of [Rejected].
+// IsRejected reports whether an error says of itself that the request is not valid: whether it wraps one of [Rejected],
+// and none that says that the outcome is unknown.
 func IsRejected(err error) bool { return markOf(err) == outcomeReject }
 
-// markOf is what an error says of itself; of one that says nothing, [outcomeAnswer].
+// markOf is what an error says of itself; of one that says nothing, [outcomeAnswer]. One that also says that the outcome
+// is unknown, wherever in its tree, is taken at that word.
 func markOf(err error) outcomeKind {
 	var marked *outcomeError
-	if errors.As(err, &marked) {
+	switch {
+	case !errors.As(err, &marked):
+		return outcomeAnswer
+	case errors.Is(err, &outcomeError{kind: outcomeUnknown}), errors.Is(err, store.ErrOutcomeUnknown):
+		return outcomeUnknown
+	default:
 		return marked.kind
 	}
-	return outcomeAnswer
 }
 
 func marked(err error, kind outcomeKind) error {
@@ -127,6 +133,12 @@ type outcomeError struct {
 
 // Error returns the text of the marked error.
 func (e *outcomeError) Error() string { return e.err.Error() }
+
+// Is finds a mark of the same kind in a tree of errors.
+func (e *outcomeError) Is(target error) bool {
+	mark, ok := target.(*outcomeError)
+	return ok && mark.err == nil && mark.kind == e.kind
+}
 
 // Unwrap returns the marked error.
 func (e *outcomeError) Unwrap() error { return e.err }

@@ -133,7 +133,7 @@ func (e *execution) begin(v *store.Verdict) result {
 	}
 	e.op.resumed = v.Origin == store.OriginResumed ||
 		v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
-	e.op.point, e.op.data = v.Record.Point, v.Record.Data
+	e.op.point, e.op.data, e.op.sent = v.Record.Point, v.Record.Data, v.Record.MayHaveSent()
 	e.op.foundData()
 	var err error
 	if e.op.secret, err = e.guard.downstream.secret(&v.Record); err != nil {

@@ -112,6 +112,34 @@ func TestATransactionRejectsWhatWasReleased(t *testing.T) {
 	post(h, "k", corrected).want(t, "E5: the corrected request", http.StatusCreated, false)
 }
 
+// TestAForgottenRecordIsTheOneFound: a transaction that rejects leaves alone what another attempt has released since,
+// with a recovery point or without.
+func TestAForgottenRecordIsTheOneFound(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"charged", ""} {
+		s := &undoingTransactor{memory.New()}
+		g := newGuard(t, s)
+		release := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }
+		post(g.HandlerFunc(release, reserved), "k", invalid)
+		other := g.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			op := onceward.FromContext(r.Context())
+			if err := op.Checkpoint(store.Checkpoint{Point: point, NotReplayable: true}); err != nil {
+				t.Error(err)
+			}
+			op.NotExecuted()
+		}, reserved)
+		h := g.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			post(other, "k", invalid)
+			onceward.FromContext(r.Context()).Reject()
+			w.WriteHeader(http.StatusBadRequest)
+		}, onceward.Transactional())
+		post(h, "k", invalid).want(t, "E5", http.StatusBadRequest, false)
+		if rec, err := s.Get(t.Context(), aliceID("k")); err != nil || rec.State != store.StateRetryable || rec.Point != point {
+			t.Errorf("E5: the record is %s at %q, error %v", rec.State, rec.Point, err)
+		}
+	}
+}
+
 // TestARejectWhoseReplyIsLost is S6: it is repeated, and does not touch the corrected request that took the key since.
 func TestARejectWhoseReplyIsLost(t *testing.T) {
 	t.Parallel()
@@ -224,6 +252,57 @@ func TestARejectAfterARecoveryPoint(t *testing.T) {
 	}
 }
 
+// TestARejectBehindAnUnknownOutcome releases: what the first attempt has sent may still arrive, and another payload
+// would run under the same downstream key.
+func TestARejectBehindAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for name, option := range map[string]onceward.Option{"transactional": onceward.Transactional(), "reserved": reserved} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &undoingTransactor{memory.New()}
+			g := newGuard(t, s)
+			unknown := g.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				onceward.FromContext(r.Context()).Unknown()
+			}, reserved)
+			post(unknown, "k", invalid)
+			rec, err := s.Get(t.Context(), aliceID("k"))
+			if err == nil {
+				err = s.ResolveNotExecuted(t.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt}, "the provider dedups")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := g.Handler(validating(), option)
+			for range 2 {
+				post(h, "k", invalid).want(t, "E5: rejected", http.StatusBadRequest, false)
+				post(h, "k", corrected).wantProblem(t, "E5: another payload", http.StatusUnprocessableEntity, "mismatch")
+			}
+			wantState(t, "E5", s, "k", store.StateRetryable)
+		})
+	}
+}
+
+// TestARejectOfWhatMayHaveBeenSent releases: a carried value and a provider's id tell of a call.
+func TestARejectOfWhatMayHaveBeenSent(t *testing.T) {
+	t.Parallel()
+	for name, send := range map[string]func(ctx context.Context, op *onceward.Operation) error{
+		"carried":           func(ctx context.Context, op *onceward.Operation) error { return op.Carry(ctx, rent) },
+		"with a provider's": func(_ context.Context, op *onceward.Operation) error { op.SetProviderID("ch_1"); return nil },
+	} {
+		s := memory.New()
+		h := newGuard(t, s).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			op := onceward.FromContext(r.Context())
+			if err := send(r.Context(), op); err != nil {
+				t.Error(err)
+			}
+			op.Reject()
+			w.WriteHeader(http.StatusBadRequest)
+		}, reserved)
+		post(h, "k", invalid).want(t, "E5", http.StatusBadRequest, false)
+		wantState(t, "E5: "+name, s, "k", store.StateRetryable)
+	}
+}
+
 // TestARejectOfAnAnswerThatIsSent is a failure after a part of the answer was sent (A4).
 func TestARejectOfAnAnswerThatIsSent(t *testing.T) {
 	t.Parallel()
@@ -272,6 +351,45 @@ func TestARejectThatIsFlushedOrTooLarge(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAnUnknownOutcomeOutweighsOtherMarks: an error that also says that the outcome is unknown releases nothing.
+func TestAnUnknownOutcomeOutweighsOtherMarks(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{
+		"joined":       errors.Join(onceward.Rejected(errCard), onceward.OutcomeUnknown(errDown)),
+		"wrapped":      onceward.Rejected(fmt.Errorf("charge: %w", onceward.OutcomeUnknown(errDown))),
+		"not executed": onceward.NotExecuted(onceward.OutcomeUnknown(errDown)),
+		"of another":   onceward.Rejected(onceward.ErrOutcomeUnknown),
+	} {
+		s := memory.New()
+		_, err := newGuard(t, s).Do(t.Context(), someCall, func(context.Context) ([]byte, error) { return nil, failure }, reserved)
+		if !errors.Is(err, onceward.ErrOutcomeUnknown) || onceward.IsRejected(err) || onceward.IsNotExecuted(err) {
+			t.Errorf("E5: %s: Do returned %v", name, err)
+		}
+		if rec, err := s.Get(t.Context(), store.ID{Scope: someCall.Scope, Key: someCall.Key}); err != nil || rec.State != store.StateUnknown {
+			t.Errorf("E5: %s: the record is %s, error %v", name, rec.State, err)
+		}
+	}
+}
+
+// TestAResumedDoThatRejects leaves the outcome unknown, and its error says nothing else.
+func TestAResumedDoThatRejects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFaultyStore()
+		g, options := newGuard(t, s), []onceward.Option{reserved, onceward.OnLost(store.LostResume)}
+		s.abandon = func(context.Context, store.Claim, string) error { return errDown }
+		_, _ = g.Do(t.Context(), someCall, func(context.Context) ([]byte, error) { return nil, errCard }, options...)
+		s.abandon = nil
+		time.Sleep(31 * time.Second)
+		_, err := g.Do(t.Context(), someCall, func(context.Context) ([]byte, error) {
+			return nil, onceward.Rejected(errCard)
+		}, options...)
+		if !errors.Is(err, onceward.ErrOutcomeUnknown) || onceward.IsRejected(err) || onceward.IsNotExecuted(err) {
+			t.Errorf("E5: Do returned %v", err)
+		}
+	})
 }
 
 // TestDoRejects is E5 for a function: the error is the caller's, and the same key with another payload executes.

@@ -98,7 +98,7 @@ func (e *execution) noteProgress(err error) error {
 }
 
 // NeverExecuted is [Operation.NotExecuted] for an attempt that knows the same of all attempts before it, because they
-// left no recovery point behind.
+// left no recovery point behind. It is not believed of one that carried a value, whose call may be out.
 func (o *Operation) NeverExecuted() { o.end(endedNeverExecuted) }
 
 // Suspend says that the operation stops at its recovery point, whatever the handler answers, and that a later attempt

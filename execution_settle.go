@@ -16,7 +16,7 @@ func (e *execution) settle(end outcome) result {
 		return e.settleAnswer(end.response)
 	case end.kind == outcomeSuspend:
 		return e.settleSuspend(e.persist)
-	case end.kind == outcomeRelease && (!e.op.resumed || e.op.outcome.Load() == endedNeverExecuted):
+	case end.kind == outcomeRelease && e.op.speaksForAll():
 		return e.settleRelease(end.reason)
 	default:
 		// A resumed attempt that did nothing says nothing about the attempts before it.
@@ -130,7 +130,7 @@ func (e *execution) settleRelease(reason string) result {
 }
 
 // undone is the result of a transaction that was rolled back. Of a request that was rejected nothing may count, nor
-// what an earlier attempt at it released.
+// what an earlier attempt at it released without having sent anything.
 func (e *execution) undone() result {
 	if e.op.rejects() {
 		var err error
@@ -145,7 +145,7 @@ func (e *execution) undone() result {
 }
 
 // forget rejects the record that a transaction has found and left as it was. One that has changed since is another
-// attempt's.
+// attempt's, whose token is none that was used when this one was granted.
 func (e *execution) forget(ctx context.Context) error {
 	rec, err := e.guard.store.Get(ctx, e.reservation.ID)
 	if errors.Is(err, store.ErrNotFound) {
@@ -155,7 +155,7 @@ func (e *execution) forget(ctx context.Context) error {
 		return err
 	}
 	same, err := rec.Fingerprint.Matches(e.reservation.Fingerprints)
-	if rec.State != store.StateRetryable || !same || err != nil {
+	if rec.State != store.StateRetryable || rec.Attempt >= e.op.attempt || rec.MayHaveSent() || !same || err != nil {
 		return err
 	}
 	err = e.guard.store.Reject(ctx, store.Claim{ID: rec.ID, Attempt: rec.Attempt})

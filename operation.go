@@ -22,6 +22,7 @@ type Operation struct {
 	secret     *secretKey // of its downstream keys
 	resumed    bool
 	point      string
+	sent       bool // an earlier attempt may have sent something: see [store.Record.MayHaveSent]
 	data       []byte
 	dataUse    atomic.Uint32
 	lease      *lease
@@ -123,8 +124,10 @@ func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
 
 // Reject says that the request is not valid and nothing was done: the answer, of 400 or more, goes out as the handler
 // wrote it, nothing is kept, and the corrected request may come under the same key. It is for what is found wrong with
-// a request before anything is sent to another system, in every mode alike. Where something was done, it cannot be
-// taken back: in an attempt that resumed, and in one with a recovery point, it means what NotExecuted means there.
+// a request before anything is sent to another system, in every mode alike. Where something may have been sent, by this
+// attempt or an earlier one, it means what NotExecuted means there, and a request that says something else stays a
+// mismatch: in an attempt that resumed, or has a recovery point, a carried value or a provider's id, and behind one
+// whose outcome was unknown.
 func (o *Operation) Reject() {
 	if o == nil {
 		return
@@ -137,8 +140,14 @@ func (o *Operation) Reject() {
 
 // rejects reports whether nothing is to be kept of the request: it was rejected, and no attempt left anything behind.
 func (o *Operation) rejects() bool {
-	never := o.outcome.Load() == endedNeverExecuted
-	return o.rejected.Load() && (!o.resumed || never) && o.point == "" && !o.recorded.Load()
+	sent := o.sent || o.recorded.Load() || o.dataUse.Load() == dataCarried || o.providerID.Load() != nil
+	return o.rejected.Load() && o.speaksForAll() && !sent
+}
+
+// speaksForAll reports whether "nothing was done" holds of the attempts before this one too. One that resumed knows of
+// them only if they left nothing behind; a carried value says that their call may be out.
+func (o *Operation) speaksForAll() bool {
+	return !o.resumed || o.outcome.Load() == endedNeverExecuted && !carries(o.data)
 }
 
 // Unknown says that it is not known what was done, whatever the handler answers: retries are answered with 409 until

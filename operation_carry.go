@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/onceward/onceward/internal/strict"
 	"github.com/onceward/onceward/store"
@@ -29,7 +30,7 @@ var (
 	errCarryBesidePoints = errors.New("onceward: the operation keeps data of its own at its recovery points, " +
 		"as a phased one does (package phase): put the value into that data instead of carrying it")
 	errPointsBesideCarry = errors.New("onceward: the operation carries a value (Operation.Carry), " +
-		"and can keep no other data at its recovery points: use one of the two")
+		"perhaps of an earlier version of the program, and can keep no other data at its recovery points: use one of the two")
 	// ErrNothingCarried is returned by [Carried] when the record carries no value: the attempt was lost before
 	// [Operation.Carry], or the record was listed and not read as a whole.
 	ErrNothingCarried = errors.New("onceward: the record carries nothing")
@@ -49,7 +50,8 @@ const (
 
 // Carry keeps a value in the record: what a resolver needs to build the answer that the handler would have given, if
 // its outcome becomes unknown. A handler calls it before its call to the other system goes out, because the value is in
-// the store when Carry returns; a later one replaces it. It is stored as JSON of 64 KiB at most, and read by [Carried].
+// the store when Carry returns; a later one replaces it, and it goes when the attempt is released. It is stored as JSON
+// of 64 KiB at most, and read by [Carried].
 //
 // After an error the handler must not go on, as after one of [Operation.Checkpoint]: nothing is known to be stored, and
 // the attempt may no longer be current ([store.ErrFenced]). It is an error on a transactional route, which has no
@@ -81,6 +83,9 @@ func encodeCarried(v any) ([]byte, error) {
 		return nil, errors.New("onceward: Carry needs a value")
 	}
 	value, err := json.Marshal(v)
+	if err == nil && string(value) == "{}" && dropsAll(v) {
+		err = errors.New("JSON has none of its fields: export them")
+	}
 	if err == nil {
 		err = strict.Decode(value, reflect.New(reflect.TypeOf(v)).Interface(), true)
 	}
@@ -92,6 +97,20 @@ func encodeCarried(v any) ([]byte, error) {
 			len(value), maxCarried)
 	}
 	return json.Marshal(envelope{Carry: envelopeVersion, Value: value})
+}
+
+// dropsAll reports whether a value is a struct, or points to one, that has fields of which JSON has none.
+func dropsAll(v any) bool {
+	t := reflect.TypeOf(v)
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if _, encodes := v.(json.Marshaler); encodes || t.Kind() != reflect.Struct || t.NumField() == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
+		return f.IsExported() && f.Tag.Get("json") != "-"
+	})
 }
 
 // Carried returns the value that the handler has carried in a record, for a resolver. It is read strictly: a field that
@@ -119,11 +138,13 @@ func Carried[T any](rec *store.Record) (T, error) {
 func carries(data []byte) bool { return bytes.HasPrefix(data, []byte(envelopePrefix)) }
 
 // KeepData says that the handler keeps data of its own at its recovery points, as package phase does: from then on
-// [Operation.Carry] is refused.
-func (o *Operation) KeepData() {
-	if o != nil {
-		o.useData(dataOfPoints)
+// [Operation.Carry] is refused. It is an error if the attempt that this one resumes has carried a value: its call may be
+// out, of which the handler knows nothing.
+func (o *Operation) KeepData() error {
+	if o != nil && !o.useData(dataOfPoints) {
+		return errPointsBesideCarry
 	}
+	return nil
 }
 
 // useData reports whether the attempt may use the data of the record so: it may not if it uses it otherwise.

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
@@ -100,7 +102,11 @@ func TestWhatCannotBeCarried(t *testing.T) {
 		"a channel":           {make(chan int), "cannot be carried"},
 		"an interface":        {struct{ Err any }{struct{ A int }{1}}, ""},
 		"a field of an error": {struct{ Err error }{errCard}, "cannot be carried"},
-		"too much":            {strings.Repeat("x", 64<<10), "the limit is 65536"},
+		"unexported fields":   {&struct{ id string }{"x"}, "cannot be carried"},
+		"an empty field": {struct {
+			ID string `json:"id,omitempty"`
+		}{}, ""},
+		"too much": {strings.Repeat("x", 64<<10), "the limit is 65536"},
 	} {
 		rec, err := carrying(t, memory.New(), func(ctx context.Context, op *onceward.Operation) error {
 			return op.Carry(ctx, test.value)
@@ -118,6 +124,61 @@ func TestWhatCannotBeCarried(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "transactional") || rec.State != store.StateNone {
 		t.Errorf("B3: in a transaction Carry got %v", err)
 	}
+}
+
+// TestCarriedBelongsToTheAttempt: what was carried by an attempt that was released is not read as the next one's.
+func TestCarriedBelongsToTheAttempt(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	first := newGuard(t, s).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		op := onceward.FromContext(r.Context())
+		if err := op.Carry(r.Context(), rent); err != nil {
+			t.Error(err)
+		}
+		op.NotExecuted()
+	}, reserved)
+	post(first, "k", `{}`)
+	rec, err := carrying(t, s, func(context.Context, *onceward.Operation) error { return nil })
+	if err != nil || rec.State != store.StateUnknown {
+		t.Fatalf("B3: the record is %s, error %v", rec.State, err)
+	}
+	if got, err := onceward.Carried[transfer](rec); !errors.Is(err, onceward.ErrNothingCarried) {
+		t.Errorf("B3: the second attempt carried nothing, and %+v is read, error %v", got, err)
+	}
+}
+
+// TestCarriedOutlivesAResumedAttempt: a resumed attempt that carries nothing leaves the value of the lost one, also if
+// it says that nothing was ever executed: the call of the lost one may be out.
+func TestCarriedOutlivesAResumedAttempt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, runs := newFaultyStore(), 0
+		h := newGuard(t, s).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			op := onceward.FromContext(r.Context())
+			if runs++; runs == 1 {
+				if err := op.Carry(r.Context(), rent); err != nil {
+					t.Error(err)
+				}
+				op.Suspend(time.Second)
+				return
+			}
+			if err := op.KeepData(); err == nil {
+				t.Error("E3: KeepData beside a carried value got no error")
+			}
+			op.NeverExecuted()
+			op.Reject()
+		}, reserved, onceward.OnLost(store.LostResume))
+		post(h, "k", `{}`)
+		time.Sleep(2 * time.Second)
+		post(h, "k", `{}`)
+		rec, err := s.Get(t.Context(), aliceID("k"))
+		if err != nil || rec.State != store.StateUnknown || runs != 2 {
+			t.Fatalf("E3: the record is %s after %d runs, error %v", rec.State, runs, err)
+		}
+		if got, err := onceward.Carried[transfer](&rec); err != nil || got != rent {
+			t.Errorf("B3: %+v is read, error %v", got, err)
+		}
+	})
 }
 
 // TestCarryBesideRecoveryPoints: the data of a record holds one thing.

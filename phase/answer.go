@@ -29,26 +29,41 @@ func JSON(status int, value any) Answer {
 }
 
 // finished is an error that ends an operation with an answer.
-type finished struct{ answer Answer }
+type finished struct {
+	answer Answer
+	// rejected is the error of onceward.Rejected that the answer was made from, if a step gave no answer of its own.
+	rejected error
+}
 
 // Error implements error.
 func (f *finished) Error() string {
+	if f.rejected != nil {
+		return f.rejected.Error()
+	}
 	return "phase: the operation is finished with " + http.StatusText(f.answer.status())
+}
+
+// Unwrap returns the error that the answer was made from.
+func (f *finished) Unwrap() error { return f.rejected }
+
+// rejection ends an operation with an error of [onceward.Rejected] that has no answer: with 400 and its text.
+func rejection(err error) error {
+	answer := Answer{Status: http.StatusBadRequest, Body: []byte(err.Error() + "\n")}
+	return &finished{answer: answer, rejected: err}
 }
 
 // Finish is an error by which a step ends the operation with an answer: a seat that is taken, a card that was declined.
 // What the step itself did in the database is undone; what earlier steps did stays, and is for the step to take back
 // before. Wrapped by [onceward.Rejected], it keeps nothing where no recovery point was reached: the corrected request
-// may come under the same key. Where one was, the answer is kept all the same.
+// may come under the same key. Where one was, the answer is kept all the same. An error of onceward.Rejected without an
+// answer is one with 400 and its text; of an operation run by [Operation.Do] it is the error, and is kept as that.
 func Finish(answer Answer) error { return &finished{answer: answer} }
 
-// asFinished returns the answer of an error of Finish.
-func asFinished(err error) (*Answer, bool) {
+// asFinished returns the end of the operation that an error stands for; nil if it stands for none.
+func asFinished(err error) *finished {
 	var f *finished
-	if errors.As(err, &f) {
-		return &f.answer, true
-	}
-	return nil, false
+	errors.As(err, &f)
+	return f
 }
 
 func (a *Answer) status() int {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/backoff"
@@ -28,8 +27,11 @@ type attempt[T any] struct {
 func (o *Operation[T]) run(
 	ctx context.Context, op *onceward.Operation, via string, start func() (*T, error),
 ) (*Answer, error) {
-	op.KeepData()
 	a := &attempt[T]{Operation: o, op: op}
+	if err := op.KeepData(); err != nil { // a handler that was no phased one may have made its call
+		a.unknown(err)
+		return nil, err
+	}
 	returned := false
 	defer func() {
 		if !returned { // a step panicked, or the start, or the answer, and the panic goes on
@@ -50,29 +52,30 @@ func (a *attempt[T]) advance(ctx context.Context, via string, start func() (*T, 
 	if err == nil {
 		return a.finish()
 	}
-	inDoubt := errors.Is(err, store.ErrOutcomeUnknown) || errors.Is(err, store.ErrFenced)
-	if onceward.IsRejected(err) && !a.recorded && !inDoubt {
-		return a.reject(err)
+	end := asFinished(err)
+	if end == nil {
+		return nil, err
 	}
-	if final, ok := asFinished(err); ok {
-		return a.deliver(final), nil
-	}
-	return nil, err
+	return a.end(end, err)
 }
 
-// reject ends an operation of which nothing is recorded, so that nothing is kept: with the answer that the error has
-// or, without one, with 400 and its text.
-func (a *attempt[T]) reject(err error) (*Answer, error) {
-	a.never(err)
-	a.op.Reject()
-	answer, final := asFinished(err)
+// end ends an operation with an answer, or so that nothing is kept if that is asked for and nothing is recorded.
+func (a *attempt[T]) end(end *finished, err error) (*Answer, error) {
+	inDoubt := errors.Is(err, store.ErrOutcomeUnknown) || errors.Is(err, store.ErrFenced)
+	reject := onceward.IsRejected(err) && !a.recorded && !inDoubt
+	if reject {
+		a.never(err)
+		a.op.Reject()
+	}
 	switch {
-	case a.state.Via == viaDo:
+	case reject && a.state.Via == viaDo:
 		return nil, err
-	case final:
-		return answer, nil
+	case reject:
+		return &end.answer, nil
+	case end.rejected != nil && a.state.Via == viaDo:
+		return nil, errors.New(end.Error()) // it says no more that nothing is kept: the guard stores it as a failure
 	default:
-		return &Answer{Status: http.StatusBadRequest, Body: []byte(err.Error() + "\n")}, nil
+		return a.deliver(&end.answer), nil
 	}
 }
 
@@ -123,13 +126,12 @@ func (a *attempt[T]) takeOver() error {
 func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
 	a.state = envelope{Version: envelopeVersion, Via: via, Defined: a.Version, Steps: a.names}
 	data, err := start()
-	_, final := asFinished(err)
 	switch {
 	case errors.Is(err, errLostBeforeStart):
 		a.never(err)
 		return err
-	case err != nil && !final:
-		return onceward.Rejected(err) // the caller's data is not what the operation needs
+	case err != nil && asFinished(err) == nil:
+		return rejection(onceward.Rejected(err)) // the caller's data is not what the operation needs
 	case err != nil:
 		return err
 	}

@@ -62,7 +62,7 @@ func (a *attempt[T]) localApart(ctx context.Context, s *Step[T]) error {
 // localFailed ends the attempt at a local step: with an answer, or for a later attempt, which finds in the store
 // whether the step was committed.
 func (a *attempt[T]) localFailed(err error) error {
-	if _, ok := asFinished(err); ok {
+	if asFinished(err) != nil {
 		return err
 	}
 	if errors.Is(err, store.ErrOutcomeUnknown) && errors.Is(err, store.ErrTxOwned) {
@@ -74,6 +74,9 @@ func (a *attempt[T]) localFailed(err error) error {
 	if inDoubt || a.recorded && errors.Is(err, store.ErrUnavailable) {
 		a.suspend(inDoubt) // the fault is not the step's: it does not count as an attempt
 		return err
+	}
+	if onceward.IsRejected(err) {
+		return rejection(err)
 	}
 	a.fail(err)
 	return err
@@ -180,10 +183,12 @@ func (a *attempt[T]) succeeded(s *Step[T], data *T) error {
 
 // callFailed judges a call without a result.
 func (a *attempt[T]) callFailed(s *Step[T], err error) error {
-	_, final := asFinished(err)
 	switch {
-	case final:
+	case asFinished(err) != nil:
 		return err
+	case onceward.IsRejected(err) && a.withdraw():
+		_ = a.record(a.state) // should this fail, and the answer not be stored, the next attempt is in doubt: that is safe
+		return rejection(err)
 	case onceward.IsNotExecuted(err) && a.withdraw(): // recorded with the failed attempt
 		a.fail(err)
 	case s.repeat || s.lookUp != nil:

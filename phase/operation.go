@@ -137,10 +137,15 @@ func Must[T any](o *Operation[T], err error) *Operation[T] {
 	return o
 }
 
-// options are those of the route, and those of the engine: an attempt whose owner is lost is taken over.
-func (o *Operation[T]) options() []onceward.Option {
+// options are those of the route, and those of the engine: an attempt whose owner is lost is taken over. An error by
+// which a step of [Operation.Do] rejects the operation is stored; of every other end the guard is told otherwise.
+func (o *Operation[T]) options(via string) []onceward.Option {
+	failure := onceward.FailureUnknown
+	if via == viaDo {
+		failure = onceward.FailureStore
+	}
 	return append(slices.Clone(o.Options),
-		onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume), onceward.OperationName(o.Name))
+		onceward.Reserved(failure), onceward.OnLost(store.LostResume), onceward.OperationName(o.Name))
 }
 
 // Handler protects a route that runs the operation. The function start makes the data from the request, once, and is
@@ -150,7 +155,7 @@ func (o *Operation[T]) options() []onceward.Option {
 func (o *Operation[T]) Handler(guard *onceward.Guard, start func(r *http.Request) (*T, error)) http.Handler {
 	return guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.serve(w, r, func() (*T, error) { return start(r) })
-	}, o.options()...)
+	}, o.options(viaHTTP)...)
 }
 
 // serve runs the operation for a guard that records what is written.
@@ -180,7 +185,7 @@ func (o *Operation[T]) Do(
 	call.Operation = o.Name
 	return guard.Do(ctx, call, func(ctx context.Context) ([]byte, error) {
 		return o.value(ctx, func() (*T, error) { return &data, nil })
-	}, o.options()...)
+	}, o.options(viaDo)...)
 }
 
 // value runs the operation for a guard that stores a value.
@@ -210,12 +215,12 @@ func (o *Operation[T]) resume(ctx context.Context, guard *onceward.Guard, rec *s
 	if state.Via == viaDo {
 		_, err := guard.Resume(ctx, rec, func(ctx context.Context) ([]byte, error) {
 			return o.value(ctx, none)
-		}, o.options()...)
+		}, o.options(viaDo)...)
 		return err
 	}
 	return guard.ResumeHandler(ctx, rec, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.serve(w, r, none)
-	}), o.options()...)
+	}), o.options(viaHTTP)...)
 }
 
 func (o *Operation[T]) operationName() string { return o.Name }

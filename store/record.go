@@ -182,7 +182,8 @@ type Record struct {
 	ReconcileAt time.Time
 	// ReconcileCount is how often reconciliation was tried.
 	ReconcileCount int
-	// ReconcileError says why the last attempt to reconcile learned nothing, while the record is unknown.
+	// ReconcileError says why the last attempt to reconcile learned nothing, while the record is unknown. In a record that
+	// may be executed again it says that an earlier attempt was unknown, or lost, until it was resolved from outside.
 	ReconcileError string
 	// DeadLetter says that reconciliation has given up: a person must settle the record.
 	DeadLetter bool
@@ -212,6 +213,17 @@ const rejectedError = "rejected"
 
 // rejected reports whether the record is what a reject has left.
 func (r *Record) rejected() bool { return r.State == StateExpired && r.LastError == rejectedError }
+
+// resolvedError is the reconcile error of a record that was resolved as not executed. It stays until the record is
+// unknown again and asked about: see [Record.MayHaveSent].
+const resolvedError = "an earlier attempt was resolved as not executed"
+
+// MayHaveSent reports whether an attempt may have sent something to another system: it left a recovery point, data or
+// the provider's id behind, or was resolved from outside. Such a record cannot be rejected: another request would run
+// under its downstream keys, while what was sent may still arrive.
+func (r *Record) MayHaveSent() bool {
+	return r.Point != "" || len(r.Data) > 0 || r.ProviderID != "" || r.ReconcileError != ""
+}
 
 // leaseOver reports whether the owner of a record in progress has lost its lease.
 func (r *Record) leaseOver(now time.Time) bool {

@@ -252,6 +252,8 @@ func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error
 		return complete(rec, ev, now)
 	case ev.Kind == EventExtend && ev.Lease < ClockStep:
 		return rec, unchanged, fmt.Errorf("%w: a lease of %s", ErrInvalidEvent, ev.Lease)
+	case ev.Kind == EventReject && rec.MayHaveSent():
+		return rec, unchanged, fenced(&rec, ev)
 	case rec.State == StateInProgress, ev.Kind == EventReject && rec.State == StateRetryable:
 		return progress(rec, ev, now), written, nil
 	case ev.Kind == EventRelease && rec.State == StateRetryable, ev.Kind == EventAbandon && rec.State == StateUnknown,
@@ -271,6 +273,9 @@ func progress(rec Record, ev Event, now time.Time) Record {
 	case EventCheckpoint:
 		rec = reach(rec, &ev.Checkpoint)
 	case EventRelease:
+		if rec.Point == "" {
+			rec.Data = nil // it was this attempt's alone
+		}
 		rec.LastError = ev.Reason
 		rec = settle(rec, StateRetryable, now)
 	case EventAbandon:
@@ -338,12 +343,15 @@ func answer(rec Record, done *Completion, now time.Time) Record {
 
 // settle moves a record into a settled state, from which on its retention counts.
 func settle(rec Record, to State, now time.Time) Record {
+	if rec.State == StateUnknown {
+		rec.ReconcileError = ""
+	}
 	rec.State = to
 	rec.Nonce = Nonce{}
 	rec.SettledAt = now
 	rec.ExpiresAt = now.Add(rec.Retention)
 	rec.LeaseUntil, rec.ReconcileAt = time.Time{}, time.Time{}
-	rec.ReconcileError, rec.DeadLetter = "", false
+	rec.DeadLetter = false
 	return rec
 }
 
@@ -404,7 +412,9 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 		// The whole of it was not executed, or was undone: a retry starts at the beginning.
 		rec.Point, rec.Data = "", nil
 		rec.LastError = ev.Reason
-		return settle(rec, StateRetryable, now), written, nil
+		rec = settle(rec, StateRetryable, now)
+		rec.ReconcileError = resolvedError
+		return rec, written, nil
 	default:
 		return resolveStep(rec, ev, now)
 	}

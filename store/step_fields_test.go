@@ -43,10 +43,10 @@ func TestRecreateStartsAfresh(t *testing.T) {
 // TestRejectKeepsTheTokenAlone: nothing else of a rejected request is needed (E5).
 func TestRejectKeepsTheTokenAlone(t *testing.T) {
 	t.Parallel()
-	point := byOwner(store.EventCheckpoint)
-	point.Checkpoint = store.Checkpoint{Point: "charged", Data: []byte("x"), NotReplayable: true, ProviderID: "ch_1"}
+	sent := byOwner(store.EventCheckpoint)
+	sent.Checkpoint = store.Checkpoint{NotReplayable: true}
 	later := epoch.Add(time.Hour)
-	rec, _ := mustStep(t, recordAfter(t, reserveWith(withResume), point), byOwner(store.EventReject), later)
+	rec, _ := mustStep(t, recordAfter(t, reserveWith(withResume), sent), byOwner(store.EventReject), later)
 	want := store.Record{
 		ID: stepID, Version: store.RecordVersion, State: store.StateExpired, Operation: "POST /payments",
 		Fingerprint: thisRequest, Attempt: 1, Retention: testRetention, CreatedAt: epoch, SettledAt: later,
@@ -54,6 +54,57 @@ func TestRejectKeepsTheTokenAlone(t *testing.T) {
 	}
 	if !reflect.DeepEqual(rec, want) {
 		t.Errorf("%+v\nwant %+v", rec, want)
+	}
+}
+
+// TestWhatMayHaveBeenSentIsNotRejected is E5: a record with a recovery point, data, a provider's id, or a past in which
+// it was unknown, can be released, and stays what it is for other requests.
+func TestWhatMayHaveBeenSentIsNotRejected(t *testing.T) {
+	t.Parallel()
+	at := func(p store.Checkpoint) store.Event {
+		ev := byOwner(store.EventCheckpoint)
+		ev.Checkpoint = p
+		return ev
+	}
+	again := byOwner(store.EventRelease)
+	again.Attempt = 2
+	resolved := story{reserveWith(), byOwner(store.EventAbandon), byOwner(store.EventResolveNotExecuted)}
+	for name, from := range map[string]story{
+		"at a point":                  {reserveWith(), at(store.Checkpoint{Point: "charged"})},
+		"with data":                   {reserveWith(), at(store.Checkpoint{Data: []byte("x")})},
+		"with a provider's id":        {reserveWith(), at(store.Checkpoint{ProviderID: "ch_1"})},
+		"released at a point":         {reserveWith(), at(store.Checkpoint{Point: "charged"}), byOwner(store.EventRelease)},
+		"resolved":                    resolved,
+		"resolved and retried":        append(resolved, reserveWith()),
+		"released once more":          append(resolved, reserveWith(), again),
+		"resolved, and retried twice": append(resolved, reserveWith(), again, reserveWith()),
+	} {
+		rec := recordAfter(t, from...)
+		reject := byOwner(store.EventReject)
+		reject.Attempt = rec.Attempt
+		after, out, err := store.Step(rec, reject, epoch)
+		if !errors.Is(err, store.ErrFenced) {
+			t.Errorf("E5: a reject of what is %s got %v", name, err)
+		}
+		requireUnchanged(t, rec, after, out)
+		other := reserveWith(withMeaning(otherRequest), withNonce(9))
+		if _, out, err := store.Step(after, other, epoch); err != nil || out.Decision != store.DecisionMismatch {
+			t.Errorf("E5: another request for what is %s got %s, %v", name, out.Decision, err)
+		}
+	}
+}
+
+// TestReleaseDropsDataWithoutAPoint: what an attempt kept for a resolver is not the next one's. Data of a recovery point
+// goes on with it.
+func TestReleaseDropsDataWithoutAPoint(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"", "charged"} {
+		keep := byOwner(store.EventCheckpoint)
+		keep.Checkpoint = store.Checkpoint{Point: point, Data: []byte("x")}
+		rec := recordAfter(t, reserveWith(), keep, byOwner(store.EventRelease), reserveWith())
+		if kept := len(rec.Data) > 0; kept != (point != "") {
+			t.Errorf("B3: a retry at %q finds %q", point, rec.Data)
+		}
 	}
 }
 
@@ -141,13 +192,13 @@ func TestPostponeEndsInADeadLetter(t *testing.T) {
 	if rec.ReconcileCount != 2 || !rec.DeadLetter || rec.State != store.StateUnknown {
 		t.Errorf("after two: %+v", rec)
 	}
-	for _, kind := range []store.EventKind{
-		store.EventResolveCompleted, store.EventResolveNotExecuted,
-		store.EventComplete,
+	for kind, want := range map[store.EventKind]string{
+		store.EventResolveCompleted: "", store.EventResolveNotExecuted: "an earlier attempt was resolved as not executed",
+		store.EventComplete: "",
 	} {
-		if settled, _ := mustStep(t, rec, byOwner(kind), epoch); settled.DeadLetter || settled.ReconcileError != "" ||
+		if settled, _ := mustStep(t, rec, byOwner(kind), epoch); settled.DeadLetter || settled.ReconcileError != want ||
 			!settled.State.Settled() {
-			t.Errorf("%s leaves a dead letter: %t, %s", kind, settled.DeadLetter, settled.State)
+			t.Errorf("%s leaves a dead letter: %t, %s, %q", kind, settled.DeadLetter, settled.State, settled.ReconcileError)
 		}
 	}
 }

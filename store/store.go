@@ -44,7 +44,8 @@ type Store interface {
 	// Abandon says that it is not known what was done.
 	Abandon(ctx context.Context, c Claim, reason string) error
 	// Reject says that nothing was done, and that the request counts for nothing, as if it had never come: the next
-	// reservation executes, whatever its fingerprint. What was released by the same attempt can still be rejected.
+	// reservation executes, whatever its fingerprint. What was released by the same attempt can still be rejected; what may have sent
+	// something cannot be: see [Record.MayHaveSent].
 	Reject(ctx context.Context, c Claim) error
 	// Get returns a record for looking at, or [ErrNotFound]. Records past their expiry are returned until they are
 	// reaped. The slices of a record, here as in a verdict, may be shared: the caller does not change them.

@@ -111,8 +111,9 @@ var rows = []transition{
 	{unknown, kept, store.EventReject, 0, unknown, true},
 	{inProgress, kept, store.EventReject, 0, inProgress, true},
 	{retryable, kept, store.EventReject, 0, expired, false},
-	{expired, kept, store.EventReject, 0, expired, false}, // repeated
-	{expired, kept, store.EventReject, 0, expired, true},  // busted
+	{retryable, kept, store.EventReject, 0, retryable, true}, // resolved
+	{expired, kept, store.EventReject, 0, expired, false},    // repeated
+	{expired, kept, store.EventReject, 0, expired, true},     // busted
 	{none, kept, store.EventReject, 0, none, true},
 	{unknown, kept, store.EventExtend, 0, unknown, true},
 	{completed, kept, store.EventComplete, 0, completed, true},

@@ -85,7 +85,10 @@ func (t *turn) judge(before, after *store.Record, ev store.Event, out store.Tran
 	}
 	if ev.Kind == store.EventReject {
 		t.require(i5, t.ledger.effects == 0)
+		// What was sent for the request may still arrive, under the downstream keys of the next one.
+		t.require(i8, !t.ledger.doubted)
 	}
+	t.ledger.doubted = t.ledger.doubted || after.State == store.StateUnknown
 	if removed && (over || busted || rejected) {
 		t.endWindow(before)
 		t.ledger.busted = t.ledger.busted || busted && !before.State.Settled()
@@ -112,6 +115,7 @@ func (t *turn) judgeToken(after *store.Record) {
 func (t *turn) endWindow(before *store.Record) {
 	t.ledger.known = t.dedups && t.ledger.happened()
 	t.ledger.effects, t.ledger.by, t.ledger.answer, t.ledger.denied, t.ledger.confirmed = 0, 0, noneYet, 0, false
+	t.ledger.doubted = false
 	t.ledger.over = int8(before.Attempt)
 }
 

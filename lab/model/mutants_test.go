@@ -77,6 +77,10 @@ var mutants = []mutant{
 		rules: rules{step: rejectsAll},
 	}, []breaches{i5, i6, i12}},
 	{scenario{
+		name: "a resolution hides that the record was unknown", requests: twice, attempts: 3,
+		rules: rules{step: hidesDoubt},
+	}, []breaches{i8}},
+	{scenario{
 		name: "a settled step settles the operation", requests: twice, attempts: 3,
 		policy: store.LostResume, dedups: true, rules: rules{stepIsOperation: true},
 	}, []breaches{i15}},
@@ -163,6 +167,15 @@ func rejectsAll(rec store.Record, ev store.Event, now time.Time) (store.Record, 
 		ev.Attempt, rec.State = rec.Attempt, store.StateInProgress
 	}
 	return store.Step(rec, ev, now)
+}
+
+// hidesDoubt is a store that keeps nothing of the time when a record was unknown.
+func hidesDoubt(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	after, out, err := store.Step(rec, ev, now)
+	if ev.Kind == store.EventResolveNotExecuted {
+		after.ReconcileError = ""
+	}
+	return after, out, err
 }
 
 // sameToken is a store that lets an operation go on under the token of the attempt that was resolved.

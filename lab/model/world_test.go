@@ -108,6 +108,7 @@ type ledger struct {
 	top     int8   // the largest token that was granted
 	over    int8   // the largest token of a window that is over
 	left    int8   // the ticks until what is settled expires
+	doubted bool   // the outcome of an attempt was unknown
 	busted  bool   // an operator has forced a bust and was told what can happen
 
 	confirmed bool // a phased operation has done its last step
@@ -170,7 +171,10 @@ func (t *table) record(id rowID) store.Record { return t.records[id] }
 
 // essence leaves out of a record what decides nothing: notes for people, and what belongs to another state.
 func essence(rec store.Record) store.Record {
-	rec.ReconcileError, rec.CreatedAt, rec.SettledAt = "", time.Time{}, time.Time{}
+	rec.CreatedAt, rec.SettledAt = time.Time{}, time.Time{}
+	if rec.State == store.StateUnknown || rec.State == store.StateCompleted { // elsewhere it keeps the record from being rejected
+		rec.ReconcileError = ""
+	}
 	if rec.State != store.StateExpired { // there it tells a rejected record from a busted one
 		rec.LastError = ""
 	}

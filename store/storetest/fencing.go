@@ -213,10 +213,10 @@ type removal struct {
 // removals returns the ways that the store has. Those by an operator or an owner take no time: with a clock that stands
 // still, the token must grow by itself.
 func removals(i Instance) []removal {
-	ways := []removal{
+	ways := []removal{ // the first one also ends what cannot be rejected
+		{name: "expired", remove: func(e *env, c store.Claim) { e.until(e.complete(c, "stored")) }},
 		{name: "released", remove: func(e *env, c store.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
 		{name: "rejected", remove: func(e *env, c store.Claim) { e.must(e.Store.Reject(e.ctx, c)) }},
-		{name: "expired", remove: func(e *env, c store.Claim) { e.until(e.complete(c, "stored")) }},
 		{name: "resumed", lapses: true, remove: func(e *env, c store.Claim) { e.until(e.get(c.ID).LeaseUntil) }},
 	}
 	if has[store.Reaper](i) {

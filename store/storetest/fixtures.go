@@ -66,6 +66,12 @@ func ownerFixtures() []fixture {
 			begin: func(e *env, id store.ID) { e.ownAtPoint(id) },
 		},
 		{
+			name: "in progress with data", want: store.StateInProgress,
+			begin: func(e *env, id store.ID) {
+				e.must(e.Store.Checkpoint(e.ctx, e.own(id), store.Checkpoint{Data: []byte("carried")}))
+			},
+		},
+		{
 			name: "in progress, lease over", want: store.StateInProgress,
 			begin: func(e *env, id store.ID) { e.own(id, lease(e.brief())) }, end: lapse,
 		},
@@ -101,7 +107,7 @@ func ownerFixtures() []fixture {
 		},
 		{
 			name: "rejected", want: store.StateExpired, absent: true,
-			begin: func(e *env, id store.ID) { e.must(e.Store.Reject(e.ctx, e.ownAtPoint(id, resume))) },
+			begin: func(e *env, id store.ID) { e.must(e.Store.Reject(e.ctx, e.own(id, resume))) },
 		},
 		{name: "unknown", want: store.StateUnknown, begin: func(e *env, id store.ID) { e.lose(id) }},
 		{
@@ -168,9 +174,15 @@ func backgroundFixtures() []fixture {
 		},
 		{
 			name: "retryable by resolution", want: store.StateRetryable, needed: reconciles,
-			begin: func(e *env, id store.ID) {
-				e.must(e.Store.(store.Reconciler).ResolveNotExecuted(e.ctx, e.lose(id), "never arrived"))
-			},
+			begin: func(e *env, id store.ID) { e.resolveNotExecuted(e.lose(id)) },
+		},
+		{
+			name: "in progress after a resolution", want: store.StateInProgress, needed: reconciles,
+			begin: func(e *env, id store.ID) { e.resolveNotExecuted(e.lose(id)); e.own(id) },
+		},
+		{
+			name: "unknown after a resolution", want: store.StateUnknown, needed: reconciles,
+			begin: func(e *env, id store.ID) { e.resolveNotExecuted(e.lose(id)); e.lose(id) },
 		},
 		{
 			name: "expired", want: store.StateExpired, absent: true, needed: reaps, begin: expiring,
@@ -211,6 +223,12 @@ func (e *env) lose(id store.ID, options ...option) store.Claim {
 	c := e.own(id, options...)
 	e.must(e.Store.Abandon(e.ctx, c, "connection reset"))
 	return c
+}
+
+// resolveNotExecuted settles an unknown record so that it may be retried.
+func (e *env) resolveNotExecuted(c store.Claim) {
+	e.Helper()
+	e.must(e.resolver().ResolveNotExecuted(e.ctx, c, "never arrived"))
 }
 
 // postpone makes an attempt at an unknown record that learns nothing.

@@ -93,8 +93,104 @@ func TestALocalStepThatRejects(t *testing.T) {
 	})
 }
 
-// TestATransactionThatRejects: nothing of it is kept, nor of an earlier attempt that was found not to have executed,
-// and a duplicate that waits for it executes, whatever its body.
+// TestAPlainRejectionEndsTheOperation: an error of onceward.Rejected without an answer is 400 with its text, which is
+// kept if a recovery point was reached, as by the intent of a call. It is not retried, and nothing becomes unknown.
+func TestAPlainRejectionEndsTheOperation(t *testing.T) {
+	t.Parallel()
+	bad := func(_ context.Context, o *order) error {
+		if o.Item == "nothing" {
+			return onceward.Rejected(errNoSuchItem)
+		}
+		return nil
+	}
+	onStores(t, func(t *testing.T, b *bench) {
+		_, shares := b.store.(store.TxCheckpointer)
+		calls := 0
+		call := phase.External("call", func(ctx context.Context, _ string, o *order) error { calls++; return bad(ctx, o) })
+		for name, test := range map[string]struct {
+			o    *phase.Operation[order]
+			kept bool
+		}{
+			"first":    {b.define(phase.Local("seat", bad)), !shares},
+			"second":   {b.define(b.local("seat", takeSeat), phase.Local("check", bad)), true},
+			"external": {b.define(call), true},
+			"repeated": {b.define(call.Repeat()), true},
+		} {
+			h := test.o.Handler(b.guard, start)
+			b.want(b.sendBody(h, name, "nothing"), http.StatusBadRequest, errNoSuchItem.Error())
+			want := store.StateExpired
+			if test.kept {
+				want = store.StateCompleted
+			}
+			if rec := b.record(name); rec.State != want {
+				t.Errorf("E5: %s: the record is %s, want %s: %s", name, rec.State, want, rec.LastError)
+			}
+			b.want(b.sendBody(h, name, "nothing"), http.StatusBadRequest, errNoSuchItem.Error())
+
+			message := onceward.Call{Scope: "shop", Key: "do " + name, Payload: []byte("nothing")}
+			_, err := test.o.Do(t.Context(), b.guard, message, order{Item: "nothing"})
+			_, again := test.o.Do(t.Context(), b.guard, message, order{Item: "nothing"})
+			if test.kept != errors.Is(again, onceward.ErrStoredFailure) || test.kept == onceward.IsRejected(err) {
+				t.Errorf("E5: %s: Do returned %v, then %v", name, err, again)
+			}
+			if err == nil || again == nil || err.Error() != errNoSuchItem.Error() || again.Error() != err.Error() {
+				t.Errorf("E5: %s: Do returned %v, then %v", name, err, again)
+			}
+		}
+		if calls != 4 {
+			t.Errorf("E3: %d calls, want one of each operation", calls)
+		}
+	})
+}
+
+// TestARejectionAfterALostCall is no end: the attempt that was lost may have made the call.
+func TestARejectionAfterALostCall(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		calls := 0
+		o := b.define(phase.External("call", func(context.Context, string, *order) error {
+			if calls++; calls == 1 {
+				return errNoSuchItem // it is not known whether it was made
+			}
+			return onceward.Rejected(errNoSuchItem)
+		}).Repeat())
+		b.post(o, "k")
+		b.resume(o)
+		if rec := b.record("k"); rec.State != store.StateUnknown || calls < 2 {
+			t.Errorf("E3: the record is %s after %d calls", rec.State, calls)
+		}
+	})
+}
+
+// TestACarriedValueIsNotPhased: the route was one of a handler that carries and resumes, and is phased now. Its call may
+// be out, and is not made again.
+func TestACarriedValueIsNotPhased(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, b *bench) {
+		calls := 0
+		before := b.guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			op := onceward.FromContext(r.Context())
+			if err := op.Carry(r.Context(), "p1"); err != nil {
+				t.Error(err)
+			}
+			calls++
+			op.Suspend(0) // as if its lease had been lost
+		}, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume), onceward.OperationName("POST /orders"))
+		b.sendBody(before, "k", "a book")
+		after := b.define(phase.External("charge", func(context.Context, string, *order) error { calls++; return nil })).
+			Handler(b.guard, start)
+		for _, status := range []int{http.StatusInternalServerError, http.StatusConflict} {
+			b.want(b.sendBody(after, "k", "a book"), status, "outcome-unknown")
+		}
+		rec := b.record("k")
+		if got, err := onceward.Carried[string](&rec); calls != 1 || err != nil || got != "p1" {
+			t.Errorf("I1: %d calls; the record is %s and carries %q, error %v", calls, rec.State, got, err)
+		}
+	})
+}
+
+// TestATransactionThatRejects: nothing of it is kept, unless an earlier attempt was unknown, whose request may still
+// arrive; and a duplicate that waits for it executes, whatever its body.
 func TestATransactionThatRejects(t *testing.T) {
 	t.Parallel()
 	onTransactions(t, func(t *testing.T, b *bench) {
@@ -123,13 +219,13 @@ func TestATransactionThatRejects(t *testing.T) {
 			first := make(chan *httptest.ResponseRecorder, 2)
 			go func() { first <- b.sendBody(h, key, "nothing") }()
 			<-began
-			if key == "fresh" { // over what was released, another body is a mismatch until that is rejected
+			if key == "fresh" {
 				go func() { first <- b.sendBody(h, key, "a book") }()
 			}
 			gate <- struct{}{}
 			if key == "k" {
 				b.want(<-first, http.StatusBadRequest, "no such item")
-				b.want(b.sendBody(h, key, "a book"), http.StatusCreated, "")
+				b.want(b.sendBody(h, key, "a book"), http.StatusUnprocessableEntity, "mismatch")
 				continue
 			}
 			codes := map[int]bool{(<-first).Code: true, (<-first).Code: true}
