@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -88,8 +89,18 @@ func TestExternalEventsComeFirst(t *testing.T) {
 				keep(t, store, c.externals...)
 				lose(t, store, "k")
 				bank := always(reconcile.NotExecuted("the bank says so"))
-				run(t, newPoller(t, store, hearing(bank), reconcile.Config{}), c.want)
+				var log strings.Builder
+				logger := slog.New(slog.NewTextHandler(&log, nil))
+				run(t, newPoller(t, store, hearing(bank), reconcile.Config{Logger: logger}), c.want)
 				bank.wantAsked(t, c.asked)
+				line := map[reconcile.Report]string{
+					{Completed: 1}: "outcome=completed by=", {NotExecuted: 1}: `outcome="not executed" by=`,
+				}[c.want] + []string{`"external event"`, "resolver"}[c.asked]
+				named := "operation=\"" + transfers + "\" key_hash=" + idOf("k").Hash()
+				told := strings.Contains(log.String(), line) && strings.Contains(log.String(), named)
+				if settled := c.want.Postponed == 0; told != settled {
+					t.Errorf("M3: want the line %t, with %s and %s, in the log: %s", settled, named, line, &log)
+				}
 			})
 		})
 	}
