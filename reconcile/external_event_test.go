@@ -331,8 +331,9 @@ func TestLostDownstreamSecret(t *testing.T) {
 		s := memory.New()
 		lose(t, s, "k")
 		lost, otherSecret := newGuard("another secret of the tests")
+		var log strings.Builder
 		poller, err := reconcile.NewPoller(lost, s, reconcile.Config{
-			Rules: map[string]reconcile.Rule{transfers: hearing(nil)}, Logger: quiet,
+			Rules: map[string]reconcile.Rule{transfers: hearing(nil)}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		must(t, err)
 		operator, err := reconcile.NewOperator(lost, s)
@@ -348,6 +349,10 @@ func TestLostDownstreamSecret(t *testing.T) {
 		wantState(t, s, "k", store.StateUnknown)
 		if rec := record(t, s, "k"); !strings.Contains(rec.ReconcileError, "put the secret back") {
 			t.Errorf("B6: the record says %q", rec.ReconcileError)
+		}
+		if named := "key_hash=" + idOf("k").Hash(); !strings.Contains(log.String(), "level=ERROR") ||
+			!strings.Contains(log.String(), named) || !strings.Contains(log.String(), "Namespace") {
+			t.Errorf("M3: the log is %s", &log)
 		}
 		found, err := operator.Find(t.Context(), reconcile.Query{Subject: made, Steps: []string{"transfer"}})
 		if !errors.Is(err, store.ErrUnreadable) || len(found) != 0 {

@@ -190,6 +190,10 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 	}); err != nil {
 		return Report{}, unlessFenced(err)
 	}
+	if _, err := p.guard.DownstreamKey(rec, ""); err != nil {
+		p.config.Logger.ErrorContext(ctx, "reconcile: no downstream key of an operation can be derived, so that nothing "+
+			"can be learned by it", "operation", rec.Operation, "key_hash", rec.Hash(), "error", err)
+	}
 	if !rec.DeadLetter && rec.ReconcileCount < p.config.MaxAttempts {
 		p.observe(ctx, rec, "postponed", learnErr)
 		return Report{Postponed: 1}, nil
