@@ -107,6 +107,22 @@ func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
 	}
 }
 
+// TestAnOwnerThatGaveUpIsNotLost, not even for a retry at the same moment: it has told itself.
+func TestAnOwnerThatGaveUpIsNotLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := new(journal)
+		h := newGuard(t, memory.New(), observedBy(events)).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			onceward.FromContext(r.Context()).Unknown()
+		}, reserved)
+		post(h, "k", `{}`).wantProblem(t, "E7", http.StatusInternalServerError, "outcome-unknown")
+		post(h, "k", `{}`).wantProblem(t, "section 4", http.StatusConflict, "outcome-unknown")
+		if settled := observed[onceward.SettledEvent](events); len(settled) != 1 {
+			t.Errorf("M1: the observer is told %+v, want one unknown", settled)
+		}
+	})
+}
+
 // TestALostOwnerIsToldOfOnce: the retry that finds it tells the log and the observer, later ones do not.
 func TestALostOwnerIsToldOfOnce(t *testing.T) {
 	t.Parallel()
