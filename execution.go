@@ -103,7 +103,7 @@ func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id st
 	if g.config.TraceID != nil {
 		e.reservation.TraceID = g.config.TraceID(caller)
 	}
-	e.op.id, e.op.name = id, operation
+	e.op.guard, e.op.id, e.op.name = g, id, operation
 }
 
 // newNonce needs to be unique, not secret.

@@ -115,11 +115,25 @@ func (e *execution) decided(v *store.Verdict, sent time.Time) result {
 	if v.Decision == store.DecisionExecute {
 		return result{}
 	}
+	if v.Lost() {
+		e.foundLost(&v.Record)
+	}
 	res := result{kind: resultDecision, decision: v.Decision, record: v.Record, now: v.Now}
 	if v.Decision == store.DecisionReplay {
 		res.kind, res.expires = resultStored, v.Record.ExpiresAt
 	}
 	return res
+}
+
+var errOwnerLost = errors.New("the owner was lost: its lease ran out before it had settled")
+
+// foundLost tells of an attempt that ended without a word, as [execution.unknown] does of one that could speak.
+func (e *execution) foundLost(rec *store.Record) {
+	e.guard.config.Logger.ErrorContext(e.base, "onceward: outcome unknown",
+		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "error", errOwnerLost)
+	e.guard.observe(e.base, SettledEvent{
+		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, State: store.StateUnknown, Err: errOwnerLost,
+	})
 }
 
 var errCallerLeft = errors.New("the caller left before execution")

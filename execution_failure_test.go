@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,6 +185,18 @@ func checkFailure(t *testing.T, fail http.HandlerFunc, failure onceward.Failure,
 		}
 		again.want(t, "E5: stored", want.status, true)
 		again.wantSame(t, "E5: stored", first)
+	}
+}
+
+// TestAnOutcomeThatTheHandlerDoesNotKnow: the client is not told that the store failed.
+func TestAnOutcomeThatTheHandlerDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	h := newGuard(t, memory.New()).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		onceward.FromContext(r.Context()).Unknown()
+	}, reserved)
+	p := post(h, "k", `{}`).wantProblem(t, "E7", http.StatusInternalServerError, "outcome-unknown")
+	if !strings.Contains(p.Detail, "is not known, or could not be stored") {
+		t.Errorf("E7: the client is told %q", p.Detail)
 	}
 }
 

@@ -3,6 +3,7 @@ package onceward
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
@@ -122,6 +123,7 @@ func (e *execution) settleRelease(reason string) result {
 			e.settled(store.StateInProgress, err)
 			return e.goesOn()
 		}
+		e.logError("onceward: outcome unknown", fmt.Errorf("that nothing was done could not be stored: %w", err))
 		e.settled(store.StateUnknown, err)
 		return result{kind: resultReleased}
 	}

@@ -1,11 +1,13 @@
 package onceward_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -210,6 +212,7 @@ func TestReleaseThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, events := newFaultyStore(), new(journal)
+		var log bytes.Buffer
 		failures := 3
 		s.release = func(ctx context.Context, c store.Claim, reason string) error {
 			if failures > 0 {
@@ -219,7 +222,7 @@ func TestReleaseThatFails(t *testing.T) {
 			return s.Store.Release(ctx, c, reason)
 		}
 		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }}
-		h := newGuard(t, s, observedBy(events)).Handler(handler, onceward.Reserved(onceward.FailureRetry))
+		h := newGuard(t, s, observedBy(events), loggedTo(&log)).Handler(handler, onceward.Reserved(onceward.FailureRetry))
 		post(h, "k", `{}`).want(t, "E5", http.StatusServiceUnavailable, false)
 		wantState(t, "E5: released after retries", s, "k", store.StateRetryable)
 
@@ -228,6 +231,9 @@ func TestReleaseThatFails(t *testing.T) {
 		settled := observed[onceward.SettledEvent](events)
 		if last := settled[len(settled)-1]; last.State != store.StateUnknown || last.Err == nil {
 			t.Errorf("E7: settled as %+v, want unknown with the reason", last)
+		}
+		if !strings.Contains(log.String(), "outcome unknown") || !strings.Contains(log.String(), errDown.Error()) {
+			t.Errorf("M3: the log is %s", log.String())
 		}
 		time.Sleep(31 * time.Second)
 		post(h, "k", `{}`).wantProblem(t, "E8: locked no longer than the lease", http.StatusConflict, "outcome-unknown")

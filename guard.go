@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,7 +150,8 @@ type Config struct {
 	// their own names against these and those of the routes: see [Guard.CheckOperations]. Default: none.
 	Operations []string
 	// ProblemBase comes before the code in the type of Onceward's own answers, and should lead to their documentation:
-	// a URI such as "https://api.example.com/problems#". Default: [DefaultProblemBase].
+	// a URI such as "https://api.example.com/problems#", which ends in one of / # = : ? because the code comes right
+	// behind it. Default: [DefaultProblemBase].
 	ProblemBase string
 	// ProblemCode gives the codes of Onceward's own answers other names, for clients that know such: see [DraftCode].
 	// The type, observers and logs keep Onceward's own. Default: they stay as they are.
@@ -209,6 +211,10 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if err := problembase.Check(c.ProblemBase); err != nil {
 		return c, fmt.Errorf("onceward: Config.ProblemBase: %w", err)
+	}
+	if !strings.ContainsAny(c.ProblemBase[len(c.ProblemBase)-1:], "/#=:?") {
+		return c, fmt.Errorf("onceward: Config.ProblemBase %q must end in one of / # = : ? because the code comes right "+
+			"behind it: as it is, a type would be %q", c.ProblemBase, c.ProblemBase+problemNoKey.Code)
 	}
 	if c.ProblemCode == nil {
 		c.ProblemCode = func(code string) string { return code }

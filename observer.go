@@ -48,7 +48,9 @@ type (
 	}
 
 	// SettledEvent is the end of an attempt: the state that its record was left in, which is [store.StateNone] for a
-	// request that was rejected. Err is why that is [store.StateUnknown], or why the state could not be written.
+	// request that was rejected. Err is why that is [store.StateUnknown], or why the state could not be written. Of an
+	// attempt whose owner was lost the reservation tells that finds it, unless the sweeper was first: it counts what it
+	// finds (janitor.SweptEvent).
 	SettledEvent struct {
 		store.ID
 		Operation string

@@ -3,12 +3,14 @@ package onceward_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -103,6 +105,52 @@ func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
 			t.Errorf("M1: the operation is %q", operation)
 		}
 	}
+}
+
+// TestAnOwnerThatGaveUpIsNotLost, not even for a retry at the same moment: it has told itself.
+func TestAnOwnerThatGaveUpIsNotLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := new(journal)
+		h := newGuard(t, memory.New(), observedBy(events)).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			onceward.FromContext(r.Context()).Unknown()
+		}, reserved)
+		post(h, "k", `{}`).wantProblem(t, "E7", http.StatusInternalServerError, "outcome-unknown")
+		post(h, "k", `{}`).wantProblem(t, "section 4", http.StatusConflict, "outcome-unknown")
+		if settled := observed[onceward.SettledEvent](events); len(settled) != 1 {
+			t.Errorf("M1: the observer is told %+v, want one unknown", settled)
+		}
+	})
+}
+
+// TestALostOwnerIsToldOfOnce: the retry that finds it tells the log and the observer, later ones do not.
+func TestALostOwnerIsToldOfOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s, events := newFaultyStore(), new(journal)
+		h := newGuard(t, s, loggedTo(&log), observedBy(events)).Handler(new(counted), reserved)
+		s.reserve = func(ctx context.Context, r *store.Reservation) (v store.Verdict, _ error) {
+			_, err := s.Store.Reserve(ctx, r)
+			return v, errors.Join(err, store.ErrUnreadable) // the process dies
+		}
+		post(h, "k", `{}`)
+		s.reserve = nil
+		for range 3 {
+			time.Sleep(time.Minute)
+			post(h, "k", `{}`).wantProblem(t, "section 4", http.StatusConflict, "outcome-unknown")
+		}
+		settled, lost := observed[onceward.SettledEvent](events), recordOf(t, s, "k").Attempt
+		if len(settled) != 1 || settled[0].ID != aliceID("k") || settled[0].Operation != "POST /" ||
+			settled[0].Attempt != lost || settled[0].State != store.StateUnknown || settled[0].Err == nil {
+			t.Errorf("M1: the observer is told %+v, want one unknown", settled)
+		}
+		line := fmt.Sprintf(`msg="onceward: outcome unknown" operation="POST /" key_hash=%s attempt=%d`,
+			aliceID("k").Hash(), lost)
+		if strings.Count(log.String(), line) != 1 {
+			t.Errorf("M3: the log is %s, want %s once", log.String(), line)
+		}
+	})
 }
 
 func TestTheLogTellsNoKeysAndNoBodies(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,7 @@ type operationKey struct{}
 // Operation is what a handler can know and say about the attempt that it runs in. The methods of a nil Operation are
 // those of a request without protection.
 type Operation struct {
+	guard      *Guard
 	id         store.ID
 	name       string
 	attempt    int64
@@ -87,6 +89,15 @@ func (o *Operation) Attempt() int64 {
 		return 0
 	}
 	return o.attempt
+}
+
+// Logger returns the guard's logger with what its own lines name the attempt by: operation, key_hash and attempt. Of a
+// nil operation it is [slog.Default].
+func (o *Operation) Logger() *slog.Logger {
+	if o == nil {
+		return slog.Default()
+	}
+	return o.guard.config.Logger.With("operation", o.name, "key_hash", o.id.Hash(), "attempt", o.attempt)
 }
 
 // Resumed reports whether an earlier attempt was lost and this one goes on from its recovery point.

@@ -1,8 +1,12 @@
 package onceward_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"log/slog"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,8 +24,9 @@ func TestWhatAHandlerKnows(t *testing.T) {
 		}
 		op.SetProviderID("ch_123")
 	}}
+	var log bytes.Buffer
 	store := memory.New()
-	guard := newGuard(t, store, func(c *onceward.Config) {
+	guard := newGuard(t, store, loggedTo(&log), func(c *onceward.Config) {
 		c.TraceID = func(context.Context) string { return "trace-1" }
 	})
 	mux := http.NewServeMux()
@@ -37,6 +42,11 @@ func TestWhatAHandlerKnows(t *testing.T) {
 	}
 	if op.Attempt() == 0 || op.Attempt() != rec.Attempt {
 		t.Errorf("section 1: the handler's attempt is %d, the record's %d", op.Attempt(), rec.Attempt)
+	}
+	op.Logger().Info("the handler's")
+	if line := fmt.Sprintf(`msg="the handler's" operation="POST /payments" key_hash=%s attempt=%d`, rec.Hash(),
+		rec.Attempt); !strings.Contains(log.String(), line) {
+		t.Errorf("M3: the log is %s, want %s", log.String(), line)
 	}
 	if point, data := op.Point(); point != "" || data != nil {
 		t.Errorf("E3: a first attempt starts at %q with %q", point, data)
@@ -61,7 +71,7 @@ func TestOperationsThatAreNone(t *testing.T) {
 	point, data := op.Point()
 	if op.Key() != "" || op.Scope() != "" || op.Name() != "" || op.Attempt() != 0 || op.Resumed() || point != "" ||
 		data != nil ||
-		op.DownstreamKey("x") != "" || op.CheckLease() != nil {
+		op.Logger() != slog.Default() || op.DownstreamKey("x") != "" || op.CheckLease() != nil {
 		t.Error("the methods of no operation do not answer as those of an unprotected request")
 	}
 }

@@ -271,8 +271,8 @@ func unknownRetryAfter(res *result) time.Duration {
 
 // becameUnknown is the answer when the outcome became unknown in this request (E7).
 func becameUnknown() *Problem {
-	p := problemUnknown.detailed("the request may have taken effect, but its outcome could not be stored; " +
-		"it is not executed again: retry with the same key to learn the outcome once it is settled")
+	p := problemUnknown.detailed("the request may have taken effect, but its outcome is not known, or could not be " +
+		"stored; it is not executed again: retry with the same key to learn the outcome once it is settled")
 	p.Status = http.StatusInternalServerError
 	return p
 }

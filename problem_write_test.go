@@ -55,13 +55,13 @@ func TestDraftCodes(t *testing.T) {
 
 func TestProblemBasesThatLeadNowhere(t *testing.T) {
 	t.Parallel()
-	for _, base := range []string{"problems#", "https://exa mple.com/", "://"} {
+	for _, base := range []string{"problems#", "https://exa mple.com/", "://", "https://api.example.com/problems"} {
 		config := onceward.Config{Secret: testSecret, ProblemBase: base}
 		if _, err := onceward.New(memory.New(), config); err == nil || !strings.Contains(err.Error(), "ProblemBase") {
 			t.Errorf("A1: a base of %q gets %v", base, err)
 		}
 	}
-	for _, base := range []string{"/problems#", "urn:example:problem:"} {
+	for _, base := range []string{"/problems#", "/problems/", "/problems?code=", "/problems?", "urn:example:problem:"} {
 		if _, err := onceward.New(memory.New(), onceward.Config{Secret: testSecret, ProblemBase: base}); err != nil {
 			t.Errorf("A1: %v", err)
 		}

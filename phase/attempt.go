@@ -20,6 +20,7 @@ type attempt[T any] struct {
 	recorded bool
 	// intends says that the intent is this attempt's own: no earlier one can have made the call.
 	intends bool
+	givenUp error // why the outcome is unknown, if it is
 }
 
 // run takes an operation from its last recovery point to its answer. Where it cannot, it has told the guard how the
@@ -36,6 +37,7 @@ func (o *Operation[T]) run(
 	defer func() {
 		if !returned { // a step panicked, or the start, or the answer, and the panic goes on
 			a.fail(errors.New("a step panicked"))
+			a.tell(ctx, errors.New("a step panicked"))
 		}
 	}()
 	answer, err := a.advance(ctx, via, start)
@@ -54,6 +56,7 @@ func (a *attempt[T]) advance(ctx context.Context, via string, start func() (*T, 
 	}
 	end := asFinished(err)
 	if end == nil {
+		a.tell(ctx, err)
 		return nil, err
 	}
 	return a.end(end, err)
@@ -249,6 +252,7 @@ func (a *attempt[T]) never(cause error) {
 
 // unknown ends an attempt after which no other may go on by itself.
 func (a *attempt[T]) unknown(cause error) {
+	a.givenUp = cause
 	a.op.SetReason(cause.Error())
 	a.op.Unknown()
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -59,6 +60,7 @@ type Resumer struct {
 	operations map[string]Resumable
 	config     ResumerConfig
 	pool       *fair.Pool
+	unreadable sync.Map // names of operations that were told of
 }
 
 // NewResumer returns a resumer. The store must be the guard's own, and a [store.Lister]; if it is not a lister, the
@@ -247,7 +249,20 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.I
 	case errors.Is(err, store.ErrOutcomeUnknown):
 		run.Count(func(report *Report) { report.Unknown++ })
 	default:
+		run.tellUnreadable(ctx, operation.operationName(), id, err)
 		run.Fail(err)
+	}
+}
+
+// tellUnreadable tells, once for each name of an operation, that this node cannot go on with a record, as it is without
+// the secret or the namespace of its downstream keys. It will not until it is configured otherwise.
+func (run *resumeRun) tellUnreadable(ctx context.Context, name string, id store.ID, err error) {
+	if !errors.Is(err, store.ErrUnreadable) {
+		return
+	}
+	if _, told := run.unreadable.LoadOrStore(name, true); !told {
+		run.config.Logger.ErrorContext(ctx, "phase: a lost operation cannot be resumed, and perhaps others of its name",
+			"operation", name, "key_hash", id.Hash(), "error", err)
 	}
 }
 

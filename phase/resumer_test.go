@@ -350,6 +350,30 @@ func TestAStepThatNeverReturns(t *testing.T) {
 	})
 }
 
+// TestAResumerOfAnotherNamespace: it cannot derive the downstream keys, leaves the operation alone, and says why, once.
+func TestAResumerOfAnotherNamespace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		o := b.define(b.call("charge", func(context.Context, string, *order) error { return errDown }).Repeat())
+		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+		b.reconfigure(func(c *onceward.Config) { c.Namespace = "renamed" })
+		var log lockedBuffer
+		r := b.resumer(phase.ResumerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, o)
+		for range 2 {
+			time.Sleep(time.Minute)
+			if _, err := r.RunOnce(t.Context()); !errors.Is(err, store.ErrUnreadable) {
+				t.Errorf("B6: resuming without the namespace of the record gets %v", err)
+			}
+		}
+		named := `operation="POST /orders" key_hash=` + b.record("k").Hash()
+		if strings.Count(log.String(), named) != 1 || !strings.Contains(log.String(), "the Namespace as it was") {
+			t.Errorf("M3: the log is %s", log.String())
+		}
+		b.wantTrace("charge")
+	})
+}
+
 // TestRunChecksTheNamesOfOperations: those of routes are known by their definition, and one that is only run by Do has to
 // be declared.
 func TestRunChecksTheNamesOfOperations(t *testing.T) {

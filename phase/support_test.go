@@ -26,8 +26,9 @@ func TestMain(m *testing.M) { os.Exit(watchdog.Over(m).Run()) }
 // bench is a store with a guard, and the trace of what steps did.
 type bench struct {
 	*testing.T
-	store store.Store
-	guard *onceward.Guard
+	store  store.Store
+	config onceward.Config
+	guard  *onceward.Guard
 
 	mu    sync.Mutex
 	trace []string
@@ -35,14 +36,26 @@ type bench struct {
 
 func newBench(t *testing.T, store store.Store) *bench {
 	t.Helper()
-	guard, err := onceward.New(store, onceward.Config{
+	config := onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"),
 		Logger: slog.New(slog.DiscardHandler),
-	})
+	}
+	guard, err := onceward.New(store, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bench{T: t, store: store, guard: guard}
+	return &bench{T: t, store: store, config: config, guard: guard}
+}
+
+// reconfigure goes on with a guard over the same store that is configured otherwise.
+func (b *bench) reconfigure(change func(c *onceward.Config)) {
+	b.Helper()
+	change(&b.config)
+	guard, err := onceward.New(b.store, b.config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.guard = guard
 }
 
 // did notes that something happened.

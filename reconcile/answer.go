@@ -20,6 +20,7 @@ type Answer struct {
 	completion store.Completion
 	step       phase.StepOutcome
 	reason     string
+	by         string // from where it was learned, for the log
 }
 
 type answerKind uint8

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -88,8 +89,18 @@ func TestExternalEventsComeFirst(t *testing.T) {
 				keep(t, store, c.externals...)
 				lose(t, store, "k")
 				bank := always(reconcile.NotExecuted("the bank says so"))
-				run(t, newPoller(t, store, hearing(bank), reconcile.Config{}), c.want)
+				var log strings.Builder
+				logger := slog.New(slog.NewTextHandler(&log, nil))
+				run(t, newPoller(t, store, hearing(bank), reconcile.Config{Logger: logger}), c.want)
 				bank.wantAsked(t, c.asked)
+				line := map[reconcile.Report]string{
+					{Completed: 1}: "outcome=completed by=", {NotExecuted: 1}: `outcome="not executed" by=`,
+				}[c.want] + []string{`"external event"`, "resolver"}[c.asked]
+				named := "operation=\"" + transfers + "\" key_hash=" + idOf("k").Hash()
+				told := strings.Contains(log.String(), line) && strings.Contains(log.String(), named)
+				if settled := c.want.Postponed == 0; told != settled {
+					t.Errorf("M3: want the line %t, with %s and %s, in the log: %s", settled, named, line, &log)
+				}
 			})
 		})
 	}
@@ -320,8 +331,9 @@ func TestLostDownstreamSecret(t *testing.T) {
 		s := memory.New()
 		lose(t, s, "k")
 		lost, otherSecret := newGuard("another secret of the tests")
+		var log strings.Builder
 		poller, err := reconcile.NewPoller(lost, s, reconcile.Config{
-			Rules: map[string]reconcile.Rule{transfers: hearing(nil)}, Logger: quiet,
+			Rules: map[string]reconcile.Rule{transfers: hearing(nil)}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		must(t, err)
 		operator, err := reconcile.NewOperator(lost, s)
@@ -337,6 +349,10 @@ func TestLostDownstreamSecret(t *testing.T) {
 		wantState(t, s, "k", store.StateUnknown)
 		if rec := record(t, s, "k"); !strings.Contains(rec.ReconcileError, "put the secret back") {
 			t.Errorf("B6: the record says %q", rec.ReconcileError)
+		}
+		if named := "key_hash=" + idOf("k").Hash(); !strings.Contains(log.String(), "level=ERROR") ||
+			!strings.Contains(log.String(), named) || !strings.Contains(log.String(), "Namespace") {
+			t.Errorf("M3: the log is %s", &log)
 		}
 		found, err := operator.Find(t.Context(), reconcile.Query{Subject: made, Steps: []string{"transfer"}})
 		if !errors.Is(err, store.ErrUnreadable) || len(found) != 0 {

@@ -77,10 +77,11 @@ func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer,
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	started := time.Now()
+	started, by := time.Now(), "external event"
 	answer, err := p.guarded(ctx, func() (Answer, error) { return p.readExternalEvents(ctx, rule, &rec) })
 	if answer.kind == stillUnknown && ask && rule.Resolver != nil && !errors.Is(err, store.ErrUnavailable) {
 		eventsErr := err
+		by = "resolver"
 		answer, err = p.guarded(ctx, func() (Answer, error) { return rule.Resolver.Resolve(ctx, &rec) })
 		if answer.kind == stillUnknown {
 			err = errors.Join(eventsErr, err)
@@ -92,6 +93,7 @@ func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer,
 	if err != nil {
 		answer = StillUnknown(err.Error())
 	}
+	answer.by = by
 	return answer, err
 }
 
@@ -163,6 +165,8 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 	if err := audited(ctx, p.auditor, entry, func() error { return resolved.write(ctx, p.settler, claim) }); err != nil {
 		return Report{}, unlessFenced(err)
 	}
+	p.config.Logger.InfoContext(ctx, "reconcile: an operation was settled", "operation", rec.Operation,
+		"key_hash", rec.Hash(), "attempt", rec.Attempt, "outcome", resolved.outcome, "by", a.by, "reason", resolved.reason)
 	p.observe(ctx, rec, resolved.outcome, nil)
 	return resolved.report, nil
 }
@@ -185,6 +189,10 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 		Wait: backoff.Jittered(p.config.MinBackoff, p.config.MaxBackoff, rec.ReconcileCount),
 	}); err != nil {
 		return Report{}, unlessFenced(err)
+	}
+	if _, err := p.guard.DownstreamKey(rec, ""); err != nil {
+		p.config.Logger.ErrorContext(ctx, "reconcile: no downstream key of an operation can be derived, so that nothing "+
+			"can be learned by it", "operation", rec.Operation, "key_hash", rec.Hash(), "error", err)
 	}
 	if !rec.DeadLetter && rec.ReconcileCount < p.config.MaxAttempts {
 		p.observe(ctx, rec, "postponed", learnErr)

@@ -200,7 +200,7 @@ func reserveInProgress(rec Record, ev Event, now time.Time) (Record, Transition,
 	case rec.OnLost == LostResume && ev.Reservation.OnLost == LostResume:
 		return grant(rec, ev, now, OriginResumed)
 	default:
-		rec = lose(rec, now, "lease ran out")
+		rec = lose(rec, now, leaseRanOut)
 		return rec, Transition{Effect: EffectWrite, Decision: DecisionUnknown}, nil
 	}
 }
@@ -355,6 +355,9 @@ func settle(rec Record, to State, now time.Time) Record {
 	return rec
 }
 
+// leaseRanOut is the last error of a record whose owner was lost.
+const leaseRanOut = "lease ran out"
+
 // lose makes a record unknown, due for reconciliation at once.
 func lose(rec Record, now time.Time, reason string) Record {
 	rec.State = StateUnknown
@@ -371,7 +374,7 @@ func sweep(rec Record, now time.Time) (Record, Transition, error) {
 	if !rec.leaseOver(now) || rec.OnLost == LostResume {
 		return rec, unchanged, nil
 	}
-	return lose(rec, now, "lease ran out"), written, nil
+	return lose(rec, now, leaseRanOut), written, nil
 }
 
 func reap(rec Record, ev Event, now time.Time) (Record, Transition, error) {

@@ -149,6 +149,13 @@ type Verdict struct {
 	Now time.Time
 }
 
+// Lost reports whether it was this reservation that found an owner lost, and made the outcome unknown: those behind it
+// find it unknown already.
+func (v *Verdict) Lost() bool {
+	rec := &v.Record
+	return rec.State == StateUnknown && rec.LastError == leaseRanOut && rec.SettledAt.Equal(v.Now.Truncate(ClockStep))
+}
+
 // Check returns an [*UnreadableError] for what a store cannot rightly answer to a reservation: to act on the record of
 // another request would be worse than not to answer.
 func (v *Verdict) Check(r *Reservation) error {

@@ -156,6 +156,9 @@ func waysToLose(i Instance) map[string]way {
 		"found by a reservation": func(e *env, c store.Claim) {
 			v := e.wantDecision(request(c.ID), store.DecisionUnknown, "section 4: the lease is over")
 			e.wantSince(v.Record, v.Now, v.Now, "the verdict")
+			if !v.Lost() {
+				e.Errorf("section 4: the verdict at %s does not tell that the owner was found lost: %+v", v.Now, v.Record)
+			}
 		},
 	}
 	if has[store.Sweeper](i) {

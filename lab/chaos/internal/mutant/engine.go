@@ -29,7 +29,7 @@ var engine = []Mutant{
 		Edits: []Edit{
 			{
 				"store/step.go",
-				"\t\trec = lose(rec, now, \"lease ran out\")\n" +
+				"\t\trec = lose(rec, now, leaseRanOut)\n" +
 					"\t\treturn rec, Transition{Effect: EffectWrite, Decision: DecisionUnknown}, nil",
 				"\t\treturn grant(rec, ev, now, OriginRetried)",
 			},
