@@ -68,11 +68,11 @@ func (o *orphans) put(one orphan) {
 	}
 }
 
-// busy reports whether a look is planned or under way.
-func (o *orphans) busy() bool {
+// pending is how many may still have to be released, also of those that are put off.
+func (o *orphans) pending() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.looking
+	return len(o.waiting) + o.later
 }
 
 // plan makes a look at the next moment that is allowed. The caller holds the lock.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/store"
 )
 
 // Worker is work that goes on beside the handlers: a janitor, a poller, a resumer, an outbox worker, a consumer of a
@@ -40,8 +41,9 @@ func Run(ctx context.Context, workers ...Worker) error { return Runner{}.Run(ctx
 
 // Runner is [Run] with settings. The zero value is ready to use.
 type Runner struct {
-	// StopTimeout is how long each worker may take to stop. Then it is left behind, and the next is stopped. It should
-	// be longer than the grace of each server, consumer and outbox worker. Default: 1 min.
+	// StopTimeout is how long each worker may take to stop. Then it is left behind, and the next is stopped. A worker
+	// that has a method StopTimeout() time.Duration, as servers and outbox workers do, may take as long as that says, if
+	// it is longer; for other workers it should be longer than their grace. Default: 1 min.
 	StopTimeout time.Duration
 	// Logger gets what became of workers that were started again. Default: [slog.Default].
 	Logger *slog.Logger
@@ -86,13 +88,11 @@ func (r Runner) Run(ctx context.Context, workers ...Worker) error {
 func checkWorkers(workers []Worker) error {
 	seen := make(map[Worker]bool)
 	for i, worker := range workers {
-		value := reflect.ValueOf(worker)
-		kind := value.Kind()
-		if worker == nil || (kind == reflect.Pointer || kind == reflect.Func) && value.IsNil() {
+		if isNil(worker) {
 			return fmt.Errorf("%w: worker %s is nil: was the error of its constructor dropped?",
 				ErrMisconfigured, workerName(workers, i))
 		}
-		if kind != reflect.Pointer {
+		if reflect.ValueOf(worker).Kind() != reflect.Pointer {
 			continue // equal values may be two workers
 		}
 		if seen[worker] {
@@ -101,6 +101,13 @@ func checkWorkers(workers []Worker) error {
 		seen[worker] = true
 	}
 	return nil
+}
+
+// isNil reports whether an interface is nil, or holds a pointer or function that is.
+func isNil(v any) bool {
+	value := reflect.ValueOf(v)
+	kind := value.Kind()
+	return v == nil || (kind == reflect.Pointer || kind == reflect.Func) && value.IsNil()
 }
 
 // workerName is what a worker is called in logs and errors.
@@ -138,13 +145,17 @@ func (r Runner) start(ctx context.Context, worker Worker, name string, failed ch
 // stop tells a worker to stop, and waits for it.
 func (w *runningWorker) stop() error {
 	w.cancel()
-	timer := time.NewTimer(w.StopTimeout)
+	timeout := w.StopTimeout
+	if longer, ok := w.worker.(interface{ StopTimeout() time.Duration }); ok {
+		timeout = max(timeout, longer.StopTimeout())
+	}
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-w.done:
 		return w.err
 	case <-timer.C:
-		return fmt.Errorf("onceward: worker %s has not stopped within %s and was left behind", w.name, w.StopTimeout)
+		return fmt.Errorf("onceward: worker %s has not stopped within %s and was left behind", w.name, timeout)
 	}
 }
 
@@ -154,7 +165,7 @@ func (w *runningWorker) keep(ctx context.Context) error {
 		began := time.Now()
 		err := w.once(ctx)
 		switch {
-		case errors.Is(err, ErrMisconfigured), ctx.Err() != nil && err != nil && !errors.Is(err, context.Canceled):
+		case errors.Is(err, ErrMisconfigured), ctx.Err() != nil && err != nil && !onlyCanceled(err):
 			return fmt.Errorf("onceward: worker %s: %w", w.name, err)
 		case ctx.Err() != nil:
 			return nil
@@ -170,12 +181,42 @@ func (w *runningWorker) keep(ctx context.Context) error {
 	}
 }
 
-// once runs a worker until it returns. A panic is an error too.
+// once runs a worker until it returns. A panic is an error too, and so is the end of its goroutine.
 func (w *runningWorker) once(ctx context.Context) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("onceward: it panicked: %v\n%s", p, debug.Stack())
-		}
+	err = errors.New("onceward: it ended its goroutine, see runtime.Goexit")
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("onceward: it panicked: %v\n%s", p, debug.Stack())
+			}
+		}()
+		err = w.worker.Run(ctx)
 	}()
-	return w.worker.Run(ctx)
+	<-returned
+	return err
+}
+
+// onlyCanceled reports whether an error says nothing but that the context ended, as the end of a worker that was told
+// to stop may. What else it wraps must come to light, but for the word of a store that could therefore not be reached.
+func onlyCanceled(err error) bool {
+	switch wrapped := err.(type) {
+	case interface{ Unwrap() []error }:
+		canceled := false
+		for _, one := range wrapped.Unwrap() {
+			if one == store.ErrUnavailable {
+				continue
+			}
+			if !onlyCanceled(one) {
+				return false
+			}
+			canceled = true
+		}
+		return canceled
+	case interface{ Unwrap() error }:
+		return onlyCanceled(wrapped.Unwrap())
+	default:
+		return errors.Is(err, context.Canceled)
+	}
 }

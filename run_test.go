@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // diary is what workers did, in order.
@@ -93,6 +95,7 @@ func TestRunStartsAgainWhatFell(t *testing.T) {
 		"error":   func() error { return errors.New("the broker is away") },
 		"nothing": func() error { return nil },
 		"panic":   func() error { panic("a bug") },
+		"goexit":  func() error { runtime.Goexit(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -206,6 +209,52 @@ func TestRunLeavesBehindWhatDoesNotStop(t *testing.T) {
 		}
 		time.Sleep(time.Hour) // it ends at last, for the bubble
 	})
+}
+
+// patient is a worker that says how long it may take to stop.
+type patient struct{ named }
+
+func (s *patient) StopTimeout() time.Duration { return s.stops + time.Second }
+
+// TestRunLetsAWorkerTakeTheTimeItNeeds: what it says itself counts, if it is longer.
+func TestRunLetsAWorkerTakeTheTimeItNeeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &diary{}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		err := quietRunner(new(bytes.Buffer)).Run(ctx, &named{name: "janitor", diary: d, stops: 9 * time.Second},
+			&patient{named{name: "server", diary: d, stops: time.Minute}}, &patient{named{name: "quick", diary: d}})
+		if err != nil || !d.has("server ends") || !d.has("janitor ends") {
+			t.Errorf("%v: %q", err, d.all())
+		}
+	})
+}
+
+// TestRunTellsWhatWentWrongWhileStopping: that the context ended is no error, but it hides none.
+func TestRunTellsWhatWentWrongWhileStopping(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	broken := errors.New("the offsets could not be committed")
+	for _, test := range []struct {
+		err  error
+		told bool
+	}{
+		{ctx.Err(), false},
+		{fmt.Errorf("stopped: %w", ctx.Err()), false},
+		{errors.Join(ctx.Err(), fmt.Errorf("read: %w", ctx.Err())), false},
+		{fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, ctx.Err()), false},
+		{errors.Join(broken, ctx.Err()), true},
+		{fmt.Errorf("flush: %w", errors.Join(ctx.Err(), broken)), true},
+		{fmt.Errorf("%w: %w", store.ErrUnavailable, broken), true},
+		{errors.Join(store.ErrUnavailable), true},
+	} {
+		err := onceward.Run(ctx, onceward.WorkerFunc(func(context.Context) error { return test.err }))
+		if test.told != errors.Is(err, test.err) || test.told != (err != nil) {
+			t.Errorf("a worker ended with %q: told %v, want %t", test.err, err, test.told)
+		}
+	}
 }
 
 func TestRunRefusesWorkersThatCannotBeMeant(t *testing.T) {

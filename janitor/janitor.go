@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -141,7 +142,7 @@ func bounded(ctx context.Context, limit int, step func(ctx context.Context, limi
 func (c *Config) loop(ctx context.Context, job string, once func(context.Context) (Report, error)) error {
 	failures := 0
 	for {
-		if _, err := once(ctx); err == nil {
+		if err := guarded(ctx, once); err == nil {
 			failures = 0
 		} else if ctx.Err() == nil {
 			failures++
@@ -151,6 +152,18 @@ func (c *Config) loop(ctx context.Context, job string, once func(context.Context
 			return nil
 		}
 	}
+}
+
+// guarded runs the work once. A panic, of the store or of the observer, is a failure like any other: the loop may run in
+// a goroutine of its own, where it would end the process.
+func guarded(ctx context.Context, once func(context.Context) (Report, error)) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("janitor: panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	_, err = once(ctx)
+	return err
 }
 
 // pause is the time until the next run. After failures it is shorter than usual and doubles until it is as usual: a

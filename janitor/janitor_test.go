@@ -463,3 +463,41 @@ func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 		}
 	})
 }
+
+// TestAPanicDoesNotEndTheJanitor: it is a failure that is logged, and both jobs go on.
+func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		told := &journal{}
+		var sweeps, reaps int // of the first of each the observer panics
+		config := janitor.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		config.Observer = onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
+			runs := &sweeps
+			if _, ok := e.(janitor.ReapedEvent); ok {
+				runs = &reaps
+			}
+			if *runs++; *runs == 1 {
+				panic("a bug")
+			}
+			told.Observe(ctx, e)
+		})
+		j, err := janitor.New(memory.New(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := j.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		for _, job := range []string{"cannot sweep", "cannot reap"} {
+			if !strings.Contains(log.String(), job) || !strings.Contains(log.String(), "panic: a bug") {
+				t.Errorf("the log does not tell of %q:\n%s", job, &log)
+			}
+		}
+		if sweeps < 2 || reaps < 2 {
+			t.Errorf("it swept %d times and reaped %d times", sweeps, reaps)
+		}
+	})
+}

@@ -49,7 +49,8 @@ type WorkerConfig struct {
 	Poll time.Duration
 	// Retention is how long messages are kept that were delivered. Default: 7 days.
 	Retention time.Duration
-	// Grace is how long deliveries that are under way may go on when the worker is told to stop. Default: 10 s.
+	// Grace is how long deliveries that are under way may go on when the worker is told to stop. How they ended is
+	// written down for 5 s more at most. Default: 10 s.
 	Grace time.Duration
 
 	// Observer is told of each delivery. Default: none.
@@ -173,6 +174,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	_, err := w.run(ctx, false)
 	return err
 }
+
+// StopTimeout tells a [onceward.Runner] how long the worker may take to stop: the grace, and the last writes.
+func (w *Worker) StopTimeout() time.Duration { return w.config.Grace + 2*lastWrites }
 
 // RunOnce delivers what is due, including what becomes due by that, until there is nothing more, and says what came of
 // it. Messages that are to be tried again later are left for later.

@@ -167,6 +167,7 @@ func (s *workerRun) conclude(ctx context.Context, end finished, result Result) (
 	defer recovered("Result.Then", &err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
+	defer context.AfterFunc(s.writing, cancel)()
 	if result.ProviderID != "" {
 		if err := end.lease.record(ctx, result.ProviderID); err != nil {
 			return fmt.Errorf("record the receiver's id: %w", err)

@@ -171,8 +171,8 @@ func (f *finisher) send(batch []finished) ([]Lease, error) {
 	for i := range batch {
 		outcomes[i] = batch[i].outcome
 	}
-	// The end of the worker's grace does not cut off what is being written: that would only make it doubtful.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.s.hard), finishTimeout)
+	// The end of the worker's grace does not cut off what is being written at once: that would only make it doubtful.
+	ctx, cancel := context.WithTimeout(f.s.writing, finishTimeout)
 	defer cancel()
 	return f.s.store.FinishMessages(ctx, outcomes)
 }
@@ -219,9 +219,19 @@ func (s *workerRun) ended(end finished) {
 	}
 	s.untrack(end.route, end.lease, count)
 	if outcome != "" {
-		s.config.Observer.Observe(s.hard, DeliveredEvent{
+		s.observe(DeliveredEvent{
 			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.attempts, Outcome: outcome, Elapsed: end.elapsed,
 			Err: end.err,
 		})
 	}
+}
+
+// observe tells the observer. A panic of it is logged: the worker, and what else it delivers, goes on.
+func (s *workerRun) observe(e DeliveredEvent) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.config.Logger.Error("outbox: the observer panicked", "message", e.Message, "panic", p)
+		}
+	}()
+	s.config.Observer.Observe(s.hard, e)
 }

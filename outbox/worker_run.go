@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
 )
 
 // workerRun is one run of a worker: the messages that it has leased, and the goroutines that work on them.
@@ -16,6 +18,9 @@ type workerRun struct {
 	hard     context.Context
 	cut      context.CancelFunc
 	stopping atomic.Bool
+	// writing is the context of what is written down: it ends lastWrites after the grace.
+	writing context.Context
+	giveUp  context.CancelFunc
 
 	hints      <-chan struct{}
 	unwatch    func()
@@ -50,6 +55,7 @@ func newWorkerRun(w *Worker) *workerRun {
 		s.routes[topic] = &routeState{Route: route, topic: topic, slots: make(chan struct{}, route.Concurrency)}
 	}
 	s.hard, s.cut = context.WithCancel(context.Background())
+	s.writing, s.giveUp = context.WithCancel(context.Background())
 	s.hints, s.unwatch = w.store.WatchMessages()
 	s.finish = newFinisher(s)
 	s.background.Go(s.finish.loop)
@@ -57,16 +63,21 @@ func newWorkerRun(w *Worker) *workerRun {
 	return s
 }
 
+// lastWrites is how long a worker that is to end, and whose grace is over, writes down how deliveries ended. A database
+// may have vanished without a word, and the worker must not outlast that.
+const lastWrites = 5 * time.Second
+
 // stopWith ends the run with the context: then nothing more is begun, and when the grace is over, what is still under
 // way is cut off.
 func (s *workerRun) stopWith(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		s.stopping.Store(true)
-		select {
-		case <-time.After(s.config.Grace):
-			s.cut()
-		case <-s.hard.Done():
+		if !backoff.Sleep(s.hard, s.config.Grace) {
+			return
 		}
+		s.cut()
+		backoff.Sleep(s.writing, lastWrites)
+		s.giveUp()
 	})
 }
 
@@ -82,6 +93,7 @@ func (s *workerRun) end() {
 	s.cut()
 	s.finish.close()
 	s.background.Wait()
+	s.giveUp()
 }
 
 func (s *workerRun) summary() Report {

@@ -1,6 +1,12 @@
 package reconcile
 
-import "github.com/onceward/onceward/store"
+import (
+	"context"
+	"log/slog"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
+)
 
 // ReconciledEvent is an unknown record that was asked after or settled from outside: it goes to the
 // [onceward.Observer].
@@ -14,4 +20,20 @@ type ReconciledEvent struct {
 	Outcome string
 	// Err is why nothing was learned.
 	Err error
+}
+
+// guardedObserver tells another. A panic of that is logged: it may come in a goroutine of the poller's, where it would
+// end the process.
+type guardedObserver struct {
+	onceward.Observer
+	logger *slog.Logger
+}
+
+func (g guardedObserver) Observe(ctx context.Context, e onceward.ObserverEvent) {
+	defer func() {
+		if v := recover(); v != nil {
+			g.logger.ErrorContext(ctx, "reconcile: the observer panicked", "panic", v)
+		}
+	}()
+	g.Observer.Observe(ctx, e)
 }

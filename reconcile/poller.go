@@ -116,6 +116,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Observer = guardedObserver{c.Observer, c.Logger}
 	return c, nil
 }
 

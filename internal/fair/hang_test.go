@@ -234,3 +234,24 @@ func TestNoAnswerDoesNotStopARun(t *testing.T) {
 		s.wantOnce(b.T)
 	})
 }
+
+// TestATaskThatPanics fails, and the others are done.
+func TestATaskThatPanics(t *testing.T) {
+	s := &shelf{size: 10, at: func(int) (string, string) { return "op", "scope" }}
+	inTime(t, s, fair.Bounds{}, func(b *bench) {
+		var begun atomic.Int64
+		r := b.run(b.Context(), func(context.Context, fair.Item) {
+			if begun.Add(1) == 1 {
+				panic("a bug")
+			}
+		})
+		b.look(r)
+		r.Wait()
+		if len(b.errs) != 1 || s.finished() != 9 || b.pool.Held() != 0 || b.pool.Shares() != 0 {
+			b.Errorf("%v; %d are done, %d are held, with %d shares", b.errs, s.finished(), b.pool.Held(), b.pool.Shares())
+		}
+		b.look(r)
+		r.Wait()
+		s.wantOnce(b.T)
+	})
+}

@@ -1,6 +1,9 @@
 package fair
 
 import (
+	"fmt"
+	"runtime/debug"
+
 	"github.com/onceward/onceward/store"
 )
 
@@ -91,9 +94,19 @@ func (r *Run) serve(o *operation, l *lane) {
 			break
 		}
 		r.wg.Add(1)
-		go t.do(func() { r.work.Do(r.ctx, item) }, r.wg.Done)
+		go t.do(func() { r.do(item) }, r.wg.Done)
 	}
 	r.readOperation(o)
+}
+
+// do works on one record. A panic, such as of an observer, is a failure of that record, not the end of the process.
+func (r *Run) do(item Item) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.failed(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	r.work.Do(r.ctx, item)
 }
 
 // next takes the first record of a lane. A lane without any is closed. One that has more in the store gives way to

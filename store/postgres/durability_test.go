@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
@@ -83,6 +85,44 @@ func TestAsynchronousStandby(t *testing.T) {
 	})
 	wantWarnings(t, server.URL())
 	openStore(t, server.URL(), postgres.WithStrictDurability())
+}
+
+// TestNoStandbys: a fail-over goes neither to a backup, nor to what keeps the log for one, nor to a logical subscriber.
+func TestNoStandbys(t *testing.T) {
+	t.Parallel()
+	server := servers.NewPostgres(t, "wal_level=logical")
+	admin := openAdmin(t, server.URL())
+	var at string
+	must(t, admin.QueryRow(t.Context(), `SELECT pg_current_wal_flush_lsn()`).Scan(&at))
+	exec(t, admin, `CREATE PUBLICATION everything FOR ALL TABLES`)
+	exec(t, admin, `SELECT pg_create_logical_replication_slot('subscriber', 'pgoutput')`)
+	stream(t, server, "a backup tool", `BASE_BACKUP`)
+	stream(t, server, "pg_basebackup", `START_REPLICATION `+at)
+	stream(t, server, "subscriber", `START_REPLICATION SLOT subscriber LOGICAL 0/0 (proto_version '1', publication_names 'everything')`)
+	eventually(t, "all stream", 20*time.Second, func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE state <> 'startup'`) == 3
+	})
+	wantWarnings(t, server.URL())
+	openStore(t, server.URL(), postgres.WithStrictDurability())
+	stream(t, server, "a standby", `START_REPLICATION `+at)
+	eventually(t, "the standby streams", 20*time.Second, func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE application_name = 'a standby'`) == 1
+	})
+	wantWarnings(t, server.URL(), "there are 1 standbys and none is waited for")
+}
+
+// stream sends a command of the protocol of replication, whose answers are not read, and leaves it so.
+func stream(t *testing.T, server *servers.PostgresServer, name, command string) {
+	t.Helper()
+	config, err := pgconn.ParseConfig(server.URL())
+	must(t, err)
+	config.RuntimeParams["replication"] = "database"
+	config.RuntimeParams["application_name"] = name
+	conn, err := pgconn.ConnectConfig(t.Context(), config)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Conn().Close() })
+	conn.Frontend().Send(&pgproto3.Query{String: command})
+	must(t, conn.Frontend().Flush())
 }
 
 // receive lets a program of PostgreSQL receive the log, as a standby does.

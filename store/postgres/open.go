@@ -18,11 +18,12 @@ import (
 // Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
 // tables. It logs a warning if the server is configured to lose commits.
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
-	pool, err := openHandlers(ctx, url)
+	opened := new(sockets)
+	pool, err := openHandlers(ctx, url, opened)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: open: %w", err)
 	}
-	s, err := New(ctx, pool, options...)
+	s, err := open(ctx, newPoolSource(pool), opened, options)
 	if err != nil {
 		pool.Close()
 		return nil, err
@@ -41,11 +42,12 @@ const (
 
 // openHandlers opens the pool for handlers. Its connections bound idle transactions by themselves, so that it costs
 // nothing in each transaction; behind a pooler that does not let them, each transaction does.
-func openHandlers(ctx context.Context, url string) (*pgxpool.Pool, error) {
+func openHandlers(ctx context.Context, url string, opened *sockets) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
+	config.ConnConfig.DialFunc = opened.dialing(config.ConnConfig.DialFunc)
 	tuned := config.Copy()
 	setDefault(tuned, idleParameter, openedIdle)
 	return openTuned(ctx, tuned, config)
@@ -75,7 +77,7 @@ func openTuned(ctx context.Context, tuned, config *pgxpool.Config) (*pgxpool.Poo
 // New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close,
 // after the store. For everything else the store opens a few connections of its own in the same way as the pool does.
 func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, error) {
-	return open(ctx, newPoolSource(pool), options)
+	return open(ctx, newPoolSource(pool), new(sockets), options)
 }
 
 // NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
@@ -87,11 +89,11 @@ func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, er
 // when their replies are lost, outside of the transactions of this package, unless [WithRepeatingDriver] says that this
 // is known; see the guide on PostgreSQL.
 func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
-	return open(ctx, sqlSource{db}, options)
+	return open(ctx, sqlSource{db}, new(sockets), options)
 }
 
-func open(ctx context.Context, handlers source, chosen []Option) (*Store, error) {
-	s := &Store{options: defaults(), handlers: handlers, inFlight: make(map[store.ID]*running)}
+func open(ctx context.Context, handlers source, opened *sockets, chosen []Option) (*Store, error) {
+	s := &Store{options: defaults(), handlers: handlers, sockets: opened, inFlight: make(map[store.ID]*running)}
 	for _, option := range chosen {
 		option(&s.options)
 	}
@@ -111,6 +113,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	config.ConnConfig.DialFunc = s.sockets.dialing(config.ConnConfig.DialFunc)
 	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of
 	// a caller who is alone.
 	config.ShouldPing = neverPing
@@ -234,8 +237,15 @@ func (s *Store) readTables(ctx context.Context) error {
 		return err
 	}
 	var secret []byte
-	if err := s.own.QueryRow(ctx, s.names.render(`SELECT value FROM @secret`)).Scan(&secret); err != nil {
+	var moved bool
+	err := s.own.QueryRow(ctx, s.names.render(`SELECT value, to_regclass($1) IS NOT NULL FROM @secret`),
+		s.names.render(`@test_clock`)).Scan(&secret, &moved)
+	if err != nil {
 		return fmt.Errorf("read the secret of the tables: %w", err)
+	}
+	if moved {
+		s.logger.WarnContext(ctx, "onceward: a test moves the clock of these tables, or has died before it gave it back: "+
+			"use others than those of tests", "table", s.names.render(`@test_clock`))
 	}
 	if err := s.operations.load(ctx); err != nil {
 		return err
@@ -266,33 +276,6 @@ func (s *Store) ready(ctx context.Context) error {
 		err = s.readTables(ctx)
 	}
 	return unavailable(err)
-}
-
-// Close ends what is under way and closes the connections that the store opened.
-func (s *Store) Close() error {
-	s.closed.Store(true)
-	if s.batches != nil {
-		s.batches.close()
-	}
-	if s.waits != nil {
-		s.waits.close()
-	}
-	if s.bridge != nil {
-		s.bridge.close()
-	}
-	if s.scout.pool != nil {
-		s.scout.close()
-	}
-	if s.own != nil {
-		s.own.Close()
-	}
-	if s.asking != nil {
-		s.asking.Close()
-	}
-	if s.opened != nil {
-		s.opened.Close()
-	}
-	return nil
 }
 
 // Option changes a store that is being opened.
@@ -337,8 +320,9 @@ func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix 
 // [Migrations] with a tool of your own. Default: opening brings them up to date.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
-// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged. Default: a
-// warning.
+// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged, such as one with
+// standbys of which none is waited for. Neither backups, nor pg_receivewal under its own name, nor logical subscribers
+// count as standbys. Default: a warning.
 func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
 
 // WithLanes is how many statements of reserved mode may be on the wire at once; what arrives while all are busy is
@@ -361,9 +345,14 @@ func WithRepeatingDriver() Option { return func(o *options) { o.repeatingDriver 
 // WithLogger is where warnings go. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
+// selectDurability reads the settings, and counts the standbys: a fail-over goes to none that only takes a backup, or
+// keeps the log, by its usual name, nor to a logical subscriber. A role that does not see the states sees the names.
 const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
 	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
-	(SELECT count(*) FROM pg_stat_replication)`
+	(SELECT count(*) FROM pg_stat_replication r
+		WHERE state IS DISTINCT FROM 'backup'
+			AND application_name NOT IN ('pg_basebackup', 'pg_receivewal', 'barman_receive_wal')
+			AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))`
 
 // checkDurability says what the server's settings mean for commits that it has acknowledged, before a caller relies on
 // them.

@@ -54,6 +54,7 @@ type Store struct {
 	// that itself.
 	handlers source
 	opened   *pgxpool.Pool
+	sockets  *sockets
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *pgxpool.Pool
 	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.

@@ -25,12 +25,14 @@ type TestingT interface {
 type TestClock struct {
 	t TestingT
 	// conn is the clock's own, so that the end of the store does not matter.
-	conn  *pgx.Conn
-	names names
+	conn   *pgx.Conn
+	config *pgx.ConnConfig
+	names  names
 	// original is the function that was replaced.
 	original string
 
-	mu sync.Mutex // one at a time uses the connection
+	mu    sync.Mutex // one at a time uses the connection
+	ahead time.Duration
 }
 
 const (
@@ -41,20 +43,21 @@ const (
 		CREATE OR REPLACE FUNCTION @now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
 			SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint + ahead FROM @test_clock WHERE id = 1
 		$$`
-	moveTestClock = `UPDATE @test_clock SET ahead = ahead + $1`
+	moveTestClock = `UPDATE @test_clock SET ahead = $1`
 	dropTestClock = `DROP TABLE @test_clock`
 )
 
 // NewTestClock returns the clock of a store whose tables belong to this test alone, such as in a schema that the test
-// has made. It fails the test if they hold a record: a clock that jumps would do harm to others' operations. When the
+// has made. It fails the test if they hold a record or a message: a clock that jumps would do harm to others' operations. When the
 // test ends the tables have the server's time again. The store's user must own the tables, as one does who made them.
 func NewTestClock(t TestingT, s *Store) *TestClock {
 	t.Helper()
-	c := &TestClock{t: t, names: s.names}
+	c := &TestClock{t: t, names: s.names, config: s.own.Config().ConnConfig}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	var err error
-	if c.conn, err = pgx.ConnectConfig(ctx, s.own.Config().ConnConfig); err != nil {
+	c.config.DialFunc = s.sockets.dial // it is none of the store's connections
+	if c.conn, err = pgx.ConnectConfig(ctx, c.config); err != nil {
 		t.Fatalf("postgres: connect for the clock of a test: %v", err)
 	}
 	if err := c.begin(ctx); err != nil {
@@ -68,13 +71,13 @@ func NewTestClock(t TestingT, s *Store) *TestClock {
 // begin makes the clock one that can be moved, if it may be.
 func (c *TestClock) begin(ctx context.Context) error {
 	var used, moved bool
-	err := c.conn.QueryRow(ctx, c.names.render(`SELECT EXISTS (SELECT FROM @record WHERE state <> 0), to_regclass($1) IS NOT NULL`),
-		c.names.render(`@test_clock`)).Scan(&used, &moved)
+	err := c.conn.QueryRow(ctx, c.names.render(`SELECT EXISTS (SELECT FROM @record WHERE state <> 0) OR EXISTS (SELECT FROM @outbox),
+			to_regclass($1) IS NOT NULL`), c.names.render(`@test_clock`)).Scan(&used, &moved)
 	switch {
 	case err != nil:
 		return err
 	case used:
-		return errors.New("its tables hold records already: open it in a schema of the test's own")
+		return errors.New("its tables hold records or messages already: open it in a schema of the test's own")
 	case moved:
 		return errors.New("there is another clock for its tables, or a test has left one: open it in a schema of the test's own")
 	}
@@ -93,7 +96,11 @@ func (c *TestClock) Advance(d time.Duration) {
 	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	if _, err := c.conn.Exec(ctx, c.names.render(moveTestClock), d.Microseconds()); err != nil {
+	c.ahead += d
+	if err := c.connected(ctx, func() error {
+		_, err := c.conn.Exec(ctx, c.names.render(moveTestClock), c.ahead.Microseconds())
+		return err
+	}); err != nil {
 		c.t.Fatalf("postgres: move the clock of a store: %v", err)
 	}
 }
@@ -105,12 +112,31 @@ func (c *TestClock) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	defer func() { _ = c.conn.Close(ctx) }() // nothing is under way on it
+	if err := c.connected(ctx, func() error { return c.restore(ctx) }); err != nil {
+		c.t.Fatalf("postgres: give the tables the server's time again: %v", err)
+	}
+}
+
+func (c *TestClock) restore(ctx context.Context) error {
 	var there bool
 	err := c.conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, c.names.render(`@test_clock`)).Scan(&there)
 	if err == nil && there {
 		_, err = c.conn.Exec(ctx, c.original+`; `+c.names.render(dropTestClock))
 	}
-	if err != nil {
-		c.t.Fatalf("postgres: give the tables the server's time again: %v", err)
+	return err
+}
+
+// connected does something that may be repeated, once more if the connection was lost: a test may end connections, or
+// the server.
+func (c *TestClock) connected(ctx context.Context, do func() error) error {
+	err := do()
+	if err == nil || !c.conn.IsClosed() {
+		return err
 	}
+	conn, connectErr := pgx.ConnectConfig(ctx, c.config)
+	if connectErr != nil {
+		return errors.Join(err, connectErr)
+	}
+	c.conn = conn
+	return do()
 }

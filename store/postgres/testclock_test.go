@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -139,6 +140,54 @@ func TestClockOfTablesInUse(t *testing.T) {
 	users.run(func() { postgres.NewTestClock(users, s) })
 	if !strings.Contains(users.fatal, "schema of the test's own") {
 		t.Errorf("the clock of a table with a record: %q", users.fatal)
+	}
+}
+
+// TestClockOfMessagesInUse: nor is one by which messages become due.
+func TestClockOfMessagesInUse(t *testing.T) {
+	t.Parallel()
+	u := newOutboxTest(t, "")
+	u.add("topic", "1", "message")
+	users := &ending{}
+	users.run(func() { postgres.NewTestClock(users, u.store) })
+	if !strings.Contains(users.fatal, "schema of the test's own") {
+		t.Errorf("the clock of a table with a message: %q", users.fatal)
+	}
+}
+
+// TestClockOutlivesItsConnection: a test that ends connections moves its clock all the same, and gives it back. A store
+// that is opened meanwhile, as behind a test that has died, warns of it.
+func TestClockOutlivesItsConnection(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t) + "&application_name=" + rand.Text()
+	admin := openAdmin(t, url)
+	users := &ending{}
+	s := openStore(t, url)
+	clock := postgres.NewTestClock(users, s)
+	kill := func() {
+		exec(t, admin, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+			WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid()`)
+	}
+	warnings := func() int {
+		book, logging := newLogbook()
+		again, err := postgres.Open(t.Context(), url, logging)
+		must(t, err)
+		must(t, again.Close())
+		return len(book.find("a test moves the clock"))
+	}
+	kill()
+	users.run(func() { clock.Advance(time.Hour) })
+	users.run(func() { clock.Advance(time.Hour) })
+	if ahead := number(t, admin, `SELECT (onceward_now() / 1000000 - extract(epoch FROM clock_timestamp()))::int / 60`); ahead < 119 || ahead > 120 {
+		t.Errorf("the clock is %d minutes ahead, want two hours", ahead)
+	}
+	if n := warnings(); n != 1 {
+		t.Errorf("there are %d warnings of a clock that was moved", n)
+	}
+	kill()
+	users.end()
+	if n := warnings(); n != 0 || users.fatal != "" {
+		t.Errorf("the clock was not given back: %d warnings, %q", n, users.fatal)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -44,6 +45,62 @@ func (s *silent) PurgeMessages(ctx context.Context, age time.Duration, limit int
 		return 0, err
 	}
 	return s.Store.PurgeMessages(ctx, age, limit)
+}
+
+// deaf is a store that does not answer what is to be written down.
+type deaf struct{ *sqlite.Store }
+
+func (d *deaf) FinishMessages(ctx context.Context, _ []outbox.Outcome) ([]outbox.Lease, error) {
+	<-ctx.Done()
+	return nil, errDown
+}
+
+func (d *deaf) FinishMessageTx(ctx context.Context, _ outbox.Outcome, _ func(context.Context) error) error {
+	<-ctx.Done()
+	return errDown
+}
+
+// TestNoAnswerDoesNotHoldUpTheEnd: a worker whose database has vanished ends soon after its grace.
+func TestNoAnswerDoesNotHoldUpTheEnd(t *testing.T) {
+	for name, then := range map[string]func(context.Context) error{
+		"many": nil,
+		"then": func(context.Context) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(b *bench) {
+				const grace = 10 * time.Second
+				w := b.worker(&deaf{b.store}, outbox.Route{Handler: func(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
+					if d.Type == "slow" {
+						<-ctx.Done() // as long as it may
+						time.Sleep(time.Second)
+					}
+					return outbox.Result{Then: then}, nil
+				}}, func(c *outbox.WorkerConfig) { c.Grace = grace })
+				b.add(about("", "quick"), about("", "quick"), about("", "quick"), about("", "slow"))
+				stop := b.start(w)
+				time.Sleep(time.Second)
+				b.add(about("", "quick"), about("", "quick"), about("", "quick"), about("", "slow"))
+				time.Sleep(14 * time.Second)
+				began := time.Now()
+				stop()
+				if took := time.Since(began); took > grace+5*time.Second || took > w.StopTimeout() {
+					b.Errorf("stopping took %s, want no more than 5s after the grace of %s", took, grace)
+				}
+			})
+		})
+	}
+}
+
+// TestAnObserverThatPanics does not end the worker.
+func TestAnObserverThatPanics(t *testing.T) {
+	inTime(t, func(b *bench) {
+		mail := new(clerk)
+		ids := b.add(about("", "one"), about("a", "two"), about("a", "three"))
+		panics := onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) { panic("a bug") })
+		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}, func(c *outbox.WorkerConfig) { c.Observer = panics }),
+			outbox.Report{Delivered: 3})
+		b.wantStates("O2", ids, outbox.StateDone, outbox.StateDone, outbox.StateDone)
+	})
 }
 
 // TestNoAnswerDoesNotStopAWorker: a worker gives up what the store does not answer, and goes on.
