@@ -20,6 +20,7 @@ func NewRouter(guard *onceward.Guard, charge Charge) http.Handler {
 		Post("/accounts/{account}/payments", func(w http.ResponseWriter, r *http.Request) {
 			var order struct{ Amount int64 }
 			if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
+				onceward.FromContext(r.Context()).Reject() // the corrected request may use the same key
 				http.Error(w, "not a payment", http.StatusBadRequest)
 				return
 			}

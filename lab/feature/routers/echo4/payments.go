@@ -20,6 +20,7 @@ func NewRouter(guard *onceward.Guard) (http.Handler, error) {
 func createPayment(c echo.Context) error {
 	var order struct{ Amount int64 }
 	if err := c.Bind(&order); err != nil {
+		onceward.FromContext(c.Request().Context()).Reject() // the corrected request may use the same key
 		return echo.NewHTTPError(http.StatusBadRequest, "not a payment")
 	}
 	ctx, id := c.Request().Context(), rand.Text()

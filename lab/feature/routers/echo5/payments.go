@@ -18,6 +18,7 @@ func NewRouter(guard *onceward.Guard, charge Charge) (http.Handler, error) {
 	protect.Handle(router.Add, http.MethodPost, "/accounts/:account/payments", func(c *echo.Context) error {
 		var order struct{ Amount int64 }
 		if err := c.Bind(&order); err != nil {
+			onceward.FromContext(c.Request().Context()).Reject() // the corrected request may use the same key
 			return echo.NewHTTPError(http.StatusBadRequest, "not a payment")
 		}
 		ctx := c.Request().Context()

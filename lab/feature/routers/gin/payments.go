@@ -20,6 +20,7 @@ func NewRouter(guard *onceward.Guard) (http.Handler, error) {
 func createPayment(c *gin.Context) {
 	var order struct{ Amount int64 }
 	if err := c.ShouldBindJSON(&order); err != nil {
+		onceward.FromContext(c.Request.Context()).Reject() // the corrected request may use the same key
 		c.JSON(http.StatusBadRequest, gin.H{"error": "not a payment"})
 		return
 	}

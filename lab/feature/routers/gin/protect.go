@@ -3,7 +3,7 @@ package payments
 import (
 	"context"
 	"net/http"
-	"path"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 	"github.com/onceward/onceward"
@@ -19,8 +19,8 @@ type contextKey struct{} // under which the guard's request carries gin's contex
 func (p Protector) Handle(
 	g *gin.RouterGroup, method, relative string, next gin.HandlerFunc, guard *onceward.Guard, options ...onceward.Option,
 ) {
-	name := method + " " + path.Join(g.BasePath(), relative)
-	p[name] = guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	name := method + " " + strings.TrimSuffix(g.BasePath(), "/") + relative
+	protected := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(contextKey{}).(*gin.Context)
 		// The one function with which gin puts its own kind of writer around that of the guard. Any engine will do.
 		c.Writer, c.Request = gin.CreateTestContextOnly(w, new(gin.Engine)).Writer, r
@@ -29,10 +29,11 @@ func (p Protector) Handle(
 			c.Writer.WriteHeaderNow()
 		}
 	}, append(options, onceward.OperationName(name))...)
+	p[name] = protected
 	g.Handle(method, relative, func(c *gin.Context) {
 		defer func(w gin.ResponseWriter, r *http.Request) { c.Writer, c.Request = w, r }(c.Writer, c.Request)
 		ctx := context.WithValue(c.Request.Context(), contextKey{}, c)
-		p[name].ServeHTTP(c.Writer, c.Request.WithContext(ctx))
+		protected.ServeHTTP(c.Writer, c.Request.WithContext(ctx))
 	})
 }
 

@@ -21,6 +21,7 @@ func NewRouter(guard *onceward.Guard) (http.Handler, error) {
 func createPayment(w http.ResponseWriter, r *http.Request) {
 	var order struct{ Amount int64 }
 	if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
+		onceward.FromContext(r.Context()).Reject() // the corrected request may use the same key
 		http.Error(w, "not a payment", http.StatusBadRequest)
 		return
 	}
