@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,10 +210,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if err := problembase.Check(c.ProblemBase); err != nil {
 		return c, fmt.Errorf("onceward: Config.ProblemBase: %w", err)
-	}
-	if !strings.ContainsAny(c.ProblemBase[len(c.ProblemBase)-1:], "/#=:?") {
-		return c, fmt.Errorf("onceward: Config.ProblemBase %q must end in one of / # = : ? because the code comes right "+
-			"behind it: as it is, a type would be %q", c.ProblemBase, c.ProblemBase+problemNoKey.Code)
 	}
 	if c.ProblemCode == nil {
 		c.ProblemCode = func(code string) string { return code }

@@ -94,8 +94,8 @@ func New(s store.Store, config Config) (*Janitor, error) {
 // Run sweeps and reaps until the context ends, and then returns nil. Failures are logged, and it goes on.
 func (j *Janitor) Run(ctx context.Context) error {
 	var both sync.WaitGroup
-	both.Go(func() { _ = j.sweeper.Run(ctx) })
-	both.Go(func() { _ = j.reaper.Run(ctx) })
+	both.Go(func() { _ = j.sweeper.Run(ctx) }) // it returns nil, when the context has ended
+	both.Go(func() { _ = j.reaper.Run(ctx) })  // as does this
 	both.Wait()
 	return nil
 }

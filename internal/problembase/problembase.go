@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Check refuses a base that leads nowhere.
+// Check refuses a base that leads nowhere, and one that the code would run into.
 func Check(base string) error {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -15,6 +15,10 @@ func Check(base string) error {
 	}
 	if !u.IsAbs() && !strings.HasPrefix(base, "/") {
 		return fmt.Errorf("%q is neither an absolute URI nor a path from the root: a client could not follow it", base)
+	}
+	if !strings.ContainsAny(base[len(base)-1:], "/#=:?") {
+		return fmt.Errorf("%q must end in one of / # = : ? because the code comes right behind it: "+
+			"as it is, a type would be %q", base, base+"missing-key")
 	}
 	return nil
 }

@@ -192,7 +192,9 @@ func TestConfigMustMakeSense(t *testing.T) {
 	}
 	for _, change := range []func(*setup){
 		func(c *setup) { c.StoreTimeout = -1 }, func(c *setup) { c.ApplyTimeout = -1 },
-		func(c *setup) { c.ProblemBase = "problems#" }, func(c *setup) { c.ProblemBase = "https://exa mple.com/" },
+		func(c *setup) { c.ProblemBase = "problems#" },
+		func(c *setup) { c.ProblemBase = "https://api.example.com/problems" },
+		func(c *setup) { c.ProblemBase = "https://exa mple.com/" },
 	} {
 		cfg := config(&keeper{}, &journal{})
 		change(&cfg)
