@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -57,21 +58,33 @@ func (g *redisGroup) Name(t testing.TB) string {
 	return uniqueName(t.Name())
 }
 
-// AwaitReplicas waits until all replicas that run have what their primaries have written so far, and follow them. A
-// replica that never did is not promoted when its primary dies.
+// AwaitReplicas waits until all replicas that run follow a primary, and have what that had written when this was called,
+// if it runs. A replica that never did is not promoted when its primary dies.
 func (g *redisGroup) AwaitReplicas(ctx context.Context) error {
+	written := make(map[string]int64) // by the ports of the primaries
+	for _, s := range g.nodes {
+		if info, err := s.Info(ctx); err == nil && info["role"] == "master" {
+			written[info["tcp_port"]], _ = strconv.ParseInt(info["master_repl_offset"], 10, 64)
+		}
+	}
 	return await(ctx, "all replicas follow their primaries", func() (bool, error) {
 		for _, s := range g.nodes {
-			if !s.Runs() {
-				continue
-			}
-			info, err := s.Info(ctx)
-			if err != nil || info["role"] == "slave" && info["master_link_status"] != "up" {
+			if s.Runs() && !follows(ctx, s, written) {
 				return false, nil
 			}
 		}
 		return true, nil
 	})
+}
+
+// follows says whether a node is a primary, or a replica that has what its primary has written.
+func follows(ctx context.Context, s *RedisServer, written map[string]int64) bool {
+	info, err := s.Info(ctx)
+	if err != nil || info["role"] == "master" {
+		return err == nil
+	}
+	has, _ := strconv.ParseInt(info["slave_repl_offset"], 10, 64)
+	return info["master_link_status"] == "up" && has >= written[info["master_port"]]
 }
 
 // Close ends all servers for good and removes their data.

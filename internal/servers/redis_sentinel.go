@@ -19,7 +19,10 @@ func StartRedisSentinel(ctx context.Context, settings ...string) (*RedisSentinel
 	return retryPorts(func() (*RedisSentinel, error) {
 		r, err := newRedisSentinel(settings)
 		if err == nil {
-			err = startAll(ctx, r.all())
+			err = startAll(ctx, r.nodes)
+		}
+		if err == nil { // sentinels that find no primary yet try again after a second
+			err = startAll(ctx, r.sentinels)
 		}
 		if err == nil {
 			err = errors.Join(r.hurrySentinels(ctx), r.AwaitReplicas(ctx), r.awaitSentinels(ctx))
