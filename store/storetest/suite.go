@@ -213,7 +213,7 @@ func being[T any]() capability { return capability{reflect.TypeFor[T]().String()
 
 // has reports whether the store is a T.
 func has[T any](i Instance) bool {
-	_, ok := i.Store.(T)
+	_, ok := store.As[T](i.Store)
 	return ok
 }
 
