@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type RedisServer struct {
 	port     int
 	// bus is where the nodes of a cluster reach this one; zero if it is not in a cluster.
 	bus int
+	// announced is where the node says that it is, if not at its port.
+	announced int
 	// sentinel says that it watches others and holds no data.
 	sentinel bool
 }
@@ -161,6 +164,9 @@ func redisFields(reply any) map[string]string {
 
 // Addr is the host and the port that clients connect to.
 func (s *RedisServer) Addr() string { return strings.TrimPrefix(s.url, "redis://") }
+
+// knownPort is the port by which others know the server.
+func (s *RedisServer) knownPort() int { return cmp.Or(s.announced, s.port) }
 
 // Dir is where the server keeps its data; empty if it was not started here.
 func (s *RedisServer) Dir() string { return s.dir }

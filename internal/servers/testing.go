@@ -215,7 +215,18 @@ func NewRedisCluster(t testing.TB, settings ...string) *RedisCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.closeWith(t)
+	c.closeWith(t, c)
+	return c
+}
+
+// NewProxiedRedisCluster starts a cluster like NewRedisCluster, with a proxy before each node.
+func NewProxiedRedisCluster(t testing.TB, settings ...string) *RedisCluster {
+	t.Helper()
+	c, err := StartProxiedRedisCluster(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.closeWith(t, c)
 	return c
 }
 
@@ -226,7 +237,7 @@ func NewRedisSentinel(t testing.TB, settings ...string) *RedisSentinel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.closeWith(t)
+	r.closeWith(t, r)
 	return r
 }
 
