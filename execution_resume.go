@@ -26,7 +26,7 @@ func (o *Operation) SharesTransactions() bool {
 	if o == nil || o.execution == nil {
 		return false
 	}
-	_, shares := o.execution.guard.store.(store.TxCheckpointer)
+	_, shares := store.As[store.TxCheckpointer](o.execution.guard.store)
 	return shares
 }
 
@@ -68,7 +68,7 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 		return errNoProgress
 	}
 	e := o.execution
-	s, shares := e.guard.store.(store.TxCheckpointer)
+	s, shares := store.As[store.TxCheckpointer](e.guard.store)
 	if !shares {
 		return errors.New("onceward: the store does not share its transactions")
 	}

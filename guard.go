@@ -53,9 +53,9 @@ func New(s store.Store, config Config) (*Guard, error) {
 	g := &Guard{store: s, config: config, secrets: secrets, downstream: downstream}
 	g.keeper.guard, g.orphans.guard = g, g
 	g.names.add(config.Operations...)
-	g.transactor, _ = s.(store.Transactor)
-	g.waiter, _ = s.(store.Waiter)
-	g.lateCompletions, _ = s.(store.LateCompletionKeeper)
+	g.transactor, _ = store.As[store.Transactor](s)
+	g.waiter, _ = store.As[store.Waiter](s)
+	g.lateCompletions, _ = store.As[store.LateCompletionKeeper](s)
 	return g, nil
 }
 

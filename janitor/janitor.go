@@ -101,11 +101,11 @@ func (j *Janitor) Run(ctx context.Context) error {
 }
 
 // capability finds out whether a store can do a job.
-func capability[T any](store store.Store, job string) (T, error) {
-	able, ok := store.(T)
+func capability[T any](s store.Store, job string) (T, error) {
+	able, ok := store.As[T](s)
 	if !ok {
 		return able, fmt.Errorf("janitor: %T cannot %s, it is no %s: %w",
-			store, job, nameOf[T](), errors.ErrUnsupported)
+			s, job, nameOf[T](), errors.ErrUnsupported)
 	}
 	return able, nil
 }

@@ -19,7 +19,7 @@ type Operator struct {
 // NewOperator returns an operator over a store that is a [store.Auditor] too; if it is not, the error is
 // [errors.ErrUnsupported].
 func NewOperator(s Store) (*Operator, error) {
-	auditor, ok := s.(store.Auditor)
+	auditor, ok := store.As[store.Auditor](s)
 	if !ok {
 		return nil, fmt.Errorf("outbox: the store keeps no audit: %w", errors.ErrUnsupported)
 	}

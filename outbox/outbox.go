@@ -98,7 +98,7 @@ func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, m Message) (id string, err
 // handler, by [onceward.Guard.Do], is outside in this sense: it is not undone with the handler, and is not executed
 // again when the handler is.
 func (o *Outbox) AddToAnswer(ctx context.Context, m Message) (id string, err error) {
-	answers, ok := o.store.(AnswerStore)
+	answers, ok := store.As[AnswerStore](o.store)
 	if !ok {
 		return "", fmt.Errorf("%w: a %T cannot do that", ErrNoAnswer, o.store)
 	}

@@ -32,9 +32,9 @@ func NewTracer(s Store, config TracerConfig) (*Tracer, error) {
 	}
 	t := &Tracer{messages: s, records: config.Records, inboxes: config.Inboxes}
 	if t.records == nil {
-		t.records, _ = s.(store.Store)
+		t.records, _ = store.As[store.Store](s)
 	}
-	if own, ok := s.(inbox.Store); ok && t.inboxes == nil {
+	if own, ok := store.As[inbox.Store](s); ok && t.inboxes == nil {
 		t.inboxes = []inbox.Store{own}
 	}
 	return t, nil

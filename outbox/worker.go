@@ -75,7 +75,7 @@ func NewWorker(s Store, config WorkerConfig) (*Worker, error) {
 		return nil, err
 	}
 	if config.Records == nil {
-		config.Records, _ = s.(store.Store)
+		config.Records, _ = store.As[store.Store](s)
 	}
 	return &Worker{config: config, store: s}, nil
 }

@@ -189,7 +189,7 @@ func (s *workerRun) conclude(ctx context.Context, end finished, result Result) (
 // settle stores the answer of the operation that added the message, if its record waits for one. If it still is in
 // progress, its handler is about to end: then the message is tried again a little later.
 func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completion) error {
-	reconciler, ok := s.config.Records.(store.Reconciler)
+	reconciler, ok := store.As[store.Reconciler](s.config.Records)
 	if !ok {
 		return Permanent(errors.New("WorkerConfig.Records has no store whose records can be settled"))
 	}

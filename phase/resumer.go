@@ -69,7 +69,7 @@ func NewResumer(guard *onceward.Guard, s store.Store, config ResumerConfig) (*Re
 	if guard == nil {
 		return nil, errors.New("phase: a resumer needs a guard: it gives the right to go on with an operation")
 	}
-	lister, ok := s.(store.Lister)
+	lister, ok := store.As[store.Lister](s)
 	if !ok {
 		return nil, fmt.Errorf("phase: the store cannot be looked through for lost operations: %w", errors.ErrUnsupported)
 	}

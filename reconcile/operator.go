@@ -33,14 +33,14 @@ func NewOperator(guard *onceward.Guard, s store.Store) (*Operator, error) {
 	}
 	op := &Operator{guard: guard, store: s}
 	var settles, busts, lists, audits bool
-	op.settler, settles = s.(store.Reconciler)
-	op.buster, busts = s.(store.Buster)
-	op.lister, lists = s.(store.Lister)
-	op.auditor, audits = s.(store.Auditor)
+	op.settler, settles = store.As[store.Reconciler](s)
+	op.buster, busts = store.As[store.Buster](s)
+	op.lister, lists = store.As[store.Lister](s)
+	op.auditor, audits = store.As[store.Auditor](s)
 	if !settles || !busts || !lists || !audits {
 		return nil, fmt.Errorf("reconcile: the store lacks what operators need: %w", errors.ErrUnsupported)
 	}
-	op.lateCompletions, _ = s.(store.LateCompletionKeeper)
+	op.lateCompletions, _ = store.As[store.LateCompletionKeeper](s)
 	return op, nil
 }
 

@@ -154,13 +154,13 @@ func NewPoller(guard *onceward.Guard, s store.Store, config Config) (*Poller, er
 	}
 	p := &Poller{config: config, guard: guard, store: s}
 	var settles, lists bool
-	p.settler, settles = s.(store.Reconciler)
-	p.lister, lists = s.(store.Lister)
+	p.settler, settles = store.As[store.Reconciler](s)
+	p.lister, lists = store.As[store.Lister](s)
 	if !settles || !lists {
 		return nil, fmt.Errorf("reconcile: the store cannot be reconciled: %w", errors.ErrUnsupported)
 	}
-	p.events, _ = s.(store.ExternalEventKeeper)
-	p.auditor, _ = s.(store.Auditor)
+	p.events, _ = store.As[store.ExternalEventKeeper](s)
+	p.auditor, _ = store.As[store.Auditor](s)
 	if err := p.checkRules(); err != nil {
 		return nil, err
 	}

@@ -150,7 +150,7 @@ const giveUpWait = time.Minute
 // [store.ErrNotFound]; it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute, and
 // [errors.ErrUnsupported] if the store keeps no audit.
 func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error {
-	auditor, ok := c.store.(store.Auditor)
+	auditor, ok := store.As[store.Auditor](c.store)
 	if !ok {
 		return fmt.Errorf("ledger: giving up needs an audit, and the store keeps none: %w", errors.ErrUnsupported)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/store"
 )
 
 // appTx is a transaction of the application, of database/sql or of pgx.
@@ -101,7 +102,7 @@ func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID
 func ApplyEvent(
 	ctx context.Context, box *inbox.Inbox, tx pgx.Tx, consumer, eventID string, fn func(ctx context.Context) error,
 ) (applied bool, err error) {
-	s, ok := box.Store().(*Store)
+	s, ok := store.Find[*Store](box.Store())
 	if !ok {
 		return false, fmt.Errorf("postgres: the inbox is over a %T, and not over a store of this package", box.Store())
 	}

@@ -172,7 +172,7 @@ func QueueMessage(ctx context.Context, box *outbox.Outbox, batch *pgx.Batch, m o
 
 // entryFor makes the entry of a message, for the store that the outbox is over.
 func entryFor(ctx context.Context, box *outbox.Outbox, m outbox.Message) (*Store, *outbox.Entry, error) {
-	s, ok := box.Store().(*Store)
+	s, ok := store.Find[*Store](box.Store())
 	if !ok {
 		return nil, nil, fmt.Errorf("postgres: the outbox is over a %T, and not over a store of this package", box.Store())
 	}

@@ -1,0 +1,135 @@
+package wrap
+
+import (
+	"context"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Sweep implements [store.Sweeper].
+func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
+	return ask(ctx, s, "sweep", func(ctx context.Context, in store.Sweeper) (int, error) { return in.Sweep(ctx, limit) })
+}
+
+// Reap implements [store.Reaper].
+func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
+	return ask(ctx, s, "reap", func(ctx context.Context, in store.Reaper) (int, error) {
+		return in.Reap(ctx, limit, soft)
+	})
+}
+
+// ResolveCompleted implements [store.Reconciler].
+func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
+	return call(ctx, s, "resolve completed", func(ctx context.Context, in store.Reconciler) error {
+		return in.ResolveCompleted(ctx, c, done)
+	})
+}
+
+// ResolveNotExecuted implements [store.Reconciler].
+func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
+	return call(ctx, s, "resolve not executed", func(ctx context.Context, in store.Reconciler) error {
+		return in.ResolveNotExecuted(ctx, c, reason)
+	})
+}
+
+// ResolveStep implements [store.Reconciler].
+func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	return call(ctx, s, "resolve step", func(ctx context.Context, in store.Reconciler) error {
+		return in.ResolveStep(ctx, c, p)
+	})
+}
+
+// BeginReconcile implements [store.Reconciler].
+func (s *Store) BeginReconcile(ctx context.Context, c store.Claim, count int, wait time.Duration) error {
+	return call(ctx, s, "begin reconcile", func(ctx context.Context, in store.Reconciler) error {
+		return in.BeginReconcile(ctx, c, count, wait)
+	})
+}
+
+// Postpone implements [store.Reconciler].
+func (s *Store) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
+	return call(ctx, s, "postpone", func(ctx context.Context, in store.Reconciler) error {
+		return in.Postpone(ctx, c, p)
+	})
+}
+
+// Requeue implements [store.Reconciler].
+func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error {
+	return call(ctx, s, "requeue", func(ctx context.Context, in store.Reconciler) error {
+		return in.Requeue(ctx, c, reason)
+	})
+}
+
+// Bust implements [store.Buster].
+func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
+	return call(ctx, s, "bust", func(ctx context.Context, in store.Buster) error { return in.Bust(ctx, id, force) })
+}
+
+// List implements [store.Lister].
+func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
+	return ask(ctx, s, "list", func(ctx context.Context, in store.Lister) ([]store.Record, error) {
+		return in.List(ctx, f)
+	})
+}
+
+// Stats implements [store.Lister].
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	return ask(ctx, s, "stats", func(ctx context.Context, in store.Lister) (store.Stats, error) { return in.Stats(ctx) })
+}
+
+// AddLateCompletion implements [store.LateCompletionKeeper].
+func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
+	return call(ctx, s, "add late completion", func(ctx context.Context, in store.LateCompletionKeeper) error {
+		return in.AddLateCompletion(ctx, late)
+	})
+}
+
+// LateCompletions implements [store.LateCompletionKeeper].
+func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateCompletion, error) {
+	return ask(ctx, s, "late completions",
+		func(ctx context.Context, in store.LateCompletionKeeper) ([]store.LateCompletion, error) {
+			return in.LateCompletions(ctx, id)
+		})
+}
+
+// AddExternalEvent implements [store.ExternalEventKeeper].
+func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bool, error) {
+	return ask(ctx, s, "add external event", func(ctx context.Context, in store.ExternalEventKeeper) (bool, error) {
+		return in.AddExternalEvent(ctx, e)
+	})
+}
+
+// ExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) ([]store.ExternalEvent, error) {
+	return ask(ctx, s, "external events",
+		func(ctx context.Context, in store.ExternalEventKeeper) ([]store.ExternalEvent, error) {
+			return in.ExternalEvents(ctx, f)
+		})
+}
+
+// PurgeExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return ask(ctx, s, "purge external events", func(ctx context.Context, in store.ExternalEventKeeper) (int, error) {
+		return in.PurgeExternalEvents(ctx, age, limit)
+	})
+}
+
+// AddAudit implements [store.Auditor].
+func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
+	return call(ctx, s, "add audit", func(ctx context.Context, in store.Auditor) error { return in.AddAudit(ctx, e) })
+}
+
+// Audit implements [store.Auditor].
+func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, error) {
+	return ask(ctx, s, "audit", func(ctx context.Context, in store.Auditor) ([]store.AuditEntry, error) {
+		return in.Audit(ctx, id)
+	})
+}
+
+// PurgeAudit implements [store.Auditor].
+func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return ask(ctx, s, "purge audit", func(ctx context.Context, in store.Auditor) (int, error) {
+		return in.PurgeAudit(ctx, age, limit)
+	})
+}
