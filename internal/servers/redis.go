@@ -17,8 +17,8 @@ import (
 // redisVariable names the environment variable that holds the URL of a server to use instead of starting one.
 const redisVariable = "ONCEWARD_TEST_REDIS"
 
-// RedisServer is a running Redis, or one of the processes of Redis Cluster and Redis Sentinel. All of its methods can be
-// called at the same time.
+// RedisServer is a running Redis, or one of the processes of Redis Cluster and Redis Sentinel. All of its methods can
+// be called at the same time.
 type RedisServer struct {
 	server
 	program  string
@@ -32,8 +32,8 @@ type RedisServer struct {
 	sentinel bool
 }
 
-// StartRedis starts a private server without data. Each setting is a line of redis.conf, as in "appendfsync no"; what is
-// not set is as a careful operator of a store would have it: each write is on disk before it is acknowledged, and
+// StartRedis starts a private server without data. Each setting is a line of redis.conf, as in "appendfsync no"; what
+// is not set is as a careful operator of a store would have it: each write is on disk before it is acknowledged, and
 // nothing is evicted. The context limits the start only. Close it when done.
 func StartRedis(ctx context.Context, settings ...string) (*RedisServer, error) {
 	s, err := newRedis("Redis", settings)

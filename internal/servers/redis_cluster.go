@@ -26,16 +26,17 @@ type RedisCluster struct {
 	proxies []*RedisProxy
 }
 
-// StartRedisCluster starts a private cluster without data, with settings of all nodes like those of StartRedis. It takes
-// a bit more than two seconds, for which Redis refuses to write after its start. A primary that is gone is replaced
-// after some three seconds, unless cluster-node-timeout is set. The context limits the start only. Close it when done.
+// StartRedisCluster starts a private cluster without data, with settings of all nodes like those of StartRedis. It
+// takes a bit more than two seconds, for which Redis refuses to write after its start. A primary that is gone is
+// replaced after some three seconds, unless cluster-node-timeout is set. The context limits the start only. Close it
+// when done.
 func StartRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, error) {
 	return startRedisCluster(ctx, false, settings)
 }
 
-// StartProxiedRedisCluster starts a cluster like StartRedisCluster whose nodes tell clients and each other that they are
-// where a proxy is, so that links can be cut and slowed, and replies lost. The nodes themselves reach each other without
-// proxies to find out which of them are alive.
+// StartProxiedRedisCluster starts a cluster like StartRedisCluster whose nodes tell clients and each other that they
+// are where a proxy is, so that links can be cut and slowed, and replies lost. The nodes themselves reach each other
+// without proxies to find out which of them are alive.
 func StartProxiedRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, error) {
 	return startRedisCluster(ctx, true, settings)
 }
@@ -229,8 +230,8 @@ func (c *RedisCluster) idOf(s *RedisServer) string {
 	return ""
 }
 
-// BeginMove makes a slot begin to move to another primary. From then on the old primary answers for keys that it has and
-// sends clients to the new one for the others (ASK); a command whose keys are on both is refused (TRYAGAIN).
+// BeginMove makes a slot begin to move to another primary. From then on the old primary answers for keys that it has
+// and sends clients to the new one for the others (ASK); a command whose keys are on both is refused (TRYAGAIN).
 func (c *RedisCluster) BeginMove(ctx context.Context, slot int, to *RedisServer) error {
 	from, err := c.Primary(ctx, slot)
 	if err != nil || from == to {

@@ -59,8 +59,8 @@ func (g *redisGroup) Name(t testing.TB) string {
 	return uniqueName(t.Name())
 }
 
-// AwaitReplicas waits until all replicas that run follow a primary, and have what that had written when this was called,
-// if it runs. A replica that never did is not promoted when its primary dies.
+// AwaitReplicas waits until all replicas that run follow a primary, and have what that had written when this was
+// called, if it runs. A replica that never did is not promoted when its primary dies.
 func (g *redisGroup) AwaitReplicas(ctx context.Context) error {
 	written := make(map[string]int64) // by the ports of the primaries
 	for _, s := range g.nodes {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// RedisProxy stands between clients and a Redis server. It does what Proxy does for PostgreSQL, with commands instead of
-// batches: the match functions get a command as its words with a space between them, as in "GET key", and the reply
+// RedisProxy stands between clients and a Redis server. It does what Proxy does for PostgreSQL, with commands instead
+// of batches: the match functions get a command as its words with a space between them, as in "GET key", and the reply
 // to one command is lost or kept. Connections must not be encrypted. In addition, it answers commands itself, and slows
 // links down.
 type RedisProxy struct {
@@ -186,7 +186,8 @@ func (r *redisLink) pass(raw []byte, command string, together bool) error {
 
 // belongsToConnection says whether a client sends a command of its own accord, to begin a connection or to keep it.
 func belongsToConnection(name string) bool {
-	return slices.Contains([]string{"HELLO", "AUTH", "CLIENT", "SELECT", "PING", "COMMAND", "CLUSTER", "READONLY", "ROLE"}, name)
+	names := []string{"HELLO", "AUTH", "CLIENT", "SELECT", "PING", "COMMAND", "CLUSTER", "READONLY", "ROLE"}
+	return slices.Contains(names, name)
 }
 
 func (r *redisLink) awaits() bool {

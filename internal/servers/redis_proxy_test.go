@@ -148,7 +148,8 @@ func TestRedisRepliesAreDelayed(t *testing.T) {
 	}
 }
 
-// TestRedisMessagesAreNoReplies: what a subscriber gets does not belong to a command, in either version of the protocol.
+// TestRedisMessagesAreNoReplies: what a subscriber gets does not belong to a command, in either version of the
+// protocol.
 func TestRedisMessagesAreNoReplies(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2", "3"} {
