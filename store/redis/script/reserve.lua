@@ -1,3 +1,4 @@
+#!lua
 -- Makes a record where there is none, or says what is there.
 --
 -- KEYS: the record, the index that it belongs to.

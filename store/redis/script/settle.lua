@@ -1,3 +1,4 @@
+#!lua
 -- Settles a record that is in progress at an attempt, and of which a settlement only replaces the head and adds the tail.
 --
 -- KEYS: the record, the index of what is swept, the index of what is resumed.
