@@ -37,5 +37,5 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return &Store{client: client, names: newNames(o.prefix), log: o.log}, nil
+	return &Store{sender: &sender{client: client}, names: newNames(o.prefix), recent: newRecent(), log: o.log}, nil
 }
