@@ -1,3 +1,4 @@
+#!lua
 -- Makes and settles any number of records, each by itself, at one moment of the server's clock.
 --
 -- KEYS, two for each: the record, the index of what is in progress.

@@ -1,3 +1,4 @@
+#!lua
 -- Makes the lease of a record that is in progress at an attempt last longer.
 --
 -- KEYS: the record, the index of what is in progress.

@@ -1,3 +1,4 @@
+#!lua
 -- Removes from an index a record that does not belong into it: an entry too many, as a record that was removed by hand
 -- leaves it.
 --
