@@ -1,0 +1,200 @@
+package redis
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"time"
+
+	"github.com/onceward/onceward/store"
+	"github.com/redis/rueidis"
+)
+
+// Store is a [store.Store] on Redis. It has every capability of package store but transactions, and removes by itself
+// what has expired.
+type Store struct {
+	sender *sender
+	names  *names
+	recent *recent
+	log    *slog.Logger
+}
+
+// Close waits for the calls under way, and closes the connections.
+func (s *Store) Close() error {
+	s.sender.close()
+	return nil
+}
+
+// epoch is the time that a record is made at before a script adds the server's.
+var epoch = time.UnixMicro(0)
+
+// Reserve implements [store.Store].
+func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+	event := store.Event{Kind: store.EventReserve, Reservation: r}
+	fresh, transition, err := store.Step(store.Record{}, event, epoch)
+	if err != nil {
+		return store.Verdict{}, err
+	}
+	at := s.names.place(r.ID)
+	var seen *reading
+	if s.recent.has(at.key) {
+		if seen, err = s.look(ctx, at); err != nil {
+			return store.Verdict{}, err
+		}
+	}
+	if transition.Effect == store.EffectWrite && (seen == nil || seen.stored == "") {
+		made, found, err := s.create(ctx, at, fresh, r.Lease)
+		if err != nil {
+			return store.Verdict{}, err
+		}
+		if found == nil {
+			event.Token = made.UnixMicro()
+			rec, transition, err := store.Step(store.Record{}, event, made)
+			return store.Verdict{Decision: transition.Decision, Origin: transition.Origin, Record: rec, Now: made}, err
+		}
+		seen = found
+	}
+	out, err := s.apply(ctx, at, event, seen)
+	if out.Decision == store.DecisionReplay {
+		s.recent.add(at.key)
+	}
+	return store.Verdict{Decision: out.Decision, Origin: out.Origin, Record: out.record, Now: out.now}, err
+}
+
+// create makes a record if there is none, in one round trip, and returns when that was, or else what is there.
+func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease time.Duration) (
+	time.Time, *reading, error,
+) {
+	v := value{Record: fresh}
+	stored := rueidis.BinaryString(v.appendTo(make([]byte, 0, 256)))
+	c := &call{kind: kindWrite, keys: at.leased(), args: []string{
+		"make", number(lease / store.ClockStep), stored[atNonce:atCreated], stored[afterCreated:],
+	}}
+	if err := s.sender.do(ctx, c); err != nil {
+		return time.Time{}, nil, err
+	}
+	now := time.UnixMicro(c.now).UTC()
+	if c.reply.IsInt64() {
+		return now, nil, nil
+	}
+	found, err := storedAt(now, &c.reply)
+	return time.Time{}, found, err
+}
+
+// look returns what is stored now, for the least that it can cost.
+func (s *Store) look(ctx context.Context, at place) (*reading, error) {
+	if s.sender.cluster {
+		return s.read(ctx, at)
+	}
+	c := &call{kind: kindLook, keys: []string{at.key}}
+	if err := s.sender.do(ctx, c); err != nil {
+		return nil, err
+	}
+	return storedAt(time.UnixMicro(c.now).UTC(), &c.reply)
+}
+
+// Extend implements [store.Store].
+func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	at := s.names.place(c.ID)
+	var seen *reading
+	if lease >= store.ClockStep {
+		message, err := s.run(ctx, extendScript, at.leased(),
+			stamp(c.Attempt), number(lease/store.ClockStep))
+		if err != nil || message.IsInt64() {
+			return err
+		}
+		if seen, err = readingOf(message); err != nil {
+			return err
+		}
+	}
+	_, err := s.apply(ctx, at, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease}, seen)
+	return err
+}
+
+// stamp is how a record begins that is in progress at an attempt.
+func stamp(attempt int64) string {
+	var b [atLease]byte
+	b[0], b[1] = format, byte(store.StateInProgress)
+	binary.BigEndian.PutUint64(b[atAttempt:], uint64(attempt))
+	return string(b[:])
+}
+
+// Checkpoint implements [store.Store].
+func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
+}
+
+// Complete implements [store.Store].
+func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+	return s.settle(ctx, store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}, c)
+}
+
+// Release implements [store.Store].
+func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
+	_, err := s.settle(ctx, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason}, c)
+	return err
+}
+
+// settle settles a record that its owner holds in one round trip, if what was stored before needs no more than a tail.
+func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (time.Time, error) {
+	// The step on a record that holds nothing says what is to be added to one that does.
+	held := store.Record{Version: store.RecordVersion, State: store.StateInProgress, Attempt: c.Attempt}
+	at := s.names.place(c.ID)
+	settled, _, err := store.Step(held, event, epoch)
+	if err != nil {
+		out, err := s.apply(ctx, at, event, nil) // which error it is depends on the record
+		return out.record.ExpiresAt, err
+	}
+	after := value{Record: settled}
+	call := &call{kind: kindWrite, keys: at.leased(), args: []string{
+		event.Kind.String(), number(settled.Retention / store.ClockStep), stamp(c.Attempt)[atAttempt:],
+		rueidis.BinaryString(after.appendTail(nil)),
+	}}
+	if err := s.sender.do(ctx, call); err != nil {
+		return time.Time{}, err
+	}
+	s.recent.add(at.key)
+	if expires, err := call.reply.ToInt64(); err == nil {
+		return time.UnixMicro(expires).UTC(), nil
+	}
+	seen, err := storedAt(time.UnixMicro(call.now).UTC(), &call.reply)
+	if err != nil {
+		return time.Time{}, err
+	}
+	out, err := s.apply(ctx, at, event, seen)
+	return out.record.ExpiresAt, err
+}
+
+// Abandon implements [store.Store].
+func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
+}
+
+// Reject implements [store.Store].
+func (s *Store) Reject(ctx context.Context, c store.Claim) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
+}
+
+// Get implements [store.Store].
+func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
+	at := s.names.place(id)
+	get := &call{kind: kindPlain, plain: s.sender.client.B().Get().Key(at.key).Build()}
+	if err := s.sender.do(ctx, get); err != nil {
+		return store.Record{}, err
+	}
+	found, err := storedAt(time.Time{}, &get.reply)
+	if err != nil {
+		return store.Record{}, err
+	}
+	v, err := decode(id, found.stored)
+	if err == nil && v.State == store.StateNone {
+		err = store.ErrNotFound
+	}
+	return v.Record, err
+}
+
+// write applies an event of which only the error is needed.
+func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
+	_, err := s.apply(ctx, s.names.place(id), event, nil)
+	return err
+}
