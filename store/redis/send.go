@@ -25,6 +25,7 @@ const (
 type part struct {
 	kind  kind
 	calls []*call
+	now   int64 // of looks: the server's clock
 	err   error // what the server or the connection said instead of an answer
 }
 
@@ -54,7 +55,6 @@ func (s *sender) send(calls []*call) {
 func (s *sender) followMove(ctx context.Context, parts []*part) {
 	for start := time.Now(); time.Since(start) < movingTime; {
 		moving := which(parts, (*rueidis.RedisError).IsTryAgain)
-		moving = slices.DeleteFunc(moving, func(p *part) bool { return p.kind == kindPlain })
 		if len(moving) == 0 || !backoff.Sleep(ctx, movingPause) {
 			return
 		}
@@ -100,16 +100,17 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 		writes = writes || p.kind == kindWrite || p.kind == kindRun && !p.calls[0].script.reads
 	}
 	if looks {
-		commands = append(commands, s.client.B().Time().Build())
+		commands = append(commands, clockScript.command(s.client.B(), full, nil, nil))
 	}
 	results, missing := s.roundTrip(ctx, commands, writes)
-	now := int64(0)
-	if looks {
-		now, _ = clock(results[len(parts)]) // without it the looks have failed
-	}
 	for i, p := range parts {
 		p.err = nil
-		p.answer(results[i], now, missing)
+		if p.kind == kindLook {
+			p.now, p.err = results[len(parts)].AsInt64()
+		}
+		if p.err == nil {
+			p.answer(results[i], missing)
+		}
 	}
 }
 
@@ -142,15 +143,13 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 			keys[i] = c.keys[0]
 		}
 		return b.Mget().Key(keys...).Build()
-	case kindRun:
-		return first.script.command(b, full, first.keys, first.args)
 	default:
-		return first.plain
+		return first.script.command(b, full, first.keys, first.args)
 	}
 }
 
 // answer gives the calls of a part what the server replied.
-func (p *part) answer(result rueidis.RedisResult, now int64, missing error) {
+func (p *part) answer(result rueidis.RedisResult, missing error) {
 	message, err := result.ToMessage()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		p.err = err
@@ -161,17 +160,17 @@ func (p *part) answer(result rueidis.RedisResult, now int64, missing error) {
 		replies, p.err = message.ToArray()
 	}
 	if p.kind == kindWrite && p.err == nil && len(replies) > 0 {
-		now, p.err = replies[0].AsInt64()
+		p.now, p.err = replies[0].AsInt64()
 		replies = replies[1:]
 	}
-	if p.err == nil && (len(replies) != len(p.calls) || p.kind <= kindLook && now == 0) {
+	if p.err == nil && len(replies) != len(p.calls) {
 		p.err = unexpected(nil)
 	}
 	if p.err != nil {
 		return
 	}
 	for i, c := range p.calls {
-		c.now, c.reply = now, replies[i]
+		c.now, c.reply = p.now, replies[i]
 		// A script answers with a number if it has written.
 		if err := c.reply.Error(); err != nil && !c.reply.IsNil() {
 			c.err = unavailable(err)
@@ -193,9 +192,8 @@ func clock(result rueidis.RedisResult) (microseconds int64, err error) {
 	return parts[0]*int64(time.Second/time.Microsecond) + parts[1], nil
 }
 
-// many sends plain commands together, wherever their keys are. A caller who leaves does not end them for others who wait
-// for the same connection.
-func (s *sender) many(ctx context.Context, commands []rueidis.Completed) []rueidis.RedisResult {
+// ask sends plain commands together. A caller who leaves does not end them for others who wait for the same connection.
+func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rueidis.Completed) []rueidis.RedisResult {
 	failed := func(err error) []rueidis.RedisResult {
 		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(commands))
 	}
@@ -206,7 +204,7 @@ func (s *sender) many(ctx context.Context, commands []rueidis.Completed) []rueid
 	if !s.start(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		done <- s.client.DoMulti(ctx, commands...)
+		done <- client.DoMulti(ctx, commands...)
 	}) {
 		return failed(errClosed)
 	}
@@ -256,4 +254,26 @@ func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed)
 	default:
 		return results, nil
 	}
+}
+
+// primaries returns the servers that hold records, each by itself. In a cluster with a node that does not answer, it
+// returns the others and an error.
+func (s *sender) primaries(ctx context.Context) (primaries []rueidis.Client, err error) {
+	if !s.cluster {
+		return []rueidis.Client{s.client}, nil
+	}
+	for address, node := range s.client.Nodes() {
+		role, roleErr := s.ask(ctx, node, node.B().Role().Build())[0].ToArray()
+		if roleErr != nil || len(role) == 0 {
+			err = errors.Join(err, fmt.Errorf("%s: %w", address, unavailable(roleErr)))
+			continue
+		}
+		if name, err := role[0].ToString(); err == nil && name == "master" {
+			primaries = append(primaries, node)
+		}
+	}
+	if len(primaries) == 0 && err == nil {
+		err = unavailable(errors.New("the cluster has no primary"))
+	}
+	return primaries, err
 }
