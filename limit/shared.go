@@ -252,11 +252,12 @@ func (p *portion) arm() {
 // tidy gives back what was not used, and forgets the portion when there is nothing left of it.
 func (p *portion) tidy() {
 	p.mu.Lock()
+	p.timer = nil
 	now := p.shared.local.now()
 	p.expire(&p.ask, now)
 	idle := p.left == 0 && p.fetching == nil && p.waiting == 0 && now >= p.again
 	if !idle || p.unused > 0 && !p.shared.mayAsk(now) {
-		p.timer.Reset(max(p.until-now, p.again-now, portionLife/4))
+		p.timer = time.AfterFunc(max(p.until-now, p.again-now, portionLife/4), p.tidy)
 		p.mu.Unlock()
 		return
 	}
@@ -271,7 +272,10 @@ func (p *portion) tidy() {
 // leave takes the portion out of the map. Its lock is held, and that of the map is taken inside of it here alone.
 func (p *portion) leave() {
 	p.gone = true
-	p.timer = nil
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
 	p.shared.mu.Lock()
 	if p.shared.portions[p.key] == p {
 		delete(p.shared.portions, p.key)
