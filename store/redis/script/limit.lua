@@ -1,3 +1,4 @@
+#!lua
 -- Takes a portion of what a scope may use, under the limit of a rate, of a number of active keys, or both.
 --
 -- KEYS: a hash of what is used ('u', as of the time 't') and how many active keys are counted out at which time.
