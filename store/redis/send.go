@@ -193,9 +193,8 @@ func clock(result rueidis.RedisResult) (microseconds int64, err error) {
 	return parts[0]*int64(time.Second/time.Microsecond) + parts[1], nil
 }
 
-// many sends plain commands together, wherever their keys are. A caller who leaves does not end them for others who wait
-// for the same connection.
-func (s *sender) many(ctx context.Context, commands []rueidis.Completed) []rueidis.RedisResult {
+// ask sends plain commands together. A caller who leaves does not end them for others who wait for the same connection.
+func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rueidis.Completed) []rueidis.RedisResult {
 	failed := func(err error) []rueidis.RedisResult {
 		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(commands))
 	}
@@ -206,7 +205,7 @@ func (s *sender) many(ctx context.Context, commands []rueidis.Completed) []rueid
 	if !s.start(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		done <- s.client.DoMulti(ctx, commands...)
+		done <- client.DoMulti(ctx, commands...)
 	}) {
 		return failed(errClosed)
 	}
@@ -256,4 +255,26 @@ func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed)
 	default:
 		return results, nil
 	}
+}
+
+// primaries returns the servers that hold records, each by itself. In a cluster with a node that does not answer, it
+// returns the others and an error.
+func (s *sender) primaries(ctx context.Context) (primaries []rueidis.Client, err error) {
+	if !s.cluster {
+		return []rueidis.Client{s.client}, nil
+	}
+	for address, node := range s.client.Nodes() {
+		role, roleErr := s.ask(ctx, node, node.B().Role().Build())[0].ToArray()
+		if roleErr != nil || len(role) == 0 {
+			err = errors.Join(err, fmt.Errorf("%s: %w", address, unavailable(roleErr)))
+			continue
+		}
+		if name, err := role[0].ToString(); err == nil && name == "master" {
+			primaries = append(primaries, node)
+		}
+	}
+	if len(primaries) == 0 && err == nil {
+		err = unavailable(errors.New("the cluster has no primary"))
+	}
+	return primaries, err
 }

@@ -88,7 +88,7 @@ func (s *Store) due(ctx context.Context, among []*bucket, behind map[*bucket]int
 	}
 	found = make(map[*bucket][]string)
 	var errs []error
-	for i, reply := range s.sender.many(ctx, commands) {
+	for i, reply := range s.sender.ask(ctx, s.sender.client, commands...) {
 		keys, err := reply.AsStrSlice()
 		if err != nil {
 			errs = append(errs, unavailable(err))
@@ -187,7 +187,7 @@ func (s *Store) ReapsItself() bool { return true }
 
 // clock returns the server's clock; that of any node in a cluster.
 func (s *Store) clock(ctx context.Context) (time.Time, error) {
-	reply := s.sender.many(ctx, []rueidis.Completed{s.sender.client.B().Time().Build()})[0]
+	reply := s.sender.ask(ctx, s.sender.client, s.sender.client.B().Time().Build())[0]
 	now, err := clock(reply)
 	return time.UnixMicro(now).UTC(), err
 }
