@@ -17,10 +17,13 @@ type Store struct {
 	names  *names
 	recent *recent
 	log    *slog.Logger
+
+	watcher *watcher
 }
 
 // Close waits for the calls under way, and closes the connections.
 func (s *Store) Close() error {
+	s.watcher.stop()
 	s.sender.close()
 	return nil
 }
@@ -177,12 +180,7 @@ func (s *Store) Reject(ctx context.Context, c store.Claim) error {
 
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
-	at := s.names.place(id)
-	get := &call{kind: kindPlain, plain: s.sender.client.B().Get().Key(at.key).Build()}
-	if err := s.sender.do(ctx, get); err != nil {
-		return store.Record{}, err
-	}
-	found, err := storedAt(time.Time{}, &get.reply)
+	found, err := s.look(ctx, s.names.place(id))
 	if err != nil {
 		return store.Record{}, err
 	}

@@ -23,15 +23,25 @@ var readSource string
 //go:embed script/swap.lua
 var swapSource string
 
+//go:embed script/clock.lua
+var clockSource string
+
+//go:embed script/await.lua
+var awaitSource string
+
 //go:embed script/mend.lua
 var mendSource string
 
 // The scripts. Each is one atomic step of the server, whose effects reach its log and its replicas as one transaction.
+// Their first line makes the server refuse them before they begin where they could not write: a replica does not even
+// read for them what may be old.
 var (
 	batchScript  = newScript(batchSource)
 	extendScript = newScript(extendSource)
-	readScript   = &script{readSource, newScript(readSource).hash, true}
+	readScript   = newScript(readSource).reading()
+	clockScript  = newScript(clockSource).reading()
 	swapScript   = newScript(swapSource)
+	awaitScript  = newScript(awaitSource)
 	mendScript   = newScript(mendSource)
 )
 
@@ -45,6 +55,12 @@ type script struct {
 func newScript(source string) *script {
 	sum := sha1.Sum([]byte(source))
 	return &script{source: source, hash: hex.EncodeToString(sum[:])}
+}
+
+// reading marks a script that never writes.
+func (p *script) reading() *script {
+	p.reads = true
+	return p
 }
 
 // command returns the call of the script, by its hash or in full.
