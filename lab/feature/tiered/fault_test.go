@@ -224,7 +224,7 @@ func TestOldSnapshot(t *testing.T) {
 // deadFront is a front that fails.
 type deadFront struct{ tiered.Front }
 
-func (deadFront) Now() time.Time { return time.Time{} }
+func (deadFront) Now() time.Time                                { return time.Time{} }
 func (deadFront) Get(context.Context, store.ID) ([]byte, error) { return nil, io.ErrUnexpectedEOF }
 
 func (deadFront) Add(context.Context, store.ID, []byte, time.Time) error { return io.ErrUnexpectedEOF }
