@@ -86,6 +86,7 @@ type execution struct {
 	op          Operation
 	lease       lease
 	done        store.Completion // the answer that is being stored
+	own         *store.Response  // what the caller gets, where that is more than what is stored
 
 	reserveCtx lazyContext
 	workCtx    lazyContext
