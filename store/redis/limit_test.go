@@ -223,3 +223,18 @@ func TestOneRoundTripForAPortion(t *testing.T) {
 		t.Errorf("L1: 50 portions cost\n%s", text)
 	}
 }
+
+// TestCountersOnACluster: all that one call needs is in one slot.
+func TestCountersOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := servers.SharedRedisCluster(t)
+	c := open(t, cluster.URL(), redis.WithPrefix(cluster.Name(t))).Counters()
+	for i := range 20 {
+		ask := limit.Take{
+			Scope: fmt.Sprint("scope {", i, "}"), Name: onceward.LimitNewKeys, Rate: limit.Rate{Limit: 10, Window: time.Hour},
+			Active: 5, Retention: time.Hour, Need: 7, Want: 7,
+		}
+		wantGranted(t, c, ask, 5, "", 0)
+		wantGranted(t, c, ask, 0, onceward.LimitActiveKeys, 2*time.Hour)
+	}
+}
