@@ -12,7 +12,9 @@ require (
 	github.com/onceward/onceward v0.1.0
 	github.com/onceward/onceward/examples v0.1.0
 	github.com/onceward/onceward/store/postgres v0.1.0
+	github.com/onceward/onceward/store/sealed v0.1.0
 	github.com/onceward/onceward/store/sqlite v0.1.0
+	github.com/onceward/onceward/store/storetest v0.1.0
 	github.com/onceward/onceward/storeurl v0.1.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/twmb/franz-go v1.22.2
