@@ -14,7 +14,8 @@ import (
 // reference of [Operation.SetReference], or else the Location of the answer. Of [Guard.Do] it is the value that is
 // replaced so, and the text of a stored failure. An answer without a body is stored as it is.
 //
-// A resolver of such a route answers with a reference, too: what it says is stored as it is. Default: bodies are stored.
+// A resolver of such a route answers with a reference, too: what it says is stored as it is. Default: bodies are
+// stored.
 func WithoutBody() Option {
 	return func(s *settings) error {
 		s.withoutBody = true

@@ -92,8 +92,8 @@ func (s *Store) repeated(c store.Claim, done *store.Completion, err error) *stor
 	return fenced
 }
 
-// openFenced opens the answer that a refusal shows. One that cannot be opened is not shown: its owner then knows that it
-// lost, and not to what.
+// openFenced opens the answer that a refusal shows. One that cannot be opened is not shown: its owner then knows that
+// it lost, and not to what.
 func (s *Store) openFenced(id store.ID, err error) error {
 	var fenced *store.FencedError
 	if !errors.As(err, &fenced) || fenced.Response == nil {

@@ -134,7 +134,8 @@ func (r *ring) open(b binding, value []byte) (content []byte, attempt int64, err
 // errBroken says that a value is not what was sealed, or not for this place. Which of them cannot be told.
 var errBroken = unreadable("its seal is broken: it was changed, or belongs to another scope, key, attempt or status")
 
-// derive makes the keys for one place: so no two places share a key, and a nonce needs to be unique for one place alone.
+// derive makes the keys for one place: so no two places share a key, and a nonce needs to be unique for one place
+// alone.
 func (k *key) derive(place []byte) (gcm cipher.AEAD, nonceKey []byte, err error) {
 	both, err := hkdf.Expand(sha256.New, k.root, string(place), 2*secretSize)
 	if err != nil {

@@ -38,7 +38,7 @@ type Config struct {
 	// original. It is given a copy, and makes the same of the same each time. Default: none.
 	Redact func(*store.Response)
 	// RefusePlain refuses content that is not sealed, which is what a store holds from before it was sealed, or what was
-	// written by somebody who has the database and no key. Default: false; such content is read as it is.
+	// written by who has the database and no key. Default: false; such content is read as it is.
 	RefusePlain bool
 	// OpenOnly opens what is sealed and seals nothing: it is for the deploy before the first one that seals, so that no
 	// node meets a record that it cannot open. Default: false.
@@ -77,8 +77,8 @@ var (
 	_ outbox.Sealer              = (*Store)(nil)
 )
 
-// New returns a store that keeps its content sealed in the store inside. Around a store that has a fast one in front, it
-// goes around both.
+// New returns a store that keeps its content sealed in the store inside. Around a store that has a fast one in front,
+// it goes around both.
 func New(inside store.Store, config Config) (*Store, error) {
 	if inside == nil {
 		return nil, errors.New("sealed: there is no store")

@@ -8,8 +8,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A sealed value is, in this order: store.SealedPrefix, the version of the format, flags, the id of the key, the attempt
-// it was sealed for if the flags say so, the nonce, and what AES-GCM made of the content. Everything before the nonce
+// A sealed value is, in this order: store.SealedPrefix, the version of the format, flags, the id of the key, the
+// attempt it was sealed for if the flags say so, the nonce, and what AES-GCM made of the content. Everything before the nonce
 // is authenticated. The format is kept readable for ever; golden files in testdata hold it to that.
 const (
 	formatVersion = 1
