@@ -72,7 +72,7 @@ func TestPostgresContenders(t *testing.T) {
 		c := &pgContenders[i]
 		t.Run(c.name, func(t *testing.T) {
 			err := s.visit(ctx, callers, durably, func(site *pgSite) error {
-				return s.run(ctx, c, site, func(a *pgArena) error {
+				return s.run(ctx, c, site, func(a *arena) error {
 					_, err := repeatTimes(callers, times, a.operate)
 					return err
 				})

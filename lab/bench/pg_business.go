@@ -96,8 +96,8 @@ func (b *pgBusiness) plainly(ctx context.Context, s *pgSite) error {
 }
 
 // openPlain is the business without protection.
-func (b *pgBusiness) openPlain(ctx context.Context, s *pgSite) (*pgArena, error) {
-	return &pgArena{
+func (b *pgBusiness) openPlain(ctx context.Context, s *pgSite) (*arena, error) {
+	return &arena{
 		operate: func(ctx context.Context) error { return b.plainly(ctx, s) },
 		check:   func(ctx context.Context, done int64) error { return b.check(ctx, s, done) },
 	}, b.create(ctx, s)

@@ -16,7 +16,7 @@ import (
 )
 
 // openHTTPPlain is a handler that does the business in a transaction of its own.
-func openHTTPPlain(ctx context.Context, s *pgSite) (*pgArena, error) {
+func openHTTPPlain(ctx context.Context, s *pgSite) (*arena, error) {
 	if err := oneRow.create(ctx, s); err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func openHTTPPlain(ctx context.Context, s *pgSite) (*pgArena, error) {
 }
 
 // openHTTPTransactional is the same handler behind a guard, which gives it the transaction.
-func openHTTPTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
+func openHTTPTransactional(ctx context.Context, s *pgSite) (*arena, error) {
 	store, err := openStore(ctx, s)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func payment(within inTransaction) http.Handler {
 // serve starts a server on loopback, and returns an arena whose operation is a request over a connection that is kept.
 func serve(
 	handler http.Handler, callers int, check func(context.Context, int64) error, closeStore func() error,
-) (*pgArena, error) {
+) (*arena, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func serve(
 	transport := &http.Transport{MaxIdleConns: callers, MaxIdleConnsPerHost: callers}
 	client := &http.Client{Transport: transport}
 	target := "http://" + listener.Addr().String() + "/payments"
-	return &pgArena{
+	return &arena{
 		operate: func(ctx context.Context) error { return post(ctx, client, target) },
 		check:   check,
 		close: func() error {
