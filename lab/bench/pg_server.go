@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -186,13 +185,10 @@ func (site *pgSite) expect(ctx context.Context, want int64, query string, args .
 	return err
 }
 
-// startPrivate starts a server that no other program uses, with the settings "name=value". Its data is in the directory
-// given, if any: the server's own user has to be able to reach it.
+// startPrivate starts a server that no other program uses, with the settings "name=value".
 func startPrivate(ctx context.Context, dir string, settings []string) (url string, stop func() error, err error) {
-	if dir != "" {
-		if err := os.Setenv("TMPDIR", dir); err != nil {
-			return "", nil, err
-		}
+	if err := useDirectory(dir); err != nil {
+		return "", nil, err
 	}
 	server, err := servers.StartPostgres(ctx, settings...)
 	if err != nil {
