@@ -112,7 +112,7 @@ func openReserveComplete(opener storeOpener) func(context.Context, *pgSite) (*ar
 }
 
 // replayOnce asks the store for the answer to a key that is completed, and makes sure that the whole of it came back.
-func replayOnce(ctx context.Context, s pgStore, r *store.Reservation) error {
+func replayOnce(ctx context.Context, s store.Store, r *store.Reservation) error {
 	v, err := s.Reserve(ctx, r)
 	if err := decided(v, err, store.DecisionReplay); err != nil {
 		return err

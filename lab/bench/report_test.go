@@ -46,6 +46,8 @@ func TestPromisedGoals(t *testing.T) {
 		"postgres-replay-c16": ">=3.5", "postgres-bytes-per-key": "<=0.65",
 		"postgres-scale-reserve": "<=1.5", "postgres-scale-replay": "<=1.5", "postgres-scale-reap": "<=1.5",
 		"outbox-add": "<=1.25", "outbox-drain-per-second": ">=5000", "outbox-four-workers": ">=1", "outbox-claim-scale": "<=1.3",
+		"redis-reserve-complete-c64": ">=0.45", "redis-replay-c64": ">=0.8", "tiered-replay-c64": "<=1.3", "tiered-first-c16": ">=0.9",
+		"sealed-4k-bytes": "<=0.34", "sealed-first-c16": ">=0.9", "limit-shared-c64": ">=0.9",
 	}
 	if len(goals) != len(promised) {
 		t.Errorf("there are %d goals, want %d", len(goals), len(promised))

@@ -11,6 +11,9 @@ import (
 
 // The ways on Redis, and on PostgreSQL with something around its store.
 const (
+	redisReserved  = "Onceward: reserve and complete on Redis"
+	redisReplay    = "Onceward: replay from Redis"
+	redisHTTP      = "HTTP, net/http: Onceward on Redis, reserved"
 	redisTwoSets   = "raw: SET, SET"
 	redisOneTrip   = "raw: both SETs in one round trip"
 	redisGet       = "raw: GET"
@@ -23,6 +26,9 @@ const (
 
 // storesWays are all of them.
 var storesWays = []storesWay{
+	{redisReserved, openRedisReserved},
+	{redisReplay, openRedisReplay},
+	{redisHTTP, openRedisHTTP},
 	{redisTwoSets, openTwoSets},
 	{redisOneTrip, openOneTrip},
 	{redisGet, openGet},
@@ -48,13 +54,32 @@ type persistence struct {
 
 // storesContests are all comparisons of speed of the suite.
 var storesContests = []storesContest{
-	{always, 64, []string{redisTwoSets, redisOneTrip}, []storesFigure{
-		{name: "redis-one-trip-c64", way: redisOneTrip, rival: redisTwoSets},
+	{always, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+		{name: "redis-reserve-complete-c64", way: redisReserved, rival: redisTwoSets},
 	}},
-	{always, 64, []string{recipePipeline, recipePool}, []storesFigure{
-		{name: "redis-recipe-c64", way: recipePipeline, rival: recipePool},
+	{everysec, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+		{
+			name: "redis-reserve-complete-c64-everysec", way: redisReserved, rival: redisTwoSets,
+			like: "redis-reserve-complete-c64",
+		},
 	}},
-	{always, 64, []string{fiberRedis, httpNothing, fiberNothing}, []storesFigure{
+	{inMemory, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+		{
+			name: "redis-reserve-complete-c64-memory", way: redisReserved, rival: redisTwoSets,
+			like: "redis-reserve-complete-c64",
+		},
+	}},
+	{always, 64, []string{redisReplay, redisGet}, []storesFigure{
+		{name: "redis-replay-c64", way: redisReplay, rival: redisGet},
+	}},
+	{always, 64, []string{redisReserved, recipePipeline, recipePool, redisOneTrip}, []storesFigure{
+		{name: "redis-vs-recipe-c64", way: redisReserved, rival: recipePipeline},
+		{name: "redis-vs-recipe-pool-c64", way: redisReserved, rival: recipePool},
+		{name: "redis-vs-one-trip-c64", way: redisReserved, rival: redisOneTrip},
+	}},
+	{always, 64, []string{redisHTTP, fiberRedis, httpNothing, fiberNothing}, []storesFigure{
+		{name: "redis-http-vs-fiber-c64", way: redisHTTP, rival: fiberRedis},
+		{name: "redis-http-c64", way: redisHTTP, rival: httpNothing},
 		{name: "fiber-http-c64", way: fiberRedis, rival: fiberNothing},
 	}},
 }
@@ -92,6 +117,19 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, servers.CloseAll()) }()
+	// The PostgreSQL is started when the first way needs it, and stays.
+	var postgres *pgServer
+	defer func() {
+		if postgres != nil {
+			err = errors.Join(postgres.close(), err)
+		}
+	}()
+	openPostgres := func(ctx context.Context) (_ *pgServer, err error) {
+		if postgres == nil {
+			postgres, err = openServer(ctx, o, "shared_buffers=1GB")
+		}
+		return postgres, err
+	}
 	r.note("clients are in this process, over TCP on loopback; each Redis is private and begins without data")
 	t := &table{title: "Operations a second", head: []string{"way", "Redis", "callers", "a second"}}
 	for i := range storesContests {
@@ -99,7 +137,7 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 		if !o.wants(c.names()...) {
 			continue
 		}
-		rates, err := c.hold(ctx, o)
+		rates, err := c.hold(ctx, o, openPostgres)
 		if err != nil {
 			return err
 		}
@@ -151,8 +189,10 @@ func (f *storesFigure) tell(r *report, rates series) {
 }
 
 // hold opens the ways of a contest, and lets them take turns.
-func (c *storesContest) hold(ctx context.Context, o *options) (rates series, err error) {
-	s, err := openStage(ctx, o, c)
+func (c *storesContest) hold(
+	ctx context.Context, o *options, postgres func(context.Context) (*pgServer, error),
+) (rates series, err error) {
+	s, err := openStage(ctx, c, postgres)
 	if err != nil {
 		return nil, err
 	}

@@ -16,32 +16,36 @@ type stage struct {
 	callers int
 	redis   *servers.RedisServer
 	// places counts the databases of the Redis that are taken.
-	places int
-	// postgres is started on first use.
-	postgres     *pgServer
-	openPostgres func(context.Context) (*pgServer, error)
+	places   int
+	postgres func(context.Context) (*pgServer, error)
 }
 
 // openStage starts the Redis of a contest.
-func openStage(ctx context.Context, o *options, c *storesContest) (*stage, error) {
+func openStage(ctx context.Context, c *storesContest, postgres func(context.Context) (*pgServer, error)) (*stage, error) {
 	// A log that is written again in the background would slow one turn down, and not another.
-	settings := append([]string{"auto-aof-rewrite-percentage 0"}, c.redis.settings...)
+	settings := append([]string{"auto-aof-rewrite-percentage 0", "databases 64"}, c.redis.settings...)
 	redis, err := servers.StartRedis(ctx, settings...)
 	if err != nil {
 		return nil, err
 	}
-	return &stage{
-		callers: c.callers, redis: redis,
-		openPostgres: func(ctx context.Context) (*pgServer, error) { return openServer(ctx, o, "shared_buffers=1GB") },
-	}, nil
+	return &stage{callers: c.callers, redis: redis, postgres: postgres}, nil
 }
 
-func (s *stage) close() error {
-	err := s.redis.Close()
-	if s.postgres != nil {
-		err = errors.Join(err, s.postgres.close())
+func (s *stage) close() error { return s.redis.Close() }
+
+// site takes a schema of the PostgreSQL, with what closes and drops it.
+func (s *stage) site(ctx context.Context) (site *pgSite, leave func() error, err error) {
+	server, err := s.postgres(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	return err
+	if site, err = server.open(ctx, s.callers, durably); err != nil {
+		return nil, nil, err
+	}
+	return site, func() error {
+		site.pool.Close()
+		return server.drop(context.WithoutCancel(ctx), site)
+	}, nil
 }
 
 // redisPlace is a database of a Redis for one way, so that it can be counted what the way left in it.
@@ -90,9 +94,6 @@ func (p *redisPlace) close(others ...func() error) func() error {
 		return err
 	}
 }
-
-// record is what the store writes for a key: how long its name is, and its value when reserved and when settled.
-type recordSize struct{ key, reserved, settled int }
 
 // padded is a new key of that many bytes.
 func padded(size int) string {
