@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -159,6 +160,9 @@ func TestPayload(t *testing.T) {
 	}
 	if n := len(answer); n < 190 || n > 210 {
 		t.Errorf("the answer has %d bytes, want 200", n)
+	}
+	if n := len(listAnswer()); n < listSize*9/10 || n > listSize || !json.Valid(listAnswer()) {
+		t.Errorf("the list has %d bytes, want 4 KiB of JSON", n)
 	}
 	if key := newKey(); len(key) != 36 || key == newKey() {
 		t.Errorf("%q is not a new UUID", key)
