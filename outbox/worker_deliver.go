@@ -92,6 +92,10 @@ func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
 		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.attempts)))
 		return false
 	}
+	if err := t.readable(); err != nil {
+		s.failed(end, err) // the key that it is sealed with may be known to another node, or be back later
+		return false
+	}
 	ctx, cancel := t.lease.begin(s.hard, route.Timeout+s.config.Lease)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, route.Timeout)
@@ -197,7 +201,7 @@ func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completi
 		return Permanent(errors.New("the message was not added by an operation: there is nothing to settle"))
 	}
 	resolveErr := reconciler.ResolveCompleted(ctx, store.Claim{ID: c.Origin, Attempt: c.OriginAttempt}, done)
-	if resolveErr == nil {
+	if resolveErr == nil || errors.Is(resolveErr, store.ErrStale) {
 		return nil
 	}
 	rec, err := s.config.Records.Get(ctx, c.Origin)

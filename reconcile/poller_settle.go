@@ -75,6 +75,9 @@ func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer,
 		err := fmt.Errorf("reconcile: there is no rule for the operation %q", rec.Operation)
 		return StillUnknown(err.Error()), err
 	}
+	if store.IsSealed(rec.Data) { // a resolver would take it for data that another program has written
+		return StillUnknown(store.ErrSealed.Error()), store.ErrSealed
+	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	started, by := time.Now(), "external event"
@@ -129,6 +132,9 @@ func (p *Poller) readExternalEvents(ctx context.Context, rule *Rule, rec *store.
 	if err != nil || len(events) == 0 {
 		return StillUnknown("no external event has come"), err
 	}
+	if slices.ContainsFunc(events, func(e store.ExternalEvent) bool { return store.IsSealed(e.Body) }) {
+		return Answer{}, store.ErrSealed
+	}
 	p.noticeForeign(ctx, rec, events)
 	return rule.Interpret(ctx, rec, events)
 }
@@ -162,7 +168,8 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 	entry := store.AuditEntry{
 		ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor, Action: resolved.action, Reason: resolved.reason,
 	}
-	if err := audited(ctx, p.auditor, entry, func() error { return resolved.write(ctx, p.settler, claim) }); err != nil {
+	err = audited(ctx, p.auditor, entry, func() error { return resolved.write(ctx, p.settler, claim) })
+	if err != nil && !errors.Is(err, store.ErrStale) {
 		return Report{}, unlessFenced(err)
 	}
 	p.config.Logger.InfoContext(ctx, "reconcile: an operation was settled", "operation", rec.Operation,

@@ -26,7 +26,7 @@ import (
 // returns a [*FencedError]; a record that cannot be read gives an [*UnreadableError].
 //
 // What only some stores can do is an optional interface: [Transactor], [TxCheckpointer], [Waiter], [Sweeper], [Reaper],
-// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor].
+// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor], [Rewriter].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an
 	// insert. Repeated with the same nonce, it answers with the same grant. A store may still read the reservation
@@ -173,7 +173,10 @@ func (v *Verdict) Check(r *Reservation) error {
 	default:
 		ok = false
 	}
-	if !ok {
+	switch {
+	case v.Decision == DecisionReplay && rec.Response.IsSealed(), v.Decision == DecisionExecute && IsSealed(rec.Data):
+		return ErrSealed
+	case !ok:
 		return &UnreadableError{
 			Version: rec.Version,
 			Reason:  "the store answered with a record or a decision that cannot belong to this request",
@@ -240,7 +243,7 @@ type SelfReaper interface {
 
 // Reconciler is a store whose unknown records can be settled from outside. A phased operation whose owner is gone,
 // which is one that is in progress with [LostResume] and past its lease, can be resolved as if it were unknown: a
-// person ends it so if no running code can go on with it.
+// person ends it so if no running code can go on with it. With a [*StaleError] a record was resolved all the same.
 type Reconciler interface {
 	// ResolveCompleted stores the answer that was learned for an unknown attempt.
 	ResolveCompleted(ctx context.Context, c Claim, done *Completion) error
@@ -282,7 +285,8 @@ type Postponement struct {
 type Buster interface {
 	// Bust removes a settled or expired record. With force it also removes one that is in progress or unknown, leaving
 	// its token behind, so that its owner is fenced: the work may then be done twice. It returns [ErrNotFound] if there
-	// is none, and a [*FencedError] for one that only force removes.
+	// is none, a [*FencedError] for one that only force removes, and a [*StaleError] for one that was removed, but can
+	// still be seen for a while.
 	Bust(ctx context.Context, id ID, force bool) error
 }
 

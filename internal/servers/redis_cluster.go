@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,14 +22,28 @@ type RedisCluster struct {
 	redisGroup
 	// ids are the nodes' names for each other.
 	ids []string
+	// proxies are empty, or what clients and replicas go through, for each node one.
+	proxies []*RedisProxy
 }
 
-// StartRedisCluster starts a private cluster without data, with settings of all nodes like those of StartRedis. It takes
-// a bit more than two seconds, for which Redis refuses to write after its start. A primary that is gone is replaced
-// after some three seconds, unless cluster-node-timeout is set. The context limits the start only. Close it when done.
+// StartRedisCluster starts a private cluster without data, with settings of all nodes like those of StartRedis. It
+// takes a bit more than two seconds, for which Redis refuses to write after its start. A primary that is gone is
+// replaced after some three seconds, unless cluster-node-timeout is set. The context limits the start only. Close it
+// when done.
 func StartRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, error) {
+	return startRedisCluster(ctx, false, settings)
+}
+
+// StartProxiedRedisCluster starts a cluster like StartRedisCluster whose nodes tell clients and each other that they
+// are where a proxy is, so that links can be cut and slowed, and replies lost. The nodes themselves reach each other
+// without proxies to find out which of them are alive.
+func StartProxiedRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, error) {
+	return startRedisCluster(ctx, true, settings)
+}
+
+func startRedisCluster(ctx context.Context, proxied bool, settings []string) (*RedisCluster, error) {
 	return retryPorts(func() (*RedisCluster, error) {
-		c, err := newRedisCluster(settings)
+		c, err := newRedisCluster(proxied, settings)
 		if err == nil {
 			err = startAll(ctx, c.nodes)
 		}
@@ -44,21 +59,11 @@ func StartRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, 
 
 // newRedisCluster is a cluster that does not run yet. Its nodes know each other before they meet, because what they
 // know is in a file: to make them meet takes seconds.
-func newRedisCluster(settings []string) (*RedisCluster, error) {
+func newRedisCluster(proxied bool, settings []string) (*RedisCluster, error) {
 	const primaries, nodes = 3, 6
 	c := &RedisCluster{}
-	settings = append([]string{"cluster-enabled yes", "cluster-node-timeout 2000"}, settings...)
 	for range nodes {
-		s, err := newRedis("Redis Cluster", settings)
-		if err != nil {
-			return c, err
-		}
-		c.nodes, c.ids = append(c.nodes, s), append(c.ids, newRedisID())
-		if s.bus, err = freePort(); err != nil {
-			return c, err
-		}
-		s.settings = append(s.settings[:len(s.settings):len(s.settings)], "cluster-port "+strconv.Itoa(s.bus))
-		if err := s.choosePorts(); err != nil {
+		if err := c.addNode(proxied, settings); err != nil {
 			return c, err
 		}
 	}
@@ -68,6 +73,33 @@ func newRedisCluster(settings []string) (*RedisCluster, error) {
 		}
 	}
 	return c, nil
+}
+
+// addNode makes a node that does not run yet, with its ports.
+func (c *RedisCluster) addNode(proxied bool, settings []string) error {
+	s, err := newRedis("Redis Cluster", nil)
+	if err != nil {
+		return err
+	}
+	c.nodes, c.ids = append(c.nodes, s), append(c.ids, newRedisID())
+	if s.bus, err = freePort(); err != nil {
+		return err
+	}
+	if err := s.choosePorts(); err != nil {
+		return err
+	}
+	s.settings = []string{"cluster-enabled yes", "cluster-node-timeout 2000", "cluster-port " + strconv.Itoa(s.bus)}
+	if proxied {
+		p, err := StartRedisProxy(s.url)
+		if err != nil {
+			return err
+		}
+		c.proxies = append(c.proxies, p)
+		s.announced = p.listener.Addr().(*net.TCPAddr).Port
+		s.settings = append(s.settings, "cluster-announce-port "+strconv.Itoa(s.announced))
+	}
+	s.settings = append(s.settings, settings...)
+	return s.configure()
 }
 
 // newRedisID is a name as Redis makes them for nodes and sentinels.
@@ -91,7 +123,7 @@ func (c *RedisCluster) nodesFile(self, primaries int) string {
 			flags = "myself," + flags
 		}
 		fmt.Fprintf(&text, "%s 127.0.0.1:%d@%d %s %s 0 0 %d connected%s\n",
-			c.ids[i], s.port, s.bus, flags, follows, epoch, slots)
+			c.ids[i], s.knownPort(), s.bus, flags, follows, epoch, slots)
 	}
 	fmt.Fprintf(&text, "vars currentEpoch %d lastVoteEpoch 0\n", primaries)
 	return text.String()
@@ -99,6 +131,18 @@ func (c *RedisCluster) nodesFile(self, primaries int) string {
 
 // URL names all nodes, as redis+cluster://host:port,host:port.
 func (c *RedisCluster) URL() string { return listURL("redis+cluster", c.nodes, "") }
+
+// Proxies are what clients go through, in the order of the nodes, if the cluster was started with them.
+func (c *RedisCluster) Proxies() []*RedisProxy { return c.proxies }
+
+// Close ends all nodes for good and removes their data.
+func (c *RedisCluster) Close() error {
+	err := c.redisGroup.Close()
+	for _, p := range c.proxies {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}
 
 // AwaitReady waits until all nodes that run say that the cluster serves all slots, and all replicas that run follow
 // their primaries.
@@ -186,8 +230,8 @@ func (c *RedisCluster) idOf(s *RedisServer) string {
 	return ""
 }
 
-// BeginMove makes a slot begin to move to another primary. From then on the old primary answers for keys that it has and
-// sends clients to the new one for the others (ASK); a command whose keys are on both is refused (TRYAGAIN).
+// BeginMove makes a slot begin to move to another primary. From then on the old primary answers for keys that it has
+// and sends clients to the new one for the others (ASK); a command whose keys are on both is refused (TRYAGAIN).
 func (c *RedisCluster) BeginMove(ctx context.Context, slot int, to *RedisServer) error {
 	from, err := c.Primary(ctx, slot)
 	if err != nil || from == to {
