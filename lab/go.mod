@@ -13,6 +13,7 @@ require (
 	github.com/onceward/onceward/examples v0.1.0
 	github.com/onceward/onceward/store/postgres v0.1.0
 	github.com/onceward/onceward/store/redis v0.1.0
+	github.com/onceward/onceward/store/sealed v0.1.0
 	github.com/onceward/onceward/store/sqlite v0.1.0
 	github.com/onceward/onceward/storeurl v0.1.0
 	github.com/rabbitmq/amqp091-go v1.16.0

@@ -92,7 +92,7 @@ var suites = map[string][]part{
 	"postgres":       {measurePostgres},
 	"postgres-scale": {measureScale},
 	"outbox":         {measureOutbox},
-	"stores":         {measureStores},
+	"stores":         {measureStores, measureSealed},
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (status int, err error) {

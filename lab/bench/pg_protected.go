@@ -53,7 +53,7 @@ func (b *pgBusiness) openTransactional(ctx context.Context, s *pgSite) (*arena, 
 
 // checkRecords makes sure that each operation did the work once and left a completed record.
 func (b *pgBusiness) checkRecords(ctx context.Context, s *pgSite, done int64) error {
-	if err := s.expect(ctx, done+rowsBefore, pgRecords); err != nil {
+	if err := s.expect(ctx, done+s.rows, pgRecords); err != nil {
 		return err
 	}
 	return b.check(ctx, s, done)
@@ -64,7 +64,7 @@ func fillRecords(ctx context.Context, s *pgSite, st pgStore) error {
 	if err := transactOnce(ctx, st, reservation(newKey()), completion(), noWork, store.DecisionExecute); err != nil {
 		return err
 	}
-	return cloneRecords(ctx, s, rowsBefore-1, false)
+	return cloneRecords(ctx, s, int(s.rows)-1, false)
 }
 
 // openReservedOperation is the business in a transaction of its own, between reserve and complete.

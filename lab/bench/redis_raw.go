@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 )
 
 // openTwoSets is what no protection can go below: the bytes of a reservation, then those of the answer, each written
@@ -77,10 +78,14 @@ func (s *stage) getOf(ctx context.Context, keySize, valueSize int) (*arena, erro
 	if err != nil {
 		return nil, err
 	}
-	keys := make([]string, replayedKeys)
+	keys, value := make([]string, replayedKeys), strings.Repeat("s", valueSize)
+	sets := make(rueidis.Commands, len(keys))
 	for i := range keys {
 		keys[i] = padded(keySize)
-		if err := p.set(ctx, keys[i], strings.Repeat("s", valueSize)); err != nil {
+		sets[i] = p.client.B().Set().Key(keys[i]).Value(value).Build()
+	}
+	for _, reply := range p.client.DoMulti(ctx, sets...) {
+		if err := reply.Error(); err != nil {
 			return nil, err
 		}
 	}

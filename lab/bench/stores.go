@@ -14,6 +14,14 @@ const (
 	redisReserved  = "Onceward: reserve and complete on Redis"
 	redisReplay    = "Onceward: replay from Redis"
 	redisHTTP      = "HTTP, net/http: Onceward on Redis, reserved"
+	tieredReplay   = "Onceward: replay from the Redis in front of PostgreSQL"
+	tieredFirst    = "Onceward: transactional, one insert, behind a front"
+	sealedFirst    = "Onceward: transactional, one insert, sealed"
+	sealedFirst4K  = "Onceward: transactional, one insert, answer of 4 KiB, sealed"
+	plainFirst4K   = "Onceward: transactional, one insert, answer of 4 KiB"
+	doLimited      = "Onceward: Do on Redis, shared limits"
+	doUnlimited    = "Onceward: Do on Redis, no limits"
+	frontGet       = "raw: GET of what the front holds"
 	redisTwoSets   = "raw: SET, SET"
 	redisOneTrip   = "raw: both SETs in one round trip"
 	redisGet       = "raw: GET"
@@ -29,6 +37,15 @@ var storesWays = []storesWay{
 	{redisReserved, openRedisReserved},
 	{redisReplay, openRedisReplay},
 	{redisHTTP, openRedisHTTP},
+	{tieredReplay, openTieredReplay},
+	{tieredFirst, openFirst(fronted, shortBody)},
+	{sealedFirst, openFirst(sealing, shortBody)},
+	{sealedFirst4K, openFirst(sealing, listAnswer)},
+	{pgTransactional, openFirst(unwrapped, shortBody)},
+	{plainFirst4K, openFirst(unwrapped, listAnswer)},
+	{doLimited, openDo(true)},
+	{doUnlimited, openDo(false)},
+	{frontGet, openFrontGet},
 	{redisTwoSets, openTwoSets},
 	{redisOneTrip, openOneTrip},
 	{redisGet, openGet},
@@ -71,6 +88,21 @@ var storesContests = []storesContest{
 	}},
 	{always, 64, []string{redisReplay, redisGet}, []storesFigure{
 		{name: "redis-replay-c64", way: redisReplay, rival: redisGet},
+	}},
+	{always, 64, []string{tieredReplay, frontGet}, []storesFigure{
+		{name: "tiered-replay-c64", way: tieredReplay, rival: frontGet, times: true},
+	}},
+	{always, 16, []string{tieredFirst, pgTransactional}, []storesFigure{
+		{name: "tiered-first-c16", way: tieredFirst, rival: pgTransactional},
+	}},
+	{always, 16, []string{sealedFirst, pgTransactional}, []storesFigure{
+		{name: "sealed-first-c16", way: sealedFirst, rival: pgTransactional},
+	}},
+	{always, 16, []string{sealedFirst4K, plainFirst4K}, []storesFigure{
+		{name: "sealed-first-c16-4k", way: sealedFirst4K, rival: plainFirst4K},
+	}},
+	{always, 64, []string{doLimited, doUnlimited}, []storesFigure{
+		{name: "limit-shared-c64", way: doLimited, rival: doUnlimited},
 	}},
 	{always, 64, []string{redisReserved, recipePipeline, recipePool, redisOneTrip}, []storesFigure{
 		{name: "redis-vs-recipe-c64", way: redisReserved, rival: recipePipeline},
