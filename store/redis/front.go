@@ -20,9 +20,9 @@ import (
 // key is a hash of the ID: what clients put into their keys decides neither the slot of a cluster nor what an operator
 // sees in MONITOR.
 type Front struct {
-	prefix  string
-	connect func() (rueidis.Client, error)
-	clock   serverClock
+	prefix string
+	config rueidis.ClientOption
+	clock  serverClock
 
 	mu         sync.Mutex
 	client     rueidis.Client // nil until there is a connection
@@ -33,14 +33,21 @@ type Front struct {
 }
 
 // OpenFront connects to the servers of a URL, of the kinds that [Open] takes. A server that is away is no error: the front
-// answers when it is back, and until then the durable store does. Of the options, [WithPrefix] counts.
+// answers when it is back, and until then the durable store does. Nor does it matter how the server is set up. Of the
+// options, [WithPrefix] and [WithTLS] count.
 func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) {
-	o := newOptions(opts)
-	connect, err := connector(url)
+	o := options{prefix: "onceward"}
+	for _, option := range opts {
+		option(&o)
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	where, err := parseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{prefix: o.prefix + ":front:", connect: connect, failure: errConnecting}
+	f := &Front{prefix: o.prefix + ":front:", config: where.config(o.tls), failure: errConnecting, connecting: true}
 	first := make(chan struct{})
 	f.work.Go(func() {
 		defer close(first)
@@ -70,7 +77,7 @@ func (f *Front) Close() error {
 
 // dial tries once to connect.
 func (f *Front) dial() {
-	client, err := f.connect()
+	client, err := rueidis.NewClient(f.config)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connecting = false
@@ -218,23 +225,4 @@ func timeOf(node rueidis.Client) (time.Time, error) {
 		return time.Time{}, unexpected(err)
 	}
 	return time.Unix(parts[0], parts[1]*int64(time.Microsecond)), nil
-}
-
-// connector returns what connects to the servers of a URL.
-func connector(url string) (func() (rueidis.Client, error), error) {
-	config, err := rueidis.ParseURL(url)
-	if err != nil {
-		return nil, err
-	}
-	config.ForceSingleClient, config.DisableCache, config.DisableRetry = true, true, true
-	config.AlwaysPipelining = true
-	return func() (rueidis.Client, error) { return rueidis.NewClient(config) }, nil
-}
-
-func newOptions(opts []Option) options {
-	o := options{prefix: "onceward"}
-	for _, option := range opts {
-		option(&o)
-	}
-	return o
 }

@@ -3,6 +3,7 @@ package redis_test
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,61 @@ func TestFrontClock(t *testing.T) {
 		at := time.Unix(seconds, micros*1000)
 		if behind := at.Sub(now); behind < 0 || behind > 5*time.Second {
 			t.Errorf("the front's clock says %s, and then the server's %s", now, at)
+		}
+	}
+}
+
+// TestFrontOnSeveralServers: a front works on Sentinel and on a cluster.
+func TestFrontOnSeveralServers(t *testing.T) {
+	t.Parallel()
+	cluster, sentinel := servers.SharedRedisCluster(t), servers.NewRedisSentinel(t)
+	for name, url := range map[string]string{"cluster": cluster.URL(), "sentinel": sentinel.URL()} {
+		t.Run(name, func(t *testing.T) {
+			storetest.RunFront(t, func(t testing.TB) storetest.FrontInstance {
+				return storetest.FrontInstance{Front: openFront(t, url, cluster.Name(t))}
+			})
+		})
+	}
+}
+
+// TestFrontStartsWithoutServer: a program starts while its front is away, and uses it when it is back.
+func TestFrontStartsWithoutServer(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	must(t, server.Kill())
+	f, err := redis.OpenFront(t.Context(), server.URL())
+	must(t, err)
+	t.Cleanup(func() { must(t, f.Close()) })
+	if _, err := f.Get(t.Context(), store.ID{Key: "key"}); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a look-up without a server: %v, want ErrUnavailable", err)
+	}
+	if !f.Now().IsZero() {
+		t.Error("a front without a server knows its time")
+	}
+	must(t, server.Restart())
+	awaitFront(t, f)
+}
+
+// TestFrontKeepsNames: what clients put into their keys is neither in the keys of the server nor decides their slot.
+func TestFrontKeepsNames(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	f := openFront(t, server.URL(), "onceward")
+	must(t, f.Add(t.Context(), store.ID{Scope: "acme", Key: "secret{tag}"}, []byte("value"), f.Now().Add(time.Hour)))
+	reply, err := server.Do(t.Context(), "KEYS", "*")
+	must(t, err)
+	keys := reply.([]any)
+	if len(keys) != 1 || !strings.HasPrefix(keys[0].(string), "onceward:front:") || strings.Contains(keys[0].(string), "tag") {
+		t.Errorf("the keys are %q", keys)
+	}
+}
+
+// TestFrontURL: a URL that is wrong is an error, which does not repeat it.
+func TestFrontURL(t *testing.T) {
+	t.Parallel()
+	for _, wrong := range []string{"", "http://secret@host", "redis://:secret@host:1,host:2", "redis://:secret@host?nothing=1"} {
+		if _, err := redis.OpenFront(t.Context(), wrong); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", wrong, err)
 		}
 	}
 }
