@@ -176,6 +176,27 @@ type Entry struct {
 	// Unreadable is why the store that has the entry sealed cannot open it: nil if it can. Payload and headers are
 	// missing then, and it is not delivered.
 	Unreadable error
+
+	// unsealed is how large payload and headers were before they were sealed.
+	unsealed int
+}
+
+// Seal puts a sealed value in the place of payload and headers. It is for a [Sealer].
+func (e *Entry) Seal(value []byte) {
+	e.unsealed = e.size()
+	e.Payload, e.Headers = value, nil
+}
+
+// size is how large payload and headers are, before they are sealed: limits are the same with a seal and without.
+func (e *Entry) size() int {
+	if e.unsealed > 0 {
+		return e.unsealed
+	}
+	size := len(e.Payload)
+	for name, value := range e.Headers {
+		size += len(name) + len(value)
+	}
+	return size
 }
 
 // OfOperation reports whether the operation of that ID may have added the message: one with another origin was added

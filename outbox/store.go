@@ -75,7 +75,7 @@ type AnswerStore interface {
 // Sealer is a [Store] that keeps the payloads and headers of messages sealed. [Outbox.Entry] has each message sealed by
 // it, so that one that is added past the store, in a transaction of its database, is sealed too.
 type Sealer interface {
-	// SealEntry seals an entry in its place. The entry is not to be changed afterwards.
+	// SealEntry seals an entry in its place, by [Entry.Seal]. The entry is not to be changed afterwards.
 	SealEntry(e *Entry) error
 }
 
@@ -106,12 +106,8 @@ type AnswerSize struct{ messages, bytes int }
 
 // Add counts an entry, or returns [ErrAnswerFull].
 func (s *AnswerSize) Add(e *Entry) error {
-	size := len(e.Payload)
-	for name, value := range e.Headers {
-		size += len(name) + len(value)
-	}
-	// The first one always fits, also if it is larger than it was, because it is sealed.
-	if s.messages >= MaxAnswerMessages || s.messages > 0 && s.bytes+size > MaxAnswerBytes {
+	size := e.size()
+	if s.messages >= MaxAnswerMessages || s.bytes+size > MaxAnswerBytes {
 		return fmt.Errorf("%w: %d messages of %d bytes, and one of %d", ErrAnswerFull, s.messages, s.bytes, size)
 	}
 	s.messages, s.bytes = s.messages+1, s.bytes+size

@@ -24,7 +24,7 @@ func (s *Store) SealEntry(e *outbox.Entry) error {
 	if err != nil {
 		return err
 	}
-	e.Payload, e.Headers = value, nil
+	e.Seal(value)
 	return nil
 }
 
