@@ -5,8 +5,6 @@ import (
 	_ "embed" // the script
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/limit"
 )
@@ -14,7 +12,7 @@ import (
 //go:embed script/limit.lua
 var limitSource string
 
-var limitScript = rueidis.NewLuaScript(limitSource)
+var limitScript = newScript(limitSource)
 
 // kindLimit is the kind of keys that hold what a scope has used of its limits: one hash for each scope and limit.
 const kindLimit = "l"
