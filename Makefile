@@ -43,7 +43,14 @@ POSTGRES_VERSIONS ?= 14.23.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta
 # The packages that run the conformance suite on many stores, or on many combinations of them.
 STORE_MATRIX := \
 	./store/redis \
-	./store/postgres
+	./store/postgres \
+	./store/sealed \
+	./store/breaker \
+	./store/tiered \
+	./lab/feature/tiered \
+	./lab/feature/sealed \
+	./lab/feature/breaker \
+	./lab/feature/limit
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \

@@ -59,15 +59,22 @@ func warmUp(a *arena, callers int, length time.Duration) error {
 	return err
 }
 
-// takeTurns lets the contenders of these names repeat their operations in turns, and returns the rates of all rounds.
-func takeTurns(ctx context.Context, o *options, callers int, names []string, arenas []*arena) (series, error) {
+// takeTurns lets the contenders of these names repeat their operations in turns, and returns the rates of all rounds. It
+// says after each turn how many operations were done in it.
+func takeTurns(
+	ctx context.Context, o *options, callers int, names []string, arenas []*arena, after func(name string, done float64) error,
+) (series, error) {
 	rates := make(series)
 	for range o.rounds {
 		for i, a := range arenas {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
+			started := time.Now()
 			rate, err := repeat(callers, o.time, a.operate)
+			if err == nil {
+				err = after(names[i], rate*time.Since(started).Seconds())
+			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", names[i], err)
 			}

@@ -67,7 +67,7 @@ func (s *pgServer) contest(ctx context.Context, o *options, f pgFigure) (series,
 	}
 	var rates series
 	err := s.assemble(ctx, contenders, f.callers, o.time, func(arenas []*arena) (err error) {
-		rates, err = takeTurns(ctx, o, f.callers, names, arenas)
+		rates, err = takeTurns(ctx, o, f.callers, names, arenas, func(string, float64) error { return nil })
 		return err
 	})
 	return rates, err

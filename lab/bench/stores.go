@@ -163,18 +163,19 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 		return postgres, err
 	}
 	r.note("clients are in this process, over TCP on loopback; each Redis is private and begins without data")
-	t := &table{title: "Operations a second", head: []string{"way", "Redis", "callers", "a second"}}
+	t := &table{title: "Operations a second", head: []string{"way", "Redis", "callers", "a second", "µs here", "µs in Redis"}}
 	for i := range storesContests {
 		c := &storesContests[i]
 		if !o.wants(c.names()...) {
 			continue
 		}
-		rates, err := c.hold(ctx, o, openPostgres)
+		rates, spent, err := c.hold(ctx, o, openPostgres)
 		if err != nil {
 			return err
 		}
 		for _, name := range c.ways {
-			t.add(name, c.redis.name, fmt.Sprint(c.callers), grouped(rates.median(name)))
+			t.add(name, c.redis.name, fmt.Sprint(c.callers), grouped(rates.median(name)),
+				fmt.Sprintf("%.0f", spent.here.median(name)), fmt.Sprintf("%.0f", spent.redis.median(name)))
 		}
 		for _, f := range c.figures {
 			f.tell(r, rates)
@@ -184,6 +185,7 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 		return nil
 	}
 	r.keep(t)
+	r.note("µs are of processor time for an operation: here that of this process, which is the client, in Redis the server's")
 	return noteSync(o, r)
 }
 
@@ -223,16 +225,21 @@ func (f *storesFigure) tell(r *report, rates series) {
 // hold opens the ways of a contest, and lets them take turns.
 func (c *storesContest) hold(
 	ctx context.Context, o *options, postgres func(context.Context) (*pgServer, error),
-) (rates series, err error) {
+) (rates series, spent *processorTime, err error) {
 	s, err := openStage(ctx, c, postgres)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	err = s.assemble(ctx, c.ways, o, func(arenas []*arena) (err error) {
-		rates, err = takeTurns(ctx, o, c.callers, c.ways, arenas)
+		if spent, err = s.newProcessorTime(ctx); err != nil {
+			return err
+		}
+		rates, err = takeTurns(ctx, o, c.callers, c.ways, arenas, func(name string, done float64) error {
+			return spent.turn(ctx, name, done)
+		})
 		return err
 	})
-	return rates, errors.Join(err, s.close())
+	return rates, spent, errors.Join(err, s.close())
 }
 
 // assemble opens ways and warms them up. All of them are there while any is measured.

@@ -63,6 +63,7 @@ func (s *stage) place() (*redisPlace, error) {
 		return nil, err
 	}
 	config.ForceSingleClient, config.DisableCache, config.DisableRetry, config.AlwaysPipelining = true, true, true, true
+	config.PipelineMultiplex = 1
 	client, err := rueidis.NewClient(config)
 	if err != nil {
 		return nil, err
