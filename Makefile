@@ -46,7 +46,6 @@ STORE_MATRIX := \
 	./store/postgres \
 	./store/sealed \
 	./store/breaker \
-	./store/tiered \
 	./lab/feature/tiered \
 	./lab/feature/sealed \
 	./lab/feature/breaker \
