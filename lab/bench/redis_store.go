@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
@@ -50,6 +51,43 @@ func openRedisReplay(ctx context.Context, s *stage) (*arena, error) {
 		check:   func(ctx context.Context, _ int64) error { return p.expect(ctx, replayedKeys) },
 		close:   p.close(st.Close),
 	}, fill(ctx, st, keys)
+}
+
+// The first replays of keys: so many keys are replayed once by each of so many stores, which is more than a contest does.
+const (
+	firstReplayKeys   = 1 << 16
+	firstReplayStores = 16
+)
+
+// openRedisFirstReplay is the replay of keys that the process which replays them has not seen before, as after a retry
+// that came to another node.
+func openRedisFirstReplay(ctx context.Context, s *stage) (*arena, error) {
+	filled, p, err := openRedis(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	keys := newKeys(firstReplayKeys)
+	err = errors.Join(fill(ctx, filled, keys), filled.Close())
+	stores := make([]*redis.Store, firstReplayStores)
+	closing := make([]func() error, 0, len(stores))
+	for i := range stores {
+		if err == nil {
+			stores[i], err = redis.Open(ctx, p.url)
+			closing = append(closing, stores[i].Close)
+		}
+	}
+	var next atomic.Int64
+	return &arena{
+		operate: func(ctx context.Context) error {
+			n := int(next.Add(1) - 1)
+			if n >= len(keys)*len(stores) {
+				return errors.New("all keys have been replayed by all stores: make the turns shorter")
+			}
+			return replayOnce(ctx, stores[n/len(keys)], reservation(keys[n%len(keys)]))
+		},
+		check: func(ctx context.Context, _ int64) error { return p.expect(ctx, firstReplayKeys) },
+		close: p.close(closing...),
+	}, err
 }
 
 // openRedisHTTP is the handler behind the middleware, with its records in Redis.

@@ -13,6 +13,7 @@ import (
 const (
 	redisReserved  = "Onceward: reserve and complete on Redis"
 	redisReplay    = "Onceward: replay from Redis"
+	redisReplay1   = "Onceward: replay from Redis, first of each key in the process"
 	redisHTTP      = "HTTP, net/http: Onceward on Redis, reserved"
 	tieredReplay   = "Onceward: replay from the Redis in front of PostgreSQL"
 	tieredFirst    = "Onceward: transactional, one insert, behind a front"
@@ -36,6 +37,7 @@ const (
 var storesWays = []storesWay{
 	{redisReserved, openRedisReserved},
 	{redisReplay, openRedisReplay},
+	{redisReplay1, openRedisFirstReplay},
 	{redisHTTP, openRedisHTTP},
 	{tieredReplay, openTieredReplay},
 	{tieredFirst, openFirst(fronted, shortBody)},
@@ -86,8 +88,9 @@ var storesContests = []storesContest{
 			like: "redis-reserve-complete-c64",
 		},
 	}},
-	{always, 64, []string{redisReplay, redisGet}, []storesFigure{
+	{always, 64, []string{redisReplay, redisGet, redisReplay1}, []storesFigure{
 		{name: "redis-replay-c64", way: redisReplay, rival: redisGet},
+		{name: "redis-replay-c64-first", way: redisReplay1, rival: redisGet, like: "redis-replay-c64"},
 	}},
 	{always, 64, []string{tieredReplay, frontGet}, []storesFigure{
 		{name: "tiered-replay-c64", way: tieredReplay, rival: frontGet, times: true},
