@@ -35,11 +35,14 @@ type Take struct {
 	Retention time.Duration
 	// Need is for how many there are requests now, and Want, no less, how many could be used soon.
 	Need, Want int
-	// Unused is how many of an earlier grant come back, and UnusedEnd is the End of that grant, or zero if it is not
-	// known.
+	// Unused is how many of an earlier grant come back, and UnusedEnd is the End of that grant: zero for the last, and
+	// [OldestEnd] for the first.
 	Unused    int
 	UnusedEnd int64
 }
+
+// OldestEnd is the Take.UnusedEnd of a key that is counted out before its time.
+const OldestEnd = -1
 
 // Grant is what a node was given.
 type Grant struct {

@@ -37,8 +37,7 @@ type Limits struct {
 	NewKeys Rate
 	// ActiveKeys is how many keys a scope may have that have not expired; a negative number allows none. A key counts
 	// from its first request for the retention of its route, and up to a sixteenth of that longer, because ends are
-	// rounded up. Past that time it counts no more, although it may still be kept if it was unknown for long; a dead
-	// letter is such a one. Default: no limit.
+	// rounded up; see [Limiter.CountOut] for one that is to count no more before that. Default: no limit.
 	ActiveKeys int
 	// Lookups is how many questions for a status are answered. Default: no limit.
 	Lookups Rate
@@ -155,6 +154,23 @@ func (l *Limiter) ReturnKey(scope string, retention time.Duration) {
 		l.shared.giveBack(a)
 	default:
 		l.local.giveBack(a)
+	}
+}
+
+// CountOut stops counting an active key of a scope before its time, the oldest of them. It is for a key that an operator
+// has removed, and for one that has become a dead letter (B3) before its retention is over: call it for each
+// reconcile.ReconciledEvent whose Outcome is "dead letter".
+func (l *Limiter) CountOut(ctx context.Context, scope string) error {
+	a := &ask{scope: scope, name: onceward.LimitNewKeys, active: l.config.For(scope).ActiveKeys}
+	switch {
+	case a.active == 0:
+		return nil
+	case l.shared != nil:
+		_, err := l.shared.ask(ctx, Take{Scope: scope, Name: a.name, Active: a.active, Unused: 1, UnusedEnd: OldestEnd})
+		return err
+	default:
+		l.local.countOut(scope)
+		return nil
 	}
 }
 

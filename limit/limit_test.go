@@ -106,6 +106,27 @@ func TestActiveKeys(t *testing.T) {
 	})
 }
 
+// TestCountedOut: a key that is gone before its time makes room, and it is the oldest.
+func TestCountedOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, limit.Config{Limits: limit.Limits{ActiveKeys: 2}})
+		_ = l.TakeKey(t.Context(), "alice", day)
+		time.Sleep(12 * time.Hour)
+		_ = l.TakeKey(t.Context(), "alice", day)
+		if err := l.CountOut(t.Context(), "alice"); err != nil {
+			t.Error(err)
+		}
+		if n, _ := takeAll(t, l, "alice"); n != 1 {
+			t.Errorf("B3: a dead letter makes room for %d keys", n)
+		}
+		time.Sleep(14 * time.Hour)
+		if n, _ := takeAll(t, l, "alice"); n != 0 {
+			t.Errorf("L1: %d keys more when the one expires that was counted out", n)
+		}
+	})
+}
+
 // TestBothLimits: what one of them refuses is not taken from the other.
 func TestBothLimits(t *testing.T) {
 	t.Parallel()

@@ -86,6 +86,17 @@ func (l *local) giveBack(a *ask) {
 	}
 }
 
+// countOut takes out the oldest active key.
+func (l *local) countOut(scope string) {
+	s := l.shard(scope)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u, ok := s.scopes[scope]; ok {
+		_ = u.active.wait(math.MaxInt, l.now()) // forget what has expired
+		u.active.removeOldest()
+	}
+}
+
 // usage finds what a scope has used, and makes room for one that is new.
 func (s *shard) usage(scope string, now time.Duration) *usage {
 	if u, ok := s.scopes[scope]; ok {
@@ -210,6 +221,19 @@ func (a *active) add(retention, now time.Duration) (end time.Duration) {
 	}
 	*a = append(*a, expiring{end, 1})
 	return end
+}
+
+// removeOldest takes out the key that would expire first.
+func (a *active) removeOldest() {
+	first := -1
+	for i, e := range *a {
+		if e.keys > 0 && (first < 0 || e.end < (*a)[first].end) {
+			first = i
+		}
+	}
+	if first >= 0 {
+		(*a)[first].keys--
+	}
 }
 
 // remove takes back a key, of the newest.

@@ -80,7 +80,7 @@ func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease 
 	if c.reply.IsInt64() {
 		return now, nil, nil
 	}
-	found, err := storedAt(now, &c.reply)
+	found, err := storedAt(c.now, &c.reply)
 	return time.Time{}, found, err
 }
 
@@ -93,7 +93,7 @@ func (s *Store) look(ctx context.Context, at place) (*reading, error) {
 	if err := s.sender.do(ctx, c); err != nil {
 		return nil, err
 	}
-	return storedAt(time.UnixMicro(c.now).UTC(), &c.reply)
+	return storedAt(c.now, &c.reply)
 }
 
 // Extend implements [store.Store].
@@ -160,7 +160,7 @@ func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (t
 	if expires, err := call.reply.ToInt64(); err == nil {
 		return time.UnixMicro(expires).UTC(), nil
 	}
-	seen, err := storedAt(time.UnixMicro(call.now).UTC(), &call.reply)
+	seen, err := storedAt(call.now, &call.reply)
 	if err != nil {
 		return time.Time{}, err
 	}

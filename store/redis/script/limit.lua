@@ -1,9 +1,11 @@
+#!lua
 -- Takes a portion of what a scope may use, under the limit of a rate, of a number of active keys, or both.
 --
 -- KEYS: a hash of what is used ('u', as of the time 't') and how many active keys are counted out at which time.
 -- ARGV: the limit of the rate (0 for none) and its window in microseconds, the limit of active keys (0 for none), how
 --       long one is kept and how long the parts are at whose ends they are counted out, in microseconds, how many are
---       needed, how many are wanted, the divisor for the latter, how many come back unused, and from which end.
+--       needed, how many are wanted, the divisor for the latter, how many come back unused, and from which end
+--       (0 for the last, -1 for the first).
 -- Returns how many are granted, the end that active keys are counted out at, whether it is the limit of active keys that
 -- stands in the way, and in how many microseconds there is one more.
 local t = redis.call('TIME')
@@ -32,7 +34,15 @@ end
 if limit > 0 then
 	used = math.max(0, used - math.max(0, now - at) * limit / window - unused)
 end
-table.sort(ends, function(a, b) return a[3] == from or b[3] ~= from and a[1] > b[1] end)
+table.sort(ends, function(a, b)
+	if a[3] == from or b[3] == from then
+		return a[3] == from and b[3] ~= from
+	end
+	if from == '-1' then
+		return a[1] < b[1]
+	end
+	return a[1] > b[1]
+end)
 for i = 1, #ends do
 	local n = math.min(unused, ends[i][2])
 	if most ~= 0 and n > 0 then
