@@ -98,7 +98,7 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	if t.end.kind != outcomeAnswer {
 		return store.Settlement{Action: store.TxRollback}
 	}
-	t.done = t.op.completion(t.end.response)
+	t.keep(t.end.response)
 	if t.end.undoWork {
 		return store.Settlement{Action: store.TxCommitAnswer, Completion: t.done}
 	}

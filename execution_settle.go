@@ -30,7 +30,7 @@ func (e *execution) claim() store.Claim {
 }
 
 func (e *execution) settleAnswer(response store.Response) result {
-	e.done = e.op.completion(response)
+	e.keep(response)
 	ctx := e.storeContext(&e.settleCtx, time.Now())
 	expires, err := e.guard.store.Complete(ctx, e.claim(), &e.done)
 	ctx.release()
@@ -46,7 +46,11 @@ func (e *execution) settleAnswer(response store.Response) result {
 // completed is the result of an attempt whose answer is durable.
 func (e *execution) completed(expires time.Time) result {
 	e.settled(store.StateCompleted, nil)
-	return result{kind: resultAnswer, response: &e.done.Response, expires: expires}
+	response := &e.done.Response
+	if e.own != nil {
+		response = e.own
+	}
+	return result{kind: resultAnswer, response: response, expires: expires}
 }
 
 // notCompleted is the result of an execution whose answer was not stored.

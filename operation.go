@@ -39,6 +39,7 @@ type Operation struct {
 	retention  atomic.Int64
 	providerID atomic.Pointer[string]
 	reason     atomic.Pointer[string]
+	reference  atomic.Pointer[string] // for replays without the body
 	parts      part.Counter
 }
 
@@ -232,6 +233,7 @@ func (o *Operation) restart() {
 	o.retention.Store(0)
 	o.providerID.Store(nil)
 	o.reason.Store(nil)
+	o.reference.Store(nil)
 }
 
 // completion adds what the handler said to its answer.

@@ -96,6 +96,7 @@ type settings struct {
 	challenges    []string
 	firstSent     firstSentRule
 	headers       headerRules
+	withoutBody   bool
 }
 
 // Option configures a route, or a call of [Guard.Do].

@@ -32,7 +32,7 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 
 // AddExternalEvent implements [store.ExternalEventKeeper].
 func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bool, error) {
-	if len(e.Body) > 0 {
+	if len(e.Body) > 0 && !s.openOnly {
 		body, err := s.ring.seal(eventBinding(&e), e.Body)
 		if err != nil {
 			return false, err

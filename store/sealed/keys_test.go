@@ -303,3 +303,32 @@ func TestEvidence(t *testing.T) {
 		t.Errorf("a late completion without the key: %v, %v", all, err)
 	}
 }
+
+// TestOpenOnly: a node that only opens reads what others have sealed, and writes what nodes without a ring can read: so
+// nodes are changed one by one, in both directions.
+func TestOpenOnly(t *testing.T) {
+	t.Parallel()
+	opening := ring(1)
+	opening.OpenOnly = true
+	inside := memory.New()
+	send, _ := guarded(t, open(t, inside, ring(1)))
+	send("{}")
+	send, runs := guarded(t, open(t, inside, opening))
+	if got := send("{}"); got.Code != http.StatusCreated || runs.Load() != 0 {
+		t.Errorf("what was sealed: %d %s", got.Code, got.Body)
+	}
+	inside = memory.New()
+	send, _ = guarded(t, open(t, inside, opening))
+	send("{}")
+	send, runs = guarded(t, inside)
+	if got := send("{}"); got.Code != http.StatusCreated || runs.Load() != 0 {
+		t.Errorf("what was not sealed: %d %s", got.Code, got.Body)
+	}
+	if _, err := sealed.NewResealer(open(t, inside, opening), sealed.ResealerConfig{}); err == nil {
+		t.Error("a node that only opens reseals")
+	}
+	opening.RefusePlain = true
+	if _, err := sealed.New(inside, opening); err == nil {
+		t.Error("a node that cannot read what it writes is accepted")
+	}
+}

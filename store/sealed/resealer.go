@@ -73,6 +73,9 @@ type Resealer struct {
 // NewResealer returns a resealer. The store inside must be a [store.Rewriter] and a [store.Lister]; if it is not, the
 // error is [errors.ErrUnsupported].
 func NewResealer(s *Store, config ResealerConfig) (*Resealer, error) {
+	if s.openOnly {
+		return nil, errors.New("sealed: a store with Config.OpenOnly seals nothing")
+	}
 	if config.Interval < 0 || config.Batch < 0 || config.Batch > store.MaxPage {
 		return nil, fmt.Errorf("sealed: interval %s and batch %d: neither may be negative, and a batch has %d at most",
 			config.Interval, config.Batch, store.MaxPage)

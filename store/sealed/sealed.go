@@ -40,6 +40,9 @@ type Config struct {
 	// RefusePlain refuses content that is not sealed, which is what a store holds from before it was sealed, or what was
 	// written by somebody who has the database and no key. Default: false; such content is read as it is.
 	RefusePlain bool
+	// OpenOnly opens what is sealed and seals nothing: it is for the deploy before the first one that seals, so that no
+	// node meets a record that it cannot open. Default: false.
+	OpenOnly bool
 }
 
 // Key is a key of the ring.
@@ -56,6 +59,7 @@ type Store struct {
 	ring        *ring
 	redact      func(*store.Response)
 	refusePlain bool
+	openOnly    bool
 }
 
 // The store changes what these carry, and hands everything else on.
@@ -82,6 +86,9 @@ func New(inside store.Store, config Config) (*Store, error) {
 	if _, twice := store.Find[*Store](inside); twice {
 		return nil, errors.New("sealed: the store inside is sealed already: one key ring has all the keys")
 	}
+	if config.OpenOnly && config.RefusePlain {
+		return nil, errors.New("sealed: OpenOnly writes what RefusePlain would not read")
+	}
 	from := config.CompressFrom
 	if from == 0 {
 		from = DefaultCompressFrom
@@ -92,6 +99,7 @@ func New(inside store.Store, config Config) (*Store, error) {
 	}
 	return &Store{
 		Store: wrap.New(inside, nil), ring: ring, redact: config.Redact, refusePlain: config.RefusePlain,
+		openOnly: config.OpenOnly,
 	}, nil
 }
 

@@ -32,7 +32,7 @@ func TestStores(t *testing.T) {
 	t.Parallel()
 	for name, suite := range map[string]storetest.Harness{
 		"sqlite": {
-			Open: sqliteInstance,
+			Open:   sqliteInstance,
 			Groups: servers.UnlessAllStores("Content", "Rewriter", "LateCompletions", "OutboxAnswer", "Restart"),
 		},
 		"postgres": {
