@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -99,17 +100,28 @@ func TestFrontStartsWithoutServer(t *testing.T) {
 	awaitFront(t, f)
 }
 
-// TestFrontKeepsNames: what clients put into their keys is neither in the keys of the server nor decides their slot.
-func TestFrontKeepsNames(t *testing.T) {
+// TestFrontIsSpread: clients who put a hash tag into their keys do not choose the node.
+func TestFrontIsSpread(t *testing.T) {
 	t.Parallel()
-	server := servers.NewRedis(t)
-	f := openFront(t, server.URL(), "onceward")
-	must(t, f.Add(t.Context(), store.ID{Scope: "acme", Key: "secret{tag}"}, []byte("value"), f.Now().Add(time.Hour)))
-	reply, err := server.Do(t.Context(), "KEYS", "*")
-	must(t, err)
-	keys := reply.([]any)
-	if len(keys) != 1 || !strings.HasPrefix(keys[0].(string), "onceward:front:") || strings.Contains(keys[0].(string), "tag") {
-		t.Errorf("the keys are %q", keys)
+	cluster := servers.SharedRedisCluster(t)
+	name := cluster.Name(t)
+	f := openFront(t, cluster.URL(), name)
+	for i := range 60 {
+		id := store.ID{Scope: "{tag}", Key: fmt.Sprint("{tag}", i)}
+		must(t, f.Add(t.Context(), id, []byte("value"), f.Now().Add(time.Minute)))
+	}
+	busy := 0
+	for _, node := range cluster.Nodes() {
+		info, err := node.Info(t.Context())
+		must(t, err)
+		keys, err := node.Do(t.Context(), "KEYS", name+"*")
+		must(t, err)
+		if n := len(keys.([]any)); info["role"] == "master" && n > 0 {
+			busy++
+		}
+	}
+	if busy != 3 {
+		t.Errorf("60 keys with one tag are on %d nodes, want all 3", busy)
 	}
 }
 
