@@ -80,7 +80,7 @@ func (p *redisPlace) set(ctx context.Context, key, value string) error {
 func (p *redisPlace) expect(ctx context.Context, want int64) error {
 	n, err := p.client.Do(ctx, p.client.B().Dbsize().Build()).AsInt64()
 	if err == nil && n < want {
-		err = fmt.Errorf("Redis holds %d keys, want %d", n, want)
+		err = fmt.Errorf("the database holds %d keys, want %d", n, want)
 	}
 	return err
 }
