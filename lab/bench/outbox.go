@@ -67,7 +67,7 @@ func (s *pgServer) measureAdd(ctx context.Context, o *options, r *report) error 
 }
 
 // openWithMessage is a business without protection that also adds a message, with a statement of its own.
-func (b *pgBusiness) openWithMessage(ctx context.Context, s *pgSite) (*pgArena, error) {
+func (b *pgBusiness) openWithMessage(ctx context.Context, s *pgSite) (*arena, error) {
 	store, err := postgres.New(ctx, s.pool, postgres.WithSchema(s.schema))
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (b *pgBusiness) openWithMessage(ctx context.Context, s *pgSite) (*pgArena, 
 
 // openAnswerWithMessage is a business in a handler that adds a message to its answer, so that it goes along with
 // COMMIT.
-func (b *pgBusiness) openAnswerWithMessage(ctx context.Context, s *pgSite) (*pgArena, error) {
+func (b *pgBusiness) openAnswerWithMessage(ctx context.Context, s *pgSite) (*arena, error) {
 	st, err := postgres.New(ctx, s.pool, postgres.WithSchema(s.schema))
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (b *pgBusiness) openAnswerWithMessage(ctx context.Context, s *pgSite) (*pgA
 		_, err := box.AddToAnswer(ctx, businessMessage())
 		return errors.Join(err, b.work(ctx, tx))
 	}
-	return &pgArena{
+	return &arena{
 		operate: func(ctx context.Context) error {
 			return transactOnce(ctx, st, reservation(newKey()), completion(), work, store.DecisionExecute)
 		},

@@ -184,19 +184,19 @@ func bareID() []byte {
 }
 
 // openBareTransactional is the bare claim, the business and the bare answer.
-func (b *pgBusiness) openBareTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
+func (b *pgBusiness) openBareTransactional(ctx context.Context, s *pgSite) (*arena, error) {
 	site, err := openBareSite(ctx, s, b)
 	if err != nil {
 		return nil, err
 	}
-	return &pgArena{
+	return &arena{
 		operate: func(ctx context.Context) error { return site.within(ctx, b.work) },
 		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
 	}, nil
 }
 
 // openHTTPBare is the handler of a payment with the bare statements around it, and no guard.
-func openHTTPBare(ctx context.Context, s *pgSite) (*pgArena, error) {
+func openHTTPBare(ctx context.Context, s *pgSite) (*arena, error) {
 	site, err := openBareSite(ctx, s, &oneRow)
 	if err != nil {
 		return nil, err
@@ -306,7 +306,7 @@ func arrayOfIDs(items []*bareItem, statement string) []byte {
 }
 
 // openBareReserved is the business between a bare reservation and a bare answer.
-func (b *pgBusiness) openBareReserved(ctx context.Context, s *pgSite) (*pgArena, error) {
+func (b *pgBusiness) openBareReserved(ctx context.Context, s *pgSite) (*arena, error) {
 	site, err := openBareSite(ctx, s, b)
 	if err != nil {
 		return nil, err
@@ -322,14 +322,14 @@ func (b *pgBusiness) openBareReserved(ctx context.Context, s *pgSite) (*pgArena,
 		}
 		return batches.do(ctx, "bare_complete", id)
 	}
-	return &pgArena{
+	return &arena{
 		operate: operate,
 		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
 	}, nil
 }
 
 // openOutboxBare is a business with a row more, in a table that has one index and that nothing reads.
-func (b *pgBusiness) openOutboxBare(ctx context.Context, s *pgSite) (*pgArena, error) {
+func (b *pgBusiness) openOutboxBare(ctx context.Context, s *pgSite) (*arena, error) {
 	a, err := b.openWithOneMore(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO message (id, aggregate, payload) VALUES ($1, $2, $3)`,
 			bareID(), businessMessage().AggregateID, []byte(outboxPayload))
@@ -347,7 +347,7 @@ func (b *pgBusiness) openOutboxBare(ctx context.Context, s *pgSite) (*pgArena, e
 }
 
 // openOutboxNothing is a business with a statement more, which does nothing.
-func (b *pgBusiness) openOutboxNothing(ctx context.Context, s *pgSite) (*pgArena, error) {
+func (b *pgBusiness) openOutboxNothing(ctx context.Context, s *pgSite) (*arena, error) {
 	return b.openWithOneMore(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SELECT $1::integer`, 1)
 		return err
@@ -357,8 +357,8 @@ func (b *pgBusiness) openOutboxNothing(ctx context.Context, s *pgSite) (*pgArena
 // openWithOneMore is a business with a statement more at its end.
 func (b *pgBusiness) openWithOneMore(
 	ctx context.Context, s *pgSite, more func(ctx context.Context, tx pgx.Tx) error,
-) (*pgArena, error) {
-	return &pgArena{
+) (*arena, error) {
+	return &arena{
 		operate: func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				if err := b.work(ctx, tx); err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // openHTTPPlain is a handler that does the business in a transaction of its own.
-func openHTTPPlain(ctx context.Context, s *pgSite) (*pgArena, error) {
+func openHTTPPlain(ctx context.Context, s *pgSite) (*arena, error) {
 	if err := oneRow.create(ctx, s); err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func openHTTPPlain(ctx context.Context, s *pgSite) (*pgArena, error) {
 }
 
 // openHTTPTransactional is the same handler behind a guard, which gives it the transaction.
-func openHTTPTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
+func openHTTPTransactional(ctx context.Context, s *pgSite) (*arena, error) {
 	store, err := openStore(ctx, s)
 	if err != nil {
 		return nil, err
@@ -53,13 +53,16 @@ func openHTTPTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
 // inTransaction calls work with the transaction that a handler writes through.
 type inTransaction func(ctx context.Context, work func(context.Context, pgx.Tx) error) error
 
+// sentPayment is what the handler reads of an order.
+type sentPayment struct {
+	Reference string
+	Payment   struct{ Amount int64 }
+}
+
 // payment returns the handler of a payment: it reads what the client sent, books it, and answers.
 func payment(within inTransaction) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var sent struct {
-			Reference string
-			Payment   struct{ Amount int64 }
-		}
+		var sent sentPayment
 		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
@@ -79,10 +82,10 @@ func payment(within inTransaction) http.Handler {
 	})
 }
 
-// serve starts a server on loopback, and returns an arena whose operation is a request over a connection that is kept.
+// serve starts a server on loopback, and returns an arena that calls it.
 func serve(
 	handler http.Handler, callers int, check func(context.Context, int64) error, closeStore func() error,
-) (*pgArena, error) {
+) (*arena, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -92,15 +95,23 @@ func serve(
 	server := &http.Server{Handler: mux}
 	stopped := make(chan error, 1)
 	go func() { stopped <- server.Serve(listener) }()
+	return callOver(listener.Addr(), callers, check, server.Close, stopped, closeStore), nil
+}
+
+// callOver returns an arena whose operation is a request to a server over a connection that is kept.
+func callOver(
+	address net.Addr, callers int, check func(context.Context, int64) error, stop func() error, stopped <-chan error,
+	closeStore func() error,
+) *arena {
 	transport := &http.Transport{MaxIdleConns: callers, MaxIdleConnsPerHost: callers}
 	client := &http.Client{Transport: transport}
-	target := "http://" + listener.Addr().String() + "/payments"
-	return &pgArena{
+	target := "http://" + address.String() + "/payments"
+	return &arena{
 		operate: func(ctx context.Context) error { return post(ctx, client, target) },
 		check:   check,
 		close: func() error {
 			transport.CloseIdleConnections()
-			err := server.Close()
+			err := stop()
 			if failed := <-stopped; !errors.Is(failed, http.ErrServerClosed) {
 				err = errors.Join(err, failed)
 			}
@@ -109,7 +120,7 @@ func serve(
 			}
 			return err
 		},
-	}, nil
+	}
 }
 
 // post sends a payment under a new key, and makes sure that it was executed.

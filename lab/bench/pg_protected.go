@@ -37,12 +37,12 @@ func transactOnce(
 func noWork(context.Context, pgx.Tx) error { return nil }
 
 // openTransactional is the claim, the business and the stored answer in one transaction.
-func (b *pgBusiness) openTransactional(ctx context.Context, s *pgSite) (*pgArena, error) {
+func (b *pgBusiness) openTransactional(ctx context.Context, s *pgSite) (*arena, error) {
 	st, err := openStore(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	return &pgArena{
+	return &arena{
 		operate: func(ctx context.Context) error {
 			return transactOnce(ctx, st, reservation(newKey()), completion(), b.work, store.DecisionExecute)
 		},
@@ -53,7 +53,7 @@ func (b *pgBusiness) openTransactional(ctx context.Context, s *pgSite) (*pgArena
 
 // checkRecords makes sure that each operation did the work once and left a completed record.
 func (b *pgBusiness) checkRecords(ctx context.Context, s *pgSite, done int64) error {
-	if err := s.expect(ctx, done+rowsBefore, pgRecords); err != nil {
+	if err := s.expect(ctx, done+s.rows, pgRecords); err != nil {
 		return err
 	}
 	return b.check(ctx, s, done)
@@ -64,11 +64,11 @@ func fillRecords(ctx context.Context, s *pgSite, st pgStore) error {
 	if err := transactOnce(ctx, st, reservation(newKey()), completion(), noWork, store.DecisionExecute); err != nil {
 		return err
 	}
-	return cloneRecords(ctx, s, rowsBefore-1, false)
+	return cloneRecords(ctx, s, int(s.rows)-1, false)
 }
 
 // openReservedOperation is the business in a transaction of its own, between reserve and complete.
-func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*pgArena, error) {
+func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*arena, error) {
 	st, err := openStore(ctx, s)
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*pgA
 		_, err = st.Complete(ctx, store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
 		return err
 	}
-	return &pgArena{
+	return &arena{
 		operate: operate,
 		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
 		close:   st.Close,
@@ -97,13 +97,13 @@ func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*pgA
 type storeOpener func(context.Context, *pgSite) (pgStore, error)
 
 // openReserveComplete returns reserve and complete with nothing in between.
-func openReserveComplete(opener storeOpener) func(context.Context, *pgSite) (*pgArena, error) {
-	return func(ctx context.Context, s *pgSite) (*pgArena, error) {
+func openReserveComplete(opener storeOpener) func(context.Context, *pgSite) (*arena, error) {
+	return func(ctx context.Context, s *pgSite) (*arena, error) {
 		store, err := opener(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		return &pgArena{
+		return &arena{
 			operate: func(ctx context.Context) error { return reserveAndComplete(ctx, store, newKey()) },
 			check:   func(ctx context.Context, done int64) error { return s.expect(ctx, done, pgRecords) },
 			close:   store.Close,
@@ -112,7 +112,7 @@ func openReserveComplete(opener storeOpener) func(context.Context, *pgSite) (*pg
 }
 
 // replayOnce asks the store for the answer to a key that is completed, and makes sure that the whole of it came back.
-func replayOnce(ctx context.Context, s pgStore, r *store.Reservation) error {
+func replayOnce(ctx context.Context, s store.Store, r *store.Reservation) error {
 	v, err := s.Reserve(ctx, r)
 	if err := decided(v, err, store.DecisionReplay); err != nil {
 		return err
@@ -124,13 +124,13 @@ func replayOnce(ctx context.Context, s pgStore, r *store.Reservation) error {
 }
 
 // openPGReplay is the replay of keys that are completed, chosen at random.
-func openPGReplay(ctx context.Context, s *pgSite) (*pgArena, error) {
+func openPGReplay(ctx context.Context, s *pgSite) (*arena, error) {
 	store, err := openStore(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	keys := newKeys(replayedKeys)
-	return &pgArena{
+	return &arena{
 		operate: func(ctx context.Context) error { return replayOnce(ctx, store, reservation(keys[rand.N(len(keys))])) },
 		check:   func(ctx context.Context, _ int64) error { return s.expect(ctx, replayedKeys, pgRecords) },
 		close:   store.Close,

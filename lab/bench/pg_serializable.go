@@ -59,7 +59,7 @@ const articleKeys = 50_000
 const maxRetries = 1000
 
 // openArticle is the check-then-insert of the articles with one business insert, all in one transaction.
-func openArticle(ctx context.Context, s *pgSite) (*pgArena, error) {
+func openArticle(ctx context.Context, s *pgSite) (*arena, error) {
 	if _, err := s.pool.Exec(ctx, createArticle); err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func openArticle(ctx context.Context, s *pgSite) (*pgArena, error) {
 		return nil, err
 	}
 	var retried atomic.Int64
-	return &pgArena{
+	return &arena{
 		operate: func(ctx context.Context) error {
 			retries, err := serializably(ctx, s, newKey())
 			retried.Add(int64(retries))

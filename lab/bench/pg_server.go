@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +19,8 @@ type pgServer struct {
 	// about says what the figures hold for: the version and the settings that matter.
 	about string
 	stop  func() error
+	// rows is how many are in each table of the business, and of the store, before anything is timed.
+	rows int64
 	// schemas counts those that were made, so that each has a name of its own.
 	schemas int
 	// remarks is what the last turn of a contender had to say, by its name.
@@ -31,7 +32,7 @@ var durable = []string{"fsync", "full_page_writes", "synchronous_commit"}
 
 // openServer starts a private server with the settings given, or connects to the one of the command line as it is.
 func openServer(ctx context.Context, o *options, settings ...string) (s *pgServer, err error) {
-	s = &pgServer{url: o.postgres, stop: func() error { return nil }, remarks: make(map[string]string)}
+	s = &pgServer{url: o.postgres, stop: func() error { return nil }, remarks: make(map[string]string), rows: rowsBefore}
 	if s.url == "" {
 		settings = append(settings, "max_connections=600")
 		for _, name := range durable {
@@ -97,6 +98,8 @@ type pgSite struct {
 	pool    *pgxpool.Pool
 	callers int
 	commits commits
+	// rows is how many payments, and how many records, a way begins with.
+	rows int64
 }
 
 // maxConnections is the most that a pool holds: past a few for each core, more of them slow a server down.
@@ -115,7 +118,7 @@ var (
 // established.
 func (s *pgServer) open(ctx context.Context, callers int, c commits) (*pgSite, error) {
 	s.schemas++
-	site := &pgSite{schema: fmt.Sprintf("onceward_bench_%d", s.schemas), callers: callers, commits: c}
+	site := &pgSite{schema: fmt.Sprintf("onceward_bench_%d", s.schemas), callers: callers, commits: c, rows: s.rows}
 	if err := s.drop(ctx, site); err != nil {
 		return nil, err
 	}
@@ -186,13 +189,10 @@ func (site *pgSite) expect(ctx context.Context, want int64, query string, args .
 	return err
 }
 
-// startPrivate starts a server that no other program uses, with the settings "name=value". Its data is in the directory
-// given, if any: the server's own user has to be able to reach it.
+// startPrivate starts a server that no other program uses, with the settings "name=value".
 func startPrivate(ctx context.Context, dir string, settings []string) (url string, stop func() error, err error) {
-	if dir != "" {
-		if err := os.Setenv("TMPDIR", dir); err != nil {
-			return "", nil, err
-		}
+	if err := useDirectory(dir); err != nil {
+		return "", nil, err
 	}
 	server, err := servers.StartPostgres(ctx, settings...)
 	if err != nil {

@@ -46,6 +46,13 @@ var goals = mustParseGoals(`
 	ratio outbox-drain-per-second >=5000
 	ratio outbox-four-workers >=1
 	ratio outbox-claim-scale <=1.3
+	ratio redis-reserve-complete-c64 >=0.45
+	ratio redis-replay-c64 >=0.8
+	ratio tiered-replay-c64 <=1.3
+	ratio tiered-first-c16 >=0.9
+	ratio sealed-4k-bytes <=0.34
+	ratio sealed-first-c16 >=0.9
+	ratio limit-shared-c64 >=0.9
 `)
 
 // goal is the bound that a figure has to keep.

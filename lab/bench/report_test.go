@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -46,6 +47,8 @@ func TestPromisedGoals(t *testing.T) {
 		"postgres-replay-c16": ">=3.5", "postgres-bytes-per-key": "<=0.65",
 		"postgres-scale-reserve": "<=1.5", "postgres-scale-replay": "<=1.5", "postgres-scale-reap": "<=1.5",
 		"outbox-add": "<=1.25", "outbox-drain-per-second": ">=5000", "outbox-four-workers": ">=1", "outbox-claim-scale": "<=1.3",
+		"redis-reserve-complete-c64": ">=0.45", "redis-replay-c64": ">=0.8", "tiered-replay-c64": "<=1.3", "tiered-first-c16": ">=0.9",
+		"sealed-4k-bytes": "<=0.34", "sealed-first-c16": ">=0.9", "limit-shared-c64": ">=0.9",
 	}
 	if len(goals) != len(promised) {
 		t.Errorf("there are %d goals, want %d", len(goals), len(promised))
@@ -157,6 +160,11 @@ func TestPayload(t *testing.T) {
 	}
 	if n := len(answer); n < 190 || n > 210 {
 		t.Errorf("the answer has %d bytes, want 200", n)
+	}
+	for _, page := range [][]byte{listAnswer(), leanAnswer()} {
+		if n := len(page); n < listSize*9/10 || n > listSize || !json.Valid(page) {
+			t.Errorf("the page has %d bytes, want 4 KiB of JSON: %s", n, page)
+		}
 	}
 	if key := newKey(); len(key) != 36 || key == newKey() {
 		t.Errorf("%q is not a new UUID", key)

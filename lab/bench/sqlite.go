@@ -21,12 +21,6 @@ type sqliteContender struct {
 	open func(ctx context.Context, file string) (*arena, error)
 }
 
-// arena is an open database with the operation to repeat in it.
-type arena struct {
-	operate func(ctx context.Context) error
-	close   func() error
-}
-
 // warmUpPart is the part of a turn that runs once more before the measurement starts.
 const warmUpPart = 4
 

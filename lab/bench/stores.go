@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/onceward/onceward/internal/servers"
+)
+
+// The ways on Redis, and on PostgreSQL with something around its store.
+const (
+	redisReserved  = "Onceward: reserve and complete on Redis"
+	redisReplay    = "Onceward: replay from Redis"
+	redisReplay1   = "Onceward: replay from Redis, first of each key in the process"
+	redisHTTP      = "HTTP, net/http: Onceward on Redis, reserved"
+	tieredReplay   = "Onceward: replay from the Redis in front of PostgreSQL"
+	tieredFirst    = "Onceward: transactional, one insert, behind a front"
+	sealedFirst    = "Onceward: transactional, one insert, sealed"
+	sealedFirst4K  = "Onceward: transactional, one insert, answer of 4 KiB, sealed"
+	plainFirst4K   = "Onceward: transactional, one insert, answer of 4 KiB"
+	doLimited      = "Onceward: Do on Redis, shared limits"
+	doUnlimited    = "Onceward: Do on Redis, no limits"
+	frontGet       = "raw: GET of what the front holds"
+	redisTwoSets   = "raw: SET, SET"
+	redisOneTrip   = "raw: both SETs in one round trip"
+	redisGet       = "raw: GET"
+	recipePipeline = "recipe, rueidis: SET NX EX, SET EX"
+	recipePool     = "recipe, pool of go-redis: SET NX EX, SET EX"
+	httpNothing    = "HTTP, net/http: the handler alone"
+	fiberNothing   = "HTTP, fiber: the handler alone"
+	fiberRedis     = "HTTP, fiber: its idempotency middleware, its Redis storage"
+)
+
+// storesWays are all of them.
+var storesWays = []storesWay{
+	{redisReserved, openRedisReserved},
+	{redisReplay, openRedisReplay},
+	{redisReplay1, openRedisFirstReplay},
+	{redisHTTP, openRedisHTTP},
+	{tieredReplay, openTieredReplay},
+	{tieredFirst, openFirst(fronted, shortBody)},
+	{sealedFirst, openFirst(sealing, shortBody)},
+	{sealedFirst4K, openFirst(sealing, listAnswer)},
+	{pgTransactional, openFirst(unwrapped, shortBody)},
+	{plainFirst4K, openFirst(unwrapped, listAnswer)},
+	{doLimited, openDo(true)},
+	{doUnlimited, openDo(false)},
+	{frontGet, openFrontGet},
+	{redisTwoSets, openTwoSets},
+	{redisOneTrip, openOneTrip},
+	{redisGet, openGet},
+	{recipePipeline, openRecipePipeline},
+	{recipePool, openRecipePool},
+	{httpNothing, openHTTPNothing},
+	{fiberNothing, openFiberNothing},
+	{fiberRedis, openFiberRedis},
+}
+
+// The settings of a Redis that say what it survives.
+var (
+	always   = persistence{"appendfsync always", nil}
+	everysec = persistence{"appendfsync everysec", []string{"appendfsync everysec"}}
+	inMemory = persistence{"appendonly no", []string{"appendonly no"}}
+)
+
+// persistence is what a Redis keeps when it is killed. The name is for the report.
+type persistence struct {
+	name     string
+	settings []string
+}
+
+// storesContests are all comparisons of speed of the suite.
+var storesContests = []storesContest{
+	{always, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+		{name: "redis-reserve-complete-c64", way: redisReserved, rival: redisTwoSets},
+	}},
+	{everysec, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+		{
+			name: "redis-reserve-complete-c64-everysec", way: redisReserved, rival: redisTwoSets,
+			like: "redis-reserve-complete-c64",
+		},
+	}},
+	{inMemory, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+		{
+			name: "redis-reserve-complete-c64-memory", way: redisReserved, rival: redisTwoSets,
+			like: "redis-reserve-complete-c64",
+		},
+	}},
+	{always, 64, []string{redisReplay, redisGet, redisReplay1}, []storesFigure{
+		{name: "redis-replay-c64", way: redisReplay, rival: redisGet},
+		{name: "redis-replay-c64-first", way: redisReplay1, rival: redisGet, like: "redis-replay-c64"},
+	}},
+	{always, 64, []string{tieredReplay, frontGet}, []storesFigure{
+		{name: "tiered-replay-c64", way: tieredReplay, rival: frontGet, times: true},
+	}},
+	{always, 16, []string{tieredFirst, pgTransactional}, []storesFigure{
+		{name: "tiered-first-c16", way: tieredFirst, rival: pgTransactional},
+	}},
+	{always, 16, []string{sealedFirst, pgTransactional}, []storesFigure{
+		{name: "sealed-first-c16", way: sealedFirst, rival: pgTransactional},
+	}},
+	{always, 16, []string{sealedFirst4K, plainFirst4K}, []storesFigure{
+		{name: "sealed-first-c16-4k", way: sealedFirst4K, rival: plainFirst4K},
+	}},
+	{always, 64, []string{doLimited, doUnlimited}, []storesFigure{
+		{name: "limit-shared-c64", way: doLimited, rival: doUnlimited},
+	}},
+	{always, 64, []string{redisReserved, recipePipeline, recipePool, redisOneTrip}, []storesFigure{
+		{name: "redis-vs-recipe-c64", way: redisReserved, rival: recipePipeline},
+		{name: "redis-vs-recipe-pool-c64", way: redisReserved, rival: recipePool},
+		{name: "redis-vs-one-trip-c64", way: redisReserved, rival: redisOneTrip},
+	}},
+	{always, 64, []string{redisHTTP, fiberRedis, httpNothing, fiberNothing}, []storesFigure{
+		{name: "redis-http-vs-fiber-c64", way: redisHTTP, rival: fiberRedis},
+		{name: "redis-http-c64", way: redisHTTP, rival: httpNothing},
+		{name: "fiber-http-c64", way: fiberRedis, rival: fiberNothing},
+	}},
+}
+
+// storesContest is a number of ways that take turns on one Redis, and what is read from their rates.
+type storesContest struct {
+	redis   persistence
+	callers int
+	ways    []string
+	figures []storesFigure
+}
+
+// storesFigure compares two ways of a contest. Its name may have a goal; without one it is information.
+type storesFigure struct {
+	name  string
+	way   string
+	rival string
+	// times says that the figure is how many times the rival's time the way takes, instead of the part of its rate that
+	// it reaches.
+	times bool
+	// like names the figure whose goal a reader compares this one with: the same on a server with other settings.
+	like string
+}
+
+// storesWay is a way to do something once, or to do it without protection.
+type storesWay struct {
+	name string
+	// open makes what the way needs in a place of its own.
+	open func(ctx context.Context, s *stage) (*arena, error)
+}
+
+// measureStores compares what stores on Redis cost, and what goes around any store.
+func measureStores(ctx context.Context, o *options, r *report) (err error) {
+	if err := useDirectory(o.dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, servers.CloseAll()) }()
+	// The PostgreSQL is started when the first way needs it, and stays.
+	var postgres *pgServer
+	defer func() {
+		if postgres != nil {
+			err = errors.Join(postgres.close(), err)
+		}
+	}()
+	openPostgres := func(ctx context.Context) (_ *pgServer, err error) {
+		if postgres == nil {
+			postgres, err = openServer(ctx, o, "shared_buffers=1GB")
+		}
+		return postgres, err
+	}
+	r.note("clients are in this process, over TCP on loopback; each Redis is private and begins without data")
+	t := &table{title: "Operations a second", head: []string{"way", "Redis", "callers", "a second", "µs here", "µs in Redis"}}
+	for i := range storesContests {
+		c := &storesContests[i]
+		if !o.wants(c.names()...) {
+			continue
+		}
+		rates, spent, err := c.hold(ctx, o, openPostgres)
+		if err != nil {
+			return err
+		}
+		for _, name := range c.ways {
+			t.add(name, c.redis.name, fmt.Sprint(c.callers), grouped(rates.median(name)),
+				fmt.Sprintf("%.0f", spent.here.median(name)), fmt.Sprintf("%.0f", spent.redis.median(name)))
+		}
+		for _, f := range c.figures {
+			f.tell(r, rates)
+		}
+	}
+	if len(t.rows) == 0 {
+		return nil
+	}
+	r.keep(t)
+	r.note("µs are of processor time for an operation: here that of this process, which is the client, in Redis the server's")
+	return noteSync(o, r)
+}
+
+// names are those of its figures.
+func (c *storesContest) names() (names []string) {
+	for _, f := range c.figures {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// tell prints what the rates of a contest come to.
+func (f *storesFigure) tell(r *report, rates series) {
+	value := rates.ratio(f.way, f.rival)
+	if f.times {
+		value = rates.ratio(f.rival, f.way)
+	}
+	if _, promised := goals[f.name]; promised {
+		r.judge(f.name, value)
+		return
+	}
+	if !r.wants(f.name) {
+		return
+	}
+	if g, ok := goals[f.like]; ok {
+		other := newFigure(g, value)
+		verdict := "misses"
+		if other.met(other.value) {
+			verdict = "meets"
+		}
+		r.note("%s: %s, which %s the goal of %s, %s", f.name, other.shown(), verdict, f.like, g)
+		return
+	}
+	r.note("%s: %.2f, without a goal", f.name, value)
+}
+
+// hold opens the ways of a contest, and lets them take turns.
+func (c *storesContest) hold(
+	ctx context.Context, o *options, postgres func(context.Context) (*pgServer, error),
+) (rates series, spent *processorTime, err error) {
+	s, err := openStage(ctx, c, postgres)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = s.assemble(ctx, c.ways, o, func(arenas []*arena) (err error) {
+		if spent, err = s.newProcessorTime(ctx); err != nil {
+			return err
+		}
+		rates, err = takeTurns(ctx, o, c.callers, c.ways, arenas, func(name string, done float64) error {
+			return spent.turn(ctx, name, done)
+		})
+		return err
+	})
+	return rates, spent, errors.Join(err, s.close())
+}
+
+// assemble opens ways and warms them up. All of them are there while any is measured.
+func (s *stage) assemble(ctx context.Context, names []string, o *options, use func([]*arena) error) error {
+	if len(names) == 0 {
+		return use(nil)
+	}
+	err := s.run(ctx, wayOf(names[0]), func(first *arena) error {
+		if err := warmUp(first, s.callers, o.time); err != nil {
+			return err
+		}
+		return s.assemble(ctx, names[1:], o, func(others []*arena) error {
+			return use(append([]*arena{first}, others...))
+		})
+	})
+	return err
+}
+
+// run opens a way, has its operation repeated, and checks what it left behind.
+func (s *stage) run(ctx context.Context, w *storesWay, use func(*arena) error) error {
+	a, err := w.open(ctx, s)
+	if err == nil {
+		_, err = a.use(ctx, use)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.name, err)
+	}
+	return nil
+}
+
+// wayOf is the way of that name.
+func wayOf(name string) *storesWay {
+	i := slices.IndexFunc(storesWays, func(w storesWay) bool { return w.name == name })
+	return &storesWays[i]
+}
