@@ -18,6 +18,7 @@ require (
 	github.com/onceward/onceward/store/storetest v0.1.0
 	github.com/onceward/onceward/storeurl v0.1.0
 	github.com/rabbitmq/amqp091-go v1.16.0
+	github.com/redis/rueidis v1.0.79
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
 	go.uber.org/goleak v1.3.0
