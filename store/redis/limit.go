@@ -2,17 +2,13 @@ package redis
 
 import (
 	"context"
-	_ "embed" // the script
 	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/limit"
 )
 
-//go:embed script/limit.lua
-var limitSource string
-
-var limitScript = newScript(limitSource)
+var limitScript = newScript("limit")
 
 // kindLimit is the kind of keys that hold what a scope has used of its limits: one hash for each scope and limit.
 const kindLimit = "l"
