@@ -1,5 +1,18 @@
-// Package storeurl opens the store that a URL names, PostgreSQL or SQLite, so that a program runs on another
-// database without a change.
+// Package storeurl opens the store that a URL names, so that a program runs on another one without a change:
+//
+//	postgres://user@host/database     PostgreSQL
+//	sqlite:PATH, or just a path       SQLite
+//	redis://host:6379/0               Redis; rediss:// with TLS
+//	redis+sentinel://host,host/NAME   Redis behind Sentinel; rediss+sentinel:// with TLS
+//	redis+cluster://host,host         Redis Cluster; rediss+cluster:// with TLS
+//
+// [Open] takes databases, for programs with transactions. [OpenStore] takes all of them.
+//
+// The parameter front puts a cache on Redis before a database (see package tiered). It is the URL of that server, escaped
+// with %XX, if it has a & # or % in it:
+//
+//	postgres://user@host/database?front=redis://host:6379/0
+//	sqlite:store.db?front=rediss+cluster://host,host
 package storeurl
 
 import (
@@ -7,6 +20,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"time"
@@ -19,6 +33,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
+	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -89,19 +104,68 @@ type options struct {
 // [time.Now].
 func WithClock(now func() time.Time) Option { return func(o *options) { o.clock = now } }
 
-// WithLogger is where warnings of PostgreSQL go. SQLite has none: what is wrong is in its errors. Default:
-// [slog.Default].
+// WithLogger is where warnings of PostgreSQL, Redis and a front go. SQLite has none: what is wrong is in its errors.
+// Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 // maxReads bounds the connections for reading, so that they do not crowd out those of the store.
 const maxReads = 8
 
-// Open opens the database at a URL: postgres://… for PostgreSQL, sqlite:PATH or just a path for an SQLite file.
+// Open opens the database at a URL, PostgreSQL or SQLite, behind a front if the URL names one.
 func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 	var o options
 	for _, option := range with {
 		option(&o)
 	}
+	url, front, err := cutFront(url)
+	if err != nil {
+		return nil, err
+	}
+	db, err := openDatabase(ctx, url, o)
+	if err != nil || front == "" {
+		return db, err
+	}
+	if db.Store, err = withFront(ctx, db.Store, front, o); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// Closer is a store that is closed when done.
+type Closer interface {
+	store.Store
+	io.Closer
+}
+
+// OpenStore opens the store at a URL: what [Open] opens, and those on Redis, which have no transactions.
+func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) {
+	if scheme, _, _ := strings.Cut(url, ":"); !isRedis(scheme) {
+		db, err := Open(ctx, url, with...)
+		if err != nil {
+			return nil, err // and not a nil *Database, which is not nil as a Closer
+		}
+		return db, nil
+	}
+	var o options
+	for _, option := range with {
+		option(&o)
+	}
+	_, front, err := cutFront(url)
+	if err != nil {
+		return nil, err
+	}
+	if front != "" {
+		return nil, errors.New("storeurl: a front is for a database, postgres://… or sqlite:PATH: " +
+			"Redis needs no cache before it, so leave the parameter front out")
+	}
+	s, err := redis.Open(ctx, url, o.redis()...)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func openDatabase(ctx context.Context, url string, o options) (*Database, error) {
 	scheme, rest, found := strings.Cut(url, ":")
 	switch {
 	case url == "":
@@ -110,8 +174,11 @@ func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 		return openPostgres(ctx, url, o)
 	case found && scheme == "sqlite":
 		return openSQLite(ctx, rest, o)
+	case found && isRedis(scheme):
+		return nil, errors.New("storeurl: Redis has no transactions, which this program needs: use postgres://… or " +
+			"sqlite:PATH, and Redis in front of it by ?front=redis://…")
 	case strings.Contains(url, "://"):
-		return nil, fmt.Errorf("storeurl: no store is called %q: use postgres://…, or sqlite:PATH", scheme)
+		return nil, fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
 	default:
 		return openSQLite(ctx, url, o)
 	}

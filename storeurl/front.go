@@ -1,0 +1,87 @@
+package storeurl
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/onceward/onceward/store/redis"
+	"github.com/onceward/onceward/store/tiered"
+)
+
+// isRedis reports whether a scheme is one of Redis.
+func isRedis(scheme string) bool {
+	kind, _, _ := strings.Cut(scheme, "+")
+	return kind == "redis" || kind == "rediss"
+}
+
+var errFront = errors.New("storeurl: the parameter front is not the URL of a Redis server: write " +
+	"?front=redis://host:6379/0, with & # and % inside of it escaped")
+
+// cutFront takes the parameter front out of a URL and leaves the rest as it is: the databases read it themselves. A path
+// with a question mark in it stays a path. What it says about a wrong URL does not repeat it: it may hold a password.
+func cutFront(text string) (rest, front string, err error) {
+	rest, query, _ := strings.Cut(text, "?")
+	var others []string
+	for part := range strings.SplitSeq(query, "&") {
+		value, ok := strings.CutPrefix(part, "front=")
+		if !ok {
+			others = append(others, part)
+			continue
+		}
+		// Not QueryUnescape: a + is part of redis+cluster://, and no URL has a space in it.
+		value, err := url.PathUnescape(value)
+		if err != nil || !isFront(value) || front != "" {
+			return "", "", errFront
+		}
+		front = value
+	}
+	if front == "" {
+		return text, "", nil
+	}
+	if query := strings.Join(others, "&"); query != "" {
+		rest += "?" + query
+	}
+	return rest, front, nil
+}
+
+// isFront reports whether that can be the URL of a front. What seems to be a port and is no number is the beginning of a
+// password with a & in it that was not escaped: a server of that name would be asked for, and logged.
+func isFront(text string) bool {
+	scheme, rest, found := strings.Cut(text, "://")
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		rest = rest[:i]
+	}
+	for host := range strings.SplitSeq(rest[strings.LastIndex(rest, "@")+1:], ",") {
+		if _, port, err := net.SplitHostPort(host); err == nil && port != "" {
+			if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+				return false
+			}
+		}
+	}
+	return found && isRedis(scheme)
+}
+
+// withFront puts a front before a store.
+func withFront(ctx context.Context, durable Store, at string, o options) (Store, error) {
+	front, err := redis.OpenFront(ctx, at, o.redis()...)
+	if err != nil {
+		return durable, err
+	}
+	s, err := tiered.New(durable, front, tiered.Config{Logger: o.logger})
+	if err != nil {
+		return durable, errors.Join(err, front.Close())
+	}
+	return s, nil
+}
+
+// redis returns the options of a store on Redis.
+func (o options) redis() []redis.Option {
+	if o.logger == nil {
+		return nil
+	}
+	return []redis.Option{redis.WithLogger(o.logger)}
+}

@@ -1,0 +1,205 @@
+package storeurl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/redis"
+	"github.com/onceward/onceward/store/tiered"
+	"github.com/onceward/onceward/storeurl"
+)
+
+func openStore(t *testing.T, url string) storeurl.Closer {
+	t.Helper()
+	s, err := storeurl.OpenStore(t.Context(), url, storeurl.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// reservation is one of a key that no other test has.
+func reservation(t *testing.T) *store.Reservation {
+	return &store.Reservation{
+		ID: store.ID{Scope: t.Name(), Key: "k"}, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
+		Lease: time.Minute, Retention: time.Hour,
+	}
+}
+
+// complete makes a record and completes it.
+func complete(t *testing.T, s store.Store) {
+	t.Helper()
+	v, err := s.Reserve(t.Context(), reservation(t))
+	if err != nil || v.Decision != store.DecisionExecute {
+		t.Fatalf("reserve: %v (%v)", v.Decision, err)
+	}
+	_, err = s.Complete(t.Context(), store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt},
+		&store.Completion{Response: store.Response{Status: 201, Body: []byte("made")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOpenRedis: each kind of Redis is opened by its URL, and keeps records.
+func TestOpenRedis(t *testing.T) {
+	t.Parallel()
+	for name, address := range map[string]func(t *testing.T) string{
+		"redis":          func(t *testing.T) string { return servers.NewRedis(t).URL() },
+		"redis+sentinel": func(t *testing.T) string { return servers.NewRedisSentinel(t).URL() },
+		"redis+cluster":  func(t *testing.T) string { return servers.NewRedisCluster(t).URL() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openStore(t, address(t))
+			if _, ok := s.(*redis.Store); !ok {
+				t.Fatalf("it is a %T", s)
+			}
+			complete(t, s)
+			if _, err := s.Get(t.Context(), reservation(t).ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestOpenStoreOfADatabase: OpenStore opens what Open does.
+func TestOpenStoreOfADatabase(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, filepath.Join(t.TempDir(), "store.db"))
+	complete(t, s)
+	if _, ok := store.As[store.Transactor](s); !ok {
+		t.Error("it has no transactions")
+	}
+}
+
+// TestFront: a front is before the database, which stays the one that decides, and keeps its transactions.
+func TestFront(t *testing.T) {
+	t.Parallel()
+	for name, address := range map[string]func(t *testing.T) string{
+		"a path":      func(t *testing.T) string { return filepath.Join(t.TempDir(), "store.db") + "?front=" },
+		"sqlite:path": func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "store.db") + "?front=" },
+		"postgres://": func(t *testing.T) string { return servers.Postgres(t).SchemaURL(t) + "&front=" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			front := servers.NewRedis(t).URL()
+			db := open(t, address(t)+front)
+			if _, ok := store.As[store.Transactor](db.Store); !ok {
+				t.Error("it has no transactions")
+			}
+			exec(t, db, `CREATE TABLE note (text TEXT NOT NULL)`)
+			if n := count(t, db); n != 0 {
+				t.Errorf("there are %d notes, want none", n)
+			}
+			complete(t, db)
+			for { // until the first retry has filled the front
+				if v, err := db.Reserve(t.Context(), reservation(t)); err != nil || v.Decision != store.DecisionReplay {
+					t.Fatalf("retry: %v (%v)", v.Decision, err)
+				}
+				if held(t, front) {
+					break
+				}
+			}
+			inside, ok := store.Find[*tiered.Store](db.Store)
+			if !ok {
+				t.Fatalf("it is a %T", db.Store)
+			}
+			if _, err := inside.Unwrap().Get(t.Context(), reservation(t).ID); err != nil {
+				t.Errorf("the database does not have the record: %v", err)
+			}
+		})
+	}
+}
+
+// held reports whether a front on that server answers for the record of the test.
+func held(t *testing.T, url string) bool {
+	t.Helper()
+	front, err := redis.OpenFront(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = front.Close() }()
+	value, err := front.Get(t.Context(), reservation(t).ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(value) > 0
+}
+
+// TestFrontIsAway: a front that cannot be reached is no reason not to start.
+func TestFrontIsAway(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "store.db")+"?front=redis://127.0.0.1:1/0",
+		storeurl.WithLogger(slog.New(slog.DiscardHandler)))
+	complete(t, db)
+	if v, err := db.Reserve(t.Context(), reservation(t)); err != nil || v.Decision != store.DecisionReplay {
+		t.Errorf("retry: %v (%v)", v.Decision, err)
+	}
+}
+
+// TestRedisRefused: the error says what to write, and never what is in the URL.
+func TestRedisRefused(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	file := filepath.Join(t.TempDir(), "store.db")
+	tests := []struct{ url, want string }{
+		{"redis+sentinel://u:secret@127.0.0.1", "the name that the sentinels know"},
+		{"redis://u:secret@127.0.0.1,127.0.0.2", "redis+cluster://"},
+		{"redis://u:secret@127.0.0.1/zero", "a database is a number"},
+		{"redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"},
+		{"redis+other://u:secret@127.0.0.1", "the scheme is not one of these"},
+		{"redis://u:secret@127.0.0.1/0?front=redis://u:secret@127.0.0.1", "a front is for a database"},
+		{file + "?front=u:secret@127.0.0.1", "?front=redis://"},
+		{file + "?front=http://u:secret@127.0.0.1", "?front=redis://"},
+		{file + "?front=redis://u:secret%zz@127.0.0.1", "?front=redis://"},
+		{file + "?front=redis://u:secret@127.0.0.1&front=redis://127.0.0.1", "?front=redis://"},
+		{file + "?front=redis://u:secret&more@127.0.0.1", "?front=redis://"},
+		{file + "?front=redis+sentinel://u:secret@127.0.0.1", "the name that the sentinels know"},
+		{"mysql://u:secret@127.0.0.1?front=redis://127.0.0.1", "use postgres://"},
+	}
+	for _, test := range tests {
+		s, err := storeurl.OpenStore(ctx, test.url)
+		if err == nil || s != nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: the error is %v, want one with %q and no password", test.url, err, test.want)
+		}
+	}
+	_, err := storeurl.Open(ctx, "redis://u:secret@127.0.0.1")
+	if err == nil || !strings.Contains(err.Error(), "?front=redis://") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Open of Redis: the error is %v", err)
+	}
+}
+
+// TestFrontWithAPassword: what is escaped in the front's URL is its own, down to a password with all that has a meaning.
+func TestFrontWithAPassword(t *testing.T) {
+	t.Parallel()
+	const password = "p&s#s+w?o=r%d/"
+	server := servers.NewRedis(t)
+	address, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = server.Do(t.Context(), "ACL", "SETUSER", "cache", "on", ">"+password, "~*", "&*", "+@all")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword("cache", password)
+	db := open(t, fmt.Sprintf("%s?front=%s", filepath.Join(t.TempDir(), "store.db"), url.QueryEscape(address.String())))
+	complete(t, db)
+	deadline := time.Now().Add(20 * time.Second)
+	for !held(t, address.String()) {
+		if _, err := db.Reserve(t.Context(), reservation(t)); err != nil || time.Now().After(deadline) {
+			t.Fatal(errors.Join(err, errors.New("the front was not filled")))
+		}
+	}
+}
