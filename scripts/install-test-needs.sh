@@ -91,6 +91,11 @@ can_run_rabbitmq() {
 	return 1
 }
 
+# The same program is the server, a node of a cluster and the sentinel.
+can_run_redis() {
+	command -v redis-server >/dev/null 2>&1
+}
+
 command -v go >/dev/null 2>&1 || {
 	echo "The tests need Go (see the version in go.mod): https://go.dev/dl/" >&2
 	exit 1
@@ -100,3 +105,4 @@ command -v go >/dev/null 2>&1 || {
 need "a C compiler and the C library's headers, for 'go test -race'" can_compile_c gcc libc6-dev
 need "PostgreSQL's programs, to start a server for the tests" can_run_postgres postgresql
 need "RabbitMQ and Erlang's epmd, to start a broker for the tests" can_run_rabbitmq rabbitmq-server
+need "Redis, to start servers for the tests" can_run_redis redis-server

@@ -18,6 +18,7 @@ import (
 const (
 	postgresInstall = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 	rabbitmqInstall = "apt-get update && apt-get install -y --no-install-recommends rabbitmq-server"
+	redisInstall    = "apt-get update && apt-get install -y --no-install-recommends redis-server"
 )
 
 // postgresPrograms are the programs that a private server needs. Only psql is needed for one that is already there.
@@ -135,6 +136,16 @@ func findRabbitMQ(m machine) (rabbitmqPrograms, error) {
 		"installed here. "+
 		"`make test` installs them where it can; on Debian or Ubuntu, as root:\n\n    %s\n\n"+
 		"Or name a broker that is already there in %s", rabbitmqInstall, rabbitmqVariable)
+}
+
+// findRedis looks for the server in the search path. The same program is the sentinel.
+func findRedis(m machine) (program string, err error) {
+	if program, err = m.lookPath("redis-server"); err != nil {
+		return "", fmt.Errorf("the tests need Redis' redis-server, which is not installed here. "+
+			"`make test` installs it where it can; on Debian or Ubuntu, as root:\n\n    %s\n\n"+
+			"Or name a server that is already there in %s", redisInstall, redisVariable)
+	}
+	return program, nil
 }
 
 // newestFirst sorts paths by the versions in them.

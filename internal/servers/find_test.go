@@ -152,3 +152,17 @@ func expectRabbitMQ(t *testing.T, m machine, server string) {
 		t.Errorf("found %v, %v; want %s", found, err, server)
 	}
 }
+
+func TestMissingRedisGivesTheInstallLine(t *testing.T) {
+	_, err := findRedis(without())
+	if err == nil {
+		t.Fatal("found a program where there is none")
+	}
+	for _, want := range []string{
+		"apt-get update && apt-get install -y --no-install-recommends redis-server", "make test", "ONCEWARD_TEST_REDIS",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+}

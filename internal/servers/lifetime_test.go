@@ -33,13 +33,22 @@ func TestMain(m *testing.M) {
 
 func beVictim(kind string) error {
 	var pids []int
-	if kind == "rabbitmq" {
+	switch kind {
+	case "rabbitmq":
 		s, err := StartRabbitMQ(context.Background())
 		if err != nil {
 			return err
 		}
 		pids = rabbitmqPIDs(s)
-	} else {
+	case "redis":
+		c, err := StartRedisCluster(context.Background())
+		if err != nil {
+			return err
+		}
+		for _, s := range c.Nodes() {
+			pids = append(pids, s.proc.PID())
+		}
+	default:
 		s, err := StartPostgres(context.Background())
 		if err == nil && kind == "paused" {
 			err = s.Pause()
@@ -76,7 +85,7 @@ func must(t testing.TB, err error) {
 // TestServerEndsWithItsProcess: a server does not outlive a test process that had no time to stop it, and the next
 // process removes its files.
 func TestServerEndsWithItsProcess(t *testing.T) {
-	for _, kind := range []string{"running", "paused", "rabbitmq"} {
+	for _, kind := range []string{"running", "paused", "rabbitmq", "redis"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // a paused server takes five seconds to give up waiting for its processes
 			victim, dir, pids := startVictim(t, kind)

@@ -15,13 +15,20 @@ import (
 	"time"
 )
 
-// sharedPostgres and sharedRabbitMQ start the servers that all tests of this process share, on first use.
+// sharedPostgres and the others start the servers that all tests of this process share, on first use.
 var (
 	sharedPostgres = sync.OnceValues(func() (*PostgresServer, error) {
 		return startSharedPostgres(os.Getenv(postgresVariable))
 	})
 	sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) {
 		return startSharedRabbitMQ(os.Getenv(rabbitmqVariable))
+	})
+	sharedRedis = sync.OnceValues(func() (*RedisServer, error) {
+		return startSharedRedis(os.Getenv(redisVariable))
+	})
+	// A cluster that is not broken on purpose has time to see that a node is only slow.
+	sharedRedisCluster = sync.OnceValues(func() (*RedisCluster, error) {
+		return StartRedisCluster(context.Background(), "cluster-node-timeout 30000")
 	})
 )
 
@@ -87,6 +94,36 @@ func useRabbitMQ(ctx context.Context, address string) (*RabbitMQServer, error) {
 	return &RabbitMQServer{server: server{kind: "RabbitMQ", url: address}}, nil
 }
 
+// startSharedRedis uses the server at the URL, or starts one if there is none.
+func startSharedRedis(address string) (s *RedisServer, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
+	defer cancel()
+	if address == "" {
+		s, err = StartRedis(ctx)
+	} else {
+		s, err = useRedis(ctx, address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.shared = true
+	return s, nil
+}
+
+// useRedis is a server that is already there. Neither the URL nor what the parser says about it is in an error: they may
+// hold a password.
+func useRedis(ctx context.Context, address string) (*RedisServer, error) {
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "redis" && parsed.Scheme != "rediss" {
+		return nil, fmt.Errorf("%s does not hold a URL like redis://user:password@host:port/database", redisVariable)
+	}
+	s := &RedisServer{server: server{kind: "Redis", url: address}}
+	if _, err := s.Do(ctx, "PING"); err != nil {
+		return nil, fmt.Errorf("the Redis that %s names: %w", redisVariable, err)
+	}
+	return s, nil
+}
+
 // Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or
 // a private one, which is started by the first test that asks. The test fails if there is none. Each test works in a
 // schema of its own: see Schema.
@@ -133,6 +170,64 @@ func NewRabbitMQ(t testing.TB) *RabbitMQServer {
 	}
 	s.closeWith(t)
 	return s
+}
+
+// Redis returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_REDIS, or a
+// private one, which is started by the first test that asks. The test fails if there is none. Each test works with keys
+// of its own: see Prefix.
+func Redis(t testing.TB) *RedisServer {
+	t.Helper()
+	s, err := sharedRedis()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// NewRedis starts a server for this test alone, with further settings like "appendfsync no", and closes it at the end.
+// It is for tests that kill, stop or pause it, or need other settings; the others share the one of Redis.
+func NewRedis(t testing.TB, settings ...string) *RedisServer {
+	t.Helper()
+	s, err := StartRedis(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeWith(t)
+	return s
+}
+
+// SharedRedisCluster returns the cluster that all tests of this process share, for tests that do not break it. It is started
+// by the first test that asks. Each test works with keys of its own: see Name.
+func SharedRedisCluster(t testing.TB) *RedisCluster {
+	t.Helper()
+	c, err := sharedRedisCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// NewRedisCluster starts a cluster for this test alone, and closes it at the end. It is for tests that break it; the
+// others share the one of SharedRedisCluster.
+func NewRedisCluster(t testing.TB, settings ...string) *RedisCluster {
+	t.Helper()
+	c, err := StartRedisCluster(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.closeWith(t)
+	return c
+}
+
+// NewRedisSentinel starts a primary with a replica and three sentinels for this test alone, and closes them at the end.
+func NewRedisSentinel(t testing.TB, settings ...string) *RedisSentinel {
+	t.Helper()
+	r, err := StartRedisSentinel(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.closeWith(t)
+	return r
 }
 
 // closeWith closes the server at the end of the test, which shows its log if it has failed.
@@ -200,6 +295,44 @@ func (s *PostgresServer) SchemaURL(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return address
+}
+
+// Prefix makes a text for all keys of this test to begin with, or to have within. They are removed at the end from a
+// server that stays.
+func (s *RedisServer) Prefix(t testing.TB) string {
+	t.Helper()
+	prefix := s.Name(t) + ":"
+	if s.dir == "" {
+		t.Cleanup(func() {
+			if err := s.dropKeys(context.Background(), "*"+prefix+"*"); err != nil {
+				t.Errorf("remove the keys of the test: %v", err)
+			}
+		})
+	}
+	return prefix
+}
+
+// dropKeys removes all keys that match a pattern.
+func (s *RedisServer) dropKeys(ctx context.Context, pattern string) error {
+	for cursor := "0"; ; {
+		reply, err := s.Do(ctx, "SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+		if err != nil {
+			return err
+		}
+		page, _ := reply.([]any)
+		if len(page) != 2 {
+			return fmt.Errorf("servers: SCAN answered %v", reply)
+		}
+		keys, _ := page[1].([]any)
+		for _, key := range keys {
+			if _, err := s.Do(ctx, "UNLINK", fmt.Sprint(key)); err != nil {
+				return err
+			}
+		}
+		if cursor = fmt.Sprint(page[0]); cursor == "0" {
+			return nil
+		}
+	}
 }
 
 // AwaitQueue waits until a queue of a broker that was started here would survive Kill. A declaration that is only in

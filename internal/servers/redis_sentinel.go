@@ -1,0 +1,224 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// redisMaster is how sentinels call the primary that they watch.
+const redisMaster = "main"
+
+// RedisSentinel is a running Redis with a replica, and three sentinels that make the replica the primary when the
+// primary is gone for a second. All of its methods can be called at the same time.
+type RedisSentinel struct{ redisGroup }
+
+// StartRedisSentinel starts a private primary, node 0, its replica, node 1, with settings like those of StartRedis, and
+// three sentinels. The context limits the start only. Close it when done.
+func StartRedisSentinel(ctx context.Context, settings ...string) (*RedisSentinel, error) {
+	return retryPorts(func() (*RedisSentinel, error) {
+		r, err := newRedisSentinel(settings)
+		if err == nil {
+			err = startAll(ctx, r.nodes)
+		}
+		if err == nil { // sentinels that find no primary yet try again after a second
+			err = startAll(ctx, r.sentinels)
+		}
+		if err == nil {
+			err = errors.Join(r.hurrySentinels(ctx), r.AwaitReplicas(ctx), r.awaitSentinels(ctx))
+		}
+		if err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+		return r, nil
+	})
+}
+
+// newRedisSentinel is what does not run yet. The sentinels know each other and the replica before they meet, because
+// what they know is in a file: to find out takes seconds.
+func newRedisSentinel(settings []string) (r *RedisSentinel, err error) {
+	r = &RedisSentinel{}
+	for range 2 {
+		s, err := newRedis("Redis", settings)
+		if err != nil {
+			return r, err
+		}
+		r.nodes = append(r.nodes, s)
+		if err := s.choosePorts(); err != nil {
+			return r, err
+		}
+		settings = append(settings[:len(settings):len(settings)], fmt.Sprintf("replicaof 127.0.0.1 %d", s.port))
+	}
+	var ids []string
+	for range 3 {
+		s, err := newRedis("Redis Sentinel", nil)
+		if err != nil {
+			return r, err
+		}
+		r.sentinels, ids = append(r.sentinels, s), append(ids, newRedisID())
+		s.sentinel = true
+		if err := s.choosePorts(); err != nil {
+			return r, err
+		}
+	}
+	for i, s := range r.sentinels {
+		s.settings = r.sentinelSettings(i, ids)
+		if err := s.configure(); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// sentinelSettings are the lines of one sentinel.
+func (r *RedisSentinel) sentinelSettings(self int, ids []string) []string {
+	lines := []string{
+		"sentinel myid " + ids[self],
+		fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", redisMaster, r.nodes[0].port),
+		"sentinel down-after-milliseconds " + redisMaster + " 1000",
+		"sentinel failover-timeout " + redisMaster + " 5000",
+		fmt.Sprintf("sentinel known-replica %s 127.0.0.1 %d", redisMaster, r.nodes[1].port),
+	}
+	for i, s := range r.sentinels {
+		if i != self {
+			lines = append(lines, fmt.Sprintf("sentinel known-sentinel %s 127.0.0.1 %d %s", redisMaster, s.port, ids[i]))
+		}
+	}
+	return lines
+}
+
+// URL names all sentinels and what they watch, as redis+sentinel://host:port,host:port/NAME.
+func (r *RedisSentinel) URL() string { return listURL("redis+sentinel", r.sentinels, "/"+redisMaster) }
+
+// Sentinels are the servers that watch the nodes, running or not.
+func (r *RedisSentinel) Sentinels() []*RedisServer { return r.sentinels }
+
+// hurrySentinels makes the sentinels look at the nodes and tell each other more often than once in two to ten seconds. By
+// default it takes twenty until a primary that was replaced and comes back is made to follow.
+func (r *RedisSentinel) hurrySentinels(ctx context.Context) error {
+	for _, s := range r.sentinels {
+		if _, err := s.Do(ctx, "SENTINEL", "DEBUG", "info-period", "300", "publish-period", "300"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitSentinels waits until a fail-over would be agreed on: they know each other, and the replica well enough to
+// promote it.
+func (r *RedisSentinel) awaitSentinels(ctx context.Context) error {
+	return await(ctx, "the sentinels agree", func() (bool, error) {
+		for _, s := range r.sentinels {
+			if !s.Runs() {
+				continue
+			}
+			reply, err := s.Do(ctx, "SENTINEL", "CKQUORUM", redisMaster)
+			if err != nil || reply == nil {
+				return false, nil
+			}
+			reply, err = s.Do(ctx, "SENTINEL", "REPLICAS", redisMaster)
+			if err != nil || !knowsReplica(reply) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+// knowsReplica says whether a sentinel knows of a replica that follows its primary.
+func knowsReplica(reply any) bool {
+	replicas, _ := reply.([]any)
+	for _, each := range replicas {
+		fields, _ := each.([]any)
+		for i := 0; i+1 < len(fields); i += 2 {
+			if fields[i] == "master-link-status" && fields[i+1] == "ok" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Primary is the node that the running sentinels send clients to: all of them must agree.
+func (r *RedisSentinel) Primary(ctx context.Context) (*RedisServer, error) {
+	var agreed *RedisServer
+	for _, s := range r.sentinels {
+		if !s.Runs() {
+			continue
+		}
+		found, err := r.primaryBy(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		if agreed != nil && found != agreed {
+			return nil, errors.New("servers: the sentinels do not agree on the primary")
+		}
+		agreed = found
+	}
+	return agreed, nil
+}
+
+// primaryBy is the primary by what one of the sentinels says.
+func (r *RedisSentinel) primaryBy(ctx context.Context, sentinel *RedisServer) (*RedisServer, error) {
+	reply, err := sentinel.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", redisMaster)
+	if err != nil {
+		return nil, err
+	}
+	if address, _ := reply.([]any); len(address) == 2 {
+		for _, s := range r.nodes {
+			if s.Addr() == fmt.Sprintf("%v:%v", address[0], address[1]) {
+				return s, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("servers: a sentinel knows of a primary at %v, which is none of the nodes", reply)
+}
+
+// AwaitPrimary waits until all sentinels that run agree on a primary that runs and decides, and returns it: after the
+// end of the primary, what was its replica.
+func (r *RedisSentinel) AwaitPrimary(ctx context.Context) (primary *RedisServer, err error) {
+	err = await(ctx, "the sentinels have a primary", func() (bool, error) {
+		primary, err = r.Primary(ctx)
+		if err != nil || !primary.Runs() {
+			return false, nil
+		}
+		info, err := primary.Info(ctx)
+		return err == nil && info["role"] == "master", nil
+	})
+	return primary, err
+}
+
+// AwaitReady waits until there is a primary, all other nodes that run follow it, and a further fail-over would be agreed
+// on.
+func (r *RedisSentinel) AwaitReady(ctx context.Context) error {
+	primary, err := r.AwaitPrimary(ctx)
+	if err != nil {
+		return err
+	}
+	err = await(ctx, "there is one primary", func() (bool, error) {
+		for _, s := range r.nodes {
+			info, err := s.Info(ctx)
+			if s.Runs() && (err != nil || (info["role"] == "master") != (s == primary)) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	return errors.Join(err, r.AwaitReplicas(ctx), r.awaitSentinels(ctx))
+}
+
+// FailOver makes the sentinels promote the replica while the primary runs, as an operator does before maintenance, and
+// returns when the new primary decides.
+func (r *RedisSentinel) FailOver(ctx context.Context) error {
+	old, err := r.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := r.sentinels[0].Do(ctx, "SENTINEL", "FAILOVER", redisMaster); err != nil {
+		return err
+	}
+	return await(ctx, "there is another primary", func() (bool, error) {
+		primary, err := r.AwaitPrimary(ctx)
+		return primary != old, err
+	})
+}
