@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"time"
@@ -115,6 +116,15 @@ func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 	default:
 		return openSQLite(ctx, url, o)
 	}
+}
+
+// OpenStore opens the store at a URL, also one without transactions. Close it when done.
+func OpenStore(ctx context.Context, url string, with ...Option) (interface {
+	store.Store
+	io.Closer
+}, error,
+) {
+	return Open(ctx, url, with...)
 }
 
 func openPostgres(ctx context.Context, url string, o options) (*Database, error) {

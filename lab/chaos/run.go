@@ -112,7 +112,9 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 	if err := w.Begin(ctx, name); err != nil {
 		return nil, errors.Join(err, recorder.Close())
 	}
-	l := load.New(load.Config{Seed: o.Seed, Window: name, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder})
+	l := load.New(load.Config{
+		Seed: o.Seed, Window: name, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder, Plain: w.Plain(),
+	})
 	unsettled, err := o.weather(ctx, out, watch, w, l)
 	if err := errors.Join(err, l.Err(), recorder.Close(), w.Collapsed()); err != nil {
 		return nil, err
@@ -125,7 +127,7 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 	h.Unsettled = len(unsettled) > 0
 	h.Faults["client-leaves"], h.Faults["webhook-foreign"] = int(l.Left.Load()), int(l.Foreign.Load())
 	if o.Time >= time.Minute && o.Only == nil {
-		h.Planned = append(append(h.Planned, "client-leaves", "webhook-foreign"), world.Misbehaviour()...)
+		h.Planned = append(h.Planned, w.Chances()...)
 	}
 	if err := history.Save(filepath.Join(w.Dir, name+"harvest.history"), h); err != nil {
 		return nil, err

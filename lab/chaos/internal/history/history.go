@@ -219,6 +219,24 @@ type Step struct {
 	Clock int64 `json:"clock"`
 }
 
+// FailOver is when a replica took the place of its primary, in a store that acknowledges writes before its replicas have
+// them. What was written before Began the replica had; what was acknowledged from then on until Ended, when the primary
+// was gone, it may not have had.
+type FailOver struct {
+	Fault string `json:"fault"`
+	Began int64  `json:"began"`
+	Ended int64  `json:"ended"`
+	// Slots are those of the primary, each as its first and its last one.
+	Slots [][2]int `json:"slots"`
+}
+
+// Slot is the part of a store that holds all about an operation.
+type Slot struct {
+	Scope string `json:"scope"`
+	Key   string `json:"key"`
+	Slot  int    `json:"slot"`
+}
+
 // Run is everything that a run left behind.
 type Run struct {
 	Attempts []Attempt
@@ -234,7 +252,10 @@ type Run struct {
 	Forgeries []Forgery
 	Findings  []Finding
 	// Steps are when the store's clock was set.
-	Steps []Step
+	Steps     []Step
+	FailOvers []FailOver
+	// Slots are those of the operations that clients asked for, in a store that is spread over slots.
+	Slots []Slot
 	// Faults counts the faults that fired, by name.
 	Faults map[string]int
 	// Planned are the names of the faults that have to fire at least once.

@@ -21,6 +21,9 @@ type journaled struct {
 	silences *silences
 }
 
+// Unwrap implements [store.Wrapper]: the node can do what its store can.
+func (j *journaled) Unwrap() store.Store { return j.Store }
+
 // claimed journals a call of an owner or a reconciler.
 func (j *journaled) claimed(call string, c store.Claim, digest string, do func() error) error {
 	return j.settled(call, c, digest, func() (time.Time, error) { return time.Time{}, do() })
