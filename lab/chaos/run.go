@@ -26,6 +26,8 @@ type options struct {
 	Clocks  bool
 	Keep    string
 	Settle  time.Duration
+	// Replicas is how many replicas must have a write before a Redis store counts it as written.
+	Replicas int
 	// Brief ends the faults when the time is over, also if some have not happened yet.
 	Brief bool
 	// Only are the faults that happen; nil for all.
@@ -76,7 +78,7 @@ func (o options) once(ctx context.Context, out io.Writer, watch *watch) (r *repo
 func (o options) world(ctx context.Context, watch *watch, dir string) (*world.World, error) {
 	config := world.Config{
 		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Brief: o.Brief, Servers: serverNodes, Workers: workerNodes,
-		Log: o.Keep != "",
+		Log: o.Keep != "", Replicas: o.Replicas,
 	}
 	var err error
 	if config.Program, err = os.Executable(); err != nil {
@@ -134,6 +136,9 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 	}
 	r := &report{options: o, took: time.Since(began), counts: check.Summary(h), faults: h.Faults}
 	r.violations = append(unsettled, check.Check(h)...)
+	if o.Store == world.Cluster {
+		r.lost, r.violations = check.Trace(h, r.violations)
+	}
 	return r, nil
 }
 

@@ -14,7 +14,10 @@ import (
 )
 
 // Stores are the kinds of stores that a run can take place on.
-var Stores = []string{"sqlite", "postgres", "redis"}
+var Stores = []string{"sqlite", "postgres", "redis", Cluster}
+
+// Cluster is the store that may forget what it has acknowledged, when a replica takes over.
+const Cluster = "redis-cluster"
 
 // database is the store of a world, and what can happen to it.
 type database interface {
@@ -68,6 +71,8 @@ func openDatabase(ctx context.Context, w *World) (database, error) {
 		return openServer(ctx, w)
 	case "redis":
 		return openRedis(ctx, w)
+	case Cluster:
+		return openCluster(ctx, w)
 	default:
 		return nil, fmt.Errorf("no store is called %q: use %s", w.Store, strings.Join(Stores, " or "))
 	}

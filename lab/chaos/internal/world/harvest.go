@@ -117,6 +117,9 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	} else {
 		err = errors.Join(err, w.harvestTables(ctx, db, run, owners))
 	}
+	if c, ok := w.database.(*cluster); ok {
+		err = errors.Join(err, c.harvestSlots(ctx, run))
+	}
 	err = errors.Join(err, db.Close(), w.harvestLedger("acquirer", "charges", run, owners), w.harvestLedger("bank", "transfers", run, owners))
 	w.clock.Lock()
 	run.Steps = append(run.Steps, w.steps...)

@@ -35,6 +35,8 @@ type Config struct {
 	Only []string
 	// Brief ends the faults when their time is over, also if some have not happened yet.
 	Brief bool
+	// Replicas is how many replicas must have a write before a Redis store counts it as written.
+	Replicas int
 	// Servers and Workers are how many nodes there are of each kind.
 	Servers, Workers int
 	// Log makes nodes write logs.
@@ -84,6 +86,8 @@ type World struct {
 	// struck is what providers did in this window, and told what each had done when it was asked last.
 	struck map[string]int
 	told   map[*Process]map[provider.Kind]int
+	// failOvers are those of this window.
+	failOvers []history.FailOver
 }
 
 // New builds a world and returns when everything in it runs.
@@ -119,7 +123,7 @@ func (w *World) Begin(ctx context.Context, window string) error {
 	w.mu.Lock()
 	w.window = window
 	w.windows++
-	w.faults, w.struck = make(map[string]int), make(map[string]int)
+	w.faults, w.struck, w.failOvers = make(map[string]int), make(map[string]int), nil
 	w.mu.Unlock()
 	w.clock.Lock()
 	now := history.Now()
