@@ -1,5 +1,7 @@
 package history
 
+import "time"
+
 // Attempt is one request of a client and what came back. All attempts of a run are recorded by one process, with one
 // monotonic clock.
 type Attempt struct {
@@ -80,6 +82,8 @@ type Write struct {
 	// is kept (complete, transact). Both are in microseconds since 1970, and 0 if they are not known.
 	Now     int64 `json:"now,omitempty"`
 	Expires int64 `json:"expires,omitempty"`
+	// Stale says that what the call removed may still be answered for [FrontAge].
+	Stale bool `json:"stale,omitempty"`
 	// Digest is that of the response, for complete and resolve completed, and for a transaction that was committed.
 	Digest string `json:"digest,omitempty"`
 	Err    string `json:"err,omitempty"`
@@ -230,6 +234,15 @@ type FailOver struct {
 	Slots [][2]int `json:"slots"`
 }
 
+// FrontAge is how old an answer of a fast store in front of the durable one can be.
+const FrontAge = 2 * time.Second
+
+// FrontLoss is when the front lost or got back what it held, and with it what it was told to drop.
+type FrontLoss struct {
+	Began int64 `json:"began"`
+	Ended int64 `json:"ended"`
+}
+
 // Slot is the part of a store that holds all about an operation.
 type Slot struct {
 	Scope string `json:"scope"`
@@ -252,8 +265,9 @@ type Run struct {
 	Forgeries []Forgery
 	Findings  []Finding
 	// Steps are when the store's clock was set.
-	Steps     []Step
-	FailOvers []FailOver
+	Steps       []Step
+	FailOvers   []FailOver
+	FrontLosses []FrontLoss
 	// Slots are those of the operations that clients asked for, in a store that is spread over slots.
 	Slots []Slot
 	// Faults counts the faults that fired, by name.

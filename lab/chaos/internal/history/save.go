@@ -54,6 +54,9 @@ func harvested(run *Run) []line {
 	for i := range run.FailOvers {
 		lines = append(lines, line{FailOver: &run.FailOvers[i]})
 	}
+	for i := range run.FrontLosses {
+		lines = append(lines, line{FrontLoss: &run.FrontLosses[i]})
+	}
 	for i := range run.Slots {
 		lines = append(lines, line{Slot: &run.Slots[i]})
 	}

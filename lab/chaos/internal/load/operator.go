@@ -49,6 +49,8 @@ const (
 	// mostAsked is how often an operation is looked into again: each time a phased one becomes unknown again, and
 	// nothing is believed of its call before that has had the time to arrive.
 	mostAsked = 3
+	// busts is the part of the looks after which an answer is removed.
+	busts = 0.3
 )
 
 // Run acts until the context ends.
@@ -59,11 +61,25 @@ func (o *Operator) Run(ctx context.Context) {
 				o.attend(ctx, &records[i])
 			}
 		}
+		if id, found := o.load.harmless(o.random); found && o.random.Float64() < busts {
+			o.act(ctx, node.ActBust, id, 0)
+		}
 		select {
 		case <-time.After(operatorPause):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// harmless draws an operation that may execute again, because it has no effect, and that clients send again.
+func (l *Load) harmless(random *rand.Rand) (id store.ID, found bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.late) == 0 {
+		return id, false
+	}
+	op := l.late[random.IntN(len(l.late))]
+	return store.ID{Scope: op.scope(), Key: op.key}, op.kind == "spark"
 }
 
 // attend looks after one record: it is settled if that is for a person to do, and asked after again now and then if
