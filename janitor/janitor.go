@@ -81,21 +81,29 @@ type Janitor struct {
 }
 
 // New returns a janitor. The store must be a [store.Sweeper] and a [store.Reaper]; if it is not, the error is
-// [errors.ErrUnsupported].
+// [errors.ErrUnsupported]. For a [store.SelfReaper] the janitor sweeps alone.
 func New(s store.Store, config Config) (*Janitor, error) {
 	sweeper, sweeperErr := NewSweeper(s, config)
+	if self, ok := store.As[store.SelfReaper](s); ok && self.ReapsItself() {
+		if sweeperErr != nil {
+			return nil, sweeperErr
+		}
+		return &Janitor{sweeper: sweeper}, nil
+	}
 	reaper, reaperErr := NewReaper(s, config)
 	if err := errors.Join(sweeperErr, reaperErr); err != nil {
 		return nil, err
 	}
-	return &Janitor{sweeper, reaper}, nil
+	return &Janitor{sweeper: sweeper, reaper: reaper}, nil
 }
 
 // Run sweeps and reaps until the context ends, and then returns nil. Failures are logged, and it goes on.
 func (j *Janitor) Run(ctx context.Context) error {
 	var both sync.WaitGroup
 	both.Go(func() { _ = j.sweeper.Run(ctx) }) // it returns nil, when the context has ended
-	both.Go(func() { _ = j.reaper.Run(ctx) })  // as does this
+	if j.reaper != nil {
+		both.Go(func() { _ = j.reaper.Run(ctx) }) // as does this
+	}
 	both.Wait()
 	return nil
 }

@@ -250,6 +250,34 @@ func TestStoreMustBeAble(t *testing.T) {
 	}
 }
 
+// selfReaper is a store whose server removes what has expired, or does not.
+type selfReaper struct {
+	store.Store
+	store.Sweeper
+	reaps bool
+}
+
+func (s selfReaper) ReapsItself() bool { return s.reaps }
+
+func TestSelfReaperIsSweptAlone(t *testing.T) {
+	t.Parallel()
+	inside := memory.New()
+	if _, err := janitor.New(selfReaper{inside, inside, false}, janitor.Config{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a store that neither reaps itself nor can be reaped: %v", err)
+	}
+	j, err := janitor.New(selfReaper{inside, inside, true}, janitor.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inBackground(t, j)()
+	if _, err := janitor.New(struct {
+		store.Store
+		store.SelfReaper
+	}{inside, selfReaper{reaps: true}}, janitor.Config{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a store that cannot be swept: %v", err)
+	}
+}
+
 func TestConfigMustMakeSense(t *testing.T) {
 	t.Parallel()
 	for _, config := range []janitor.Config{{Interval: -1}, {Batch: -1}} {

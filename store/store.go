@@ -26,7 +26,7 @@ import (
 // returns a [*FencedError]; a record that cannot be read gives an [*UnreadableError].
 //
 // What only some stores can do is an optional interface: [Transactor], [TxCheckpointer], [Waiter], [Sweeper], [Reaper],
-// [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor].
+// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an
 	// insert. Repeated with the same nonce, it answers with the same grant. A store may still read the reservation
@@ -230,6 +230,12 @@ type Reaper interface {
 	// Reap removes at most limit settled records past their expiry, or, if soft, marks them expired and removes those
 	// that were marked a retention ago. It returns how many it removed or marked.
 	Reap(ctx context.Context, limit int, soft bool) (reaped int, err error)
+}
+
+// SelfReaper is a store that needs no [Reaper]: its server removes what has expired by itself.
+type SelfReaper interface {
+	// ReapsItself reports whether that is so.
+	ReapsItself() bool
 }
 
 // Reconciler is a store whose unknown records can be settled from outside. A phased operation whose owner is gone,

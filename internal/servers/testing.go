@@ -124,6 +124,19 @@ func useRedis(ctx context.Context, address string) (*RedisServer, error) {
 	return s, nil
 }
 
+// wholeMatrixVariable makes tests of many combinations of stores run all of each instead of a selection.
+const wholeMatrixVariable = "ONCEWARD_TEST_STORES"
+
+// UnlessAllStores returns the groups of the conformance suite that are run of one of many combinations of stores: those given, or
+// all where ONCEWARD_TEST_STORES is "all", as make test-stores sets it. All of every combination would take too long
+// for each change.
+func UnlessAllStores(groups ...string) []string {
+	if os.Getenv(wholeMatrixVariable) == "all" {
+		return nil
+	}
+	return groups
+}
+
 // Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or
 // a private one, which is started by the first test that asks. The test fails if there is none. Each test works in a
 // schema of its own: see Schema.

@@ -19,6 +19,12 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 	})
 }
 
+// ReapsItself implements [store.SelfReaper].
+func (s *Store) ReapsItself() bool {
+	in, ok := s.inside.(store.SelfReaper)
+	return ok && in.ReapsItself()
+}
+
 // ResolveCompleted implements [store.Reconciler].
 func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
 	return call(ctx, s, "resolve completed", func(ctx context.Context, in store.Reconciler) error {

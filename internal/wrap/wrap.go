@@ -85,6 +85,7 @@ var (
 	_ store.Waiter               = (*Store)(nil)
 	_ store.Sweeper              = (*Store)(nil)
 	_ store.Reaper               = (*Store)(nil)
+	_ store.SelfReaper           = (*Store)(nil)
 	_ store.Reconciler           = (*Store)(nil)
 	_ store.Buster               = (*Store)(nil)
 	_ store.Lister               = (*Store)(nil)

@@ -129,16 +129,22 @@ func exec(t testing.TB, pool *pgxpool.Pool, statement string, args ...any) {
 	}
 }
 
-// conform runs the suite.
-func (h handle) conform(t *testing.T) {
+// conform runs the suite, or groups of it.
+func (h handle) conform(t *testing.T, groups ...string) {
 	t.Helper()
 	among := &grounds{run: t}
 	storetest.Run(t, storetest.Harness{
 		Features: storetest.Features{ConcurrentTx: true},
+		Groups:   groups,
 		Open:     func(t testing.TB) storetest.Instance { return h.instance(t, among) },
 	})
 }
 
 func TestStore(t *testing.T) { pgxHandle.conform(t) }
 
-func TestStoreOnDatabaseSQL(t *testing.T) { sqlHandle.conform(t) }
+// TestStoreOnDatabaseSQL runs what depends on the handle: transactions, and what is read and written.
+func TestStoreOnDatabaseSQL(t *testing.T) {
+	sqlHandle.conform(t, servers.UnlessAllStores("Transitions", "Content", "Cancellation", "Waiter", "Lister", "Transactor",
+		"TransactorRaces", "TransactorOwnership", "Checkpointer", "CheckpointerOwnership", "Outbox", "OutboxTransactions",
+		"OutboxAnswer", "OutboxFinishTx", "Inbox", "InboxTransactions", "Natural")...)
+}

@@ -21,6 +21,7 @@ package storetest
 import (
 	"context"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,6 +38,9 @@ type Harness struct {
 	Open func(t testing.TB) Instance
 	// Features says what the suite cannot see for itself. Default: the zero value.
 	Features Features
+	// Groups are the chapters to run, by the names that go test -v shows, for a quick look at one of many combinations;
+	// only all of them together prove a store. Default: all.
+	Groups []string
 
 	// probe is the instance that shows what the others are like. It is closed already.
 	probe Instance
@@ -160,7 +164,7 @@ func Run(t *testing.T, h Harness) {
 			return
 		}
 		for _, g := range groups {
-			if g.needed != nil && !g.needed(h.probe) {
+			if g.needed != nil && !g.needed(h.probe) || len(h.Groups) > 0 && !slices.Contains(h.Groups, g.name) {
 				continue
 			}
 			t.Run(g.name, func(t *testing.T) {
@@ -191,6 +195,11 @@ func (h *Harness) look(t *testing.T) {
 	if !has[inTxer](i) && (has[outbox.Store](i) || has[inbox.Store](i) || has[natural.Store](i)) {
 		t.Fatal("the store is an outbox.Store, an inbox.Store or a natural.Store, but lacks the InTx of inbox.Store, " +
 			"by which the suite gets its transactions")
+	}
+	for _, name := range h.Groups {
+		if !slices.ContainsFunc(groups, func(g group) bool { return g.name == name }) {
+			t.Fatalf("Harness.Groups names %q, and there is no such chapter", name)
+		}
 	}
 	h.probe = i
 }

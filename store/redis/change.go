@@ -1,0 +1,113 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"github.com/onceward/onceward/store"
+	"github.com/redis/rueidis"
+)
+
+// grace is how long the server keeps a record past its expiry. A reservation that comes in that time finds the record
+// expired by the server's clock, and says that it was made again; the token of the old one is still known then.
+const grace = time.Minute
+
+// outcome is what an event came to.
+type outcome struct {
+	store.Transition
+	record store.Record
+	now    time.Time
+}
+
+// apply does an event to a record in the way that is right for every event: read, decide by [store.Step], and store the
+// result if the record is still as it was read. What a script has just found saves the first look.
+func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *reading) (outcome, error) {
+	for {
+		if seen == nil {
+			var err error
+			if seen, err = s.read(ctx, at); err != nil {
+				return outcome{}, err
+			}
+		}
+		before, err := decode(at.id, seen.stored)
+		if err != nil {
+			return outcome{now: seen.now}, err
+		}
+		if event.Kind.TakesToken() {
+			event.Token = max(seen.now.UnixMicro(), before.floor+1)
+		}
+		after, transition, err := store.Step(before.Record, event, seen.now)
+		out := outcome{Transition: transition, record: after, now: seen.now}
+		if err != nil || transition.Effect == store.EffectNone {
+			return out, err
+		}
+		if seen, err = s.swap(ctx, at, seen, before, next(before, after, transition.Effect)); seen == nil {
+			return out, err
+		}
+	}
+}
+
+// next is what is stored after a step.
+func next(before value, after store.Record, effect store.Effect) value {
+	v := value{Record: after, revision: before.revision + 1}
+	if effect == store.EffectRemove {
+		v.Record = store.Record{Retention: before.Retention, ExpiresAt: before.ExpiresAt}
+		v.floor = before.Attempt
+	}
+	v.awaited = before.awaited && !ended(&before.Record, &v.Record)
+	return v
+}
+
+// ended reports whether an attempt is no longer in progress.
+func ended(before, after *store.Record) bool {
+	return after.State != store.StateInProgress || after.Attempt != before.Attempt
+}
+
+// read returns what is stored now.
+func (s *Store) read(ctx context.Context, at place) (*reading, error) {
+	message, err := s.run(ctx, readScript, []string{at.key})
+	if err != nil {
+		return nil, err
+	}
+	return readingOf(&message)
+}
+
+// swap stores the next value if the record is still as it was read. Otherwise it returns what is there instead.
+func (s *Store) swap(ctx context.Context, at place, seen *reading, before, after value) (*reading, error) {
+	tell := "0"
+	if before.awaited && !after.awaited {
+		tell = "1"
+	}
+	due := int64(0)
+	to := indexOf(&after.Record)
+	if to != indexNone {
+		due = after.Due().UnixMicro()
+	}
+	message, err := s.run(ctx, swapScript,
+		[]string{at.key, at.index[indexSwept], at.index[indexResumed], at.index[indexUnknown]},
+		seen.stored[:min(headSize, len(seen.stored))], number(seen.now.UnixMicro()),
+		rueidis.BinaryString(after.appendTo(nil)), number(after.timeToLive(seen.now)),
+		number(indexOf(&before.Record)), number(to), number(due), tell)
+	if err != nil || message.IsInt64() {
+		return nil, err
+	}
+	return readingOf(&message)
+}
+
+// timeToLive is for how many milliseconds the server keeps a value, or 0 for ever: time alone never removes what is in
+// progress or unknown (S2).
+func (v *value) timeToLive(now time.Time) int64 {
+	switch v.State {
+	case store.StateInProgress, store.StateUnknown:
+		return 0
+	case store.StateNone:
+		return milliseconds(v.Retention + grace)
+	default:
+		return milliseconds(v.ExpiresAt.Sub(now) + grace)
+	}
+}
+
+// milliseconds rounds up.
+func milliseconds(d time.Duration) int64 {
+	return max(int64((d+time.Millisecond-1)/time.Millisecond), 1)
+}

@@ -1,0 +1,2 @@
+// Package redis keeps records in Redis or Valkey.
+package redis

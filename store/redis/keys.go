@@ -1,0 +1,105 @@
+package redis
+
+import (
+	"fmt"
+	"hash/crc32"
+	"strings"
+
+	"github.com/onceward/onceward/store"
+)
+
+// buckets is how many parts the keys are spread over. Each has a hash tag of its own: a record, the indexes that it may
+// be in and what is kept beside it are in one slot of a cluster, and one script changes them together.
+const buckets = 1024
+
+// The kinds of keys of a bucket. Their names are stored and never change.
+const (
+	kindRecord  = "r" // one for each ID: the record
+	kindSwept   = "p" // sorted set: records in progress that are swept, by the end of their lease
+	kindResumed = "q" // sorted set: records in progress that are resumed, likewise
+	kindUnknown = "u" // sorted set: unknown records, by when they are due
+)
+
+// The numbers of the indexes, as scripts count them.
+const (
+	indexNone = iota
+	indexSwept
+	indexResumed
+	indexUnknown
+	indexes
+)
+
+// bucket holds the names of the keys of one bucket.
+type bucket struct {
+	number int
+	// base is the beginning of all names; a kind follows.
+	base  string
+	index [indexes]string
+}
+
+// names knows how keys are called.
+type names struct {
+	prefix  string
+	buckets [buckets]bucket
+}
+
+func newNames(prefix string) *names {
+	n := &names{prefix: prefix}
+	for i := range n.buckets {
+		base := fmt.Sprintf("%s:{%03x}:", prefix, i)
+		n.buckets[i] = bucket{number: i, base: base, index: [indexes]string{
+			indexSwept: base + kindSwept, indexResumed: base + kindResumed, indexUnknown: base + kindUnknown,
+		}}
+	}
+	return n
+}
+
+// bucketOf returns the bucket of some bytes, for ever the same.
+func (n *names) bucketOf(b []byte) *bucket {
+	return &n.buckets[crc32.ChecksumIEEE(b)%buckets]
+}
+
+// place is where an ID is.
+type place struct {
+	*bucket
+	id  store.ID
+	key string // of the record
+}
+
+func (n *names) place(id store.ID) place {
+	var buf [320]byte
+	b := id.AppendBinary(buf[:0])
+	in := n.bucketOf(b)
+	return place{bucket: in, id: id, key: in.base + kindRecord + ":" + string(b)}
+}
+
+// placeOf returns the place whose record has that key.
+func (n *names) placeOf(key string) (place, error) {
+	b, ok := strings.CutPrefix(key, n.prefix+":{")
+	if !ok || len(b) < len("000}:r:") || b[3:7] != "}:"+kindRecord+":" {
+		return place{}, fmt.Errorf("redis: %q is not the key of a record", key)
+	}
+	id, err := store.ParseID([]byte(b[7:]))
+	if err != nil {
+		return place{}, err
+	}
+	at := n.place(id)
+	if at.key != key {
+		return place{}, fmt.Errorf("redis: %q is not where the store keeps that record", key)
+	}
+	return at, nil
+}
+
+// indexOf returns the number of the index that a record belongs to.
+func indexOf(rec *store.Record) int {
+	switch {
+	case rec.State == store.StateInProgress && rec.OnLost == store.LostResume:
+		return indexResumed
+	case rec.State == store.StateInProgress:
+		return indexSwept
+	case rec.State == store.StateUnknown:
+		return indexUnknown
+	default:
+		return indexNone
+	}
+}

@@ -1,0 +1,369 @@
+package redis
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// This file holds the layout of a stored record. It starts with a head of fixed size, which scripts compare and write
+// again, followed by what a settlement leaves as it is, and by what a settlement adds:
+//
+//	at  size
+//	0   1   the format, 1
+//	1   1   the state; 0 for a record that was removed, of which only the head is left, for its token
+//	2   8   the attempt                                  10  16  the nonce
+//	26  8   the end of the lease                         34  8   when it was settled
+//	42  8   when it expires                              50  8   the retention
+//	58  1   flags                                        59  1   the policy on a lost owner
+//	60  4   the revision, which grows with each write that changes more than the head
+//	64  8   when it was made                             72  1   the version of the record
+//	73      the rest, encoded as in package store: fingerprint, reconciliation, names, recovery point, data
+//	…       the tail, absent if there is nothing in it: provider's id, errors, the response
+//
+// Times and the retention are microseconds; all numbers of fixed size are big-endian. Two values of one record with the
+// same first headSize bytes are the same, so a compare-and-set looks at the head alone.
+const (
+	format = 1
+
+	atState, atAttempt, atNonce, atLease, atSettled, atExpires = 1, 2, 10, 26, 34, 42
+	atRetention, atFlags, atOnLost, atRevision, headSize       = 50, 58, 59, 60, 64
+	atCreated, atVersion, atRest                               = 64, 72, 73
+)
+
+// The flags of a stored record.
+const (
+	flagNotReplayable byte = 1 << iota
+	flagDeadLetter
+	flagSession
+	flagTail
+	flagData
+	flagAwaited // a process waits for the record: whoever ends the attempt publishes that
+	flagsKnown  = 1<<iota - 1
+)
+
+// value is a record as it is stored.
+type value struct {
+	store.Record
+	revision uint32
+	awaited  bool
+	// floor is the token of a record that was removed: none that is made again may have it (S7).
+	floor int64
+}
+
+// appendTo appends the stored form.
+func (v *value) appendTo(dst []byte) []byte {
+	start := len(dst)
+	tail := v.appendTail(nil)
+	dst = append(dst, format, byte(v.State))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(v.Attempt))
+	dst = append(dst, v.Nonce[:]...)
+	for _, t := range [...]time.Time{v.LeaseUntil, v.SettledAt, v.ExpiresAt} {
+		dst = appendTime(dst, t)
+	}
+	dst = binary.BigEndian.AppendUint64(dst, uint64(v.Retention/store.ClockStep))
+	dst = append(dst, v.flags(tail), byte(v.OnLost))
+	dst = binary.BigEndian.AppendUint32(dst, v.revision)
+	if v.State == store.StateNone {
+		binary.BigEndian.PutUint64(dst[start+atAttempt:], uint64(v.floor))
+		return dst
+	}
+	dst = appendTime(dst, v.CreatedAt)
+	dst = append(dst, v.Version)
+	dst = binary.AppendUvarint(dst, uint64(v.Fingerprint.Secret))
+	dst = append(dst, v.Fingerprint.Rules)
+	dst = append(dst, v.Fingerprint.Sum[:]...)
+	if v.Fingerprint.Session != [16]byte{} {
+		dst = append(dst, v.Fingerprint.Session[:]...)
+	}
+	dst = binary.AppendVarint(dst, microseconds(v.ReconcileAt))
+	dst = binary.AppendUvarint(dst, uint64(v.ReconcileCount))
+	dst = binary.AppendUvarint(dst, uint64(v.DownstreamSecret))
+	for _, s := range [...]string{v.Operation, v.TraceID, v.Point} {
+		dst = appendText(dst, s)
+	}
+	dst = appendText(dst, v.Data)
+	return append(dst, tail...)
+}
+
+// appendTail appends what a settlement adds, or nothing.
+func (v *value) appendTail(dst []byte) []byte {
+	if v.ProviderID == "" && v.LastError == "" && v.ReconcileError == "" && v.Response.Status == 0 {
+		return dst
+	}
+	for _, s := range [...]string{v.ProviderID, v.LastError, v.ReconcileError} {
+		dst = appendText(dst, s)
+	}
+	if v.Response.Status != 0 {
+		dst = appendResponse(dst, &v.Response)
+	}
+	return dst
+}
+
+func (v *value) flags(tail []byte) (flags byte) {
+	set := func(flag byte, on bool) {
+		if on {
+			flags |= flag
+		}
+	}
+	set(flagNotReplayable, v.NotReplayable)
+	set(flagDeadLetter, v.DeadLetter)
+	set(flagSession, v.Fingerprint.Session != [16]byte{})
+	set(flagTail, len(tail) > 0)
+	set(flagData, len(v.Data) > 0)
+	set(flagAwaited, v.awaited)
+	return flags
+}
+
+// appendResponse appends an answer: its status beside whether the body was left out, its fields, its body.
+func appendResponse(dst []byte, r *store.Response) []byte {
+	status := uint64(r.Status) << 1
+	if r.NotStored {
+		status |= 1
+	}
+	dst = binary.AppendUvarint(dst, status)
+	dst = binary.AppendUvarint(dst, uint64(len(r.Header)))
+	for i := range r.Header {
+		f := &r.Header[i]
+		mode := fieldSet
+		switch {
+		case f.Removed:
+			mode = fieldRemoved
+		case f.Append:
+			mode = fieldAppended
+		}
+		dst = append(dst, mode)
+		dst = appendText(dst, f.Name)
+		dst = appendText(dst, f.Value)
+	}
+	return appendText(dst, r.Body)
+}
+
+// The modes of a stored header field.
+const (
+	fieldSet byte = iota
+	fieldAppended
+	fieldRemoved
+)
+
+func appendText[T string | []byte](dst []byte, s T) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(s)))
+	return append(dst, s...)
+}
+
+func appendTime(dst []byte, t time.Time) []byte {
+	return binary.BigEndian.AppendUint64(dst, uint64(microseconds(t)))
+}
+
+// microseconds is how times are stored: the zero time as zero.
+func microseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicroseconds(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
+
+// decode reads a stored record. A format or a version that is not known here, or bytes that are none, give a
+// [*store.UnreadableError]. The record shares no memory with b.
+func decode(id store.ID, b string) (value, error) {
+	if b == "" {
+		return value{}, nil // there is none
+	}
+	d := decoder{rest: b}
+	v := d.value()
+	if d.err == nil && d.rest != "" {
+		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
+	}
+	if d.err != nil {
+		return value{}, &store.UnreadableError{Version: v.Version, Reason: d.err.Error()}
+	}
+	if v.State != store.StateNone {
+		v.ID = id
+	}
+	return v, nil
+}
+
+// decoder reads from a string; after the first error every read gives zero.
+type decoder struct {
+	rest string
+	err  error
+}
+
+var errTruncated = errors.New("it is cut off")
+
+func (d *decoder) value() (v value) {
+	flags := d.head(&v)
+	if d.err != nil || v.State == store.StateNone {
+		return v
+	}
+	v.CreatedAt = d.time()
+	v.Version = d.byte()
+	if d.err == nil && (v.Version == 0 || v.Version > store.RecordVersion) {
+		d.fail("the version is not known to this program")
+	}
+	v.Fingerprint.Secret = uint32(d.uint(math.MaxUint32))
+	v.Fingerprint.Rules = d.byte()
+	d.copy(v.Fingerprint.Sum[:])
+	if flags&flagSession != 0 {
+		d.copy(v.Fingerprint.Session[:])
+	}
+	v.ReconcileAt = fromMicroseconds(d.int())
+	v.ReconcileCount = int(d.uint(math.MaxInt32))
+	v.DownstreamSecret = uint32(d.uint(math.MaxUint32))
+	for _, s := range [...]*string{&v.Operation, &v.TraceID, &v.Point} {
+		*s = d.text()
+	}
+	v.Data = d.bytes()
+	if flags&flagTail == 0 {
+		return v
+	}
+	for _, s := range [...]*string{&v.ProviderID, &v.LastError, &v.ReconcileError} {
+		*s = d.text()
+	}
+	if d.err == nil && d.rest != "" {
+		v.Response = d.response()
+	}
+	return v
+}
+
+// head reads the first headSize bytes.
+func (d *decoder) head(v *value) (flags byte) {
+	if f := d.byte(); d.err == nil && f != format {
+		d.fail(fmt.Sprintf("the format %d is not known to this program", f))
+	}
+	v.State = store.State(d.byte())
+	v.Attempt = int64(d.fixed())
+	d.copy(v.Nonce[:])
+	v.LeaseUntil, v.SettledAt, v.ExpiresAt = d.time(), d.time(), d.time()
+	retention := d.fixed()
+	flags = d.byte()
+	v.OnLost = store.LostPolicy(d.byte())
+	v.revision = d.fixed32()
+	if d.err == nil && (v.State > store.StateExpired || v.OnLost > store.LostResume || flags > flagsKnown ||
+		retention > uint64(math.MaxInt64/store.ClockStep)) {
+		d.fail("a state, policy, flag or retention that is not known")
+	}
+	v.Retention = time.Duration(retention) * store.ClockStep
+	v.NotReplayable, v.DeadLetter = flags&flagNotReplayable != 0, flags&flagDeadLetter != 0
+	v.awaited = flags&flagAwaited != 0
+	if v.State == store.StateNone {
+		v.floor, v.Attempt = v.Attempt, 0
+	}
+	return flags
+}
+
+// The statuses of stored responses: those that end a request.
+const (
+	minStatus = 200
+	maxStatus = 999
+)
+
+func (d *decoder) response() (r store.Response) {
+	status := d.uint(maxStatus<<1 | 1)
+	r.Status, r.NotStored = int(status>>1), status&1 != 0
+	if d.err == nil && r.Status < minStatus {
+		d.fail("a response whose status ends no request")
+	}
+	// Each field takes three bytes at least, which bounds what a damaged count can make us allocate.
+	if n := d.uint(uint64(len(d.rest) / 3)); n > 0 {
+		r.Header = make([]store.HeaderField, n)
+	}
+	for i := range r.Header {
+		mode := d.byte()
+		if d.err == nil && mode > fieldRemoved {
+			d.fail("a header field of a kind that is not known")
+		}
+		r.Header[i] = store.HeaderField{Name: d.text(), Value: d.text()}
+		r.Header[i].Append, r.Header[i].Removed = mode == fieldAppended, mode == fieldRemoved
+	}
+	r.Body = d.bytes()
+	return r
+}
+
+func (d *decoder) fail(reason string) {
+	if d.err == nil {
+		d.err = errors.New(reason)
+	}
+}
+
+// take returns the next n bytes, which stay part of the input.
+func (d *decoder) take(n uint64) string {
+	if d.err == nil && n > uint64(len(d.rest)) {
+		d.err = errTruncated
+	}
+	if d.err != nil {
+		return ""
+	}
+	taken := d.rest[:n]
+	d.rest = d.rest[n:]
+	return taken
+}
+
+func (d *decoder) byte() byte {
+	if b := d.take(1); b != "" {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *decoder) copy(dst []byte) { copy(dst, d.take(uint64(len(dst)))) }
+
+func (d *decoder) fixed() uint64 {
+	var b [8]byte
+	d.copy(b[:])
+	return binary.BigEndian.Uint64(b[:])
+}
+
+func (d *decoder) fixed32() uint32 {
+	var b [4]byte
+	d.copy(b[:])
+	return binary.BigEndian.Uint32(b[:])
+}
+
+func (d *decoder) time() time.Time { return fromMicroseconds(int64(d.fixed())) }
+
+func (d *decoder) uint(most uint64) (n uint64) {
+	for shift := 0; d.err == nil; shift += 7 {
+		b := d.byte()
+		if shift == 63 && b > 1 || shift > 63 {
+			d.fail("a number is damaged or too large")
+			break
+		}
+		n |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			break
+		}
+	}
+	if n > most {
+		d.fail("a number is damaged or too large")
+	}
+	if d.err != nil {
+		return 0
+	}
+	return n
+}
+
+func (d *decoder) int() int64 {
+	u := d.uint(math.MaxUint64)
+	return int64(u>>1) ^ -int64(u&1)
+}
+
+func (d *decoder) text() string { return d.take(d.uint(math.MaxUint64)) }
+
+func (d *decoder) bytes() []byte {
+	if b := d.text(); b != "" {
+		return []byte(b)
+	}
+	return nil
+}
