@@ -197,7 +197,7 @@ func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completi
 		return Permanent(errors.New("the message was not added by an operation: there is nothing to settle"))
 	}
 	resolveErr := reconciler.ResolveCompleted(ctx, store.Claim{ID: c.Origin, Attempt: c.OriginAttempt}, done)
-	if resolveErr == nil {
+	if resolveErr == nil || errors.Is(resolveErr, store.ErrStale) {
 		return nil
 	}
 	rec, err := s.config.Records.Get(ctx, c.Origin)

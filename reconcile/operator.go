@@ -58,7 +58,7 @@ func (b By) check() error {
 }
 
 // Act does something in an operator's name, between two entries of the audit: that it is about to be done, without
-// which it is not, and how it ended.
+// which it is not, and how it ended. With an error that is [store.ErrStale] it was done.
 func (b By) Act(ctx context.Context, auditor store.Auditor, c store.Claim, action string, do func() error) error {
 	if err := b.check(); err != nil {
 		return err
@@ -119,6 +119,8 @@ func audited(ctx context.Context, auditor store.Auditor, e store.AuditEntry, act
 	switch {
 	case err == nil:
 		e.Outcome = "done"
+	case errors.Is(err, store.ErrStale):
+		e.Outcome = err.Error() // which says that it was done
 	case refused(err):
 		e.Outcome = "failed: " + err.Error()
 	default:

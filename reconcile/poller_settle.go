@@ -162,7 +162,8 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 	entry := store.AuditEntry{
 		ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor, Action: resolved.action, Reason: resolved.reason,
 	}
-	if err := audited(ctx, p.auditor, entry, func() error { return resolved.write(ctx, p.settler, claim) }); err != nil {
+	err = audited(ctx, p.auditor, entry, func() error { return resolved.write(ctx, p.settler, claim) })
+	if err != nil && !errors.Is(err, store.ErrStale) {
 		return Report{}, unlessFenced(err)
 	}
 	p.config.Logger.InfoContext(ctx, "reconcile: an operation was settled", "operation", rec.Operation,

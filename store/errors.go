@@ -31,6 +31,9 @@ var (
 	ErrOutcomeUnknown = errors.New("onceward: outcome unknown")
 	// ErrDeadline is returned when work took longer than it may. It is also the cause of its context then.
 	ErrDeadline = errors.New("onceward: handler deadline exceeded")
+	// ErrStale is returned when a record was busted or resolved, as was asked for, but a cache that answers for the store
+	// could not be told. The error is a [*StaleError].
+	ErrStale = errors.New("onceward: done, but an old answer can still be seen")
 	// ErrTxOwned is returned when a handler calls Commit or Rollback of its transaction, which the store ends.
 	ErrTxOwned = errors.New("onceward: the transaction is ended by the guard, not by the handler")
 )
@@ -80,3 +83,20 @@ func (e *UnreadableError) Error() string {
 
 // Is makes errors.Is(err, ErrUnreadable) true.
 func (e *UnreadableError) Is(target error) bool { return target == ErrUnreadable }
+
+// StaleError says that what was asked for was done, and until when an old answer can still be seen. It does not unwrap:
+// an error of the cache must not be taken for one of the store, after which it is not known what was done.
+type StaleError struct {
+	// Until is when the last old answer ends. The cache is told before, if it can be.
+	Until time.Time
+	// Err is why it could not be told.
+	Err error
+}
+
+// Error says what can be seen, and until when.
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("%v, until %s: %v", ErrStale, e.Until.UTC().Format(time.RFC3339), e.Err)
+}
+
+// Is makes errors.Is(err, ErrStale) true.
+func (e *StaleError) Is(target error) bool { return target == ErrStale }

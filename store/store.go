@@ -240,7 +240,7 @@ type SelfReaper interface {
 
 // Reconciler is a store whose unknown records can be settled from outside. A phased operation whose owner is gone,
 // which is one that is in progress with [LostResume] and past its lease, can be resolved as if it were unknown: a
-// person ends it so if no running code can go on with it.
+// person ends it so if no running code can go on with it. With a [*StaleError] a record was resolved all the same.
 type Reconciler interface {
 	// ResolveCompleted stores the answer that was learned for an unknown attempt.
 	ResolveCompleted(ctx context.Context, c Claim, done *Completion) error
@@ -282,7 +282,8 @@ type Postponement struct {
 type Buster interface {
 	// Bust removes a settled or expired record. With force it also removes one that is in progress or unknown, leaving
 	// its token behind, so that its owner is fenced: the work may then be done twice. It returns [ErrNotFound] if there
-	// is none, and a [*FencedError] for one that only force removes.
+	// is none, a [*FencedError] for one that only force removes, and a [*StaleError] for one that was removed, but can
+	// still be seen for a while.
 	Bust(ctx context.Context, id ID, force bool) error
 }
 

@@ -1,0 +1,116 @@
+package tiered
+
+import (
+	"context"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Front is a cache in front of a durable store: a server that nodes share, such as Redis (redis.OpenFront) or memcached,
+// or [Memory] in a process that is alone. It may lose what it holds at any time. What it must not do is answer with what
+// it was told to drop, or beyond its end: storetest.RunFront tests that.
+//
+// A call returns when its context ends. Values belong to both sides: neither changes them.
+type Front interface {
+	// Now returns a moment of the front's clock that is not later than the call, or the zero time if none is known:
+	// nothing is filled then. It is called for each reservation, and so does not ask a server each time: what a server's
+	// clock said a while ago, and the time that has gone by since, is as good.
+	Now() time.Time
+	// Get returns what was added for the ID and has not ended, or nothing.
+	Get(ctx context.Context, id store.ID) (value []byte, err error)
+	// Add keeps a value until the front's clock has come to end, unless there is a value or a tombstone for the ID. Which
+	// of the two it is is one atomic step. What has ended when it arrives is not kept.
+	Add(ctx context.Context, id store.ID, value []byte, end time.Time) error
+	// Invalidate drops what there is for the ID, and leaves a tombstone in its place, in one atomic step: nothing is added
+	// for at least that time, counted from when the front does it. A tombstone that is there is replaced.
+	Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error
+}
+
+// lookUp asks the front for the answer to a reservation.
+func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdict, hit bool) {
+	if s.away.Load() || ctx.Err() != nil {
+		return v, false
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.config.FrontTimeout)
+	value, err := s.front.Get(bounded, r.ID)
+	cancel()
+	switch {
+	case err == nil && len(value) > 0:
+		v, hit = s.answer(r, value)
+	case err != nil && ctx.Err() == nil: // a caller who has left says nothing about the front
+		s.failed("get", err)
+	}
+	s.config.Observer.Observe(ctx, LookedUpEvent{Hit: hit})
+	return v, hit
+}
+
+// answer replays what the front holds, if that is what the durable store would do: the state machine is asked, with the
+// durable store's clock as far as it can be known here. What is older than MaxAge by the clocks of the nodes is refused,
+// as is what seems to come from the future: then the clocks do not tell.
+func (s *Store) answer(r *store.Reservation, value []byte) (store.Verdict, bool) {
+	held, err := decodeEntry(r.ID, value)
+	if err != nil {
+		return store.Verdict{}, false
+	}
+	age := s.config.Clock().Sub(held.readAt)
+	if age < 0 || age > s.config.MaxAge {
+		return store.Verdict{}, false
+	}
+	now := held.now.Add(age)
+	rec, transition, err := store.Step(held.record, store.Event{Kind: store.EventReserve, Reservation: r}, now)
+	v := store.Verdict{Decision: transition.Decision, Record: rec, Now: now}
+	if err != nil || v.Decision != store.DecisionReplay || v.Check(r) != nil {
+		return store.Verdict{}, false
+	}
+	return v, true
+}
+
+// moment is when a reservation was begun, which is before the durable store was read.
+type moment struct {
+	// front is by the front's clock; zero if nothing is to be filled.
+	front time.Time
+	// node is by this node's clock.
+	node time.Time
+}
+
+func (s *Store) begin() moment {
+	if s.away.Load() {
+		return moment{}
+	}
+	return moment{front: s.front.Now(), node: s.config.Clock()}
+}
+
+// fill puts what the durable store has replayed into the front, off the path of the request. It is done on the first
+// retry and not when a record is completed: most keys never come again.
+func (s *Store) fill(begun moment, v *store.Verdict) {
+	left := v.Record.ExpiresAt.Sub(v.Now)
+	if v.Decision != store.DecisionReplay || begun.front.IsZero() || v.Now.IsZero() || left <= 0 {
+		return
+	}
+	end := begun.front.Add(min(left, s.config.MaxAge))
+	value := entry{record: v.Record, readAt: begun.node, now: v.Now}.appendBinary(nil)
+	if len(value) > s.config.MaxBytes {
+		return
+	}
+	select {
+	case s.fills <- struct{}{}:
+	default:
+		return
+	}
+	id := v.Record.ID
+	started := s.background(func() {
+		defer func() { <-s.fills }()
+		ctx, cancel := context.WithTimeout(s.ctx, writeTimeout)
+		defer cancel()
+		if err := s.front.Add(ctx, id, value, end); err != nil {
+			s.failed("add", err)
+		}
+	})
+	if !started {
+		<-s.fills
+	}
+}
+
+// writeTimeout bounds one write to the front.
+const writeTimeout = time.Second

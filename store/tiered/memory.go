@@ -1,0 +1,134 @@
+package tiered
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// DefaultMemoryBytes is how much a [Memory] holds if nothing is said.
+const DefaultMemoryBytes = 64 << 20
+
+// MemoryConfig configures a [Memory]. The zero value is ready to use.
+type MemoryConfig struct {
+	// MaxBytes is how much it holds; what was used least recently gives way. Default: [DefaultMemoryBytes].
+	MaxBytes int
+	// Clock is its clock. Default: [time.Now].
+	Clock func() time.Time
+}
+
+// Memory is a [Front] in this process. No other process hears of what is busted here, nor does this one hear of what
+// others bust: where several processes use one durable store, what one of them busts can still be seen in the others for
+// MaxAge, and no error says so.
+type Memory struct {
+	config MemoryConfig
+
+	mu      sync.Mutex
+	entries map[store.ID]*list.Element
+	recent  list.List // of *memoryEntry, the most recently used first
+	bytes   int
+	// tombstones holds when each ends. They do not give way to entries; they are pruned at prune.
+	tombstones map[store.ID]time.Time
+	prune      int
+}
+
+type memoryEntry struct {
+	id    store.ID
+	value []byte
+	end   time.Time
+}
+
+// memoryOverhead is about what an entry takes beside its value and its ID.
+const memoryOverhead = 256
+
+func (e *memoryEntry) size() int { return len(e.value) + len(e.id.Scope) + len(e.id.Key) + memoryOverhead }
+
+// leastPrune is how many tombstones are kept before those that have ended are looked for.
+const leastPrune = 64
+
+// NewMemory returns an empty front in this process.
+func NewMemory(config MemoryConfig) *Memory {
+	if config.MaxBytes <= 0 {
+		config.MaxBytes = DefaultMemoryBytes
+	}
+	if config.Clock == nil {
+		config.Clock = time.Now
+	}
+	return &Memory{
+		config: config, entries: make(map[store.ID]*list.Element),
+		tombstones: make(map[store.ID]time.Time), prune: leastPrune,
+	}
+}
+
+// Now implements [Front].
+func (m *Memory) Now() time.Time { return m.config.Clock() }
+
+// Get implements [Front].
+func (m *Memory) Get(_ context.Context, id store.ID) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if held := m.live(id); held != nil {
+		m.recent.MoveToFront(m.entries[id])
+		return held.value, nil
+	}
+	return nil, nil
+}
+
+// live returns the entry of an ID, if it has not ended. The caller holds the lock.
+func (m *Memory) live(id store.ID) *memoryEntry {
+	element := m.entries[id]
+	if element == nil {
+		return nil
+	}
+	held := element.Value.(*memoryEntry)
+	if !m.config.Clock().Before(held.end) {
+		m.remove(element)
+		return nil
+	}
+	return held
+}
+
+// Add implements [Front].
+func (m *Memory) Add(_ context.Context, id store.ID, value []byte, end time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.config.Clock()
+	added := &memoryEntry{id: id, value: value, end: end}
+	if m.live(id) != nil || now.Before(m.tombstones[id]) || !now.Before(end) || added.size() > m.config.MaxBytes {
+		return nil
+	}
+	m.entries[id] = m.recent.PushFront(added)
+	for m.bytes += added.size(); m.bytes > m.config.MaxBytes; {
+		m.remove(m.recent.Back())
+	}
+	return nil
+}
+
+// Invalidate implements [Front].
+func (m *Memory) Invalidate(_ context.Context, id store.ID, lasting time.Duration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if element := m.entries[id]; element != nil {
+		m.remove(element)
+	}
+	now := m.config.Clock()
+	if len(m.tombstones) >= m.prune {
+		for old, end := range m.tombstones {
+			if !now.Before(end) {
+				delete(m.tombstones, old)
+			}
+		}
+		m.prune = max(leastPrune, 2*len(m.tombstones))
+	}
+	m.tombstones[id] = now.Add(lasting)
+	return nil
+}
+
+func (m *Memory) remove(element *list.Element) {
+	held := m.recent.Remove(element).(*memoryEntry)
+	delete(m.entries, held.id)
+	m.bytes -= held.size()
+}
