@@ -48,8 +48,8 @@ func reset(conn *net.TCPConn) {
 	_ = conn.Close()
 }
 
-// run carries messages in both directions until one side ends.
-func (l *link) run() {
+// carryPostgres carries messages in both directions until one side ends.
+func (l *link) carryPostgres() {
 	in := bufio.NewReader(l.client)
 	session, err := l.startup(in)
 	switch {

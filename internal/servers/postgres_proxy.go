@@ -23,9 +23,11 @@ type Proxy struct {
 	url      *url.URL
 	target   atomic.Pointer[string]
 	listener net.Listener
-	ctx      context.Context
-	cancel   context.CancelFunc
-	running  sync.WaitGroup
+	// carry is run for each connection until that ends.
+	carry   func(*link)
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
 
 	refuse     atomic.Bool
 	attempts   atomic.Int64
@@ -71,6 +73,11 @@ func NewProxy(t testing.TB, serverURL string) *Proxy {
 
 // StartProxy starts a proxy in front of the server with this URL. Close it when done.
 func StartProxy(serverURL string) (*Proxy, error) {
+	return startProxy(serverURL, (*link).carryPostgres)
+}
+
+// startProxy listens, and has connections carried in the manner of a protocol.
+func startProxy(serverURL string, carry func(*link)) (*Proxy, error) {
 	parsed, target, err := parseTarget(serverURL)
 	if err != nil {
 		return nil, err
@@ -79,7 +86,7 @@ func StartProxy(serverURL string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{url: parsed, listener: listener, links: make(map[*link]struct{})}
+	p := &Proxy{url: parsed, listener: listener, carry: carry, links: make(map[*link]struct{})}
 	p.target.Store(&target)
 	p.url.Host = p.Addr()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -95,6 +102,8 @@ func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
 		return nil, "", err
 	case parsed.Hostname() == "":
 		return nil, "", fmt.Errorf("servers: a proxy needs a URL with a host, not %q", serverURL)
+	case parsed.Port() == "" && parsed.Scheme == "redis":
+		return parsed, net.JoinHostPort(parsed.Hostname(), "6379"), nil
 	case parsed.Port() == "":
 		return parsed, net.JoinHostPort(parsed.Hostname(), "5432"), nil
 	default:
@@ -242,7 +251,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	if p.ctx.Err() != nil {
 		l.close(net.ErrClosed) // the proxy was closed before it could know of this one
 	}
-	l.run()
+	p.carry(l)
 	p.mu.Lock()
 	delete(p.links, l)
 	p.mu.Unlock()

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,8 +17,8 @@ import (
 // redisVariable names the environment variable that holds the URL of a server to use instead of starting one.
 const redisVariable = "ONCEWARD_TEST_REDIS"
 
-// RedisServer is a running Redis, or one of the processes of Redis Cluster and Redis Sentinel. All of its methods can be
-// called at the same time.
+// RedisServer is a running Redis, or one of the processes of Redis Cluster and Redis Sentinel. All of its methods can
+// be called at the same time.
 type RedisServer struct {
 	server
 	program  string
@@ -25,12 +26,14 @@ type RedisServer struct {
 	port     int
 	// bus is where the nodes of a cluster reach this one; zero if it is not in a cluster.
 	bus int
+	// announced is where the node says that it is, if not at its port.
+	announced int
 	// sentinel says that it watches others and holds no data.
 	sentinel bool
 }
 
-// StartRedis starts a private server without data. Each setting is a line of redis.conf, as in "appendfsync no"; what is
-// not set is as a careful operator of a store would have it: each write is on disk before it is acknowledged, and
+// StartRedis starts a private server without data. Each setting is a line of redis.conf, as in "appendfsync no"; what
+// is not set is as a careful operator of a store would have it: each write is on disk before it is acknowledged, and
 // nothing is evicted. The context limits the start only. Close it when done.
 func StartRedis(ctx context.Context, settings ...string) (*RedisServer, error) {
 	s, err := newRedis("Redis", settings)
@@ -161,6 +164,9 @@ func redisFields(reply any) map[string]string {
 
 // Addr is the host and the port that clients connect to.
 func (s *RedisServer) Addr() string { return strings.TrimPrefix(s.url, "redis://") }
+
+// knownPort is the port by which others know the server.
+func (s *RedisServer) knownPort() int { return cmp.Or(s.announced, s.port) }
 
 // Dir is where the server keeps its data; empty if it was not started here.
 func (s *RedisServer) Dir() string { return s.dir }

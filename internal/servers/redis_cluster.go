@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,14 +22,28 @@ type RedisCluster struct {
 	redisGroup
 	// ids are the nodes' names for each other.
 	ids []string
+	// proxies are empty, or what clients and replicas go through, for each node one.
+	proxies []*RedisProxy
 }
 
-// StartRedisCluster starts a private cluster without data, with settings of all nodes like those of StartRedis. It takes
-// a bit more than two seconds, for which Redis refuses to write after its start. A primary that is gone is replaced
-// after some three seconds, unless cluster-node-timeout is set. The context limits the start only. Close it when done.
+// StartRedisCluster starts a private cluster without data, with settings of all nodes like those of StartRedis. It
+// takes a bit more than two seconds, for which Redis refuses to write after its start. A primary that is gone is
+// replaced after some three seconds, unless cluster-node-timeout is set. The context limits the start only. Close it
+// when done.
 func StartRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, error) {
+	return startRedisCluster(ctx, false, settings)
+}
+
+// StartProxiedRedisCluster starts a cluster like StartRedisCluster whose nodes tell clients and each other that they
+// are where a proxy is, so that links can be cut and slowed, and replies lost. The nodes themselves reach each other
+// without proxies to find out which of them are alive.
+func StartProxiedRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, error) {
+	return startRedisCluster(ctx, true, settings)
+}
+
+func startRedisCluster(ctx context.Context, proxied bool, settings []string) (*RedisCluster, error) {
 	return retryPorts(func() (*RedisCluster, error) {
-		c, err := newRedisCluster(settings)
+		c, err := newRedisCluster(proxied, settings)
 		if err == nil {
 			err = startAll(ctx, c.nodes)
 		}
@@ -44,21 +59,11 @@ func StartRedisCluster(ctx context.Context, settings ...string) (*RedisCluster, 
 
 // newRedisCluster is a cluster that does not run yet. Its nodes know each other before they meet, because what they
 // know is in a file: to make them meet takes seconds.
-func newRedisCluster(settings []string) (*RedisCluster, error) {
+func newRedisCluster(proxied bool, settings []string) (*RedisCluster, error) {
 	const primaries, nodes = 3, 6
 	c := &RedisCluster{}
-	settings = append([]string{"cluster-enabled yes", "cluster-node-timeout 2000"}, settings...)
 	for range nodes {
-		s, err := newRedis("Redis Cluster", settings)
-		if err != nil {
-			return c, err
-		}
-		c.nodes, c.ids = append(c.nodes, s), append(c.ids, newRedisID())
-		if s.bus, err = freePort(); err != nil {
-			return c, err
-		}
-		s.settings = append(s.settings[:len(s.settings):len(s.settings)], "cluster-port "+strconv.Itoa(s.bus))
-		if err := s.choosePorts(); err != nil {
+		if err := c.addNode(proxied, settings); err != nil {
 			return c, err
 		}
 	}
@@ -68,6 +73,33 @@ func newRedisCluster(settings []string) (*RedisCluster, error) {
 		}
 	}
 	return c, nil
+}
+
+// addNode makes a node that does not run yet, with its ports.
+func (c *RedisCluster) addNode(proxied bool, settings []string) error {
+	s, err := newRedis("Redis Cluster", nil)
+	if err != nil {
+		return err
+	}
+	c.nodes, c.ids = append(c.nodes, s), append(c.ids, newRedisID())
+	if s.bus, err = freePort(); err != nil {
+		return err
+	}
+	if err := s.choosePorts(); err != nil {
+		return err
+	}
+	s.settings = []string{"cluster-enabled yes", "cluster-node-timeout 2000", "cluster-port " + strconv.Itoa(s.bus)}
+	if proxied {
+		p, err := StartRedisProxy(s.url)
+		if err != nil {
+			return err
+		}
+		c.proxies = append(c.proxies, p)
+		s.announced = p.listener.Addr().(*net.TCPAddr).Port
+		s.settings = append(s.settings, "cluster-announce-port "+strconv.Itoa(s.announced))
+	}
+	s.settings = append(s.settings, settings...)
+	return s.configure()
 }
 
 // newRedisID is a name as Redis makes them for nodes and sentinels.
@@ -91,7 +123,7 @@ func (c *RedisCluster) nodesFile(self, primaries int) string {
 			flags = "myself," + flags
 		}
 		fmt.Fprintf(&text, "%s 127.0.0.1:%d@%d %s %s 0 0 %d connected%s\n",
-			c.ids[i], s.port, s.bus, flags, follows, epoch, slots)
+			c.ids[i], s.knownPort(), s.bus, flags, follows, epoch, slots)
 	}
 	fmt.Fprintf(&text, "vars currentEpoch %d lastVoteEpoch 0\n", primaries)
 	return text.String()
@@ -99,6 +131,18 @@ func (c *RedisCluster) nodesFile(self, primaries int) string {
 
 // URL names all nodes, as redis+cluster://host:port,host:port.
 func (c *RedisCluster) URL() string { return listURL("redis+cluster", c.nodes, "") }
+
+// Proxies are what clients go through, in the order of the nodes, if the cluster was started with them.
+func (c *RedisCluster) Proxies() []*RedisProxy { return c.proxies }
+
+// Close ends all nodes for good and removes their data.
+func (c *RedisCluster) Close() error {
+	err := c.redisGroup.Close()
+	for _, p := range c.proxies {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}
 
 // AwaitReady waits until all nodes that run say that the cluster serves all slots, and all replicas that run follow
 // their primaries.
@@ -118,13 +162,14 @@ func (c *RedisCluster) AwaitReady(ctx context.Context) error {
 	return errors.Join(err, c.AwaitReplicas(ctx))
 }
 
-// Primary is the node that serves a slot, by what the running nodes say: all of them must agree.
+// Primary is the node that serves a slot, by what the primaries that run say: all of them must agree.
 func (c *RedisCluster) Primary(ctx context.Context, slot int) (*RedisServer, error) {
+	primaries, err := c.primaries(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var agreed *RedisServer
-	for _, s := range c.nodes {
-		if !s.Runs() {
-			continue
-		}
+	for _, s := range primaries {
 		found, err := c.primaryBy(ctx, s, slot)
 		if err != nil {
 			return nil, err
@@ -135,6 +180,23 @@ func (c *RedisCluster) Primary(ctx context.Context, slot int) (*RedisServer, err
 		agreed = found
 	}
 	return agreed, nil
+}
+
+// primaries are the nodes that run and say that they are primaries.
+func (c *RedisCluster) primaries(ctx context.Context) (found []*RedisServer, err error) {
+	for _, s := range c.nodes {
+		if !s.Runs() {
+			continue
+		}
+		info, err := s.Info(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if info["role"] == "master" {
+			found = append(found, s)
+		}
+	}
+	return found, nil
 }
 
 // primaryBy is the node that serves a slot by what one of them says.
@@ -166,8 +228,8 @@ func (c *RedisCluster) nodeOf(id string) (*RedisServer, error) {
 	return nil, fmt.Errorf("servers: the cluster has no node %s", id)
 }
 
-// AwaitPrimary waits until all nodes that run agree on a primary of the slot that runs, and serve all slots again, and
-// returns it: after the end of a primary, its replica.
+// AwaitPrimary waits until all primaries agree on one of the slot that runs, and all slots are served again, and returns
+// it: after the end of a primary, its replica.
 func (c *RedisCluster) AwaitPrimary(ctx context.Context, slot int) (primary *RedisServer, err error) {
 	err = await(ctx, fmt.Sprintf("slot %d has a primary", slot), func() (bool, error) {
 		primary, err = c.Primary(ctx, slot)
@@ -186,8 +248,8 @@ func (c *RedisCluster) idOf(s *RedisServer) string {
 	return ""
 }
 
-// BeginMove makes a slot begin to move to another primary. From then on the old primary answers for keys that it has and
-// sends clients to the new one for the others (ASK); a command whose keys are on both is refused (TRYAGAIN).
+// BeginMove makes a slot begin to move to another primary. From then on the old primary answers for keys that it has
+// and sends clients to the new one for the others (ASK); a command whose keys are on both is refused (TRYAGAIN).
 func (c *RedisCluster) BeginMove(ctx context.Context, slot int, to *RedisServer) error {
 	from, err := c.Primary(ctx, slot)
 	if err != nil || from == to {
@@ -222,30 +284,28 @@ func (c *RedisCluster) MoveKeys(ctx context.Context, slot int, to *RedisServer, 
 	return len(keys), err
 }
 
-// EndMove moves what is left of a slot that moves, and makes the new primary serve it.
+// EndMove moves what is left of a slot that moves, and makes the new primary serve it. The replicas of others learn that
+// a moment later.
 func (c *RedisCluster) EndMove(ctx context.Context, slot int, to *RedisServer) error {
 	from, err := c.Primary(ctx, slot)
 	if err != nil || from == to {
 		return err
 	}
-	for {
-		moved, err := c.MoveKeys(ctx, slot, to, 100)
-		if err != nil {
+	for moved := 1; moved > 0; {
+		if moved, err = c.MoveKeys(ctx, slot, to, 100); err != nil {
 			return err
 		}
-		if moved == 0 {
-			break
-		}
 	}
-	for _, s := range []*RedisServer{to, from} { // in this order, a crash in between leaves the slot served
+	primaries, err := c.primaries(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range append([]*RedisServer{to}, primaries...) { // who takes it first: a crash leaves the slot served
 		if _, err := s.Do(ctx, "CLUSTER", "SETSLOT", strconv.Itoa(slot), "NODE", c.idOf(to)); err != nil {
 			return err
 		}
 	}
-	return await(ctx, "all nodes know the new primary", func() (bool, error) {
-		primary, err := c.Primary(ctx, slot)
-		return err == nil && primary == to, nil
-	})
+	return nil
 }
 
 // MoveSlots moves slots to another primary with their keys, one after the other, while clients use them.

@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"errors"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,7 +45,7 @@ func retryPorts[T any](start func() (T, error)) (made T, err error) {
 func listURL(scheme string, members []*RedisServer, path string) string {
 	addresses := make([]string, len(members))
 	for i, s := range members {
-		addresses[i] = s.Addr()
+		addresses[i] = "127.0.0.1:" + strconv.Itoa(s.knownPort())
 	}
 	return scheme + "://" + strings.Join(addresses, ",") + path
 }
@@ -58,13 +59,13 @@ func (g *redisGroup) Name(t testing.TB) string {
 	return uniqueName(t.Name())
 }
 
-// AwaitReplicas waits until all replicas that run follow a primary, and have what that had written when this was called,
-// if it runs. A replica that never did is not promoted when its primary dies.
+// AwaitReplicas waits until all replicas that run follow a primary, and have what that had written when this was
+// called, if it runs. A replica that never did is not promoted when its primary dies.
 func (g *redisGroup) AwaitReplicas(ctx context.Context) error {
 	written := make(map[string]int64) // by the ports of the primaries
 	for _, s := range g.nodes {
 		if info, err := s.Info(ctx); err == nil && info["role"] == "master" {
-			written[info["tcp_port"]], _ = strconv.ParseInt(info["master_repl_offset"], 10, 64)
+			written[strconv.Itoa(s.knownPort())], _ = strconv.ParseInt(info["master_repl_offset"], 10, 64)
 		}
 	}
 	return await(ctx, "all replicas follow their primaries", func() (bool, error) {
@@ -97,14 +98,14 @@ func (g *redisGroup) Close() error {
 }
 
 // closeWith closes all servers at the end of the test, which shows their logs if it has failed.
-func (g *redisGroup) closeWith(t testing.TB) {
+func (g *redisGroup) closeWith(t testing.TB, all io.Closer) {
 	t.Cleanup(func() {
 		for _, s := range g.all() {
 			if t.Failed() {
 				t.Logf("the log of %s at %s:\n%s", s.kind, s.Addr(), lastLines(s.Log(), 40))
 			}
 		}
-		if err := g.Close(); err != nil {
+		if err := all.Close(); err != nil {
 			t.Errorf("close the servers: %v", err)
 		}
 	})

@@ -93,8 +93,8 @@ func (r *RedisSentinel) URL() string { return listURL("redis+sentinel", r.sentin
 // Sentinels are the servers that watch the nodes, running or not.
 func (r *RedisSentinel) Sentinels() []*RedisServer { return r.sentinels }
 
-// hurrySentinels makes the sentinels look at the nodes and tell each other more often than once in two to ten seconds. By
-// default it takes twenty until a primary that was replaced and comes back is made to follow.
+// hurrySentinels makes the sentinels look at the nodes and tell each other more often than once in two to ten seconds.
+// By default it takes twenty until a primary that was replaced and comes back is made to follow.
 func (r *RedisSentinel) hurrySentinels(ctx context.Context) error {
 	for _, s := range r.sentinels {
 		if _, err := s.Do(ctx, "SENTINEL", "DEBUG", "info-period", "300", "publish-period", "300"); err != nil {
@@ -188,8 +188,8 @@ func (r *RedisSentinel) AwaitPrimary(ctx context.Context) (primary *RedisServer,
 	return primary, err
 }
 
-// AwaitReady waits until there is a primary, all other nodes that run follow it, and a further fail-over would be agreed
-// on.
+// AwaitReady waits until there is a primary, all other nodes that run follow it, and a further fail-over would be
+// agreed on.
 func (r *RedisSentinel) AwaitReady(ctx context.Context) error {
 	primary, err := r.AwaitPrimary(ctx)
 	if err != nil {

@@ -110,8 +110,8 @@ func startSharedRedis(address string) (s *RedisServer, err error) {
 	return s, nil
 }
 
-// useRedis is a server that is already there. Neither the URL nor what the parser says about it is in an error: they may
-// hold a password.
+// useRedis is a server that is already there. Neither the URL nor what the parser says about it is in an error: they
+// may hold a password.
 func useRedis(ctx context.Context, address string) (*RedisServer, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "redis" && parsed.Scheme != "rediss" {
@@ -209,8 +209,8 @@ func NewRedis(t testing.TB, settings ...string) *RedisServer {
 	return s
 }
 
-// SharedRedisCluster returns the cluster that all tests of this process share, for tests that do not break it. It is started
-// by the first test that asks. Each test works with keys of its own: see Name.
+// SharedRedisCluster returns the cluster that all tests of this process share, for tests that do not break it. It is
+// started by the first test that asks. Each test works with keys of its own: see Name.
 func SharedRedisCluster(t testing.TB) *RedisCluster {
 	t.Helper()
 	c, err := sharedRedisCluster()
@@ -228,7 +228,18 @@ func NewRedisCluster(t testing.TB, settings ...string) *RedisCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.closeWith(t)
+	c.closeWith(t, c)
+	return c
+}
+
+// NewProxiedRedisCluster starts a cluster like NewRedisCluster, with a proxy before each node.
+func NewProxiedRedisCluster(t testing.TB, settings ...string) *RedisCluster {
+	t.Helper()
+	c, err := StartProxiedRedisCluster(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.closeWith(t, c)
 	return c
 }
 
@@ -239,7 +250,7 @@ func NewRedisSentinel(t testing.TB, settings ...string) *RedisSentinel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.closeWith(t)
+	r.closeWith(t, r)
 	return r
 }
 

@@ -69,7 +69,7 @@ func (s *Store) read(ctx context.Context, at place) (*reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readingOf(&message)
+	return readingOf(message)
 }
 
 // swap stores the next value if the record is still as it was read. Otherwise it returns what is there instead.
@@ -84,14 +84,14 @@ func (s *Store) swap(ctx context.Context, at place, seen *reading, before, after
 		due = after.Due().UnixMicro()
 	}
 	message, err := s.run(ctx, swapScript,
-		[]string{at.key, at.index[indexSwept], at.index[indexResumed], at.index[indexUnknown]},
+		[]string{at.key, at.index[indexOpen], at.index[indexUnknown]},
 		seen.stored[:min(headSize, len(seen.stored))], number(seen.now.UnixMicro()),
 		rueidis.BinaryString(after.appendTo(nil)), number(after.timeToLive(seen.now)),
 		number(indexOf(&before.Record)), number(to), number(due), tell)
 	if err != nil || message.IsInt64() {
 		return nil, err
 	}
-	return readingOf(&message)
+	return readingOf(message)
 }
 
 // timeToLive is for how many milliseconds the server keeps a value, or 0 for ever: time alone never removes what is in

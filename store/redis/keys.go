@@ -15,16 +15,14 @@ const buckets = 1024
 // The kinds of keys of a bucket. Their names are stored and never change.
 const (
 	kindRecord  = "r" // one for each ID: the record
-	kindSwept   = "p" // sorted set: records in progress that are swept, by the end of their lease
-	kindResumed = "q" // sorted set: records in progress that are resumed, likewise
-	kindUnknown = "u" // sorted set: unknown records, by when they are due
+	kindOpen    = "p" // sorted set: records in progress, by the end of their lease
+	kindUnknown = "u" // sorted set: unknown records, dead letters too, by when they are due
 )
 
 // The numbers of the indexes, as scripts count them.
 const (
 	indexNone = iota
-	indexSwept
-	indexResumed
+	indexOpen
 	indexUnknown
 	indexes
 )
@@ -48,7 +46,7 @@ func newNames(prefix string) *names {
 	for i := range n.buckets {
 		base := fmt.Sprintf("%s:{%03x}:", prefix, i)
 		n.buckets[i] = bucket{number: i, base: base, index: [indexes]string{
-			indexSwept: base + kindSwept, indexResumed: base + kindResumed, indexUnknown: base + kindUnknown,
+			indexOpen: base + kindOpen, indexUnknown: base + kindUnknown,
 		}}
 	}
 	return n
@@ -65,6 +63,9 @@ type place struct {
 	id  store.ID
 	key string // of the record
 }
+
+// leased are the keys that change with a lease: the record and the index of what is in progress.
+func (p *place) leased() []string { return []string{p.key, p.index[indexOpen]} }
 
 func (n *names) place(id store.ID) place {
 	var buf [320]byte
@@ -92,12 +93,10 @@ func (n *names) placeOf(key string) (place, error) {
 
 // indexOf returns the number of the index that a record belongs to.
 func indexOf(rec *store.Record) int {
-	switch {
-	case rec.State == store.StateInProgress && rec.OnLost == store.LostResume:
-		return indexResumed
-	case rec.State == store.StateInProgress:
-		return indexSwept
-	case rec.State == store.StateUnknown:
+	switch rec.State {
+	case store.StateInProgress:
+		return indexOpen
+	case store.StateUnknown:
 		return indexUnknown
 	default:
 		return indexNone

@@ -2,7 +2,12 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
+	"regexp"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -11,31 +16,120 @@ import (
 type Option func(*options)
 
 type options struct {
-	prefix string
-	log    *slog.Logger
+	prefix   string
+	log      *slog.Logger
+	tls      *tls.Config
+	acks     acks
+	eviction bool
 }
 
-// WithPrefix makes all keys of the store begin so. Default: "onceward".
+// WithPrefix makes all keys of the store begin so: several stores can share a server. Letters, digits and the characters
+// ". _ : -" are allowed. Default: "onceward".
 func WithPrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithLogger is told what an operator should know. Default: [slog.Default].
+// WithLogger sets who is told what an operator should know. Default: [slog.Default].
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// Open connects.
+// WithTLS sets how connections are secured that the URL wants secured, for a private authority or a client's
+// certificate. Default: the authorities that the system trusts, TLS 1.2 and later.
+func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
+
+// WithReplicas makes each write wait until so many replicas have it in memory, by WAIT. With fewer after the timeout the
+// call fails with an error that wraps [store.ErrUnavailable]: what was written stays written, and may or may not survive
+// a fail-over.
+//
+// It makes it unlikely that a fail-over forgets an acknowledged write, not impossible: the server that is promoted need
+// not be one of those that have it, and Redis has no consensus. It costs the round trip to the replicas in each batch of
+// writes. Replays do not wait. Default: writes do not wait for replicas.
+func WithReplicas(n int, timeout time.Duration) Option {
+	return func(o *options) { o.acks.replicas, o.acks.timeout = n, timeout }
+}
+
+// WithAOFAcks makes each write wait until it is in the append-only file of the server itself and of so many replicas, by
+// WAITAOF: with appendfsync everysec that is up to a second. It needs Redis 7.2 or Valkey, and appendonly; like
+// [WithReplicas] it does not make a fail-over safe. Default: off.
+func WithAOFAcks(replicas int, timeout time.Duration) Option {
+	return func(o *options) { o.acks = acks{replicas: replicas, timeout: timeout, fsynced: true} }
+}
+
+// WithEviction accepts a server that removes records when its memory is full (a maxmemory-policy other than noeviction).
+// Whoever insists on that accepts that operations are executed a second time. Default: such a server is refused.
+func WithEviction() Option { return func(o *options) { o.eviction = true } }
+
+// prefixes are those that need no quoting in a pattern and leave the hash tag alone.
+var prefixes = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,100}$`)
+
+func (o *options) check() error {
+	switch {
+	case !prefixes.MatchString(o.prefix):
+		return fmt.Errorf("redis: %q is no prefix: it takes 1 to 100 letters, digits and the characters . _ : -", o.prefix)
+	case o.acks.replicas < 0 || o.acks.wanted() && o.acks.timeout < time.Millisecond:
+		return errors.New("redis: acknowledgements need a number of replicas and a timeout of a millisecond at least")
+	case o.acks.timeout >= callTimeout:
+		return fmt.Errorf("redis: a timeout of %s for acknowledgements is too long: it must be below %s", o.acks.timeout,
+			callTimeout)
+	default:
+		return nil
+	}
+}
+
+// Open connects to a server, or to several that are one store:
+//
+//	redis://user:password@host:6379/0
+//	redis+sentinel://user:password@host:26379,host:26379/NAME?db=0
+//	redis+cluster://user:password@host:6379,host:6379
+//
+// With rediss in the place of redis the connections are secured by TLS. The user and password are those of the servers;
+// the parameters sentinel_username and sentinel_password are for the sentinels, client_name is shown by CLIENT LIST.
+//
+// Open looks at how the servers are set up. It refuses a replica, a server older than Redis 7.0, and one that evicts
+// records (see [WithEviction]); what a crash or a fail-over can lose it tells the logger.
 func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	o := options{prefix: "onceward", log: slog.Default()}
 	for _, option := range opts {
 		option(&o)
 	}
-	config, err := rueidis.ParseURL(url)
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	where, err := parseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	config.ForceSingleClient, config.DisableCache, config.DisableRetry = true, true, true
-	config.AlwaysPipelining = true
-	client, err := rueidis.NewClient(config)
+	client, err := connect(ctx, where.config(o.tls))
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, err
 	}
-	return &Store{client: client, names: newNames(o.prefix), log: o.log}, nil
+	s := &Store{
+		sender: &sender{client: client, cluster: where.mode == modeCluster, acks: o.acks},
+		names:  newNames(o.prefix), recent: newRecent(), log: o.log,
+	}
+	if err := s.inspect(ctx, where.mode, &o); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// connect makes a client. One that connects when its caller has left is closed again.
+func connect(ctx context.Context, config rueidis.ClientOption) (rueidis.Client, error) {
+	type made struct {
+		client rueidis.Client
+		err    error
+	}
+	done := make(chan made, 1)
+	go func() {
+		client, err := rueidis.NewClient(config)
+		done <- made{client, err}
+	}()
+	select {
+	case m := <-done:
+		return m.client, unavailable(m.err)
+	case <-ctx.Done():
+		go func() {
+			if m := <-done; m.err == nil {
+				m.client.Close()
+			}
+		}()
+		return nil, unavailable(ctx.Err())
+	}
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"encoding/binary"
 	"log/slog"
 	"time"
 
@@ -12,14 +13,15 @@ import (
 // Store is a [store.Store] on Redis. It has every capability of package store but transactions, and removes by itself
 // what has expired.
 type Store struct {
-	client rueidis.Client
+	sender *sender
 	names  *names
+	recent *recent
 	log    *slog.Logger
 }
 
-// Close ends the calls under way with an error, and closes the connections.
+// Close waits for the calls under way, and closes the connections.
 func (s *Store) Close() error {
-	s.client.Close()
+	s.sender.close()
 	return nil
 }
 
@@ -35,9 +37,13 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	}
 	at := s.names.place(r.ID)
 	var seen *reading
-	if transition.Effect == store.EffectWrite {
-		fresh.Attempt = 0
-		made, found, err := s.create(ctx, at, &value{Record: fresh}, r.Lease)
+	if s.recent.has(at.key) {
+		if seen, err = s.look(ctx, at); err != nil {
+			return store.Verdict{}, err
+		}
+	}
+	if transition.Effect == store.EffectWrite && (seen == nil || seen.stored == "") {
+		made, found, err := s.create(ctx, at, fresh, r.Lease)
 		if err != nil {
 			return store.Verdict{}, err
 		}
@@ -49,21 +55,42 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 		seen = found
 	}
 	out, err := s.apply(ctx, at, event, seen)
+	if out.Decision == store.DecisionReplay {
+		s.recent.add(at.key)
+	}
 	return store.Verdict{Decision: out.Decision, Origin: out.Origin, Record: out.record, Now: out.now}, err
 }
 
-// create makes a record if there is none, in one round trip, and returns when that was or what is there.
-func (s *Store) create(ctx context.Context, at place, fresh *value, lease time.Duration) (time.Time, *reading, error) {
-	message, err := s.run(ctx, reserveScript, []string{at.key, at.index[indexOf(&fresh.Record)]},
-		rueidis.BinaryString(fresh.appendTo(nil)), number(lease/store.ClockStep))
-	if err != nil {
+// create makes a record if there is none, in one round trip, and returns when that was, or else what is there.
+func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease time.Duration) (
+	time.Time, *reading, error,
+) {
+	v := value{Record: fresh}
+	stored := rueidis.BinaryString(v.appendTo(make([]byte, 0, 256)))
+	c := &call{kind: kindWrite, keys: at.leased(), args: []string{
+		"make", number(lease / store.ClockStep), stored[atNonce:atCreated], stored[afterCreated:],
+	}}
+	if err := s.sender.do(ctx, c); err != nil {
 		return time.Time{}, nil, err
 	}
-	if made, err := message.ToInt64(); err == nil {
-		return time.UnixMicro(made).UTC(), nil, nil
+	now := time.UnixMicro(c.now).UTC()
+	if c.reply.IsInt64() {
+		return now, nil, nil
 	}
-	found, err := readingOf(&message)
+	found, err := storedAt(now, &c.reply)
 	return time.Time{}, found, err
+}
+
+// look returns what is stored now, for the least that it can cost.
+func (s *Store) look(ctx context.Context, at place) (*reading, error) {
+	if s.sender.cluster {
+		return s.read(ctx, at)
+	}
+	c := &call{kind: kindLook, keys: []string{at.key}}
+	if err := s.sender.do(ctx, c); err != nil {
+		return nil, err
+	}
+	return storedAt(time.UnixMicro(c.now).UTC(), &c.reply)
 }
 
 // Extend implements [store.Store].
@@ -71,12 +98,12 @@ func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) 
 	at := s.names.place(c.ID)
 	var seen *reading
 	if lease >= store.ClockStep {
-		message, err := s.run(ctx, extendScript, []string{at.key, at.index[indexSwept], at.index[indexResumed]},
-			stamp(store.StateInProgress, c.Attempt), number(lease/store.ClockStep))
+		message, err := s.run(ctx, extendScript, at.leased(),
+			stamp(c.Attempt), number(lease/store.ClockStep))
 		if err != nil || message.IsInt64() {
 			return err
 		}
-		if seen, err = readingOf(&message); err != nil {
+		if seen, err = readingOf(message); err != nil {
 			return err
 		}
 	}
@@ -84,10 +111,12 @@ func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) 
 	return err
 }
 
-// stamp is how a stored record begins: its format, state and attempt.
-func stamp(state store.State, attempt int64) string {
-	v := value{Record: store.Record{State: state, Attempt: attempt}}
-	return string(v.appendTo(nil)[:atNonce])
+// stamp is how a record begins that is in progress at an attempt.
+func stamp(attempt int64) string {
+	var b [atLease]byte
+	b[0], b[1] = format, byte(store.StateInProgress)
+	binary.BigEndian.PutUint64(b[atAttempt:], uint64(attempt))
+	return string(b[:])
 }
 
 // Checkpoint implements [store.Store].
@@ -116,22 +145,19 @@ func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (t
 		out, err := s.apply(ctx, at, event, nil) // which error it is depends on the record
 		return out.record.ExpiresAt, err
 	}
-	unfit := flagTail
-	if event.Kind == store.EventRelease {
-		unfit |= flagData
-	}
 	after := value{Record: settled}
-	message, err := s.run(ctx, settleScript, []string{at.key, at.index[indexSwept], at.index[indexResumed]},
-		stamp(store.StateInProgress, c.Attempt), stamp(settled.State, c.Attempt),
-		rueidis.BinaryString(after.appendTail(nil)), number(settled.Retention/store.ClockStep), number(int(unfit)),
-		number(grace.Milliseconds()))
-	if err != nil {
+	call := &call{kind: kindWrite, keys: at.leased(), args: []string{
+		event.Kind.String(), number(settled.Retention / store.ClockStep), stamp(c.Attempt)[atAttempt:],
+		rueidis.BinaryString(after.appendTail(nil)),
+	}}
+	if err := s.sender.do(ctx, call); err != nil {
 		return time.Time{}, err
 	}
-	if expires, err := message.ToInt64(); err == nil {
+	s.recent.add(at.key)
+	if expires, err := call.reply.ToInt64(); err == nil {
 		return time.UnixMicro(expires).UTC(), nil
 	}
-	seen, err := readingOf(&message)
+	seen, err := storedAt(time.UnixMicro(call.now).UTC(), &call.reply)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -151,17 +177,16 @@ func (s *Store) Reject(ctx context.Context, c store.Claim) error {
 
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Record{}, unavailable(err)
+	at := s.names.place(id)
+	get := &call{kind: kindPlain, plain: s.sender.client.B().Get().Key(at.key).Build()}
+	if err := s.sender.do(ctx, get); err != nil {
+		return store.Record{}, err
 	}
-	stored, err := s.client.Do(ctx, s.client.B().Get().Key(s.names.place(id).key).Build()).ToString()
-	if rueidis.IsRedisNil(err) {
-		return store.Record{}, store.ErrNotFound
-	}
+	found, err := storedAt(time.Time{}, &get.reply)
 	if err != nil {
-		return store.Record{}, unavailable(err)
+		return store.Record{}, err
 	}
-	v, err := decode(id, stored)
+	v, err := decode(id, found.stored)
 	if err == nil && v.State == store.StateNone {
 		err = store.ErrNotFound
 	}
@@ -173,4 +198,3 @@ func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error
 	_, err := s.apply(ctx, s.names.place(id), event, nil)
 	return err
 }
-

@@ -2,18 +2,17 @@ package redis
 
 import (
 	"context"
+	"crypto/sha1"
 	_ "embed" // the scripts
+	"encoding/hex"
 	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
-//go:embed script/reserve.lua
-var reserveSource string
-
-//go:embed script/settle.lua
-var settleSource string
+//go:embed script/batch.lua
+var batchSource string
 
 //go:embed script/extend.lua
 var extendSource string
@@ -29,46 +28,69 @@ var mendSource string
 
 // The scripts. Each is one atomic step of the server, whose effects reach its log and its replicas as one transaction.
 var (
-	reserveScript = rueidis.NewLuaScript(reserveSource)
-	settleScript  = rueidis.NewLuaScript(settleSource)
-	extendScript  = rueidis.NewLuaScript(extendSource)
-	readScript    = rueidis.NewLuaScript(readSource)
-	swapScript    = rueidis.NewLuaScript(swapSource)
-	mendScript    = rueidis.NewLuaScript(mendSource)
+	batchScript  = newScript(batchSource)
+	extendScript = newScript(extendSource)
+	readScript   = &script{readSource, newScript(readSource).hash, true}
+	swapScript   = newScript(swapSource)
+	mendScript   = newScript(mendSource)
 )
 
-// reading is what a script found at a moment of the server's clock.
+// script is a program that the server runs. It is called by its hash, and sent again to a server that does not know it.
+type script struct {
+	source, hash string
+	// reads says that the script never writes.
+	reads bool
+}
+
+func newScript(source string) *script {
+	sum := sha1.Sum([]byte(source))
+	return &script{source: source, hash: hex.EncodeToString(sum[:])}
+}
+
+// command returns the call of the script, by its hash or in full.
+func (p *script) command(b rueidis.Builder, full bool, keys, args []string) rueidis.Completed {
+	if full {
+		return b.Eval().Script(p.source).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+	}
+	return b.Evalsha().Sha1(p.hash).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+}
+
+// run runs a script.
+func (s *Store) run(ctx context.Context, p *script, keys []string, args ...string) (*rueidis.RedisMessage, error) {
+	c := &call{kind: kindRun, script: p, keys: keys, args: args}
+	err := s.sender.do(ctx, c)
+	return &c.reply, err
+}
+
+// reading is what was found at a moment of the server's clock.
 type reading struct {
 	now    time.Time
 	stored string // empty if there is none
 }
 
-// run runs a script.
-func (s *Store) run(ctx context.Context, script *rueidis.Lua, keys []string, args ...string) (rueidis.RedisMessage, error) {
-	if err := ctx.Err(); err != nil {
-		return rueidis.RedisMessage{}, unavailable(err)
-	}
-	message, err := script.Exec(ctx, s.client, keys, args).ToMessage()
-	return message, unavailable(err)
-}
-
 // readingOf reads the reply of a script that found what it did not expect.
 func readingOf(message *rueidis.RedisMessage) (*reading, error) {
 	parts, err := message.ToArray()
-	if err != nil || len(parts) == 0 {
+	if err != nil || len(parts) < 2 {
 		return nil, unexpected(err)
 	}
 	now, err := parts[0].AsInt64()
 	if err != nil {
 		return nil, unexpected(err)
 	}
-	found := &reading{now: time.UnixMicro(now).UTC()}
-	if len(parts) > 1 && !parts[1].IsNil() {
-		if found.stored, err = parts[1].ToString(); err != nil {
-			return nil, unexpected(err)
-		}
+	return storedAt(time.UnixMicro(now).UTC(), &parts[1])
+}
+
+// storedAt reads what is stored at a key.
+func storedAt(now time.Time, message *rueidis.RedisMessage) (*reading, error) {
+	if message.IsNil() {
+		return &reading{now: now}, nil
 	}
-	return found, nil
+	stored, err := message.ToString()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return &reading{now, stored}, nil
 }
 
 func number[T ~int | ~int64](n T) string { return strconv.FormatInt(int64(n), 10) }

@@ -19,124 +19,175 @@ var (
 	_ store.SelfReaper = (*Store)(nil)
 )
 
-// sweepers is how many records are swept at once.
-const sweepers = 32
+const (
+	// chunk is how many buckets are asked in one round trip.
+	chunk = 128
+	// page is how many entries of a bucket are asked for at most.
+	page = 256
+	// workers is how many records are looked after at once.
+	workers = 32
+)
 
-// Sweep implements [store.Sweeper]. An entry of the index whose record is not in progress any more is removed.
+// Sweep implements [store.Sweeper]. What cannot be read, or is on a node that does not answer, does not keep the rest
+// from being swept.
 func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
-	if limit <= 0 {
-		return 0, ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return 0, unavailable(err)
 	}
-	now, err := s.now(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for first := 0; first < buckets && swept < limit; first += chunk {
-		due, err := s.dueIn(ctx, s.names.buckets[first:first+chunk], indexSwept, now, limit-swept)
-		if err != nil {
-			return swept, err
-		}
-		n, err := s.sweepAll(ctx, due)
-		swept += n
-		if err != nil {
-			return swept, err
-		}
-	}
-	return swept, nil
-}
-
-// chunk is how many buckets are asked in one go.
-const chunk = 128
-
-// dueIn returns at most so many keys from an index of some buckets that were due at a moment.
-func (s *Store) dueIn(ctx context.Context, in []bucket, index int, now time.Time, limit int) (keys []string, err error) {
-	commands := make([]rueidis.Completed, len(in))
-	for i := range in {
-		commands[i] = s.client.B().Zrangebyscore().Key(in[i].index[index]).Min("-inf").Max(number(now.UnixMicro())).
-			Limit(0, int64(limit)).Build()
-	}
-	for _, result := range s.client.DoMulti(ctx, commands...) {
-		found, err := result.AsStrSlice()
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		keys = append(keys, found[:min(len(found), limit-len(keys))]...)
-	}
-	return keys, nil
-}
-
-// sweepAll sweeps records, some at the same time, and returns how many became unknown. One that cannot be read does not
-// keep the others from being looked after.
-func (s *Store) sweepAll(ctx context.Context, keys []string) (swept int, err error) {
-	var mu sync.Mutex
 	var errs []error
-	work := make(chan string)
-	var running sync.WaitGroup
-	for range min(sweepers, len(keys)) {
-		running.Go(func() {
-			for key := range work {
-				changed, err := s.sweepOne(ctx, key)
-				mu.Lock()
-				if changed {
-					swept++
-				}
-				if err != nil {
-					errs = append(errs, err)
-				}
-				mu.Unlock()
+	for first := 0; first < buckets && swept < limit && ctx.Err() == nil; first += chunk {
+		n, err := s.sweepBuckets(ctx, s.names.buckets[first:first+chunk], limit-swept)
+		swept += n
+		errs = append(errs, err)
+	}
+	return swept, errors.Join(append(errs, unavailable(ctx.Err()))...)
+}
+
+// sweepBuckets sweeps at most so many records of some buckets. Those with entries that stay, such as records that are
+// resumed, are asked again for what is behind these.
+func (s *Store) sweepBuckets(ctx context.Context, among []bucket, limit int) (swept int, err error) {
+	staying := make(map[*bucket]int)
+	var asked []*bucket
+	for i := range among {
+		asked = append(asked, &among[i])
+	}
+	var errs []error
+	for len(asked) > 0 && swept < limit && ctx.Err() == nil {
+		due, err := s.due(ctx, asked, staying, min(limit-swept, page))
+		errs = append(errs, err)
+		asked = nil
+		var entries []entry
+		for b, found := range due {
+			for _, key := range found[:min(len(found), limit-swept-len(entries))] {
+				entries = append(entries, entry{b, key})
 			}
-		})
+			asked = append(asked, b)
+		}
+		n, stayed, err := s.sweepAll(ctx, entries)
+		for b, more := range stayed {
+			staying[b] += more
+		}
+		swept += n
+		errs = append(errs, err)
 	}
-	for _, key := range keys {
-		work <- key
-	}
-	close(work)
-	running.Wait()
 	return swept, errors.Join(errs...)
 }
 
-func (s *Store) sweepOne(ctx context.Context, key string) (swept bool, err error) {
-	at, err := s.names.placeOf(key)
+// due returns the keys in the index of what is in progress whose lease is over, by bucket, behind so many in each.
+func (s *Store) due(ctx context.Context, among []*bucket, behind map[*bucket]int, limit int) (
+	found map[*bucket][]string, err error,
+) {
+	now, err := s.clock(ctx)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	out, err := s.apply(ctx, at, store.Event{Kind: store.EventSweep}, nil)
-	if err == nil && out.Effect == store.EffectNone && indexOf(&out.record) != indexSwept {
-		err = s.mend(ctx, at, indexSwept)
+	commands := make([]rueidis.Completed, len(among))
+	for i, b := range among {
+		commands[i] = s.sender.client.B().Zrangebyscore().Key(b.index[indexOpen]).Min("-inf").
+			Max(number(now.UnixMicro())).Limit(int64(behind[b]), int64(limit)).Build()
 	}
-	return out.Effect != store.EffectNone, err
+	found = make(map[*bucket][]string)
+	var errs []error
+	for i, reply := range s.sender.ask(ctx, s.sender.client, commands...) {
+		keys, err := reply.AsStrSlice()
+		if err != nil {
+			errs = append(errs, unavailable(err))
+		} else if len(keys) > 0 {
+			found[among[i]] = keys
+		}
+	}
+	return found, errors.Join(errs...)
 }
 
-// now returns the server's clock.
-func (s *Store) now(ctx context.Context) (time.Time, error) {
-	if err := ctx.Err(); err != nil {
-		return time.Time{}, unavailable(err)
-	}
-	parts, err := s.client.Do(ctx, s.client.B().Time().Build()).AsIntSlice()
+// sweepAll sweeps records, some at the same time. It returns how many became unknown, and how many entries stay in the
+// index, by bucket.
+func (s *Store) sweepAll(ctx context.Context, entries []entry) (swept int, stayed map[*bucket]int, err error) {
+	var mu sync.Mutex
+	var errs []error
+	stayed = make(map[*bucket]int)
+	each(entries, func(e entry) {
+		became, err := s.sweepOne(ctx, e.key)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			errs = append(errs, err)
+		}
+		switch became {
+		case entryStays:
+			stayed[e.in]++
+		case entrySwept:
+			swept++
+		}
+	})
+	return swept, stayed, errors.Join(errs...)
+}
+
+// entry is one of an index.
+type entry struct {
+	in  *bucket
+	key string
+}
+
+// What became of an entry.
+const (
+	entrySwept = iota
+	entryStays
+	entryMended
+)
+
+func (s *Store) sweepOne(ctx context.Context, key string) (became int, err error) {
+	at, err := s.names.placeOf(key)
 	if err != nil {
-		return time.Time{}, unavailable(err)
+		return entryStays, err
 	}
-	if len(parts) != 2 {
-		return time.Time{}, unexpected(nil)
+	out, err := s.apply(ctx, at, store.Event{Kind: store.EventSweep}, nil)
+	switch {
+	case err != nil:
+		return entryStays, err
+	case out.Effect != store.EffectNone:
+		return entrySwept, nil
+	case indexOf(&out.record) == indexOpen:
+		return entryStays, nil
+	default:
+		return entryMended, s.mend(ctx, at, indexOpen)
 	}
-	return time.Unix(parts[0], parts[1]*int64(time.Microsecond)).UTC(), nil
+}
+
+// each does something for all, for some of them at the same time.
+func each[T any](all []T, do func(T)) {
+	work := make(chan T)
+	var running sync.WaitGroup
+	for range min(workers, len(all)) {
+		running.Go(func() {
+			for one := range work {
+				do(one)
+			}
+		})
+	}
+	for _, one := range all {
+		work <- one
+	}
+	close(work)
+	running.Wait()
 }
 
 // mend removes the entry of a record from an index if the record does not belong into it. It may have come back since it
 // was looked at, so the server looks again.
 func (s *Store) mend(ctx context.Context, at place, index int) error {
-	state, policy := store.StateInProgress, ""
-	switch index {
-	case indexSwept:
-		policy = string(rune(store.LostReconcile))
-	case indexResumed:
-		policy = string(rune(store.LostResume))
-	case indexUnknown:
+	state := store.StateInProgress
+	if index == indexUnknown {
 		state = store.StateUnknown
 	}
-	_, err := s.run(ctx, mendScript, []string{at.key, at.index[index]}, stamp(state, 0)[:atAttempt], policy)
+	_, err := s.run(ctx, mendScript, []string{at.key, at.index[index]}, string([]byte{format, byte(state)}))
 	return err
 }
 
 // ReapsItself implements [store.SelfReaper]: what is settled has a time to live.
 func (s *Store) ReapsItself() bool { return true }
+
+// clock returns the server's clock; that of any node in a cluster.
+func (s *Store) clock(ctx context.Context) (time.Time, error) {
+	reply := s.sender.ask(ctx, s.sender.client, s.sender.client.B().Time().Build())[0]
+	now, err := clock(reply)
+	return time.UnixMicro(now).UTC(), err
+}

@@ -16,23 +16,22 @@ import (
 //	at  size
 //	0   1   the format, 1
 //	1   1   the state; 0 for a record that was removed, of which only the head is left, for its token
-//	2   8   the attempt                                  10  16  the nonce
-//	26  8   the end of the lease                         34  8   when it was settled
-//	42  8   when it expires                              50  8   the retention
-//	58  1   flags                                        59  1   the policy on a lost owner
+//	2   8   the attempt                     10  8   the end of the lease
+//	18  16  the nonce                       34  8   when it was settled
+//	42  8   when it expires                 50  8   the retention
+//	58  1   flags                           59  1   the policy on a lost owner
 //	60  4   the revision, which grows with each write that changes more than the head
-//	64  8   when it was made                             72  1   the version of the record
-//	73      the rest, encoded as in package store: fingerprint, reconciliation, names, recovery point, data
+//	64  8   when it was made                72  1   the version of the record
+//	73      the fingerprint, reconciliation, names, recovery point and data
 //	…       the tail, absent if there is nothing in it: provider's id, errors, the response
 //
-// Times and the retention are microseconds; all numbers of fixed size are big-endian. Two values of one record with the
-// same first headSize bytes are the same, so a compare-and-set looks at the head alone.
+// Times and the retention are microseconds; numbers of fixed size are big-endian, others and the lengths of texts are
+// varints. Two values of one record with the same head are the same, so a compare-and-set looks at the head alone.
 const (
 	format = 1
 
-	atState, atAttempt, atNonce, atLease, atSettled, atExpires = 1, 2, 10, 26, 34, 42
-	atRetention, atFlags, atOnLost, atRevision, headSize       = 50, 58, 59, 60, 64
-	atCreated, atVersion, atRest                               = 64, 72, 73
+	atAttempt, atLease, atNonce       = 2, 10, 18
+	headSize, atCreated, afterCreated = 64, 64, 72
 )
 
 // The flags of a stored record.
@@ -40,8 +39,8 @@ const (
 	flagNotReplayable byte = 1 << iota
 	flagDeadLetter
 	flagSession
-	flagTail
-	flagData
+	flagTail    // there was a tail before the record was settled: settling it takes more than to add one
+	flagData    // there is data
 	flagAwaited // a process waits for the record: whoever ends the attempt publishes that
 	flagsKnown  = 1<<iota - 1
 )
@@ -58,15 +57,13 @@ type value struct {
 // appendTo appends the stored form.
 func (v *value) appendTo(dst []byte) []byte {
 	start := len(dst)
-	tail := v.appendTail(nil)
 	dst = append(dst, format, byte(v.State))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(v.Attempt))
+	dst = appendTime(dst, v.LeaseUntil)
 	dst = append(dst, v.Nonce[:]...)
-	for _, t := range [...]time.Time{v.LeaseUntil, v.SettledAt, v.ExpiresAt} {
-		dst = appendTime(dst, t)
-	}
+	dst = appendTime(appendTime(dst, v.SettledAt), v.ExpiresAt)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(v.Retention/store.ClockStep))
-	dst = append(dst, v.flags(tail), byte(v.OnLost))
+	dst = append(dst, v.flags(), byte(v.OnLost))
 	dst = binary.BigEndian.AppendUint32(dst, v.revision)
 	if v.State == store.StateNone {
 		binary.BigEndian.PutUint64(dst[start+atAttempt:], uint64(v.floor))
@@ -87,12 +84,12 @@ func (v *value) appendTo(dst []byte) []byte {
 		dst = appendText(dst, s)
 	}
 	dst = appendText(dst, v.Data)
-	return append(dst, tail...)
+	return v.appendTail(dst)
 }
 
 // appendTail appends what a settlement adds, or nothing.
 func (v *value) appendTail(dst []byte) []byte {
-	if v.ProviderID == "" && v.LastError == "" && v.ReconcileError == "" && v.Response.Status == 0 {
+	if !v.hasTail() {
 		return dst
 	}
 	for _, s := range [...]string{v.ProviderID, v.LastError, v.ReconcileError} {
@@ -104,7 +101,11 @@ func (v *value) appendTail(dst []byte) []byte {
 	return dst
 }
 
-func (v *value) flags(tail []byte) (flags byte) {
+func (v *value) hasTail() bool {
+	return v.ProviderID != "" || v.LastError != "" || v.ReconcileError != "" || v.Response.Status != 0
+}
+
+func (v *value) flags() (flags byte) {
 	set := func(flag byte, on bool) {
 		if on {
 			flags |= flag
@@ -113,7 +114,7 @@ func (v *value) flags(tail []byte) (flags byte) {
 	set(flagNotReplayable, v.NotReplayable)
 	set(flagDeadLetter, v.DeadLetter)
 	set(flagSession, v.Fingerprint.Session != [16]byte{})
-	set(flagTail, len(tail) > 0)
+	set(flagTail, v.hasTail())
 	set(flagData, len(v.Data) > 0)
 	set(flagAwaited, v.awaited)
 	return flags
@@ -225,7 +226,7 @@ func (d *decoder) value() (v value) {
 		*s = d.text()
 	}
 	v.Data = d.bytes()
-	if flags&flagTail == 0 {
+	if d.err != nil || d.rest == "" {
 		return v
 	}
 	for _, s := range [...]*string{&v.ProviderID, &v.LastError, &v.ReconcileError} {
@@ -243,9 +244,9 @@ func (d *decoder) head(v *value) (flags byte) {
 		d.fail(fmt.Sprintf("the format %d is not known to this program", f))
 	}
 	v.State = store.State(d.byte())
-	v.Attempt = int64(d.fixed())
+	v.Attempt, v.LeaseUntil = int64(d.fixed()), d.time()
 	d.copy(v.Nonce[:])
-	v.LeaseUntil, v.SettledAt, v.ExpiresAt = d.time(), d.time(), d.time()
+	v.SettledAt, v.ExpiresAt = d.time(), d.time()
 	retention := d.fixed()
 	flags = d.byte()
 	v.OnLost = store.LostPolicy(d.byte())

@@ -1,3 +1,4 @@
+#!lua
 -- Reads a record, and the server's time in microseconds.
 --
 -- KEYS: the record.

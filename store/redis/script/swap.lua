@@ -1,6 +1,7 @@
+#!lua
 -- Stores the next value of a record if it is still as it was read: a compare-and-set for what the program decided.
 --
--- KEYS: the record, the index of what is swept, the index of what is resumed, the index of what is unknown.
+-- KEYS: the record, the index of what is in progress, the index of what is unknown.
 -- ARGV: the head as it was read, empty if there was no record; when that was; the next value; its time to live in
 --       milliseconds or 0 for ever; the number of the index that it was in, and of the one that it will be in, each 0 for
 --       none; when it is due there; 1 if a waiting process is to be told.
@@ -11,6 +12,9 @@ local now = t[1] * 1000000 + t[2]
 if redis.call('GETRANGE', KEYS[1], 0, 63) ~= ARGV[1] or now - ARGV[2] > 1000000 then
 	return {now, redis.call('GET', KEYS[1])}
 end
+if ARGV[6] ~= '0' then
+	redis.call('ZADD', KEYS[1 + ARGV[6]], ARGV[7], KEYS[1]) -- first, so that no record is without its entry
+end
 if ARGV[4] == '0' then
 	redis.call('SET', KEYS[1], ARGV[3])
 else
@@ -18,9 +22,6 @@ else
 end
 if ARGV[5] ~= '0' and ARGV[5] ~= ARGV[6] then
 	redis.call('ZREM', KEYS[1 + ARGV[5]], KEYS[1])
-end
-if ARGV[6] ~= '0' then
-	redis.call('ZADD', KEYS[1 + ARGV[6]], ARGV[7], KEYS[1])
 end
 if ARGV[8] == '1' then
 	redis.call('SPUBLISH', KEYS[1], '')

@@ -1,0 +1,286 @@
+package servers
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// RedisProxy stands between clients and a Redis server. It does what Proxy does for PostgreSQL, with commands instead
+// of batches: the match functions get a command as its words with a space between them, as in "GET key", and the reply
+// to one command is lost or kept. Connections must not be encrypted. In addition, it answers commands itself, and slows
+// links down.
+type RedisProxy struct {
+	*Proxy
+	commands atomic.Int64
+	delay    atomic.Int64
+	// answers are given instead of the server's. They are guarded by the mutex of the proxy.
+	answers []*redisAnswer
+}
+
+// redisAnswer is what some commands get instead of being sent to the server.
+type redisAnswer struct {
+	match func(command string) bool
+	text  string
+	left  int
+}
+
+// NewRedisProxy starts a proxy in front of the server with this URL, and closes it at the end of the test.
+func NewRedisProxy(t testing.TB, serverURL string) *RedisProxy {
+	t.Helper()
+	p, err := StartRedisProxy(serverURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close the proxy: %v", err)
+		}
+	})
+	return p
+}
+
+// StartRedisProxy starts a proxy in front of the server with this URL. Close it when done.
+func StartRedisProxy(serverURL string) (p *RedisProxy, err error) {
+	p = new(RedisProxy)
+	p.Proxy, err = startProxy(serverURL, p.carryRedis)
+	return p, err
+}
+
+// Answer makes the next commands that match, as many as times says, fail with an error of the server, as in "LOADING
+// Redis is loading the dataset in memory". They are not sent, so their work is certainly not done.
+func (p *RedisProxy) Answer(match func(command string) bool, text string, times int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers = append(p.answers, &redisAnswer{match: match, text: text, left: times})
+}
+
+// Disarm forgets what was armed and has not caught a command, and gives no further answers.
+func (p *RedisProxy) Disarm() {
+	p.Proxy.Disarm()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers = nil
+}
+
+// Delay makes all replies arrive that much later, until it is set again.
+func (p *RedisProxy) Delay(by time.Duration) { p.delay.Store(int64(by)) }
+
+// Commands is how many commands all clients have sent since the proxy was made, but for those that belong to the
+// connection itself. RoundTrips is how often they had to wait for replies: commands that are sent together, or while
+// the reply to another one is awaited, are one.
+func (p *RedisProxy) Commands() int { return int(p.commands.Load()) }
+
+// answerTo is what a command gets instead of being sent.
+func (p *RedisProxy) answerTo(command string) (text string, found bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, each := range p.answers {
+		if each.left > 0 && each.match(command) {
+			each.left--
+			return each.text, true
+		}
+	}
+	return "", false
+}
+
+// redisLink is a connection whose replies are told apart.
+type redisLink struct {
+	*link
+	proxy *RedisProxy
+	// raw says that what follows is no longer commands and replies.
+	raw atomic.Bool
+
+	writing sync.Mutex // of what goes to the client
+
+	mu sync.Mutex
+	// awaited are the traps of the commands that were sent and whose replies the client does not have, nil for those
+	// without one. The first of them, as many as replied says, have their replies from the server.
+	awaited []*trap
+	replied int
+	// idle is signalled when the client has got replies.
+	idle *sync.Cond
+}
+
+// carryRedis carries commands and replies until one side ends.
+func (p *RedisProxy) carryRedis(l *link) {
+	r := &redisLink{link: l, proxy: p}
+	r.idle = sync.NewCond(&r.mu)
+	var replies sync.WaitGroup
+	replies.Go(func() {
+		r.close(r.carryReplies())
+		r.mu.Lock()
+		r.awaited, r.replied = nil, 0
+		r.idle.Broadcast()
+		r.mu.Unlock()
+	})
+	r.close(r.carryCommands())
+	replies.Wait()
+}
+
+// carryCommands passes the client's commands on, all that have come at once.
+func (r *redisLink) carryCommands() error {
+	in := bufio.NewReader(r.client)
+	for {
+		together := in.Buffered() > 0
+		var raw []byte
+		value, err := readRESP(in, &raw)
+		if err != nil {
+			return err
+		}
+		if err := r.pass(raw, commandText(value), together); err != nil {
+			return err
+		}
+		if r.raw.Load() {
+			_, err := io.Copy(r.server, in)
+			return err
+		}
+	}
+}
+
+// commandText is the words of a command with spaces between them.
+func commandText(value any) string {
+	values, _ := value.([]any)
+	words := make([]string, len(values))
+	for i, each := range values {
+		words[i], _ = each.(string)
+	}
+	return strings.Join(words, " ")
+}
+
+// pass sends a command to the server, unless it is to be lost or is answered here.
+func (r *redisLink) pass(raw []byte, command string, together bool) error {
+	name, _, _ := strings.Cut(strings.ToUpper(command), " ")
+	if !belongsToConnection(name) {
+		r.proxy.commands.Add(1)
+		if !together && !r.awaits() {
+			r.proxy.roundTrips.Add(1)
+		}
+	}
+	if text, found := r.proxy.answerTo(command); found {
+		r.awaitIdle()
+		return r.write([]byte("-" + text + "\r\n"))
+	}
+	caught := r.proxy.catch(command)
+	if caught != nil && caught.fate == cutRequest {
+		r.proxy.sprung.Add(1)
+		return net.ErrClosed
+	}
+	switch {
+	case name == "PSYNC" || name == "SYNC" || name == "MONITOR":
+		r.raw.Store(true)
+	case !strings.HasSuffix(name, "SUBSCRIBE"): // their replies look like messages
+		r.mu.Lock()
+		r.awaited = append(r.awaited, caught)
+		r.mu.Unlock()
+	}
+	_, err := r.server.Write(raw)
+	return err
+}
+
+// belongsToConnection says whether a client sends a command of its own accord, to begin a connection or to keep it.
+func belongsToConnection(name string) bool {
+	names := []string{"HELLO", "AUTH", "CLIENT", "SELECT", "PING", "COMMAND", "CLUSTER", "READONLY", "ROLE"}
+	return slices.Contains(names, name)
+}
+
+func (r *redisLink) awaits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.awaited) > 0
+}
+
+// awaitIdle waits until all that was sent is answered, so that an answer comes in its turn.
+func (r *redisLink) awaitIdle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.awaited) > 0 {
+		r.idle.Wait()
+	}
+}
+
+func (r *redisLink) write(text []byte) error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	_, err := r.client.Write(text)
+	return err
+}
+
+// carryReplies passes the server's replies and messages on, all that have come at once.
+func (r *redisLink) carryReplies() error {
+	in := bufio.NewReaderSize(r.server, 32<<10)
+	var out []byte
+	for {
+		if _, err := in.Peek(1); err != nil {
+			return err
+		}
+		if r.raw.Load() {
+			_, err := io.Copy(r.client, in)
+			return err
+		}
+		begin := len(out)
+		value, err := readRESP(in, &out)
+		if err != nil {
+			return err
+		}
+		if !isMessage(out[begin], value) {
+			if err := r.decide(r.answered()); err != nil {
+				return err
+			}
+		}
+		if in.Buffered() == 0 {
+			if err := r.deliver(out); err != nil {
+				return err
+			}
+			out = out[:0]
+		}
+	}
+}
+
+// answered takes a reply for that to the oldest command that has none, and returns what has caught that.
+func (r *redisLink) answered() *trap {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.replied == len(r.awaited) {
+		return nil // the server says why it ends the connection
+	}
+	r.replied++
+	return r.awaited[r.replied-1]
+}
+
+// deliver gives replies to the client, late if so ordered.
+func (r *redisLink) deliver(out []byte) error {
+	if delay := r.proxy.delay.Load(); delay > 0 {
+		select {
+		case <-time.After(time.Duration(delay)):
+		case <-r.closed:
+		}
+	}
+	if err := r.write(out); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.awaited, r.replied = r.awaited[r.replied:], 0
+	r.idle.Broadcast()
+	return nil
+}
+
+// isMessage says whether the server says something by itself, instead of replying: to a subscriber, or about one.
+func isMessage(kind byte, value any) bool {
+	if kind == '>' {
+		return true
+	}
+	values, _ := value.([]any)
+	if kind != '*' || len(values) < 3 {
+		return false
+	}
+	name, _ := values[0].(string)
+	return strings.HasSuffix(name, "message") || strings.HasSuffix(name, "subscribe")
+}

@@ -1,0 +1,167 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// The limits of a batch: so many calls, and about so many bytes, that it does not hold up those behind it.
+const (
+	maxBatch      = 128
+	maxBatchBytes = 1 << 20
+	// maxLanes is how many batches are on the wire at once: the client prepares one while the server is at another.
+	maxLanes = 2
+	// laneWorth is how many waiting calls are worth a batch beside the one that is on the wire.
+	laneWorth = 8
+)
+
+// kind is what a call does.
+type kind uint8
+
+const (
+	kindWrite kind = iota // makes or settles a record, by batchScript
+	kindLook              // looks a record up
+	kindRun               // runs another script
+	kindPlain             // is a plain command
+)
+
+// call is one question to the server. What it answers is there when it is done.
+type call struct {
+	kind   kind
+	script *script           // of kindRun
+	keys   []string          // two for a write, one for a look
+	args   []string          // four for a write
+	plain  rueidis.Completed // of kindPlain
+
+	done  chan struct{}
+	now   int64 // the server's clock, in microseconds, of a write or a look
+	reply rueidis.RedisMessage
+	err   error
+}
+
+func (c *call) size() (bytes int) {
+	for _, arg := range c.args {
+		bytes += len(arg)
+	}
+	return bytes
+}
+
+// sender brings calls to the server. Calls of concurrent callers go together: while a batch is on the wire, what arrives
+// gathers, and goes as the next one. Nothing is held back by a timer: a lone caller goes at once. All records that a
+// batch makes and settles go in one run of a script, and all that it looks up in one command, so that much of what a
+// call costs is paid once for all. In a cluster a run of a script has the keys of one slot: there each call goes by
+// itself, and the client gathers them by node.
+type sender struct {
+	client  rueidis.Client
+	cluster bool
+	acks    acks
+
+	mu      sync.Mutex
+	queue   []*call
+	lanes   int
+	closed  bool
+	running sync.WaitGroup
+}
+
+// do makes a call and waits for its answer. A caller who leaves takes its call along if that is still waiting; else its
+// answer is dropped.
+func (s *sender) do(ctx context.Context, c *call) error {
+	if err := ctx.Err(); err != nil {
+		return unavailable(err)
+	}
+	c.done = make(chan struct{})
+	if err := s.enqueue(c); err != nil {
+		return err
+	}
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+	}
+	s.withdraw(c)
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return unavailable(ctx.Err())
+	}
+}
+
+func (s *sender) enqueue(c *call) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return unavailable(errClosed)
+	case s.cluster:
+		s.running.Go(func() { s.send([]*call{c}) })
+		return nil
+	}
+	s.queue = append(s.queue, c)
+	if s.lanes == 0 || s.lanes < maxLanes && len(s.queue) >= laneWorth {
+		s.lanes++
+		s.running.Go(s.lane)
+	}
+	return nil
+}
+
+func (s *sender) withdraw(c *call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.queue, c); i >= 0 {
+		s.queue = slices.Delete(s.queue, i, i+1)
+	}
+}
+
+// lane sends batches until nothing is left to do.
+func (s *sender) lane() {
+	for {
+		calls := s.take()
+		if calls == nil {
+			return
+		}
+		s.send(calls)
+	}
+}
+
+// take takes what has gathered, or ends the lane.
+func (s *sender) take() []*call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, bytes := 0, 0
+	for ; n < min(len(s.queue), maxBatch); n++ {
+		bytes += s.queue[n].size()
+		if n > 0 && bytes > maxBatchBytes {
+			break
+		}
+	}
+	if n == 0 {
+		s.lanes--
+		return nil
+	}
+	calls := slices.Clone(s.queue[:n])
+	s.queue = slices.Delete(s.queue, 0, n)
+	return calls
+}
+
+// start runs something that close waits for, unless the sender is closed.
+func (s *sender) start(f func()) (started bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.running.Go(f)
+	}
+	return !s.closed
+}
+
+// close waits for the calls under way, which answer what still waits, and closes the connections.
+func (s *sender) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.running.Wait()
+	s.client.Close()
+}

@@ -1,0 +1,280 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/store"
+	"github.com/redis/rueidis"
+)
+
+const (
+	// callTimeout ends what the server does not answer. It is the sender's own: no caller who leaves ends a batch, or a
+	// connection that is being made, for the others.
+	callTimeout = 10 * time.Second
+	// movingTime is for how long a call is sent again to a slot that is on its way to another node.
+	movingTime  = 2 * time.Second
+	movingPause = 5 * time.Millisecond
+)
+
+// part is what goes as one command.
+type part struct {
+	kind  kind
+	calls []*call
+	err   error // what the server or the connection said instead of an answer
+}
+
+// send makes the round trip, and answers the calls.
+func (s *sender) send(calls []*call) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	parts := split(calls)
+	s.exchange(ctx, parts, false)
+	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
+		s.exchange(ctx, unknown, true)
+	}
+	if s.cluster {
+		s.followMove(ctx, parts)
+	}
+	for _, p := range parts {
+		for _, c := range p.calls {
+			if c.err == nil {
+				c.err = unavailable(p.err)
+			}
+			close(c.done)
+		}
+	}
+}
+
+// followMove sends again what the server has not done because some of the keys of its slot are already elsewhere.
+func (s *sender) followMove(ctx context.Context, parts []*part) {
+	for start := time.Now(); time.Since(start) < movingTime; {
+		moving := which(parts, (*rueidis.RedisError).IsTryAgain)
+		moving = slices.DeleteFunc(moving, func(p *part) bool { return p.kind == kindPlain })
+		if len(moving) == 0 || !backoff.Sleep(ctx, movingPause) {
+			return
+		}
+		s.exchange(ctx, moving, true)
+	}
+}
+
+// which returns the parts that the server has refused for a reason.
+func which(parts []*part, reason func(*rueidis.RedisError) bool) (refused []*part) {
+	for _, p := range parts {
+		var said *rueidis.RedisError
+		if errors.As(p.err, &said) && reason(said) {
+			refused = append(refused, p)
+		}
+	}
+	return refused
+}
+
+// split sorts calls by the command that they go with.
+func split(calls []*call) (parts []*part) {
+	var together [kindLook + 1]*part
+	for _, c := range calls {
+		if c.kind > kindLook {
+			parts = append(parts, &part{kind: c.kind, calls: []*call{c}})
+			continue
+		}
+		if together[c.kind] == nil {
+			together[c.kind] = &part{kind: c.kind, calls: make([]*call, 0, len(calls))}
+			parts = append(parts, together[c.kind])
+		}
+		together[c.kind].calls = append(together[c.kind].calls, c)
+	}
+	return parts
+}
+
+// exchange sends parts together, and gives their calls the replies.
+func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
+	commands := make([]rueidis.Completed, 0, len(parts)+1)
+	looks, writes := false, false
+	for _, p := range parts {
+		commands = append(commands, s.command(p, full))
+		looks = looks || p.kind == kindLook
+		writes = writes || p.kind == kindWrite || p.kind == kindRun && !p.calls[0].script.reads
+	}
+	if looks {
+		commands = append(commands, s.client.B().Time().Build())
+	}
+	results, missing := s.roundTrip(ctx, commands, writes)
+	now := int64(0)
+	if looks {
+		now, _ = clock(results[len(parts)]) // without it the looks have failed
+	}
+	for i, p := range parts {
+		p.err = nil
+		p.answer(results[i], now, missing)
+	}
+}
+
+// roundTrip sends commands together. With writes among them it also waits for acknowledgements, if they are wanted, and
+// returns what is missing of them.
+func (s *sender) roundTrip(ctx context.Context, commands []rueidis.Completed, writes bool) ([]rueidis.RedisResult, error) {
+	switch {
+	case writes && s.acks.wanted():
+		return s.acknowledged(ctx, commands)
+	case len(commands) == 1:
+		return []rueidis.RedisResult{s.client.Do(ctx, commands[0])}, nil
+	default:
+		return s.client.DoMulti(ctx, commands...), nil
+	}
+}
+
+// command returns what a part is sent as.
+func (s *sender) command(p *part, full bool) rueidis.Completed {
+	b, first := s.client.B(), p.calls[0]
+	switch p.kind {
+	case kindWrite:
+		keys, args := make([]string, 0, 2*len(p.calls)), make([]string, 0, 4*len(p.calls))
+		for _, c := range p.calls {
+			keys, args = append(keys, c.keys...), append(args, c.args...)
+		}
+		return batchScript.command(b, full, keys, args)
+	case kindLook:
+		keys := make([]string, len(p.calls))
+		for i, c := range p.calls {
+			keys[i] = c.keys[0]
+		}
+		return b.Mget().Key(keys...).Build()
+	case kindRun:
+		return first.script.command(b, full, first.keys, first.args)
+	default:
+		return first.plain
+	}
+}
+
+// answer gives the calls of a part what the server replied.
+func (p *part) answer(result rueidis.RedisResult, now int64, missing error) {
+	message, err := result.ToMessage()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		p.err = err
+		return
+	}
+	replies := []rueidis.RedisMessage{message}
+	if p.kind <= kindLook {
+		replies, p.err = message.ToArray()
+	}
+	if p.kind == kindWrite && p.err == nil && len(replies) > 0 {
+		now, p.err = replies[0].AsInt64()
+		replies = replies[1:]
+	}
+	if p.err == nil && (len(replies) != len(p.calls) || p.kind <= kindLook && now == 0) {
+		p.err = unexpected(nil)
+	}
+	if p.err != nil {
+		return
+	}
+	for i, c := range p.calls {
+		c.now, c.reply = now, replies[i]
+		// A script answers with a number if it has written.
+		if err := c.reply.Error(); err != nil && !c.reply.IsNil() {
+			c.err = unavailable(err)
+		} else if missing != nil && c.reply.IsInt64() {
+			c.err = missing
+		}
+	}
+}
+
+// clock reads what TIME replied.
+func clock(result rueidis.RedisResult) (microseconds int64, err error) {
+	parts, err := result.AsIntSlice()
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	if len(parts) != 2 {
+		return 0, unexpected(nil)
+	}
+	return parts[0]*int64(time.Second/time.Microsecond) + parts[1], nil
+}
+
+// ask sends plain commands together. A caller who leaves does not end them for others who wait for the same connection.
+func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rueidis.Completed) []rueidis.RedisResult {
+	failed := func(err error) []rueidis.RedisResult {
+		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(commands))
+	}
+	if err := ctx.Err(); err != nil {
+		return failed(err)
+	}
+	done := make(chan []rueidis.RedisResult, 1)
+	if !s.start(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		done <- client.DoMulti(ctx, commands...)
+	}) {
+		return failed(errClosed)
+	}
+	select {
+	case results := <-done:
+		return results
+	case <-ctx.Done():
+		return failed(ctx.Err())
+	}
+}
+
+// acks is what a write waits for beside the server's own reply.
+type acks struct {
+	replicas int
+	timeout  time.Duration
+	// fsynced counts a replica only when the write is in its append-only file, and the server itself likewise.
+	fsynced bool
+}
+
+func (a acks) wanted() bool { return a.replicas > 0 || a.fsynced }
+
+// acknowledged sends commands and waits until enough replicas have what they wrote. It has the connection to itself: the
+// server counts what was written through it, and no command behind may wait.
+func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed) ([]rueidis.RedisResult, error) {
+	b, timeout := s.client.B(), s.acks.timeout.Milliseconds()
+	wait := b.Wait().Numreplicas(int64(s.acks.replicas)).Timeout(timeout).Build()
+	if s.acks.fsynced {
+		wait = b.Waitaof().Numlocal(1).Numreplicas(int64(s.acks.replicas)).Timeout(timeout).Build()
+	}
+	client, release := s.client.Dedicate()
+	defer release()
+	results := client.DoMulti(ctx, append(commands, wait)...)
+	last := results[len(results)-1]
+	counts, err := []int64(nil), error(nil)
+	if s.acks.fsynced {
+		counts, err = last.AsIntSlice()
+	} else {
+		n, waitErr := last.AsInt64()
+		counts, err = []int64{1, n}, waitErr
+	}
+	switch {
+	case err != nil:
+		return results, unavailable(err)
+	case len(counts) != 2 || counts[0] < 1 || counts[1] < int64(s.acks.replicas):
+		return results, fmt.Errorf("%w: redis: the write was acknowledged by %d of %d replicas within %s (on the "+
+			"server itself: %d)", store.ErrUnavailable, counts[1], s.acks.replicas, s.acks.timeout, counts[0])
+	default:
+		return results, nil
+	}
+}
+
+// primaries returns the servers that hold records, each by itself. In a cluster with a node that does not answer, it
+// returns the others and an error.
+func (s *sender) primaries(ctx context.Context) (primaries []rueidis.Client, err error) {
+	if !s.cluster {
+		return []rueidis.Client{s.client}, nil
+	}
+	for address, node := range s.client.Nodes() {
+		role, roleErr := s.ask(ctx, node, node.B().Role().Build())[0].ToArray()
+		if roleErr != nil || len(role) == 0 {
+			err = errors.Join(err, fmt.Errorf("%s: %w", address, unavailable(roleErr)))
+			continue
+		}
+		if name, err := role[0].ToString(); err == nil && name == "master" {
+			primaries = append(primaries, node)
+		}
+	}
+	if len(primaries) == 0 && err == nil {
+		err = unavailable(errors.New("the cluster has no primary"))
+	}
+	return primaries, err
+}
