@@ -72,7 +72,7 @@ func (e *execution) notCompleted(err error) result {
 func (e *execution) overtaken(err error) (result, bool) {
 	e.guard.noteFenced(e.base, e.reservation.ID, e.op.name, err)
 	var fenced *store.FencedError
-	if !errors.As(err, &fenced) || fenced.Response == nil {
+	if !errors.As(err, &fenced) || fenced.Response == nil || fenced.Response.IsSealed() {
 		return result{}, false
 	}
 	if same, err := fenced.Fingerprint.Matches(e.reservation.Fingerprints); err != nil || !same {

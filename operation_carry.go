@@ -118,6 +118,9 @@ func dropsAll(v any) bool {
 // The record must be whole, as resolvers get it and [store.Store.Get] returns it: lists leave out what it carries.
 func Carried[T any](rec *store.Record) (T, error) {
 	var value T
+	if store.IsSealed(rec.Data) {
+		return value, store.ErrSealed
+	}
 	if !carries(rec.Data) {
 		return value, ErrNothingCarried
 	}

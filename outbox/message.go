@@ -172,8 +172,20 @@ type Entry struct {
 	ProviderID string
 	// LastError is why the last delivery failed.
 	LastError string
+
+	// Unreadable is why the store that has the entry sealed cannot open it: nil if it can. Payload and headers are
+	// missing then, and it is not delivered.
+	Unreadable error
 }
 
 // OfOperation reports whether the operation of that ID may have added the message: one with another origin was added
 // by another operation.
 func (e *Entry) OfOperation(id store.ID) bool { return e.Origin == store.ID{} || e.Origin == id }
+
+// readable returns an error for an entry whose content is sealed: its receiver could not read it.
+func (e *Entry) readable() error {
+	if e.Unreadable == nil && store.IsSealed(e.Payload) {
+		return store.ErrSealed
+	}
+	return e.Unreadable
+}

@@ -115,13 +115,20 @@ func (o *Outbox) AddToAnswer(ctx context.Context, m Message) (id string, err err
 // Store returns the store that the outbox keeps its messages in.
 func (o *Outbox) Store() Store { return o.store }
 
-// Entry checks a message and makes it complete: with its ID, its downstream key and its origin. It is for the package
-// of a store that adds messages in a type of transaction of its own; the entry is to be added once.
+// Entry checks a message and makes it complete: with its ID, its downstream key and its origin, and sealed if the store
+// is a [Sealer]. It is for the package of a store that adds messages in a type of transaction of its own; the entry is
+// to be added once.
 func (o *Outbox) Entry(ctx context.Context, m Message) (*Entry, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	return o.entry(ctx, m), nil
+	e := o.entry(ctx, m)
+	if sealer, ok := store.Find[Sealer](o.store); ok {
+		if err := sealer.SealEntry(e); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
 }
 
 // entry makes a message complete.

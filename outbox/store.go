@@ -72,6 +72,13 @@ type AnswerStore interface {
 	AddToAnswer(ctx context.Context, e *Entry) error
 }
 
+// Sealer is a [Store] that keeps the payloads and headers of messages sealed. [Outbox.Entry] has each message sealed by
+// it, so that one that is added past the store, in a transaction of its database, is sealed too.
+type Sealer interface {
+	// SealEntry seals an entry in its place. The entry is not to be changed afterwards.
+	SealEntry(e *Entry) error
+}
+
 // The errors of [Outbox.AddToAnswer].
 var (
 	// ErrNoAnswer is returned when there is no answer that a message could go along with.
@@ -103,7 +110,8 @@ func (s *AnswerSize) Add(e *Entry) error {
 	for name, value := range e.Headers {
 		size += len(name) + len(value)
 	}
-	if s.messages >= MaxAnswerMessages || s.bytes+size > MaxAnswerBytes {
+	// The first one always fits, also if it is larger than it was, because it is sealed.
+	if s.messages >= MaxAnswerMessages || s.messages > 0 && s.bytes+size > MaxAnswerBytes {
 		return fmt.Errorf("%w: %d messages of %d bytes, and one of %d", ErrAnswerFull, s.messages, s.bytes, size)
 	}
 	s.messages, s.bytes = s.messages+1, s.bytes+size

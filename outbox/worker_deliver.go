@@ -92,6 +92,10 @@ func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
 		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.attempts)))
 		return false
 	}
+	if err := t.readable(); err != nil {
+		s.failed(end, err) // the key that it is sealed with may be known to another node, or be back later
+		return false
+	}
 	ctx, cancel := t.lease.begin(s.hard, route.Timeout+s.config.Lease)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, route.Timeout)

@@ -75,6 +75,9 @@ func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer,
 		err := fmt.Errorf("reconcile: there is no rule for the operation %q", rec.Operation)
 		return StillUnknown(err.Error()), err
 	}
+	if store.IsSealed(rec.Data) { // a resolver would take it for data that another program has written
+		return StillUnknown(store.ErrSealed.Error()), store.ErrSealed
+	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	started, by := time.Now(), "external event"
@@ -128,6 +131,9 @@ func (p *Poller) readExternalEvents(ctx context.Context, rule *Rule, rec *store.
 	events, err := p.events.ExternalEvents(ctx, filter)
 	if err != nil || len(events) == 0 {
 		return StillUnknown("no external event has come"), err
+	}
+	if slices.ContainsFunc(events, func(e store.ExternalEvent) bool { return store.IsSealed(e.Body) }) {
+		return Answer{}, store.ErrSealed
 	}
 	p.noticeForeign(ctx, rec, events)
 	return rule.Interpret(ctx, rec, events)

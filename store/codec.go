@@ -162,14 +162,33 @@ func (r *Record) flags() (flags byte) {
 
 func (r *Response) appendBinary(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(r.Status))
-	dst = binary.AppendUvarint(dst, uint64(len(r.Header)))
-	for i := range r.Header {
-		f := &r.Header[i]
+	dst = AppendHeader(dst, r.Header)
+	return appendString(dst, r.Body)
+}
+
+// AppendHeader appends header fields as [DecodeHeader] reads them, for those who keep them apart from their record.
+func AppendHeader(dst []byte, header []HeaderField) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(header)))
+	for i := range header {
+		f := &header[i]
 		dst = append(dst, f.mode())
 		dst = appendString(dst, f.Name)
 		dst = appendString(dst, f.Value)
 	}
-	return appendString(dst, r.Body)
+	return dst
+}
+
+// DecodeHeader reads what [AppendHeader] wrote, and nothing behind it.
+func DecodeHeader(b []byte) ([]HeaderField, error) {
+	d := decoder{rest: b}
+	header := d.header()
+	if d.err == nil && len(d.rest) > 0 {
+		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
+	}
+	if d.err != nil {
+		return nil, fmt.Errorf("onceward: encoded header fields are damaged: %w", d.err)
+	}
+	return header, nil
 }
 
 // The modes of an encoded header field.
@@ -254,20 +273,25 @@ func (d *decoder) response() Response {
 	if d.err == nil && r.Status < minStatus {
 		d.err = errors.New("a response whose status ends no request")
 	}
+	r.Header = d.header()
+	r.Body = d.bytes()
+	return r
+}
+
+func (d *decoder) header() (header []HeaderField) {
 	// Each field takes three bytes at least, which bounds what a damaged count can make us allocate.
 	if n := d.uint(uint64(len(d.rest) / 3)); n > 0 {
-		r.Header = make([]HeaderField, n)
+		header = make([]HeaderField, n)
 	}
-	for i := range r.Header {
+	for i := range header {
 		mode := d.byte()
 		if d.err == nil && mode > fieldRemoved {
 			d.err = errors.New("a header field of a kind that is not known")
 		}
-		r.Header[i] = HeaderField{Name: d.string(), Value: d.string()}
-		r.Header[i].Append, r.Header[i].Removed = mode == fieldAppended, mode == fieldRemoved
+		header[i] = HeaderField{Name: d.string(), Value: d.string()}
+		header[i].Append, header[i].Removed = mode == fieldAppended, mode == fieldRemoved
 	}
-	r.Body = d.bytes()
-	return r
+	return header
 }
 
 // appendString appends a length and the bytes.

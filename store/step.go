@@ -42,12 +42,16 @@ const (
 	EventBeginReconcile
 	// EventResolveStep is what was learned, from outside, of one step of a phased operation: the operation goes on.
 	EventResolveStep
+	// EventRewrite puts other bytes in the place of a record's content, such as those of the same content under another
+	// key.
+	EventRewrite
 	eventsEnd
 )
 
 var eventNames = [eventsEnd]string{
 	"none", "reserve", "extend", "checkpoint", "complete", "release", "abandon", "reject", "sweep", "reap",
 	"resolve completed", "resolve not executed", "postpone", "bust", "requeue", "begin reconcile", "resolve step",
+	"rewrite",
 }
 
 // TakesToken reports whether the store must set [Event].Token: after the event no attempt before it may write any more.
@@ -79,6 +83,8 @@ type Event struct {
 	Checkpoint Checkpoint
 	// Completion is for EventComplete and EventResolveCompleted.
 	Completion *Completion
+	// From and To are for EventRewrite: what the record must hold, and what it is to hold.
+	From, To Content
 	// Reason is kept as the record's last error or, for EventPostpone and EventRequeue, as its reconcile error.
 	Reason string
 	// Count is, for EventBeginReconcile and EventPostpone, the number of attempts to reconcile that the record must stand
@@ -153,6 +159,8 @@ func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 		return reconcile(rec, ev, now)
 	case EventBust:
 		return bust(rec, ev, now)
+	case EventRewrite:
+		return rewrite(rec, ev)
 	default:
 		return rec, unchanged, fmt.Errorf("%w: kind %d", ErrInvalidEvent, ev.Kind)
 	}
@@ -496,6 +504,25 @@ func bust(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	default:
 		return rec, unchanged, fenced(&rec, ev)
 	}
+}
+
+// rewrite replaces the content of a record that still holds what was read, and changes nothing else. It compares the
+// content instead of the state: whatever the record has become since, its content is the same.
+func rewrite(rec Record, ev Event) (Record, Transition, error) {
+	if ev.From.Response.Status != ev.To.Response.Status || (len(ev.From.Data) == 0) != (len(ev.To.Data) == 0) {
+		return rec, unchanged, fmt.Errorf("%w: a rewrite that changes what the record means", ErrInvalidEvent)
+	}
+	held := rec.Content()
+	switch {
+	case rec.State == StateNone || rec.Attempt != ev.Attempt:
+		return rec, unchanged, fenced(&rec, ev)
+	case held.equal(&ev.To):
+		return rec, unchanged, nil
+	case !held.equal(&ev.From):
+		return rec, unchanged, fenced(&rec, ev)
+	}
+	rec.Response, rec.Data = ev.To.Response, ev.To.Data
+	return rec, written, nil
 }
 
 // fenced describes a refused write, with the stored answer if there is one.

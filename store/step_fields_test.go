@@ -259,7 +259,7 @@ func TestInvalidEvents(t *testing.T) {
 		event store.Event
 	}{
 		{"no kind", storyInProgress, store.Event{}},
-		{"no such kind", storyInProgress, store.Event{Kind: store.EventResolveStep + 1}},
+		{"no such kind", storyInProgress, store.Event{Kind: store.EventRewrite + 1}},
 		{"no reservation", storyAbsent, store.Event{Kind: store.EventReserve}},
 		{"no fingerprint", storyAbsent, without(func(r *store.Reservation) { r.Fingerprints = nil })},
 		{"no lease", storyAbsent, without(func(r *store.Reservation) { r.Lease = 0 })},

@@ -26,7 +26,7 @@ import (
 // returns a [*FencedError]; a record that cannot be read gives an [*UnreadableError].
 //
 // What only some stores can do is an optional interface: [Transactor], [TxCheckpointer], [Waiter], [Sweeper], [Reaper],
-// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor].
+// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor], [Rewriter].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an
 	// insert. Repeated with the same nonce, it answers with the same grant. A store may still read the reservation
@@ -173,7 +173,10 @@ func (v *Verdict) Check(r *Reservation) error {
 	default:
 		ok = false
 	}
-	if !ok {
+	switch {
+	case v.Decision == DecisionReplay && rec.Response.IsSealed(), v.Decision == DecisionExecute && IsSealed(rec.Data):
+		return ErrSealed
+	case !ok:
 		return &UnreadableError{
 			Version: rec.Version,
 			Reason:  "the store answered with a record or a decision that cannot belong to this request",

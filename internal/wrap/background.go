@@ -72,6 +72,13 @@ func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
 	return call(ctx, s, "bust", func(ctx context.Context, in store.Buster) error { return in.Bust(ctx, id, force) })
 }
 
+// Rewrite implements [store.Rewriter].
+func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
+	return call(ctx, s, "rewrite", func(ctx context.Context, in store.Rewriter) error {
+		return in.Rewrite(ctx, c, from, to)
+	})
+}
+
 // List implements [store.Lister].
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	return ask(ctx, s, "list", func(ctx context.Context, in store.Lister) ([]store.Record, error) {

@@ -19,6 +19,7 @@ var (
 	_ store.Reconciler = (*Store)(nil)
 	_ store.Buster     = (*Store)(nil)
 	_ store.Lister     = (*Store)(nil)
+	_ store.Rewriter   = (*Store)(nil)
 )
 
 // Sweep implements [store.Sweeper].
@@ -94,6 +95,11 @@ func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error
 // Bust implements [store.Buster].
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
 	return s.write(ctx, id, store.Event{Kind: store.EventBust, Force: force})
+}
+
+// Rewrite implements [store.Rewriter].
+func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to})
 }
 
 // List implements [store.Lister].

@@ -35,6 +35,7 @@ var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Auditor              = (*Store)(nil)
+	_ store.Rewriter             = (*Store)(nil)
 	_ outbox.Store               = (*Store)(nil)
 	_ outbox.AnswerStore         = (*Store)(nil)
 	_ inbox.Store                = (*Store)(nil)

@@ -122,6 +122,7 @@ var groups = []group{
 	{name: "ResolvedStep", needed: has[store.Reconciler], run: testResolvedStep},
 	{name: "Buster", needed: has[store.Buster], run: testBuster},
 	{name: "Lister", needed: has[store.Lister], run: testLister},
+	{name: "Rewriter", needed: has[store.Rewriter], run: testRewriter},
 	{name: "LateCompletions", needed: has[store.LateCompletionKeeper], run: testLateCompletions},
 	{name: "ExternalEvents", needed: has[store.ExternalEventKeeper], run: testExternalEvents},
 	{name: "Audit", needed: has[store.Auditor], run: testAudit},
@@ -209,8 +210,8 @@ var capabilities = []capability{
 	being[store.Transactor](), being[store.TxCheckpointer](), being[store.Waiter](),
 	being[store.Sweeper](), being[store.Reaper](), being[store.Reconciler](), being[store.Buster](),
 	being[store.Lister](), being[store.LateCompletionKeeper](), being[store.ExternalEventKeeper](),
-	being[store.Auditor](), being[outbox.Store](), being[outbox.AnswerStore](), being[inbox.Store](),
-	being[natural.Store](),
+	being[store.Auditor](), being[store.Rewriter](), being[outbox.Store](), being[outbox.AnswerStore](),
+	being[inbox.Store](), being[natural.Store](),
 }
 
 type capability struct {

@@ -104,7 +104,8 @@ func invalidActions(i Instance) []action {
 
 // actions returns every event that the store has a method for, in each way that matters.
 func actions(i Instance) []action {
-	all := slices.Concat(reserveActions(), ownerActions(), backgroundActions(), reconcilerActions(), busterActions())
+	all := slices.Concat(reserveActions(), ownerActions(), backgroundActions(), reconcilerActions(), busterActions(),
+		rewriterActions())
 	return slices.DeleteFunc(all, func(a action) bool { return a.needed != nil && !a.needed(i) })
 }
 
@@ -324,6 +325,8 @@ func (e *env) do(id store.ID, ev store.Event) (r reply) {
 		r.err = e.Store.(store.Reconciler).Requeue(e.ctx, c, ev.Reason)
 	case store.EventBust:
 		r.err = e.Store.(store.Buster).Bust(e.ctx, id, ev.Force)
+	case store.EventRewrite:
+		r.err = e.Store.(store.Rewriter).Rewrite(e.ctx, c, ev.From, ev.To)
 	default:
 		r.err = fmt.Errorf("storetest: no method for %s", ev.Kind)
 	}

@@ -3,6 +3,7 @@ package tiered
 import (
 	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -20,7 +21,10 @@ type entry struct {
 // entryFormat is the first byte of an encoded entry. One of another format is none.
 const entryFormat = 1
 
-// appendBinary encodes the entry: the format, both times, the ID with its length, and the record.
+// checksums finds what was damaged on its way: the answer of a front is sent as it is.
+var checksums = crc32.MakeTable(crc32.Castagnoli)
+
+// appendBinary encodes the entry: the format, both times, the ID with its length, the record, and a checksum of all.
 func (e entry) appendBinary(dst []byte) []byte {
 	id := e.record.ID.AppendBinary(nil)
 	dst = append(dst, entryFormat)
@@ -28,23 +32,29 @@ func (e entry) appendBinary(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, uint64(e.now.UnixMicro()))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(id)))
 	dst = append(dst, id...)
-	return e.record.AppendBinary(dst)
+	dst = e.record.AppendBinary(dst)
+	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst, checksums))
 }
 
-// headSize is the size of what stands before the ID.
-const headSize = 1 + 8 + 8 + 4
+const (
+	// headSize is the size of what stands before the ID.
+	headSize = 1 + 8 + 8 + 4
+	// sumSize is the size of the checksum.
+	sumSize = 4
+)
 
 var errNoEntry = errors.New("tiered: what the front holds is no entry for this ID")
 
 // decodeEntry reads an entry. The ID is compared byte for byte: a front that mixes up names, as one that shortens them
 // might, is found out.
 func decodeEntry(id store.ID, b []byte) (e entry, err error) {
-	if len(b) < headSize || b[0] != entryFormat {
+	end := len(b) - sumSize
+	if end < headSize || b[0] != entryFormat || binary.BigEndian.Uint32(b[end:]) != crc32.Checksum(b[:end], checksums) {
 		return e, errNoEntry
 	}
 	e.readAt = time.UnixMicro(int64(binary.BigEndian.Uint64(b[1:])))
 	e.now = time.UnixMicro(int64(binary.BigEndian.Uint64(b[9:]))).UTC()
-	size, rest := binary.BigEndian.Uint32(b[17:]), b[headSize:]
+	size, rest := binary.BigEndian.Uint32(b[17:]), b[headSize:end]
 	if uint64(size) > uint64(len(rest)) || string(rest[:size]) != string(id.AppendBinary(nil)) {
 		return e, errNoEntry
 	}

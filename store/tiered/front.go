@@ -59,11 +59,10 @@ func (s *Store) answer(r *store.Reservation, value []byte) (store.Verdict, bool)
 	}
 	now := held.now.Add(age)
 	rec, transition, err := store.Step(held.record, store.Event{Kind: store.EventReserve, Reservation: r}, now)
-	v := store.Verdict{Decision: transition.Decision, Record: rec, Now: now}
-	if err != nil || v.Decision != store.DecisionReplay || v.Check(r) != nil {
+	if err != nil || transition.Decision != store.DecisionReplay || rec.Response.Status == 0 {
 		return store.Verdict{}, false
 	}
-	return v, true
+	return store.Verdict{Decision: store.DecisionReplay, Record: rec, Now: now}, true
 }
 
 // moment is when a reservation was begun, which is before the durable store was read.

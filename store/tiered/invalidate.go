@@ -2,6 +2,7 @@ package tiered
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -32,6 +33,16 @@ func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason st
 // ResolveStep implements [store.Reconciler], and tells the front.
 func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
 	return s.told(ctx, c.ID, s.Store.ResolveStep(ctx, c, p))
+}
+
+// Rewrite implements [store.Rewriter], and tells the front. If it cannot be told that is no error: what it still holds, for
+// MaxAge at most, is the same content under another key, which stays in the key ring as long.
+func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
+	err := s.told(ctx, c.ID, s.Store.Rewrite(ctx, c, from, to))
+	if errors.Is(err, store.ErrStale) {
+		return nil
+	}
+	return err
 }
 
 // told tells the front that the durable store was asked to change a record, and returns what is to be said of both. The

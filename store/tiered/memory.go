@@ -44,7 +44,9 @@ type memoryEntry struct {
 // memoryOverhead is about what an entry takes beside its value and its ID.
 const memoryOverhead = 256
 
-func (e *memoryEntry) size() int { return len(e.value) + len(e.id.Scope) + len(e.id.Key) + memoryOverhead }
+func (e *memoryEntry) size() int {
+	return len(e.value) + len(e.id.Scope) + len(e.id.Key) + memoryOverhead
+}
 
 // leastPrune is how many tombstones are kept before those that have ended are looked for.
 const leastPrune = 64

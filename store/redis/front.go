@@ -1,0 +1,240 @@
+package redis
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Front is a cache on Redis for package tiered, which puts it before a durable store. It may lose everything at any time,
+// and so the server may be as fast as it can: no persistence, maxmemory with allkeys-lru, replicas that lag.
+//
+// A look-up is a GET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: one command each, on one key. The
+// key is a hash of the ID: what clients put into their keys decides neither the slot of a cluster nor what an operator
+// sees in MONITOR.
+type Front struct {
+	prefix  string
+	connect func() (rueidis.Client, error)
+	clock   serverClock
+
+	mu         sync.Mutex
+	client     rueidis.Client // nil until there is a connection
+	failure    error          // why there is none
+	connecting bool
+	closed     bool
+	work       sync.WaitGroup
+}
+
+// OpenFront connects to the servers of a URL, of the kinds that [Open] takes. A server that is away is no error: the front
+// answers when it is back, and until then the durable store does. Of the options, [WithPrefix] counts.
+func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) {
+	o := newOptions(opts)
+	connect, err := connector(url)
+	if err != nil {
+		return nil, err
+	}
+	f := &Front{prefix: o.prefix + ":front:", connect: connect, failure: errConnecting}
+	first := make(chan struct{})
+	f.work.Go(func() {
+		defer close(first)
+		f.dial()
+	})
+	select {
+	case <-first:
+	case <-ctx.Done(): // it goes on to connect
+	}
+	return f, nil
+}
+
+var errConnecting = errors.New("there is no connection yet")
+
+// Close ends the calls under way with an error, and closes the connections.
+func (f *Front) Close() error {
+	f.mu.Lock()
+	client := f.client
+	f.client, f.failure, f.closed = nil, errClosed, true
+	f.mu.Unlock()
+	if client != nil {
+		client.Close()
+	}
+	f.work.Wait()
+	return nil
+}
+
+// dial tries once to connect.
+func (f *Front) dial() {
+	client, err := f.connect()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.connecting = false
+	switch {
+	case f.closed && err == nil:
+		client.Close()
+	case f.closed:
+	case err != nil:
+		f.failure = err
+	default:
+		f.client = client
+		f.work.Go(func() { f.clock.ask(client) })
+	}
+}
+
+// ready returns the client. Where there is none yet it tries to connect, beside the caller, who comes again.
+func (f *Front) ready() (rueidis.Client, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.client != nil {
+		return f.client, nil
+	}
+	if !f.connecting && !f.closed {
+		f.connecting = true
+		f.work.Go(f.dial)
+	}
+	return nil, fmt.Errorf("%w: redis: %w", store.ErrUnavailable, f.failure)
+}
+
+func (f *Front) key(id store.ID) string {
+	var buf [320]byte
+	sum := sha256.Sum256(id.AppendBinary(buf[:0]))
+	return f.prefix + string(sum[:])
+}
+
+// Get returns what was added for the ID and has not ended, or nothing.
+func (f *Front) Get(ctx context.Context, id store.ID) ([]byte, error) {
+	client, err := f.ready()
+	if err != nil {
+		return nil, err
+	}
+	value, err := client.Do(ctx, client.B().Get().Key(f.key(id)).Build()).AsBytes()
+	if rueidis.IsRedisNil(err) {
+		return nil, nil
+	}
+	return value, unavailable(err)
+}
+
+// Add keeps a value until the server's clock has come to end, unless there is a value or a tombstone for the ID.
+func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Time) error {
+	client, err := f.ready()
+	if err != nil {
+		return err
+	}
+	// The server counts milliseconds, from 1 on. What has ended for it when it arrives is gone at once.
+	at := max(end.UnixMilli(), 1)
+	err = client.Do(ctx, client.B().Set().Key(f.key(id)).Value(rueidis.BinaryString(value)).Nx().
+		PxatMillisecondsTimestamp(at).Build()).Error()
+	if rueidis.IsRedisNil(err) { // there is something
+		return nil
+	}
+	return unavailable(err)
+}
+
+// Invalidate drops what there is for the ID, and leaves a tombstone in its place for at least that time.
+func (f *Front) Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error {
+	client, err := f.ready()
+	if err != nil {
+		return err
+	}
+	// A millisecond more than is asked for: the server's have begun when it counts them.
+	return unavailable(client.Do(ctx, client.B().Set().Key(f.key(id)).Value("").
+		PxMilliseconds(lasting.Milliseconds()+1).Build()).Error())
+}
+
+// Now returns a moment of the server's clock that is not later than the call, or the zero time if none is known.
+func (f *Front) Now() time.Time {
+	now, due := f.clock.now()
+	if due {
+		f.mu.Lock()
+		if client := f.client; client != nil && !f.closed {
+			f.work.Go(func() { f.clock.ask(client) })
+		}
+		f.mu.Unlock()
+	}
+	return now
+}
+
+// serverClock knows a moment that the clock of the server has passed, without asking it each time.
+type serverClock struct {
+	mu     sync.Mutex
+	server time.Time // what it said
+	heard  time.Time // when it had said so, by this process
+	asked  time.Time // when it was last asked
+}
+
+const (
+	// clockInterval is how often the server is asked for its clock, while it is needed.
+	clockInterval = 5 * time.Second
+	// clockTimeout bounds how long that takes on each node.
+	clockTimeout = time.Second
+	// clockTrust is how long an answer counts.
+	clockTrust = time.Minute
+	// clockDrift is how much slower than the one of this process the clock of the server may go: one part in so many.
+	clockDrift = 1000
+)
+
+// now is what the server said, and what has gone by since it had. It reports whether it is time to ask again.
+func (c *serverClock) now() (now time.Time, due bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if due = time.Since(c.asked) > clockInterval; due {
+		c.asked = time.Now()
+	}
+	gone := time.Since(c.heard)
+	if c.heard.IsZero() || gone > clockTrust {
+		return time.Time{}, due
+	}
+	return c.server.Add(gone - gone/clockDrift), due
+}
+
+// ask asks every node, and takes the clock that is behind all others: which node a key is on can change at any time.
+func (c *serverClock) ask(client rueidis.Client) {
+	var earliest time.Time
+	for _, node := range client.Nodes() {
+		at, err := timeOf(node)
+		if err == nil && (earliest.IsZero() || at.Before(earliest)) { // a node that is away serves no key
+			earliest = at
+		}
+	}
+	if earliest.IsZero() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server, c.heard = earliest, time.Now()
+}
+
+// timeOf asks a node for its clock.
+func timeOf(node rueidis.Client) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), clockTimeout)
+	defer cancel()
+	parts, err := node.Do(ctx, node.B().Time().Build()).AsIntSlice()
+	if err != nil || len(parts) != 2 {
+		return time.Time{}, unexpected(err)
+	}
+	return time.Unix(parts[0], parts[1]*int64(time.Microsecond)), nil
+}
+
+// connector returns what connects to the servers of a URL.
+func connector(url string) (func() (rueidis.Client, error), error) {
+	config, err := rueidis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	config.ForceSingleClient, config.DisableCache, config.DisableRetry = true, true, true
+	config.AlwaysPipelining = true
+	return func() (rueidis.Client, error) { return rueidis.NewClient(config) }, nil
+}
+
+func newOptions(opts []Option) options {
+	o := options{prefix: "onceward"}
+	for _, option := range opts {
+		option(&o)
+	}
+	return o
+}
