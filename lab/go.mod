@@ -12,7 +12,9 @@ require (
 	github.com/onceward/onceward v0.1.0
 	github.com/onceward/onceward/examples v0.1.0
 	github.com/onceward/onceward/store/postgres v0.1.0
+	github.com/onceward/onceward/store/redis v0.1.0
 	github.com/onceward/onceward/store/sqlite v0.1.0
+	github.com/onceward/onceward/store/storetest v0.1.0
 	github.com/onceward/onceward/storeurl v0.1.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/twmb/franz-go v1.22.2
@@ -43,7 +45,6 @@ require (
 	github.com/mattn/go-isatty v0.0.22 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.2 // indirect
-	github.com/onceward/onceward/store/redis v0.1.0 // indirect
 	github.com/pelletier/go-toml/v2 v2.2.4 // indirect
 	github.com/quic-go/qpack v0.6.0 // indirect
 	github.com/quic-go/quic-go v0.59.0 // indirect

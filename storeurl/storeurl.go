@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
-	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -117,28 +115,6 @@ func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 	default:
 		return openSQLite(ctx, url, o)
 	}
-}
-
-// Closer is a store that is closed when done.
-type Closer interface {
-	store.Store
-	io.Closer
-}
-
-// OpenStore opens the store at a URL: what [Open] opens, and redis://…, which has no transactions.
-func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) {
-	if scheme, _, _ := strings.Cut(url, ":"); !strings.HasPrefix(scheme, "redis") {
-		return Open(ctx, url, with...)
-	}
-	var o options
-	for _, option := range with {
-		option(&o)
-	}
-	var options []redis.Option
-	if o.logger != nil {
-		options = append(options, redis.WithLogger(o.logger))
-	}
-	return redis.Open(ctx, url, options...)
 }
 
 func openPostgres(ctx context.Context, url string, o options) (*Database, error) {

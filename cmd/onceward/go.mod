@@ -20,9 +20,7 @@ require (
 	github.com/ncruces/go-sqlite3-wasm/v6 v6.3.35304 // indirect
 	github.com/ncruces/julianday v1.0.0 // indirect
 	github.com/onceward/onceward/store/postgres v0.1.0 // indirect
-	github.com/onceward/onceward/store/redis v0.1.0 // indirect
 	github.com/onceward/onceward/store/sqlite v0.1.0 // indirect
-	github.com/redis/rueidis v1.0.79 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 )

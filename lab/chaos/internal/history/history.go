@@ -51,6 +51,7 @@ const (
 	CallBust               = "bust"
 	CallClaimMessage       = "claim message"
 	CallFinishMessage      = "finish message"
+	CallFront              = "front" // a retry that a fast store in front of the durable one has answered
 )
 
 // Write is one call of a node to its store, as the node's own journal has it. Times are of the machine's monotonic

@@ -81,7 +81,7 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 			return map[string]any{"item": item, "price": amount, "reference": reference}
 		})
 	case kind < 0.86:
-		op.drawHarder(random, client, n, name, random.IntN(10))
+		op.drawHarder(random, client, n, name, random.IntN(11))
 	default:
 		payment, charge := l.charged(ctx, random, op.token)
 		if payment == "" {
@@ -111,7 +111,7 @@ func (o *operation) drawHarder(random *rand.Rand, client, n int, name string, wh
 	case 0:
 		o.kind, o.path = "flash", "/flashes"
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
-	case 1:
+	case 1, 10:
 		o.kind, o.path, o.abandoned = "spark", "/sparks", false
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
 	case 2, 3:

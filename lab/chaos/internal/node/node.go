@@ -17,7 +17,12 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/lab/chaos/internal/history"
+	"github.com/onceward/onceward/store"
+
+	"github.com/onceward/onceward/store/redis"
+	"github.com/onceward/onceward/store/tiered"
 	"github.com/onceward/onceward/storeurl"
 )
 
@@ -35,8 +40,10 @@ type Settings struct {
 	// Provider is set for a process that is a provider, and says how it behaves. The other fields are for nodes.
 	Provider *provider.Config
 
-	// Store is the URL of the store.
-	Store string
+	// Store is the URL of the store, and Front that of a Redis in front of it; empty for none.
+	Store, Front string
+	// Replicas is how many replicas must have a write before a Redis store counts it as written.
+	Replicas int
 	// Serve and Work say what the node does: take requests, or do the work in the background.
 	Serve, Work bool
 	// Acquirer and Bank are the URLs of the two providers: the first recognises repeated keys, the second does not.
@@ -142,7 +149,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	}
 	fmt.Printf("http://%s\n", listener.Addr())
 	if s.Serve {
-		operator, err := newOperator(bank.guard, db)
+		operator, err := newOperator(bank.guard, db.Store.(*journaled))
 		if err != nil {
 			return err
 		}
@@ -170,7 +177,7 @@ func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
 		}
 		options = append(options, storeurl.WithClock(clock))
 	}
-	db, err := Open(ctx, s.Store, options...)
+	db, err := Open(ctx, s.Store, s.Replicas, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -178,8 +185,28 @@ func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.Store = &journaled{Store: db.Store, journal: journal}
+	outermost := &journaled{Store: wrap.New(db.Store, nil), journal: journal}
+	if s.Front != "" {
+		front, err := putBefore(ctx, db.Store, s.Front, outermost)
+		if err != nil {
+			return nil, err
+		}
+		outermost.past = &journaled{Store: outermost.Store, journal: journal, stale: true}
+		outermost.Store = wrap.New(front, nil)
+	}
+	db.Store = outermost
 	return db, nil
+}
+
+// putBefore puts a front before a durable store.
+func putBefore(ctx context.Context, durable store.Store, url string, journal *journaled) (*tiered.Store, error) {
+	front, err := redis.OpenFront(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return tiered.New(durable, front, tiered.Config{
+		MaxAge: history.FrontAge, Logger: slog.New(slog.DiscardHandler), Observer: onceward.ObserverFunc(journal.observe),
+	})
 }
 
 func (s Settings) logger() (*slog.Logger, error) {

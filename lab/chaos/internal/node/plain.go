@@ -15,16 +15,22 @@ import (
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/storeurl"
 )
 
-// Open opens the store that a URL names. One without transactions has no tables to read.
-func Open(ctx context.Context, url string, options ...storeurl.Option) (*storeurl.Database, error) {
-	options = append(options, storeurl.WithLogger(slog.New(slog.DiscardHandler)))
+// Open opens the store that a URL names. One without transactions has no tables to read. So many replicas of a Redis
+// must have a write before it counts.
+func Open(ctx context.Context, url string, replicas int, options ...storeurl.Option) (*storeurl.Database, error) {
+	logger := slog.New(slog.DiscardHandler)
 	if !strings.HasPrefix(url, "redis") {
-		return storeurl.Open(ctx, url, options...)
+		return storeurl.Open(ctx, url, append(options, storeurl.WithLogger(logger))...)
 	}
-	s, err := storeurl.OpenStore(ctx, url, options...)
+	with := []redis.Option{redis.WithLogger(logger)}
+	if replicas > 0 {
+		with = append(with, redis.WithReplicas(replicas, Timing.Call))
+	}
+	s, err := redis.Open(ctx, url, with...)
 	if err != nil {
 		return nil, err
 	}

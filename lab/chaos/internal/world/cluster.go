@@ -87,15 +87,12 @@ func (c *cluster) url() string {
 	for i, wire := range c.wires {
 		addresses[i] = wire.addr()
 	}
-	url := "redis+cluster://" + strings.Join(addresses, ",")
-	if c.world.Replicas > 0 {
-		url += "?wait=" + strconv.Itoa(c.world.Replicas)
-	}
-	return url
+	return "redis+cluster://" + strings.Join(addresses, ",")
 }
 
 // direct is no other way: it is the servers who say how to reach them.
 func (c *cluster) direct() string    { return c.servers.URL() }
+func (c *cluster) front() string     { return "" }
 func (c *cluster) clockFile() string { return "" }
 func (c *cluster) plain() bool       { return true }
 func (c *cluster) close() error      { return c.servers.Close() }

@@ -14,7 +14,7 @@ import (
 )
 
 // Stores are the kinds of stores that a run can take place on.
-var Stores = []string{"sqlite", "postgres", "redis", Cluster}
+var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered"}
 
 // Cluster is the store that may forget what it has acknowledged, when a replica takes over.
 const Cluster = "redis-cluster"
@@ -24,6 +24,8 @@ type database interface {
 	// url is what nodes open, and direct what can be opened past all faults.
 	url() string
 	direct() string
+	// front is the URL of a Redis in front of the store, empty for none.
+	front() string
 	// clockFile is the clock of a store that has none of its own.
 	clockFile() string
 	// plain says that the store has no transactions, and a clock that cannot be put off.
@@ -71,6 +73,8 @@ func openDatabase(ctx context.Context, w *World) (database, error) {
 		return openServer(ctx, w)
 	case "redis":
 		return openRedis(ctx, w)
+	case "tiered":
+		return openTiered(ctx, w)
 	case Cluster:
 		return openCluster(ctx, w)
 	default:
@@ -92,6 +96,7 @@ func openFile(w *World) (database, error) {
 
 func (f *file) url() string       { return f.path }
 func (f *file) direct() string    { return f.path }
+func (f *file) front() string     { return "" }
 func (f *file) clockFile() string { return f.clock }
 func (f *file) plain() bool       { return false }
 func (f *file) close() error      { return nil }

@@ -18,7 +18,7 @@ import (
 
 // open opens the store past all faults.
 func (w *World) open(ctx context.Context) (*storeurl.Database, error) {
-	return node.Open(ctx, w.database.direct())
+	return node.Open(ctx, w.database.direct(), 0)
 }
 
 // Quiet reports whether nothing is left to be done: no operation open, no message on its way.
@@ -124,13 +124,34 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	w.clock.Lock()
 	run.Steps = append(run.Steps, w.steps...)
 	w.clock.Unlock()
+	w.mu.Lock()
+	run.FrontLosses = append(run.FrontLosses, w.frontLosses...)
+	w.mu.Unlock()
 	run.Faults = w.Struck()
+	w.countFront(run)
 	for _, fault := range w.Faults() {
 		if !w.Brief {
 			run.Planned = append(run.Planned, fault.Name)
 		}
 	}
 	return err
+}
+
+// countFront counts what the front has answered: a run in which it was of no use proves nothing about it.
+func (w *World) countFront(run *history.Run) {
+	if w.database.front() == "" {
+		return
+	}
+	const answered, removed = "front-answers", "front-bust"
+	run.Planned = append(run.Planned, answered, removed)
+	for i := range run.Writes {
+		switch run.Writes[i].Call {
+		case history.CallFront:
+			run.Faults[answered]++
+		case history.CallBust:
+			run.Faults[removed]++
+		}
+	}
 }
 
 // harvestTables reads the tables of the nodes.

@@ -220,6 +220,7 @@ func (l *link) pass(direction int, from, to net.Conn) {
 	defer l.close(false)
 	passed := make(map[*trouble]int) // under each trouble that counts
 	piece := make([]byte, 32<<10)
+	lost := false
 	for {
 		n, err := from.Read(piece)
 		rest := piece[:n]
@@ -234,7 +235,12 @@ func (l *link) pass(direction int, from, to net.Conn) {
 				break
 			}
 		}
-		if len(rest) > 0 {
+		if n > 0 && rest == nil {
+			lost = true
+		} else if len(rest) > 0 {
+			if lost {
+				return // nothing arrives behind a gap
+			}
 			if _, err := to.Write(rest); err != nil {
 				return
 			}

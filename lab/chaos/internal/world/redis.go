@@ -33,6 +33,7 @@ func openRedis(ctx context.Context, w *World) (database, error) {
 
 func (r *redis) url() string       { return "redis://" + r.wire.addr() }
 func (r *redis) direct() string    { return r.server.URL() }
+func (r *redis) front() string     { return "" }
 func (r *redis) clockFile() string { return "" }
 func (r *redis) plain() bool       { return true }
 func (r *redis) close() error      { return r.server.Close() }

@@ -56,7 +56,7 @@ func openServer(ctx context.Context, w *World) (database, error) {
 
 // prepare makes the tables, and gives the store a clock that can be put off.
 func (s *server) prepare(ctx context.Context) error {
-	db, err := node.Open(ctx, s.direct())
+	db, err := node.Open(ctx, s.direct(), 0)
 	if err != nil {
 		return err
 	}
@@ -80,6 +80,7 @@ func (s *server) url() string {
 }
 
 func (s *server) direct() string    { return s.past.URL() }
+func (s *server) front() string     { return "" }
 func (s *server) clockFile() string { return "" }
 func (s *server) plain() bool       { return false }
 

@@ -88,6 +88,8 @@ type World struct {
 	told   map[*Process]map[provider.Kind]int
 	// failOvers are those of this window.
 	failOvers []history.FailOver
+	// frontLosses are those since the beginning.
+	frontLosses []history.FrontLoss
 }
 
 // New builds a world and returns when everything in it runs.
@@ -211,7 +213,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		return err
 	}
 	settings := node.Settings{
-		Store: w.database.url(), Clock: w.database.clockFile(), Owners: w.owners(),
+		Store: w.database.url(), Front: w.database.front(), Replicas: w.Replicas, Clock: w.database.clockFile(), Owners: w.owners(),
 		Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
 	}
 	if w.Log {
