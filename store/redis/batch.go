@@ -25,16 +25,14 @@ const (
 	kindWrite kind = iota // makes or settles a record, by batchScript
 	kindLook              // looks a record up
 	kindRun               // runs another script
-	kindPlain             // is a plain command
 )
 
 // call is one question to the server. What it answers is there when it is done.
 type call struct {
 	kind   kind
-	script *script           // of kindRun
-	keys   []string          // two for a write, one for a look
-	args   []string          // four for a write
-	plain  rueidis.Completed // of kindPlain
+	script *script  // of kindRun
+	keys   []string // two for a write, one for a look
+	args   []string // four for a write
 
 	done  chan struct{}
 	now   int64 // the server's clock, in microseconds, of a write or a look

@@ -19,6 +19,16 @@ const (
 	kindUnknown = "u" // sorted set: unknown records, dead letters too, by when they are due
 )
 
+// The kinds of keys of what is kept beside the records.
+const (
+	kindLate     = "l" // one for each ID: list of completions that came too late
+	kindEvent    = "e" // one for each external event: the event
+	kindReceived = "x" // sorted set: the keys of external events, by when they were received
+	kindSubject  = "s" // one for each subject: sorted set of the keys of external events about it
+	kindAudit    = "a" // one for each ID: sorted set of entries, by when they were written
+	kindWritten  = "w" // sorted set: the keys of audits, by when their oldest entry was written
+)
+
 // The numbers of the indexes, as scripts count them.
 const (
 	indexNone = iota
@@ -62,6 +72,12 @@ type place struct {
 	*bucket
 	id  store.ID
 	key string // of the record
+}
+
+// named returns the key of a kind for some bytes, and the bucket that it is in.
+func (n *names) named(kind string, b []byte) (string, *bucket) {
+	in := n.bucketOf(b)
+	return in.base + kind + ":" + string(b), in
 }
 
 // leased are the keys that change with a lease: the record and the index of what is in progress.

@@ -17,10 +17,13 @@ type Store struct {
 	names  *names
 	recent *recent
 	log    *slog.Logger
+
+	watcher *watcher
 }
 
 // Close waits for the calls under way, and closes the connections.
 func (s *Store) Close() error {
+	s.watcher.stop()
 	s.sender.close()
 	return nil
 }
@@ -77,7 +80,7 @@ func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease 
 	if c.reply.IsInt64() {
 		return now, nil, nil
 	}
-	found, err := storedAt(now, &c.reply)
+	found, err := storedAt(c.now, &c.reply)
 	return time.Time{}, found, err
 }
 
@@ -90,7 +93,7 @@ func (s *Store) look(ctx context.Context, at place) (*reading, error) {
 	if err := s.sender.do(ctx, c); err != nil {
 		return nil, err
 	}
-	return storedAt(time.UnixMicro(c.now).UTC(), &c.reply)
+	return storedAt(c.now, &c.reply)
 }
 
 // Extend implements [store.Store].
@@ -157,7 +160,7 @@ func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (t
 	if expires, err := call.reply.ToInt64(); err == nil {
 		return time.UnixMicro(expires).UTC(), nil
 	}
-	seen, err := storedAt(time.UnixMicro(call.now).UTC(), &call.reply)
+	seen, err := storedAt(call.now, &call.reply)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -177,12 +180,7 @@ func (s *Store) Reject(ctx context.Context, c store.Claim) error {
 
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
-	at := s.names.place(id)
-	get := &call{kind: kindPlain, plain: s.sender.client.B().Get().Key(at.key).Build()}
-	if err := s.sender.do(ctx, get); err != nil {
-		return store.Record{}, err
-	}
-	found, err := storedAt(time.Time{}, &get.reply)
+	found, err := s.look(ctx, s.names.place(id))
 	if err != nil {
 		return store.Record{}, err
 	}

@@ -3,7 +3,7 @@ package redis
 import (
 	"context"
 	"crypto/sha1"
-	_ "embed" // the scripts
+	"embed"
 	"encoding/hex"
 	"strconv"
 	"time"
@@ -11,28 +11,29 @@ import (
 	"github.com/redis/rueidis"
 )
 
-//go:embed script/batch.lua
-var batchSource string
-
-//go:embed script/extend.lua
-var extendSource string
-
-//go:embed script/read.lua
-var readSource string
-
-//go:embed script/swap.lua
-var swapSource string
-
-//go:embed script/mend.lua
-var mendSource string
+//go:embed script/*.lua
+var sources embed.FS
 
 // The scripts. Each is one atomic step of the server, whose effects reach its log and its replicas as one transaction.
+// Their first line makes the server refuse them before they begin where they could not write: a replica does not even
+// read for them what may be old.
 var (
-	batchScript  = newScript(batchSource)
-	extendScript = newScript(extendSource)
-	readScript   = &script{readSource, newScript(readSource).hash, true}
-	swapScript   = newScript(swapSource)
-	mendScript   = newScript(mendSource)
+	// Those of records.
+	batchScript  = newScript("batch")
+	extendScript = newScript("extend")
+	swapScript   = newScript("swap")
+	readScript   = newScript("read").reading()
+	clockScript  = newScript("clock").reading()
+	awaitScript  = newScript("await")
+	mendScript   = newScript("mend")
+	// Those of what is kept beside them.
+	lateScript      = newScript("late")
+	eventScript     = newScript("event")
+	subjectScript   = newScript("subject")
+	unsubjectScript = newScript("unsubject")
+	forgetScript    = newScript("forget")
+	auditScript     = newScript("audit")
+	purgeScript     = newScript("purge")
 )
 
 // script is a program that the server runs. It is called by its hash, and sent again to a server that does not know it.
@@ -42,9 +43,19 @@ type script struct {
 	reads bool
 }
 
-func newScript(source string) *script {
-	sum := sha1.Sum([]byte(source))
-	return &script{source: source, hash: hex.EncodeToString(sum[:])}
+func newScript(name string) *script {
+	source, err := sources.ReadFile("script/" + name + ".lua")
+	if err != nil {
+		panic(err) // it was there when the program was built
+	}
+	sum := sha1.Sum(source)
+	return &script{source: string(source), hash: hex.EncodeToString(sum[:])}
+}
+
+// reading marks a script that never writes.
+func (p *script) reading() *script {
+	p.reads = true
+	return p
 }
 
 // command returns the call of the script, by its hash or in full.
@@ -71,26 +82,25 @@ type reading struct {
 // readingOf reads the reply of a script that found what it did not expect.
 func readingOf(message *rueidis.RedisMessage) (*reading, error) {
 	parts, err := message.ToArray()
-	if err != nil || len(parts) < 2 {
+	if err != nil || len(parts) != 2 {
 		return nil, unexpected(err)
 	}
 	now, err := parts[0].AsInt64()
 	if err != nil {
 		return nil, unexpected(err)
 	}
-	return storedAt(time.UnixMicro(now).UTC(), &parts[1])
+	return storedAt(now, &parts[1])
 }
 
 // storedAt reads what is stored at a key.
-func storedAt(now time.Time, message *rueidis.RedisMessage) (*reading, error) {
+func storedAt(now int64, message *rueidis.RedisMessage) (*reading, error) {
+	found := &reading{now: time.UnixMicro(now).UTC()}
 	if message.IsNil() {
-		return &reading{now: now}, nil
+		return found, nil
 	}
-	stored, err := message.ToString()
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	return &reading{now, stored}, nil
+	var err error
+	found.stored, err = message.ToString()
+	return found, unavailable(err)
 }
 
 func number[T ~int | ~int64](n T) string { return strconv.FormatInt(int64(n), 10) }

@@ -25,6 +25,7 @@ const (
 type part struct {
 	kind  kind
 	calls []*call
+	now   int64 // of looks: the server's clock
 	err   error // what the server or the connection said instead of an answer
 }
 
@@ -54,7 +55,6 @@ func (s *sender) send(calls []*call) {
 func (s *sender) followMove(ctx context.Context, parts []*part) {
 	for start := time.Now(); time.Since(start) < movingTime; {
 		moving := which(parts, (*rueidis.RedisError).IsTryAgain)
-		moving = slices.DeleteFunc(moving, func(p *part) bool { return p.kind == kindPlain })
 		if len(moving) == 0 || !backoff.Sleep(ctx, movingPause) {
 			return
 		}
@@ -100,16 +100,17 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 		writes = writes || p.kind == kindWrite || p.kind == kindRun && !p.calls[0].script.reads
 	}
 	if looks {
-		commands = append(commands, s.client.B().Time().Build())
+		commands = append(commands, clockScript.command(s.client.B(), full, nil, nil))
 	}
 	results, missing := s.roundTrip(ctx, commands, writes)
-	now := int64(0)
-	if looks {
-		now, _ = clock(results[len(parts)]) // without it the looks have failed
-	}
 	for i, p := range parts {
 		p.err = nil
-		p.answer(results[i], now, missing)
+		if p.kind == kindLook {
+			p.now, p.err = results[len(parts)].AsInt64()
+		}
+		if p.err == nil {
+			p.answer(results[i], missing)
+		}
 	}
 }
 
@@ -142,15 +143,13 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 			keys[i] = c.keys[0]
 		}
 		return b.Mget().Key(keys...).Build()
-	case kindRun:
-		return first.script.command(b, full, first.keys, first.args)
 	default:
-		return first.plain
+		return first.script.command(b, full, first.keys, first.args)
 	}
 }
 
 // answer gives the calls of a part what the server replied.
-func (p *part) answer(result rueidis.RedisResult, now int64, missing error) {
+func (p *part) answer(result rueidis.RedisResult, missing error) {
 	message, err := result.ToMessage()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		p.err = err
@@ -161,17 +160,17 @@ func (p *part) answer(result rueidis.RedisResult, now int64, missing error) {
 		replies, p.err = message.ToArray()
 	}
 	if p.kind == kindWrite && p.err == nil && len(replies) > 0 {
-		now, p.err = replies[0].AsInt64()
+		p.now, p.err = replies[0].AsInt64()
 		replies = replies[1:]
 	}
-	if p.err == nil && (len(replies) != len(p.calls) || p.kind <= kindLook && now == 0) {
+	if p.err == nil && len(replies) != len(p.calls) {
 		p.err = unexpected(nil)
 	}
 	if p.err != nil {
 		return
 	}
 	for i, c := range p.calls {
-		c.now, c.reply = now, replies[i]
+		c.now, c.reply = p.now, replies[i]
 		// A script answers with a number if it has written.
 		if err := c.reply.Error(); err != nil && !c.reply.IsNil() {
 			c.err = unavailable(err)

@@ -204,23 +204,10 @@ type decoder struct {
 var errTruncated = errors.New("it is cut off")
 
 func (d *decoder) value() (v value) {
-	flags := d.head(&v)
+	d.outline(&v)
 	if d.err != nil || v.State == store.StateNone {
 		return v
 	}
-	v.CreatedAt = d.time()
-	v.Version = d.byte()
-	if d.err == nil && (v.Version == 0 || v.Version > store.RecordVersion) {
-		d.fail("the version is not known to this program")
-	}
-	v.Fingerprint.Secret = uint32(d.uint(math.MaxUint32))
-	v.Fingerprint.Rules = d.byte()
-	d.copy(v.Fingerprint.Sum[:])
-	if flags&flagSession != 0 {
-		d.copy(v.Fingerprint.Session[:])
-	}
-	v.ReconcileAt = fromMicroseconds(d.int())
-	v.ReconcileCount = int(d.uint(math.MaxInt32))
 	v.DownstreamSecret = uint32(d.uint(math.MaxUint32))
 	for _, s := range [...]*string{&v.Operation, &v.TraceID, &v.Point} {
 		*s = d.text()
@@ -236,6 +223,30 @@ func (d *decoder) value() (v value) {
 		v.Response = d.response()
 	}
 	return v
+}
+
+// outlineSize is how many bytes of a record the outline takes at most.
+const outlineSize = 160
+
+// outline reads the beginning of a record, which tells whether background work must look at it.
+func (d *decoder) outline(v *value) {
+	flags := d.head(v)
+	if d.err != nil || v.State == store.StateNone {
+		return
+	}
+	v.CreatedAt = d.time()
+	v.Version = d.byte()
+	if d.err == nil && (v.Version == 0 || v.Version > store.RecordVersion) {
+		d.fail("the version is not known to this program")
+	}
+	v.Fingerprint.Secret = uint32(d.uint(math.MaxUint32))
+	v.Fingerprint.Rules = d.byte()
+	d.copy(v.Fingerprint.Sum[:])
+	if flags&flagSession != 0 {
+		d.copy(v.Fingerprint.Session[:])
+	}
+	v.ReconcileAt = fromMicroseconds(d.int())
+	v.ReconcileCount = int(d.uint(math.MaxInt32))
 }
 
 // head reads the first headSize bytes.

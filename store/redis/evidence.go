@@ -1,0 +1,352 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/onceward/onceward/store"
+	"github.com/redis/rueidis"
+)
+
+// The store promises these too.
+var (
+	_ store.LateCompletionKeeper = (*Store)(nil)
+	_ store.ExternalEventKeeper  = (*Store)(nil)
+	_ store.Auditor              = (*Store)(nil)
+)
+
+const (
+	// lateKept is how long completions that came too late are kept.
+	lateKept = 90 * 24 * time.Hour
+	// evidenceFormat begins each piece of evidence.
+	evidenceFormat = 1
+)
+
+// AddLateCompletion implements [store.LateCompletionKeeper]. What is kept for an ID is removed 90 days after the last one.
+func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
+	key, _ := s.names.named(kindLate, late.ID.AppendBinary(nil))
+	b := binary.AppendVarint([]byte{evidenceFormat}, late.Attempt)
+	b = binary.AppendVarint(b, microseconds(late.At))
+	b = appendResponse(b, &late.Response)
+	_, err := s.run(ctx, lateScript, []string{key}, rueidis.BinaryString(b), number(milliseconds(lateKept)))
+	return err
+}
+
+// LateCompletions implements [store.LateCompletionKeeper].
+func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateCompletion, error) {
+	key, _ := s.names.named(kindLate, id.AppendBinary(nil))
+	client := s.sender.client
+	kept, err := s.sender.ask(ctx, client, client.B().Lrange().Key(key).Start(0).Stop(-1).Build())[0].AsStrSlice()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	found := make([]store.LateCompletion, 0, len(kept))
+	for _, stored := range kept {
+		d := evidenceDecoder(stored)
+		late := store.LateCompletion{Claim: store.Claim{ID: id, Attempt: d.int()}, At: fromMicroseconds(d.int())}
+		late.Response = d.response()
+		if err := d.end(); err != nil {
+			return nil, err
+		}
+		found = append(found, late)
+	}
+	slices.SortStableFunc(found, func(a, b store.LateCompletion) int { return a.At.Compare(b.At) })
+	return found, nil
+}
+
+// evidenceDecoder reads a piece of evidence behind its format.
+func evidenceDecoder(stored string) *decoder {
+	d := &decoder{rest: stored}
+	if f := d.byte(); d.err == nil && f != evidenceFormat {
+		d.fail("a format that is not known to this program")
+	}
+	return d
+}
+
+// end returns what was wrong with what was read.
+func (d *decoder) end() error {
+	if d.err == nil && d.rest != "" {
+		d.fail("there are bytes too many")
+	}
+	if d.err != nil {
+		return &store.UnreadableError{Reason: d.err.Error()}
+	}
+	return nil
+}
+
+// eventName is what identifies an external event.
+func eventName(e *store.ExternalEvent) []byte {
+	b := appendText(nil, e.Source)
+	if e.AnyScope {
+		b = append(b, 1)
+	} else {
+		b = appendText(append(b, 0), e.Scope)
+	}
+	return append(b, e.EventID...)
+}
+
+// subjectName is what external events are found by.
+func subjectName(source, subject string) []byte { return append(appendText(nil, source), subject...) }
+
+// AddExternalEvent implements [store.ExternalEventKeeper]. The event and the index of its subject are in different slots of
+// a cluster: the index is written first, so that an entry may lead nowhere but no event is without one. It is written
+// again afterwards, for the case that the event was purged, and the entry with it, between the two.
+func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (added bool, err error) {
+	if e.AnyScope {
+		e.Scope = ""
+	}
+	key, in := s.names.named(kindEvent, eventName(&e))
+	subject, _ := s.names.named(kindSubject, subjectName(e.Source, e.Subject))
+	if _, err := s.run(ctx, subjectScript, []string{subject}, key); err != nil {
+		return false, err
+	}
+	b := appendText(appendText(appendText(appendText([]byte{evidenceFormat}, e.Source), e.Scope), e.EventID), e.Subject)
+	if e.AnyScope {
+		b = append(b, 1)
+	} else {
+		b = append(b, 0)
+	}
+	b = appendText(binary.AppendVarint(b, microseconds(e.At)), e.Body)
+	reply, err := s.run(ctx, eventScript, []string{key, in.base + kindReceived}, rueidis.BinaryString(b))
+	if err != nil {
+		return false, err
+	}
+	if n, err := reply.AsInt64(); err != nil || n == 0 {
+		return false, unavailable(err)
+	}
+	_, err = s.run(ctx, subjectScript, []string{subject}, key)
+	return true, err
+}
+
+// decodeEvent reads an external event behind the time at which it was received.
+func decodeEvent(stored string) (e store.ExternalEvent, err error) {
+	received := decoder{rest: stored}
+	e.ReceivedAt = received.time()
+	d := evidenceDecoder(received.rest)
+	for _, s := range [...]*string{&e.Source, &e.Scope, &e.EventID, &e.Subject} {
+		*s = d.text()
+	}
+	e.AnyScope = d.byte() == 1
+	e.At = fromMicroseconds(d.int())
+	e.Body = d.bytes()
+	return e, d.end()
+}
+
+// ExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) (found []store.ExternalEvent, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, unavailable(err)
+	}
+	for i, subject := range f.Subjects {
+		if slices.Contains(f.Subjects[:i], subject) {
+			continue
+		}
+		index, _ := s.names.named(kindSubject, subjectName(f.Source, subject))
+		events, err := s.eventsIn(ctx, index)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			if e.Source == f.Source && e.Subject == subject && e.MaySettle(f.Scope) {
+				found = append(found, e)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b store.ExternalEvent) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.EventID, b.EventID))
+	})
+	return found, nil
+}
+
+// staleEntry is how old an entry of a subject's index must be to be removed when it leads nowhere: the event that it is
+// about may be on its way.
+const staleEntry = time.Hour
+
+// eventsIn returns the events that the index of a subject leads to, and removes entries that lead nowhere.
+func (s *Store) eventsIn(ctx context.Context, index string) (found []store.ExternalEvent, err error) {
+	client := s.sender.client
+	reply := s.sender.ask(ctx, client, client.B().Zrange().Key(index).Min("0").Max("-1").Withscores().Build())[0]
+	entries, err := reply.AsZScores()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	for some := range slices.Chunk(entries, chunk) {
+		commands := make([]rueidis.Completed, len(some))
+		for i, e := range some {
+			commands[i] = client.B().Get().Key(e.Member).Build()
+		}
+		for i, reply := range s.sender.ask(ctx, client, commands...) {
+			stored, err := reply.ToString()
+			if rueidis.IsRedisNil(err) {
+				if err := s.dropStale(ctx, index, some[i]); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			if err != nil {
+				return nil, unavailable(err)
+			}
+			e, err := decodeEvent(stored)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, e)
+		}
+	}
+	return found, nil
+}
+
+// dropStale removes an entry that leads nowhere, if it is old.
+func (s *Store) dropStale(ctx context.Context, index string, entry rueidis.ZScore) error {
+	now, err := s.clock(ctx)
+	if err != nil || now.UnixMicro()-int64(entry.Score) < staleEntry.Microseconds() {
+		return err
+	}
+	return s.unsubject(ctx, index, entry)
+}
+
+func (s *Store) unsubject(ctx context.Context, index string, entry rueidis.ZScore) error {
+	_, err := s.run(ctx, unsubjectScript, []string{index}, entry.Member, number(int64(entry.Score)))
+	return err
+}
+
+// PurgeExternalEvents implements [store.ExternalEventKeeper].
+func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
+	return s.purge(ctx, kindReceived, age, limit, func(in *bucket, key, before string, _ int) (int, error) {
+		return s.forgetEvent(ctx, in, key, before)
+	})
+}
+
+// forgetEvent removes an external event, and its entry in the index of its subject.
+func (s *Store) forgetEvent(ctx context.Context, in *bucket, key, before string) (int, error) {
+	client := s.sender.client
+	stored, err := s.sender.ask(ctx, client, client.B().Get().Key(key).Build())[0].ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return 0, unavailable(err)
+	}
+	var index string
+	var entry rueidis.ZScore
+	if e, err := decodeEvent(stored); err == nil {
+		index, _ = s.names.named(kindSubject, subjectName(e.Source, e.Subject))
+		score, err := s.sender.ask(ctx, client, client.B().Zscore().Key(index).Member(key).Build())[0].AsFloat64()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			return 0, unavailable(err)
+		}
+		entry = rueidis.ZScore{Member: key, Score: score}
+	}
+	reply, err := s.run(ctx, forgetScript, []string{key, in.base + kindReceived}, before)
+	if err != nil {
+		return 0, err
+	}
+	n, err := reply.AsInt64()
+	if err == nil && n > 0 && entry.Score > 0 {
+		err = s.unsubject(ctx, index, entry)
+	}
+	return int(n), unavailable(err)
+}
+
+// purge removes what was kept longer ago than an age, the oldest first, at most so many. The keys that may hold such are in
+// an index by time.
+func (s *Store) purge(ctx context.Context, kind string, age time.Duration, limit int,
+	remove func(in *bucket, key, before string, limit int) (int, error),
+) (purged int, err error) {
+	now, err := s.clock(ctx)
+	if err != nil || limit <= 0 {
+		return 0, err
+	}
+	before := number(now.Add(-age).UnixMicro())
+	oldest, err := s.oldest(ctx, kind, before, limit)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range oldest {
+		n, err := remove(e.in, e.Member, before, limit-purged)
+		purged += n
+		if err != nil || purged >= limit {
+			return purged, err
+		}
+	}
+	return purged, nil
+}
+
+// aged is an entry of an index by time.
+type aged struct {
+	in *bucket
+	rueidis.ZScore
+}
+
+// oldest returns the first entries before a moment of an index that each bucket has a part of.
+func (s *Store) oldest(ctx context.Context, kind, before string, limit int) (oldest []aged, err error) {
+	client := s.sender.client
+	for first := 0; first < buckets; first += chunk {
+		among := s.names.buckets[first : first+chunk]
+		commands := make([]rueidis.Completed, len(among))
+		for i := range among {
+			commands[i] = client.B().Zrangebyscore().Key(among[i].base+kind).Min("-inf").Max("("+before).Withscores().
+				Limit(0, int64(limit)).Build()
+		}
+		for i, reply := range s.sender.ask(ctx, client, commands...) {
+			entries, err := reply.AsZScores()
+			if err != nil {
+				return nil, unavailable(err)
+			}
+			for _, e := range entries {
+				oldest = append(oldest, aged{&among[i], e})
+			}
+		}
+		slices.SortFunc(oldest, func(a, b aged) int { return cmp.Compare(a.Score, b.Score) })
+		oldest = oldest[:min(len(oldest), limit)]
+	}
+	return oldest, nil
+}
+
+// AddAudit implements [store.Auditor].
+func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
+	key, in := s.names.named(kindAudit, e.ID.AppendBinary(nil))
+	b := binary.AppendVarint([]byte{evidenceFormat}, e.Attempt)
+	for _, text := range [...]string{e.Actor, e.Action, e.Reason, e.Outcome} {
+		b = appendText(b, text)
+	}
+	_, err := s.run(ctx, auditScript, []string{key, in.base + kindWritten}, rueidis.BinaryString(b))
+	return err
+}
+
+// Audit implements [store.Auditor].
+func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, error) {
+	key, _ := s.names.named(kindAudit, id.AppendBinary(nil))
+	client := s.sender.client
+	kept, err := s.sender.ask(ctx, client, client.B().Zrange().Key(key).Min("0").Max("-1").Build())[0].AsStrSlice()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	found := make([]store.AuditEntry, 0, len(kept))
+	for _, stored := range kept {
+		written := decoder{rest: stored}
+		e := store.AuditEntry{ID: id, At: written.time()}
+		d := evidenceDecoder(written.rest)
+		e.Attempt = d.int()
+		for _, text := range [...]*string{&e.Actor, &e.Action, &e.Reason, &e.Outcome} {
+			*text = d.text()
+		}
+		if err := d.end(); err != nil {
+			return nil, err
+		}
+		found = append(found, e)
+	}
+	return found, nil
+}
+
+// PurgeAudit implements [store.Auditor].
+func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
+	return s.purge(ctx, kindWritten, age, limit, func(in *bucket, key, before string, limit int) (int, error) {
+		reply, err := s.run(ctx, purgeScript, []string{key, in.base + kindWritten}, before, number(limit))
+		if err != nil {
+			return 0, err
+		}
+		n, err := reply.AsInt64()
+		return int(n), unavailable(err)
+	})
+}

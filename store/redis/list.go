@@ -1,0 +1,286 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/store"
+	"github.com/redis/rueidis"
+)
+
+var _ store.Lister = (*Store)(nil)
+
+// scanCount is how many keys the server looks at in one step of a scan.
+const scanCount = 500
+
+// List implements [store.Lister]. What is in progress or unknown is found by the indexes. Settled records are in none:
+// for a filter that may choose them, each page is a scan of all keys of the database, which does not block the server but
+// takes its time. The order is that of the buckets, and within one that of the encoded IDs.
+func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
+	limit := store.MaxPage
+	if f.Limit > 0 {
+		limit = min(limit, f.Limit)
+	}
+	now, err := s.clock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	chosen := &chosen{filter: f, now: now, limit: limit}
+	if f.After != (store.ID{}) {
+		chosen.after = s.names.place(f.After)
+	}
+	if index := indexFor(f.State); index != indexNone {
+		err = s.listOpen(ctx, chosen, index)
+	} else {
+		err = s.scan(ctx, func(places []place) error { return s.choose(ctx, chosen, places, indexNone) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.summaries(ctx, chosen)
+}
+
+// indexFor returns the index that holds all records in a state, if there is one.
+func indexFor(state store.State) int { return indexOf(&store.Record{State: state}) }
+
+// chosen gathers the first records behind a place that a filter chooses.
+type chosen struct {
+	filter store.Filter
+	now    time.Time
+	limit  int
+	after  place
+
+	places []place
+}
+
+func comparePlaces(a, b place) int {
+	return cmp.Or(cmp.Compare(a.number, b.number), strings.Compare(a.key, b.key))
+}
+
+// wants reports whether a record at a place may be among those that are listed, as far as the place tells.
+func (c *chosen) wants(at place) bool {
+	if c.filter.Scope != "" && at.id.Scope != c.filter.Scope ||
+		c.after.bucket != nil && comparePlaces(at, c.after) <= 0 {
+		return false
+	}
+	return len(c.places) < c.limit || comparePlaces(at, c.places[c.limit-1]) < 0
+}
+
+// matches reports whether a filter chooses a record. One that cannot be read is chosen by its state, if that can be told.
+func (c *chosen) matches(v *value) bool {
+	return v.State != store.StateNone && (c.filter.State == store.StateNone || v.State == c.filter.State) &&
+		(!c.filter.Due || !v.Due().After(c.now))
+}
+
+// add takes a place among the first ones.
+func (c *chosen) add(at place) {
+	i, known := slices.BinarySearchFunc(c.places, at, comparePlaces)
+	if known {
+		return // a scan may meet a key twice
+	}
+	c.places = slices.Insert(c.places, i, at)
+	c.places = c.places[:min(len(c.places), c.limit)]
+}
+
+// listOpen chooses among what is in an index, some buckets at a time, until there is enough.
+func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
+	first := 0
+	if c.after.bucket != nil {
+		first = c.after.number
+	}
+	for ; first < buckets && len(c.places) < c.limit; first += chunk {
+		places, err := s.indexed(ctx, s.names.buckets[first:min(first+chunk, buckets)], index, c)
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(places, comparePlaces)
+		for some := range slices.Chunk(places, scanCount) {
+			if err := s.choose(ctx, c, some, index); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// indexed returns the places that an index of some buckets holds. Of what is due, only that is asked for.
+func (s *Store) indexed(ctx context.Context, among []bucket, index int, c *chosen) (places []place, err error) {
+	most := "+inf"
+	if c.filter.Due {
+		most = number(c.now.UnixMicro())
+	}
+	b := s.sender.client.B()
+	commands := make([]rueidis.Completed, len(among))
+	for i := range among {
+		commands[i] = b.Zrangebyscore().Key(among[i].index[index]).Min("-inf").Max(most).Build()
+	}
+	for _, reply := range s.sender.ask(ctx, s.sender.client, commands...) {
+		keys, err := reply.AsStrSlice()
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		for _, key := range keys {
+			if at, err := s.names.placeOf(key); err == nil {
+				places = append(places, at)
+			}
+		}
+	}
+	return places, nil
+}
+
+// choose looks at records and takes those that the filter chooses. What is in an index and does not belong there is
+// removed from it.
+func (s *Store) choose(ctx context.Context, c *chosen, places []place, index int) error {
+	places = slices.DeleteFunc(slices.Clone(places), func(at place) bool { return !c.wants(at) })
+	found, err := s.each(ctx, places, false)
+	if err != nil {
+		return err
+	}
+	for i := range places {
+		if c.matches(&found[i]) {
+			c.add(places[i])
+		} else if index != indexNone && indexOf(&found[i].Record) != index {
+			if err := s.mend(ctx, places[i], index); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// each reads the outlines of records, or all of them. Of one that cannot be read it tells the state, if there is one.
+func (s *Store) each(ctx context.Context, places []place, whole bool) ([]value, error) {
+	b := s.sender.client.B()
+	commands := make([]rueidis.Completed, len(places))
+	for i, at := range places {
+		if whole {
+			commands[i] = b.Get().Key(at.key).Build()
+		} else {
+			commands[i] = b.Getrange().Key(at.key).Start(0).End(outlineSize - 1).Build()
+		}
+	}
+	values := make([]value, len(places))
+	if len(places) == 0 {
+		return values, nil
+	}
+	for i, reply := range s.sender.ask(ctx, s.sender.client, commands...) {
+		stored, err := reply.ToString()
+		switch {
+		case rueidis.IsRedisNil(err) || err == nil && stored == "":
+			continue // it is gone
+		case err != nil:
+			return nil, unavailable(err)
+		case whole:
+			values[i], err = decode(places[i].id, stored)
+		default:
+			d := decoder{rest: stored}
+			d.outline(&values[i])
+			err = d.err
+		}
+		if err != nil {
+			values[i] = unreadable(places[i].id, stored, err)
+		}
+	}
+	return values, nil
+}
+
+// unreadable is what is shown of a record that cannot be read.
+func unreadable(id store.ID, stored string, err error) value {
+	v := value{Record: store.Record{ID: id, LastError: err.Error()}}
+	if len(stored) > 1 && stored[0] == format {
+		v.State = store.State(stored[1])
+	}
+	return v
+}
+
+// summaries reads what was chosen. A record that has changed since, so that the filter would not choose it any more, is
+// left out.
+func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error) {
+	var records []store.Record
+	for places := range slices.Chunk(c.places, chunk) {
+		values, err := s.each(ctx, places, true)
+		if err != nil {
+			return nil, err
+		}
+		for i := range values {
+			if rec := &values[i].Record; c.matches(&values[i]) {
+				rec.Data, rec.Response.Body = nil, nil
+				records = append(records, *rec)
+			}
+		}
+	}
+	return records, nil
+}
+
+// scan looks at all records of all servers, some at a time.
+func (s *Store) scan(ctx context.Context, look func([]place) error) error {
+	nodes, err := s.sender.primaries(ctx)
+	if err != nil {
+		return err
+	}
+	pattern := s.names.prefix + ":{???}:" + kindRecord + ":*"
+	for _, node := range nodes {
+		for cursor := uint64(0); ; {
+			reply := s.sender.ask(ctx, node, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build())[0]
+			found, err := reply.AsScanEntry()
+			if err != nil {
+				return unavailable(err)
+			}
+			var places []place
+			for _, key := range found.Elements {
+				if at, err := s.names.placeOf(key); err == nil {
+					places = append(places, at)
+				}
+			}
+			if err := look(places); err != nil {
+				return err
+			}
+			if cursor = found.Cursor; cursor == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// Stats implements [store.Lister]. It counts by a scan of all keys of the database, which does not block the server but
+// takes its time, and some memory for each key.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	stats := store.Stats{Records: make(map[store.State]int64)}
+	seed, seen := maphash.MakeSeed(), make(map[uint64]struct{}) // a scan may meet a key twice
+	err := s.scan(ctx, func(places []place) error {
+		values, err := s.each(ctx, places, false)
+		for i := range values {
+			h := maphash.String(seed, places[i].key)
+			if _, twice := seen[h]; !twice {
+				seen[h] = struct{}{}
+				count(&stats, &values[i])
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return store.Stats{}, err
+	}
+	return stats, nil
+}
+
+func count(stats *store.Stats, v *value) {
+	if v.State == store.StateNone {
+		return
+	}
+	stats.Records[v.State]++
+	if v.State != store.StateUnknown {
+		return
+	}
+	if v.DeadLetter {
+		stats.DeadLetters++
+	}
+	if stats.OldestUnknown.IsZero() || v.CreatedAt.Before(stats.OldestUnknown) && !v.CreatedAt.IsZero() {
+		stats.OldestUnknown = v.CreatedAt
+	}
+}

@@ -1,0 +1,14 @@
+#!lua
+-- Marks a record that is in progress at an attempt as awaited, so that whoever ends the attempt publishes that.
+--
+-- KEYS: the record.
+-- ARGV: format, state and attempt as they must be.
+-- Returns 1 if the attempt is in progress, else 0.
+if redis.call('GETRANGE', KEYS[1], 0, 9) ~= ARGV[1] then
+	return 0
+end
+local flags = redis.call('GETRANGE', KEYS[1], 58, 58):byte()
+if flags < 32 then
+	redis.call('SETRANGE', KEYS[1], 58, string.char(flags + 32))
+end
+return 1
