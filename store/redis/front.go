@@ -2,10 +2,10 @@ package redis
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -16,31 +16,38 @@ import (
 // Front is a cache on Redis for package tiered, which puts it before a durable store. It may lose everything at any time,
 // and so the server may be as fast as it can: no persistence, maxmemory with allkeys-lru, replicas that lag.
 //
-// A look-up is a GET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: one command each, on one key. The
-// key is a hash of the ID: what clients put into their keys decides neither the slot of a cluster nor what an operator
-// sees in MONITOR.
+// A look-up is a GET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: one command each, on one key.
 type Front struct {
-	prefix  string
-	connect func() (rueidis.Client, error)
-	clock   serverClock
+	prefix string
+	config rueidis.ClientOption
+	clock  serverClock
+
+	// connected is empty until there is a connection.
+	connected atomic.Pointer[rueidis.Client]
 
 	mu         sync.Mutex
-	client     rueidis.Client // nil until there is a connection
-	failure    error          // why there is none
+	failure    error // why there is no connection
 	connecting bool
 	closed     bool
 	work       sync.WaitGroup
 }
 
 // OpenFront connects to the servers of a URL, of the kinds that [Open] takes. A server that is away is no error: the front
-// answers when it is back, and until then the durable store does. Of the options, [WithPrefix] counts.
+// answers when it is back, and until then the durable store does. Nor does it matter how the server is set up. Of the
+// options, [WithPrefix] and [WithTLS] count.
 func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) {
-	o := newOptions(opts)
-	connect, err := connector(url)
+	o := options{prefix: "onceward"}
+	for _, option := range opts {
+		option(&o)
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	where, err := parseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{prefix: o.prefix + ":front:", connect: connect, failure: errConnecting}
+	f := &Front{prefix: o.prefix + ":front:" + noTag, config: where.config(o.tls), failure: errConnecting, connecting: true}
 	first := make(chan struct{})
 	f.work.Go(func() {
 		defer close(first)
@@ -53,16 +60,19 @@ func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) 
 	return f, nil
 }
 
+// noTag is an empty hash tag. Where there is one, the slot of a key is that of all of it, and no client can put its own
+// tag into a key to make one node busy.
+const noTag = "{}"
+
 var errConnecting = errors.New("there is no connection yet")
 
 // Close ends the calls under way with an error, and closes the connections.
 func (f *Front) Close() error {
 	f.mu.Lock()
-	client := f.client
-	f.client, f.failure, f.closed = nil, errClosed, true
+	f.failure, f.closed = errClosed, true
 	f.mu.Unlock()
-	if client != nil {
-		client.Close()
+	if client := f.connected.Swap(nil); client != nil {
+		(*client).Close()
 	}
 	f.work.Wait()
 	return nil
@@ -70,7 +80,7 @@ func (f *Front) Close() error {
 
 // dial tries once to connect.
 func (f *Front) dial() {
-	client, err := f.connect()
+	client, err := rueidis.NewClient(f.config)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connecting = false
@@ -81,18 +91,18 @@ func (f *Front) dial() {
 	case err != nil:
 		f.failure = err
 	default:
-		f.client = client
+		f.connected.Store(&client)
 		f.work.Go(func() { f.clock.ask(client) })
 	}
 }
 
 // ready returns the client. Where there is none yet it tries to connect, beside the caller, who comes again.
 func (f *Front) ready() (rueidis.Client, error) {
+	if client := f.connected.Load(); client != nil {
+		return *client, nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.client != nil {
-		return f.client, nil
-	}
 	if !f.connecting && !f.closed {
 		f.connecting = true
 		f.work.Go(f.dial)
@@ -101,9 +111,8 @@ func (f *Front) ready() (rueidis.Client, error) {
 }
 
 func (f *Front) key(id store.ID) string {
-	var buf [320]byte
-	sum := sha256.Sum256(id.AppendBinary(buf[:0]))
-	return f.prefix + string(sum[:])
+	var buf [400]byte
+	return string(id.AppendBinary(append(buf[:0], f.prefix...)))
 }
 
 // Get returns what was added for the ID and has not ended, or nothing.
@@ -125,8 +134,9 @@ func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Tim
 	if err != nil {
 		return err
 	}
-	// The server counts milliseconds, from 1 on. What has ended for it when it arrives is gone at once.
-	at := max(end.UnixMilli(), 1)
+	// The server counts milliseconds, from 1 on, and a key is still there in its last one. What has ended for it when it
+	// arrives is gone at once.
+	at := max(end.UnixMilli()-1, 1)
 	err = client.Do(ctx, client.B().Set().Key(f.key(id)).Value(rueidis.BinaryString(value)).Nx().
 		PxatMillisecondsTimestamp(at).Build()).Error()
 	if rueidis.IsRedisNil(err) { // there is something
@@ -151,8 +161,8 @@ func (f *Front) Now() time.Time {
 	now, due := f.clock.now()
 	if due {
 		f.mu.Lock()
-		if client := f.client; client != nil && !f.closed {
-			f.work.Go(func() { f.clock.ask(client) })
+		if client := f.connected.Load(); client != nil && !f.closed {
+			f.work.Go(func() { f.clock.ask(*client) })
 		}
 		f.mu.Unlock()
 	}
@@ -218,23 +228,4 @@ func timeOf(node rueidis.Client) (time.Time, error) {
 		return time.Time{}, unexpected(err)
 	}
 	return time.Unix(parts[0], parts[1]*int64(time.Microsecond)), nil
-}
-
-// connector returns what connects to the servers of a URL.
-func connector(url string) (func() (rueidis.Client, error), error) {
-	config, err := rueidis.ParseURL(url)
-	if err != nil {
-		return nil, err
-	}
-	config.ForceSingleClient, config.DisableCache, config.DisableRetry = true, true, true
-	config.AlwaysPipelining = true
-	return func() (rueidis.Client, error) { return rueidis.NewClient(config) }, nil
-}
-
-func newOptions(opts []Option) options {
-	o := options{prefix: "onceward"}
-	for _, option := range opts {
-		option(&o)
-	}
-	return o
 }

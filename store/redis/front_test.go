@@ -2,7 +2,9 @@ package redis_test
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +65,72 @@ func TestFrontClock(t *testing.T) {
 		at := time.Unix(seconds, micros*1000)
 		if behind := at.Sub(now); behind < 0 || behind > 5*time.Second {
 			t.Errorf("the front's clock says %s, and then the server's %s", now, at)
+		}
+	}
+}
+
+// TestFrontOnSeveralServers: a front works on Sentinel and on a cluster.
+func TestFrontOnSeveralServers(t *testing.T) {
+	t.Parallel()
+	cluster, sentinel := servers.SharedRedisCluster(t), servers.NewRedisSentinel(t)
+	for name, url := range map[string]string{"cluster": cluster.URL(), "sentinel": sentinel.URL()} {
+		t.Run(name, func(t *testing.T) {
+			storetest.RunFront(t, func(t testing.TB) storetest.FrontInstance {
+				return storetest.FrontInstance{Front: openFront(t, url, cluster.Name(t))}
+			})
+		})
+	}
+}
+
+// TestFrontStartsWithoutServer: a program starts while its front is away, and uses it when it is back.
+func TestFrontStartsWithoutServer(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	must(t, server.Kill())
+	f, err := redis.OpenFront(t.Context(), server.URL())
+	must(t, err)
+	t.Cleanup(func() { must(t, f.Close()) })
+	if _, err := f.Get(t.Context(), store.ID{Key: "key"}); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a look-up without a server: %v, want ErrUnavailable", err)
+	}
+	if !f.Now().IsZero() {
+		t.Error("a front without a server knows its time")
+	}
+	must(t, server.Restart())
+	awaitFront(t, f)
+}
+
+// TestFrontIsSpread: clients who put a hash tag into their keys do not choose the node.
+func TestFrontIsSpread(t *testing.T) {
+	t.Parallel()
+	cluster := servers.SharedRedisCluster(t)
+	name := cluster.Name(t)
+	f := openFront(t, cluster.URL(), name)
+	for i := range 60 {
+		id := store.ID{Scope: "{tag}", Key: fmt.Sprint("{tag}", i)}
+		must(t, f.Add(t.Context(), id, []byte("value"), f.Now().Add(time.Minute)))
+	}
+	busy := 0
+	for _, node := range cluster.Nodes() {
+		info, err := node.Info(t.Context())
+		must(t, err)
+		keys, err := node.Do(t.Context(), "KEYS", name+"*")
+		must(t, err)
+		if n := len(keys.([]any)); info["role"] == "master" && n > 0 {
+			busy++
+		}
+	}
+	if busy != 3 {
+		t.Errorf("60 keys with one tag are on %d nodes, want all 3", busy)
+	}
+}
+
+// TestFrontURL: a URL that is wrong is an error, which does not repeat it.
+func TestFrontURL(t *testing.T) {
+	t.Parallel()
+	for _, wrong := range []string{"", "http://secret@host", "redis://:secret@host:1,host:2", "redis://:secret@host?nothing=1"} {
+		if _, err := redis.OpenFront(t.Context(), wrong); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", wrong, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package tiered
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -55,7 +56,8 @@ func decodeEntry(id store.ID, b []byte) (e entry, err error) {
 	e.readAt = time.UnixMicro(int64(binary.BigEndian.Uint64(b[1:])))
 	e.now = time.UnixMicro(int64(binary.BigEndian.Uint64(b[9:]))).UTC()
 	size, rest := binary.BigEndian.Uint32(b[17:]), b[headSize:end]
-	if uint64(size) > uint64(len(rest)) || string(rest[:size]) != string(id.AppendBinary(nil)) {
+	var buf [320]byte
+	if uint64(size) > uint64(len(rest)) || !bytes.Equal(rest[:size], id.AppendBinary(buf[:0])) {
 		return e, errNoEntry
 	}
 	e.record, err = store.DecodeRecord(id, rest[size:])

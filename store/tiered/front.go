@@ -32,9 +32,7 @@ func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdi
 	if s.away.Load() || ctx.Err() != nil {
 		return v, false
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.config.FrontTimeout)
-	value, err := s.front.Get(bounded, r.ID)
-	cancel()
+	value, err := s.front.Get(lookUpContext{s.bound(), ctx}, r.ID)
 	switch {
 	case err == nil && len(value) > 0:
 		v, hit = s.answer(r, value)
@@ -43,6 +41,36 @@ func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdi
 	}
 	s.config.Observer.Observe(ctx, LookedUpEvent{Hit: hit})
 	return v, hit
+}
+
+// lookUpContext ends in time, and has the values of the request.
+type lookUpContext struct {
+	context.Context
+	request context.Context
+}
+
+// Value returns that of the request.
+func (c lookUpContext) Value(key any) any { return c.request.Value(key) }
+
+// bound is a context for look-ups that begin at about the same time, and when it was made.
+type bound struct {
+	context.Context
+	cancel context.CancelFunc
+	made   time.Time
+}
+
+// bound returns a context that ends after FrontTimeout, or up to a quarter later. Look-ups share it: a timer for each
+// would cost about as much as all else that is done here.
+func (s *Store) bound() context.Context {
+	last := s.bounds.Load()
+	now := time.Now()
+	if last != nil && now.Sub(last.made) <= s.config.FrontTimeout/4 {
+		return last
+	}
+	next := &bound{made: now}
+	next.Context, next.cancel = context.WithTimeout(s.ctx, s.config.FrontTimeout+s.config.FrontTimeout/4)
+	s.bounds.Store(next)
+	return next
 }
 
 // answer replays what the front holds, if that is what the durable store would do: the state machine is asked, with the

@@ -107,7 +107,7 @@ func (s *Store) failed(call string, err error) {
 
 // The first and the longest time between two tries whether the front is back.
 const (
-	minAway = 100 * time.Millisecond
+	minAway = 10 * time.Millisecond
 	maxAway = 5 * time.Second
 )
 

@@ -52,7 +52,7 @@ import (
 // The defaults and limits of [Config].
 const (
 	DefaultMaxAge       = time.Minute
-	DefaultFrontTimeout = 50 * time.Millisecond
+	DefaultFrontTimeout = 100 * time.Millisecond
 	DefaultMaxBytes     = 256 << 10
 
 	MinMaxAge = time.Second
@@ -64,8 +64,8 @@ type Config struct {
 	// MaxAge is how old an answer of the front can be, from [MinMaxAge] to [MaxMaxAge]. It is the longest that a busted
 	// answer can still be seen if the front could not be told. All nodes have the same. Default: [DefaultMaxAge].
 	MaxAge time.Duration
-	// FrontTimeout is how long a look-up in the front may take; then the durable store is asked. A front that has failed
-	// or was slower is left alone until it answers in time again. Default: [DefaultFrontTimeout].
+	// FrontTimeout is how long a look-up in the front may take, or up to a quarter more; then the durable store is asked.
+	// A front that has failed or was slower is left alone until it answers in time again. Default: [DefaultFrontTimeout].
 	FrontTimeout time.Duration
 	// MaxBytes is the largest record, encoded, that is put into the front. Default: [DefaultMaxBytes].
 	MaxBytes int
@@ -126,6 +126,8 @@ type Store struct {
 	fills chan struct{}
 	// away is set while the front is left alone.
 	away atomic.Bool
+	// bounds is what bounds the look-ups of the moment.
+	bounds atomic.Pointer[bound]
 
 	ctx    context.Context // ends with the store
 	cancel context.CancelFunc
