@@ -209,7 +209,7 @@ func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]ch
 			return nil, nil
 		}
 		if settling.Err() != nil {
-			return []check.Violation{{Invariant: "I13", Detail: o.loud(ctx, w)}}, ctx.Err()
+			return o.loud(ctx, w), ctx.Err()
 		}
 		if err != nil {
 			return nil, err
@@ -218,11 +218,26 @@ func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]ch
 	}
 }
 
-// loud says that it was not quiet in time, and why.
-func (o options) loud(ctx context.Context, w *world.World) string {
+// loud says that it was not quiet in time, and why. Where there is nothing but records to wait for, it names them: one
+// may be open because of a fail-over.
+func (o options) loud(ctx context.Context, w *world.World) (broken []check.Violation) {
 	asking, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return fmt.Sprintf("it was not quiet %s after the last fault: %s", o.Settle, w.Waiting(asking))
+	if open, err := w.OpenRecords(asking); err == nil && w.Plain() {
+		for _, rec := range open {
+			broken = append(broken, check.Violation{
+				Invariant: "I13", Scope: rec.Scope, Key: rec.Key,
+				Detail: fmt.Sprintf("the record is %s %s after the last fault", rec.State, o.Settle),
+			})
+		}
+	}
+	if broken != nil {
+		return broken
+	}
+	return []check.Violation{{
+		Invariant: "I13",
+		Detail:    fmt.Sprintf("it was not quiet %s after the last fault: %s", o.Settle, w.Waiting(asking)),
+	}}
 }
 
 // gather reads all that the run has left behind.

@@ -28,22 +28,38 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer db.Close()
-	for _, state := range []store.State{store.StateInProgress, store.StateUnknown} {
-		for _, scope := range node.Tokens {
-			open, err := db.List(ctx, store.Filter{Scope: scope, State: state, Limit: 1})
-			if err != nil || len(open) > 0 {
-				return false, err
-			}
-		}
-	}
-	if w.Plain() {
-		return true, nil
+	open, err := openRecords(ctx, db)
+	if err != nil || len(open) > 0 || w.Plain() {
+		return err == nil && len(open) == 0, err
 	}
 	messages, err := db.MessageStats(ctx)
 	if err != nil || messages.Waiting > 0 {
 		return false, err
 	}
 	return w.compared(ctx)
+}
+
+// OpenRecords are those of clients that are not settled.
+func (w *World) OpenRecords(ctx context.Context) ([]store.Record, error) {
+	db, err := w.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	return openRecords(ctx, db)
+}
+
+func openRecords(ctx context.Context, db *storeurl.Database) (open []store.Record, err error) {
+	for _, state := range []store.State{store.StateInProgress, store.StateUnknown} {
+		for _, scope := range node.Tokens {
+			page, err := db.List(ctx, store.Filter{Scope: scope, State: state})
+			if err != nil {
+				return nil, err
+			}
+			open = append(open, page...)
+		}
+	}
+	return open, nil
 }
 
 // Waiting describes what is left to be done, for people: how many records are open and messages on their way, and what
