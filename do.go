@@ -42,8 +42,8 @@ type Result struct {
 // [NotExecuted] releases the key, one made by [OutcomeUnknown] makes it unknown, and any other follows the route's
 // [Failure]. In both, one made by [Rejected] keeps nothing. A panic counts as an error and goes on.
 //
-// Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrOutcomeUnknown], [ErrUnavailable],
-// [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
+// Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrRefused], [ErrOutcomeUnknown],
+// [ErrUnavailable], [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
 func (g *Guard) Do(
 	ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option,
 ) (Result, error) {
@@ -285,6 +285,9 @@ func (f *function) answered(res *result) (Result, error) {
 }
 
 func decisionError(res *result) error {
+	if res.limit != nil {
+		return res.limit
+	}
 	switch res.decision {
 	case store.DecisionMismatch:
 		return ErrMismatch

@@ -15,7 +15,8 @@ var (
 	ErrInProgress = errors.New("onceward: operation in progress")
 	// ErrMismatch is returned when the key was used before for a different request.
 	ErrMismatch = errors.New("onceward: key was used for a different request")
-	// ErrRefused is returned when the reservation was told not to create a record and there is none.
+	// ErrRefused is returned when there is no record, or none to resume, and none may be made. If that is because the
+	// scope has reached a limit the error is a [*LimitError].
 	ErrRefused = errors.New("onceward: new key refused")
 	// ErrNotStored is returned when the operation was completed but its answer was too large to keep.
 	ErrNotStored = errors.New("onceward: response was not stored")

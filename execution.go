@@ -71,6 +71,8 @@ type result struct {
 	record   store.Record
 	now      time.Time
 	err      error
+	// limit is the one that a decision comes from; nil if there is none.
+	limit *LimitError
 	// suspended says that the operation in progress is this one, which goes on later.
 	suspended bool
 }
@@ -86,6 +88,8 @@ type execution struct {
 	op          Operation
 	lease       lease
 	done        store.Completion // the answer that is being stored
+	limit       *LimitError      // the limit that the scope has reached, if it has
+	tookKey     bool             // allowance for a new key was taken
 
 	reserveCtx lazyContext
 	workCtx    lazyContext

@@ -10,8 +10,11 @@ import (
 
 // attempt makes one reservation and does what the store decides, in the way of the route.
 func (e *execution) attempt(r runner) result {
+	e.takeKey()
 	if e.settings.mode == modeTransactional {
-		return e.transact(r)
+		res := e.transact(r)
+		e.countTransaction(&res)
+		return res
 	}
 	return e.reserve(r)
 }
@@ -21,7 +24,8 @@ func (e *execution) reserve(r runner) result {
 	sent := time.Now()
 	ctx := e.storeContext(&e.reserveCtx, sent)
 	v, err := e.guard.store.Reserve(ctx, &e.reservation)
-	if err != nil && !errors.Is(err, store.ErrUnreadable) && ctx.Err() == nil {
+	asked := !errors.Is(err, store.ErrNotSent)
+	if err != nil && asked && !errors.Is(err, store.ErrUnreadable) && ctx.Err() == nil {
 		// The reply may have been lost; the nonce makes the call repeatable.
 		e.storeFailed("reserve", err)
 		sent = time.Now()
@@ -29,7 +33,7 @@ func (e *execution) reserve(r runner) result {
 	}
 	ctx.release()
 	if err != nil {
-		return e.reserveFailed(err)
+		return e.reserveFailed(err, asked)
 	}
 	if res := e.decided(&v, sent); res.kind != 0 {
 		return res
@@ -106,6 +110,7 @@ func (e *execution) decided(v *store.Verdict, sent time.Time) result {
 	if err := v.Check(&e.reservation); err != nil {
 		return result{kind: resultFailed, err: err}
 	}
+	e.countDecision(v)
 	if e.guard.config.Observer != nil {
 		e.guard.observe(e.base, DecidedEvent{
 			ID: e.reservation.ID, Operation: e.op.name, Decision: v.Decision, Origin: v.Origin,
@@ -118,7 +123,7 @@ func (e *execution) decided(v *store.Verdict, sent time.Time) result {
 	if v.Lost() {
 		e.foundLost(&v.Record)
 	}
-	res := result{kind: resultDecision, decision: v.Decision, record: v.Record, now: v.Now}
+	res := result{kind: resultDecision, decision: v.Decision, record: v.Record, now: v.Now, limit: e.limit}
 	if v.Decision == store.DecisionReplay {
 		res.kind, res.expires = resultStored, v.Record.ExpiresAt
 	}
@@ -163,10 +168,11 @@ func (e *execution) begin(v *store.Verdict) result {
 // reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may
 // hold a grant without an owner, which is released, so that the key is not locked for a lease and then unknown for
 // nothing.
-func (e *execution) reserveFailed(err error) result {
+func (e *execution) reserveFailed(err error, asked bool) result {
+	e.countFailure(asked)
 	if !errors.Is(err, store.ErrUnreadable) {
 		e.storeFailed("reserve", err)
-		if e.reservation.OnLost == store.LostReconcile {
+		if asked && e.reservation.OnLost == store.LostReconcile {
 			e.guard.orphans.add(&e.reservation, err)
 		}
 	}

@@ -83,8 +83,13 @@ func (g *Guard) observe(ctx context.Context, e ObserverEvent) {
 	}
 }
 
+// storeFailed tells of a call that failed. One that was not sent is no news: that the store failed was told before.
 func (g *Guard) storeFailed(ctx context.Context, operation, call string, err error) {
-	g.config.Logger.WarnContext(ctx, "onceward: store failed", "call", call, "operation", operation, "error", err)
+	level := slog.LevelWarn
+	if errors.Is(err, store.ErrNotSent) {
+		level = slog.LevelDebug
+	}
+	g.config.Logger.Log(ctx, level, "onceward: store failed", "call", call, "operation", operation, "error", err)
 	g.observe(ctx, StoreFailedEvent{Operation: operation, Call: call, Err: err})
 }
 
@@ -173,6 +178,8 @@ type Config struct {
 	SettleTimeout time.Duration
 	// TraceID returns the id of the trace that a context belongs to; it is kept with the record. Default: none.
 	TraceID func(ctx context.Context) string
+	// Limiter bounds what one scope may ask for: new keys, look-ups, mismatches. Package limit has one. Default: none.
+	Limiter Limiter
 	// Observer is told what happens. Default: none.
 	Observer Observer
 	// Logger gets what an operator should know: outcomes that became unknown, refused writes. Default: [slog.Default].

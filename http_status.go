@@ -72,6 +72,10 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id.Scope = scope
+	if problem := h.lookup(r.Context(), scope); problem != nil {
+		h.decline(w, r, id, problem)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), h.guard.config.StoreTimeout)
 	defer cancel()
 	rec, err := h.guard.store.Get(ctx, id)

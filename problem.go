@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -39,6 +38,10 @@ type Problem struct {
 	RetryAfter time.Duration `json:"-"`
 	// Challenges are the values of WWW-Authenticate, for a 401.
 	Challenges []string `json:"-"`
+	// Limit is what a 429 tells in the header fields RateLimit and RateLimit-Policy. Default: none.
+	Limit *LimitError `json:"-"`
+
+	notNews bool // the log has been told of what lies behind it
 }
 
 // The problems that Onceward answers with. Their details and statuses are filled in per request.
@@ -68,6 +71,9 @@ var (
 		"The request was executed, but its response was not stored")
 	problemUnavailable = retryable(503, time.Second, "store-unavailable", "The request was not executed")
 	problemRefused     = retryable(429, time.Second, "new-keys-refused", "No new requests are accepted")
+	problemMismatches  = retryable(429, time.Second, "mismatches-refused",
+		"Too many requests do not match their Idempotency-Key")
+	problemLookups     = retryable(429, time.Second, "lookups-refused", "Too many questions for a status")
 	problemNotExecuted = retryable(503, time.Second, "not-executed", "The request was not executed")
 	problemDeadline    = retryable(503, time.Second, "deadline-exceeded",
 		"The request took too long and was not executed")
@@ -130,6 +136,9 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	if p.RetryAfter > 0 {
 		h.Set("Retry-After", retryAfter(p.RetryAfter))
 	}
+	if p.Limit != nil {
+		p.Limit.write(h)
+	}
 	w.WriteHeader(p.Status)
 	// A client that is gone has no use for the error, and nothing depends on it.
 	_, _ = w.Write(append(body, '\n'))
@@ -186,7 +195,7 @@ func (g *Guard) answerProblem(
 // default, a refusal is not.
 func (g *Guard) logProblem(ctx context.Context, operation string, p *Problem, more ...any) {
 	level := slog.LevelDebug
-	if p.Status >= http.StatusInternalServerError {
+	if p.Status >= http.StatusInternalServerError && !p.notNews {
 		level = slog.LevelInfo
 	}
 	g.config.Logger.Log(ctx, level, "onceward: answered with a problem", append([]any{
@@ -213,7 +222,7 @@ func DraftCode(code string) string {
 
 // retryAfter is the header's value: whole seconds, at least one.
 func retryAfter(d time.Duration) string {
-	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
+	return strconv.FormatInt(seconds(d), 10)
 }
 
 // keyProblem says what is wrong with a key.
@@ -240,6 +249,9 @@ func unauthenticated(err error, detail string) *Problem {
 
 // decisionProblem answers a decision that neither executes nor replays.
 func (g *Guard) decisionProblem(res *result) *Problem {
+	if res.limit != nil {
+		return res.limit.problem()
+	}
 	switch res.decision {
 	case store.DecisionMismatch:
 		p := problemMismatch.detailed("use a new key for a new request; the original can still be retried as it was")
@@ -287,5 +299,10 @@ func failureProblem(err error) *Problem {
 	case errors.Is(err, store.ErrDeadline):
 		return problemDeadline.detailed("retry later with the same key")
 	}
-	return problemUnavailable.detailed("retry later with the same key")
+	p := problemUnavailable.detailed("retry later with the same key")
+	p.notNews = errors.Is(err, store.ErrNotSent)
+	if wait := (interface{ RetryAfter() time.Duration })(nil); errors.As(err, &wait) {
+		p.RetryAfter = max(wait.RetryAfter(), p.RetryAfter)
+	}
+	return p
 }

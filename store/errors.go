@@ -16,6 +16,10 @@ var (
 	// ErrUnavailable is returned when the store cannot answer now. After a reservation that fails so nothing is
 	// executed; whether a write that fails so was stored is not known.
 	ErrUnavailable = errors.New("onceward: store unavailable")
+	// ErrNotSent is returned when the store was not asked at all, such as by a circuit breaker that is open. It wraps
+	// [ErrUnavailable]. Nothing was done, and to repeat the call at once is of no use; the error may have a method
+	// RetryAfter that tells when it is.
+	ErrNotSent = fmt.Errorf("%w: it was not asked", ErrUnavailable)
 	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred
 	// constraint does. Nothing was executed. A repetition is refused too, unless the conflict was with a transaction
 	// that has ended.

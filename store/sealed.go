@@ -42,7 +42,8 @@ type Content struct {
 // Content returns the content of the record.
 func (r *Record) Content() Content { return Content{Response: r.Response, Data: r.Data} }
 
-func (c *Content) equal(other *Content) bool {
+// Equal reports whether two contents are the same.
+func (c *Content) Equal(other *Content) bool {
 	return c.Response.Equal(&other.Response) && bytes.Equal(c.Data, other.Data)
 }
 

@@ -516,9 +516,9 @@ func rewrite(rec Record, ev Event) (Record, Transition, error) {
 	switch {
 	case rec.State == StateNone || rec.Attempt != ev.Attempt:
 		return rec, unchanged, fenced(&rec, ev)
-	case held.equal(&ev.To):
+	case held.Equal(&ev.To):
 		return rec, unchanged, nil
-	case !held.equal(&ev.From):
+	case !held.Equal(&ev.From):
 		return rec, unchanged, fenced(&rec, ev)
 	}
 	rec.Response, rec.Data = ev.To.Response, ev.To.Data

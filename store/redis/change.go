@@ -38,12 +38,25 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 		}
 		after, transition, err := store.Step(before.Record, event, seen.now)
 		out := outcome{Transition: transition, record: after, now: seen.now}
-		if err != nil || transition.Effect == store.EffectNone {
+		if err != nil || transition.Effect == store.EffectNone && !s.confirms(event, transition) {
 			return out, err
 		}
 		if seen, err = s.swap(ctx, at, seen, before, next(before, after, transition.Effect)); seen == nil {
 			return out, err
 		}
+	}
+}
+
+// confirms reports whether what was already done, by a call whose reply was lost or missed an acknowledgement, is written
+// again as it stands: the replicas have to acknowledge it to whoever is told that it is done.
+func (s *Store) confirms(event store.Event, found store.Transition) bool {
+	switch event.Kind {
+	case store.EventReserve:
+		return s.sender.acks.wanted() && found.Decision == store.DecisionExecute
+	case store.EventSweep:
+		return false
+	default:
+		return s.sender.acks.wanted()
 	}
 }
 

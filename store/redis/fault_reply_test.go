@@ -241,3 +241,31 @@ func TestRefusedConnections(t *testing.T) {
 		return err
 	})
 }
+
+// TestSilentConnection: a connection on which replies stop, as after a fire wall has forgotten it, is given up in the end
+// and replaced, and the calls that met it end with their contexts.
+func TestSilentConnection(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	release := g.proxy.HoldReply(g.ofStore)
+	defer release()
+	r := booking("silent")
+	eventually(t, "the store has another connection", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		_, err := g.through.Reserve(ctx, r)
+		if err != nil {
+			wantUnavailable(t, err, "a silent connection")
+		}
+		if took := time.Since(begun); took > 3*time.Second {
+			t.Errorf("a call with a second of time took %s", took)
+		}
+		return err
+	})
+	v, err := g.around.Reserve(t.Context(), r)
+	must(t, err)
+	if v.Decision != store.DecisionExecute || v.Origin != store.OriginRepeated {
+		t.Errorf("S9: the same reservation got (%s, %s)", v.Decision, v.Origin)
+	}
+}

@@ -185,9 +185,17 @@ func (s *Store) mend(ctx context.Context, at place, index int) error {
 // ReapsItself implements [store.SelfReaper]: what is settled has a time to live.
 func (s *Store) ReapsItself() bool { return true }
 
-// clock returns the server's clock; that of any node in a cluster.
-func (s *Store) clock(ctx context.Context) (time.Time, error) {
-	reply := s.sender.ask(ctx, s.sender.client, s.sender.client.B().Time().Build())[0]
-	now, err := clock(reply)
-	return time.UnixMicro(now).UTC(), err
+// clock returns the server's clock; in a cluster that of any node that answers.
+func (s *Store) clock(ctx context.Context) (now time.Time, err error) {
+	nodes := map[string]rueidis.Client{"": s.sender.client}
+	if s.sender.cluster {
+		nodes = s.sender.client.Nodes()
+	}
+	for _, node := range nodes {
+		var at int64
+		if at, err = clock(s.sender.ask(ctx, node, node.B().Time().Build())[0]); err == nil {
+			return time.UnixMicro(at).UTC(), nil
+		}
+	}
+	return time.Time{}, err
 }

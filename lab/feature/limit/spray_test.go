@@ -1,0 +1,224 @@
+// Package limit_test holds tests of limits over real stores.
+package limit_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/limit"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/redis"
+	"github.com/onceward/onceward/store/sqlite"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// sprayed is how many keys are sprayed: few, unless all is asked for.
+func sprayed() int {
+	if os.Getenv("ONCEWARD_TEST_STORES") == "all" {
+		return 100_000
+	}
+	return 1000
+}
+
+func byToken(r *http.Request) (string, error) { return r.Header.Get("Authorization"), nil }
+
+// service is a guarded route over a store.
+type service struct {
+	http.Handler
+	runs atomic.Int64
+}
+
+func newService(t testing.TB, s store.Store, limiter onceward.Limiter, mode onceward.Option) *service {
+	t.Helper()
+	guard, err := onceward.New(s, onceward.Config{
+		Scope: byToken, Secret: []byte("the secret of the tests"), Logger: quiet, Limiter: limiter,
+	})
+	must(t, err)
+	service := new(service)
+	service.Handler = guard.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		service.runs.Add(1)
+		w.WriteHeader(http.StatusCreated)
+	}, mode, onceward.OperationName("pay"))
+	return service
+}
+
+func (s *service) post(scope, key string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount":1}`))
+	r.Header.Set("Authorization", scope)
+	r.Header.Set("Idempotency-Key", key)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+// bystander sends requests at an even pace, new ones and replays by turns, each of which has to be answered as usual.
+type bystander struct {
+	service *service
+	scope   string
+	pace    time.Duration
+}
+
+// visit sends requests until it is told to end, and at least some, and returns how many were answered in a second.
+func (b *bystander) visit(t *testing.T, what string, end <-chan struct{}) (rate float64) {
+	t.Helper()
+	const least = 100
+	served, slowest, started := 0, time.Duration(0), time.Now()
+	for i := 0; ; i++ {
+		select {
+		case <-end:
+			if i >= least {
+				rate = float64(served) / time.Since(started).Seconds()
+				t.Logf("%s: %d of %d served, %.1f a second; the slowest took %s", what, served, i, rate,
+					slowest.Round(10*time.Microsecond))
+				return rate
+			}
+		default:
+		}
+		time.Sleep(time.Until(started.Add(time.Duration(i) * b.pace)))
+		key, want := fmt.Sprint(what, i), ""
+		if i%2 == 1 {
+			key, want = fmt.Sprint(what, i-1), "true" // a replay of the one before
+		}
+		sent := time.Now()
+		w := b.service.post(b.scope, key)
+		slowest = max(slowest, time.Since(sent))
+		if w.Code == http.StatusCreated && w.Header().Get("Idempotent-Replayed") == want {
+			served++
+		} else {
+			t.Errorf("L1: a request of a bystander %s: %d, replayed %q", what, w.Code, w.Header().Get("Idempotent-Replayed"))
+		}
+	}
+}
+
+// TestSprayedKeys: one scope sprays keys. Of these exactly the limit is executed and stored, the others are refused;
+// the scope's own replays, and all requests of another scope, go on at their rate before.
+func TestSprayedKeys(t *testing.T) {
+	t.Parallel()
+	const most = 100
+	limits := limit.Limits{NewKeys: limit.Rate{Limit: most, Window: 1000 * time.Hour}, ActiveKeys: 1000}
+	plan := func(scope string) limit.Limits {
+		if scope == "bob" {
+			return limit.Limits{NewKeys: limit.Rate{Limit: 100_000}}
+		}
+		return limits
+	}
+	for name, open := range map[string]func(t *testing.T) (nodes []*service, inside store.Store){
+		"two nodes on Redis, reserved": func(t *testing.T) (nodes []*service, inside store.Store) {
+			server := servers.Redis(t)
+			prefix := server.Prefix(t)
+			for range 2 {
+				s, err := redis.Open(t.Context(), server.URL(), redis.WithPrefix(prefix), redis.WithLogger(quiet))
+				must(t, err)
+				t.Cleanup(func() { must(t, s.Close()) })
+				l, err := limit.New(limit.Config{For: plan, Counters: s.Counters(), Nodes: 2, Logger: quiet, CounterTimeout: 10 * time.Second})
+				must(t, err)
+				nodes = append(nodes, newService(t, s, l, onceward.Reserved(onceward.FailureUnknown)))
+				inside = s
+			}
+			return nodes, inside
+		},
+		"one node on SQLite, transactional": func(t *testing.T) ([]*service, store.Store) {
+			s, err := sqlite.Open(t.Context(), t.TempDir()+"/onceward.db")
+			must(t, err)
+			t.Cleanup(func() { must(t, s.Close()) })
+			l, err := limit.New(limit.Config{For: plan})
+			must(t, err)
+			return []*service{newService(t, s, l, onceward.Transactional())}, s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nodes, inside := open(t)
+			// What mallory did before is answered during the attack.
+			for _, key := range []string{"mine1", "mine2"} {
+				if w := nodes[0].post("mallory", key); w.Code != http.StatusCreated {
+					t.Fatalf("the first request: %d", w.Code)
+				}
+			}
+			ended := make(chan struct{})
+			close(ended)
+			bob := &bystander{nodes[len(nodes)-1], "bob", 5 * time.Millisecond}
+			before := bob.visit(t, "before", ended)
+
+			during := make(chan struct{})
+			var attackers, others sync.WaitGroup
+			var executed, refused, next atomic.Int64
+			for i := range 8 {
+				attackers.Go(func() {
+					for n := next.Add(1); int(n) <= sprayed(); n = next.Add(1) {
+						switch w := nodes[i%len(nodes)].post("mallory", fmt.Sprint("sprayed", n)); w.Code {
+						case http.StatusCreated:
+							executed.Add(1)
+						case http.StatusTooManyRequests:
+							refused.Add(1)
+						default:
+							t.Errorf("L1: a sprayed key: %d %s", w.Code, w.Body)
+						}
+						time.Sleep(time.Millisecond) // all of them share this one machine
+					}
+				})
+			}
+			rate, replays := 0.0, 0
+			others.Go(func() { rate = bob.visit(t, "during", during) })
+			others.Go(func() {
+				for ; ; replays++ {
+					select {
+					case <-during:
+						return
+					default:
+					}
+					w := nodes[0].post("mallory", fmt.Sprint("mine", 1+replays%2))
+					if w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != "true" {
+						t.Errorf("A6: a replay of a scope over its limit: %d", w.Code)
+					}
+					time.Sleep(bob.pace)
+				}
+			})
+			attackers.Wait()
+			close(during)
+			others.Wait()
+			t.Logf("%d keys sprayed: %d executed, %d refused; %d replays of the same scope", executed.Load()+refused.Load(),
+				executed.Load(), refused.Load(), replays)
+			if n := int(executed.Load()) + 2; n > most || n < most*9/10 {
+				t.Errorf("L1: %d keys of the scope were executed, want no more than %d, and little less", n, most)
+			}
+			if sprayed() >= 100_000 && rate < 0.9*before {
+				t.Errorf("L1: a bystander was served %.1f times a second before and %.1f times during the attack", before, rate)
+			}
+			stored := 0
+			for n := range next.Load() {
+				if _, err := inside.Get(t.Context(), store.ID{Scope: "mallory", Key: fmt.Sprint("sprayed", n)}); err == nil {
+					stored++
+				} else if !errors.Is(err, store.ErrNotFound) {
+					t.Fatal(err)
+				}
+			}
+			if int64(stored) != executed.Load() {
+				t.Errorf("L1: %d sprayed keys are stored, want the %d that were executed", stored, executed.Load())
+			}
+		})
+	}
+}

@@ -1,0 +1,311 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/onceward/onceward"
+)
+
+const (
+	// portionLife is how long a portion may lie unused before it is given back, and for how long a refusal is believed.
+	portionLife = time.Second
+	// maxPortion is the most that is asked for at once.
+	maxPortion = 1024
+	// pauseAfterFailure is how long counters are left alone that could not be asked.
+	pauseAfterFailure = time.Second
+)
+
+// shared hands out portions of what the counters allow. While these cannot be asked, it counts in this process, under
+// this node's share of the limits.
+type shared struct {
+	config *Config
+	local  *local
+
+	down  atomic.Bool
+	retry atomic.Int64 // when counters that are down may be asked again, in nanoseconds of the local clock
+
+	mu       sync.Mutex
+	portions map[portionKey]*portion
+}
+
+// portionKey tells portions apart. Keys of different retentions are counted out at different times.
+type portionKey struct {
+	scope, name string
+	retention   time.Duration
+}
+
+// portion is what this node holds of a scope's allowance. It lives for little longer than it is used.
+type portion struct {
+	shared *shared
+	key    portionKey
+
+	mu       sync.Mutex
+	ask      ask   // the limits that it was taken under
+	left     int   // what can be used
+	end      int64 // what it is returned under
+	until    time.Duration
+	unused   int // what is to be returned
+	want     int // how much to ask for next
+	borrowed int // taken while the counters were down
+	waiting  int
+	fetching chan struct{} // closed when the counters have answered
+	refused  *onceward.LimitError
+	again    time.Duration // until when a refusal is believed
+	timer    *time.Timer
+	gone     bool
+}
+
+func newShared(config *Config, local *local) *shared {
+	return &shared{config: config, local: local, portions: make(map[portionKey]*portion)}
+}
+
+// portion returns the portion that an ask is for, locked.
+func (s *shared) portion(a *ask) *portion {
+	key := portionKey{a.scope, a.name, a.retention}
+	for {
+		s.mu.Lock()
+		p := s.portions[key]
+		if p == nil {
+			p = &portion{shared: s, key: key, ask: *a, want: 1}
+			s.portions[key] = p
+		}
+		s.mu.Unlock()
+		p.mu.Lock()
+		if !p.gone {
+			return p
+		}
+		p.mu.Unlock()
+	}
+}
+
+// take takes one from the portion, and lets the counters refill it: beforehand where it can be foreseen, so that few
+// requests wait.
+func (s *shared) take(ctx context.Context, a *ask) *onceward.LimitError {
+	p := s.portion(a)
+	defer p.mu.Unlock()
+	for {
+		now := s.local.now()
+		p.expire(a, now)
+		switch {
+		case p.left > 0:
+			p.left--
+			if p.left < p.want/2 && p.fetching == nil && s.mayAsk(now) {
+				p.fetch(0)
+			}
+			return nil
+		case now < p.again:
+			return a.refusedBy(p.refused.Name, p.refused.After)
+		case p.fetching == nil && !s.mayAsk(now):
+			return p.borrow(a)
+		case p.fetching == nil:
+			p.fetch(p.waiting + 1)
+		}
+		if !p.await(ctx) {
+			return p.borrow(a)
+		}
+	}
+}
+
+// await waits until the counters have answered, and reports whether they have.
+func (p *portion) await(ctx context.Context) bool {
+	answered := p.fetching
+	p.waiting++
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		p.waiting--
+	}()
+	select {
+	case <-answered:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// borrow takes from this node's share of the limits, because the counters cannot be asked.
+func (p *portion) borrow(a *ask) *onceward.LimitError {
+	p.arm()
+	refused := p.shared.local.take(a.share(p.shared.config.Nodes))
+	if refused == nil {
+		p.borrowed++
+	}
+	return refused
+}
+
+// giveBack takes back one that was taken.
+func (s *shared) giveBack(a *ask) {
+	p := s.portion(a)
+	defer p.mu.Unlock()
+	p.arm()
+	switch {
+	case p.borrowed > 0:
+		p.borrowed--
+		s.local.giveBack(a.share(s.config.Nodes))
+	case s.local.now() < p.until:
+		p.left++
+	default:
+		p.unused++
+	}
+}
+
+// expire takes out of use what has lain for too long, or was taken under other limits.
+func (p *portion) expire(a *ask, now time.Duration) {
+	changed := p.ask != *a
+	if changed {
+		p.ask, p.again = *a, 0
+	}
+	if p.left > 0 && (changed || now >= p.until) {
+		p.unused += p.left
+		p.left = 0
+		p.want = max(1, p.want/2)
+	}
+}
+
+// fetch asks the counters for the next portion, of which so many are needed now.
+func (p *portion) fetch(need int) {
+	t := p.request(need, max(need, p.want))
+	answered := make(chan struct{})
+	p.fetching = answered
+	go func() {
+		grant, err := p.shared.ask(context.Background(), t)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.fetching = nil
+		p.got(t, grant, err)
+		close(answered)
+	}()
+}
+
+// request makes what is asked of the counters. What is unused goes along.
+func (p *portion) request(need, want int) Take {
+	t := Take{
+		Scope: p.ask.scope, Name: p.ask.name, Rate: p.ask.rate, Active: p.ask.active, Retention: p.ask.retention,
+		Need: need, Want: min(want, max(need, maxPortion)), Unused: p.unused, UnusedEnd: p.end,
+	}
+	p.unused = 0
+	return t
+}
+
+// ask asks the counters, and notes whether they can be asked.
+func (s *shared) ask(ctx context.Context, t Take) (Grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.config.CounterTimeout)
+	defer cancel()
+	grant, err := s.config.Counters.Take(ctx, t)
+	if err != nil {
+		s.retry.Store(int64(s.local.now() + pauseAfterFailure))
+		if !s.down.Swap(true) {
+			s.config.Logger.Error("onceward: the shared counters of limits cannot be asked; "+
+				"each node allows its share of the limits", "nodes", s.config.Nodes, "error", err)
+		}
+		return grant, err
+	}
+	if s.down.Swap(false) {
+		s.config.Logger.Info("onceward: the shared counters of limits can be asked again")
+	}
+	return grant, nil
+}
+
+// mayAsk reports whether the counters can be asked. Those that are down are tried by one request at a time.
+func (s *shared) mayAsk(now time.Duration) bool {
+	if !s.down.Load() {
+		return true
+	}
+	retry := s.retry.Load()
+	return int64(now) >= retry && s.retry.CompareAndSwap(retry, int64(now+pauseAfterFailure+s.config.CounterTimeout))
+}
+
+// got puts a grant to use.
+func (p *portion) got(t Take, g Grant, err error) {
+	now := p.shared.local.now()
+	p.arm()
+	switch {
+	case err != nil:
+		// Whether the counters heard of what came back is not known. It is not told again, or it could be given out twice.
+	case g.Granted > 0:
+		p.left += g.Granted
+		p.end, p.until, p.borrowed = g.End, now+portionLife, 0
+		if g.Granted == t.Want {
+			p.want = min(max(p.want, t.Want)*2, maxPortion)
+		} else {
+			p.want = g.Granted
+		}
+	case t.Need == 0:
+		p.want = 1 // it is too close to the limit to take what is not needed
+	default:
+		p.refused = p.ask.refusedBy(g.Limit, g.After)
+		p.again = now + min(g.After, portionLife)
+	}
+}
+
+// arm has the portion looked at when it has lain for too long.
+func (p *portion) arm() {
+	if p.timer == nil {
+		p.timer = time.AfterFunc(portionLife, p.tidy)
+	}
+}
+
+// tidy gives back what was not used, and forgets the portion when there is nothing left of it.
+func (p *portion) tidy() {
+	p.mu.Lock()
+	p.timer = nil
+	now := p.shared.local.now()
+	p.expire(&p.ask, now)
+	idle := p.left == 0 && p.fetching == nil && p.waiting == 0 && now >= p.again
+	if !idle || p.unused > 0 && !p.shared.mayAsk(now) {
+		p.timer = time.AfterFunc(max(p.until-now, p.again-now, portionLife/4), p.tidy)
+		p.mu.Unlock()
+		return
+	}
+	p.leave()
+	t := p.request(0, 0)
+	p.mu.Unlock()
+	if t.Unused > 0 {
+		_, _ = p.shared.ask(context.Background(), t) // what is lost comes back by itself, in time
+	}
+}
+
+// leave takes the portion out of the map. Its lock is held, and that of the map is taken inside of it here alone.
+func (p *portion) leave() {
+	p.gone = true
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+	p.shared.mu.Lock()
+	if p.shared.portions[p.key] == p {
+		delete(p.shared.portions, p.key)
+	}
+	p.shared.mu.Unlock()
+}
+
+// close gives back all that is not used.
+func (s *shared) close(ctx context.Context) error {
+	s.mu.Lock()
+	portions := make([]*portion, 0, len(s.portions))
+	for _, p := range s.portions {
+		portions = append(portions, p)
+	}
+	s.mu.Unlock()
+	var all error
+	for _, p := range portions {
+		p.mu.Lock()
+		if p.gone {
+			p.mu.Unlock()
+			continue
+		}
+		p.unused, p.left = p.unused+p.left, 0
+		p.leave()
+		t := p.request(0, 0)
+		p.mu.Unlock()
+		if t.Unused > 0 {
+			_, err := s.ask(ctx, t)
+			all = errors.Join(all, err)
+		}
+	}
+	return all
+}

@@ -1,0 +1,320 @@
+package limit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/limit"
+)
+
+// counters are shared counters in memory, in which nothing comes back by itself: what they gave out is to be counted.
+type counters struct {
+	mu     sync.Mutex
+	used   map[string]int // by scope and name
+	active map[string]int
+	takes  int
+	fault  func(ctx context.Context) error
+}
+
+func newCounters() *counters {
+	return &counters{used: map[string]int{}, active: map[string]int{}}
+}
+
+func (c *counters) Take(ctx context.Context, t limit.Take) (g limit.Grant, err error) {
+	time.Sleep(time.Millisecond)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takes++
+	if c.fault != nil {
+		if err := c.fault(ctx); err != nil {
+			return g, err
+		}
+	}
+	key := t.Scope + " " + t.Name
+	c.used[key] -= t.Unused
+	c.active[key] -= t.Unused
+	left, name := 1<<30, ""
+	if t.Rate.Limit != 0 {
+		left, name = max(0, t.Rate.Limit-c.used[key]), t.Name
+	}
+	if free := max(0, t.Active-c.active[key]); t.Active != 0 && free < left {
+		left, name = free, onceward.LimitActiveKeys
+	}
+	g = limit.Grant{Granted: min(left, max(t.Need, min(t.Want, left/limit.PortionShare))), End: 7}
+	if g.Granted == 0 && t.Need > 0 {
+		g.Limit, g.After = name, time.Hour
+	}
+	c.used[key] += g.Granted
+	c.active[key] += g.Granted
+	return g, nil
+}
+
+func (c *counters) fail(fault func(ctx context.Context) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fault = fault
+}
+
+func (c *counters) count(scope string) (used, takes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.used[scope+" "+onceward.LimitNewKeys], c.takes
+}
+
+// nodes returns limiters that share counters.
+func nodes(t testing.TB, n int, shared limit.Counters, limits *limit.Limits) (all []*limit.Limiter) {
+	t.Helper()
+	for range n {
+		all = append(all, newLimiter(t, limit.Config{
+			For: func(string) limit.Limits { return *limits }, Counters: shared, Nodes: n,
+		}))
+	}
+	return all
+}
+
+// spray lets callers on each node take keys of a scope until all of them have been refused once, and counts.
+func spray(t testing.TB, all []*limit.Limiter, scope string, callers int) int {
+	t.Helper()
+	var taken atomic.Int64
+	var crowd sync.WaitGroup
+	for i := range callers {
+		crowd.Go(func() {
+			for all[i%len(all)].TakeKey(t.Context(), scope, day) == nil {
+				taken.Add(1)
+			}
+		})
+	}
+	crowd.Wait()
+	return int(taken.Load())
+}
+
+// TestNodesShareALimit: together they never allow more, and each low limit is used to the last.
+func TestNodesShareALimit(t *testing.T) {
+	t.Parallel()
+	for _, most := range []int{1, 2, 7, 100, 5000} {
+		for name, limits := range map[string]limit.Limits{
+			"new keys":    {NewKeys: limit.Rate{Limit: most, Window: 1000 * time.Hour}},
+			"active keys": {ActiveKeys: most},
+		} {
+			t.Run(fmt.Sprint(most, " ", name), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					shared := newCounters()
+					all := nodes(t, 4, shared, &limits)
+					n := spray(t, all, "mallory", 16)
+					time.Sleep(3 * time.Second) // what lay unused on one node is there for the others
+					n += spray(t, all, "mallory", 16)
+					time.Sleep(3 * time.Second)
+					n += spray(t, all, "mallory", 1)
+					if n != most {
+						t.Errorf("L1: %d keys on four nodes, want exactly %d", n, most)
+					}
+					time.Sleep(3 * time.Second)
+				})
+			})
+		}
+	}
+}
+
+// TestFewRoundTrips: most requests use what the node holds, and what it does not use it gives back.
+func TestFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := newCounters()
+		limits := limit.Limits{NewKeys: limit.Rate{Limit: 1_000_000, Window: time.Second}}
+		l := nodes(t, 1, shared, &limits)[0]
+		var crowd sync.WaitGroup
+		for range 64 {
+			crowd.Go(func() {
+				for range 1000 {
+					if refused := l.TakeKey(t.Context(), "alice", day); refused != nil {
+						t.Error(refused)
+					}
+				}
+			})
+		}
+		crowd.Wait()
+		_, takes := shared.count("alice")
+		if takes > 200 {
+			t.Errorf("L1: %d round trips for 64,000 keys", takes)
+		}
+		time.Sleep(3 * time.Second)
+		if used, _ := shared.count("alice"); used != 64_000 || l.Portions() != 0 {
+			t.Errorf("L1: the counters say %d of 64000, and the node holds %d portions", used, l.Portions())
+		}
+	})
+}
+
+// TestRefusalsAreNotAskedFor again and again: a scope that is over its limit costs next to nothing.
+func TestRefusalsAreNotAskedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := newCounters()
+		limits := limit.Limits{NewKeys: limit.Rate{Limit: 10, Window: 1000 * time.Hour}}
+		l := nodes(t, 1, shared, &limits)[0]
+		if n, _ := takeAll(t, l, "mallory"); n != 10 {
+			t.Errorf("L1: %d keys", n)
+		}
+		_, before := shared.count("mallory")
+		for range 100_000 {
+			if refused := l.TakeKey(t.Context(), "mallory", day); refused == nil || refused.After != time.Hour ||
+				refused.Name != onceward.LimitNewKeys || refused.Limit != 10 {
+				t.Fatalf("L1: refused with %+v", refused)
+			}
+		}
+		if _, after := shared.count("mallory"); after != before {
+			t.Errorf("L1: %d round trips for what was refused already", after-before)
+		}
+		limits.NewKeys.Limit = 20 // counts at once
+		if n, _ := takeAll(t, l, "mallory"); n != 10 {
+			t.Errorf("L1: %d keys more after the limit was raised", n)
+		}
+		time.Sleep(3 * time.Second)
+	})
+}
+
+// TestKeysComeBackToTheCounters also when the portion that they were taken from is long gone.
+func TestKeysComeBackToTheCounters(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := newCounters()
+		limits := limit.Limits{ActiveKeys: 100}
+		l := nodes(t, 1, shared, &limits)[0]
+		for range 10 {
+			if refused := l.TakeKey(t.Context(), "alice", day); refused != nil {
+				t.Fatal(refused)
+			}
+		}
+		l.ReturnKey("alice", day)
+		time.Sleep(time.Minute)
+		l.ReturnKey("alice", day)
+		time.Sleep(time.Minute)
+		if used, _ := shared.count("alice"); used != 8 {
+			t.Errorf("L1: the counters say %d, want 8", used)
+		}
+	})
+}
+
+func TestCloseGivesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := newCounters()
+		limits := limit.Limits{ActiveKeys: 100_000}
+		l := nodes(t, 1, shared, &limits)[0]
+		for range 100 {
+			_ = l.TakeKey(t.Context(), "alice", day)
+		}
+		synctest.Wait()
+		if used, _ := shared.count("alice"); used <= 100 {
+			t.Errorf("the node holds nothing beyond what it used: %d", used)
+		}
+		time.Sleep(10 * time.Millisecond)
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if used, _ := shared.count("alice"); used != 100 {
+			t.Errorf("L1: after Close the counters say %d, want 100", used)
+		}
+		time.Sleep(3 * time.Second)
+	})
+}
+
+// TestCountersThatCannotBeAsked: each node allows its share then, neither nothing nor everything.
+func TestCountersThatCannotBeAsked(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(ctx context.Context) error{
+		"down":    func(context.Context) error { return errors.New("connection refused") },
+		"hanging": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				shared := newCounters()
+				var log strings.Builder
+				l := newLimiter(t, limit.Config{
+					Limits:   limit.Limits{NewKeys: limit.Rate{Limit: 100, Window: 1000 * time.Hour}},
+					Counters: shared, Nodes: 4, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				})
+				shared.fail(fault)
+				started := time.Now()
+				if n, _ := takeAll(t, l, "alice"); n != 25 {
+					t.Errorf("L1: %d keys, want the share of this node, 25", n)
+				}
+				for i := range 100 {
+					if refused := l.TakeKey(t.Context(), fmt.Sprint("scope", i), day); refused != nil {
+						t.Errorf("L1: another scope: %v", refused)
+					}
+				}
+				if waited := time.Since(started); waited > 300*time.Millisecond {
+					t.Errorf("L1: requests waited for %s", waited)
+				}
+				_, before := shared.count("alice")
+				time.Sleep(10 * time.Second)
+				_, _ = takeAll(t, l, "alice")
+				if _, takes := shared.count("alice"); takes > before+1 {
+					t.Errorf("L1: %d tries at once to ask counters that are down", takes-before)
+				}
+				shared.fail(nil)
+				time.Sleep(3 * time.Second)
+				if n, _ := takeAll(t, l, "bob"); n != 100 {
+					t.Errorf("L1: %d keys when the counters are back, want 100", n)
+				}
+				time.Sleep(3 * time.Second)
+				if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "again") {
+					t.Errorf("the log should tell of the beginning and the end:\n%s", log.String())
+				}
+				if n := l.Portions(); n != 0 {
+					t.Errorf("%d portions are left", n)
+				}
+			})
+		})
+	}
+}
+
+// TestBorrowedKeysAreNotReturnedToTheCounters, which never gave them out.
+func TestBorrowedKeysAreNotReturnedToTheCounters(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := newCounters()
+		limits := limit.Limits{NewKeys: limit.Rate{Limit: 100, Window: 1000 * time.Hour}}
+		l := nodes(t, 1, shared, &limits)[0]
+		shared.fail(func(context.Context) error { return errors.New("down") })
+		if refused := l.TakeKey(t.Context(), "alice", day); refused != nil {
+			t.Fatal(refused)
+		}
+		l.ReturnKey("alice", day)
+		shared.fail(nil)
+		time.Sleep(5 * time.Second)
+		if used, _ := shared.count("alice"); used != 0 {
+			t.Errorf("L1: the counters say %d, want 0", used)
+		}
+	})
+}
+
+// TestLeavingWhileWaiting: a caller that leaves does not wait for counters that hang.
+func TestLeavingWhileWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := newCounters()
+		limits := limit.Limits{NewKeys: limit.Rate{Limit: 100}}
+		l := nodes(t, 1, shared, &limits)[0]
+		shared.fail(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		started := time.Now()
+		_ = l.TakeKey(ctx, "alice", day)
+		if waited := time.Since(started); waited != 10*time.Millisecond {
+			t.Errorf("waited for %s", waited)
+		}
+		time.Sleep(3 * time.Second)
+	})
+}

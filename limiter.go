@@ -1,0 +1,167 @@
+package onceward
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Limiter bounds what one scope may ask for (L1). Package limit has one. It is asked on the path of the request, and
+// bounds by itself how long it takes.
+//
+// A replay is free (A6): what would make a new record needs allowance, which is taken before the store is asked, because
+// only the store can tell, and given back if no record was made. A scope without allowance is not turned away: its
+// request is reserved in the same one step, but may not create a record.
+type Limiter interface {
+	// TakeKey takes allowance for one new key of a scope, whose record will be kept for the retention. It returns the
+	// limit that stands in the way, or nil.
+	TakeKey(ctx context.Context, scope string, retention time.Duration) *LimitError
+	// ReturnKey gives back what TakeKey took: no record was made.
+	ReturnKey(scope string, retention time.Duration)
+	// Mismatch counts a key that came with another request. It returns the limit that was passed, or nil.
+	Mismatch(ctx context.Context, scope string) *LimitError
+	// Lookup counts a question for a status. It returns the limit that was passed, or nil.
+	Lookup(ctx context.Context, scope string) *LimitError
+}
+
+// The names of limits, as the header fields RateLimit and RateLimit-Policy show them.
+const (
+	LimitNewKeys    = "new-keys"
+	LimitActiveKeys = "active-keys"
+	LimitLookups    = "lookups"
+	LimitMismatches = "mismatches"
+)
+
+// LimitError says that a scope has reached a limit: nothing was executed and nothing stored. It is an [ErrRefused], and
+// under the name [LimitMismatches] an [ErrMismatch] as well.
+type LimitError struct {
+	// Name is which limit it is, such as [LimitNewKeys].
+	Name string
+	// Limit is how much is allowed.
+	Limit int
+	// Window is the time for which Limit is allowed; zero for a number at one time.
+	Window time.Duration
+	// After is when it is worth trying again.
+	After time.Duration
+}
+
+// Error describes the limit.
+func (e *LimitError) Error() string {
+	per := ""
+	if e.Window > 0 {
+		per = " in " + e.Window.String()
+	}
+	return fmt.Sprintf("onceward: the limit of %d %s%s is reached, retry after %s", e.Limit, e.Name, per, e.After)
+}
+
+// Is makes errors.Is(err, ErrRefused) true.
+func (e *LimitError) Is(target error) bool {
+	return target == ErrRefused || target == ErrMismatch && e.Name == LimitMismatches
+}
+
+// RetryAfter is when it is worth trying again.
+func (e *LimitError) RetryAfter() time.Duration { return e.After }
+
+// problem is the answer to a request that passed the limit.
+func (e *LimitError) problem() *Problem {
+	p := &problemRefused
+	switch e.Name {
+	case LimitNewKeys:
+		p = p.detailed("there were too many new keys in a short time; requests that were made before are still answered")
+	case LimitActiveKeys:
+		p = p.detailed("too many keys are kept; requests that were made before are still answered")
+	case LimitMismatches:
+		p = problemMismatches.detailed("use a new key for each new request, and send a retry as the original was")
+	case LimitLookups:
+		p = problemLookups.detailed("ask less often")
+	default:
+		p = p.detailed("")
+	}
+	p.RetryAfter, p.Limit = max(e.After, time.Second), e
+	return p
+}
+
+// write sets the fields of draft-ietf-httpapi-ratelimit-headers.
+func (e *LimitError) write(h http.Header) {
+	policy, left := httpsfv.NewItem(e.Name), httpsfv.NewItem(e.Name)
+	policy.Params.Add("q", int64(e.Limit))
+	if e.Window > 0 {
+		policy.Params.Add("w", seconds(e.Window))
+	}
+	left.Params.Add("r", int64(0))
+	left.Params.Add("t", seconds(e.After))
+	for name, item := range map[string]httpsfv.Item{"RateLimit-Policy": policy, "RateLimit": left} {
+		if value, err := httpsfv.Marshal(httpsfv.List{item}); err == nil { // a name that is not ASCII is not told
+			h.Set(name, value)
+		}
+	}
+}
+
+// seconds rounds up to whole seconds, at least one.
+func seconds(d time.Duration) int64 { return int64(max(1, math.Ceil(d.Seconds()))) }
+
+// takeKey takes allowance before the store is asked. Who resumes makes no new key.
+func (e *execution) takeKey() {
+	limiter := e.guard.config.Limiter
+	if limiter == nil || e.reservation.ResumeOnly {
+		return
+	}
+	e.limit = limiter.TakeKey(e.caller, e.reservation.Scope, e.reservation.Retention)
+	e.tookKey = e.limit == nil
+	e.reservation.NoCreate = e.limit != nil
+}
+
+// returnKey gives the allowance back, if there is any: no record was made.
+func (e *execution) returnKey() {
+	if e.tookKey {
+		e.tookKey = false
+		e.guard.config.Limiter.ReturnKey(e.reservation.Scope, e.reservation.Retention)
+	}
+}
+
+// countDecision settles with the limiter what the store has decided. Of a grant that is repeated it is not known what it
+// was the first time: it is taken for a new key.
+func (e *execution) countDecision(v *store.Verdict) {
+	made := v.Decision == store.DecisionExecute && v.Origin != store.OriginRetried && v.Origin != store.OriginResumed
+	if !made {
+		e.returnKey()
+	}
+	if v.Decision != store.DecisionRefused {
+		e.limit = nil
+	}
+	if v.Decision == store.DecisionMismatch && e.guard.config.Limiter != nil {
+		e.limit = e.guard.config.Limiter.Mismatch(e.caller, e.reservation.Scope)
+	}
+}
+
+// countFailure gives back what was taken for a reservation that never reached the store. Of any other one it is not
+// known whether it made a record.
+func (e *execution) countFailure(asked bool) {
+	if !asked {
+		e.returnKey()
+	}
+}
+
+// countTransaction gives back what was taken for a transaction that left nothing behind.
+func (e *execution) countTransaction(res *result) {
+	if res.kind != resultAnswer && res.kind != resultUnknown {
+		e.returnKey()
+	}
+}
+
+// lookup counts a question for a status.
+func (h *statusHandler) lookup(ctx context.Context, scope string) *Problem {
+	if h.guard.config.Limiter == nil {
+		return nil
+	}
+	if limit := h.guard.config.Limiter.Lookup(ctx, scope); limit != nil {
+		return limit.problem()
+	}
+	return nil
+}

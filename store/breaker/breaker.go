@@ -1,0 +1,217 @@
+// Package breaker is a circuit breaker around any store (L2): a store that fails or is slow is left alone for a while,
+// and what would have been asked of it is answered at once instead of by a timeout.
+//
+//	inside, err := postgres.Open(ctx, url)
+//	s, err := breaker.New(inside, breaker.Config{})
+//	guard, err := onceward.New(s, config)
+//	mux.Handle("GET /healthz/store", s.Health())
+//
+// While the breaker is open a call returns an [*OpenError]: nothing is sent to the store, nothing is executed, and a
+// client gets 503 with the time after which to come again. The writes of work that is already running always go
+// through: to refuse them would make outcomes unknown for nothing, and there are only as many as there is work in flight.
+package breaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/wrap"
+	"github.com/onceward/onceward/store"
+)
+
+// Config configures a breaker.
+type Config struct {
+	// ConsecutiveFailures is the number of failed calls in a row that open the breaker. Default: 5.
+	ConsecutiveFailures int
+	// FailureRatio is the share of failed calls within the Window that opens the breaker, between 0 and 1, once there
+	// were MinCalls. Default: 0.5.
+	FailureRatio float64
+	// MinCalls is how many calls there must have been within the Window before FailureRatio counts. Default: 20.
+	MinCalls int
+	// Window is the time over which calls are counted. Default: 10 s.
+	Window time.Duration
+	// SlowCall is how long a call may take. One that takes longer counts as failed from that moment on, although its
+	// result is used. The work of a handler does not count, nor does waiting for another attempt. Default: 1 s.
+	SlowCall time.Duration
+	// OpenFor is how long the store is left alone before one call is let through to probe it. With SlowCall it should be
+	// longer than the StoreTimeout of the guard together: a probe that hangs for longer has a second one beside it.
+	// Default: 5 s.
+	OpenFor time.Duration
+	// Observer is told of each change, by a [ChangedEvent]. Default: none.
+	Observer onceward.Observer
+	// Logger gets one line for each change. Default: [slog.Default].
+	Logger *slog.Logger
+}
+
+// The defaults of Config.
+const (
+	defaultConsecutiveFailures = 5
+	defaultFailureRatio        = 0.5
+	defaultMinCalls            = 20
+	defaultWindow              = 10 * time.Second
+	defaultSlowCall            = time.Second
+	defaultOpenFor             = 5 * time.Second
+	// windowParts is into how many parts the window is divided: it moves on by one of them.
+	windowParts = 10
+)
+
+func (c Config) withDefaults() (Config, error) {
+	if c.ConsecutiveFailures < 0 || c.MinCalls < 0 || c.Window < 0 || c.SlowCall < 0 || c.OpenFor < 0 {
+		return c, errors.New("breaker: the numbers and times of Config cannot be negative")
+	}
+	if c.FailureRatio < 0 || c.FailureRatio > 1 {
+		return c, fmt.Errorf("breaker: a FailureRatio of %v: it is a share, between 0 and 1", c.FailureRatio)
+	}
+	setDefault(&c.ConsecutiveFailures, defaultConsecutiveFailures)
+	setDefault(&c.FailureRatio, defaultFailureRatio)
+	setDefault(&c.MinCalls, defaultMinCalls)
+	setDefault(&c.Window, defaultWindow)
+	setDefault(&c.SlowCall, defaultSlowCall)
+	setDefault(&c.OpenFor, defaultOpenFor)
+	if c.Window < windowParts {
+		return c, fmt.Errorf("breaker: a Window of %s is too short to count anything in", c.Window)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Store is a store behind a circuit breaker. It can do what the store inside can do.
+type Store struct {
+	*wrap.Store
+	config  Config
+	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
+
+	cause error // why the last call failed; the circuit's lock protects it, under which its callbacks are called
+
+	news    atomic.Bool // there are changes to tell
+	mu      sync.Mutex
+	until   time.Time // when an open breaker lets the next probe through
+	changes []ChangedEvent
+}
+
+// New returns a breaker around a store, or an error that says what in the configuration cannot be right.
+func New(inside store.Store, config Config) (*Store, error) {
+	if inside == nil {
+		return nil, errors.New("breaker: the store is nil")
+	}
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{config: config}
+	s.Store = wrap.New(inside, s.around)
+	s.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Interval:      config.Window,
+		BucketPeriod:  config.Window / windowParts,
+		Timeout:       config.OpenFor,
+		ReadyToTrip:   config.trips,
+		OnStateChange: s.changed,
+		IsSuccessful:  s.succeeded,
+		IsExcluded:    func(err error) bool { return errors.Is(err, errNotJudged) },
+	})
+	return s, nil
+}
+
+func (c *Config) trips(counts gobreaker.Counts) bool {
+	calls := counts.TotalSuccesses + counts.TotalFailures
+	return int(counts.ConsecutiveFailures) >= c.ConsecutiveFailures ||
+		int(calls) >= c.MinCalls && float64(counts.TotalFailures) >= c.FailureRatio*float64(calls)
+}
+
+// goesThrough holds the calls that are made while the breaker is open too: the writes of owners of work that runs, and
+// what is done inside of a transaction that has begun.
+var goesThrough = map[wrap.Call]bool{
+	"extend": true, "checkpoint": true, "complete": true, "release": true, "abandon": true, "reject": true,
+	"add late completion": true, "postpone": true,
+	"extend messages": true, "record provider id": true, "finish messages": true,
+	"add message": true, "add to answer": true, "remember event": true, "upsert row": true, "lock name": true,
+}
+
+// around makes a call, unless the breaker is open, and judges it.
+func (s *Store) around(ctx context.Context, name wrap.Call, next func(ctx context.Context) error) error {
+	if name == "wait" {
+		return next(ctx) // how long it takes is not the store's doing
+	}
+	c, err := s.begin(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer c.end(&err)
+	err = next(ctx)
+	return err
+}
+
+// call is one that is under way.
+type call struct {
+	store *Store
+	ctx   context.Context
+	done  func(err error) // nil if it does not count
+	slow  *time.Timer
+}
+
+// begin lets a call through, or returns an [*OpenError].
+func (s *Store) begin(ctx context.Context, name wrap.Call) (call, error) {
+	c := call{store: s, ctx: ctx}
+	done, err := s.circuit.Allow()
+	s.tell()
+	switch {
+	case err == nil:
+		c.done = done
+		c.slow = time.AfterFunc(s.config.SlowCall, func() {
+			done(fmt.Errorf("%s took longer than %s", name, s.config.SlowCall))
+			s.tell()
+		})
+	case !goesThrough[name]:
+		return c, s.open()
+	}
+	return c, nil
+}
+
+// end judges a call, unless it was judged already because it took too long. It is deferred, with where the error will be:
+// a store that panics must not leave a probe behind that never ends.
+func (c *call) end(err *error) {
+	if c.done != nil && c.slow.Stop() {
+		c.done(judge(c.ctx, *err))
+		c.store.tell()
+	}
+	c.done = nil
+}
+
+// errNotJudged is the outcome of a call that says nothing about the store.
+var errNotJudged = errors.New("not judged")
+
+// judge returns the error if it is the store's: nil for an answer, also one that the caller does not like.
+func judge(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return errNotJudged
+	case errors.Is(err, store.ErrNotSent):
+		return errNotJudged // another breaker, further inside
+	case errors.Is(err, store.ErrTxOwned), errors.Is(err, store.ErrDeadline), errors.Is(err, store.ErrWorkRefused):
+		return nil // the work's own doing
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrOutcomeUnknown),
+		errors.Is(err, context.DeadlineExceeded):
+		return err
+	default:
+		return nil
+	}
+}

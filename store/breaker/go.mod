@@ -1,0 +1,14 @@
+module github.com/onceward/onceward/store/breaker
+
+go 1.26.0
+
+require (
+	github.com/onceward/onceward v0.1.0
+	github.com/onceward/onceward/store/storetest v0.1.0
+	github.com/sony/gobreaker/v2 v2.4.0
+)
+
+require (
+	github.com/dunglas/httpsfv v1.1.2 // indirect
+	pgregory.net/rapid v1.3.0 // indirect
+)

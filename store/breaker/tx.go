@@ -1,0 +1,121 @@
+package breaker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/wrap"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
+)
+
+// A transaction is two calls to the breaker, with the work between them: how long that takes, and how it ends, says
+// nothing about the store, and a probe has ended when the work begins. What follows the work always goes through.
+
+// transaction is a call that calls work.
+type transaction struct {
+	call
+	failed error // how the work failed, if it did
+}
+
+// enter ends what came before the work.
+func (t *transaction) enter() {
+	var none error
+	t.end(&none)
+}
+
+// leave begins what comes behind the work.
+func (t *transaction) leave(err error) {
+	t.failed = err
+	t.call, _ = t.store.begin(t.ctx, "complete")
+}
+
+// finish judges what came last. An error of the work itself is none of the store's.
+func (t *transaction) finish(err *error) {
+	if t.failed != nil && errors.Is(*err, t.failed) {
+		var none error
+		err = &none
+	}
+	t.end(err)
+}
+
+// Transact implements [store.Transactor].
+func (s *Store) Transact(
+	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
+) (v store.Verdict, err error) {
+	in, ok := s.Unwrap().(store.Transactor)
+	if !ok {
+		return s.Store.Transact(ctx, r, work)
+	}
+	t := transaction{}
+	if t.call, err = s.begin(ctx, "transact"); err != nil {
+		return v, err
+	}
+	defer t.finish(&err)
+	return in.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
+		t.enter()
+		defer t.leave(nil)
+		return work(ctx, v)
+	})
+}
+
+// CheckpointTx implements [store.TxCheckpointer].
+func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
+	work func(ctx context.Context) (store.Checkpoint, error),
+) (err error) {
+	in, ok := s.Unwrap().(store.TxCheckpointer)
+	if !ok {
+		return s.Store.CheckpointTx(ctx, c, lease, work)
+	}
+	t := transaction{}
+	if t.call, err = s.begin(ctx, "checkpoint"); err != nil {
+		return err
+	}
+	defer t.finish(&err)
+	return in.CheckpointTx(ctx, c, lease, func(ctx context.Context) (p store.Checkpoint, err error) {
+		t.enter()
+		defer func() { t.leave(err) }()
+		return work(ctx)
+	})
+}
+
+// InTx implements [inbox.Store].
+func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
+	in, ok := s.Unwrap().(inbox.Store)
+	if !ok {
+		return s.Store.InTx(ctx, work)
+	}
+	return s.inTx(ctx, "transaction", work, func(work func(ctx context.Context) error) error {
+		return in.InTx(ctx, work)
+	})
+}
+
+// FinishMessageTx implements [outbox.Store].
+func (s *Store) FinishMessageTx(
+	ctx context.Context, outcome outbox.Outcome, work func(ctx context.Context) error,
+) error {
+	in, ok := s.Unwrap().(outbox.Store)
+	if !ok {
+		return s.Store.FinishMessageTx(ctx, outcome, work)
+	}
+	return s.inTx(ctx, "finish messages", work, func(work func(ctx context.Context) error) error {
+		return in.FinishMessageTx(ctx, outcome, work)
+	})
+}
+
+func (s *Store) inTx(ctx context.Context, name wrap.Call, work func(ctx context.Context) error,
+	run func(work func(ctx context.Context) error) error,
+) (err error) {
+	t := transaction{}
+	if t.call, err = s.begin(ctx, name); err != nil {
+		return err
+	}
+	defer t.finish(&err)
+	return run(func(ctx context.Context) (err error) {
+		t.enter()
+		defer func() { t.leave(err) }()
+		return work(ctx)
+	})
+}

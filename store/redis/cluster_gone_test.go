@@ -1,0 +1,114 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+)
+
+// overdue makes records whose leases ran out, on all nodes.
+func overdue(t testing.TB, s store.Store, n int) {
+	t.Helper()
+	for i := range n {
+		r := booking(fmt.Sprint("overdue", i))
+		r.Lease = time.Millisecond
+		_, err := s.Reserve(t.Context(), r)
+		must(t, err)
+	}
+	time.Sleep(2 * time.Millisecond) // the clock of the servers is that of this machine
+}
+
+// TestClusterReplicaGone: without one of the replicas everything goes on, for a store that is open and for one that is
+// opened then.
+func TestClusterReplicaGone(t *testing.T) {
+	t.Parallel()
+	cluster := servers.NewRedisCluster(t, "cluster-node-timeout 30000") // no node is told that it is gone
+	s := open(t, cluster.URL())
+	overdue(t, s, 30)
+	must(t, cluster.Nodes()[4].Kill())
+	for i := range 10 {
+		booked(t, s, fmt.Sprint("key", i))
+	}
+	if n, err := s.Sweep(t.Context(), 100); n != 30 || err != nil {
+		t.Errorf("%d of 30 records were swept: %v", n, err)
+	}
+	other := open(t, cluster.URL())
+	if rec := look(t, other, "overdue0"); rec.State != store.StateUnknown {
+		t.Errorf("the record is %s, want unknown", rec.State)
+	}
+	if n, err := other.Sweep(t.Context(), 100); err != nil || n != 0 {
+		t.Errorf("%d records were swept again: %v", n, err)
+	}
+}
+
+// TestClusterPrimaryGone: without one of the primaries, and before another one takes over, the other nodes' records are
+// swept, if the cluster is told to go on without.
+func TestClusterPrimaryGone(t *testing.T) {
+	t.Parallel()
+	cluster := servers.NewRedisCluster(t, "cluster-node-timeout 30000", "cluster-require-full-coverage no")
+	s := open(t, cluster.URL())
+	overdue(t, s, 30)
+	must(t, cluster.Nodes()[0].Kill())
+	swept := 0
+	for range 3 {
+		n, err := s.Sweep(t.Context(), 100)
+		swept += n
+		if err == nil {
+			t.Error("all records are said to have been looked at")
+		}
+	}
+	left := 0
+	for i := range 30 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		rec, err := s.Get(ctx, store.ID{Scope: "alice", Key: fmt.Sprint("overdue", i)})
+		cancel()
+		switch {
+		case err != nil:
+			wantUnavailable(t, err, "a record of the primary that is gone")
+			left++
+		case rec.State != store.StateUnknown:
+			t.Errorf("a record of another primary is %s after a sweep", rec.State)
+		}
+	}
+	if left == 0 || left+swept != 30 {
+		t.Errorf("%d of 30 records were swept, and %d are out of reach", swept, left)
+	}
+}
+
+// TestClusterPrimaryFrozen freezes a primary while clients pay, and lets it go on when its replica has taken over: what
+// it still takes for what it was is lost, and nothing else.
+func TestClusterPrimaryFrozen(t *testing.T) {
+	t.Parallel()
+	cluster := servers.NewRedisCluster(t)
+	c := newCrowd(t, open(t, cluster.URL()))
+	c.start(8)
+	c.more(t, 100)
+	must(t, cluster.AwaitReplicas(t.Context()))
+	frozen := cluster.Nodes()[0]
+	must(t, frozen.Pause())
+	two := killedAt(time.Now())
+	eventually(t, "the replica has taken over", func() error {
+		info, err := cluster.Nodes()[3].Info(t.Context())
+		if err == nil && info["role"] != "master" {
+			err = errors.New(info["role"])
+		}
+		return err
+	})
+	must(t, frozen.Resume())
+	must(t, cluster.AwaitReady(t.Context()))
+	eventually(t, "the old primary follows", func() error {
+		info, err := frozen.Info(t.Context())
+		if err == nil && info["role"] != "slave" {
+			err = errors.New(info["role"])
+		}
+		return err
+	})
+	two.to = time.Now()
+	c.more(t, 100)
+	c.check(t, two)
+}

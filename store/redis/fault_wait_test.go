@@ -1,0 +1,96 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+)
+
+// waiting waits for the end of an attempt. As the guard does, it waits again if the store cannot tell.
+func waiting(ctx context.Context, s store.Waiter, c store.Claim) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		for {
+			err := s.Wait(ctx, c.ID, c.Attempt)
+			if !errors.Is(err, store.ErrUnavailable) {
+				done <- err
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	return done
+}
+
+// wantStill: what is waited for has not come.
+func wantStill(t *testing.T, done <-chan error) {
+	t.Helper()
+	select {
+	case err := <-done:
+		t.Fatalf("the wait ended with %v before the attempt", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// wantWoken: a wait ends soon after the attempt.
+func wantWoken(t *testing.T, done <-chan error) {
+	t.Helper()
+	select {
+	case err := <-done:
+		must(t, err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the wait did not end with the attempt")
+	}
+}
+
+// TestWaitOutlivesConnections: a wait whose connections are cut, whose server is killed, or whose server publishes while
+// nothing is heard, ends with the attempt.
+func TestWaitOutlivesConnections(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	proxy := servers.NewRedisProxy(t, server.URL())
+	s, around := open(t, proxy.URL()), open(t, server.URL())
+	faults := map[string]func(){
+		"cut": proxy.DropAll,
+		"killed": func() {
+			must(t, server.Kill())
+			must(t, server.Restart())
+		},
+		"deaf": func() {
+			proxy.Refuse(true)
+			proxy.DropAll()
+			time.AfterFunc(200*time.Millisecond, func() { proxy.Refuse(false) })
+		},
+	}
+	for name, fault := range faults {
+		claim := booked(t, around, name)
+		done := waiting(t.Context(), s, claim)
+		wantStill(t, done)
+		fault()
+		eventually(t, "the attempt is over", func() error {
+			_, err := around.Complete(t.Context(), claim, paid("done"))
+			return err
+		})
+		wantWoken(t, done)
+	}
+}
+
+// TestClusterWaitFollowsTheSlot: a wait in a slot that moves ends with the attempt, and does not end before.
+func TestClusterWaitFollowsTheSlot(t *testing.T) {
+	t.Parallel()
+	cluster := servers.NewRedisCluster(t, "cluster-node-timeout 30000")
+	s := open(t, cluster.URL())
+	claim := booked(t, s, "awaited")
+	done := waiting(t.Context(), s, claim)
+	wantStill(t, done)
+	slot := slotOf(t, cluster, recordKey(t, cluster, "awaited"))
+	must(t, cluster.MoveSlots(t.Context(), otherPrimary(t, cluster, slot), slot))
+	wantStill(t, done)
+	_, err := s.Complete(t.Context(), claim, paid("done"))
+	must(t, err)
+	wantWoken(t, done)
+}

@@ -1,0 +1,225 @@
+package redis_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/limit"
+	"github.com/onceward/onceward/store/redis"
+)
+
+// take asks counters, and fails the test if they cannot be asked.
+func take(t testing.TB, c limit.Counters, ask limit.Take) limit.Grant {
+	t.Helper()
+	grant, err := c.Take(t.Context(), ask)
+	must(t, err)
+	return grant
+}
+
+func wantGranted(t testing.TB, c limit.Counters, ask limit.Take, want int, name string, after time.Duration) {
+	t.Helper()
+	g := take(t, c, ask)
+	if g.Granted != want {
+		t.Errorf("L1: %d are granted of %+v, want %d", g.Granted, ask, want)
+	}
+	if want == 0 && ask.Need > 0 && (g.Limit != name || g.After <= 0 || g.After > after) {
+		t.Errorf("L1: refused by %s for %s, want by %s for %s at most", g.Limit, g.After, name, after)
+	}
+}
+
+func TestCountersOfARate(t *testing.T) {
+	t.Parallel()
+	c := fresh(t).Counters()
+	ask := limit.Take{Scope: "alice", Name: onceward.LimitNewKeys, Rate: limit.Rate{Limit: 80, Window: time.Hour}}
+	more := func(need, want, unused int) limit.Take {
+		ask := ask
+		ask.Need, ask.Want, ask.Unused = need, want, unused
+		return ask
+	}
+	wantGranted(t, c, more(1, 1, 0), 1, "", 0)
+	wantGranted(t, c, more(1, 1000, 0), 9, "", 0)   // an eighth of 79
+	wantGranted(t, c, more(20, 1000, 0), 20, "", 0) // what is needed
+	wantGranted(t, c, more(0, 5, 0), 5, "", 0)
+	wantGranted(t, c, more(100, 100, 0), 45, "", 0)
+	wantGranted(t, c, more(1, 1, 0), 0, onceward.LimitNewKeys, time.Hour/80)
+	wantGranted(t, c, more(0, 10, 0), 0, "", 0)
+	wantGranted(t, c, more(5, 5, 2), 2, "", 0) // what came back
+	wantGranted(t, c, more(0, 0, 3), 0, "", 0)
+	wantGranted(t, c, more(5, 5, 0), 3, "", 0)
+	other := more(1, 1, 0)
+	other.Scope = "bob"
+	wantGranted(t, c, other, 1, "", 0)
+	other = more(1, 1, 0)
+	other.Name = onceward.LimitLookups
+	wantGranted(t, c, other, 1, "", 0)
+	other = more(5, 5, 0)
+	other.Rate.Limit = 100 // the limit was raised
+	wantGranted(t, c, other, 5, "", 0)
+	other.Rate.Limit = -1
+	wantGranted(t, c, other, 0, onceward.LimitNewKeys, time.Hour)
+}
+
+// TestCountersComeBack by the clock of the server.
+func TestCountersComeBack(t *testing.T) {
+	t.Parallel()
+	c := fresh(t).Counters()
+	ask := limit.Take{
+		Scope: "alice", Name: onceward.LimitNewKeys, Rate: limit.Rate{Limit: 1000, Window: 10 * time.Second}, Need: 1000,
+		Want: 1000,
+	}
+	started := time.Now()
+	got := take(t, c, ask).Granted
+	for time.Since(started) < 300*time.Millisecond {
+		g := take(t, c, ask)
+		got += g.Granted
+		time.Sleep(g.After)
+	}
+	if most := 1000 + int(time.Since(started)/(10*time.Millisecond)) + 1; got < 1020 || got > most {
+		t.Errorf("L1: %d in %s, want %d at most, and little less", got, time.Since(started), most)
+	}
+}
+
+func TestCountersOfActiveKeys(t *testing.T) {
+	t.Parallel()
+	c := fresh(t).Counters()
+	ask := limit.Take{
+		Scope: "alice", Name: onceward.LimitNewKeys, Active: 10, Retention: 1500 * time.Millisecond, Need: 4, Want: 4,
+	}
+	started := time.Now()
+	first := take(t, c, ask)
+	if first.Granted != 4 || first.End == 0 {
+		t.Errorf("L1: granted %+v", first)
+	}
+	back := ask
+	back.Need, back.Want, back.Unused, back.UnusedEnd = 0, 0, 1, first.End
+	wantGranted(t, c, back, 0, "", 0)
+	ask.Need, ask.Want = 10, 10
+	wantGranted(t, c, ask, 7, "", 0)
+	wantGranted(t, c, ask, 0, onceward.LimitActiveKeys, 3*time.Second)
+	for _, end := range []int64{0, limit.OldestEnd} {
+		back.UnusedEnd = end
+		wantGranted(t, c, back, 0, "", 0)
+		wantGranted(t, c, ask, 1, "", 0)
+	}
+	for take(t, c, ask).Granted == 0 {
+		if time.Since(started) > 10*time.Second {
+			t.Fatal("L1: active keys are not counted out")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if lasted := time.Since(started); lasted < 1500*time.Millisecond || lasted > 4*time.Second {
+		t.Errorf("L1: keys that are kept for 1.5 s counted for %s", lasted)
+	}
+}
+
+// TestCountersOnAClockThatWentBack give nothing away, and go on.
+func TestCountersOnAClockThatWentBack(t *testing.T) {
+	t.Parallel()
+	server := servers.Redis(t)
+	prefix := server.Prefix(t)
+	c := open(t, server.URL(), redis.WithPrefix(prefix)).Counters()
+	ask := limit.Take{
+		Scope: "alice", Name: onceward.LimitNewKeys, Rate: limit.Rate{Limit: 10, Window: 100 * time.Millisecond}, Need: 10,
+		Want: 10,
+	}
+	ask.Rate.Window = time.Hour
+	wantGranted(t, c, ask, 10, "", 0)
+	keys, err := server.Do(t.Context(), "KEYS", prefix+"*")
+	must(t, err)
+	key := fmt.Sprint(keys.([]any)[0])
+	_, err = server.Do(t.Context(), "HSET", key, "t", fmt.Sprint(time.Now().Add(24*time.Hour).UnixMicro()))
+	must(t, err)
+	wantGranted(t, c, ask, 0, onceward.LimitNewKeys, time.Hour)
+	ask.Rate.Window = 10 * time.Millisecond
+	time.Sleep(20 * time.Millisecond)
+	wantGranted(t, c, ask, 10, "", 0)
+	if ttl, err := server.Do(t.Context(), "PTTL", key); err != nil || ttl.(int64) <= 0 || ttl.(int64) > 10_000 {
+		t.Errorf("the key lives for %v ms, err %v: a scope that is idle should be forgotten", ttl, err)
+	}
+}
+
+// TestNodesShareLimitsOnRedis: together they never allow more than the limit, and with few round trips.
+func TestNodesShareLimitsOnRedis(t *testing.T) {
+	t.Parallel()
+	for name, limits := range map[string]limit.Limits{
+		"few":    {NewKeys: limit.Rate{Limit: 5, Window: 1000 * time.Hour}},
+		"many":   {NewKeys: limit.Rate{Limit: 3000, Window: 1000 * time.Hour}},
+		"active": {ActiveKeys: 3000},
+		"both":   {NewKeys: limit.Rate{Limit: 3000, Window: 1000 * time.Hour}, ActiveKeys: 2000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servers.Redis(t)
+			prefix := server.Prefix(t)
+			most := max(limits.NewKeys.Limit, limits.ActiveKeys)
+			if name == "both" {
+				most = 2000
+			}
+			var nodes []*limit.Limiter
+			for range 4 {
+				l, err := limit.New(limit.Config{
+					Limits: limits, Counters: open(t, server.URL(), redis.WithPrefix(prefix)).Counters(),
+					Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), CounterTimeout: 10 * time.Second,
+				})
+				must(t, err)
+				nodes = append(nodes, l)
+			}
+			var taken atomic.Int64
+			spray := func() {
+				var crowd sync.WaitGroup
+				for i := range 16 {
+					crowd.Go(func() {
+						for nodes[i%4].TakeKey(t.Context(), "mallory", 24*time.Hour) == nil {
+							taken.Add(1)
+						}
+					})
+				}
+				crowd.Wait()
+			}
+			spray()
+			if n := int(taken.Load()); n > most || n < most*3/4 {
+				t.Errorf("L1: %d keys on four nodes, want no more than %d, and not much less", n, most)
+			}
+			for _, l := range nodes {
+				must(t, l.Close(t.Context()))
+			}
+			for deadline := time.Now().Add(20 * time.Second); int(taken.Load()) < most && time.Now().Before(deadline); {
+				time.Sleep(50 * time.Millisecond) // a refusal is believed for a second
+				spray()
+			}
+			if n := int(taken.Load()); n != most {
+				t.Errorf("L1: %d keys when all that was unused came back, want exactly %d", n, most)
+			}
+		})
+	}
+}
+
+// TestOneRoundTripForAPortion: the server runs one script for each call, and no other command comes to it.
+func TestOneRoundTripForAPortion(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	c := open(t, server.URL()).Counters()
+	ask := limit.Take{
+		Scope: "alice", Name: onceward.LimitNewKeys, Rate: limit.Rate{Limit: 1000, Window: time.Hour}, Active: 1000,
+		Retention: time.Hour, Need: 1, Want: 1,
+	}
+	take(t, c, ask)
+	_, err := server.Do(t.Context(), "CONFIG", "RESETSTAT")
+	must(t, err)
+	for range 50 {
+		take(t, c, ask)
+	}
+	stats, err := server.Do(t.Context(), "INFO", "commandstats")
+	must(t, err)
+	if text := fmt.Sprint(stats); !strings.Contains(text, "cmdstat_evalsha:calls=50,") || strings.Contains(text, "cmdstat_eval:") {
+		t.Errorf("L1: 50 portions cost\n%s", text)
+	}
+}

@@ -1,0 +1,309 @@
+package sealed
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Reserve implements [store.Store]. A grant whose recovery data cannot be opened is given back: nothing ran.
+func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+	v, err := s.Store.Reserve(ctx, r)
+	if err != nil {
+		return v, s.openFenced(r.ID, err)
+	}
+	granted := v.Record
+	if err := s.openVerdict(&v); err != nil {
+		if v.Decision == store.DecisionExecute {
+			s.giveBack(ctx, v.Origin, &granted, err)
+		}
+		return store.Verdict{}, err
+	}
+	return v, nil
+}
+
+// openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way: a
+// mismatch, for one, is to be told whatever the record holds (S4).
+func (s *Store) openVerdict(v *store.Verdict) error {
+	err := s.openRecord(&v.Record)
+	switch v.Decision {
+	case store.DecisionMismatch, store.DecisionInProgress, store.DecisionRefused:
+		if err != nil {
+			v.Record.Response = store.Response{Status: v.Record.Response.Status, NotStored: true}
+			v.Record.Data = nil
+		}
+		return nil
+	default:
+		return err
+	}
+}
+
+// giveBack ends a grant that is not used, as the guard does: what was retryable is so again, and what was resumed is
+// left for the next attempt, at once. Should that fail, the lease ends by itself. Data that no recovery point keeps
+// would be lost with a release, so that such a grant lapses.
+func (s *Store) giveBack(ctx context.Context, origin store.Origin, rec *store.Record, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	defer cancel()
+	c := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	switch {
+	case origin == store.OriginRetried && rec.Point != "":
+		_ = s.Store.Release(ctx, c, cause.Error())
+	case origin == store.OriginResumed:
+		_ = s.Store.Extend(ctx, c, store.ClockStep)
+	}
+}
+
+const giveBackTimeout = 5 * time.Second
+
+// Checkpoint implements [store.Store].
+func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	p, err := s.sealCheckpoint(c, p)
+	if err != nil {
+		return err
+	}
+	return s.openFenced(c.ID, s.Store.Checkpoint(ctx, c, p))
+}
+
+// Complete implements [store.Store].
+func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+	sealed, err := s.sealCompletion(place{claim: c}, done)
+	if err != nil {
+		return time.Time{}, err
+	}
+	expires, err := s.Store.Complete(ctx, c, sealed)
+	if fenced := s.repeated(c, done, err); fenced != nil {
+		return fenced.ExpiresAt, nil
+	}
+	return expires, s.openFenced(c.ID, err)
+}
+
+// repeated returns the refusal of a completion that has happened already, with the same content in other bytes: it was
+// sealed under another key since, or by a program that compresses otherwise. Repeating it succeeds (S6).
+func (s *Store) repeated(c store.Claim, done *store.Completion, err error) *store.FencedError {
+	var fenced *store.FencedError
+	if !errors.As(s.openFenced(c.ID, err), &fenced) || fenced.Response == nil || fenced.Current != c.Attempt {
+		return nil
+	}
+	if want := s.redacted(done.Response); !fenced.Response.Equal(&want) {
+		return nil
+	}
+	return fenced
+}
+
+// openFenced opens the answer that a refusal shows. One that cannot be opened is not shown: its owner then knows that it
+// lost, and not to what.
+func (s *Store) openFenced(id store.ID, err error) error {
+	var fenced *store.FencedError
+	if !errors.As(err, &fenced) || fenced.Response == nil {
+		return err
+	}
+	opened, response := *fenced, *fenced.Response
+	opened.Response = &response
+	p := place{claim: store.Claim{ID: id, Attempt: fenced.Current}}
+	if s.openResponse(p, &response, false) != nil {
+		opened.Response = nil
+	}
+	return &opened
+}
+
+// Extend implements [store.Store].
+func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	return s.openFenced(c.ID, s.Store.Extend(ctx, c, lease))
+}
+
+// Release implements [store.Store].
+func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
+	return s.openFenced(c.ID, s.Store.Release(ctx, c, reason))
+}
+
+// Abandon implements [store.Store].
+func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
+	return s.openFenced(c.ID, s.Store.Abandon(ctx, c, reason))
+}
+
+// Reject implements [store.Store].
+func (s *Store) Reject(ctx context.Context, c store.Claim) error {
+	return s.openFenced(c.ID, s.Store.Reject(ctx, c))
+}
+
+// Get implements [store.Store].
+func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
+	rec, err := s.Store.Get(ctx, id)
+	if err == nil {
+		err = s.openRecord(&rec)
+	}
+	if err != nil {
+		return store.Record{}, err
+	}
+	return rec, nil
+}
+
+// List implements [store.Lister].
+func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
+	page, err := s.Store.List(ctx, f)
+	for i := range page {
+		rec := &page[i]
+		if rec.Version == 0 || rec.Response.Status == 0 {
+			continue
+		}
+		p := place{claim: store.Claim{ID: rec.ID, Attempt: rec.Attempt}}
+		if err := s.openResponse(p, &rec.Response, true); err != nil {
+			*rec = store.Record{ID: rec.ID, State: rec.State, LastError: err.Error()}
+		}
+	}
+	return page, err
+}
+
+// Transact implements [store.Transactor]. What the work has found cannot be opened: it is not called, and nothing is
+// done.
+func (s *Store) Transact(
+	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
+) (store.Verdict, error) {
+	var refused error
+	v, err := s.Store.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
+		if refused = s.openVerdict(&v); refused != nil {
+			return store.Settlement{Action: store.TxRollback}
+		}
+		p := place{claim: store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, inTx: true}
+		settlement := work(ctx, v)
+		if settlement.Action == store.TxRollback {
+			return settlement
+		}
+		var done *store.Completion
+		if done, refused = s.sealCompletion(p, &settlement.Completion); refused != nil {
+			return store.Settlement{Action: store.TxRollback}
+		}
+		settlement.Completion = *done
+		return settlement
+	})
+	if err == nil {
+		err = refused
+	}
+	if err == nil {
+		err = s.openVerdict(&v)
+	}
+	if err != nil {
+		return store.Verdict{}, s.openFenced(r.ID, err)
+	}
+	return v, nil
+}
+
+// CheckpointTx implements [store.TxCheckpointer].
+func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
+	work func(ctx context.Context) (store.Checkpoint, error),
+) error {
+	return s.openFenced(c.ID, s.Store.CheckpointTx(ctx, c, lease, func(ctx context.Context) (store.Checkpoint, error) {
+		p, err := work(ctx)
+		if err != nil {
+			return p, err
+		}
+		return s.sealCheckpoint(c, p)
+	}))
+}
+
+// ResolveCompleted implements [store.Reconciler].
+func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
+	sealed, err := s.sealCompletion(place{claim: c}, done)
+	if err != nil {
+		return err
+	}
+	err = s.Store.ResolveCompleted(ctx, c, sealed)
+	if s.repeated(c, done, err) != nil {
+		return nil
+	}
+	return s.openFenced(c.ID, err)
+}
+
+// ResolveNotExecuted implements [store.Reconciler].
+func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
+	return s.openFenced(c.ID, s.Store.ResolveNotExecuted(ctx, c, reason))
+}
+
+// ResolveStep implements [store.Reconciler].
+func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	sealed, err := s.sealCheckpoint(c, p)
+	if err != nil {
+		return err
+	}
+	err = s.Store.ResolveStep(ctx, c, sealed)
+	if errors.Is(err, store.ErrFenced) && s.resolvedSo(ctx, c, p) {
+		return nil
+	}
+	return s.openFenced(c.ID, err)
+}
+
+// resolvedSo reports whether a step was resolved already, with the same data in other bytes: see [Store.repeated].
+func (s *Store) resolvedSo(ctx context.Context, c store.Claim, p store.Checkpoint) bool {
+	rec, err := s.Get(ctx, c.ID)
+	ownerless := rec.State == store.StateInProgress && rec.Nonce == store.Nonce{}
+	return err == nil && ownerless && rec.Attempt > c.Attempt && rec.Point == p.Point &&
+		(p.Data == nil || string(p.Data) == string(rec.Data))
+}
+
+// BeginReconcile implements [store.Reconciler].
+func (s *Store) BeginReconcile(ctx context.Context, c store.Claim, count int, wait time.Duration) error {
+	return s.openFenced(c.ID, s.Store.BeginReconcile(ctx, c, count, wait))
+}
+
+// Postpone implements [store.Reconciler].
+func (s *Store) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
+	return s.openFenced(c.ID, s.Store.Postpone(ctx, c, p))
+}
+
+// Requeue implements [store.Reconciler].
+func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error {
+	return s.openFenced(c.ID, s.Store.Requeue(ctx, c, reason))
+}
+
+// Bust implements [store.Buster].
+func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
+	return s.openFenced(id, s.Store.Bust(ctx, id, force))
+}
+
+// Rewrite implements [store.Rewriter].
+func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
+	held, err := s.Store.Get(ctx, c.ID)
+	opened := held
+	if err == nil {
+		err = s.openRecord(&opened)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	content := opened.Content()
+	sameMeaning := from.Response.Status == to.Response.Status && (len(from.Data) == 0) == (len(to.Data) == 0)
+	switch {
+	case err != nil || !sameMeaning || !content.Equal(&from) && !content.Equal(&to):
+		from, to = outline(from), outline(to) // the store inside says what is wrong
+	case content.Equal(&to):
+		from, to = held.Content(), held.Content()
+	default:
+		if to, err = s.sealContent(c, to); err != nil {
+			return err
+		}
+		from = held.Content()
+	}
+	return s.openFenced(c.ID, s.Store.Rewrite(ctx, c, from, to))
+}
+
+// outline is content of the same form, which no record holds.
+func outline(c store.Content) (shown store.Content) {
+	shown.Response = store.Response{Status: c.Response.Status, Header: []store.HeaderField{{Name: store.SealedField}}}
+	if len(c.Data) > 0 {
+		shown.Data = []byte(store.SealedPrefix)
+	}
+	return shown
+}
+
+// sealContent seals the content of a record.
+func (s *Store) sealContent(c store.Claim, content store.Content) (sealed store.Content, err error) {
+	if content.Response.Status != 0 {
+		if sealed.Response, err = s.sealResponse(place{claim: c}, content.Response); err != nil {
+			return sealed, err
+		}
+	}
+	sealed.Data, err = s.sealData(c, content.Data)
+	return sealed, err
+}

@@ -1,0 +1,324 @@
+package sealed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
+)
+
+// The defaults of [ResealerConfig].
+const (
+	DefaultInterval = time.Hour
+	DefaultBatch    = 100
+)
+
+// ResealerConfig configures a [Resealer]. The zero value is ready to use.
+type ResealerConfig struct {
+	// Interval is the longest time between two runs. Up to a fifth of it is left out at random, so that nodes that were
+	// started together do not stay together. Default: [DefaultInterval].
+	Interval time.Duration
+	// Batch is how many records are listed in one step of the store. Default: [DefaultBatch].
+	Batch int
+	// Progress is called after each batch with what the run has done so far. Default: none.
+	Progress func(Report)
+	// Logger gets failures, and which keys are no longer in use. Default: [slog.Default].
+	Logger *slog.Logger
+}
+
+// Report is what one run of a [Resealer] did and found.
+type Report struct {
+	// Records is how many records were looked at.
+	Records int
+	// Resealed is how many of them were sealed under the first key.
+	Resealed int
+	// Unreadable is how many of them could not be opened. They stay as they are.
+	Unreadable int
+	// InUse counts, for each key, what it still seals after the run. Content that is not sealed is counted in Plain.
+	InUse map[uint32]Use
+	// Plain counts what is not sealed.
+	Plain Use
+}
+
+// Use counts what a key seals.
+type Use struct {
+	// Records have an answer or data under the key.
+	Records int
+	// Messages of the outbox have a payload under it. They are not sealed again: those that wait go when they are
+	// delivered, and dead letters when they are replayed.
+	Messages int
+}
+
+// NeedsKey reports whether a key is still needed to open records or messages, as far as the run has seen. External
+// events and late completions are not counted: they need the key until their retention is over.
+func (r *Report) NeedsKey(id uint32) bool { return r.InUse[id] != (Use{}) }
+
+// Resealer seals the content of records under the first key of the ring that is under another one, or under none. Any
+// number of nodes may run one at the same time: each record is replaced by compare-and-set, and one that its owner
+// changed in between is left for the next run. It is a worker like those of package janitor.
+type Resealer struct {
+	store    *Store
+	config   ResealerConfig
+	rewriter store.Rewriter
+	lister   store.Lister
+}
+
+// NewResealer returns a resealer. The store inside must be a [store.Rewriter] and a [store.Lister]; if it is not, the
+// error is [errors.ErrUnsupported].
+func NewResealer(s *Store, config ResealerConfig) (*Resealer, error) {
+	if config.Interval < 0 || config.Batch < 0 || config.Batch > store.MaxPage {
+		return nil, fmt.Errorf("sealed: interval %s and batch %d: neither may be negative, and a batch has %d at most",
+			config.Interval, config.Batch, store.MaxPage)
+	}
+	if config.Interval == 0 {
+		config.Interval = DefaultInterval
+	}
+	if config.Batch == 0 {
+		config.Batch = DefaultBatch
+	}
+	if config.Logger == nil {
+		config.Logger = slog.Default()
+	}
+	rewriter, rewrites := store.As[store.Rewriter](s.Unwrap())
+	lister, lists := store.As[store.Lister](s.Unwrap())
+	if !rewrites || !lists {
+		return nil, fmt.Errorf("sealed: a %T cannot be looked through and rewritten, it is no store.Rewriter or no "+
+			"store.Lister: %w", s.Unwrap(), errors.ErrUnsupported)
+	}
+	return &Resealer{s, config, rewriter, lister}, nil
+}
+
+// Run reseals now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
+func (r *Resealer) Run(ctx context.Context) error {
+	failures := 0
+	for {
+		if err := r.guarded(ctx); err == nil {
+			failures = 0
+		} else if ctx.Err() == nil {
+			failures++
+			r.config.Logger.ErrorContext(ctx, "sealed: cannot reseal", "error", err, "failures", failures)
+		}
+		pause := r.config.Interval
+		if failures > 0 {
+			pause = backoff.Exponential(pause/16, pause, failures)
+		}
+		if !backoff.Sleep(ctx, pause-rand.N(pause/5+1)) {
+			return nil
+		}
+	}
+}
+
+// guarded runs once. A panic, of the store or of Progress, is a failure like any other.
+func (r *Resealer) guarded(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("sealed: panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	_, err = r.RunOnce(ctx)
+	return err
+}
+
+// RunOnce looks through all records and all messages once, and says what it did and found. With an error it also says
+// what it did before.
+func (r *Resealer) RunOnce(ctx context.Context) (Report, error) {
+	report := Report{InUse: make(map[uint32]Use)}
+	err := r.records(ctx, &report)
+	if err == nil {
+		err = r.messages(ctx, &report)
+	}
+	if err != nil {
+		return report, err
+	}
+	for id := range r.store.ring.keys {
+		if id != r.store.ring.first.id && !report.NeedsKey(id) {
+			r.config.Logger.InfoContext(ctx, "sealed: no record and no message is under this key any more; external events "+
+				"and late completions need it until their retention is over", "key", id)
+		}
+	}
+	return report, nil
+}
+
+// storeTimeout bounds one step of the store: its machine may vanish without a word, and the loop must outlive that.
+const storeTimeout = time.Minute
+
+// records goes through all records, page by page.
+func (r *Resealer) records(ctx context.Context, report *Report) error {
+	filter := store.Filter{Limit: r.config.Batch}
+	for {
+		last, err := r.page(ctx, filter, report)
+		if err != nil {
+			return err
+		}
+		if r.config.Progress != nil {
+			r.config.Progress(*report)
+		}
+		if last == (store.ID{}) {
+			return nil
+		}
+		filter.After = last
+	}
+}
+
+// page goes through one page and returns its last ID, or none if there are no more.
+func (r *Resealer) page(ctx context.Context, f store.Filter, report *Report) (last store.ID, err error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	page, err := r.lister.List(ctx, f)
+	if err != nil {
+		return last, err
+	}
+	for i := range page {
+		report.Records++
+		if err := r.record(ctx, &page[i], report); err != nil {
+			return last, err
+		}
+	}
+	if len(page) == f.Limit {
+		last = page[len(page)-1].ID
+	}
+	return last, nil
+}
+
+// record seals one record under the first key, if it is not, and counts what it holds then.
+func (r *Resealer) record(ctx context.Context, listed *store.Record, report *Report) error {
+	if listed.Version == 0 {
+		report.Unreadable++
+		return nil
+	}
+	if listed.State == store.StateExpired {
+		return nil // it holds nothing
+	}
+	rec, err := r.store.Unwrap().Get(ctx, listed.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case errors.Is(err, store.ErrUnreadable):
+		report.Unreadable++
+		return nil
+	case err != nil:
+		return err
+	}
+	held := rec.Content()
+	use := usesOf(&held)
+	if !use.plain && use.under(r.store.ring.first.id) {
+		report.count(use)
+		return nil
+	}
+	resealed, err := r.reseal(ctx, rec)
+	switch {
+	case errors.Is(err, store.ErrUnreadable):
+		report.Unreadable++
+		report.count(use)
+	case errors.Is(err, store.ErrFenced):
+		report.count(use) // it has changed since: the next run looks at it again
+	case err != nil:
+		return err
+	default:
+		report.Resealed++
+		report.count(usesOf(&resealed))
+	}
+	return nil
+}
+
+// reseal replaces the content of a record by the same under the first key.
+func (r *Resealer) reseal(ctx context.Context, rec store.Record) (resealed store.Content, err error) {
+	held := rec.Content()
+	if err := r.store.openRecord(&rec); err != nil {
+		return resealed, err
+	}
+	c := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	if resealed, err = r.store.sealContent(c, rec.Content()); err != nil {
+		return resealed, err
+	}
+	return resealed, r.rewriter.Rewrite(ctx, c, held, resealed)
+}
+
+// messages counts the keys of all messages.
+func (r *Resealer) messages(ctx context.Context, report *Report) error {
+	box, ok := store.As[outbox.Store](r.store.Unwrap())
+	if !ok {
+		return nil
+	}
+	for filter := (outbox.Filter{Limit: r.config.Batch}); ; {
+		entries, err := r.entries(ctx, box, filter)
+		if err != nil {
+			return err
+		}
+		for i := range entries {
+			if id, sealed := keyOf(entries[i].Payload); sealed {
+				use := report.InUse[id]
+				use.Messages++
+				report.InUse[id] = use
+			} else {
+				report.Plain.Messages++
+			}
+		}
+		if len(entries) < filter.Limit {
+			return nil
+		}
+		filter.After = entries[len(entries)-1].ID
+	}
+}
+
+func (r *Resealer) entries(ctx context.Context, box outbox.Store, f outbox.Filter) ([]outbox.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return box.Messages(ctx, f)
+}
+
+// uses are the keys that the content of a record is sealed with.
+type uses struct {
+	keys  map[uint32]bool
+	plain bool
+}
+
+// under reports whether the content is under no other key than that.
+func (u *uses) under(id uint32) bool {
+	return len(u.keys) == 0 || len(u.keys) == 1 && u.keys[id]
+}
+
+// usesOf finds the keys of content.
+func usesOf(c *store.Content) uses {
+	u := uses{keys: make(map[uint32]bool)}
+	add := func(value []byte) {
+		if id, sealed := keyOf(value); sealed {
+			u.keys[id] = true
+		} else {
+			u.plain = true
+		}
+	}
+	switch {
+	case c.Response.Status == 0:
+	case c.Response.IsSealed():
+		add([]byte(c.Response.Header[0].Value))
+		if len(c.Response.Body) > 0 {
+			add(c.Response.Body)
+		}
+	default:
+		u.plain = true
+	}
+	if len(c.Data) > 0 {
+		add(c.Data)
+	}
+	return u
+}
+
+// count counts a record.
+func (r *Report) count(u uses) {
+	for id := range u.keys {
+		use := r.InUse[id]
+		use.Records++
+		r.InUse[id] = use
+	}
+	if u.plain {
+		r.Plain.Records++
+	}
+}

@@ -1,0 +1,149 @@
+package sealed
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	secretSize = 32
+	nonceSize  = 12
+	tagSize    = 16
+	// maxContent is the largest content that is sealed or opened: the largest answer that a route may store, with its
+	// header. Compressed content that unfolds to more is refused.
+	maxContent = 257 << 20
+	// extraction separates the keys that are derived here from those that the same secret may serve elsewhere.
+	extraction = "onceward sealed content, version 1"
+)
+
+// ring seals with its first key and opens with all.
+type ring struct {
+	first        *key
+	keys         map[uint32]*key
+	compressFrom int // negative for never
+	max          int
+	encoder      *zstd.Encoder
+	decoder      *zstd.Decoder
+}
+
+// key is what the keys of values are derived from.
+type key struct {
+	id   uint32
+	root []byte
+}
+
+func newRing(keys []Key, compressFrom int) (*ring, error) {
+	if len(keys) == 0 {
+		return nil, errors.New("Config.Keys is empty: the first key seals, and all of them open")
+	}
+	r := &ring{keys: make(map[uint32]*key, len(keys)), compressFrom: compressFrom, max: maxContent}
+	for _, k := range keys {
+		if len(k.Secret) != secretSize {
+			return nil, fmt.Errorf("the secret of key %d has %d bytes, and %d random ones are needed", k.ID, len(k.Secret),
+				secretSize)
+		}
+		if r.keys[k.ID] != nil {
+			return nil, fmt.Errorf("key %d is there twice: each secret has an id of its own, for ever", k.ID)
+		}
+		root, err := hkdf.Extract(sha256.New, k.Secret, []byte(extraction))
+		if err != nil {
+			return nil, fmt.Errorf("key %d: %w", k.ID, err)
+		}
+		r.keys[k.ID] = &key{id: k.ID, root: root}
+	}
+	r.first = r.keys[keys[0].ID]
+	var err error
+	r.encoder, err = zstd.NewWriter(nil, zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true),
+		zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
+	if err == nil {
+		err = r.limit(maxContent)
+	}
+	return r, err
+}
+
+// limit sets the largest content.
+func (r *ring) limit(size int) (err error) {
+	r.max = size
+	r.decoder, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(uint64(size)))
+	return err
+}
+
+// seal makes a sealed value of content that belongs where the binding says. The same content for the same binding under
+// the same key gives the same bytes: stores compare them to recognise a settlement that is repeated.
+func (r *ring) seal(b binding, content []byte) ([]byte, error) {
+	if len(content) > r.max {
+		return nil, fmt.Errorf("sealed: %d bytes of content: the most is %d", len(content), r.max)
+	}
+	h := head{key: r.first.id, kept: b.kept, attempt: b.attempt}
+	if r.compressFrom >= 0 && len(content) >= r.compressFrom {
+		if packed := r.encoder.EncodeAll(content, make([]byte, 0, len(content)/2)); len(packed) < len(content) {
+			content, h.compressed = packed, true
+		}
+	}
+	value := h.append(make([]byte, 0, maxHead+nonceSize+len(content)+tagSize))
+	data := b.appendTo(value)
+	gcm, nonceKey, err := r.first.derive(data)
+	if err != nil {
+		return nil, err
+	}
+	mac := hmac.New(sha256.New, nonceKey)
+	mac.Write(content)
+	nonce := mac.Sum(nil)[:nonceSize]
+	return gcm.Seal(append(value, nonce...), nonce, content, data), nil
+}
+
+// open returns the content of a value that was sealed for the binding, with the attempt that it was sealed for if the
+// value keeps that.
+func (r *ring) open(b binding, value []byte) (content []byte, attempt int64, err error) {
+	h, rest, err := parseHead(value)
+	if err != nil {
+		return nil, 0, err
+	}
+	key := r.keys[h.key]
+	switch {
+	case key == nil:
+		return nil, 0, unreadable(fmt.Sprintf("it is sealed with key %d, which is not in the key ring", h.key))
+	case h.kept != b.kept || len(rest) < nonceSize+tagSize:
+		return nil, 0, errBroken
+	}
+	data := b.appendTo(value[:len(value)-len(rest)])
+	gcm, _, err := key.derive(data)
+	if err != nil {
+		return nil, 0, err
+	}
+	content, err = gcm.Open(nil, rest[:nonceSize], rest[nonceSize:], data)
+	if err != nil {
+		return nil, 0, errBroken
+	}
+	if h.compressed {
+		if content, err = r.decoder.DecodeAll(content, nil); err != nil {
+			return nil, 0, unreadable("its content cannot be decompressed: " + err.Error())
+		}
+	}
+	return content, h.attempt, nil
+}
+
+// errBroken says that a value is not what was sealed, or not for this place. Which of them cannot be told.
+var errBroken = unreadable("its seal is broken: it was changed, or belongs to another scope, key, attempt or status")
+
+// derive makes the keys for one place: so no two places share a key, and a nonce needs to be unique for one place alone.
+func (k *key) derive(place []byte) (gcm cipher.AEAD, nonceKey []byte, err error) {
+	both, err := hkdf.Expand(sha256.New, k.root, string(place), 2*secretSize)
+	if err != nil {
+		return nil, nil, err
+	}
+	block, err := aes.NewCipher(both[:secretSize])
+	if err != nil {
+		return nil, nil, err
+	}
+	gcm, err = cipher.NewGCM(block)
+	return gcm, both[secretSize:], err
+}
