@@ -15,7 +15,7 @@ const (
 	// maxLanes is how many batches are on the wire at once: the client prepares one while the server is at another.
 	maxLanes = 2
 	// laneWorth is how many waiting calls are worth a batch beside the one that is on the wire.
-	laneWorth = 8
+	laneWorth = 24
 )
 
 // kind is what a call does.

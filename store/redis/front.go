@@ -18,12 +18,13 @@ import (
 //
 // A look-up is a GET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: one command each, on one key.
 type Front struct {
-	prefix string
-	config rueidis.ClientOption
-	clock  serverClock
+	prefix  string
+	config  rueidis.ClientOption
+	cluster bool
+	clock   serverClock
 
 	// connected is empty until there is a connection.
-	connected atomic.Pointer[rueidis.Client]
+	connected atomic.Pointer[sender]
 
 	mu         sync.Mutex
 	failure    error // why there is no connection
@@ -47,7 +48,10 @@ func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) 
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{prefix: o.prefix + ":front:" + noTag, config: where.config(o.tls), failure: errConnecting, connecting: true}
+	f := &Front{
+		prefix: o.prefix + ":front:" + noTag, config: where.config(o.tls), cluster: where.mode == modeCluster,
+		failure: errConnecting, connecting: true,
+	}
 	first := make(chan struct{})
 	f.work.Go(func() {
 		defer close(first)
@@ -71,8 +75,8 @@ func (f *Front) Close() error {
 	f.mu.Lock()
 	f.failure, f.closed = errClosed, true
 	f.mu.Unlock()
-	if client := f.connected.Swap(nil); client != nil {
-		(*client).Close()
+	if s := f.connected.Swap(nil); s != nil {
+		s.close()
 	}
 	f.work.Wait()
 	return nil
@@ -91,15 +95,16 @@ func (f *Front) dial() {
 	case err != nil:
 		f.failure = err
 	default:
-		f.connected.Store(&client)
+		f.connected.Store(&sender{client: client, cluster: f.cluster})
 		f.work.Go(func() { f.clock.ask(client) })
 	}
 }
 
-// ready returns the client. Where there is none yet it tries to connect, beside the caller, who comes again.
-func (f *Front) ready() (rueidis.Client, error) {
-	if client := f.connected.Load(); client != nil {
-		return *client, nil
+// ready returns what brings calls to the server. Where there is none yet it tries to connect, beside the caller, who comes
+// again.
+func (f *Front) ready() (*sender, error) {
+	if s := f.connected.Load(); s != nil {
+		return s, nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,29 +120,41 @@ func (f *Front) key(id store.ID) string {
 	return string(id.AppendBinary(append(buf[:0], f.prefix...)))
 }
 
-// Get returns what was added for the ID and has not ended, or nothing.
+// Get returns what was added for the ID and has not ended, or nothing. Look-ups of concurrent callers go as one command,
+// but for a cluster, where the client gathers them by node.
 func (f *Front) Get(ctx context.Context, id store.ID) ([]byte, error) {
-	client, err := f.ready()
+	s, err := f.ready()
 	if err != nil {
 		return nil, err
 	}
-	value, err := client.Do(ctx, client.B().Get().Key(f.key(id)).Build()).AsBytes()
-	if rueidis.IsRedisNil(err) {
+	var message rueidis.RedisMessage
+	if f.cluster {
+		message, err = s.client.Do(ctx, s.client.B().Get().Key(f.key(id)).Build()).ToMessage()
+	} else {
+		look := call{kind: kindLook, keys: []string{f.key(id)}}
+		err = s.do(ctx, &look)
+		message = look.reply
+	}
+	if rueidis.IsRedisNil(err) || err == nil && message.IsNil() {
 		return nil, nil
 	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	value, err := message.AsBytes()
 	return value, unavailable(err)
 }
 
 // Add keeps a value until the server's clock has come to end, unless there is a value or a tombstone for the ID.
 func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Time) error {
-	client, err := f.ready()
+	s, err := f.ready()
 	if err != nil {
 		return err
 	}
 	// The server counts milliseconds, from 1 on, and a key is still there in its last one. What has ended for it when it
 	// arrives is gone at once.
 	at := max(end.UnixMilli()-1, 1)
-	err = client.Do(ctx, client.B().Set().Key(f.key(id)).Value(rueidis.BinaryString(value)).Nx().
+	err = s.client.Do(ctx, s.client.B().Set().Key(f.key(id)).Value(rueidis.BinaryString(value)).Nx().
 		PxatMillisecondsTimestamp(at).Build()).Error()
 	if rueidis.IsRedisNil(err) { // there is something
 		return nil
@@ -147,12 +164,12 @@ func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Tim
 
 // Invalidate drops what there is for the ID, and leaves a tombstone in its place for at least that time.
 func (f *Front) Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error {
-	client, err := f.ready()
+	s, err := f.ready()
 	if err != nil {
 		return err
 	}
 	// A millisecond more than is asked for: the server's have begun when it counts them.
-	return unavailable(client.Do(ctx, client.B().Set().Key(f.key(id)).Value("").
+	return unavailable(s.client.Do(ctx, s.client.B().Set().Key(f.key(id)).Value("").
 		PxMilliseconds(lasting.Milliseconds()+1).Build()).Error())
 }
 
@@ -161,8 +178,8 @@ func (f *Front) Now() time.Time {
 	now, due := f.clock.now()
 	if due {
 		f.mu.Lock()
-		if client := f.connected.Load(); client != nil && !f.closed {
-			f.work.Go(func() { f.clock.ask(*client) })
+		if s := f.connected.Load(); s != nil && !f.closed {
+			f.work.Go(func() { f.clock.ask(s.client) })
 		}
 		f.mu.Unlock()
 	}

@@ -34,28 +34,35 @@ var epoch = time.UnixMicro(0)
 // Reserve implements [store.Store].
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	event := store.Event{Kind: store.EventReserve, Reservation: r}
+	at := s.names.place(r.ID)
+	if s.recent.has(at.key) {
+		seen, err := s.look(ctx, at)
+		if err != nil || seen.stored != "" {
+			return s.decide(ctx, at, event, seen, err)
+		}
+	}
 	fresh, transition, err := store.Step(store.Record{}, event, epoch)
+	switch {
+	case err != nil:
+		return store.Verdict{}, err
+	case transition.Effect != store.EffectWrite:
+		return s.decide(ctx, at, event, nil, nil) // it is not to be made
+	}
+	made, seen, err := s.create(ctx, at, fresh, r.Lease)
+	if err != nil || seen != nil {
+		return s.decide(ctx, at, event, seen, err)
+	}
+	event.Token = made.UnixMicro()
+	rec, transition, err := store.Step(store.Record{}, event, made)
+	return store.Verdict{Decision: transition.Decision, Origin: transition.Origin, Record: rec, Now: made}, err
+}
+
+// decide answers a reservation by what is stored.
+func (s *Store) decide(ctx context.Context, at place, event store.Event, seen *reading, err error) (
+	store.Verdict, error,
+) {
 	if err != nil {
 		return store.Verdict{}, err
-	}
-	at := s.names.place(r.ID)
-	var seen *reading
-	if s.recent.has(at.key) {
-		if seen, err = s.look(ctx, at); err != nil {
-			return store.Verdict{}, err
-		}
-	}
-	if transition.Effect == store.EffectWrite && (seen == nil || seen.stored == "") {
-		made, found, err := s.create(ctx, at, fresh, r.Lease)
-		if err != nil {
-			return store.Verdict{}, err
-		}
-		if found == nil {
-			event.Token = made.UnixMicro()
-			rec, transition, err := store.Step(store.Record{}, event, made)
-			return store.Verdict{Decision: transition.Decision, Origin: transition.Origin, Record: rec, Now: made}, err
-		}
-		seen = found
 	}
 	out, err := s.apply(ctx, at, event, seen)
 	if out.Decision == store.DecisionReplay {

@@ -5,14 +5,18 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/store/storetest"
 )
 
+// TestStoreOnSentinel runs with writes that wait for the replica.
 func TestStoreOnSentinel(t *testing.T) {
 	t.Parallel()
 	r := servers.NewRedisSentinel(t)
 	storetest.Run(t, storetest.Harness{
-		Open:   func(t testing.TB) storetest.Instance { return instance(t, r.URL(), r.Name(t)) },
+		Open: func(t testing.TB) storetest.Instance {
+			return instance(t, r.URL(), r.Name(t), redis.WithReplicas(1, 5*time.Second))
+		},
 		Groups: servers.UnlessAllStores(shortSelection...),
 	})
 }
