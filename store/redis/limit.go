@@ -2,20 +2,16 @@ package redis
 
 import (
 	"context"
-	_ "embed" // the script
 	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/limit"
 )
 
-//go:embed script/limit.lua
-var limitSource string
-
-var limitScript = newScript(limitSource)
+var limitScript = newScript("limit")
 
 // kindLimit is the kind of keys that hold what a scope has used of its limits: one hash for each scope and limit.
-const kindLimit = "l"
+const kindLimit = "c"
 
 // Counters returns counters for package limit, which all nodes share that use this server and the same prefix. Each call
 // is one round trip and one step of the server, by its clock.
