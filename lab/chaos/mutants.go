@@ -101,14 +101,7 @@ func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed ui
 	defer cancel()
 	began := time.Now()
 	for {
-		args := []string{
-			"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", settles(m), "-every",
-			"400ms", "-clocks=false", "-brief",
-		}
-		if m.Faults != nil {
-			args = append(args, "-faults", strings.Join(m.Faults, ","))
-		}
-		said, err := run(within, program, args...)
+		said, err := run(within, program, arguments(m, seed)...)
 		c := catch{invariant: nothing, after: time.Since(began), said: said}
 		if broken := givenAway(said, m.Breaks); broken != "" {
 			c.invariant = broken
@@ -122,6 +115,18 @@ func (h hunt) one(ctx context.Context, m *mutant.Mutant, program string, seed ui
 		}
 		seed += 1000
 	}
+}
+
+// arguments are those of a short run.
+func arguments(m *mutant.Mutant, seed uint64) []string {
+	args := []string{
+		"-store", m.Store, "-seed", fmt.Sprint(seed), "-time", "8s", "-settle", settles(m), "-every",
+		"400ms", "-clocks=false", "-brief",
+	}
+	if m.Faults != nil {
+		args = append(args, "-faults", strings.Join(m.Faults, ","))
+	}
+	return args
 }
 
 // settles is how long a run may take to be quiet. Most mutants show before, and some never let it be.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/lab/chaos/internal/check"
+	"github.com/onceward/onceward/lab/chaos/internal/world"
 )
 
 // report is what a run came to.
@@ -18,6 +19,8 @@ type report struct {
 	counts     check.Counts
 	faults     map[string]int
 	violations []check.Violation
+	// lost is what followed from fail-overs. It is apart from the violations, which nothing excuses.
+	lost check.Lost
 }
 
 // shown is how many violations of each invariant are printed in full.
@@ -33,6 +36,7 @@ func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "answers: %s\n", listed(c.Answers))
 	fmt.Fprintf(out, "faults: %s\n", listed(r.faults))
 	r.printViolations(out)
+	r.printLost(out)
 	fmt.Fprintf(out, "chaos on %s: %d violations in %s; again with: go run ./lab/chaos %s\n",
 		r.Store, len(r.violations), r.took.Round(time.Second), r.flags())
 }
@@ -40,10 +44,32 @@ func (r *report) print(out io.Writer) {
 // flags are those that repeat the run.
 func (o *options) flags() string {
 	flags := fmt.Sprintf("-store %s -seed %d -time %s -clients %d -every %s -clocks=%t", o.Store, o.Seed, o.Time, o.Clients, o.Every, o.Clocks)
+	if o.Replicas > 0 {
+		flags += fmt.Sprintf(" -replicas %d", o.Replicas)
+	}
 	if o.Only != nil {
 		flags += " -faults " + strings.Join(o.Only, ",")
 	}
 	return flags
+}
+
+// printLost says what a cluster forgot.
+func (r *report) printLost(out io.Writer) {
+	if r.Store != world.Cluster {
+		return
+	}
+	found := make(map[string]int)
+	for _, v := range r.lost.Violations {
+		if found[v.Invariant]++; found[v.Invariant] <= shown {
+			fmt.Fprintf(out, "lost in a fail-over: %s\n", v)
+		}
+	}
+	fmt.Fprintf(out, "lost %d of %d operations that a fail-over put at risk, %d fail-overs, %d operations in all, "+
+		"acknowledged by %d replicas", r.lost.Operations, r.lost.AtRisk, r.lost.FailOvers, r.counts.Operations, r.Replicas)
+	if len(found) > 0 {
+		fmt.Fprintf(out, ": %s", listed(found))
+	}
+	fmt.Fprintln(out)
 }
 
 func (r *report) printViolations(out io.Writer) {

@@ -26,6 +26,8 @@ type options struct {
 	Clocks  bool
 	Keep    string
 	Settle  time.Duration
+	// Replicas is how many replicas must have a write before a Redis store counts it as written.
+	Replicas int
 	// Brief ends the faults when the time is over, also if some have not happened yet.
 	Brief bool
 	// Only are the faults that happen; nil for all.
@@ -76,7 +78,7 @@ func (o options) once(ctx context.Context, out io.Writer, watch *watch) (r *repo
 func (o options) world(ctx context.Context, watch *watch, dir string) (*world.World, error) {
 	config := world.Config{
 		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Brief: o.Brief, Servers: serverNodes, Workers: workerNodes,
-		Log: o.Keep != "",
+		Log: o.Keep != "", Replicas: o.Replicas,
 	}
 	var err error
 	if config.Program, err = os.Executable(); err != nil {
@@ -112,7 +114,9 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 	if err := w.Begin(ctx, name); err != nil {
 		return nil, errors.Join(err, recorder.Close())
 	}
-	l := load.New(load.Config{Seed: o.Seed, Window: name, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder})
+	l := load.New(load.Config{
+		Seed: o.Seed, Window: name, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder, Plain: w.Plain(),
+	})
 	unsettled, err := o.weather(ctx, out, watch, w, l)
 	if err := errors.Join(err, l.Err(), recorder.Close(), w.Collapsed()); err != nil {
 		return nil, err
@@ -125,13 +129,16 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 	h.Unsettled = len(unsettled) > 0
 	h.Faults["client-leaves"], h.Faults["webhook-foreign"] = int(l.Left.Load()), int(l.Foreign.Load())
 	if o.Time >= time.Minute && o.Only == nil {
-		h.Planned = append(append(h.Planned, "client-leaves", "webhook-foreign"), world.Misbehaviour()...)
+		h.Planned = append(h.Planned, w.Chances()...)
 	}
 	if err := history.Save(filepath.Join(w.Dir, name+"harvest.history"), h); err != nil {
 		return nil, err
 	}
 	r := &report{options: o, took: time.Since(began), counts: check.Summary(h), faults: h.Faults}
 	r.violations = append(unsettled, check.Check(h)...)
+	if o.Store == world.Cluster {
+		r.lost, r.violations = check.Trace(h, r.violations)
+	}
 	return r, nil
 }
 
@@ -202,7 +209,7 @@ func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]ch
 			return nil, nil
 		}
 		if settling.Err() != nil {
-			return []check.Violation{{Invariant: "I13", Detail: o.loud(ctx, w)}}, ctx.Err()
+			return o.loud(ctx, w), ctx.Err()
 		}
 		if err != nil {
 			return nil, err
@@ -211,11 +218,26 @@ func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]ch
 	}
 }
 
-// loud says that it was not quiet in time, and why.
-func (o options) loud(ctx context.Context, w *world.World) string {
+// loud says that it was not quiet in time, and why. Where there is nothing but records to wait for, it names them: one
+// may be open because of a fail-over.
+func (o options) loud(ctx context.Context, w *world.World) (broken []check.Violation) {
 	asking, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return fmt.Sprintf("it was not quiet %s after the last fault: %s", o.Settle, w.Waiting(asking))
+	if open, err := w.OpenRecords(asking); err == nil && w.Plain() {
+		for _, rec := range open {
+			broken = append(broken, check.Violation{
+				Invariant: "I13", Scope: rec.Scope, Key: rec.Key,
+				Detail: fmt.Sprintf("the record is %s %s after the last fault", rec.State, o.Settle),
+			})
+		}
+	}
+	if broken != nil {
+		return broken
+	}
+	return []check.Violation{{
+		Invariant: "I13",
+		Detail:    fmt.Sprintf("it was not quiet %s after the last fault: %s", o.Settle, w.Waiting(asking)),
+	}}
 }
 
 // gather reads all that the run has left behind.

@@ -41,6 +41,7 @@ func Check(run *history.Run) []Violation {
 		if o.expires {
 			checkExpiring(o, run.Steps, f)
 		}
+		checkStale(o, run.FrontLosses, f)
 		checkLeases(o, run.Steps, f)
 	}
 	checkStock(run, f)

@@ -2,6 +2,7 @@ package check
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 )
@@ -25,13 +26,20 @@ func checkLives(o *operation, steps []history.Step, f *findings) {
 		}
 		for _, w := range o.writes {
 			early := w.Accepted && w.Expires > g.Now && w.Ended != 0 && w.Ended < g.Began
-			if early && !passed(w, g.Ended, steps) {
+			if early && !passed(w, g.Ended, steps) && !o.bustedBetween(w.Began, g.Ended) {
 				f.add("I12", o, "token %d was granted to %s (call %d) %d ms before the answer of token %d expired",
 					g.Attempt, g.Node, g.Seq, (w.Expires-g.Now)/1000, w.Attempt)
 				return
 			}
 		}
 	}
+}
+
+// bustedBetween reports whether an operator may have removed the record between two times.
+func (o *operation) bustedBetween(from, to int64) bool {
+	return slices.ContainsFunc(o.writes, func(w *history.Write) bool {
+		return w.Call == history.CallBust && w.Began < to && (w.Ended == 0 || w.Ended > from)
+	})
 }
 
 // passed reports whether the store's clock has passed the expiry of an answer before a time. It may have gone back

@@ -1,5 +1,7 @@
 package history
 
+import "time"
+
 // Attempt is one request of a client and what came back. All attempts of a run are recorded by one process, with one
 // monotonic clock.
 type Attempt struct {
@@ -49,6 +51,7 @@ const (
 	CallBust               = "bust"
 	CallClaimMessage       = "claim message"
 	CallFinishMessage      = "finish message"
+	CallFront              = "front" // a retry that a fast store in front of the durable one has answered
 )
 
 // Write is one call of a node to its store, as the node's own journal has it. Times are of the machine's monotonic
@@ -80,6 +83,8 @@ type Write struct {
 	// is kept (complete, transact). Both are in microseconds since 1970, and 0 if they are not known.
 	Now     int64 `json:"now,omitempty"`
 	Expires int64 `json:"expires,omitempty"`
+	// Stale says that what the call removed may still be answered for [FrontAge].
+	Stale bool `json:"stale,omitempty"`
 	// Digest is that of the response, for complete and resolve completed, and for a transaction that was committed.
 	Digest string `json:"digest,omitempty"`
 	Err    string `json:"err,omitempty"`
@@ -219,6 +224,33 @@ type Step struct {
 	Clock int64 `json:"clock"`
 }
 
+// FailOver is when a replica took the place of its primary, in a store that acknowledges writes before its replicas have
+// them. What was written before Began the replica had; what was acknowledged from then on until Ended, when the primary
+// was gone, it may not have had.
+type FailOver struct {
+	Fault string `json:"fault"`
+	Began int64  `json:"began"`
+	Ended int64  `json:"ended"`
+	// Slots are those of the primary, each as its first and its last one.
+	Slots [][2]int `json:"slots"`
+}
+
+// FrontAge is how old an answer of a fast store in front of the durable one can be.
+const FrontAge = 2 * time.Second
+
+// FrontLoss is when the front lost or got back what it held, and with it what it was told to drop.
+type FrontLoss struct {
+	Began int64 `json:"began"`
+	Ended int64 `json:"ended"`
+}
+
+// Slot is the part of a store that holds all about an operation.
+type Slot struct {
+	Scope string `json:"scope"`
+	Key   string `json:"key"`
+	Slot  int    `json:"slot"`
+}
+
 // Run is everything that a run left behind.
 type Run struct {
 	Attempts []Attempt
@@ -234,7 +266,11 @@ type Run struct {
 	Forgeries []Forgery
 	Findings  []Finding
 	// Steps are when the store's clock was set.
-	Steps []Step
+	Steps       []Step
+	FailOvers   []FailOver
+	FrontLosses []FrontLoss
+	// Slots are those of the operations that clients asked for, in a store that is spread over slots.
+	Slots []Slot
 	// Faults counts the faults that fired, by name.
 	Faults map[string]int
 	// Planned are the names of the faults that have to fire at least once.

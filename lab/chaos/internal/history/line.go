@@ -4,19 +4,22 @@ package history
 type line struct {
 	Attempt *Attempt `json:"attempt,omitempty"`
 	// Begin and End are the two halves of a write in a node's journal.
-	Begin   *Write   `json:"begin,omitempty"`
-	End     *Write   `json:"end,omitempty"`
-	Record  *Record  `json:"record,omitempty"`
-	Effect  *Effect  `json:"effect,omitempty"`
-	Row     *Row     `json:"row,omitempty"`
-	Stock   *Stock   `json:"stock,omitempty"`
-	Message *Message `json:"message,omitempty"`
-	Act     *Act     `json:"act,omitempty"`
-	Audit   *Audit   `json:"audit,omitempty"`
-	Forgery *Forgery `json:"forgery,omitempty"`
-	Finding *Finding `json:"finding,omitempty"`
-	Step    *Step    `json:"step,omitempty"`
-	Fault   *fault   `json:"fault,omitempty"`
+	Begin     *Write     `json:"begin,omitempty"`
+	End       *Write     `json:"end,omitempty"`
+	Record    *Record    `json:"record,omitempty"`
+	Effect    *Effect    `json:"effect,omitempty"`
+	Row       *Row       `json:"row,omitempty"`
+	Stock     *Stock     `json:"stock,omitempty"`
+	Message   *Message   `json:"message,omitempty"`
+	Act       *Act       `json:"act,omitempty"`
+	Audit     *Audit     `json:"audit,omitempty"`
+	Forgery   *Forgery   `json:"forgery,omitempty"`
+	Finding   *Finding   `json:"finding,omitempty"`
+	Step      *Step      `json:"step,omitempty"`
+	FailOver  *FailOver  `json:"fail_over,omitempty"`
+	FrontLoss *FrontLoss `json:"front_loss,omitempty"`
+	Slot      *Slot      `json:"slot,omitempty"`
+	Fault     *fault     `json:"fault,omitempty"`
 	// Planned is the name of a fault that has to fire at least once.
 	Planned string `json:"planned,omitempty"`
 	// Unsettled says that not everything had become quiet.

@@ -101,6 +101,12 @@ func (r *reader) add(text []byte) error {
 		r.run.Findings = append(r.run.Findings, *l.Finding)
 	case l.Step != nil:
 		r.run.Steps = append(r.run.Steps, *l.Step)
+	case l.FailOver != nil:
+		r.run.FailOvers = append(r.run.FailOvers, *l.FailOver)
+	case l.FrontLoss != nil:
+		r.run.FrontLosses = append(r.run.FrontLosses, *l.FrontLoss)
+	case l.Slot != nil:
+		r.run.Slots = append(r.run.Slots, *l.Slot)
 	case l.Fault != nil:
 		r.run.Faults[l.Fault.Name] += l.Fault.Times
 	case l.Unsettled:

@@ -51,6 +51,15 @@ func harvested(run *Run) []line {
 	for i := range run.Steps {
 		lines = append(lines, line{Step: &run.Steps[i]})
 	}
+	for i := range run.FailOvers {
+		lines = append(lines, line{FailOver: &run.FailOvers[i]})
+	}
+	for i := range run.FrontLosses {
+		lines = append(lines, line{FrontLoss: &run.FrontLosses[i]})
+	}
+	for i := range run.Slots {
+		lines = append(lines, line{Slot: &run.Slots[i]})
+	}
 	for _, name := range slices.Sorted(maps.Keys(run.Faults)) {
 		lines = append(lines, line{Fault: &fault{name, run.Faults[name]}})
 	}

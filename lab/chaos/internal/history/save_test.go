@@ -33,9 +33,12 @@ func quiet() *history.Run {
 		Audits: []history.Audit{
 			{Scope: "s", Key: "k", Attempt: 3, Actor: "olga", Action: "bust", Reason: "asked for", Outcome: "done"},
 		},
-		Steps:   []history.Step{{Began: 1, Ended: 2, Clock: 3}},
-		Faults:  map[string]int{"kill": 2, "pause": 0},
-		Planned: []string{"pause", "kill"}, Unsettled: true,
+		Steps:       []history.Step{{Began: 1, Ended: 2, Clock: 3}},
+		FailOvers:   []history.FailOver{{Fault: "kill", Began: 1, Ended: 2, Slots: [][2]int{{0, 5460}, {7000, 7000}}}},
+		FrontLosses: []history.FrontLoss{{Began: 3, Ended: 4}},
+		Slots:       []history.Slot{{Scope: "s", Key: "k", Slot: 7000}},
+		Faults:      map[string]int{"kill": 2, "pause": 0},
+		Planned:     []string{"pause", "kill"}, Unsettled: true,
 	}
 }
 
@@ -56,7 +59,7 @@ func TestSavedRunComesBack(t *testing.T) {
 	want := quiet()
 	for _, full := range []any{
 		want.Records[0], want.Effects[0], want.Rows[0], want.Stock[0], want.Messages[0],
-		want.Audits[0], want.Steps[0],
+		want.Audits[0], want.Steps[0], want.FailOvers[0], want.FrontLosses[0], want.Slots[0],
 	} {
 		wantAllSet(t, full)
 	}

@@ -27,6 +27,8 @@ type Config struct {
 	Clients int
 	// Fronts are the URLs of the servers.
 	Fronts []string
+	// Plain leaves out what only nodes on a store with transactions serve.
+	Plain bool
 	// Recorder keeps what is asked and answered.
 	Recorder *history.Recorder
 }
@@ -39,6 +41,8 @@ type Load struct {
 	// Started, Done and Abandoned count operations, Left the attempts whose client left before the answer, and Foreign
 	// the webhooks about operations of others that were kept.
 	Started, Done, Abandoned, Left, Foreign atomic.Int64
+	// acts are those of operators.
+	acts atomic.Int64
 
 	mu sync.Mutex
 	// paid are the payments of each token, which may be refunded once they are charged.
@@ -64,6 +68,8 @@ const (
 	patience = 4
 	// finishers is how many of these there are.
 	finishers = 8
+	// busts is the part of the answers to sparks that an operator removes when they are seen again.
+	busts = 0.6
 )
 
 // Run lets the clients work until the context ends. What they have not finished then is open.
@@ -159,6 +165,9 @@ func (l *Load) finishSome(ctx context.Context, random *rand.Rand) {
 	for ctx.Err() == nil {
 		if op := l.take(&l.late, random, 0.3); op != nil {
 			l.round(ctx, random, op)
+			if op.kind == "spark" && random.Float64() < busts {
+				l.bust(ctx, random, op)
+			}
 			l.again(random, op)
 		}
 		if op := l.take(&l.open, random, 1); op != nil {

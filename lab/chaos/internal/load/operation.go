@@ -60,6 +60,10 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 	op.abandoned = random.Float64() < 0.06
 	amount := 100 + random.Int64N(500) // below what is declined
 	switch kind := random.Float64(); {
+	case l.Plain && kind < 0.4:
+		op.drawTransfer(random, name, amount)
+	case l.Plain:
+		op.drawHarder(random, client, n, name, 1+random.IntN(6)) // past the flashes, before the shipments
 	case kind < 0.10:
 		op.kind, op.path = "entry", "/entries"
 		op.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
@@ -69,11 +73,7 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 			return map[string]any{"customer": "c1", "amount": amount, "currency": "EUR", "reference": reference}
 		})
 	case kind < 0.48:
-		op.kind, op.path = "transfer", "/transfers"
-		stall := random.Float64() < 0.1
-		op.ask(random, name, amount, func(reference string, amount int64) any {
-			return node.Transfer{Reference: reference, Amount: amount, Stall: stall}
-		})
+		op.drawTransfer(random, name, amount)
 	case kind < 0.58:
 		op.kind, op.path = "booking", "/bookings"
 		item := []string{"concert", "theatre", "circus"}[min(random.IntN(12)/5, 2)] // there are no places in the circus
@@ -81,7 +81,7 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 			return map[string]any{"item": item, "price": amount, "reference": reference}
 		})
 	case kind < 0.86:
-		op.drawHarder(random, client, n, name)
+		op.drawHarder(random, client, n, name, random.IntN(11))
 	default:
 		payment, charge := l.charged(ctx, random, op.token)
 		if payment == "" {
@@ -95,14 +95,23 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 	return op
 }
 
+// drawTransfer makes up a transfer. The owner of some outlasts its lease.
+func (o *operation) drawTransfer(random *rand.Rand, name string, amount int64) {
+	o.kind, o.path = "transfer", "/transfers"
+	stall := random.Float64() < 0.1
+	o.ask(random, name, amount, func(reference string, amount int64) any {
+		return node.Transfer{Reference: reference, Amount: amount, Stall: stall}
+	})
+}
+
 // drawHarder makes up one of the operations that are there to meet what is rare otherwise. Those that only an
 // operator could settle are not abandoned: a retry has to take them over.
-func (o *operation) drawHarder(random *rand.Rand, client, n int, name string) {
-	switch random.IntN(10) {
+func (o *operation) drawHarder(random *rand.Rand, client, n int, name string, which int) {
+	switch which {
 	case 0:
 		o.kind, o.path = "flash", "/flashes"
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
-	case 1:
+	case 1, 10:
 		o.kind, o.path, o.abandoned = "spark", "/sparks", false
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
 	case 2, 3:

@@ -28,8 +28,6 @@ type Operator struct {
 	settled map[store.ID]int64
 	// asked is how often the operator had each operation looked into again.
 	asked map[store.ID]int
-	acts  int
-	http  *http.Client
 }
 
 // Operator returns the operator of these clients' operations.
@@ -37,7 +35,6 @@ func (l *Load) Operator(unknown func(ctx context.Context) ([]store.Record, error
 	return &Operator{
 		load: l, random: rand.New(rand.NewPCG(l.Seed, 7)), unknown: unknown, settled: make(map[store.ID]int64),
 		asked: make(map[store.ID]int),
-		http:  &http.Client{Transport: l.http.Transport, Timeout: actLimit},
 	}
 }
 
@@ -72,48 +69,57 @@ func (o *Operator) attend(ctx context.Context, rec *store.Record) {
 	if !slices.Contains(node.ByHand, rec.Operation) {
 		if o.asked[rec.ID] < mostAsked && o.random.Float64() < 0.02 {
 			o.asked[rec.ID]++
-			o.act(ctx, node.ActRetry, rec.ID, rec.Attempt)
+			o.load.act(ctx, o.random, node.ActRetry, rec.ID, rec.Attempt)
 		}
 		return
 	}
 	if old, acted := o.settled[rec.ID]; acted && old != rec.Attempt {
-		o.act(ctx, []string{node.ActNotExecuted, node.ActCompleted, node.ActRetry}[o.random.IntN(3)], rec.ID, old)
+		o.load.act(ctx, o.random, []string{node.ActNotExecuted, node.ActCompleted, node.ActRetry}[o.random.IntN(3)], rec.ID, old)
 	}
-	if o.act(ctx, node.ActNotExecuted, rec.ID, rec.Attempt) {
+	if o.load.act(ctx, o.random, node.ActNotExecuted, rec.ID, rec.Attempt) {
 		o.settled[rec.ID] = rec.Attempt
 	}
 }
 
-// act acts, records what came of it, and reports whether it was done.
-func (o *Operator) act(ctx context.Context, action string, id store.ID, attempt int64) bool {
-	o.acts++
+// bust has the answer of an operation removed that clients know, and sends it again: the old answer must be gone. It may
+// execute again, because it has no effect.
+func (l *Load) bust(ctx context.Context, random *rand.Rand, op *operation) {
+	l.round(ctx, random, op) // who looks at it again may keep it
+	if l.act(ctx, random, node.ActBust, store.ID{Scope: op.scope(), Key: op.key}, 0) {
+		l.round(ctx, random, op)
+	}
+}
+
+// act is an act of an operator. It records what came of it, and reports whether it was done.
+func (l *Load) act(ctx context.Context, random *rand.Rand, action string, id store.ID, attempt int64) bool {
 	a := history.Act{
 		Scope: id.Scope, Key: id.Key, Attempt: attempt, Action: action,
-		Why: fmt.Sprintf("act %d of seed %d", o.acts, o.load.Seed),
+		Why: fmt.Sprintf("act %d of seed %d", l.acts.Add(1), l.Seed),
 	}
-	status, said := o.post(ctx, node.Act{
+	front := l.Fronts[random.IntN(len(l.Fronts))]
+	status, said := l.ask(ctx, front+node.OperatorPath, node.Act{
 		Action: action, Scope: a.Scope, Key: a.Key, Attempt: attempt, Who: "olga",
-		Why: a.Why,
+		Why: a.Why, Past: action == node.ActBust && random.IntN(3) == 0,
 	})
 	a.Answered, a.Done, a.Err = status != 0, status == http.StatusNoContent, said
-	o.load.keep(o.load.Recorder.AddAct(a))
+	l.keep(l.Recorder.AddAct(a))
 	return a.Done
 }
 
-// post asks a server to do it. The status is 0 if there was no answer.
-func (o *Operator) post(ctx context.Context, act node.Act) (status int, said string) {
+// ask asks a server to do it. The status is 0 if there was no answer.
+func (l *Load) ask(ctx context.Context, url string, act node.Act) (status int, said string) {
 	body, err := json.Marshal(act)
 	if err != nil {
 		panic(err) // strings and numbers can always be encoded
 	}
-	front := o.load.Fronts[o.random.IntN(len(o.load.Fronts))]
 	// An act that was begun is seen to its end also when the run ends, because its answer counts.
-	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPost, front+node.OperatorPath,
-		bytes.NewReader(body))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return 0, err.Error()
 	}
-	response, err := o.http.Do(request)
+	response, err := l.http.Do(request)
 	if err != nil {
 		return 0, err.Error()
 	}

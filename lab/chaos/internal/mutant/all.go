@@ -6,7 +6,9 @@ import "slices"
 const (
 	sqlite   = "sqlite"
 	postgres = "postgres"
+	redis    = "redis"
+	tiered   = "tiered"
 )
 
 // All are the mutants, layer by layer.
-var All = slices.Concat(engine, janitors, stores, upper)
+var All = slices.Concat(engine, janitors, stores, caches, upper)

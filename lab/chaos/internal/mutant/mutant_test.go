@@ -30,7 +30,7 @@ func TestMutantsFitTheSource(t *testing.T) {
 		names[m.Name], layers[m.Layer] = true, true
 	}
 	for _, layer := range []string{
-		"engine", "fingerprint", "lease", "sweeper", "reaper", "sqlite", "postgres", "phase", "reconcile", "webhook",
+		"engine", "fingerprint", "lease", "sweeper", "reaper", "sqlite", "postgres", "redis", "tiered", "phase", "reconcile", "webhook",
 		"ledger", "outbox",
 		"inbox", "audit",
 	} {

@@ -4,21 +4,27 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/storeurl"
+	"github.com/onceward/onceward/store/tiered"
 )
 
 // journaled writes down each call that grants the right to execute or changes a record, before and after.
 type journaled struct {
-	storeurl.Store
+	*wrap.Store
 	journal  *history.Journal
 	silences *silences
+	// past is the store behind its front, nil if there is none. It is stale: the front does not hear of what is done
+	// there.
+	past  *journaled
+	stale bool
 }
 
 // claimed journals a call of an owner or a reconciler.
@@ -33,7 +39,8 @@ func (j *journaled) settled(call string, c store.Claim, digest string,
 	w := history.Write{Call: call, Scope: c.Scope, Key: c.Key, Attempt: c.Attempt, Digest: digest}
 	w.Seq = j.journal.Begin(w)
 	expires, err := do()
-	w.Accepted, w.Err = err == nil, text(err)
+	w.Stale = j.stale || errors.Is(err, store.ErrStale)
+	w.Accepted, w.Err = err == nil || errors.Is(err, store.ErrStale), text(err)
 	w.Expires = micros(expires)
 	j.end(w)
 	return err
@@ -79,10 +86,15 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// observe keeps what the comparison with the provider's ledger has found.
+// observe keeps what the comparison with the provider's ledger has found, and that the front has answered.
 func (j *journaled) observe(_ context.Context, e onceward.ObserverEvent) {
-	if found, ok := e.(ledger.FindingEvent); ok {
-		j.journal.Find(history.Finding{Run: found.Run, Key: found.Key, Kind: found.Kind})
+	switch e := e.(type) {
+	case ledger.FindingEvent:
+		j.journal.Find(history.Finding{Run: e.Run, Key: e.Key, Kind: e.Kind})
+	case tiered.LookedUpEvent:
+		if e.Hit {
+			j.end(history.Write{Seq: j.journal.Begin(history.Write{Call: history.CallFront}), Accepted: true})
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/storeurl"
@@ -28,7 +29,7 @@ func TestJournalKeepsAnswersOfTransactions(t *testing.T) {
 	file := filepath.Join(directory, "journal")
 	journal, err := history.OpenJournal(file, "n")
 	must(err)
-	s := &journaled{Store: db.Store, journal: journal}
+	s := &journaled{Store: wrap.New(db.Store, nil), journal: journal}
 	response := store.Response{Status: 201, Body: []byte("made")}
 	for i, action := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
 		_, err := s.Transact(t.Context(), &store.Reservation{

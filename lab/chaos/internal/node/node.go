@@ -17,8 +17,12 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 	"github.com/onceward/onceward/store"
+
+	"github.com/onceward/onceward/store/redis"
+	"github.com/onceward/onceward/store/tiered"
 	"github.com/onceward/onceward/storeurl"
 )
 
@@ -36,8 +40,10 @@ type Settings struct {
 	// Provider is set for a process that is a provider, and says how it behaves. The other fields are for nodes.
 	Provider *provider.Config
 
-	// Store is the URL of the store.
-	Store string
+	// Store is the URL of the store, and Front that of a Redis in front of it; empty for none.
+	Store, Front string
+	// Replicas is how many replicas must have a write before a Redis store counts it as written.
+	Replicas int
 	// Serve and Work say what the node does: take requests, or do the work in the background.
 	Serve, Work bool
 	// Acquirer and Bank are the URLs of the two providers: the first recognises repeated keys, the second does not.
@@ -127,72 +133,35 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(createEntries(ctx, db), createArrivals(ctx, db), createStays(ctx, db)); err != nil {
-		return err
-	}
 	silences := newSilences()
 	db.Store.(*journaled).silences = silences
-	lapse := &lapse{db: db, silences: silences, counts: s.Owners}
-	post, err := newPost(db, silences)
-	if err != nil {
-		return err
-	}
 	bank := &bank{owners: s.Owners, client: &provider.Client{URL: s.Bank}, silences: silences}
-	agency, err := newAgency(bank, s.Generation)
-	if err != nil {
-		return err
+	build := s.plain
+	if Transacts(db) {
+		build = s.full
 	}
-	rules := agency.rules()
-	rules[transfers] = bank.rule()
-	var guarding *onceward.Guard
-	system, err := payments.New(ctx, payments.Config{
-		Database: db, Secret: []byte(fingerprintSecret), Tokens: Tokens, Provider: s.Acquirer, WebhookSecret: WebhookSecret,
-		WebhookSecrets: tenantSecrets(),
-		Timing:         Timing, Logger: logger, Observer: onceward.ObserverFunc(db.Store.(*journaled).observe),
-		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
-			guarding, bank.guard = guard, guard
-			agency.routes(mux, guard)
-			mux.Handle(entries, guard.HandlerFunc(appendEntry, onceward.Transactional()))
-			mux.Handle(transfers, guard.HandlerFunc(bank.transfer, onceward.Reserved(onceward.FailureUnknown)))
-			mux.Handle(parcels, guard.HandlerFunc(post.ship, onceward.Transactional()))
-			mux.Handle(flashes, guard.HandlerFunc(appendEntry, onceward.Transactional(), onceward.Retain(Retention)))
-			mux.Handle(sparks, guard.HandlerFunc(spark, onceward.Reserved(onceward.FailureUnknown),
-				onceward.Retain(Retention)))
-			mux.Handle(lapses, guard.HandlerFunc(lapse.serve,
-				onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume),
-				onceward.Lease(LapseLease)))
-			mux.Handle(doubts, guard.HandlerFunc(lapse.doubt, onceward.Reserved(onceward.FailureUnknown)))
-		},
-		Rules: rules,
+	system, err := build(ctx, &parts{
+		db: db, logger: logger, silences: silences, bank: bank,
+		lapse: &lapse{db: db, silences: silences, counts: s.Owners},
 	})
-	if err != nil {
-		return err
-	}
-	worker, err := post.worker(logger)
-	if err != nil {
-		return err
-	}
-	resumer, err := agency.resumer(guarding, db, logger)
-	if err != nil {
-		return err
-	}
-	operator, err := newOperator(guarding, db)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("http://%s\n", listener.Addr())
 	if s.Serve {
-		mux := http.NewServeMux()
-		mux.Handle("POST "+ComparePath, &auditor{system: system})
-		mux.Handle("POST "+OperatorPath, operator)
-		mux.Handle("/", system)
-		server := &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+		operator, err := newOperator(bank.guard, db.Store.(*journaled))
+		if err != nil {
+			return err
+		}
+		system.handler.Handle("POST "+OperatorPath, operator)
+		server := &http.Server{
+			Handler: system.handler, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		}
 		go func() { _ = server.Serve(listener) }() // it ends with the process
 		defer server.Close()
 	}
 	if s.Work {
-		err := onceward.Runner{Logger: logger}.Run(ctx, onceward.WorkerFunc(system.Work), worker, resumer)
-		return errors.Join(err, db.Close())
+		return errors.Join(onceward.Runner{Logger: logger}.Run(ctx, system.workers...), db.Close())
 	}
 	<-ctx.Done()
 	return db.Close()
@@ -200,7 +169,7 @@ func (s Settings) run(ctx context.Context, listener net.Listener) error {
 
 // open opens the store, with the journal around it.
 func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
-	options := []storeurl.Option{storeurl.WithLogger(slog.New(slog.DiscardHandler))}
+	var options []storeurl.Option
 	if s.Clock != "" {
 		clock, err := openClock(s.Clock)
 		if err != nil {
@@ -208,7 +177,7 @@ func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
 		}
 		options = append(options, storeurl.WithClock(clock))
 	}
-	db, err := storeurl.Open(ctx, s.Store, options...)
+	db, err := Open(ctx, s.Store, s.Replicas, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +185,28 @@ func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.Store = &journaled{Store: db.Store, journal: journal}
+	outermost := &journaled{Store: wrap.New(db.Store, nil), journal: journal}
+	if s.Front != "" {
+		front, err := putBefore(ctx, db.Store, s.Front, outermost)
+		if err != nil {
+			return nil, err
+		}
+		outermost.past = &journaled{Store: outermost.Store, journal: journal, stale: true}
+		outermost.Store = wrap.New(front, nil)
+	}
+	db.Store = outermost
 	return db, nil
+}
+
+// putBefore puts a front before a durable store.
+func putBefore(ctx context.Context, durable store.Store, url string, journal *journaled) (*tiered.Store, error) {
+	front, err := redis.OpenFront(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return tiered.New(durable, front, tiered.Config{
+		MaxAge: history.FrontAge, Logger: slog.New(slog.DiscardHandler), Observer: onceward.ObserverFunc(journal.observe),
+	})
 }
 
 func (s Settings) logger() (*slog.Logger, error) {
@@ -230,5 +219,3 @@ func (s Settings) logger() (*slog.Logger, error) {
 	}
 	return slog.New(slog.NewTextHandler(file, nil)).With("node", s.Name), nil
 }
-
-var _ store.Store = (*journaled)(nil)

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -10,10 +11,9 @@ import (
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
-	"github.com/onceward/onceward/storeurl"
 )
 
-// DeskPath is where operators act.
+// OperatorPath is where operators act.
 const OperatorPath = "/operator"
 
 // The acts of an operator, in the words of the audit.
@@ -30,23 +30,34 @@ type Act struct {
 	Scope   string `json:"scope"`
 	Key     string `json:"key"`
 	Attempt int64  `json:"attempt"`
-	Who     string `json:"who"`
-	Why     string `json:"why"`
+	// Past goes past the front, which then does not hear of it.
+	Past bool   `json:"past,omitempty"`
+	Who  string `json:"who"`
+	Why  string `json:"why"`
 }
 
-// newDesk takes the acts of operators. It answers 204 to one that is done, and 409 with the reason to one that is not.
-func newOperator(guard *onceward.Guard, db *storeurl.Database) (http.Handler, error) {
-	operator, err := reconcile.NewOperator(guard, db.Store)
+// newOperator takes the acts of operators. It answers 204 to one that is done, and 409 with the reason to one that is
+// not.
+func newOperator(guard *onceward.Guard, s *journaled) (http.Handler, error) {
+	operator, err := reconcile.NewOperator(guard, s)
 	if err != nil {
 		return nil, err
+	}
+	past := operator
+	if s.past != nil {
+		if past, err = reconcile.NewOperator(guard, s.past); err != nil {
+			return nil, err
+		}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var act Act
 		err := json.NewDecoder(r.Body).Decode(&act)
-		if err == nil {
+		if err == nil && act.Past {
+			err = act.do(r, past)
+		} else if err == nil {
 			err = act.do(r, operator)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, store.ErrStale) {
 			http.Error(w, err.Error(), http.StatusConflict)
 			return
 		}

@@ -44,12 +44,13 @@ type Trip struct {
 // agency is these operations and how their unknown outcomes are settled.
 type agency struct {
 	bank         *bank
+	note         func(step string) phase.Step[Trip]
 	trips, tours *phase.Operation[Trip]
 }
 
 // newAgency defines the operations as the program of a generation knows them.
-func newAgency(bank *bank, generation int) (*agency, error) {
-	a := &agency{bank: bank}
+func newAgency(bank *bank, generation int, note func(step string) phase.Step[Trip]) (*agency, error) {
+	a := &agency{bank: bank, note: note}
 	pay := phase.External(stepPay, a.pay)
 	var err, failed error
 	a.trips, err = phase.New(a.define(trips, generation, pay))
@@ -60,19 +61,19 @@ func newAgency(bank *bank, generation int) (*agency, error) {
 func (a *agency) define(name string, generation int, pay phase.Step[Trip]) phase.Definition[Trip] {
 	d := phase.Definition[Trip]{
 		Name:       name,
-		Steps:      []phase.Step[Trip]{note(stepHold), pay, note(stepConfirm)},
+		Steps:      []phase.Step[Trip]{a.note(stepHold), pay, a.note(stepConfirm)},
 		Answer:     func(t *Trip) phase.Answer { return phase.JSON(http.StatusCreated, t) },
 		Options:    []onceward.Option{onceward.Lease(Timing.Lease)},
 		MinBackoff: Timing.Backoff, MaxAttempts: 1000,
 	}
 	if generation > 1 {
-		d.Steps = append(d.Steps, note(stepThank))
+		d.Steps = append(d.Steps, a.note(stepThank))
 	}
 	return d
 }
 
-// note is a local step that appends a row.
-func note(step string) phase.Step[Trip] {
+// noteRow is a local step that appends a row.
+func noteRow(step string) phase.Step[Trip] {
 	return phase.Local(step, func(ctx context.Context, t *Trip) error {
 		_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO stay (reference, step) VALUES ($1, $2)`,
 			t.Reference, step)
@@ -106,12 +107,12 @@ func (a *agency) rules() map[string]reconcile.Rule {
 			OwnerGone: a.bank.ownerGone,
 		}
 	}
-	return map[string]reconcile.Rule{trips: rule(a.trips), tours: rule(a.tours)}
+	return map[string]reconcile.Rule{trips: rule(a.trips), tours: rule(a.tours), transfers: a.bank.rule()}
 }
 
 // resumer takes over what was lost. The other phased operations of the system have a resumer of their own.
-func (a *agency) resumer(guard *onceward.Guard, db *storeurl.Database, logger *slog.Logger) (*phase.Resumer, error) {
-	return phase.NewResumer(guard, db.Store, phase.ResumerConfig{
+func (a *agency) resumer(db *storeurl.Database, logger *slog.Logger) (*phase.Resumer, error) {
+	return phase.NewResumer(a.bank.guard, db.Store, phase.ResumerConfig{
 		Operations: []phase.Resumable{a.trips, a.tours}, Interval: Timing.Look, Logger: logger,
 		Others: append([]string{"POST /bookings", lapses}, payments.Comparisons...),
 	})

@@ -26,7 +26,9 @@ func (w *World) providerClock() string { return filepath.Join(w.Dir, "provider-c
 func (w *World) startClock(ctx context.Context) error {
 	w.clock.Lock()
 	defer w.clock.Unlock()
-	w.offset = startOffset
+	if !w.Plain() {
+		w.offset = startOffset
+	}
 	return w.setClock(ctx, w.offset)
 }
 

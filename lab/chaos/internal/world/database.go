@@ -13,17 +13,24 @@ import (
 	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
 
-// Stores are the kinds of durable stores that a run can take place on. One that is added joins all runs.
-var Stores = []string{"sqlite", "postgres"}
+// Stores are the kinds of stores that a run can take place on.
+var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered"}
+
+// Cluster is the store that may forget what it has acknowledged, when a replica takes over.
+const Cluster = "redis-cluster"
 
 // database is the store of a world, and what can happen to it.
 type database interface {
 	// url is what nodes open, and direct what can be opened past all faults.
 	url() string
 	direct() string
+	// front is the URL of a Redis in front of the store, empty for none.
+	front() string
 	// clockFile is the clock of a store that has none of its own.
 	clockFile() string
-	// setClock puts the store's clock off.
+	// plain says that the store has no transactions, and a clock that cannot be put off.
+	plain() bool
+	// setClock puts the store's clock off. That of a plain one is left as it is.
 	setClock(ctx context.Context, offset time.Duration) error
 	// busy tells what the database itself is at, for people; empty if there is nothing to tell.
 	busy(ctx context.Context) string
@@ -32,12 +39,44 @@ type database interface {
 	close() error
 }
 
+// machine is a server that can fail.
+type machine interface {
+	Kill() error
+	Restart() error
+	Pause() error
+	Resume() error
+}
+
+// die has a server killed and started again.
+func (w *World) die(ctx context.Context, m machine) error {
+	if err := m.Kill(); err != nil {
+		return err
+	}
+	pause(ctx, w.between(50*time.Millisecond, 600*time.Millisecond))
+	return m.Restart()
+}
+
+// sleep has a server paused for a while.
+func (w *World) sleep(ctx context.Context, m machine) error {
+	if err := m.Pause(); err != nil {
+		return err
+	}
+	pause(ctx, w.between(200*time.Millisecond, 2*time.Second))
+	return m.Resume()
+}
+
 func openDatabase(ctx context.Context, w *World) (database, error) {
 	switch w.Store {
 	case "sqlite":
 		return openFile(w)
 	case "postgres":
 		return openServer(ctx, w)
+	case "redis":
+		return openRedis(ctx, w)
+	case "tiered":
+		return openTiered(ctx, w)
+	case Cluster:
+		return openCluster(ctx, w)
 	default:
 		return nil, fmt.Errorf("no store is called %q: use %s", w.Store, strings.Join(Stores, " or "))
 	}
@@ -57,7 +96,9 @@ func openFile(w *World) (database, error) {
 
 func (f *file) url() string       { return f.path }
 func (f *file) direct() string    { return f.path }
+func (f *file) front() string     { return "" }
 func (f *file) clockFile() string { return f.clock }
+func (f *file) plain() bool       { return false }
 func (f *file) close() error      { return nil }
 
 func (f *file) busy(context.Context) string { return "" }

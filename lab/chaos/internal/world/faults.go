@@ -64,10 +64,14 @@ func (w *World) possible() []Fault {
 		{"provider-packets-lost", w.onWire(&w.providers, losing, fromServer, 500*time.Millisecond)},
 		{"provider-cut", w.onWire(&w.providers, resetting, fromServer, 300*time.Millisecond)},
 		{"deploy", w.deploy},
-		{"clock-step", w.stepClock},
-		{"clock-leap", w.leapClock},
-		{"stray-effect", w.strayEffect},
-		{"stray-row", w.strayRow},
+	}
+	if !w.Plain() {
+		faults = append(faults, []Fault{
+			{"clock-step", w.stepClock},
+			{"clock-leap", w.leapClock},
+			{"stray-effect", w.strayEffect},
+			{"stray-row", w.strayRow},
+		}...)
 	}
 	if w.Shifted != "" {
 		faults = append(faults, Fault{"node-clock-shift", w.shiftNode})
@@ -137,10 +141,17 @@ func providerFaults(seed uint64) provider.Faults {
 	return provider.RandomFaults(seed, 2*time.Second, misbehaviour)
 }
 
-// Misbehaviour names the faults of the providers. They strike by chance, so that only a longer run has them all.
-func Misbehaviour() (names []string) {
+// Chances names the faults that strike by chance, so that only a longer run has them all: those of clients and
+// providers. On a plain store nothing is known that a webhook could be about.
+func (w *World) Chances() []string {
+	names := []string{"client-leaves"}
+	if !w.Plain() {
+		names = append(names, "webhook-foreign")
+	}
 	for kind := range misbehaviour {
-		names = append(names, struckName(kind))
+		if !w.Plain() || !strings.HasPrefix(string(kind), "webhook") {
+			names = append(names, struckName(kind))
+		}
 	}
 	return names
 }

@@ -5,7 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
+	"os"
+	"strings"
 
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/lab/chaos/internal/history"
@@ -17,11 +18,7 @@ import (
 
 // open opens the store past all faults.
 func (w *World) open(ctx context.Context) (*storeurl.Database, error) {
-	return openURL(ctx, w.database.direct())
-}
-
-func openURL(ctx context.Context, url string) (*storeurl.Database, error) {
-	return storeurl.Open(ctx, url, storeurl.WithLogger(slog.New(slog.DiscardHandler)))
+	return node.Open(ctx, w.database.direct(), 0)
 }
 
 // Quiet reports whether nothing is left to be done: no operation open, no message on its way.
@@ -31,19 +28,38 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer db.Close()
-	for _, state := range []store.State{store.StateInProgress, store.StateUnknown} {
-		for _, scope := range node.Tokens {
-			open, err := db.List(ctx, store.Filter{Scope: scope, State: state, Limit: 1})
-			if err != nil || len(open) > 0 {
-				return false, err
-			}
-		}
+	open, err := openRecords(ctx, db)
+	if err != nil || len(open) > 0 || w.Plain() {
+		return err == nil && len(open) == 0, err
 	}
 	messages, err := db.MessageStats(ctx)
 	if err != nil || messages.Waiting > 0 {
 		return false, err
 	}
 	return w.compared(ctx)
+}
+
+// OpenRecords are those of clients that are not settled.
+func (w *World) OpenRecords(ctx context.Context) ([]store.Record, error) {
+	db, err := w.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	return openRecords(ctx, db)
+}
+
+func openRecords(ctx context.Context, db *storeurl.Database) (open []store.Record, err error) {
+	for _, state := range []store.State{store.StateInProgress, store.StateUnknown} {
+		for _, scope := range node.Tokens {
+			page, err := db.List(ctx, store.Filter{Scope: scope, State: state})
+			if err != nil {
+				return nil, err
+			}
+			open = append(open, page...)
+		}
+	}
+	return open, nil
 }
 
 // Waiting describes what is left to be done, for people: how many records are open and messages on their way, and what
@@ -55,8 +71,11 @@ func (w *World) Waiting(ctx context.Context) string {
 	}
 	defer db.Close()
 	records, err := db.Stats(ctx)
-	messages, failed := db.MessageStats(ctx)
-	if err := errors.Join(err, failed); err != nil {
+	var messages outbox.Stats
+	if err == nil && !w.Plain() {
+		messages, err = db.MessageStats(ctx)
+	}
+	if err != nil {
 		return err.Error()
 	}
 	in := records.Records
@@ -108,23 +127,70 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(harvestRecords(ctx, db, run), harvestMessages(ctx, db, run),
-		w.harvestRows(ctx, db.Reads(), run, owners),
-		w.harvestArrivals(ctx, db.Reads(), run, owners), w.harvestStays(ctx, db.Reads(), run,
-			owners), harvestAudits(ctx, db, run))
-	left, failed := readStock(ctx, db.Reads())
-	for item, total := range w.stock {
-		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
+	err = errors.Join(harvestRecords(ctx, db, run), harvestAudits(ctx, db, run))
+	if w.Plain() {
+		err = errors.Join(err, w.harvestFiles(run, owners))
+	} else {
+		err = errors.Join(err, w.harvestTables(ctx, db, run, owners))
 	}
-	err = errors.Join(err, failed)
+	if c, ok := w.database.(*cluster); ok {
+		err = errors.Join(err, c.harvestSlots(ctx, run))
+	}
 	err = errors.Join(err, db.Close(), w.harvestLedger("acquirer", "charges", run, owners), w.harvestLedger("bank", "transfers", run, owners))
 	w.clock.Lock()
 	run.Steps = append(run.Steps, w.steps...)
 	w.clock.Unlock()
+	w.mu.Lock()
+	run.FrontLosses = append(run.FrontLosses, w.frontLosses...)
+	w.mu.Unlock()
 	run.Faults = w.Struck()
+	w.countFront(run)
 	for _, fault := range w.Faults() {
 		if !w.Brief {
 			run.Planned = append(run.Planned, fault.Name)
+		}
+	}
+	return err
+}
+
+// countFront counts what the front has answered: a run in which it was of no use proves nothing about it.
+func (w *World) countFront(run *history.Run) {
+	if w.database.front() == "" {
+		return
+	}
+	const answered, removed = "front-answers", "front-bust"
+	run.Planned = append(run.Planned, answered, removed)
+	for i := range run.Writes {
+		switch run.Writes[i].Call {
+		case history.CallFront:
+			run.Faults[answered]++
+		case history.CallBust:
+			run.Faults[removed]++
+		}
+	}
+}
+
+// harvestTables reads the tables of the nodes.
+func (w *World) harvestTables(ctx context.Context, db *storeurl.Database, run *history.Run,
+	owners map[string]store.ID,
+) error {
+	left, err := readStock(ctx, db.Reads())
+	for item, total := range w.stock {
+		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
+	}
+	return errors.Join(err, harvestMessages(ctx, db, run), w.harvestRows(ctx, db.Reads(), run, owners),
+		w.harvestArrivals(ctx, db.Reads(), run, owners), w.harvestStays(ctx, db.Reads(), run, owners))
+}
+
+// harvestFiles reads which steps of phased operations were done on a store without tables.
+func (w *World) harvestFiles(run *history.Run, owners map[string]store.ID) error {
+	files, err := os.ReadDir(w.owners())
+	for _, file := range files {
+		step, reference, found := strings.Cut(strings.TrimPrefix(file.Name(), node.StayPrefix), " ")
+		if owner := owners[reference]; found {
+			run.Rows = append(run.Rows, history.Row{
+				Table: node.StayPrefix + step, Scope: owner.Scope, Key: owner.Key, Reference: reference,
+			})
 		}
 	}
 	return err

@@ -1,12 +1,14 @@
 package world
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -46,12 +48,14 @@ type trouble struct {
 	bytes         int           // a connection is closed behind so many
 	lose          bool          // nothing is passed on, and the connections are closed at the end
 	reset         bool          // connections are reset, also new ones
+	replicas      bool          // it is only about the connections of replicas
 	over          chan struct{} // closed at the end
 }
 
 var (
 	slow      = trouble{delay: 250 * time.Millisecond, jitter: 200 * time.Millisecond}
 	losing    = trouble{lose: true}
+	lagging   = trouble{lose: true, replicas: true}
 	resetting = trouble{reset: true}
 	cutShort  = trouble{bytes: 40}
 	trickling = trouble{rate: 2 << 10}
@@ -191,6 +195,8 @@ type link struct {
 	ends   [2]net.Conn
 	once   sync.Once
 	broken chan struct{}
+	// replica is set when the client is a Redis server that follows the other side.
+	replica atomic.Bool
 }
 
 // close ends both sides: by a reset, or in order.
@@ -214,15 +220,27 @@ func (l *link) pass(direction int, from, to net.Conn) {
 	defer l.close(false)
 	passed := make(map[*trouble]int) // under each trouble that counts
 	piece := make([]byte, 32<<10)
+	lost := false
 	for {
 		n, err := from.Read(piece)
 		rest := piece[:n]
+		if direction == toServer && bytes.Contains(rest, []byte("REPLCONF")) {
+			l.replica.Store(true)
+		}
 		for _, t := range l.wire.current(direction) {
+			if t.replicas && !l.replica.Load() {
+				continue
+			}
 			if rest = l.suffer(t, rest, passed); rest == nil {
 				break
 			}
 		}
-		if len(rest) > 0 {
+		if n > 0 && rest == nil {
+			lost = true
+		} else if len(rest) > 0 {
+			if lost {
+				return // nothing arrives behind a gap
+			}
 			if _, err := to.Write(rest); err != nil {
 				return
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -220,4 +221,42 @@ func TestWireHealsWhileConnectionsBreak(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestNothingBehindAGap: what follows lost bytes does not arrive, because TCP has no gaps: a client would take the answer
+// to one request for that to another.
+func TestNothingBehindAGap(t *testing.T) {
+	t.Parallel()
+	next := make(chan string)
+	w := layWire(t, serveTCP(t, func(conn net.Conn) {
+		for text := range next {
+			_, _ = conn.Write([]byte(text)) // the wire may have ended the connection
+		}
+	}))
+	conn := dialWire(t, w)
+	next <- "first"
+	if _, err := io.ReadFull(conn, make([]byte, len("first"))); err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.troubles[fromServer] = []*trouble{{lose: true}}
+	w.mu.Unlock()
+	next <- "lost"
+	if err := conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("read %d bytes, %v: want nothing", n, err)
+	}
+	w.mu.Lock()
+	w.troubles[fromServer] = nil
+	w.mu.Unlock()
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	next <- "behind"
+	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read %d bytes, %v: want the end of the connection", n, err)
+	}
+	close(next)
 }

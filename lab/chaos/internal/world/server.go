@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
 
 // server is a PostgreSQL server with a standby, if that is ever to take over. In front of the primary are a proxy that
@@ -55,7 +56,7 @@ func openServer(ctx context.Context, w *World) (database, error) {
 
 // prepare makes the tables, and gives the store a clock that can be put off.
 func (s *server) prepare(ctx context.Context) error {
-	db, err := openURL(ctx, s.direct())
+	db, err := node.Open(ctx, s.direct(), 0)
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,9 @@ func (s *server) url() string {
 }
 
 func (s *server) direct() string    { return s.past.URL() }
+func (s *server) front() string     { return "" }
 func (s *server) clockFile() string { return "" }
+func (s *server) plain() bool       { return false }
 
 func (s *server) setClock(ctx context.Context, offset time.Duration) error {
 	s.acts.Lock()
@@ -145,21 +148,13 @@ func (s *server) faults() []Fault {
 func (s *server) die(ctx context.Context) error {
 	s.acts.Lock()
 	defer s.acts.Unlock()
-	if err := s.primary.Kill(); err != nil {
-		return err
-	}
-	pause(ctx, s.world.between(50*time.Millisecond, 600*time.Millisecond))
-	return s.primary.Restart()
+	return s.world.die(ctx, s.primary)
 }
 
 func (s *server) sleep(ctx context.Context) error {
 	s.acts.Lock()
 	defer s.acts.Unlock()
-	if err := s.primary.Pause(); err != nil {
-		return err
-	}
-	pause(ctx, s.world.between(200*time.Millisecond, 2*time.Second))
-	return s.primary.Resume()
+	return s.world.sleep(ctx, s.primary)
 }
 
 // failsOver is the fault for which there is a standby.

@@ -35,6 +35,8 @@ type Config struct {
 	Only []string
 	// Brief ends the faults when their time is over, also if some have not happened yet.
 	Brief bool
+	// Replicas is how many replicas must have a write before a Redis store counts it as written.
+	Replicas int
 	// Servers and Workers are how many nodes there are of each kind.
 	Servers, Workers int
 	// Log makes nodes write logs.
@@ -84,6 +86,10 @@ type World struct {
 	// struck is what providers did in this window, and told what each had done when it was asked last.
 	struck map[string]int
 	told   map[*Process]map[provider.Kind]int
+	// failOvers are those of this window.
+	failOvers []history.FailOver
+	// frontLosses are those since the beginning.
+	frontLosses []history.FrontLoss
 }
 
 // New builds a world and returns when everything in it runs.
@@ -119,7 +125,7 @@ func (w *World) Begin(ctx context.Context, window string) error {
 	w.mu.Lock()
 	w.window = window
 	w.windows++
-	w.faults, w.struck = make(map[string]int), make(map[string]int)
+	w.faults, w.struck, w.failOvers = make(map[string]int), make(map[string]int), nil
 	w.mu.Unlock()
 	w.clock.Lock()
 	now := history.Now()
@@ -138,14 +144,22 @@ func (w *World) Begin(ctx context.Context, window string) error {
 			return err
 		}
 	}
+	if w.Plain() {
+		return nil
+	}
 	return w.countStock(ctx)
 }
+
+// Plain reports whether the store has no transactions: nodes serve the routes that need none.
+func (w *World) Plain() bool { return w.database.plain() }
 
 // End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends
 // after it is left over in the journals.
 func (w *World) End(ctx context.Context) error {
-	if err := w.removeStrays(ctx); err != nil {
-		return err
+	if !w.Plain() {
+		if err := w.removeStrays(ctx); err != nil {
+			return err
+		}
 	}
 	journals, err := w.Journals()
 	if err != nil {
@@ -199,7 +213,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		return err
 	}
 	settings := node.Settings{
-		Store: w.database.url(), Clock: w.database.clockFile(), Owners: w.owners(),
+		Store: w.database.url(), Front: w.database.front(), Replicas: w.Replicas, Clock: w.database.clockFile(), Owners: w.owners(),
 		Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
 	}
 	if w.Log {

@@ -1,0 +1,78 @@
+package check
+
+import (
+	"slices"
+
+	"github.com/onceward/onceward/lab/chaos/internal/history"
+)
+
+// Lost is what a store has forgotten that acknowledges writes before its replicas have them.
+type Lost struct {
+	// FailOvers is how often a replica took over.
+	FailOvers int
+	// AtRisk are the operations of which a write was acknowledged that the replica which took over may not have had, and
+	// Operations those among them of which a promise was broken.
+	AtRisk, Operations int
+	// Violations are what was broken of those.
+	Violations []Violation
+}
+
+// Trace takes apart what a run broke: what follows from a fail-over, and the rest, which nothing excuses. A violation
+// follows from one if it is about an operation of which a write was acknowledged by the primary that was lost, after
+// the last moment of which it is known that its replica had everything. A run without a fail-over shows nothing.
+func Trace(run *history.Run, violations []Violation) (lost Lost, rest []Violation) {
+	lost.FailOvers = len(run.FailOvers)
+	if lost.FailOvers == 0 {
+		rest = append(rest, Violation{Invariant: "I14", Detail: "no replica took over: the run proves nothing about it"})
+	}
+	risky := atRisk(run)
+	lost.AtRisk = len(risky)
+	broken := make(map[id]bool)
+	for _, v := range violations {
+		o := id{v.Scope, v.Key}
+		if !risky[o] {
+			rest = append(rest, v)
+			continue
+		}
+		broken[o] = true
+		lost.Violations = append(lost.Violations, v)
+	}
+	lost.Operations = len(broken)
+	return lost, rest
+}
+
+// atRisk are the operations of which an acknowledged write may be lost.
+func atRisk(run *history.Run) map[id]bool {
+	slots := make(map[id]int, len(run.Slots))
+	for _, s := range run.Slots {
+		slots[id{s.Scope, s.Key}] = s.Slot
+	}
+	risky := make(map[id]bool)
+	for i := range run.Writes {
+		w := &run.Writes[i]
+		o := id{w.Scope, w.Key}
+		slot, known := slots[o]
+		if !known || !acknowledged(w) {
+			continue
+		}
+		if slices.ContainsFunc(run.FailOvers, func(f history.FailOver) bool { return mayLose(&f, slot, w) }) {
+			risky[o] = true
+		}
+	}
+	return risky
+}
+
+// acknowledged reports whether the store said that it has changed a record.
+func acknowledged(w *history.Write) bool {
+	if w.Call == history.CallReserve {
+		return w.Granted && w.Ended != 0
+	}
+	return w.Accepted && w.Ended != 0
+}
+
+// mayLose reports whether a write to a slot may be lost in a fail-over: it was made by the primary that was lost, not
+// before its replica was last seen to have everything, and not after it was gone.
+func mayLose(f *history.FailOver, slot int, w *history.Write) bool {
+	held := slices.ContainsFunc(f.Slots, func(s [2]int) bool { return s[0] <= slot && slot <= s[1] })
+	return held && w.Ended >= f.Began && w.Began <= f.Ended
+}

@@ -1,0 +1,60 @@
+package check
+
+import (
+	"testing"
+
+	"github.com/onceward/onceward/lab/chaos/internal/history"
+)
+
+// TestTrace: a violation is excused only by a write that was acknowledged by the primary that was lost, in the time in
+// which its replica may not have had it.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	failOver := history.FailOver{Began: 100, Ended: 200, Slots: [][2]int{{0, 5}, {9, 9}}}
+	complete := history.Write{Scope: "s", Key: "k", Call: history.CallComplete, Began: 150, Ended: 160, Accepted: true}
+	with := func(change func(*history.Write)) history.Write {
+		w := complete
+		change(&w)
+		return w
+	}
+	for name, c := range map[string]struct {
+		write  history.Write
+		slot   int
+		traced bool
+	}{
+		"in time":             {complete, 9, true},
+		"under way at begin":  {with(func(w *history.Write) { w.Began, w.Ended = 90, 110 }), 0, true},
+		"before":              {with(func(w *history.Write) { w.Began, w.Ended = 80, 99 }), 0, false},
+		"after":               {with(func(w *history.Write) { w.Began, w.Ended = 201, 210 }), 0, false},
+		"on another shard":    {complete, 7, false},
+		"not acknowledged":    {with(func(w *history.Write) { w.Accepted = false }), 9, false},
+		"never came back":     {with(func(w *history.Write) { w.Ended = 0 }), 9, false},
+		"of another":          {with(func(w *history.Write) { w.Key = "other" }), 9, false},
+		"a grant":             {with(func(w *history.Write) { w.Call, w.Granted = history.CallReserve, true }), 9, true},
+		"a reservation alone": {with(func(w *history.Write) { w.Call = history.CallReserve }), 9, false},
+	} {
+		run := &history.Run{
+			FailOvers: []history.FailOver{failOver}, Writes: []history.Write{c.write},
+			Slots: []history.Slot{{Scope: "s", Key: "k", Slot: c.slot}, {Scope: "s", Key: "other", Slot: 9}},
+		}
+		broken := []Violation{{Invariant: "I1", Scope: "s", Key: "k"}, {Invariant: "I3", Scope: "s", Key: "k"}}
+		lost, rest := Trace(run, broken)
+		if c.traced && (len(rest) != 0 || lost.Operations != 1 || lost.AtRisk != 1 || len(lost.Violations) != 2) ||
+			!c.traced && (len(rest) != 2 || lost.Operations != 0) {
+			t.Errorf("%s: lost %+v, and %v is left", name, lost, rest)
+		}
+	}
+}
+
+// TestNoFailOverIsNoSuccess: a run in which no replica took over fails, also if nothing was broken; and what is about no
+// operation is not excused.
+func TestNoFailOverIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	if lost, rest := Trace(&history.Run{}, nil); len(rest) != 1 || rest[0].Invariant != "I14" || lost.FailOvers != 0 {
+		t.Errorf("got %+v and %v, want one violation of I14", lost, rest)
+	}
+	run := &history.Run{FailOvers: []history.FailOver{{Began: 1, Ended: 2, Slots: [][2]int{{0, 16383}}}}}
+	if _, rest := Trace(run, []Violation{{Invariant: "I13", Detail: "not quiet"}}); len(rest) != 1 {
+		t.Errorf("%v is left, want what is about the whole run", rest)
+	}
+}

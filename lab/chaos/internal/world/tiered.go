@@ -1,0 +1,84 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/lab/chaos/internal/history"
+)
+
+// tiered is a PostgreSQL server with a Redis in front of it that keeps nothing on disk by itself.
+type tiered struct {
+	*server
+	cache *redis
+}
+
+func openTiered(ctx context.Context, w *World) (database, error) {
+	durable, err := openServer(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	t := &tiered{server: durable.(*server), cache: &redis{world: w}}
+	if t.cache.server, err = servers.StartRedis(ctx, "appendonly no"); err != nil {
+		return nil, errors.Join(err, durable.close())
+	}
+	if t.cache.wire, err = w.network.lay("front", t.cache.server.Addr()); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+func (t *tiered) front() string { return t.cache.url() }
+
+func (t *tiered) close() error { return errors.Join(t.cache.close(), t.server.close()) }
+
+func (t *tiered) faults() []Fault {
+	front := append([]Fault{
+		{"front-kill", func(ctx context.Context) error { return t.lose(ctx, t.world.die) }},
+		{"front-empty", func(ctx context.Context) error {
+			return t.lose(ctx, func(ctx context.Context, _ machine) error {
+				_, err := t.cache.server.Do(ctx, "FLUSHALL")
+				return err
+			})
+		}},
+		{"front-restore", t.restore},
+		{"front-pause", func(ctx context.Context) error { return t.cache.alone(ctx, t.world.sleep) }},
+	}, t.world.wireFaults("front", t.cache.wire)...)
+	return append(t.server.faults(), front...)
+}
+
+// lose does something by which the front loses what it holds, and notes when.
+func (t *tiered) lose(ctx context.Context, do func(context.Context, machine) error) error {
+	return t.cache.alone(ctx, func(ctx context.Context, m machine) error {
+		loss := history.FrontLoss{Began: history.Now()}
+		err := do(ctx, m)
+		loss.Ended = history.Now()
+		t.world.mu.Lock()
+		defer t.world.mu.Unlock()
+		t.world.frontLosses = append(t.world.frontLosses, loss)
+		return err
+	})
+}
+
+// restore has the front begin again with what it held a while ago.
+func (t *tiered) restore(ctx context.Context) error {
+	return t.lose(ctx, func(ctx context.Context, m machine) error {
+		if _, err := t.cache.server.Do(ctx, "SAVE"); err != nil {
+			return err
+		}
+		pause(ctx, t.world.between(300*time.Millisecond, history.FrontAge))
+		if err := t.world.die(ctx, m); err != nil {
+			return err
+		}
+		err := os.Remove(filepath.Join(t.cache.server.Dir(), "dump.rdb")) // the next time it begins without
+		if errors.Is(err, fs.ErrNotExist) {
+			return errors.New("the front has begun without its snapshot")
+		}
+		return err
+	})
+}
