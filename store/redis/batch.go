@@ -22,7 +22,7 @@ const (
 type kind uint8
 
 const (
-	kindWrite kind = iota // makes or settles a record, by batchScript
+	kindWrite kind = iota // makes or settles a record
 	kindLook              // looks a record up
 	kindRun               // runs another script
 )
@@ -39,6 +39,13 @@ type call struct {
 	reply rueidis.RedisMessage
 	err   error
 }
+
+// The first argument of a write.
+const (
+	opMake     = "make"
+	opComplete = "complete"
+	opRelease  = "release"
+)
 
 func (c *call) size() (bytes int) {
 	for _, arg := range c.args {

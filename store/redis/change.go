@@ -25,7 +25,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 	for {
 		if seen == nil {
 			var err error
-			if seen, err = s.read(ctx, at); err != nil {
+			if seen, err = s.look(ctx, at); err != nil {
 				return outcome{}, err
 			}
 		}
@@ -74,15 +74,6 @@ func next(before value, after store.Record, effect store.Effect) value {
 // ended reports whether an attempt is no longer in progress.
 func ended(before, after *store.Record) bool {
 	return after.State != store.StateInProgress || after.Attempt != before.Attempt
-}
-
-// read returns what is stored now.
-func (s *Store) read(ctx context.Context, at place) (*reading, error) {
-	message, err := s.run(ctx, readScript, []string{at.key})
-	if err != nil {
-		return nil, err
-	}
-	return readingOf(message)
 }
 
 // swap stores the next value if the record is still as it was read. Otherwise it returns what is there instead.

@@ -78,7 +78,7 @@ func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease 
 	v := value{Record: fresh}
 	stored := rueidis.BinaryString(v.appendTo(make([]byte, 0, 256)))
 	c := &call{kind: kindWrite, keys: at.leased(), args: []string{
-		"make", number(lease / store.ClockStep), stored[atNonce:atCreated], stored[afterCreated:],
+		opMake, number(lease / store.ClockStep), stored[atNonce:atCreated], stored[afterCreated:],
 	}}
 	if err := s.sender.do(ctx, c); err != nil {
 		return time.Time{}, nil, err
@@ -93,9 +93,6 @@ func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease 
 
 // look returns what is stored now, for the least that it can cost.
 func (s *Store) look(ctx context.Context, at place) (*reading, error) {
-	if s.sender.cluster {
-		return s.read(ctx, at)
-	}
 	c := &call{kind: kindLook, keys: []string{at.key}}
 	if err := s.sender.do(ctx, c); err != nil {
 		return nil, err
@@ -155,9 +152,12 @@ func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (t
 		out, err := s.apply(ctx, at, event, nil) // which error it is depends on the record
 		return out.record.ExpiresAt, err
 	}
-	after := value{Record: settled}
+	op, after := opComplete, value{Record: settled}
+	if event.Kind == store.EventRelease {
+		op = opRelease
+	}
 	call := &call{kind: kindWrite, keys: at.leased(), args: []string{
-		event.Kind.String(), number(settled.Retention / store.ClockStep), stamp(c.Attempt)[atAttempt:],
+		op, number(settled.Retention / store.ClockStep), stamp(c.Attempt)[atAttempt:],
 		rueidis.BinaryString(after.appendTail(nil)),
 	}}
 	if err := s.sender.do(ctx, call); err != nil {

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -16,10 +17,12 @@ var sources embed.FS
 
 // The scripts. Each is one atomic step of the server, whose effects reach its log and its replicas as one transaction.
 // Their first line makes the server refuse them before they begin where they could not write: a replica does not even
-// read for them what may be old.
+// read for them what may be old. Without memory it runs those alone that give some back, or that keep what was promised
+// for records that are there.
 var (
 	// Those of records.
 	batchScript  = newScript("batch")
+	settleScript = newScriptFrom(strings.Replace(batchScript.source, "#!lua", "#!lua flags=allow-oom", 1))
 	extendScript = newScript("extend")
 	swapScript   = newScript("swap")
 	readScript   = newScript("read").reading()
@@ -48,8 +51,12 @@ func newScript(name string) *script {
 	if err != nil {
 		panic(err) // it was there when the program was built
 	}
-	sum := sha1.Sum(source)
-	return &script{source: string(source), hash: hex.EncodeToString(sum[:])}
+	return newScriptFrom(string(source))
+}
+
+func newScriptFrom(source string) *script {
+	sum := sha1.Sum([]byte(source))
+	return &script{source: source, hash: hex.EncodeToString(sum[:])}
 }
 
 // reading marks a script that never writes.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
@@ -23,11 +24,15 @@ const (
 
 // part is what goes as one command.
 type part struct {
-	kind  kind
-	calls []*call
-	now   int64 // of looks: the server's clock
-	err   error // what the server or the connection said instead of an answer
+	kind   kind
+	script *script // of kindWrite
+	calls  []*call
+	now    int64 // of looks: the server's clock
+	err    error // what the server or the connection said instead of an answer
 }
+
+// looksUpMany reports whether a part is a look-up of several records, which goes without a script but needs the clock.
+func (p *part) looksUpMany() bool { return p.kind == kindLook && len(p.calls) > 1 }
 
 // send makes the round trip, and answers the calls.
 func (s *sender) send(calls []*call) {
@@ -41,6 +46,7 @@ func (s *sender) send(calls []*call) {
 	if s.cluster {
 		s.followMove(ctx, parts)
 	}
+	parts = s.settleWithoutMemory(ctx, parts)
 	for _, p := range parts {
 		for _, c := range p.calls {
 			if c.err == nil {
@@ -50,6 +56,28 @@ func (s *sender) send(calls []*call) {
 		}
 	}
 }
+
+// settleWithoutMemory sends again what the server has not done because its memory is full, but for records that would have
+// to be made: the answer of work that was done is worth more than the limit.
+func (s *sender) settleWithoutMemory(ctx context.Context, parts []*part) []*part {
+	for _, p := range which(parts, isOOM) {
+		settle := &part{kind: kindWrite, script: settleScript}
+		p.calls = slices.DeleteFunc(p.calls, func(c *call) bool {
+			again := p.kind == kindWrite && c.args[0] != opMake
+			if again {
+				settle.calls = append(settle.calls, c)
+			}
+			return again
+		})
+		if len(settle.calls) > 0 {
+			s.exchange(ctx, []*part{settle}, true)
+			parts = append(parts, settle)
+		}
+	}
+	return parts
+}
+
+func isOOM(err *rueidis.RedisError) bool { return strings.HasPrefix(err.Error(), "OOM ") }
 
 // followMove sends again what the server has not done because some of the keys of its slot are already elsewhere.
 func (s *sender) followMove(ctx context.Context, parts []*part) {
@@ -82,7 +110,7 @@ func split(calls []*call) (parts []*part) {
 			continue
 		}
 		if together[c.kind] == nil {
-			together[c.kind] = &part{kind: c.kind, calls: make([]*call, 0, len(calls))}
+			together[c.kind] = &part{kind: c.kind, script: batchScript, calls: make([]*call, 0, len(calls))}
 			parts = append(parts, together[c.kind])
 		}
 		together[c.kind].calls = append(together[c.kind].calls, c)
@@ -96,7 +124,7 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	looks, writes := false, false
 	for _, p := range parts {
 		commands = append(commands, s.command(p, full))
-		looks = looks || p.kind == kindLook
+		looks = looks || p.looksUpMany()
 		writes = writes || p.kind == kindWrite || p.kind == kindRun && !p.calls[0].script.reads
 	}
 	if looks {
@@ -105,7 +133,7 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	results, missing := s.roundTrip(ctx, commands, writes)
 	for i, p := range parts {
 		p.err = nil
-		if p.kind == kindLook {
+		if p.looksUpMany() {
 			p.now, p.err = results[len(parts)].AsInt64()
 		}
 		if p.err == nil {
@@ -136,8 +164,11 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 		for _, c := range p.calls {
 			keys, args = append(keys, c.keys...), append(args, c.args...)
 		}
-		return batchScript.command(b, full, keys, args)
+		return p.script.command(b, full, keys, args)
 	case kindLook:
+		if !p.looksUpMany() {
+			return readScript.command(b, full, first.keys, nil)
+		}
 		keys := make([]string, len(p.calls))
 		for i, c := range p.calls {
 			keys[i] = c.keys[0]
@@ -159,7 +190,7 @@ func (p *part) answer(result rueidis.RedisResult, missing error) {
 	if p.kind <= kindLook {
 		replies, p.err = message.ToArray()
 	}
-	if p.kind == kindWrite && p.err == nil && len(replies) > 0 {
+	if p.kind <= kindLook && !p.looksUpMany() && p.err == nil && len(replies) > 0 {
 		p.now, p.err = replies[0].AsInt64()
 		replies = replies[1:]
 	}

@@ -204,7 +204,7 @@ type decoder struct {
 var errTruncated = errors.New("it is cut off")
 
 func (d *decoder) value() (v value) {
-	d.outline(&v)
+	flags := d.outline(&v)
 	if d.err != nil || v.State == store.StateNone {
 		return v
 	}
@@ -213,26 +213,32 @@ func (d *decoder) value() (v value) {
 		*s = d.text()
 	}
 	v.Data = d.bytes()
-	if d.err != nil || d.rest == "" {
-		return v
+	if d.rest != "" || flags&flagTail != 0 {
+		d.tail(&v)
 	}
+	if v.State == store.StateCompleted && v.Response.Status == 0 {
+		d.fail("it is completed, but there is no response")
+	}
+	return v
+}
+
+func (d *decoder) tail(v *value) {
 	for _, s := range [...]*string{&v.ProviderID, &v.LastError, &v.ReconcileError} {
 		*s = d.text()
 	}
 	if d.err == nil && d.rest != "" {
 		v.Response = d.response()
 	}
-	return v
 }
 
 // outlineSize is how many bytes of a record the outline takes at most.
 const outlineSize = 160
 
 // outline reads the beginning of a record, which tells whether background work must look at it.
-func (d *decoder) outline(v *value) {
-	flags := d.head(v)
+func (d *decoder) outline(v *value) (flags byte) {
+	flags = d.head(v)
 	if d.err != nil || v.State == store.StateNone {
-		return
+		return flags
 	}
 	v.CreatedAt = d.time()
 	v.Version = d.byte()
@@ -247,6 +253,7 @@ func (d *decoder) outline(v *value) {
 	}
 	v.ReconcileAt = fromMicroseconds(d.int())
 	v.ReconcileCount = int(d.uint(math.MaxInt32))
+	return flags
 }
 
 // head reads the first headSize bytes.

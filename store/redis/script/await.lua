@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Marks a record that is in progress at an attempt as awaited, so that whoever ends the attempt publishes that.
 --
 -- KEYS: the record.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Makes the lease of a record that is in progress at an attempt last longer.
 --
 -- KEYS: the record, the index of what is in progress.

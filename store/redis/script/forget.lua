@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Removes an external event that was received before a moment.
 --
 -- KEYS: the event, the index of when events were received.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Removes from an index a record that does not belong into it: an entry too many, as a record that was removed by hand
 -- leaves it.
 --

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Removes the oldest entries of an audit that were written before a moment.
 --
 -- KEYS: the audit, the index of audits.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Reads a record, and the server's time in microseconds.
 --
 -- KEYS: the record.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Stores the next value of a record if it is still as it was read: a compare-and-set for what the program decided.
 --
 -- KEYS: the record, the index of what is in progress, the index of what is unknown.

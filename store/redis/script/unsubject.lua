@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Removes an event from the index of a subject, unless it was noted again since the index was read.
 --
 -- KEYS: the index of the subject.
