@@ -70,7 +70,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, RabbitMQ), lint, all tests with -race
+test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, Redis, RabbitMQ), lint, all tests with -race
 	@MAKE="$(MAKE)" sh scripts/steps.sh needs vet staticcheck format-check tests-oldest tests
 
 .PHONY: quick
@@ -118,7 +118,7 @@ bench-stores: ## Measure Redis, tiered, sealed and limits against their goals, a
 	$(GO) run ./lab/bench -suite stores $(BENCHFLAGS)
 
 .PHONY: chaos
-chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres, SEED=..., TIME=60s)
+chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres|redis|redis-cluster|tiered, SEED=..., TIME=60s)
 	$(GO) run ./lab/chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: mutants
