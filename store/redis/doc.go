@@ -1,2 +1,32 @@
-// Package redis keeps records in Redis or Valkey.
+// Package redis keeps records in Redis 7.0 or later, or Valkey: a single server, one behind Sentinel, or a Cluster. It is
+// the fastest of the stores, and promises what the server promises: with appendonly yes and appendfsync always a crash
+// loses nothing; with everysec or without an append-only file it loses records; and a fail-over to a replica can forget
+// what was acknowledged, with [WithReplicas] too. An operation whose record is lost may be executed a second time. [Open]
+// reads these settings and says once what they can lose. Where that cannot be borne, use a database, perhaps with Redis
+// in front of it for replays (package tiered).
+//
+// It has every capability of package store but transactions, so recovery points, background work and operators work as
+// on any store, and the outbox does not. The server removes what has expired, a minute after its expiry: the janitor only
+// sweeps.
+//
+// # Keys
+//
+// A record is one key, PREFIX:{BUCKET}:r:ID, where the bucket is one of 1024 by a hash of the ID. The bucket is the hash
+// tag: the record, the index of what is in progress and that of what is unknown are in one slot, and one script changes
+// them together. Only a settled record has a time to live. IDs are binary, so names in redis-cli look odd.
+//
+// Records that are in progress or unknown are listed by the indexes. Settled ones are found by SCAN: [Store.List] without
+// a state and [Store.Stats] look at all keys of the database.
+//
+// # What the server needs
+//
+// maxmemory-policy must be noeviction: every other one removes records, and Open refuses it unless [WithEviction] accepts
+// that. A full server then refuses new operations, while the answers of those under way are still stored. A user of the
+// server needs the permissions ~PREFIX:* &PREFIX:* and +@read +@write +@scripting +@pubsub +@connection +info +time +role +wait
+// +cluster|slots +cluster|shards, and +config|get for Open to see everything. A proxy that spreads commands over servers is
+// not supported.
+//
+// The clock is the server's. Attempt tokens are its microseconds, and always larger than the one that is stored: a clock
+// that steps back by less than a record is kept does no harm. In a cluster each node counts by its own clock, and after a
+// fail-over the replica's counts: keep them within a fraction of the lease of each other.
 package redis

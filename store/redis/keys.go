@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/onceward/onceward/store"
+	"github.com/redis/rueidis"
 )
 
 // buckets is how many parts the keys are spread over. Each has a hash tag of its own: a record, the indexes that it may
@@ -84,10 +85,13 @@ func (n *names) named(kind string, b []byte) (string, *bucket) {
 func (p *place) leased() []string { return []string{p.key, p.index[indexOpen]} }
 
 func (n *names) place(id store.ID) place {
-	var buf [320]byte
-	b := id.AppendBinary(buf[:0])
-	in := n.bucketOf(b)
-	return place{bucket: in, id: id, key: in.base + kindRecord + ":" + string(b)}
+	// All bases are of one length: the name is made in one piece, with the base put in when the bucket is known.
+	front := len(n.buckets[0].base) + len(kindRecord+":")
+	b := make([]byte, front, front+len(id.Scope)+len(id.Key)+8)
+	b = id.AppendBinary(b)
+	in := n.bucketOf(b[front:])
+	copy(b[copy(b, in.base):], kindRecord+":")
+	return place{bucket: in, id: id, key: rueidis.BinaryString(b)}
 }
 
 // placeOf returns the place whose record has that key.

@@ -104,6 +104,47 @@ func TestHiddenSettings(t *testing.T) {
 	}
 }
 
+// TestLeastPermissions uses a store as a user who may do no more than the package documentation asks for.
+func TestLeastPermissions(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	_, err := server.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~onceward:*", "&onceward:*", "+@read", "+@write",
+		"+@scripting", "+@pubsub", "+@connection", "+info", "+time", "+role", "+wait", "+cluster|slots", "+cluster|shards",
+		"+config|get")
+	must(t, err)
+	u, err := url.Parse(server.URL())
+	must(t, err)
+	u.User = url.UserPassword("app", "secret")
+	log, err := told(t, u.String())
+	if err != nil || log != "" {
+		t.Fatalf("open: %v, and the log %q", err, log)
+	}
+	s := open(t, u.String())
+	c := booked(t, s, "key")
+	waited := make(chan error, 1)
+	go func() { waited <- s.Wait(t.Context(), c.ID, c.Attempt) }()
+	must(t, s.Checkpoint(t.Context(), c, store.Checkpoint{Point: "charged"}))
+	must(t, s.Extend(t.Context(), c, time.Minute))
+	must(t, s.Abandon(t.Context(), c, "not known"))
+	must(t, <-waited)
+	_, err = s.Sweep(t.Context(), 10)
+	must(t, err)
+	must(t, s.ResolveCompleted(t.Context(), c, paid("found")))
+	_, err = s.AddExternalEvent(t.Context(), store.ExternalEvent{Source: "psp", EventID: "1", Subject: "ch_1"})
+	must(t, err)
+	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: c.ID, Action: "look"}))
+	must(t, s.AddLateCompletion(t.Context(), store.LateCompletion{Claim: c, Response: paid("late").Response}))
+	stats, err := s.Stats(t.Context())
+	if err != nil || stats.Records[store.StateCompleted] != 1 {
+		t.Errorf("statistics: %+v, %v", stats, err)
+	}
+	for _, purge := range []func(context.Context, time.Duration, int) (int, error){s.PurgeAudit, s.PurgeExternalEvents} {
+		if n, err := purge(t.Context(), 0, 10); n != 1 || err != nil {
+			t.Errorf("purged %d, %v", n, err)
+		}
+	}
+}
+
 func TestReplicaIsRefused(t *testing.T) {
 	t.Parallel()
 	primary, replica := servers.NewRedis(t), servers.NewRedis(t)

@@ -52,7 +52,8 @@ func goldenValues() map[string]value {
 			Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour, ProviderID: "ch_1",
 			CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second), ExpiresAt: goldenTime(24*time.Hour + time.Second),
 			Response: store.Response{Status: 201, Body: []byte(`{"id":1}`), Header: []store.HeaderField{
-				{Name: "Location", Value: "/payments/1"}, {Name: "Vary", Value: "Accept", Append: true},
+				{Name: "Location", Value: "/payments/1"},
+				{Name: "Vary", Value: "Accept", Append: true},
 				{Name: "Server", Removed: true},
 			}},
 		}},
