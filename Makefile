@@ -58,7 +58,9 @@ FUZZTARGETS := \
 	./store:FuzzParseID \
 	./internal/canon:FuzzAppend \
 	./reconcile/webhook:FuzzVerify \
-	./store/postgres:FuzzDecodeRow
+	./store/postgres:FuzzDecodeRow \
+	./store/redis:FuzzDecode \
+	./store/sealed:FuzzOpen
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

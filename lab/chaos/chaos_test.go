@@ -39,8 +39,8 @@ func TestShortRun(t *testing.T) {
 	}{
 		{"sqlite", 8 * time.Second, nil},
 		{"postgres", 8 * time.Second, nil},
-		{"redis", 4 * time.Second, []string{"database-kill", "database-reply-lost", "server-kill", "server-pause"}},
-		{"tiered", 3 * time.Second, []string{"front-kill", "front-restore", "server-kill"}},
+		{"redis", 8 * time.Second, []string{"database-kill", "database-reply-lost", "server-kill", "server-pause"}},
+		{"tiered", 5 * time.Second, []string{"front-kill", "front-restore", "server-kill"}},
 	} {
 		t.Run(c.store, func(t *testing.T) {
 			o := options{

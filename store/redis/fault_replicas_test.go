@@ -18,15 +18,17 @@ func TestReplicaHangs(t *testing.T) {
 	host, port, err := net.SplitHostPort(primary.Addr())
 	must(t, err)
 	replica := servers.NewRedis(t, "replicaof "+host+" "+port)
-	s := open(t, primary.URL(), redis.WithReplicas(1, 100*time.Millisecond))
+	s := open(t, primary.URL(), redis.WithReplicas(1, 300*time.Millisecond))
 	var first store.Claim
 	eventually(t, "the replica follows", func() error {
 		v, err := s.Reserve(t.Context(), booking("first"))
 		first = store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
 		return err
 	})
-	_, err = s.Complete(t.Context(), first, paid("done"))
-	must(t, err)
+	eventually(t, "the replica follows", func() error {
+		_, err := s.Complete(t.Context(), first, paid("done"))
+		return err
+	})
 	claims := make([]store.Claim, len(operations))
 	for i, op := range operations {
 		claims[i] = op.prepare(t, s, op.name)
