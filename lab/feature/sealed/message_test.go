@@ -49,7 +49,7 @@ func TestMessageWithoutTheKey(t *testing.T) {
 	once := func(s outbox.Store) {
 		t.Helper()
 		worker, err := outbox.NewWorker(s, outbox.WorkerConfig{Logger: quiet, Routes: map[string]outbox.Route{"t": {
-			MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond,
+			MinBackoff: 200 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
 			Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
 				delivered = append(delivered, string(d.Payload))
 				return outbox.Result{}, nil
