@@ -169,7 +169,7 @@ func (e *execution) begin(v *store.Verdict) result {
 // hold a grant without an owner, which is released, so that the key is not locked for a lease and then unknown for
 // nothing.
 func (e *execution) reserveFailed(err error, asked bool) result {
-	e.countFailure(asked)
+	e.returnKey() // also if a record was made: its client repeats it, and an outage must not use up what the scope may have
 	if !errors.Is(err, store.ErrUnreadable) {
 		e.storeFailed("reserve", err)
 		if asked && e.reservation.OnLost == store.LostReconcile {

@@ -140,14 +140,6 @@ func (e *execution) countDecision(v *store.Verdict) {
 	}
 }
 
-// countFailure gives back what was taken for a reservation that never reached the store. Of any other one it is not
-// known whether it made a record.
-func (e *execution) countFailure(asked bool) {
-	if !asked {
-		e.returnKey()
-	}
-}
-
 // countTransaction gives back what was taken for a transaction that left nothing behind.
 func (e *execution) countTransaction(res *result) {
 	if res.kind != resultAnswer && res.kind != resultUnknown {

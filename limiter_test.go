@@ -164,12 +164,15 @@ func TestAllowanceIsGivenBack(t *testing.T) {
 		post(h, "k", `{}`)
 		limit.wantLeft(t, "L1", 9)
 	})
+	// A client repeats its request for as long as an outage lasts: that must not use up what its scope may have.
 	for name, test := range map[string]struct {
-		err  error
-		left int
+		err    error
+		status int
+		code   string
 	}{
-		"a store that was not asked":     {fmt.Errorf("open: %w", store.ErrNotSent), 10},
-		"a store that may have heard it": {errDown, 9},
+		"a store that was not asked":     {fmt.Errorf("open: %w", store.ErrNotSent), 503, "store-unavailable"},
+		"a store that may have heard it": {errDown, 503, "store-unavailable"},
+		"a record that cannot be read":   {&store.UnreadableError{Reason: "its key is gone"}, 500, "record-unreadable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -178,8 +181,8 @@ func TestAllowanceIsGivenBack(t *testing.T) {
 				return store.Verdict{}, test.err
 			}
 			h := newGuard(t, inside, limitedBy(limit), giveUpSoon).Handler(new(counted), reserved)
-			post(h, "k", `{}`).wantProblem(t, "L2", http.StatusServiceUnavailable, "store-unavailable")
-			limit.wantLeft(t, "L1", test.left)
+			post(h, "k", `{}`).wantProblem(t, "L2", test.status, test.code)
+			limit.wantLeft(t, "L1", 10)
 		})
 	}
 }
