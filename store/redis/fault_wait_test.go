@@ -3,11 +3,13 @@ package redis_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/redis"
 )
 
 // waiting waits for the end of an attempt. As the guard does, it waits again if the store cannot tell.
@@ -93,4 +95,37 @@ func TestClusterWaitFollowsTheSlot(t *testing.T) {
 	_, err := s.Complete(t.Context(), claim, paid("done"))
 	must(t, err)
 	wantWoken(t, done)
+}
+
+// TestWaitLeavesNoSubscription: the server keeps no channel of a wait that is over, or one tenant could fill its memory.
+func TestWaitLeavesNoSubscription(t *testing.T) {
+	t.Parallel()
+	server := servers.Redis(t)
+	prefix := server.Prefix(t)
+	s := open(t, server.URL(), redis.WithPrefix(prefix))
+	channels := func() int {
+		reply, err := server.Do(t.Context(), "PUBSUB", "SHARDCHANNELS", prefix+"*")
+		must(t, err)
+		found, _ := reply.([]any)
+		return len(found)
+	}
+	v, err := s.Reserve(t.Context(), booking("waited for"))
+	must(t, err)
+	waited := make(chan error, 1)
+	go func() { waited <- s.Wait(t.Context(), v.Record.ID, v.Record.Attempt) }()
+	eventually(t, "the wait has a subscription", func() error {
+		if channels() == 0 {
+			return errors.New("there is no channel")
+		}
+		return nil
+	})
+	_, err = s.Complete(t.Context(), store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}, paid("done"))
+	must(t, err)
+	must(t, <-waited)
+	eventually(t, "the subscription ends", func() error {
+		if n := channels(); n > 0 {
+			return fmt.Errorf("there are %d channels", n)
+		}
+		return nil
+	})
 }

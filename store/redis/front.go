@@ -132,8 +132,9 @@ func (f *Front) Get(ctx context.Context, id store.ID) ([]byte, error) {
 		message, err = s.client.Do(ctx, s.client.B().Get().Key(f.key(id)).Build()).ToMessage()
 	} else {
 		look := call{kind: kindLook, keys: []string{f.key(id)}}
-		err = s.do(ctx, &look)
-		message = look.reply
+		if err = s.do(ctx, &look); err == nil { // a call that was given up may still be answered
+			message = look.reply
+		}
 	}
 	if rueidis.IsRedisNil(err) || err == nil && message.IsNil() {
 		return nil, nil

@@ -140,12 +140,24 @@ func (w *watcher) subscribe(ctx context.Context, key string, told, heard chan st
 				tell() // something may have been published before
 			}
 		})
+		hooked = rueidis.WithOnReceiveReturnHook(hooked, unsubscribing(key))
 		_ = client.Receive(hooked, client.B().Ssubscribe().Channel(key).Build(),
 			func(rueidis.PubSubMessage) { tell() }) // it is tried again until the watch is over
 		select {
 		case <-ctx.Done():
 		case <-time.After(deafLook):
 		}
+	}
+}
+
+// unsubscribing ends a subscription where Receive returns, which by itself only stops to listen: the server would keep
+// the channel for as long as the connection lives.
+func unsubscribing(key string) func(error, rueidis.CommandClient) error {
+	return func(err error, c rueidis.CommandClient) error {
+		ctx, cancel := context.WithTimeout(context.Background(), subscribeTimeout)
+		defer cancel()
+		_ = c.Do(ctx, c.B().Sunsubscribe().Channel(key).Build()).Error() // a connection that is lost has no subscriptions
+		return err
 	}
 }
 
