@@ -5,8 +5,8 @@
 // reads these settings and says once what they can lose. Where that cannot be borne, use a database, perhaps with Redis
 // in front of it for replays (package tiered).
 //
-// It has every capability of package store but transactions and store.Rewriter, so recovery points, background work and operators work as
-// on any store, and the outbox does not. The server removes what has expired, a minute after its expiry: the janitor only
+// It has every capability of package store but transactions, so recovery points, background work and operators work as on
+// any store, and the outbox does not. The server removes what has expired, a minute after its expiry: the janitor only
 // sweeps.
 //
 // # Keys

@@ -17,6 +17,7 @@ var (
 	_ store.Reconciler = (*Store)(nil)
 	_ store.Buster     = (*Store)(nil)
 	_ store.SelfReaper = (*Store)(nil)
+	_ store.Rewriter   = (*Store)(nil)
 )
 
 const (
