@@ -104,6 +104,9 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 		sender: &sender{client: client, cluster: where.mode == modeCluster, acks: o.acks},
 		names:  newNames(o.prefix), recent: newRecent(), log: o.log,
 	}
+	if o.acks.wanted() {
+		s.sender.aside = &sender{client: client, cluster: s.sender.cluster}
+	}
 	s.watcher = newWatcher(s)
 	if err := s.inspect(ctx, where.mode, &o); err != nil {
 		return nil, errors.Join(err, s.Close())

@@ -20,6 +20,9 @@ const (
 	// movingTime is for how long a call is sent again to a slot that is on its way to another node.
 	movingTime  = 2 * time.Second
 	movingPause = 5 * time.Millisecond
+	// silence is how long a connection may say nothing that should, before it is given up: more than a server is busy
+	// with something else, and less than callers have.
+	silence = 2 * time.Second
 )
 
 // part is what goes as one command.
@@ -29,6 +32,13 @@ type part struct {
 	calls  []*call
 	now    int64 // of looks: the server's clock
 	err    error // what the server or the connection said instead of an answer
+	to     redirection
+}
+
+// redirection is the node of a cluster that another one named in the place of an answer.
+type redirection struct {
+	address string // empty if there was none
+	asking  bool   // it is told of this one call, not of the slot
 }
 
 // looksUpMany reports whether a part is a look-up of several records, which goes without a script but needs the clock.
@@ -39,13 +49,7 @@ func (s *sender) send(calls []*call) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	parts := split(calls)
-	s.exchange(ctx, parts, false)
-	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
-		s.exchange(ctx, unknown, true)
-	}
-	if s.cluster {
-		s.followMove(ctx, parts)
-	}
+	s.deliver(ctx, parts)
 	parts = s.settleWithoutMemory(ctx, parts)
 	for _, p := range parts {
 		for _, c := range p.calls {
@@ -54,6 +58,17 @@ func (s *sender) send(calls []*call) {
 			}
 			close(c.done)
 		}
+	}
+}
+
+// deliver sends parts to a server that knows their scripts, and has their slots.
+func (s *sender) deliver(ctx context.Context, parts []*part) {
+	s.exchange(ctx, parts, false)
+	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
+		s.exchange(ctx, unknown, true)
+	}
+	if s.cluster {
+		s.followMove(ctx, parts)
 	}
 }
 
@@ -70,7 +85,7 @@ func (s *sender) settleWithoutMemory(ctx context.Context, parts []*part) []*part
 			return again
 		})
 		if len(settle.calls) > 0 {
-			s.exchange(ctx, []*part{settle}, true)
+			s.deliver(ctx, []*part{settle})
 			parts = append(parts, settle)
 		}
 	}
@@ -79,15 +94,35 @@ func (s *sender) settleWithoutMemory(ctx context.Context, parts []*part) []*part
 
 func isOOM(err *rueidis.RedisError) bool { return strings.HasPrefix(err.Error(), "OOM ") }
 
-// followMove sends again what the server has not done because some of the keys of its slot are already elsewhere.
+// followMove sends again what the server has not done because its slot, or some of the keys in it, are elsewhere.
 func (s *sender) followMove(ctx context.Context, parts []*part) {
 	for start := time.Now(); time.Since(start) < movingTime; {
-		moving := which(parts, (*rueidis.RedisError).IsTryAgain)
+		moving := which(parts, isMoving)
 		if len(moving) == 0 || !backoff.Sleep(ctx, movingPause) {
 			return
 		}
+		for _, p := range moving {
+			p.to = redirected(p.err)
+		}
 		s.exchange(ctx, moving, true)
 	}
+}
+
+func isMoving(err *rueidis.RedisError) bool {
+	_, moved := err.IsMoved()
+	_, ask := err.IsAsk()
+	return moved || ask || err.IsTryAgain()
+}
+
+// redirected reads where the server sends a call on.
+func redirected(err error) (to redirection) {
+	var said *rueidis.RedisError
+	if errors.As(err, &said) {
+		if to.address, to.asking = said.IsAsk(); !to.asking {
+			to.address, _ = said.IsMoved()
+		}
+	}
+	return to
 }
 
 // which returns the parts that the server has refused for a reason.
@@ -121,16 +156,15 @@ func split(calls []*call) (parts []*part) {
 // exchange sends parts together, and gives their calls the replies.
 func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	commands := make([]rueidis.Completed, 0, len(parts)+1)
-	looks, writes := false, false
+	looks := false
 	for _, p := range parts {
 		commands = append(commands, s.command(p, full))
 		looks = looks || p.looksUpMany()
-		writes = writes || p.kind == kindWrite || p.kind == kindRun && !p.calls[0].script.reads
 	}
 	if looks {
 		commands = append(commands, clockScript.command(s.client.B(), full, nil, nil))
 	}
-	results, missing := s.roundTrip(ctx, commands, writes)
+	results, missing := s.roundTrip(ctx, commands, parts[0])
 	for i, p := range parts {
 		p.err = nil
 		if p.looksUpMany() {
@@ -142,12 +176,12 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	}
 }
 
-// roundTrip sends commands together. With writes among them it also waits for acknowledgements, if they are wanted, and
-// returns what is missing of them.
-func (s *sender) roundTrip(ctx context.Context, commands []rueidis.Completed, writes bool) ([]rueidis.RedisResult, error) {
+// roundTrip sends commands together, where the first part goes. If acknowledgements are wanted it also waits for them, and
+// returns what is missing.
+func (s *sender) roundTrip(ctx context.Context, commands []rueidis.Completed, first *part) ([]rueidis.RedisResult, error) {
 	switch {
-	case writes && s.acks.wanted():
-		return s.acknowledged(ctx, commands)
+	case s.acks.wanted():
+		return s.acknowledged(ctx, commands, first)
 	case len(commands) == 1:
 		return []rueidis.RedisResult{s.client.Do(ctx, commands[0])}, nil
 	default:
@@ -257,17 +291,16 @@ type acks struct {
 
 func (a acks) wanted() bool { return a.replicas > 0 || a.fsynced }
 
-// acknowledged sends commands and waits until enough replicas have what they wrote. It has the connection to itself: the
-// server counts what was written through it, and no command behind may wait.
-func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed) ([]rueidis.RedisResult, error) {
+// acknowledged sends commands and waits until enough replicas have what they wrote.
+func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed, first *part) ([]rueidis.RedisResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.acks.timeout+silence)
+	defer cancel()
 	b, timeout := s.client.B(), s.acks.timeout.Milliseconds()
 	wait := b.Wait().Numreplicas(int64(s.acks.replicas)).Timeout(timeout).Build()
 	if s.acks.fsynced {
 		wait = b.Waitaof().Numlocal(1).Numreplicas(int64(s.acks.replicas)).Timeout(timeout).Build()
 	}
-	client, release := s.client.Dedicate()
-	defer release()
-	results := client.DoMulti(ctx, append(commands, wait)...)
+	results := s.alone(ctx, append(commands, wait), first)
 	last := results[len(results)-1]
 	counts, err := []int64(nil), error(nil)
 	if s.acks.fsynced {
@@ -285,6 +318,40 @@ func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed)
 	default:
 		return results, nil
 	}
+}
+
+// alone sends commands of which the last one blocks, on a connection that they have to themselves: the server counts what
+// was written through it, and no command behind may wait. In a cluster the client would follow a redirection without the
+// command that blocks: there the caller follows it.
+func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first *part) []rueidis.RedisResult {
+	if !s.cluster {
+		return s.client.DoMulti(ctx, commands...)
+	}
+	node := s.node(ctx, first)
+	switch {
+	case node == nil:
+		client, release := s.client.Dedicate()
+		defer s.running.Go(release) // which asks the server
+		return client.DoMulti(ctx, commands...)
+	case first.to.asking:
+		asking := s.client.B().Arbitrary("ASKING").Build()
+		return node.DoMulti(ctx, append([]rueidis.Completed{asking}, commands...)...)[1:]
+	default:
+		return node.DoMulti(ctx, commands...)
+	}
+}
+
+// node returns the node that a part was redirected to, or nothing.
+func (s *sender) node(ctx context.Context, p *part) rueidis.Client {
+	if p.to.address == "" {
+		return nil
+	}
+	if node := s.client.Nodes()[p.to.address]; node != nil {
+		return node
+	}
+	// A node that has no slot yet is not known to the client, which takes it up where it is redirected itself.
+	_ = s.client.Do(ctx, s.client.B().Exists().Key(p.calls[0].keys[0]).Build()).Error()
+	return s.client.Nodes()[p.to.address]
 }
 
 // primaries returns the servers that hold records, each by itself. In a cluster with a node that does not answer, it
