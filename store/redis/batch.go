@@ -24,6 +24,7 @@ type kind uint8
 const (
 	kindWrite kind = iota // makes or settles a record
 	kindLook              // looks a record up
+	kindGet               // gets what a front holds
 	kindRun               // runs another script
 )
 

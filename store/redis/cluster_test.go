@@ -73,8 +73,8 @@ func keysIn(t testing.TB, cluster *servers.RedisCluster) (keys []string) {
 	return keys
 }
 
-// inCluster are the options of stores that share a cluster: writes that wait for replicas take another way to it.
-var inCluster = map[string][]redis.Option{
+// ways are options of stores by the way that their writes take: those that wait for replicas take another one.
+var ways = map[string][]redis.Option{
 	"plain":        nil,
 	"acknowledged": {redis.WithReplicas(1, time.Second)},
 }
@@ -88,7 +88,7 @@ func TestClusterMovesSlots(t *testing.T) {
 	var crowds []*crowd
 	var asking sync.WaitGroup
 	done := make(chan struct{})
-	for prefix, options := range inCluster {
+	for prefix, options := range ways {
 		c := newCrowd(t, open(t, cluster.URL(), append(options, redis.WithPrefix(prefix))...))
 		c.start(4)
 		c.more(t, 50)
@@ -139,7 +139,7 @@ func askAgain(t *testing.T, c *crowd, key, answer string, done <-chan struct{}) 
 func TestClusterSlotHalfMoved(t *testing.T) {
 	t.Parallel()
 	cluster := servers.NewRedisCluster(t)
-	for prefix, options := range inCluster {
+	for prefix, options := range ways {
 		t.Run(prefix, func(t *testing.T) {
 			s := open(t, cluster.URL(), append(options, redis.WithPrefix(prefix))...)
 			for _, op := range operations {

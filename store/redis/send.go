@@ -20,8 +20,8 @@ const (
 	// movingTime is for how long a call is sent again to a slot that is on its way to another node.
 	movingTime  = 2 * time.Second
 	movingPause = 5 * time.Millisecond
-	// silence is how long a connection may say nothing that should, before it is given up: more than a server is busy
-	// with something else, and less than callers have.
+	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is busy
+	// with something else, and shorter than what callers of the guard have.
 	silence = 2 * time.Second
 )
 
@@ -43,6 +43,9 @@ type redirection struct {
 
 // looksUpMany reports whether a part is a look-up of several records, which goes without a script but needs the clock.
 func (p *part) looksUpMany() bool { return p.kind == kindLook && len(p.calls) > 1 }
+
+// tellsTime reports whether the server's clock is the first thing that a part is answered with.
+func (p *part) tellsTime() bool { return p.kind == kindWrite || p.kind == kindLook && len(p.calls) == 1 }
 
 // send makes the round trip, and answers the calls.
 func (s *sender) send(calls []*call) {
@@ -138,9 +141,9 @@ func which(parts []*part, reason func(*rueidis.RedisError) bool) (refused []*par
 
 // split sorts calls by the command that they go with.
 func split(calls []*call) (parts []*part) {
-	var together [kindLook + 1]*part
+	var together [kindRun]*part
 	for _, c := range calls {
-		if c.kind > kindLook {
+		if c.kind == kindRun {
 			parts = append(parts, &part{kind: c.kind, calls: []*call{c}})
 			continue
 		}
@@ -199,8 +202,8 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 			keys, args = append(keys, c.keys...), append(args, c.args...)
 		}
 		return p.script.command(b, full, keys, args)
-	case kindLook:
-		if !p.looksUpMany() {
+	case kindLook, kindGet:
+		if p.tellsTime() {
 			return readScript.command(b, full, first.keys, nil)
 		}
 		keys := make([]string, len(p.calls))
@@ -221,10 +224,10 @@ func (p *part) answer(result rueidis.RedisResult, missing error) {
 		return
 	}
 	replies := []rueidis.RedisMessage{message}
-	if p.kind <= kindLook {
+	if p.kind != kindRun {
 		replies, p.err = message.ToArray()
 	}
-	if p.kind <= kindLook && !p.looksUpMany() && p.err == nil && len(replies) > 0 {
+	if p.tellsTime() && p.err == nil && len(replies) > 0 {
 		p.now, p.err = replies[0].AsInt64()
 		replies = replies[1:]
 	}
@@ -269,7 +272,11 @@ func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rue
 	if !s.start(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		done <- client.DoMulti(ctx, commands...)
+		if len(commands) == 1 {
+			done <- []rueidis.RedisResult{client.Do(ctx, commands[0])}
+		} else {
+			done <- client.DoMulti(ctx, commands...)
+		}
 	}) {
 		return failed(errClosed)
 	}
