@@ -22,18 +22,20 @@ var inspected = []string{
 
 // inspect refuses servers on which the promises of the store do not hold, and tells what a crash or a fail-over can lose.
 func (s *Store) inspect(ctx context.Context, m mode, o *options) error {
-	nodes, err := s.sender.primaries(ctx)
-	if len(nodes) == 0 {
-		return err
-	}
 	if m == modeCluster && s.sender.client.Mode() != rueidis.ClientModeCluster {
 		return errors.New("redis: the server is not part of a cluster: use a redis:// URL")
 	}
+	nodes, err := s.sender.primaries(ctx)
+	if err != nil {
+		return err
+	}
 	var said []string
+	var failed []error
 	for _, node := range nodes {
 		found, err := s.sender.settings(ctx, node)
 		if err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		if err := found.check(m, o); err != nil {
 			return err
@@ -45,7 +47,10 @@ func (s *Store) inspect(ctx context.Context, m mode, o *options) error {
 			}
 		}
 	}
-	return nil
+	if len(failed) == len(nodes) {
+		return errors.Join(failed...)
+	}
+	return nil // a cluster serves without one of its primaries
 }
 
 // settings returns the settings of one server, and what it says of itself.

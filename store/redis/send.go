@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 	"github.com/redis/rueidis"
 )
@@ -17,9 +17,6 @@ const (
 	// callTimeout ends what the server does not answer. It is the sender's own: no caller who leaves ends a batch, or a
 	// connection that is being made, for the others.
 	callTimeout = 10 * time.Second
-	// movingTime is for how long a call is sent again to a slot that is on its way to another node.
-	movingTime  = 2 * time.Second
-	movingPause = 5 * time.Millisecond
 	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is busy
 	// with something else, and shorter than what callers of the guard have.
 	silence = 2 * time.Second
@@ -35,17 +32,13 @@ type part struct {
 	to     redirection
 }
 
-// redirection is the node of a cluster that another one named in the place of an answer.
-type redirection struct {
-	address string // empty if there was none
-	asking  bool   // it is told of this one call, not of the slot
-}
-
 // looksUpMany reports whether a part is a look-up of several records, which goes without a script but needs the clock.
 func (p *part) looksUpMany() bool { return p.kind == kindLook && len(p.calls) > 1 }
 
 // tellsTime reports whether the server's clock is the first thing that a part is answered with.
-func (p *part) tellsTime() bool { return p.kind == kindWrite || p.kind == kindLook && len(p.calls) == 1 }
+func (p *part) tellsTime() bool {
+	return p.kind == kindWrite || p.kind == kindLook && len(p.calls) == 1
+}
 
 // send makes the round trip, and answers the calls.
 func (s *sender) send(calls []*call) {
@@ -96,37 +89,6 @@ func (s *sender) settleWithoutMemory(ctx context.Context, parts []*part) []*part
 }
 
 func isOOM(err *rueidis.RedisError) bool { return strings.HasPrefix(err.Error(), "OOM ") }
-
-// followMove sends again what the server has not done because its slot, or some of the keys in it, are elsewhere.
-func (s *sender) followMove(ctx context.Context, parts []*part) {
-	for start := time.Now(); time.Since(start) < movingTime; {
-		moving := which(parts, isMoving)
-		if len(moving) == 0 || !backoff.Sleep(ctx, movingPause) {
-			return
-		}
-		for _, p := range moving {
-			p.to = redirected(p.err)
-		}
-		s.exchange(ctx, moving, true)
-	}
-}
-
-func isMoving(err *rueidis.RedisError) bool {
-	_, moved := err.IsMoved()
-	_, ask := err.IsAsk()
-	return moved || ask || err.IsTryAgain()
-}
-
-// redirected reads where the server sends a call on.
-func redirected(err error) (to redirection) {
-	var said *rueidis.RedisError
-	if errors.As(err, &said) {
-		if to.address, to.asking = said.IsAsk(); !to.asking {
-			to.address, _ = said.IsMoved()
-		}
-	}
-	return to
-}
 
 // which returns the parts that the server has refused for a reason.
 func which(parts []*part, reason func(*rueidis.RedisError) bool) (refused []*part) {
@@ -182,14 +144,10 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 // roundTrip sends commands together, where the first part goes. If acknowledgements are wanted it also waits for them, and
 // returns what is missing.
 func (s *sender) roundTrip(ctx context.Context, commands []rueidis.Completed, first *part) ([]rueidis.RedisResult, error) {
-	switch {
-	case s.acks.wanted():
+	if s.acks.wanted() {
 		return s.acknowledged(ctx, commands, first)
-	case len(commands) == 1:
-		return []rueidis.RedisResult{s.client.Do(ctx, commands[0])}, nil
-	default:
-		return s.client.DoMulti(ctx, commands...), nil
 	}
+	return together(ctx, s.client, commands), nil
 }
 
 // command returns what a part is sent as.
@@ -248,6 +206,24 @@ func (p *part) answer(result rueidis.RedisResult, missing error) {
 	}
 }
 
+// together sends commands in one round trip, or in a cluster in one to each node.
+func together(ctx context.Context, client rueidis.Client, commands []rueidis.Completed) []rueidis.RedisResult {
+	if len(commands) == 1 {
+		return []rueidis.RedisResult{client.Do(ctx, commands[0])}
+	}
+	results := client.DoMulti(ctx, commands...)
+	if !errors.Is(results[0].NonRedisError(), rueidis.ErrNoSlot) {
+		return results
+	}
+	// No node serves the slot of one of them, for which the client has sent none.
+	var each sync.WaitGroup
+	for i, command := range commands {
+		each.Go(func() { results[i] = client.Do(ctx, command) })
+	}
+	each.Wait()
+	return results
+}
+
 // clock reads what TIME replied.
 func clock(result rueidis.RedisResult) (microseconds int64, err error) {
 	parts, err := result.AsIntSlice()
@@ -272,11 +248,7 @@ func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rue
 	if !s.start(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		if len(commands) == 1 {
-			done <- []rueidis.RedisResult{client.Do(ctx, commands[0])}
-		} else {
-			done <- client.DoMulti(ctx, commands...)
-		}
+		done <- together(ctx, client, commands)
 	}) {
 		return failed(errClosed)
 	}
@@ -325,60 +297,4 @@ func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed,
 	default:
 		return results, nil
 	}
-}
-
-// alone sends commands of which the last one blocks, on a connection that they have to themselves: the server counts what
-// was written through it, and no command behind may wait. In a cluster the client would follow a redirection without the
-// command that blocks: there the caller follows it.
-func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first *part) []rueidis.RedisResult {
-	if !s.cluster {
-		return s.client.DoMulti(ctx, commands...)
-	}
-	node := s.node(ctx, first)
-	switch {
-	case node == nil:
-		client, release := s.client.Dedicate()
-		defer s.running.Go(release) // which asks the server
-		return client.DoMulti(ctx, commands...)
-	case first.to.asking:
-		asking := s.client.B().Arbitrary("ASKING").Build()
-		return node.DoMulti(ctx, append([]rueidis.Completed{asking}, commands...)...)[1:]
-	default:
-		return node.DoMulti(ctx, commands...)
-	}
-}
-
-// node returns the node that a part was redirected to, or nothing.
-func (s *sender) node(ctx context.Context, p *part) rueidis.Client {
-	if p.to.address == "" {
-		return nil
-	}
-	if node := s.client.Nodes()[p.to.address]; node != nil {
-		return node
-	}
-	// A node that has no slot yet is not known to the client, which takes it up where it is redirected itself.
-	_ = s.client.Do(ctx, s.client.B().Exists().Key(p.calls[0].keys[0]).Build()).Error()
-	return s.client.Nodes()[p.to.address]
-}
-
-// primaries returns the servers that hold records, each by itself. In a cluster with a node that does not answer, it
-// returns the others and an error.
-func (s *sender) primaries(ctx context.Context) (primaries []rueidis.Client, err error) {
-	if !s.cluster {
-		return []rueidis.Client{s.client}, nil
-	}
-	for address, node := range s.client.Nodes() {
-		role, roleErr := s.ask(ctx, node, node.B().Role().Build())[0].ToArray()
-		if roleErr != nil || len(role) == 0 {
-			err = errors.Join(err, fmt.Errorf("%s: %w", address, unavailable(roleErr)))
-			continue
-		}
-		if name, err := role[0].ToString(); err == nil && name == "master" {
-			primaries = append(primaries, node)
-		}
-	}
-	if len(primaries) == 0 && err == nil {
-		err = unavailable(errors.New("the cluster has no primary"))
-	}
-	return primaries, err
 }

@@ -187,16 +187,14 @@ func (s *Store) mend(ctx context.Context, at place, index int) error {
 func (s *Store) ReapsItself() bool { return true }
 
 // clock returns the server's clock; in a cluster that of any node that answers.
-func (s *Store) clock(ctx context.Context) (now time.Time, err error) {
-	nodes := map[string]rueidis.Client{"": s.sender.client}
+func (s *Store) clock(ctx context.Context) (time.Time, error) {
+	build := func(b rueidis.Builder) rueidis.Completed { return b.Time().Build() }
+	var reply rueidis.RedisResult
 	if s.sender.cluster {
-		nodes = s.sender.client.Nodes()
+		_, reply = s.sender.askAny(ctx, build)
+	} else {
+		reply = s.sender.ask(ctx, s.sender.client, build(s.sender.client.B()))[0]
 	}
-	for _, node := range nodes {
-		var at int64
-		if at, err = clock(s.sender.ask(ctx, node, node.B().Time().Build())[0]); err == nil {
-			return time.UnixMicro(at).UTC(), nil
-		}
-	}
-	return time.Time{}, err
+	at, err := clock(reply)
+	return time.UnixMicro(at).UTC(), err
 }
