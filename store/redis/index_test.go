@@ -21,6 +21,27 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// TestEarlyAcknowledgement: that WAITAOF does not wait for the disk is said where it is so.
+func TestEarlyAcknowledgement(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		version, fsync string
+		fsynced, says  bool
+	}{
+		{"7.2.4", "everysec", true, true}, // Valkey says that it is this version, too
+		{"7.4.1", "everysec", true, true},
+		{"8.0.0", "everysec", true, false},
+		{"7.4.1", "always", true, false},
+		{"7.4.1", "everysec", false, false},
+	} {
+		found := settings{"redis_version": c.version, "appendonly": "yes", "appendfsync": c.fsync}
+		said := strings.Join(found.risks(modeSingle, &options{acks: acks{fsynced: c.fsynced}}), "\n")
+		if strings.Contains(said, "WAITAOF") != c.says {
+			t.Errorf("%+v: the logger is told %q", c, said)
+		}
+	}
+}
+
 // TestOneBucket has a tenant put all records into one bucket, more than a few pages of them: sweeping and listing find what
 // they look for, and no command asks for more than a page, or has the server count its way to it.
 func TestOneBucket(t *testing.T) {

@@ -137,6 +137,8 @@ func (f settings) risks(m mode, o *options) (risks []string) {
 		"appendfsync always", f["save"])
 	say(appendonly && fsync == "everysec", "appendfsync is everysec: a power loss loses about the last second of records, "+
 		"and what they protected may be executed a second time; set appendfsync always")
+	say(appendonly && fsync == "everysec" && o.acks.fsynced && f.older(8, 0), "a server before Redis 8.0 may acknowledge to "+
+		"WAITAOF what is not on its disk yet, where appendfsync is everysec; set appendfsync always")
 	say(appendonly && fsync == "no", "appendfsync is no: a power loss loses the records of the last half minute or so, and "+
 		"what they protected may be executed a second time; set appendfsync always")
 	say(f["hidden"] != "" && f["appendonly"] != "no", "the server does not tell how it writes to its disk (CONFIG GET is "+
