@@ -24,6 +24,7 @@ type kind uint8
 const (
 	kindWrite kind = iota // makes or settles a record
 	kindLook              // looks a record up
+	kindGet               // gets what a front holds
 	kindRun               // runs another script
 )
 
@@ -54,6 +55,11 @@ func (c *call) size() (bytes int) {
 	return bytes
 }
 
+// unacked reports whether no replica has to have what the call writes, if it writes at all.
+func (c *call) unacked() bool {
+	return c.kind == kindLook || c.kind == kindRun && c.script.unacked
+}
+
 // sender brings calls to the server. Calls of concurrent callers go together: while a batch is on the wire, what arrives
 // gathers, and goes as the next one. Nothing is held back by a timer: a lone caller goes at once. All records that a
 // batch makes and settles go in one run of a script, and all that it looks up in one command, so that much of what a
@@ -63,6 +69,8 @@ type sender struct {
 	client  rueidis.Client
 	cluster bool
 	acks    acks
+	// aside brings what needs no acknowledgements, where other calls wait for them.
+	aside *sender
 
 	mu      sync.Mutex
 	queue   []*call
@@ -76,6 +84,9 @@ type sender struct {
 func (s *sender) do(ctx context.Context, c *call) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
+	}
+	if s.aside != nil && c.unacked() {
+		return s.aside.do(ctx, c)
 	}
 	c.done = make(chan struct{})
 	if err := s.enqueue(c); err != nil {
@@ -164,9 +175,17 @@ func (s *sender) start(f func()) (started bool) {
 
 // close waits for the calls under way, which answer what still waits, and closes the connections.
 func (s *sender) close() {
+	s.finish()
+	s.client.Close()
+}
+
+// finish waits for the calls under way, and takes no others.
+func (s *sender) finish() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	s.running.Wait()
-	s.client.Close()
+	if s.aside != nil {
+		s.aside.finish()
+	}
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -11,6 +12,16 @@ import (
 // grace is how long the server keeps a record past its expiry. A reservation that comes in that time finds the record
 // expired by the server's clock, and says that it was made again; the token of the old one is still known then.
 const grace = time.Minute
+
+const (
+	// freshness is how old what was read may be when it is stored, because its times count from then. To that comes the
+	// wait for the acknowledgements of what is stored before it.
+	freshness = time.Second
+	// maxStale is how often a call decides again because its reading was too old.
+	maxStale = 3
+)
+
+var errStale = errors.New("the server answers so late that what was read is too old to decide by")
 
 // outcome is what an event came to.
 type outcome struct {
@@ -22,7 +33,7 @@ type outcome struct {
 // apply does an event to a record in the way that is right for every event: read, decide by [store.Step], and store the
 // result if the record is still as it was read. What a script has just found saves the first look.
 func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *reading) (outcome, error) {
-	for {
+	for stale := 0; stale < maxStale; {
 		if seen == nil {
 			var err error
 			if seen, err = s.look(ctx, at); err != nil {
@@ -41,10 +52,15 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 		if err != nil || transition.Effect == store.EffectNone && !s.confirms(event, transition) {
 			return out, err
 		}
+		read := seen.stored
 		if seen, err = s.swap(ctx, at, seen, before, next(before, after, transition.Effect)); seen == nil {
 			return out, err
 		}
+		if seen.stored == read {
+			seen, stale = nil, stale+1 // this reading has waited for acknowledgements too
+		}
 	}
+	return outcome{}, unavailable(errStale)
 }
 
 // confirms reports whether what was already done, by a call whose reply was lost or missed an acknowledgement, is written
@@ -89,7 +105,7 @@ func (s *Store) swap(ctx context.Context, at place, seen *reading, before, after
 	}
 	message, err := s.run(ctx, swapScript,
 		[]string{at.key, at.index[indexOpen], at.index[indexUnknown]},
-		seen.stored[:min(headSize, len(seen.stored))], number(seen.now.UnixMicro()),
+		seen.stored[:min(headSize, len(seen.stored))], number(seen.now.Add(freshness+s.sender.acks.timeout).UnixMicro()),
 		rueidis.BinaryString(after.appendTo(nil)), number(after.timeToLive(seen.now)),
 		number(indexOf(&before.Record)), number(to), number(due), tell)
 	if err != nil || message.IsInt64() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,21 +24,32 @@ func overdue(t testing.TB, s store.Store, n int) {
 	time.Sleep(2 * time.Millisecond) // the clock of the servers is that of this machine
 }
 
-// TestClusterReplicaGone: without one of the replicas everything goes on, for a store that is open and for one that is
-// opened then.
+// TestClusterReplicaGone: without one of the replicas, and while another one does not answer, everything goes on at once,
+// for a store that is open and for one that is opened then.
 func TestClusterReplicaGone(t *testing.T) {
 	t.Parallel()
 	cluster := servers.NewRedisCluster(t, "cluster-node-timeout 30000") // no node is told that it is gone
 	s := open(t, cluster.URL())
 	overdue(t, s, 30)
 	must(t, cluster.Nodes()[4].Kill())
+	must(t, cluster.Nodes()[5].Pause())
+	begun := time.Now()
 	for i := range 10 {
 		booked(t, s, fmt.Sprint("key", i))
 	}
 	if n, err := s.Sweep(t.Context(), 100); n != 30 || err != nil {
 		t.Errorf("%d of 30 records were swept: %v", n, err)
 	}
+	if stats, err := s.Stats(t.Context()); err != nil || stats.Records[store.StateUnknown] != 30 {
+		t.Errorf("statistics: %+v, %v", stats, err)
+	}
+	if found, err := s.List(t.Context(), store.Filter{}); err != nil || len(found) != 40 {
+		t.Errorf("%d of 40 records are listed: %v", len(found), err)
+	}
 	other := open(t, cluster.URL())
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("a replica that does not answer held all of that up for %s", took)
+	}
 	if rec := look(t, other, "overdue0"); rec.State != store.StateUnknown {
 		t.Errorf("the record is %s, want unknown", rec.State)
 	}
@@ -77,6 +89,34 @@ func TestClusterPrimaryGone(t *testing.T) {
 	}
 	if left == 0 || left+swept != 30 {
 		t.Errorf("%d of 30 records were swept, and %d are out of reach", swept, left)
+	}
+}
+
+// TestClusterSlotUnserved: records in a slot that no node serves do not keep others from being swept, by a store that knows
+// no node for the slot.
+func TestClusterSlotUnserved(t *testing.T) {
+	t.Parallel()
+	cluster := servers.NewRedisCluster(t, "cluster-require-full-coverage no")
+	const records = 100
+	overdue(t, open(t, cluster.URL()), records)
+	slot, unserved := slotOf(t, cluster, recordKey(t, cluster, "onceward", "overdue7")), 0
+	for _, key := range keysIn(t, cluster) {
+		if strings.Contains(key, ":r:") && slotOf(t, cluster, key) == slot {
+			unserved++
+		}
+	}
+	owner, err := cluster.Primary(t.Context(), slot)
+	must(t, err)
+	for _, node := range append([]*servers.RedisServer{owner}, cluster.Nodes()...) { // the owner first: it tells the others
+		_, err := node.Do(t.Context(), "CLUSTER", "DELSLOTS", fmt.Sprint(slot))
+		if err != nil && !strings.Contains(err.Error(), "already unassigned") {
+			t.Fatal(err)
+		}
+	}
+	n, err := open(t, cluster.URL()).Sweep(t.Context(), 100)
+	wantUnavailable(t, err, "a sweep without a slot")
+	if n != records-unserved {
+		t.Errorf("%d of %d records were swept, where %d are in a slot that is not served", n, records, unserved)
 	}
 }
 

@@ -5,8 +5,8 @@
 // reads these settings and says once what they can lose. Where that cannot be borne, use a database, perhaps with Redis
 // in front of it for replays (package tiered).
 //
-// It has every capability of package store but transactions and store.Rewriter, so recovery points, background work and operators work as
-// on any store, and the outbox does not. The server removes what has expired, a minute after its expiry: the janitor only
+// It has every capability of package store but transactions, so recovery points, background work and operators work as on
+// any store, and the outbox does not. The server removes what has expired, a minute after its expiry: the janitor only
 // sweeps.
 //
 // # Keys
@@ -21,10 +21,10 @@
 // # What the server needs
 //
 // maxmemory-policy must be noeviction: every other one removes records, and Open refuses it unless [WithEviction] accepts
-// that. A full server then refuses new operations, while the answers of those under way are still stored. A user of the
-// server needs the permissions ~PREFIX:* &PREFIX:* and +@read +@write +@scripting +@pubsub +@connection +info +time +role +wait
-// +cluster|slots +cluster|shards, and +config|get for Open to see everything. A proxy that spreads commands over servers is
-// not supported.
+// that. A full server then refuses new operations, while the answers of those under way are still stored, and operators
+// can act. A user of the server needs the permissions ~PREFIX:* &PREFIX:* and +@read +@write +@scripting +@pubsub
+// +@connection +@transaction +info +role +time +wait +waitaof (from 7.2 on) +cluster|slots +cluster|shards, and
+// +config|get for Open to see everything. A proxy that spreads commands over servers is not supported.
 //
 // The clock is the server's. Attempt tokens are its microseconds, and always larger than the one that is stored: a clock
 // that steps back by less than a record is kept does no harm. In a cluster each node counts by its own clock, and after a

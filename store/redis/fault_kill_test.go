@@ -7,6 +7,7 @@ import (
 	"net"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -161,14 +162,19 @@ func TestServerHangs(t *testing.T) {
 	}
 }
 
-// TestDemotedServer: a server that became a replica takes no reservation, and says so.
+// TestDemotedServer: a server that became a replica takes no reservation and replays nothing, and says so.
 func TestDemotedServer(t *testing.T) {
 	t.Parallel()
 	server, primary := servers.NewRedis(t), servers.NewRedis(t)
 	s := open(t, server.URL())
 	claim := booked(t, s, "key")
+	for i := range 50 {
+		_, err := s.Complete(t.Context(), booked(t, s, fmt.Sprint("done", i)), paid("done"))
+		must(t, err)
+	}
 	host, port, err := net.SplitHostPort(primary.Addr())
 	must(t, err)
+	must(t, primary.Kill()) // so that the server keeps its old data
 	_, err = server.Do(t.Context(), "REPLICAOF", host, port)
 	must(t, err)
 	for _, op := range operations {
@@ -176,6 +182,14 @@ func TestDemotedServer(t *testing.T) {
 	}
 	_, err = s.Reserve(t.Context(), booking("other"))
 	wantUnavailable(t, err, "reserve")
+	var replays sync.WaitGroup
+	for i := range 50 { // which are looked up together
+		replays.Go(func() {
+			_, err := s.Reserve(t.Context(), booking(fmt.Sprint("done", i)))
+			wantUnavailable(t, err, "I3: a replay of what may have been replaced")
+		})
+	}
+	replays.Wait()
 	_, err = server.Do(t.Context(), "REPLICAOF", "NO", "ONE")
 	must(t, err)
 	eventually(t, "the server takes writes again", func() error {

@@ -1,7 +1,9 @@
 package redis_test
 
 import (
+	"fmt"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,14 +12,20 @@ import (
 	"github.com/onceward/onceward/store/redis"
 )
 
+// replicated starts a primary and a replica.
+func replicated(t *testing.T) (primary, replica *servers.RedisServer) {
+	t.Helper()
+	primary = servers.NewRedis(t)
+	host, port, err := net.SplitHostPort(primary.Addr())
+	must(t, err)
+	return primary, servers.NewRedis(t, "replicaof "+host+" "+port)
+}
+
 // TestReplicaHangs: with WithReplicas no call of an owner succeeds while the replica has not got what it wrote, however
 // often it is made; all of them succeed when the replica goes on.
 func TestReplicaHangs(t *testing.T) {
 	t.Parallel()
-	primary := servers.NewRedis(t)
-	host, port, err := net.SplitHostPort(primary.Addr())
-	must(t, err)
-	replica := servers.NewRedis(t, "replicaof "+host+" "+port)
+	primary, replica := replicated(t)
 	s := open(t, primary.URL(), redis.WithReplicas(1, 300*time.Millisecond))
 	var first store.Claim
 	eventually(t, "the replica follows", func() error {
@@ -59,4 +67,63 @@ func TestReplicaHangs(t *testing.T) {
 			t.Errorf("%s left %+v", op.name, rec)
 		}
 	}
+}
+
+// TestReplicaHangsForOthers: while calls of others wait for a replica that hangs, what was written can be looked up and
+// waited for, and what has to be looked up before it is written is written.
+func TestReplicaHangsForOthers(t *testing.T) {
+	t.Parallel()
+	primary, replica := replicated(t)
+	// Longer than what was read counts, where nothing waits for replicas.
+	const timeout = 1100 * time.Millisecond
+	s := open(t, primary.URL(), redis.WithReplicas(1, timeout))
+	var claim store.Claim
+	eventually(t, "the replica follows", func() error {
+		v, err := s.Reserve(t.Context(), booking("checkpoint"))
+		claim = store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+		return err
+	})
+	awaited := booked(t, s, "awaited")
+	_, err := s.Complete(t.Context(), booked(t, s, "done"), paid("done"))
+	must(t, err)
+	must(t, replica.Pause())
+	over, others := make(chan struct{}), sync.WaitGroup{}
+	for i := range 4 {
+		others.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-over:
+					return
+				default:
+					_, err := s.Reserve(t.Context(), booking(fmt.Sprint("other", i, n)))
+					wantUnavailable(t, err, "S9: a reservation that no replica has")
+				}
+			}
+		})
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- s.Wait(t.Context(), awaited.ID, awaited.Attempt) }()
+	for range 3 {
+		begun := time.Now()
+		if v, err := s.Reserve(t.Context(), booking("done")); err != nil || v.Decision != store.DecisionReplay {
+			t.Errorf("A6: a replay got %s (%v)", v.Decision, err)
+		}
+		if took := time.Since(begun); took > timeout/2 {
+			t.Errorf("A6: a replay took %s, beside writes that wait", took)
+		}
+	}
+	wantUnavailable(t, s.Checkpoint(t.Context(), claim, store.Checkpoint{Point: "charged"}), "S6: a checkpoint that no replica has")
+	if rec := look(t, s, "checkpoint"); rec.Point != "charged" {
+		t.Errorf("the checkpoint beside other writes left %+v", rec)
+	}
+	select {
+	case err := <-waited:
+		t.Errorf("the wait ended with %v before the attempt", err)
+	default:
+	}
+	wantUnavailable(t, s.Release(t.Context(), awaited, "nothing was done"), "S6: a release that no replica has")
+	must(t, <-waited)
+	close(over)
+	others.Wait()
+	must(t, replica.Resume())
 }

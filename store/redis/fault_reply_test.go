@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/redis"
 )
 
 // mostCommands is more than any call needs. A test that loses each of them in turn ends before.
@@ -242,30 +244,44 @@ func TestRefusedConnections(t *testing.T) {
 	})
 }
 
-// TestSilentConnection: a connection on which replies stop, as after a fire wall has forgotten it, is given up in the end
-// and replaced, and the calls that met it end with their contexts.
+// TestSilentConnection: a connection on which replies stop, as after a fire wall has forgotten it, is given up and
+// replaced before a call of the guard ends (its StoreTimeout is 5 s), and the calls that met it end with their contexts.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
-	g := newGround(t)
-	release := g.proxy.HoldReply(g.ofStore)
-	defer release()
-	r := booking("silent")
-	eventually(t, "the store has another connection", func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		begun := time.Now()
-		_, err := g.through.Reserve(ctx, r)
-		if err != nil {
-			wantUnavailable(t, err, "a silent connection")
-		}
-		if took := time.Since(begun); took > 3*time.Second {
-			t.Errorf("a call with a second of time took %s", took)
-		}
-		return err
-	})
-	v, err := g.around.Reserve(t.Context(), r)
-	must(t, err)
-	if v.Decision != store.DecisionExecute || v.Origin != store.OriginRepeated {
-		t.Errorf("S9: the same reservation got (%s, %s)", v.Decision, v.Origin)
+	primary, _ := replicated(t)
+	for name, options := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := servers.NewRedisProxy(t, primary.URL())
+			options := append(options, redis.WithPrefix(name))
+			s, around := open(t, proxy.URL(), options...), open(t, primary.URL(), options...)
+			eventually(t, "the replica follows", func() error {
+				_, err := s.Reserve(t.Context(), booking("first"))
+				return err
+			})
+			defer proxy.HoldReply(func(command string) bool { return strings.Contains(command, "silent") })()
+			r, begun := booking("silent"), time.Now()
+			eventually(t, "the store has another connection", func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				called := time.Now()
+				_, err := s.Reserve(ctx, r)
+				if err != nil {
+					wantUnavailable(t, err, "a silent connection")
+				}
+				if took := time.Since(called); took > 3*time.Second {
+					t.Errorf("a call with a second of time took %s", took)
+				}
+				return err
+			})
+			if took := time.Since(begun); took > 5*time.Second {
+				t.Errorf("a silent connection stopped the store for %s", took)
+			}
+			v, err := around.Reserve(t.Context(), r)
+			must(t, err)
+			if v.Decision != store.DecisionExecute || v.Origin != store.OriginRepeated {
+				t.Errorf("S9: the same reservation got (%s, %s)", v.Decision, v.Origin)
+			}
+		})
 	}
 }

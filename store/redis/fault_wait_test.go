@@ -89,7 +89,7 @@ func TestClusterWaitFollowsTheSlot(t *testing.T) {
 	claim := booked(t, s, "awaited")
 	done := waiting(t.Context(), s, claim)
 	wantStill(t, done)
-	slot := slotOf(t, cluster, recordKey(t, cluster, "awaited"))
+	slot := slotOf(t, cluster, recordKey(t, cluster, "onceward", "awaited"))
 	must(t, cluster.MoveSlots(t.Context(), otherPrimary(t, cluster, slot), slot))
 	wantStill(t, done)
 	_, err := s.Complete(t.Context(), claim, paid("done"))

@@ -16,7 +16,9 @@ import (
 // Front is a cache on Redis for package tiered, which puts it before a durable store. It may lose everything at any time,
 // and so the server may be as fast as it can: no persistence, maxmemory with allkeys-lru, replicas that lag.
 //
-// A look-up is a GET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: one command each, on one key.
+// A look-up is a GET or a part of an MGET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: no scripts, and
+// a user of the server needs no more than +@read +@write +@connection +time on ~PREFIX:front:*, and in a cluster
+// +cluster|slots +cluster|shards.
 type Front struct {
 	prefix  string
 	config  rueidis.ClientOption
@@ -70,15 +72,28 @@ const noTag = "{}"
 
 var errConnecting = errors.New("there is no connection yet")
 
-// Close ends the calls under way with an error, and closes the connections.
+// closeTimeout is how long Close waits for a server that does not answer.
+const closeTimeout = time.Second
+
+// Close ends the calls under way with an error, and closes the connections. It takes no more than about a second: what a
+// server holds up that does not answer ends by itself.
 func (f *Front) Close() error {
 	f.mu.Lock()
 	f.failure, f.closed = errClosed, true
 	f.mu.Unlock()
-	if s := f.connected.Swap(nil); s != nil {
-		s.close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if s := f.connected.Swap(nil); s != nil {
+			s.client.Close()
+			s.finish()
+		}
+		f.work.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeTimeout):
 	}
-	f.work.Wait()
 	return nil
 }
 
@@ -129,9 +144,9 @@ func (f *Front) Get(ctx context.Context, id store.ID) ([]byte, error) {
 	}
 	var message rueidis.RedisMessage
 	if f.cluster {
-		message, err = s.client.Do(ctx, s.client.B().Get().Key(f.key(id)).Build()).ToMessage()
+		message, err = s.ask(ctx, s.client, s.client.B().Get().Key(f.key(id)).Build())[0].ToMessage()
 	} else {
-		look := call{kind: kindLook, keys: []string{f.key(id)}}
+		look := call{kind: kindGet, keys: []string{f.key(id)}}
 		if err = s.do(ctx, &look); err == nil { // a call that was given up may still be answered
 			message = look.reply
 		}
@@ -155,8 +170,8 @@ func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Tim
 	// The server counts milliseconds, from 1 on, and a key is still there in its last one. What has ended for it when it
 	// arrives is gone at once.
 	at := max(end.UnixMilli()-1, 1)
-	err = s.client.Do(ctx, s.client.B().Set().Key(f.key(id)).Value(rueidis.BinaryString(value)).Nx().
-		PxatMillisecondsTimestamp(at).Build()).Error()
+	err = s.ask(ctx, s.client, s.client.B().Set().Key(f.key(id)).Value(rueidis.BinaryString(value)).Nx().
+		PxatMillisecondsTimestamp(at).Build())[0].Error()
 	if rueidis.IsRedisNil(err) { // there is something
 		return nil
 	}
@@ -170,8 +185,8 @@ func (f *Front) Invalidate(ctx context.Context, id store.ID, lasting time.Durati
 		return err
 	}
 	// A millisecond more than is asked for: the server's have begun when it counts them.
-	return unavailable(s.client.Do(ctx, s.client.B().Set().Key(f.key(id)).Value("").
-		PxMilliseconds(lasting.Milliseconds()+1).Build()).Error())
+	return unavailable(s.ask(ctx, s.client, s.client.B().Set().Key(f.key(id)).Value("").
+		PxMilliseconds(lasting.Milliseconds()+1).Build())[0].Error())
 }
 
 // Now returns a moment of the server's clock that is not later than the call, or the zero time if none is known.

@@ -1,10 +1,13 @@
 package redis_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -132,5 +135,89 @@ func TestFrontURL(t *testing.T) {
 		if _, err := redis.OpenFront(t.Context(), wrong); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", wrong, err)
 		}
+	}
+}
+
+// TestFrontAsksForLittle: a user without scripts can use a front, and what the server has is answered while it takes no
+// writes.
+func TestFrontAsksForLittle(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	_, err := server.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~onceward:front:*", "+@read", "+@write",
+		"+@connection", "+time")
+	must(t, err)
+	u, err := url.Parse(server.URL())
+	must(t, err)
+	u.User = url.UserPassword("app", "secret")
+	f := openFront(t, u.String(), "onceward")
+	ids := make([]store.ID, 40)
+	for i := range ids {
+		ids[i] = store.ID{Scope: "alice", Key: fmt.Sprint(i)}
+		must(t, f.Add(t.Context(), ids[i], []byte(ids[i].Key), f.Now().Add(time.Minute)))
+	}
+	must(t, f.Invalidate(t.Context(), ids[0], time.Minute))
+	set(t, server, "min-replicas-to-write", "1")
+	wantUnavailable(t, f.Add(t.Context(), store.ID{Key: "new"}, []byte("value"), f.Now().Add(time.Minute)), "a server without replicas")
+	var calls sync.WaitGroup
+	for i, id := range ids {
+		calls.Go(func() {
+			value, err := f.Get(t.Context(), id)
+			if want := id.Key; err != nil || i > 0 && string(value) != want || i == 0 && len(value) > 0 {
+				t.Errorf("%s is %q, %v", id.Key, value, err)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// TestFrontIsClosed: a front whose server says nothing is closed in time, and calls under way end.
+func TestFrontIsClosed(t *testing.T) {
+	t.Parallel()
+	server := servers.Redis(t)
+	proxy := servers.NewRedisProxy(t, server.URL())
+	f := openFront(t, proxy.URL(), server.Prefix(t))
+	defer proxy.HoldReply(func(command string) bool { return strings.Contains(command, "under way") })()
+	got := make(chan error, 1)
+	go func() {
+		_, err := f.Get(t.Context(), store.ID{Key: "under way"})
+		got <- err
+	}()
+	must(t, proxy.AwaitSprung(t.Context(), 1))
+	begun := time.Now()
+	must(t, f.Close())
+	wantUnavailable(t, <-got, "a call under way")
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("to close a front took %s", took)
+	}
+}
+
+// TestFrontNodeIsSilent: while a node of a cluster takes connections and says nothing, each call ends with its context.
+func TestFrontNodeIsSilent(t *testing.T) {
+	t.Parallel()
+	cluster := servers.NewProxiedRedisCluster(t, "cluster-node-timeout 30000")
+	f := openFront(t, cluster.URL(), "front")
+	silent := cluster.Proxies()[0]
+	for range 100 { // those of the nodes and those of the front
+		defer silent.HoldReply(func(command string) bool { return strings.HasPrefix(command, "HELLO") })()
+	}
+	silent.DropAll()
+	failed := 0
+	for i, begun := 0, time.Now(); time.Since(begun) < 2*time.Second; i++ {
+		id, called := store.ID{Key: fmt.Sprint(i)}, time.Now()
+		err := tryFor(t, 50*time.Millisecond, func(ctx context.Context) error {
+			_, err := f.Get(ctx, id)
+			return errors.Join(err, f.Invalidate(ctx, id, time.Minute))
+		})
+		if took := time.Since(called); took > time.Second {
+			t.Errorf("a call with 50ms took %s: %v", took, err)
+		}
+		if err != nil {
+			wantUnavailable(t, err, "a node that is silent")
+			failed++
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if failed == 0 {
+		t.Error("no call met the node that is silent")
 	}
 }

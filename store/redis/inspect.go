@@ -22,18 +22,20 @@ var inspected = []string{
 
 // inspect refuses servers on which the promises of the store do not hold, and tells what a crash or a fail-over can lose.
 func (s *Store) inspect(ctx context.Context, m mode, o *options) error {
-	nodes, err := s.sender.primaries(ctx)
-	if len(nodes) == 0 {
-		return err
-	}
 	if m == modeCluster && s.sender.client.Mode() != rueidis.ClientModeCluster {
 		return errors.New("redis: the server is not part of a cluster: use a redis:// URL")
 	}
+	nodes, err := s.sender.primaries(ctx)
+	if err != nil {
+		return err
+	}
 	var said []string
+	var failed []error
 	for _, node := range nodes {
 		found, err := s.sender.settings(ctx, node)
 		if err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		if err := found.check(m, o); err != nil {
 			return err
@@ -45,7 +47,10 @@ func (s *Store) inspect(ctx context.Context, m mode, o *options) error {
 			}
 		}
 	}
-	return nil
+	if len(failed) == len(nodes) {
+		return errors.Join(failed...)
+	}
+	return nil // a cluster serves without one of its primaries
 }
 
 // settings returns the settings of one server, and what it says of itself.
@@ -132,6 +137,8 @@ func (f settings) risks(m mode, o *options) (risks []string) {
 		"appendfsync always", f["save"])
 	say(appendonly && fsync == "everysec", "appendfsync is everysec: a power loss loses about the last second of records, "+
 		"and what they protected may be executed a second time; set appendfsync always")
+	say(appendonly && fsync == "everysec" && o.acks.fsynced && f.older(8, 0), "a server before Redis 8.0 may acknowledge to "+
+		"WAITAOF what is not on its disk yet, where appendfsync is everysec; set appendfsync always")
 	say(appendonly && fsync == "no", "appendfsync is no: a power loss loses the records of the last half minute or so, and "+
 		"what they protected may be executed a second time; set appendfsync always")
 	say(f["hidden"] != "" && f["appendonly"] != "no", "the server does not tell how it writes to its disk (CONFIG GET is "+

@@ -8,7 +8,7 @@ import (
 	"github.com/onceward/onceward/limit"
 )
 
-var limitScript = newScript("limit")
+var limitScript = newScript("limit").unacknowledged() // what is lost of a count is granted once more
 
 // kindLimit is the kind of keys that hold what a scope has used of its limits: one hash for each scope and limit.
 const kindLimit = "c"

@@ -92,14 +92,18 @@ func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
 	if c.after.bucket != nil {
 		first = c.after.number
 	}
+	until := "+inf"
+	if c.filter.Due {
+		until = number(c.now.UnixMicro())
+	}
 	for ; first < buckets && len(c.places) < c.limit; first += chunk {
-		places, err := s.indexed(ctx, s.names.buckets[first:min(first+chunk, buckets)], index, c)
-		if err != nil {
-			return err
-		}
-		slices.SortFunc(places, comparePlaces)
-		for some := range slices.Chunk(places, scanCount) {
-			if err := s.choose(ctx, c, some, index); err != nil {
+		w := newWalk(s.names.buckets[first:min(first+chunk, buckets)], index, until)
+		for len(w.left) > 0 {
+			entries, err := s.next(ctx, w, page)
+			if err != nil {
+				return err
+			}
+			if err := s.chooseEntries(ctx, c, w, entries); err != nil {
 				return err
 			}
 		}
@@ -107,29 +111,22 @@ func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
 	return nil
 }
 
-// indexed returns the places that an index of some buckets holds. Of what is due, only that is asked for.
-func (s *Store) indexed(ctx context.Context, among []bucket, index int, c *chosen) (places []place, err error) {
-	most := "+inf"
-	if c.filter.Due {
-		most = number(c.now.UnixMicro())
-	}
-	b := s.sender.client.B()
-	commands := make([]rueidis.Completed, len(among))
-	for i := range among {
-		commands[i] = b.Zrangebyscore().Key(among[i].index[index]).Min("-inf").Max(most).Build()
-	}
-	for _, reply := range s.sender.ask(ctx, s.sender.client, commands...) {
-		keys, err := reply.AsStrSlice()
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		for _, key := range keys {
-			if at, err := s.names.placeOf(key); err == nil {
-				places = append(places, at)
-			}
+// chooseEntries chooses among some entries of an index.
+func (s *Store) chooseEntries(ctx context.Context, c *chosen, w *walk, entries []entry) error {
+	places := make([]place, 0, len(entries))
+	for _, e := range entries {
+		w.pass(e)
+		if at, err := s.names.placeOf(e.key); err == nil {
+			places = append(places, at)
 		}
 	}
-	return places, nil
+	slices.SortFunc(places, comparePlaces)
+	for some := range slices.Chunk(places, scanCount) {
+		if err := s.choose(ctx, c, some, w.index); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // choose looks at records and takes those that the filter chooses. What is in an index and does not belong there is

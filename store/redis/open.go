@@ -47,7 +47,8 @@ func WithReplicas(n int, timeout time.Duration) Option {
 
 // WithAOFAcks makes each write wait until it is in the append-only file of the server itself and of so many replicas, by
 // WAITAOF: with appendfsync everysec that is up to a second. It needs Redis 7.2 or Valkey, and appendonly; like
-// [WithReplicas] it does not make a fail-over safe. Default: off.
+// [WithReplicas] it does not make a fail-over safe. With everysec, servers before Redis 8.0 and Valkey may acknowledge
+// what is not on the disk yet (redis/redis#13793): set appendfsync always there. Default: off.
 func WithAOFAcks(replicas int, timeout time.Duration) Option {
 	return func(o *options) { o.acks = acks{replicas: replicas, timeout: timeout, fsynced: true} }
 }
@@ -103,6 +104,9 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	s := &Store{
 		sender: &sender{client: client, cluster: where.mode == modeCluster, acks: o.acks},
 		names:  newNames(o.prefix), recent: newRecent(), log: o.log,
+	}
+	if o.acks.wanted() {
+		s.sender.aside = &sender{client: client, cluster: s.sender.cluster}
 	}
 	s.watcher = newWatcher(s)
 	if err := s.inspect(ctx, where.mode, &o); err != nil {

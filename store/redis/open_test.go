@@ -109,8 +109,8 @@ func TestLeastPermissions(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)
 	_, err := server.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~onceward:*", "&onceward:*", "+@read", "+@write",
-		"+@scripting", "+@pubsub", "+@connection", "+info", "+time", "+role", "+wait", "+cluster|slots", "+cluster|shards",
-		"+config|get")
+		"+@scripting", "+@pubsub", "+@connection", "+@transaction", "+info", "+role", "+time", "+wait", "+cluster|slots",
+		"+cluster|shards", "+config|get")
 	must(t, err)
 	u, err := url.Parse(server.URL())
 	must(t, err)
@@ -168,8 +168,8 @@ func TestWrongKindOfServer(t *testing.T) {
 	}
 }
 
-// TestFullMemory fills a server that evicts nothing: reservations are refused, what was executed
-// is stored, and what is stored is replayed.
+// TestFullMemory fills a server that evicts nothing: reservations are refused, what was executed is stored, what is stored
+// is replayed, and operators act.
 func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)
@@ -192,6 +192,10 @@ func TestFullMemory(t *testing.T) {
 	if _, err := s.Complete(t.Context(), running, paid("done")); err != nil {
 		t.Errorf("the answer of work that was done, on a full server: %v", err)
 	}
+	// I16: an operator can act, which is written down first; S6: what came too late is kept.
+	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: c.ID, Actor: "bob", Action: "bust"}))
+	must(t, s.Bust(t.Context(), c.ID, false))
+	must(t, s.AddLateCompletion(t.Context(), store.LateCompletion{Claim: running, Response: paid("late").Response}))
 }
 
 func TestWrongURLs(t *testing.T) {

@@ -42,6 +42,11 @@ func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error
 	return s.write(ctx, c.ID, store.Event{Kind: store.EventRequeue, Attempt: c.Attempt, Reason: reason})
 }
 
+// Rewrite implements [store.Rewriter].
+func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
+	return s.write(ctx, c.ID, store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to})
+}
+
 // Bust implements [store.Buster]. Of what it removes the token stays known for a retention.
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
 	return s.write(ctx, id, store.Event{Kind: store.EventBust, Force: force})

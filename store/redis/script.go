@@ -25,10 +25,10 @@ var (
 	settleScript = newScriptFrom(strings.Replace(batchScript.source, "#!lua", "#!lua flags=allow-oom", 1))
 	extendScript = newScript("extend")
 	swapScript   = newScript("swap")
-	readScript   = newScript("read").reading()
-	clockScript  = newScript("clock").reading()
-	awaitScript  = newScript("await")
-	mendScript   = newScript("mend")
+	readScript   = newScript("read").unacknowledged()
+	clockScript  = newScript("clock").unacknowledged()
+	awaitScript  = newScript("await").unacknowledged()
+	mendScript   = newScript("mend").unacknowledged()
 	// Those of what is kept beside them.
 	lateScript      = newScript("late")
 	eventScript     = newScript("event")
@@ -42,8 +42,8 @@ var (
 // script is a program that the server runs. It is called by its hash, and sent again to a server that does not know it.
 type script struct {
 	source, hash string
-	// reads says that the script never writes.
-	reads bool
+	// unacked says that no replica has to have what the script writes, if it writes at all.
+	unacked bool
 }
 
 func newScript(name string) *script {
@@ -59,9 +59,9 @@ func newScriptFrom(source string) *script {
 	return &script{source: source, hash: hex.EncodeToString(sum[:])}
 }
 
-// reading marks a script that never writes.
-func (p *script) reading() *script {
-	p.reads = true
+// unacknowledged marks a script that waits for no replica: it only reads, or writes what is made good if it is lost.
+func (p *script) unacknowledged() *script {
+	p.unacked = true
 	return p
 }
 

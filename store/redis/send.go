@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 	"github.com/redis/rueidis"
 )
@@ -17,9 +17,9 @@ const (
 	// callTimeout ends what the server does not answer. It is the sender's own: no caller who leaves ends a batch, or a
 	// connection that is being made, for the others.
 	callTimeout = 10 * time.Second
-	// movingTime is for how long a call is sent again to a slot that is on its way to another node.
-	movingTime  = 2 * time.Second
-	movingPause = 5 * time.Millisecond
+	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is busy
+	// with something else, and shorter than what callers of the guard have.
+	silence = 2 * time.Second
 )
 
 // part is what goes as one command.
@@ -29,23 +29,23 @@ type part struct {
 	calls  []*call
 	now    int64 // of looks: the server's clock
 	err    error // what the server or the connection said instead of an answer
+	to     redirection
 }
 
 // looksUpMany reports whether a part is a look-up of several records, which goes without a script but needs the clock.
 func (p *part) looksUpMany() bool { return p.kind == kindLook && len(p.calls) > 1 }
+
+// tellsTime reports whether the server's clock is the first thing that a part is answered with.
+func (p *part) tellsTime() bool {
+	return p.kind == kindWrite || p.kind == kindLook && len(p.calls) == 1
+}
 
 // send makes the round trip, and answers the calls.
 func (s *sender) send(calls []*call) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	parts := split(calls)
-	s.exchange(ctx, parts, false)
-	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
-		s.exchange(ctx, unknown, true)
-	}
-	if s.cluster {
-		s.followMove(ctx, parts)
-	}
+	s.deliver(ctx, parts)
 	parts = s.settleWithoutMemory(ctx, parts)
 	for _, p := range parts {
 		for _, c := range p.calls {
@@ -54,6 +54,17 @@ func (s *sender) send(calls []*call) {
 			}
 			close(c.done)
 		}
+	}
+}
+
+// deliver sends parts to a server that knows their scripts, and has their slots.
+func (s *sender) deliver(ctx context.Context, parts []*part) {
+	s.exchange(ctx, parts, false)
+	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
+		s.exchange(ctx, unknown, true)
+	}
+	if s.cluster {
+		s.followMove(ctx, parts)
 	}
 }
 
@@ -70,7 +81,7 @@ func (s *sender) settleWithoutMemory(ctx context.Context, parts []*part) []*part
 			return again
 		})
 		if len(settle.calls) > 0 {
-			s.exchange(ctx, []*part{settle}, true)
+			s.deliver(ctx, []*part{settle})
 			parts = append(parts, settle)
 		}
 	}
@@ -78,17 +89,6 @@ func (s *sender) settleWithoutMemory(ctx context.Context, parts []*part) []*part
 }
 
 func isOOM(err *rueidis.RedisError) bool { return strings.HasPrefix(err.Error(), "OOM ") }
-
-// followMove sends again what the server has not done because some of the keys of its slot are already elsewhere.
-func (s *sender) followMove(ctx context.Context, parts []*part) {
-	for start := time.Now(); time.Since(start) < movingTime; {
-		moving := which(parts, (*rueidis.RedisError).IsTryAgain)
-		if len(moving) == 0 || !backoff.Sleep(ctx, movingPause) {
-			return
-		}
-		s.exchange(ctx, moving, true)
-	}
-}
 
 // which returns the parts that the server has refused for a reason.
 func which(parts []*part, reason func(*rueidis.RedisError) bool) (refused []*part) {
@@ -103,9 +103,9 @@ func which(parts []*part, reason func(*rueidis.RedisError) bool) (refused []*par
 
 // split sorts calls by the command that they go with.
 func split(calls []*call) (parts []*part) {
-	var together [kindLook + 1]*part
+	var together [kindRun]*part
 	for _, c := range calls {
-		if c.kind > kindLook {
+		if c.kind == kindRun {
 			parts = append(parts, &part{kind: c.kind, calls: []*call{c}})
 			continue
 		}
@@ -121,16 +121,15 @@ func split(calls []*call) (parts []*part) {
 // exchange sends parts together, and gives their calls the replies.
 func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	commands := make([]rueidis.Completed, 0, len(parts)+1)
-	looks, writes := false, false
+	looks := false
 	for _, p := range parts {
 		commands = append(commands, s.command(p, full))
 		looks = looks || p.looksUpMany()
-		writes = writes || p.kind == kindWrite || p.kind == kindRun && !p.calls[0].script.reads
 	}
 	if looks {
 		commands = append(commands, clockScript.command(s.client.B(), full, nil, nil))
 	}
-	results, missing := s.roundTrip(ctx, commands, writes)
+	results, missing := s.roundTrip(ctx, commands, parts[0])
 	for i, p := range parts {
 		p.err = nil
 		if p.looksUpMany() {
@@ -142,17 +141,13 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	}
 }
 
-// roundTrip sends commands together. With writes among them it also waits for acknowledgements, if they are wanted, and
-// returns what is missing of them.
-func (s *sender) roundTrip(ctx context.Context, commands []rueidis.Completed, writes bool) ([]rueidis.RedisResult, error) {
-	switch {
-	case writes && s.acks.wanted():
-		return s.acknowledged(ctx, commands)
-	case len(commands) == 1:
-		return []rueidis.RedisResult{s.client.Do(ctx, commands[0])}, nil
-	default:
-		return s.client.DoMulti(ctx, commands...), nil
+// roundTrip sends commands together, where the first part goes. If acknowledgements are wanted it also waits for them, and
+// returns what is missing.
+func (s *sender) roundTrip(ctx context.Context, commands []rueidis.Completed, first *part) ([]rueidis.RedisResult, error) {
+	if s.acks.wanted() {
+		return s.acknowledged(ctx, commands, first)
 	}
+	return together(ctx, s.client, commands), nil
 }
 
 // command returns what a part is sent as.
@@ -165,8 +160,8 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 			keys, args = append(keys, c.keys...), append(args, c.args...)
 		}
 		return p.script.command(b, full, keys, args)
-	case kindLook:
-		if !p.looksUpMany() {
+	case kindLook, kindGet:
+		if p.tellsTime() {
 			return readScript.command(b, full, first.keys, nil)
 		}
 		keys := make([]string, len(p.calls))
@@ -187,10 +182,10 @@ func (p *part) answer(result rueidis.RedisResult, missing error) {
 		return
 	}
 	replies := []rueidis.RedisMessage{message}
-	if p.kind <= kindLook {
+	if p.kind != kindRun {
 		replies, p.err = message.ToArray()
 	}
-	if p.kind <= kindLook && !p.looksUpMany() && p.err == nil && len(replies) > 0 {
+	if p.tellsTime() && p.err == nil && len(replies) > 0 {
 		p.now, p.err = replies[0].AsInt64()
 		replies = replies[1:]
 	}
@@ -209,6 +204,24 @@ func (p *part) answer(result rueidis.RedisResult, missing error) {
 			c.err = missing
 		}
 	}
+}
+
+// together sends commands in one round trip, or in a cluster in one to each node.
+func together(ctx context.Context, client rueidis.Client, commands []rueidis.Completed) []rueidis.RedisResult {
+	if len(commands) == 1 {
+		return []rueidis.RedisResult{client.Do(ctx, commands[0])}
+	}
+	results := client.DoMulti(ctx, commands...)
+	if !errors.Is(results[0].NonRedisError(), rueidis.ErrNoSlot) {
+		return results
+	}
+	// No node serves the slot of one of them, for which the client has sent none.
+	var each sync.WaitGroup
+	for i, command := range commands {
+		each.Go(func() { results[i] = client.Do(ctx, command) })
+	}
+	each.Wait()
+	return results
 }
 
 // clock reads what TIME replied.
@@ -235,7 +248,7 @@ func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rue
 	if !s.start(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		done <- client.DoMulti(ctx, commands...)
+		done <- together(ctx, client, commands)
 	}) {
 		return failed(errClosed)
 	}
@@ -257,17 +270,16 @@ type acks struct {
 
 func (a acks) wanted() bool { return a.replicas > 0 || a.fsynced }
 
-// acknowledged sends commands and waits until enough replicas have what they wrote. It has the connection to itself: the
-// server counts what was written through it, and no command behind may wait.
-func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed) ([]rueidis.RedisResult, error) {
+// acknowledged sends commands and waits until enough replicas have what they wrote.
+func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed, first *part) ([]rueidis.RedisResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.acks.timeout+silence)
+	defer cancel()
 	b, timeout := s.client.B(), s.acks.timeout.Milliseconds()
 	wait := b.Wait().Numreplicas(int64(s.acks.replicas)).Timeout(timeout).Build()
 	if s.acks.fsynced {
 		wait = b.Waitaof().Numlocal(1).Numreplicas(int64(s.acks.replicas)).Timeout(timeout).Build()
 	}
-	client, release := s.client.Dedicate()
-	defer release()
-	results := client.DoMulti(ctx, append(commands, wait)...)
+	results := s.alone(ctx, append(commands, wait), first)
 	last := results[len(results)-1]
 	counts, err := []int64(nil), error(nil)
 	if s.acks.fsynced {
@@ -285,26 +297,4 @@ func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed)
 	default:
 		return results, nil
 	}
-}
-
-// primaries returns the servers that hold records, each by itself. In a cluster with a node that does not answer, it
-// returns the others and an error.
-func (s *sender) primaries(ctx context.Context) (primaries []rueidis.Client, err error) {
-	if !s.cluster {
-		return []rueidis.Client{s.client}, nil
-	}
-	for address, node := range s.client.Nodes() {
-		role, roleErr := s.ask(ctx, node, node.B().Role().Build())[0].ToArray()
-		if roleErr != nil || len(role) == 0 {
-			err = errors.Join(err, fmt.Errorf("%s: %w", address, unavailable(roleErr)))
-			continue
-		}
-		if name, err := role[0].ToString(); err == nil && name == "master" {
-			primaries = append(primaries, node)
-		}
-	}
-	if len(primaries) == 0 && err == nil {
-		err = unavailable(errors.New("the cluster has no primary"))
-	}
-	return primaries, err
 }

@@ -17,16 +17,11 @@ var (
 	_ store.Reconciler = (*Store)(nil)
 	_ store.Buster     = (*Store)(nil)
 	_ store.SelfReaper = (*Store)(nil)
+	_ store.Rewriter   = (*Store)(nil)
 )
 
-const (
-	// chunk is how many buckets are asked in one round trip.
-	chunk = 128
-	// page is how many entries of a bucket are asked for at most.
-	page = 256
-	// workers is how many records are looked after at once.
-	workers = 32
-)
+// workers is how many records are looked after at once.
+const workers = 32
 
 // Sweep implements [store.Sweeper]. What cannot be read, or is on a node that does not answer, does not keep the rest
 // from being swept.
@@ -43,89 +38,44 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	return swept, errors.Join(append(errs, unavailable(ctx.Err()))...)
 }
 
-// sweepBuckets sweeps at most so many records of some buckets. Those with entries that stay, such as records that are
-// resumed, are asked again for what is behind these.
+// sweepBuckets sweeps at most so many records of some buckets. Entries that stay, such as those of records that are
+// resumed, are passed by.
 func (s *Store) sweepBuckets(ctx context.Context, among []bucket, limit int) (swept int, err error) {
-	staying := make(map[*bucket]int)
-	var asked []*bucket
-	for i := range among {
-		asked = append(asked, &among[i])
+	now, err := s.clock(ctx)
+	if err != nil {
+		return 0, err
 	}
+	w := newWalk(among, indexOpen, number(now.UnixMicro()))
 	var errs []error
-	for len(asked) > 0 && swept < limit && ctx.Err() == nil {
-		due, err := s.due(ctx, asked, staying, min(limit-swept, page))
+	for len(w.left) > 0 && swept < limit && ctx.Err() == nil {
+		due, err := s.next(ctx, w, min(limit-swept, page))
 		errs = append(errs, err)
-		asked = nil
-		var entries []entry
-		for b, found := range due {
-			for _, key := range found[:min(len(found), limit-swept-len(entries))] {
-				entries = append(entries, entry{b, key})
+		for len(due) > 0 && swept < limit {
+			some := due[:min(len(due), limit-swept)]
+			n, stayed, err := s.sweepAll(ctx, some)
+			for _, e := range stayed {
+				w.pass(e)
 			}
-			asked = append(asked, b)
+			due, swept, errs = due[len(some):], swept+n, append(errs, err)
 		}
-		n, stayed, err := s.sweepAll(ctx, entries)
-		for b, more := range stayed {
-			staying[b] += more
-		}
-		swept += n
-		errs = append(errs, err)
 	}
 	return swept, errors.Join(errs...)
 }
 
-// due returns the keys in the index of what is in progress whose lease is over, by bucket, behind so many in each.
-func (s *Store) due(ctx context.Context, among []*bucket, behind map[*bucket]int, limit int) (
-	found map[*bucket][]string, err error,
-) {
-	now, err := s.clock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	commands := make([]rueidis.Completed, len(among))
-	for i, b := range among {
-		commands[i] = s.sender.client.B().Zrangebyscore().Key(b.index[indexOpen]).Min("-inf").
-			Max(number(now.UnixMicro())).Limit(int64(behind[b]), int64(limit)).Build()
-	}
-	found = make(map[*bucket][]string)
-	var errs []error
-	for i, reply := range s.sender.ask(ctx, s.sender.client, commands...) {
-		keys, err := reply.AsStrSlice()
-		if err != nil {
-			errs = append(errs, unavailable(err))
-		} else if len(keys) > 0 {
-			found[among[i]] = keys
-		}
-	}
-	return found, errors.Join(errs...)
-}
-
-// sweepAll sweeps records, some at the same time. It returns how many became unknown, and how many entries stay in the
-// index, by bucket.
-func (s *Store) sweepAll(ctx context.Context, entries []entry) (swept int, stayed map[*bucket]int, err error) {
-	var mu sync.Mutex
-	var errs []error
-	stayed = make(map[*bucket]int)
-	each(entries, func(e entry) {
-		became, err := s.sweepOne(ctx, e.key)
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			errs = append(errs, err)
-		}
-		switch became {
+// sweepAll sweeps records, some at the same time. It returns how many became unknown, and the entries that stay in the
+// index.
+func (s *Store) sweepAll(ctx context.Context, entries []entry) (swept int, stayed []entry, err error) {
+	became, errs := make([]int, len(entries)), make([]error, len(entries))
+	each(len(entries), func(i int) { became[i], errs[i] = s.sweepOne(ctx, entries[i].key) })
+	for i, e := range entries {
+		switch became[i] {
 		case entryStays:
-			stayed[e.in]++
+			stayed = append(stayed, e)
 		case entrySwept:
 			swept++
 		}
-	})
+	}
 	return swept, stayed, errors.Join(errs...)
-}
-
-// entry is one of an index.
-type entry struct {
-	in  *bucket
-	key string
 }
 
 // What became of an entry.
@@ -148,24 +98,26 @@ func (s *Store) sweepOne(ctx context.Context, key string) (became int, err error
 		return entrySwept, nil
 	case indexOf(&out.record) == indexOpen:
 		return entryStays, nil
-	default:
-		return entryMended, s.mend(ctx, at, indexOpen)
 	}
+	if err := s.mend(ctx, at, indexOpen); err != nil {
+		return entryStays, err
+	}
+	return entryMended, nil
 }
 
-// each does something for all, for some of them at the same time.
-func each[T any](all []T, do func(T)) {
-	work := make(chan T)
+// each does something with the numbers below n, for some of them at the same time.
+func each(n int, do func(i int)) {
+	work := make(chan int)
 	var running sync.WaitGroup
-	for range min(workers, len(all)) {
+	for range min(workers, n) {
 		running.Go(func() {
-			for one := range work {
-				do(one)
+			for i := range work {
+				do(i)
 			}
 		})
 	}
-	for _, one := range all {
-		work <- one
+	for i := range n {
+		work <- i
 	}
 	close(work)
 	running.Wait()
@@ -186,16 +138,14 @@ func (s *Store) mend(ctx context.Context, at place, index int) error {
 func (s *Store) ReapsItself() bool { return true }
 
 // clock returns the server's clock; in a cluster that of any node that answers.
-func (s *Store) clock(ctx context.Context) (now time.Time, err error) {
-	nodes := map[string]rueidis.Client{"": s.sender.client}
+func (s *Store) clock(ctx context.Context) (time.Time, error) {
+	build := func(b rueidis.Builder) rueidis.Completed { return b.Time().Build() }
+	var reply rueidis.RedisResult
 	if s.sender.cluster {
-		nodes = s.sender.client.Nodes()
+		_, reply = s.sender.askAny(ctx, build)
+	} else {
+		reply = s.sender.ask(ctx, s.sender.client, build(s.sender.client.B()))[0]
 	}
-	for _, node := range nodes {
-		var at int64
-		if at, err = clock(s.sender.ask(ctx, node, node.B().Time().Build())[0]); err == nil {
-			return time.UnixMicro(at).UTC(), nil
-		}
-	}
-	return time.Time{}, err
+	at, err := clock(reply)
+	return time.UnixMicro(at).UTC(), err
 }

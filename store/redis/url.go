@@ -128,8 +128,10 @@ func (l *location) readPath(path, query string) error {
 }
 
 const (
-	// dialTimeout bounds how long a connection takes to be made.
-	dialTimeout = 5 * time.Second
+	// dialTimeout bounds how long a connection takes to be made, and then to be greeted.
+	dialTimeout = 3 * time.Second
+	// heartbeat is how often a connection on which nothing is heard is asked whether it still is one.
+	heartbeat = 500 * time.Millisecond
 	// topologyRefresh is how often the client asks sentinels and clusters who is primary, beside what they tell it.
 	topologyRefresh = 5 * time.Second
 	// maxRedirections is how often one call follows a slot to another node.
@@ -141,7 +143,7 @@ const (
 func (l *location) config(secured *tls.Config) rueidis.ClientOption {
 	config := rueidis.ClientOption{
 		InitAddress: l.addresses, Username: l.username, Password: l.password, ClientName: l.client, SelectDB: l.database,
-		Dialer: net.Dialer{Timeout: dialTimeout}, ConnWriteTimeout: callTimeout,
+		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, ConnWriteTimeout: silence,
 		DisableCache: true, DisableRetry: true, AlwaysPipelining: true, PipelineMultiplex: 1,
 		ForceSingleClient: l.mode == modeSingle,
 	}

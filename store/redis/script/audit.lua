@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Appends an entry to the audit of a record, at a moment later than the one before it.
 --
 -- KEYS: the audit, the index of audits.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Keeps a completion that came too late.
 --
 -- KEYS: the list of the record.

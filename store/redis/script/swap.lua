@@ -2,14 +2,14 @@
 -- Stores the next value of a record if it is still as it was read: a compare-and-set for what the program decided.
 --
 -- KEYS: the record, the index of what is in progress, the index of what is unknown.
--- ARGV: the head as it was read, empty if there was no record; when that was; the next value; its time to live in
---       milliseconds or 0 for ever; the number of the index that it was in, and of the one that it will be in, each 0 for
---       none; when it is due there; 1 if a waiting process is to be told.
+-- ARGV: the head as it was read, empty if there was no record; until when what was read counts; the next value; its time
+--       to live in milliseconds or 0 for ever; the number of the index that it was in, and of the one that it will be in,
+--       each 0 for none; when it is due there; 1 if a waiting process is to be told.
 -- Returns 1, else the server's time and what is stored. What was read too long ago is decided again, because its times
 -- count from then.
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
-if redis.call('GETRANGE', KEYS[1], 0, 63) ~= ARGV[1] or now - ARGV[2] > 1000000 then
+if redis.call('GETRANGE', KEYS[1], 0, 63) ~= ARGV[1] or now > tonumber(ARGV[2]) then
 	return {now, redis.call('GET', KEYS[1])}
 end
 if ARGV[6] ~= '0' then

@@ -1,0 +1,172 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/redis/rueidis"
+)
+
+const (
+	// movingTime is for how long a call is sent again to a slot that is on its way to another node.
+	movingTime  = 2 * time.Second
+	movingPause = 5 * time.Millisecond
+	// nextNode is how long a node is waited for before another one is asked as well.
+	nextNode = 100 * time.Millisecond
+)
+
+// redirection is the node of a cluster that another one named in the place of an answer.
+type redirection struct {
+	address string // empty if there was none
+	asking  bool   // it is told of this one call, not of the slot
+}
+
+// followMove sends again what the server has not done because its slot, or some of the keys in it, are elsewhere.
+func (s *sender) followMove(ctx context.Context, parts []*part) {
+	for start := time.Now(); time.Since(start) < movingTime; {
+		moving := which(parts, isMoving)
+		if len(moving) == 0 || !backoff.Sleep(ctx, movingPause) {
+			return
+		}
+		for _, p := range moving {
+			p.to = redirected(p.err)
+		}
+		s.exchange(ctx, moving, true)
+	}
+}
+
+func isMoving(err *rueidis.RedisError) bool {
+	_, moved := err.IsMoved()
+	_, ask := err.IsAsk()
+	return moved || ask || err.IsTryAgain()
+}
+
+// redirected reads where the server sends a call on.
+func redirected(err error) (to redirection) {
+	var said *rueidis.RedisError
+	if errors.As(err, &said) {
+		if to.address, to.asking = said.IsAsk(); !to.asking {
+			to.address, _ = said.IsMoved()
+		}
+	}
+	return to
+}
+
+// alone sends commands of which the last one blocks, on a connection that they have to themselves: the server counts what
+// was written through it, and no command behind may wait. In a cluster the client would follow a redirection without the
+// command that blocks: there the caller follows it.
+func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first *part) []rueidis.RedisResult {
+	if !s.cluster {
+		return s.client.DoMulti(ctx, commands...)
+	}
+	node := s.node(ctx, first)
+	switch {
+	case node == nil:
+		client, release := s.client.Dedicate()
+		defer s.running.Go(release) // which asks the server
+		return client.DoMulti(ctx, commands...)
+	case first.to.asking:
+		asking := s.client.B().Arbitrary("ASKING").Build()
+		return node.DoMulti(ctx, append([]rueidis.Completed{asking}, commands...)...)[1:]
+	default:
+		return node.DoMulti(ctx, commands...)
+	}
+}
+
+// node returns the node that a part was redirected to, or nothing.
+func (s *sender) node(ctx context.Context, p *part) rueidis.Client {
+	if p.to.address == "" {
+		return nil
+	}
+	if node := s.client.Nodes()[p.to.address]; node != nil {
+		return node
+	}
+	// A node that has no slot yet is not known to the client, which takes it up where it is redirected itself.
+	_ = s.client.Do(ctx, s.client.B().Exists().Key(p.calls[0].keys[0]).Build()).Error()
+	return s.client.Nodes()[p.to.address]
+}
+
+// askAny asks for what every node of a cluster knows, and returns the first answer and whose it is. It asks one node after
+// the other, but does not wait long for one that does not answer.
+func (s *sender) askAny(ctx context.Context, command func(rueidis.Builder) rueidis.Completed) (
+	address string, answer rueidis.RedisResult,
+) {
+	type answered struct {
+		address string
+		rueidis.RedisResult
+	}
+	nodes := s.client.Nodes()
+	addresses, answers := slices.Collect(maps.Keys(nodes)), make(chan answered, len(nodes))
+	last := answered{"", rueidis.NewErrorResult(errors.New("the client knows no node of the cluster"))}
+	for asked, failed := 0, 0; failed < len(addresses); {
+		if asked < len(addresses) {
+			address, node := addresses[asked], nodes[addresses[asked]]
+			asked++
+			go func() { answers <- answered{address, s.ask(ctx, node, command(node.B()))[0]} }()
+		}
+		select {
+		case last = <-answers:
+			if last.Error() == nil {
+				return last.address, last.RedisResult
+			}
+			failed++
+		case <-time.After(nextNode):
+		}
+	}
+	return last.address, last.RedisResult
+}
+
+// primaries returns the servers that hold records, each by itself, whether they answer or not.
+func (s *sender) primaries(ctx context.Context) ([]rueidis.Client, error) {
+	if !s.cluster {
+		return []rueidis.Client{s.client}, nil
+	}
+	asked, reply := s.askAny(ctx, func(b rueidis.Builder) rueidis.Completed { return b.ClusterSlots().Build() })
+	ranges, err := reply.ToArray()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	known, primaries := s.client.Nodes(), make(map[string]rueidis.Client)
+	for i := range ranges {
+		address, err := primaryOf(&ranges[i], asked)
+		if err != nil {
+			return nil, err
+		}
+		if primaries[address] = known[address]; known[address] == nil {
+			return nil, unavailable(fmt.Errorf("the client does not know the primary %s yet", address))
+		}
+	}
+	if len(primaries) == 0 {
+		return nil, unavailable(errors.New("the cluster has no primary"))
+	}
+	return slices.Collect(maps.Values(primaries)), nil
+}
+
+// primaryOf reads from a range of CLUSTER SLOTS where its primary is: a host and a port, or a port of the host that was
+// asked.
+func primaryOf(slots *rueidis.RedisMessage, asked string) (address string, err error) {
+	parts, err := slots.ToArray()
+	if err != nil || len(parts) < 3 {
+		return "", unexpected(err)
+	}
+	primary, err := parts[2].ToArray()
+	if err != nil || len(primary) < 2 {
+		return "", unexpected(err)
+	}
+	port, err := primary[1].AsInt64()
+	if err != nil {
+		return "", unexpected(err)
+	}
+	host, err := primary[0].ToString()
+	if err != nil || host == "" {
+		host, _, err = net.SplitHostPort(asked)
+	}
+	return net.JoinHostPort(host, strconv.FormatInt(port, 10)), err
+}
