@@ -186,7 +186,7 @@ func TestPostgres(t *testing.T) {
 	t.Parallel()
 	var count frontCounter
 	server := servers.Redis(t)
-	run(t, storetest.Features{ConcurrentTx: true}, []string{"Fingerprints", "Content", "Buster", "Rewriter", "OutboxAnswer"},
+	run(t, storetest.Features{ConcurrentTx: true}, []string{"Content", "Rewriter", "OutboxAnswer"},
 		func(t testing.TB) storetest.Instance {
 			prefix := server.Prefix(t)
 			front := func(t testing.TB) tiered.Front {
