@@ -49,7 +49,8 @@ STORE_MATRIX := \
 	./lab/feature/tiered \
 	./lab/feature/sealed \
 	./lab/feature/breaker \
-	./lab/feature/limit
+	./lab/feature/limit \
+	./lab/feature/stack
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \

@@ -48,6 +48,7 @@ type Store interface {
 	store.Reconciler
 	store.Buster
 	store.Lister
+	store.Rewriter
 	store.LateCompletionKeeper
 	store.ExternalEventKeeper
 	store.Auditor
@@ -74,6 +75,9 @@ type Database struct {
 
 // Reads is for reading tables of the application. Writes go through a transaction of the store.
 func (d *Database) Reads() *sql.DB { return d.reads }
+
+// Unwrap implements [store.Wrapper]: what belongs to one kind of database is found through it.
+func (d *Database) Unwrap() store.Store { return d.Store }
 
 // HasColumn reports whether a table has a column, for programs that add to tables of an earlier version: SQLite has no
 // ADD COLUMN IF NOT EXISTS.

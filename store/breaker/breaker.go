@@ -106,10 +106,18 @@ type Store struct {
 	changes []ChangedEvent
 }
 
+// fronted is a store that answers some calls without the store inside, as that of package tiered does. Around it a breaker
+// would stay closed while the store inside is sick, and once open keep retries from the front.
+type fronted interface{ FrontAway() bool }
+
 // New returns a breaker around a store, or an error that says what in the configuration cannot be right.
 func New(inside store.Store, config Config) (*Store, error) {
 	if inside == nil {
 		return nil, errors.New("breaker: the store is nil")
+	}
+	if _, ok := store.Find[fronted](inside); ok {
+		return nil, errors.New("breaker: the store has a front, whose answers say nothing about the store behind it: " +
+			"put the breaker around that one, and the front before the breaker")
 	}
 	config, err := config.withDefaults()
 	if err != nil {

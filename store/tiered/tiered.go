@@ -30,8 +30,8 @@
 //
 // # With other wrappers
 //
-// Outside of a tiered store, package sealed keeps what the front holds encrypted; inside of it, the front holds plain
-// answers. A circuit breaker belongs inside: the front goes on to answer retries while the database is away.
+// Package sealed belongs outside, so that what the front holds is sealed too. A circuit breaker belongs inside: the front
+// goes on to answer retries while the database is away. The other way round each of them is refused.
 package tiered
 
 import (
@@ -46,6 +46,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/wrap"
+	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
 
@@ -147,6 +148,13 @@ func New(durable store.Store, front Front, config Config) (*Store, error) {
 	if durable == nil || front == nil {
 		return nil, errors.New("tiered: a durable store and a front are needed")
 	}
+	if _, sealed := store.Find[outbox.Sealer](durable); sealed {
+		return nil, errors.New("tiered: the durable store is sealed, and the front would hold what it opens: " +
+			"leave the seal out here, and put it around the tiered store")
+	}
+	if _, twice := store.Find[*Store](durable); twice {
+		return nil, errors.New("tiered: the durable store has a front already: an answer of two could be older than MaxAge")
+	}
 	config, err := config.withDefaults()
 	if err != nil {
 		return nil, err
@@ -172,6 +180,9 @@ func (s *Store) Close() error {
 	}
 	return errors.Join(err, s.Store.Close())
 }
+
+// FrontAway reports whether the front is left alone at the moment, because it has failed or was slow.
+func (s *Store) FrontAway() bool { return s.away.Load() }
 
 // background runs a function beside the requests, unless the store is closed.
 func (s *Store) background(work func()) bool {

@@ -10,16 +10,17 @@ import (
 type Lost struct {
 	// FailOvers is how often a replica took over.
 	FailOvers int
-	// AtRisk are the operations of which a write was acknowledged that the replica which took over may not have had, and
-	// Operations those among them of which a promise was broken.
+	// AtRisk are the operations of which a write was acknowledged, or shown to another request, that the replica which
+	// took over may not have had, and Operations those among them of which a promise was broken.
 	AtRisk, Operations int
 	// Violations are what was broken of those.
 	Violations []Violation
 }
 
 // Trace takes apart what a run broke: what follows from a fail-over, and the rest, which nothing excuses. A violation
-// follows from one if it is about an operation of which a write was acknowledged by the primary that was lost, after
-// the last moment of which it is known that its replica had everything. A run without a fail-over shows nothing.
+// follows from one if it is about an operation of which a write was acknowledged by the primary that was lost, or shown
+// to another request, after the last moment of which it is known that its replica had everything. A run without a
+// fail-over shows nothing.
 func Trace(run *history.Run, violations []Violation) (lost Lost, rest []Violation) {
 	lost.FailOvers = len(run.FailOvers)
 	if lost.FailOvers == 0 {
@@ -41,25 +42,43 @@ func Trace(run *history.Run, violations []Violation) (lost Lost, rest []Violatio
 	return lost, rest
 }
 
-// atRisk are the operations of which an acknowledged write may be lost.
+// atRisk are the operations of which an acknowledged write may be lost, or one that another request was shown.
 func atRisk(run *history.Run) map[id]bool {
 	slots := make(map[id]int, len(run.Slots))
 	for _, s := range run.Slots {
 		slots[id{s.Scope, s.Key}] = s.Slot
 	}
 	risky := make(map[id]bool)
+	unanswered := make(map[id][]*history.Write)
+	inDanger := func(w *history.Write) bool {
+		slot, known := slots[id{w.Scope, w.Key}]
+		return known && slices.ContainsFunc(run.FailOvers, func(f history.FailOver) bool { return mayLose(&f, slot, w) })
+	}
 	for i := range run.Writes {
 		w := &run.Writes[i]
 		o := id{w.Scope, w.Key}
-		slot, known := slots[o]
-		if !known || !acknowledged(w) {
-			continue
+		switch {
+		case acknowledged(w) && inDanger(w):
+			risky[o] = true
+		case (w.Ended == 0 || !w.Accepted && !isFenced(w)) && inDanger(w):
+			unanswered[o] = append(unanswered[o], w)
 		}
-		if slices.ContainsFunc(run.FailOvers, func(f history.FailOver) bool { return mayLose(&f, slot, w) }) {
+	}
+	for i := range run.Writes {
+		w := &run.Writes[i]
+		o := id{w.Scope, w.Key}
+		if unanswered[o] != nil && shows(w) && inDanger(w) &&
+			slices.ContainsFunc(unanswered[o], func(u *history.Write) bool { return u.Began <= w.Ended }) {
 			risky[o] = true
 		}
 	}
 	return risky
+}
+
+// shows reports whether the store has shown a record that it did not change: what another one wrote, who may not have
+// been told.
+func shows(w *history.Write) bool {
+	return w.Call == history.CallReserve && w.Accepted && !w.Granted && w.Ended != 0 && w.Attempt != 0
 }
 
 // acknowledged reports whether the store said that it has changed a record.
@@ -74,5 +93,5 @@ func acknowledged(w *history.Write) bool {
 // before its replica was last seen to have everything, and not after it was gone.
 func mayLose(f *history.FailOver, slot int, w *history.Write) bool {
 	held := slices.ContainsFunc(f.Slots, func(s [2]int) bool { return s[0] <= slot && slot <= s[1] })
-	return held && w.Ended >= f.Began && w.Began <= f.Ended
+	return held && (w.Ended >= f.Began || w.Ended == 0) && w.Began <= f.Ended
 }

@@ -46,6 +46,37 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestTraceOfWhatWasShown: a write of which no one was told can be lost as well after another request was shown it, by the
+// same primary and in the same time.
+func TestTraceOfWhatWasShown(t *testing.T) {
+	t.Parallel()
+	made := history.Write{Scope: "s", Key: "k", Call: history.CallReserve, Began: 150, Ended: 190, Err: "EOF"}
+	shown := history.Write{Scope: "s", Key: "k", Call: history.CallReserve, Began: 160, Ended: 170, Accepted: true, Attempt: 7}
+	for name, c := range map[string]struct {
+		change func(made, shown *history.Write)
+		traced bool
+	}{
+		"in time":                  {func(_, _ *history.Write) {}, true},
+		"its node died":            {func(made, _ *history.Write) { made.Ended, made.Err = 0, "" }, true},
+		"shown before it was made": {func(_, shown *history.Write) { shown.Began, shown.Ended = 110, 140 }, false},
+		"shown by the next one":    {func(_, shown *history.Write) { shown.Began, shown.Ended = 210, 220 }, false},
+		"made long before":         {func(made, _ *history.Write) { made.Began, made.Ended = 50, 60 }, false},
+		"nothing was shown":        {func(_, shown *history.Write) { shown.Attempt = 0 }, false},
+		"it was refused":           {func(made, _ *history.Write) { made.Call, made.Err = history.CallComplete, "complete refused: 8" }, false},
+	} {
+		a, b := made, shown
+		c.change(&a, &b)
+		run := &history.Run{
+			FailOvers: []history.FailOver{{Began: 100, Ended: 200, Slots: [][2]int{{9, 9}}}},
+			Writes:    []history.Write{a, b}, Slots: []history.Slot{{Scope: "s", Key: "k", Slot: 9}},
+		}
+		_, rest := Trace(run, []Violation{{Invariant: "I11", Scope: "s", Key: "k"}})
+		if traced := len(rest) == 0; traced != c.traced {
+			t.Errorf("%s: it is traced: %t, want %t", name, traced, c.traced)
+		}
+	}
+}
+
 // TestNoFailOverIsNoSuccess: a run in which no replica took over fails, also if nothing was broken; and what is about no
 // operation is not excused.
 func TestNoFailOverIsNoSuccess(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -21,12 +22,15 @@ type cluster struct {
 	world   *World
 	servers *servers.RedisCluster
 	wires   []*wire // as the servers are
-	// acts makes those who end a primary or move slots wait for each other: each needs all others in their places.
+	// acts makes those who end a primary or move slots wait for each other: each needs all others in their places. It
+	// protects refused.
 	acts sync.Mutex
+	// refused is how often servers that were killed since have refused a request, by the first word of the error.
+	refused map[string]int
 }
 
 func openCluster(ctx context.Context, w *World) (database, error) {
-	c := &cluster{world: w}
+	c := &cluster{world: w, refused: make(map[string]int)}
 	var err error
 	if c.servers, err = servers.StartRedisCluster(ctx); err != nil {
 		return nil, err
@@ -140,6 +144,9 @@ func (c *cluster) failOver(ctx context.Context, fault string, cut time.Duration)
 		defer lag.Wait()
 		pause(ctx, cut)
 	}
+	if err := c.noteRefusals(ctx, old); err != nil {
+		return err
+	}
 	err = old.Kill()
 	f.Ended = history.Now()
 	if err != nil {
@@ -160,6 +167,44 @@ func (c *cluster) failOver(ctx context.Context, fault string, cut time.Duration)
 		info, err := old.Info(ctx)
 		return err == nil && info["role"] == "slave" && info["master_link_status"] == "up", nil
 	})
+}
+
+// metMoved is a reply that says that a slot is elsewhere.
+const metMoved = "met MOVED"
+
+// noteRefusals keeps how often a server has refused requests because of what happens to the cluster.
+func (c *cluster) noteRefusals(ctx context.Context, s *servers.RedisServer) error {
+	reply, err := s.Do(ctx, "INFO", "errorstats")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(reply.(string)) {
+		name, count, _ := strings.Cut(strings.TrimSpace(line), ":count=")
+		name = strings.TrimPrefix(name, "errorstat_")
+		if slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING"}, name) {
+			n, err := strconv.Atoi(count)
+			if err != nil {
+				return err
+			}
+			c.refused["met "+name] += n
+		}
+	}
+	_, err = s.Do(ctx, "CONFIG", "RESETSTAT") // what was noted is not noted again
+	return err
+}
+
+// harvestRefusals adds what the nodes of the run have met to the faults.
+func (c *cluster) harvestRefusals(ctx context.Context, run *history.Run) error {
+	c.acts.Lock()
+	defer c.acts.Unlock()
+	for _, s := range c.servers.Nodes() {
+		if err := c.noteRefusals(ctx, s); err != nil {
+			return err
+		}
+	}
+	maps.Copy(run.Faults, c.refused)
+	clear(c.refused)
+	return nil
 }
 
 // awaitReplica waits until the replica of a primary has all that was written by a moment, which it returns.

@@ -142,11 +142,15 @@ func providerFaults(seed uint64) provider.Faults {
 }
 
 // Chances names the faults that strike by chance, so that only a longer run has them all: those of clients and
-// providers. On a plain store nothing is known that a webhook could be about.
+// providers, and that a request meets a slot that has moved. On a plain store nothing is known that a webhook could be
+// about.
 func (w *World) Chances() []string {
 	names := []string{"client-leaves"}
 	if !w.Plain() {
 		names = append(names, "webhook-foreign")
+	}
+	if w.Store == Cluster {
+		names = append(names, metMoved)
 	}
 	for kind := range misbehaviour {
 		if !w.Plain() || !strings.HasPrefix(string(kind), "webhook") {

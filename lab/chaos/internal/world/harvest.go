@@ -145,6 +145,9 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	w.mu.Unlock()
 	run.Faults = w.Struck()
 	w.countFront(run)
+	if c, ok := w.database.(*cluster); ok {
+		err = errors.Join(err, c.harvestRefusals(ctx, run))
+	}
 	for _, fault := range w.Faults() {
 		if !w.Brief {
 			run.Planned = append(run.Planned, fault.Name)
