@@ -11,6 +11,9 @@
 // On any doubt the durable store is asked. That is why the front may be empty, slow, down, evicting, or restored from an
 // old snapshot: the worst that it can cause is a look at the database.
 //
+// Where next to all requests are first executions, which no front can answer, it is asked for a sample of them only, until
+// that finds retries again.
+//
 // The well-known alternative, a lock in Redis in front of a table, decides nothing here. A lock that can expire, be
 // evicted or be forgotten by a fail-over does not keep a second execution out, so that the table has to do that all the
 // same; and once it does, the lock is a round trip that buys nothing.
@@ -106,7 +109,7 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // LookedUpEvent is a reservation for which the front was asked: it goes to the [onceward.Observer]. Without a hit the
-// durable store was asked too.
+// durable store was asked too. There is none for requests that passed the front by.
 type LookedUpEvent struct{ Hit bool }
 
 // FrontFailedEvent is a failure after which the front is left alone for a while: it goes to the [onceward.Observer]. Call
@@ -126,6 +129,8 @@ type Store struct {
 	fills chan struct{}
 	// away is set while the front is left alone.
 	away atomic.Bool
+	// worth says whether look-ups are worth it.
+	worth worth
 	// bounds is what bounds the look-ups of the moment.
 	bounds atomic.Pointer[bound]
 
@@ -155,6 +160,7 @@ func New(durable store.Store, front Front, config Config) (*Store, error) {
 		Store: wrap.New(durable, nil), front: front, config: config,
 		fills: make(chan struct{}, maxFills), untold: make(map[store.ID]time.Time),
 	}
+	s.worth.assume()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -185,28 +191,29 @@ func (s *Store) background(work func()) bool {
 
 // Reserve implements [store.Store]: a retry of what is completed may be answered by the front.
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
-	if v, hit := s.lookUp(ctx, r); hit {
-		return v, nil
-	}
-	begun := s.begin()
-	v, err := s.Store.Reserve(ctx, r)
-	if err == nil {
-		s.fill(begun, &v)
-	}
-	return v, err
+	return s.reserve(ctx, r, func() (store.Verdict, error) { return s.Store.Reserve(ctx, r) })
 }
 
 // Transact implements [store.Transactor], as [Store.Reserve] does.
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
+	return s.reserve(ctx, r, func() (store.Verdict, error) { return s.Store.Transact(ctx, r, work) })
+}
+
+// reserve asks the front, and if that has no answer the durable store.
+func (s *Store) reserve(
+	ctx context.Context, r *store.Reservation, durable func() (store.Verdict, error),
+) (store.Verdict, error) {
 	if v, hit := s.lookUp(ctx, r); hit {
 		return v, nil
 	}
 	begun := s.begin()
-	v, err := s.Store.Transact(ctx, r, work)
+	v, err := durable()
 	if err == nil {
 		s.fill(begun, &v)
+	} else if errors.Is(err, store.ErrUnavailable) {
+		s.worth.assume() // what the front has is all there is
 	}
 	return v, err
 }
