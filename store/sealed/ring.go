@@ -71,7 +71,7 @@ func newRing(keys []Key, compressFrom int) (*ring, error) {
 	r.first = r.keys[keys[0].ID]
 	var err error
 	r.encoder, err = zstd.NewWriter(nil, zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true),
-		zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
+		zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithWindowSize(1<<20))
 	if err == nil {
 		err = r.limit(maxContent)
 	}
