@@ -26,9 +26,9 @@
 // refuses what is older than MaxAge by the clocks of the nodes, in case the front's clock was set back.
 //
 // [Store.Bust], and what resolves a record from outside, leave a tombstone in the front before they return. It keeps
-// every entry out for MaxAge, which is as long as one that was read before can live. If the front cannot be told, what
-// was asked for is done all the same, and the error is a [*store.StaleError] that says until when an old answer can
-// still be seen; the front is told as soon as it is back. A front that forgets a tombstone, by a restart or a fail-over,
+// every entry out for at least MaxAge, which is as long as one that was read before can live. If the front cannot be
+// told, what was asked for is done all the same, and the error is a [*store.StaleError] that says until when an old
+// answer can still be seen; the front is told as soon as it is back. A front that forgets a tombstone, by a restart or a fail-over,
 // falls back to MaxAge.
 //
 // # With other wrappers
@@ -65,7 +65,8 @@ const (
 // Config configures a [Store]. The zero value is ready to use.
 type Config struct {
 	// MaxAge is how old an answer of the front can be, from [MinMaxAge] to [MaxMaxAge]. It is the longest that a busted
-	// answer can still be seen if the front could not be told. All nodes have the same. Default: [DefaultMaxAge].
+	// answer can still be seen if the front could not be told. All nodes have the same; while it is being changed, the
+	// longest counts. Default: [DefaultMaxAge].
 	MaxAge time.Duration
 	// FrontTimeout is how long a look-up in the front may take, or up to a quarter more; then the durable store is asked.
 	// A front that has failed or was slower is left alone until it answers in time again. Default: [DefaultFrontTimeout].
@@ -151,6 +152,9 @@ const maxFills = 64
 func New(durable store.Store, front Front, config Config) (*Store, error) {
 	if durable == nil || front == nil {
 		return nil, errors.New("tiered: a durable store and a front are needed")
+	}
+	if _, twice := store.Find[*Store](durable); twice {
+		return nil, errors.New("tiered: the durable store has a front already: answers would be older than MaxAge")
 	}
 	config, err := config.withDefaults()
 	if err != nil {
