@@ -24,28 +24,36 @@ var errFront = errors.New("storeurl: the parameter front is not the URL of a Red
 // cutFront takes the parameter front out of a URL and leaves the rest as it is: the databases read it themselves. A path
 // with a question mark in it stays a path. What it says about a wrong URL does not repeat it: it may hold a password.
 func cutFront(text string) (rest, front string, err error) {
+	rest, fronts, err := cutParameter(text, "front")
+	if err != nil || len(fronts) > 1 || len(fronts) == 1 && !isFront(fronts[0]) {
+		return "", "", errFront
+	}
+	if len(fronts) == 0 {
+		return text, "", nil
+	}
+	return rest, fronts[0], nil
+}
+
+// cutParameter takes a parameter out of a URL, and returns what is left and the values that it had.
+func cutParameter(text, name string) (rest string, values []string, err error) {
 	rest, query, _ := strings.Cut(text, "?")
 	var others []string
 	for part := range strings.SplitSeq(query, "&") {
-		value, ok := strings.CutPrefix(part, "front=")
+		value, ok := strings.CutPrefix(part, name+"=")
 		if !ok {
 			others = append(others, part)
 			continue
 		}
 		// Not QueryUnescape: a + is part of redis+cluster://, and no URL has a space in it.
-		value, err := url.PathUnescape(value)
-		if err != nil || !isFront(value) || front != "" {
-			return "", "", errFront
+		if value, err = url.PathUnescape(value); err != nil {
+			return "", nil, err
 		}
-		front = value
-	}
-	if front == "" {
-		return text, "", nil
+		values = append(values, value)
 	}
 	if query := strings.Join(others, "&"); query != "" {
 		rest += "?" + query
 	}
-	return rest, front, nil
+	return rest, values, nil
 }
 
 // isFront reports whether that can be the URL of a front. What seems to be a port and is no number is the beginning of a
@@ -67,7 +75,11 @@ func isFront(text string) bool {
 
 // withFront puts a front before a store.
 func withFront(ctx context.Context, durable Store, at string, o options) (Store, error) {
-	front, err := redis.OpenFront(ctx, at, o.redis()...)
+	at, with, err := o.redis(at)
+	if err != nil {
+		return durable, err
+	}
+	front, err := redis.OpenFront(ctx, at, with...)
 	if err != nil {
 		return durable, err
 	}
@@ -78,10 +90,17 @@ func withFront(ctx context.Context, durable Store, at string, o options) (Store,
 	return s, nil
 }
 
-// redis returns the options of a store on Redis.
-func (o options) redis() []redis.Option {
-	if o.logger == nil {
-		return nil
+// redis returns the URL of a Redis without the parameters that are options, and the options.
+func (o options) redis(at string) (rest string, with []redis.Option, err error) {
+	rest, prefixes, err := cutParameter(at, "prefix")
+	if err != nil || len(prefixes) > 1 {
+		return "", nil, errors.New("storeurl: the parameter prefix of a Redis is there twice, or cannot be read")
 	}
-	return []redis.Option{redis.WithLogger(o.logger)}
+	for _, prefix := range prefixes {
+		with = append(with, redis.WithPrefix(prefix))
+	}
+	if o.logger != nil {
+		with = append(with, redis.WithLogger(o.logger))
+	}
+	return rest, with, nil
 }

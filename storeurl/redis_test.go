@@ -122,9 +122,9 @@ func TestFront(t *testing.T) {
 }
 
 // held reports whether a front on that server answers for the record of the test.
-func held(t *testing.T, url string) bool {
+func held(t *testing.T, url string, options ...redis.Option) bool {
 	t.Helper()
-	front, err := redis.OpenFront(t.Context(), url)
+	front, err := redis.OpenFront(t.Context(), url, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,6 +134,24 @@ func held(t *testing.T, url string) bool {
 		t.Fatal(err)
 	}
 	return len(value) > 0
+}
+
+// TestSharedFront: databases with a front on one server do not answer for each other if each has a prefix, nor do stores
+// on it.
+func TestSharedFront(t *testing.T) {
+	t.Parallel()
+	front := servers.NewRedis(t).URL()
+	file := filepath.Join(t.TempDir(), "blue.db") + "?front=" + front + "?prefix=blue"
+	blue := open(t, file)
+	complete(t, blue)
+	for deadline := time.Now().Add(20 * time.Second); !held(t, front, redis.WithPrefix("blue")); {
+		if _, err := blue.Reserve(t.Context(), reservation(t)); err != nil || time.Now().After(deadline) {
+			t.Fatal(errors.Join(err, errors.New("the front was not filled")))
+		}
+	}
+	complete(t, open(t, filepath.Join(t.TempDir(), "green.db")+"?front="+front+"?prefix=green"))
+	complete(t, openStore(t, front+"?prefix=one"))
+	complete(t, openStore(t, front+"?prefix=two"))
 }
 
 // TestFrontIsAway: a front that cannot be reached is no reason not to start.
@@ -166,6 +184,10 @@ func TestRedisRefused(t *testing.T) {
 		{file + "?front=redis://u:secret@127.0.0.1&front=redis://127.0.0.1", "?front=redis://"},
 		{file + "?front=redis://u:secret&more@127.0.0.1", "?front=redis://"},
 		{file + "?front=redis+sentinel://u:secret@127.0.0.1", "the name that the sentinels know"},
+		{file + "?front=redis://u:secret@127.0.0.1?prefix=a%26prefix=b", "the parameter prefix"},
+		{file + "?front=redis://u:secret@127.0.0.1?prefix=", "is no prefix"},
+		{"redis://u:secret@127.0.0.1?prefix=a%20b", "is no prefix"},
+		{"redis://u:secret@127.0.0.1?prefix=a&prefix=b", "the parameter prefix"},
 		{"mysql://u:secret@127.0.0.1?front=redis://127.0.0.1", "use postgres://"},
 	}
 	for _, test := range tests {

@@ -13,6 +13,11 @@
 //
 //	postgres://user@host/database?front=redis://host:6379/0
 //	sqlite:store.db?front=rediss+cluster://host,host
+//
+// The parameter prefix of a Redis is what its keys begin with (see redis.WithPrefix). Databases that share a Redis as
+// their front need one each, or they would answer for each other:
+//
+//	postgres://user@host/staging?front=redis://host:6379/0?prefix=staging
 package storeurl
 
 import (
@@ -52,6 +57,7 @@ type Store interface {
 	store.LateCompletionKeeper
 	store.ExternalEventKeeper
 	store.Auditor
+	store.Rewriter
 	outbox.Store
 	outbox.AnswerStore
 	inbox.Store
@@ -72,6 +78,9 @@ type Database struct {
 	// countColumns counts the columns of a table with a name: none or one.
 	countColumns string
 }
+
+// Unwrap implements [store.Wrapper].
+func (d *Database) Unwrap() store.Store { return d.Store }
 
 // Reads is for reading tables of the application. Writes go through a transaction of the store.
 func (d *Database) Reads() *sql.DB { return d.reads }
@@ -162,7 +171,11 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 		return nil, errors.New("storeurl: a front is for a database, postgres://… or sqlite:PATH: " +
 			"Redis needs no cache before it, so leave the parameter front out")
 	}
-	s, err := redis.Open(ctx, url, o.redis()...)
+	url, redisOptions, err := o.redis(url)
+	if err != nil {
+		return nil, err
+	}
+	s, err := redis.Open(ctx, url, redisOptions...)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package storeurl_test
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +11,10 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/postgres"
+	"github.com/onceward/onceward/store/sqlite"
 	"github.com/onceward/onceward/storeurl"
 )
 
@@ -128,5 +132,32 @@ func TestRefused(t *testing.T) {
 		if err == nil || db != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: the error is %v, want one with %q", url, err, want)
 		}
+	}
+}
+
+// TestCapabilities: a database has the capabilities of its store, and shows it.
+func TestCapabilities(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "store.db")
+	for _, url := range []string{file, file + "?front=redis://127.0.0.1:1/0"} {
+		db := open(t, url, storeurl.WithLogger(slog.New(slog.DiscardHandler)))
+		if _, ok := store.As[store.Rewriter](db); !ok {
+			t.Errorf("%s: it cannot rewrite records", url)
+		}
+		if _, ok := store.Find[*sqlite.Store](db); !ok {
+			t.Errorf("%s: the store inside is not found", url)
+		}
+	}
+	db := open(t, servers.Postgres(t).SchemaURL(t))
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.InTx(t.Context(), func(ctx context.Context) error {
+		_, err := postgres.AddMessage(ctx, box, postgres.Tx(ctx), outbox.Message{Type: "paid", Payload: []byte("{}")})
+		return err
+	})
+	if err != nil {
+		t.Errorf("a message was not added through pgx: %v", err)
 	}
 }

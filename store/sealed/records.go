@@ -161,7 +161,10 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
-	var refused error
+	var (
+		refused       error
+		plain, sealed store.Response // of the work
+	)
 	v, err := s.Store.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
 		if refused = s.openVerdict(&v); refused != nil {
 			return store.Settlement{Action: store.TxRollback}
@@ -171,21 +174,29 @@ func (s *Store) Transact(
 		if settlement.Action == store.TxRollback {
 			return settlement
 		}
-		var done *store.Completion
-		if done, refused = s.sealCompletion(p, &settlement.Completion); refused != nil {
+		plain = s.redacted(settlement.Completion.Response)
+		if sealed, refused = s.sealResponse(p, plain); refused != nil {
 			return store.Settlement{Action: store.TxRollback}
 		}
-		settlement.Completion = *done
+		settlement.Completion.Response = sealed
 		return settlement
 	})
 	if err == nil {
 		err = refused
+	}
+	// An answer that was sealed here a moment ago is not opened again: that would double what a seal costs.
+	known := err == nil && v.Record.Response.Equal(&sealed)
+	if known {
+		v.Record.Response = store.Response{}
 	}
 	if err == nil {
 		err = s.openVerdict(&v)
 	}
 	if err != nil {
 		return store.Verdict{}, s.openFenced(r.ID, err)
+	}
+	if known {
+		v.Record.Response = plain
 	}
 	return v, nil
 }

@@ -8,6 +8,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -35,8 +37,17 @@ type ring struct {
 
 // key is what the keys of values are derived from.
 type key struct {
-	id   uint32
-	root []byte
+	id uint32
+	// macs holds HMACs under the root of the key: to make one costs about as much as to use it.
+	macs sync.Pool
+}
+
+func newKey(k Key) (*key, error) {
+	root, err := hkdf.Extract(sha256.New, k.Secret, []byte(extraction))
+	if err != nil {
+		return nil, fmt.Errorf("key %d: %w", k.ID, err)
+	}
+	return &key{id: k.ID, macs: sync.Pool{New: func() any { return hmac.New(sha256.New, root) }}}, nil
 }
 
 func newRing(keys []Key, compressFrom int) (*ring, error) {
@@ -52,16 +63,15 @@ func newRing(keys []Key, compressFrom int) (*ring, error) {
 		if r.keys[k.ID] != nil {
 			return nil, fmt.Errorf("key %d is there twice: each secret has an id of its own, for ever", k.ID)
 		}
-		root, err := hkdf.Extract(sha256.New, k.Secret, []byte(extraction))
-		if err != nil {
-			return nil, fmt.Errorf("key %d: %w", k.ID, err)
+		var err error
+		if r.keys[k.ID], err = newKey(k); err != nil {
+			return nil, err
 		}
-		r.keys[k.ID] = &key{id: k.ID, root: root}
 	}
 	r.first = r.keys[keys[0].ID]
 	var err error
 	r.encoder, err = zstd.NewWriter(nil, zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true),
-		zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
+		zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithWindowSize(1<<20))
 	if err == nil {
 		err = r.limit(maxContent)
 	}
@@ -90,7 +100,8 @@ func (r *ring) seal(b binding, content []byte) ([]byte, error) {
 	}
 	value := h.append(make([]byte, 0, maxHead+nonceSize+len(content)+tagSize))
 	data := b.appendTo(value)
-	gcm, nonceKey, err := r.first.derive(data)
+	contentKey, nonceKey := r.first.derive(data)
+	gcm, err := newGCM(contentKey)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +126,8 @@ func (r *ring) open(b binding, value []byte) (content []byte, attempt int64, err
 		return nil, 0, errBroken
 	}
 	data := b.appendTo(value[:len(value)-len(rest)])
-	gcm, _, err := key.derive(data)
+	contentKey, _ := key.derive(data)
+	gcm, err := newGCM(contentKey)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -135,16 +147,25 @@ func (r *ring) open(b binding, value []byte) (content []byte, attempt int64, err
 var errBroken = unreadable("its seal is broken: it was changed, or belongs to another scope, key, attempt or status")
 
 // derive makes the keys for one place: so no two places share a key, and a nonce needs to be unique for one place
-// alone.
-func (k *key) derive(place []byte) (gcm cipher.AEAD, nonceKey []byte, err error) {
-	both, err := hkdf.Expand(sha256.New, k.root, string(place), 2*secretSize)
-	if err != nil {
-		return nil, nil, err
+// alone. It is HKDF-Expand of 64 bytes with the place as info (RFC 5869), on an HMAC that is used again.
+func (k *key) derive(place []byte) (contentKey, nonceKey []byte) {
+	mac := k.macs.Get().(hash.Hash)
+	defer k.macs.Put(mac)
+	both := make([]byte, 0, 2*secretSize)
+	for block := range byte(2) {
+		mac.Reset()
+		mac.Write(both) // the block before
+		mac.Write(place)
+		mac.Write([]byte{block + 1})
+		both = mac.Sum(both)
 	}
-	block, err := aes.NewCipher(both[:secretSize])
+	return both[:secretSize], both[secretSize:]
+}
+
+func newGCM(contentKey []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(contentKey)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	gcm, err = cipher.NewGCM(block)
-	return gcm, both[secretSize:], err
+	return cipher.NewGCM(block)
 }

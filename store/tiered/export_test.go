@@ -2,8 +2,18 @@ package tiered
 
 import "maps"
 
+// Untold counts what the front has missed.
+func Untold(s *Store) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.untold)
+}
+
 // Tombstones counts the tombstones that a front keeps.
 func Tombstones(m *Memory) int { return len(m.tombstones) }
+
+// Bytes is the size of what a front holds.
+func Bytes(m *Memory) int { return m.bytes }
 
 // Restore makes the front hold what another one, which is a snapshot of it, does.
 func (m *Memory) Restore(snapshot *Memory) {
@@ -17,7 +27,10 @@ func (m *Memory) Restore(snapshot *Memory) {
 		m.entries[held.id] = m.recent.PushFront(&held)
 		m.bytes += held.size()
 	}
-	m.tombstones = maps.Clone(snapshot.tombstones)
+	m.tombstones, m.shut = maps.Clone(snapshot.tombstones), snapshot.shut
+	for id := range m.tombstones {
+		m.bytes += tombstoneSize(id)
+	}
 }
 
 // Snapshot is a copy of what the front holds.

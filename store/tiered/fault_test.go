@@ -206,3 +206,26 @@ func TestResolve(t *testing.T) {
 		}
 	}
 }
+
+// TestRewriteWhileDown: records that are sealed again while the front is away, which can be very many, do not take
+// the place of busts in what it has to be told, and do not wait for it.
+func TestRewriteWhileDown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, tiered.Config{})
+		c := w.execute(request(key), "done")
+		w.replay("done", false)
+		w.front.set(func(f *faultyFront) { f.slow = true })
+		old := store.Content{Response: store.Response{Status: 201, Body: []byte("done")}}
+		again := store.Content{Response: store.Response{Status: 201, Body: []byte("sealed")}}
+		if err := w.store.Rewrite(t.Context(), c, old, again); err != nil {
+			t.Errorf("a rewrite without the front: %v", err)
+		}
+		start := time.Now()
+		if err := w.store.Rewrite(t.Context(), c, again, old); err != nil || time.Since(start) != 0 {
+			t.Errorf("a rewrite behind it took %s: %v", time.Since(start), err)
+		}
+		if n := tiered.Untold(w.store); n != 0 {
+			t.Errorf("%d rewrites wait for the front to be told", n)
+		}
+	})
+}

@@ -27,16 +27,18 @@ type Front interface {
 	Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error
 }
 
-// lookUp asks the front for the answer to a reservation.
+// lookUp asks the front for the answer to a reservation, if that is worth it.
 func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdict, hit bool) {
-	if s.away.Load() || ctx.Err() != nil {
+	if s.away.Load() || ctx.Err() != nil || !s.worth.ask() {
 		return v, false
 	}
 	value, err := s.front.Get(lookUpContext{s.bound(), ctx}, r.ID)
-	switch {
-	case err == nil && len(value) > 0:
+	if len(value) > 0 && err == nil {
 		v, hit = s.answer(r, value)
-	case err != nil && ctx.Err() == nil: // a caller who has left says nothing about the front
+	}
+	if err == nil {
+		s.worth.learn(hit)
+	} else if ctx.Err() == nil { // a caller who has left says nothing about the front
 		s.failed("get", err)
 	}
 	s.config.Observer.Observe(ctx, LookedUpEvent{Hit: hit})

@@ -2,7 +2,6 @@ package tiered
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -16,40 +15,43 @@ import (
 // Bust implements [store.Buster]. The front has dropped the record when it returns; if it could not be told, the error is
 // a [*store.StaleError].
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
-	return s.told(ctx, id, s.Store.Bust(ctx, id, force))
+	// The longest MaxAge, not that of this node: one that has a longer one may be about to fill in what it has read.
+	return s.told(ctx, id, MaxMaxAge, s.Store.Bust(ctx, id, force))
 }
 
 // ResolveCompleted implements [store.Reconciler]. It tells the front, as [Store.Bust] does, which may hold what a bust
 // that went past it has left.
 func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
-	return s.told(ctx, c.ID, s.Store.ResolveCompleted(ctx, c, done))
+	return s.told(ctx, c.ID, s.config.MaxAge, s.Store.ResolveCompleted(ctx, c, done))
 }
 
 // ResolveNotExecuted implements [store.Reconciler], and tells the front.
 func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
-	return s.told(ctx, c.ID, s.Store.ResolveNotExecuted(ctx, c, reason))
+	return s.told(ctx, c.ID, s.config.MaxAge, s.Store.ResolveNotExecuted(ctx, c, reason))
 }
 
 // ResolveStep implements [store.Reconciler], and tells the front.
 func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	return s.told(ctx, c.ID, s.Store.ResolveStep(ctx, c, p))
+	return s.told(ctx, c.ID, s.config.MaxAge, s.Store.ResolveStep(ctx, c, p))
 }
 
-// Rewrite implements [store.Rewriter], and tells the front. If it cannot be told that is no error: what it still holds, for
-// MaxAge at most, is the same content under another key, which stays in the key ring as long.
+// Rewrite implements [store.Rewriter], and tells the front. If it cannot be told, or is away, that is no error: what it
+// still holds, for MaxAge at most, is the same content under another key, which stays in the key ring as long.
 func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
-	err := s.told(ctx, c.ID, s.Store.Rewrite(ctx, c, from, to))
-	if errors.Is(err, store.ErrStale) {
-		return nil
+	done := s.Store.Rewrite(ctx, c, from, to)
+	if !s.away.Load() {
+		if err := s.invalidate(context.WithoutCancel(ctx), c.ID, s.config.MaxAge); err != nil {
+			s.failed("invalidate", err)
+		}
 	}
-	return err
+	return done
 }
 
 // told tells the front that the durable store was asked to change a record, and returns what is to be said of both. The
 // front is told after a failure as well: the change may have been made all the same.
-func (s *Store) told(ctx context.Context, id store.ID, done error) error {
+func (s *Store) told(ctx context.Context, id store.ID, lasting time.Duration, done error) error {
 	until := s.config.Clock().Add(s.config.MaxAge)
-	err := s.invalidate(context.WithoutCancel(ctx), id)
+	err := s.invalidate(context.WithoutCancel(ctx), id, lasting)
 	if err != nil {
 		s.tellLater(id)
 		s.failed("invalidate", err) // behind it, so that what waits for the front finds it
@@ -60,15 +62,15 @@ func (s *Store) told(ctx context.Context, id store.ID, done error) error {
 	return done
 }
 
-// invalidate leaves a tombstone in the front, for as long as an entry can live that was read before.
-func (s *Store) invalidate(ctx context.Context, id store.ID) error {
+// invalidate leaves a tombstone in the front, for at least as long as an entry can live that was read before.
+func (s *Store) invalidate(ctx context.Context, id store.ID, lasting time.Duration) error {
 	timeout := writeTimeout
 	if s.away.Load() {
 		timeout = s.config.FrontTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return s.front.Invalidate(ctx, id, s.config.MaxAge)
+	return s.front.Invalidate(ctx, id, lasting)
 }
 
 // maxUntold bounds what is kept for a front that is away. What comes on top ends by its age: its caller was told when.
@@ -138,7 +140,7 @@ func (s *Store) tellAll() error {
 	s.mu.Unlock()
 	for id, until := range untold {
 		if time.Now().Before(until) {
-			if err := s.invalidate(s.ctx, id); err != nil {
+			if err := s.invalidate(s.ctx, id, MaxMaxAge); err != nil {
 				return err
 			}
 		}

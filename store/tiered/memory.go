@@ -14,7 +14,8 @@ const DefaultMemoryBytes = 64 << 20
 
 // MemoryConfig configures a [Memory]. The zero value is ready to use.
 type MemoryConfig struct {
-	// MaxBytes is how much it holds; what was used least recently gives way. Default: [DefaultMemoryBytes].
+	// MaxBytes is how much it holds; what was used least recently gives way. Where tombstones alone are more, which takes
+	// a bust for each 300 bytes, it holds nothing until they have ended. Default: [DefaultMemoryBytes].
 	MaxBytes int
 	// Clock is its clock. Default: [time.Now].
 	Clock func() time.Time
@@ -29,10 +30,13 @@ type Memory struct {
 	mu      sync.Mutex
 	entries map[store.ID]*list.Element
 	recent  list.List // of *memoryEntry, the most recently used first
-	bytes   int
+	// bytes is the size of all entries and tombstones.
+	bytes int
 	// tombstones holds when each ends. They do not give way to entries; they are pruned at prune.
 	tombstones map[store.ID]time.Time
 	prune      int
+	// shut is when the last of the tombstones has ended that there was no room for: nothing is added until then.
+	shut time.Time
 }
 
 type memoryEntry struct {
@@ -44,9 +48,9 @@ type memoryEntry struct {
 // memoryOverhead is about what an entry takes beside its value and its ID.
 const memoryOverhead = 256
 
-func (e *memoryEntry) size() int {
-	return len(e.value) + len(e.id.Scope) + len(e.id.Key) + memoryOverhead
-}
+func (e *memoryEntry) size() int { return len(e.value) + tombstoneSize(e.id) }
+
+func tombstoneSize(id store.ID) int { return len(id.Scope) + len(id.Key) + memoryOverhead }
 
 // leastPrune is how many tombstones are kept before those that have ended are looked for.
 const leastPrune = 64
@@ -99,14 +103,21 @@ func (m *Memory) Add(_ context.Context, id store.ID, value []byte, end time.Time
 	defer m.mu.Unlock()
 	now := m.config.Clock()
 	added := &memoryEntry{id: id, value: value, end: end}
-	if m.live(id) != nil || now.Before(m.tombstones[id]) || !now.Before(end) || added.size() > m.config.MaxBytes {
+	if m.live(id) != nil || now.Before(m.tombstones[id]) || now.Before(m.shut) || !now.Before(end) ||
+		added.size() > m.config.MaxBytes {
 		return nil
 	}
 	m.entries[id] = m.recent.PushFront(added)
-	for m.bytes += added.size(); m.bytes > m.config.MaxBytes; {
+	m.bytes += added.size()
+	m.makeRoom()
+	return nil
+}
+
+// makeRoom drops what was used least recently, as long as there is too much. The caller holds the lock.
+func (m *Memory) makeRoom() {
+	for m.bytes > m.config.MaxBytes && m.recent.Len() > 0 {
 		m.remove(m.recent.Back())
 	}
-	return nil
 }
 
 // Invalidate implements [Front].
@@ -118,15 +129,37 @@ func (m *Memory) Invalidate(_ context.Context, id store.ID, lasting time.Duratio
 	}
 	now := m.config.Clock()
 	if len(m.tombstones) >= m.prune {
-		for old, end := range m.tombstones {
-			if !now.Before(end) {
-				delete(m.tombstones, old)
-			}
-		}
-		m.prune = max(leastPrune, 2*len(m.tombstones))
+		m.pruneTombstones(now)
+	}
+	if _, replaced := m.tombstones[id]; !replaced {
+		m.bytes += tombstoneSize(id)
 	}
 	m.tombstones[id] = now.Add(lasting)
+	if m.makeRoom(); m.bytes > m.config.MaxBytes {
+		m.shutUntilTheyEnd()
+	}
 	return nil
+}
+
+// pruneTombstones drops those that have ended.
+func (m *Memory) pruneTombstones(now time.Time) {
+	for id, end := range m.tombstones {
+		if !now.Before(end) {
+			delete(m.tombstones, id)
+			m.bytes -= tombstoneSize(id)
+		}
+	}
+	m.prune = max(leastPrune, 2*len(m.tombstones))
+}
+
+// shutUntilTheyEnd keeps everything out in place of the tombstones, which are all that there is.
+func (m *Memory) shutUntilTheyEnd() {
+	for _, end := range m.tombstones {
+		if end.After(m.shut) {
+			m.shut = end
+		}
+	}
+	m.tombstones, m.prune, m.bytes = make(map[store.ID]time.Time), leastPrune, 0
 }
 
 func (m *Memory) remove(element *list.Element) {

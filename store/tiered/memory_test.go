@@ -62,3 +62,38 @@ func TestMemoryDropsTombstones(t *testing.T) {
 		}
 	})
 }
+
+// TestMemoryOfTombstones: tombstones count, and those that there is no room for keep everything out until they end.
+func TestMemoryOfTombstones(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const most = 100 << 10
+		front := tiered.NewMemory(tiered.MemoryConfig{MaxBytes: most})
+		add := func(key string) (held bool) {
+			id := store.ID{Key: key}
+			_ = front.Add(t.Context(), id, []byte("value"), time.Now().Add(24*time.Hour))
+			value, _ := front.Get(t.Context(), id)
+			return len(value) > 0
+		}
+		if !add("before") {
+			t.Fatal("nothing was added")
+		}
+		_ = front.Invalidate(t.Context(), store.ID{Key: "long"}, time.Hour)
+		for i := range 2000 {
+			_ = front.Invalidate(t.Context(), store.ID{Key: fmt.Sprint(i)}, time.Minute)
+			if bytes := tiered.Bytes(front); bytes > most {
+				t.Fatalf("it holds %d bytes after %d tombstones", bytes, i)
+			}
+		}
+		if value, _ := front.Get(t.Context(), store.ID{Key: "before"}); len(value) > 0 || add("other") || add("long") {
+			t.Error("it holds something beside more tombstones than it can hold")
+		}
+		time.Sleep(time.Hour - time.Nanosecond)
+		if add("long") {
+			t.Error("a tombstone was forgotten")
+		}
+		time.Sleep(time.Nanosecond)
+		if !add("long") || !add("other") {
+			t.Error("nothing is added when the last tombstone has ended")
+		}
+	})
+}

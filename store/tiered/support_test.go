@@ -105,14 +105,18 @@ func (f *faultyFront) release() {
 	f.held = nil
 }
 
-// countingStore counts the reservations that the durable store is asked for.
+// countingStore counts the reservations that the durable store is asked for, and can be down.
 type countingStore struct {
 	*memory.Store
 	asked atomic.Int64
+	down  atomic.Bool
 }
 
 func (s *countingStore) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	s.asked.Add(1)
+	if s.down.Load() {
+		return store.Verdict{}, store.ErrUnavailable
+	}
 	return s.Store.Reserve(ctx, r)
 }
 

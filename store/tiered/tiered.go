@@ -11,6 +11,9 @@
 // On any doubt the durable store is asked. That is why the front may be empty, slow, down, evicting, or restored from an
 // old snapshot: the worst that it can cause is a look at the database.
 //
+// Where next to all requests are first executions, which no front can answer, it is asked for a sample of them only, until
+// that finds retries again.
+//
 // The well-known alternative, a lock in Redis in front of a table, decides nothing here. A lock that can expire, be
 // evicted or be forgotten by a fail-over does not keep a second execution out, so that the table has to do that all the
 // same; and once it does, the lock is a round trip that buys nothing.
@@ -23,9 +26,9 @@
 // refuses what is older than MaxAge by the clocks of the nodes, in case the front's clock was set back.
 //
 // [Store.Bust], and what resolves a record from outside, leave a tombstone in the front before they return. It keeps
-// every entry out for MaxAge, which is as long as one that was read before can live. If the front cannot be told, what
-// was asked for is done all the same, and the error is a [*store.StaleError] that says until when an old answer can
-// still be seen; the front is told as soon as it is back. A front that forgets a tombstone, by a restart or a fail-over,
+// every entry out for at least MaxAge, which is as long as one that was read before can live. If the front cannot be
+// told, what was asked for is done all the same, and the error is a [*store.StaleError] that says until when an old
+// answer can still be seen; the front is told as soon as it is back. A front that forgets a tombstone, by a restart or a fail-over,
 // falls back to MaxAge.
 //
 // # With other wrappers
@@ -63,7 +66,8 @@ const (
 // Config configures a [Store]. The zero value is ready to use.
 type Config struct {
 	// MaxAge is how old an answer of the front can be, from [MinMaxAge] to [MaxMaxAge]. It is the longest that a busted
-	// answer can still be seen if the front could not be told. All nodes have the same. Default: [DefaultMaxAge].
+	// answer can still be seen if the front could not be told. All nodes have the same; while it is being changed, the
+	// longest counts. Default: [DefaultMaxAge].
 	MaxAge time.Duration
 	// FrontTimeout is how long a look-up in the front may take, or up to a quarter more; then the durable store is asked.
 	// A front that has failed or was slower is left alone until it answers in time again. Default: [DefaultFrontTimeout].
@@ -107,7 +111,7 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // LookedUpEvent is a reservation for which the front was asked: it goes to the [onceward.Observer]. Without a hit the
-// durable store was asked too.
+// durable store was asked too. There is none for requests that passed the front by.
 type LookedUpEvent struct{ Hit bool }
 
 // FrontFailedEvent is a failure after which the front is left alone for a while: it goes to the [onceward.Observer]. Call
@@ -127,6 +131,8 @@ type Store struct {
 	fills chan struct{}
 	// away is set while the front is left alone.
 	away atomic.Bool
+	// worth says whether look-ups are worth it.
+	worth worth
 	// bounds is what bounds the look-ups of the moment.
 	bounds atomic.Pointer[bound]
 
@@ -163,6 +169,7 @@ func New(durable store.Store, front Front, config Config) (*Store, error) {
 		Store: wrap.New(durable, nil), front: front, config: config,
 		fills: make(chan struct{}, maxFills), untold: make(map[store.ID]time.Time),
 	}
+	s.worth.assume()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -196,28 +203,29 @@ func (s *Store) background(work func()) bool {
 
 // Reserve implements [store.Store]: a retry of what is completed may be answered by the front.
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
-	if v, hit := s.lookUp(ctx, r); hit {
-		return v, nil
-	}
-	begun := s.begin()
-	v, err := s.Store.Reserve(ctx, r)
-	if err == nil {
-		s.fill(begun, &v)
-	}
-	return v, err
+	return s.reserve(ctx, r, func() (store.Verdict, error) { return s.Store.Reserve(ctx, r) })
 }
 
 // Transact implements [store.Transactor], as [Store.Reserve] does.
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
+	return s.reserve(ctx, r, func() (store.Verdict, error) { return s.Store.Transact(ctx, r, work) })
+}
+
+// reserve asks the front, and if that has no answer the durable store.
+func (s *Store) reserve(
+	ctx context.Context, r *store.Reservation, durable func() (store.Verdict, error),
+) (store.Verdict, error) {
 	if v, hit := s.lookUp(ctx, r); hit {
 		return v, nil
 	}
 	begun := s.begin()
-	v, err := s.Store.Transact(ctx, r, work)
+	v, err := durable()
 	if err == nil {
 		s.fill(begun, &v)
+	} else if errors.Is(err, store.ErrUnavailable) {
+		s.worth.assume() // what the front has is all there is
 	}
 	return v, err
 }

@@ -140,11 +140,11 @@ func TestLateFillBesideNew(t *testing.T) {
 		}
 		w.front.set(func(f *faultyFront) { f.holds = false })
 		short := request(key)
-		short.Retention = 15 * time.Second
+		short.Retention = time.Hour + 5*time.Second
 		w.execute(short, "new")
 		w.replay("new", false) // its fill meets the tombstone
 		w.replay("new", false)
-		time.Sleep(10 * time.Second)
+		time.Sleep(time.Hour)
 		w.replay("new", false)
 		w.replay("new", true)
 		w.front.release()
@@ -152,6 +152,33 @@ func TestLateFillBesideNew(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.front.release()
 		w.reserve(request(key), store.DecisionExecute)
+	})
+}
+
+// TestMaxAgeIsRaised: while nodes with a longer MaxAge are started, a bust by one with a shorter one keeps their late
+// fills out as well.
+func TestMaxAgeIsRaised(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, tiered.Config{MaxAge: 10 * time.Second})
+		raised, err := tiered.New(w.durable, w.front, tiered.Config{MaxAge: time.Hour, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = raised.Close() }()
+		w.execute(request(key), "old")
+		w.front.set(func(f *faultyFront) { f.holds = true })
+		if v, err := raised.Reserve(t.Context(), request(key)); err != nil || v.Decision != store.DecisionReplay {
+			t.Fatal(v.Decision, err)
+		}
+		synctest.Wait() // its fill is on the way
+		if err := w.store.Bust(t.Context(), key, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.front.release()
+		if v, err := raised.Reserve(t.Context(), request(key)); err != nil || v.Decision != store.DecisionExecute {
+			t.Errorf("what was busted a minute ago got (%v, %v)", v.Decision, err)
+		}
 	})
 }
 
@@ -201,6 +228,14 @@ func TestConfig(t *testing.T) {
 	}
 	if _, err := tiered.New(memory.New(), nil, tiered.Config{}); err == nil {
 		t.Error("no front was accepted")
+	}
+	once, err := tiered.New(memory.New(), front, tiered.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = once.Close() }()
+	if _, err := tiered.New(once, front, tiered.Config{}); err == nil {
+		t.Error("a front before a front was accepted: its answers would be twice as old")
 	}
 }
 
