@@ -226,9 +226,10 @@ const (
 	maxSettleBackoff = time.Second
 )
 
-// once makes a write for which there is no time left to repeat it.
+// once makes a write for which there is no time left to repeat it. Its context tells of the operation: what belongs to one
+// that runs goes through a circuit breaker.
 func (e *execution) once(write func(ctx context.Context) error) error {
-	ctx := e.storeContext(new(lazyContext), time.Now())
+	ctx := e.storeContext(&lazyContext{op: &e.op}, time.Now())
 	defer ctx.release()
 	return write(ctx)
 }
