@@ -131,6 +131,9 @@ func (e *execution) settleRelease(reason string) result {
 		e.settled(store.StateUnknown, err)
 		return result{kind: resultReleased}
 	}
+	if left == store.StateNone {
+		e.returnKey()
+	}
 	e.settled(left, nil)
 	return result{kind: resultReleased}
 }
@@ -226,9 +229,10 @@ const (
 	maxSettleBackoff = time.Second
 )
 
-// once makes a write for which there is no time left to repeat it.
+// once makes a write for which there is no time left to repeat it. Its context tells of the operation: what belongs to one
+// that runs goes through a circuit breaker.
 func (e *execution) once(write func(ctx context.Context) error) error {
-	ctx := e.storeContext(new(lazyContext), time.Now())
+	ctx := e.storeContext(&lazyContext{op: &e.op}, time.Now())
 	defer ctx.release()
 	return write(ctx)
 }

@@ -20,7 +20,8 @@ import (
 // request is reserved in the same one step, but may not create a record.
 type Limiter interface {
 	// TakeKey takes allowance for one new key of a scope, whose record will be kept for the retention. It returns the
-	// limit that stands in the way, or nil.
+	// limit that stands in the way, or nil. That may be [LimitMismatches]: where it is used up, new keys are refused too, so
+	// that the answer does not tell whether a key is taken.
 	TakeKey(ctx context.Context, scope string, retention time.Duration) *LimitError
 	// ReturnKey gives back what TakeKey took: no record was made.
 	ReturnKey(scope string, retention time.Duration)
@@ -38,8 +39,7 @@ const (
 	LimitMismatches = "mismatches"
 )
 
-// LimitError says that a scope has reached a limit: nothing was executed and nothing stored. It is an [ErrRefused], and
-// under the name [LimitMismatches] an [ErrMismatch] as well.
+// LimitError says that a scope has reached a limit: nothing was executed and nothing stored. It is an [ErrRefused].
 type LimitError struct {
 	// Name is which limit it is, such as [LimitNewKeys].
 	Name string
@@ -61,9 +61,7 @@ func (e *LimitError) Error() string {
 }
 
 // Is makes errors.Is(err, ErrRefused) true.
-func (e *LimitError) Is(target error) bool {
-	return target == ErrRefused || target == ErrMismatch && e.Name == LimitMismatches
-}
+func (e *LimitError) Is(target error) bool { return target == ErrRefused }
 
 // RetryAfter is when it is worth trying again.
 func (e *LimitError) RetryAfter() time.Duration { return e.After }
@@ -77,7 +75,8 @@ func (e *LimitError) problem() *Problem {
 	case LimitActiveKeys:
 		p = p.detailed("too many keys are kept; requests that were made before are still answered")
 	case LimitMismatches:
-		p = problemMismatches.detailed("use a new key for each new request, and send a retry as the original was")
+		p = problemMismatches.detailed("until this is over no new requests are accepted; use a new key for each of them, " +
+			"and send a retry as the original was")
 	case LimitLookups:
 		p = problemLookups.detailed("ask less often")
 	default:
@@ -132,11 +131,12 @@ func (e *execution) countDecision(v *store.Verdict) {
 	if !made {
 		e.returnKey()
 	}
-	if v.Decision != store.DecisionRefused {
+	switch limiter := e.guard.config.Limiter; {
+	case v.Decision == store.DecisionRefused:
+	case v.Decision != store.DecisionMismatch || limiter == nil:
 		e.limit = nil
-	}
-	if v.Decision == store.DecisionMismatch && e.guard.config.Limiter != nil {
-		e.limit = e.guard.config.Limiter.Mismatch(e.caller, e.reservation.Scope)
+	case e.limit == nil || e.limit.Name != LimitMismatches: // else a key that is taken is answered like one that is not
+		e.limit = limiter.Mismatch(e.caller, e.reservation.Scope)
 	}
 }
 

@@ -147,6 +147,24 @@ func TestAllowanceIsGivenBack(t *testing.T) {
 			limit.wantLeft(t, "A6: replays and mismatches", 9)
 		})
 	}
+	t.Run("a rejected request", func(t *testing.T) {
+		t.Parallel()
+		limit, valid := &allowance{keys: 10}, false
+		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+			if !valid {
+				onceward.FromContext(r.Context()).Reject()
+				w.WriteHeader(http.StatusUnprocessableEntity)
+			}
+		}}
+		h := newGuard(t, memory.New(), limitedBy(limit)).Handler(handler, reserved)
+		for range 3 {
+			post(h, "k", `{"amount":-1}`).want(t, "E5", http.StatusUnprocessableEntity, false)
+		}
+		limit.wantLeft(t, "L1: nothing was kept", 10)
+		valid = true
+		post(h, "k", `{"amount":1}`).want(t, "E5", http.StatusOK, false)
+		limit.wantLeft(t, "L1", 9)
+	})
 	t.Run("a transaction that is rolled back", func(t *testing.T) {
 		t.Parallel()
 		limit := &allowance{keys: 10}
@@ -228,7 +246,7 @@ func TestLimitOfAFunction(t *testing.T) {
 	if err := do("k", ""); err != nil {
 		t.Errorf("A6: a replay over the limit: %v", err)
 	}
-	if err := do("k", "other"); !errors.Is(err, onceward.ErrMismatch) || !errors.As(err, &limit) ||
+	if err := do("k", "other"); !errors.Is(err, onceward.ErrRefused) || !errors.As(err, &limit) ||
 		limit.Name != onceward.LimitMismatches {
 		t.Errorf("L1: a mismatch over the limit: %v", err)
 	}

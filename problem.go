@@ -72,7 +72,7 @@ var (
 	problemUnavailable = retryable(503, time.Second, "store-unavailable", "The request was not executed")
 	problemRefused     = retryable(429, time.Second, "new-keys-refused", "No new requests are accepted")
 	problemMismatches  = retryable(429, time.Second, "mismatches-refused",
-		"Too many requests do not match their Idempotency-Key")
+		"Too many requests did not match their Idempotency-Key")
 	problemLookups     = retryable(429, time.Second, "lookups-refused", "Too many questions for a status")
 	problemNotExecuted = retryable(503, time.Second, "not-executed", "The request was not executed")
 	problemDeadline    = retryable(503, time.Second, "deadline-exceeded",

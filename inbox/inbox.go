@@ -24,7 +24,8 @@ const MaxName = 255
 // Inbox applies events once.
 type Inbox struct{ store Store }
 
-// New returns an inbox that remembers events in the store.
+// New returns an inbox that remembers events in the store. If that is a wrapper of a store that remembers none, each call
+// returns an error that wraps [errors.ErrUnsupported].
 func New(store Store) *Inbox { return &Inbox{store} }
 
 // Do runs fn unless the consumer has had the event before, and reports whether it ran. The event is remembered in tx, a

@@ -41,7 +41,9 @@ type Limits struct {
 	ActiveKeys int
 	// Lookups is how many questions for a status are answered. Default: no limit.
 	Lookups Rate
-	// Mismatches is how many requests are told that their key belongs to another one. Default: no limit.
+	// Mismatches is how many requests are told that their key belongs to another one. While it is used up, a scope's new
+	// keys are refused like those that belong to another request, so that the answer does not tell one from the other; a
+	// negative number refuses no new keys. Default: no limit.
 	Mismatches Rate
 }
 
@@ -52,8 +54,9 @@ type Config struct {
 	// For returns the limits of a scope, such as by the plan that a customer pays for. It is called for each request,
 	// must be quick, and may return other limits than before: they count at once. Default: Limits.
 	For func(scope string) Limits
-	// MaxScopes is how many scopes are remembered, at about 250 bytes each. What is idle goes as others come. Past the
-	// number those that have used the least go too, and start afresh when they come back. Default: 250,000.
+	// MaxScopes is how many scopes are remembered, at about 250 bytes each, and up to 600 more where ActiveKeys is set. What
+	// is idle goes as others come. Past the number those that have used the least go too, and start afresh when they come
+	// back. Default: 250,000.
 	MaxScopes int
 	// Counters holds the counts that nodes share. Default: none, each process counts for itself.
 	Counters Counters
@@ -137,6 +140,11 @@ func (l *Limiter) Close(ctx context.Context) error {
 // TakeKey implements [onceward.Limiter].
 func (l *Limiter) TakeKey(ctx context.Context, scope string, retention time.Duration) *onceward.LimitError {
 	limits := l.config.For(scope)
+	if limits.Mismatches.Limit > 0 {
+		if refused := l.mismatchesUsedUp(scope, limits.Mismatches); refused != nil {
+			return refused
+		}
+	}
 	return l.take(ctx, &ask{
 		scope: scope, name: onceward.LimitNewKeys, rate: limits.NewKeys, active: limits.ActiveKeys, retention: retention,
 	})
@@ -182,6 +190,19 @@ func (l *Limiter) Lookup(ctx context.Context, scope string) *onceward.LimitError
 // Mismatch implements [onceward.Limiter].
 func (l *Limiter) Mismatch(ctx context.Context, scope string) *onceward.LimitError {
 	return l.take(ctx, &ask{scope: scope, name: onceward.LimitMismatches, rate: l.config.For(scope).Mismatches})
+}
+
+// mismatchesUsedUp returns the refusal that the next mismatch would get, or nil.
+func (l *Limiter) mismatchesUsedUp(scope string, rate Rate) *onceward.LimitError {
+	a := &ask{scope: scope, name: onceward.LimitMismatches, rate: rate}
+	switch {
+	case a.unlimited():
+		return nil
+	case l.shared != nil:
+		return l.shared.usedUp(a)
+	default:
+		return l.local.usedUp(a)
+	}
 }
 
 func (l *Limiter) take(ctx context.Context, a *ask) *onceward.LimitError {

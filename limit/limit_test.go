@@ -199,8 +199,10 @@ func TestLookupsAndMismatches(t *testing.T) {
 		if l.Mismatch(t.Context(), "alice") == nil {
 			mismatches++
 		}
-		if refused := l.TakeKey(t.Context(), "alice", day); refused != nil {
-			t.Fatal(refused)
+		// Look-ups cost no new keys; mismatches do once they are used up.
+		refused := l.TakeKey(t.Context(), "alice", day)
+		if (refused != nil) != (mismatches == 2) || refused != nil && refused.Name != onceward.LimitMismatches {
+			t.Errorf("L1: after %d mismatches a new key gets %v", mismatches, refused)
 		}
 	}
 	if lookups != 3 || mismatches != 2 {
@@ -271,6 +273,24 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 		if n := l.Scopes(); n >= before {
 			t.Errorf("L1: of %d idle scopes and 201 new ones %d are left", before, n)
+		}
+	})
+}
+
+// TestThoseAtTheirLimitAreRemembered: it is not they who are forgotten when others come by the thousand.
+func TestThoseAtTheirLimitAreRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, limit.Config{Limits: limit.Limits{ActiveKeys: 100}, MaxScopes: 6400})
+		if n, _ := takeAll(t, l, "mallory"); n != 100 {
+			t.Fatalf("L1: %d keys", n)
+		}
+		for i := range 20_000 {
+			time.Sleep(time.Second)
+			_ = l.TakeKey(t.Context(), fmt.Sprint("scope", i), day)
+		}
+		if n, _ := takeAll(t, l, "mallory"); n != 0 {
+			t.Errorf("L1: %d active keys more for a scope at its limit", n)
 		}
 	})
 }

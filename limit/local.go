@@ -72,6 +72,19 @@ func (l *local) take(a *ask) *onceward.LimitError {
 	return nil
 }
 
+// usedUp says that take would refuse, without taking.
+func (l *local) usedUp(a *ask) *onceward.LimitError {
+	s := l.shard(a.scope)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u, ok := s.scopes[a.scope]; ok {
+		if wait := u.meter(a.name).wait(a.rate, l.now()); wait > 0 {
+			return a.refusedBy(a.name, wait)
+		}
+	}
+	return nil
+}
+
 // giveBack takes back what was taken.
 func (l *local) giveBack(a *ask) {
 	s := l.shard(a.scope)
@@ -108,23 +121,32 @@ func (s *shard) usage(scope string, now time.Duration) *usage {
 	return u
 }
 
-// clean removes some of what is idle, and, where there is no room, what is idle soonest of those that it looked at. Where
-// the look begins is random, so that all come by in time.
+// clean removes some of what is idle, and, where there is no room, of those that it looked at the one that has used the
+// least: one that is at its limit would have it all again. Where the look begins is random, so that all come by in time.
 func (s *shard) clean(now time.Duration) {
-	looked, least, soonest := 0, "", time.Duration(math.MaxInt64)
+	looked, least, lowest := 0, "", math.Inf(1)
 	for scope, u := range s.scopes {
 		if looked++; looked > looks {
 			break
 		}
 		if u.busyUntil <= now {
 			delete(s.scopes, scope)
-		} else if u.busyUntil < soonest {
-			least, soonest = scope, u.busyUntil
+		} else if used := u.used(); used < lowest {
+			least, lowest = scope, used
 		}
 	}
 	if len(s.scopes) >= s.most {
 		delete(s.scopes, least)
 	}
+}
+
+// used is how much a scope has used, of all.
+func (u *usage) used() float64 {
+	used := u.newKeys.used + u.lookups.used + u.mismatches.used
+	for _, e := range u.active {
+		used += float64(e.keys)
+	}
+	return used
 }
 
 func (u *usage) meter(name string) *meter {

@@ -105,9 +105,27 @@ func (s *shared) take(ctx context.Context, a *ask) *onceward.LimitError {
 			p.fetch(p.waiting + 1)
 		}
 		if !p.await(ctx) {
-			return p.borrow(a)
+			return a.refusedBy(a.name, portionLife) // its caller has left
 		}
 	}
+}
+
+// usedUp says that the counters have refused, without asking them, or would this node's share if they are down.
+func (s *shared) usedUp(a *ask) *onceward.LimitError {
+	s.mu.Lock()
+	p := s.portions[portionKey{a.scope, a.name, a.retention}]
+	s.mu.Unlock()
+	if p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.ask == *a && p.left == 0 && s.local.now() < p.again {
+			return a.refusedBy(p.refused.Name, p.refused.After)
+		}
+	}
+	if s.down.Load() {
+		return s.local.usedUp(a.share(s.config.Nodes))
+	}
+	return nil
 }
 
 // await waits until the counters have answered, and reports whether they have.
@@ -226,6 +244,8 @@ func (p *portion) got(t Take, g Grant, err error) {
 	switch {
 	case err != nil:
 		// Whether the counters heard of what came back is not known. It is not told again, or it could be given out twice.
+		// Nor is it known what they granted: what can be lost in this way is kept small.
+		p.want = 1
 	case g.Granted > 0:
 		p.left += g.Granted
 		p.end, p.until, p.borrowed = g.End, now+portionLife, 0
@@ -239,6 +259,9 @@ func (p *portion) got(t Take, g Grant, err error) {
 	default:
 		p.refused = p.ask.refusedBy(g.Limit, g.After)
 		p.again = now + min(g.After, portionLife)
+		if p.key.name == onceward.LimitMismatches {
+			p.again = now + g.After // no other node gives some back before, and new keys are refused until then
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ type counters struct {
 	used   map[string]int // by scope and name
 	active map[string]int
 	takes  int
+	last   limit.Take
 	fault  func(ctx context.Context) error
 }
 
@@ -34,6 +35,7 @@ func (c *counters) Take(ctx context.Context, t limit.Take) (g limit.Grant, err e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.takes++
+	c.last = t
 	if c.fault != nil {
 		if err := c.fault(ctx); err != nil {
 			return g, err
@@ -311,10 +313,41 @@ func TestLeavingWhileWaiting(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		started := time.Now()
-		_ = l.TakeKey(ctx, "alice", day)
+		refused := l.TakeKey(ctx, "alice", day)
 		if waited := time.Since(started); waited != 10*time.Millisecond {
 			t.Errorf("waited for %s", waited)
 		}
+		if refused == nil {
+			t.Error("L1: a caller that has left was given what the counters did not give")
+		}
+		time.Sleep(3 * time.Second)
+	})
+}
+
+// TestLostGrantIsSmall: whether counters that do not answer have granted what was wanted is not known, so little is.
+func TestLostGrantIsSmall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := newCounters()
+		limits := limit.Limits{ActiveKeys: 1_000_000}
+		l := nodes(t, 1, shared, &limits)[0]
+		takeUntil := func(enough func() bool) {
+			for !enough() {
+				_ = l.TakeKey(t.Context(), "alice", day)
+				synctest.Wait()
+			}
+		}
+		takeUntil(func() bool { return shared.last.Want > 100 })
+		time.Sleep(10 * time.Millisecond)
+		shared.fail(func(context.Context) error { return errors.New("the reply was lost") })
+		before := shared.takes
+		takeUntil(func() bool { time.Sleep(2 * time.Millisecond); return shared.takes > before })
+		time.Sleep(1100 * time.Millisecond) // the counters may be asked again
+		_ = l.TakeKey(t.Context(), "alice", day)
+		if shared.takes != before+2 || shared.last.Want > 2 {
+			t.Errorf("L1: after a grant that was lost %d are wanted, in the take %d behind it", shared.last.Want, shared.takes-before)
+		}
+		shared.fail(nil)
 		time.Sleep(3 * time.Second)
 	})
 }

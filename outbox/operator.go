@@ -19,6 +19,9 @@ type Operator struct {
 // NewOperator returns an operator over a store that is a [store.Auditor] too; if it is not, the error is
 // [errors.ErrUnsupported].
 func NewOperator(s Store) (*Operator, error) {
+	if err := checkStore(s); err != nil {
+		return nil, err
+	}
 	auditor, ok := store.As[store.Auditor](s)
 	if !ok {
 		return nil, fmt.Errorf("outbox: the store keeps no audit: %w", errors.ErrUnsupported)

@@ -46,10 +46,11 @@ type Outbox struct {
 	source string
 }
 
-// New returns an outbox that keeps its messages in the store.
-func New(store Store, config Config) (*Outbox, error) {
-	if store == nil {
-		return nil, errors.New("outbox: there is no store")
+// New returns an outbox that keeps its messages in the store. If that is a wrapper of a store that keeps none, the error
+// is [errors.ErrUnsupported].
+func New(s Store, config Config) (*Outbox, error) {
+	if err := checkStore(s); err != nil {
+		return nil, err
 	}
 	if config.Source == "" {
 		config.Source = "onceward"
@@ -57,7 +58,18 @@ func New(store Store, config Config) (*Outbox, error) {
 	if err := checkText("Source", config.Source); err != nil {
 		return nil, err
 	}
-	return &Outbox{store: store, guard: config.Guard, source: config.Source}, nil
+	return &Outbox{store: s, guard: config.Guard, source: config.Source}, nil
+}
+
+// checkStore refuses a store that keeps no messages: a wrapper has all methods, whatever it is around.
+func checkStore(s Store) error {
+	if s == nil {
+		return errors.New("outbox: there is no store")
+	}
+	if _, ok := store.As[Store](s); !ok {
+		return fmt.Errorf("outbox: the store inside of %T keeps no messages: %w", s, errors.ErrUnsupported)
+	}
+	return nil
 }
 
 // Add writes a message in a transaction of the application, at once: a *sql.Tx, such as [onceward.Tx] gives. A store

@@ -67,8 +67,8 @@ type Worker struct {
 
 // NewWorker returns a worker over a store.
 func NewWorker(s Store, config WorkerConfig) (*Worker, error) {
-	if s == nil {
-		return nil, errors.New("outbox: there is no store")
+	if err := checkStore(s); err != nil {
+		return nil, err
 	}
 	config, err := config.withDefaults()
 	if err != nil {

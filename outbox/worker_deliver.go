@@ -204,7 +204,12 @@ func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completi
 	if resolveErr == nil || errors.Is(resolveErr, store.ErrStale) {
 		return nil
 	}
-	rec, err := s.config.Records.Get(ctx, c.Origin)
+	rec, err := store.Record{}, error(nil)
+	if fenced := (*store.FencedError)(nil); errors.As(resolveErr, &fenced) {
+		rec.Attempt, rec.State = fenced.Current, fenced.State
+	} else {
+		rec, err = s.config.Records.Get(ctx, c.Origin)
+	}
 	waits := rec.Attempt == c.OriginAttempt && (rec.State == store.StateInProgress || rec.State == store.StateUnknown)
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && !waits:

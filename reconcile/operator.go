@@ -121,7 +121,7 @@ func audited(ctx context.Context, auditor store.Auditor, e store.AuditEntry, act
 		e.Outcome = "done"
 	case errors.Is(err, store.ErrStale):
 		e.Outcome = err.Error() // which says that it was done
-	case refused(err):
+	case refused(err), errors.Is(err, store.ErrNotSent):
 		e.Outcome = "failed: " + err.Error()
 	default:
 		e.Outcome = "not known whether it was done: " + err.Error()

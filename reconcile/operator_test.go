@@ -101,6 +101,26 @@ func TestActThatMayHaveBeenDone(t *testing.T) {
 	})
 }
 
+// TestActThatWasNotSent failed: nothing was done, and the audit says so.
+func TestActThatWasNotSent(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		s := &faulty{Store: memory.New()}
+		claim := lose(t, s, "k")
+		s.before = func(call string) error {
+			if call == "resolve" {
+				return store.ErrNotSent
+			}
+			return nil
+		}
+		if err := acts["completed"].do(t.Context(), newOperator(t, s), zoe, claim); !errors.Is(err, store.ErrNotSent) {
+			t.Errorf("got %v", err)
+		}
+		if got := audit(t, s, "k"); !strings.Contains(got, "[failed: ") {
+			t.Errorf("I16: the audit says %s", got)
+		}
+	})
+}
+
 func TestBustNeedsToSeeTheRecord(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := &faulty{Store: memory.New()}

@@ -7,8 +7,8 @@
 //	mux.Handle("GET /healthz/store", s.Health())
 //
 // While the breaker is open a call returns an [*OpenError]: nothing is sent to the store, nothing is executed, and a
-// client gets 503 with the time after which to come again. The writes of work that is already running always go
-// through: to refuse them would make outcomes unknown for nothing, and there are only as many as there is work in flight.
+// client gets 503 with the time after which to come again. The calls of work that is already running always go through:
+// to refuse them would make outcomes unknown for nothing, and there are only as many as there is work in flight.
 package breaker
 
 import (
@@ -39,7 +39,8 @@ type Config struct {
 	// Window is the time over which calls are counted. Default: 10 s.
 	Window time.Duration
 	// SlowCall is how long a call may take. One that takes longer counts as failed from that moment on, although its
-	// result is used. The work of a handler does not count, nor does waiting for another attempt. Default: 1 s.
+	// result is used. The work of a handler does not count, nor does waiting for another attempt, nor, as long as the
+	// store answers a look-up in this time, a job in the background or waiting for a handler in a transaction. Default: 1 s.
 	SlowCall time.Duration
 	// OpenFor is how long the store is left alone before one call is let through to probe it. With SlowCall it should be
 	// longer than the StoreTimeout of the guard together: a probe that hangs for longer has a second one beside it.
@@ -100,10 +101,13 @@ type Store struct {
 
 	cause error // why the last call failed; the circuit's lock protects it, under which its callbacks are called
 
+	working atomic.Int64 // handlers that are at work in a transaction
+
 	news    atomic.Bool // there are changes to tell
 	mu      sync.Mutex
 	until   time.Time // when an open breaker lets the next probe through
 	changes []ChangedEvent
+	looking *look // nil if none is under way
 }
 
 // fronted is a store that answers some calls without the store inside, as that of package tiered does. Around it a breaker
@@ -143,13 +147,20 @@ func (c *Config) trips(counts gobreaker.Counts) bool {
 		int(calls) >= c.MinCalls && float64(counts.TotalFailures) >= c.FailureRatio*float64(calls)
 }
 
-// goesThrough holds the calls that are made while the breaker is open too: the writes of owners of work that runs, and
-// what is done inside of a transaction that has begun.
-var goesThrough = map[wrap.Call]bool{
+// ofWork holds the calls of work that runs: the writes of its owner, what is done inside of a transaction that has begun,
+// and what a worker writes about an effect that has happened or a poller about what it has learned.
+var ofWork = map[wrap.Call]bool{
 	"extend": true, "checkpoint": true, "complete": true, "release": true, "abandon": true, "reject": true,
 	"add late completion": true, "postpone": true,
+	"resolve completed": true, "resolve not executed": true, "resolve step": true, "add audit": true,
 	"extend messages": true, "record provider id": true, "finish messages": true,
 	"add message": true, "add to answer": true, "remember event": true, "upsert row": true, "lock name": true,
+}
+
+// goesThrough reports whether a call is made while the breaker is open too. What an operation asks for while it runs is,
+// such as a transaction in which it writes down what it did, unless it is for new work.
+func goesThrough(ctx context.Context, name wrap.Call) bool {
+	return ofWork[name] || name != "reserve" && name != "transact" && onceward.FromContext(ctx) != nil
 }
 
 // around makes a call, unless the breaker is open, and judges it.
@@ -170,23 +181,28 @@ func (s *Store) around(ctx context.Context, name wrap.Call, next func(ctx contex
 type call struct {
 	store *Store
 	ctx   context.Context
+	name  wrap.Call
 	done  func(err error) // nil if it does not count
 	slow  *time.Timer
 }
 
 // begin lets a call through, or returns an [*OpenError].
 func (s *Store) begin(ctx context.Context, name wrap.Call) (call, error) {
-	c := call{store: s, ctx: ctx}
+	c := call{store: s, ctx: ctx, name: name}
 	done, err := s.circuit.Allow()
 	s.tell()
 	switch {
 	case err == nil:
 		c.done = done
 		c.slow = time.AfterFunc(s.config.SlowCall, func() {
+			if s.mayTakeLong(name) {
+				s.judgeByLook(done)
+				return
+			}
 			done(fmt.Errorf("%s took longer than %s", name, s.config.SlowCall))
 			s.tell()
 		})
-	case !goesThrough[name]:
+	case !goesThrough(ctx, name):
 		return c, s.open()
 	}
 	return c, nil
@@ -196,8 +212,13 @@ func (s *Store) begin(ctx context.Context, name wrap.Call) (call, error) {
 // a store that panics must not leave a probe behind that never ends.
 func (c *call) end(err *error) {
 	if c.done != nil && c.slow.Stop() {
-		c.done(judge(c.ctx, *err))
-		c.store.tell()
+		failure := judge(c.ctx, *err)
+		if errors.Is(failure, context.DeadlineExceeded) && c.store.mayTakeLong(c.name) {
+			go c.store.judgeByLook(c.done)
+		} else {
+			c.done(failure)
+			c.store.tell()
+		}
 	}
 	c.done = nil
 }

@@ -365,6 +365,17 @@ func TestOwnersGoThrough(t *testing.T) {
 	if _, err := s.Complete(t.Context(), claim, done); err != nil {
 		t.Errorf("L2: complete while the breaker is open: %v", err)
 	}
+	// What a worker or a poller has learned. That there is nothing to settle is the store's word.
+	for name, err := range map[string]error{
+		"resolve completed":    s.ResolveCompleted(t.Context(), claim, done),
+		"resolve not executed": s.ResolveNotExecuted(t.Context(), claim, "it was not"),
+		"resolve step":         s.ResolveStep(t.Context(), claim, store.Checkpoint{Point: "p"}),
+		"add audit":            s.AddAudit(t.Context(), store.AuditEntry{ID: someID, Actor: "a", Action: "b", Reason: "c"}),
+	} {
+		if errors.Is(err, store.ErrNotSent) {
+			t.Errorf("L2: %s while the breaker is open: %v", name, err)
+		}
+	}
 	if err := get(t, s); !errors.Is(err, store.ErrNotSent) {
 		t.Errorf("L2: a look-up while the breaker is open: %v", err)
 	}

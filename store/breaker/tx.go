@@ -24,11 +24,13 @@ type transaction struct {
 func (t *transaction) enter() {
 	var none error
 	t.end(&none)
+	t.store.working.Add(1)
 }
 
 // leave begins what comes behind the work.
 func (t *transaction) leave(err error) {
 	t.failed = err
+	t.store.working.Add(-1)
 	t.call, _ = t.store.begin(t.ctx, "complete")
 }
 

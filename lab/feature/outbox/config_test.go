@@ -1,13 +1,32 @@
 package outbox_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store/memory"
 )
 
 const year = 365 * 24 * time.Hour
+
+// TestWrappedStoreWithoutMessages is refused at once: a wrapper has all methods, whatever it is around.
+func TestWrappedStoreWithoutMessages(t *testing.T) {
+	t.Parallel()
+	s := wrap.New(memory.New(), nil)
+	_, newErr := outbox.New(s, outbox.Config{})
+	_, workerErr := outbox.NewWorker(s, outbox.WorkerConfig{
+		Routes: map[string]outbox.Route{topic: {Handler: new(clerk).deliver}},
+	})
+	_, operatorErr := outbox.NewOperator(s)
+	for name, err := range map[string]error{"New": newErr, "NewWorker": workerErr, "NewOperator": operatorErr} {
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s over a store in memory: %v", name, err)
+		}
+	}
+}
 
 // TestRefusedConfigs: a worker that could not work is not made, and the error says why.
 func TestRefusedConfigs(t *testing.T) {

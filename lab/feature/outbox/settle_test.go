@@ -12,6 +12,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/sqlite"
 )
 
 // shop is a service whose clients wait for what a worker does.
@@ -152,6 +153,25 @@ func TestSettledOtherwise(t *testing.T) {
 			})
 		})
 	}
+}
+
+// unread is a store behind a circuit breaker that is open: what is learned can be written, but nothing be read.
+type unread struct{ *sqlite.Store }
+
+func (unread) Get(context.Context, store.ID) (store.Record, error) {
+	return store.Record{}, store.ErrNotSent
+}
+
+// TestSettledOtherwiseUnread: the refusal tells what stands in the store. No second delivery is needed to learn it.
+func TestSettledOtherwiseUnread(t *testing.T) {
+	inTime(t, func(b *bench) {
+		s := newShop(b, func() {})
+		s.wantAnswer("before", "k", http.StatusInternalServerError, "outcome-unknown")
+		b.must(b.store.Bust(b.Context(), store.ID{Scope: "shop", Key: "k"}, true))
+		mail := &clerk{does: settles}
+		b.run(b.worker(unread{b.store}, outbox.Route{Handler: mail.deliver}), outbox.Report{Delivered: 1})
+		mail.want(b, "I1", "charge")
+	})
 }
 
 // withoutRecords is a store of messages alone.
