@@ -116,16 +116,16 @@ func (x *stepPlan) write(trip *pipeline) {
 	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt))
 }
 
-// learned answers by what is stored: the point is there, or nothing was committed, or the attempt is fenced. A record
-// that had the same point before the step, or is another attempt's by now, does not tell; then only a refusal by the
-// server itself says that nothing was committed.
+// learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A record
+// that had the same point before the step, is neither or is another attempt's by now does not tell; then only a refusal
+// by the server itself says that nothing was committed.
 func (x *stepPlan) learned(rec *store.Record, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
 	tells := fenced == nil && !samePoint(&x.wanted, &x.before)
 	switch {
 	case tells && samePoint(&x.wanted, rec):
 		return nil
-	case !tells && !refusedByServer(cause):
+	case !refusedByServer(cause) && !(tells && samePoint(&x.before, rec)):
 		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it",
 			store.ErrOutcomeUnknown, cause), fenced)
 	case fenced != nil:
@@ -147,6 +147,15 @@ func (x *stepPlan) spoiled(reason, cause error) error {
 
 // samePoint reports whether two records are equally far.
 func samePoint(a, b *store.Record) bool {
-	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&
+	return a.Point == b.Point && sameData(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&
 		a.ProviderID == b.ProviderID
+}
+
+// sameData reports whether two records may carry the same. Sealed data does not tell: a [store.Rewriter] puts the same
+// there in other bytes, under another key.
+func sameData(a, b []byte) bool {
+	if store.IsSealed(a) || store.IsSealed(b) {
+		return len(a) > 0 && len(b) > 0
+	}
+	return bytes.Equal(a, b)
 }
