@@ -21,7 +21,7 @@ const (
 	replaceAnswer = `WITH written AS (
 			UPDATE @record SET attempt = nextval('@attempt'), due = @now() + $2, retention = $3, answer = $4,
 				state = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, extra = $8
-			WHERE id = $1 AND attempt = $9 AND state = $10
+			WHERE id = $1 AND attempt = $9 AND state = $10 AND extra = $11
 			RETURNING attempt, due)
 		SELECT min(attempt), min(due),
 			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
@@ -234,7 +234,7 @@ func (x *handlerPlan) write(trip *pipeline) {
 		return
 	}
 	trip.unnamed = true // it is rare, and planned for what it finds
-	seen := [...][]byte{trip.int64(x.before.Attempt), trip.int16(stateCode(&x.before))}
+	seen := [...][]byte{trip.int64(x.before.Attempt), trip.int16(stateCode(&x.before)), x.extra}
 	trip.add(&x.store.sql.replaceAnswer, append(parameters[:], seen[:]...)...)
 }
 

@@ -46,10 +46,11 @@ func commitUnless(err error) (store.TxAction, error) {
 }
 
 // advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
-// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile.
+// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. A point that keeps
+// the data is not stored over other data than it has seen.
 const advance = `WITH written AS (
 		UPDATE @record SET extra = $2, state = CASE WHEN transaction_timestamp() = $3 THEN state END
-		WHERE id = $1 AND attempt = $4 AND state IN (10, 11)
+		WHERE id = $1 AND attempt = $4 AND state IN (10, 11) AND ($5::bytea IS NULL OR extra = $5)
 		RETURNING attempt)
 	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END
 	FROM written`
@@ -113,7 +114,11 @@ func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
 // write stores the recovery point.
 func (x *stepPlan) write(trip *pipeline) {
 	extra := appendExtra([]byte{}, &x.wanted)
-	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt))
+	var seen []byte
+	if x.point.Data == nil {
+		seen = x.extra
+	}
+	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt), seen)
 }
 
 // learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A record
