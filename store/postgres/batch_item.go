@@ -247,8 +247,8 @@ var batchStatements = [kinds]string{
 			FROM q WHERE takes
 			ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, due = excluded.due, retention = excluded.retention,
 				answer = excluded.answer, state = excluded.state, request = excluded.request, extra = excluded.extra
-			WHERE EXISTS (
-				SELECT FROM q WHERE q.id = r.id AND q.s_attempt = r.attempt AND q.s_state = r.state AND q.s_due = r.due)
+			WHERE EXISTS (SELECT FROM q WHERE q.id = r.id AND q.s_attempt = r.attempt AND q.s_state = r.state
+				AND q.s_due = r.due AND q.s_extra = r.extra)
 			RETURNING r.id, r.attempt, r.retention, r.extra
 		)
 		SELECT q.item,

@@ -299,3 +299,69 @@ func TestCommittedStepIsTakenOver(t *testing.T) {
 		})
 	}
 }
+
+// TestCommittedStepIsRewritten has the data of a committed step rewritten, as under another key, before its owner learns
+// what became of the commit. Whoever finds other bytes than its own does not say that nothing was committed.
+func TestCommittedStepIsRewritten(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	other := s.store(t, pgxHandle, s.url)
+	under := func(key string) []byte { return []byte(store.SealedPrefix + key) }
+	otherBytes := []byte("other bytes")
+	for name, c := range map[string]struct {
+		first, then store.Checkpoint
+		data        []byte
+		landed      bool
+		want        error
+	}{
+		"data that is not sealed":  {then: charged, data: otherBytes, landed: true, want: store.ErrOutcomeUnknown},
+		"data that is sealed then": {then: charged, data: under("2"), landed: true},
+		"sealed data": {
+			then: store.Checkpoint{Point: "charged", Data: under("1")}, data: under("2"), landed: true,
+		},
+		"not landed": {
+			first: charged, then: store.Checkpoint{Point: "shipped", Data: under("1")}, data: under("2"),
+			want: store.ErrUnavailable,
+		},
+		"not landed, the same point": {
+			first: charged, then: store.Checkpoint{Data: under("2")}, data: under("2"), want: store.ErrOutcomeUnknown,
+		},
+		"not landed, data that is not sealed": {
+			first: charged, then: store.Checkpoint{Point: "shipped"}, data: otherBytes, want: store.ErrOutcomeUnknown,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newStepFault(t, s, pgxHandle, name)
+			if c.first.Point != "" {
+				must(t, f.reach(c.first))
+			}
+			ran := f.runs.Load()
+			rewrite := func() {
+				rec, err := other.Get(t.Context(), f.claim.ID)
+				must(t, err)
+				must(t, other.Rewrite(t.Context(), f.claim, rec.Content(), store.Content{Data: c.data}))
+			}
+			var done <-chan error
+			if c.landed {
+				t.Cleanup(f.proxy.HoldReply(isCommit))
+				done = f.start(c.then)
+				awaitCaught(t, f.proxy, 1)
+				rewrite()
+				f.proxy.DropAll()
+			} else {
+				f.proxy.CutRequest(func(sql string) bool {
+					if isCommit(sql) {
+						rewrite()
+					}
+					return isCommit(sql)
+				})
+				done = f.start(c.then)
+			}
+			if err := await(t, "the end of the step", done); !errors.Is(err, c.want) ||
+				errors.Is(err, store.ErrOutcomeUnknown) != errors.Is(c.want, store.ErrOutcomeUnknown) {
+				t.Errorf("E3: the step got %v, want %v", err, c.want)
+			}
+			f.wantRuns(t, ran+1, "E3")
+		})
+	}
+}

@@ -128,6 +128,30 @@ func TestCommitAnsweredLate(t *testing.T) {
 	}
 }
 
+// TestCommittedAnswerIsRewritten has an answer rewritten, as under another key, before its owner learns what became of
+// the commit: it was executed, and is not said not to have been.
+func TestCommittedAnswerIsRewritten(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	other := s.store(t, pgxHandle, s.url)
+	f := newCommitFault(t, s, pgxHandle, "paid")
+	t.Cleanup(f.proxy.HoldReply(isCommit))
+	done := f.start(t)
+	awaitCaught(t, f.proxy, 1)
+	rec, err := other.Get(t.Context(), accountID("paid"))
+	must(t, err)
+	to := rec.Content()
+	to.Response.Body = []byte("run 1 under another key")
+	must(t, other.Rewrite(t.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt}, rec.Content(), to))
+	f.proxy.DropAll()
+	owner := await(t, "the owner's answer", done)
+	if v := owner.verdict; owner.err != nil || v.Decision != store.DecisionReplay || !v.Record.Response.Equal(&to.Response) {
+		t.Errorf("E7: got %s with %q, %v; want the replay of what is stored", v.Decision, v.Record.Response.Body, owner.err)
+	}
+	f.wantRows(t, "paid", 1, "I2")
+	f.wantRuns(t, 1, "I1")
+}
+
 // TestCommitNobodyAnswers waits until the store gives up by itself, so all of its cases wait together: the owner's
 // connection goes silent, which leaves another way to ask; or no server can be asked at all.
 func TestCommitNobodyAnswers(t *testing.T) {

@@ -228,8 +228,8 @@ func (v *values) int32(column int) int32 { return int32(binary.BigEndian.Uint32(
 func (v *values) int64(column int) int64 { return int64(binary.BigEndian.Uint64(v.fixed(column, 8))) }
 func (v *values) bool(column int) bool   { return v.fixed(column, 1)[0] != 0 }
 
-// bytes copies: what a connection reads into is used again.
-func (v *values) bytes(column int) []byte { return append([]byte(nil), v.raw[column]...) }
+// bytes copies: what a connection reads into is used again. It is never nil, which would be sent back as null.
+func (v *values) bytes(column int) []byte { return append([]byte{}, v.raw[column]...) }
 
 // postgresEpoch is the year 2000, from which the server counts.
 const postgresEpoch = 946684800000000

@@ -77,6 +77,7 @@ type view struct {
 	began  int64 // by the server's clock: no other transaction of this connection has the same
 	now    time.Time
 	before store.Record
+	extra  []byte // as the row of before has it
 	exists bool
 }
 
@@ -194,6 +195,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		} else {
 			seen.exists, seen.now = true, fromMicros(v.int64(0))
 			found.read(&v, 1)
+			seen.extra = found.extra
 		}
 		return v.err
 	})

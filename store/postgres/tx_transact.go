@@ -21,7 +21,7 @@ const (
 	replaceAnswer = `WITH written AS (
 			UPDATE @record SET attempt = nextval('@attempt'), due = @now() + $2, retention = $3, answer = $4,
 				state = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, extra = $8
-			WHERE id = $1 AND attempt = $9 AND state = $10
+			WHERE id = $1 AND attempt = $9 AND state = $10 AND extra = $11
 			RETURNING attempt, due)
 		SELECT min(attempt), min(due),
 			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
@@ -234,7 +234,7 @@ func (x *handlerPlan) write(trip *pipeline) {
 		return
 	}
 	trip.unnamed = true // it is rare, and planned for what it finds
-	seen := [...][]byte{trip.int64(x.before.Attempt), trip.int16(stateCode(&x.before))}
+	seen := [...][]byte{trip.int64(x.before.Attempt), trip.int16(stateCode(&x.before)), x.extra}
 	trip.add(&x.store.sql.replaceAnswer, append(parameters[:], seen[:]...)...)
 }
 
@@ -249,25 +249,28 @@ func (x *handlerPlan) read(_ int, raw [][]byte) error {
 	return v.err
 }
 
-// learned answers by what is stored. If the commit did not land nothing was executed; what another one has stored since
-// is decided again.
+// learned answers by what is stored. If there is no answer of the same request that is new, the commit did not land, and
+// nothing was executed.
 func (x *handlerPlan) learned(rec *store.Record, cause error) error {
-	if x.landed(rec) {
-		x.settled = *rec
+	if rec.State == store.StateCompleted && rec.Fingerprint == x.settled.Fingerprint && rec.Attempt != x.before.Attempt {
+		x.answered(rec)
 		return nil
 	}
 	err := x.store.notCommitted(cause)
 	if errors.Is(err, store.ErrWorkRefused) && rec.Attempt != x.before.Attempt {
-		return unavailable(fmt.Errorf("commit: %w", cause)) // a retry gets the other one's answer
+		return unavailable(fmt.Errorf("commit: %w", cause)) // a retry gets what the other one has stored
 	}
 	return err
 }
 
-// landed reports whether the stored record is the one that was to be stored. One that says the same of the same request
-// was either made by this transaction or makes no difference.
-func (x *handlerPlan) landed(rec *store.Record) bool {
-	return rec.State == store.StateCompleted && rec.Fingerprint == x.settled.Fingerprint &&
-		rec.Response.Equal(&x.settled.Response) && rec.Attempt != x.before.Attempt
+// answered takes the answer that is stored. One that says the same was either made by this transaction or makes no
+// difference. One that does not is another's, or the own in the bytes of another key: it is replayed.
+func (x *handlerPlan) answered(rec *store.Record) {
+	if rec.Response.Equal(&x.settled.Response) {
+		x.settled = *rec
+	} else {
+		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: *rec, Now: x.now}
+	}
 }
 
 // spoiled records, in a transaction of its own, that it is not known what became of the work.

@@ -46,10 +46,11 @@ func commitUnless(err error) (store.TxAction, error) {
 }
 
 // advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
-// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile.
+// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. A point that keeps
+// the data is not stored over other data than it has seen.
 const advance = `WITH written AS (
 		UPDATE @record SET extra = $2, state = CASE WHEN transaction_timestamp() = $3 THEN state END
-		WHERE id = $1 AND attempt = $4 AND state IN (10, 11)
+		WHERE id = $1 AND attempt = $4 AND state IN (10, 11) AND ($5::bytea IS NULL OR extra = $5)
 		RETURNING attempt)
 	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END
 	FROM written`
@@ -113,19 +114,23 @@ func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
 // write stores the recovery point.
 func (x *stepPlan) write(trip *pipeline) {
 	extra := appendExtra([]byte{}, &x.wanted)
-	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt))
+	var seen []byte
+	if x.point.Data == nil {
+		seen = x.extra
+	}
+	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt), seen)
 }
 
-// learned answers by what is stored: the point is there, or nothing was committed, or the attempt is fenced. A record
-// that had the same point before the step, or is another attempt's by now, does not tell; then only a refusal by the
-// server itself says that nothing was committed.
+// learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A record
+// that had the same point before the step, is neither or is another attempt's by now does not tell; then only a refusal
+// by the server itself says that nothing was committed.
 func (x *stepPlan) learned(rec *store.Record, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
 	tells := fenced == nil && !samePoint(&x.wanted, &x.before)
 	switch {
 	case tells && samePoint(&x.wanted, rec):
 		return nil
-	case !tells && !refusedByServer(cause):
+	case !refusedByServer(cause) && !(tells && samePoint(&x.before, rec)):
 		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it",
 			store.ErrOutcomeUnknown, cause), fenced)
 	case fenced != nil:
@@ -147,6 +152,15 @@ func (x *stepPlan) spoiled(reason, cause error) error {
 
 // samePoint reports whether two records are equally far.
 func samePoint(a, b *store.Record) bool {
-	return a.Point == b.Point && bytes.Equal(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&
+	return a.Point == b.Point && sameData(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&
 		a.ProviderID == b.ProviderID
+}
+
+// sameData reports whether two records may carry the same. Sealed data does not tell: a [store.Rewriter] puts the same
+// there in other bytes, under another key.
+func sameData(a, b []byte) bool {
+	if store.IsSealed(a) || store.IsSealed(b) {
+		return len(a) > 0 && len(b) > 0
+	}
+	return bytes.Equal(a, b)
 }

@@ -108,26 +108,28 @@ func TestConnectionDies(t *testing.T) {
 	c := newCouple(t)
 	// Here it is the other way round: the one behind the proxy owns, because its connections can be cut.
 	r := reservation("key")
-	working, finish, over := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	working, finish, over := make(chan struct{}), make(chan struct{}), make(chan ended, 1)
 	go func() {
-		_, err := c.waiter.Transact(context.Background(), r, func(context.Context, store.Verdict) store.Settlement {
+		v, err := c.waiter.Transact(context.Background(), r, func(context.Context, store.Verdict) store.Settlement {
 			close(working)
 			<-finish
 			return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
 		})
-		over <- err
+		over <- ended{v, err}
 	}()
 	await(t, "the transaction", working)
-	ended := make(chan error, 1)
-	crowd(t.Context(), 1, func(ctx context.Context, _ int) { ended <- c.owner.Wait(ctx, r.ID, 0) })
+	waited := make(chan error, 1)
+	crowd(t.Context(), 1, func(ctx context.Context, _ int) { waited <- c.owner.Wait(ctx, r.ID, 0) })
 	c.proxy.DropAll()
-	if err := await(t, "the end of the wait, while the handler still runs", ended); err != nil {
+	if err := await(t, "the end of the wait, while the handler still runs", waited); err != nil {
 		t.Errorf("the wait ended with %v", err)
 	}
 	transacted(t, c.owner, "key", nothing)
 	close(finish)
-	if err := await(t, "the end of the transaction", over); !errors.Is(err, store.ErrUnavailable) {
-		t.Errorf("I1: the transaction whose connection was cut got %v, want ErrUnavailable", err)
+	cut := await(t, "the end of the transaction", over)
+	if v := cut.verdict; cut.err != nil || v.Decision != store.DecisionReplay || string(v.Record.Response.Body) != "key" {
+		t.Errorf("I1: the transaction whose connection was cut got %s with %q, %v; want the other one's answer",
+			v.Decision, v.Record.Response.Body, cut.err)
 	}
 	wantReplay(t, c.owner, "key", "key", "I3")
 }

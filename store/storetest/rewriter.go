@@ -2,6 +2,9 @@ package storetest
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -83,4 +86,130 @@ func testRewriter(t *testing.T, h Harness) {
 		c := store.Claim{ID: id("key"), Attempt: 1}
 		e.wantFenced(e.Store.(store.Rewriter).Rewrite(e.ctx, c, store.Content{}, store.Content{}), "there is no record")
 	})
+	for name, meets := range rewriteRaces() {
+		h.test(t, "races/"+name, func(e *env) { e.raceRewrite(meets) })
+	}
+	if has[store.TxCheckpointer](h.probe) {
+		h.test(t, "during a step", rewrittenDuringStep)
+	}
+	if has[store.Transactor](h.probe) {
+		h.test(t, "during a transaction", rewrittenDuringTransaction)
+	}
+}
+
+// rewriteRace is a write that keeps the data of a record, and whether its record may be retried before it.
+type rewriteRace struct {
+	released bool
+	write    func(e *env, c store.Claim) error
+}
+
+// rewriteRaces are the writes that carry the data of a record on.
+func rewriteRaces() map[string]rewriteRace {
+	return map[string]rewriteRace{
+		"retry": {released: true, write: func(e *env, c store.Claim) error {
+			v, err := e.Store.Reserve(e.ctx, request(c.ID))
+			if err == nil && v.Origin != store.OriginRetried {
+				err = fmt.Errorf("a retry got (%s, %s)", v.Decision, v.Origin)
+			}
+			return err
+		}},
+		"complete": {write: func(e *env, c store.Claim) error {
+			_, err := e.Store.Complete(e.ctx, c, answer("done"))
+			return err
+		}},
+		"checkpoint": {write: func(e *env, c store.Claim) error {
+			return e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "shipped"})
+		}},
+		"extend":  {write: func(e *env, c store.Claim) error { return e.Store.Extend(e.ctx, c, calm) }},
+		"release": {write: func(e *env, c store.Claim) error { return e.Store.Release(e.ctx, c, "no stock") }},
+		"abandon": {write: func(e *env, c store.Claim) error { return e.Store.Abandon(e.ctx, c, "timeout") }},
+	}
+}
+
+// raceRewrite lets rewrites meet another write, each on a record of its own.
+func (e *env) raceRewrite(meets rewriteRace) {
+	e.Helper()
+	const pairs = crowd / 2
+	claims := make([]store.Claim, pairs)
+	from := make([]store.Content, pairs)
+	for i, target := range ids(pairs) {
+		claims[i], from[i] = e.carrying(target, meets.released)
+	}
+	rewrites, writes := make([]error, pairs), make([]error, pairs)
+	together(2*pairs, func(i int) {
+		c := claims[i/2]
+		if i%2 == 0 {
+			rewrites[i/2] = e.Store.(store.Rewriter).Rewrite(e.ctx, c, from[i/2], rewritten(from[i/2]))
+		} else {
+			writes[i/2] = meets.write(e, c)
+		}
+	})
+	e.must(errors.Join(writes...))
+	for i, c := range claims {
+		e.checkRewritten(c.ID, from[i], rewrites[i])
+	}
+}
+
+// carrying makes a record that carries data, which is its owner's or may be retried.
+func (e *env) carrying(target store.ID, released bool) (store.Claim, store.Content) {
+	e.Helper()
+	c := e.own(target)
+	e.must(e.Store.Checkpoint(e.ctx, c, checkpointAt("charged")))
+	if released {
+		e.must(e.Store.Release(e.ctx, c, "no stock"))
+	}
+	rec := e.get(target)
+	return c, rec.Content()
+}
+
+// checkRewritten checks that a rewrite that succeeded is not undone by a write at the same time, and that one that was
+// refused did nothing.
+func (e *env) checkRewritten(target store.ID, from store.Content, err error) {
+	e.Helper()
+	want := from.Data
+	if err == nil {
+		want = rewritten(from).Data
+	} else {
+		e.wantFenced(err, "a rewrite that came too late")
+	}
+	if rec := e.get(target); string(rec.Data) != string(want) {
+		e.Errorf("S6: a rewrite got %v, and record %q carries %q, want %q", err, target.Key, rec.Data, want)
+	}
+}
+
+// rewrittenDuringStep rewrites data that a step leaves as it is.
+func rewrittenDuringStep(e *env) {
+	c, from := e.carrying(id("key"), false)
+	var rewriteErr error
+	var ended <-chan struct{}
+	e.must(e.checkpointTx(c, e.stepping("row", func(context.Context) (store.Checkpoint, error) {
+		if ended == nil {
+			ended = beside(func() { rewriteErr = e.Store.(store.Rewriter).Rewrite(e.ctx, c, from, rewritten(from)) })
+		}
+		return store.Checkpoint{Point: "shipped"}, nil
+	})))
+	await(e, "the end of the rewrite", ended)
+	e.must(rewriteErr) // no other attempt has begun
+	e.checkRewritten(c.ID, from, rewriteErr)
+	e.wantRows("row", 1, "E3: a step whose data was rewritten meanwhile")
+	if rec := e.get(c.ID); rec.Point != "shipped" {
+		e.Errorf("E3: the record is at point %q", rec.Point)
+	}
+}
+
+// rewrittenDuringTransaction rewrites data that the attempt before has left.
+func rewrittenDuringTransaction(e *env) {
+	c, from := e.carrying(id("key"), true)
+	var rewriteErr error
+	var ended <-chan struct{}
+	e.transacted(request(c.ID), e.inserting("row", func(ctx context.Context, v store.Verdict) store.Settlement {
+		if ended == nil {
+			ended = beside(func() { rewriteErr = e.Store.(store.Rewriter).Rewrite(e.ctx, c, from, rewritten(from)) })
+		}
+		return committing("done")(ctx, v)
+	}), store.DecisionExecute, "E1: a record that may be retried")
+	await(e, "the end of the rewrite", ended)
+	e.checkRewritten(c.ID, from, rewriteErr)
+	e.wantRows("row", 1, "E1: a transaction whose record was rewritten meanwhile")
+	e.wantState(c.ID, store.StateCompleted, "E1: a transaction whose record was rewritten meanwhile")
 }
