@@ -20,8 +20,14 @@ type fixture struct {
 	end func(e *env)
 }
 
+// target is a record that was built, as it was then.
+type target struct {
+	store.ID
+	before store.Record
+}
+
 // build makes a record for each ID and checks that it got there.
-func (f *fixture) build(e *env, ids []store.ID) {
+func (f *fixture) build(e *env, ids []store.ID) (built []target) {
 	e.Helper()
 	for _, id := range ids {
 		f.begin(e, id)
@@ -35,7 +41,9 @@ func (f *fixture) build(e *env, ids []store.ID) {
 			e.Fatalf("section 4: record %q is %s, want %s", id.Key, rec.State, f.want)
 		}
 		e.tokens[id] = rec.Attempt
+		built = append(built, target{id, rec})
 	}
+	return built
 }
 
 // fixtures returns each state that a record of the store can be in, with each way that leads there.
