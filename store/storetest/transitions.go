@@ -29,31 +29,21 @@ func testTransitions(t *testing.T, h Harness) {
 	}
 }
 
-// meet aims each action at a record of the fixture, and holds the store to the model. A record that an action has left
-// as it was, seen and unseen, meets the next one too.
+// meet aims each action at a record of the fixture, and holds the store to the model.
 func (f *fixture) meet(e *env, chosen []action) {
-	const atOnce = 8 // to build records one by one would be to wait for each
-	targets := ids(len(chosen) + atOnce)
-	var stock []target
+	records := f.stock(len(chosen))
 	for _, a := range chosen {
 		e.Run(a.name, func(t *testing.T) {
 			e := e.with(t)
-			if len(stock) == 0 || a.global { // those before it have met all records
-				n := atOnce
-				if a.global {
-					n = 1
-				}
-				stock = f.build(e, targets[:n])
-				targets = targets[n:]
+			if a.global {
+				records.renew(e, 1) // those before it have met all records
 			}
-			on := stock[0]
+			on := records.next(e)
 			after, err := e.step(on.ID, on.before, a.event(on.ID, &on.before))
 			if err != nil {
 				e.Error(err)
 			}
-			if err != nil || a.global || diffRecords(after, on.before, 0) != "" {
-				stock = stock[1:]
-			}
+			records.met(after)
 		})
 	}
 }
