@@ -1,7 +1,10 @@
 package modules_test
 
 import (
+	"context"
+	"crypto/rand"
 	"debug/buildinfo"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,6 +15,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -133,7 +137,7 @@ func (u *user) checkDriver(t *testing.T, list map[string]string) {
 // that it got. A module that the program does not import has the same version for both: it is raised by what a user
 // asked for, not by Onceward.
 func TestNoVersionIsRaised(t *testing.T) {
-	oldest := oldestOf(t, load(t))
+	oldest := theMachine(t).oldest
 	u := newUser(t, oldest)
 	u.get(t, modules.Path, modules.Path+"/store/postgres")
 	list, imported := u.buildList(t), u.imported(t)
@@ -170,39 +174,75 @@ type user struct {
 	version string
 }
 
-func load(t *testing.T) *modules.Tree {
+// machine is where all users have their modules. They are served the same tree, and what one has downloaded the others
+// need not.
+type machine struct {
+	*modules.Sandbox
+	tree *modules.Tree
+	// oldest are made up: they are served beside the tree.
+	oldest []module.Version
+}
+
+// shared is the machine, made on first use in the directory that TestMain removes.
+var (
+	dir    string
+	shared = sync.OnceValues(newMachine)
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	if dir, err = os.MkdirTemp("", "onceward-modules-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		panic(err)
+	}
+	os.Exit(code)
+}
+
+func newMachine() (*machine, error) {
+	tree, err := modules.Load(context.Background(), root)
+	if err != nil {
+		return nil, err
+	}
+	proxy := modules.Proxy(filepath.Join(dir, "proxy"))
+	if err := proxy.AddTree(tree, tree.Version); err != nil {
+		return nil, err
+	}
+	oldest, err := oldestOf(tree)
+	for _, m := range oldest {
+		err = errors.Join(err, proxy.Add(m.Path, m.Version, madeUp(m)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	sandbox, err := modules.NewSandbox(context.Background(), dir, proxy)
+	return &machine{sandbox, tree, oldest}, err
+}
+
+func theMachine(t *testing.T) *machine {
 	t.Helper()
-	tree, err := modules.Load(t.Context(), root)
+	m, err := shared()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tree
+	return m
 }
 
 // newUser makes a user's module that requires the given versions already.
 func newUser(t *testing.T, required []module.Version) *user {
 	t.Helper()
-	tree := load(t)
-	proxy := modules.Proxy(t.TempDir())
-	if err := proxy.AddTree(tree, tree.Version); err != nil {
-		t.Fatal(err)
-	}
-	goMod := "module example.com/payments\n\ngo " + tree.Modules[0].Mod.Go.Version + "\n"
+	on := theMachine(t)
+	goMod := "module example.com/payments\n\ngo " + on.tree.Modules[0].Mod.Go.Version + "\n"
 	for _, m := range required {
 		goMod += fmt.Sprintf("\nrequire %s %s\n", m.Path, m.Version)
-		if err := proxy.Add(m.Path, m.Version, madeUp(m)); err != nil {
-			t.Fatal(err)
-		}
 	}
-	sandbox, err := modules.NewSandbox(t.Context(), t.TempDir(), proxy)
+	dir, err := on.Module(rand.Text(), goMod, map[string]string{"main.go": userProgram})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := sandbox.Module("payments", goMod, map[string]string{"main.go": userProgram})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &user{Sandbox: sandbox, dir: dir, version: tree.Version}
+	return &user{Sandbox: on.Sandbox, dir: dir, version: on.tree.Version}
 }
 
 // write replaces the user's program.
@@ -255,8 +295,7 @@ func (u *user) run(t *testing.T, args ...string) string {
 }
 
 // oldestOf is a version below all others of each foreign module that a go.mod of the tree requires.
-func oldestOf(t *testing.T, tree *modules.Tree) (oldest []module.Version) {
-	t.Helper()
+func oldestOf(tree *modules.Tree) (oldest []module.Version, err error) {
 	required := make(map[string]bool)
 	for _, m := range tree.Modules {
 		for _, r := range m.Mod.Require {
@@ -268,14 +307,14 @@ func oldestOf(t *testing.T, tree *modules.Tree) (oldest []module.Version) {
 	for _, p := range slices.Sorted(maps.Keys(required)) {
 		_, major, ok := module.SplitPathVersion(p)
 		if !ok {
-			t.Fatalf("module path %q", p)
+			return nil, fmt.Errorf("module path %q", p)
 		}
 		if major == "" {
 			major = "/v0"
 		}
 		oldest = append(oldest, module.Version{Path: p, Version: strings.TrimLeft(major, "/.") + ".0.0-0"})
 	}
-	return oldest
+	return oldest, nil
 }
 
 // madeUp is the content of a module at its oldest version, which never existed.

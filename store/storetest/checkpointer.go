@@ -332,14 +332,13 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 	}
 	for _, f := range fixtures(h.probe) {
 		h.test(t, f.name, func(e *env) {
-			targets := ids(3 * len(points))
-			f.build(e, targets)
-			for i, p := range points {
+			records := f.stock(3 * len(points))
+			for _, p := range points {
 				for j, by := range []string{"an older attempt", "its attempt", "a later attempt"} {
-					target := targets[3*i+j]
 					e.Run(p.name+" by "+by, func(t *testing.T) {
 						e := e.with(t)
-						e.stepOf(store.Claim{ID: target, Attempt: e.get(target).Attempt + int64(j) - 1}, p.Checkpoint)
+						on := records.next(e)
+						records.met(e.stepOf(on, on.before.Attempt+int64(j)-1, p.name, p.Checkpoint))
 					})
 				}
 			}
@@ -347,7 +346,7 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 	}
 	h.test(t, "without an attempt", func(e *env) {
 		e.own(id("key"))
-		e.stepOf(store.Claim{ID: id("key")}, store.Checkpoint{Point: "shipped"})
+		e.stepOf(target{id("key"), e.get(id("key"))}, 0, "", store.Checkpoint{Point: "shipped"})
 	})
 	h.test(t, "large", func(e *env) {
 		c := e.own(id("key"))
@@ -355,26 +354,29 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 		for i := range data {
 			data[i] = byte(i >> 3)
 		}
-		e.stepOf(c, store.Checkpoint{Point: "shipped", Data: data})
+		e.stepOf(target{c.ID, e.get(c.ID)}, c.Attempt, "", store.Checkpoint{Point: "shipped", Data: data})
 	})
 }
 
-// stepOf does one step and compares what became of it with what the model makes of the same checkpoint.
-func (e *env) stepOf(c store.Claim, p store.Checkpoint) {
+// stepOf does one step, whose row has its name, and compares what became of it with what the model makes of the same
+// checkpoint. It returns the record as it is then.
+func (e *env) stepOf(on target, attempt int64, name string, p store.Checkpoint) (after store.Record) {
 	e.Helper()
-	before := e.get(c.ID)
-	event := store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}
-	want, _, wantErr := store.Step(before, event, e.now())
-	row := fmt.Sprint(c.Key, " by ", c.Attempt)
+	c := store.Claim{ID: on.ID, Attempt: attempt}
+	event := store.Event{Kind: store.EventCheckpoint, Attempt: attempt, Checkpoint: p}
+	want, _, wantErr := store.Step(on.before, event, e.now())
+	row := fmt.Sprint(c.Key, " by ", attempt, " ", name)
 	work, rows := e.stepping(row, func(context.Context) (store.Checkpoint, error) { return p, nil }), 1
 	if wantErr != nil {
-		work, rows, want = e.refusingStep("S6: a step that is refused"), 0, before
+		work, rows, want = e.refusingStep("S6: a step that is refused"), 0, on.before
 	}
 	if problem := sameError(e.checkpointTx(c, work), wantErr); problem != nil {
-		e.Errorf("a step of a record that was %s: %v", describe(before), problem)
+		e.Errorf("a step of a record that was %s: %v", describe(on.before), problem)
 	}
-	if diff := diffRecords(e.get(c.ID), want, 0); diff != "" {
-		e.Errorf("a step of a record that was %s made it %s", describe(before), diff)
+	after = e.get(c.ID)
+	if diff := diffRecords(after, want, 0); diff != "" {
+		e.Errorf("a step of a record that was %s made it %s", describe(on.before), diff)
 	}
 	e.wantRows(row, rows, "E3: the writes of a step")
+	return after
 }

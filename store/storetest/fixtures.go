@@ -20,8 +20,14 @@ type fixture struct {
 	end func(e *env)
 }
 
+// target is a record that was built, as it was then.
+type target struct {
+	store.ID
+	before store.Record
+}
+
 // build makes a record for each ID and checks that it got there.
-func (f *fixture) build(e *env, ids []store.ID) {
+func (f *fixture) build(e *env, ids []store.ID) (built []target) {
 	e.Helper()
 	for _, id := range ids {
 		f.begin(e, id)
@@ -35,6 +41,44 @@ func (f *fixture) build(e *env, ids []store.ID) {
 			e.Fatalf("section 4: record %q is %s, want %s", id.Key, rec.State, f.want)
 		}
 		e.tokens[id] = rec.Attempt
+		built = append(built, target{id, rec})
+	}
+	return built
+}
+
+// stock hands out records of a fixture, one after the other. One that an event has left as it was is handed out again:
+// what the event changed unseen shows when the next one meets it.
+type stock struct {
+	of    *fixture
+	ids   []store.ID
+	built []target
+}
+
+// builtAtOnce is how many records of a stock are built at once: for some of them time has to pass.
+const builtAtOnce = 8
+
+// stock is enough for so many events.
+func (f *fixture) stock(events int) *stock { return &stock{of: f, ids: ids(events + 2*builtAtOnce)} }
+
+// renew builds n records in the place of those that are left.
+func (s *stock) renew(e *env, n int) {
+	e.Helper()
+	s.built = s.of.build(e, s.ids[:n])
+	s.ids = s.ids[n:]
+}
+
+func (s *stock) next(e *env) target {
+	e.Helper()
+	if len(s.built) == 0 {
+		s.renew(e, builtAtOnce)
+	}
+	return s.built[0]
+}
+
+// met says what has become of the record that was handed out last.
+func (s *stock) met(after store.Record) {
+	if diffRecords(after, s.built[0].before, 0) != "" {
+		s.built = s.built[1:]
 	}
 }
 

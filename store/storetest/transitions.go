@@ -25,29 +25,26 @@ type action struct {
 func testTransitions(t *testing.T, h Harness) {
 	chosen := actions(h.probe)
 	for _, f := range fixtures(h.probe) {
-		h.test(t, f.name, func(e *env) {
-			targets := ids(len(chosen))
-			f.build(e, targets)
-			for i, a := range chosen {
-				e.Run(a.name, func(t *testing.T) {
-					e := e.with(t)
-					if a.global { // those before it have met this record as well
-						targets[i].Scope = "anew"
-						f.build(e, targets[i:i+1])
-					}
-					e.check(targets[i], a)
-				})
-			}
-		})
+		h.test(t, f.name, func(e *env) { f.meet(e, chosen) })
 	}
 }
 
-// check applies an action to a record and holds the store to the model.
-func (e *env) check(id store.ID, a action) {
-	e.Helper()
-	rec := e.get(id)
-	if _, err := e.step(id, rec, a.event(id, &rec)); err != nil {
-		e.Error(err)
+// meet aims each action at a record of the fixture, and holds the store to the model.
+func (f *fixture) meet(e *env, chosen []action) {
+	records := f.stock(len(chosen))
+	for _, a := range chosen {
+		e.Run(a.name, func(t *testing.T) {
+			e := e.with(t)
+			if a.global {
+				records.renew(e, 1) // those before it have met all records
+			}
+			on := records.next(e)
+			after, err := e.step(on.ID, on.before, a.event(on.ID, &on.before))
+			if err != nil {
+				e.Error(err)
+			}
+			records.met(after)
+		})
 	}
 }
 
@@ -58,13 +55,7 @@ func testInvalid(t *testing.T, h Harness) {
 		if f.name != "none" && f.name != "in progress" && f.name != "unknown" {
 			continue
 		}
-		h.test(t, f.name, func(e *env) {
-			targets := ids(len(invalid))
-			f.build(e, targets)
-			for i, a := range invalid {
-				e.Run(a.name, func(t *testing.T) { e.with(t).check(targets[i], a) })
-			}
-		})
+		h.test(t, f.name, func(e *env) { f.meet(e, invalid) })
 	}
 }
 
@@ -104,8 +95,8 @@ func invalidActions(i Instance) []action {
 
 // actions returns every event that the store has a method for, in each way that matters.
 func actions(i Instance) []action {
-	all := slices.Concat(reserveActions(), ownerActions(), backgroundActions(), reconcilerActions(), busterActions(),
-		rewriterActions())
+	all := slices.Concat(reserveActions(), ownerActions(), reconcilerActions(), busterActions(), rewriterActions(),
+		backgroundActions())
 	return slices.DeleteFunc(all, func(a action) bool { return a.needed != nil && !a.needed(i) })
 }
 
