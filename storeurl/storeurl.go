@@ -57,7 +57,6 @@ type Store interface {
 	store.LateCompletionKeeper
 	store.ExternalEventKeeper
 	store.Auditor
-	store.Rewriter
 	outbox.Store
 	outbox.AnswerStore
 	inbox.Store
@@ -78,9 +77,6 @@ type Database struct {
 	// countColumns counts the columns of a table with a name: none or one.
 	countColumns string
 }
-
-// Unwrap implements [store.Wrapper].
-func (d *Database) Unwrap() store.Store { return d.Store }
 
 // Reads is for reading tables of the application. Writes go through a transaction of the store.
 func (d *Database) Reads() *sql.DB { return d.reads }
