@@ -47,7 +47,9 @@ type pastFrontKey struct{}
 
 // PastFront returns a context for a reservation that the durable store itself is to answer, and not a cache in front of
 // it: for those who got an answer that they cannot use.
-func PastFront(ctx context.Context) context.Context { return context.WithValue(ctx, pastFrontKey{}, true) }
+func PastFront(ctx context.Context) context.Context {
+	return context.WithValue(ctx, pastFrontKey{}, true)
+}
 
 // IsPastFront reports whether a context is of [PastFront].
 func IsPastFront(ctx context.Context) bool { return ctx.Value(pastFrontKey{}) != nil }
